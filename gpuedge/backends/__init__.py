@@ -1,0 +1,50 @@
+"""Backends: one folder per GPU API. This registry is the only place that knows their names."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from gpuedge.core.errors import UnknownDeviceError
+
+if TYPE_CHECKING:
+    from gpuedge.backends.base import Backend
+
+BUILTIN = {
+    "vulkan": "gpuedge.backends.vulkan:VulkanBackend",
+    "null": "gpuedge.backends.null:NullBackend",
+}
+"""Backend name to class, in order of preference. Others are found by entry point."""
+
+PROBED = ("vulkan",)
+"""Built-in backends that `gpuedge.probe()` tries by default."""
+
+
+def names() -> list[str]:
+    """Return the names of all backends, built in and installed as plug-ins."""
+    return [*BUILTIN, *sorted(_plugins())]
+
+
+def _plugins() -> dict[str, str]:
+    from importlib.metadata import entry_points
+
+    found = entry_points(group="gpuedge.backends")
+    return {e.name: e.value for e in found if e.name not in BUILTIN}
+
+
+def load(name: str) -> Backend:
+    """Return the backend called `name`. Its GPU library is not loaded yet.
+
+    Raises
+    ------
+    UnknownDeviceError (GE-102)
+        No backend has that name.
+    """
+    target = BUILTIN.get(name) or _plugins().get(name)
+    if target is None:
+        raise UnknownDeviceError(
+            f"No backend is called {name!r}.", known=f"backends: {', '.join(names())}"
+        )
+    module, _, attribute = target.partition(":")
+    backend: Backend = getattr(import_module(module), attribute)()
+    return backend

@@ -1,0 +1,1 @@
+"""The capability database: load, match, explain."""

@@ -1,0 +1,59 @@
+"""What a device can do, as plain data. Unknown is None, never a default that looks measured."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """Limits and features of one opened device, as its backend reports them.
+
+    Sizes are in bytes and counts are plain integers. `device_class` is the tuning class of the
+    capability database (``mali``, ``nvidia``, ``cpu-llvm``, ...), filled in above the seam.
+    """
+
+    level: str
+    dialect: str
+    forms: frozenset[str]
+    is_software: bool
+    max_invocations: int
+    max_local_size: tuple[int, int, int]
+    max_groups: tuple[int, int, int]
+    max_shared_bytes: int
+    max_storage_buffers: int
+    max_storage_buffer_bytes: int
+    max_allocation_bytes: int | None
+    offset_alignment: int
+    max_push_bytes: int
+    subgroup_size: int | None = None
+    has_fp16_storage: bool | None = None
+    has_unified_memory: bool | None = None
+    device_class: str = "generic"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary."""
+        record = asdict(self)
+        record["forms"] = sorted(self.forms)
+        for key in ("max_local_size", "max_groups"):
+            record[key] = list(record[key])
+        return record
+
+
+VULKAN_MINIMUM = Caps(
+    level="vulkan",
+    dialect="spirv",
+    forms=frozenset({"map", "group", "raw"}),
+    is_software=False,
+    max_invocations=128,
+    max_local_size=(128, 128, 64),
+    max_groups=(65535, 65535, 65535),
+    max_shared_bytes=16384,
+    max_storage_buffers=4,
+    max_storage_buffer_bytes=1 << 27,
+    max_allocation_bytes=None,
+    offset_alignment=256,
+    max_push_bytes=128,
+)
+"""The limits every Vulkan 1.0 device must meet (Vulkan specification, Required Limits)."""

@@ -1,0 +1,185 @@
+"""Settings: one table of names, one precedence (call, context, environment, config file, default).
+
+Nothing here imports numpy or a driver, and every value is checked before any driver is touched.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from gpuedge.core.errors import ConfigError
+
+PREFIX = "GPUEDGE_"
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word for word in text.replace(",", " ").split() if word)
+
+
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise ValueError(f"one of {', '.join(allowed)}")
+        return text
+
+    return parse
+
+
+def _level(text: str) -> int:
+    if text not in {"0", "1", "2", "3", "4", "5"}:
+        raise ValueError("a number from 0 to 5")
+    return int(text)
+
+
+def _path(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("a path")
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: its name in Python, its parser, default and documentation."""
+
+    name: str
+    parse: Callable[[str], Any]
+    default: Any
+    help: str
+
+    @property
+    def variable(self) -> str:
+        """Name of the environment variable."""
+        return PREFIX + self.name.upper()
+
+
+SETTINGS: dict[str, Setting] = {
+    s.name: s
+    for s in (
+        Setting("device", str.strip, "auto", "device string used where a call names none"),
+        Setting("backends", _words, (), "only these backends, in this order (empty: all)"),
+        Setting("cache_dir", _path, "", "folder for verdicts and compiled kernels"),
+        Setting(
+            "db", _path, "", "folder of a capability database used instead of the packaged one"
+        ),
+        Setting("ignore", _words, (), "ids of capability database entries to ignore"),
+        Setting("fallback", _one_of("cpu", "error"), "cpu", "what happens when a device fails"),
+        Setting("debug", _level, 0, "0-5: choices, timings, variants, kernel text, API calls"),
+        Setting("isolation", _one_of("inline", "process"), "inline", "where the driver lives"),
+    )
+}
+
+_context: ContextVar[Mapping[str, Any] | None] = ContextVar("gpuedge_config", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A setting's value and where it came from."""
+
+    value: Any
+    source: str
+
+
+def _check(setting: Setting, text: str, source: str) -> Any:
+    try:
+        return setting.parse(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"{source} has the value {text!r}, which cannot be used.",
+            asked_by=source,
+            known=f"{setting.name} must be {error}",
+            hint=f"unset it, or set it to {setting.default!r}",
+        ) from None
+
+
+def _from_file() -> Mapping[str, Any]:
+    path = os.environ.get("GPUEDGE_CONFIG")
+    if not path:
+        return {}
+    import sys
+
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        with open(path, "rb") as file:
+            table = tomllib.load(file)
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(
+            f"The config file {path} cannot be read: {error}", asked_by="GPUEDGE_CONFIG"
+        ) from None
+    for name in table:
+        _known(name, path)
+    return table
+
+
+def _known(name: str, source: str) -> Setting:
+    if name in SETTINGS:
+        return SETTINGS[name]
+    near = get_close_matches(name, SETTINGS, n=1)
+    raise ConfigError(
+        f"There is no setting called {name!r}.",
+        asked_by=source,
+        known=", ".join(SETTINGS),
+        hint=f"did you mean {near[0]!r}?" if near else None,
+    )
+
+
+def get(name: str, call: Any = None) -> Value:
+    """Return a setting after precedence; `call` is the value given by the caller, None if none.
+
+    Raises
+    ------
+    ConfigError (GE-101)
+        The value that wins cannot be parsed.
+    """
+    setting = SETTINGS[name]
+    if call is not None:
+        return Value(call, "argument")
+    context = _context.get() or {}
+    if name in context:
+        return Value(context[name], "gpuedge.config()")
+    text = os.environ.get(setting.variable)
+    if text is not None and text != "":
+        return Value(_check(setting, text, setting.variable), setting.variable)
+    table = _from_file()
+    if name in table:
+        raw = table[name]
+        text = " ".join(map(str, raw)) if isinstance(raw, list) else str(raw)
+        return Value(_check(setting, text, os.environ["GPUEDGE_CONFIG"]), "config file")
+    return Value(setting.default, "default")
+
+
+def check_environment() -> list[str]:
+    """Parse every set variable (raising ConfigError), and return unknown ``GPUEDGE_*`` names."""
+    for name in SETTINGS:
+        get(name)
+    known = {s.variable for s in SETTINGS.values()} | {"GPUEDGE_CONFIG", "GPUEDGE_REQUIRE_DRIVERS"}
+    return sorted(v for v in os.environ if v.startswith(PREFIX) and v not in known)
+
+
+@contextmanager
+def config(**values: Any) -> Iterator[None]:
+    """Set values for a block of code: ``with gpuedge.config(device="cpu"): ...``.
+
+    Raises
+    ------
+    ConfigError (GE-101)
+        A name is not a setting, or a value does not parse.
+    """
+    parsed: dict[str, Any] = {}
+    for name, value in values.items():
+        setting = _known(name, "gpuedge.config()")
+        text = " ".join(value) if isinstance(value, (list, tuple)) else str(value)
+        parsed[name] = _check(setting, text, f"gpuedge.config({name}=...)")
+    token = _context.set({**(_context.get() or {}), **parsed})
+    try:
+        yield
+    finally:
+        _context.reset(token)

@@ -1,0 +1,37 @@
+"""Which dtypes the kernels compute in, and how others get in and out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuedge.core.errors import DTypeError
+
+ACCEPTED = ("float32", "float16")
+
+
+def as_float32(value: Any, what: str) -> tuple[npt.NDArray[np.float32], np.dtype[Any]]:
+    """Return `value` as a C-contiguous float32 array, and the dtype results are to be given in.
+
+    float32 passes through; float16 is computed in float32 and rounded once at the end. Python
+    numbers and lists of them become float32. Byte order and strides may be anything.
+
+    Raises
+    ------
+    DTypeError (GE-202)
+        Any other dtype: converting it silently would lose precision or mean something else.
+    """
+    is_array = hasattr(value, "dtype")
+    array = np.asarray(value)
+    if not is_array and array.dtype.kind in "fiu" and array.dtype != np.float16:
+        array = array.astype(np.float32)
+    native = array.dtype.newbyteorder("=")
+    if native.name not in ACCEPTED:
+        raise DTypeError(
+            f"{what} has dtype {array.dtype}, which is not supported.",
+            known=f"supported dtypes: {', '.join(ACCEPTED)}",
+            hint="convert it yourself, for example x.astype(numpy.float32)",
+        )
+    return np.ascontiguousarray(array, dtype=np.float32).reshape(array.shape), native

@@ -1,0 +1,214 @@
+"""The error tree of gpuedge. Every class has a stable code; every message has the same four parts.
+
+GpuEdgeError                      GE-100
++-- ConfigError                   GE-101  a setting, environment variable or folder is unusable
+|   +-- UnknownDeviceError        GE-102  a device string names nothing we know
+|   +-- NoUsableDeviceError       GE-103  a named device does not work on this machine
++-- UsageError (ValueError)       GE-200
+|   +-- ShapeError                GE-201  shapes do not fit the operation
+|   +-- DTypeError                GE-202  the dtype is not supported
+|   +-- InputError                GE-203  inputs missing, unknown, or NaN in weights
+|   +-- ClosedError               GE-204  the object was closed before
++-- KernelError                   GE-300
+|   +-- KernelSyntaxError         GE-301  kernel text does not parse or type-check
+|   +-- CompilerUnavailableError  GE-302  no GLSL compiler is installed
+|   +-- KernelLimitError          GE-303  a kernel needs more than this device offers
++-- DeviceError                   GE-400
+|   +-- DeviceLostError           GE-401
+|   +-- OutOfMemoryError          GE-402
+|   +-- DeviceTimeoutError        GE-403
+|   +-- BackendUnavailableError   GE-404  the API, its loader or its Python package is absent
+|   +-- DriverError               GE-405  the driver refused something it should accept
++-- ModelError                    GE-500
+|   +-- UnsupportedOpError        GE-501
++-- DatabaseError                 GE-600  capability_db cannot be read
+"""
+
+from __future__ import annotations
+
+
+class GpuEdgeError(Exception):
+    """Base of all errors raised on purpose by gpuedge.
+
+    Parameters
+    ----------
+    what : str
+        What happened, one sentence.
+    asked_by : str, optional
+        What asked for it: an argument, an environment variable, a file.
+    known : str, optional
+        The facts known here that explain it.
+    hint : str, optional
+        What to try next, preferably something that can be pasted.
+
+    Attributes
+    ----------
+    code : str
+        Stable identifier such as ``GE-201``.
+    """
+
+    code = "GE-100"
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        asked_by: str | None = None,
+        known: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        self.what = what
+        self.asked_by = asked_by
+        self.known = known
+        self.hint = hint
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        lines = [f"[{self.code}] {self.what}"]
+        for label, text in (
+            ("requested by", self.asked_by),
+            ("known here", self.known),
+            ("try", self.hint),
+        ):
+            if text:
+                lines.append(f"  {label + ':':<14}{text}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.what, self.asked_by, self.known, self.hint))
+
+
+def _rebuild(
+    kind: type[GpuEdgeError],
+    what: str,
+    asked_by: str | None,
+    known: str | None,
+    hint: str | None,
+) -> GpuEdgeError:
+    return kind(what, asked_by=asked_by, known=known, hint=hint)
+
+
+class ConfigError(GpuEdgeError):
+    """A setting, environment variable or directory cannot be used as given."""
+
+    code = "GE-101"
+
+
+class UnknownDeviceError(ConfigError):
+    """A device string names no device gpuedge knows."""
+
+    code = "GE-102"
+
+
+class NoUsableDeviceError(ConfigError):
+    """The device that was asked for by name does not work on this machine."""
+
+    code = "GE-103"
+
+
+class UsageError(GpuEdgeError, ValueError):
+    """The call itself is wrong; no driver was touched."""
+
+    code = "GE-200"
+
+
+class ShapeError(UsageError):
+    """Shapes do not fit the operation or each other."""
+
+    code = "GE-201"
+
+
+class DTypeError(UsageError, TypeError):
+    """The dtype is not supported by this operation."""
+
+    code = "GE-202"
+
+
+class InputError(UsageError):
+    """An input is missing, unknown, or holds what it must not (such as NaN in weights)."""
+
+    code = "GE-203"
+
+
+class ClosedError(UsageError):
+    """The device or session was closed before this call."""
+
+    code = "GE-204"
+
+
+class KernelError(GpuEdgeError):
+    """A kernel cannot be used."""
+
+    code = "GE-300"
+
+
+class KernelSyntaxError(KernelError):
+    """Kernel text does not parse or type-check; shows file, line, column and a caret."""
+
+    code = "GE-301"
+
+
+class CompilerUnavailableError(KernelError):
+    """A GLSL kernel was given and no GLSL compiler is installed."""
+
+    code = "GE-302"
+
+
+class KernelLimitError(KernelError):
+    """A kernel needs more than this device offers (invocations, shared memory, buffers)."""
+
+    code = "GE-303"
+
+
+class DeviceError(GpuEdgeError):
+    """The device failed in a way that could not be foreseen."""
+
+    code = "GE-400"
+
+
+class DeviceLostError(DeviceError):
+    """The driver reset the device; nothing on it can be used any more."""
+
+    code = "GE-401"
+
+
+class OutOfMemoryError(DeviceError):
+    """The device or the driver ran out of memory."""
+
+    code = "GE-402"
+
+
+class DeviceTimeoutError(DeviceError):
+    """The device did not finish in time."""
+
+    code = "GE-403"
+
+
+class BackendUnavailableError(DeviceError):
+    """The GPU API is absent here: no package, no loader, no driver."""
+
+    code = "GE-404"
+
+
+class DriverError(DeviceError):
+    """The driver refused what the specification says it must accept."""
+
+    code = "GE-405"
+
+
+class ModelError(GpuEdgeError):
+    """A model cannot be read or is not valid ONNX."""
+
+    code = "GE-500"
+
+
+class UnsupportedOpError(ModelError):
+    """The model uses an operator that the chosen device cannot run."""
+
+    code = "GE-501"
+
+
+class DatabaseError(GpuEdgeError):
+    """The capability database cannot be read."""
+
+    code = "GE-600"

@@ -1,0 +1,36 @@
+"""Who a device says it is. Strings and numbers exactly as reported; judged by capdb, not here."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Identity of one device under one API, with the keys used by the capability database.
+
+    Attributes hold what the driver reports; a field is None where the API has no such notion.
+    """
+
+    api: str
+    name: str
+    os: str
+    vendorID: int | None = None  # noqa: N815  (spelling of the Vulkan specification)
+    deviceID: int | None = None  # noqa: N815
+    driverVersion: int | None = None  # noqa: N815
+    apiVersion: str | None = None  # noqa: N815
+    driverID: int | None = None  # noqa: N815
+    driverName: str | None = None  # noqa: N815
+    driverInfo: str | None = None  # noqa: N815
+    device_type: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary without the unknown fields."""
+        return {k: v for k, v in asdict(self).items() if v is not None}
+
+    @classmethod
+    def from_dict(cls, record: dict[str, Any]) -> Identity:
+        """Rebuild an identity from `to_dict`; unknown keys are ignored."""
+        names = cls.__dataclass_fields__
+        return cls(**{k: v for k, v in record.items() if k in names})

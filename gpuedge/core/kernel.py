@@ -1,0 +1,74 @@
+"""A printed kernel: what the language front end hands to a backend."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+ScalarType = Literal["int", "float", "bool"]
+Number = int | float | bool
+Extents = tuple[int, int, int, int]
+"""(W, H, S, N): texels across, down, slices, batch. Texel index = ((n*S + s)*H + y)*W + x."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorArg:
+    """One tensor a kernel reads or writes; `binding` is its position."""
+
+    name: str
+    access: Literal["read", "write"]
+    binding: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpecArg:
+    """A value fixed when the pipeline is built (specialisation constant)."""
+
+    name: str
+    type: ScalarType
+    spec_id: int
+    default: Number
+
+
+@dataclass(frozen=True, slots=True)
+class PushArg:
+    """A value given with each dispatch: `ivec4` extents of a tensor, or a scalar parameter."""
+
+    name: str
+    type: Literal["ivec4", "int", "float"]
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelBlob:
+    """Code for one dialect with its interface.
+
+    `digest` is the SHA-256 of code and interface: equal digests mean interchangeable blobs.
+    """
+
+    name: str
+    dialect: str
+    code: bytes
+    entry: str
+    tensors: tuple[TensorArg, ...]
+    specs: tuple[SpecArg, ...]
+    push: tuple[PushArg, ...]
+    push_bytes: int
+    digest: str
+
+    def pack_push(
+        self, extents: Sequence[Extents], params: Mapping[str, Number] | None = None
+    ) -> bytes:
+        """Pack one dispatch's values: `extents` in the order of `tensors`, `params` by name."""
+        block = bytearray(self.push_bytes)
+        by_name = {t.name: e for t, e in zip(self.tensors, extents, strict=True)}
+        given = params or {}
+        for arg in self.push:
+            if arg.type == "ivec4":
+                struct.pack_into("<4i", block, arg.offset, *by_name[arg.name])
+            else:
+                code = "<i" if arg.type == "int" else "<f"
+                struct.pack_into(code, block, arg.offset, given[arg.name])
+        return bytes(block)

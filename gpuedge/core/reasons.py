@@ -1,0 +1,59 @@
+"""Reason codes: why a candidate was or was not used. Codes are stable; sentences may improve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+STATUSES = ("ok", "absent", "broken", "blocked", "wrong", "timeout", "crashed")
+
+SENTENCES: dict[str, str] = {
+    # probing
+    "ok": "answered with the right numbers",
+    "no-loader": "the API's loader library or Python package is not installed",
+    "no-candidates": "no driver is installed for this API",
+    "bad-manifest": "the driver's manifest cannot be read",
+    "missing-library": "the driver's library is missing or cannot be loaded",
+    "no-device": "the driver loads but offers no device",
+    "no-compute": "the device has no compute queue",
+    "open-failed": "the driver refused to open the device",
+    "kernel-failed": "the driver refused to build or run a kernel",
+    "out-of-memory": "the driver ran out of memory",
+    "device-lost": "the driver lost the device",
+    "untouched-output": "the driver reported success but wrote nothing",
+    "wrong-numbers": "the driver reported success but the numbers are wrong",
+    "unstable-numbers": "two runs of the same kernel gave different numbers",
+    "crashed": "the driver killed the probe process",
+    "exited": "the driver ended the probe process without a result",
+    "no-token": "the probe process ended without proving that it did the work",
+    "deadline": "the driver did not answer before the deadline",
+    "quirk": "the capability database blocks this driver",
+    "disabled": "switched off by a setting",
+    # deciding
+    "selected": "selected",
+    "named": "asked for by name",
+    "software": "a software rasteriser is never faster than the CPU path",
+    "slower": "predicted to be slower than the CPU path, or not enough faster",
+    "unsupported-op": "an operator of the model cannot run there",
+    "not-calibrated": "calibration failed or ran out of time",
+    "run-failed": "the device failed while running",
+    "compile-failed": "the device failed while compiling",
+    "fallback": "the safe choice",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A stable code and one sentence; `detail` carries the specifics of this case."""
+
+    code: str
+    detail: str = ""
+
+    def __post_init__(self) -> None:
+        if self.code not in SENTENCES:
+            raise ValueError(f"unknown reason code {self.code!r}")
+
+    @property
+    def sentence(self) -> str:
+        """The code's sentence with the details of this case."""
+        text = SENTENCES[self.code]
+        return f"{text}: {self.detail}" if self.detail else text

@@ -1,0 +1,1 @@
+"""Deciding: predict latencies on each device and choose by policy, with reasons."""

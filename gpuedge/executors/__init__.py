@@ -1,0 +1,1 @@
+"""Executors: compile and run graph segments on a device."""

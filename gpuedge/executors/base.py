@@ -1,0 +1,66 @@
+"""The graph-level plug-in: something that can run a segment of a graph.
+
+The GPU (planner plus any device) is one, the CPU is another; a vendor runtime would be a third,
+found under the entry-point group ``gpuedge.executors``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gpuedge.graph.ir import Array, Graph, Node
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a segment costs, as counted from its plan: the input of the cost model.
+
+    `flops` counts floating-point operations per kernel class (``conv``, ``matmul``, ``map``);
+    `bytes_moved` is device memory traffic, `bytes_in`/`bytes_out` cross between host and device.
+    """
+
+    flops: Mapping[str, float] = field(default_factory=dict)
+    bytes_moved: float = 0.0
+    bytes_in: float = 0.0
+    bytes_out: float = 0.0
+    launches: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementRow:
+    """Where one executed node or fused group ran: node names, device string, kernel variant."""
+
+    nodes: tuple[str, ...]
+    ops: tuple[str, ...]
+    device: str
+    kernel: str
+
+
+class Executable(Protocol):
+    """A compiled segment. `run` may be called any number of times; one call at a time."""
+
+    work: Work
+    rows: tuple[PlacementRow, ...]
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Compute the outputs; inputs have exactly the graph's types. Raises DeviceError."""
+
+    def close(self) -> None:
+        """Release what it holds; may be called twice."""
+
+
+class Executor(Protocol):
+    """Compiles segments for one device."""
+
+    device: str
+
+    def supports(self, node: Node, graph: Graph) -> str | None:
+        """Return None if this executor can run `node`, else one sentence saying why not."""
+
+    def compile(self, segment: Graph) -> Executable:
+        """Compile a segment whose nodes are all supported. Raises GpuEdgeError."""
+
+    def close(self) -> None:
+        """Release the device; may be called twice."""

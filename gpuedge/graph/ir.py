@@ -1,0 +1,78 @@
+"""The graph: what to compute. Values, nodes and static shapes; no device word in it.
+
+Nodes speak ONNX: `op`, `domain`, attribute names and their meaning are those of the operator set
+versions in `Graph.opset`. What a node means (defaults resolved, padding explicit) is read through
+`gpuedge.graph.canon`, so that the CPU executor can hand ONNX Runtime exactly what the model says
+while planners and the numpy executor see one canonical form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Element type (a numpy dtype name) and static shape of a value."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of elements; 1 for a scalar."""
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operator application. Inputs that are absent are the empty string, as in ONNX.
+
+    `body` is empty except for op ``Fused`` (domain ``gpuedge``), where it holds the primitive nodes
+    in order; only values in `outputs` leave the fused group.
+    """
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+    domain: str = ""
+    body: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A static-shape, topologically ordered graph.
+
+    `types` covers every value that a node reads or writes where it is known; values inside an
+    operator that only ONNX Runtime understands may be missing. `constants` are initialisers and
+    everything folded while reading. `folded` lists nodes evaluated on the host while planning.
+    """
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    types: Mapping[str, TensorType]
+    constants: Mapping[str, Array] = field(default_factory=dict)
+    opset: Mapping[str, int] = field(default_factory=lambda: {"": 21})
+    folded: tuple[Node, ...] = ()
+
+    def shape(self, value: str) -> tuple[int, ...]:
+        """Shape of a value."""
+        return self.types[value].shape
+
+
+def type_of(array: Array) -> TensorType:
+    """Return the TensorType of a numpy array."""
+    return TensorType(np.dtype(array.dtype).name, tuple(int(d) for d in array.shape))

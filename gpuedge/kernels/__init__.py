@@ -1,0 +1,1 @@
+"""Planners: from an operation and its shapes to kernel passes and a memory plan."""

@@ -1,0 +1,1 @@
+"""The kernel language: text in, typed AST, printed for each API."""

@@ -1,0 +1,1 @@
+"""Probing: open each driver in a disposable child process and check its numbers."""
