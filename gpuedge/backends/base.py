@@ -125,7 +125,7 @@ class DeviceImpl(Protocol):
         """Give memory back; the buffer must not be in flight."""
 
     def write(self, buffer: Buffer, data: memoryview, offset: int = 0) -> None:
-        """Copy host bytes into a CONSTANT or INPUT buffer."""
+        """Copy host bytes into a buffer; OUTPUT buffers too (probes poison them before a run)."""
 
     def read(self, buffer: Buffer, into: memoryview, offset: int = 0) -> None:
         """Copy bytes of an OUTPUT buffer to the host; the work that wrote it was waited for."""

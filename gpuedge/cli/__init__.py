@@ -1,1 +1,1 @@
-"""Command line: one file per verb."""
+"""The command line: one file per verb. Only here is ``rich`` imported, and only to print tables."""

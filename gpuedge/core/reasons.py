@@ -33,6 +33,8 @@ SENTENCES: dict[str, str] = {
     "named": "asked for by name",
     "software": "a software rasteriser is never faster than the CPU path",
     "slower": "predicted to be slower than the CPU path, or not enough faster",
+    "not-best": "another device is predicted to be faster",
+    "not-named": "another device was asked for by name",
     "unsupported-op": "an operator of the model cannot run there",
     "not-calibrated": "calibration failed or ran out of time",
     "run-failed": "the device failed while running",

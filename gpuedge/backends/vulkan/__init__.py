@@ -1,1 +1,73 @@
-"""The Vulkan backend."""
+"""The Vulkan backend: Vulkan 1.0 and newer, compute only.
+
+Importing this loads neither the `vulkan` package nor a driver; `enumerate` and `open` do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from gpuedge.backends.base import Candidate, DeviceImpl, DeviceInfo
+
+
+class VulkanBackend:
+    """Finds Vulkan drivers by their manifests and opens their devices, one driver at a time."""
+
+    name: ClassVar[str] = "vulkan"
+
+    def candidates(self, environ: Mapping[str, str]) -> Sequence[Candidate]:
+        """List drivers that may exist, without loading any. Never raises for absence."""
+        from gpuedge.backends.vulkan import manifests
+
+        return manifests.candidates(environ)
+
+    def enumerate(self, candidate: Candidate) -> Sequence[DeviceInfo]:
+        """Load a driver and list its devices.
+
+        Raises
+        ------
+        BackendUnavailableError (GE-404)
+            The Python package or the loader is missing, or the driver cannot be loaded or has no
+            device. The error's `reason` is a `Reason`: ``no-loader``, ``bad-manifest``,
+            ``missing-library``, ``no-device``, ``open-failed``.
+        """
+        from gpuedge.backends.base import DeviceInfo
+        from gpuedge.backends.vulkan.conv import VulkanUnavailableError
+        from gpuedge.backends.vulkan.instance import Instance
+        from gpuedge.backends.vulkan.manifests import inspect_manifest
+        from gpuedge.backends.vulkan.physical import describe
+
+        _, _, problem = inspect_manifest(candidate.key)
+        if problem is not None:
+            raise VulkanUnavailableError(
+                f"There is no Vulkan driver here: {problem.sentence}.",
+                asked_by=candidate.key,
+                known=problem.detail,
+                reason=problem.code,
+            )
+        instance = Instance(candidate)
+        try:
+            found = [
+                describe(instance, handle, index)
+                for index, handle in enumerate(instance.physical_devices())
+            ]
+            return [
+                DeviceInfo(candidate, one.index, one.identity, one.caps.is_software)
+                for one in found
+            ]
+        finally:
+            instance.close()
+
+    def open(self, info: DeviceInfo, **options: Any) -> DeviceImpl:
+        """Open a device; `options` are the fields of `gpuedge.backends.vulkan.device.Options`.
+
+        Raises
+        ------
+        DeviceError (GE-400)
+            The driver refused, lost the device or ran out of memory.
+        """
+        from gpuedge.backends.vulkan.device import Options, VulkanDevice
+
+        return VulkanDevice(info, Options(**options))

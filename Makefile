@@ -1,0 +1,33 @@
+# Everything runs in .venv, which tools/setup.sh makes and keeps up to date; nothing else is needed.
+PY := .venv/bin/python
+PYTEST_FLAGS ?= -n 2
+
+.PHONY: help demo test lint bench clean
+.DEFAULT_GOAL := help
+
+help: ## say what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-6s %s\n", $$1, $$2}' Makefile
+
+demo: ## set up, then filter a photograph and classify digits on every device found here
+	@sh tools/setup.sh demo
+	@$(PY) examples/demo.py
+
+test: ## set up, then run all tests
+	@sh tools/setup.sh test
+	@$(PY) -m pytest $(PYTEST_FLAGS)
+
+lint: ## set up, then check style and types
+	@sh tools/setup.sh test
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+
+bench: ## set up, then run the benchmarks
+	@sh tools/setup.sh test
+	@found=; for file in benchmarks/*.py; do \
+	  [ -e "$$file" ] || continue; found=1; echo "$$file"; $(PY) "$$file" || exit 1; \
+	done; [ -n "$$found" ] || echo "no benchmarks yet"
+
+clean: ## remove .venv and everything built or cached in the checkout
+	rm -rf .venv dist build out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

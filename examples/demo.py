@@ -1,0 +1,171 @@
+"""What you will see: your devices, a filtered photograph and read digits, with one verdict.
+
+Every usable GPU device (software rasterisers too) and the CPU do the same two jobs: filter a
+photograph and classify handwritten digits no training ever saw. The numbers must agree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from photo import FILTERS, contact_sheet, load_photo, save_png
+from rich.console import Console
+from rich.table import Table
+from train_digits import load_split
+
+import gpuedge
+
+Array = npt.NDArray[Any]
+ROOT = Path(__file__).resolve().parent
+SWIFTSHADER = Path("/usr/lib/chromium/vk_swiftshader_icd.json")
+"""Where Debian's chromium keeps the manifest of its Vulkan driver; no loader looks there."""
+
+WARM_RUNS = 5
+
+
+@dataclass
+class Result:
+    """One job on one device: what came out, where it ran and why, and the times in seconds."""
+
+    asked: str
+    ran_on: str
+    why: str
+    value: Array
+    first_s: float
+    warm_s: float
+
+
+def add_swiftshader() -> None:
+    """Let the loader see SwiftShader, unless the caller chose the drivers."""
+    if SWIFTSHADER.exists() and "VK_DRIVER_FILES" not in os.environ:
+        more = [p for p in [os.environ.get("VK_ADD_DRIVER_FILES")] if p]
+        if str(SWIFTSHADER) not in ":".join(more):
+            os.environ["VK_ADD_DRIVER_FILES"] = ":".join([*more, str(SWIFTSHADER)])
+
+
+def timed(job: Callable[[], Array]) -> tuple[Array, float, float]:
+    """Return the result, the time of the first run and the median of the next ones."""
+    seconds = []
+    for _ in range(1 + WARM_RUNS):
+        start = time.perf_counter()
+        value = job()
+        seconds.append(time.perf_counter() - start)
+    return value, seconds[0], statistics.median(seconds[1:])
+
+
+def filter_photo(photo: Array, device: str) -> Result:
+    """Blur, sharpen and find edges: one convolution with four 5x5 filters per colour."""
+    weights = np.stack(list(FILTERS.values()))[:, None]
+    value, first, warm = timed(lambda: gpuedge.conv2d(photo, weights, padding=2, device=device))
+    return Result(device, device, "named in the call", value, first, warm)
+
+
+def classify(images: Array, device: str) -> Result:
+    """Class probabilities of all held-out digits."""
+    model = ROOT / "models" / "digits.onnx"
+    start = time.perf_counter()
+    with gpuedge.Session(model, device=device) as session:
+        opened = time.perf_counter() - start
+        value, first, warm = timed(lambda: session.run({"image": images})["probabilities"])
+        decision = session.explain()
+        ran_on = ", ".join(sorted({row.device for row in session.placement}))
+    return Result(device, ran_on, decision.reason, value, opened + first, warm)
+
+
+def show_probe(console: Console) -> list[str]:
+    """Print what was probed; return the strings of the usable GPU devices."""
+    report = gpuedge.probe()
+    console.rule("[bold]1. The devices of this machine")
+    console.print(str(report), markup=False, highlight=False)
+    usable = [row.device for row in report.devices]
+    if not usable:
+        console.print("No GPU can be used here, for the reasons above: all work is the CPU's.")
+    return usable
+
+
+def table(title: str, results: list[Result], scores: list[str]) -> Table:
+    """Lay results out; the first one is the reference of the differences."""
+    out = Table(title=title, title_justify="left")
+    for column in ("asked for", "ran on", "why", "max difference", "score", "first", "then"):
+        out.add_column(column, justify="right" if column in {"first", "then"} else "left")
+    for result, score in zip(results, scores, strict=True):
+        gap = f"{difference(result, results[0]):.1e}"
+        times = (f"{result.first_s * 1e3:.1f} ms", f"{result.warm_s * 1e3:.1f} ms")
+        out.add_row(result.asked, result.ran_on, result.why, gap, score, *times)
+    return out
+
+
+def difference(result: Result, reference: Result) -> float:
+    """Largest absolute difference between two results."""
+    return float(np.abs(result.value - reference.value).max())
+
+
+def photo_job(console: Console, devices: list[str], folder: Path) -> list[str]:
+    """Filter the photograph everywhere; return what is wrong, if anything."""
+    photo = load_photo()
+    results = [filter_photo(photo, device) for device in devices]
+    # 25 products per pixel, each within half a unit in the last place of sum|w| * max|x|, on
+    # both sides; 4 leaves room for the order of summation.
+    bound = 4 * 25 * 2.0**-24 * max(float(np.abs(f).sum()) for f in FILTERS.values())
+    console.rule("[bold]2. A photograph, filtered")
+    scores = ["reference"] + ["agrees"] * (len(results) - 1)
+    wrong = [r for r in results if not difference(r, results[0]) <= bound]
+    for index, result in enumerate(results):
+        if any(result is w for w in wrong):
+            scores[index] = "DIFFERS"
+    console.print(table("conv2d, 3 x 427 x 640 pixels, four 5 x 5 filters", results, scores))
+    sheet = contact_sheet(photo, results[-1].value)
+    save_png(folder / "before.png", photo[:, 0])
+    save_png(folder / "after.png", sheet)
+    console.print(f"pictures: before.png and after.png in {folder}", highlight=False)
+    return [f"the photograph differs on {r.asked}" for r in wrong]
+
+
+def digits_job(console: Console, devices: list[str]) -> list[str]:
+    """Classify the digits everywhere; return what is wrong, if anything."""
+    _, _, images, labels = load_split()
+    results = [classify(images, device) for device in [*devices, "auto"]]
+    rates = [float((r.value.argmax(axis=1) == labels).mean()) for r in results]
+    console.rule(f"[bold]3. {len(images)} handwritten digits, never seen in training")
+    scores = [f"{rate:.2%} right" for rate in rates]
+    console.print(table("digits.onnx, one batch", results, scores))
+    answers = results[0].value.argmax(axis=1)
+    return [
+        f"{count} digits are read differently on {r.asked}"
+        for r in results
+        if (count := int((r.value.argmax(axis=1) != answers).sum()))
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Do the same work on every device, and compare.")
+    parser.add_argument("--output", type=Path, default=ROOT.parent / "out", help="for pictures")
+    folder = parser.parse_args().output
+    add_swiftshader()
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    devices = ["cpu", *show_probe(console)]
+    try:
+        wrong = photo_job(console, devices, folder) + digits_job(console, devices)
+    except gpuedge.GpuEdgeError as error:
+        wrong = [str(error)]
+    console.rule()
+    if wrong:
+        console.print("FAILED: " + "; ".join(wrong), markup=False, style="bold red")
+        return 1
+    names = ", ".join(devices)
+    console.print(f"OK: {len(devices)} device(s) agree: {names}.", markup=False, style="bold green")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,184 @@
+"""Pure tables of the Vulkan backend: structure types, result names, the errors they become.
+
+Imports neither the Vulkan package nor a loader, so everything here is testable without a driver.
+Numbers are those of the Vulkan specification (its registry, vk.xml), fixed for ever by its ABI.
+"""
+
+from __future__ import annotations
+
+from gpuedge.core.errors import (
+    BackendUnavailableError,
+    DeviceError,
+    DeviceLostError,
+    DeviceTimeoutError,
+    DriverError,
+    OutOfMemoryError,
+)
+from gpuedge.core.reasons import Reason
+
+UINT64_MAX = (1 << 64) - 1
+WHOLE_SIZE = UINT64_MAX
+
+# VkQueueFlagBits
+QUEUE_GRAPHICS = 1
+QUEUE_COMPUTE = 2
+
+# VkBufferUsageFlagBits
+USE_TRANSFER_SRC = 0x01
+USE_TRANSFER_DST = 0x02
+USE_STORAGE = 0x20
+
+# VkMemoryPropertyFlagBits, VkMemoryHeapFlagBits
+DEVICE_LOCAL = 0x01
+HOST_VISIBLE = 0x02
+HOST_COHERENT = 0x04
+HOST_CACHED = 0x08
+HEAP_DEVICE_LOCAL = 0x01
+
+# VkPipelineStageFlagBits, VkAccessFlagBits
+STAGE_COMPUTE = 0x0800
+STAGE_TRANSFER = 0x1000
+STAGE_HOST = 0x4000
+ACCESS_SHADER_READ = 0x0020
+ACCESS_SHADER_WRITE = 0x0040
+ACCESS_TRANSFER_READ = 0x0800
+ACCESS_TRANSFER_WRITE = 0x1000
+ACCESS_HOST_READ = 0x2000
+
+DESCRIPTOR_STORAGE_BUFFER = 7
+SHADER_STAGE_COMPUTE = 0x20
+BIND_POINT_COMPUTE = 1
+COMMAND_POOL_RESET = 2
+COMMAND_BUFFER_SIMULTANEOUS = 4
+INSTANCE_ENUMERATE_PORTABILITY = 1
+VALIDATE_SYNCHRONIZATION = 4
+
+STRUCTURE_TYPES = {
+    "VkApplicationInfo": 0,
+    "VkInstanceCreateInfo": 1,
+    "VkDeviceQueueCreateInfo": 2,
+    "VkDeviceCreateInfo": 3,
+    "VkSubmitInfo": 4,
+    "VkMemoryAllocateInfo": 5,
+    "VkMappedMemoryRange": 6,
+    "VkFenceCreateInfo": 8,
+    "VkBufferCreateInfo": 12,
+    "VkShaderModuleCreateInfo": 16,
+    "VkPipelineCacheCreateInfo": 17,
+    "VkPipelineShaderStageCreateInfo": 18,
+    "VkComputePipelineCreateInfo": 29,
+    "VkPipelineLayoutCreateInfo": 30,
+    "VkDescriptorSetLayoutCreateInfo": 32,
+    "VkDescriptorPoolCreateInfo": 33,
+    "VkDescriptorSetAllocateInfo": 34,
+    "VkWriteDescriptorSet": 35,
+    "VkCommandPoolCreateInfo": 39,
+    "VkCommandBufferAllocateInfo": 40,
+    "VkCommandBufferBeginInfo": 42,
+    "VkMemoryBarrier": 46,
+    "VkPhysicalDeviceFeatures2": 1000059000,
+    "VkPhysicalDeviceProperties2": 1000059001,
+    "VkPhysicalDevice16BitStorageFeatures": 1000083000,
+    "VkPhysicalDevice8BitStorageFeatures": 1000177000,
+    "VkPhysicalDeviceShaderFloat16Int8Features": 1000082000,
+    "VkPhysicalDeviceSubgroupProperties": 1000094000,
+    "VkPhysicalDeviceMaintenance3Properties": 1000168000,
+    "VkPhysicalDeviceDriverProperties": 1000196000,
+    "VkValidationFeaturesEXT": 1000247000,
+    "VkDebugUtilsMessengerCreateInfoEXT": 1000128004,
+}
+"""``sType`` of every structure used here."""
+
+RESULTS = {
+    0: "VK_SUCCESS",
+    1: "VK_NOT_READY",
+    2: "VK_TIMEOUT",
+    5: "VK_INCOMPLETE",
+    -1: "VK_ERROR_OUT_OF_HOST_MEMORY",
+    -2: "VK_ERROR_OUT_OF_DEVICE_MEMORY",
+    -3: "VK_ERROR_INITIALIZATION_FAILED",
+    -4: "VK_ERROR_DEVICE_LOST",
+    -5: "VK_ERROR_MEMORY_MAP_FAILED",
+    -6: "VK_ERROR_LAYER_NOT_PRESENT",
+    -7: "VK_ERROR_EXTENSION_NOT_PRESENT",
+    -8: "VK_ERROR_FEATURE_NOT_PRESENT",
+    -9: "VK_ERROR_INCOMPATIBLE_DRIVER",
+    -10: "VK_ERROR_TOO_MANY_OBJECTS",
+    -11: "VK_ERROR_FORMAT_NOT_SUPPORTED",
+    -12: "VK_ERROR_FRAGMENTED_POOL",
+    -13: "VK_ERROR_UNKNOWN",
+    -1000069000: "VK_ERROR_OUT_OF_POOL_MEMORY",
+    -1000072003: "VK_ERROR_INVALID_EXTERNAL_HANDLE",
+    -1000012000: "VK_ERROR_INVALID_SHADER_NV",
+    -1000257000: "VK_ERROR_INVALID_OPAQUE_CAPTURE_ADDRESS",
+}
+"""Names of VkResult values that these calls may return."""
+
+SUCCESS = 0
+TIMEOUT = 2
+INCOMPLETE = 5
+INCOMPATIBLE_DRIVER = -9
+
+_MEMORY = {-1, -2, -5, -10, -12, -1000069000}
+
+DEVICE_TYPES = {
+    0: "OTHER",
+    1: "INTEGRATED_GPU",
+    2: "DISCRETE_GPU",
+    3: "VIRTUAL_GPU",
+    4: "CPU",
+}
+"""VkPhysicalDeviceType."""
+
+DEVICE_TYPE_CPU = 4
+SHARING_TYPES = (1, DEVICE_TYPE_CPU)
+"""Device types that have no memory of their own."""
+
+
+class VulkanUnavailableError(BackendUnavailableError):
+    """Vulkan cannot be used through this candidate; `reason` says why in one stable code."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        asked_by: str | None = None,
+        known: str | None = None,
+        hint: str | None = None,
+        reason: str = "no-loader",
+    ) -> None:
+        super().__init__(what, asked_by=asked_by, known=known, hint=hint)
+        self.reason = Reason(reason, known or "")
+
+
+def result_name(code: int) -> str:
+    """Return the specification's name of a VkResult, or its number."""
+    return RESULTS.get(code, f"VkResult {code}")
+
+
+def error_for(code: int, call: str, device: str = "the device") -> DeviceError:
+    """Return the error that a failing VkResult of `call` becomes (not raised here)."""
+    name = result_name(code)
+    known = f"{call} returned {name}"
+    if code == -4:
+        return DeviceLostError(f"The driver lost {device}.", known=known)
+    if code in _MEMORY:
+        return OutOfMemoryError(f"There is not enough memory on {device}.", known=known)
+    if code == TIMEOUT:
+        return DeviceTimeoutError(f"Work on {device} did not finish in time.", known=known)
+    return DriverError(f"The Vulkan driver of {device} refused a call.", known=known)
+
+
+def version_text(version: int) -> str:
+    """Return a packed Vulkan API version as ``major.minor.patch``."""
+    return f"{(version >> 22) & 0x7F}.{(version >> 12) & 0x3FF}.{version & 0xFFF}"
+
+
+def version_pair(version: int) -> tuple[int, int]:
+    """Return (major, minor) of a packed Vulkan API version."""
+    return (version >> 22) & 0x7F, (version >> 12) & 0x3FF
+
+
+def pack_version(major: int, minor: int) -> int:
+    """Return a packed Vulkan API version with patch 0."""
+    return major << 22 | minor << 12

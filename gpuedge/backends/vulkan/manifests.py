@@ -1,0 +1,232 @@
+"""Finding Vulkan drivers without loading any: the loader's manifests, as files.
+
+Follows the Vulkan loader's documented search (LoaderDriverInterface.md of Vulkan-Loader): the
+override variables first, else the platform's folders. Does not import the Vulkan package.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from gpuedge.backends.base import Candidate
+from gpuedge.core.reasons import Reason
+
+LOADER_DEFAULT = "loader-default"
+"""Key of the candidate that leaves the choice of drivers to the loader."""
+
+_OVERRIDES = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
+_POINTER_BITS = str(struct.calcsize("P") * 8)
+
+
+def candidates(environ: Mapping[str, str], platform: str = sys.platform) -> list[Candidate]:
+    """List one candidate per driver manifest, in the loader's order, without loading any."""
+    found: list[Candidate] = []
+    seen: set[str] = set()
+    for path in _manifests(environ, platform):
+        real = os.path.realpath(path)
+        if real in seen or not _for_this_process(path):
+            continue
+        seen.add(real)
+        env = dict.fromkeys(_OVERRIDES, path)
+        found.append(Candidate("vulkan", path, _fingerprint(path), env))
+    named = any(environ.get(name) for name in _OVERRIDES)
+    if not found and not named and (platform == "win32" or _is_android(platform)):
+        # Drivers may be known to the loader by ways that are not files (Android has no manifests).
+        found.append(Candidate("vulkan", LOADER_DEFAULT, sha256(b"").hexdigest(), {}))
+    return found
+
+
+def _is_android(platform: str) -> bool:
+    return platform == "android" or hasattr(sys, "getandroidapilevel")
+
+
+def _manifests(environ: Mapping[str, str], platform: str) -> Iterator[str]:
+    for name in _OVERRIDES:
+        if environ.get(name):
+            yield from _listed(environ[name])
+            return
+    yield from _listed(environ.get("VK_ADD_DRIVER_FILES", ""))
+    if platform == "win32":
+        yield from _registry()
+    for folder in _folders(environ, platform):
+        yield from _in_folder(Path(folder, "vulkan", "icd.d"))
+
+
+def _listed(text: str) -> Iterator[str]:
+    for entry in text.split(os.pathsep):
+        if entry and Path(entry).is_dir():
+            yield from _in_folder(Path(entry))
+        elif entry:
+            yield entry
+
+
+def _in_folder(folder: Path) -> list[str]:
+    try:
+        return sorted(str(path) for path in folder.iterdir() if path.suffix == ".json")
+    except OSError:
+        return []
+
+
+def _folders(environ: Mapping[str, str], platform: str) -> list[str]:
+    if platform == "win32":
+        return []
+    home = environ.get("HOME") or "~"
+
+    def listed(name: str, default: str) -> list[str]:
+        return [p for p in (environ.get(name) or default).split(os.pathsep) if p]
+
+    folders = [
+        environ.get("XDG_CONFIG_HOME") or f"{home}/.config",
+        *listed("XDG_CONFIG_DIRS", "/etc/xdg"),
+        "/etc",
+        environ.get("XDG_DATA_HOME") or f"{home}/.local/share",
+        *listed("XDG_DATA_DIRS", os.pathsep.join(("/usr/local/share", "/usr/share"))),
+    ]
+    if platform == "darwin":
+        folders += [
+            "/opt/homebrew/share",
+            "/opt/homebrew/etc",
+            "/usr/local/share",
+            "/usr/local/etc",
+        ]
+    prefix = environ.get("PREFIX", "")
+    if "com.termux" in prefix:
+        folders.append(f"{prefix}/share")
+    return list(dict.fromkeys(folders))
+
+
+def _registry() -> Iterator[str]:
+    """Yield manifests named in the Windows registry (drivers' own key, display-adapter keys)."""
+    if sys.platform != "win32":
+        return
+    import winreg
+
+    wow = "" if _POINTER_BITS == "64" else "Wow"
+    try:
+        with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, r"SOFTWARE\Khronos\Vulkan\Drivers") as key:
+            for i in range(winreg.QueryInfoKey(key)[1]):
+                name, value, _ = winreg.EnumValue(key, i)
+                if value == 0:  # the loader's rule: any other value disables the driver
+                    yield name
+    except OSError:
+        pass
+    display = r"SYSTEM\CurrentControlSet\Control\Class\{4d36e968-e325-11ce-bfc1-08002be10318}"
+    try:
+        with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, display) as adapters:
+            for i in range(winreg.QueryInfoKey(adapters)[0]):
+                yield from _adapter(winreg, adapters, winreg.EnumKey(adapters, i), wow)
+    except OSError:
+        pass
+
+
+def _adapter(winreg: Any, adapters: Any, name: str, wow: str) -> list[str]:
+    try:
+        with winreg.OpenKey(adapters, name) as key:
+            value, _ = winreg.QueryValueEx(key, f"VulkanDriverName{wow}")
+    except OSError:
+        return []
+    return [value] if isinstance(value, str) else list(value)
+
+
+def _read(path: str) -> tuple[dict[str, Any] | None, bytes, str]:
+    """Return (the ICD table or None, the file's bytes, what is wrong)."""
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(1 << 20)
+    except OSError as error:
+        return None, b"", error.strerror or str(error)
+    try:
+        document = json.loads(raw)
+    except ValueError:
+        return None, raw, "it is not JSON"
+    table = document.get("ICD") if isinstance(document, dict) else None
+    if not isinstance(table, dict) or not isinstance(table.get("library_path"), str):
+        return None, raw, "it names no ICD library_path"
+    return table, raw, ""
+
+
+def inspect_manifest(path: str) -> tuple[str | None, str | None, Reason | None]:
+    """Look at a driver manifest without loading what it names.
+
+    Parameters
+    ----------
+    path : str
+        A manifest, or ``loader-default``.
+
+    Returns
+    -------
+    library_path : str or None
+        The driver's library: an absolute path if it was found, else the name as written.
+    api_version : str or None
+        The Vulkan version that the manifest claims.
+    problem : Reason or None
+        ``bad-manifest`` or ``missing-library``, with the detail; None if nothing is wrong.
+    """
+    if path == LOADER_DEFAULT:
+        return None, None, None
+    table, _, wrong = _read(path)
+    if table is None:
+        return None, None, Reason("bad-manifest", f"{path}: {wrong}")
+    claimed = table.get("api_version")
+    api = claimed if isinstance(claimed, str) else None
+    library, found = resolve_library(path, table["library_path"])
+    if found or not _is_path(table["library_path"]):
+        return library, api, None
+    return library, api, Reason("missing-library", library)
+
+
+def _is_path(name: str) -> bool:
+    return "/" in name or os.sep in name
+
+
+def resolve_library(manifest: str, name: str) -> tuple[str, bool]:
+    """Return where the library `name` of a manifest lies, and whether it is there.
+
+    A relative path starts at the manifest. A bare name is looked for in the usual library folders;
+    the system's loader may know more places, so a bare name not found is returned as it is.
+    """
+    if _is_path(name):
+        place = Path(os.path.normpath(Path(manifest).absolute().parent / name))
+        return str(place), place.is_file()
+    for folder in _library_folders():
+        place = Path(folder, name)
+        if place.is_file():
+            return str(place), True
+    return name, False
+
+
+def _library_folders() -> Sequence[str]:
+    multiarch = getattr(sys.implementation, "_multiarch", "")
+    folders = [p for p in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if p]
+    if multiarch:
+        folders += [f"/lib/{multiarch}", f"/usr/lib/{multiarch}", f"/usr/local/lib/{multiarch}"]
+    return [*folders, "/usr/local/lib", "/lib64", "/usr/lib64", "/lib", "/usr/lib"]
+
+
+def _for_this_process(path: str) -> bool:
+    """Return False only if the manifest itself says that it is for another pointer width."""
+    table, _, _ = _read(path)
+    arch = table.get("library_arch") if table else None
+    return arch not in ("32", "64") or arch == _POINTER_BITS
+
+
+def _fingerprint(path: str) -> str:
+    table, raw, wrong = _read(path)
+    digest = sha256(raw)
+    digest.update(wrong.encode())
+    if table is not None:
+        library, _ = resolve_library(path, table["library_path"])
+        digest.update(library.encode("utf-8", "surrogateescape"))
+        try:
+            stat = Path(library).stat()
+            digest.update(f"{stat.st_size} {stat.st_mtime_ns}".encode())
+        except OSError:
+            digest.update(b"absent")
+    return digest.hexdigest()

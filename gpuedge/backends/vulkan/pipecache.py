@@ -1,0 +1,139 @@
+"""The pipeline cache on disk: compiled kernels survive the process, damage never does harm.
+
+Drivers are known to crash on cache data that is not theirs or was cut short, so the file carries
+its own header and checksum; anything unexpected is a miss.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from gpuedge.backends.vulkan import conv
+from gpuedge.backends.vulkan.api import Api
+from gpuedge.backends.vulkan.physical import Physical
+from gpuedge.core import paths
+
+log = logging.getLogger("gpuedge.vulkan")
+
+MAGIC = b"GEVKPIPE"
+VERSION = 1
+MAX_BYTES = 256 << 20
+SAVE_EVERY = 16
+"""New pipelines after which the cache is written before `close()`, in case it is never called."""
+
+_HEADER = struct.Struct("<8s4I16sQ32s")
+
+
+def pack(physical: Physical, data: bytes) -> bytes:
+    """Return the file for cache `data` of a device."""
+    header = (MAGIC, VERSION, *_identity(physical), len(data), sha256(data).digest())
+    return _HEADER.pack(*header) + data
+
+
+def unpack(physical: Physical, file: bytes) -> bytes | None:
+    """Return the cache data in `file`, or None if it is damaged or another driver's."""
+    if len(file) < _HEADER.size:
+        return None
+    data = file[_HEADER.size :]
+    if file[: _HEADER.size] != pack(physical, data)[: _HEADER.size]:
+        return None
+    return data
+
+
+def _identity(physical: Physical) -> tuple[int, int, int, bytes]:
+    who = physical.identity
+    return (who.vendorID or 0, who.deviceID or 0, who.driverVersion or 0, physical.cache_uuid)
+
+
+def file_for(physical: Physical) -> Path:
+    """Return the cache file of a device (which need not exist)."""
+    who = physical.identity
+    text = repr((*_identity(physical), who.name, who.driverInfo))
+    return paths.cache_dir() / "pipelines" / f"{sha256(text.encode()).hexdigest()[:32]}.bin"
+
+
+class PipelineCache:
+    """A VkPipelineCache that is loaded from disk and saved when it changed.
+
+    Attributes
+    ----------
+    handle
+        The VkPipelineCache, or NULL where the driver refuses one.
+    is_hit : bool
+        True if the driver was given data from disk.
+    """
+
+    def __init__(self, api: Api, device: Any, physical: Physical, *, on_disk: bool) -> None:
+        self._api = api
+        self._device = device
+        self._physical = physical
+        self._file = file_for(physical) if on_disk else None
+        self._unsaved = 0
+        found = self._load()
+        self.handle: Any = self._create(found) if found else None
+        self.is_hit = self.handle is not None
+        if self.handle is None:
+            self.handle = self._create(b"") or api.ffi.NULL
+        self._saved = sha256(found or b"").digest()
+
+    def _load(self) -> bytes | None:
+        if self._file is None:
+            return None
+        try:
+            if self._file.stat().st_size > MAX_BYTES:
+                return None
+            return unpack(self._physical, self._file.read_bytes())
+        except OSError:
+            return None
+
+    def _create(self, data: bytes) -> Any:
+        """Return a VkPipelineCache, or None if the driver refuses (then kernels still build)."""
+        api = self._api
+        start = api.ffi.new("char[]", data) if data else api.ffi.NULL
+        info = api.make("VkPipelineCacheCreateInfo", initialDataSize=len(data), pInitialData=start)
+        made = api.ffi.new("VkPipelineCache *")
+        result = api.lib.vkCreatePipelineCache(self._device, info, api.ffi.NULL, made)
+        return made[0] if result == conv.SUCCESS else None
+
+    def added(self) -> None:
+        """Note one new pipeline."""
+        self._unsaved += 1
+        if self._unsaved >= SAVE_EVERY:
+            self.save()
+
+    def save(self) -> None:
+        """Write the cache if it changed since it was loaded or saved; failing is not an error."""
+        if not self._unsaved or self._file is None:
+            return
+        self._unsaved = 0
+        data = self._data()
+        digest = sha256(data).digest()
+        if not data or len(data) > MAX_BYTES or digest == self._saved:
+            return
+        if paths.write_atomic(self._file, pack(self._physical, data)):
+            self._saved = digest
+        else:
+            log.debug("the pipeline cache %s cannot be written", self._file)
+
+    def _data(self) -> bytes:
+        api = self._api
+        if self.handle == api.ffi.NULL:
+            return b""
+        call = api.lib.vkGetPipelineCacheData
+        size = api.ffi.new("size_t *")
+        if call(self._device, self.handle, size, api.ffi.NULL) != conv.SUCCESS:
+            return b""
+        data = api.ffi.new("char[]", max(1, size[0]))
+        if call(self._device, self.handle, size, data) != conv.SUCCESS:
+            return b""
+        return bytes(api.ffi.buffer(data, size[0]))
+
+    def close(self) -> None:
+        """Destroy the VkPipelineCache."""
+        if self.handle != self._api.ffi.NULL:
+            self._api.lib.vkDestroyPipelineCache(self._device, self.handle, self._api.ffi.NULL)
+            self.handle = self._api.ffi.NULL

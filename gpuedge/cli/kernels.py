@@ -1,0 +1,151 @@
+"""``gpuedge kernels``: the kernel texts, what they print to, and whether they are sound."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+from dataclasses import asdict
+from typing import Any
+
+from gpuedge.cli.output import Output
+from gpuedge.core.errors import GpuEdgeError, UsageError
+from gpuedge.core.kernel import KernelBlob
+from gpuedge.kernels import library
+
+DIALECTS = ("spirv",)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb."""
+    parser.add_argument("action", nargs="?", choices=("list", "show", "check"), default="list")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="with show: such as map/conv2d")
+    parser.add_argument("--dialect", choices=DIALECTS, help="with show: what it prints to")
+
+
+def run(options: argparse.Namespace, output: Output) -> int:
+    """List, show or check kernels; `check` returns 1 if one does not print."""
+    if options.action == "show":
+        return _show(options, output)
+    if options.name is not None:
+        raise UsageError(
+            f"`kernels {options.action}` takes no name.", hint=f"kernels show {options.name}"
+        )
+    return _check(output) if options.action == "check" else _list(output)
+
+
+def _list(output: Output) -> int:
+    variants = library.variants()
+    kernels: list[dict[str, Any]] = []
+    for name, text in library.texts().items():
+        users = [v.id for v in variants if v.kernel == name]
+        kernels.append({"name": name, "lines": len(text.splitlines()), "variants": users})
+    output.document(
+        {
+            "schema": "gpuedge.kernels/1",
+            "kernels": kernels,
+            "variants": [asdict(v) for v in variants],
+        }
+    )
+    rows = [(k["name"], k["lines"], ", ".join(k["variants"])) for k in kernels]
+    output.table("Kernel texts", ("kernel", "lines", "variants"), rows)
+    details = [(v.op, v.id, v.kernel, _extents(v.local), _facts(v)) for v in variants]
+    output.table(
+        "Variants, as in variants.toml",
+        ("operation", "variant", "kernel", "workgroup", "only where"),
+        details,
+    )
+    return 0
+
+
+def _extents(local: tuple[int, ...]) -> str:
+    return " x ".join(map(str, local))
+
+
+def _facts(variant: library.Variant) -> str:
+    rules = [f"{name} >= {least}" for name, least in variant.needs.items()]
+    rules += [f"{low} <= {name} <= {high}" for name, (low, high) in variant.when.items()]
+    return ", ".join(rules) or "always"
+
+
+def _text_of(name: str | None) -> str:
+    texts = library.texts()
+    if name in texts:
+        return texts[name]
+    from difflib import get_close_matches
+
+    near = get_close_matches(name or "", texts, n=1)
+    raise UsageError(
+        f"No kernel is called {name!r}." if name else "`kernels show` needs a name.",
+        known=", ".join(texts),
+        hint=f"gpuedge kernels show {near[0]}" if near else None,
+    )
+
+
+def _printed(name: str, text: str, dialect: str) -> KernelBlob:
+    from gpuedge import lang
+
+    return lang.print_kernel(lang.load(text, filename=f"shaders/{name}.kern"), dialect)
+
+
+def _show(options: argparse.Namespace, output: Output) -> int:
+    text = _text_of(options.name)
+    body: dict[str, Any] = {"schema": "gpuedge.kernel/1", "name": options.name, "text": text}
+    if not options.dialect:
+        output.document(body)
+        output.text(text.rstrip("\n"))
+        return 0
+    blob = _printed(options.name, text, options.dialect)
+    listing = disassemble(blob.code)
+    body |= {
+        "dialect": blob.dialect,
+        "digest": blob.digest,
+        "nbytes": len(blob.code),
+        "tensors": [asdict(t) for t in blob.tensors],
+        "specs": [asdict(s) for s in blob.specs],
+        "push": [asdict(p) for p in blob.push],
+        "push_bytes": blob.push_bytes,
+        "disassembly": listing,
+    }
+    output.document(body)
+    output.text(f"{options.name} as {blob.dialect}: {len(blob.code)} bytes, sha256 {blob.digest}")
+    output.table(
+        "Interface",
+        ("what", "name", "type", "place"),
+        [("tensor", t.name, t.access, f"binding {t.binding}") for t in blob.tensors]
+        + [("spec", s.name, f"{s.type} = {s.default}", f"id {s.spec_id}") for s in blob.specs]
+        + [("push", p.name, p.type, f"byte {p.offset}") for p in blob.push],
+    )
+    if listing is None:
+        output.say(
+            "no disassembly: spirv-dis is not installed (Debian: apt-get install spirv-tools)"
+        )
+    else:
+        output.text(listing.rstrip("\n"))
+    return 0
+
+
+def disassemble(code: bytes) -> str | None:
+    """Return the assembly text of a SPIR-V module, or None without ``spirv-dis`` on the PATH."""
+    tool = shutil.which("spirv-dis")
+    if tool is None:
+        return None
+    done = subprocess.run([tool, "-"], input=code, capture_output=True, check=False, timeout=30)
+    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else None
+
+
+def _check(output: Output) -> int:
+    rows = []
+    for name, text in library.texts().items():
+        for dialect in DIALECTS:
+            try:
+                blob = _printed(name, text, dialect)
+            except GpuEdgeError as error:
+                rows.append((name, dialect, "FAIL", str(error)))
+            else:
+                rows.append((name, dialect, "PASS", f"{len(blob.code)} bytes"))
+    keys = ("kernel", "dialect", "result", "detail")
+    document = [dict(zip(keys, row, strict=True)) for row in rows]
+    output.document({"schema": "gpuedge.kernels-check/1", "checks": document})
+    output.table("Kernel check", keys, rows)
+    return 1 if any(row[2] == "FAIL" for row in rows) else 0

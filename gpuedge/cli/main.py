@@ -1,0 +1,140 @@
+"""Entry point of the command line: finds the verb, loads only its file, maps errors to exit codes.
+
+Exit codes: 0 good, 1 a check failed, 2 usage, 3 no usable device, 4 device lost or timed out.
+As shells have it, 130 means interrupted and 141 that nobody read the output any more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import NoReturn, Protocol, cast
+
+import gpuedge
+from gpuedge.cli.output import Output, is_colourless
+from gpuedge.core.errors import (
+    BackendUnavailableError,
+    DeviceError,
+    GpuEdgeError,
+    NoUsableDeviceError,
+    UsageError,
+)
+
+GOOD, CHECK_FAILED, USAGE, NO_DEVICE, DEVICE_FAILED = range(5)
+INTERRUPTED, BROKEN_PIPE = 130, 141
+
+VERBS: dict[str, str] = {
+    "probe": "find the devices of this machine and test each driver in a process of its own",
+    "doctor": "check drivers, packages and settings, with a remedy for each finding",
+    "run": "run an ONNX model on arrays from .npy files",
+    "info": "versions, settings and where they come from, known devices, folders",
+    "kernels": "list, show or check the kernel texts and their variants",
+    "cache": "show or clear what gpuedge keeps on disk",
+}
+"""Verbs in the order of the help; each is the module of that name in this package."""
+
+
+class Verb(Protocol):
+    """What the module of a verb offers."""
+
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace, Output], int]
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports wrong usage as an error of ours, so that ``--json`` gets a document too."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(
+            f"{message[:1].upper()}{message[1:]}.",
+            asked_by="the command line",
+            hint=f"{self.prog} --help",
+        )
+
+
+def build_parser(verb: str | None) -> argparse.ArgumentParser:
+    """Return the parser; only `verb` gets its arguments, so that no other file is loaded."""
+    parser = _Parser(
+        prog="gpuedge",
+        description="Use the GPU of an unknown device safely: probe, decide, run.",
+        epilog="Exit codes: 0 good, 1 a check failed, 2 usage, 3 no usable device, "
+        "4 device lost or timed out.",
+    )
+    parser.add_argument("--version", action="version", version=f"gpuedge {gpuedge.__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for name, summary in VERBS.items():
+        one = verbs.add_parser(
+            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
+        )
+        _add_common(one)
+        if name == verb:
+            _module(name).add_arguments(one)
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    common = parser.add_argument_group("output")
+    common.add_argument("--json", action="store_true", help="print one JSON document on stdout")
+    common.add_argument("-q", "--quiet", action="store_true", help="no talk on stderr")
+    common.add_argument("-v", "--verbose", action="count", default=0, help="more; repeatable")
+    common.add_argument("--no-color", action="store_true", help="plain text (as NO_COLOR does)")
+
+
+def _module(verb: str) -> Verb:
+    return cast(Verb, import_module(f"gpuedge.cli.{verb}"))
+
+
+def exit_code(error: GpuEdgeError) -> int:
+    """Return the exit code that `error` stands for."""
+    if isinstance(error, (NoUsableDeviceError, BackendUnavailableError)):
+        return NO_DEVICE
+    if isinstance(error, DeviceError):
+        return DEVICE_FAILED
+    return USAGE
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        The arguments without the program's name; those of the process by default.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    verb = next((a for a in arguments if not a.startswith("-")), None)
+    output = Output(
+        json="--json" in arguments,
+        quiet=bool({"-q", "--quiet"} & set(arguments)),
+        colourless=is_colourless("--no-color" in arguments),
+    )
+    verbose = any(a == "--verbose" or a.startswith("-v") for a in arguments)
+    try:
+        options = build_parser(verb).parse_args(arguments)
+        _start_logging(options.verbose, options.quiet)
+        code = _module(options.verb).run(options, output)
+        sys.stdout.flush()
+    except GpuEdgeError as error:
+        if verbose:
+            import traceback
+
+            traceback.print_exc()
+        output.error(error)
+        return exit_code(error)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Python flushes stdout once more at exit, and would complain there.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    return code
+
+
+def _start_logging(verbose: int, quiet: bool) -> None:
+    import logging
+
+    level = logging.ERROR if quiet else max(logging.DEBUG, logging.WARNING - 10 * verbose)
+    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")

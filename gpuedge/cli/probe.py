@@ -1,0 +1,59 @@
+"""``gpuedge probe``: which devices are here, which work, and why the others do not."""
+
+from __future__ import annotations
+
+import argparse
+
+from gpuedge.cli.output import Output, read_json
+from gpuedge.probing.report import ProbeReport, ProbeRow
+
+GOOD, NO_DEVICE = 0, 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb."""
+    parser.add_argument("--refresh", action="store_true", help="test again, ignoring the cache")
+    parser.add_argument(
+        "--deadline", type=float, metavar="S", default=4.0, help="seconds in all (default 4)"
+    )
+    parser.add_argument(
+        "--backend", action="append", metavar="B", help="only this backend; may be repeated"
+    )
+    parser.add_argument(
+        "--input", metavar="REPORT.json", help="show a report made elsewhere; nothing is tested"
+    )
+
+
+def run(options: argparse.Namespace, output: Output) -> int:
+    """Probe (or read a report), print it, and return 3 if there is no usable device."""
+    report = ProbeReport.from_dict(read_json(options.input)) if options.input else _probe(options)
+    output.document(report.to_dict())
+    show(report, output, verbose=options.verbose)
+    return GOOD if report.devices else NO_DEVICE
+
+
+def _probe(options: argparse.Namespace) -> ProbeReport:
+    from gpuedge.probing.api import probe
+
+    return probe(refresh=options.refresh, deadline_s=options.deadline, backends=options.backend)
+
+
+def show(report: ProbeReport, output: Output, *, verbose: int = 0) -> None:
+    """Print a report as a table: the headline, one row per candidate, more when `verbose`."""
+    columns = ["device", "name", "status", "reason"]
+    if verbose:
+        columns += ["class", "driver", "seconds", "cached"]
+    headline = str(report).partition("\n")[0]
+    rows = [_cells(row, bool(verbose)) for row in report.tried]
+    if rows:
+        output.table(headline, columns, rows)
+    else:
+        output.text(headline)
+
+
+def _cells(row: ProbeRow, verbose: bool) -> list[object]:
+    cells: list[object] = [row.device, row.name, row.status, row.reason]
+    if verbose:
+        seconds = None if row.seconds is None else f"{row.seconds:.3f}"
+        cells += [row.caps.get("device_class"), row.key, seconds, "yes" if row.is_cached else "no"]
+    return cells

@@ -1,0 +1,194 @@
+"""``gpuedge run``: run an ONNX model on arrays from files, and say where it ran and why.
+
+All files are read and all arguments checked before any driver is touched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import re
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuedge.cli.output import Output
+from gpuedge.core.errors import InputError, UsageError
+from gpuedge.core.paths import write_atomic
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from gpuedge.session import Session
+
+    Array = npt.NDArray[np.generic]
+
+SCHEMA = "gpuedge.run/1"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb."""
+    parser.add_argument("model", metavar="MODEL.onnx")
+    parser.add_argument(
+        "--input", action="append", default=[], metavar="NAME=FILE.npy", help="one per input"
+    )
+    parser.add_argument("--output", metavar="DIR", help="write each output to DIR/NAME.npy")
+    parser.add_argument("--device", metavar="D", help="such as cpu, vulkan:0, auto (the default)")
+    parser.add_argument(
+        "--fallback", choices=("cpu", "error"), help="what happens when the device fails"
+    )
+    parser.add_argument(
+        "--repeat", type=_count, default=1, metavar="N", help="run N times, for the time when warm"
+    )
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+_count.__name__ = "count"  # argparse shows it: "invalid count value"
+
+
+def run(options: argparse.Namespace, output: Output) -> int:
+    """Run the model, write the outputs, print where it ran, why and how long it took."""
+    inputs = read_inputs(options.input)
+    folder = _output_folder(options.output)
+    if not Path(options.model).is_file():
+        raise InputError(f"There is no model file {options.model}.", asked_by="the command line")
+    import gpuedge
+
+    given = {"device": options.device, "fallback": options.fallback}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    with gpuedge.Session(options.model, **chosen) as session:
+        results, seconds = _timed(session, inputs, options.repeat)
+        placement = [asdict(row) for row in session.placement]
+        decision = session.explain()
+    files = write_outputs(results, folder) if folder else {}
+    body = {
+        "schema": SCHEMA,
+        "model": options.model,
+        "device": decision.device,
+        "decision": decision.to_dict(),
+        "placement": placement,
+        "outputs": [_described(n, a, files.get(n)) for n, a in results.items()],
+        "first_ms": round(seconds[0] * 1e3, 3),
+        "warm_ms": round(statistics.median(seconds[1:]) * 1e3, 3) if seconds[1:] else None,
+    }
+    output.document(body)
+    _show(body, str(decision), output)
+    return 0
+
+
+def read_inputs(pairs: Sequence[str]) -> dict[str, Array]:
+    """Return the arrays named by ``NAME=FILE.npy`` arguments.
+
+    Raises
+    ------
+    UsageError (GE-200)
+        An argument is not of that form, or names an input twice.
+    InputError (GE-203)
+        A file is missing or is not an intact .npy file of numbers.
+    """
+    arrays: dict[str, Array] = {}
+    for pair in pairs:
+        name, equals, path = pair.partition("=")
+        if not (name and equals and path):
+            raise UsageError(
+                f"--input {pair!r} does not have the form NAME=FILE.npy.",
+                asked_by="the command line",
+                hint="--input image=image.npy",
+            )
+        if name in arrays:
+            raise UsageError(f"The input {name!r} is given twice.", asked_by="the command line")
+        arrays[name] = read_array(path)
+    return arrays
+
+
+def read_array(path: str) -> Array:
+    """Return the array in a .npy file; pickled objects are never loaded. Raises InputError."""
+    import numpy as np
+
+    try:
+        with open(path, "rb") as file:
+            array = np.lib.format.read_array(file, allow_pickle=False)
+    except FileNotFoundError:
+        raise InputError(f"There is no file {path}.", asked_by="--input") from None
+    except (OSError, ValueError, EOFError, TypeError, MemoryError, OverflowError) as error:
+        raise InputError(
+            f"{path} is not an intact .npy file of numbers: {error}.",
+            asked_by="--input",
+            hint="write it with numpy.save(path, array)",
+        ) from None
+    return array
+
+
+def _output_folder(named: str | None) -> Path | None:
+    if named is None:
+        return None
+    folder = Path(named)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"The output folder {named} cannot be made: {error.strerror}.", asked_by="--output"
+        ) from None
+    return folder
+
+
+def _timed(
+    session: Session, inputs: Mapping[str, Array], repeat: int
+) -> tuple[dict[str, Array], list[float]]:
+    seconds = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        results = session.run(inputs)
+        seconds.append(time.perf_counter() - start)
+    return results, seconds
+
+
+def write_outputs(results: Mapping[str, Array], folder: Path) -> dict[str, str]:
+    """Write each array to ``folder/NAME.npy`` in one step; return the file of each name.
+
+    Characters that file systems or shells treat specially become ``_``.
+
+    Raises
+    ------
+    InputError (GE-203)
+        Two names make the same file, or the folder cannot be written.
+    """
+    import numpy as np
+
+    files = {name: re.sub(r"[^\w.-]|^\.", "_", name) + ".npy" for name in results}
+    if len(set(files.values())) < len(files):
+        raise InputError(f"Two outputs would share a file: {', '.join(files)}.")
+    for name, array in results.items():
+        buffer = io.BytesIO()
+        np.lib.format.write_array(buffer, np.asarray(array), allow_pickle=False)
+        if not write_atomic(folder / files[name], buffer.getvalue()):
+            raise InputError(
+                f"{folder / files[name]} cannot be written.",
+                asked_by="--output",
+                hint="choose a folder that can be written and has space",
+            )
+    return {name: str(folder / file) for name, file in files.items()}
+
+
+def _described(name: str, array: Array, file: str | None) -> dict[str, Any]:
+    return {"name": name, "shape": list(array.shape), "dtype": array.dtype.name, "file": file}
+
+
+def _show(body: Mapping[str, Any], why: str, output: Output) -> None:
+    output.text(why)
+    placed = [(", ".join(r["ops"]), r["device"], r["kernel"]) for r in body["placement"]]
+    output.table("Where each part ran", ("operators", "device", "kernel"), placed)
+    made = [(o["name"], tuple(o["shape"]), o["dtype"], o["file"]) for o in body["outputs"]]
+    output.table("Outputs", ("name", "shape", "dtype", "file"), made)
+    warm = "" if body["warm_ms"] is None else f", then {body['warm_ms']} ms"
+    output.text(f"first inference {body['first_ms']} ms{warm}")

@@ -1,0 +1,86 @@
+"""Sealed cache files: JSON with a schema name, a version and a SHA-256 over the body.
+
+Everything cached on disk (verdicts, calibrations) goes through this pair of functions, so a file
+that was cut short, edited, or written by another format version reads as "not there" and is
+rebuilt. A cache never raises: it cannot be the reason that an application fails.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+FORMAT = 1
+"""Version of the envelope itself; the schema's own version is part of the schema name."""
+
+MAX_BYTES = 16 << 20
+"""Files larger than this are not ours; reading one must not exhaust a small device's memory."""
+
+
+def save_sealed(path: Path, schema: str, body: dict[str, Any]) -> bool:
+    """Write `body` to `path` in one step, with its schema name and checksum.
+
+    Parameters
+    ----------
+    path : Path
+        The file to replace; its folder is made if needed.
+    schema : str
+        What the body is, with its version, such as ``"gpuedge.verdicts/1"``.
+    body : dict
+        JSON-ready: string keys, no NaN or infinity.
+
+    Returns
+    -------
+    bool
+        False if the folder is read-only or full, or the body is not JSON-ready.
+    """
+    from gpuedge.core.paths import write_atomic
+
+    try:
+        text = _canonical(body)
+        if json.loads(text) != body:  # tuples, integer keys: would not read back as written
+            return False
+        envelope = {
+            "body": body,
+            "format": FORMAT,
+            "schema": schema,
+            "sha256": _digest(schema, text),
+        }
+        data = _canonical(envelope).encode("utf-8") + b"\n"
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return len(data) <= MAX_BYTES and write_atomic(path, data)
+
+
+def load_sealed(path: Path, schema: str) -> dict[str, Any] | None:
+    """Return the body stored in `path`, or None if it is absent, damaged or of another schema."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            return None
+        envelope = json.loads(data.decode("utf-8"))
+        if not isinstance(envelope, dict):
+            return None
+        body = envelope.get("body")
+        if (envelope.get("format"), envelope.get("schema")) != (FORMAT, schema):
+            return None
+        if not isinstance(body, dict):
+            return None
+        intact = envelope.get("sha256") == _digest(schema, _canonical(body))
+    except (OSError, ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
+        return None
+    return body if intact else None
+
+
+def _canonical(value: dict[str, Any]) -> str:
+    return json.dumps(
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+    )
+
+
+def _digest(schema: str, text: str) -> str:
+    import hashlib
+
+    return hashlib.sha256(f"{FORMAT}\n{schema}\n{text}".encode()).hexdigest()

@@ -1,0 +1,198 @@
+"""Calibration: time a few small graphs on an executor, inside a budget that holds.
+
+The runs happen in a worker thread. It starts nothing that it expects to end after its deadline;
+if a driver hangs all the same, the caller stops waiting when the budget is over and the thread,
+a daemon, is left behind with the device it is stuck in. Every failure becomes a `Reason`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from gpuedge.core.errors import (
+    DeviceError,
+    DeviceLostError,
+    DeviceTimeoutError,
+    GpuEdgeError,
+    KernelError,
+    ModelError,
+    OutOfMemoryError,
+)
+from gpuedge.core.reasons import Reason
+from gpuedge.decide.model import DeviceModel
+
+if TYPE_CHECKING:
+    from gpuedge.decide.fit import Sample
+    from gpuedge.executors.base import Executable, Executor
+    from gpuedge.graph.ir import Array
+
+log = logging.getLogger("gpuedge.decide")
+
+Clock = Callable[[], int]
+"""A monotonic clock in integer nanoseconds."""
+
+SOFT = 0.85
+"""Share of the budget after which nothing new is started; the rest absorbs a run that took longer
+than the one before it."""
+
+MIN_RUNS, MAX_RUNS = 3, 25
+"""Warm runs per case. The median of three already ignores one interruption; past 25 a window of
+two seconds holds no more information, because slow noise outlasts it."""
+
+MARGIN = 1.5
+"""A run may take this much longer than the last one before it is thought to miss the deadline."""
+
+
+def calibrate(
+    executor: Executor, budget_s: float, *, clock: Clock = time.perf_counter_ns
+) -> DeviceModel | Reason:
+    """Calibrate an open executor; see `open_and_calibrate`."""
+    return open_and_calibrate(lambda: executor, budget_s, clock=clock)
+
+
+def open_and_calibrate(
+    opener: Callable[[], Executor], budget_s: float, *, clock: Clock = time.perf_counter_ns
+) -> DeviceModel | Reason:
+    """Open an executor and time it, both inside the budget.
+
+    Parameters
+    ----------
+    opener : callable
+        Returns the executor, which stays the caller's: nothing is closed here.
+    budget_s : float
+        Seconds of wall time after which this function has returned.
+    clock : callable
+        Times the runs, in integer nanoseconds; the outer limit always uses the real clock.
+
+    Returns
+    -------
+    DeviceModel or Reason
+        A reason says why there is no model. After code ``deadline`` the executor is still in use
+        by the thread that hangs in it, and must be neither used nor closed.
+    """
+    answer: list[DeviceModel | Reason] = []
+
+    def work() -> None:
+        answer.append(_guarded(opener, budget_s, clock))
+
+    thread = threading.Thread(target=work, name="gpuedge-calibrate", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:  # no more threads, or the interpreter is ending
+        return Reason("not-calibrated", _one_line(error))
+    thread.join(max(budget_s, 0.0))
+    if answer:
+        return answer[0]
+    return Reason("deadline", f"calibration did not end within {budget_s:.3g} s")
+
+
+def _guarded(opener: Callable[[], Executor], budget_s: float, clock: Clock) -> DeviceModel | Reason:
+    """Run the calibration; whatever goes wrong in a plug-in or driver becomes a reason."""
+    window = _Window(budget_s, clock)
+    try:
+        return window.calibrate(opener)
+    except Exception as error:
+        log.debug("calibration failed", exc_info=True)
+        return Reason(_code(error, window.doing), _one_line(error))
+
+
+def _code(error: Exception, doing: str) -> str:
+    for kind, code in (
+        (DeviceLostError, "device-lost"),
+        (OutOfMemoryError, "out-of-memory"),
+        (DeviceTimeoutError, "run-failed"),
+    ):
+        if isinstance(error, kind):
+            return code
+    return doing if isinstance(error, DeviceError) else "not-calibrated"
+
+
+def _one_line(error: Exception) -> str:
+    text = error.what if isinstance(error, GpuEdgeError) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())[:300].rstrip(".")
+
+
+class _Window:
+    """One calibration: its deadline, its clock, and the reason code of what it is doing."""
+
+    def __init__(self, budget_s: float, clock: Clock) -> None:
+        # Imported before the clock starts: numpy may be loaded here for the first time, which is
+        # no property of the device (the outer limit counts it all the same).
+        import gpuedge.decide.cases
+        import gpuedge.decide.fit  # noqa: F401
+
+        self.budget_s = budget_s
+        self.clock = clock
+        self.doing = "open-failed"
+        self.begin = clock()
+        self.deadline = self.begin + round(budget_s * SOFT * 1e9)
+
+    def calibrate(self, opener: Callable[[], Executor]) -> DeviceModel | Reason:
+        from gpuedge.decide.cases import ESSENTIAL, ORDER
+        from gpuedge.decide.fit import fit
+
+        executor = opener()
+        open_s = (self.clock() - self.begin) / 1e9
+        samples: list[Sample] = []
+        for place, name in enumerate(ORDER):
+            share = (self.deadline - self.clock()) // (len(ORDER) - place)
+            sample = self._time(executor, name, share)
+            if sample is not None:
+                samples.append(sample)
+            elif name in ESSENTIAL:
+                return Reason(
+                    "not-calibrated",
+                    f"the {name} graph could not be timed within {self.budget_s:.3g} s",
+                )
+        return fit(executor.device, samples, open_s, complete=len(samples) == len(ORDER))
+
+    def _time(self, executor: Executor, name: str, share: int) -> Sample | None:
+        """Time one case; None if it does not fit or this executor cannot run it.
+
+        `share` bounds how long warm runs are repeated; the deadline bounds everything.
+        """
+        from gpuedge.decide.cases import case
+        from gpuedge.decide.fit import Sample
+
+        if share <= 0:
+            return None
+        graph = case(name)
+        begin = self.clock()
+        self.doing = "compile-failed"
+        try:
+            executable = executor.compile(graph.graph)
+        except (KernelError, ModelError) as error:  # cannot do it: not a fault of the device
+            log.debug("%s cannot run the %s graph: %s", executor.device, name, error)
+            return None
+        compile_ns = self.clock() - begin
+        self.doing = "run-failed"
+        try:
+            first, runs = self._runs(executable, graph.inputs(), share)
+            work = executable.work
+        finally:
+            executable.close()
+        return Sample(name, work, compile_ns, first, tuple(runs)) if len(runs) >= MIN_RUNS else None
+
+    def _runs(
+        self, executable: Executable, inputs: Mapping[str, Array], share: int
+    ) -> tuple[int, list[int]]:
+        """Return the cold run and the warm ones, in nanoseconds."""
+        begin = self.clock()
+        if begin >= self.deadline:
+            return 0, []
+        executable.run(inputs)
+        last = first = self.clock() - begin
+        runs: list[int] = []
+        # The first warm run is expected to be no slower than the cold one.
+        while len(runs) < MAX_RUNS and self.clock() + round(MARGIN * last) <= self.deadline:
+            if len(runs) >= MIN_RUNS and self.clock() - begin > share:
+                break
+            started = self.clock()
+            executable.run(inputs)
+            last = self.clock() - started
+            runs.append(last)
+        return first, runs

@@ -1,0 +1,107 @@
+"""What the user wants of a decision, as a small checked value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gpuedge.core.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """When a GPU is worth using. The CPU is taken unless a GPU meets all of this.
+
+    Parameters
+    ----------
+    min_speedup : float
+        How many times faster than the CPU path a GPU must be, start-up included; 1 to 1000, kept
+        to three decimals. With 1.0 the GPU must still be strictly faster.
+    percentile : int
+        Which percentile of latency is compared, 1 to 99.
+    allow_software : bool
+        Whether ``auto`` may consider software rasterisers, which are CPUs in disguise.
+    inferences : int
+        How many inferences the start-up of a GPU (open, compile) is spread over; at least 1.
+    calibration_s : float
+        Seconds that calibrating all devices together may take, 0 to 60. With 0 only calibrations
+        that are already cached are used.
+
+    Raises
+    ------
+    ConfigError (GE-101)
+        A field is out of range or of the wrong type; the message names it.
+    """
+
+    min_speedup: float = 1.2
+    percentile: int = 90
+    allow_software: bool = False
+    inferences: int = 1000
+    calibration_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "min_speedup", _real(self, "min_speedup", 1.0, 1000.0))
+        object.__setattr__(self, "calibration_s", _real(self, "calibration_s", 0.0, 60.0))
+        _whole(self, "percentile", 1, 99)
+        _whole(self, "inferences", 1, 10**12)
+        if not isinstance(self.allow_software, bool):
+            raise _refused("allow_software", self.allow_software, "True or False")
+
+    @property
+    def speedup_milli(self) -> int:
+        """`min_speedup` in thousandths, so that comparing needs no floating point."""
+        return round(self.min_speedup * 1000)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Policy:
+        """Build a policy from `to_dict`'s form; missing fields take their defaults.
+
+        Raises
+        ------
+        ConfigError (GE-101)
+            A name is not a field, or a value is refused.
+        """
+        for name in record:
+            if name not in cls.__dataclass_fields__:
+                raise _unknown(str(name), list(cls.__dataclass_fields__))
+        return cls(**record)
+
+
+def _real(policy: Policy, name: str, low: float, high: float) -> float:
+    value: Any = getattr(policy, name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise _refused(name, value, f"a number from {low:g} to {high:g}")
+    rounded = round(float(value), 3)
+    return rounded
+
+
+def _whole(policy: Policy, name: str, low: int, high: int) -> None:
+    value: Any = getattr(policy, name)
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise _refused(name, value, f"a whole number from {low} to {high}")
+
+
+def _refused(name: str, value: object, allowed: str) -> ConfigError:
+    return ConfigError(
+        f"Policy.{name} cannot be {value!r}.",
+        asked_by=f"Policy({name}=...)",
+        known=f"{name} must be {allowed}",
+        hint=f"the default is {Policy.__dataclass_fields__[name].default!r}",
+    )
+
+
+def _unknown(name: str, known: list[str]) -> ConfigError:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, n=1)
+    return ConfigError(
+        f"Policy has no field {name!r}.",
+        asked_by=f"Policy({name}=...)",
+        known=", ".join(known),
+        hint=f"did you mean {near[0]!r}?" if near else None,
+    )

@@ -1,0 +1,217 @@
+"""The CPU executor: ONNX Runtime where it is installed, else numpy. Always there, always right."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from gpuedge.core.errors import (
+    ClosedError,
+    DeviceError,
+    ModelError,
+    OutOfMemoryError,
+    ShapeError,
+    UnsupportedOpError,
+)
+from gpuedge.executors.base import Executable, PlacementRow, Work
+from gpuedge.graph.canon import canonical
+from gpuedge.graph.cost import count
+from gpuedge.graph.ir import Array, Graph, Node
+
+Engine = Literal["onnxruntime", "numpy"]
+QUIET = 3
+"""ONNX Runtime's log level "error"; its warnings on stderr would be taken for ours."""
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use: affinity, then the container's quota."""
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        if quota != "max":
+            cores = min(cores, -(-int(quota) // int(period)))
+    except (OSError, ValueError, ZeroDivisionError):
+        pass  # no control groups here, or an older layout: affinity is what is known
+    return max(cores, 1)
+
+
+def _rows(graph: Graph, kernel: str) -> tuple[PlacementRow, ...]:
+    return tuple(
+        PlacementRow(
+            tuple(n.name or n.outputs[0] for n in (node.body or (node,))),
+            tuple(n.op for n in (node.body or (node,))),
+            "cpu",
+            kernel,
+        )
+        for node in graph.nodes
+    )
+
+
+class _NumpyExecutable:
+    """Runs a graph node by node in numpy."""
+
+    def __init__(self, graph: Graph, kernel: str) -> None:
+        self._graph: Graph | None = graph
+        self.work: Work = Work(**count(graph))
+        self.rows: tuple[PlacementRow, ...] = _rows(graph, kernel)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        from gpuedge.executors.cpu_numpy import run_graph
+
+        if self._graph is None:
+            raise ClosedError("The executable was closed before this call.")
+        try:
+            return run_graph(self._graph, {n: inputs[n] for n in self._graph.inputs})
+        except MemoryError as error:
+            raise OutOfMemoryError(f"The CPU ran out of memory: {error}") from error
+
+    def close(self) -> None:
+        self._graph = None
+
+
+class _OrtExecutable:
+    """Runs a graph in one ONNX Runtime session; outputs that nothing computes are copied."""
+
+    def __init__(self, graph: Graph, kernel: str, threads: int) -> None:
+        made = {name for node in graph.nodes for name in node.outputs if name}
+        self._computed = [name for name in graph.outputs if name in made]
+        self._copied = [name for name in graph.outputs if name not in made]
+        self._constants = {n: graph.constants[n] for n in self._copied if n in graph.constants}
+        self._inputs = graph.inputs
+        self._session = _session(graph, self._computed, threads) if self._computed else None
+        self._closed = False
+        self._order = graph.outputs
+        self.work: Work = Work(**count(graph))
+        self.rows: tuple[PlacementRow, ...] = _rows(graph, kernel)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        if self._closed:
+            raise ClosedError("The executable was closed before this call.")
+        found = {
+            n: (self._constants[n] if n in self._constants else inputs[n]).copy()
+            for n in self._copied
+        }
+        if self._session is not None:
+            feeds = {n: inputs[n] for n in self._inputs}
+            found.update(zip(self._computed, self._call(feeds), strict=True))
+        return {name: found[name] for name in self._order}
+
+    def _call(self, feeds: dict[str, Array]) -> list[Array]:
+        session: Any = self._session
+        try:
+            return list(session.run(self._computed, feeds))
+        except Exception as error:  # its exception classes have no common base of their own
+            text = str(error)
+            if "llocat" in text or isinstance(error, MemoryError):
+                raise OutOfMemoryError(f"ONNX Runtime ran out of memory: {text}") from error
+            raise DeviceError(f"ONNX Runtime failed while running: {text}") from error
+
+    def close(self) -> None:
+        self._session, self._closed = None, True
+
+
+def _session(graph: Graph, outputs: list[str], threads: int) -> Any:
+    """Load `graph` into ONNX Runtime, computing only `outputs`."""
+    import onnxruntime
+
+    from gpuedge.graph.writer import to_bytes
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = QUIET
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    try:
+        return onnxruntime.InferenceSession(
+            to_bytes(graph, outputs), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:  # its exception classes have no common base of their own
+        kind = UnsupportedOpError if "NOT_IMPLEMENTED" in str(error) else ModelError
+        raise kind(
+            f"ONNX Runtime cannot load this part of the model: {error}",
+            known=f"onnxruntime {onnxruntime.__version__}, nodes "
+            + ", ".join(node.name or node.op for node in graph.nodes[:8]),
+            hint="a newer onnxruntime may know the operator",
+        ) from error
+
+
+def _unknown(node: Node, graph: Graph) -> str | None:
+    """Return None if numpy can run `node`, else one sentence."""
+    try:
+        for step in node.body or (node,):
+            canonical(step, graph)
+    except (UnsupportedOpError, ShapeError) as error:
+        return error.what
+    return None
+
+
+class CpuExecutor:
+    """Runs graphs on the CPU.
+
+    Parameters
+    ----------
+    threads : int, optional
+        Threads that one operator may use; by default all usable cores.
+    engine : {"onnxruntime", "numpy"}, optional
+        By default ONNX Runtime where it is installed, else numpy (known operators only, slower).
+    """
+
+    device = "cpu"
+
+    def __init__(self, threads: int | None = None, engine: Engine | None = None) -> None:
+        self._may_change = engine is None
+        if engine is None:
+            engine = "onnxruntime" if find_spec("onnxruntime") else "numpy"
+        self.engine: Engine = engine
+        self.threads = threads or usable_cores()
+
+    @property
+    def kernel(self) -> str:
+        """What computes, with its version: ``onnxruntime 1.20.1`` or ``numpy``."""
+        if self.engine == "numpy":
+            return "numpy"
+        import onnxruntime
+
+        return f"onnxruntime {onnxruntime.__version__}"
+
+    def supports(self, node: Node, graph: Graph) -> str | None:
+        """Return None if `node` can run here, else one sentence saying why not.
+
+        ONNX Runtime is asked for every operator that has a schema; whether it has a kernel for the
+        dtypes at hand shows when the segment is compiled.
+        """
+        if self.engine == "onnxruntime" and not node.body:
+            from gpuedge.graph.schema import schema_reason
+
+            return schema_reason(node, graph.opset)
+        return _unknown(node, graph)
+
+    def compile(self, segment: Graph) -> Executable:
+        """Compile a segment.
+
+        What ONNX Runtime refuses (operator sets before 7, float16 where it has no kernel) goes to
+        numpy if numpy knows every operator in it.
+
+        Raises
+        ------
+        ModelError (GE-500), UnsupportedOpError (GE-501)
+            ONNX Runtime refuses it; the message is its own.
+        """
+        unknown = next(filter(None, (_unknown(n, segment) for n in segment.nodes)), None)
+        if self.engine == "onnxruntime":
+            try:
+                return _OrtExecutable(segment, self.kernel, self.threads)
+            except ModelError:
+                if unknown is not None or not self._may_change:
+                    raise
+        elif unknown is not None:
+            raise UnsupportedOpError(unknown, hint="pip install onnxruntime")
+        return _NumpyExecutable(segment, "numpy")
+
+    def close(self) -> None:
+        """Do nothing; executables hold everything."""

@@ -1,0 +1,244 @@
+"""The GPU executor: planner plus any device behind the seam."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from gpuedge.backends.base import Binding, Buffer, DeviceImpl, Dispatch, Program, Recording, Usage
+from gpuedge.capdb import classify
+from gpuedge.core.caps import Caps
+from gpuedge.core.errors import ClosedError, DriverError, GpuEdgeError, OutOfMemoryError
+from gpuedge.core.paths import cache_dir
+from gpuedge.executors.base import PlacementRow, Work
+from gpuedge.graph.cost import count
+from gpuedge.graph.ir import Array, Graph, Node
+from gpuedge.kernels.arrange import ARENA, CONSTANTS, Arrangement, arrange
+from gpuedge.kernels.library import texts
+from gpuedge.kernels.plan import HostTensor, Pass, Plan, PlanTensor, Source, Step
+from gpuedge.kernels.planner import plan, why_not
+from gpuedge.lang import BlobCache, Kernel, blob_key, load, print_kernel
+
+RUN_TIMEOUT_S = 60.0
+"""A run that takes longer is given up; software rasterisers need seconds for large models."""
+
+POISON = 0xAB
+log = logging.getLogger("gpuedge.gpu")
+
+
+class GpuExecutor:
+    """Runs graph segments on one open device.
+
+    Parameters
+    ----------
+    impl : DeviceImpl
+        An open device; the executor closes it.
+    name : str
+        Device string, such as ``vulkan:0``.
+    """
+
+    def __init__(self, impl: DeviceImpl, name: str) -> None:
+        self.impl = impl
+        self.device = name
+        self.caps: Caps = replace(impl.caps, device_class=classify(impl.info.identity))
+        self.lock = threading.RLock()
+        self.closed = False
+        self._restricted: set[str] = set()
+        self._blobs = BlobCache(cache_dir() / "kernels.bin")
+
+    def supports(self, node: Node, graph: Graph) -> str | None:
+        """Return None if the planner can run `node` here, else one sentence saying why not."""
+        return why_not(node, graph, self.caps)
+
+    def compile(self, segment: Graph) -> GpuExecutable:
+        """Plan, build and record a segment.
+
+        A variant that the driver refuses is ruled out for this device and planned again without.
+
+        Raises
+        ------
+        UnsupportedOpError (GE-501), KernelLimitError (GE-303), DeviceError (GE-4xx)
+        """
+        with self.lock:
+            self.check_open()
+            while True:
+                made = plan(segment, self.caps, self._restricted)
+                try:
+                    return GpuExecutable(self, segment, made)
+                except _RefusedError as refused:
+                    if refused.one.variant.endswith("_map"):
+                        raise refused.error from None
+                    log.warning("%s: %s is ruled out: %s", self.device, refused.one.variant,
+                                refused.error.what)  # fmt: skip
+                    self._restricted.add(refused.one.variant)
+
+    def program(self, one: Pass) -> Program:
+        """Print (or take from the cache) and build the kernel of a pass."""
+        blob_source = one.source
+        text = texts()[blob_source.kernel]
+        key = blob_key(text, blob_source.epilogue, None, self.caps.dialect)
+        blob = self._blobs.get(key)
+        if blob is None:
+            blob = print_kernel(_load(blob_source, text), self.caps.dialect)
+            self._blobs.put(key, blob)
+        known = {s.name for s in blob.specs}
+        try:
+            return self.impl.build(blob, {k: v for k, v in one.specs.items() if k in known})
+        except DriverError as error:
+            raise _RefusedError(one, error) from error
+
+    def flush(self) -> None:
+        """Write printed kernels to the cache."""
+        self._blobs.flush()
+
+    def check_open(self) -> None:
+        """Raise ClosedError (GE-204) if the device was closed."""
+        if self.closed:
+            raise ClosedError(f"The device {self.device} was closed before this call.")
+
+    def close(self) -> None:
+        """Close the device; executables made from it cannot run any more."""
+        with self.lock:
+            if not self.closed:
+                self.closed = True
+                self.impl.close()
+
+
+def _load(source: Source, text: str) -> Kernel:
+    return load(text, filename=f"{source.kernel}.kern", epilogue=source.epilogue)
+
+
+class _RefusedError(Exception):
+    """The driver refused to build the kernel of a pass."""
+
+    def __init__(self, one: Pass, error: GpuEdgeError) -> None:
+        super().__init__(str(error))
+        self.one = one
+        self.error = error
+
+
+class GpuExecutable:
+    """A recorded segment: write inputs, submit once, wait, read outputs."""
+
+    def __init__(self, executor: GpuExecutor, graph: Graph, made: Plan) -> None:
+        self.executor = executor
+        self.graph = graph
+        self.plan = made
+        self.work = replace(Work(**count(graph)), launches=len(made.passes))
+        self.rows = tuple(_row(executor.device, s) for s in made.steps)
+        self._buffers: dict[str, Buffer] = {}
+        self._programs: list[Program] = []
+        self._recording: Recording | None = None
+        self._where: Arrangement = arrange(made, executor.caps.offset_alignment)
+        try:
+            self._build()
+        except BaseException:
+            self.close()
+            raise
+
+    def _build(self) -> None:
+        impl, where = self.executor.impl, self._where
+        self._programs = [self.executor.program(one) for one in self.plan.passes]
+        self.executor.flush()
+        for name, nbytes in where.sizes.items():
+            usage = {ARENA: Usage.SCRATCH, CONSTANTS: Usage.CONSTANT}.get(name, Usage.INPUT)
+            if name in where.outputs:
+                usage = Usage.OUTPUT
+            self._buffers[name] = impl.alloc(nbytes, usage)
+        for tensor in self.plan.tensors.values():
+            if tensor.is_constant and tensor.name == tensor.storage:
+                self._upload(tensor, self.plan.constants)
+        self._record()
+
+    def _record(self) -> None:
+        dispatches = []
+        for one, program, depends in zip(
+            self.plan.passes, self._programs, self._where.depends, strict=True
+        ):
+            names = [one.tensors[t.name] for t in program.blob.tensors]
+            extents = [self.plan.tensors[n].layout.extents for n in names]
+            push = program.blob.pack_push(extents)
+            bindings = tuple(self._binding(n) for n in names)
+            dispatches.append(Dispatch(program, bindings, push, one.groups, depends))
+        self._recording = self.executor.impl.record(
+            dispatches,
+            [self._buffers[n] for n in self._where.inputs],
+            [self._buffers[n] for n in self._where.outputs],
+        )
+
+    def _binding(self, name: str) -> Binding:
+        region = self._where.regions[name]
+        return Binding(self._buffers[region.buffer], region.offset, region.nbytes)
+
+    def _upload(self, tensor: PlanTensor, values: Mapping[str, Array]) -> None:
+        region = self._where.regions.get(tensor.name)
+        if region is None:
+            return
+        host = _host(tensor)
+        arrays = [np.ascontiguousarray(values[s], np.float32) for s in host.sources]
+        data = arrays[0] if host.build is None else host.build(*arrays)
+        flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        if flat.nbytes:
+            self.executor.impl.write(self._buffers[region.buffer], flat.data, region.offset)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Compute the outputs; one submit. Raises DeviceError (GE-4xx)."""
+        executor = self.executor
+        with executor.lock:
+            executor.check_open()
+            if self._recording is None:
+                raise ClosedError("The executable was closed before this call.")
+            if self.plan.passes:
+                for name in self._where.inputs:
+                    self._upload(self.plan.tensors[name], inputs)
+                ticket = executor.impl.submit(self._recording)
+                executor.impl.wait(ticket, RUN_TIMEOUT_S)
+            return {name: self._result(name) for name in self.graph.outputs}
+
+    def _result(self, name: str) -> Array:
+        kind = self.graph.types[name]
+        if name in self.plan.fixed:
+            return np.array(self.plan.fixed[name])
+        try:
+            out = np.empty(kind.shape, np.float32)
+        except MemoryError as error:
+            raise OutOfMemoryError(f"No memory for the output '{name}': {error}") from error
+        region = self._where.regions[self.plan.outputs[name]]
+        view = out.reshape(-1).view(np.uint8)
+        self.executor.impl.read(self._buffers[region.buffer], view.data, region.offset)
+        return out.astype(kind.dtype, copy=False)
+
+    def poison(self) -> None:
+        """Fill the output buffers with 0xAB, so that a driver that writes nothing is caught."""
+        for name in self._where.outputs:
+            nbytes = self._where.sizes[name]
+            self.executor.impl.write(self._buffers[name], memoryview(bytes([POISON]) * nbytes))
+
+    def close(self) -> None:
+        """Give programs and memory back to the device."""
+        with self.executor.lock:
+            if self.executor.closed:
+                return
+            impl = self.executor.impl
+            if self._recording is not None:
+                impl.release(self._recording)
+                self._recording = None
+            for program in self._programs:
+                impl.release(program)
+            for buffer in self._buffers.values():
+                impl.free(buffer)
+            self._programs, self._buffers = [], {}
+
+
+def _host(tensor: PlanTensor) -> HostTensor:
+    if tensor.host is None:
+        raise ValueError(f"tensor {tensor.name} is not filled by the host")
+    return tensor.host
+
+
+def _row(device: str, step: Step) -> PlacementRow:
+    return PlacementRow(step.nodes, step.ops, device, "+".join(step.variants) or "view")

@@ -1,0 +1,149 @@
+"""Building graphs by hand, node by node, with every type inferred. Needs no ONNX package."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuedge.core.errors import UsageError
+from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
+from gpuedge.graph.shapes import infer
+
+OPSET = 20
+"""Operator set of graphs built here: old enough for every ONNX Runtime that gpuedge accepts."""
+
+_NEWER = {"Swish": 24}
+"""Known operators that came after `OPSET`; using one raises the graph's operator set."""
+
+
+class GraphBuilder:
+    """Collects nodes and infers the type of everything they compute.
+
+    >>> b = GraphBuilder()
+    >>> x = b.input("x", TensorType("float32", (2, 3)))
+    >>> b.output(b.add("Relu", [x]))
+    >>> b.build().types["Relu_0"].shape
+    (2, 3)
+    """
+
+    def __init__(self, opset: int = OPSET) -> None:
+        self._nodes: list[Node] = []
+        self._inputs: list[str] = []
+        self._outputs: list[str] = []
+        self._types: dict[str, TensorType] = {}
+        self._constants: dict[str, Array] = {}
+        self._opset = {"": opset}
+        # A view of what exists so far: the dictionaries are shared with it on purpose.
+        self._so_far = Graph((), (), (), self._types, self._constants, self._opset)
+
+    def _define(self, name: str, kind: TensorType) -> str:
+        if not name or name in self._types:
+            raise UsageError(f"The value name {name!r} is empty or already taken.")
+        self._types[name] = kind
+        return name
+
+    def type(self, value: str) -> TensorType:
+        """Return the type of a value made so far."""
+        return self._types[value]
+
+    def input(self, name: str, kind: TensorType) -> str:
+        """Add a graph input and return its name."""
+        self._inputs.append(self._define(name, kind))
+        return name
+
+    def constant(self, name: str, value: Any) -> str:
+        """Add a constant and return its name. The array is not copied."""
+        array = np.asarray(value)
+        self._constants[self._define(name, type_of(array))] = array
+        return name
+
+    def add(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        attrs: Mapping[str, Any] | None = None,
+        *,
+        output: str | None = None,
+    ) -> str:
+        """Append a node of a known operator and return the name of its output.
+
+        Raises
+        ------
+        ShapeError (GE-201), UnsupportedOpError (GE-501)
+            As from `gpuedge.graph.shapes.infer`.
+        """
+        missing = [i for i in inputs if i and i not in self._types]
+        if missing:
+            raise UsageError(f"{op} reads {missing[0]!r}, which does not exist.")
+        self._opset[""] = max(self._opset[""], _NEWER.get(op, 0))
+        name = output or f"{op}_{len(self._nodes)}"
+        node = Node(op, tuple(inputs), (name,), dict(attrs or {}), name)
+        (kind,) = infer(node, self._so_far)
+        self._define(name, kind)
+        self._nodes.append(node)
+        return name
+
+    def output(self, *values: str) -> None:
+        """Declare values as graph outputs."""
+        for value in values:
+            if value not in self._types or value in self._outputs:
+                raise UsageError(f"The output {value!r} does not exist or is declared twice.")
+            self._outputs.append(value)
+
+    def build(self) -> Graph:
+        """Return the graph."""
+        return Graph(
+            tuple(self._nodes),
+            tuple(self._inputs),
+            tuple(self._outputs),
+            dict(self._types),
+            dict(self._constants),
+            dict(self._opset),
+        )
+
+
+def single(
+    op: str,
+    inputs: Mapping[str, TensorType],
+    attrs: Mapping[str, Any] | None = None,
+    constants: Mapping[str, Array] | None = None,
+    *,
+    order: Sequence[str] | None = None,
+    output: str = "y",
+    opset: int = OPSET,
+) -> Graph:
+    """Return a graph of one node.
+
+    Parameters
+    ----------
+    op : str
+        A known operator.
+    inputs : Mapping
+        Graph inputs by name.
+    attrs : Mapping, optional
+        Attributes of the node, as in ONNX.
+    constants : Mapping, optional
+        Constant inputs by name (a shape, axes, bounds, weights).
+    order : sequence of str, optional
+        The node's inputs in order, with "" for absent ones; by default the graph inputs followed
+        by the constants.
+    output : str
+        Name of the only output.
+    opset : int
+        Operator set version.
+
+    Raises
+    ------
+    ShapeError (GE-201), UnsupportedOpError (GE-501)
+        As from `gpuedge.graph.shapes.infer`.
+    """
+    builder = GraphBuilder(opset)
+    for name, kind in inputs.items():
+        builder.input(name, kind)
+    for name, value in (constants or {}).items():
+        builder.constant(name, value)
+    names = list(order) if order is not None else [*inputs, *(constants or {})]
+    builder.output(builder.add(op, names, attrs, output=output))
+    return builder.build()

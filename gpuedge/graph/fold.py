@@ -1,0 +1,143 @@
+"""Evaluating constant nodes and inferring types of unknown ones, with the ONNX package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from gpuedge.core.errors import UnsupportedOpError
+from gpuedge.graph import schema
+from gpuedge.graph.canon import is_known
+from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
+from gpuedge.graph.shapes import infer
+from gpuedge.graph.writer import reads, to_onnx
+
+FOLD_LIMIT = 64 << 20
+"""Largest result of a folded node, bytes; more would only move work into memory."""
+
+_SMALL = 4096
+"""Constants of at most this many elements are shown to shape inference by value."""
+
+_RANDOM = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial",
+     "Bernoulli", "Dropout"}
+)  # fmt: skip
+"""Operators that may give another result each time."""
+
+
+def has_subgraph(node: Node) -> bool:
+    """Return whether a node holds graphs of its own (If, Loop, Scan)."""
+    return any(
+        hasattr(value, "HasField") and (value.HasField("g") or len(value.graphs))
+        for value in node.attrs.values()
+    )
+
+
+def evaluate(node: Node, graph: Graph) -> tuple[Array, ...] | None:
+    """Return the outputs of a node if they are known while planning, else None.
+
+    That is the case where all inputs are constant, and for Shape and Size of anything whose type
+    is known. Random operators, subgraphs and large results are left to run time.
+    """
+    if node.domain == "" and node.op in ("Shape", "Size") and node.inputs[0] in graph.types:
+        return (_extent(node, graph.types[node.inputs[0]].shape),)
+    fixed = node.op not in _RANDOM and node.domain in ("", "ai.onnx.ml")
+    fixed = fixed and all(not name or name in graph.constants for name in node.inputs)
+    if not fixed or has_subgraph(node) or _is_large(node, graph):
+        return None
+    result = _run_alone(node, graph)
+    if result is None or any(a.dtype == object or a.nbytes > FOLD_LIMIT for a in result):
+        return None
+    return result
+
+
+def _run_alone(node: Node, graph: Graph) -> tuple[Array, ...] | None:
+    """Run one node in ONNX's reference evaluator; None where that cannot do it."""
+    from onnx.reference import ReferenceEvaluator
+
+    feeds = {name: graph.constants[name] for name in node.inputs if name}
+    alone = Graph((node,), tuple(feeds), tuple(o for o in node.outputs if o),
+                  {n: type_of(v) for n, v in feeds.items()}, {}, graph.opset)  # fmt: skip
+    try:
+        with np.errstate(all="ignore"):
+            found = iter(ReferenceEvaluator(to_onnx(alone)).run(None, feeds))
+    except Exception:
+        # The reference lacks some operators and dtypes; what it cannot do is done at run time.
+        return None
+    return tuple(np.asarray(next(found)) if o else np.empty(0) for o in node.outputs)
+
+
+def _extent(node: Node, shape: tuple[int, ...]) -> Array:
+    if node.op == "Size":
+        return np.array(TensorType("int64", shape).size, np.int64)
+    start = node.attrs.get("start", 0)
+    return np.array(shape[slice(start, node.attrs.get("end"))], np.int64)
+
+
+def _is_large(node: Node, graph: Graph) -> bool:
+    """Return whether a result is known to exceed the limit, before computing it."""
+    kinds = types_of(node, graph)
+    return any(
+        kind is not None and kind.size * np.dtype(kind.dtype).itemsize > FOLD_LIMIT
+        for kind in kinds
+        if kind is None or kind.dtype != "object"
+    )
+
+
+def types_of(node: Node, graph: Graph) -> tuple[TensorType | None, ...]:
+    """Return the types of a node's outputs, None where they cannot be known before running.
+
+    Raises
+    ------
+    ShapeError (GE-201)
+        A known operator is given shapes that do not fit.
+    """
+    if is_known(node):
+        try:
+            return infer(node, graph)
+        except UnsupportedOpError:
+            pass  # a form only ONNX Runtime understands
+    return _ask_onnx(node, graph)
+
+
+def _ask_onnx(node: Node, graph: Graph) -> tuple[TensorType | None, ...]:
+    import onnx
+
+    names = dict.fromkeys(reads(node))
+    if any(name not in graph.types for name in names):
+        return (None,) * len(node.outputs)
+    values = {
+        name: graph.constants[name]
+        for name in names
+        if name in graph.constants and graph.constants[name].size <= _SMALL
+    }
+    alone = Graph((node,), tuple(n for n in names if n not in values),
+                  tuple(o for o in node.outputs if o), {n: graph.types[n] for n in names},
+                  values, graph.opset)  # fmt: skip
+    try:
+        inferred = onnx.shape_inference.infer_shapes(to_onnx(alone), data_prop=True)
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        return (None,) * len(node.outputs)
+    return declared((v for v in inferred.graph.output), node.outputs, {})
+
+
+def declared(
+    values: Iterable[object], names: Iterable[str], symbols: Mapping[str, int]
+) -> tuple[TensorType | None, ...]:
+    """Return the types that value infos state for `names`, with symbolic extents replaced."""
+    found = {value.name: _static(value, symbols) for value in values}  # type: ignore[attr-defined]
+    return tuple(found.get(name) for name in names)
+
+
+def _static(value: object, symbols: Mapping[str, int]) -> TensorType | None:
+    kind = value.type.tensor_type  # type: ignore[attr-defined]
+    if not kind.elem_type or not kind.HasField("shape"):
+        return None
+    shape = []
+    for dim in kind.shape.dim:
+        extent = dim.dim_value if dim.HasField("dim_value") else symbols.get(dim.dim_param)
+        if extent is None or extent < 0:
+            return None
+        shape.append(int(extent))
+    return TensorType(schema.dtype_name(kind.elem_type), tuple(shape))

@@ -1,0 +1,247 @@
+"""From a path, bytes or a ModelProto to a checked ONNX message, or a clear ModelError."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuedge.core.errors import ModelError, UnsupportedOpError
+from gpuedge.graph import schema
+
+if TYPE_CHECKING:
+    import onnx
+
+_SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
+    (0, b"PK\x03\x04", "a zip archive, as PyTorch and NumPy write them"),
+    (4, b"TFL3", "a TensorFlow Lite model"),
+    (4, b"ORTM", "an ONNX Runtime .ort model"),
+    (0, b"\x89HDF", "an HDF5 file, as Keras writes them"),
+    (0, b"\x1f\x8b", "a gzip archive"),
+    (0, b"\x80\x02", "a Python pickle"),
+    (0, b"\x93NUMPY", "a numpy array"),
+    (0, b"<", "a text starting with '<'"),
+    (0, b"{", "a text starting with '{'"),
+    (0, b"version https://git-lfs", "a Git LFS pointer; the file itself was not downloaded"),
+)
+"""(offset, bytes, meaning) of files that are often mistaken for ONNX models."""
+
+
+def load(model: Any) -> onnx.ModelProto:
+    """Return the checked model, weights included and model-local functions expanded.
+
+    Parameters
+    ----------
+    model : str, os.PathLike, bytes or onnx.ModelProto
+        The model. A ModelProto is not modified.
+
+    Raises
+    ------
+    ModelError (GE-500)
+        It cannot be read or is not a valid model; says what was found.
+    UnsupportedOpError (GE-501)
+        It uses an operator that does not exist in its operator set.
+    """
+    import onnx
+
+    if isinstance(model, (str, os.PathLike)):
+        path = Path(model)
+        data, source, folder = _read(path), str(path), path.resolve().parent
+    elif isinstance(model, onnx.ModelProto):
+        data, source, folder = _serialise(model), "the ModelProto", None
+    elif isinstance(model, (bytes, bytearray, memoryview)):
+        data, source, folder = bytes(model), f"{len(model)} bytes", None
+    else:
+        raise ModelError(
+            f"A model cannot be read from a {type(model).__name__}.",
+            hint="give a path, the bytes of a file, or an onnx.ModelProto",
+        )
+    proto = _parse(data, source)
+    check_operators(proto, source)
+    _check(proto, data, source, folder)
+    if proto.functions:
+        from onnx import inliner
+
+        proto = inliner.inline_local_functions(proto)
+    return proto
+
+
+def _read(path: Path) -> bytes:
+    if path.is_dir():
+        raise ModelError(f"The model {path} is a folder, not a file.")
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise ModelError(
+            f"There is no model at {path}.", known=f"current folder: {Path.cwd()}"
+        ) from None
+    except OSError as error:
+        raise ModelError(f"The model {path} cannot be read: {error.strerror}.") from None
+
+
+def _serialise(model: onnx.ModelProto) -> bytes:
+    try:
+        data: bytes = model.SerializeToString()
+    except Exception as error:  # protobuf's own classes: EncodeError, ValueError
+        raise ModelError(f"The ModelProto cannot be serialised: {error}.") from None
+    return data
+
+
+def _parse(data: bytes, source: str) -> onnx.ModelProto:
+    import onnx
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+    if not data:
+        raise ModelError(f"The model ({source}) is empty: 0 bytes.")
+    found = next((m for at, mark, m in _SIGNATURES if data[at : at + len(mark)] == mark), None)
+    try:
+        proto: onnx.ModelProto = onnx.ModelProto.FromString(data)
+    except DecodeError:
+        raise ModelError(
+            f"The model ({source}) is truncated or not an ONNX file.",
+            known=_found(data, found),
+            hint="compare its size with the original's, or export the model again",
+        ) from None
+    if not proto.ir_version or not proto.HasField("graph"):
+        raise ModelError(
+            f"The model ({source}) is not an ONNX model: it has no "
+            f"{'graph' if proto.ir_version else 'format version'}.",
+            known=_found(data, found),
+        )
+    return proto
+
+
+def _found(data: bytes, meaning: str | None) -> str:
+    looks = f"; it looks like {meaning}" if meaning else f", starting with {data[:8]!r}"
+    return f"{len(data)} bytes{looks}"
+
+
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs held by a node's attributes."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    for node in graph.node:
+        yield node
+        for inner in subgraphs(node):
+            yield from _all_nodes(inner)
+
+
+def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Yield every weight of a graph, also from attributes and inner graphs."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+        for inner in subgraphs(node):
+            yield from _tensors(inner)
+
+
+def opsets(proto: onnx.ModelProto) -> dict[str, int]:
+    """Return operator set versions by domain, the default domain under the empty string."""
+    return {("" if o.domain == "ai.onnx" else o.domain): o.version for o in proto.opset_import}
+
+
+def check_operators(proto: onnx.ModelProto, source: str) -> None:
+    """Check the operator sets and that every operator exists in them.
+
+    Raises
+    ------
+    ModelError (GE-500)
+        An operator set is newer than the installed ONNX package, or is missing.
+    UnsupportedOpError (GE-501)
+        An operator does not exist; names the node, operator, domain and operator set.
+    """
+    import onnx
+
+    newest = onnx.defs.onnx_opset_version()
+    imports = opsets(proto)
+    if not 1 <= imports.get("", 1) <= newest:
+        raise ModelError(
+            f"The model ({source}) uses operator set {imports['']}, which is not supported.",
+            known=f"onnx {onnx.__version__} knows the operator sets 1 to {newest}",
+            hint="pip install --upgrade onnx onnxruntime, or export to an older operator set",
+        )
+    local = {(f.domain, f.name) for f in proto.functions}
+    bodies = [(f.node, {**imports, **{o.domain: o.version for o in f.opset_import}})
+              for f in proto.functions]  # fmt: skip
+    for nodes, versions in [(list(_all_nodes(proto.graph)), imports), *bodies]:
+        for node in nodes:
+            domain = "" if node.domain == "ai.onnx" else node.domain
+            if (node.domain, node.op_type) in local or domain in schema.CONTRIB:
+                continue
+            if domain not in versions or schema.find(node.op_type, domain, versions) is None:
+                raise _unknown(node, versions)
+
+
+def _unknown(node: onnx.NodeProto, versions: dict[str, int]) -> UnsupportedOpError:
+    domain = node.domain or "ai.onnx"
+    number = versions.get("" if domain == "ai.onnx" else domain)
+    name = node.name or (node.output[0] if node.output else "")
+    return UnsupportedOpError(
+        f"{node.op_type} node '{name}': domain {domain} has no operator {node.op_type}"
+        + (f" in operator set {number}." if number is not None else ", or is not imported."),
+        known=", ".join(f"{d or 'ai.onnx'} {v}" for d, v in versions.items()),
+    )
+
+
+def _check(proto: onnx.ModelProto, data: bytes, source: str, folder: Path | None) -> None:
+    """Load external weights, then let ONNX's checker judge the rest."""
+    import onnx
+
+    outside = [t for t in _tensors(proto.graph) if t.data_location == onnx.TensorProto.EXTERNAL]
+    for tensor in outside:
+        _load_external(tensor, source, folder)
+    try:
+        # The checker would look for external files again: give it the loaded weights.
+        onnx.checker.check_model(proto if outside else data)
+    except onnx.checker.ValidationError as error:
+        reason = " ".join(str(error).split("\n\n")[0].split())
+        raise ModelError(f"The model ({source}) is not valid ONNX: {reason}") from None
+    except (ValueError, RuntimeError) as error:  # its message is too large for protobuf
+        raise ModelError(f"The model ({source}) cannot be checked: {error}") from None
+
+
+def _load_external(tensor: onnx.TensorProto, source: str, folder: Path | None) -> None:
+    """Read a tensor kept in a file of its own, which must lie in the model's folder."""
+    import onnx
+
+    entry = {e.key: e.value for e in tensor.external_data}
+    location = entry.get("location", "")
+    if folder is None:
+        raise ModelError(
+            f"The weight '{tensor.name}' lies in another file ({location}), but the model was "
+            f"not given as a path.",
+            hint="give the model's path instead of its contents",
+        )
+    path = (folder / location).resolve()
+    if not location or Path(location).is_absolute() or not path.is_relative_to(folder):
+        raise ModelError(
+            f"The weight '{tensor.name}' lies in '{location}', outside the model's folder.",
+            asked_by=source,
+            hint="keep external weights beside the model",
+        )
+    try:
+        with open(path, "rb") as file:
+            file.seek(int(entry.get("offset") or 0))
+            length = int(entry["length"]) if entry.get("length") else -1
+            raw = file.read(length)
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"The file {location} with the weight '{tensor.name}' cannot be read: {error}."
+        ) from None
+    if length >= 0 and len(raw) != length:
+        raise ModelError(
+            f"The file {location} is too short for the weight '{tensor.name}'.",
+            known=f"{len(raw)} of {length} bytes are there",
+        )
+    tensor.raw_data = raw
+    tensor.data_location = onnx.TensorProto.DEFAULT
+    del tensor.external_data[:]

@@ -1,0 +1,94 @@
+"""Cutting a graph into segments, each for one device, that can run one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gpuedge.graph.ir import Graph, Node
+from gpuedge.graph.writer import reads
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Nodes for one device, as a graph of their own.
+
+    Its inputs are values of the whole graph: inputs, or outputs of earlier segments.
+    """
+
+    device: str
+    graph: Graph
+
+
+def partition(graph: Graph, choose: Callable[[Node], str]) -> tuple[Segment, ...]:
+    """Return segments in an order in which they can run.
+
+    Parameters
+    ----------
+    graph : Graph
+        The whole graph, in topological order.
+    choose : callable
+        Gives the device string of each node.
+
+    Returns
+    -------
+    tuple of Segment
+        Every node is in exactly one segment, and each segment reads only graph inputs, constants
+        and outputs of segments before it. One segment is the whole graph, as it came. A graph
+        without nodes has no segments; its outputs are then inputs or constants.
+
+    Notes
+    -----
+    Each node joins the first segment of its device that comes no earlier than all its producers,
+    so independent branches share segments and no cycle between segments can arise. Values whose
+    type only ONNX Runtime can tell cannot be handed over between segments; where one would have
+    to be, the whole graph goes to the device that computes it.
+    """
+    groups = _group(graph, choose)
+    segments = tuple(
+        Segment(device, _cut(graph, nodes, _needed(graph, groups, at)))
+        for at, (device, nodes) in enumerate(groups)
+    )
+    if len(segments) == 1:
+        return (Segment(segments[0].device, graph),)
+    for segment in segments:
+        if any(name not in graph.types for name in segment.graph.outputs):
+            return (Segment(segment.device, graph),)
+    return segments
+
+
+def _group(graph: Graph, choose: Callable[[Node], str]) -> list[tuple[str, list[Node]]]:
+    groups: list[tuple[str, list[Node]]] = []
+    home: dict[str, int] = {}
+    for node in graph.nodes:
+        device = choose(node)
+        earliest = max((home[name] for name in reads(node) if name in home), default=0)
+        at = next((i for i in range(earliest, len(groups)) if groups[i][0] == device), len(groups))
+        if at == len(groups):
+            groups.append((device, []))
+        groups[at][1].append(node)
+        home.update((name, at) for name in node.outputs if name)
+    return groups
+
+
+def _needed(graph: Graph, groups: Sequence[tuple[str, list[Node]]], at: int) -> set[str]:
+    """Return what anything outside group `at` reads, and the outputs of the graph."""
+    others = (node for i, (_, nodes) in enumerate(groups) if i != at for node in nodes)
+    return {name for node in others for name in reads(node)} | set(graph.outputs)
+
+
+def _cut(graph: Graph, nodes: Sequence[Node], needed: set[str]) -> Graph:
+    """Return `nodes` as a graph whose outputs are the `needed` ones of their results."""
+    made = dict.fromkeys(name for node in nodes for name in node.outputs if name)
+    read = dict.fromkeys(name for node in nodes for name in reads(node))
+    inner = {name for node in nodes for step in node.body for name in step.outputs}
+    body_reads = {name for node in nodes for step in node.body for name in reads(step)}
+    used = {*made, *read, *inner, *body_reads}
+    return Graph(
+        tuple(nodes),
+        tuple(n for n in read if n not in made and n not in graph.constants),
+        tuple(n for n in made if n in needed),
+        {n: t for n, t in graph.types.items() if n in used},
+        {n: c for n, c in graph.constants.items() if n in used},
+        dict(graph.opset),
+    )

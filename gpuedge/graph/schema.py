@@ -1,0 +1,49 @@
+"""What the ONNX package knows about operators and element types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpuedge.graph.ir import Node
+
+
+def find(op: str, domain: str, opset: Mapping[str, int]) -> Any:
+    """Return the schema of an operator at the version in `opset`, or None if there is none."""
+    import onnx
+
+    if domain not in opset:
+        return None
+    try:
+        return onnx.defs.get_schema(op, opset[domain], domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def schema_reason(node: Node, opset: Mapping[str, int]) -> str | None:
+    """Return None if `node`'s operator exists at its operator set, else one sentence."""
+    if node.domain in CONTRIB or find(node.op, node.domain, opset) is not None:
+        return None
+    if node.domain not in opset:
+        return f"{node.op} belongs to the domain '{node.domain}', which the model does not import."
+    named = node.domain or "ai.onnx"
+    return f"There is no operator {node.op} in operator set {named} {opset[node.domain]}."
+
+
+CONTRIB = frozenset({"com.microsoft", "com.microsoft.nchwc", "ai.onnx.contrib"})
+"""Domains whose operators only ONNX Runtime can judge: the ONNX package has no schemas for them."""
+
+
+def dtype_name(element: int) -> str:
+    """Return the numpy dtype name of an ONNX element type; ``object`` for strings."""
+    from onnx import helper
+
+    return str(helper.tensor_dtype_to_np_dtype(element).name)
+
+
+def element_type(dtype: str) -> int:
+    """Return the ONNX element type of a numpy dtype name."""
+    import numpy as np
+    from onnx import helper
+
+    return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))

@@ -1,0 +1,77 @@
+"""The kernel texts under ``shaders/`` and the rows of ``variants.toml``, read once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from gpuedge.core.errors import ConfigError
+from gpuedge.core.paths import data_dir
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One row of ``variants.toml``: a kernel that can serve an operation.
+
+    `local` is the workgroup size; `outputs` the texels one invocation computes along x and y;
+    `needs` lower bounds on `Caps` fields; `when` inclusive bounds on facts of the shape; `score`
+    the expected speed relative to the operation's map kernel, by device class.
+    """
+
+    op: str
+    id: str
+    kernel: str
+    local: tuple[int, int, int]
+    outputs: tuple[int, int] = (1, 1)
+    needs: Mapping[str, int] = field(default_factory=dict)
+    when: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    score: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def form(self) -> str:
+        """The kernel's form, ``map`` or ``group``: the folder it lies in."""
+        return self.kernel.partition("/")[0]
+
+
+@lru_cache(maxsize=1)
+def texts() -> dict[str, str]:
+    """Return every kernel text by name, such as ``map/conv2d``."""
+    root = data_dir("shaders")
+    found = sorted(root.glob("*/*.kern"))
+    return {f"{p.parent.name}/{p.stem}": p.read_text(encoding="utf-8") for p in found}
+
+
+@lru_cache(maxsize=1)
+def variants() -> tuple[Variant, ...]:
+    """Return the rows of ``variants.toml`` in file order.
+
+    Raises
+    ------
+    ConfigError (GE-101)
+        A row is malformed or names a kernel that does not exist.
+    """
+    path = data_dir("shaders") / "variants.toml"
+    try:
+        rows = tomllib.loads(path.read_text(encoding="utf-8"))["variant"]
+        return tuple(_row(row) for row in rows)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be used: {error}") from error
+
+
+def _row(row: Mapping[str, Any]) -> Variant:
+    fields = dict(row)
+    for name in ("local", "outputs"):
+        if name in fields:
+            fields[name] = tuple(fields[name])
+    fields["when"] = {k: (int(v[0]), int(v[1])) for k, v in fields.get("when", {}).items()}
+    if fields["kernel"] not in texts():
+        raise ValueError(f"variant {row['id']!r} names the unknown kernel {row['kernel']!r}")
+    return Variant(**fields)

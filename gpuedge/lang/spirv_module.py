@@ -1,0 +1,161 @@
+"""A SPIR-V module under construction: ids, types, constants and sections in the required order.
+
+Opcode and enumerant numbers are those of the SPIR-V specification (Khronos, unified1, section 3)
+and of its extended instruction set GLSL.std.450.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+
+from gpuedge.lang.tree import BASE
+
+# Instructions.
+NAME, EXTENSION, EXT_INST_IMPORT, EXT_INST, MEMORY_MODEL = 5, 10, 11, 12, 14
+ENTRY_POINT, EXECUTION_MODE, CAPABILITY = 15, 16, 17
+TYPE_VOID, TYPE_BOOL, TYPE_INT, TYPE_FLOAT, TYPE_VECTOR = 19, 20, 21, 22, 23
+TYPE_ARRAY, TYPE_RUNTIME_ARRAY, TYPE_STRUCT, TYPE_POINTER, TYPE_FUNCTION = 28, 29, 30, 32, 33
+CONSTANT_TRUE, CONSTANT_FALSE, CONSTANT = 41, 42, 43
+SPEC_TRUE, SPEC_FALSE, SPEC_CONSTANT, SPEC_COMPOSITE, SPEC_OP = 48, 49, 50, 51, 52
+FUNCTION, FUNCTION_PARAMETER, FUNCTION_END, FUNCTION_CALL = 54, 55, 56, 57
+VARIABLE, LOAD, STORE, ACCESS_CHAIN, DECORATE, MEMBER_DECORATE = 59, 61, 62, 65, 71, 72
+VECTOR_SHUFFLE, COMPOSITE_CONSTRUCT, COMPOSITE_EXTRACT = 79, 80, 81
+CONVERT_F_TO_S, CONVERT_S_TO_F, BITCAST = 110, 111, 124
+S_NEGATE, F_NEGATE, I_ADD, I_SUB, I_MUL, S_DIV, S_REM = 126, 127, 128, 130, 132, 135, 138
+VECTOR_TIMES_SCALAR, DOT = 142, 148
+LOGICAL_AND, LOGICAL_NOT, SELECT, U_LESS_THAN, S_LESS_THAN = 167, 168, 169, 176, 177
+SHIFT_RIGHT, BITWISE_AND = 194, 199
+CONTROL_BARRIER, LOOP_MERGE, SELECTION_MERGE, LABEL = 224, 246, 247, 248
+BRANCH, BRANCH_CONDITIONAL, RETURN, RETURN_VALUE = 249, 250, 253, 254
+
+# Enumerants: storage classes, decorations, built-ins.
+INPUT, WORKGROUP, PRIVATE_FUNCTION, PUSH_CONSTANT, STORAGE_BUFFER = 1, 4, 7, 9, 12
+SPEC_ID, BLOCK, ARRAY_STRIDE, BUILT_IN, NON_WRITABLE, NON_READABLE = 1, 2, 6, 11, 24, 25
+BINDING, DESCRIPTOR_SET, OFFSET = 33, 34, 35
+WORKGROUP_SIZE, WORKGROUP_ID, LOCAL_ID, GLOBAL_ID = 25, 26, 27, 28
+
+_MAGIC, _VERSION_1_0 = 0x07230203, 0x00010000
+
+
+def words_of(text: str) -> list[int]:
+    """Return a literal string: UTF-8, ended by at least one zero byte, padded to whole words."""
+    data = text.encode() + b"\0"
+    data += b"\0" * (-len(data) % 4)
+    return list(struct.unpack(f"<{len(data) // 4}I", data))
+
+
+class Module:
+    """Collects instructions per section; equal types and constants share an id."""
+
+    def __init__(self) -> None:
+        self.bound = 1
+        self.heads: list[int] = []  # entry point and execution modes
+        self.names: list[int] = []
+        self.decorations: list[int] = []
+        self.globals: list[int] = []  # types, constants, global variables
+        self.functions: list[int] = []
+        self._known: dict[str | tuple[object, ...], int] = {}
+        self.glsl = self.id()
+
+    def id(self) -> int:
+        """Return a fresh id."""
+        self.bound += 1
+        return self.bound - 1
+
+    def name(self, target: int, text: str) -> None:
+        """Give an id a name for people who read the module."""
+        words = words_of(text)
+        self.names += ((len(words) + 2) << 16 | NAME, target, *words)
+
+    def decorate(self, target: int, *what: int) -> None:
+        """Decorate an id."""
+        self.decorations += ((len(what) + 2) << 16 | DECORATE, target, *what)
+
+    def decorate_member(self, target: int, member: int, *what: int) -> None:
+        """Decorate a member of a struct type."""
+        self.decorations += ((len(what) + 3) << 16 | MEMBER_DECORATE, target, member, *what)
+
+    def declare(self, opcode: int, *operands: int) -> int:
+        """Append a type or other global whose first operand is its result."""
+        result = self.id()
+        self.globals += ((len(operands) + 2) << 16 | opcode, result, *operands)
+        return result
+
+    def declare_typed(self, opcode: int, kind: int, *operands: int) -> int:
+        """Append a constant or global variable of type `kind`."""
+        result = self.id()
+        self.globals += ((len(operands) + 3) << 16 | opcode, kind, result, *operands)
+        return result
+
+    def once(self, opcode: int, *operands: int) -> int:
+        """Return the type with these operands, declared at its first use."""
+        key = (opcode, *operands)
+        if key not in self._known:
+            self._known[key] = self.declare(opcode, *operands)
+        return self._known[key]
+
+    def type(self, kind: str) -> int:
+        """Return the id of a type of the language, ``uint``, ``uvec3``, ``bvec4`` or ``void``."""
+        found = self._known.get(kind)
+        if found is None:
+            found = self._known[kind] = self._type(kind)
+        return found
+
+    def _type(self, kind: str) -> int:
+        if kind == "void":
+            return self.declare(TYPE_VOID)
+        if kind == "bool":
+            return self.declare(TYPE_BOOL)
+        if kind in ("int", "uint"):
+            return self.declare(TYPE_INT, 32, kind == "int")
+        if kind == "float":
+            return self.declare(TYPE_FLOAT, 32)
+        base = BASE.get(kind, "uint" if kind[0] == "u" else "bool")
+        return self.declare(TYPE_VECTOR, self.type(base), int(kind[-1]))
+
+    def texels(self) -> int:
+        """Return the type of an unsized array of vec4, as buffers hold it."""
+        key = "texels"
+        if key not in self._known:
+            self._known[key] = self.declare(TYPE_RUNTIME_ARRAY, self.type("vec4"))
+            self.decorate(self._known[key], ARRAY_STRIDE, 16)
+        return self._known[key]
+
+    def pointer(self, storage: int, kind: int) -> int:
+        """Return the type of pointers to `kind` in a storage class."""
+        return self.once(TYPE_POINTER, storage, kind)
+
+    def constant(self, kind: str, value: float) -> int:
+        """Return a scalar constant; equal bits share an id."""
+        if kind == "bool":
+            bits = 0
+        elif kind == "float":
+            bits = struct.unpack("<I", struct.pack("<f", value))[0]
+        else:
+            bits = int(value) & 0xFFFFFFFF
+        key = (kind, bool(value) if kind == "bool" else bits)
+        if key not in self._known:
+            if kind == "bool":
+                opcode = CONSTANT_TRUE if value else CONSTANT_FALSE
+                self._known[key] = self.declare_typed(opcode, self.type(kind))
+            else:
+                self._known[key] = self.declare_typed(CONSTANT, self.type(kind), bits)
+        return self._known[key]
+
+    def assemble(self) -> bytes:
+        """Return the finished module, little-endian."""
+        extension = words_of("SPV_KHR_storage_buffer_storage_class")
+        library = words_of("GLSL.std.450")
+        head = [
+            *(_MAGIC, _VERSION_1_0, 0, self.bound, 0),
+            *(2 << 16 | CAPABILITY, 1),  # Shader
+            *((len(extension) + 1) << 16 | EXTENSION, *extension),
+            *((len(library) + 2) << 16 | EXT_INST_IMPORT, self.glsl, *library),
+            *(3 << 16 | MEMORY_MODEL, 0, 1),  # Logical, GLSL450
+        ]
+        sections = (head, self.heads, self.names, self.decorations, self.globals, self.functions)
+        words = array("I", [word for section in sections for word in section])
+        if struct.pack("=I", 1) != struct.pack("<I", 1):
+            words.byteswap()
+        return words.tobytes()

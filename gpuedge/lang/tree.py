@@ -1,0 +1,378 @@
+"""The typed tree of a kernel: what the parser builds and what printers and the interpreter read.
+
+Nothing here belongs to one API. Constants are folded, unrolled loops are written out, scalars mixed
+with vectors are splatted and compound assignments spelled out, so a printer has one form to print.
+Every expression carries its `type` and its binding `time`; expressions have no side effects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal as OneOf
+from typing import Union
+
+from gpuedge.core.kernel import Number, ScalarType
+
+CONST, SPEC, UNIFORM, VARYING = 0, 1, 2, 3
+"""Binding times: known to the front end, when the pipeline is built, per dispatch, never."""
+
+BASE = {
+    name: "float" if name[0] in "fv" else "int" if name[0] == "i" else "bool"
+    for name in ("float", "vec2", "vec3", "vec4", "int", "ivec2", "ivec3", "ivec4", "bool")
+}
+"""Base type of each type."""
+WIDTH = {name: int(name[-1]) if name[-1].isdigit() else 1 for name in BASE}
+"""Number of components of each type."""
+VECTOR = {(base, width): name for name, base in BASE.items() for width in (WIDTH[name],)}
+"""Type with a given base and width, for example ``VECTOR["int", 3] == "ivec3"``."""
+
+
+@dataclass(slots=True, eq=False)
+class Tensor:
+    """A tensor argument; its position among the tensors is its binding."""
+
+    name: str
+    access: OneOf["read", "write"]
+    binding: int
+    used: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Spec:
+    """A value fixed when the pipeline is built."""
+
+    name: str
+    type: ScalarType
+    spec_id: int
+    default: Number
+
+
+@dataclass(slots=True, eq=False)
+class Param:
+    """A value given with each dispatch."""
+
+    name: str
+    type: OneOf["int", "float"]
+
+
+@dataclass(slots=True, eq=False)
+class Shared:
+    """An array shared by a workgroup; `size` is a const or spec expression."""
+
+    name: str
+    type: str
+    size: Expr
+
+
+@dataclass(slots=True, eq=False)
+class Local:
+    """A local variable, function parameter or loop index; `uid` is unique in the kernel.
+
+    `size` is 0 unless it is an array. `assigned` is false if its first value is its only one.
+    `frozen` says that its value was needed early (a loop bound, a constant index).
+    """
+
+    name: str
+    type: str
+    uid: int
+    time: int = VARYING
+    size: int = 0
+    value: Expr | None = None
+    assigned: bool = False
+    frozen: bool = False
+    read_only: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Literal:
+    """A constant: int, float (already rounded to float32) or bool."""
+
+    type: str
+    value: Number
+    time: int = CONST
+
+
+@dataclass(slots=True, eq=False)
+class SpecRef:
+    """The value of a spec."""
+
+    type: str
+    spec: Spec
+    time: int = SPEC
+
+
+@dataclass(slots=True, eq=False)
+class ParamRef:
+    """The value of a param."""
+
+    type: str
+    param: Param
+    time: int = UNIFORM
+
+
+@dataclass(slots=True, eq=False)
+class LocalRef:
+    """The value of a local that is not an array."""
+
+    type: str
+    local: Local
+    time: int
+
+
+@dataclass(slots=True, eq=False)
+class Element:
+    """An element of a local or shared array."""
+
+    type: str
+    array: Local | Shared
+    index: Expr
+    time: int = VARYING
+
+
+@dataclass(slots=True, eq=False)
+class Swizzle:
+    """Components of a vector, one or more, by position."""
+
+    type: str
+    base: Expr
+    components: tuple[int, ...]
+    time: int
+
+
+@dataclass(slots=True, eq=False)
+class Unary:
+    """``-`` on numbers and number vectors, ``!`` on bool."""
+
+    type: str
+    op: str
+    value: Expr
+    time: int
+
+
+@dataclass(slots=True, eq=False)
+class Binary:
+    """An operator between two values of equal type; ``&&`` and ``||`` need not short-cut."""
+
+    type: str
+    op: str
+    left: Expr
+    right: Expr
+    time: int
+
+
+@dataclass(slots=True, eq=False)
+class Select:
+    """``condition ? yes : no`` with a scalar condition; both sides may be evaluated."""
+
+    type: str
+    condition: Expr
+    yes: Expr
+    no: Expr
+    time: int
+
+
+@dataclass(slots=True, eq=False)
+class Construct:
+    """A vector from scalars and vectors of its base type whose widths add up."""
+
+    type: str
+    args: tuple[Expr, ...]
+    time: int
+
+
+@dataclass(slots=True, eq=False)
+class Splat:
+    """A vector whose components are all `value`."""
+
+    type: str
+    value: Expr
+    time: int
+
+
+@dataclass(slots=True, eq=False)
+class Cast:
+    """int to float or back, scalar or vector; float to int only of integral values."""
+
+    type: str
+    value: Expr
+    time: int
+
+
+@dataclass(slots=True, eq=False)
+class Builtin:
+    """A mathematical built-in; all arguments of vector builtins have the same type."""
+
+    type: str
+    name: str
+    args: tuple[Expr, ...]
+    time: int
+
+
+@dataclass(slots=True, eq=False)
+class Load:
+    """``load4``, ``load4z`` (position ivec4), ``load1``, ``texel`` (position int)."""
+
+    type: str
+    name: str
+    tensor: Tensor
+    position: Expr
+    time: int = VARYING
+
+
+@dataclass(slots=True, eq=False)
+class Dims:
+    """Extents (W, H, S, N) of a tensor."""
+
+    type: str
+    tensor: Tensor
+    time: int = UNIFORM
+
+
+@dataclass(slots=True, eq=False)
+class Identifier:
+    """``local_id`` or ``group_id`` of the invocation, ivec3."""
+
+    type: str
+    name: str
+    time: int = VARYING
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A call of a helper function."""
+
+    type: str
+    function: Function
+    args: tuple[Expr, ...]
+    time: int = VARYING
+
+
+Expr = Union[  # noqa: UP007  (the names are defined further up only as strings)
+    Literal, SpecRef, ParamRef, LocalRef, Element, Swizzle, Unary, Binary, Select, Construct,
+    Splat, Cast, Builtin, Load, Dims, Identifier, Call,
+]  # fmt: skip
+EXPRESSIONS = (
+    Literal, SpecRef, ParamRef, LocalRef, Element, Swizzle, Unary, Binary, Select, Construct,
+    Splat, Cast, Builtin, Load, Dims, Identifier, Call,
+)  # fmt: skip
+
+
+def children(expr: object) -> Iterator[Expr]:
+    """Yield the expressions directly inside an expression; nothing for anything else."""
+    if isinstance(expr, EXPRESSIONS):
+        for slot in expr.__slots__:
+            child = getattr(expr, slot)
+            for part in child if isinstance(child, tuple) else (child,):
+                if isinstance(part, EXPRESSIONS):
+                    yield part
+
+
+@dataclass(slots=True, eq=False)
+class Declare:
+    """First value of a local; None for an array, whose elements start undefined."""
+
+    local: Local
+    value: Expr | None
+
+
+@dataclass(slots=True, eq=False)
+class Assign:
+    """Assignment to a local, an array element (`index`) and, if not None, one component of it."""
+
+    target: Local | Shared
+    index: Expr | None
+    component: int | None
+    value: Expr
+
+
+@dataclass(slots=True, eq=False)
+class If:
+    """A branch with a bool condition; `orelse` may be empty."""
+
+    condition: Expr
+    then: list[Stmt]
+    orelse: list[Stmt]
+
+
+@dataclass(slots=True, eq=False)
+class For:
+    """``for (index = start; index < bound; index += step)``; `bound` is UNIFORM or earlier."""
+
+    index: Local
+    start: Expr
+    bound: Expr
+    step: Expr
+    body: list[Stmt]
+
+
+@dataclass(slots=True, eq=False)
+class Store:
+    """``store4`` (position ivec4) or ``storet`` (position int); outside the tensor: nothing."""
+
+    name: str
+    tensor: Tensor
+    position: Expr
+    value: Expr
+
+
+@dataclass(slots=True, eq=False)
+class Barrier:
+    """All invocations of the group arrive before any goes on; shared writes become visible."""
+
+
+Stmt = Union[Declare, Assign, If, For, Store, Barrier]  # noqa: UP007
+
+
+@dataclass(slots=True, eq=False)
+class Function:
+    """A function; `result` is the expression of its last statement, None for a group's main."""
+
+    name: str
+    type: str
+    args: list[Local]
+    body: list[Stmt]
+    result: Expr | None
+
+    @property
+    def value(self) -> Expr:
+        """The result of a function that has one: all but the main of a group kernel."""
+        if self.result is None:
+            raise TypeError(f"{self.name} has no result")
+        return self.result
+
+
+@dataclass(slots=True, eq=False)
+class Kernel:
+    """A kernel ready to print or interpret.
+
+    Attributes
+    ----------
+    form : {"map", "group"}
+        One invocation per output texel, or workgroups with shared memory.
+    tensors : list of Tensor
+        In binding order; exactly one has access ``write``.
+    specs : list of Spec
+        LX, LY, LZ (ids 0, 1, 2: workgroup size) first, then the text's own in order.
+    functions : list of Function
+        Helpers, callees first.
+    local_size : tuple of Expr
+        Three const or spec expressions.
+    """
+
+    name: str = ""
+    form: OneOf["map", "group"] = "map"
+    tensors: list[Tensor] = field(default_factory=list)
+    specs: list[Spec] = field(default_factory=list)
+    params: list[Param] = field(default_factory=list)
+    shared: list[Shared] = field(default_factory=list)
+    functions: list[Function] = field(default_factory=list)
+    main: Function = field(default_factory=lambda: Function("main", "void", [], [], None))
+    local_size: tuple[Expr, Expr, Expr] = field(
+        default_factory=lambda: (Literal("int", 1), Literal("int", 1), Literal("int", 1))
+    )
+
+    @property
+    def out(self) -> Tensor:
+        """The tensor that the kernel writes."""
+        return next(t for t in self.tensors if t.access == "write")

@@ -1,0 +1,167 @@
+"""`gpuedge.probe()`: every driver tried in its own process, once; answered from disk after that."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+
+from gpuedge import __version__, backends
+from gpuedge.backends.base import Candidate
+from gpuedge.core import config, paths
+from gpuedge.core.errors import ConfigError
+from gpuedge.core.reasons import Reason
+from gpuedge.probing.report import HOW_TO_REFRESH, ProbeReport, ProbeRow, number
+from gpuedge.probing.verdicts import Keys, Store
+
+NEWS = {"crashed", "timeout", "wrong"}
+"""Statuses worth one WARNING line when they are found (not when they are read from the cache)."""
+
+
+def probe(
+    *,
+    refresh: bool = False,
+    deadline_s: float = 4.0,
+    backends: Sequence[str] | None = None,
+) -> ProbeReport:
+    """Find the GPUs that can be trusted here, without trusting any driver.
+
+    Every driver is opened in a disposable child process of its own, which builds and runs two
+    kernels through the same code as everything else and compares the numbers with float64. A
+    driver that crashes, hangs, ends the process, or reports success and writes nothing costs only
+    that child. Verdicts are kept on disk; the next call starts no process and loads no driver.
+
+    Parameters
+    ----------
+    refresh : bool
+        Probe again whatever the cache says.
+    deadline_s : float, unit: seconds
+        Time for all drivers together, which run in parallel; what is not done by then is killed.
+        4 s is the figure Firefox uses for its own GL probe process.
+    backends : sequence of str, optional
+        Only these backends, in this order. Default: the setting ``backends``, else all.
+
+    Returns
+    -------
+    ProbeReport
+        ``.devices`` (usable, best first), ``.best``, ``.tried`` (every driver, with its reason).
+
+    Raises
+    ------
+    ConfigError (GE-101)
+        An argument or a ``GPUEDGE_*`` variable cannot be used. Nothing was loaded.
+    UnknownDeviceError (GE-102)
+        No backend has that name. Nothing was loaded.
+
+    Notes
+    -----
+    Never raises for a driver's fault: that is a row of ``.tried``.
+
+    Examples
+    --------
+    >>> import gpuedge
+    >>> report = gpuedge.probe()
+    >>> all(row.reason for row in report.tried)
+    True
+    """
+    start = time.perf_counter()
+    config.check_environment()
+    _check(deadline_s)
+    candidates = _candidates(_names(backends))
+    keys = _keys(candidates)
+    store = Store(paths.cache_dir())
+    now = time.time()
+    known: dict[str, list[ProbeRow]] = {}
+    if not refresh:
+        for key in keys.values():
+            rows = store.find(key, deadline_s, now)
+            if rows is not None:
+                known[key] = rows
+    new = [(k, c) for n, c in candidates if c is not None and (k := keys[n, c.key]) not in known]
+    if new:
+        found = _probe_new(new, deadline_s)
+        known |= {key: rows for key, (_, rows) in found.items()}
+        present = [c for _, c in candidates if c is not None]
+        gone = store.gone(present, {c.backend for c in present}) if refresh else []
+        lasting = {key: f for key, f in found.items() if all(map(_is_lasting, f[1]))}
+        if lasting or gone:
+            store.save(lasting, deadline_s, now, gone)
+    rows = []
+    for name, candidate in candidates:
+        found = [_empty(name)] if candidate is None else known[keys[name, candidate.key]]
+        rows += [_marked(row) for row in found]
+    return ProbeReport(number(rows), __version__, time.perf_counter() - start)
+
+
+def _check(deadline_s: float) -> None:
+    is_number = isinstance(deadline_s, (int, float)) and not isinstance(deadline_s, bool)
+    if not is_number or not 0 < deadline_s < 1e6:
+        raise ConfigError(
+            f"A deadline of {deadline_s!r} seconds cannot be used.",
+            asked_by="probe(deadline_s=...)",
+            known="it must be a positive number of seconds, below a million",
+        )
+
+
+def _names(given: Sequence[str] | None) -> list[str]:
+    if isinstance(given, str):
+        given = given.replace(",", " ").split()
+    if given is not None and not all(isinstance(n, str) for n in given):
+        raise ConfigError(f"{given!r} is no list of backends.", asked_by="probe(backends=...)")
+    value = config.get("backends", call=tuple(given) if given else None).value
+    return list(dict.fromkeys(value or backends.PROBED))
+
+
+def _candidates(names: list[str]) -> list[tuple[str, Candidate | None]]:
+    """List the candidates of each backend; a backend without any stands as None."""
+    loaded = [backends.load(name) for name in names]  # every name is checked before any is used
+    found: list[tuple[str, Candidate | None]] = []
+    for name, backend in zip(names, loaded, strict=True):
+        listed = backend.candidates(os.environ)
+        found += [(name, c) for c in listed] or [(name, None)]
+    return found
+
+
+def _keys(candidates: list[tuple[str, Candidate | None]]) -> dict[tuple[str, str], str]:
+    present = [(name, c) for name, c in candidates if c is not None]
+    if not present:
+        return {}
+    key = Keys(os.environ)
+    return {(name, c.key): key(c) for name, c in present}
+
+
+def _probe_new(
+    new: list[tuple[str, Candidate]], deadline_s: float
+) -> dict[str, tuple[Candidate, list[ProbeRow]]]:
+    from gpuedge.probing.run import probe_all
+
+    results = probe_all([c for _, c in new], deadline_s)
+    _log([row for rows in results for row in rows])
+    return {key: (c, rows) for (key, c), rows in zip(new, results, strict=True)}
+
+
+def _is_lasting(row: ProbeRow) -> bool:
+    """Say whether a verdict is about the driver, rather than about this attempt to probe it."""
+    return row.code != "no-token" and row.evidence.get("step") != "start"
+
+
+def _log(rows: list[ProbeRow]) -> None:
+    import logging
+
+    logger = logging.getLogger("gpuedge.probing")
+    for row in rows:
+        level = logging.WARNING if row.status in NEWS else logging.INFO
+        logger.log(level, "%s driver %s: %s (%s)", row.backend, row.name, row.reason, row.key)
+
+
+def _empty(name: str) -> ProbeRow:
+    return ProbeRow(name, name, "absent", "no-candidates", Reason("no-candidates").sentence)
+
+
+def _marked(row: ProbeRow) -> ProbeRow:
+    """Say of a cached crash or hang that it is cached, and how to try again."""
+    if not row.is_cached or row.status not in {"crashed", "timeout"}:
+        return row
+    from dataclasses import replace
+
+    return replace(row, reason=f"{row.reason} ({HOW_TO_REFRESH})")

@@ -1,0 +1,283 @@
+"""The disposable process: ``python -m gpuedge.probing.child`` with a request on standard input.
+
+Tells the parent through a private file, one JSON line per event, each with the request's token:
+every step before it is taken, so that a crash or hang can be attributed, and every device's result
+as it comes. Standard output is not used: drivers write there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from gpuedge.backends.base import Candidate, DeviceImpl, DeviceInfo
+from gpuedge.core.errors import (
+    BackendUnavailableError,
+    DeviceLostError,
+    DeviceTimeoutError,
+    OutOfMemoryError,
+)
+from gpuedge.core.reasons import Reason
+
+if TYPE_CHECKING:
+    from gpuedge.executors.base import Executable
+    from gpuedge.probing.kat import Case, Finding
+
+RUNS = 2
+"""Runs of each kernel: a race or stale data shows up as two different answers."""
+
+ORPHAN_S = 1.0
+"""A child whose parent died ends itself this long after the deadline."""
+
+STATUS_OF = {
+    "ok": "ok",
+    "no-loader": "absent",
+    "no-candidates": "absent",
+    "no-device": "absent",
+    "no-compute": "absent",
+    "untouched-output": "wrong",
+    "wrong-numbers": "wrong",
+    "unstable-numbers": "wrong",
+    "deadline": "timeout",
+}
+"""Status of each reason code the child can give; every other code is ``broken``."""
+
+
+class Channel:
+    """The private result file, open for appending."""
+
+    def __init__(self, path: str, token: str) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+        self._token = token
+        self._last: tuple[str, int | None] | None = None
+
+    def send(self, event: str, **fields: Any) -> None:
+        """Write one event; it survives the process from here on."""
+        line = json.dumps({"token": self._token, "event": event, **fields})
+        os.write(self._fd, line.encode() + b"\n")
+
+    def step(self, name: str, index: int | None = None) -> None:
+        """Announce the step about to be taken."""
+        if (name, index) != self._last:
+            self._last = (name, index)
+            self.send("step", step=name, index=index)
+
+
+class Announcing:
+    """A device that announces each step to the parent before passing the call on."""
+
+    STEPS: ClassVar = {
+        "build": "build",
+        "record": "build",
+        "submit": "run",
+        "wait": "run",
+        "read": "read",
+    }
+
+    def __init__(self, device: DeviceImpl, announce: Callable[[str], None]) -> None:
+        self._device = device
+        self._announce = announce
+        self.caps = replace(device.caps, device_class=_device_class(device))
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._device, name)
+        step = self.STEPS.get(name)
+        if step is None:
+            return attribute
+
+        def announced(*args: Any, **kwargs: Any) -> Any:
+            self._announce(step)
+            return attribute(*args, **kwargs)
+
+        return announced
+
+
+def _device_class(device: DeviceImpl) -> str:
+    from gpuedge import capdb
+
+    return capdb.classify(device.info.identity)
+
+
+def main() -> int:
+    """Read the request, probe the candidate, and return the exit status."""
+    request = json.loads(sys.stdin.buffer.readline())
+    _contain(float(request["deadline_s"]))
+    known = set(sys.path)
+    sys.path += [p for p in request["path"] if p not in known]
+    channel = Channel(request["result"], request["token"])
+    channel.step("start")
+    candidate = Candidate(**request["candidate"])
+    probe(candidate, frozenset(request["skip"]), channel)
+    channel.send("done")
+    return 0
+
+
+def _contain(deadline_s: float) -> None:
+    """Leave no orphan, no core file and no crash dialog behind."""
+    import faulthandler
+
+    faulthandler.dump_traceback_later(deadline_s + ORPHAN_S, exit=True)
+    if sys.platform == "win32":
+        import ctypes
+
+        ctypes.windll.kernel32.SetErrorMode(0x0003)  # no dialog for critical errors or faults
+    else:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def probe(candidate: Candidate, skip: frozenset[int], channel: Channel) -> None:
+    """Probe all devices of a candidate except those in `skip`, sending events."""
+    import numpy  # noqa: F401  (its import is no driver's fault: before the first step)
+
+    from gpuedge import backends
+    from gpuedge.probing import kat
+
+    tests = kat.cases()
+    channel.step("load")
+    try:
+        backend = backends.load(candidate.backend)
+        channel.step("enumerate")
+        devices = backend.enumerate(candidate)
+    except Exception as error:
+        reason = reason_of(error, "open-failed")
+        channel.send("failed", **_verdict(reason), evidence=_trace(error))
+        return
+    if not devices:
+        channel.send("failed", **_verdict(Reason("no-device")))
+        return
+    channel.send(
+        "devices",
+        devices=[
+            {
+                "index": d.index,
+                "identity": d.identity.to_dict(),
+                "is_software": d.is_software,
+            }
+            for d in devices
+        ],
+    )
+    for info in devices:
+        if info.index not in skip:
+            result = probe_device(backend.open, info, tests, channel)
+            channel.send("device", index=info.index, **result)
+
+
+def probe_device(
+    opener: Callable[[DeviceInfo], DeviceImpl],
+    info: DeviceInfo,
+    tests: list[Case],
+    channel: Channel,
+) -> dict[str, Any]:
+    """Open a device, run the tests on it, close it, and return the fields of its event."""
+    start = time.monotonic()
+    caps: dict[str, Any] = {}
+    evidence: dict[str, Any] = {}
+    step = "open"
+
+    def announce(name: str) -> None:
+        nonlocal step
+        step = name
+        channel.step(name, info.index)
+
+    device: DeviceImpl | None = None
+    try:
+        announce("open")
+        device = opener(info)
+        watched = Announcing(device, announce)
+        caps |= watched.caps.to_dict()
+        finding = _run_tests(watched, tests, evidence, announce)
+        reason = Reason("ok") if finding is None else Reason(finding.code, finding.detail)
+    except Exception as error:
+        reason = reason_of(error, "open-failed" if step == "open" else "kernel-failed")
+        evidence |= {"step": step, **_trace(error)}
+    if device is not None:
+        announce("close")
+        reason = _close(device, reason, evidence)
+    seconds = time.monotonic() - start
+    return {"caps": caps, "evidence": evidence, "seconds": seconds, **_verdict(reason)}
+
+
+def _close(device: DeviceImpl, reason: Reason, evidence: dict[str, Any]) -> Reason:
+    try:
+        device.close()
+    except Exception as error:
+        if reason.code == "ok":
+            evidence |= {"step": "close", **_trace(error)}
+            return reason_of(error, "device-lost")
+    return reason
+
+
+def _run_tests(
+    device: Announcing, tests: list[Case], evidence: dict[str, Any], announce: Callable[[str], None]
+) -> Finding | None:
+    from gpuedge.executors.gpu import GpuExecutor
+    from gpuedge.probing import kat
+
+    checks: list[dict[str, Any]] = []
+    evidence["checks"] = checks
+    executor = GpuExecutor(cast(DeviceImpl, device), "probe")
+    for case in tests:
+        announce("build")
+        executable = executor.compile(case.graph)
+        try:
+            runs = [_poisoned_run(executable, case, announce) for _ in range(RUNS)]
+        finally:
+            executable.close()
+        finding, check = kat.judge_runs(case, runs)
+        checks.append(check)
+        if finding is not None:
+            return finding
+    return None
+
+
+def _poisoned_run(executable: Executable, case: Case, announce: Callable[[str], None]) -> Any:
+    announce("run")
+    executable.poison()  # type: ignore[attr-defined]  # what GPU executables have besides
+    return executable.run(case.inputs)[case.output].copy()
+
+
+def reason_of(error: Exception, fallback: str) -> Reason:
+    """Return the reason code of an exception, with what it says as the detail.
+
+    A backend's own errors may carry a `reason` that knows better than their class.
+    """
+    given = getattr(error, "reason", None)
+    if isinstance(given, Reason):
+        return given if given.detail else Reason(given.code, _words(error))
+    for kind, code in (
+        (OutOfMemoryError, "out-of-memory"),
+        (DeviceLostError, "device-lost"),
+        (DeviceTimeoutError, "deadline"),
+        (BackendUnavailableError, "no-device"),
+    ):
+        if isinstance(error, kind):
+            return Reason(code, _words(error))
+    return Reason(fallback, _words(error))
+
+
+def _words(error: Exception) -> str:
+    parts = [getattr(error, "what", None) or str(error) or type(error).__name__]
+    parts += [part for part in (getattr(error, "known", None),) if part]
+    return "; ".join(parts).replace("\n", " ")[:300]
+
+
+def _trace(error: Exception) -> dict[str, Any]:
+    import traceback
+
+    return {"error": "".join(traceback.format_exception(error))[-2000:]}
+
+
+def _verdict(reason: Reason) -> dict[str, Any]:
+    status = STATUS_OF.get(reason.code, "broken")
+    return {"status": status, "code": reason.code, "detail": reason.detail}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,216 @@
+"""From what a probe process left behind to rows: pure functions, no process, no clock.
+
+The child writes one JSON line per event to a private file, each with the token it was given. Lines
+without it (a driver scribbling, a torn last line) are counted and otherwise ignored. Success needs
+every device's result, the line ``done``, and a clean end of the process; nothing less.
+
+How an end without ``done`` is judged:
+
+* a signal (or a Windows exception code) at any step: ``crashed`` / ``crashed``;
+* an exit, with any status, once the driver was being touched: ``crashed`` / ``exited``, since some
+  drivers call ``exit(0)`` when they give up;
+* no event with the right token at all: ``broken`` / ``no-token``;
+* killed by us: ``timeout`` / ``deadline``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from gpuedge.backends.base import Candidate
+from gpuedge.core.reasons import SENTENCES, STATUSES, Reason
+from gpuedge.probing.report import ProbeRow
+
+Event = Mapping[str, Any]
+
+STEPS = {
+    "start": "before the driver was loaded",
+    "load": "while loading the API",
+    "enumerate": "while loading the driver and listing its devices",
+    "open": "while opening the device",
+    "build": "while building a kernel",
+    "run": "while running a kernel",
+    "read": "while reading results back",
+    "close": "while closing the device",
+    "exit": "while leaving the process, after its results were complete",
+}
+"""Steps of a probe, in order, as they stand in ``evidence["step"]``, and how to say them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a probe process ended: by itself (`code`), by a signal, or by us at the deadline."""
+
+    how: Literal["exit", "signal", "deadline", "not-started"]
+    code: int = 0
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """Everything one probe process left behind."""
+
+    events: Sequence[Event]
+    junk: int
+    ending: Ending
+    tail: str
+    seconds: float
+    skipped: frozenset[int] = frozenset()
+
+    @property
+    def last_step(self) -> Event:
+        """The last step the process announced."""
+        return next((e for e in reversed(self.events) if e["event"] == "step"), {"step": "start"})
+
+    def first(self, kind: str) -> Event | None:
+        """Return the first event of a kind."""
+        return next((e for e in self.events if e["event"] == kind), None)
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the process wrote ``done`` and then ended well."""
+        clean = self.ending.how == "exit" and self.ending.code == 0
+        return clean and self.first("done") is not None
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Rows of one process; `pending` are devices it listed but did not get to."""
+
+    rows: list[ProbeRow]
+    pending: list[int] = field(default_factory=list)
+
+
+def read_events(data: bytes, token: str) -> tuple[list[Event], int]:
+    """Return the events that carry `token`, and how many lines did not."""
+    events: list[Event] = []
+    junk = 0
+    for line in data.split(b"\n"):
+        if not line.strip():
+            continue
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            event = None
+        if isinstance(event, dict) and event.get("token") == token and _is_sound(event):
+            events.append(event)
+        else:
+            junk += 1
+    return events, junk
+
+
+def _is_sound(event: dict[str, Any]) -> bool:
+    kind = event.get("event")
+    if kind in {"device", "failed"}:
+        known = event.get("status") in STATUSES and event.get("code") in SENTENCES
+        return known and (kind == "failed" or isinstance(event.get("index"), int))
+    if kind == "devices":
+        return isinstance(event.get("devices"), list)
+    return kind == "done" or (kind == "step" and event.get("step") in STEPS)
+
+
+def judge(candidate: Candidate, transcript: Transcript) -> Outcome:
+    """Turn one process's transcript into rows (device strings are given later)."""
+    failed = transcript.first("failed")
+    if failed is not None:
+        return Outcome([_row(candidate, transcript, failed)])
+    listed = transcript.first("devices")
+    if listed is None:
+        return Outcome([_row(candidate, transcript, _ended(transcript))])
+    devices = [d for d in listed["devices"] if d["index"] not in transcript.skipped]
+    results = {e["index"]: e for e in transcript.events if e["event"] == "device"}
+    late = bool(results) and transcript.first("done") is not None and not transcript.is_complete
+    at = transcript.last_step.get("index")
+    rows: list[ProbeRow] = []
+    pending: list[int] = []
+    for device in devices:
+        index = device["index"]
+        if index in results and not (late and results[index]["status"] == "ok"):
+            rows.append(_row(candidate, transcript, results[index], device))
+        elif late or index == at or transcript.is_complete:
+            rows.append(_row(candidate, transcript, _ended(transcript), device))
+        else:
+            pending.append(index)
+    if pending and not rows and at is None:  # died after listing, before the first device
+        return Outcome([_row(candidate, transcript, _ended(transcript))])
+    return Outcome(rows, pending)
+
+
+def unreached(candidate: Candidate, transcript: Transcript, indices: Sequence[int]) -> Outcome:
+    """Return rows for devices that were listed, but whose turn came too late."""
+    listed = transcript.first("devices") or {"devices": []}
+    verdict = {"status": "timeout", "code": "deadline", "detail": "its turn did not come in time"}
+    rows = [
+        _row(candidate, transcript, verdict, device)
+        for device in listed["devices"]
+        if device["index"] in indices
+    ]
+    return Outcome(rows)
+
+
+def _ended(transcript: Transcript) -> Event:
+    """Return the verdict on whatever was under way when the process ended."""
+    ending = transcript.ending
+    step = transcript.last_step["step"]
+    if transcript.first("done") is not None:
+        step = "exit"
+    where = STEPS[step]
+    if ending.how == "not-started":
+        return {"status": "timeout", "code": "deadline", "detail": ending.what}
+    if ending.how == "deadline":
+        return {"status": "timeout", "code": "deadline", "detail": f"it hung {where}"}
+    if ending.how == "signal":
+        return {"status": "crashed", "code": "crashed", "detail": f"{ending.what} {where}"}
+    if not transcript.events or step == "start" or transcript.is_complete:
+        return {"status": "broken", "code": "no-token", "detail": _why_no_token(transcript)}
+    detail = f"exit status {ending.code} {where}"
+    return {"status": "crashed", "code": "exited", "detail": detail}
+
+
+def _why_no_token(transcript: Transcript) -> str:
+    if transcript.junk:
+        return f"{transcript.junk} lines of its result do not carry the token"
+    said = transcript.tail.strip().splitlines()
+    text = f"exit status {transcript.ending.code}"
+    return f"{text}, last words: {said[-1][:200]}" if said else text
+
+
+def _row(
+    candidate: Candidate,
+    transcript: Transcript,
+    verdict: Event,
+    device: Mapping[str, Any] | None = None,
+) -> ProbeRow:
+    evidence: dict[str, Any] = dict(verdict.get("evidence") or {})
+    status = verdict["status"]
+    if status != "ok":
+        evidence.setdefault("step", transcript.last_step["step"])
+        if transcript.ending.how == "signal":
+            evidence["signal"] = transcript.ending.what
+        if transcript.tail:
+            evidence["output_tail"] = transcript.tail
+    identity = dict(device["identity"]) if device else {}
+    return ProbeRow(
+        device=candidate.backend,
+        backend=candidate.backend,
+        status=status,
+        code=verdict["code"],
+        reason=Reason(verdict["code"], str(verdict.get("detail") or "")).sentence,
+        name=str(identity.get("name") or _file_name(candidate.key)),
+        identity=identity,
+        is_software=bool(device["is_software"]) if device else None,
+        caps=dict(verdict.get("caps") or {}),
+        key=candidate.key,
+        fingerprint=candidate.fingerprint,
+        env=dict(candidate.env),
+        index=device["index"] if device else None,
+        seconds=round(float(verdict.get("seconds") or transcript.seconds), 6),
+        evidence=evidence,
+    )
+
+
+def _file_name(key: str) -> str:
+    return key.replace("\\", "/").rstrip("/").rpartition("/")[2] or key

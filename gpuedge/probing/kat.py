@@ -1,0 +1,202 @@
+"""Known-answer tests: two kernels at awkward shapes, and float64 answers computed independently.
+
+The reference here shares no code with the kernels, the planner or the CPU executor: it is written
+from the definition of the operator, in float64. Does not run anything; `child` does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuedge.graph.build import GraphBuilder
+from gpuedge.graph.ir import Graph, TensorType
+
+F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+
+POISON = 0xAB
+"""Every output byte before a run. As a float32 it is -1.2e-12, which no test here can produce."""
+
+UNIT = 2.0**-24
+"""Unit roundoff of float32."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kernel with one set of inputs.
+
+    Attributes
+    ----------
+    name : str
+    graph : Graph
+        One output; its inputs are the keys of `inputs`.
+    inputs : dict of str to float32 array
+    expected : float64 array
+        The exact answer.
+    bound : float64 array
+        Largest allowed absolute error of each element; zero for integer-valued data, where
+        float32 is exact in any order of summation.
+    """
+
+    name: str
+    graph: Graph
+    inputs: dict[str, F32]
+    expected: F64
+    bound: F64
+
+    @property
+    def output(self) -> str:
+        """Name of the graph's output."""
+        return self.graph.outputs[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is wrong with an output: a reason code and the specifics."""
+
+    code: str
+    detail: str
+
+
+def conv_graph(x: F32, w: F32, b: F32, pads: tuple[int, int, int, int]) -> Graph:
+    """Return relu(conv(x, w, b)) with stride 1; `pads` are top, left, bottom, right."""
+    builder = GraphBuilder()
+    builder.input("x", TensorType("float32", x.shape))
+    builder.constant("w", w)
+    builder.constant("b", b)
+    attrs = {
+        "kernel_shape": list(w.shape[2:]),
+        "pads": list(pads),
+        "strides": [1, 1],
+        "dilations": [1, 1],
+        "group": 1,
+    }
+    builder.output(builder.add("Relu", [builder.add("Conv", ["x", "w", "b"], attrs)], output="y"))
+    return builder.build()
+
+
+def conv_reference(x: F32, w: F32, b: F32, pads: tuple[int, int, int, int]) -> tuple[F64, F64]:
+    """Return conv(x, w, b) with stride 1 in float64, and the same sum over absolute values.
+
+    Parameters
+    ----------
+    x : float32 array of shape (N, C, H, W)
+    w : float32 array of shape (M, C, kH, kW)
+    b : float32 array of shape (M,)
+    pads : top, left, bottom, right, unit: pixels
+    """
+    top, left, bottom, right = pads
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
+    kernel_h, kernel_w = w.shape[2:]
+    out_h = padded.shape[2] - kernel_h + 1
+    out_w = padded.shape[3] - kernel_w + 1
+    total: F64 = np.zeros((x.shape[0], w.shape[0], out_h, out_w))
+    magnitude: F64 = np.zeros_like(total)
+    for i in range(kernel_h):
+        for j in range(kernel_w):
+            window = padded[:, :, i : i + out_h, j : j + out_w]
+            tap = w[:, :, i, j].astype(np.float64)
+            total += np.einsum("nchw,mc->nmhw", window, tap)
+            magnitude += np.einsum("nchw,mc->nmhw", abs(window), abs(tap))
+    bias = b.astype(np.float64)[None, :, None, None]
+    return total + bias, magnitude + abs(bias)
+
+
+def _conv_case(name: str, rng: np.random.Generator, *, integers: bool) -> Case:
+    # 7 channels in and 9 out: neither is a multiple of the four that texels hold.
+    pads = (1, 0, 2, 1)
+    x = _draw(rng, (1, 7, 11, 13), integers)
+    w = _draw(rng, (9, 7, 3, 3), integers)
+    b = _draw(rng, (9,), integers)
+    exact, magnitude = conv_reference(x, w, b, pads)
+    terms = 7 * 3 * 3 + 1
+    # Any order of summation, fused or not, errs by at most about terms * UNIT * magnitude
+    # (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). The factor 4 leaves
+    # room for multiplications that Vulkan allows to be a little less than exactly rounded.
+    bound: F64 = np.zeros_like(exact) if integers else 4 * terms * UNIT * magnitude
+    graph = conv_graph(x, w, b, pads)
+    return Case(name, graph, {"x": x}, np.maximum(exact, 0.0), bound)
+
+
+def elementwise_graph(shape: tuple[int, ...]) -> Graph:
+    """Return relu(a * b + c)."""
+    builder = GraphBuilder()
+    for name in ("a", "b", "c"):
+        builder.input(name, TensorType("float32", shape))
+    product = builder.add("Mul", ["a", "b"])
+    builder.output(builder.add("Relu", [builder.add("Add", [product, "c"])], output="y"))
+    return builder.build()
+
+
+def _elementwise_case(name: str, rng: np.random.Generator, *, integers: bool) -> Case:
+    shape = (2, 5, 7, 3)
+    inputs = {key: _draw(rng, shape, integers) for key in ("a", "b", "c")}
+    a, b, c = (inputs[key].astype(np.float64) for key in ("a", "b", "c"))
+    exact = np.maximum(a * b + c, 0.0)
+    # Two roundings, or one if the driver fuses them; twice that, as above.
+    bound: F64 = np.zeros_like(exact) if integers else 4 * UNIT * (abs(a * b) + abs(c))
+    return Case(name, elementwise_graph(shape), inputs, exact, bound)
+
+
+def _draw(rng: np.random.Generator, shape: tuple[int, ...], integers: bool) -> F32:
+    if integers:
+        return rng.integers(-4, 5, shape).astype(np.float32)
+    return rng.uniform(-1.0, 1.0, shape).astype(np.float32)
+
+
+def cases() -> list[Case]:
+    """Return the tests in the order they run; same data on every call."""
+    rng = np.random.default_rng(20)
+    return [
+        _elementwise_case("elementwise integers", rng, integers=True),
+        _elementwise_case("elementwise random", rng, integers=False),
+        _conv_case("convolution integers", rng, integers=True),
+        _conv_case("convolution random", rng, integers=False),
+    ]
+
+
+def judge_runs(case: Case, runs: list[npt.NDArray[Any]]) -> tuple[Finding | None, dict[str, Any]]:
+    """Compare the outputs of repeated runs with the exact answer and with each other.
+
+    Returns
+    -------
+    tuple of (Finding or None, dict)
+        What is wrong, None if nothing is; and the evidence (name, largest error, its bound).
+    """
+    evidence: dict[str, Any] = {"name": case.name, "runs": len(runs)}
+    for run in runs:
+        finding = _judge_one(case, run, evidence)
+        if finding is not None:
+            return finding, evidence
+    first = runs[0].tobytes()
+    if any(run.tobytes() != first for run in runs[1:]):
+        return Finding("unstable-numbers", case.name), evidence
+    return None, evidence
+
+
+def _judge_one(case: Case, run: npt.NDArray[Any], evidence: dict[str, Any]) -> Finding | None:
+    if run.shape != case.expected.shape or run.dtype != np.float32:
+        return Finding("wrong-numbers", f"{case.name}: {run.dtype} {run.shape}")
+    words = np.ascontiguousarray(run).view(np.uint32)
+    untouched = int(np.count_nonzero(words == POISON * 0x01010101))
+    evidence["untouched"] = untouched
+    if untouched == run.size:
+        return Finding("untouched-output", case.name)
+    if untouched:  # not left to the bound: next to it the poison is as good as zero
+        detail = f"{case.name}: {untouched} of {run.size} elements were not written"
+        return Finding("wrong-numbers", detail)
+    with np.errstate(invalid="ignore"):
+        error = abs(run.astype(np.float64) - case.expected)
+    bad = ~(error <= case.bound)  # catches NaN too
+    worst = int(np.argmax(np.where(np.isnan(error), np.inf, error)))
+    largest = float(error.flat[worst])
+    evidence["max_error"] = largest if np.isfinite(largest) else str(largest)
+    evidence["bound"] = float(case.bound.max())
+    if not bad.any():
+        return None
+    count = int(np.count_nonzero(bad))
+    return Finding("wrong-numbers", f"{case.name}: {count} of {run.size} elements")

@@ -1,0 +1,170 @@
+"""Probes candidates in parallel child processes under one deadline.
+
+Does not know about the cache or the report's order; `api` does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from gpuedge.backends.base import Candidate
+from gpuedge.core import config, paths
+from gpuedge.probing import process
+from gpuedge.probing.judge import Ending, Outcome, Transcript, judge, read_events, unreached
+from gpuedge.probing.report import ProbeRow
+
+MAX_RESULT_BYTES = 4 << 20
+"""A result file larger than this is a driver's doing; the rest is not read."""
+
+MIN_RETRY_S = 0.3
+"""With less time than this left no further child is started: it could not even import numpy."""
+
+MAX_ATTEMPTS = 16
+"""Children per candidate: one more for each device that took its child down."""
+
+
+def workers(candidates: int) -> int:
+    """Return how many children run at once: drivers wait more than they compute."""
+    return max(1, min(candidates, 2 * (os.cpu_count() or 1)))
+
+
+def probe_all(
+    candidates: Sequence[Candidate],
+    deadline_s: float,
+    command: Sequence[str] | None = None,
+) -> list[list[ProbeRow]]:
+    """Probe every candidate and return its rows, in the order given.
+
+    Parameters
+    ----------
+    candidates : sequence of Candidate
+    deadline_s : float
+        Seconds for all of them together; what is not done by then is killed.
+    command : sequence of str, optional
+        The program of the child process; tests put a misbehaving one here.
+    """
+    if not candidates:
+        return []
+    deadline = time.monotonic() + deadline_s
+    stop = threading.Event()
+    folder = Path(tempfile.mkdtemp(prefix="gpuedge-probe-"))
+    command = command or process.COMMAND
+    pool = ThreadPoolExecutor(workers(len(candidates)), thread_name_prefix="gpuedge-probe")
+    try:
+        tasks = [
+            pool.submit(_Probe(c, folder / str(i), deadline, stop, command).rows)
+            for i, c in enumerate(candidates)
+        ]
+        return [task.result() for task in tasks]
+    finally:
+        stop.set()  # after an interrupt: children are killed within a tick, not at the deadline
+        pool.shutdown(wait=True, cancel_futures=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Probe:
+    """The probe of one candidate: a child, and another past each device that killed the last."""
+
+    def __init__(
+        self,
+        candidate: Candidate,
+        folder: Path,
+        deadline: float,
+        stop: threading.Event,
+        command: Sequence[str],
+    ) -> None:
+        self._candidate = candidate
+        self._folder = folder
+        self._deadline = deadline
+        self._stop = stop
+        self._command = command
+
+    def rows(self) -> list[ProbeRow]:
+        """Return this candidate's rows; never raises."""
+        found: dict[int | None, ProbeRow] = {}
+        for attempt in range(MAX_ATTEMPTS):
+            skip = frozenset(i for i in found if i is not None)
+            transcript = self._attempt(attempt, skip)
+            outcome = judge(self._candidate, transcript)
+            self._collect(found, outcome)
+            if not outcome.pending:
+                break
+            late = self._deadline - time.monotonic() < MIN_RETRY_S or not outcome.rows
+            if late or attempt == MAX_ATTEMPTS - 1:
+                self._collect(found, unreached(self._candidate, transcript, outcome.pending))
+                break
+        reached = sorted(i for i in found if i is not None)
+        return [found[i] for i in reached] if reached else list(found.values())
+
+    @staticmethod
+    def _collect(found: dict[int | None, ProbeRow], outcome: Outcome) -> None:
+        for row in outcome.rows:
+            found.setdefault(row.index, row)
+
+    def _attempt(self, attempt: int, skip: frozenset[int]) -> Transcript:
+        start = time.monotonic()
+        token = secrets.token_hex(16)
+        left = self._deadline - start
+        if left <= 0 or self._stop.is_set():
+            ending = Ending("not-started", what="its turn did not come in time")
+            return Transcript([], 0, ending, "", 0.0, skip)
+        try:
+            folder = self._folder / str(attempt)
+            folder.mkdir(parents=True, mode=0o700)
+            result = folder / "result"
+            result.touch(mode=0o600)
+            child = process.spawn(
+                self._command,
+                self._request(token, result, left, skip),
+                self._environment(),
+                folder,
+            )
+        except OSError as error:
+            ending = Ending("exit", -1, str(error))
+            return Transcript([], 0, ending, f"the child cannot be started: {error}", 0.0, skip)
+        ending, tail = process.supervise(child, self._deadline, self._stop)
+        events, junk = read_events(_read(result), token)
+        return Transcript(events, junk, ending, tail, time.monotonic() - start, skip)
+
+    def _request(self, token: str, result: Path, left: float, skip: frozenset[int]) -> bytes:
+        import sys
+
+        request = {
+            "token": token,
+            "result": str(result),
+            "deadline_s": left,
+            "skip": sorted(skip),
+            "path": [os.path.abspath(p) for p in sys.path],  # noqa: PTH100
+            "candidate": {
+                "backend": self._candidate.backend,
+                "key": self._candidate.key,
+                "fingerprint": self._candidate.fingerprint,
+                "env": dict(self._candidate.env),
+            },
+        }
+        return json.dumps(request).encode() + b"\n"
+
+    def _environment(self) -> dict[str, str]:
+        environ = {**os.environ, **self._candidate.env}
+        environ["PYTHONPATH"] = process.python_path(os.environ)
+        # Settings made in code reach the child too: both must use the same folders.
+        environ["GPUEDGE_CACHE_DIR"] = str(paths.cache_dir())
+        database = config.get("db").value
+        return {**environ, "GPUEDGE_DB": database} if database else environ
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(MAX_RESULT_BYTES)
+    except OSError:
+        return b""

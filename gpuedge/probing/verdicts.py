@@ -1,0 +1,235 @@
+"""The verdict store: what earlier probes found, so that the next start touches no driver.
+
+One sealed file, ``<cache folder>/verdicts.json``. A verdict is found by a key over everything that
+could change it: the driver's files, the library's own files, the environment variables drivers
+listen to, and the graphics hardware the kernel shows. There is no lock: writers merge with what is
+there and replace the file in one step, so a race can lose a verdict (it is found again) but never
+tear one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpuedge.backends.base import Candidate
+from gpuedge.core import paths
+from gpuedge.core.store import load_sealed, save_sealed
+from gpuedge.probing.report import ProbeRow
+
+SCHEMA = "gpuedge.verdicts/1"
+FILE = "verdicts.json"
+MAX_ENTRIES = 256
+"""Verdicts kept; the newest win. A machine has a handful, a developer's farm a few dozen."""
+
+DAY = 86400.0
+PATIENCE = (1 * DAY, 7 * DAY, 30 * DAY)
+"""How long a crash or hang is believed, by how often it was seen in a row. Never for ever: a
+driver that crashed once because memory was short must get another chance."""
+
+BRIEF = 1 * DAY
+"""How long "nothing there" and "refused" are believed: what is missing may be installed or plugged
+in without any driver file changing."""
+
+DRIVER_VARIABLES = (
+    "AMD_", "AMDVLK_", "ANV_", "CUDA_VISIBLE_DEVICES", "DISABLE_LAYER_", "DISPLAY", "DRI_", "DZN_",
+    "EGL_", "ENABLE_", "FD_", "GALLIUM_", "INTEL_", "LD_LIBRARY_PATH", "LD_PRELOAD", "LIBGL_",
+    "LP_", "MESA_", "MVK_", "NIR_", "NOUVEAU_", "NVIDIA_", "NVK_", "PAN_", "RADV_", "TU_", "V3D",
+    "VK_", "VULKAN_", "WAYLAND_DISPLAY", "ZINK_", "__EGL_", "__GL", "__NV", "__VK",
+)  # fmt: skip
+"""Prefixes of the variables that choose or change a driver, its layers or its compiler."""
+
+
+def driver_environment(environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the variables that can change a verdict, sorted."""
+    return sorted((k, v) for k, v in environ.items() if k.startswith(DRIVER_VARIABLES))
+
+
+def machine() -> list[str]:
+    """Return what the kernel shows of the graphics hardware; empty where it shows nothing."""
+    marks = [os.uname().release] if hasattr(os, "uname") else []
+    for folder in ("/dev/dri", "/dev"):
+        marks += [f"{folder}/{n}" for n in _names(folder) if folder != "/dev" or _is_gpu_node(n)]
+    for card in _names("/sys/class/drm"):
+        if card.startswith("card") and card[4:].isdigit():
+            for part in ("vendor", "device"):
+                marks.append(_read(f"/sys/class/drm/{card}/device/{part}"))
+    return marks
+
+
+def _is_gpu_node(name: str) -> bool:
+    return name.startswith(("nvidia", "mali", "kgsl", "kfd", "dxg", "pvr", "galcore"))
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))  # noqa: PTH208  (pathlib costs more than the call)
+    except OSError:
+        return []
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read(64).strip()
+    except OSError:
+        return ""
+
+
+def library_state() -> str:
+    """Return the state of gpuedge's own files: version, and path, size and time of each file.
+
+    Sizes and times stand in for contents: reading a hundred files would cost more than the rest
+    of a cached probe. An edited kernel or planner makes every verdict stale, as it should.
+    """
+    from gpuedge import __version__
+
+    package = Path(__file__).parent.parent
+    marks = [__version__]
+    for root in (str(package), str(paths.data_dir("shaders"))):
+        _walk(root, "", marks)
+    return "\n".join(marks)
+
+
+def _walk(root: str, inner: str, marks: list[str]) -> None:
+    with os.scandir(os.path.join(root, inner)) as entries:  # noqa: PTH118
+        for entry in sorted(entries, key=lambda e: e.name):
+            name = f"{inner}/{entry.name}".lstrip("/")
+            if entry.is_dir(follow_symlinks=False):
+                if not entry.name.startswith(("_", ".")):
+                    _walk(root, name, marks)
+            else:
+                stat = entry.stat()
+                marks.append(f"{name} {stat.st_size} {stat.st_mtime_ns}")
+
+
+class Keys:
+    """Makes the keys of one probe: the parts all candidates share are gathered once."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._variables = driver_environment(environ)
+        self._shared = [library_state(), *machine()]
+
+    def __call__(self, candidate: Candidate) -> str:
+        """Return the SHA-256 (hex) of everything that could change this candidate's verdict."""
+        import hashlib
+
+        # The candidate sets these itself while it is loaded, whatever they are outside.
+        own = candidate.env
+        variables = [f"{k}={v}" for k, v in self._variables if k not in own]
+        parts = [candidate.backend, candidate.key, candidate.fingerprint]
+        parts += [f"{k}={v}" for k, v in sorted(own.items())]
+        text = "\0".join([*parts, "", *variables, "", *self._shared])
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def lifetime(statuses: Collection[str], strikes: int) -> float:
+    """Return for how many seconds a candidate's verdict is believed.
+
+    Right and wrong numbers are believed until a file changes: both are facts about the driver.
+    """
+    if {"crashed", "timeout"} & set(statuses):
+        return PATIENCE[min(max(strikes, 1), len(PATIENCE)) - 1]
+    if {"absent", "broken"} & set(statuses):
+        return BRIEF
+    return float("inf")
+
+
+class Store:
+    """The verdicts on disk, read once; `save` merges and replaces."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE
+        self._entries = self._load()
+
+    def _load(self) -> dict[str, dict[str, Any]]:
+        body = load_sealed(self.path, SCHEMA) or {}
+        entries = body.get("entries")
+        found = entries.items() if isinstance(entries, dict) else ()
+        return {key: entry for key, entry in found if isinstance(entry, dict)}
+
+    def find(self, key: str, deadline_s: float, now: float) -> list[ProbeRow] | None:
+        """Return the rows stored under `key`, or None if there are none worth believing.
+
+        A hang says only "not within that deadline", so a longer one asks again.
+        """
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        try:
+            rows = [ProbeRow.from_dict({**r, "is_cached": True}) for r in entry["rows"]]
+            age, strikes = now - float(entry["when"]), int(entry["strikes"])
+            hung = any(r.status == "timeout" for r in rows)
+            patient = float(entry["deadline_s"]) < deadline_s
+        except (TypeError, KeyError, ValueError):
+            return None
+        # A clock set back by more than a day makes the age meaningless.
+        fresh = -DAY < age < lifetime({r.status for r in rows}, strikes)
+        return rows if rows and fresh and not (hung and patient) else None
+
+    def save(
+        self,
+        found: Mapping[str, tuple[Candidate, list[ProbeRow]]],
+        deadline_s: float,
+        now: float,
+        gone: Iterable[str] = (),
+    ) -> bool:
+        """Merge new verdicts into the file; False where it cannot be written.
+
+        Parameters
+        ----------
+        found : mapping of key to (candidate, rows)
+        deadline_s : float
+            The deadline these verdicts were found under.
+        now : float
+            Seconds since the epoch.
+        gone : iterable of str
+            Keys of candidates that no longer exist.
+        """
+        entries = self._load()
+        for key in gone:
+            entries.pop(key, None)
+        for key, (candidate, rows) in found.items():
+            entries[key] = {
+                "backend": candidate.backend,
+                "candidate": candidate.key,
+                "rows": [r.to_dict() for r in rows],
+                "when": now,
+                "deadline_s": deadline_s,
+                "strikes": self._strikes(candidate, rows),
+            }
+        newest = sorted(entries, key=lambda k: _when(entries[k]), reverse=True)[:MAX_ENTRIES]
+        self._entries = {k: entries[k] for k in newest}
+        return save_sealed(self.path, SCHEMA, {"entries": self._entries})
+
+    def _strikes(self, candidate: Candidate, rows: list[ProbeRow]) -> int:
+        if not any(r.status in {"crashed", "timeout"} for r in rows):
+            return 0
+        before = [
+            int(e.get("strikes", 0))
+            for e in self._entries.values()
+            if (e.get("backend"), e.get("candidate")) == (candidate.backend, candidate.key)
+            and any(r.get("fingerprint") == candidate.fingerprint for r in e.get("rows", ()))
+        ]
+        return 1 + max(before, default=0)
+
+    def gone(self, present: Collection[Candidate], backends: Collection[str]) -> list[str]:
+        """Return the keys of stored candidates that no longer exist on this machine.
+
+        One that is merely hidden by today's environment still exists: its file is there.
+        """
+        here = {(c.backend, c.key) for c in present}
+        return [
+            key
+            for key, entry in self._entries.items()
+            if entry.get("backend") in backends
+            and (entry.get("backend"), entry.get("candidate")) not in here
+            and not os.path.exists(str(entry.get("candidate")))  # noqa: PTH110
+        ]
+
+
+def _when(entry: dict[str, Any]) -> float:
+    when = entry.get("when")
+    return float(when) if isinstance(when, (int, float)) else 0.0

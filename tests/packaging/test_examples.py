@@ -1,0 +1,156 @@
+"""Every example runs as a user would run it, and what it prints and writes is right."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from PIL import Image
+from scipy.ndimage import correlate
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+NUMBERED = sorted(EXAMPLES.glob("[0-9]*.py"))
+MODEL = EXAMPLES / "models" / "digits.onnx"
+HIDDEN = {"VK_DRIVER_FILES": "/nonexistent", "VK_ICD_FILENAMES": "/nonexistent"}
+
+sys.path.insert(0, str(EXAMPLES))
+import photo  # noqa: E402
+import train_digits  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def run(script: str, *arguments: object, cwd: Path, cache: Path, **extra: str) -> str:
+    environment = {**os.environ, "GPUEDGE_CACHE_DIR": str(cache), "NO_COLOR": "1", **extra}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", EXAMPLES / script, *map(str, arguments)],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    if done.returncode:
+        pytest.fail(f"{script} gave {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done.stdout
+
+
+@pytest.mark.parametrize("path", NUMBERED, ids=lambda p: p.stem)
+def test_example_is_short_and_says_what_you_will_see(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 60
+    assert (ast.get_docstring(ast.parse(text)) or "").startswith("What you will see: ")
+
+
+def test_examples_are_numbered_without_gaps() -> None:
+    assert [int(p.name[:2]) for p in NUMBERED] == list(range(1, len(NUMBERED) + 1))
+
+
+@pytest.mark.parametrize("path", NUMBERED, ids=lambda p: p.stem)
+def test_example_runs(path: Path, tmp_path: Path, cache: Path) -> None:
+    assert run(path.name, cwd=tmp_path, cache=cache)
+
+
+@pytest.mark.parametrize("path", NUMBERED, ids=lambda p: p.stem)
+def test_example_runs_without_any_driver(path: Path, tmp_path: Path, cache: Path) -> None:
+    assert run(path.name, cwd=tmp_path, cache=cache, **HIDDEN)
+
+
+def test_arrays_are_right_everywhere(tmp_path: Path, cache: Path) -> None:
+    lines = run("02_arrays.py", cwd=tmp_path, cache=cache).splitlines()
+    assert lines[0].startswith("cpu")
+    for line in lines:
+        assert "add right: True" in line
+        assert "formula right: True" in line
+    assert len({line.partition("conv2d:")[2] for line in lines}) == 1
+
+
+def test_photo_is_what_scipy_makes_of_it(tmp_path: Path, cache: Path) -> None:
+    run("03_photo.py", "cpu", tmp_path, cwd=tmp_path, cache=cache)
+    picture = np.asarray(Image.open(tmp_path / "flower.png")).astype(int)
+    source = photo.load_photo("flower.jpg").astype(np.float64)
+    filtered = np.stack(
+        [
+            np.stack([correlate(c[0], f, mode="constant") for f in photo.FILTERS.values()])
+            for c in source
+        ]
+    )
+    wanted = np.clip(photo.contact_sheet(source, filtered), 0, 1) * 255
+    # Rounding to whole steps may fall either way where the two disagree in the last bits.
+    assert np.abs(picture.transpose(2, 0, 1) - wanted).max() <= 0.5 + 1e-3
+
+
+def test_onnx_example_reads_the_digits(tmp_path: Path, cache: Path) -> None:
+    lines = run("04_onnx.py", "cpu", cwd=tmp_path, cache=cache).splitlines()
+    assert lines[0].split()[1:] == lines[1].split()[1:]
+
+
+def test_committed_model_is_accurate_and_small() -> None:
+    _, _, images, labels = train_digits.load_split()
+    session = ort.InferenceSession(MODEL, providers=["CPUExecutionProvider"])
+    guesses = session.run(["probabilities"], {"image": images})[0].argmax(axis=1)
+    assert len(labels) == 359
+    assert (guesses == labels).mean() >= 0.975
+    assert 80_000 < MODEL.stat().st_size < 130_000
+
+
+def test_held_out_digits_are_never_trained_on() -> None:
+    train, _, held, _ = train_digits.load_split()
+    seen = {image.tobytes() for image in train}
+    assert [i for i, image in enumerate(held) if image.tobytes() in seen] == []
+
+
+def test_training_script_makes_a_model(tmp_path: Path, cache: Path) -> None:
+    file = tmp_path / "new" / "digits.onnx"
+    out = run("train_digits.py", "--epochs", 1, "--output", file, cwd=tmp_path, cache=cache)
+    accuracy = float(out.split("held-out accuracy: ")[1].split()[0])
+    assert accuracy > 0.5, "one epoch learns far more than guessing (0.1)"
+    assert file.stat().st_size == MODEL.stat().st_size
+
+
+def test_gradients_are_those_of_finite_differences() -> None:
+    rng = np.random.default_rng(3)
+    params = {k: v.astype(np.float64) for k, v in train_digits.init(rng).items()}
+    x, labels = rng.random((4, 1, 8, 8)), np.array([1, 5, 5, 9])
+
+    def loss() -> float:
+        a = np.maximum(train_digits.conv(x, params["w1"], params["b1"])[0], 0)
+        a = train_digits.pool(a)[0]
+        a = np.maximum(train_digits.conv(a, params["w2"], params["b2"])[0], 0)
+        a = train_digits.pool(a)[0].reshape(4, -1)
+        a = np.maximum(a @ params["w3"].T + params["b3"], 0)
+        logits = a @ params["w4"].T + params["b4"]
+        chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        return float(-np.log(chances[np.arange(4), labels]).mean())
+
+    grads = train_digits.gradients(params, x, labels)
+    for name, grad in grads.items():
+        at = np.unravel_index(int(np.abs(grad).argmax()), grad.shape)
+        value = params[name][at]
+        params[name][at] = value + 1e-6
+        above = loss()
+        params[name][at] = value - 1e-6
+        slope = (above - loss()) / 2e-6
+        params[name][at] = value
+        assert slope == pytest.approx(grad[at], rel=1e-4), name
+
+
+@pytest.mark.parametrize("hide", [False, True], ids=["with drivers", "without drivers"])
+def test_demo_agrees_everywhere(hide: bool, tmp_path: Path, cache: Path) -> None:
+    out = run(
+        "demo.py", "--output", tmp_path, cwd=tmp_path, cache=cache, **(HIDDEN if hide else {})
+    )
+    assert out.splitlines()[-1].startswith("OK: ")
+    assert ("No GPU can be used here" in out) or not hide
+    assert Image.open(tmp_path / "before.png").size == (640, 427)
+    assert Image.open(tmp_path / "after.png").size == (1280, 854)

@@ -1,0 +1,227 @@
+"""The command line as a user meets it: exit codes, JSON documents, quiet failures, laziness."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import gpuedge
+from gpuedge.cli import main as cli
+from gpuedge.core import errors
+from gpuedge.core.errors import GpuEdgeError
+
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def verb(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], None]:
+    """Replaces what the verb `cache` does."""
+
+    def replace(run: Run) -> None:
+        monkeypatch.setattr("gpuedge.cli.cache.run", run)
+
+    return replace
+
+
+def raising(error: BaseException) -> Run:
+    def run(*_: object) -> int:
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (errors.ConfigError, 2),
+        (errors.UnknownDeviceError, 2),
+        (errors.NoUsableDeviceError, 3),
+        (errors.ShapeError, 2),
+        (errors.InputError, 2),
+        (errors.KernelSyntaxError, 2),
+        (errors.ModelError, 2),
+        (errors.UnsupportedOpError, 2),
+        (errors.DatabaseError, 2),
+        (errors.BackendUnavailableError, 3),
+        (errors.DeviceLostError, 4),
+        (errors.DeviceTimeoutError, 4),
+        (errors.OutOfMemoryError, 4),
+        (errors.DriverError, 4),
+    ],
+)
+def test_error_becomes_exit_code_and_message(
+    kind: type[GpuEdgeError],
+    code: int,
+    verb: Callable[[Run], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    verb(raising(kind("It broke.", asked_by="me", known="facts", hint="another way")))
+    assert cli.main(["cache"]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        f"[{kind.code}] It broke.",
+        "  requested by: me",
+        "  known here:   facts",
+        "  try:          another way",
+    ]
+
+
+def test_error_with_json_is_one_document(
+    verb: Callable[[Run], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    verb(raising(errors.DeviceLostError("Gone.", hint="again")))
+    assert cli.main(["cache", "--json"]) == 4
+    assert json.loads(capsys.readouterr().out) == {
+        "schema": "gpuedge.error/1",
+        "code": "GE-401",
+        "what": "Gone.",
+        "asked_by": None,
+        "known": None,
+        "hint": "again",
+    }
+
+
+def test_verbose_error_shows_traceback(
+    verb: Callable[[Run], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    verb(raising(errors.InputError("No.")))
+    assert cli.main(["cache", "-v"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_unexpected_error_is_not_swallowed(verb: Callable[[Run], None]) -> None:
+    verb(raising(ZeroDivisionError()))
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["cache"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["nosuch"], ["cache", "burn"], ["run"], ["probe", "--deadline", "soon"], ["info", "x"],
+     ["run", "m.onnx", "--repeat", "0"], ["--nosuch"], ["kernels", "list", "map/pool"]],
+)  # fmt: skip
+def test_wrong_usage_is_exit_code_2(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == 2
+    assert capsys.readouterr().err.startswith("[GE-200]")
+
+
+def test_wrong_usage_with_json_is_a_document(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["cache", "burn", "--json"]) == 2
+    body = json.loads(capsys.readouterr().out)
+    assert (body["schema"], body["code"]) == ("gpuedge.error/1", "GE-200")
+
+
+def test_interrupt_is_quiet(
+    verb: Callable[[Run], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    verb(raising(KeyboardInterrupt()))
+    assert cli.main(["cache"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_help_and_version_are_good(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--help"], ["--version"], *([v, "--help"] for v in cli.VERBS)):
+        with pytest.raises(SystemExit) as stop:
+            cli.main(arguments)
+        assert stop.value.code == 0
+    assert f"gpuedge {gpuedge.__version__}" in capsys.readouterr().out
+
+
+def python(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        **options,  # type: ignore[call-overload]
+    )
+
+
+def test_every_verb_is_a_module_with_the_two_functions() -> None:
+    for name in cli.VERBS:
+        module = cli._module(name)
+        assert callable(module.add_arguments)
+        assert callable(module.run)
+
+
+def test_help_loads_neither_numpy_nor_rich_nor_any_verb() -> None:
+    code = (
+        "import sys\nfrom gpuedge.cli.main import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        "heavy = ['numpy', 'rich', 'onnx', 'vulkan', 'gpuedge.cli.run', 'gpuedge.cli.probe']\n"
+        "print([m for m in heavy if m in sys.modules])"
+    )
+    assert python("-c", code).stdout.splitlines()[-1] == "[]"
+
+
+def test_module_and_command_do_the_same(tmp_path: Path) -> None:
+    environment = {**os.environ, "GPUEDGE_CACHE_DIR": str(tmp_path), "NO_COLOR": "1"}
+    as_module = python("-m", "gpuedge", "cache", "--json", env=environment)
+    command = Path(sys.executable).with_name("gpuedge")
+    as_command = subprocess.run(
+        [command, "cache", "--json"], capture_output=True, text=True, env=environment, check=True
+    )
+    assert json.loads(as_module.stdout) == json.loads(as_command.stdout)
+
+
+def test_reader_that_goes_away_is_quiet(tmp_path: Path) -> None:
+    # More output than a pipe holds, so that the writer is still writing when the reader goes.
+    code = (
+        "import sys\nimport gpuedge.cli.cache as verb\nfrom gpuedge.cli.main import main\n"
+        "def run(options, output):\n    print('x\\n' * 1_000_000)\n    return 0\n"
+        "verb.run = run\nsys.exit(main(['cache']))"
+    )
+    writer = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert writer.stdout is not None
+    assert writer.stderr is not None
+    assert writer.stdout.readline() == "x\n"
+    writer.stdout.close()
+    complaint = writer.stderr.read()
+    writer.stderr.close()
+    assert writer.wait(60) == 141
+    assert complaint == ""
+
+
+def test_ctrl_c_in_a_process_is_quiet() -> None:
+    code = (
+        "import sys\nimport gpuedge.cli.cache as verb\nfrom gpuedge.cli.main import main\n"
+        "def run(options, output):\n    raise KeyboardInterrupt\n"
+        "verb.run = run\nsys.exit(main(['cache']))"
+    )
+    done = python("-c", code)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_colours_only_where_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpuedge.cli.output import is_colourless
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert not is_colourless(False)
+    assert is_colourless(True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert is_colourless(False)
+    monkeypatch.setenv("NO_COLOR", "")  # no-color.org: only when not an empty string
+    assert not is_colourless(False)
+
+
+def test_table_prints_no_escape_sequence(capsys: pytest.CaptureFixture[str]) -> None:
+    from gpuedge.cli.output import Output
+
+    Output(colourless=True).table("T", ("a",), [["\x1b[31mred\x07 [bold]x[/bold]"], [None]])
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "\x07" not in out
+    assert "[bold]x[/bold]" in out
+    assert "-" in out

@@ -1,0 +1,198 @@
+"""``gpuedge run``: files in, files out, and every bad file refused before any driver is touched."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+import gpuedge
+from gpuedge.cli.main import main
+from gpuedge.cli.run import read_array, write_outputs
+from gpuedge.core.errors import InputError
+
+MODEL = Path(__file__).resolve().parents[2] / "examples" / "models" / "digits.onnx"
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    file = tmp_path / "images.npy"
+    rng = np.random.default_rng(5)
+    np.save(file, rng.random((3, 1, 8, 8), np.float32))
+    return file
+
+
+@pytest.fixture
+def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("a session was opened")
+
+    monkeypatch.setattr(gpuedge, "Session", refuse, raising=False)
+
+
+def test_outputs_are_those_of_onnxruntime(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    arguments = ["--input", f"image={images}", "--output", str(out), "--device", "cpu"]
+    assert main(["run", str(MODEL), *arguments, "--repeat", "3", "--json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    assert [p.name for p in out.iterdir()] == ["probabilities.npy"]
+    oracle = ort.InferenceSession(MODEL, providers=["CPUExecutionProvider"])
+    wanted = oracle.run(None, {"image": np.load(images)})[0]
+    np.testing.assert_array_equal(np.load(out / "probabilities.npy"), wanted)
+    assert (body["schema"], body["device"]) == ("gpuedge.run/1", "cpu")
+    assert {row["device"] for row in body["placement"]} <= {"cpu", "host"}
+    assert body["outputs"][0]["shape"] == [3, 10]
+    assert body["warm_ms"] > 0
+
+
+def test_table_says_where_and_why(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(MODEL), "--input", f"image={images}", "--device", "cpu"]) == 0
+    out = capsys.readouterr().out
+    for text in ("cpu", "Where each part ran", "probabilities", "first inference"):
+        assert text in out
+
+
+@pytest.mark.parametrize("pair", ["image", "image=", "=file.npy", ""])
+def test_argument_without_name_or_file_is_refused(
+    pair: str, no_session: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", str(MODEL), "--input", pair]) == 2
+    assert "[GE-200]" in capsys.readouterr().err
+
+
+def test_input_given_twice_is_refused(
+    images: Path, no_session: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    twice = ["--input", f"image={images}"] * 2
+    assert main(["run", str(MODEL), *twice]) == 2
+    assert "twice" in capsys.readouterr().err
+
+
+def npy(array: np.ndarray[Any, Any]) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+INTACT = npy(np.arange(64, dtype=np.float32))
+HUGE = INTACT.replace(b"(64,)", b"(9999999999999,)", 1)
+
+DAMAGED = {
+    "empty": b"",
+    "text": b"these are not numbers",
+    "cut header": INTACT[:20],
+    "cut data": INTACT[:-1],
+    "huge shape": HUGE,
+    "broken header": INTACT.replace(b"'descr'", b"'de\0cr'", 1),
+    "pickle": pickle.dumps([1.0, 2.0]),
+    "zip": b"PK\x03\x04" + bytes(60),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_damaged_file_is_refused(
+    kind: str, tmp_path: Path, no_session: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "bad.npy"
+    file.write_bytes(DAMAGED[kind])
+    assert main(["run", str(MODEL), "--input", f"image={file}"]) == 2
+    error = capsys.readouterr().err
+    assert "[GE-203]" in error
+    assert str(file) in error
+
+
+def test_every_truncation_of_a_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "cut.npy"
+    for length in range(len(INTACT)):
+        file.write_bytes(INTACT[:length])
+        with pytest.raises(InputError):
+            read_array(str(file))
+
+
+class Evil:
+    """Would make a file if it were unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self.path,))
+
+
+def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
+    trace, file = tmp_path / "trace", tmp_path / "evil.npy"
+    np.save(file, np.array([Evil(trace)], dtype=object), allow_pickle=True)
+    with pytest.raises(InputError):
+        read_array(str(file))
+    assert not trace.exists()
+
+
+def test_missing_files_are_named(
+    tmp_path: Path, images: Path, no_session: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", str(MODEL), "--input", f"image={tmp_path / 'no.npy'}"]) == 2
+    assert "no.npy" in capsys.readouterr().err
+    assert main(["run", str(tmp_path / "no.onnx"), "--input", f"image={images}"]) == 2
+    assert "no.onnx" in capsys.readouterr().err
+
+
+def test_output_folder_that_is_a_file_is_refused(
+    images: Path, no_session: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", str(MODEL), "--input", f"image={images}", "--output", str(images)]) == 2
+    assert "[GE-203]" in capsys.readouterr().err
+
+
+def test_wrong_names_shapes_and_dtypes_are_usage_errors(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cases = {"image": np.zeros((1, 1, 9, 8), np.float32), "picture": np.load(images)}
+    for index, (name, array) in enumerate(cases.items()):
+        file = tmp_path / f"{index}.npy"
+        np.save(file, array)
+        assert main(["run", str(MODEL), "--input", f"{name}={file}", "--device", "cpu"]) == 2
+        assert capsys.readouterr().err.startswith("[GE-20")
+    assert main(["run", str(MODEL), "--device", "cpu"]) == 2
+    assert "image" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", [b"", b"not onnx", b"\x08\x08\x12\x01"])
+def test_file_that_is_no_model_is_exit_code_2(
+    text: bytes, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "model.onnx"
+    file.write_bytes(text)
+    assert main(["run", str(file), "--input", f"image={images}"]) == 2
+    assert "[GE-50" in capsys.readouterr().err
+
+
+def test_unknown_device_is_exit_code_2(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--input", f"image={images}", "--device", "vulcan"]
+    assert main(["run", str(MODEL), *arguments, "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["code"] == "GE-102"
+
+
+def test_output_names_become_safe_files(tmp_path: Path) -> None:
+    names = {"../up/Softmax:0": "_._up_Softmax_0.npy", ".hidden": "_hidden.npy", "ok": "ok.npy"}
+    written = write_outputs({n: np.zeros(2) for n in names}, tmp_path)
+    assert {n: Path(p).name for n, p in written.items()} == names
+    assert sorted(p.parent for p in map(Path, written.values())) == [tmp_path] * 3
+
+
+def test_outputs_that_would_share_a_file_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError):
+        write_outputs({"a/b": np.zeros(1), "a:b": np.zeros(1)}, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_model_of_these_tests_is_intact() -> None:
+    onnx.checker.check_model(str(MODEL), full_check=True)

@@ -1,0 +1,335 @@
+"""The choice itself: golden decisions for every branch, properties, and byte-identical replay."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from decide_fakes import ms
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuedge.core.errors import InputError, NoUsableDeviceError
+from gpuedge.core.reasons import SENTENCES
+from gpuedge.decide.decision import Decision, decide
+from gpuedge.decide.explain import duration
+from gpuedge.decide.model import Prediction
+from gpuedge.decide.policy import Policy
+from gpuedge.decide.record import Evidence, Record
+
+
+def cpu(at: float | None = 6.0) -> Evidence:
+    return Evidence("cpu", is_software=False, prediction=None if at is None else ms(at))
+
+
+def gpu(at: float | None, startup: float = 0.0, device: str = "vulkan:0", **more: Any) -> Evidence:
+    known = None if at is None else ms(at, startup)
+    fields: dict[str, Any] = {"name": "Mali-G78", "is_software": False, **more}
+    return Evidence(device, prediction=known, **fields)
+
+
+def record(*candidates: Evidence, asked: str = "auto", **policy: Any) -> Record:
+    return Record(asked, Policy(**policy), candidates, "0.1.0", "cached")
+
+
+LLVMPIPE = Evidence("vulkan:0", name="llvmpipe", is_software=True)
+ABSENT = Evidence("vulkan", "no-loader", "libvulkan.so.1 was not found")
+
+GOLDEN: dict[str, tuple[Record, str, list[str], str]] = {
+    "software": (
+        record(LLVMPIPE, cpu(None)), "cpu", ["software", "fallback"],
+        "Runs on cpu: vulkan:0 (llvmpipe) is a software rasteriser, which is never faster than "
+        "the CPU path.",
+    ),
+    "no driver": (record(cpu(None)), "cpu", ["fallback"], "Runs on cpu: no GPU driver was found."),
+    "absent": (
+        record(ABSENT, cpu(None)), "cpu", ["no-loader", "fallback"],
+        "Runs on cpu: vulkan was left out: libvulkan.so.1 was not found.",
+    ),
+    "gpu wins": (
+        record(gpu(2.0, 100.0), cpu()), "vulkan:0", ["selected", "not-best"],
+        "Runs on vulkan:0 (Mali-G78): predicted 2.9x as fast as the CPU path at p90, 2 ms against "
+        "6 ms, with 100 ms of start-up spread over 1000 inferences.",
+    ),
+    "not enough faster": (
+        record(gpu(5.5), cpu()), "cpu", ["slower", "selected"],
+        "Runs on cpu: vulkan:0 (Mali-G78) is predicted 5.5 ms at p90 with 0 ns of start-up spread "
+        "over 1000 inferences, against 6 ms on the CPU path; 1.2x as fast is asked for.",
+    ),
+    "start-up eats it": (
+        record(gpu(2.0, 100.0), cpu(), inferences=1), "cpu", ["slower", "selected"],
+        "Runs on cpu: vulkan:0 (Mali-G78) is predicted 2 ms at p90 with 100 ms of start-up spread "
+        "over 1 inference, against 6 ms on the CPU path; 1.2x as fast is asked for.",
+    ),
+    "nearest of several": (
+        record(gpu(5.5), replace(LLVMPIPE, device="vulkan:1"), ABSENT, cpu()),
+        "cpu", ["slower", "software", "no-loader", "selected"],
+        "Runs on cpu: vulkan:0 (Mali-G78) is predicted 5.5 ms at p90 with 0 ns of start-up spread "
+        "over 1000 inferences, against 6 ms on the CPU path; 1.2x as fast is asked for; 2 other "
+        "candidates were rejected too.",
+    ),
+    "two gpus": (
+        record(gpu(3.0), gpu(2.0, device="vulkan:1"), cpu()),
+        "vulkan:1", ["not-best", "selected", "not-best"],
+        "Runs on vulkan:1 (Mali-G78): predicted 3x as fast as the CPU path at p90, 2 ms against "
+        "6 ms, with 0 ns of start-up spread over 1000 inferences.",
+    ),
+    "unsupported": (
+        record(gpu(None, code="unsupported-op", detail="no Einsum here"), cpu(None)),
+        "cpu", ["unsupported-op", "fallback"],
+        "Runs on cpu: vulkan:0 (Mali-G78) was left out: no Einsum here.",
+    ),
+    "hung": (
+        record(gpu(None, code="deadline", detail=""), cpu()), "cpu", ["deadline", "fallback"],
+        "Runs on cpu: vulkan:0 (Mali-G78) was left out: the driver did not answer before the "
+        "deadline.",
+    ),
+    "no cpu figure": (
+        record(gpu(2.0), cpu(None)), "cpu", ["not-calibrated", "fallback"],
+        "Runs on cpu: vulkan:0 (Mali-G78) was left out: the CPU path has no prediction.",
+    ),
+    "software allowed": (
+        record(replace(LLVMPIPE, prediction=ms(2.0)), cpu(), allow_software=True),
+        "vulkan:0", ["selected", "not-best"],
+        "Runs on vulkan:0 (llvmpipe): predicted 3x as fast as the CPU path at p90, 2 ms against "
+        "6 ms, with 0 ns of start-up spread over 1000 inferences.",
+    ),
+    "named": (
+        record(LLVMPIPE, cpu(None), asked="vulkan:0"), "vulkan:0", ["named", "not-named"],
+        "Runs on vulkan:0 (llvmpipe): asked for by name.",
+    ),
+    "named cpu": (
+        record(gpu(1.0), ABSENT, cpu(None), asked="cpu"),
+        "cpu", ["not-named", "no-loader", "named"], "Runs on cpu: asked for by name.",
+    ),
+    "named family": (
+        record(ABSENT, replace(LLVMPIPE, device="vulkan:1"), cpu(None), asked="vulkan"),
+        "vulkan:1", ["no-loader", "named", "not-named"],
+        "Runs on vulkan:1 (llvmpipe): asked for by name.",
+    ),
+    "named, with operators it lacks": (
+        record(gpu(None, code="unsupported-op", detail="no Einsum here"), cpu(None),
+               asked="vulkan:0"),
+        "vulkan:0", ["named", "not-named"],
+        "Runs on vulkan:0 (Mali-G78): asked for by name, although no Einsum here.",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden_decision(name: str) -> None:
+    given_record, device, codes, sentence = GOLDEN[name]
+    found = decide(given_record)
+    assert found.device == device
+    assert [r.code for r in found.rows] == codes
+    assert found.reason == sentence
+    assert [r.device for r in found.rows if r.status == "selected"] == [device]
+    assert all(r.reason and r.code in SENTENCES for r in found.rows)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_replay_is_byte_identical(name: str) -> None:
+    found = decide(GOLDEN[name][0])
+    text = found.to_json()
+    loaded = Decision.from_dict(json.loads(text))
+    assert loaded == found
+    assert loaded.to_json() == text
+    assert loaded.replay().to_json() == text
+    assert json.loads(text)["schema"] == "gpuedge.decision/1"
+
+
+def test_replay_does_not_trust_the_saved_answer() -> None:
+    saved = json.loads(decide(GOLDEN["gpu wins"][0]).to_json())
+    saved["device"] = "cpu"
+    assert Decision.from_dict(saved).device == "cpu"
+    assert Decision.from_dict(saved).replay().device == "vulkan:0"
+
+
+def test_times_in_the_record_are_whole_numbers() -> None:
+    saved = json.loads(decide(GOLDEN["gpu wins"][0]).to_json())
+    times = saved["record"]["candidates"][0]["prediction"]
+    assert all(type(v) is int for k, v in times.items() if k.endswith("_ns"))
+    assert times["startup_ns"] == 100_000_000
+
+
+def test_text_is_a_sentence_then_a_table() -> None:
+    found = decide(GOLDEN["nearest of several"][0])
+    assert str(found).splitlines() == [
+        found.reason,
+        "",
+        "device    verdict   code       p50      p90     range of p50       start-up  reason",
+        "vulkan:0  rejected  slower     4.12 ms  5.5 ms  2.06 ms - 8.25 ms  0 ns      predicted "
+        "5.5 ms at p90 with 0 ns of start-up spread over 1000 inferences, against 6 ms on the CPU "
+        "path; 1.2x as fast is asked for",
+        "vulkan:1  rejected  software   -        -       -                  -         "
+        "a software rasteriser is never faster than the CPU path",
+        "vulkan    rejected  no-loader  -        -       -                  -         "
+        "libvulkan.so.1 was not found",
+        "cpu       selected  selected   4.5 ms   6 ms    2.25 ms - 9 ms     0 ns      "
+        "no device is enough faster",
+        "",
+        "policy: at least 1.2x as fast at p90, start-up over 1000 inferences, software "
+        "rasterisers left aside",
+        "calibration: cached",
+        "vulkan:0: made up for a test",
+        "cpu: made up for a test",
+    ]
+    assert repr(found) == f"<Decision cpu: {found.reason}>"
+
+
+def test_html_escapes_what_a_driver_says() -> None:
+    found = decide(record(gpu(2.0, name="<script>alert(1)</script>"), cpu()))
+    html = found._repr_html_()
+    assert "<script>" not in html
+    assert "&lt;script&gt;" in html
+    assert html.count("<tr>") == 3
+
+
+def test_control_characters_of_a_driver_reach_no_terminal() -> None:
+    found = decide(record(gpu(2.0, name="GPU\x1b[31m\nX"), cpu()))
+    assert "\x1b" not in str(found)
+    assert found.reason.startswith("Runs on vulkan:0 (GPU [31m X)")
+
+
+@pytest.mark.parametrize("asked", ["vulkan:3", "gles31", "vulkan"])
+def test_named_device_that_cannot_be_used_is_an_error(asked: str) -> None:
+    with pytest.raises(NoUsableDeviceError) as caught:
+        decide(record(ABSENT, cpu(None), asked=asked))
+    assert caught.value.code == "GE-103"
+    known = str(caught.value.known)
+    assert ("libvulkan.so.1 was not found" if asked == "vulkan" else "usable here: cpu") in known
+
+
+def test_properties_of_a_decision() -> None:
+    found = decide(GOLDEN["gpu wins"][0])
+    assert found.predicted is not None
+    assert found.predicted.at_percentile_s == 0.002
+    assert (found.percentile, found.version, found.calibration) == (90, "0.1.0", "cached")
+    assert found.rows[0].startup_s == 0.1
+    assert decide(GOLDEN["absent"][0]).predicted is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda d: d.pop("schema"), lambda d: d.update(schema="gpuedge.decision/9"),
+        lambda d: d.pop("record"), lambda d: d["record"].pop("policy"),
+        lambda d: d["rows"].pop(), lambda d: d["rows"][0].pop("code"),
+        lambda d: d["record"]["policy"].update(percentile=0),
+        lambda d: d["record"]["candidates"][0].update(code="because"),
+        lambda d: d["record"]["candidates"][0].update(extra=1),
+        lambda d: d["record"]["candidates"][0]["prediction"].update(at_ns=1.5),
+        lambda d: d["record"]["candidates"][0]["prediction"].update(at_ns=-1),
+        lambda d: d["record"].update(candidates=3), lambda d: d["record"].update(asked=None),
+    ],
+)  # fmt: skip
+def test_damaged_record_is_refused(damage: Any) -> None:
+    saved = json.loads(decide(GOLDEN["gpu wins"][0]).to_json())
+    damage(saved)
+    with pytest.raises(InputError):
+        Decision.from_dict(saved)
+
+
+@pytest.mark.parametrize("saved", [None, [], "text", {}])
+def test_what_is_no_decision_at_all_is_refused(saved: Any) -> None:
+    with pytest.raises(InputError):
+        Decision.from_dict(saved)
+
+
+def test_boundary_exactly_the_asked_speedup_is_enough() -> None:
+    assert decide(record(gpu(5.0), cpu(6.0))).device == "vulkan:0"
+    just_short = replace(gpu(5.0), prediction=replace(ms(5.0), at_ns=5_000_001))
+    assert decide(record(just_short, cpu(6.0))).device == "cpu"
+    # 1.1 has no exact binary form; 10 * 1.1 <= 11 must hold all the same
+    assert decide(record(gpu(10.0), cpu(11.0), min_speedup=1.1)).device == "vulkan:0"
+
+
+def test_tie_goes_to_the_cpu() -> None:
+    assert decide(record(gpu(6.0), cpu(6.0), min_speedup=1.0)).device == "cpu"
+    assert decide(record(gpu(0.0), cpu(0.0))).device == "cpu"
+
+
+def test_equal_gpus_go_to_the_first() -> None:
+    assert decide(record(gpu(2.0), gpu(2.0, device="vulkan:1"), cpu())).device == "vulkan:0"
+
+
+times = st.integers(0, 10**11)
+policies = st.builds(
+    Policy,
+    min_speedup=st.floats(1.0, 10.0),
+    inferences=st.integers(1, 10**6),
+    allow_software=st.booleans(),
+)
+
+
+def exact(at: int, startup: int = 0) -> Prediction:
+    return Prediction(at, at, at, at, at, startup, "")
+
+
+def auto(policy: Policy, host: int, *gpus: tuple[int, int], software: bool = False) -> str:
+    candidates = [
+        Evidence(f"vulkan:{i}", is_software=software, prediction=exact(at, startup))
+        for i, (at, startup) in enumerate(gpus)
+    ]
+    candidates.append(Evidence("cpu", prediction=exact(host)))
+    return decide(Record("auto", policy, tuple(candidates), "x")).device
+
+
+@given(policies, times, times, times)
+def test_rule_against_exact_fractions(policy: Policy, host: int, at: int, startup: int) -> None:
+    total = at + Fraction(startup, policy.inferences)
+    wins = total * Fraction(str(policy.min_speedup)) <= host and total < host
+    assert auto(policy, host, (at, startup)) == ("vulkan:0" if wins else "cpu")
+
+
+@given(policies, times, times, times, times, times)
+def test_a_faster_gpu_never_flips_to_the_cpu(
+    policy: Policy, host: int, at: int, startup: int, less: int, sooner: int
+) -> None:
+    if auto(policy, host, (at, startup)) == "vulkan:0":
+        better = (max(at - less, 0), max(startup - sooner, 0))
+        assert auto(policy, host, better) == "vulkan:0"
+        assert auto(policy, host + less, (at, startup)) == "vulkan:0"
+
+
+@given(policies, times, st.lists(st.tuples(times, times), min_size=1, max_size=4),
+       st.integers(1, 1000))  # fmt: skip
+def test_scale_does_not_matter(
+    policy: Policy, host: int, gpus: list[tuple[int, int]], scale: int
+) -> None:
+    scaled = [(at * scale, startup * scale) for at, startup in gpus]
+    assert auto(policy, host, *gpus) == auto(policy, host * scale, *scaled)
+
+
+@given(policies, times, times, times)
+def test_software_needs_permission(policy: Policy, host: int, at: int, startup: int) -> None:
+    found = auto(policy, host, (at, startup), software=True)
+    if policy.allow_software:
+        assert found == auto(policy, host, (at, startup))
+    else:
+        assert found == "cpu"
+
+
+@given(policies, times, st.lists(st.tuples(times, times), min_size=1, max_size=4))
+def test_the_cheapest_gpu_is_taken(
+    policy: Policy, host: int, gpus: list[tuple[int, int]]
+) -> None:
+    found = auto(policy, host, *gpus)
+    cost = [at + Fraction(startup, policy.inferences) for at, startup in gpus]
+    if found != "cpu":
+        assert found == f"vulkan:{cost.index(min(cost))}"
+    else:
+        assert min(cost) * Fraction(str(policy.min_speedup)) > host or min(cost) >= host
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [(0, "0 ns"), (999, "999 ns"), (1000, "1 us"), (1_250_000, "1.25 ms"), (999_999, "1 ms"),
+     (123_456, "123 us"), (2_000_000_000, "2 s"), (61 * 10**9, "61 s"), (999_500_000, "1 s"),
+     (5_000 * 10**9, "5000 s")],
+)  # fmt: skip
+def test_durations_have_three_digits(ns: int, text: str) -> None:
+    assert duration(ns) == text

@@ -1,0 +1,357 @@
+"""`probe()`: cached, merged, rebuilt; with fake drivers whose misdeeds are played by a worker."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from probing_fakes import WORKER
+
+from gpuedge import backends
+from gpuedge.core.errors import ConfigError, UnknownDeviceError
+from gpuedge.core.store import load_sealed, save_sealed
+from gpuedge.probing import process, run, verdicts
+from gpuedge.probing.api import probe
+from gpuedge.probing.report import ProbeReport
+
+
+@pytest.fixture(autouse=True)
+def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Only fake drivers, a fresh cache folder, and a count of the children started."""
+    monkeypatch.setitem(backends.BUILTIN, "fake", "probing_fakes:FakeBackend")
+    monkeypatch.setattr(backends, "PROBED", ("fake",))
+    monkeypatch.setattr(process, "COMMAND", WORKER)
+    monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("PROBE_COUNT", str(tmp_path / "count"))
+    monkeypatch.setenv("PROBE_FAKES", "ok absent segv discrete wrong")
+    monkeypatch.delenv("GPUEDGE_BACKENDS", raising=False)
+    yield tmp_path
+
+
+def started(folder: Path) -> int:
+    """Return how many children were started so far."""
+    log = folder / "count"
+    return len(log.read_text()) if log.exists() else 0
+
+
+def summary(report: ProbeReport) -> list[tuple[str, str, str]]:
+    return [(r.device, r.name, r.status) for r in report.tried]
+
+
+EXPECTED = [
+    ("fake:0", "soft ok", "ok"),
+    ("fake", "absent", "absent"),
+    ("fake", "segv", "crashed"),
+    ("fake:1", "hard discrete", "ok"),
+    ("fake:2", "hard wrong", "wrong"),
+]
+
+
+def test_every_candidate_has_a_row_and_a_reason() -> None:
+    report = probe()
+    assert summary(report) == EXPECTED
+    assert all(r.reason for r in report.tried)
+    assert [r.device for r in report.devices] == ["fake:1", "fake:0"]
+
+
+def test_second_probe_starts_no_child(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = probe()
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a child was started")
+
+    monkeypatch.setattr(run, "probe_all", refuse)
+    second = probe()
+    assert summary(second) == summary(first)
+    assert started(fakes) == 5
+    assert all(r.is_cached for r in second.tried)
+    crashed = second.tried[2]
+    assert "cached" in crashed.reason
+    assert "refresh=True" in crashed.reason
+
+
+def test_refresh_probes_again(fakes: Path) -> None:
+    probe()
+    report = probe(refresh=True)
+    assert started(fakes) == 10
+    assert not any(r.is_cached for r in report.tried)
+
+
+def test_only_what_is_new_is_probed(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    probe()
+    monkeypatch.setenv("PROBE_FAKES", "ok ok@2 wrong")
+    report = probe()
+    assert started(fakes) == 6
+    assert [r.is_cached for r in report.tried] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("PROBE_STAMP", "2"), ("MESA_LOADER_DRIVER_OVERRIDE", "zink"), ("VK_INSTANCE_LAYERS", "x")],
+)
+def test_change_of_driver_or_its_variables_probes_again(
+    fakes: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    probe()
+    monkeypatch.setenv(variable, value)
+    probe()
+    assert started(fakes) == 10
+
+
+def test_unrelated_variable_changes_nothing(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    probe()
+    monkeypatch.setenv("EDITOR", "ed")
+    monkeypatch.setenv("FAKE_DRIVER", "set by every candidate itself")
+    probe()
+    assert started(fakes) == 5
+
+
+def test_new_library_version_probes_again(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    probe()
+    monkeypatch.setattr("gpuedge.__version__", "9.9.9")
+    probe()
+    assert started(fakes) == 10
+
+
+def test_new_hardware_probes_again(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    probe()
+    monkeypatch.setattr(verdicts, "machine", lambda: ["/dev/dri/card7"])
+    probe()
+    assert started(fakes) == 10
+
+
+def test_longer_deadline_asks_a_hung_driver_again(
+    fakes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROBE_FAKES", "slow")
+    assert probe(deadline_s=0.3).tried[0].status == "timeout"
+    assert probe(deadline_s=0.3).tried[0].status == "timeout"
+    assert started(fakes) == 1
+    assert probe(deadline_s=20).tried[0].status == "ok"
+    assert started(fakes) == 2
+
+
+def test_crash_is_believed_for_a_day_then_a_week(
+    fakes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROBE_FAKES", "segv ok")
+    day, now = 86400.0, time.time()
+    for at, children in [(0, 2), (0.9, 2), (1.1, 3), (7.9, 3), (8.2, 4), (38, 4), (38.3, 5)]:
+        monkeypatch.setattr(time, "time", lambda at=at: now + at * day)
+        probe()
+        assert started(fakes) == children, at
+
+
+def test_absent_driver_is_looked_for_again_the_next_day(
+    fakes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROBE_FAKES", "absent")
+    now = time.time()
+    probe()
+    monkeypatch.setattr(time, "time", lambda: now + 100000)
+    probe()
+    assert started(fakes) == 2
+
+
+def test_child_that_never_began_is_not_remembered(
+    fakes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROBE_DIE_EARLY", "1")
+    assert {r.code for r in probe().tried} == {"no-token"}
+    monkeypatch.delenv("PROBE_DIE_EARLY")
+    assert summary(probe()) == EXPECTED
+
+
+def store_file(folder: Path) -> Path:
+    return folder / "cache" / "verdicts.json"
+
+
+DAMAGE = {
+    "empty": lambda data: b"",
+    "truncated": lambda data: data[: len(data) // 2],
+    "last byte cut": lambda data: data[:-2],
+    "bit flipped": lambda data: data[:300] + bytes([data[300] ^ 1]) + data[301:],
+    "other verdict": lambda data: data.replace(b'"crashed"', b'"ok"'),
+    "binary": lambda data: os.urandom(3000),
+    "list": lambda data: b"[]",
+    "deep": lambda data: b"[" * 100000,
+    "null bytes": lambda data: b"\0" * len(data),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_store_is_rebuilt(fakes: Path, damage: str) -> None:
+    probe()
+    path = store_file(fakes)
+    path.write_bytes(DAMAGE[damage](path.read_bytes()))
+    assert summary(probe()) == EXPECTED
+    assert started(fakes) == 10
+    assert summary(probe()) == EXPECTED
+    assert started(fakes) == 10
+
+
+def test_sealed_nonsense_is_rebuilt(fakes: Path) -> None:
+    probe()
+    path = store_file(fakes)
+    body = load_sealed(path, verdicts.SCHEMA)
+    assert body is not None
+    nonsense = [None, 3, {}, {"rows": 1}, {"rows": [{}], "when": "x"}]
+    for i, key in enumerate(body["entries"]):
+        body["entries"][key] = nonsense[i % len(nonsense)]
+    assert save_sealed(path, verdicts.SCHEMA, body)
+    assert summary(probe()) == EXPECTED
+    assert started(fakes) == 10
+
+
+@pytest.mark.parametrize("place", ["file", "file/inside", "/proc/nothing/here"])
+def test_unwritable_cache_folder_costs_only_time(
+    fakes: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    (fakes / "file").write_text("in the way")
+    monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(fakes / place))
+    for _ in range(2):
+        assert summary(probe()) == EXPECTED
+    assert started(fakes) == 10
+    assert (fakes / "file").read_text() == "in the way"
+
+
+def test_full_disk_costs_only_time(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert summary(probe()) == EXPECTED
+    assert list((fakes / "cache").iterdir()) == []
+
+
+def test_refresh_forgets_drivers_that_are_gone_only(
+    fakes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = fakes / "hidden.json"
+    hidden.write_text("{}")
+    monkeypatch.setenv("PROBE_FAKES", "ok absent")
+    probe()
+    body = load_sealed(store_file(fakes), verdicts.SCHEMA)
+    assert body is not None
+    entry = next(iter(body["entries"].values()))
+    body["entries"]["still there"] = {**entry, "candidate": str(hidden)}
+    assert save_sealed(store_file(fakes), verdicts.SCHEMA, body)
+    monkeypatch.setenv("PROBE_FAKES", "ok")
+    probe(refresh=True)
+    body = load_sealed(store_file(fakes), verdicts.SCHEMA)
+    assert body is not None
+    kept = sorted(e["candidate"] for e in body["entries"].values())
+    assert kept == sorted([str(hidden), "ok"])
+
+
+def test_news_is_one_warning_line_each(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "gpuedge.probing")
+    probe()
+    warned = [r.getMessage() for r in caplog.records]
+    assert len(warned) == 2
+    assert "SIGSEGV" in warned[0]
+    assert "wrote nothing" in warned[1]
+    caplog.clear()
+    probe()
+    assert caplog.records == []
+
+
+def test_no_candidates_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROBE_FAKES", "")
+    (row,) = probe().tried
+    assert (row.device, row.status, row.code) == ("fake", "absent", "no-candidates")
+
+
+def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    probe()
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("deadline", [0, -1, float("nan"), float("inf"), "4", None, True])
+def test_bad_deadline(fakes: Path, deadline: object) -> None:
+    with pytest.raises(ConfigError, match="deadline"):
+        probe(deadline_s=deadline)  # type: ignore[arg-type]
+    assert started(fakes) == 0
+
+
+def test_unknown_backend_is_refused_before_anything_starts(
+    fakes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UnknownDeviceError, match="vulcan"):
+        probe(backends=["fake", "vulcan"])
+    monkeypatch.setenv("GPUEDGE_BACKENDS", "fake,vulcan")
+    with pytest.raises(UnknownDeviceError, match="vulcan"):
+        probe()
+    assert started(fakes) == 0
+
+
+@pytest.mark.parametrize("bad", [[1], [None]])
+def test_backends_must_be_names(bad: list[object]) -> None:
+    with pytest.raises(ConfigError, match="no list of backends"):
+        probe(backends=bad)  # type: ignore[arg-type]
+
+
+def test_unparsable_setting_is_refused_before_anything_starts(
+    fakes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUEDGE_DEBUG", "loud")
+    with pytest.raises(ConfigError, match="GPUEDGE_DEBUG"):
+        probe()
+    assert started(fakes) == 0
+
+
+PROGRAM = """
+import sys
+sys.path.insert(0, {folder!r})
+from gpuedge import backends
+backends.BUILTIN["fake"] = "probing_fakes:FakeBackend"
+backends.PROBED = ("fake",)
+import gpuedge.probing.api as api
+before = set(sys.modules)
+if {live}:
+    from gpuedge.probing import process
+    from probing_fakes import WORKER
+    process.COMMAND = WORKER
+report = api.probe()
+import json
+heavy = ["numpy", "vulkan", "subprocess", "tempfile", "logging", "onnx", "gpuedge.probing.run"]
+print(json.dumps([[[r.device, r.name, r.status] for r in report.tried],
+                  [m for m in heavy if m in sys.modules]]))
+"""
+
+
+def start_program(*, live: bool) -> subprocess.Popen[str]:
+    code = PROGRAM.format(folder=str(Path(__file__).parent), live=live)
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+
+
+def finish(program: subprocess.Popen[str]) -> tuple[list[tuple[str, ...]], list[str]]:
+    out, _ = program.communicate(timeout=60)
+    assert program.returncode == 0
+    rows, heavy = json.loads(out)
+    return [tuple(r) for r in rows], heavy
+
+
+def test_cached_probe_imports_nothing_heavy(fakes: Path) -> None:
+    probe()
+    rows, heavy = finish(start_program(live=False))
+    assert rows == EXPECTED
+    assert heavy == []
+    assert started(fakes) == 5
+
+
+def test_two_processes_at_once(fakes: Path) -> None:
+    programs = [start_program(live=True) for _ in range(3)]
+    for program in programs:
+        assert finish(program)[0] == EXPECTED
+    before = started(fakes)
+    assert summary(probe()) == EXPECTED
+    assert started(fakes) == before
+    assert [p.name for p in (fakes / "cache").iterdir()] == ["verdicts.json"]

@@ -1,0 +1,175 @@
+"""Known-answer tests: the reference against plain loops, and every kind of wrong output is caught."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpuedge.probing import kat
+
+RNG = np.random.default_rng(1)
+
+
+def loops(x: Any, w: Any, b: Any, pads: tuple[int, int, int, int]) -> Any:
+    """Return the convolution with stride 1 in Python numbers, one product at a time."""
+    top, left, bottom, right = pads
+    batch, channels, height, width = x.shape
+    filters, _, kh, kw = w.shape
+    shape = (batch, filters, height + top + bottom - kh + 1, width + left + right - kw + 1)
+    out = np.zeros(shape)
+    for n, m, y, z in itertools.product(*map(range, shape)):
+        total = float(b[m])
+        for c, i, j in itertools.product(range(channels), range(kh), range(kw)):
+            row, column = y + i - top, z + j - left
+            if 0 <= row < height and 0 <= column < width:
+                total += float(x[n, c, row, column]) * float(w[m, c, i, j])
+        out[n, m, y, z] = total
+    return out
+
+
+@pytest.mark.parametrize("pads", [(0, 0, 0, 0), (1, 0, 2, 1), (3, 4, 0, 5)])
+@pytest.mark.parametrize("kernel", [(3, 3), (1, 2), (2, 1)])
+def test_reference_equals_loops(pads: tuple[int, int, int, int], kernel: tuple[int, int]) -> None:
+    x = RNG.integers(-9, 9, (2, 3, 4, 5)).astype(np.float32)
+    w = RNG.integers(-9, 9, (4, 3, *kernel)).astype(np.float32)
+    b = RNG.integers(-9, 9, 4).astype(np.float32)
+    exact, magnitude = kat.conv_reference(x, w, b, pads)
+    np.testing.assert_array_equal(exact, loops(x, w, b, pads))
+    np.testing.assert_array_equal(magnitude, loops(abs(x), abs(w), abs(b), pads))
+
+
+def test_cases_are_awkward_and_repeatable() -> None:
+    first, second = kat.cases(), kat.cases()
+    assert [c.name for c in first] == [
+        "elementwise integers",
+        "elementwise random",
+        "convolution integers",
+        "convolution random",
+    ]
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_array_equal(a.expected, b.expected)
+        assert a.graph.shape(a.output) == a.expected.shape
+        assert (a.expected > 0).any()
+        assert (a.expected == 0).any()  # the activation did something
+    conv = first[2]
+    assert conv.inputs["x"].shape[1] % 4 != 0
+    assert conv.expected.shape[1] % 4 != 0
+    assert not conv.bound.any()
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_right_numbers_pass(index: int) -> None:
+    case = kat.cases()[index]
+    right = case.expected.astype(np.float32)
+    finding, evidence = kat.judge_runs(case, [right, right.copy()])
+    assert finding is None
+    assert evidence["max_error"] <= evidence["bound"]
+
+
+def _poison(x: Any) -> None:
+    x.view(np.uint8)[...] = kat.POISON
+
+
+def _one_unit(x: Any) -> None:
+    x.flat[x.argmax()] = np.nextafter(x.max(), np.float32(np.inf))
+
+
+def _nan(x: Any) -> None:
+    x.flat[7] = np.nan
+
+
+def _part_poison(x: Any) -> None:
+    x.reshape(-1)[-1:].view(np.uint8)[...] = kat.POISON
+
+
+def _shift(x: Any) -> None:
+    x[...] = np.roll(x, 1, axis=-1)
+
+
+def _swap_channels(x: Any) -> None:
+    x[:, [0, 1]] = x[:, [1, 0]]
+
+
+def _no_relu(x: Any) -> None:
+    x[x == 0] = -1
+
+
+@pytest.mark.parametrize("index", range(4))
+@pytest.mark.parametrize(
+    ("spoil", "code"),
+    [
+        (_poison, "untouched-output"),
+        (_part_poison, "wrong-numbers"),
+        (_nan, "wrong-numbers"),
+        (_shift, "wrong-numbers"),
+        (_swap_channels, "wrong-numbers"),
+        (_no_relu, "wrong-numbers"),
+        (lambda x: x.fill(0), "wrong-numbers"),
+        (lambda x: x.fill(np.inf), "wrong-numbers"),
+    ],
+)
+def test_wrong_numbers_are_caught_in_either_run(
+    index: int, spoil: Callable[[Any], None], code: str
+) -> None:
+    case = kat.cases()[index]
+    for place in (0, 1):
+        runs = [case.expected.astype(np.float32) for _ in range(2)]
+        spoil(runs[place])
+        finding, _ = kat.judge_runs(case, runs)
+        assert finding is not None
+        assert finding.code == code
+
+
+@pytest.mark.parametrize("index", [0, 2])
+def test_integers_must_be_exact(index: int) -> None:
+    case = kat.cases()[index]
+    run = case.expected.astype(np.float32)
+    _one_unit(run)
+    finding, _ = kat.judge_runs(case, [run])
+    assert finding is not None
+    assert finding.code == "wrong-numbers"
+
+
+@pytest.mark.parametrize("index", [1, 3])
+def test_two_different_answers_within_the_bound_are_unstable(index: int) -> None:
+    case = kat.cases()[index]
+    runs = [case.expected.astype(np.float32) for _ in range(2)]
+    _one_unit(runs[1])
+    finding, _ = kat.judge_runs(case, runs)
+    assert finding == kat.Finding("unstable-numbers", case.name)
+
+
+def test_wrong_shape_is_wrong() -> None:
+    case = kat.cases()[0]
+    finding, _ = kat.judge_runs(case, [case.expected.astype(np.float32)[:1]])
+    assert finding is not None
+    assert finding.code == "wrong-numbers"
+
+
+@pytest.mark.parametrize("index", [1, 3])
+def test_float32_in_any_order_meets_the_bound(index: int) -> None:
+    """A plain float32 computation, summed backwards, is a right answer."""
+    case = kat.cases()[index]
+    if index == 1:
+        a, b, c = (case.inputs[k] for k in "abc")
+        run = np.maximum(a * b + c, np.float32(0))
+    else:
+        run = _backwards(case)
+    assert run.dtype == np.float32
+    assert kat.judge_runs(case, [run])[0] is None
+
+
+def _backwards(case: kat.Case) -> Any:
+    w, b = case.graph.constants["w"], case.graph.constants["b"]
+    top, left, bottom, right = case.graph.nodes[0].attrs["pads"]
+    x = np.pad(case.inputs["x"], ((0, 0), (0, 0), (top, bottom), (left, right)))
+    _, filters, height, width = case.expected.shape
+    total = np.zeros((1, filters, height, width), np.float32)
+    for i, j, c in itertools.product((2, 1, 0), (2, 1, 0), range(w.shape[1] - 1, -1, -1)):
+        window = x[:, c : c + 1, i : i + height, j : j + width]
+        total += window * w[None, :, c, i, j, None, None]
+    return np.maximum(total + b[None, :, None, None], np.float32(0))

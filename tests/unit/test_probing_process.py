@@ -1,0 +1,195 @@
+"""Misbehaving probe processes: every way to end is survived, in time, and told apart."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from probing_fakes import WORKER
+
+from gpuedge.backends.base import Candidate
+from gpuedge.probing import process
+from gpuedge.probing.report import ProbeRow
+from gpuedge.probing.run import probe_all
+
+LONG = 20.0
+
+
+def rows_of(key: str, deadline_s: float = LONG) -> list[ProbeRow]:
+    (rows,) = probe_all([Candidate("fake", key, "f", {"FAKE_DRIVER": key})], deadline_s, WORKER)
+    return rows
+
+
+def one(key: str, deadline_s: float = LONG) -> ProbeRow:
+    (row,) = rows_of(key, deadline_s)
+    return row
+
+
+@pytest.mark.parametrize(
+    ("key", "status", "code", "words"),
+    [
+        ("ok", "ok", "ok", "right numbers"),
+        ("absent", "absent", "no-device", "none here"),
+        ("segv", "crashed", "crashed", "SIGSEGV while loading the driver"),
+        ("abort", "crashed", "crashed", "SIGABRT while opening the device"),
+        ("exit0", "crashed", "exited", "exit status 0 while loading the driver"),
+        ("exit3", "crashed", "exited", "exit status 3 while building a kernel"),
+        ("garbage", "broken", "no-token", "do not carry the token"),
+        ("forged", "broken", "no-token", "do not carry the token"),
+        ("torn", "crashed", "crashed", "SIGKILL while opening the device"),
+        ("crash-at-exit", "crashed", "crashed", "SIGABRT while leaving the process"),
+        ("wrong", "wrong", "untouched-output", "wrote nothing"),
+        ("slow", "ok", "ok", "right numbers"),
+    ],
+)
+def test_ending_is_judged(key: str, status: str, code: str, words: str) -> None:
+    row = one(key)
+    assert (row.status, row.code) == (status, code)
+    assert words in row.reason
+
+
+def test_signal_and_step_are_evidence() -> None:
+    row = one("abort")
+    assert row.evidence["signal"] == "SIGABRT"
+    assert row.evidence["step"] == "open"
+    assert (row.index, row.name) == (0, "hard abort")
+
+
+@pytest.mark.parametrize("key", ["hang", "hang-at-exit"])
+def test_hang_is_killed_at_the_deadline(key: str) -> None:
+    start = time.monotonic()
+    row = one(key, 1.0)
+    took = time.monotonic() - start
+    assert (row.status, row.code) == ("timeout", "deadline")
+    assert 1.0 <= took < 2.0
+
+
+def test_flood_does_not_block() -> None:
+    assert one("flood").status == "ok"
+
+
+def test_only_the_tail_of_a_flood_is_kept() -> None:
+    tail = one("flood-die").evidence["output_tail"]
+    assert len(tail) == process.TAIL_BYTES
+    assert tail.endswith("ooothe last words")
+
+
+def test_tail_of_a_failure_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROBE_DIE_EARLY", "1")
+    row = one("ok")
+    assert (row.status, row.code) == ("broken", "no-token")
+    assert row.evidence["step"] == "start"
+    assert "No module named 'gpuedge'" in row.reason
+
+
+def test_crash_of_one_device_spares_the_others() -> None:
+    rows = rows_of("second-dies")
+    assert [(r.index, r.status) for r in rows] == [(0, "ok"), (1, "crashed"), (2, "ok")]
+    assert "while running a kernel" in rows[1].reason
+
+
+def test_hang_of_one_device_keeps_those_before_it() -> None:
+    rows = rows_of("second-hangs", 1.0)
+    assert [(r.index, r.status) for r in rows] == [(0, "ok"), (1, "timeout"), (2, "timeout")]
+    assert "while running" in rows[1].reason
+    assert "its turn did not come" in rows[2].reason
+
+
+def test_device_without_a_result_is_not_ok() -> None:
+    rows = rows_of("forgets-one")
+    assert [(r.status, r.code) for r in rows] == [("ok", "ok"), ("broken", "no-token")]
+
+
+def test_grandchild_is_killed_and_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROBE_PIDFILE", str(tmp_path / "pid"))
+    start = time.monotonic()
+    assert one("grandchild").status == "ok"
+    assert time.monotonic() - start < 5
+    pid = int((tmp_path / "pid").read_text())
+    assert _is_gone(pid)
+
+
+def _is_gone(pid: int) -> bool:
+    for _ in range(100):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        try:  # an orphan may stay a zombie where process 1 reaps nobody
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_candidates_run_at_the_same_time() -> None:
+    keys = ["hang", "ok", "segv", "hang@2"]
+    start = time.monotonic()
+    results = probe_all([Candidate("fake", k, "f") for k in keys], 1.5, WORKER)
+    assert time.monotonic() - start < 2.5
+    assert [r[0].status for r in results] == ["timeout", "ok", "crashed", "timeout"]
+
+
+def test_queue_longer_than_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuedge.probing.run.workers", lambda candidates: 1)
+    keys = ["hang", "ok"]
+    (_, (late,)) = probe_all([Candidate("fake", k, "f") for k in keys], 0.5, WORKER)
+    assert (late.status, late.code, late.evidence["step"]) == ("timeout", "deadline", "start")
+
+
+def test_environment_is_the_childs_only() -> None:
+    row = one("environment")
+    assert '"fake": "environment"' in row.reason
+    assert str(Path.cwd()) not in row.reason
+    assert "FAKE_DRIVER" not in os.environ
+
+
+def test_missing_program_is_a_row() -> None:
+    ((row,),) = probe_all([Candidate("fake", "ok", "f")], LONG, ["/nonexistent/python"])
+    assert (row.status, row.code) == ("broken", "no-token")
+    assert "cannot be started" in row.reason
+
+
+def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for _ in range(2):  # the second round finds what the first opened for good
+        before = _open_files(), threading.active_count()
+        keys = ["ok", "segv", "exit0", "hang", "flood"]
+        probe_all([Candidate("fake", k, "f") for k in keys], 3.0, WORKER)
+    assert (_open_files(), threading.active_count()) == before
+    assert list(tmp_path.iterdir()) == []
+
+
+def _open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir())) if Path("/proc/self/fd").exists() else 0
+
+
+def test_interrupt_kills_the_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = process.supervise
+
+    def interrupt(*args: Any) -> Any:
+        args[2].set()  # what an interrupted probe_all does on its way out
+        return real(*args)
+
+    monkeypatch.setattr(process, "supervise", interrupt)
+    start = time.monotonic()
+    one("hang")
+    assert time.monotonic() - start < 2
+
+
+def test_python_path_never_holds_site_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sysconfig
+
+    root = str(Path(process.__file__).parents[2])
+    assert process.python_path({"PYTHONPATH": "/a"}) == os.pathsep.join([root, "/a"])
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: root)
+    assert process.python_path({"PYTHONPATH": "/a"}) == "/a"
+    assert process.python_path({}) == ""
