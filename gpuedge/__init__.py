@@ -1,6 +1,73 @@
-"""gpuedge: use the GPU of an unknown device safely, and the CPU where it is not worth it."""
+"""gpuedge: use the GPU of an unknown device safely, and the CPU where it is not worth it.
+
+Importing this loads no driver and no numpy; every name below loads what it needs when first used.
+"""
 
 from __future__ import annotations
 
 TYPE_CHECKING = False  # type checkers take this name as true; importing typing costs 10 ms
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from gpuedge.core.config import config as config
+    from gpuedge.core.errors import GpuEdgeError as GpuEdgeError
+    from gpuedge.decide.decision import Decision as Decision
+    from gpuedge.decide.policy import Policy as Policy
+    from gpuedge.device import Device as Device
+    from gpuedge.device import open as open
+    from gpuedge.ops import *  # noqa: F403
+    from gpuedge.probing.api import probe as probe
+    from gpuedge.probing.report import ProbeReport as ProbeReport
+    from gpuedge.session import Session as Session
+
+_LAZY = {
+    "Decision": "gpuedge.decide.decision",
+    "Device": "gpuedge.device",
+    "GpuEdgeError": "gpuedge.core.errors",
+    "Policy": "gpuedge.decide.policy",
+    "ProbeReport": "gpuedge.probing.report",
+    "Session": "gpuedge.session",
+    "config": "gpuedge.core.config",
+    "open": "gpuedge.device",
+    "probe": "gpuedge.probing.api",
+}
+_OPS = (
+    "abs", "add", "avg_pool2d", "batch_norm", "celu", "ceil", "clip", "concat", "conv2d",
+    "conv_transpose2d", "cos", "div", "elementwise", "elu", "erf", "exp", "flatten", "floor",
+    "gelu", "gemm", "global_avg_pool2d", "global_max_pool2d", "hard_sigmoid", "hard_swish",
+    "leaky_relu", "log", "log_softmax", "matmul", "max_pool2d", "maximum", "minimum", "mish",
+    "mul", "neg", "pow", "prelu", "reciprocal", "relu", "relu6", "reshape", "round", "selu",
+    "sigmoid", "sign", "silu", "sin", "softmax", "softplus", "softsign", "sqrt", "sub", "tanh",
+    "transpose",
+)  # fmt: skip
+_LAZY.update(dict.fromkeys(_OPS, "gpuedge.ops"))
+__all__ = [
+    "Decision", "Device", "GpuEdgeError", "Policy", "ProbeReport", "Session", "__version__",
+    "abs", "add", "avg_pool2d", "batch_norm", "ceil", "celu", "clip", "concat", "config",
+    "conv2d", "conv_transpose2d", "cos", "div", "elementwise", "elu", "erf", "exp", "flatten",
+    "floor", "gelu", "gemm", "global_avg_pool2d", "global_max_pool2d", "hard_sigmoid",
+    "hard_swish", "leaky_relu", "log", "log_softmax", "matmul", "max_pool2d", "maximum",
+    "minimum", "mish", "mul", "neg", "open", "pow", "prelu", "probe", "reciprocal", "relu",
+    "relu6", "reshape", "round", "selu", "sigmoid", "sign", "silu", "sin", "softmax",
+    "softplus", "softsign", "sqrt", "sub", "tanh", "transpose",
+]  # fmt: skip
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        from importlib import import_module
+
+        module = _LAZY.get(name)
+        if module is None:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, _LAZY, n=1)
+            hint = f". Did you mean: {near[0]!r}?" if near else ""
+            raise AttributeError(f"module 'gpuedge' has no attribute {name!r}{hint}")
+        value = getattr(import_module(module), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -9,8 +9,8 @@ from gpuedge.cli.output import Output
 from gpuedge.core import config, paths
 from gpuedge.core.errors import ConfigError
 
-OURS = ("verdicts.json", "calibration.json", "*.gpuedge", "*.blobs", "*.cache")
-"""Names of files the cache may hold. Anything else in the folder is not ours to delete."""
+OURS = ("verdicts.json", "calibration.json", "kernels.bin", "pipelines/*.bin")
+"""Files the cache may hold. Anything else in the folder is not ours to delete."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,6 +58,9 @@ def cache_files(folder: Path) -> list[Path]:
     """
     try:
         found = {p for pattern in OURS for p in folder.glob(pattern) if p.is_file()}
+        for pattern in OURS:  # what a writer that was killed left behind (see write_atomic)
+            place, _, name = pattern.rpartition("/")
+            found |= set((folder / place).glob(f".{name}.*"))
         if folder.exists():
             next(folder.iterdir(), None)
     except OSError as error:

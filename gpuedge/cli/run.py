@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import re
 import statistics
 import time
@@ -130,15 +131,17 @@ def read_array(path: str) -> Array:
 
 
 def _output_folder(named: str | None) -> Path | None:
+    """Check the folder, but leave making it to the first output: a failed run leaves nothing."""
     if named is None:
         return None
     folder = Path(named)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
+    nearest = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
         raise InputError(
-            f"The output folder {named} cannot be made: {error.strerror}.", asked_by="--output"
-        ) from None
+            f"The output folder {named} cannot be written.",
+            asked_by="--output",
+            known=f"{nearest} is not a folder that this user can write to",
+        )
     return folder
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -39,6 +40,16 @@ class Caps:
         for key in ("max_local_size", "max_groups"):
             record[key] = list(record[key])
         return record
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Caps:
+        """Rebuild from `to_dict`."""
+        fields = dict(record)
+        fields["forms"] = frozenset(fields["forms"])
+        for key in ("max_local_size", "max_groups"):
+            x, y, z = fields[key]
+            fields[key] = (x, y, z)
+        return cls(**fields)
 
 
 VULKAN_MINIMUM = Caps(

@@ -27,7 +27,7 @@ from gpuedge.decide.model import DeviceModel
 
 if TYPE_CHECKING:
     from gpuedge.decide.fit import Sample
-    from gpuedge.executors.base import Executable, Executor
+    from gpuedge.executors.base import Executable, Executor, Work
     from gpuedge.graph.ir import Array
 
 log = logging.getLogger("gpuedge.decide")
@@ -128,6 +128,7 @@ class _Window:
         self.budget_s = budget_s
         self.clock = clock
         self.doing = "open-failed"
+        self.samples: list[Sample] = []
         self.begin = clock()
         self.deadline = self.begin + round(budget_s * SOFT * 1e9)
 
@@ -137,18 +138,30 @@ class _Window:
 
         executor = opener()
         open_s = (self.clock() - self.begin) / 1e9
-        samples: list[Sample] = []
         for place, name in enumerate(ORDER):
             share = (self.deadline - self.clock()) // (len(ORDER) - place)
             sample = self._time(executor, name, share)
             if sample is not None:
-                samples.append(sample)
+                self.samples.append(sample)
             elif name in ESSENTIAL:
                 return Reason(
                     "not-calibrated",
                     f"the {name} graph could not be timed within {self.budget_s:.3g} s",
                 )
-        return fit(executor.device, samples, open_s, complete=len(samples) == len(ORDER))
+        complete = len(self.samples) == len(ORDER)
+        return fit(executor.device, self.samples, open_s, complete)
+
+    def _fits(self, work: Work, compile_too: bool) -> bool:
+        """Whether compiling and the first run are expected to end before the deadline."""
+        from statistics import median
+
+        from gpuedge.decide.fit import expected_s
+
+        seconds = expected_s(work, self.samples)
+        if compile_too and self.samples:
+            # The median: the first one of all also loads libraries.
+            seconds += work.launches * median(s.startup_per_pass_s for s in self.samples)
+        return self.clock() + round(seconds * 1e9) < self.deadline
 
     def _time(self, executor: Executor, name: str, share: int) -> Sample | None:
         """Time one case; None if it does not fit or this executor cannot run it.
@@ -158,9 +171,9 @@ class _Window:
         from gpuedge.decide.cases import case
         from gpuedge.decide.fit import Sample
 
-        if share <= 0:
-            return None
         graph = case(name)
+        if not self._fits(graph.work, compile_too=True):
+            return None
         begin = self.clock()
         self.doing = "compile-failed"
         try:
@@ -171,8 +184,10 @@ class _Window:
         compile_ns = self.clock() - begin
         self.doing = "run-failed"
         try:
-            first, runs = self._runs(executable, graph.inputs(), share)
             work = executable.work
+            if not self._fits(work, compile_too=False):
+                return None
+            first, runs = self._runs(executable, graph.inputs(), share)
         finally:
             executable.close()
         return Sample(name, work, compile_ns, first, tuple(runs)) if len(runs) >= MIN_RUNS else None
@@ -182,8 +197,6 @@ class _Window:
     ) -> tuple[int, list[int]]:
         """Return the cold run and the warm ones, in nanoseconds."""
         begin = self.clock()
-        if begin >= self.deadline:
-            return 0, []
         executable.run(inputs)
         last = first = self.clock() - begin
         runs: list[int] = []

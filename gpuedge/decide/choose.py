@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 CPU_SHARE = 0.4
 """Share of the budget the CPU may take; it has no driver to open and compiles faster."""
 
-MIN_WINDOW_S = 0.02
-"""Below this no device answers eight graphs; it is not even opened."""
+MIN_WINDOW_S = 0.1
+"""Below this no device is opened and answers ten graphs; the first one gets at least this."""
 
 
 class Row(Protocol):
@@ -94,6 +94,7 @@ def choose(
     asked: str = AUTO,
     kernel_of: Callable[[str], str] | None = None,
     store: CalibrationStore | None = None,
+    on_hang: Callable[[str], None] | None = None,
     clock: Clock = time.perf_counter_ns,
 ) -> Decision:
     """Decide where a model runs.
@@ -107,8 +108,8 @@ def choose(
     policy : Policy
     open_executor : callable
         Opens a device by its string. What it returns stays the caller's: nothing is closed here.
-        It is called from a worker thread, once per device, within the budget. A device whose row
-        has code ``deadline`` and status ``rejected`` may still be in use by that thread.
+        It is called from a worker thread, within the budget; it must not hold, while it opens, a
+        lock that the caller holds or will need.
     cpu : Executor
         The CPU path that would run the model.
     asked : str
@@ -116,7 +117,10 @@ def choose(
     kernel_of : callable, optional
         Device string to what computes there, with its version: part of the cache key.
     store : CalibrationStore, optional
-        Where calibrations are kept; None keeps none.
+        Where calibrations are kept, one per process; None keeps none.
+    on_hang : callable, optional
+        Called with the string of a device that did not come back in time. A thread is stuck in it
+        for good: it must be forgotten, neither used nor closed.
     clock : callable
         Monotonic, in integer nanoseconds.
 
@@ -125,12 +129,19 @@ def choose(
     NoUsableDeviceError (GE-103)
         The device asked for by name is not there or cannot be used.
     """
-    kernel_of = kernel_of or (lambda _: "")
     found = _gather(report)
-    cache = _Cache(store, kernel_of)
     if asked == AUTO:
         budget = _Budget(policy.calibration_s, clock)
-        chooser = _Chooser(graph_work, policy, open_executor, cpu, cache, budget)
+        chooser = _Chooser(
+            graph_work,
+            policy,
+            open_executor,
+            cpu,
+            store,
+            kernel_of or (lambda _: ""),
+            on_hang or (lambda _: None),
+            budget,
+        )
         candidates, calibration = chooser.predict(found)
     else:
         candidates = [e for e, _ in found] + [Evidence(CPU, is_software=False)]
@@ -153,27 +164,6 @@ def _evidence(row: Row) -> Evidence:
     if code not in SENTENCES or (code == "ok") != (row.status == "ok"):
         code = "open-failed"  # a report of another version: its sentence still says what happened
     return Evidence(row.device, code, detail, row.name, row.is_software)
-
-
-@dataclass(frozen=True)
-class _Cache:
-    """The store with its keys; a store that is None is always empty."""
-
-    store: CalibrationStore | None
-    kernel_of: Callable[[str], str]
-
-    def _key(self, device: str, row: Row | None) -> str:
-        facts: dict[str, Any] = {}
-        if row is not None:
-            facts = {"identity": dict(row.identity), "fingerprint": row.fingerprint}
-        return calibration_key(device, facts, self.kernel_of(device))
-
-    def get(self, device: str, row: Row | None) -> DeviceModel | None:
-        return self.store.get(self._key(device, row)) if self.store is not None else None
-
-    def put(self, device: str, row: Row | None, model: DeviceModel) -> None:
-        if self.store is not None:
-            self.store.put(self._key(device, row), model)
 
 
 class _Budget:
@@ -206,7 +196,9 @@ class _Chooser:
     policy: Policy
     open_executor: Callable[[str], Executor]
     cpu: Executor
-    cache: _Cache
+    store: CalibrationStore | None
+    kernel_of: Callable[[str], str]
+    on_hang: Callable[[str], None]
     budget: _Budget
     cached: int = 0
 
@@ -231,7 +223,7 @@ class _Chooser:
             if work is None:
                 evidence.append(e)
                 continue
-            share = self.budget.left() / waiting
+            share = max(self.budget.left() / waiting, MIN_WINDOW_S)
             waiting -= 1
             opener = partial(self.open_executor, e.device)
             evidence.append(self._with_model(e, work, row, share, opener))
@@ -260,27 +252,46 @@ class _Chooser:
         self, e: Evidence, work: Work, row: Row | None, share: float, opener: Callable[[], Executor]
     ) -> Evidence:
         """Add the prediction of a cached or freshly calibrated model, or the reason for none."""
-        model = self.cache.get(e.device, row)
+        key = calibration_key(e.device, _facts(row), self.kernel_of(e.device))
+        model = self.store.get(key) if self.store is not None else None
         source = "cached"
         if model is not None:
             self.cached += 1
         else:
-            answer = self._calibrate(e.device, share, opener)
+            answer = self._calibrate(e.device, key, share, opener)
             if isinstance(answer, Reason):
                 return replace(e, code=answer.code, detail=answer.sentence)
             model, source = answer, "measured"
-            self.cache.put(e.device, row, model)
         prediction = model.predict(work, self.policy.percentile)
         return replace(e, prediction=prediction, source=source)
 
     def _calibrate(
-        self, device: str, share: float, opener: Callable[[], Executor]
+        self, device: str, key: str, share: float, opener: Callable[[], Executor]
     ) -> DeviceModel | Reason:
         share = min(share, self.budget.left())
+        before = self.store.failure(key, share) if self.store is not None else None
+        if before is not None:
+            return before
         if share < MIN_WINDOW_S:
             return Reason("not-calibrated", f"no time left of {self.policy.calibration_s:g} s")
         self.budget.used.append(device)
-        return open_and_calibrate(opener, share, clock=self.budget.clock)
+        answer = open_and_calibrate(opener, share, clock=self.budget.clock)
+        if isinstance(answer, DeviceModel):
+            if self.store is not None:
+                self.store.put(key, answer)
+            return answer
+        if self.store is not None:
+            self.store.fail(key, answer, share)
+        if answer.code == "deadline":
+            self.on_hang(device)
+        return answer
+
+
+def _facts(row: Row | None) -> dict[str, Any]:
+    """Return what identifies a device and its driver; the CPU has no row."""
+    if row is None:
+        return {}
+    return {"identity": dict(row.identity), "fingerprint": row.fingerprint}
 
 
 def _sentence(error: GpuEdgeError) -> str:

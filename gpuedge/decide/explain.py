@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 TITLES = ("device", "verdict", "code", "p50", "at", "range of p50", "start-up", "reason")
 
-_CLOSENESS = ("slower", "not-calibrated", "unsupported-op", "software")
+_CLOSENESS = (
+    "run-failed", "compile-failed", "slower", "deadline", "open-failed", "not-calibrated",
+    "unsupported-op", "software",
+)  # fmt: skip
 """Which rejection is told first: the candidate that came nearest to being used."""
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from gpuedge.decide.model import DeviceModel
+from gpuedge.decide.model import Z90, DeviceModel
 
 if TYPE_CHECKING:
     from gpuedge.executors.base import Work
@@ -38,14 +38,20 @@ class Sample:
         return median(self.runs_ns) / 1e9
 
     @property
-    def startup_s(self) -> float:
+    def startup_per_pass_s(self) -> float:
         """Compiling, and what the first run took beyond a warm one (drivers compile late)."""
-        return self.compile_ns / 1e9 + max(self.first_ns / 1e9 - self.seconds, 0.0)
+        late = max(self.first_ns / 1e9 - self.seconds, 0.0)
+        return (self.compile_ns / 1e9 + late) / max(self.work.launches, 1)
 
     @property
     def spread(self) -> float:
-        """p90/p50 of the warm runs, at least 1."""
-        return max(quantile(self.runs_ns, 90) / max(median(self.runs_ns), 1), 1.0)
+        """p90/p50 of a log-normal with the quartiles of the warm runs, at least 1.
+
+        The quartiles and not the 90th percentile: of a handful of runs that is the one that was
+        interrupted. 1.349 is the distance of the quartiles of the standard normal distribution.
+        """
+        ratio = quantile(self.runs_ns, 75) / max(quantile(self.runs_ns, 25), 1.0)
+        return float(max(ratio, 1.0) ** (Z90 / 1.349))
 
 
 def quantile(values: Sequence[int], percent: int) -> float:
@@ -64,13 +70,49 @@ def fit(device: str, samples: Sequence[Sample], open_s: float, complete: bool) -
     ----------
     device : str
     samples : sequence of Sample
-        At least the cases ``tiny`` and ``conv``.
+        At least the cases ``tiny`` and ``conv-small``.
     open_s : float
         What opening the device took.
     complete : bool
         Whether every case was timed.
     """
     return _Fit({s.case: s for s in samples}).model(device, open_s, complete)
+
+
+_RATES = {"conv": ("conv", "conv-small"), "matmul": ("matmul",), "map": ("map", "resident")}
+"""Cases that show the rate of a class, best first; the later ones only bound it from below."""
+
+_SPREADS = {
+    "fixed": ("tiny",), "conv": ("conv", "conv-small"), "matmul": ("matmul",),
+    "map": ("resident", "copy-small"),
+}  # fmt: skip
+"""Cases that show the spread of a class, best first."""
+
+
+def expected_s(work: Work, samples: Sequence[Sample]) -> float:
+    """Return how long a first run of `work` may take, from what was timed so far; 0 if unknown.
+
+    Small graphs use a device worse than large ones, so scaling them up errs on the long side.
+    """
+    by_name = {s.case: s for s in samples}
+    tiny = by_name.get("tiny")
+    if tiny is None:
+        return 0.0
+    expected = tiny.seconds
+    for name, units in (("conv-small", _operations), ("copy-small", _traffic)):
+        sample = by_name.get(name)
+        if sample is not None and units(sample.work) > 0:
+            rest = max(sample.seconds - tiny.seconds, 0.0)
+            expected += rest * units(work) / units(sample.work)
+    return expected
+
+
+def _operations(work: Work) -> float:
+    return sum(work.flops.values())
+
+
+def _traffic(work: Work) -> float:
+    return work.bytes_moved + work.bytes_in + work.bytes_out
 
 
 class _Fit:
@@ -134,9 +176,8 @@ class _Fit:
 
     def _rates(self) -> dict[str, float]:
         rates: dict[str, float] = {}
-        # Later rows win: traffic-bound kernels only give a lower bound of the rate of `map`.
-        cases = (("conv", "conv"), ("matmul", "matmul"), ("map", "resident"), ("map", "map"))
-        for kind, name in cases:
+        for kind, names in _RATES.items():
+            name = next((n for n in names if n in self.samples), "")
             sample = self.samples.get(name)
             flops = sample.work.flops.get(kind, 0.0) if sample is not None else 0.0
             if sample is not None and flops > 0:
@@ -146,8 +187,11 @@ class _Fit:
         return rates
 
     def model(self, device: str, open_s: float, complete: bool) -> DeviceModel:
-        starts = [s.startup_s / max(s.work.launches, 1) for s in self.samples.values()]
-        spreads = {"fixed": "tiny", "conv": "conv", "matmul": "matmul", "map": "resident"}
+        starts = [s.startup_per_pass_s for s in self.samples.values()]
+        spreads = {
+            kind: next((self.samples[n].spread for n in names if n in self.samples), None)
+            for kind, names in _SPREADS.items()
+        }
         return DeviceModel(
             device=device,
             launch_s=self.launch,
@@ -156,7 +200,7 @@ class _Fit:
             transfer_out_bps=_rate(self.outward),
             bandwidth_bps=_rate(self.memory),
             flops_per_s=self._rates(),
-            spread={k: self.samples[n].spread for k, n in spreads.items() if n in self.samples},
+            spread={kind: ratio for kind, ratio in spreads.items() if ratio is not None},
             open_s=open_s,
             compile_s_per_pass=median(starts),
             complete=complete,

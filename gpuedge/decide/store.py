@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gpuedge.core.reasons import Reason
 from gpuedge.core.store import load_sealed, save_sealed
 from gpuedge.decide.model import DeviceModel
 
@@ -21,6 +22,12 @@ SCHEMA = "gpuedge.calibration/1"
 FILE = "calibration.json"
 MAX_ENTRIES = 64
 """Calibrations kept, newest first; a machine has a handful."""
+
+PATIENCE = 3
+"""Calibrations that may end early before their partial model is taken for what this device is."""
+
+MUCH = 1.5
+"""A calibration that failed is tried again with this many times the budget."""
 
 
 def cores() -> int:
@@ -67,6 +74,9 @@ def calibration_key(
 class CalibrationStore:
     """The calibrations in one folder. Neither reading nor writing ever raises.
 
+    An instance also remembers what it found itself, partial models and failures included, so that
+    one process does not try again for every model it loads: keep one per process.
+
     Parameters
     ----------
     folder : Path, optional
@@ -79,31 +89,53 @@ class CalibrationStore:
 
             folder = cache_dir()
         self.path = folder / FILE
+        self._found: dict[str, DeviceModel] = {}
+        self._failed: dict[str, tuple[Reason, float]] = {}
 
     def _entries(self) -> list[list[Any]]:
-        """Return [key, model] pairs, oldest first; an empty list if the file is not intact."""
+        """Return [key, model, attempts], oldest first; an empty list if the file is not intact."""
         entries = (load_sealed(self.path, SCHEMA) or {}).get("entries")
         if not isinstance(entries, list):
             return []
-        return [e for e in entries if isinstance(e, list) and len(e) == 2]
+        return [e for e in entries if isinstance(e, list) and len(e) == 3]
+
+    def _find(self, key: str) -> tuple[DeviceModel | None, int]:
+        for known, model, attempts in reversed(self._entries()):
+            if known == key and isinstance(attempts, int):
+                try:
+                    return DeviceModel.from_dict(model), attempts
+                except (AttributeError, TypeError, ValueError):
+                    break
+        return None, 0
 
     def get(self, key: str) -> DeviceModel | None:
-        """Return the model stored under `key`, or None if there is none that makes sense."""
-        for known, model in reversed(self._entries()):
-            if known == key:
-                try:
-                    return DeviceModel.from_dict(model)
-                except (AttributeError, TypeError, ValueError):
-                    return None
-        return None
+        """Return the model stored under `key`, or None if there is none that makes sense.
+
+        A partial model (the budget ran out) is returned once `PATIENCE` attempts got no further:
+        a machine that was busy gets another chance, a slow one does not pay at every start.
+        """
+        if key in self._found:
+            return self._found[key]
+        model, attempts = self._find(key)
+        return model if model is not None and (model.complete or attempts >= PATIENCE) else None
 
     def put(self, key: str, model: DeviceModel) -> bool:
-        """Store a complete model; False if it is partial or the folder cannot be written.
-
-        A partial model (the budget ran out) is good for one decision, not for all to come.
-        """
-        if not model.complete:
-            return False
+        """Store a model; False if the folder cannot be written."""
+        self._found[key] = model
+        _, attempts = self._find(key)
         entries = [e for e in self._entries() if e[0] != key]
-        entries = [*entries, [key, model.to_dict()]][-MAX_ENTRIES:]
+        entries = [*entries, [key, model.to_dict(), attempts + 1]][-MAX_ENTRIES:]
         return save_sealed(self.path, SCHEMA, {"entries": entries})
+
+    def fail(self, key: str, reason: Reason, budget_s: float) -> None:
+        """Remember in this process only that calibrating within `budget_s` failed."""
+        self._failed[key] = (reason, budget_s)
+
+    def failure(self, key: str, budget_s: float) -> Reason | None:
+        """Return why calibrating failed before; None if it did not, or had much less time then.
+
+        A device that hung is stuck for as long as this process lives, whatever the budget.
+        """
+        reason, before = self._failed.get(key, (None, 0.0))
+        is_final = reason is not None and reason.code == "deadline"
+        return reason if is_final or budget_s <= MUCH * before else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -17,13 +18,13 @@ from gpuedge.core.errors import (
     UnsupportedOpError,
 )
 from gpuedge.executors.base import Executable, PlacementRow, Work
-from gpuedge.graph.canon import canonical
+from gpuedge.graph.canon import ConvParams, PoolParams, canonical
 from gpuedge.graph.cost import count
 from gpuedge.graph.ir import Array, Graph, Node
 
 Engine = Literal["onnxruntime", "numpy"]
-QUIET = 3
-"""ONNX Runtime's log level "error"; its warnings on stderr would be taken for ours."""
+QUIET = 4
+"""ONNX Runtime's log level "fatal": its errors come as exceptions, not on stderr as well."""
 
 
 def usable_cores() -> int:
@@ -73,6 +74,29 @@ class _NumpyExecutable:
 
     def close(self) -> None:
         self._graph = None
+
+
+def _explicit_pads(graph: Graph) -> Graph:
+    """Return `graph` with automatic "same" padding of known windows written out.
+
+    ONNX Runtime refuses, or computes wrongly, "same" padding of dilated windows and of windows
+    smaller than their stride (seen with 1.31.1); with explicit pads it does both right.
+    """
+
+    def settle(node: Node) -> Node:
+        if not str(node.attrs.get("auto_pad", "")).startswith("SAME"):
+            return node
+        try:
+            params = canonical(node, graph)
+        except (UnsupportedOpError, ShapeError):
+            return node
+        if not isinstance(params, (ConvParams, PoolParams)):
+            return node
+        pads = params.pads if params.rank == 2 else params.pads[1::2]
+        attrs = {k: v for k, v in node.attrs.items() if k not in ("auto_pad", "ceil_mode")}
+        return replace(node, attrs={**attrs, "pads": pads})
+
+    return replace(graph, nodes=tuple(settle(node) for node in graph.nodes))
 
 
 class _OrtExecutable:
@@ -128,7 +152,7 @@ def _session(graph: Graph, outputs: list[str], threads: int) -> Any:
     options.inter_op_num_threads = 1
     try:
         return onnxruntime.InferenceSession(
-            to_bytes(graph, outputs), options, providers=["CPUExecutionProvider"]
+            to_bytes(_explicit_pads(graph), outputs), options, providers=["CPUExecutionProvider"]
         )
     except Exception as error:  # its exception classes have no common base of their own
         kind = UnsupportedOpError if "NOT_IMPLEMENTED" in str(error) else ModelError

@@ -157,10 +157,13 @@ def conv_transpose(node: Node, graph: Graph) -> ConvTransposeParams:
         s * (n - 1) + e + (k - 1) * d + 1
         for s, n, e, k, d in zip(strides, size, extra, w[2:], dilations, strict=True)
     ]
+    if any(w > f for w, f in zip(wanted, full, strict=False)):
+        # ONNX's reference, its shape inference and ONNX Runtime disagree about what this means.
+        raise unsupported(node, f"is to give {list(wanted)}, more than its windows reach, {full}")
     begin, end = _transposed_pads(mode, full, wanted, pads)
-    out = [f - b - e for f, b, e in zip(full, begin, end, strict=True)]
-    if min(out) < 1 or min(begin + end) < 0:
-        raise bad_shape(node, graph, f"has pads {begin + end} that do not fit its output {out}")
+    out = wanted or tuple(f - b - e for f, b, e in zip(full, begin, end, strict=True))
+    if min(out) < 1:
+        raise bad_shape(node, graph, f"has pads {begin + end} that leave an output of {list(out)}")
     return ConvTransposeParams(
         _pair(w[2:], 1), _pair(strides, 1), _box(begin, end), _pair(dilations, 1),
         group, _pair(extra, 0), _pair(out, 1), rank,

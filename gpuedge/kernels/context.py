@@ -10,8 +10,8 @@ from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.core.kernel import Number
 from gpuedge.graph.ir import Graph
 from gpuedge.kernels import layout as layouts
-from gpuedge.kernels.library import Variant
 from gpuedge.kernels.layout import Kind, Layout
+from gpuedge.kernels.library import Variant
 from gpuedge.kernels.plan import HostTensor, Pass, PlanTensor, Source, Texels
 from gpuedge.kernels.select import select
 
@@ -144,7 +144,7 @@ class Context:
         )
 
     def _workgroup(self, variant: Variant, grid: tuple[int, int, int]) -> tuple[int, ...]:
-        """Reshape a map kernel's workgroup to the grid: the same invocations, fewer of them idle."""
+        """Fit a map kernel's workgroup to the grid: as many invocations, fewer of them idle."""
         left = prod(variant.local)
         local = []
         for size, preferred, limit in zip(

@@ -54,7 +54,8 @@ vec4 cos4(vec4 x) {
     vec4 r = x - k * 3.140625;
     r = r - k * 0.0009670257568359375;
     r = r - k * 0.00000062783295730;
-    return reduced4(vec4(0.0) - r, vec4(0.0)) * (vec4(1.0) - 2.0 * (floor(k) - 2.0 * floor(k * 0.5)));
+    vec4 odd = floor(k) - 2.0 * floor(k * 0.5);
+    return reduced4(vec4(0.0) - r, vec4(0.0)) * (vec4(1.0) - 2.0 * odd);
 }
 """,
     # pow() of a negative base is undefined in every dialect; C and ONNX define it for integers

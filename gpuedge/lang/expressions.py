@@ -316,21 +316,21 @@ class ExpressionParser:
     def constant(self, expr: t.Expr, what: str, at: int) -> t.Literal:
         """Return the value of `expr`, which must be known to the front end."""
         if expr.time == t.CONST:
-            self.freeze(expr)
+            self.freeze(expr, at)
             value = self.literal(expr, at)
             if isinstance(value, t.Literal):
                 return value
         self.fail(f"{what} must be a constant", "use literals, const int or unroll for", at=at)
 
-    def freeze(self, expr: object) -> None:
+    def freeze(self, expr: object, at: int) -> None:
         """Note that the values of the locals in `expr` are relied upon, so they cannot change."""
         if isinstance(expr, t.LocalRef) and not expr.local.frozen:
             if expr.local.assigned:
-                self.fail(f"this needs {expr.local.name!r} to keep its first value")
+                self.fail(f"this needs {expr.local.name!r} to keep its first value", at=at)
             expr.local.frozen = True
-            self.freeze(expr.local.value)
+            self.freeze(expr.local.value, at)
         for part in t.children(expr):
-            self.freeze(part)
+            self.freeze(part, at)
 
     def _postfix(self, value: t.Expr) -> t.Expr:
         while True:

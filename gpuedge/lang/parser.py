@@ -23,6 +23,7 @@ class KernelParser(StatementParser):
         self.has_main = False
         self.has_size = False
         self.sizes: dict[str, int] = {}
+        self.tensor_at: dict[str, int] = {}
 
     def parse(self) -> t.Kernel:
         """Parse the whole text."""
@@ -78,6 +79,7 @@ class KernelParser(StatementParser):
                 self.fail(
                     f"tensor {tensor.name!r} is never used",
                     "remove it: some APIs drop it from the interface and bindings would shift",
+                    at=self.tensor_at[tensor.name],
                 )
         if kernel.form == "group" and not self.has_size:
             self.fail("a group kernel needs local_size(X, Y, Z);")
@@ -94,6 +96,7 @@ class KernelParser(StatementParser):
         kernel = self.kernel
         if is_out and any(tensor.access == "write" for tensor in kernel.tensors):
             self.fail("a kernel has one out tensor", at=at)
+        self.tensor_at[self.texts[self.at]] = self.at
         name = self.new_name("tensor")
         made = t.Tensor(name, "write" if is_out else "read", len(kernel.tensors))
         kernel.tensors.append(made)

@@ -236,9 +236,9 @@ class StatementParser(CallParser):
             self.fail("the step of a loop is a positive const or spec", at=step_at)
         if start.time > t.SPEC and self.kernel.form == "map":
             self.fail("in a map kernel the start of a loop is a const or spec", at=start_at)
-        for part in (start, bound, step):
+        for part, at in ((start, start_at), (bound, bound_at), (step, step_at)):
             if part.time <= t.UNIFORM:
-                self.freeze(part)
+                self.freeze(part, at)
         outer = dict(self.names)
         index = self.local(name, "int", read_only="a loop index")
         free = start.time > t.UNIFORM

@@ -86,11 +86,11 @@ def probe(
         lasting = {key: f for key, f in found.items() if all(map(_is_lasting, f[1]))}
         if lasting or gone:
             store.save(lasting, deadline_s, now, gone)
-    rows = []
+    tried: list[ProbeRow] = []
     for name, candidate in candidates:
-        found = [_empty(name)] if candidate is None else known[keys[name, candidate.key]]
-        rows += [_marked(row) for row in found]
-    return ProbeReport(number(rows), __version__, time.perf_counter() - start)
+        verdict = [_empty(name)] if candidate is None else known[keys[name, candidate.key]]
+        tried += map(_marked, verdict)
+    return ProbeReport(number(tried), __version__, time.perf_counter() - start)
 
 
 def _check(deadline_s: float) -> None:
@@ -142,7 +142,7 @@ def _probe_new(
 
 def _is_lasting(row: ProbeRow) -> bool:
     """Say whether a verdict is about the driver, rather than about this attempt to probe it."""
-    return row.code != "no-token" and row.evidence.get("step") != "start"
+    return row.code != "no-token" and row.evidence.get("step") not in {"start", "prepare"}
 
 
 def _log(rows: list[ProbeRow]) -> None:

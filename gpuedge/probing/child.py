@@ -134,12 +134,8 @@ def _contain(deadline_s: float) -> None:
 
 def probe(candidate: Candidate, skip: frozenset[int], channel: Channel) -> None:
     """Probe all devices of a candidate except those in `skip`, sending events."""
-    import numpy  # noqa: F401  (its import is no driver's fault: before the first step)
-
     from gpuedge import backends
-    from gpuedge.probing import kat
 
-    tests = kat.cases()
     channel.step("load")
     try:
         backend = backends.load(candidate.backend)
@@ -147,7 +143,8 @@ def probe(candidate: Candidate, skip: frozenset[int], channel: Channel) -> None:
         devices = backend.enumerate(candidate)
     except Exception as error:
         reason = reason_of(error, "open-failed")
-        channel.send("failed", **_verdict(reason), evidence=_trace(error))
+        absent = STATUS_OF.get(reason.code) == "absent"
+        channel.send("failed", **_verdict(reason), evidence={} if absent else _trace(error))
         return
     if not devices:
         channel.send("failed", **_verdict(Reason("no-device")))
@@ -163,6 +160,11 @@ def probe(candidate: Candidate, skip: frozenset[int], channel: Channel) -> None:
             for d in devices
         ],
     )
+    # Only now: most drivers of a machine have no device, and numpy is the slowest import of all.
+    channel.step("prepare")
+    from gpuedge.probing import kat
+
+    tests = kat.cases()
     for info in devices:
         if info.index not in skip:
             result = probe_device(backend.open, info, tests, channel)
@@ -194,6 +196,7 @@ def probe_device(
         caps |= watched.caps.to_dict()
         finding = _run_tests(watched, tests, evidence, announce)
         reason = Reason("ok") if finding is None else Reason(finding.code, finding.detail)
+        evidence |= {} if finding is None else {"step": "read"}
     except Exception as error:
         reason = reason_of(error, "open-failed" if step == "open" else "kernel-failed")
         evidence |= {"step": step, **_trace(error)}
@@ -250,7 +253,7 @@ def reason_of(error: Exception, fallback: str) -> Reason:
     """
     given = getattr(error, "reason", None)
     if isinstance(given, Reason):
-        return given if given.detail else Reason(given.code, _words(error))
+        return given if given.detail else Reason(given.code, _words(error, brief=True))
     for kind, code in (
         (OutOfMemoryError, "out-of-memory"),
         (DeviceLostError, "device-lost"),
@@ -262,10 +265,13 @@ def reason_of(error: Exception, fallback: str) -> Reason:
     return Reason(fallback, _words(error))
 
 
-def _words(error: Exception) -> str:
-    parts = [getattr(error, "what", None) or str(error) or type(error).__name__]
-    parts += [part for part in (getattr(error, "known", None),) if part]
-    return "; ".join(parts).replace("\n", " ")[:300]
+def _words(error: Exception, *, brief: bool = False) -> str:
+    """Return what an error says; `brief` leaves out what its reason code says already."""
+    known = getattr(error, "known", None)
+    what = getattr(error, "what", None) or str(error) or type(error).__name__
+    parts = [known] if known and brief else [what, known]
+    text = "; ".join(str(part).strip().rstrip(".") for part in parts if part)
+    return text.replace("\n", " ")[:300]
 
 
 def _trace(error: Exception) -> dict[str, Any]:

@@ -9,7 +9,7 @@ How an end without ``done`` is judged:
 * a signal (or a Windows exception code) at any step: ``crashed`` / ``crashed``;
 * an exit, with any status, once the driver was being touched: ``crashed`` / ``exited``, since some
   drivers call ``exit(0)`` when they give up;
-* no event with the right token at all: ``broken`` / ``no-token``;
+* an exit before that, or no event with the right token at all: ``broken`` / ``no-token``;
 * killed by us: ``timeout`` / ``deadline``.
 """
 
@@ -26,10 +26,14 @@ from gpuedge.probing.report import ProbeRow
 
 Event = Mapping[str, Any]
 
+OURS = {"start", "prepare"}
+"""Steps in which no driver is asked for anything: an exit there is gpuedge's own failure."""
+
 STEPS = {
     "start": "before the driver was loaded",
     "load": "while loading the API",
     "enumerate": "while loading the driver and listing its devices",
+    "prepare": "before the device was opened",
     "open": "while opening the device",
     "build": "while building a kernel",
     "run": "while running a kernel",
@@ -142,7 +146,7 @@ def judge(candidate: Candidate, transcript: Transcript) -> Outcome:
 def unreached(candidate: Candidate, transcript: Transcript, indices: Sequence[int]) -> Outcome:
     """Return rows for devices that were listed, but whose turn came too late."""
     listed = transcript.first("devices") or {"devices": []}
-    verdict = {"status": "timeout", "code": "deadline", "detail": "its turn did not come in time"}
+    verdict = _verdict("timeout", "deadline", "its turn did not come in time", "open")
     rows = [
         _row(candidate, transcript, verdict, device)
         for device in listed["devices"]
@@ -159,15 +163,19 @@ def _ended(transcript: Transcript) -> Event:
         step = "exit"
     where = STEPS[step]
     if ending.how == "not-started":
-        return {"status": "timeout", "code": "deadline", "detail": ending.what}
+        return _verdict("timeout", "deadline", ending.what, step)
     if ending.how == "deadline":
-        return {"status": "timeout", "code": "deadline", "detail": f"it hung {where}"}
+        return _verdict("timeout", "deadline", f"it hung {where}", step)
     if ending.how == "signal":
-        return {"status": "crashed", "code": "crashed", "detail": f"{ending.what} {where}"}
-    if not transcript.events or step == "start" or transcript.is_complete:
-        return {"status": "broken", "code": "no-token", "detail": _why_no_token(transcript)}
-    detail = f"exit status {ending.code} {where}"
-    return {"status": "crashed", "code": "exited", "detail": detail}
+        return _verdict("crashed", "crashed", f"{ending.what} {where}", step, ending.what)
+    if not transcript.events or step in OURS or transcript.is_complete:
+        return _verdict("broken", "no-token", _why_no_token(transcript), step)
+    return _verdict("crashed", "exited", f"exit status {ending.code} {where}", step)
+
+
+def _verdict(status: str, code: str, detail: str, step: str, signal: str = "") -> Event:
+    evidence = {"step": step, "signal": signal} if signal else {"step": step}
+    return {"status": status, "code": code, "detail": detail, "evidence": evidence}
 
 
 def _why_no_token(transcript: Transcript) -> str:
@@ -186,12 +194,8 @@ def _row(
 ) -> ProbeRow:
     evidence: dict[str, Any] = dict(verdict.get("evidence") or {})
     status = verdict["status"]
-    if status != "ok":
-        evidence.setdefault("step", transcript.last_step["step"])
-        if transcript.ending.how == "signal":
-            evidence["signal"] = transcript.ending.what
-        if transcript.tail:
-            evidence["output_tail"] = transcript.tail
+    if status not in {"ok", "absent"} and transcript.tail:
+        evidence["output_tail"] = transcript.tail
     identity = dict(device["identity"]) if device else {}
     return ProbeRow(
         device=candidate.backend,

@@ -89,21 +89,24 @@ class _Probe:
         self._command = command
 
     def rows(self) -> list[ProbeRow]:
-        """Return this candidate's rows; never raises."""
+        """Return this candidate's rows."""
         found: dict[int | None, ProbeRow] = {}
+        waiting: list[int] = []
+        listing: Transcript | None = None
         for attempt in range(MAX_ATTEMPTS):
-            skip = frozenset(i for i in found if i is not None)
-            transcript = self._attempt(attempt, skip)
+            transcript = self._attempt(attempt, frozenset(i for i in found if i is not None))
             outcome = judge(self._candidate, transcript)
             self._collect(found, outcome)
-            if not outcome.pending:
+            if None in found:  # it died before it listed its devices, perhaps only this time
                 break
-            late = self._deadline - time.monotonic() < MIN_RETRY_S or not outcome.rows
-            if late or attempt == MAX_ATTEMPTS - 1:
-                self._collect(found, unreached(self._candidate, transcript, outcome.pending))
+            waiting, listing = outcome.pending, transcript
+            late = self._deadline - time.monotonic() < MIN_RETRY_S
+            if not waiting or not outcome.rows or late:
                 break
-        reached = sorted(i for i in found if i is not None)
-        return [found[i] for i in reached] if reached else list(found.values())
+        if listing is not None:
+            self._collect(found, unreached(self._candidate, listing, waiting))
+            found.pop(None, None)
+        return [row for _, row in sorted(found.items(), key=lambda item: item[0] or 0)]
 
     @staticmethod
     def _collect(found: dict[int | None, ProbeRow], outcome: Outcome) -> None:

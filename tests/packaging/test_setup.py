@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-TOOLS = ("sh", "env", "cat", "cut", "dirname", "sha256sum", "rm", "touch", "grep", "printf")
+TOOLS = ("sh", "env", "cat", "cut", "dirname", "sha256sum", "rm", "touch", "grep", "printf", "true")
 
 
 class Machine:

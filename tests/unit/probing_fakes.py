@@ -175,6 +175,13 @@ class Worker:
             self.good(index)
         self.send("done")
 
+    def play_dies_then_vanishes(self) -> None:
+        if self.skip:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        self.devices("hard a", "hard b")
+        self.step("run", 0)
+        os.kill(os.getpid(), signal.SIGSEGV)
+
     def play_second_hangs(self) -> None:
         self.devices("hard a", "hard b", "hard c")
         self.step("run", 0)

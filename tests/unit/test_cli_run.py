@@ -181,6 +181,15 @@ def test_unknown_device_is_exit_code_2(images: Path, capsys: pytest.CaptureFixtu
     assert json.loads(capsys.readouterr().out)["code"] == "GE-102"
 
 
+def test_failed_run_leaves_no_output_folder(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "a" / "b"
+    arguments = ["--input", f"picture={images}", "--output", str(out), "--device", "cpu"]
+    assert main(["run", str(MODEL), *arguments]) == 2
+    assert not out.parent.exists()
+
+
 def test_output_names_become_safe_files(tmp_path: Path) -> None:
     names = {"../up/Softmax:0": "_._up_Softmax_0.npy", ".hidden": "_hidden.npy", "ok": "ok.npy"}
     written = write_outputs({n: np.zeros(2) for n in names}, tmp_path)

@@ -76,14 +76,18 @@ def test_cache_clear_removes_our_files_and_no_others(
     cache.mkdir()
     (cache / "verdicts.json").write_text("12345")
     (cache / "thesis.txt").write_text("mine")
-    (cache / "photos").mkdir()
+    (cache / ".verdicts.json.77.abcd").write_text("")
+    (cache / "pipelines").mkdir()
+    (cache / "pipelines" / "0f.bin").write_text("")
+    (cache / "pipelines" / "readme").write_text("mine too")
     assert main(["cache", "info"]) == 0
     shown = capsys.readouterr().out
     assert "verdicts.json" in shown
     assert "thesis" not in shown
     assert main(["cache", "clear"]) == 0
-    assert "removed 1 files (5 bytes)" in capsys.readouterr().out
-    assert sorted(p.name for p in cache.iterdir()) == ["photos", "thesis.txt"]
+    assert "removed 3 files (5 bytes)" in capsys.readouterr().out
+    left = {p.relative_to(cache).as_posix() for p in cache.rglob("*") if p.is_file()}
+    assert left == {"thesis.txt", "pipelines/readme"}
 
 
 def test_cache_that_is_a_file_is_a_clear_error(

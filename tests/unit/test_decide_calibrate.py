@@ -42,11 +42,17 @@ def test_finds_the_speeds_and_ignores_cold_runs() -> None:
     assert 0.004 < found.compile_s_per_pass <= 0.012
 
 
-def test_spread_is_p90_over_p50() -> None:
-    fake = executor(noise=(1.0, 1.0, 1.0, 1.0, 3.0))
-    found = calibrate(fake, 2.0, clock=fake.clock)
+def test_spread_is_that_of_the_quartiles_and_ignores_a_spike() -> None:
+    fake = executor(noise=(1.0, 1.2, 1.4, 1.6, 1.8))
+    found = calibrate(fake, 60.0, clock=fake.clock)
     assert isinstance(found, DeviceModel)
-    assert found.spread["conv"] == pytest.approx(3.0, rel=0.1)
+    # 25 runs are five rounds: quartiles 1.2 and 1.6; a normal's are 1.349 sigma apart
+    sigma = math.log(1.6 / 1.2) / 1.349
+    assert found.spread["conv"] == pytest.approx(math.exp(1.28155 * sigma), rel=1e-3)
+    spiky = executor(noise=(1.0,) * 12 + (50.0,))
+    found = calibrate(spiky, 60.0, clock=spiky.clock)
+    assert isinstance(found, DeviceModel)
+    assert found.spread["conv"] == 1.0
 
 
 def test_everything_compiled_is_closed_and_the_executor_is_not() -> None:
@@ -62,7 +68,7 @@ def test_runs_are_bounded_even_with_all_the_time_in_the_world() -> None:
     assert fake.runs == len(ORDER) * (MAX_RUNS + 1)
 
 
-@pytest.mark.parametrize("factor", [1.0, 0.1, 0.03, 0.01, 0.003])
+@pytest.mark.parametrize("factor", [1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001])
 def test_slow_device_stays_in_budget_or_gives_a_reason(factor: float) -> None:
     fake = executor(edge_gpu().scaled(factor))
     begin = fake.clock()
@@ -71,17 +77,24 @@ def test_slow_device_stays_in_budget_or_gives_a_reason(factor: float) -> None:
     if isinstance(found, Reason):
         assert found.code == "not-calibrated"
         assert "within 1 s" in found.sentence
-        assert factor < 0.01
+        assert factor <= 0.003
+        return
+    assert found.complete is (factor >= 0.3)
+    if found.complete:
+        assert found.flops_per_s["conv"] == pytest.approx(40e9 * factor, rel=0.1)
     else:
-        assert found.flops_per_s["conv"] == pytest.approx(40e9 * factor, rel=0.2)
+        # What was not told apart (launch, transfer) is counted as arithmetic: never too fast.
+        assert found.flops_per_s["conv"] <= 40e9 * factor * 1.01
 
 
 def test_slow_compiler_gives_a_partial_model() -> None:
     fake = executor(compile_s=0.15)
+    begin = fake.clock()
     found = calibrate(fake, 1.0, clock=fake.clock)
+    assert fake.clock() - begin <= 1e9
     assert isinstance(found, DeviceModel)
     assert not found.complete
-    assert found.flops_per_s["conv"] == pytest.approx(40e9, rel=0.2)
+    assert 20e9 < found.flops_per_s["conv"] <= 40e9
     assert found.compile_s_per_pass == pytest.approx(0.15)
 
 
@@ -93,7 +106,7 @@ def test_operator_that_is_missing_leaves_a_partial_model() -> None:
     assert found.bandwidth_bps is None
     none = executor(refuse=frozenset({"Conv"}))
     assert calibrate(none, 2.0, clock=none.clock) == Reason(
-        "not-calibrated", "the conv graph could not be timed within 2 s"
+        "not-calibrated", "the conv-small graph could not be timed within 2 s"
     )
 
 
@@ -214,7 +227,7 @@ def test_cold_runs_and_drift_do_not_bias(drift: float) -> None:
 def test_slow_arms_still_have_a_run_each() -> None:
     clock = FakeClock()
     found = compare(*arms(clock, 0.5, 0.25, 0.0, 0.0), 2.0, clock=clock)
-    assert found.a_ns == (500_000_000,)
+    assert found.a_ns == (500_000_000, 500_000_000)
     assert found.b_ns == (250_000_000,)
     assert found.ln_ratio == pytest.approx(math.log(0.5))
 

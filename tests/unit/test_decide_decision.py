@@ -314,9 +314,7 @@ def test_software_needs_permission(policy: Policy, host: int, at: int, startup: 
 
 
 @given(policies, times, st.lists(st.tuples(times, times), min_size=1, max_size=4))
-def test_the_cheapest_gpu_is_taken(
-    policy: Policy, host: int, gpus: list[tuple[int, int]]
-) -> None:
+def test_the_cheapest_gpu_is_taken(policy: Policy, host: int, gpus: list[tuple[int, int]]) -> None:
     found = auto(policy, host, *gpus)
     cost = [at + Fraction(startup, policy.inferences) for at, startup in gpus]
     if found != "cpu":

@@ -96,8 +96,10 @@ def test_functions_are_annotated(path: Path) -> None:
         unknown = [a.arg for a in args if a.annotation is None and a.arg not in {"self", "cls"}]
         if unknown or node.returns is None:
             bare.append(f"{node.lineno} {node.name}")
-    # `__init__` without arguments may leave its None away, as mypy allows.
-    assert [b for b in bare if not b.endswith("__init__")] == []
+    # `__init__` without arguments may leave its None away, as mypy allows. The package's own
+    # `__getattr__` is hidden from type checkers, so that they still flag a misspelled name.
+    hidden = {"__getattr__"} if path == ROOT / "gpuedge" / "__init__.py" else set()
+    assert [b for b in bare if b.split()[1] not in {"__init__", *hidden}] == []
 
 
 @pytest.mark.parametrize("folder", ["shaders", "capability_db"])
@@ -106,12 +108,19 @@ def test_data_folders_hold_no_python(folder: str) -> None:
     assert list((ROOT / folder).rglob("*.py")) == []
 
 
+def narrows_a_type(test: ast.expr) -> bool:
+    """Whether a condition only tells mypy a type: ``x is not None`` or ``isinstance(x, T)``."""
+    if isinstance(test, ast.Compare):
+        return ast.unparse(test).endswith(" is not None")
+    return isinstance(test, ast.Call) and ast.unparse(test.func) == "isinstance"
+
+
 def test_user_errors_are_not_asserts() -> None:
     found = [
         f"{name(p)}:{n.lineno}"
         for p in sources("gpuedge")
         for n in ast.walk(ast.parse(p.read_text(encoding="utf-8")))
-        if isinstance(n, ast.Assert)
+        if isinstance(n, ast.Assert) and not narrows_a_type(n.test)
     ]
     assert found == []
 

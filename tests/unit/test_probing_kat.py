@@ -1,4 +1,4 @@
-"""Known-answer tests: the reference against plain loops, and every kind of wrong output is caught."""
+"""Known-answer tests: the reference against plain loops; every kind of wrong output is caught."""
 
 from __future__ import annotations
 

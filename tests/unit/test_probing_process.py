@@ -92,6 +92,11 @@ def test_crash_of_one_device_spares_the_others() -> None:
     assert "while running a kernel" in rows[1].reason
 
 
+def test_driver_that_will_not_load_twice_loses_no_device() -> None:
+    rows = rows_of("dies-then-vanishes")
+    assert [(r.index, r.status) for r in rows] == [(0, "crashed"), (1, "timeout")]
+
+
 def test_hang_of_one_device_keeps_those_before_it() -> None:
     rows = rows_of("second-hangs", 1.0)
     assert [(r.index, r.status) for r in rows] == [(0, "ok"), (1, "timeout"), (2, "timeout")]

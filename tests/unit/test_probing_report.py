@@ -114,9 +114,7 @@ def test_table() -> None:
         row(
             "llvmpipe (LLVM 15.0.6, 256 bits)", kind="CPU", reason="answered with the right numbers"
         ),
-        row(
-            "radeon_icd.x86_64.json", "absent", None, reason="the driver loads but offers no device"
-        ),
+        row("radeon_icd.x86_64.json", "absent", None, reason="it loads but offers no device"),
     )
     assert str(made) == "\n".join(
         [
@@ -125,7 +123,7 @@ def test_table() -> None:
             "",
             "device    name                              status  reason",
             "vulkan:0  llvmpipe (LLVM 15.0.6, 256 bits)  ok      answered with the right numbers",
-            "vulkan    radeon_icd.x86_64.json            absent  the driver loads but offers no device",
+            "vulkan    radeon_icd.x86_64.json            absent  it loads but offers no device",
         ]
     )
     assert repr(made) == "<ProbeReport 1 of 2 usable, best vulkan:0>"

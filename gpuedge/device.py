@@ -1,0 +1,115 @@
+"""Devices opened by hand: `gpuedge.open()`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gpuedge.core.errors import DeviceError, NoUsableDeviceError
+from gpuedge.runtime.devices import AUTO, CPU, POOL, find, open_row, wanted
+from gpuedge.runtime.request import check_isolation
+
+if TYPE_CHECKING:
+    from gpuedge.core.caps import Caps
+    from gpuedge.core.identity import Identity
+    from gpuedge.decide.policy import Policy
+    from gpuedge.executors.base import Executor
+
+
+class Device:
+    """An open device of one's own; a context manager. Made by `gpuedge.open`.
+
+    It can be given as `device=` to every operation and to `Session`. Closing it makes what was
+    compiled on it unusable.
+    """
+
+    def __init__(self, executor: Executor, why: str) -> None:
+        self.executor = executor
+        self.why = why
+
+    @property
+    def name(self) -> str:
+        """Device string, such as ``vulkan:0``."""
+        return self.executor.device
+
+    @property
+    def identity(self) -> Identity | None:
+        """Who the device says it is; None for the CPU."""
+        impl = getattr(self.executor, "impl", None)
+        identity: Identity | None = None if impl is None else impl.info.identity
+        return identity
+
+    @property
+    def caps(self) -> Caps | None:
+        """What the device can do; None for the CPU."""
+        caps: Caps | None = getattr(self.executor, "caps", None)
+        return caps
+
+    def close(self) -> None:
+        """Close the device; may be called twice."""
+        self.executor.close()
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        identity = self.identity
+        return f"Device({self.name!r}, {identity.name if identity else 'CPU'!r})"
+
+
+def open(
+    device: str | None = None, *, policy: Policy | None = None, isolation: str | None = None
+) -> Device:
+    """Open a device.
+
+    Parameters
+    ----------
+    device : str, optional
+        ``"vulkan"``, ``"vulkan:1"``, ``"cpu"``, or ``"auto"`` (the default): the best device that
+        probing trusts and `policy` allows, else the CPU.
+    policy : Policy, optional
+        ``Policy(allow_software=True)`` lets ``auto`` take a software rasteriser.
+    isolation : {"inline"}, optional
+        Where the driver lives.
+
+    Returns
+    -------
+    Device
+        Use it in a ``with`` statement, or close it.
+
+    Raises
+    ------
+    UnknownDeviceError (GE-102), NoUsableDeviceError (GE-103)
+        The device named does not exist or cannot be used here; the message says why.
+    DeviceError (GE-4xx)
+        The device named failed to open.
+    """
+    from gpuedge.decide.policy import Policy
+    from gpuedge.executors.cpu import CpuExecutor
+
+    check_isolation(isolation)
+    asked = wanted(device)
+    if asked == CPU:
+        return Device(CpuExecutor(), "asked for by name")
+    report = POOL.report()
+    if asked != AUTO:
+        return Device(open_row(find(asked, report)), "asked for by name")
+    failures: dict[str, str] = {}
+    for row in report.devices:
+        if row.is_software and not (policy or Policy()).allow_software:
+            failures[row.device] = "a software rasteriser"
+            continue
+        try:
+            return Device(open_row(row), "the best device that works")
+        except (DeviceError, NoUsableDeviceError) as error:
+            failures[row.device] = error.what
+    return Device(CpuExecutor(), _why(failures))
+
+
+def _why(failures: Mapping[str, Any]) -> str:
+    if not failures:
+        return "no usable GPU was found"
+    return "no GPU was taken: " + "; ".join(f"{d}: {why}" for d, why in failures.items())

@@ -1,0 +1,125 @@
+"""Operations on numpy arrays. Every one takes `device=` and runs on a GPU, or on the CPU.
+
+Common to all of them
+---------------------
+Operands are float32, or float16 (computed in float32 and rounded once at the end). Python numbers
+and lists are taken as float32. Results are new float32 or float16 arrays. Anything wrong with the
+operands raises DTypeError (GE-202), ShapeError (GE-201) or InputError (GE-203) before any driver is
+touched. A device that is named either computes the result or raises; ``device=None`` uses the
+setting ``GPUEDGE_DEVICE``, by default ``auto``. Error bounds are in ``docs/numerics.md``.
+"""
+
+from __future__ import annotations
+
+from gpuedge.ops.activations import (
+    celu,
+    elu,
+    gelu,
+    hard_sigmoid,
+    hard_swish,
+    leaky_relu,
+    mish,
+    prelu,
+    relu,
+    relu6,
+    selu,
+    sigmoid,
+    silu,
+    softplus,
+    softsign,
+    tanh,
+)
+from gpuedge.ops.arithmetic import (
+    abs,
+    add,
+    ceil,
+    clip,
+    cos,
+    div,
+    erf,
+    exp,
+    floor,
+    log,
+    maximum,
+    minimum,
+    mul,
+    neg,
+    pow,
+    reciprocal,
+    round,
+    sign,
+    sin,
+    sqrt,
+    sub,
+)
+from gpuedge.ops.expression import elementwise
+from gpuedge.ops.layers import (
+    avg_pool2d,
+    batch_norm,
+    conv2d,
+    conv_transpose2d,
+    gemm,
+    global_avg_pool2d,
+    global_max_pool2d,
+    log_softmax,
+    matmul,
+    max_pool2d,
+    softmax,
+)
+from gpuedge.ops.shaping import concat, flatten, reshape, transpose
+
+__all__ = [
+    "abs",
+    "add",
+    "avg_pool2d",
+    "batch_norm",
+    "ceil",
+    "celu",
+    "clip",
+    "concat",
+    "conv2d",
+    "conv_transpose2d",
+    "cos",
+    "div",
+    "elementwise",
+    "elu",
+    "erf",
+    "exp",
+    "flatten",
+    "floor",
+    "gelu",
+    "gemm",
+    "global_avg_pool2d",
+    "global_max_pool2d",
+    "hard_sigmoid",
+    "hard_swish",
+    "leaky_relu",
+    "log",
+    "log_softmax",
+    "matmul",
+    "max_pool2d",
+    "maximum",
+    "minimum",
+    "mish",
+    "mul",
+    "neg",
+    "pow",
+    "prelu",
+    "reciprocal",
+    "relu",
+    "relu6",
+    "reshape",
+    "round",
+    "selu",
+    "sigmoid",
+    "sign",
+    "silu",
+    "sin",
+    "softmax",
+    "softplus",
+    "softsign",
+    "sqrt",
+    "sub",
+    "tanh",
+    "transpose",
+]  # fmt: skip

@@ -1,0 +1,131 @@
+"""One operation on numpy arrays: a graph of a few nodes, compiled once per signature."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuedge.core.dtypes import as_float32
+from gpuedge.core.errors import InputError
+from gpuedge.graph.build import GraphBuilder
+from gpuedge.graph.ir import Graph, TensorType
+from gpuedge.runtime.compiled import Compiled, Request
+from gpuedge.runtime.devices import AUTO
+from gpuedge.runtime.request import make_request
+
+if TYPE_CHECKING:
+    from gpuedge.device import Device
+
+Array = npt.NDArray[Any]
+Write = Callable[[GraphBuilder, Sequence[str]], str]
+"""Adds an operation's nodes to a graph, given its input names; returns the output's name."""
+
+LIMIT = 256
+"""Compiled operations kept; the least recently used one is dropped."""
+
+_compiled: OrderedDict[Hashable, Compiled] = OrderedDict()
+_lock = RLock()
+
+
+def call(
+    op: str,
+    inputs: Sequence[tuple[str, Any]],
+    write: Write,
+    *,
+    device: str | Device | None,
+    key: Hashable = (),
+    weights: Sequence[str] = (),
+) -> Array:
+    """Run an operation.
+
+    Parameters
+    ----------
+    op : str
+        Name in messages, and part of the signature.
+    inputs : sequence of (str, array_like)
+        Named operands; float32 or float16.
+    write : callable
+        See `Write`.
+    device : str, Device or None
+        Where to run; a device that is named is never left silently.
+    key : hashable
+        Everything besides shapes that `write` depends on.
+    weights : sequence of str
+        Names of operands that must not hold NaN.
+
+    Raises
+    ------
+    DTypeError (GE-202), ShapeError (GE-201), InputError (GE-203)
+        The operands; no driver was touched.
+    UnsupportedOpError (GE-501), DeviceError (GE-4xx)
+        The device named cannot do it or failed.
+    """
+    arrays, dtype = _convert(op, inputs)
+    for name in weights:
+        if name in arrays and np.isnan(arrays[name]).any():
+            raise InputError(f"The weights '{name}' of {op} hold NaN.")
+    request = make_request(device)
+    if request.device != AUTO:
+        request = replace(request, fallback="error")
+    signature = (op, key, tuple((n, a.shape) for n, a in arrays.items()), _where(request))
+    compiled = _get(signature, lambda: _graph(arrays, write), request)
+    result = compiled.run(arrays)
+    return next(iter(result.values())).astype(dtype, copy=False)
+
+
+def _convert(op: str, inputs: Sequence[tuple[str, Any]]) -> tuple[dict[str, Array], np.dtype[Any]]:
+    """Return float32 operands and the dtype of the result; Python numbers do not widen it."""
+    arrays: dict[str, Array] = {}
+    dtypes = []
+    for name, value in inputs:
+        arrays[name], dtype = as_float32(value, f"'{name}' of {op}")
+        if hasattr(value, "dtype"):
+            dtypes.append(dtype)
+    return arrays, np.result_type(*dtypes) if dtypes else np.dtype(np.float32)
+
+
+def _graph(arrays: dict[str, Array], write: Write) -> Graph:
+    builder = GraphBuilder()
+    names = [builder.input(n, TensorType("float32", a.shape)) for n, a in arrays.items()]
+    builder.output(write(builder, names))
+    return builder.build()
+
+
+def _where(request: Request) -> Hashable:
+    return (request.device, request.policy, request.fallback, request.executor)
+
+
+def _get(signature: Hashable, build: Callable[[], Graph], request: Request) -> Compiled:
+    with _lock:
+        ready = _compiled.get(signature)
+        if ready is not None and ready.is_usable:
+            _compiled.move_to_end(signature)
+            return ready
+        ready = _compiled[signature] = Compiled(build(), request)
+        if len(_compiled) > LIMIT:
+            _compiled.popitem(last=False)[1].close()
+        return ready
+
+
+def simple(
+    op: str,
+    onnx_op: str,
+    inputs: Sequence[tuple[str, Any]],
+    device: str | Device | None,
+    **attrs: Any,
+) -> Array:
+    """Run an operation that is one ONNX node; attributes that are None are left out."""
+    given = {k: v for k, v in attrs.items() if v is not None}
+    return call(
+        op,
+        inputs,
+        lambda b, names: b.add(onnx_op, names, given),
+        device=device,
+        key=tuple(sorted(given.items())),
+    )

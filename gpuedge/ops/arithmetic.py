@@ -1,0 +1,262 @@
+"""Arithmetic on arrays, with numpy broadcasting."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpuedge.core.errors import InputError
+from gpuedge.graph.build import GraphBuilder
+from gpuedge.ops._run import Array, call, simple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuedge.device import Device
+
+
+def abs(x: Any, *, device: str | Device | None = None) -> Array:
+    """Absolute value, element by element. Error bound: exact."""
+    return simple("abs", "Abs", [("x", x)], device)
+
+
+def ceil(x: Any, *, device: str | Device | None = None) -> Array:
+    """Least integer not below, element by element. Error bound: exact."""
+    return simple("ceil", "Ceil", [("x", x)], device)
+
+
+def cos(x: Any, *, device: str | Device | None = None) -> Array:
+    """Cosine, angles in radians, element by element.
+
+    Error bound: 2e-6 absolute for abs(x) <= 1000.
+    """
+    return simple("cos", "Cos", [("x", x)], device)
+
+
+def erf(x: Any, *, device: str | Device | None = None) -> Array:
+    """Gauss error function, element by element. Error bound: 6e-7 absolute."""
+    return simple("erf", "Erf", [("x", x)], device)
+
+
+def exp(x: Any, *, device: str | Device | None = None) -> Array:
+    """Exponential, element by element.
+
+    Error bound: (3 + 2 abs(x)) ULP (Vulkan specification, precision of exp).
+    """
+    return simple("exp", "Exp", [("x", x)], device)
+
+
+def floor(x: Any, *, device: str | Device | None = None) -> Array:
+    """Greatest integer not above, element by element. Error bound: exact."""
+    return simple("floor", "Floor", [("x", x)], device)
+
+
+def log(x: Any, *, device: str | Device | None = None) -> Array:
+    """Natural logarithm, element by element.
+
+    Error bound: 3 ULP outside [0.5, 2], 2^-21 absolute inside (Vulkan specification).
+    """
+    return simple("log", "Log", [("x", x)], device)
+
+
+def neg(x: Any, *, device: str | Device | None = None) -> Array:
+    """Negation, element by element. Error bound: exact."""
+    return simple("neg", "Neg", [("x", x)], device)
+
+
+def reciprocal(x: Any, *, device: str | Device | None = None) -> Array:
+    """1 / x, element by element.
+
+    Error bound: 2.5 ULP (Vulkan specification, division).
+    """
+    return simple("reciprocal", "Reciprocal", [("x", x)], device)
+
+
+def round(x: Any, *, device: str | Device | None = None) -> Array:
+    """Nearest integer, ties to even, element by element. Error bound: exact."""
+    return simple("round", "Round", [("x", x)], device)
+
+
+def sign(x: Any, *, device: str | Device | None = None) -> Array:
+    """-1, 0 or 1, element by element. Error bound: exact."""
+    return simple("sign", "Sign", [("x", x)], device)
+
+
+def sin(x: Any, *, device: str | Device | None = None) -> Array:
+    """Sine, angles in radians, element by element.
+
+    Error bound: 2e-6 absolute for abs(x) <= 1000.
+    """
+    return simple("sin", "Sin", [("x", x)], device)
+
+
+def sqrt(x: Any, *, device: str | Device | None = None) -> Array:
+    """Square root, element by element.
+
+    Error bound: 3 ULP (Vulkan specification: inherited from 1 / inversesqrt).
+    """
+    return simple("sqrt", "Sqrt", [("x", x)], device)
+
+
+def add(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
+    """A + b, with broadcasting.
+
+    Parameters
+    ----------
+    a, b : array_like, float32 or float16
+        Shapes that broadcast by numpy's rules.
+    device : str or Device, optional
+
+    Returns
+    -------
+    ndarray of the broadcast shape
+
+    Notes
+    -----
+    Error bound: exactly rounded.
+    """
+    return simple("add", "Add", [("a", a), ("b", b)], device)
+
+
+def sub(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
+    """A - b, with broadcasting.
+
+    Parameters
+    ----------
+    a, b : array_like, float32 or float16
+        Shapes that broadcast by numpy's rules.
+    device : str or Device, optional
+
+    Returns
+    -------
+    ndarray of the broadcast shape
+
+    Notes
+    -----
+    Error bound: exactly rounded.
+    """
+    return simple("sub", "Sub", [("a", a), ("b", b)], device)
+
+
+def mul(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
+    """A * b, with broadcasting.
+
+    Parameters
+    ----------
+    a, b : array_like, float32 or float16
+        Shapes that broadcast by numpy's rules.
+    device : str or Device, optional
+
+    Returns
+    -------
+    ndarray of the broadcast shape
+
+    Notes
+    -----
+    Error bound: exactly rounded.
+    """
+    return simple("mul", "Mul", [("a", a), ("b", b)], device)
+
+
+def div(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
+    """A / b, with broadcasting.
+
+    Parameters
+    ----------
+    a, b : array_like, float32 or float16
+        Shapes that broadcast by numpy's rules.
+    device : str or Device, optional
+
+    Returns
+    -------
+    ndarray of the broadcast shape
+
+    Notes
+    -----
+    Error bound: 2.5 ULP (Vulkan specification, division).
+    """
+    return simple("div", "Div", [("a", a), ("b", b)], device)
+
+
+def maximum(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
+    """The larger of a and b, with broadcasting.
+
+    Parameters
+    ----------
+    a, b : array_like, float32 or float16
+        Shapes that broadcast by numpy's rules.
+    device : str or Device, optional
+
+    Returns
+    -------
+    ndarray of the broadcast shape
+
+    Notes
+    -----
+    Error bound: exact.
+    """
+    return simple("maximum", "Max", [("a", a), ("b", b)], device)
+
+
+def minimum(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
+    """The smaller of a and b, with broadcasting.
+
+    Parameters
+    ----------
+    a, b : array_like, float32 or float16
+        Shapes that broadcast by numpy's rules.
+    device : str or Device, optional
+
+    Returns
+    -------
+    ndarray of the broadcast shape
+
+    Notes
+    -----
+    Error bound: exact.
+    """
+    return simple("minimum", "Min", [("a", a), ("b", b)], device)
+
+
+def pow(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
+    """A ** b with broadcasting; a negative base needs an integer exponent, else NaN.
+
+    Parameters
+    ----------
+    a, b : array_like, float32 or float16
+        Shapes that broadcast by numpy's rules.
+    device : str or Device, optional
+
+    Returns
+    -------
+    ndarray of the broadcast shape
+
+    Notes
+    -----
+    Error bound: that of exp2(b * log2(abs(a))) (Vulkan specification, pow).
+    """
+    return simple("pow", "Pow", [("a", a), ("b", b)], device)
+
+
+def clip(
+    x: Any, lo: float | None, hi: float | None, *, device: str | Device | None = None
+) -> Array:
+    """Limit every element to [lo, hi]; None leaves a side open. Exact.
+
+    Raises
+    ------
+    InputError (GE-203)
+        A bound is NaN, or `lo` is above `hi`.
+    """
+    low = -np.inf if lo is None else float(lo)
+    high = np.inf if hi is None else float(hi)
+    if not low <= high:
+        raise InputError(f"clip has the bounds {lo} and {hi}, which enclose nothing.")
+
+    def write(b: GraphBuilder, names: Sequence[str]) -> str:
+        limit = np.finfo(np.float32).max
+        bounds = [np.float32(max(low, -limit)), np.float32(min(high, limit))]
+        return b.add("Clip", [*names, b.constant("lo", bounds[0]), b.constant("hi", bounds[1])])
+
+    return call("clip", [("x", x)], write, device=device, key=(low, high))

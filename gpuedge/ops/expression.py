@@ -1,0 +1,232 @@
+"""`gpuedge.elementwise`: an expression of named arrays, computed in one kernel."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpuedge.core.errors import InputError, KernelSyntaxError
+from gpuedge.graph.build import GraphBuilder
+from gpuedge.ops._run import Array, call
+from gpuedge.ops._window import ACTIVATIONS
+
+if TYPE_CHECKING:
+    from gpuedge.device import Device
+
+_OPERATORS: dict[type[ast.operator], str] = {
+    ast.Add: "Add",
+    ast.Sub: "Sub",
+    ast.Mult: "Mul",
+    ast.Div: "Div",
+    ast.Pow: "Pow",
+}
+_UNARY = {
+    "abs": "Abs", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "reciprocal": "Reciprocal",
+    "floor": "Floor", "ceil": "Ceil", "round": "Round", "sign": "Sign", "sin": "Sin", "cos": "Cos",
+    "erf": "Erf", "selu": "Selu", "softplus": "Softplus", "softsign": "Softsign", "mish": "Mish",
+    "hard_sigmoid": "HardSigmoid", "celu": "Celu",
+}  # fmt: skip
+_BINARY = {"min": "Min", "max": "Max", "minimum": "Min", "maximum": "Max", "pow": "Pow",
+           "prelu": "PRelu"}  # fmt: skip
+FUNCTIONS = sorted([*_UNARY, *_BINARY, *ACTIVATIONS, "clip"])
+"""Functions an expression may call."""
+
+
+class Elementwise:
+    """A compiled expression; call it with arrays by keyword or in order of first appearance.
+
+    Attributes
+    ----------
+    text : str
+        The expression.
+    names : tuple of str
+        Its inputs, in order of first appearance.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._tree = _parse(text)
+        self.names = tuple(dict.fromkeys(_names(self._tree)))
+        if not self.names:
+            raise _error(text, self._tree, "an expression needs at least one named input")
+        _Writer(text, {n: n for n in self.names}).check(self._tree)
+
+    def __call__(self, *args: Any, device: str | Device | None = None, **inputs: Any) -> Array:
+        """Compute the expression; inputs broadcast by numpy's rules.
+
+        Raises
+        ------
+        InputError (GE-203)
+            An input is missing, unknown or given twice.
+        """
+        if len(args) > len(self.names):
+            raise InputError(
+                f"{len(args)} inputs are given; {self.text!r} has {len(self.names)}.",
+                known=f"inputs: {', '.join(self.names)}",
+            )
+        given = dict(zip(self.names, args, strict=False))
+        twice = [n for n in inputs if n in given]
+        given |= inputs
+        missing = [n for n in self.names if n not in given]
+        unknown = [n for n in given if n not in self.names]
+        for names, what in ((twice, "is given twice"), (missing, "is missing"),
+                            (unknown, "does not appear")):  # fmt: skip
+            if names:
+                raise InputError(
+                    f"Input '{names[0]}' {what} in {self.text!r}.",
+                    known=f"inputs: {', '.join(self.names)}",
+                )
+
+        def write(builder: GraphBuilder, names: Sequence[str]) -> str:
+            writer = _Writer(self.text, dict(zip(self.names, names, strict=True)), builder)
+            result = writer.node(self._tree)
+            return builder.add("Identity", [result]) if result in names else result
+
+        ordered = [(n, given[n]) for n in self.names]
+        return call("elementwise", ordered, write, device=device, key=self.text)
+
+    def __repr__(self) -> str:
+        return f"gpuedge.elementwise({self.text!r})"
+
+
+def elementwise(expression: str) -> Elementwise:
+    """Compile an expression of named inputs into one callable kernel.
+
+    Parameters
+    ----------
+    expression : str
+        Python syntax: names, numbers, ``+ - * / **``, parentheses and the functions ``abs``,
+        ``exp``, ``log``, ``sqrt``, ``relu``, ``sigmoid``, ``tanh``, ``min``, ``max``,
+        ``clip(x, lo, hi)``, ... (all in `gpuedge.ops.expression.FUNCTIONS`).
+
+    Returns
+    -------
+    Elementwise
+        Call it with arrays by keyword or in order of first appearance; `device=` as everywhere.
+
+    Raises
+    ------
+    KernelSyntaxError (GE-301)
+        The expression is not understood; the message points at the place.
+
+    Notes
+    -----
+    One kernel as long as the device can bind all inputs at once; otherwise a few. Error bound: the
+    sum of those of the operations, each as for the function of that name.
+
+    Examples
+    --------
+    >>> import gpuedge, numpy as np
+    >>> f = gpuedge.elementwise("relu(a * b + c)")
+    >>> f(np.float32([1, -2]), np.float32([3, 4]), c=np.float32(1), device="cpu").tolist()
+    [4.0, 0.0]
+    """
+    return Elementwise(expression)
+
+
+def _parse(text: str) -> ast.expr:
+    if not isinstance(text, str):
+        raise InputError(f"An expression is a string, not {type(text).__name__}.")
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        column = getattr(error, "offset", None) or 1
+        raise _at(text, column - 1, f"not an expression: {getattr(error, 'msg', error)}") from None
+
+
+def _names(tree: ast.expr) -> list[str]:
+    """Return names in the order of the text."""
+    called = {id(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
+    found = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in called]
+    return [n.id for n in sorted(found, key=lambda n: (n.lineno, n.col_offset))]
+
+
+def _at(text: str, column: int, what: str) -> KernelSyntaxError:
+    line = text.strip().splitlines()[0] if text.strip() else ""
+    shown = f"expression:1:{column + 1}: {what}\n    {line}\n    {' ' * column}^"
+    return KernelSyntaxError(shown, known=f"functions: {', '.join(FUNCTIONS)}")
+
+
+def _error(text: str, node: ast.expr, what: str) -> KernelSyntaxError:
+    return _at(text, node.col_offset, what)
+
+
+class _Writer:
+    """Turns the tree into graph nodes; without a builder it only checks."""
+
+    def __init__(
+        self, text: str, inputs: dict[str, str], builder: GraphBuilder | None = None
+    ) -> None:
+        self.text = text
+        self.inputs = inputs
+        self.builder = builder
+        self._constants: dict[float, str] = {}
+
+    def check(self, tree: ast.expr) -> None:
+        """Raise KernelSyntaxError for anything that `node` would not understand."""
+        try:
+            self.node(tree)
+        except RecursionError:
+            raise _error(self.text, tree, "nested too deeply") from None
+
+    def add(self, op: str, inputs: Sequence[str]) -> str:
+        return self.builder.add(op, inputs) if self.builder else op
+
+    def number(self, value: float) -> str:
+        if self.builder is None:
+            return "number"
+        if value not in self._constants:
+            name = f"number{len(self._constants)}.{value}"
+            self._constants[value] = self.builder.constant(name, np.float32(value))
+        return self._constants[value]
+
+    def node(self, tree: ast.expr) -> str:
+        """Return the graph value of a subtree."""
+        if isinstance(tree, ast.Name):
+            return self.inputs[tree.id]
+        value = _constant(tree)
+        if value is not None:
+            return self.number(value)
+        if isinstance(tree, ast.BinOp) and type(tree.op) in _OPERATORS:
+            return self.add(
+                _OPERATORS[type(tree.op)], [self.node(tree.left), self.node(tree.right)]
+            )
+        if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, (ast.USub, ast.UAdd)):
+            inner = self.node(tree.operand)
+            return inner if isinstance(tree.op, ast.UAdd) else self.add("Neg", [inner])
+        if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and not tree.keywords:
+            return self.call(tree, tree.func.id)
+        raise _error(self.text, tree, "only names, numbers, + - * / ** and calls are understood")
+
+    def call(self, tree: ast.Call, name: str) -> str:
+        arity = 1 if name in _UNARY or name in ACTIVATIONS else 2 if name in _BINARY else 3
+        if name not in FUNCTIONS:
+            raise _error(self.text, tree, f"there is no function '{name}'")
+        if len(tree.args) != arity:
+            raise _error(self.text, tree, f"{name} takes {arity} arguments, not {len(tree.args)}")
+        if name == "clip":
+            return self.clip(tree)
+        operands = [self.node(a) for a in tree.args]
+        if name in ACTIVATIONS:
+            return ACTIVATIONS[name](self.builder, operands[0]) if self.builder else name
+        return self.add(_UNARY.get(name) or _BINARY[name], operands)
+
+    def clip(self, tree: ast.Call) -> str:
+        bounds = [_constant(a) for a in tree.args[1:]]
+        if None in bounds:
+            raise _error(self.text, tree, "the bounds of clip are numbers")
+        x = self.node(tree.args[0])
+        return self.add("Clip", [x, *(self.number(b) for b in bounds if b is not None)])
+
+
+def _constant(tree: ast.expr) -> float | None:
+    """Return the value of a number with an optional sign."""
+    if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub):
+        inner = _constant(tree.operand)
+        return None if inner is None else -inner
+    if isinstance(tree, ast.Constant) and isinstance(tree.value, (int, float)):
+        return float(tree.value)
+    return None

@@ -1,0 +1,62 @@
+"""Operations that move elements without changing them. All are exact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpuedge.core.errors import InputError
+from gpuedge.graph.build import GraphBuilder
+from gpuedge.ops._run import Array, call, simple
+
+if TYPE_CHECKING:
+    from gpuedge.device import Device
+
+
+def concat(arrays: Sequence[Any], axis: int = 0, *, device: str | Device | None = None) -> Array:
+    """Join arrays along an existing axis.
+
+    Parameters
+    ----------
+    arrays : sequence of array_like, float32 or float16
+        At least one; shapes equal except along `axis`.
+    axis : int
+        May count from the end.
+    device : str or Device, optional
+
+    Raises
+    ------
+    InputError (GE-203)
+        There are no arrays.
+    """
+    if not len(arrays):
+        raise InputError("concat needs at least one array.")
+    inputs = [(f"array{i}", a) for i, a in enumerate(arrays)]
+    return simple("concat", "Concat", inputs, device, axis=int(axis))
+
+
+def reshape(x: Any, shape: Sequence[int], *, device: str | Device | None = None) -> Array:
+    """Give the same elements, in C order, another shape; one extent may be -1."""
+    wanted = tuple(int(d) for d in shape)
+
+    def write(b: GraphBuilder, names: Sequence[str]) -> str:
+        target = b.constant("shape", np.array(wanted, np.int64))
+        return b.add("Reshape", [*names, target], {"allowzero": 1})
+
+    return call("reshape", [("x", x)], write, device=device, key=wanted)
+
+
+def flatten(x: Any, axis: int = 1, *, device: str | Device | None = None) -> Array:
+    """Join the axes before `axis`, and those from `axis` on, into a matrix."""
+    return simple("flatten", "Flatten", [("x", x)], device, axis=int(axis))
+
+
+def transpose(
+    x: Any, axes: Sequence[int] | None = None, *, device: str | Device | None = None
+) -> Array:
+    """Permute the axes: output axis i is input axis ``axes[i]``; by default they are reversed."""
+    rank = np.ndim(x)
+    perm = tuple(int(a) + rank * (a < 0) for a in axes) if axes is not None else None
+    return simple("transpose", "Transpose", [("x", x)], device, perm=perm)

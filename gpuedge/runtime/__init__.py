@@ -1,0 +1,1 @@
+"""What the public API shares: devices by name, and graphs placed, compiled and run on them."""

@@ -1,0 +1,258 @@
+"""The road from a graph to numbers: place it, compile its segments, run them, fall back if needed.
+
+Single operations and whole models take it alike.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuedge import __version__
+from gpuedge.core.errors import (
+    DeviceError,
+    KernelLimitError,
+    UnsupportedOpError,
+)
+from gpuedge.core.reasons import Reason
+from gpuedge.decide.choose import choose
+from gpuedge.decide.decision import Decision, decide
+from gpuedge.decide.policy import Policy
+from gpuedge.decide.record import Evidence, Record
+from gpuedge.decide.store import CalibrationStore
+from gpuedge.executors.base import Executable, Executor, PlacementRow, Work
+from gpuedge.graph.cost import count
+from gpuedge.graph.ir import Array, Graph, Node
+from gpuedge.graph.partition import partition
+from gpuedge.kernels.planner import label, plan, why_not
+from gpuedge.runtime.devices import AUTO, CPU, POOL, Pool, caps_of, find
+
+if TYPE_CHECKING:
+    from gpuedge.probing.report import ProbeReport
+
+log = logging.getLogger("gpuedge")
+
+
+@dataclass(frozen=True)
+class Request:
+    """Where a graph was asked to run.
+
+    `executor` is given where the caller opened the device; it stays the caller's.
+    """
+
+    device: str = AUTO
+    policy: Policy = field(default_factory=Policy)
+    fallback: str = "cpu"
+    executor: Executor | None = None
+
+
+class Compiled:
+    """A graph placed and compiled for the types of its inputs; one call at a time."""
+
+    def __init__(self, graph: Graph, request: Request, pool: Pool = POOL) -> None:
+        self.graph = graph
+        self.request = request
+        self._pool = pool
+        self._lock = threading.RLock()
+        self.refusals: dict[str, str] = {}
+        self.decision: Decision = self._decide()
+        self.executor: Executor = self._open()
+        self._parts: list[tuple[Graph, Executable]] = []
+        self._compile()
+
+    # -- placing ------------------------------------------------------------------------------
+
+    def _decide(self) -> Decision:
+        asked = self.request.device
+        if self.request.executor is not None:
+            return _handed(self.request.executor.device, self.request.policy)
+        if asked == CPU:
+            report: ProbeReport = _no_report()
+        else:
+            report = self._pool.report()
+            asked = asked if asked == AUTO else find(asked, report).device
+        return choose(
+            lambda device: self._work(device, report),
+            report,
+            self.request.policy,
+            self._pool.executor,
+            self._pool.cpu(),
+            asked=asked,
+            kernel_of=lambda device: self._pool.cpu().kernel if device == CPU else "gpuedge",
+            store=CalibrationStore(),
+        )
+
+    def _work(self, device: str, report: ProbeReport) -> Work:
+        work = Work(**count(self.graph))
+        if device == CPU:
+            return work
+        caps = caps_of(find(device, report))
+        for node in self.graph.nodes:
+            why = why_not(node, self.graph, caps)
+            if why is not None:
+                raise UnsupportedOpError(f"{label(node)}: {why}")
+        return replace(work, launches=len(plan(self.graph, caps).passes))
+
+    def _open(self) -> Executor:
+        if self.request.executor is not None:
+            return self.request.executor
+        return self._reopen()
+
+    def _reopen(self) -> Executor:
+        """Open what the decision says; what cannot be opened in ``auto`` is decided again."""
+        try:
+            return self._pool.executor(self.decision.device)
+        except DeviceError as error:
+            if self.decision.record.asked != AUTO:
+                raise
+            self._demote("open-failed", error)
+            return self._reopen()
+
+    def _compile(self) -> None:
+        try:
+            self._parts = self._segments()
+        except (DeviceError, KernelLimitError) as error:
+            if self.executor.device == CPU or self.request.fallback == "error":
+                raise
+            self._demote("compile-failed", error)
+            self._close_parts()
+            self.executor = self._reopen()
+            self._compile()
+
+    def _segments(self) -> list[tuple[Graph, Executable]]:
+        main, cpu = self.executor, self._pool.cpu()
+        where: dict[int, str] = {}
+        for node in self.graph.nodes:
+            why = main.supports(node, self.graph)
+            where[id(node)] = main.device if why is None else self._elsewhere(node, why)
+        parts = []
+        for segment in partition(self.graph, lambda n: where[id(n)]):
+            executor = main if segment.device == main.device else cpu
+            parts.append((segment.graph, executor.compile(segment.graph)))
+        return parts
+
+    def _elsewhere(self, node: Node, why: str) -> str:
+        """Return the device for a node the chosen one cannot run."""
+        self.refusals[label(node)] = why
+        known = f"{self.executor.device}: {why}"
+        if self.executor.device == CPU:
+            raise UnsupportedOpError(
+                f"Nothing here can run {node.op} '{label(node)}'.", known=known
+            )
+        if self.request.fallback == "error":
+            raise UnsupportedOpError(
+                f"{node.op} '{label(node)}' cannot run on {self.executor.device}.",
+                asked_by="fallback='error'",
+                known=known,
+                hint="fallback='cpu' runs such nodes on the CPU",
+            )
+        return CPU
+
+    # -- running ------------------------------------------------------------------------------
+
+    @property
+    def rows(self) -> tuple[PlacementRow, ...]:
+        """A row per executed node or fused group, after those folded while reading."""
+        folded = tuple(
+            PlacementRow((label(n),), (n.op,), "host", "folded") for n in self.graph.folded
+        )
+        return folded + tuple(row for _, part in self._parts for row in part.rows)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Compute the outputs from inputs of exactly the graph's types.
+
+        Raises
+        ------
+        DeviceError (GE-4xx)
+            The device failed and the request forbids the CPU.
+        """
+        with self._lock:
+            return self._run_or_fall_back(inputs)
+
+    def _run_or_fall_back(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        try:
+            return self._run(inputs)
+        except DeviceError as error:
+            if self.executor.device == CPU or self.request.fallback == "error":
+                raise
+            self._demote("run-failed", error)
+            failed = self.executor
+            self._close_parts()
+            if self.request.executor is None:
+                self._pool.drop(failed)
+            self.executor = self._reopen()
+            self._compile()
+            return self._run_or_fall_back(inputs)
+
+    def _run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        values: dict[str, Array] = dict(inputs)
+        for graph, part in self._parts:
+            values |= part.run({name: values[name] for name in graph.inputs})
+        return {name: self._value(name, values) for name in self.graph.outputs}
+
+    def _value(self, name: str, values: Mapping[str, Array]) -> Array:
+        """Return an output; what no node computes is copied, so that results are the caller's."""
+        made = values.get(name)
+        if made is None:
+            made = self.graph.constants[name]
+        elif name not in self.graph.inputs:
+            return made
+        return np.array(made)
+
+    def _demote(self, code: str, error: Exception) -> None:
+        """Decide again without the device that failed, and say so once."""
+        reason = Reason(code, getattr(error, "what", str(error)).rstrip("."))
+        log.warning("%s: %s", self.decision.device, reason.sentence)
+        record = self.decision.record
+        failed = self.decision.device
+        self.decision = decide(
+            replace(
+                record,
+                asked=AUTO,
+                candidates=tuple(
+                    replace(c, code=reason.code, detail=reason.detail, prediction=None)
+                    if c.device == failed
+                    else c
+                    for c in record.candidates
+                ),
+            )
+        )
+
+    def _close_parts(self) -> None:
+        parts, self._parts = self._parts, []
+        for _, part in parts:
+            try:
+                part.close()
+            except DeviceError as error:
+                log.debug("while closing: %s", error)
+
+    @property
+    def is_usable(self) -> bool:
+        """False once its device was closed by somebody else."""
+        return not getattr(self.executor, "closed", False)
+
+    def close(self) -> None:
+        """Release what was compiled; the device stays open."""
+        with self._lock:
+            self._close_parts()
+
+
+def _no_report() -> ProbeReport:
+    """Return a report of nothing: naming the CPU probes nothing."""
+    from gpuedge.probing.report import ProbeReport
+
+    return ProbeReport((), __version__)
+
+
+def _handed(device: str, policy: Policy) -> Decision:
+    """Return the decision for a device the caller opened."""
+    candidates = [Evidence(CPU, is_software=False)]
+    if device != CPU:
+        candidates.insert(0, Evidence(device))
+    why = "not needed: the caller opened the device"
+    return decide(Record(device, policy, tuple(candidates), __version__, why))

@@ -1,0 +1,207 @@
+"""Devices by their string: which driver a string means here, and opening it at most once.
+
+The pool of open devices is the one thing this library keeps between calls besides the backend
+registry: opening a driver costs tens of milliseconds, and two copies of it cost twice the memory.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from gpuedge import backends
+from gpuedge.capdb import classify
+from gpuedge.core import config
+from gpuedge.core.caps import Caps
+from gpuedge.core.errors import NoUsableDeviceError, UnknownDeviceError
+from gpuedge.core.identity import Identity
+
+if TYPE_CHECKING:
+    from gpuedge.executors.base import Executor
+    from gpuedge.executors.cpu import CpuExecutor
+    from gpuedge.executors.gpu import GpuExecutor
+    from gpuedge.probing.report import ProbeReport, ProbeRow
+
+AUTO = "auto"
+CPU = "cpu"
+LATER = ("gles31", "gles30", "gles20", "wgpu", "metal", "dx12")
+"""Device strings that are reserved; this version has no backend for them yet."""
+
+_PATTERN = re.compile(r"([a-z][a-z0-9_]*)(?::(\d{1,4}))?")
+
+
+def parse(device: str) -> str:
+    """Return the normal form of a device string.
+
+    Raises
+    ------
+    UnknownDeviceError (GE-102)
+        It is not a device string, or names a backend that does not exist.
+    NoUsableDeviceError (GE-103)
+        It names a level this version has no backend for.
+    """
+    if not isinstance(device, str):
+        raise UnknownDeviceError(
+            f"A device is named by a string, not by {type(device).__name__}.",
+            known=f"such as {_known()}",
+        )
+    text = device.strip().lower()
+    match = _PATTERN.fullmatch(text)
+    name = match.group(1) if match else ""
+    if text in (AUTO, CPU):
+        return text
+    if name in LATER:
+        raise NoUsableDeviceError(
+            f"This version of gpuedge has no backend for {name!r} yet.", known=_known()
+        )
+    if not name or name not in backends.names():
+        near = get_close_matches(text, [AUTO, CPU, *backends.names()], n=1)
+        raise UnknownDeviceError(
+            f"{device!r} names no device.",
+            known=_known(),
+            hint=f"did you mean {near[0]!r}?" if near else "gpuedge probe lists what is here",
+        )
+    return text
+
+
+def _known() -> str:
+    return ", ".join([AUTO, CPU, *(f"{name}[:N]" for name in backends.names())])
+
+
+def wanted(device: str | None) -> str:
+    """Return the device string after settings, in normal form."""
+    value = config.get("device", call=device)
+    try:
+        return parse(value.value)
+    except (UnknownDeviceError, NoUsableDeviceError) as error:
+        if error.asked_by is None:
+            error.asked_by = value.source
+        raise
+
+
+def find(device: str, report: ProbeReport) -> ProbeRow:
+    """Return the usable row a device string means.
+
+    Raises
+    ------
+    NoUsableDeviceError (GE-103)
+        There is none; the message gives the reason of every candidate.
+    """
+    name, _, index = device.partition(":")
+    rows = [r for r in report.tried if r.backend == name]
+    if index:
+        for row in rows:
+            if row.device == device and row.is_usable:
+                return row
+        meant = [r for r in rows if r.device == device] or rows
+    else:
+        for row in report.devices:
+            if row.backend == name:
+                return row
+        meant = rows
+    raise NoUsableDeviceError(
+        f"The device '{device}' cannot be used here.",
+        asked_by=f"device={device!r}",
+        known="; ".join(f"{r.device} {r.name}: {r.reason}".replace("  ", " ") for r in meant)
+        or f"no driver of {name} was found",
+        hint="gpuedge doctor shows what is missing; device='auto' or 'cpu' runs anywhere",
+    )
+
+
+def caps_of(row: ProbeRow) -> Caps:
+    """Return the caps a row recorded, with the tuning class its identity has today."""
+    identity = Identity.from_dict(dict(row.identity))
+    return replace(Caps.from_dict(row.caps), device_class=classify(identity))
+
+
+def open_row(row: ProbeRow) -> GpuExecutor:
+    """Open the device of a usable row in this process. Raises DeviceError (GE-4xx)."""
+    from gpuedge.executors.gpu import GpuExecutor
+
+    backend = backends.load(row.backend)
+    return GpuExecutor(backend.open(row.info()), row.device)
+
+
+class Pool:
+    """Open executors by device string. One per process; a forked child starts an empty one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._owner = os.getpid()
+        self._open: dict[str, Executor] = {}
+        self._report: ProbeReport | None = None
+
+    def _here(self) -> None:
+        """Forget everything after a fork: drivers do not survive one."""
+        if self._owner != os.getpid():
+            self._lock = threading.RLock()
+            self._owner = os.getpid()
+            self._open, self._report = {}, None
+
+    def report(self) -> ProbeReport:
+        """Return the probe report of this process; probes on first use."""
+        self._here()
+        with self._lock:
+            if self._report is None:
+                from gpuedge.probing.api import probe
+
+                self._report = probe()
+            return self._report
+
+    def cpu(self) -> CpuExecutor:
+        """Return the CPU executor."""
+        from gpuedge.executors.cpu import CpuExecutor
+
+        made = self._get(CPU, CpuExecutor)
+        if not isinstance(made, CpuExecutor):
+            raise TypeError(made)
+        return made
+
+    def gpu(self, device: str) -> Executor:
+        """Return the executor of a device string that names a GPU.
+
+        Raises
+        ------
+        NoUsableDeviceError (GE-103), DeviceError (GE-4xx)
+        """
+        row = find(device, self.report())
+        return self._get(row.device, lambda: open_row(row))
+
+    def executor(self, device: str) -> Executor:
+        """Return the executor of a device string other than ``auto``."""
+        return self.cpu() if device == CPU else self.gpu(device)
+
+    def _get(self, name: str, make: Callable[[], Executor]) -> Executor:
+        self._here()
+        with self._lock:
+            ready = self._open.get(name)
+            if ready is None:
+                ready = self._open[name] = make()
+            return ready
+
+    def drop(self, executor: Executor) -> None:
+        """Close and forget an executor whose device failed."""
+        self._here()
+        with self._lock:
+            for name, other in list(self._open.items()):
+                if other is executor:
+                    del self._open[name]
+        executor.close()
+
+    def close(self) -> None:
+        """Close every device and forget the report."""
+        self._here()
+        with self._lock:
+            ready, self._open, self._report = list(self._open.values()), {}, None
+        for executor in ready:
+            executor.close()
+
+
+POOL = Pool()
+atexit.register(POOL.close)

@@ -1,0 +1,285 @@
+"""Sessions: an ONNX model on the device that suits it, numpy in and numpy out."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpuedge.core.errors import ClosedError, DTypeError, InputError, ShapeError
+from gpuedge.executors.base import PlacementRow
+from gpuedge.graph.ir import Array
+from gpuedge.graph.reader import OnnxModel, Signature
+from gpuedge.runtime.compiled import Compiled
+from gpuedge.runtime.request import make_request
+
+if TYPE_CHECKING:
+    import onnx
+
+    from gpuedge.decide.decision import Decision
+    from gpuedge.decide.policy import Policy
+    from gpuedge.device import Device
+
+MAX_SHAPES = 8
+"""Sets of input shapes kept compiled; the least recently used one is dropped."""
+
+
+class Session:
+    """An ONNX model, ready to run.
+
+    Parameters
+    ----------
+    model : str, os.PathLike, bytes or onnx.ModelProto
+        The model. External weights are read only from the model's own folder.
+    device : str or Device, optional
+        ``"auto"`` (the default) decides by measurement; ``"cpu"``, ``"vulkan"``, ``"vulkan:1"``
+        take that device or raise. Setting: ``GPUEDGE_DEVICE``.
+    policy : Policy, optional
+        How ``auto`` decides.
+    fallback : {"cpu", "error"}, optional
+        What happens to operators the device cannot run, and when it fails: the CPU takes over
+        (the default), or an error. Setting: ``GPUEDGE_FALLBACK``.
+    isolation : {"inline"}, optional
+        Where the driver lives.
+
+    Raises
+    ------
+    ModelError (GE-500), UnsupportedOpError (GE-501)
+        The model cannot be read or run.
+    InputError (GE-203)
+        A weight holds NaN.
+    ConfigError (GE-101), UnknownDeviceError (GE-102), NoUsableDeviceError (GE-103)
+        A setting or the device.
+
+    Notes
+    -----
+    On a GPU, float16 values are computed in float32 and rounded once where they leave it.
+    One session may be used from several threads; its runs happen one after another.
+
+    Examples
+    --------
+    >>> import gpuedge, numpy as np
+    >>> with gpuedge.Session("model.onnx") as session:           # doctest: +SKIP
+    ...     result = session.run({"image": np.zeros((1, 1, 8, 8), np.float32)})
+    ...     print(session.explain())
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+        *,
+        device: str | Device | None = None,
+        policy: Policy | None = None,
+        fallback: str | None = None,
+        isolation: str | None = None,
+    ) -> None:
+        self._request = make_request(device, policy, fallback, isolation)
+        self._model = OnnxModel.load(model)
+        self._lock = threading.RLock()
+        self._closed = False
+        self._compiled: OrderedDict[tuple[tuple[int, ...], ...], Compiled] = OrderedDict()
+        self._latest: Compiled | None = None
+        self._worker: ThreadPoolExecutor | None = None
+        self._times: dict[str, list[float]] = {"compile": [], "run": []}
+        fixed = [_fixed(signature) for signature in self.inputs.values()]
+        if all(shape is not None for shape in fixed):
+            self._for(tuple(shape for shape in fixed if shape is not None))
+
+    @property
+    def inputs(self) -> dict[str, Signature]:
+        """Dtype name and shape of every input; extents are numbers, symbols or None."""
+        return dict(self._model.inputs)
+
+    @property
+    def outputs(self) -> dict[str, Signature]:
+        """Dtype name and shape of every output."""
+        return dict(self._model.outputs)
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        """Run the model once.
+
+        Parameters
+        ----------
+        inputs : mapping of str to array_like
+            Every input by name, with the model's dtypes. Any strides; never modified.
+
+        Returns
+        -------
+        dict of str to ndarray
+            Every output by name; the arrays belong to the caller.
+
+        Raises
+        ------
+        InputError (GE-203), DTypeError (GE-202), ShapeError (GE-201)
+            The inputs do not fit the model. No driver was touched.
+        DeviceError (GE-4xx)
+            The device failed and ``fallback="error"`` was asked for.
+        ClosedError (GE-204)
+            The session was closed.
+        """
+        with self._lock:
+            self._check_open()
+            arrays = self._check(inputs)
+            compiled = self._for(tuple(a.shape for a in arrays.values()))
+            start = time.perf_counter()
+            result = compiled.run(arrays)
+            self._note("run", time.perf_counter() - start)
+            return result
+
+    def run_async(self, inputs: Mapping[str, Any]) -> Future[dict[str, Array]]:
+        """Run the model in the session's worker thread and return a future of `run`'s result."""
+        with self._lock:
+            self._check_open()
+            if self._worker is None:
+                self._worker = ThreadPoolExecutor(1, thread_name_prefix="gpuedge-session")
+            return self._worker.submit(self.run, inputs)
+
+    def explain(self) -> Decision:
+        """Return why the model runs where it runs; prints as a sentence and a table.
+
+        Raises
+        ------
+        InputError (GE-203)
+            The model's input shapes are open and nothing has run yet.
+        """
+        return self._last().decision
+
+    @property
+    def placement(self) -> tuple[PlacementRow, ...]:
+        """A row per executed node or fused group: node names, ops, device string, kernel variant.
+
+        Empty until the first `run` where the model leaves input shapes open. Nodes evaluated while
+        planning have device ``host``.
+        """
+        return () if self._latest is None else self._latest.rows
+
+    @property
+    def refusals(self) -> dict[str, str]:
+        """Nodes that the chosen device could not run, with the reason; they ran on the CPU."""
+        return {} if self._latest is None else dict(self._latest.refusals)
+
+    def profile(self) -> dict[str, Any]:
+        """Return times of compiling and running, in seconds, and what the device counted."""
+        summary: dict[str, Any] = {}
+        for name, times in self._times.items():
+            ordered = sorted(times)
+            summary[name] = {
+                "count": len(ordered),
+                "first_s": times[0] if times else None,
+                "p50_s": ordered[len(ordered) // 2] if ordered else None,
+                "p90_s": ordered[int(len(ordered) * 0.9)] if ordered else None,
+            }
+        impl = getattr(self._latest.executor, "impl", None) if self._latest else None
+        summary["device"] = None if self._latest is None else self._latest.executor.device
+        summary["counters"] = None if impl is None else impl.counters.snapshot()
+        return summary
+
+    def close(self) -> None:
+        """Release what the session holds; may be called twice. Running futures finish first."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.shutdown(wait=True)
+        with self._lock:
+            self._closed = True
+            for compiled in self._compiled.values():
+                compiled.close()
+            self._compiled.clear()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        where = self._latest.executor.device if self._latest else self._request.device
+        return (
+            f"<gpuedge.Session on {where!r}: {', '.join(self.inputs)} -> {', '.join(self.outputs)}>"
+        )
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("The session was closed before this call.")
+
+    def _last(self) -> Compiled:
+        if self._latest is None:
+            raise InputError(
+                "Nothing has been decided yet: the model leaves input shapes open.",
+                hint="run the model once, then ask",
+            )
+        return self._latest
+
+    def _note(self, name: str, seconds: float) -> None:
+        times = self._times[name]
+        times.append(seconds)
+        if len(times) > 1000:
+            del times[1:501]
+
+    def _check(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        """Return the inputs as arrays in the model's order, or say what is wrong with them."""
+        if not isinstance(inputs, Mapping):
+            raise InputError(
+                f"Inputs are given as a dict by name, not as {type(inputs).__name__}.",
+                known=f"inputs: {', '.join(self.inputs)}",
+            )
+        missing = [n for n in self.inputs if n not in inputs]
+        unknown = [n for n in inputs if n not in self.inputs]
+        if missing or unknown:
+            what = f"Input '{missing[0]}' is missing." if missing else None
+            raise InputError(
+                what or f"The model has no input '{unknown[0]}'.",
+                known=f"inputs: {', '.join(self.inputs)}; given: {', '.join(map(str, inputs))}",
+            )
+        return {n: _array(n, inputs[n], s) for n, s in self.inputs.items()}
+
+    def _for(self, shapes: tuple[tuple[int, ...], ...]) -> Compiled:
+        """Return the compiled model for these input shapes."""
+        ready = self._compiled.get(shapes)
+        if ready is None:
+            graph = self._model.specialise(dict(zip(self.inputs, shapes, strict=True)))
+            start = time.perf_counter()
+            ready = Compiled(graph, self._request)
+            self._note("compile", time.perf_counter() - start)
+            self._compiled[shapes] = ready
+            if len(self._compiled) > MAX_SHAPES:
+                self._compiled.popitem(last=False)[1].close()
+        self._compiled.move_to_end(shapes)
+        self._latest = ready
+        return ready
+
+
+def _fixed(signature: Signature) -> tuple[int, ...] | None:
+    """Return a signature's shape if every extent is a number."""
+    _, dims = signature
+    if dims is None or not all(isinstance(d, int) for d in dims):
+        return None
+    return tuple(d for d in dims if isinstance(d, int))
+
+
+def _array(name: str, value: Any, signature: Signature) -> Array:
+    dtype, dims = signature
+    array = np.asarray(value)
+    if not hasattr(value, "dtype") and array.dtype.kind in "fiub" and dtype != "object":
+        array = array.astype(dtype)
+    if array.dtype.newbyteorder("=").name != np.dtype(dtype).name:
+        raise DTypeError(
+            f"Input '{name}' has dtype {array.dtype}; the model takes {dtype}.",
+            hint=f"convert it yourself, for example x.astype('{dtype}')",
+        )
+    if dims is not None and (
+        array.ndim != len(dims)
+        or any(isinstance(d, int) and d != e for d, e in zip(dims, array.shape, strict=True))
+    ):
+        wanted = ", ".join("?" if d is None else str(d) for d in dims)
+        raise ShapeError(
+            f"Input '{name}' has shape {list(array.shape)}; the model takes [{wanted}]."
+        )
+    return np.ascontiguousarray(array, dtype=dtype).reshape(array.shape)

@@ -1,0 +1,148 @@
+"""Drivers to test with: software rasterisers that run everywhere, and one that only pretends."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpuedge.backends.base import Candidate, DeviceInfo
+from gpuedge.backends.vulkan import VulkanBackend
+from gpuedge.backends.vulkan.device import VulkanDevice
+
+ICD_FOLDERS = ("/usr/share/vulkan/icd.d", "/usr/local/share/vulkan/icd.d")
+CHROMIUM = Path("/usr/lib/chromium")
+PACKAGES = {
+    "lavapipe": "apt-get install -y mesa-vulkan-drivers libvulkan1",
+    "swiftshader": "apt-get install -y chromium libvulkan1",
+    "mock": "apt-get install -y chromium libvulkan1",
+}
+
+
+def missing(driver: str) -> None:
+    """Skip the test, or fail where drivers are required."""
+    words = f"the {driver} driver is not installed: {PACKAGES[driver]}"
+    if os.environ.get("GPUEDGE_REQUIRE_DRIVERS") == "1":
+        pytest.fail(words)
+    pytest.skip(words)
+
+
+def candidate_for(manifest: Path) -> Candidate:
+    """Return the candidate of one manifest."""
+    return VulkanBackend().candidates({"VK_DRIVER_FILES": str(manifest)})[0]
+
+
+def lavapipe_candidate() -> Candidate:
+    """Return Mesa's software driver."""
+    found = [p for folder in ICD_FOLDERS for p in sorted(Path(folder).glob("lvp_icd*.json"))]
+    if not found:
+        missing("lavapipe")
+    return candidate_for(found[0])
+
+
+def swiftshader_candidate() -> Candidate:
+    """Return Google's software driver."""
+    manifest = CHROMIUM / "vk_swiftshader_icd.json"
+    if not manifest.is_file():
+        missing("swiftshader")
+    return candidate_for(manifest)
+
+
+CANDIDATES = {"lavapipe": lavapipe_candidate, "swiftshader": swiftshader_candidate}
+
+
+@pytest.fixture(scope="session")
+def lavapipe() -> Candidate:
+    """Mesa's software driver."""
+    return lavapipe_candidate()
+
+
+@pytest.fixture(scope="session")
+def swiftshader() -> Candidate:
+    """Google's software driver."""
+    return swiftshader_candidate()
+
+
+@pytest.fixture(scope="session", params=sorted(CANDIDATES))
+def vulkan_candidate(request: pytest.FixtureRequest) -> Candidate:
+    """Each software driver in turn."""
+    return CANDIDATES[request.param]()
+
+
+@pytest.fixture
+def mock_icd(tmp_path: Path) -> Candidate:
+    """A driver that accepts everything and computes nothing."""
+    library = CHROMIUM / "libVkICD_mock_icd.so"
+    if not library.is_file():
+        missing("mock")
+    manifest = tmp_path / "mock_icd.json"
+    table = {"library_path": str(library), "api_version": "1.3.0"}
+    manifest.write_text(json.dumps({"file_format_version": "1.0.0", "ICD": table}))
+    return candidate_for(manifest)
+
+
+class Messages(logging.Handler):
+    """Collects what drivers and layers report."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the text."""
+        self.texts.append(record.getMessage())
+
+    @contextmanager
+    def expected(self) -> Iterator[list[str]]:
+        """Collect the messages of a block apart: they are what the test is about."""
+        before, self.texts = self.texts, []
+        try:
+            yield self.texts
+        finally:
+            self.texts = before
+
+
+@pytest.fixture(scope="session")
+def _handler() -> Iterator[Messages]:
+    handler = Messages()
+    logger = logging.getLogger("gpuedge.vulkan")
+    logger.addHandler(handler)
+    yield handler
+    logger.removeHandler(handler)
+
+
+@pytest.fixture(autouse=True)
+def vulkan_messages(_handler: Messages) -> Iterator[Messages]:
+    """Fail the test if the validation layer or a driver reported anything during it."""
+    _handler.texts.clear()
+    yield _handler
+    assert _handler.texts == []
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPUEDGE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def vulkan_info(vulkan_candidate: Candidate) -> DeviceInfo:
+    """The first device of each driver."""
+    return VulkanBackend().enumerate(vulkan_candidate)[0]
+
+
+@pytest.fixture(scope="session")
+def vulkan_device(
+    vulkan_info: DeviceInfo, _own_cache: None, _handler: Messages
+) -> Iterator[VulkanDevice]:
+    """Each driver's device, open under the validation layer with synchronisation validation."""
+    device = VulkanBackend().open(vulkan_info, validation=True)
+    assert isinstance(device, VulkanDevice)
+    yield device
+    device.close()

@@ -1,0 +1,157 @@
+"""Small kernels for the Vulkan tests, assembled by glslang: independent of our own language."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuedge.backends.base import Binding, Buffer, DeviceImpl, Dispatch, Usage
+from gpuedge.core.kernel import KernelBlob, Number, PushArg, SpecArg, TensorArg
+
+Floats = npt.NDArray[np.float32]
+
+HEAD = "#version 450\nlayout(local_size_x_id = 0, local_size_y_id = 1, local_size_z_id = 2) in;\n"
+PUSH = "layout(push_constant) uniform Push { int n; float k; };\n"
+
+
+@lru_cache
+def spirv(glsl: str) -> bytes:
+    """Assemble GLSL for Vulkan 1.0."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, result = Path(folder, "kernel.comp"), Path(folder, "kernel.spv")
+        source.write_text(glsl)
+        command = ["glslangValidator", "--target-env", "vulkan1.0", "-V", "-S", "comp"]
+        run = subprocess.run(
+            [*command, str(source), "-o", str(result)], capture_output=True, text=True, check=False
+        )
+        assert run.returncode == 0, run.stdout
+        return result.read_bytes()
+
+
+def kernel(
+    name: str,
+    body: str,
+    tensors: int,
+    *,
+    specs: tuple[SpecArg, ...] = (),
+    head: str = HEAD,
+    code: bytes | None = None,
+) -> KernelBlob:
+    """Make a kernel of `tensors` float buffers t0, t1, ...; the last one is written."""
+    buffers = "".join(
+        f"layout(std430, binding = {i}) buffer B{i} {{ float t{i}[]; }};\n" for i in range(tensors)
+    )
+    constants = "".join(
+        f"layout(constant_id = {s.spec_id}) const {s.type} {s.name} = {str(s.default).lower()};\n"
+        for s in specs
+    )
+    made = code or spirv(f"{head}{buffers}{PUSH}{constants}void main() {{ {body} }}")
+    size = tuple(SpecArg(axis, "int", i, 1) for i, axis in enumerate(("LX", "LY", "LZ")))
+    names = [TensorArg(f"t{i}", "read", i) for i in range(tensors - 1)]
+    names.append(TensorArg(f"t{tensors - 1}", "write", tensors - 1))
+    push = (PushArg("n", "int", 0), PushArg("k", "float", 4))
+    digest = sha256(made).hexdigest()
+    return KernelBlob(name, "spirv", made, "main", tuple(names), size + specs, push, 8, digest)
+
+
+INDEX = "int i = int(gl_GlobalInvocationID.x); if (i >= n) return;"
+ADD = kernel("add", f"{INDEX} t2[i] = t0[i] + t1[i];", 3)
+SCALE = kernel("scale", f"{INDEX} t1[i] = t0[i] * 2.0 + k;", 2)
+SPECS = kernel(
+    "specs",
+    f"{INDEX} t0[i] = float(gl_WorkGroupSize.x) * float(WHOLE) + (FLAG ? PART : 0.0);",
+    1,
+    specs=(
+        SpecArg("WHOLE", "int", 3, 1),
+        SpecArg("PART", "float", 4, 0.25),
+        SpecArg("FLAG", "bool", 5, True),
+    ),
+)
+SPIN = kernel(
+    "spin",
+    # Two loops: lavapipe silently ends any loop after 65535 turns (LP_MAX_TGSI_LOOP_ITERATIONS).
+    "uint x = 1u; for (int i = 0; i < n; ++i) for (int j = 0; j < 10000; ++j)"
+    " { x = x * 1664525u + 1013904223u; } t0[gl_GlobalInvocationID.x] = float(x >> 8);",
+    1,
+)
+SPIN_STEPS = 10000
+"""Steps of SPIN per unit of `n`."""
+
+
+def spin_value(n: int) -> np.float32:
+    """What SPIN writes: an affine map applied many times, by repeated squaring."""
+    steps = n * SPIN_STEPS
+    a, c, factor, term = 1, 0, 1664525, 1013904223
+    while steps:
+        if steps & 1:
+            a, c = a * factor % 2**32, (c * factor + term) % 2**32
+        term = term * (factor + 1) % 2**32
+        factor = factor * factor % 2**32
+        steps >>= 1
+    return np.float32((a + c) % 2**32 >> 8)
+
+
+def push(n: int, k: float = 0.0) -> bytes:
+    """Pack the push constants of every kernel here."""
+    return np.int32(n).tobytes() + np.float32(k).tobytes()
+
+
+def dispatch(
+    device: DeviceImpl,
+    blob: KernelBlob,
+    buffers: list[Buffer],
+    n: int,
+    *,
+    k: float = 0.0,
+    width: int = 64,
+    depends: bool = True,
+    groups: int | None = None,
+    specs: dict[str, Number] | None = None,
+) -> Dispatch:
+    """Build `blob` and launch it over `n` elements of whole buffers."""
+    program = device.build(blob, {"LX": width, **(specs or {})})
+    bindings = tuple(Binding(b, 0, b.nbytes) for b in buffers)
+    count = (-(-n // width) if groups is None else groups, 1, 1)
+    return Dispatch(program, bindings, push(n, k), count, depends)
+
+
+def upload(device: DeviceImpl, values: Floats, usage: Usage = Usage.INPUT) -> Buffer:
+    """Make a buffer holding `values`."""
+    made = device.alloc(values.nbytes, usage)
+    device.write(made, memoryview(values))
+    return made
+
+
+def download(device: DeviceImpl, buffer: Buffer) -> Floats:
+    """Return what a buffer holds."""
+    into = np.full(buffer.nbytes // 4, np.nan, np.float32)
+    device.read(buffer, memoryview(into))
+    return into
+
+
+def run(
+    device: DeviceImpl, work: list[Dispatch], inputs: list[Buffer], outputs: list[Buffer]
+) -> None:
+    """Record, submit, wait and release."""
+    recording = device.record(work, inputs, outputs)
+    device.wait(device.submit(recording), 60.0)
+    device.release(recording)
+
+
+def add_on(device: DeviceImpl, a: Floats, b: Floats, *, width: int = 64) -> Floats:
+    """Add two arrays on a device: `b` as a constant, so that both kinds of upload are used."""
+    first, second = upload(device, a), upload(device, b, Usage.CONSTANT)
+    result = device.alloc(a.nbytes, Usage.OUTPUT)
+    work = dispatch(device, ADD, [first, second, result], a.size, width=width)
+    run(device, [work], [first], [result])
+    values = download(device, result)
+    for buffer in (first, second, result):
+        device.free(buffer)
+    device.release(work.program)
+    return values

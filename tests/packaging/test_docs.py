@@ -1,0 +1,109 @@
+"""The documentation against the code: what a page lists exists, and links lead somewhere."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+import pytest
+
+from gpuedge.cli import main as cli
+from gpuedge.core import config, errors
+from gpuedge.core.errors import GpuEdgeError
+from gpuedge.core.reasons import STATUSES
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def cells(text: str) -> list[list[str]]:
+    """The cells of all table rows of a page."""
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    return [[c.strip() for c in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows]
+
+
+def tree(kind: type[GpuEdgeError] = GpuEdgeError) -> list[type[GpuEdgeError]]:
+    return [kind, *(k for child in kind.__subclasses__() for k in tree(child))]
+
+
+def test_errors_page_lists_every_error_with_its_exit_code() -> None:
+    ours = {k for k in tree() if k.__module__ == errors.__name__}
+    wanted = {(k.code, f"`{k.__name__}`", str(cli.exit_code(k("")))) for k in ours}
+    listed = {tuple(row[:3]) for row in cells(page("errors.md")) if row[0].startswith("GE-")}
+    assert listed == wanted
+
+
+def test_error_codes_are_unique() -> None:
+    codes = [k.code for k in tree() if k.__module__ == errors.__name__]
+    assert len(codes) == len(set(codes))
+
+
+def test_environment_page_lists_every_setting() -> None:
+    def shown(value: object) -> str:
+        return "(empty)" if value in ("", ()) else f"`{value}`"
+
+    wanted = {
+        (f"`{s.variable}`", f"`{s.name}`", shown(s.default), s.help)
+        for s in config.SETTINGS.values()
+    }
+    listed = {tuple(row) for row in cells(page("environment.md")) if len(row) == 4}
+    assert {row for row in listed if row[0].startswith("`GPUEDGE_")} == wanted
+
+
+def options_of(verb: str) -> set[str]:
+    parser = argparse.ArgumentParser(add_help=False)
+    cli._module(verb).add_arguments(parser)
+    return {max(a.option_strings, key=len) for a in parser._actions if a.option_strings}
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_cli_page_documents_each_option_of_a_verb(verb: str) -> None:
+    sections = re.split(r"^## ", page("cli.md"), flags=re.MULTILINE)
+    section = next(s for s in sections if s.startswith(f"`gpuedge {verb}"))
+    assert {o for o in options_of(verb) if o not in section} == set()
+
+
+def test_cli_page_documents_no_verb_that_is_missing() -> None:
+    assert set(re.findall(r"^## `gpuedge (\w+)", page("cli.md"), re.MULTILINE)) == set(cli.VERBS)
+
+
+def test_troubleshooting_explains_every_status() -> None:
+    listed = {row[0].strip("`") for row in cells(page("troubleshooting.md"))}
+    assert set(STATUSES) <= listed
+
+
+def anchors(text: str) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", t).strip().lower().replace(" ", "-") for t in titles}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_links_inside_the_checkout_lead_somewhere(path: Path) -> None:
+    text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if link.startswith(("http://", "https://", "mailto:")):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (path.parent / file).resolve() if file else path
+        known = {"", *anchors(target.read_text(encoding="utf-8"))} if target.is_file() else {""}
+        if not target.exists() or anchor not in known:
+            broken.append(link)
+    assert broken == []
+
+
+def test_index_lists_every_page() -> None:
+    linked = set(re.findall(r"\]\(([\w-]+\.md)\)", page("index.md")))
+    assert {p.name for p in (ROOT / "docs").glob("*.md")} - {"index.md"} == linked
+
+
+def test_contributing_and_changelog_know_this_version() -> None:
+    import gpuedge
+
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## {gpuedge.__version__}" in changelog

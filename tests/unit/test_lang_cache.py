@@ -1,0 +1,163 @@
+"""The file of printed kernels: round trips, damage of every kind, sharing between processes."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from pathlib import Path
+
+import pytest
+
+from gpuedge import lang
+from gpuedge.core.kernel import KernelBlob
+from gpuedge.lang import cache as cache_module
+
+SAMPLES = Path(__file__).resolve().parents[1] / "golden" / "spirv"
+HEADER = 16 + 4 + 32
+
+
+def blob_of(name: str) -> KernelBlob:
+    text = (SAMPLES / f"{name}.kern").read_text()
+    return lang.print_kernel(lang.load(text, filename=f"{name}.kern"))
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    path = tmp_path / "kernels.bin"
+    cache = lang.BlobCache(path)
+    cache.put("a", blob_of("affine"))
+    cache.put("g", blob_of("gemm"))
+    assert cache.flush()
+    return path
+
+
+def test_round_trip_in_one_file(filled: Path) -> None:
+    cache = lang.BlobCache(filled)
+    assert cache.get("a") == blob_of("affine")
+    assert cache.get("g") == blob_of("gemm")
+    assert cache.get("x") is None
+    assert list(filled.parent.iterdir()) == [filled]
+
+
+def test_missing_file_is_empty(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "kernels.bin"
+    cache = lang.BlobCache(path)
+    assert cache.get("a") is None
+    assert cache.flush()
+    assert not path.parent.exists(), "nothing new, nothing written"
+
+
+def assert_miss_then_rebuilt(path: Path) -> None:
+    cache = lang.BlobCache(path)
+    assert cache.get("a") is None
+    cache.put("a", blob_of("affine"))
+    assert cache.flush()
+    assert lang.BlobCache(path).get("a") == blob_of("affine")
+
+
+def test_every_byte_of_the_header_counts(filled: Path) -> None:
+    whole = filled.read_bytes()
+    for at in range(HEADER):
+        damaged = bytearray(whole)
+        damaged[at] ^= 0x40
+        filled.write_bytes(damaged)
+        assert lang.BlobCache(filled).get("a") is None, at
+    assert_miss_then_rebuilt(filled)
+
+
+def test_every_region_of_the_body_counts(filled: Path) -> None:
+    whole = filled.read_bytes()
+    for at in range(HEADER, len(whole), 97):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1
+        filled.write_bytes(damaged)
+        assert lang.BlobCache(filled).get("a") is None, at
+    assert_miss_then_rebuilt(filled)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 15, 16, 19, 20, 51, 52, 53, 56, 60, 300, -1])
+def test_truncated_file_is_a_miss(filled: Path, kept: int) -> None:
+    filled.write_bytes(filled.read_bytes()[:kept])
+    assert_miss_then_rebuilt(filled)
+
+
+def test_longer_file_is_a_miss(filled: Path) -> None:
+    filled.write_bytes(filled.read_bytes() + b"\0")
+    assert_miss_then_rebuilt(filled)
+
+
+def test_foreign_files_are_never_unpickled(filled: Path) -> None:
+    class Bomb:
+        def __reduce__(self) -> tuple[object, ...]:
+            return (pytest.fail, ("the file was unpickled",))
+
+    filled.write_bytes(pickle.dumps(Bomb()))
+    assert_miss_then_rebuilt(filled)
+
+
+def test_a_folder_in_its_place_is_a_miss(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.bin"
+    path.mkdir()
+    cache = lang.BlobCache(path)
+    cache.put("a", blob_of("affine"))
+    assert cache.get("a") == blob_of("affine")
+    assert not cache.flush()
+    assert list(tmp_path.iterdir()) == [path], "no temporary file stays behind"
+
+
+def test_unwritable_folder_is_not_an_error(tmp_path: Path) -> None:
+    # A file where the folder should be: unlike permissions, this holds for root too.
+    blocker = tmp_path / "file"
+    blocker.write_bytes(b"")
+    cache = lang.BlobCache(blocker / "kernels.bin")
+    cache.put("a", blob_of("affine"))
+    assert not cache.flush()
+    assert cache.get("a") == blob_of("affine")
+
+
+def test_two_processes_keep_each_others_kernels(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.bin"
+    first, second = lang.BlobCache(path), lang.BlobCache(path)
+    first.put("a", blob_of("affine"))
+    first.flush()
+    second.put("g", blob_of("gemm"))
+    second.flush()
+    again = lang.BlobCache(path)
+    assert again.get("a") is not None
+    assert again.get("g") is not None
+
+
+def test_another_language_version_is_a_miss(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "LANGUAGE_VERSION", cache_module.LANGUAGE_VERSION + 1)
+    assert_miss_then_rebuilt(filled)
+
+
+def test_flush_writes_only_what_is_new(filled: Path) -> None:
+    before = filled.stat().st_ino
+    cache = lang.BlobCache(filled)
+    cache.put("a", blob_of("affine"))
+    assert cache.flush()
+    assert filled.stat().st_ino == before
+
+
+def test_key_covers_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [
+        lang.blob_key("t", None, None, "spirv"),
+        lang.blob_key("u", None, None, "spirv"),
+        lang.blob_key("t", "", None, "spirv"),
+        lang.blob_key("t", "e", None, "spirv"),
+        lang.blob_key("t", None, {"N": 1}, "spirv"),
+        lang.blob_key("t", None, {"N": 2}, "spirv"),
+        lang.blob_key("t", None, {"M": 1}, "spirv"),
+        lang.blob_key("t", None, None, "wgsl"),
+    ]
+    monkeypatch.setattr(cache_module, "LANGUAGE_VERSION", cache_module.LANGUAGE_VERSION + 1)
+    keys.append(lang.blob_key("t", None, None, "spirv"))
+    assert len(set(keys)) == len(keys)
+    assert all(len(key) == hashlib.sha256().digest_size * 2 for key in keys)
+
+
+def test_order_of_consts_does_not_matter() -> None:
+    one = lang.blob_key("t", None, {"A": 1, "B": 2}, "spirv")
+    assert one == lang.blob_key("t", None, {"B": 2, "A": 1}, "spirv")
+    assert lang.blob_key("t", None, {}, "spirv") == lang.blob_key("t", None, None, "spirv")

@@ -1,0 +1,151 @@
+"""From transcripts to rows, for endings that are hard to stage: Windows codes, lies, lost lines."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuedge.backends.base import Candidate
+from gpuedge.core.reasons import SENTENCES, STATUSES
+from gpuedge.probing import process
+from gpuedge.probing.judge import Ending, Transcript, judge, read_events
+
+CANDIDATE = Candidate("vulkan", "/usr/share/vulkan/icd.d/some_icd.json", "f")
+TOKEN = "abc"
+
+
+def step(name: str, index: int | None = None) -> dict[str, Any]:
+    return {"event": "step", "step": name, "index": index}
+
+
+def devices(count: int) -> dict[str, Any]:
+    listed = [
+        {"index": i, "identity": {"api": "vulkan", "name": f"GPU {i}"}, "is_software": False}
+        for i in range(count)
+    ]
+    return {"event": "devices", "devices": listed}
+
+
+def good(index: int) -> dict[str, Any]:
+    return {"event": "device", "index": index, "status": "ok", "code": "ok"}
+
+
+DONE = {"event": "done"}
+CLEAN = Ending("exit", 0)
+
+
+def verdicts(
+    *events: dict[str, Any], ending: Ending = CLEAN, **more: Any
+) -> list[tuple[int | None, str, str]]:
+    transcript = Transcript(events, more.get("junk", 0), ending, more.get("tail", ""), 1.0)
+    return [(r.index, r.status, r.code) for r in judge(CANDIDATE, transcript).rows]
+
+
+def test_success_needs_result_done_and_a_clean_end() -> None:
+    whole = (devices(1), step("open", 0), good(0), DONE)
+    assert verdicts(*whole) == [(0, "ok", "ok")]
+    assert verdicts(*whole, ending=Ending("exit", 1)) == [(0, "crashed", "exited")]
+    assert verdicts(*whole, ending=Ending("signal", 11, "SIGSEGV")) == [(0, "crashed", "crashed")]
+    assert verdicts(*whole, ending=Ending("deadline")) == [(0, "timeout", "deadline")]
+
+
+def test_result_before_another_devices_crash_stands() -> None:
+    events = (devices(2), good(0), step("open", 1))
+    end = Ending("signal", 11, "SIGSEGV")
+    assert verdicts(*events, ending=end) == [(0, "ok", "ok"), (1, "crashed", "crashed")]
+
+
+def test_result_of_a_bad_device_stands_whatever_the_exit() -> None:
+    bad = {"event": "device", "index": 0, "status": "wrong", "code": "wrong-numbers"}
+    end = Ending("signal", 6, "SIGABRT")
+    assert verdicts(devices(1), bad, DONE, ending=end) == [(0, "wrong", "wrong-numbers")]
+
+
+def test_windows_exception_is_a_crash() -> None:
+    ending = process._ending(0xC0000005)
+    assert (ending.how, ending.what) == ("signal", "exception 0xC0000005")
+    assert process._ending(3) == Ending("exit", 3)
+    assert process._ending(-9) == Ending("signal", 9, "SIGKILL")
+    assert process._ending(-250).what == "signal 250"
+    assert process._ending(None) == Ending("deadline")
+
+
+@pytest.mark.parametrize("name", ["start", "prepare"])
+def test_exit_before_the_driver_was_asked_is_not_the_drivers(name: str) -> None:
+    assert verdicts(step(name), ending=Ending("exit", 1)) == [(None, "broken", "no-token")]
+
+
+def test_name_of_an_unreached_driver_is_its_file() -> None:
+    transcript = Transcript([step("load")], 0, Ending("exit", 1), "", 1.0)
+    (row,) = judge(CANDIDATE, transcript).rows
+    assert row.name == "some_icd.json"
+    assert row.device == "vulkan"
+
+
+def line(**fields: Any) -> bytes:
+    return json.dumps({"token": TOKEN, **fields}).encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"\xff\xfe\n",
+        b"[]\n",
+        b"null\n",
+        b"[" * 100000 + b"\n",
+        b'{"event": "done"}\n',
+        b'{"token": "abd", "event": "done"}\n',
+        line(event="finished"),
+        line(event="step", step="dance"),
+        line(event="devices"),
+        line(event="device", status="ok", code="ok"),
+        line(event="device", index=0, status="fine", code="ok"),
+        line(event="failed", status="absent", code="gone"),
+        line(),
+    ],
+)
+def test_unsound_line_is_junk(bad: bytes) -> None:
+    events, junk = read_events(line(event="done") + bad + line(event="done"), TOKEN)
+    assert ([e["event"] for e in events], junk) == (["done", "done"], 1)
+
+
+SOUND = st.sampled_from(
+    [
+        step("start"),
+        step("load"),
+        step("enumerate"),
+        step("prepare"),
+        *(step(s, i) for s in ("open", "build", "run", "read", "close") for i in range(3)),
+        devices(3),
+        good(0),
+        good(1),
+        good(2),
+        DONE,
+        {"event": "failed", "status": "absent", "code": "no-device"},
+    ]
+)
+ENDINGS = st.sampled_from(
+    [CLEAN, Ending("exit", 1), Ending("signal", 11, "SIGSEGV"), Ending("deadline")]
+)
+
+
+@given(st.lists(SOUND, max_size=12), ENDINGS, st.integers(0, 3))
+def test_any_transcript_gives_rows_and_ok_only_with_a_result(
+    events: list[dict[str, Any]], ending: Ending, junk: int
+) -> None:
+    outcome = judge(CANDIDATE, Transcript(events, junk, ending, "tail", 1.0))
+    assert outcome.rows or outcome.pending
+    for row in outcome.rows:
+        assert row.status in STATUSES
+        assert row.code in SENTENCES
+        assert row.reason
+        if row.status == "ok":
+            assert good(row.index or 0) in events
+        elif row.code not in {"no-device"}:
+            assert row.evidence["step"]
+    if DONE in events and ending != CLEAN and not any(e["event"] == "failed" for e in events):
+        assert not any(row.status == "ok" for row in outcome.rows)
