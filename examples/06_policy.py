@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+from train_digits import load_split
+
 import gpuedge
 
 model = Path(__file__).parent / "models" / "digits.onnx"
+_, _, images, _ = load_split()
 
 policies = {
     "default": gpuedge.Policy(),
@@ -14,8 +17,9 @@ policies = {
 
 for title, policy in policies.items():
     with gpuedge.Session(model, policy=policy) as session:
+        session.run({"image": images})  # what is best depends on the batch, so run first
         decision = session.explain()
         print(f"--- {title}")
-        print(f"runs on {decision.device}: {decision.reason}")
+        print(decision.reason)
         for row in decision.rows:
-            print(f"    {row.device:10s} {row.status:9s} {row.reason}")
+            print(f"    {row.device:10s} {row.status:9s} {row.code}")

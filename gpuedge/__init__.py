@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpuedge.decide.policy import Policy as Policy
     from gpuedge.device import Device as Device
     from gpuedge.device import open as open
-    from gpuedge.ops import *  # noqa: F403
+    from gpuedge.ops import *
     from gpuedge.probing.api import probe as probe
     from gpuedge.probing.report import ProbeReport as ProbeReport
     from gpuedge.session import Session as Session

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuedge.core.errors import DeviceError, NoUsableDeviceError
@@ -12,8 +13,10 @@ from gpuedge.runtime.request import check_isolation
 if TYPE_CHECKING:
     from gpuedge.core.caps import Caps
     from gpuedge.core.identity import Identity
+    from gpuedge.core.kernel import Number
     from gpuedge.decide.policy import Policy
     from gpuedge.executors.base import Executor
+    from gpuedge.runtime.user_kernel import OutputSpec, UserKernel
 
 
 class Device:
@@ -44,6 +47,49 @@ class Device:
         """What the device can do; None for the CPU."""
         caps: Caps | None = getattr(self.executor, "caps", None)
         return caps
+
+    def kernel(
+        self,
+        source: str | os.PathLike[str],
+        *,
+        inputs: Sequence[str],
+        outputs: Mapping[str, OutputSpec],
+        specs: Mapping[str, Number] | None = None,
+    ) -> UserKernel:
+        """Compile a GLSL compute shader of one's own, to be called with arrays by name.
+
+        Parameters
+        ----------
+        source : str or path
+            A file, or GLSL text (anything with a line break). Storage buffers in set 0, bindings
+            0, 1, 2, ..., each one array of float, int or uint or vectors of them; scalars as push
+            constants.
+        inputs : sequence of str
+            Buffers it reads, by the name of the array, the instance or the block.
+        outputs : mapping
+            Buffers it writes: name to (shape, dtype), the shape a tuple or ``"NAME.shape"``.
+        specs : mapping, optional
+            Specialisation constants by name.
+
+        Returns
+        -------
+        UserKernel
+            Call it: ``kernel(a=array, n=3)``.
+
+        Raises
+        ------
+        KernelSyntaxError (GE-301), CompilerUnavailableError (GE-302), KernelLimitError (GE-303)
+            The shader, or the lack of a compiler for it.
+        InputError (GE-203), UsageError (GE-200)
+            A name that the shader does not have; a device that runs no GLSL.
+
+        Notes
+        -----
+        A shader that reads or writes outside its buffers can crash the driver and the process.
+        """
+        from gpuedge.runtime.user_kernel import make_kernel
+
+        return make_kernel(self.executor, source, inputs, outputs, specs)
 
     def close(self) -> None:
         """Close the device; may be called twice."""

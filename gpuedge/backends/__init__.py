@@ -21,8 +21,8 @@ PROBED = ("vulkan",)
 
 
 def names() -> list[str]:
-    """Return the names of all backends, built in and installed as plug-ins."""
-    return [*BUILTIN, *sorted(_plugins())]
+    """Return the names of all backends that reach devices, built in and plug-ins."""
+    return [*PROBED, *sorted(_plugins())]
 
 
 def _plugins() -> dict[str, str]:

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuedge.core.errors import (
@@ -188,6 +189,7 @@ class _Window:
             if not self._fits(work, compile_too=False):
                 return None
             first, runs = self._runs(executable, graph.inputs(), share)
+            work = replace(work, bytes_moved=max(work.bytes_moved - graph.unread_bytes, 0.0))
         finally:
             executable.close()
         return Sample(name, work, compile_ns, first, tuple(runs)) if len(runs) >= MIN_RUNS else None

@@ -99,20 +99,24 @@ def expected_s(work: Work, samples: Sequence[Sample]) -> float:
     if tiny is None:
         return 0.0
     expected = tiny.seconds
-    for name, units in (("conv-small", _operations), ("copy-small", _traffic)):
+    for name, measures in (("conv-small", (_products,)), ("copy-small", (_traffic, _gathers))):
         sample = by_name.get(name)
-        if sample is not None and units(sample.work) > 0:
+        if sample is not None:
             rest = max(sample.seconds - tiny.seconds, 0.0)
-            expected += rest * units(work) / units(sample.work)
+            expected += rest * max(units(work) / units(sample.work) for units in measures)
     return expected
 
 
-def _operations(work: Work) -> float:
-    return sum(work.flops.values())
+def _products(work: Work) -> float:
+    return max(work.flops.get("conv", 0.0) + work.flops.get("matmul", 0.0), 1.0)
+
+
+def _gathers(work: Work) -> float:
+    return max(work.flops.get("map", 0.0), 1.0)
 
 
 def _traffic(work: Work) -> float:
-    return work.bytes_moved + work.bytes_in + work.bytes_out
+    return max(work.bytes_moved + work.bytes_in + work.bytes_out, 1.0)
 
 
 class _Fit:

@@ -44,12 +44,25 @@ def evaluate(node: Node, graph: Graph) -> tuple[Array, ...] | None:
         return (_extent(node, graph.types[node.inputs[0]].shape),)
     fixed = node.op not in _RANDOM and node.domain in ("", "ai.onnx.ml")
     fixed = fixed and all(not name or name in graph.constants for name in node.inputs)
-    if not fixed or has_subgraph(node) or _is_large(node, graph):
+    if not fixed or has_subgraph(node):
+        return None
+    kinds = types_of(node, graph)
+    if any(kind is not None and _nbytes(kind) > FOLD_LIMIT for kind in kinds):
         return None
     result = _run_alone(node, graph)
-    if result is None or any(a.dtype == object or a.nbytes > FOLD_LIMIT for a in result):
+    # The reference is not free of mistakes (rank-1 results for scalars): its types must fit.
+    if result is None or not all(map(_is_plausible, result, kinds)):
         return None
     return result
+
+
+def _nbytes(kind: TensorType) -> int:
+    return 0 if kind.dtype == "object" else kind.size * np.dtype(kind.dtype).itemsize
+
+
+def _is_plausible(array: Array, kind: TensorType | None) -> bool:
+    small = array.dtype != object and array.nbytes <= FOLD_LIMIT
+    return small and (kind is None or type_of(array) == kind)
 
 
 def _run_alone(node: Node, graph: Graph) -> tuple[Array, ...] | None:
@@ -65,7 +78,7 @@ def _run_alone(node: Node, graph: Graph) -> tuple[Array, ...] | None:
     except Exception:
         # The reference lacks some operators and dtypes; what it cannot do is done at run time.
         return None
-    return tuple(np.asarray(next(found)) if o else np.empty(0) for o in node.outputs)
+    return tuple(np.asarray(next(found)) if name else np.empty(0) for name in node.outputs)
 
 
 def _extent(node: Node, shape: tuple[int, ...]) -> Array:
@@ -73,16 +86,6 @@ def _extent(node: Node, shape: tuple[int, ...]) -> Array:
         return np.array(TensorType("int64", shape).size, np.int64)
     start = node.attrs.get("start", 0)
     return np.array(shape[slice(start, node.attrs.get("end"))], np.int64)
-
-
-def _is_large(node: Node, graph: Graph) -> bool:
-    """Return whether a result is known to exceed the limit, before computing it."""
-    kinds = types_of(node, graph)
-    return any(
-        kind is not None and kind.size * np.dtype(kind.dtype).itemsize > FOLD_LIMIT
-        for kind in kinds
-        if kind is None or kind.dtype != "object"
-    )
 
 
 def types_of(node: Node, graph: Graph) -> tuple[TensorType | None, ...]:

@@ -130,6 +130,23 @@ def _contain(deadline_s: float) -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        _leave_when_told()
+
+
+def _leave_when_told() -> None:
+    """Make a driver's ``exit()`` end the process, with its status, before libraries are unloaded.
+
+    A driver that gives up by calling ``exit()`` does so inside the API's loader, which holds its
+    lock: Vulkan's loader (seen with 1.3.239) then waits for itself in its own destructor for ever,
+    and what was an exit would look like a hang. Exit handlers that drivers register still run:
+    the last one registered runs first. Where the C library has no ``on_exit`` it stays a hang.
+    """
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "on_exit") and hasattr(libc, "fcloseall"):
+        for function in (libc._exit, libc.fcloseall):  # run in reverse: first what was printed
+            libc.on_exit(ctypes.cast(function, ctypes.c_void_p), None)
 
 
 def probe(candidate: Candidate, skip: frozenset[int], channel: Channel) -> None:

@@ -1,4 +1,4 @@
-"""`probe()` on real drivers: good ones, one that pretends, and ones that kill or hang their process."""
+"""`probe()` on real drivers: good ones, one that pretends, ones that kill or hang their process."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from gpuedge.backends.base import Candidate
 from gpuedge.probing.api import probe
 from gpuedge.probing.report import ProbeReport, ProbeRow
 
+pytestmark = pytest.mark.driver
+
 DEADLINE = 60.0
 """Far above what a good driver needs: these tests are about verdicts, not about a busy machine."""
 
 FAULTS = r"""
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -29,7 +32,10 @@ typedef void (*function)(void);
 static void misbehave(void) {
     if (strcmp(FAULT, "segv") == 0) *(volatile int *)8 = 1;
     if (strcmp(FAULT, "abort") == 0) abort();
-    if (strcmp(FAULT, "exit") == 0) exit(0);
+    if (strcmp(FAULT, "exit") == 0) {
+        printf("no device, giving up");
+        exit(0);
+    }
     if (strcmp(FAULT, "hang") == 0) {
         signal(SIGTERM, SIG_IGN);
         for (;;) pause();
@@ -170,6 +176,8 @@ def test_driver_that_kills_its_process(
     assert (row.device, row.status, row.code) == ("vulkan", "crashed", code)
     assert words in row.reason
     assert row.evidence["step"] == "enumerate"
+    if fault == "exit":
+        assert row.evidence["output_tail"].endswith("no device, giving up")
 
 
 @pytest.mark.parametrize("at_load", [True, False], ids=["at-load", "at-first-call"])

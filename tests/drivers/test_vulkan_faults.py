@@ -12,7 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Messages
-from vulkan_kernels import ADD, SCALE, SPIN, add_on, dispatch, download, run, spin_value, upload
+from vulkan_kernels import (
+    ADD,
+    SCALE,
+    SPIN_WIDTH,
+    add_on,
+    dispatch,
+    download,
+    run,
+    spin,
+    spin_groups,
+    spin_values,
+    upload,
+)
 
 from gpuedge.backends.base import Candidate, DeviceInfo, Usage
 from gpuedge.backends.vulkan import VulkanBackend, conv
@@ -29,24 +41,10 @@ HERE = Path(__file__).parent
 ONES = np.ones(64, np.float32)
 
 
-def steps_for(device: VulkanDevice, seconds: float) -> int:
-    """The `n` for which SPIN takes about that long here."""
-    result = device.alloc(4, Usage.OUTPUT)
-    steps = 16
-    while True:
-        work = dispatch(device, SPIN, [result], steps, width=1, groups=1)
-        start = time.perf_counter()
-        run(device, [work], [], [result])
-        taken = time.perf_counter() - start
-        if taken > 0.05:
-            return int(steps * seconds / taken)
-        steps *= 4
-
-
 def test_timeout_then_the_same_work_finishes(vulkan_device: VulkanDevice) -> None:
-    steps = steps_for(vulkan_device, 0.5)
-    result = vulkan_device.alloc(4, Usage.OUTPUT)
-    work = dispatch(vulkan_device, SPIN, [result], steps, width=1, groups=1)
+    groups = spin_groups(vulkan_device, 0.5)
+    result = vulkan_device.alloc(4 * SPIN_WIDTH * groups, Usage.OUTPUT)
+    work = spin(vulkan_device, result, groups)
     recording = vulkan_device.record([work], [], [result])
     ticket = vulkan_device.submit(recording)
     start = time.perf_counter()
@@ -55,7 +53,8 @@ def test_timeout_then_the_same_work_finishes(vulkan_device: VulkanDevice) -> Non
     assert time.perf_counter() - start < 0.3
     vulkan_device.wait(ticket, 60.0)
     vulkan_device.wait(ticket, 0.0)
-    assert download(vulkan_device, result)[0] == spin_value(steps)
+    got = download(vulkan_device, result)
+    np.testing.assert_array_equal(got, spin_values(got.size))
     np.testing.assert_array_equal(add_on(vulkan_device, ONES, ONES), 2 * ONES)
 
 
@@ -64,13 +63,13 @@ def test_closing_busy_device_is_bounded_and_does_not_crash(vulkan_info: DeviceIn
     code = f"""
 import logging, sys, time
 sys.path.insert(0, {str(HERE)!r})
-from test_vulkan_faults import SPIN, Usage, VulkanBackend, dispatch, steps_for
+from test_vulkan_faults import SPIN_WIDTH, Usage, VulkanBackend, spin, spin_groups
 backend = VulkanBackend()
 candidate = backend.candidates({{"VK_DRIVER_FILES": {vulkan_info.candidate.key!r}}})[0]
 device = backend.open(backend.enumerate(candidate)[0], close_timeout_s=0.05)
-steps = steps_for(device, 1.5)
-result = device.alloc(4, Usage.OUTPUT)
-device.submit(device.record([dispatch(device, SPIN, [result], steps, width=1, groups=1)]))
+groups = spin_groups(device, 1.5)
+result = device.alloc(4 * SPIN_WIDTH * groups, Usage.OUTPUT)
+device.submit(device.record([spin(device, result, groups)]))
 start = time.perf_counter()
 device.close()
 print("closed", time.perf_counter() - start < 0.8)

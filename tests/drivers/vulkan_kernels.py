@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
+import time
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -75,26 +76,42 @@ SPECS = kernel(
 )
 SPIN = kernel(
     "spin",
-    # Two loops: lavapipe silently ends any loop after 65535 turns (LP_MAX_TGSI_LOOP_ITERATIONS).
-    "uint x = 1u; for (int i = 0; i < n; ++i) for (int j = 0; j < 10000; ++j)"
+    "uint x = gl_GlobalInvocationID.x; for (int j = 0; j < n; ++j)"
     " { x = x * 1664525u + 1013904223u; } t0[gl_GlobalInvocationID.x] = float(x >> 8);",
     1,
 )
-SPIN_STEPS = 10000
-"""Steps of SPIN per unit of `n`."""
+SPIN_STEPS = 50_000
+"""Turns of SPIN's loop: lavapipe ends an invocation's loops after 65535 turns, silently."""
+SPIN_WIDTH = 16
 
 
-def spin_value(n: int) -> np.float32:
-    """What SPIN writes: an affine map applied many times, by repeated squaring."""
-    steps = n * SPIN_STEPS
-    a, c, factor, term = 1, 0, 1664525, 1013904223
-    while steps:
-        if steps & 1:
-            a, c = a * factor % 2**32, (c * factor + term) % 2**32
-        term = term * (factor + 1) % 2**32
-        factor = factor * factor % 2**32
-        steps >>= 1
-    return np.float32((a + c) % 2**32 >> 8)
+def spin_values(n: int) -> Floats:
+    """What SPIN writes."""
+    x = np.arange(n, dtype=np.uint32)
+    for _ in range(SPIN_STEPS):
+        x = x * np.uint32(1664525) + np.uint32(1013904223)
+    return (x >> np.uint32(8)).astype(np.float32)
+
+
+def spin(device: DeviceImpl, result: Buffer, groups: int) -> Dispatch:
+    """Launch SPIN; it takes time in proportion to `groups`."""
+    return dispatch(device, SPIN, [result], SPIN_STEPS, width=SPIN_WIDTH, groups=groups)
+
+
+def spin_groups(device: DeviceImpl, seconds: float) -> int:
+    """How many groups of SPIN take about that long on this device."""
+    groups = 1
+    while True:
+        result = device.alloc(groups * SPIN_WIDTH * 4, Usage.OUTPUT)
+        work = spin(device, result, groups)
+        run(device, [work], [], [result])
+        start = time.perf_counter()
+        run(device, [work], [], [result])
+        taken = time.perf_counter() - start
+        device.free(result)
+        if taken > 0.05:
+            return int(groups * seconds / taken)
+        groups *= 4
 
 
 def push(n: int, k: float = 0.0) -> bytes:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,6 +103,36 @@ def test_links_inside_the_checkout_lead_somewhere(path: Path) -> None:
 def test_index_lists_every_page() -> None:
     linked = set(re.findall(r"\]\(([\w-]+\.md)\)", page("index.md")))
     assert {p.name for p in (ROOT / "docs").glob("*.md")} - {"index.md"} == linked
+
+
+def same_everywhere(text: str) -> str:
+    """Take out what differs between versions of the driver."""
+    return re.sub(r"\(LLVM [^)]*\)", "(LLVM)", text)
+
+
+def test_readme_example_prints_what_the_readme_says(tmp_path: Path) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    code = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    wanted = re.findall(r"```text\n(.*?)```", readme, re.DOTALL)
+    assert (len(code), len(wanted)) == (1, 1)
+    manifests = sorted(Path("/usr/share/vulkan/icd.d").glob("lvp_icd*.json"))
+    if not manifests:
+        words = "the lavapipe driver is not installed: apt-get install mesa-vulkan-drivers"
+        if os.environ.get("GPUEDGE_REQUIRE_DRIVERS") == "1":
+            pytest.fail(words)
+        pytest.skip(words)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("VK_")}
+    environment |= {"VK_DRIVER_FILES": str(manifests[0]), "GPUEDGE_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code[0]],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        env=environment,
+        timeout=120,
+    )
+    assert same_everywhere(done.stdout) == same_everywhere(wanted[0])
 
 
 def test_contributing_and_changelog_know_this_version() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ def test_formula_by_hand() -> None:
     assert found.at_ns == 5_500_000
     assert found.p90_ns == round(5_500_000 * MIN_SPREAD)
     assert found.startup_ns == 100_000_000
-    assert (found.low_ns, found.high_ns) == (2_750_000, 11_000_000)
+    assert (found.low_ns, found.high_ns) == (1_833_333, 16_500_000)
 
 
 def test_arithmetic_rules_when_it_is_longer() -> None:
@@ -60,7 +61,7 @@ def test_what_was_not_calibrated_is_said_and_widens_the_claim() -> None:
     assert found.high_ns == 4 * found.p50_ns
     assert "device to host, class matmul not calibrated" in found.confidence
     assert "factor of 4" in found.confidence
-    assert "factor of 2" in edge_gpu().predict(WORK).confidence
+    assert "factor of 3" in edge_gpu().predict(WORK).confidence
 
 
 def test_round_trip_and_refusal_of_nonsense() -> None:
@@ -90,7 +91,8 @@ def samples_of(truth: DeviceModel, names: tuple[str, ...] = ORDER) -> list[Sampl
     """What a noiseless device of these speeds would show."""
     found = []
     for name in names:
-        work = Work(**count(case(name).graph))
+        made = case(name)
+        work = replace(made.work, bytes_moved=made.work.bytes_moved - made.unread_bytes)
         warm = round(exact_seconds(truth, work) * 1e9)
         late = round(2e6 * work.launches)
         found.append(Sample(name, work, 0, warm + late, (warm,) * 5))
@@ -119,7 +121,8 @@ def test_fitted_model_predicts_other_work_within_its_claim(truth: DeviceModel) -
         Work({"map": 1e6}, 8e6, 4e6, 4e6, 1),
     ):
         predicted = found.predict(work, 50)
-        assert predicted.low_ns <= exact_seconds(truth, work) * 1e9 <= predicted.high_ns
+        # Far inside the claim: the formula is the truth here, so only fitting can err.
+        assert predicted.p50_ns == pytest.approx(exact_seconds(truth, work) * 1e9, rel=0.4)
 
 
 def test_fit_without_the_chain_blames_the_launch() -> None:

@@ -1,0 +1,84 @@
+"""Compile GLSL that users bring, with `pyshaderc` if installed, else with a compiler on the PATH.
+
+gpuedge's own kernels never come this way: they are printed directly.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+from gpuedge.core.errors import CompilerUnavailableError, KernelSyntaxError
+
+TIMEOUT_S = 60.0
+COMPILERS = ("glslangValidator", "glslang", "glslc")
+
+
+def available() -> str | None:
+    """Return the name of the compiler that would be used, None if there is none."""
+    if find_spec("pyshaderc") is not None:
+        return "pyshaderc"
+    return next((name for name in COMPILERS if shutil.which(name)), None)
+
+
+def compile_glsl(text: str, filename: str) -> bytes:
+    """Compile a compute shader to SPIR-V for Vulkan 1.0.
+
+    Raises
+    ------
+    KernelSyntaxError (GE-301)
+        The compiler's first error, with file and line.
+    CompilerUnavailableError (GE-302)
+        No GLSL compiler is installed.
+    """
+    compiler = available()
+    if compiler is None:
+        raise CompilerUnavailableError(
+            f"{filename} is GLSL, and no GLSL compiler is installed.",
+            known=f"looked for the package pyshaderc and for {', '.join(COMPILERS)} on the PATH",
+            hint="apt-get install glslang-tools, or pip install gpuedge[shaderc]",
+        )
+    if compiler == "pyshaderc":
+        return _with_pyshaderc(text, filename)
+    with tempfile.TemporaryDirectory(prefix="gpuedge-glsl-") as folder:
+        return _with_tool(compiler, text, filename, Path(folder))
+
+
+def _with_pyshaderc(text: str, filename: str) -> bytes:
+    import pyshaderc
+
+    with tempfile.TemporaryDirectory(prefix="gpuedge-glsl-") as folder:
+        path = Path(folder) / "kernel.comp"
+        path.write_text(text, encoding="utf-8")
+        try:
+            return bytes(pyshaderc.compile_file_into_spirv(str(path), "comp"))
+        except Exception as error:  # pyshaderc raises its own type without a common base
+            raise _error(str(error), text, filename) from None
+
+
+def _with_tool(compiler: str, text: str, filename: str, folder: Path) -> bytes:
+    source, target = folder / "kernel.comp", folder / "kernel.spv"
+    source.write_text(text, encoding="utf-8")
+    command = [compiler, str(source), "-o", str(target)]
+    command[1:1] = ["-fshader-stage=comp"] if compiler == "glslc" else ["-V", "-S", "comp"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=folder
+    )
+    if done.returncode != 0 or not target.is_file():
+        raise _error(done.stdout + done.stderr, text, filename)
+    return target.read_bytes()
+
+
+def _error(report: str, text: str, filename: str) -> KernelSyntaxError:
+    """Turn a compiler's report into ours: file, line, message, and the line itself."""
+    found = re.search(r"(?:ERROR: )?[^\s:]*:(\d+):\s*(?:error: )?(.+)", report)
+    if found is None:
+        return KernelSyntaxError(f"{filename}: {report.strip()[:500] or 'does not compile'}")
+    line, message = int(found.group(1)), found.group(2).strip()
+    lines = text.splitlines()
+    shown = lines[line - 1] if 0 < line <= len(lines) else ""
+    return KernelSyntaxError(f"{filename}:{line}: {message}\n    {shown}")

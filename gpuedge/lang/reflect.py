@@ -1,0 +1,202 @@
+"""Read the interface of a compute shader from its SPIR-V: buffers, constants and their names.
+
+Knows as much of SPIR-V (specification 1.3, sections 2.3 and 3) as kernels brought by users need. It
+does not validate; that is the compiler's business.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Literal
+
+from gpuedge.core.errors import KernelError
+from gpuedge.core.kernel import KernelBlob, PushArg, ScalarType, SpecArg, TensorArg
+
+MAGIC = 0x07230203
+# opcodes
+_NAME, _MEMBER_NAME, _ENTRY, _MODE = 5, 6, 15, 16
+_BOOL, _INT, _FLOAT, _VECTOR, _ARRAY, _RUNTIME, _STRUCT, _POINTER = 20, 21, 22, 23, 28, 29, 30, 32
+_SPEC_TRUE, _SPEC_FALSE, _SPEC_CONSTANT, _VARIABLE, _DECORATE, _MEMBER_DECORATE = (
+    48, 49, 50, 59, 71, 72,
+)  # fmt: skip
+# storage classes and decorations
+_UNIFORM, _PUSH, _STORAGE = 2, 9, 12
+_SPEC_ID, _BLOCK, _BUFFER_BLOCK, _NON_WRITABLE, _BINDING, _SET, _OFFSET = 1, 2, 3, 24, 33, 34, 35
+
+
+@dataclass(frozen=True, slots=True)
+class BufferArg:
+    """One storage buffer: names it answers to, element dtype (numpy) and components of a vector."""
+
+    binding: int
+    names: tuple[str, ...]
+    dtype: str
+    components: int
+    is_readonly: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reflection:
+    """The interface of a compute shader and the blob a backend builds."""
+
+    blob: KernelBlob
+    buffers: tuple[BufferArg, ...]
+    local_size: tuple[int, int, int]
+
+
+@dataclass(slots=True)
+class _Module:
+    """Tables of a SPIR-V module, by result id."""
+
+    names: dict[int, str] = field(default_factory=dict)
+    members: dict[tuple[int, int], str] = field(default_factory=dict)
+    decorations: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+    member_decorations: dict[tuple[int, int, int], tuple[int, ...]] = field(default_factory=dict)
+    types: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    variables: list[tuple[int, int, int]] = field(default_factory=list)
+    specs: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    entry: str = ""
+    local_size: tuple[int, int, int] = (1, 1, 1)
+
+
+def reflect(code: bytes, name: str) -> Reflection:
+    """Return the interface of the compute shader in `code`.
+
+    Raises
+    ------
+    KernelError (GE-300)
+        It is not SPIR-V, has no compute entry point, or uses what gpuedge cannot bind: descriptor
+        sets besides 0, gaps in the bindings, images, or buffers that are not one array.
+    """
+    module = _read(code, name)
+    if not module.entry:
+        raise KernelError(f"{name} has no compute entry point.")
+    buffers = tuple(sorted(_buffers(module, name), key=lambda b: b.binding))
+    if [b.binding for b in buffers] != list(range(len(buffers))):
+        raise KernelError(
+            f"{name} has the bindings {[b.binding for b in buffers]}.",
+            known="bindings must be 0, 1, 2, ... in descriptor set 0",
+        )
+    push = tuple(_push(module, name))
+    tensors = tuple(
+        TensorArg(b.names[0], "read" if b.is_readonly else "write", b.binding) for b in buffers
+    )
+    size = max((p.offset + 4 for p in push), default=0)
+    specs = tuple(_spec(module, i) for i in sorted(module.specs))
+    digest = sha256(code).hexdigest()
+    blob = KernelBlob(name, "spirv", code, module.entry, tensors, specs, push, size, digest)
+    return Reflection(blob, buffers, module.local_size)
+
+
+def _instructions(code: bytes, name: str) -> Iterator[tuple[int, tuple[int, ...]]]:
+    if len(code) < 20 or len(code) % 4:
+        raise KernelError(f"{name} is not SPIR-V: {len(code)} bytes.")
+    words = struct.unpack(f"<{len(code) // 4}I", code)
+    if words[0] != MAGIC:
+        raise KernelError(f"{name} is not SPIR-V: it starts with {words[0]:#010x}.")
+    at = 5
+    while at < len(words):
+        count, opcode = words[at] >> 16, words[at] & 0xFFFF
+        if count == 0 or at + count > len(words):
+            raise KernelError(f"{name} is truncated at word {at}.")
+        yield opcode, words[at + 1 : at + count]
+        at += count
+
+
+def _text(words: tuple[int, ...]) -> str:
+    raw = struct.pack(f"<{len(words)}I", *words)
+    return raw.split(b"\0", 1)[0].decode("utf-8", "replace")
+
+
+def _read(code: bytes, name: str) -> _Module:
+    m = _Module()
+    for op, args in _instructions(code, name):
+        if op == _NAME:
+            m.names[args[0]] = _text(args[1:])
+        elif op == _MEMBER_NAME:
+            m.members[args[0], args[1]] = _text(args[2:])
+        elif op == _ENTRY and args[0] == 5:  # execution model GLCompute
+            m.entry = _text(args[2:])
+        elif op == _MODE and args[1] == 17:  # execution mode LocalSize
+            m.local_size = (args[2], args[3], args[4])
+        elif op == _DECORATE:
+            m.decorations[args[0], args[1]] = args[2:]
+        elif op == _MEMBER_DECORATE:
+            m.member_decorations[args[0], args[1], args[2]] = args[3:]
+        elif _BOOL <= op <= _POINTER:
+            m.types[args[0]] = (op, *args[1:])
+        elif op == _VARIABLE:
+            m.variables.append((args[1], args[0], args[2]))
+        elif op in (_SPEC_TRUE, _SPEC_FALSE, _SPEC_CONSTANT):
+            value = args[2] if op == _SPEC_CONSTANT else int(op == _SPEC_TRUE)
+            m.specs[args[1]] = (args[0], value, op)
+    return m
+
+
+def _scalar(m: _Module, kind: int, name: str) -> tuple[str, int]:
+    """Return the numpy dtype and number of components of a scalar or vector type."""
+    op, *rest = m.types[kind]
+    if op == _VECTOR:
+        dtype, _ = _scalar(m, rest[0], name)
+        return dtype, rest[1]
+    if op == _FLOAT and rest[0] == 32:
+        return "float32", 1
+    if op == _INT and rest[0] == 32:
+        return ("int32" if rest[1] else "uint32"), 1
+    raise KernelError(f"{name} uses an element type that is not float, int or uint of 32 bits.")
+
+
+def _buffers(m: _Module, name: str) -> Iterator[BufferArg]:
+    for variable, pointer, storage in m.variables:
+        struct_id = m.types[pointer][2]
+        is_buffer = storage == _STORAGE or (struct_id, _BUFFER_BLOCK) in m.decorations
+        if storage == _UNIFORM and not is_buffer:
+            raise KernelError(f"{name} has a uniform block; only storage buffers can be bound.")
+        if (variable, _BINDING) not in m.decorations:
+            continue
+        if not is_buffer:
+            raise KernelError(f"{name} binds something that is not a storage buffer.")
+        if m.decorations.get((variable, _SET), (0,))[0] != 0:
+            raise KernelError(f"{name} uses a descriptor set other than 0.")
+        members = m.types[struct_id][1:]
+        op, *rest = m.types[members[0]]
+        if len(members) != 1 or op not in (_RUNTIME, _ARRAY):
+            raise KernelError(
+                f"{name} has a buffer that is not a single array.",
+                hint="write it as: buffer A { float a[]; };",
+            )
+        dtype, components = _scalar(m, rest[0], name)
+        answers = (m.members.get((struct_id, 0)), m.names.get(variable), m.names.get(struct_id))
+        readonly = (struct_id, 0, _NON_WRITABLE) in m.member_decorations
+        readonly = readonly or (variable, _NON_WRITABLE) in m.decorations
+        binding = m.decorations[variable, _BINDING][0]
+        names = tuple(dict.fromkeys(n for n in answers if n)) or (f"binding{binding}",)
+        yield BufferArg(binding, names, dtype, components, readonly)
+
+
+def _push(m: _Module, name: str) -> Iterator[PushArg]:
+    for _, pointer, storage in m.variables:
+        if storage != _PUSH:
+            continue
+        struct_id = m.types[pointer][2]
+        for i, kind in enumerate(m.types[struct_id][1:]):
+            dtype, components = _scalar(m, kind, name)
+            if components != 1:
+                raise KernelError(f"{name} has a push constant that is not a scalar.")
+            offset = m.member_decorations[struct_id, i, _OFFSET][0]
+            as_type: Literal["int", "float"] = "float" if dtype == "float32" else "int"
+            yield PushArg(m.members.get((struct_id, i), f"push{i}"), as_type, offset)
+
+
+def _spec(m: _Module, result: int) -> SpecArg:
+    kind, value, op = m.specs[result]
+    spec_id = m.decorations.get((result, _SPEC_ID), (0,))[0]
+    label = m.names.get(result, f"spec{spec_id}")
+    if op != _SPEC_CONSTANT:
+        return SpecArg(label, "bool", spec_id, bool(value))
+    scalar: ScalarType = "float" if m.types[kind][0] == _FLOAT else "int"
+    number = struct.unpack("<f" if scalar == "float" else "<i", struct.pack("<I", value))[0]
+    return SpecArg(label, scalar, spec_id, number)

@@ -1,0 +1,305 @@
+"""Kernels that users bring: GLSL compute shaders with numpy arguments by name."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuedge.backends.base import Binding, Buffer, Dispatch, Recording, Usage
+from gpuedge.core.errors import DTypeError, InputError, KernelLimitError, ShapeError, UsageError
+from gpuedge.core.kernel import Number
+from gpuedge.executors.base import Executor
+from gpuedge.executors.gpu import RUN_TIMEOUT_S, GpuExecutor
+from gpuedge.lang.glsl import compile_glsl
+from gpuedge.lang.reflect import BufferArg, Reflection, reflect
+
+Array = npt.NDArray[Any]
+Shape = tuple[int, ...]
+OutputSpec = tuple[str | Sequence[int], str]
+Groups = tuple[int, int, int]
+_SHAPE_OF = re.compile(r"(\w+)\.shape")
+
+
+class UserKernel:
+    """A compute shader ready to be called with arrays by name. Made by `Device.kernel`.
+
+    Attributes
+    ----------
+    inputs, outputs : tuple of str
+        Names of the buffers it reads and writes.
+    params : tuple of str
+        Names of its push constants, given by keyword with each call.
+    """
+
+    def __init__(
+        self,
+        executor: GpuExecutor,
+        reflection: Reflection,
+        inputs: Sequence[str],
+        outputs: Mapping[str, OutputSpec],
+        specs: Mapping[str, Number],
+    ) -> None:
+        self._executor = executor
+        self._reflection = reflection
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.params = tuple(p.name for p in reflection.blob.push)
+        self._wanted = dict(outputs)
+        self._arrays = self._match()
+        _check_specs(reflection, specs)
+        _check_limits(reflection, executor)
+        with executor.lock:
+            executor.check_open()
+            self._program = executor.impl.build(reflection.blob, specs)
+        self._ready: _Recorded | None = None
+
+    def _match(self) -> dict[str, BufferArg]:
+        """Find the buffer that each input and output names."""
+        found: dict[str, BufferArg] = {}
+        for name in (*self.inputs, *self.outputs):
+            fits = [b for b in self._reflection.buffers if name in b.names]
+            if not fits or name in found:
+                raise InputError(
+                    f"'{name}' names no buffer of {self._reflection.blob.name}, or two.",
+                    known="buffers: "
+                    + ", ".join("/".join(b.names) for b in self._reflection.buffers),
+                )
+            found[name] = fits[0]
+        missing = [b.names[0] for b in self._reflection.buffers if b not in found.values()]
+        if missing:
+            raise InputError(
+                f"The buffer '{missing[0]}' of {self._reflection.blob.name} is neither an input nor "
+                "an output."
+            )
+        return found
+
+    def _known_buffers(self) -> str:
+        return ", ".join("/".join(b.names) for b in self._reflection.buffers)
+
+    def __call__(self, *, groups: Groups | None = None, **arguments: Any) -> Any:
+        """Run the kernel.
+
+        Parameters
+        ----------
+        groups : (int, int, int), optional
+            Workgroups to launch; by default enough along x for every element of the first output.
+        **arguments
+            Arrays by input name (dtype as in the shader, any shape) and push constants by name.
+
+        Returns
+        -------
+        ndarray, or dict of str to ndarray if there are several outputs
+
+        Raises
+        ------
+        InputError (GE-203), DTypeError (GE-202), ShapeError (GE-201)
+            The arguments; no driver was touched.
+        KernelLimitError (GE-303)
+            More workgroups than the device allows.
+        DeviceError (GE-4xx)
+            The device failed.
+        """
+        arrays, params = self._split(arguments)
+        shapes = {name: self._shape(name, arrays) for name in self.outputs}
+        launch = self._groups(groups, shapes)
+        push = self._reflection.blob.pack_push(
+            [(0, 0, 0, 0)] * len(self._reflection.buffers), params
+        )
+        key = (tuple((n, a.nbytes) for n, a in arrays.items()), tuple(shapes.items()), launch, push)
+        with self._executor.lock:
+            self._executor.check_open()
+            if self._ready is None or self._ready.key != key:
+                self._forget()
+                self._ready = self._record(key, arrays, shapes, launch, push)
+            return self._run(self._ready, arrays, shapes)
+
+    def _split(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, Number]]:
+        known = (*self.inputs, *self.params)
+        missing = [n for n in known if n not in arguments]
+        unknown = [n for n in arguments if n not in known]
+        if missing or unknown:
+            what = f"'{missing[0]}' is missing" if missing else f"'{unknown[0]}' is unknown"
+            raise InputError(
+                f"Calling {self._reflection.blob.name}: {what}.",
+                known=f"inputs: {', '.join(self.inputs)}; parameters: {', '.join(self.params)}",
+            )
+        arrays = {n: _array(n, arguments[n], self._arrays[n]) for n in self.inputs}
+        return arrays, {n: arguments[n] for n in self.params}
+
+    def _shape(self, name: str, arrays: Mapping[str, Array]) -> Shape:
+        shape, dtype = self._wanted[name]
+        if np.dtype(dtype).name != self._arrays[name].dtype:
+            raise DTypeError(
+                f"The output '{name}' is {self._arrays[name].dtype} in the shader, not {dtype}."
+            )
+        if not isinstance(shape, str):
+            return tuple(int(d) for d in shape)
+        of = _SHAPE_OF.fullmatch(shape.strip())
+        if of is None or of.group(1) not in arrays:
+            raise InputError(
+                f"The shape {shape!r} of output '{name}' is not understood.",
+                known="a tuple, or 'NAME.shape' of an input",
+            )
+        return arrays[of.group(1)].shape
+
+    def _groups(self, groups: Groups | None, shapes: Mapping[str, Shape]) -> Groups:
+        x, y, z = self._reflection.local_size
+        if groups is None:
+            if y * z != 1:
+                raise UsageError(
+                    "A kernel with a two- or three-dimensional workgroup needs groups=."
+                )
+            first = self.outputs[0]
+            elements = -(-prod(shapes[first]) // self._arrays[first].components)
+            groups = (-(-elements // x), 1, 1)
+        if len(groups) != 3 or min(groups) < 0:
+            raise UsageError(f"groups={groups!r} is not three counts.")
+        for count, limit in zip(groups, self._executor.caps.max_groups, strict=True):
+            if count > limit:
+                raise KernelLimitError(f"{count} workgroups along one axis; {limit} are allowed.")
+        return groups
+
+    def _record(
+        self,
+        key: tuple[Any, ...],
+        arrays: Mapping[str, Array],
+        shapes: Mapping[str, Shape],
+        groups: Groups,
+        push: bytes,
+    ) -> _Recorded:
+        impl = self._executor.impl
+        made = _Recorded(key)
+        try:
+            for name in self.inputs:
+                made.buffers[name] = impl.alloc(max(16, arrays[name].nbytes), Usage.INPUT)
+            for name in self.outputs:
+                nbytes = 4 * prod(shapes[name])
+                made.buffers[name] = impl.alloc(max(16, nbytes), Usage.OUTPUT)
+            by_binding = {self._arrays[n].binding: b for n, b in made.buffers.items()}
+            bindings = tuple(
+                Binding(by_binding[i], 0, by_binding[i].nbytes) for i in range(len(by_binding))
+            )
+            work = [Dispatch(self._program, bindings, push, groups)] if min(groups) else []
+            made.recording = impl.record(
+                work,
+                [made.buffers[n] for n in self.inputs],
+                [made.buffers[n] for n in self.outputs],
+            )
+        except BaseException:
+            made.release(self._executor)
+            raise
+        return made
+
+    def _run(
+        self, ready: _Recorded, arrays: Mapping[str, Array], shapes: Mapping[str, Shape]
+    ) -> Any:
+        impl = self._executor.impl
+        for name, array in arrays.items():
+            if array.nbytes:
+                impl.write(ready.buffers[name], array.reshape(-1).view(np.uint8).data)
+        if ready.recording is not None:
+            impl.wait(impl.submit(ready.recording), RUN_TIMEOUT_S)
+        results: dict[str, Array] = {}
+        for name, shape in shapes.items():
+            out = np.empty(shape, self._arrays[name].dtype)
+            if out.nbytes:
+                impl.read(ready.buffers[name], out.reshape(-1).view(np.uint8).data)
+            results[name] = out
+        return results if len(results) > 1 else next(iter(results.values()))
+
+    def _forget(self) -> None:
+        if self._ready is not None:
+            self._ready.release(self._executor)
+            self._ready = None
+
+    def close(self) -> None:
+        """Give the kernel's memory and program back to the device; may be called twice."""
+        with self._executor.lock:
+            if not self._executor.closed and self._program is not None:
+                self._forget()
+                self._executor.impl.release(self._program)
+
+
+class _Recorded:
+    """Buffers and recorded work for one set of shapes."""
+
+    def __init__(self, key: tuple[Any, ...]) -> None:
+        self.key = key
+        self.buffers: dict[str, Buffer] = {}
+        self.recording: Recording | None = None
+
+    def release(self, executor: GpuExecutor) -> None:
+        if self.recording is not None:
+            executor.impl.release(self.recording)
+        for buffer in self.buffers.values():
+            executor.impl.free(buffer)
+
+
+def make_kernel(
+    executor: Executor,
+    source: str | os.PathLike[str],
+    inputs: Sequence[str],
+    outputs: Mapping[str, OutputSpec],
+    specs: Mapping[str, Number] | None,
+) -> UserKernel:
+    """Compile `source` (a path, or GLSL text) for the device of `executor`; see `Device.kernel`."""
+    if not isinstance(executor, GpuExecutor) or "raw" not in executor.caps.forms:
+        raise UsageError(f"{executor.device} cannot run GLSL kernels; open a Vulkan device.")
+    text, name = _source(source)
+    return UserKernel(
+        executor, reflect(compile_glsl(text, name), name), inputs, outputs, specs or {}
+    )
+
+
+def _source(source: str | os.PathLike[str]) -> tuple[str, str]:
+    if isinstance(source, str) and "\n" in source:
+        return source, "kernel"
+    path = Path(source)
+    try:
+        return path.read_text(encoding="utf-8"), path.name
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"The kernel {path} cannot be read: {error}") from None
+
+
+def _array(name: str, value: Any, buffer: BufferArg) -> Array:
+    array = np.asarray(value)
+    if array.dtype.newbyteorder("=").name != buffer.dtype:
+        raise DTypeError(f"'{name}' has dtype {array.dtype}; the shader reads {buffer.dtype}.")
+    if array.size % buffer.components:
+        raise ShapeError(
+            f"'{name}' has {array.size} elements; the shader reads vec{buffer.components}."
+        )
+    return np.ascontiguousarray(array, buffer.dtype).reshape(array.shape)
+
+
+def _check_specs(reflection: Reflection, specs: Mapping[str, Number]) -> None:
+    known = [s.name for s in reflection.blob.specs]
+    unknown = [n for n in specs if n not in known]
+    if unknown:
+        raise InputError(
+            f"{reflection.blob.name} has no specialisation constant '{unknown[0]}'.",
+            known=f"it has: {', '.join(known) or 'none'}",
+        )
+
+
+def _check_limits(reflection: Reflection, executor: GpuExecutor) -> None:
+    caps = executor.caps
+    if prod(reflection.local_size) > caps.max_invocations:
+        raise KernelLimitError(
+            f"{reflection.blob.name} has workgroups of {prod(reflection.local_size)} invocations.",
+            known=f"{executor.device} allows {caps.max_invocations}",
+        )
+    if len(reflection.buffers) > caps.max_storage_buffers:
+        raise KernelLimitError(
+            f"{reflection.blob.name} binds {len(reflection.buffers)} buffers.",
+            known=f"{executor.device} allows {caps.max_storage_buffers}",
+        )
+    if reflection.blob.push_bytes > caps.max_push_bytes:
+        raise KernelLimitError(f"{reflection.blob.name} has too many push constants.")

@@ -1,0 +1,170 @@
+"""The verdict store: what makes a verdict stale, how long one is believed, how it is kept small."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpuedge.backends.base import Candidate
+from gpuedge.core.errors import ConfigError
+from gpuedge.core.store import load_sealed
+from gpuedge.probing import verdicts
+from gpuedge.probing.report import ProbeRow
+
+CANDIDATE = Candidate("vulkan", "/a.json", "f1", {"VK_DRIVER_FILES": "/a.json"})
+
+
+def row(status: str = "ok", fingerprint: str = "f1") -> ProbeRow:
+    return ProbeRow("vulkan", "vulkan", status, "ok", "because", fingerprint=fingerprint)
+
+
+def key(environ: dict[str, str], candidate: Candidate = CANDIDATE) -> str:
+    return verdicts.Keys(environ)(candidate)
+
+
+def test_key_covers_the_candidate() -> None:
+    others = [
+        Candidate("vulkan", "/b.json", "f1", CANDIDATE.env),
+        Candidate("vulkan", "/a.json", "f2", CANDIDATE.env),
+        Candidate("wgpu", "/a.json", "f1", CANDIDATE.env),
+        Candidate("vulkan", "/a.json", "f1", {"VK_DRIVER_FILES": "/c.json"}),
+    ]
+    assert len({key({}), *(key({}, c) for c in others)}) == 5
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "VK_INSTANCE_LAYERS",
+        "VK_LAYER_PATH",
+        "VK_LOADER_DRIVERS_SELECT",
+        "MESA_GLSL_CACHE_DISABLE",
+        "LP_NUM_THREADS",
+        "GALLIUM_DRIVER",
+        "LIBGL_ALWAYS_SOFTWARE",
+        "LD_LIBRARY_PATH",
+        "__GLX_VENDOR_LIBRARY_NAME",
+    ],
+)
+def test_variables_that_change_drivers_change_the_key(variable: str) -> None:
+    assert key({variable: "1"}) != key({})
+    assert key({variable: "1"}) != key({variable: "2"})
+
+
+def test_other_variables_do_not() -> None:
+    assert key({"HOME": "/x", "EDITOR": "ed", "GPUEDGE_DEBUG": "3"}) == key({})
+
+
+def test_what_the_candidate_sets_itself_does_not() -> None:
+    assert key({"VK_DRIVER_FILES": "/many.json"}) == key({})
+
+
+def test_library_state_sees_an_edited_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "map").mkdir()
+    kernel = tmp_path / "map" / "a.kern"
+    kernel.write_text("one")
+    (tmp_path / "__pycache__").mkdir()
+    monkeypatch.setattr("gpuedge.core.paths.data_dir", lambda name: tmp_path)
+    first = verdicts.library_state()
+    assert first == verdicts.library_state()
+    os.utime(kernel, ns=(1, 1))
+    second = verdicts.library_state()
+    assert second != first
+    (tmp_path / "map" / "b.kern").write_text("two")
+    third = verdicts.library_state()
+    assert third != second
+    (tmp_path / "__pycache__" / "x.pyc").write_text("never mind")
+    assert verdicts.library_state() == third
+    assert "probing/verdicts.py" in third
+
+
+def test_missing_data_folder_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuedge.core.paths._PACKAGE", Path("/nowhere/gpuedge"))
+    with pytest.raises(ConfigError, match="shaders"):
+        verdicts.library_state()
+
+
+def test_lifetimes() -> None:
+    day = 86400
+    assert verdicts.lifetime({"ok"}, 0) == float("inf")
+    assert verdicts.lifetime({"ok", "wrong"}, 0) == float("inf")
+    assert verdicts.lifetime({"absent"}, 0) == day
+    assert verdicts.lifetime({"ok", "broken"}, 0) == day
+    assert [verdicts.lifetime({"crashed"}, n) / day for n in range(6)] == [1, 1, 7, 30, 30, 30]
+    assert verdicts.lifetime({"ok", "timeout"}, 2) == 7 * day
+
+
+def stored(folder: Path, *rows: ProbeRow, deadline_s: float = 4, now: float = 1e9) -> None:
+    verdicts.Store(folder).save({"k": (CANDIDATE, list(rows))}, deadline_s, now)
+
+
+def found(folder: Path, now: float, deadline_s: float = 4) -> bool:
+    return verdicts.Store(folder).find("k", deadline_s, now) is not None
+
+
+def test_found_rows_are_marked_cached(tmp_path: Path) -> None:
+    stored(tmp_path, row())
+    rows = verdicts.Store(tmp_path).find("k", 4, 2e9)
+    assert rows is not None
+    assert [r.is_cached for r in rows] == [True]
+    assert verdicts.Store(tmp_path).find("other", 4, 2e9) is None
+
+
+def test_hang_is_asked_again_with_more_patience_only(tmp_path: Path) -> None:
+    stored(tmp_path, row("timeout"))
+    assert found(tmp_path, 1e9 + 5, deadline_s=4)
+    assert found(tmp_path, 1e9 + 5, deadline_s=2)
+    assert not found(tmp_path, 1e9 + 5, deadline_s=8)
+
+
+def test_clock_set_back_makes_a_crash_stale_after_a_day(tmp_path: Path) -> None:
+    stored(tmp_path, row("crashed"))
+    assert found(tmp_path, 1e9 - 3600)
+    assert not found(tmp_path, 1e9 - 2 * 86400)
+    assert not found(tmp_path, 1e9 + 2 * 86400)
+
+
+def test_strikes_count_crashes_in_a_row_of_the_same_files(tmp_path: Path) -> None:
+    def strikes() -> int:
+        body = load_sealed(tmp_path / "verdicts.json", verdicts.SCHEMA)
+        assert body is not None
+        count: int = body["entries"]["k"]["strikes"]
+        return count
+
+    seen = []
+    for status in ("crashed", "crashed", "timeout", "ok", "crashed"):
+        stored(tmp_path, row(status))
+        seen.append(strikes())
+    assert seen == [1, 2, 3, 0, 1]
+    newer = Candidate("vulkan", "/a.json", "f2")
+    verdicts.Store(tmp_path).save({"k": (newer, [row("crashed", "f2")])}, 4, 1e9)
+    assert strikes() == 1
+
+
+def test_writers_merge(tmp_path: Path) -> None:
+    first, second = verdicts.Store(tmp_path), verdicts.Store(tmp_path)
+    first.save({"a": (CANDIDATE, [row()])}, 4, 1.0)
+    second.save({"b": (CANDIDATE, [row()])}, 4, 2.0)
+    store = verdicts.Store(tmp_path)
+    assert store.find("a", 4, 3.0)
+    assert store.find("b", 4, 3.0)
+
+
+def test_file_stays_small(tmp_path: Path) -> None:
+    many = {str(i): (CANDIDATE, [row()]) for i in range(verdicts.MAX_ENTRIES)}
+    verdicts.Store(tmp_path).save(many, 4, 1.0)
+    verdicts.Store(tmp_path).save({"new": (CANDIDATE, [row()])}, 4, 2.0)
+    body = load_sealed(tmp_path / "verdicts.json", verdicts.SCHEMA)
+    assert body is not None
+    assert len(body["entries"]) == verdicts.MAX_ENTRIES
+    assert "new" in body["entries"]
+
+
+def test_unwritable_folder_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    store = verdicts.Store(tmp_path / "file")
+    assert store.save({"k": (CANDIDATE, [row()])}, 4, 1.0) is False
