@@ -13,11 +13,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from gpuedge.core.caps import Caps
-from gpuedge.core.identity import Identity
-from gpuedge.core.kernel import KernelBlob, Number
+if TYPE_CHECKING:  # only annotations need them, and a cached probe should not pay for them
+    from gpuedge.core.caps import Caps
+    from gpuedge.core.identity import Identity
+    from gpuedge.core.kernel import KernelBlob, Number
 
 
 class Usage(enum.Enum):

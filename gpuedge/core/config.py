@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from gpuedge.core.errors import ConfigError
@@ -122,6 +121,8 @@ def _from_file() -> Mapping[str, Any]:
 def _known(name: str, source: str) -> Setting:
     if name in SETTINGS:
         return SETTINGS[name]
+    from difflib import get_close_matches
+
     near = get_close_matches(name, SETTINGS, n=1)
     raise ConfigError(
         f"There is no setting called {name!r}.",

@@ -12,6 +12,14 @@ from gpuedge.core.errors import DTypeError
 ACCEPTED = ("float32", "float16")
 
 
+def rounded(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return `array` in `dtype`; float16 overflows to infinity, as IEEE 754 has it, silently."""
+    if array.dtype == dtype:
+        return array
+    with np.errstate(over="ignore"):
+        return array.astype(dtype)
+
+
 def as_float32(value: Any, what: str) -> tuple[npt.NDArray[np.float32], np.dtype[Any]]:
     """Return `value` as a C-contiguous float32 array, and the dtype results are to be given in.
 

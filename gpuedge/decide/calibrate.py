@@ -130,6 +130,7 @@ class _Window:
         self.clock = clock
         self.doing = "open-failed"
         self.samples: list[Sample] = []
+        self.seen: list[Sample] = []  # those with too few runs too: good enough to foresee others
         self.begin = clock()
         self.deadline = self.begin + round(budget_s * SOFT * 1e9)
 
@@ -158,10 +159,10 @@ class _Window:
 
         from gpuedge.decide.fit import expected_s
 
-        seconds = expected_s(work, self.samples)
-        if compile_too and self.samples:
+        seconds = expected_s(work, self.seen)
+        if compile_too and self.seen:
             # The median: the first one of all also loads libraries.
-            seconds += work.launches * median(s.startup_per_pass_s for s in self.samples)
+            seconds += work.launches * median(s.startup_per_pass_s for s in self.seen)
         return self.clock() + round(seconds * 1e9) < self.deadline
 
     def _time(self, executor: Executor, name: str, share: int) -> Sample | None:
@@ -192,7 +193,9 @@ class _Window:
             work = replace(work, bytes_moved=max(work.bytes_moved - graph.unread_bytes, 0.0))
         finally:
             executable.close()
-        return Sample(name, work, compile_ns, first, tuple(runs)) if len(runs) >= MIN_RUNS else None
+        sample = Sample(name, work, compile_ns, first, tuple(runs) or (first,))
+        self.seen.append(sample)
+        return sample if len(runs) >= MIN_RUNS else None
 
     def _runs(
         self, executable: Executable, inputs: Mapping[str, Array], share: int

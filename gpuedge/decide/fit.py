@@ -8,7 +8,7 @@ infinite rate.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
@@ -92,31 +92,33 @@ _SPREADS = {
 def expected_s(work: Work, samples: Sequence[Sample]) -> float:
     """Return how long a first run of `work` may take, from what was timed so far; 0 if unknown.
 
-    Small graphs use a device worse than large ones, so scaling them up errs on the long side.
+    For each kind of unit (operations of products, of other kernels, bytes) the sample that spent
+    least on one is scaled up, as if it had done nothing else. Small graphs use a device worse than
+    large ones, so this errs on the long side.
     """
-    by_name = {s.case: s for s in samples}
-    tiny = by_name.get("tiny")
-    if tiny is None:
-        return 0.0
-    expected = tiny.seconds
-    for name, measures in (("conv-small", (_products,)), ("copy-small", (_traffic, _gathers))):
-        sample = by_name.get(name)
-        if sample is not None:
-            rest = max(sample.seconds - tiny.seconds, 0.0)
-            expected += rest * max(units(work) / units(sample.work) for units in measures)
-    return expected
+    tiny = next((s.seconds for s in samples if s.case == "tiny"), 0.0)
+
+    def scaled(units: Callable[[Work], float]) -> float:
+        costs = [
+            max(s.seconds - tiny, FLOOR * s.seconds) / units(s.work)
+            for s in samples
+            if s.case != "tiny" and units(s.work) > 0
+        ]
+        return units(work) * min(costs, default=0.0)
+
+    return tiny + scaled(_products) + max(scaled(_gathers), scaled(_traffic))
 
 
 def _products(work: Work) -> float:
-    return max(work.flops.get("conv", 0.0) + work.flops.get("matmul", 0.0), 1.0)
+    return work.flops.get("conv", 0.0) + work.flops.get("matmul", 0.0)
 
 
 def _gathers(work: Work) -> float:
-    return max(work.flops.get("map", 0.0), 1.0)
+    return work.flops.get("map", 0.0)
 
 
 def _traffic(work: Work) -> float:
-    return max(work.bytes_moved + work.bytes_in + work.bytes_out, 1.0)
+    return work.bytes_moved + work.bytes_in + work.bytes_out
 
 
 class _Fit:

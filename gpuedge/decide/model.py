@@ -28,8 +28,9 @@ CLASSES = ("conv", "matmul", "map")
 """Kernel classes whose arithmetic rate is measured; other classes are taken as the slowest."""
 
 MIN_ERROR = 2.0
-"""Least model error ever claimed, as a factor. A model that claims less than it should (1.2 where
-the truth is 4) screens itself out of being corrected; claiming 2 where 1.2 is true costs little."""
+"""Least model error ever claimed: a factor, as one standard deviation of ln(latency). A model that
+claims less than it should (1.2 where the truth is 4) screens itself out of being corrected;
+claiming 2 where 1.2 is true costs little."""
 
 ERROR = max(3.0, MIN_ERROR)
 """Error claimed by this version: nothing yet compares predictions with runs of the model itself."""
@@ -51,7 +52,7 @@ class Prediction:
     """Predicted latency of one inference in whole nanoseconds (so that a record replays exactly).
 
     `at_ns` is at the percentile that was asked for; `low_ns` to `high_ns` is the claimed interval
-    of the median; `startup_ns` is what opening and compiling cost once.
+    of the median (one standard deviation); `startup_ns` is what opening and compiling cost once.
     """
 
     p50_ns: int
@@ -159,7 +160,10 @@ class DeviceModel:
         power = _normal_quantile(percentile) / Z90
         at = sum(seconds * spread**power for seconds, spread in parts)
         error = PARTIAL_ERROR if assumed else ERROR
-        text = f"calibrated model, not validated: true median within a factor of {error:g}"
+        text = (
+            "predicted from calibration, not measured with this model: expected to be off by less "
+            f"than a factor of {error:g} in two cases of three"
+        )
         if assumed:
             text += f" ({', '.join(assumed)} not calibrated, slowest known rate taken)"
         return Prediction(

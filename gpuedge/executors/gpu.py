@@ -12,6 +12,7 @@ import numpy as np
 from gpuedge.backends.base import Binding, Buffer, DeviceImpl, Dispatch, Program, Recording, Usage
 from gpuedge.capdb import classify
 from gpuedge.core.caps import Caps
+from gpuedge.core.dtypes import rounded
 from gpuedge.core.errors import ClosedError, DriverError, GpuEdgeError, OutOfMemoryError
 from gpuedge.core.paths import cache_dir
 from gpuedge.executors.base import PlacementRow, Work
@@ -210,7 +211,7 @@ class GpuExecutable:
         region = self._where.regions[self.plan.outputs[name]]
         view = out.reshape(-1).view(np.uint8)
         self.executor.impl.read(self._buffers[region.buffer], view.data, region.offset)
-        return out.astype(kind.dtype, copy=False)
+        return rounded(out, kind.dtype)
 
     def poison(self) -> None:
         """Fill the output buffers with 0xAB, so that a driver that writes nothing is caught."""

@@ -59,7 +59,11 @@ def load(model: Any) -> onnx.ModelProto:
         )
     proto = _parse(data, source)
     check_operators(proto, source)
-    _check(proto, data, source, folder)
+    for tensor in _tensors(proto.graph):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            _load_external(tensor, source, folder)
+    _complete(proto)
+    _check(proto, source)
     if proto.functions:
         from onnx import inliner
 
@@ -163,6 +167,10 @@ def check_operators(proto: onnx.ModelProto, source: str) -> None:
 
     newest = onnx.defs.onnx_opset_version()
     imports = opsets(proto)
+    if not imports:
+        raise ModelError(
+            f"The model ({source}) does not say which operator set it uses; it may be truncated."
+        )
     if not 1 <= imports.get("", 1) <= newest:
         raise ModelError(
             f"The model ({source}) uses operator set {imports['']}, which is not supported.",
@@ -178,35 +186,66 @@ def check_operators(proto: onnx.ModelProto, source: str) -> None:
             if (node.domain, node.op_type) in local or domain in schema.CONTRIB:
                 continue
             if domain not in versions or schema.find(node.op_type, domain, versions) is None:
-                raise _unknown(node, versions)
+                raise _unknown(node, versions, source)
 
 
-def _unknown(node: onnx.NodeProto, versions: dict[str, int]) -> UnsupportedOpError:
+def _unknown(node: onnx.NodeProto, versions: dict[str, int], source: str) -> UnsupportedOpError:
     domain = node.domain or "ai.onnx"
     number = versions.get("" if domain == "ai.onnx" else domain)
     name = node.name or (node.output[0] if node.output else "")
     return UnsupportedOpError(
         f"{node.op_type} node '{name}': domain {domain} has no operator {node.op_type}"
         + (f" in operator set {number}." if number is not None else ", or is not imported."),
+        asked_by=source,
         known=", ".join(f"{d or 'ai.onnx'} {v}" for d, v in versions.items()),
     )
 
 
-def _check(proto: onnx.ModelProto, data: bytes, source: str, folder: Path | None) -> None:
-    """Load external weights, then let ONNX's checker judge the rest."""
+def _complete(proto: onnx.ModelProto) -> None:
+    """Infer the types of outputs that the model leaves open, which ONNX Runtime accepts."""
     import onnx
 
-    outside = [t for t in _tensors(proto.graph) if t.data_location == onnx.TensorProto.EXTERNAL]
-    for tensor in outside:
-        _load_external(tensor, source, folder)
+    open_ones = [v for v in proto.graph.output if not _is_typed(v)]
+    if not open_ones:
+        return
     try:
-        # The checker would look for external files again: give it the loaded weights.
-        onnx.checker.check_model(proto if outside else data)
+        inferred = onnx.shape_inference.infer_shapes(proto).graph.output
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+        return
+    found = {v.name: v.type for v in inferred if v.HasField("type")}
+    for output in open_ones:
+        if output.name in found:
+            output.type.CopyFrom(found[output.name])
+
+
+def _is_typed(value: onnx.ValueInfoProto) -> bool:
+    kind = value.type
+    if kind.WhichOneof("value") != "tensor_type":
+        return kind.WhichOneof("value") is not None
+    return bool(kind.tensor_type.elem_type) and kind.tensor_type.HasField("shape")
+
+
+def _check(proto: onnx.ModelProto, source: str) -> None:
+    """Let ONNX's checker judge the model, except for missing shapes of inputs and outputs."""
+    import onnx
+
+    shapeless = [
+        v.type.tensor_type
+        for v in (*proto.graph.input, *proto.graph.output)
+        if v.type.HasField("tensor_type") and not v.type.tensor_type.HasField("shape")
+    ]
+    for kind in shapeless:
+        kind.shape.SetInParent()  # the checker wants a shape; it does not look into it
+    try:
+        onnx.checker.check_model(proto)
     except onnx.checker.ValidationError as error:
         reason = " ".join(str(error).split("\n\n")[0].split())
         raise ModelError(f"The model ({source}) is not valid ONNX: {reason}") from None
-    except (ValueError, RuntimeError) as error:  # its message is too large for protobuf
+    except (ValueError, RuntimeError) as error:  # larger than a protobuf message may be
         raise ModelError(f"The model ({source}) cannot be checked: {error}") from None
+    finally:
+        for kind in shapeless:
+            kind.ClearField("shape")
 
 
 def _load_external(tensor: onnx.TensorProto, source: str, folder: Path | None) -> None:

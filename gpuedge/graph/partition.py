@@ -51,8 +51,9 @@ def partition(graph: Graph, choose: Callable[[Node], str]) -> tuple[Segment, ...
     )
     if len(segments) == 1:
         return (Segment(segments[0].device, graph),)
+    handed = {name for segment in segments for name in segment.graph.inputs}
     for segment in segments:
-        if any(name not in graph.types for name in segment.graph.outputs):
+        if any(name in handed and name not in graph.types for name in segment.graph.outputs):
             return (Segment(segment.device, graph),)
     return segments
 

@@ -56,13 +56,15 @@ def _node(proto: onnx.NodeProto) -> Node:
 
 
 def _signature(value: onnx.ValueInfoProto) -> Signature:
-    if not value.type.HasField("tensor_type"):
-        kind = value.type.WhichOneof("value") or "value without a type"
+    kind = value.type.WhichOneof("value")
+    tensor = value.type.tensor_type
+    if kind is None or (kind == "tensor_type" and not tensor.elem_type):
+        raise ModelError(f"The model does not say what type its '{value.name}' has.")
+    if kind != "tensor_type":
         raise UnsupportedOpError(
             f"The model's '{value.name}' is a {kind.removesuffix('_type')}; "
             "inputs and outputs must be tensors."
         )
-    tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return schema.dtype_name(tensor.elem_type), None
     dims: list[Dim] = []

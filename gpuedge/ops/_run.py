@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from gpuedge.core.dtypes import as_float32
+from gpuedge.core.dtypes import as_float32, rounded
 from gpuedge.core.errors import InputError
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
@@ -76,7 +76,7 @@ def call(
     signature = (op, key, tuple((n, a.shape) for n, a in arrays.items()), _where(request))
     compiled = _get(signature, lambda: _graph(arrays, write), request)
     result = compiled.run(arrays)
-    return next(iter(result.values())).astype(dtype, copy=False)
+    return rounded(next(iter(result.values())), dtype)
 
 
 def _convert(op: str, inputs: Sequence[tuple[str, Any]]) -> tuple[dict[str, Array], np.dtype[Any]]:

@@ -38,7 +38,7 @@ def pad_attrs(padding: Any) -> dict[str, Any]:
                 f"padding={padding!r} is not understood.", known="strings: 'same', 'valid'"
             )
         return {"auto_pad": modes[padding.lower()]}
-    if not hasattr(padding, "__index__") and len(padding) == 2 and hasattr(padding[0], "__len__"):
+    if isinstance(padding, Sequence) and len(padding) == 2 and isinstance(padding[0], Sequence):
         (top, bottom), (left, right) = (pair("padding", p) for p in padding)
     else:
         top, left = pair("padding", padding)

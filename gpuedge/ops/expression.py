@@ -133,7 +133,7 @@ def _parse(text: str) -> ast.expr:
     try:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-        column = getattr(error, "offset", None) or 1
+        column = getattr(error, "offset", None) or len(text.strip())
         raise _at(text, column - 1, f"not an expression: {getattr(error, 'msg', error)}") from None
 
 
@@ -147,7 +147,8 @@ def _names(tree: ast.expr) -> list[str]:
 def _at(text: str, column: int, what: str) -> KernelSyntaxError:
     line = text.strip().splitlines()[0] if text.strip() else ""
     shown = f"expression:1:{column + 1}: {what}\n    {line}\n    {' ' * column}^"
-    return KernelSyntaxError(shown, known=f"functions: {', '.join(FUNCTIONS)}")
+    known = f"functions: {', '.join(FUNCTIONS)}" if "function" in what else None
+    return KernelSyntaxError(shown, known=known)
 
 
 def _error(text: str, node: ast.expr, what: str) -> KernelSyntaxError:
@@ -227,6 +228,10 @@ def _constant(tree: ast.expr) -> float | None:
     if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub):
         inner = _constant(tree.operand)
         return None if inner is None else -inner
-    if isinstance(tree, ast.Constant) and isinstance(tree.value, (int, float)):
+    if (
+        isinstance(tree, ast.Constant)
+        and isinstance(tree.value, (int, float))
+        and not isinstance(tree.value, bool)
+    ):
         return float(tree.value)
     return None

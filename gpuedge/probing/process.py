@@ -17,7 +17,13 @@ from typing import Any
 
 from gpuedge.probing.judge import Ending
 
-COMMAND: tuple[str, ...] = (sys.executable, "-X", "faulthandler", "-m", "gpuedge.probing.child")
+COMMAND: tuple[str, ...] = (
+    sys.executable or "",
+    "-X",
+    "faulthandler",
+    "-m",
+    "gpuedge.probing.child",
+)
 TAIL_BYTES = 4096
 """How much of what a driver prints is kept, from the end."""
 
@@ -62,10 +68,10 @@ class Drain:
 
 def _wait_readable(fd: int, seconds: float) -> bool:
     """Wait for a pipe; on Windows, where pipes cannot be polled, say yes and let read block."""
+    if sys.platform == "win32":
+        return True
     import select
 
-    if not hasattr(select, "poll"):
-        return True
     poll = select.poll()  # select.select fails for descriptors above 1023
     poll.register(fd, select.POLLIN | select.POLLHUP)
     return bool(poll.poll(int(seconds * 1000)))
@@ -182,7 +188,7 @@ def _reap(child: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         # Stuck inside the kernel, as a process in a broken kernel driver can be; it ends when
         # that call returns. Nothing more can be done from here.
-        child.returncode = -signal.SIGTERM if sys.platform == "win32" else -signal.SIGKILL
+        child.returncode = -9
 
 
 def _ending(code: int | None) -> Ending:

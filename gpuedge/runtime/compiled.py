@@ -172,6 +172,11 @@ class Compiled:
             The device failed and the request forbids the CPU.
         """
         with self._lock:
+            if not self.is_usable and self.request.executor is None:
+                # Another session gave up this device; it was closed for all of them.
+                self._parts = []
+                self.executor = self._reopen()
+                self._compile()
             return self._run_or_fall_back(inputs)
 
     def _run_or_fall_back(self, inputs: Mapping[str, Array]) -> dict[str, Array]:

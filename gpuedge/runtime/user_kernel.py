@@ -75,8 +75,8 @@ class UserKernel:
         missing = [b.names[0] for b in self._reflection.buffers if b not in found.values()]
         if missing:
             raise InputError(
-                f"The buffer '{missing[0]}' of {self._reflection.blob.name} is neither an input nor "
-                "an output."
+                f"The buffer '{missing[0]}' of {self._reflection.blob.name} is neither an input "
+                "nor an output."
             )
         return found
 

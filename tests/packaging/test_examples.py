@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,11 @@ def run(script: str, *arguments: object, cwd: Path, cache: Path, **extra: str) -
     return done.stdout
 
 
+def pixels(path: Path) -> train_digits.Array:
+    with Image.open(path) as image:
+        return np.asarray(image).astype(int)
+
+
 @pytest.mark.parametrize("path", NUMBERED, ids=lambda p: p.stem)
 def test_example_is_short_and_says_what_you_will_see(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
@@ -79,7 +85,7 @@ def test_arrays_are_right_everywhere(tmp_path: Path, cache: Path) -> None:
 
 def test_photo_is_what_scipy_makes_of_it(tmp_path: Path, cache: Path) -> None:
     run("03_photo.py", "cpu", tmp_path, cwd=tmp_path, cache=cache)
-    picture = np.asarray(Image.open(tmp_path / "flower.png")).astype(int)
+    picture = pixels(tmp_path / "flower.png")
     source = photo.load_photo("flower.jpg").astype(np.float64)
     filtered = np.stack(
         [
@@ -99,6 +105,17 @@ def test_onnx_example_reads_what_onnxruntime_reads(tmp_path: Path, cache: Path) 
     wanted = session.run(["probabilities"], {"image": images[:10]})[0].argmax(axis=1)
     assert lines[0].split()[1:] == [str(n) for n in wanted]
     assert lines[1].split()[1:] == [str(n) for n in labels[:10]]
+
+
+def test_own_kernel_agrees_or_says_what_is_missing(tmp_path: Path, cache: Path) -> None:
+    found = run("01_probe.py", cwd=tmp_path, cache=cache)
+    out = run("05_own_kernel.py", cwd=tmp_path, cache=cache)
+    if "best device: none" in found:
+        assert "no GPU device can be used here" in out
+    elif "GE-302" in out:
+        assert not any(shutil.which(tool) for tool in ("glslangValidator", "glslang", "glslc"))
+    else:
+        assert out.splitlines()[-1] == "they agree: True"
 
 
 def test_committed_model_is_accurate_and_small() -> None:
@@ -157,8 +174,8 @@ def test_demo_agrees_everywhere(hide: bool, tmp_path: Path, cache: Path) -> None
     )
     assert out.splitlines()[-1].startswith("OK: ")
     assert ("No GPU can be used here" in out) or not hide
-    assert Image.open(tmp_path / "before.png").size == (640, 427)
-    assert Image.open(tmp_path / "after.png").size == (1280, 854)
+    assert pixels(tmp_path / "before.png").shape == (427, 640, 3)
+    assert pixels(tmp_path / "after.png").shape == (854, 1280, 3)
 
 
 def test_cache_command_knows_every_file_that_the_demo_left(tmp_path: Path) -> None:

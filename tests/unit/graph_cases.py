@@ -10,6 +10,7 @@ import onnx
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
+from gpuedge.core.errors import GpuEdgeError
 from gpuedge.graph.build import single
 from gpuedge.graph.ir import Array, Graph, TensorType
 
@@ -120,6 +121,15 @@ def fits(case: Case) -> bool:
     return same or all(
         n + a + b >= r for n, a, b, r in zip(size, pads[:rank], pads[rank:], reach, strict=True)
     )
+
+
+def possible(case: Case) -> bool:
+    """Whether the node has a canonical form and its shapes fit."""
+    try:
+        case.graph()
+    except GpuEdgeError:
+        return False
+    return True
 
 
 shape_lists = st.lists(st.integers(1, 4), min_size=0, max_size=4).map(tuple)

@@ -198,8 +198,10 @@ class Worker:
         # Stays in the process group and holds our standard output open.
         pid = os.fork()
         if pid == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             time.sleep(60)
             os._exit(0)
+        time.sleep(0.3)  # by now it ignores the gentle signal
         Path(os.environ["PROBE_PIDFILE"]).write_text(str(pid))
         self.play_ok()
 

@@ -87,6 +87,16 @@ def test_slow_device_stays_in_budget_or_gives_a_reason(factor: float) -> None:
         assert found.flops_per_s["conv"] <= 40e9 * factor * 1.01
 
 
+def test_long_graphs_are_foreseen_from_short_ones() -> None:
+    # One run of the 4 MiB graph takes 0.25 s here: as a first run it would be past the end.
+    fake = FakeExecutor("cpu", edge_cpu().scaled(0.01), FakeClock())
+    begin = fake.clock()
+    found = calibrate(fake, 0.3, clock=fake.clock)
+    assert fake.clock() - begin <= 0.3e9
+    assert isinstance(found, DeviceModel)
+    assert found.bandwidth_bps is None
+
+
 def test_slow_compiler_gives_a_partial_model() -> None:
     fake = executor(compile_s=0.15)
     begin = fake.clock()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -93,13 +92,10 @@ def test_every_truncation_is_an_error_not_a_crash(tmp_path: Path) -> None:
     path = tmp_path / "cut.onnx"
     for end in range(len(whole)):
         path.write_bytes(whole[:end])
-        try:
+        with pytest.raises(ModelError, match=r"cut\.onnx"):
             OnnxModel.load(path)
-        except ModelError as error:
-            assert "cut.onnx" in str(error)
-        else:
-            # Only what follows the graph (the operator sets) may be cut without harm to the parse.
-            assert onnx.ModelProto.FromString(whole[:end]).HasField("graph")
+    path.write_bytes(whole)
+    assert list(OnnxModel.load(path).inputs) == ["x"]
 
 
 def test_wrong_type() -> None:
@@ -145,7 +141,7 @@ def test_unknown_operator(node: onnx.NodeProto, words: list[str]) -> None:
 
 def test_cycle_and_duplicate_names() -> None:
     nodes = [helper.make_node("Relu", ["b"], ["a"]), helper.make_node("Relu", ["a"], ["b"])]
-    with pytest.raises(ModelError, match="not valid ONNX: .*topologically sorted"):
+    with pytest.raises(ModelError, match=r"not valid ONNX: .*topologically sorted"):
         OnnxModel.load(model(nodes, [value("x", [1])], [value("b", [1])]))
     nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Abs", ["x"], ["y"])]
     with pytest.raises(ModelError, match="not valid ONNX"):
@@ -206,7 +202,7 @@ def test_external_weights_outside_the_folder(location: str, tmp_path: Path) -> N
 
 def test_external_weights_through_a_link_out_of_the_folder(tmp_path: Path) -> None:
     path = external(tmp_path, "link.bin")
-    os.symlink(tmp_path / "secret.bin", path.parent / "link.bin")
+    (path.parent / "link.bin").symlink_to(tmp_path / "secret.bin")
     with pytest.raises(ModelError, match="outside the model's folder"):
         OnnxModel.load(path)
 
@@ -342,7 +338,8 @@ def test_random_operators_are_not_folded() -> None:
     ]
     graph = OnnxModel.load(model(nodes, [value("x", [3])], [value("y", [3])])).specialise()
     assert [n.op for n in graph.nodes] == ["RandomNormal", "Add"]
-    a, b = (run(graph, {"x": np.zeros(3, np.float32)})["y"] for _ in range(2))
+    compiled = CpuExecutor(threads=1).compile(graph)
+    a, b = (compiled.run({"x": np.zeros(3, np.float32)})["y"] for _ in range(2))
     assert not np.array_equal(a, b)
 
 
@@ -352,8 +349,10 @@ def test_large_results_are_not_folded() -> None:
         helper.make_node("ReduceSum", ["big"], ["sum"]),
         helper.make_node("Add", ["x", "sum"], ["y"]),
     ]
-    weights = [weight("one", np.ones(1, np.float32)), weight("size", np.array([(64 << 20) // 4 + 1]))]  # fmt: skip  # noqa: E501
-    graph = OnnxModel.load(model(nodes, [value("x", [1])], [value("y", None)], weights)).specialise()  # fmt: skip  # noqa: E501
+    size = np.array([(64 << 20) // 4 + 1])
+    weights = [weight("one", np.ones(1, np.float32)), weight("size", size)]
+    proto = model(nodes, [value("x", [1])], [value("y", None)], weights)
+    graph = OnnxModel.load(proto).specialise()
     assert [n.op for n in graph.nodes] == ["Expand", "ReduceSum", "Add"]
     assert not graph.folded
 

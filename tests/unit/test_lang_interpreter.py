@@ -214,6 +214,7 @@ def test_local_arrays_by_lane() -> None:
         ("M[l] = 1.0; storet(O, q, vec4(M[3 - l]));", "reads what another one wrote"),
         ("float x = M[3 - l]; M[l] = x; storet(O, q, vec4(x));", "writes what another one read"),
         ("float x = M[0]; if (l == 0) M[0] = x; storet(O, q, vec4(x));", "another one read"),
+        ("float x = M[0]; if (l == 3) M[0] = x; storet(O, q, vec4(x));", "another one read"),
         ("M[l] = 1.0; M[3 - l] = 2.0; storet(O, q, vec4(1.0));", "writes what another one wrote"),
         ("M[0] = 1.0; storet(O, q, vec4(1.0));", "two invocations write one element"),
         ("storet(O, q / 2, vec4(1.0));", "written twice"),

@@ -160,6 +160,17 @@ def test_refusal_is_attributed(
     assert str(error).rpartition("] ")[2] in event["detail"]
 
 
+def test_failure_to_plan_is_no_failure_to_open(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(self: Any, graph: Any) -> Any:
+        raise KernelLimitError("too large for this device")
+
+    monkeypatch.setattr("gpuedge.executors.gpu.GpuExecutor.compile", refuse)
+    event = device_event(probe(monkeypatch, tmp_path, NullBackend()))
+    assert (event["code"], event["evidence"]["step"]) == ("kernel-failed", "build")
+
+
 class Failing(NullBackend):
     """Fails as a whole backend does: while listing or opening."""
 

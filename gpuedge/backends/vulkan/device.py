@@ -249,7 +249,7 @@ class VulkanDevice:
         self._check_open()
         source = cast(VulkanBuffer, buffer)
         size = into.nbytes
-        visible = source if source.usage is not Usage.OUTPUT else source.staging or source
+        visible = source.staging or source
         if visible.host is not None:
             self._get(visible, into, offset, size)
             return

@@ -57,7 +57,7 @@ def file_for(physical: Physical) -> Path:
 
 
 class PipelineCache:
-    """A VkPipelineCache that is loaded from disk and saved when it changed.
+    """A VkPipelineCache that is loaded from disk and saved when it grew.
 
     Attributes
     ----------
@@ -78,7 +78,9 @@ class PipelineCache:
         self.is_hit = self.handle is not None
         if self.handle is None:
             self.handle = self._create(b"") or api.ffi.NULL
-        self._saved = sha256(found or b"").digest()
+        # What the driver holds now, not what was given to it: SwiftShader hands back what it was
+        # given behind a header of its own, and would grow the file at every start.
+        self._known = self._size()
 
     def _load(self) -> bytes | None:
         if self._file is None:
@@ -106,31 +108,34 @@ class PipelineCache:
             self.save()
 
     def save(self) -> None:
-        """Write the cache if it changed since it was loaded or saved; failing is not an error."""
+        """Write the cache if it grew since it was loaded or saved; failing is not an error."""
         if not self._unsaved or self._file is None:
             return
+        size = self._size()
         self._unsaved = 0
-        data = self._data()
-        digest = sha256(data).digest()
-        if not data or len(data) > MAX_BYTES or digest == self._saved:
+        if not self._known < size <= MAX_BYTES:
             return
-        if paths.write_atomic(self._file, pack(self._physical, data)):
-            self._saved = digest
+        data = self._data(size)
+        if data and paths.write_atomic(self._file, pack(self._physical, data)):
+            self._known = size
         else:
             log.debug("the pipeline cache %s cannot be written", self._file)
 
-    def _data(self) -> bytes:
+    def _size(self) -> int:
+        """Return how many bytes the driver would hand out."""
         api = self._api
-        if self.handle == api.ffi.NULL:
-            return b""
-        call = api.lib.vkGetPipelineCacheData
         size = api.ffi.new("size_t *")
-        if call(self._device, self.handle, size, api.ffi.NULL) != conv.SUCCESS:
-            return b""
-        data = api.ffi.new("char[]", max(1, size[0]))
-        if call(self._device, self.handle, size, data) != conv.SUCCESS:
-            return b""
-        return bytes(api.ffi.buffer(data, size[0]))
+        if self.handle != api.ffi.NULL:
+            api.lib.vkGetPipelineCacheData(self._device, self.handle, size, api.ffi.NULL)
+        return int(size[0])
+
+    def _data(self, most: int) -> bytes:
+        """Return the driver's data, at most `most` bytes; nothing if it refuses."""
+        api = self._api
+        size = api.ffi.new("size_t *", most)
+        data = api.ffi.new("char[]", most)
+        result = api.lib.vkGetPipelineCacheData(self._device, self.handle, size, data)
+        return bytes(api.ffi.buffer(data, size[0])) if result == conv.SUCCESS else b""
 
     def close(self) -> None:
         """Destroy the VkPipelineCache."""

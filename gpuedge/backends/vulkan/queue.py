@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from typing import Any
 
 from gpuedge.backends.vulkan import conv
 from gpuedge.backends.vulkan.api import Api
 from gpuedge.core.errors import DeviceLostError, DeviceTimeoutError
+
+_FOREVER_S = 1e9
+"""Waits of 30 years and more have no limit; larger numbers of nanoseconds need not fit."""
 
 log = logging.getLogger("gpuedge.vulkan")
 
@@ -147,6 +149,4 @@ class Queue:
 
 
 def _nanoseconds(seconds: float) -> int:
-    if math.isinf(seconds):
-        return conv.UINT64_MAX
-    return min(max(0, int(seconds * 1e9)), conv.UINT64_MAX)
+    return conv.UINT64_MAX if seconds >= _FOREVER_S else max(0, int(seconds * 1e9))

@@ -1,0 +1,123 @@
+"""Memory on real drivers: buffers never share bytes, freed memory is used again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from vulkan_kernels import add_on
+
+from gpuedge.backends.base import Buffer, DeviceInfo, Usage
+from gpuedge.backends.vulkan import VulkanBackend
+from gpuedge.backends.vulkan.device import VulkanDevice
+from gpuedge.backends.vulkan.pool import FIRST_BLOCK, VulkanBuffer
+
+pytestmark = pytest.mark.driver
+USAGES = list(Usage)
+
+
+def reserved(device: VulkanDevice) -> int:
+    """Bytes of device memory allocated from the driver."""
+    return sum(block.free.size for block in device.memory.blocks)
+
+
+@pytest.mark.parametrize("staging", [None, True])
+def test_many_buffers_keep_their_bytes(vulkan_info: DeviceInfo, staging: bool | None) -> None:
+    device = VulkanBackend().open(vulkan_info, validation=True, staging=staging)
+    rng = np.random.default_rng(11)
+    live: list[tuple[Buffer, bytes]] = []
+    for _ in range(250):
+        if live and rng.random() < 0.45:
+            buffer, content = live.pop(int(rng.integers(len(live))))
+            into = bytearray(len(content))
+            device.read(buffer, memoryview(into))
+            assert into == content
+            device.free(buffer)
+        else:
+            size = int(rng.choice([1, 3, 64, 255, 4096, 100_001]) * rng.integers(1, 5))
+            buffer = device.alloc(size, USAGES[int(rng.integers(4))])
+            assert buffer.nbytes == size
+            content = rng.bytes(size)
+            device.write(buffer, memoryview(content))
+            live.append((buffer, content))
+    for buffer, content in live:
+        into = bytearray(len(content))
+        device.read(buffer, memoryview(into))
+        assert into == content
+    device.close()
+
+
+def test_freed_memory_is_used_again(vulkan_info: DeviceInfo) -> None:
+    device = VulkanBackend().open(vulkan_info, validation=True)
+    assert isinstance(device, VulkanDevice)
+    first = device.alloc(1 << 20, Usage.OUTPUT)
+    assert isinstance(first, VulkanBuffer)
+    place, total = first.offset, reserved(device)
+    assert total == FIRST_BLOCK
+    for _ in range(200):
+        device.free(first)
+        first = device.alloc(1 << 20, Usage.OUTPUT)
+        assert isinstance(first, VulkanBuffer)
+        assert first.offset == place
+    assert reserved(device) == total
+    assert device.counters.allocations == 201
+    device.close()
+
+
+def test_big_buffers_get_blocks_of_their_size_and_reuse_them(vulkan_info: DeviceInfo) -> None:
+    device = VulkanBackend().open(vulkan_info, validation=True)
+    assert isinstance(device, VulkanDevice)
+    size = 3 * FIRST_BLOCK
+    big = device.alloc(size, Usage.OUTPUT)
+    assert size <= reserved(device) < size + (1 << 16)
+    content = np.arange(size // 4, dtype=np.float32)
+    device.write(big, memoryview(content))
+    into = np.zeros_like(content)
+    device.read(big, memoryview(into))
+    np.testing.assert_array_equal(into, content)
+    device.free(big)
+    parts = [device.alloc(FIRST_BLOCK, Usage.OUTPUT) for _ in range(3)]
+    assert len(device.memory.blocks) == 1
+    for part in parts:
+        device.free(part)
+    device.memory.trim()
+    assert reserved(device) == 0
+    device.close()
+
+
+def test_staged_copies_leave_no_memory_behind(vulkan_info: DeviceInfo) -> None:
+    device = VulkanBackend().open(vulkan_info, validation=True, staging=True)
+    assert isinstance(device, VulkanDevice)
+    kept = device.alloc(20 << 20, Usage.CONSTANT)
+    content = np.arange(5 << 20, dtype=np.float32)
+    device.write(kept, memoryview(content))
+    before = reserved(device)
+    for _ in range(3):
+        device.write(kept, memoryview(content))
+    assert reserved(device) == before
+    into = np.zeros_like(content)
+    device.read(kept, memoryview(into))
+    np.testing.assert_array_equal(into, content)
+    device.close()
+
+
+def test_freeing_twice_and_after_close_is_harmless(vulkan_info: DeviceInfo) -> None:
+    device = VulkanBackend().open(vulkan_info, validation=True)
+    buffer = device.alloc(100, Usage.OUTPUT)
+    other = device.alloc(100, Usage.OUTPUT)
+    device.free(buffer)
+    device.free(buffer)
+    ones = np.ones(64, np.float32)
+    np.testing.assert_array_equal(add_on(device, ones, ones), 2 * ones)
+    device.close()
+    device.free(other)
+
+
+def test_shaped_and_read_only_views_are_copied_whole(vulkan_device: VulkanDevice) -> None:
+    image = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    image.setflags(write=False)
+    for usage in (Usage.INPUT, Usage.CONSTANT, Usage.OUTPUT):
+        buffer = vulkan_device.alloc(image.nbytes, usage)
+        vulkan_device.write(buffer, memoryview(image))
+        into = np.zeros((4, 6), np.float32)
+        vulkan_device.read(buffer, memoryview(into))
+        np.testing.assert_array_equal(into.ravel(), image.ravel())

@@ -1,0 +1,207 @@
+"""Run a plan without any device: real byte buffers, the interpreter for every pass.
+
+Proves what drivers would hide: layouts, offsets, lifetimes in the shared arena, unused lanes, and
+which passes must wait for which. Nothing is a skip: buffers start as NaN, every read of the
+interpreter is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuedge.core.caps import VULKAN_MINIMUM, Caps
+from gpuedge.graph.ir import Graph
+from gpuedge.kernels.arrange import Arrangement, Region, arrange
+from gpuedge.kernels.layout import Layout
+from gpuedge.kernels.library import texts
+from gpuedge.kernels.plan import Pass, Plan, PlanTensor
+from gpuedge.kernels.planner import plan
+from gpuedge.lang import Kernel, interpret, load, trip_count
+
+Array = npt.NDArray[Any]
+
+POISON = 0x7FC0DEAD
+"""A NaN that no computation makes."""
+
+LOOP_LIMIT = 65_535
+"""lavapipe silently ends an invocation's loops after as many iterations, summed over all."""
+
+
+CLAMPING = frozenset(f"map/{name}" for name in (
+    "concat", "elementwise", "pack", "reduce", "sumexp", "unpack"
+))  # fmt: skip
+"""Kernels that count elements: where the last texel is partly used they address elements that do
+not exist, which the language clamps into range. All others must stay inside their tensors."""
+
+
+@lru_cache(maxsize=512)
+def kernel_of(name: str, epilogue: str | None) -> Kernel:
+    """Parse a library kernel with an epilogue."""
+    return load(texts()[name], filename=f"{name}.kern", epilogue=epilogue)
+
+
+@dataclass
+class Seen:
+    """What the plans run so far made use of."""
+
+    variants: set[str] = field(default_factory=set)
+    most_trips: int = 0
+    passes: int = 0
+    most_bindings: int = 0
+
+
+SEEN = Seen()
+
+
+class PlanRun:
+    """One plan with its memory."""
+
+    def __init__(self, made: Plan, alignment: int, seen: Seen = SEEN) -> None:
+        self.plan = made
+        self.seen = seen
+        self.where: Arrangement = arrange(made, alignment)
+        self.buffers: dict[str, Array] = {}
+        for name, nbytes in self.where.sizes.items():
+            if nbytes % 4:
+                raise AssertionError(f"buffer {name} has {nbytes} bytes")
+            self.buffers[name] = np.full(nbytes // 4, POISON, np.uint32).view(np.float32)
+        self._check_arrangement(alignment)
+        for tensor in made.tensors.values():
+            if tensor.is_constant and tensor.name == tensor.storage:
+                self._fill(tensor, made.constants)
+
+    def _check_arrangement(self, alignment: int) -> None:
+        for name, region in self.where.regions.items():
+            assert region.offset % alignment == 0, name
+            assert region.offset + region.nbytes <= self.where.sizes[region.buffer], name
+
+    def _texels(self, region: Region) -> Array:
+        start = region.offset // 4
+        return self.buffers[region.buffer][start : start + region.nbytes // 4]
+
+    def _fill(self, tensor: PlanTensor, values: Mapping[str, Array]) -> None:
+        region = self.where.regions.get(tensor.name)
+        if region is None:
+            return
+        assert tensor.host is not None
+        arrays = [np.asarray(values[s], np.float32) for s in tensor.host.sources]
+        data = arrays[0].ravel() if tensor.host.build is None else tensor.host.build(*arrays)
+        assert data.dtype == np.float32
+        assert data.nbytes <= region.nbytes
+        self._texels(region)[: data.size] = data
+
+    def run(self, inputs: Mapping[str, Array], *, late: bool = False) -> dict[str, Array]:
+        """Run all passes and return the outputs.
+
+        With `late`, the writes of passes between two barriers become visible only at the next
+        barrier, in reverse order: right results prove that `depends` misses nothing.
+        """
+        for name in self.where.inputs:
+            self._fill(self.plan.tensors[name], inputs)
+        waiting: list[tuple[Region, Array]] = []
+        for one, depends in zip(self.plan.passes, self.where.depends, strict=True):
+            if depends:
+                self._land(waiting)
+            region = self.where.regions[one.output]
+            result = self._compute(one)
+            self._check_lanes(self.plan.tensors[one.output].layout, result)
+            waiting.append((region, result.ravel()))
+            if not late:
+                self._land(waiting)
+        self._land(waiting)
+        return {name: self._output(name) for name in (*self.plan.outputs, *self.plan.fixed)}
+
+    def _land(self, waiting: list[tuple[Region, Array]]) -> None:
+        for region, values in reversed(waiting):
+            self._texels(region)[: values.size] = values
+        waiting.clear()
+
+    def _compute(self, one: Pass) -> Array:
+        kernel = kernel_of(one.source.kernel, one.source.epilogue)
+        tensors = {}
+        extents = {}
+        for name, tensor in one.tensors.items():
+            width, height, slices, batch = extents[name] = self.plan.tensors[tensor].layout.extents
+            if tensor != one.output:
+                values = self._texels(self.where.regions[tensor])[
+                    : width * height * slices * batch * 4
+                ]
+                tensors[name] = values.reshape(batch, slices, height, width, 4).copy()
+        known = {s.name for s in kernel.specs}
+        specs = {k: v for k, v in one.specs.items() if k in known}
+        self._note(one, trip_count(kernel, extents=extents, specs=specs))
+        groups = one.groups if kernel.form == "group" else None
+        out_extents = self.plan.tensors[one.output].layout.extents
+        strict = one.source.kernel not in CLAMPING
+        return interpret(kernel, tensors, out_extents, specs, groups=groups, strict=strict)
+
+    def _note(self, one: Pass, trips: int) -> None:
+        self.seen.variants.add(one.variant)
+        self.seen.passes += 1
+        self.seen.most_trips = max(self.seen.most_trips, trips)
+        self.seen.most_bindings = max(self.seen.most_bindings, len(one.tensors))
+
+    @staticmethod
+    def _check_lanes(layout: Layout, result: Array) -> None:
+        """Assert that all texels were written and that unused lanes of packed layouts are zero."""
+        width, height, slices, batch = layout.extents
+        if layout.kind == "linear":
+            return
+        used = layout.packed % 4
+        if used:
+            texels = result.reshape(batch, slices, height, width, 4)
+            last = texels[:, -1] if layout.kind == "channels" else texels[:, :, :, -1]
+            np.testing.assert_array_equal(last[..., used:], 0)
+
+    def _output(self, name: str) -> Array:
+        if name in self.plan.fixed:
+            return np.asarray(self.plan.fixed[name])
+        tensor = self.plan.tensors[self.plan.outputs[name]]
+        assert tensor.layout.kind == "linear"
+        values = self._texels(self.where.regions[tensor.name])
+        return values[: int(np.prod(tensor.layout.shape))].reshape(tensor.layout.shape).copy()
+
+
+def small(caps: Caps = VULKAN_MINIMUM, **changes: Any) -> Caps:
+    """Return caps with some fields changed."""
+    from dataclasses import replace
+
+    return replace(caps, **changes)
+
+
+WIDE = small(max_storage_buffers=8)
+
+
+def run_graph(
+    graph: Graph,
+    inputs: Mapping[str, Array],
+    caps: Caps = VULKAN_MINIMUM,
+    restricted: tuple[str, ...] = (),
+) -> dict[str, Array]:
+    """Plan a graph, check what the planner promises, and run it both eagerly and late."""
+    made = plan(graph, caps, restricted)
+    check_limits(made, caps)
+    assert not {one.variant for one in made.passes} & set(restricted)
+    first = PlanRun(made, caps.offset_alignment).run(inputs)
+    again = PlanRun(made, caps.offset_alignment).run(inputs, late=True)
+    for name, value in first.items():
+        np.testing.assert_array_equal(value, again[name], err_msg="a barrier is missing")
+    return {n: v.astype(graph.types[n].dtype, copy=False) for n, v in first.items()}
+
+
+def check_limits(made: Plan, caps: Caps) -> None:
+    """Assert that no pass exceeds a limit of the device."""
+    for one in made.passes:
+        assert len(one.tensors) <= caps.max_storage_buffers, one.variant
+        assert all(g <= m for g, m in zip(one.groups, caps.max_groups, strict=True))
+        local = [int(one.specs[axis]) for axis in ("LX", "LY", "LZ")]
+        assert all(1 <= s <= m for s, m in zip(local, caps.max_local_size, strict=True))
+        assert int(np.prod(local)) <= caps.max_invocations
+        for name in one.tensors.values():
+            assert made.tensors[name].layout.nbytes <= caps.max_storage_buffer_bytes

@@ -1,0 +1,52 @@
+"""A pool whose GPU is a null device that fails on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gpuedge import __version__
+from gpuedge.backends.null import Failure, NullBackend, NullDevice
+from gpuedge.core.caps import VULKAN_MINIMUM, Caps
+from gpuedge.executors.base import Executor
+from gpuedge.executors.gpu import GpuExecutor
+from gpuedge.probing.report import ProbeReport, ProbeRow
+from gpuedge.runtime.devices import Pool
+
+BROKEN = ProbeRow("vulkan:1", "vulkan", "wrong", "wrong-numbers", "the numbers are wrong", "Liar")
+ABSENT = ProbeRow("vulkan", "vulkan", "absent", "no-device", "the driver offers no device", "none")
+
+
+def row(caps: Caps = VULKAN_MINIMUM, *, is_software: bool = False) -> ProbeRow:
+    """Return a usable row of a device called ``vulkan:0``."""
+    return ProbeRow(
+        "vulkan:0", "vulkan", "ok", "ok", "answered with the right numbers", "Fake GPU",
+        identity={"api": "vulkan", "name": "Fake GPU", "os": "linux", "vendorID": 1},
+        is_software=is_software, caps=caps.to_dict(), key="fake", fingerprint="f", index=0,
+    )  # fmt: skip
+
+
+class FakePool(Pool):
+    """A pool with one null GPU, opened anew after each failure."""
+
+    def __init__(
+        self, fail: Mapping[str, Failure] | None = None, *, usable: bool = True,
+        is_software: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        first = row(is_software=is_software)
+        rows = (first if usable else replace(first, status="broken", code="open-failed"),)
+        self._report = ProbeReport((*rows, BROKEN, ABSENT), __version__)
+        self.devices: list[NullDevice] = []
+        self.fail = fail or {}
+
+    def gpu(self, device: str) -> Executor:
+        return self._get("vulkan:0", self._open_null)
+
+    def _open_null(self) -> Executor:
+        backend = NullBackend(caps=VULKAN_MINIMUM, fail=self.fail)
+        candidate = backend.candidates({})[0]
+        impl = backend.open(backend.enumerate(candidate)[0])
+        assert isinstance(impl, NullDevice)
+        self.devices.append(impl)
+        return GpuExecutor(impl, "vulkan:0")

@@ -1,0 +1,212 @@
+"""The CPU executor: both engines, what they refuse, and what they promise."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from graph_cases import Case, fits, windows
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from gpuedge.core.errors import ClosedError, DeviceError, ModelError, UnsupportedOpError
+from gpuedge.executors import cpu
+from gpuedge.executors.base import PlacementRow
+from gpuedge.executors.cpu import CpuExecutor, Engine, usable_cores
+from gpuedge.graph.build import GraphBuilder, single
+from gpuedge.graph.ir import Graph, Node, TensorType
+
+ENGINES: list[Engine] = ["onnxruntime", "numpy"]
+ORT = f"onnxruntime {onnxruntime.__version__}"
+
+
+def small() -> Graph:
+    b = GraphBuilder()
+    x = b.input("x", TensorType("float32", (2, 3)))
+    w = b.constant("w", np.arange(6, dtype=np.float32).reshape(3, 2))
+    b.output(b.add("Relu", [b.add("MatMul", [x, w], output="p")], output="y"), x, w)
+    return b.build()
+
+
+X = np.array([[1, 0, -1], [2, 1, 0]], np.float32)
+Y = np.array([[0, 0], [2, 5]], np.float32)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_results_are_right_and_fresh_and_inputs_untouched(engine: Engine) -> None:
+    graph = small()
+    compiled = CpuExecutor(engine=engine).compile(graph)
+    x = X.copy()
+    x.flags.writeable = False
+    first, second = compiled.run({"x": x}), compiled.run({"x": x})
+    np.testing.assert_array_equal(first["y"], Y)
+    np.testing.assert_array_equal(x, X)
+    # Outputs that are inputs or constants are copies too; writing to a result harms nobody.
+    for name, array in first.items():
+        assert not np.shares_memory(array, x)
+        assert not np.shares_memory(array, second[name])
+        array[...] = 99
+    np.testing.assert_array_equal(graph.constants["w"], np.arange(6).reshape(3, 2))
+    np.testing.assert_array_equal(compiled.run({"x": x})["y"], Y)
+    assert list(first) == ["y", "x", "w"]
+
+
+@pytest.mark.parametrize(("engine", "kernel"), [("onnxruntime", ORT), ("numpy", "numpy")])
+def test_rows_and_work(engine: Engine, kernel: str) -> None:
+    compiled = CpuExecutor(engine=engine).compile(small())
+    assert compiled.rows == (
+        PlacementRow(("p",), ("MatMul",), "cpu", kernel),
+        PlacementRow(("y",), ("Relu",), "cpu", kernel),
+    )
+    assert compiled.work.flops == {"matmul": 24, "map": 4}
+    assert compiled.work.launches == 2
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_fused_groups_run_by_their_bodies(engine: Engine) -> None:
+    plain = small()
+    group = Node("Fused", ("x", "w"), ("y",), {}, "g", "gpuedge", plain.nodes)
+    graph = Graph((group,), ("x",), ("y",), plain.types, plain.constants, plain.opset)
+    executor = CpuExecutor(engine=engine)
+    assert executor.supports(group, graph) is None
+    compiled = executor.compile(graph)
+    np.testing.assert_array_equal(compiled.run({"x": X})["y"], Y)
+    assert compiled.rows[0].ops == ("MatMul", "Relu")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_closing_twice_and_running_after(engine: Engine) -> None:
+    executor = CpuExecutor(engine=engine)
+    compiled = executor.compile(small())
+    compiled.close()
+    compiled.close()
+    with pytest.raises(ClosedError):
+        compiled.run({"x": X})
+    executor.close()
+    executor.close()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_graph_without_nodes(engine: Engine) -> None:
+    graph = Graph((), ("x",), ("x",), {"x": TensorType("float32", (2, 3))})
+    found = CpuExecutor(engine=engine).compile(graph).run({"x": X})["x"]
+    np.testing.assert_array_equal(found, X)
+    assert not np.shares_memory(found, X)
+
+
+def test_numpy_frees_what_is_no_longer_read_and_reads_shared_values() -> None:
+    b = GraphBuilder()
+    x = b.input("x", TensorType("float32", (2, 3)))
+    a = b.add("Abs", [x])
+    b.output(b.add("Add", [b.add("Neg", [a]), b.add("Add", [a, a])], output="y"))
+    found = CpuExecutor(engine="numpy").compile(b.build()).run({"x": X})
+    np.testing.assert_array_equal(found["y"], np.abs(X))
+
+
+def unknown() -> Graph:
+    node = Node("CumSum", ("x", "axis"), ("y",))
+    kind = TensorType("float32", (2, 3))
+    constants = {"axis": np.array(1)}
+    return Graph((node,), ("x",), ("y",), {"x": kind, "y": kind}, constants, {"": 17})
+
+
+def test_numpy_refuses_what_it_does_not_know() -> None:
+    graph = unknown()
+    executor = CpuExecutor(engine="numpy")
+    reason = executor.supports(graph.nodes[0], graph)
+    assert reason is not None
+    assert "CumSum node 'y'" in reason
+    with pytest.raises(UnsupportedOpError, match="CumSum"):
+        executor.compile(graph)
+
+
+def test_onnxruntime_runs_what_has_a_schema() -> None:
+    graph = unknown()
+    executor = CpuExecutor(engine="onnxruntime")
+    assert executor.supports(graph.nodes[0], graph) is None
+    np.testing.assert_array_equal(executor.compile(graph).run({"x": X})["y"], np.cumsum(X, axis=1))
+    nonsense = Node("Relux", ("x",), ("y",))
+    assert executor.supports(nonsense, graph) == (
+        "There is no operator Relux in operator set ai.onnx 17."
+    )
+    foreign = Node("Foo", ("x",), ("y",), domain="mine")
+    assert "does not import" in str(executor.supports(foreign, graph))
+
+
+def test_onnxruntimes_refusal_is_a_model_error_with_its_words() -> None:
+    kind = TensorType("float32", (2, 3))
+    node = Node("Relux", ("x",), ("y",), {}, "odd")
+    graph = Graph((node,), ("x",), ("y",), {"x": kind, "y": kind}, {}, {"": 17})
+    with pytest.raises(ModelError, match="Relux") as caught:
+        CpuExecutor().compile(graph)
+    assert ORT in str(caught.value) and "odd" in str(caught.value)
+
+
+def test_what_only_numpy_can_run_goes_to_numpy() -> None:
+    # ONNX Runtime has no Relu of operator set 1, and no float16 Celu.
+    for case in (Case("Relu", [(4,)], opset=1), Case("Celu", [(4,)], dtype="float16")):
+        with pytest.raises(ModelError):
+            CpuExecutor(engine="onnxruntime").compile(case.graph())
+        compiled = CpuExecutor().compile(case.graph())
+        assert compiled.rows[0].kernel == "numpy"
+        x = np.array([-1, 0, 1, 2], case.dtype)
+        found = compiled.run({"x0": x})["y"]
+        assert found.dtype == case.dtype
+        np.testing.assert_array_equal(found[1:], x[1:])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(["Conv", "MaxPool", "AveragePool"]).flatmap(windows), st.booleans())
+def test_same_padding_is_right_where_onnxruntime_alone_is_not(case: Case, upper: bool) -> None:
+    case.attrs.pop("pads", None)
+    case.attrs["auto_pad"] = "SAME_UPPER" if upper else "SAME_LOWER"
+    assume(fits(case))
+    graph, feeds = case.graph(), case.feeds()
+    found = CpuExecutor(threads=1).compile(graph).run(feeds)["y"]
+    expected = CpuExecutor(engine="numpy").compile(graph).run(feeds)["y"]
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_failure_while_running_is_a_device_error() -> None:
+    node = Node("Gather", ("x", "at"), ("y",))
+    types = {"x": TensorType("float32", (2, 3)), "at": TensorType("int64", (1,)),
+             "y": TensorType("float32", (1, 3))}  # fmt: skip
+    compiled = CpuExecutor().compile(Graph((node,), ("x", "at"), ("y",), types, {}, {"": 17}))
+    np.testing.assert_array_equal(compiled.run({"x": X, "at": np.array([1])})["y"], X[1:])
+    with pytest.raises(DeviceError, match="indices element out of data bounds"):
+        compiled.run({"x": X, "at": np.array([7])})
+
+
+@pytest.mark.parametrize(
+    ("quota", "expected"),
+    [("max 100000\n", 3), ("150000 100000\n", 2), ("1000 100000\n", 1), ("odd\n", 3), (None, 3)],
+)
+def test_usable_cores(quota: str | None, expected: int, monkeypatch: Any, tmp_path: Path) -> None:
+    file = tmp_path / "cpu.max"
+    if quota is not None:
+        file.write_text(quota)
+    monkeypatch.setattr(cpu, "Path", lambda _: file)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
+    assert usable_cores() == expected
+    assert CpuExecutor().threads == expected
+    assert CpuExecutor(threads=1).threads == 1
+
+
+def test_numpy_serves_where_onnxruntime_is_not_installed(monkeypatch: Any) -> None:
+    monkeypatch.setattr(cpu, "find_spec", lambda _: None)
+    executor = CpuExecutor()
+    assert (executor.engine, executor.kernel) == ("numpy", "numpy")
+    np.testing.assert_array_equal(executor.compile(small()).run({"x": X})["y"], Y)
+
+
+def test_nothing_is_printed(capfd: Any) -> None:
+    case = Case("MaxPool", [(1, 1, 5)], {"kernel_shape": [1], "strides": [3]})
+    CpuExecutor().compile(case.graph()).run(case.feeds())
+    graph = single("Add", {"a": TensorType("float32", (2,)), "b": TensorType("float32", (2,))})
+    with pytest.raises(DeviceError):
+        CpuExecutor().compile(graph).run({"a": np.zeros(2, "f"), "b": np.zeros(3, "f")})
+    assert capfd.readouterr() == ("", "")

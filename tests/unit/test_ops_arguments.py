@@ -1,0 +1,197 @@
+"""Operations on the CPU: arguments they take and refuse. Numbers are tested on real drivers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gpuedge
+from gpuedge.core.errors import DTypeError, GpuEdgeError, InputError, KernelSyntaxError, ShapeError
+
+X = np.arange(2 * 3 * 5 * 4, dtype=np.float32).reshape(2, 3, 5, 4)
+W = np.ones((4, 3, 3, 3), np.float32)
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUEDGE_DEVICE", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("padding", "shape"),
+    [
+        (0, (3, 2)),
+        (1, (5, 4)),
+        ((2, 0), (7, 2)),
+        (((1, 2), (0, 3)), (6, 5)),
+        ([[1, 2], [0, 3]], (6, 5)),
+        (np.int64(1), (5, 4)),
+        ("same", (5, 4)),
+        ("VALID", (3, 2)),
+    ],
+)
+def test_padding_forms(padding: Any, shape: tuple[int, int]) -> None:
+    assert gpuedge.conv2d(X, W, padding=padding).shape == (2, 4, *shape)
+
+
+def test_padding_sides_are_top_bottom_left_right() -> None:
+    x = np.ones((1, 1, 2, 2), np.float32)
+    w = np.ones((1, 1, 1, 1), np.float32)
+    out = gpuedge.conv2d(x, w, padding=((1, 0), (0, 2)))[0, 0]
+    np.testing.assert_array_equal(out, [[0, 0, 0, 0], [1, 1, 0, 0], [1, 1, 0, 0]])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"padding": -1}, InputError, "negative"),
+        ({"padding": "full"}, InputError, "'same', 'valid'"),
+        ({"padding": 1.5}, InputError, "padding"),
+        ({"padding": (1, 2, 3)}, InputError, "padding"),
+        ({"stride": 0}, ShapeError, "strides"),
+        ({"stride": "2"}, InputError, "stride"),
+        ({"dilation": (1, 0)}, ShapeError, "dilations"),
+        ({"groups": 2}, ShapeError, "2 groups"),
+        ({"groups": 0}, ShapeError, "group=0"),
+        ({"activation": "rleu"}, InputError, "relu6"),
+        ({"b": np.ones(3, np.float32)}, ShapeError, "bias"),
+    ],
+)
+def test_conv2d_refuses(arguments: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        gpuedge.conv2d(X, W, **arguments)
+
+
+def test_conv2d_refuses_nan_in_weights_but_not_in_images() -> None:
+    w = W.copy()
+    w[0, 0, 0, 0] = np.nan
+    with pytest.raises(InputError, match="'w' of conv2d hold NaN"):
+        gpuedge.conv2d(X, w)
+    x = X.copy()
+    x[0, 0, 0, 0] = np.nan
+    assert np.isnan(gpuedge.conv2d(x, W)[0, :, 0, 0]).all()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32", "int64", "uint8", "bool", "complex64"])
+def test_other_dtypes_are_refused_with_what_to_do(dtype: str) -> None:
+    with pytest.raises(DTypeError, match="astype"):
+        gpuedge.relu(np.ones(3, dtype))
+
+
+def test_float16_is_rounded_once() -> None:
+    a = np.array([1.0, 200.0, 300.0], np.float16)
+    out = gpuedge.elementwise("a * b + c")(a, a, c=np.float16(1))
+    assert out.dtype == np.float16
+    np.testing.assert_array_equal(out, np.array([2.0, 40000.0, np.inf], np.float16))
+
+
+def test_mixed_dtypes_give_float32_and_numbers_do_not_widen() -> None:
+    half = np.ones(2, np.float16)
+    assert gpuedge.add(half, np.ones(2, np.float32)).dtype == np.float32
+    assert gpuedge.add(half, 2).dtype == np.float16
+    assert gpuedge.add([1, 2], 2.5).dtype == np.float32
+
+
+def test_scalars_and_rank_zero() -> None:
+    out = gpuedge.add(np.float32(1), np.float32(2))
+    assert out.shape == () and float(out) == 3.0
+
+
+@pytest.mark.parametrize("shapes", [((2, 3), (4,)), ((2, 3), (3, 2))])
+def test_shapes_that_do_not_broadcast(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    with pytest.raises(ShapeError, match="broadcast"):
+        gpuedge.add(*(np.ones(s, np.float32) for s in shapes))
+
+
+def test_expression_inputs_by_order_and_name() -> None:
+    f = gpuedge.elementwise("b - a ** 2")
+    assert f.names == ("b", "a")
+    assert float(f(10.0, 3.0)) == 1.0
+    assert float(f(a=3.0, b=10.0)) == 1.0
+    assert float(f(10.0, a=3.0)) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("args", "inputs", "words"),
+    [
+        ((1.0,), {}, "'a' is missing"),
+        ((1.0, 2.0, 3.0), {}, "3 inputs are given"),
+        ((1.0,), {"b": 2.0, "a": 1.0}, "'b' is given twice"),
+        ((1.0, 2.0), {"c": 2.0}, "'c' does not appear"),
+    ],
+)
+def test_expression_inputs_refused(
+    args: tuple[float, ...], inputs: dict[str, float], words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        gpuedge.elementwise("b - a")(*args, **inputs)
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "words"),
+    [
+        ("", 1, "not an expression"),
+        ("relu(a", 5, "never closed"),
+        ("a +", 3, "not an expression"),
+        ("a if b else c", 1, "only names"),
+        ("a @ b", 1, "only names"),
+        ("a.b", 1, "only names"),
+        ("'a' + b", 1, "only names"),
+        ("True + b", 1, "only names"),
+        ("a + 1j", 5, "only names"),
+        ("a + rleu(b)", 5, "no function 'rleu'"),
+        ("max(a)", 1, "max takes 2 arguments"),
+        ("clip(a, b, 1)", 1, "numbers"),
+        ("relu(x=a)", 1, "only names"),
+        ("1 + 2", 1, "at least one named input"),
+        ("__import__('os') + a", 1, "no function"),
+        ("(" * 500 + "a" + ")" * 500, 1, "too|not an expression"),
+        ("-" * 3000 + "a", 1, "too|not an expression"),
+    ],
+)
+def test_expression_errors_point_at_the_place(text: str, column: int, words: str) -> None:
+    with pytest.raises(KernelSyntaxError, match=words) as caught:
+        gpuedge.elementwise(text)
+    if len(text) < 100:  # where Python gives up on deep nesting differs between versions
+        assert f"expression:1:{column}:" in str(caught.value)
+    assert "^" in str(caught.value)
+
+
+def test_clip_bounds() -> None:
+    x = np.array([-5, 0.5, 9], np.float32)
+    np.testing.assert_array_equal(gpuedge.clip(x, None, 2), [-5, 0.5, 2])
+    np.testing.assert_array_equal(gpuedge.clip(x, 0, None), [0, 0.5, 9])
+    for bounds in ((3, 2), (np.nan, 1)):
+        with pytest.raises(InputError):
+            gpuedge.clip(x, *bounds)
+
+
+def test_concat_refuses_nothing_and_mismatch() -> None:
+    with pytest.raises(InputError):
+        gpuedge.concat([])
+    with pytest.raises(ShapeError):
+        gpuedge.concat([np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)])
+
+
+def test_batch_norm_against_its_definition() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, 3, 4, 5)).astype(np.float32)
+    s, b, m = (rng.normal(size=3) for _ in range(3))
+    v = rng.uniform(0.1, 2, 3)
+    shape = (1, 3, 1, 1)
+    want = (x - m.reshape(shape)) / np.sqrt(v + 1e-5).reshape(shape)
+    want = want * s.reshape(shape) + b.reshape(shape)
+    np.testing.assert_allclose(gpuedge.batch_norm(x, s, b, m, v), want, rtol=0, atol=1e-5)
+    with pytest.raises(InputError):
+        gpuedge.batch_norm(x, s, b, m, -v)
+
+
+def test_errors_are_picklable_and_keep_their_parts() -> None:
+    import pickle
+
+    with pytest.raises(GpuEdgeError) as caught:
+        gpuedge.relu(np.ones(3))
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert str(again) == str(caught.value) and type(again) is type(caught.value)

@@ -1,0 +1,62 @@
+"""The public surface: exactly the names of the contract, each documented, none heavy to import."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import gpuedge
+import gpuedge.ops
+
+
+def test_all_is_sorted_complete_and_resolvable() -> None:
+    assert list(gpuedge.__all__) == sorted(gpuedge.__all__)
+    assert set(gpuedge.__all__) == set(gpuedge._LAZY) | {"__version__"}
+    for name in gpuedge.__all__:
+        assert getattr(gpuedge, name) is not None
+    assert dir(gpuedge) == sorted(gpuedge.__all__)
+
+
+def test_ops_are_all_exported() -> None:
+    assert set(gpuedge.ops.__all__) == set(gpuedge._OPS)
+
+
+def test_misspelled_name_gets_a_suggestion() -> None:
+    with pytest.raises(AttributeError, match="Did you mean: 'Session'"):
+        _ = gpuedge.Sesion  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", [n for n in gpuedge.__all__ if n != "__version__"])
+def test_public_names_are_documented(name: str) -> None:
+    text = inspect.getdoc(getattr(gpuedge, name))
+    assert text and len(text) > 10
+
+
+def test_every_op_takes_device() -> None:
+    for name in gpuedge.ops.__all__:
+        if name != "elementwise":
+            parameter = inspect.signature(getattr(gpuedge, name)).parameters["device"]
+            assert parameter.kind is inspect.Parameter.KEYWORD_ONLY and parameter.default is None
+
+
+HEAVY = ("numpy", "onnx", "onnxruntime", "vulkan", "rich", "typing", "dataclasses", "logging")
+
+
+def test_import_loads_nothing_heavy() -> None:
+    code = f"import sys, gpuedge; print([m for m in {HEAVY!r} if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("module", ["gpuedge.session", "gpuedge.ops", "gpuedge.device"])
+def test_using_the_api_loads_no_gpu_library_yet(module: str) -> None:
+    code = f"import sys, {module}; print([m for m in ('vulkan', 'rich') if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

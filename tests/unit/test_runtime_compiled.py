@@ -1,0 +1,195 @@
+"""Placing and falling back, on a null device that fails where it is told to."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+from runtime_fakes import FakePool
+
+from gpuedge.backends.null import Failure
+from gpuedge.core.errors import (
+    DeviceLostError,
+    DeviceTimeoutError,
+    DriverError,
+    GpuEdgeError,
+    NoUsableDeviceError,
+    OutOfMemoryError,
+    UnsupportedOpError,
+)
+from gpuedge.decide.policy import Policy
+from gpuedge.graph.build import GraphBuilder
+from gpuedge.graph.ir import Graph, TensorType
+from gpuedge.runtime.compiled import Compiled, Request
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
+LOST = DeviceLostError("The device was lost.")
+
+
+def graph(*ops: str) -> Graph:
+    builder = GraphBuilder()
+    value = builder.input("x", TensorType("float32", (2, 3)))
+    for op in ops:
+        value = builder.add(op, [value])
+    builder.output(value)
+    return builder.build()
+
+
+def result(compiled: Compiled) -> np.ndarray:
+    return next(iter(compiled.run({"x": X}).values()))
+
+
+def test_named_device_runs_everything_there() -> None:
+    pool = FakePool()
+    compiled = Compiled(graph("Relu", "Exp"), Request("vulkan"), pool)
+    assert [r.device for r in compiled.rows] == ["vulkan:0"]
+    assert compiled.decision.device == "vulkan:0"
+    result(compiled)
+    assert pool.devices[0].counters.submits == 1
+
+
+def test_named_cpu_probes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = FakePool()
+    monkeypatch.setattr(pool, "report", lambda: pytest.fail("probed"))
+    compiled = Compiled(graph("Relu"), Request("cpu"), pool)
+    np.testing.assert_array_equal(result(compiled), np.maximum(X, 0))
+    assert pool.devices == []
+
+
+@pytest.mark.parametrize("method", ["submit", "wait", "read", "write"])
+@pytest.mark.parametrize(
+    "error",
+    [LOST, OutOfMemoryError("No memory."), DeviceTimeoutError("Too slow."), DriverError("No.")],
+    ids=["lost", "oom", "timeout", "refused"],
+)
+def test_failure_while_running_is_answered_by_the_cpu(
+    method: str, error: GpuEdgeError, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = FakePool({method: [None, None, error] if method == "write" else error})
+    compiled = Compiled(graph("Relu"), Request("vulkan"), pool)
+    with caplog.at_level(logging.WARNING, "gpuedge"):
+        for _ in range(3):
+            np.testing.assert_array_equal(result(compiled), np.maximum(X, 0)) if (
+                method != "write"
+            ) else compiled.run({"x": X})
+    assert compiled.decision.device == "cpu"
+    assert compiled.rows[0].device == "cpu"
+    assert len(caplog.records) == 1 and error.what.rstrip(".") in caplog.text
+    row = next(r for r in compiled.decision.rows if r.device == "vulkan:0")
+    assert (row.status, row.code) == ("rejected", "run-failed")
+    assert error.what.rstrip(".") in row.reason
+    assert pool.devices[0].is_closed
+
+
+def test_failure_with_fallback_error_is_raised_and_nothing_else_happens() -> None:
+    pool = FakePool({"submit": LOST})
+    compiled = Compiled(graph("Relu"), Request("vulkan", fallback="error"), pool)
+    with pytest.raises(DeviceLostError):
+        result(compiled)
+    assert compiled.decision.device == "vulkan:0"
+
+
+@pytest.mark.parametrize("method", ["alloc", "build", "record"])
+def test_failure_while_compiling_falls_back(method: str) -> None:
+    pool = FakePool({method: DriverError("The driver refused.")})
+    compiled = Compiled(graph("Relu"), Request("vulkan"), pool)
+    np.testing.assert_array_equal(result(compiled), np.maximum(X, 0))
+    row = next(r for r in compiled.decision.rows if r.device == "vulkan:0")
+    assert row.code == "compile-failed"
+
+
+def test_failure_while_compiling_frees_what_was_made() -> None:
+    pool = FakePool({"record": DriverError("The driver refused.")})
+    Compiled(graph("Relu"), Request("vulkan"), pool)
+    calls = [c.method for c in pool.devices[0].calls]
+    assert calls.count("alloc") == calls.count("free") > 0
+    assert calls.count("build") == calls.count("release")
+
+
+def test_refused_variant_is_planned_again_without_it() -> None:
+    builder = GraphBuilder()
+    a = builder.input("a", TensorType("float32", (8, 8)))
+    b = builder.input("b", TensorType("float32", (8, 8)))
+    builder.output(builder.add("MatMul", [a, b]))
+    first: list[Failure | None] = [DriverError("This kernel does not compile.")]
+    pool = FakePool({"build": first})
+    compiled = Compiled(builder.build(), Request("vulkan"), pool)
+    assert compiled.rows[0].kernel == "matmul_map"
+    assert compiled.decision.device == "vulkan:0"
+
+
+def test_operator_without_kernel_runs_on_the_cpu_with_a_reason() -> None:
+    pool = FakePool()
+    compiled = Compiled(graph("Relu", "ThresholdedRelu", "Exp"), Request("vulkan"), pool)
+    assert [r.device for r in compiled.rows] == ["vulkan:0", "cpu", "vulkan:0"]
+    (why,) = compiled.refusals.values()
+    assert "ThresholdedRelu" in why
+
+
+def test_operator_without_kernel_with_fallback_error_is_refused() -> None:
+    with pytest.raises(UnsupportedOpError, match="ThresholdedRelu"):
+        Compiled(graph("ThresholdedRelu"), Request("vulkan", fallback="error"), FakePool())
+
+
+@pytest.mark.parametrize("device", ["vulkan:1", "vulkan:7"])
+def test_named_device_that_does_not_work_is_an_error(device: str) -> None:
+    with pytest.raises(NoUsableDeviceError) as caught:
+        Compiled(graph("Relu"), Request(device), FakePool())
+    assert "the numbers are wrong" in str(caught.value)
+
+
+def test_auto_without_usable_gpu_is_the_cpu() -> None:
+    compiled = Compiled(graph("Relu"), Request("auto"), FakePool(usable=False))
+    assert compiled.decision.device == "cpu"
+    assert "wrong" in str(compiled.decision)
+
+
+def test_auto_leaves_software_rasterisers_aside_without_opening_them() -> None:
+    pool = FakePool(is_software=True)
+    compiled = Compiled(graph("Relu"), Request("auto"), pool)
+    assert compiled.decision.device == "cpu" and pool.devices == []
+    row = next(r for r in compiled.decision.rows if r.device == "vulkan:0")
+    assert row.code == "software"
+
+
+def test_auto_takes_a_gpu_that_is_predicted_faster() -> None:
+    policy = Policy(min_speedup=1.0, calibration_s=1.0)
+    builder = GraphBuilder()
+    value = builder.input("x", TensorType("float32", (512, 512)))
+    builder.output(builder.add("MatMul", [value, value]))
+    compiled = Compiled(builder.build(), Request("auto", policy), FakePool())
+    assert compiled.decision.device in {"vulkan:0", "cpu"}
+    chosen = next(r for r in compiled.decision.rows if r.status == "selected")
+    assert chosen.device == compiled.executor.device
+    other = {r.device: r for r in compiled.decision.rows}
+    # A null device does its work in no time, so only a failed calibration may keep it out.
+    assert compiled.decision.device == "vulkan:0" or other["vulkan:0"].code == "not-calibrated"
+
+
+def test_device_closed_by_another_session_is_opened_again() -> None:
+    pool = FakePool()
+    first = Compiled(graph("Relu"), Request("vulkan"), pool)
+    second = Compiled(graph("Exp"), Request("vulkan"), pool)
+    pool.drop(first.executor)
+    result(second)
+    assert len(pool.devices) == 2
+    assert pool.devices[1].counters.submits == 1
+
+
+def test_outputs_never_alias_inputs_or_constants() -> None:
+    builder = GraphBuilder()
+    x = builder.input("x", TensorType("float32", (2, 3)))
+    builder.output(x)
+    compiled = Compiled(builder.build(), Request("cpu"), FakePool())
+    out = compiled.run({"x": X})["x"]
+    assert not np.shares_memory(out, X)
+    np.testing.assert_array_equal(out, X)
+
+
+def test_close_twice_and_after_the_device() -> None:
+    pool = FakePool()
+    compiled = Compiled(graph("Relu"), Request("vulkan"), pool)
+    pool.close()
+    compiled.close()
+    compiled.close()

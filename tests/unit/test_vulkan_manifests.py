@@ -1,0 +1,195 @@
+"""Finding drivers by their manifests: the loader's rules, in made-up folders, nothing loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from gpuedge.backends.vulkan import VulkanBackend, manifests
+from gpuedge.backends.vulkan.manifests import LOADER_DEFAULT, inspect_manifest
+
+Env = dict[str, str]
+
+
+def manifest(path: Path, library: str = "libdriver.so", **extra: str) -> str:
+    """Write a driver manifest."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = {"library_path": library, "api_version": "1.3.230", **extra}
+    path.write_text(json.dumps({"file_format_version": "1.0.0", "ICD": table}))
+    return str(path)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Env:
+    """An environment whose search path lies in a temporary folder."""
+    return {
+        "HOME": str(tmp_path / "home"),
+        "XDG_CONFIG_DIRS": str(tmp_path / "xdg"),
+        "XDG_DATA_DIRS": f"{tmp_path / 'local'}{os.pathsep}{tmp_path / 'share'}",
+    }
+
+
+def keys(environ: Env, platform: str = "linux") -> list[str]:
+    found = [c.key for c in manifests.candidates(environ, platform)]
+    return [k for k in found if not k.startswith("/etc/")]
+
+
+def test_search_path_in_the_loaders_order(home: Env, tmp_path: Path) -> None:
+    folders = ["home/.config", "xdg", "home/.local/share", "local", "share"]
+    paths = [manifest(tmp_path / f / "vulkan/icd.d" / f"{i}.json") for i, f in enumerate(folders)]
+    assert keys(home) == paths
+    (tmp_path / "share/vulkan/icd.d/readme.txt").write_text("not a manifest")
+    named = {"XDG_CONFIG_HOME": str(tmp_path / "xdg"), "XDG_DATA_HOME": str(tmp_path / "share")}
+    assert keys({**home, **named}) == [paths[1], paths[4], paths[3]]
+
+
+def test_nothing_installed_gives_nothing(home: Env) -> None:
+    assert keys(home) == []
+    assert VulkanBackend().candidates({"VK_DRIVER_FILES": ""}) is not None
+
+
+def test_driver_files_override_everything(home: Env, tmp_path: Path) -> None:
+    manifest(tmp_path / "share/vulkan/icd.d/system.json")
+    one, two = manifest(tmp_path / "one.json"), manifest(tmp_path / "many/two.json")
+    older = manifest(tmp_path / "older.json")
+    listed = os.pathsep.join([one, str(tmp_path / "many"), "", str(tmp_path / "gone.json")])
+    env = {**home, "VK_ICD_FILENAMES": older, "VK_ADD_DRIVER_FILES": older}
+    assert keys({**env, "VK_DRIVER_FILES": listed}) == [one, two, str(tmp_path / "gone.json")]
+    assert keys(env) == [older]
+
+
+def test_added_drivers_come_before_the_systems(home: Env, tmp_path: Path) -> None:
+    system = manifest(tmp_path / "share/vulkan/icd.d/system.json")
+    added = manifest(tmp_path / "added.json")
+    assert keys({**home, "VK_ADD_DRIVER_FILES": added}) == [added, system]
+
+
+def test_each_file_is_listed_once(home: Env, tmp_path: Path) -> None:
+    real = manifest(tmp_path / "local/vulkan/icd.d/real.json")
+    link = tmp_path / "share/vulkan/icd.d/link.json"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(real)
+    assert keys({**home, "VK_ADD_DRIVER_FILES": real}) == [real]
+
+
+def test_candidate_names_only_its_driver(tmp_path: Path) -> None:
+    path = manifest(tmp_path / "one.json")
+    (candidate,) = manifests.candidates({"VK_DRIVER_FILES": path})
+    assert candidate.backend == "vulkan"
+    assert candidate.env == {"VK_DRIVER_FILES": path, "VK_ICD_FILENAMES": path}
+
+
+def test_other_pointer_width_is_skipped_only_if_the_manifest_says_so(tmp_path: Path) -> None:
+    paths = [
+        manifest(tmp_path / "a.json", library_arch="32"),
+        manifest(tmp_path / "b.json", library_arch="64"),
+        manifest(tmp_path / "c.json", library_arch="something"),
+        manifest(tmp_path / "d.json"),
+    ]
+    ours = 0 if manifests._POINTER_BITS == "32" else 1
+    assert keys({"VK_DRIVER_FILES": str(tmp_path)}) == [paths[ours], paths[2], paths[3]]
+
+
+@pytest.mark.parametrize("platform", ["win32", "android"])
+def test_platforms_without_manifests_leave_it_to_the_loader(home: Env, platform: str) -> None:
+    (candidate,) = manifests.candidates(
+        {**home, "XDG_CONFIG_HOME": home["HOME"]} if platform == "win32" else home, platform
+    )
+    if platform == "win32" or candidate.key == LOADER_DEFAULT:
+        assert (candidate.key, dict(candidate.env)) == (LOADER_DEFAULT, {})
+    assert inspect_manifest(LOADER_DEFAULT) == (None, None, None)
+
+
+def test_macos_looks_where_its_package_managers_install(home: Env) -> None:
+    folders = manifests._folders(home, "darwin")
+    assert {"/opt/homebrew/share", "/usr/local/share"} < set(folders)
+    assert "/opt/homebrew/share" not in manifests._folders(home, "linux")
+
+
+def test_inspect_resolves_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = tmp_path / "lib" / "libdriver.so"
+    library.parent.mkdir()
+    library.write_bytes(b"x")
+    found = (str(library), "1.3.230", None)
+    assert inspect_manifest(manifest(tmp_path / "a.json", str(library))) == found
+    assert inspect_manifest(manifest(tmp_path / "b.json", "./lib/libdriver.so")) == found
+    assert inspect_manifest(manifest(tmp_path / "sub/c.json", "../lib/libdriver.so")) == found
+    bare = manifest(tmp_path / "d.json", "libdriver.so")
+    assert inspect_manifest(bare) == ("libdriver.so", "1.3.230", None)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(library.parent))
+    assert inspect_manifest(bare) == found
+
+
+def test_inspect_reports_a_missing_library(tmp_path: Path) -> None:
+    path, api, problem = inspect_manifest(manifest(tmp_path / "a.json", "./gone.so"))
+    assert (path, api) == (str(tmp_path / "gone.so"), "1.3.230")
+    assert problem is not None
+    assert (problem.code, problem.detail) == ("missing-library", str(tmp_path / "gone.so"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", '{"ICD": 3}', '{"ICD": {}}', '{"ICD": {"library_path": 1}}', "\xff"],
+)
+def test_bad_manifests_are_candidates_with_a_problem(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_bytes(text.encode("latin-1"))
+    (candidate,) = manifests.candidates({"VK_DRIVER_FILES": str(path)})
+    library, api, problem = inspect_manifest(candidate.key)
+    assert (library, api) == (None, None)
+    assert problem is not None and problem.code == "bad-manifest"
+    assert str(path) in problem.detail
+
+
+def test_absent_and_unreadable_manifests_are_candidates_too(tmp_path: Path) -> None:
+    folder = tmp_path / "folder.json"
+    gone = tmp_path / "gone.json"
+    loop = tmp_path / "loop.json"
+    loop.symlink_to(loop)
+    for path in (gone, loop, folder):
+        (candidate,) = manifests.candidates({"VK_DRIVER_FILES": str(path)})
+        problem = inspect_manifest(candidate.key)[2]
+        assert problem is not None and problem.code == "bad-manifest"
+
+
+def test_odd_version_is_unknown(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"ICD": {"library_path": "lib.so", "api_version": 13}}))
+    assert inspect_manifest(str(path)) == ("lib.so", None, None)
+
+
+def test_fingerprint_follows_manifest_and_library(tmp_path: Path) -> None:
+    library = tmp_path / "libdriver.so"
+    path = manifest(tmp_path / "a.json", str(library))
+
+    def fingerprint() -> str:
+        return manifests.candidates({"VK_DRIVER_FILES": path})[0].fingerprint
+
+    seen = [fingerprint()]
+    library.write_bytes(b"one")
+    seen.append(fingerprint())
+    library.write_bytes(b"longer")
+    seen.append(fingerprint())
+    os.utime(library, ns=(1, 1))
+    seen.append(fingerprint())
+    manifest(Path(path), str(library), note="changed")
+    seen.append(fingerprint())
+    Path(path).unlink()
+    seen.append(fingerprint())
+    assert len(set(seen)) == len(seen)
+    assert fingerprint() == seen[-1]
+
+
+def test_listing_is_fast(home: Env, tmp_path: Path) -> None:
+    for i in range(5):
+        manifest(tmp_path / "share/vulkan/icd.d" / f"{i}.json")
+    best = 1.0
+    for _ in range(5):
+        start = time.perf_counter()
+        assert len(keys(home)) == 5
+        best = min(best, time.perf_counter() - start)
+    assert best < 0.003

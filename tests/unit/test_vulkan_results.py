@@ -1,0 +1,150 @@
+"""What Vulkan results become, tables against the specification's names, and clamping."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import re
+from dataclasses import replace
+
+import pytest
+
+from gpuedge.backends.vulkan import conv
+from gpuedge.backends.vulkan.physical import clamp
+from gpuedge.backends.vulkan.queue import _nanoseconds
+from gpuedge.core.caps import VULKAN_MINIMUM, Caps
+from gpuedge.core.errors import (
+    DeviceLostError,
+    DeviceTimeoutError,
+    DriverError,
+    GpuEdgeError,
+    OutOfMemoryError,
+)
+
+BIG = Caps(
+    level="vulkan",
+    dialect="spirv",
+    forms=frozenset({"map", "group", "raw"}),
+    is_software=False,
+    max_invocations=1024,
+    max_local_size=(1024, 1024, 64),
+    max_groups=(1 << 31, 65535, 65535),
+    max_shared_bytes=49152,
+    max_storage_buffers=1 << 20,
+    max_storage_buffer_bytes=1 << 32,
+    max_allocation_bytes=1 << 32,
+    offset_alignment=16,
+    max_push_bytes=256,
+    subgroup_size=32,
+    has_fp16_storage=True,
+    has_unified_memory=False,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("VK_ERROR_DEVICE_LOST", DeviceLostError),
+        ("VK_ERROR_OUT_OF_HOST_MEMORY", OutOfMemoryError),
+        ("VK_ERROR_OUT_OF_DEVICE_MEMORY", OutOfMemoryError),
+        ("VK_ERROR_OUT_OF_POOL_MEMORY", OutOfMemoryError),
+        ("VK_ERROR_TOO_MANY_OBJECTS", OutOfMemoryError),
+        ("VK_TIMEOUT", DeviceTimeoutError),
+        ("VK_ERROR_INITIALIZATION_FAILED", DriverError),
+        ("VK_ERROR_UNKNOWN", DriverError),
+    ],
+)
+def test_each_result_becomes_its_error(name: str, kind: type[GpuEdgeError]) -> None:
+    code = next(c for c, n in conv.RESULTS.items() if n == name)
+    error = conv.error_for(code, "vkSomething", "a card")
+    assert type(error) is kind
+    assert error.known == f"vkSomething returned {name}"
+    assert "a card" in str(error)
+
+
+def test_unknown_result_keeps_its_number() -> None:
+    assert "VkResult -77" in str(conv.error_for(-77, "vkSomething"))
+
+
+def test_tables_agree_with_the_vulkan_package() -> None:
+    import vulkan
+    from vulkan._vulkancache import ffi
+
+    # From the C header: the package's Python constants have a wrong sign for some.
+    results = ffi.typeof("VkResult").relements
+    for code, name in conv.RESULTS.items():
+        assert results[name] == code
+    for name, value in conv.STRUCTURE_TYPES.items():
+        assert getattr(vulkan, spelled(name)) == value, name
+    for code, name in conv.DEVICE_TYPES.items():
+        assert getattr(vulkan, f"VK_PHYSICAL_DEVICE_TYPE_{name}") == code
+    for ours, theirs in {
+        "QUEUE_COMPUTE": "VK_QUEUE_COMPUTE_BIT",
+        "QUEUE_GRAPHICS": "VK_QUEUE_GRAPHICS_BIT",
+        "USE_STORAGE": "VK_BUFFER_USAGE_STORAGE_BUFFER_BIT",
+        "USE_TRANSFER_SRC": "VK_BUFFER_USAGE_TRANSFER_SRC_BIT",
+        "USE_TRANSFER_DST": "VK_BUFFER_USAGE_TRANSFER_DST_BIT",
+        "DEVICE_LOCAL": "VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT",
+        "HOST_VISIBLE": "VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT",
+        "HOST_COHERENT": "VK_MEMORY_PROPERTY_HOST_COHERENT_BIT",
+        "HOST_CACHED": "VK_MEMORY_PROPERTY_HOST_CACHED_BIT",
+        "HEAP_DEVICE_LOCAL": "VK_MEMORY_HEAP_DEVICE_LOCAL_BIT",
+        "STAGE_COMPUTE": "VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT",
+        "STAGE_TRANSFER": "VK_PIPELINE_STAGE_TRANSFER_BIT",
+        "STAGE_HOST": "VK_PIPELINE_STAGE_HOST_BIT",
+        "ACCESS_SHADER_READ": "VK_ACCESS_SHADER_READ_BIT",
+        "ACCESS_SHADER_WRITE": "VK_ACCESS_SHADER_WRITE_BIT",
+        "ACCESS_TRANSFER_READ": "VK_ACCESS_TRANSFER_READ_BIT",
+        "ACCESS_TRANSFER_WRITE": "VK_ACCESS_TRANSFER_WRITE_BIT",
+        "ACCESS_HOST_READ": "VK_ACCESS_HOST_READ_BIT",
+        "DESCRIPTOR_STORAGE_BUFFER": "VK_DESCRIPTOR_TYPE_STORAGE_BUFFER",
+        "SHADER_STAGE_COMPUTE": "VK_SHADER_STAGE_COMPUTE_BIT",
+        "BIND_POINT_COMPUTE": "VK_PIPELINE_BIND_POINT_COMPUTE",
+        "COMMAND_POOL_RESET": "VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT",
+        "COMMAND_BUFFER_SIMULTANEOUS": "VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT",
+        "VALIDATE_SYNCHRONIZATION": "VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT",
+    }.items():
+        assert getattr(conv, ours) == getattr(vulkan, theirs), ours
+
+
+def spelled(name: str) -> str:
+    """Return the structure-type constant of a structure's name."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.removeprefix("Vk")).upper()
+    words = words.replace("FEATURES2", "FEATURES_2").replace("PROPERTIES2", "PROPERTIES_2")
+    words = words.replace("DEVICE16BIT", "DEVICE_16BIT").replace("DEVICE8BIT", "DEVICE_8BIT")
+    words = words.replace("MAINTENANCE3", "MAINTENANCE_3").replace("FLOAT16INT8", "FLOAT16_INT8")
+    return f"VK_STRUCTURE_TYPE_{words}"
+
+
+def test_versions() -> None:
+    packed = conv.pack_version(1, 3) | 275
+    assert (conv.version_pair(packed), conv.version_text(packed)) == ((1, 3), "1.3.275")
+
+
+def test_unavailable_error_carries_its_reason_and_pickles() -> None:
+    error = conv.VulkanUnavailableError("No.", known="nothing there", reason="no-device")
+    assert (error.reason.code, error.reason.detail) == ("no-device", "nothing there")
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again)) == (type(error), str(error))
+
+
+def test_clamp_is_never_more_than_either() -> None:
+    small = clamp(BIG, VULKAN_MINIMUM)
+    assert small.max_invocations == 128
+    assert small.max_local_size == (128, 128, 64)
+    assert small.max_groups == (65535, 65535, 65535)
+    assert small.max_shared_bytes == 16384
+    assert small.max_storage_buffers == 4
+    assert small.max_storage_buffer_bytes == 1 << 27
+    assert small.offset_alignment == 256
+    assert small.max_push_bytes == 128
+    assert small.max_allocation_bytes == 1 << 32
+    assert (small.subgroup_size, small.has_fp16_storage) == (32, True)
+    assert clamp(VULKAN_MINIMUM, BIG) == replace(VULKAN_MINIMUM, max_allocation_bytes=1 << 32)
+    assert not clamp(BIG, replace(BIG, has_fp16_storage=False)).has_fp16_storage
+
+
+def test_timeouts_in_nanoseconds() -> None:
+    assert _nanoseconds(0.5) == 500_000_000
+    assert _nanoseconds(-1) == 0
+    assert _nanoseconds(math.inf) == _nanoseconds(1e300) == conv.UINT64_MAX
