@@ -59,11 +59,10 @@ if not TYPE_CHECKING:
 
         module = _LAZY.get(name)
         if module is None:
-            from difflib import get_close_matches
+            import sys  # with name and obj, Python itself adds "Did you mean: ..."
 
-            near = get_close_matches(name, _LAZY, n=1)
-            hint = f". Did you mean: {near[0]!r}?" if near else ""
-            raise AttributeError(f"module 'gpuedge' has no attribute {name!r}{hint}")
+            text = f"module 'gpuedge' has no attribute {name!r}"
+            raise AttributeError(text, name=name, obj=sys.modules[__name__])
         value = getattr(import_module(module), name)
         globals()[name] = value
         return value

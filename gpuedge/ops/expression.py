@@ -133,7 +133,7 @@ def _parse(text: str) -> ast.expr:
     try:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-        column = getattr(error, "offset", None) or len(text.strip())
+        column = getattr(error, "offset", None) or max(1, len(text.strip()))
         raise _at(text, column - 1, f"not an expression: {getattr(error, 'msg', error)}") from None
 
 

@@ -24,7 +24,6 @@ from gpuedge.decide.choose import choose
 from gpuedge.decide.decision import Decision, decide
 from gpuedge.decide.policy import Policy
 from gpuedge.decide.record import Evidence, Record
-from gpuedge.decide.store import CalibrationStore
 from gpuedge.executors.base import Executable, Executor, PlacementRow, Work
 from gpuedge.graph.cost import count
 from gpuedge.graph.ir import Array, Graph, Node
@@ -84,7 +83,8 @@ class Compiled:
             self._pool.cpu(),
             asked=asked,
             kernel_of=lambda device: self._pool.cpu().kernel if device == CPU else "gpuedge",
-            store=CalibrationStore(),
+            store=self._pool.calibrations(),
+            on_hang=self._pool.forget,
         )
 
     def _work(self, device: str, report: ProbeReport) -> Work:

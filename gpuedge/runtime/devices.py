@@ -19,10 +19,11 @@ from gpuedge import backends
 from gpuedge.capdb import classify
 from gpuedge.core import config
 from gpuedge.core.caps import Caps
-from gpuedge.core.errors import NoUsableDeviceError, UnknownDeviceError
+from gpuedge.core.errors import DeviceTimeoutError, NoUsableDeviceError, UnknownDeviceError
 from gpuedge.core.identity import Identity
 
 if TYPE_CHECKING:
+    from gpuedge.decide.store import CalibrationStore
     from gpuedge.executors.base import Executor
     from gpuedge.executors.cpu import CpuExecutor
     from gpuedge.executors.gpu import GpuExecutor
@@ -135,14 +136,18 @@ class Pool:
         self._lock = threading.RLock()
         self._owner = os.getpid()
         self._open: dict[str, Executor] = {}
+        self._opening: dict[str, threading.RLock] = {}
+        self._stuck: set[str] = set()
         self._report: ProbeReport | None = None
+        self._calibrations: CalibrationStore | None = None
 
     def _here(self) -> None:
         """Forget everything after a fork: drivers do not survive one."""
         if self._owner != os.getpid():
             self._lock = threading.RLock()
             self._owner = os.getpid()
-            self._open, self._report = {}, None
+            self._open, self._opening, self._stuck = {}, {}, set()
+            self._report, self._calibrations = None, None
 
     def report(self) -> ProbeReport:
         """Return the probe report of this process; probes on first use."""
@@ -153,6 +158,16 @@ class Pool:
 
                 self._report = probe()
             return self._report
+
+    def calibrations(self) -> CalibrationStore:
+        """Return the calibrations of this process; failures are remembered in it only."""
+        self._here()
+        with self._lock:
+            if self._calibrations is None:
+                from gpuedge.decide.store import CalibrationStore
+
+                self._calibrations = CalibrationStore()
+            return self._calibrations
 
     def cpu(self) -> CpuExecutor:
         """Return the CPU executor."""
@@ -180,10 +195,29 @@ class Pool:
     def _get(self, name: str, make: Callable[[], Executor]) -> Executor:
         self._here()
         with self._lock:
-            ready = self._open.get(name)
+            own = self._opening.setdefault(name, threading.RLock())
+            stuck = name in self._stuck
+        if stuck:
+            raise DeviceTimeoutError(
+                f"The device '{name}' did not answer before and is left alone.",
+                hint="restart the process; gpuedge probe --refresh tries the driver again",
+            )
+        with own:  # a driver that hangs while opening must not hold up the other devices
+            with self._lock:
+                ready = self._open.get(name)
             if ready is None:
-                ready = self._open[name] = make()
+                ready = make()
+                with self._lock:
+                    self._open[name] = ready
             return ready
+
+    def forget(self, name: str) -> None:
+        """Leave a device alone for good: a thread is stuck in its driver. It is not closed."""
+        self._here()
+        with self._lock:
+            self._open.pop(name, None)
+            self._opening.pop(name, None)
+            self._stuck.add(name)
 
     def drop(self, executor: Executor) -> None:
         """Close and forget an executor whose device failed."""

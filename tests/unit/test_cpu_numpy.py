@@ -261,3 +261,14 @@ def test_average_counts_padding_only_when_told() -> None:
     np.testing.assert_array_equal(run(NUMPY, case, ones)[0, 0], [[1, 1], [1, 1]])
     case.attrs["count_include_pad"] = 1
     np.testing.assert_array_equal(run(NUMPY, case, ones)[0, 0], [[0.25, 0.5], [0.5, 1]])
+
+
+def test_average_with_ceiling_divides_by_positions_inside_the_pads() -> None:
+    # 4 pixels and 2 pads: the third window starts at 4 and has 2 of its 3 positions inside.
+    attrs = {"kernel_shape": [3], "strides": [2], "pads": [1, 1], "ceil_mode": 1}
+    case = Case("AveragePool", [(1, 1, 4)], {**attrs, "count_include_pad": 1})
+    ones = {"x0": np.ones((1, 1, 4), np.float32)}
+    np.testing.assert_allclose(run(NUMPY, case, ones)[0, 0], [2 / 3, 1, 1 / 2], rtol=1e-6)
+    agree(case, ones)
+    plain = Case("AveragePool", [(1, 1, 4)], attrs)
+    np.testing.assert_array_equal(run(NUMPY, plain, ones)[0, 0], [1, 1, 1])

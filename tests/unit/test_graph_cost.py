@@ -33,6 +33,7 @@ def graph(op: str, *shapes: tuple[int, ...], **attrs: Any) -> Graph:
         (graph("GlobalAveragePool", (1, 2, 4, 4)), "map", 2 * 16),
         (graph("Softmax", (2, 3)), "map", 4 * 6),
         (graph("Transpose", (2, 3)), "map", 0),
+        (graph("BatchNormalization", (1, 2, 3), (2,), (2,), (2,), (2,)), "map", 2 * 6),
     ],
     ids=lambda v: v.nodes[0].op if isinstance(v, Graph) else None,
 )

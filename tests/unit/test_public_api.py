@@ -60,3 +60,21 @@ def test_using_the_api_loads_no_gpu_library_yet(module: str) -> None:
         [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the short cut is taken on Linux only")
+@pytest.mark.parametrize("value", [None, "", "/somewhere/else", "~/x"])
+def test_cache_folder_is_what_platformdirs_says(
+    value: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from platformdirs import user_cache_dir
+
+    from gpuedge.core.paths import cache_dir
+
+    monkeypatch.delenv("GPUEDGE_CACHE_DIR", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    if value is not None:
+        monkeypatch.setenv("XDG_CACHE_HOME", value)
+    assert str(cache_dir()) == str(
+        __import__("pathlib").Path(user_cache_dir("gpuedge")).expanduser()
+    )

@@ -112,7 +112,7 @@ def spelled(name: str) -> str:
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.removeprefix("Vk")).upper()
     words = words.replace("FEATURES2", "FEATURES_2").replace("PROPERTIES2", "PROPERTIES_2")
     words = words.replace("DEVICE16BIT", "DEVICE_16BIT").replace("DEVICE8BIT", "DEVICE_8BIT")
-    words = words.replace("MAINTENANCE3", "MAINTENANCE_3").replace("FLOAT16INT8", "FLOAT16_INT8")
+    words = words.replace("MAINTENANCE3", "MAINTENANCE_3_").replace("16INT8FEAT", "16_INT8_FEAT")
     return f"VK_STRUCTURE_TYPE_{words}"
 
 
