@@ -8,7 +8,7 @@ interpreter is checked.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -16,12 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuedge.core.caps import VULKAN_MINIMUM, Caps
-from gpuedge.graph.ir import Graph
+from gpuedge.device import Device
+from gpuedge.executors.base import PlacementRow, Work
+from gpuedge.graph.ir import Graph, Node
 from gpuedge.kernels.arrange import Arrangement, Region, arrange
 from gpuedge.kernels.layout import Layout
 from gpuedge.kernels.library import texts
 from gpuedge.kernels.plan import Pass, Plan, PlanTensor
-from gpuedge.kernels.planner import plan
+from gpuedge.kernels.planner import plan, why_not
 from gpuedge.lang import Kernel, interpret, load, trip_count
 
 Array = npt.NDArray[Any]
@@ -168,14 +170,7 @@ class PlanRun:
         return values[: int(np.prod(tensor.layout.shape))].reshape(tensor.layout.shape).copy()
 
 
-def small(caps: Caps = VULKAN_MINIMUM, **changes: Any) -> Caps:
-    """Return caps with some fields changed."""
-    from dataclasses import replace
-
-    return replace(caps, **changes)
-
-
-WIDE = small(max_storage_buffers=8)
+WIDE = replace(VULKAN_MINIMUM, max_storage_buffers=8)
 
 
 def run_graph(
@@ -205,3 +200,46 @@ def check_limits(made: Plan, caps: Caps) -> None:
         assert int(np.prod(local)) <= caps.max_invocations
         for name in one.tensors.values():
             assert made.tensors[name].layout.nbytes <= caps.max_storage_buffer_bytes
+
+
+class PlanExecutable:
+    """A segment run by the interpreter; see `PlanRun`."""
+
+    def __init__(self, graph: Graph, executor: PlanExecutor) -> None:
+        self.graph = graph
+        self.executor = executor
+        self.work = Work()
+        self.rows: tuple[PlacementRow, ...] = ()
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Compute the outputs."""
+        return run_graph(self.graph, inputs, self.executor.caps, self.executor.restricted)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class PlanExecutor:
+    """An executor without a device: what it is given as `device=` runs through `run_graph`."""
+
+    device = "plan"
+
+    def __init__(self, caps: Caps = VULKAN_MINIMUM, restricted: tuple[str, ...] = ()) -> None:
+        self.caps = caps
+        self.restricted = restricted
+
+    def supports(self, node: Node, graph: Graph) -> str | None:
+        """Ask the planner."""
+        return why_not(node, graph, self.caps)
+
+    def compile(self, segment: Graph) -> PlanExecutable:
+        """Plans are made anew by every run."""
+        return PlanExecutable(segment, self)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def plan_device(caps: Caps = VULKAN_MINIMUM, restricted: tuple[str, ...] = ()) -> Device:
+    """Return something to give as `device=`."""
+    return Device(PlanExecutor(caps, restricted), "for planning tests")
