@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpuedge.core import config
 from gpuedge.core.errors import ClosedError, DTypeError, InputError, ShapeError
 from gpuedge.executors.base import PlacementRow
 from gpuedge.graph.ir import Array
@@ -79,6 +80,7 @@ class Session:
         fallback: str | None = None,
         isolation: str | None = None,
     ) -> None:
+        config.check_environment()
         self._request = make_request(device, policy, fallback, isolation)
         self._model = OnnxModel.load(model)
         self._lock = threading.RLock()
@@ -230,15 +232,16 @@ class Session:
                 f"Inputs are given as a dict by name, not as {type(inputs).__name__}.",
                 known=f"inputs: {', '.join(self.inputs)}",
             )
-        missing = [n for n in self.inputs if n not in inputs]
-        unknown = [n for n in inputs if n not in self.inputs]
-        if missing or unknown:
+        wanted = self._model.inputs
+        if inputs.keys() != wanted.keys():
+            missing = [n for n in wanted if n not in inputs]
+            unknown = [n for n in inputs if n not in wanted]
             what = f"Input '{missing[0]}' is missing." if missing else None
             raise InputError(
                 what or f"The model has no input '{unknown[0]}'.",
                 known=f"inputs: {', '.join(self.inputs)}; given: {', '.join(map(str, inputs))}",
             )
-        return {n: _array(n, inputs[n], s) for n, s in self.inputs.items()}
+        return {n: _array(n, inputs[n], s) for n, s in wanted.items()}
 
     def _for(self, shapes: tuple[tuple[int, ...], ...]) -> Compiled:
         """Return the compiled model for these input shapes."""
@@ -267,6 +270,8 @@ def _fixed(signature: Signature) -> tuple[int, ...] | None:
 def _array(name: str, value: Any, signature: Signature) -> Array:
     dtype, dims = signature
     array = np.asarray(value)
+    if array.dtype == dtype and array.shape == dims and array.flags.c_contiguous:
+        return array
     if not hasattr(value, "dtype") and array.dtype.kind in "fiub" and dtype != "object":
         array = array.astype(dtype)
     if array.dtype.newbyteorder("=").name != np.dtype(dtype).name:

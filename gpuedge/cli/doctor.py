@@ -59,7 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, output: Output) -> int:
     """Run all checks and print them; 1 if one of them is FAIL."""
-    checks = [*environment_checks(), *_probe_checks(options)]
+    with output.working("testing drivers"):
+        checks = [*environment_checks(), *_probe_checks(options)]
     counts = {word: sum(c.result == word for c in checks) for word in (PASS, WARN, FAIL)}
     output.document(
         {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,18 @@ class Output:
         """Print talk on stderr, unless quiet."""
         if not self.quiet:
             print(text, file=sys.stderr)
+
+    @contextmanager
+    def working(self, text: str) -> Iterator[None]:
+        """Show on a terminal's stderr that something takes time, while the block runs."""
+        if self.quiet or not sys.stderr.isatty():
+            yield
+            return
+        from rich.console import Console
+
+        console = Console(stderr=True, color_system=None if self.colourless else "auto")
+        with console.status(text):
+            yield
 
     def document(self, body: dict[str, Any]) -> None:
         """Print the JSON document, if JSON was asked for. `body` has a ``schema`` key."""

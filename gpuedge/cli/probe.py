@@ -26,7 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, output: Output) -> int:
     """Probe (or read a report), print it, and return 3 if there is no usable device."""
-    report = ProbeReport.from_dict(read_json(options.input)) if options.input else _probe(options)
+    if options.input:
+        report = ProbeReport.from_dict(read_json(options.input))
+    else:
+        with output.working("testing drivers"):
+            report = _probe(options)
     output.document(report.to_dict())
     show(report, output, verbose=options.verbose)
     return GOOD if report.devices else NO_DEVICE

@@ -67,7 +67,8 @@ def run(options: argparse.Namespace, output: Output) -> int:
 
     given = {"device": options.device, "fallback": options.fallback}
     chosen = {name: value for name, value in given.items() if value is not None}
-    with gpuedge.Session(options.model, **chosen) as session:
+    working = output.working("deciding, compiling and running")
+    with working, gpuedge.Session(options.model, **chosen) as session:
         results, seconds = _timed(session, inputs, options.repeat)
         placement = [asdict(row) for row in session.placement]
         decision = session.explain()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from gpuedge.core.errors import ConfigError
@@ -100,6 +101,20 @@ def _from_file() -> Mapping[str, Any]:
     path = os.environ.get("GPUEDGE_CONFIG")
     if not path:
         return {}
+    try:
+        changed = os.stat(path).st_mtime_ns
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    return _parsed(path, changed)
+
+
+def _unreadable(path: str, error: Exception) -> ConfigError:
+    return ConfigError(f"The config file {path} cannot be read: {error}", asked_by="GPUEDGE_CONFIG")
+
+
+@lru_cache(maxsize=1)
+def _parsed(path: str, changed: int) -> Mapping[str, Any]:
+    """Read a config file; `changed` makes an edited one be read again."""
     import sys
 
     if sys.version_info >= (3, 11):
@@ -110,9 +125,7 @@ def _from_file() -> Mapping[str, Any]:
         with open(path, "rb") as file:
             table = tomllib.load(file)
     except (OSError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(
-            f"The config file {path} cannot be read: {error}", asked_by="GPUEDGE_CONFIG"
-        ) from None
+        raise _unreadable(path, error) from None
     for name in table:
         _known(name, path)
     return table

@@ -9,6 +9,9 @@ from gpuedge.graph.canon import ConvParams, ConvTransposeParams, PoolParams
 
 F32 = npt.NDArray[np.float32]
 
+LOWEST = float(np.finfo(np.float32).min)
+"""What padding counts as in a maximum; ONNX Runtime takes this too, not minus infinity."""
+
 
 def _as_2d(x: F32) -> F32:
     """Give a tensor with one spatial dimension a height of 1."""
@@ -103,7 +106,7 @@ def pool(params: PoolParams, x: F32) -> F32:
         return np.asarray(x.mean(axis=axes, keepdims=True))
     image = _as_2d(x)
     if params.kind == "max":
-        y = _windows(_padded(image, params, -np.inf), params).max(axis=(2, 3))
+        y = _windows(_padded(image, params, LOWEST), params).max(axis=(2, 3))
         return _own_rank(y, params.rank)
     sums = _windows(_padded(image, params, 0.0), params).sum(axis=(2, 3))
     return _own_rank(sums / _divisor(params, image.shape[2:]), params.rank)
@@ -121,5 +124,5 @@ def _divisor(params: PoolParams, size: tuple[int, ...]) -> F32:
         else:
             inside = (at >= begin) & (at < begin + size[i])
         counts.append(inside.sum(axis=1))
-    table: F32 = np.multiply.outer(counts[0], counts[1]).astype(np.float32)
+    table: F32 = np.maximum(np.multiply.outer(counts[0], counts[1]), 1).astype(np.float32)
     return table

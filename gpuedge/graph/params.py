@@ -54,7 +54,8 @@ class PoolParams:
 
     `pads` are those of the model; with `ceil_mode` the last window may reach further. An average
     divides by the number of input pixels under the window, or, with `count_include_pad`, by the
-    number of window positions inside the input and its pads.
+    number of window positions inside the input and its pads. A window that meets no pixel at all
+    (dilated, on a small input) gives 0 as average and the lowest finite float32 as maximum.
     """
 
     kind: Literal["max", "avg"]

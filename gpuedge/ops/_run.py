@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from gpuedge.core import config
 from gpuedge.core.dtypes import as_float32, rounded
 from gpuedge.core.errors import InputError
 from gpuedge.graph.build import GraphBuilder
@@ -107,6 +108,7 @@ def _get(signature: Hashable, build: Callable[[], Graph], request: Request) -> C
         if ready is not None and ready.is_usable:
             _compiled.move_to_end(signature)
             return ready
+        config.check_environment()
         ready = _compiled[signature] = Compiled(build(), request)
         if len(_compiled) > LIMIT:
             _compiled.popitem(last=False)[1].close()

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from gpuedge.device import Device
 
 
+DEFAULT_POLICY = Policy()
+
+
 def make_request(
     device: str | Device | None,
     policy: Policy | None = None,
@@ -21,6 +24,9 @@ def make_request(
     isolation: str | None = None,
 ) -> Request:
     """Check the arguments every entry point shares and return where to run.
+
+    The rest of the environment is checked by `gpuedge.core.config.check_environment`, which is too
+    slow for every call of an operation.
 
     Raises
     ------
@@ -31,7 +37,6 @@ def make_request(
     ClosedError (GE-204)
         The device was closed.
     """
-    config.check_environment()
     check_isolation(isolation)
     chosen = config.get("fallback", call=fallback)
     if chosen.value not in ("cpu", "error"):
@@ -42,7 +47,7 @@ def make_request(
         )
     if policy is not None and not isinstance(policy, Policy):
         raise ConfigError(f"policy must be a gpuedge.Policy, not {type(policy).__name__}.")
-    rules = policy or Policy()
+    rules = policy or DEFAULT_POLICY
     if device is not None and not isinstance(device, str):
         executor = getattr(device, "executor", None)
         if executor is not None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +21,9 @@ pytestmark = pytest.mark.driver
 ONES = np.ones(64, np.float32)
 
 
-def resources() -> tuple[int, int]:
+def resources() -> int:
     """Open files and threads of this process."""
-    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))  # noqa: PTH208
+    return sum(1 for name in ("fd", "task") for _ in Path("/proc/self", name).iterdir())
 
 
 def test_opening_fifty_times_leaks_nothing(vulkan_info: DeviceInfo) -> None:
@@ -36,7 +37,10 @@ def test_opening_fifty_times_leaks_nothing(vulkan_info: DeviceInfo) -> None:
     before = resources()
     for _ in range(50):
         once()
-    assert resources() == before
+    deadline = time.monotonic() + 5.0
+    while resources() > before and time.monotonic() < deadline:
+        time.sleep(0.01)  # a thread that was joined may be listed a moment longer
+    assert resources() <= before
 
 
 def test_environment_is_restored(

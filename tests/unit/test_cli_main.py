@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -225,3 +226,32 @@ def test_table_prints_no_escape_sequence(capsys: pytest.CaptureFixture[str]) -> 
     assert "\x07" not in out
     assert "[bold]x[/bold]" in out
     assert "-" in out
+
+
+class Terminal(io.StringIO):
+    """A stderr that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("quiet", "shown"), [(False, True), (True, False)])
+def test_long_work_shows_on_a_terminal(
+    quiet: bool, shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gpuedge.cli.output import Output
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with Output(quiet=quiet).working("thinking"):
+        pass
+    assert ("thinking" in terminal.getvalue()) == shown
+
+
+def test_long_work_is_silent_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    from gpuedge.cli.output import Output
+
+    with Output().working("thinking"):
+        pass
+    assert capsys.readouterr() == ("", "")

@@ -272,3 +272,10 @@ def test_average_with_ceiling_divides_by_positions_inside_the_pads() -> None:
     agree(case, ones)
     plain = Case("AveragePool", [(1, 1, 4)], attrs)
     np.testing.assert_array_equal(run(NUMPY, plain, ones)[0, 0], [1, 1, 1])
+
+
+@pytest.mark.parametrize(("op", "expected"), [("AveragePool", 0), ("MaxPool", -3.4028235e38)])
+def test_windows_that_meet_no_pixel(op: str, expected: float) -> None:
+    case = Case(op, [(1, 1, 1)], {"kernel_shape": [2], "dilations": [2], "pads": [1, 1]})
+    assert run(NUMPY, case, {"x0": np.full((1, 1, 1), 5, np.float32)}) == np.float32(expected)
+    agree(case)

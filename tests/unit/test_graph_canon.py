@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -281,3 +283,19 @@ def test_builder_raises_the_operator_set_for_young_operators() -> None:
     x = {"x": TensorType("float32", (1,))}
     assert single("Relu", x).opset == {"": 20}
     assert single("Swish", x).opset == {"": 24}
+
+
+def test_graphs_made_by_hand_need_no_onnx() -> None:
+    script = """
+import sys
+import gpuedge.graph.cost, gpuedge.graph.partition
+from gpuedge.executors.cpu import CpuExecutor
+from gpuedge.graph.build import single
+from gpuedge.graph.ir import TensorType
+CpuExecutor(engine="numpy").compile(single("Relu", {"x": TensorType("float32", (2,))}))
+print(sorted({"onnx", "onnxruntime", "google.protobuf"} & set(sys.modules)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"

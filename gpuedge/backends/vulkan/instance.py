@@ -39,6 +39,8 @@ _QUIET = {
 }
 
 _environment = threading.RLock()
+_loaded: dict[str, Any] = {}
+"""Driver libraries that stay loaded, by path; see `_keep_loaded`."""
 
 
 @contextmanager
@@ -84,6 +86,21 @@ def _load_fault(manifest: str) -> str | None:
     except OSError as error:
         return str(error)
     return None
+
+
+def _keep_loaded(api: Api, manifest: str) -> None:
+    """Hold a driver's library until the process ends.
+
+    The loader unloads it with the last instance. Drivers are rarely tested for that: SwiftShader
+    loses a file descriptor each time, others leave threads behind whose code is gone.
+    """
+    library = inspect_manifest(manifest)[0]
+    if library is None or library in _loaded:
+        return
+    try:
+        _loaded[library] = api.ffi.dlopen(library)
+    except OSError as error:
+        log.debug("%s cannot be kept loaded: %s", library, error)
 
 
 class Instance:
@@ -146,6 +163,7 @@ class Instance:
             result = self._try(layers, wanted, first)
         if result != conv.SUCCESS:
             raise self._refused(result)
+        _keep_loaded(self.api, self.candidate.key)
         if chain is not None:
             self._start_messages(chain)
         log.debug("instance %s for %s", self.version, self.candidate.key)

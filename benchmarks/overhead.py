@@ -1,0 +1,65 @@
+"""What gpuedge adds to one inference: over onnxruntime on the CPU, over bare submits on a GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+from common import devices, medians, report
+from onnx import TensorProto, helper
+
+import gpuedge
+
+
+def relu_model(size: int) -> bytes:
+    """Return a model of one Relu over `size` values: as little work as a model can have."""
+    value = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [size]) for n in "xy"]
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"])], "relu", value[:1], value[1:]
+    )
+    opset = [helper.make_opsetid("", 17)]
+    return bytes(helper.make_model(graph, opset_imports=opset, ir_version=10).SerializeToString())
+
+
+def main() -> None:
+    """Measure and print."""
+    model, x = relu_model(16), np.ones(16, np.float32)
+    direct = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    rows = []
+    with gpuedge.Session(model, device="cpu") as session:
+        found = medians(
+            {
+                "direct": lambda: direct.run(None, {"x": x}),
+                "session": lambda: session.run({"x": x}),
+                "op": lambda: gpuedge.relu(x, device="cpu"),
+            }
+        )
+    for name, what in (("session", "Session.run"), ("op", "gpuedge.relu")):
+        rows.append(row("cpu", what, "onnxruntime alone", found[name], found["direct"]))
+    for device in devices():
+        with gpuedge.Session(model, device=device, fallback="error") as session:
+            session.run({"x": x})
+            executable = session._latest._parts[0][1]  # the recorded work itself
+            impl, recording = executable.executor.impl, executable._recording
+            found = medians(
+                {
+                    "bare": lambda i=impl, r=recording: i.wait(i.submit(r), 10.0),
+                    "session": lambda s=session: s.run({"x": x}),
+                }
+            )
+        rows.append(
+            row(device, "Session.run", "bare submit + wait", found["session"], found["bare"])
+        )
+    report(
+        "one kernel over 16 values, microseconds per inference",
+        ("device", "call", "compared with", "us", "peer us", "ratio"),
+        rows,
+    )
+
+
+def row(device: str, what: str, peer: str, mine: float, theirs: float) -> tuple[str, ...]:
+    """Return one line of the table."""
+    return device, what, peer, f"{mine * 1e6:.1f}", f"{theirs * 1e6:.1f}", f"{mine / theirs:.2f}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""What is recorded and how often the driver is called: the costs that add up at every replay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from vulkan_kernels import SCALE, dispatch, download, upload
+
+from gpuedge.backends.base import DeviceInfo, Usage
+from gpuedge.backends.vulkan import VulkanBackend
+from gpuedge.backends.vulkan.device import VulkanDevice
+
+pytestmark = pytest.mark.driver
+ONES = np.ones(64, np.float32)
+
+
+class Spy:
+    """The driver's library, writing down the names of its calls."""
+
+    def __init__(self, lib: Any) -> None:
+        self._lib = lib
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._lib, name)
+
+        def call(*args: Any) -> Any:
+            self.calls.append((name, args))
+            return real(*args)
+
+        return call
+
+    def commands(self) -> list[str]:
+        """Names of the recorded commands, barriers with their stages."""
+        found = []
+        for name, args in self.calls:
+            if name == "vkCmdPipelineBarrier":
+                found.append(f"{args[1]:#x}>{args[2]:#x}")
+            elif name.startswith("vkCmd"):
+                found.append(name.removeprefix("vkCmd"))
+        return found
+
+
+def spied(info: DeviceInfo, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Any, Spy]:
+    device = VulkanBackend().open(info, validation=True, **options)
+    assert isinstance(device, VulkanDevice)
+    spy = Spy(device.memory._api.lib)
+    monkeypatch.setattr(device.memory._api, "lib", spy)
+    for name in ("Submit", "Wait", "Reset"):
+        full = {"Submit": "vkQueueSubmit", "Wait": "vkWaitForFences", "Reset": "vkResetFences"}
+        monkeypatch.setattr(device._queue, f"_{name.lower()}", getattr(spy, full[name]))
+    return device, spy
+
+
+COMPUTE, TRANSFER, HOST, BOTH = "0x800", "0x1000", "0x4000", "0x1800"
+
+
+@pytest.mark.parametrize("staging", [None, True])
+def test_recorded_commands(
+    vulkan_info: DeviceInfo, monkeypatch: pytest.MonkeyPatch, staging: bool | None
+) -> None:
+    device, spy = spied(vulkan_info, monkeypatch, staging=staging)
+    source = upload(device, ONES)
+    results = [device.alloc(ONES.nbytes, Usage.OUTPUT) for _ in range(3)]
+    work = [
+        dispatch(device, SCALE, [source, results[0]], 64),
+        dispatch(device, SCALE, [source, results[1]], 64, depends=False),
+        dispatch(device, SCALE, [results[1], results[2]], 64, width=32),
+    ]
+    spy.calls.clear()
+    device.record(work, [source], results)
+    one = ["BindDescriptorSets", "PushConstants", "Dispatch"]
+    before = ["CopyBuffer", f"{TRANSFER}>{COMPUTE}"] if staging else []
+    after = [f"{COMPUTE}>{TRANSFER}", *["CopyBuffer"] * 3] if staging else []
+    assert spy.commands() == [
+        f"{BOTH}>{BOTH}",
+        *before,
+        "BindPipeline",
+        *one,
+        *one,
+        f"{COMPUTE}>{COMPUTE}",
+        "BindPipeline",
+        *one,
+        *after,
+        f"{BOTH}>{HOST}",
+    ]
+    device.close()
+
+
+@pytest.mark.parametrize("staging", [None, True])
+def test_a_replay_calls_three_functions(
+    vulkan_info: DeviceInfo, monkeypatch: pytest.MonkeyPatch, staging: bool | None
+) -> None:
+    device, spy = spied(vulkan_info, monkeypatch, staging=staging)
+    source, result = upload(device, ONES), device.alloc(ONES.nbytes, Usage.OUTPUT)
+    recording = device.record([dispatch(device, SCALE, [source, result], 64)], [source], [result])
+    device.wait(device.submit(recording), 60.0)
+    spy.calls.clear()
+    for i in range(100):
+        device.write(source, memoryview(ONES * i))
+        device.wait(device.submit(recording), 60.0)
+        assert download(device, result)[5] == 2 * i
+    names = [name for name, _ in spy.calls]
+    assert names == ["vkQueueSubmit", "vkWaitForFences", "vkResetFences"] * 100
+    assert len(device._queue._all) == 1
+    device.close()
+
+
+def test_tickets_nobody_waits_for_give_their_fences_back(vulkan_info: DeviceInfo) -> None:
+    device = VulkanBackend().open(vulkan_info, validation=True)
+    assert isinstance(device, VulkanDevice)
+    source, result = upload(device, ONES), device.alloc(ONES.nbytes, Usage.OUTPUT)
+    recording = device.record([dispatch(device, SCALE, [source, result], 64)], [source], [result])
+    tickets = []
+    for _ in range(20):
+        tickets += [device.submit(recording) for _ in range(5)]
+        device.memory._api.lib.vkQueueWaitIdle(device._queue.handle)
+    assert len(device._queue._all) <= 6
+    for ticket in tickets:
+        device.wait(ticket, 60.0)
+    np.testing.assert_array_equal(download(device, result), 2 * ONES)
+    device.close()
+
+
+def test_recordings_in_flight_together_keep_their_order(vulkan_info: DeviceInfo) -> None:
+    device = VulkanBackend().open(vulkan_info, validation=True)
+    source = upload(device, ONES)
+    middle, result = (device.alloc(ONES.nbytes, Usage.OUTPUT) for _ in range(2))
+    first = device.record([dispatch(device, SCALE, [source, middle], 64, k=1)], [source], [middle])
+    second = device.record([dispatch(device, SCALE, [middle, result], 64, k=2)], [], [result])
+    tickets = [device.submit(r) for r in (first, second, first, second)]
+    device.wait(tickets[-1], 60.0)
+    np.testing.assert_array_equal(download(device, result), 8 * ONES)
+    device.wait(tickets[0], 60.0)
+    device.close()
+
+
+def test_releasing_everything_leaves_nothing(vulkan_info: DeviceInfo) -> None:
+    device = VulkanBackend().open(vulkan_info, validation=True)
+    assert isinstance(device, VulkanDevice)
+    for _ in range(20):
+        source, result = upload(device, ONES), device.alloc(ONES.nbytes, Usage.OUTPUT)
+        work = dispatch(device, SCALE, [source, result], 64)
+        recording = device.record([work], [source], [result])
+        device.wait(device.submit(recording), 60.0)
+        device.release(recording)
+        device.release(recording)
+        device.release(work.program)
+        device.free(source)
+        device.free(result)
+    assert not device._recorder._recordings
+    assert not device._programs._programs
+    assert all(block.free.is_empty for block in device.memory.blocks)
+    assert device.record([], [], []) is not None
+    device.close()

@@ -1,0 +1,184 @@
+"""Folding: what is known while planning is computed then, and nothing else changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper
+from onnx_models import F32, I64, model, value, weight
+
+from gpuedge.executors.cpu import CpuExecutor
+from gpuedge.graph.ir import Graph, TensorType
+from gpuedge.graph.reader import OnnxModel
+
+
+def flattening() -> onnx.ModelProto:
+    """What exporters write for ``x.view(x.size(0), -1)``."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Shape", ["r"], ["s"]),
+        helper.make_node("Constant", [], ["zero"], value=weight("", np.array(0))),
+        helper.make_node("Gather", ["s", "zero"], ["n"], axis=0),
+        helper.make_node("Unsqueeze", ["n", "axes"], ["n1"]),
+        helper.make_node("Concat", ["n1", "rest"], ["to"], axis=0),
+        helper.make_node("Reshape", ["r", "to"], ["y"]),
+        helper.make_node("Size", ["r"], ["unused"]),
+    ]
+    weights = [weight("axes", np.array([0])), weight("rest", np.array([-1])),
+               weight("spare", np.ones(9, np.float32))]  # fmt: skip
+    return model(nodes, [value("x", ["N", 3, 4, 4])], [value("y", ["N", None])], weights)
+
+
+def run(graph: Graph, feeds: dict[str, Any]) -> dict[str, Any]:
+    return CpuExecutor(threads=1).compile(graph).run(feeds)
+
+
+def by_ort(proto: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any]:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+    return list(session.run(None, feeds))
+
+
+def test_shape_arithmetic_is_folded() -> None:
+    proto = flattening()
+    graph = OnnxModel.load(proto).specialise({"x": (2, 3, 4, 4)})
+    assert [n.op for n in graph.nodes] == ["Relu", "Reshape"]
+    assert [n.op for n in graph.folded] == ["Shape", "Constant", "Gather", "Unsqueeze", "Concat"]
+    assert set(graph.constants) == {"to"}
+    assert graph.shape("y") == (2, 48)
+    x = np.random.default_rng(0).standard_normal((2, 3, 4, 4)).astype(np.float32)
+    np.testing.assert_array_equal(run(graph, {"x": x})["y"], by_ort(proto, {"x": x})[0])
+
+
+def test_resizing_to_half_the_input() -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"], start=2),
+        helper.make_node("Div", ["s", "two"], ["half"]),
+        helper.make_node("Shape", ["x"], ["head"], end=2),
+        helper.make_node("Concat", ["head", "half"], ["sizes"], axis=0),
+        helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], mode="nearest"),
+    ]
+    proto = model(nodes, [value("x", [1, 2, "H", "W"])], [value("y", [1, 2, None, None])],
+                  [weight("two", np.array([2]))])  # fmt: skip
+    graph = OnnxModel.load(proto).specialise({"x": (1, 2, 6, 8)})
+    assert [n.op for n in graph.nodes] == ["Resize"]
+    assert graph.shape("y") == (1, 2, 3, 4)
+    x = np.random.default_rng(0).standard_normal((1, 2, 6, 8)).astype(np.float32)
+    np.testing.assert_array_equal(run(graph, {"x": x})["y"], by_ort(proto, {"x": x})[0])
+
+
+def test_random_operators_are_not_folded() -> None:
+    nodes = [
+        helper.make_node("RandomNormal", [], ["noise"], shape=[3]),
+        helper.make_node("Add", ["x", "noise"], ["y"]),
+    ]
+    graph = OnnxModel.load(model(nodes, [value("x", [3])], [value("y", [3])])).specialise()
+    assert [n.op for n in graph.nodes] == ["RandomNormal", "Add"]
+    compiled = CpuExecutor(threads=1).compile(graph)
+    a, b = (compiled.run({"x": np.zeros(3, np.float32)})["y"] for _ in range(2))
+    assert not np.array_equal(a, b)
+
+
+def test_large_results_are_not_folded() -> None:
+    nodes = [
+        helper.make_node("Expand", ["one", "size"], ["big"]),
+        helper.make_node("ReduceSum", ["big"], ["sum"]),
+        helper.make_node("Add", ["x", "sum"], ["y"]),
+    ]
+    size = np.array([(64 << 20) // 4 + 1])
+    weights = [weight("one", np.ones(1, np.float32)), weight("size", size)]
+    proto = model(nodes, [value("x", [1])], [value("y", None)], weights)
+    graph = OnnxModel.load(proto).specialise()
+    assert [n.op for n in graph.nodes] == ["Expand", "ReduceSum", "Add"]
+    assert not graph.folded
+
+
+def test_everything_constant() -> None:
+    node = helper.make_node("Add", ["a", "a"], ["y"])
+    proto = model([node], [value("x", [1])], [value("y", [2])], [weight("a", np.ones(2, "f"))])
+    graph = OnnxModel.load(proto).specialise()
+    assert not graph.nodes
+    found = run(graph, {"x": np.zeros(1, np.float32)})["y"]
+    np.testing.assert_array_equal(found, [2, 2])
+    assert found.flags.writeable
+
+
+def conditional() -> onnx.ModelProto:
+    """If with a branch that reads a weight and a value from outside."""
+
+    def branch(op: str) -> onnx.GraphProto:
+        node = helper.make_node(op, ["r", "w"], [f"{op}_out"])
+        return helper.make_graph([node], op, [], [value(f"{op}_out", ["N"])])
+
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("If", ["c"], ["y"], then_branch=branch("Add"), else_branch=branch("Sub")),
+    ]
+    weights = [weight("w", np.full(1, 5, np.float32))]
+    inputs = [value("x", ["N"]), value("c", [], TensorProto.BOOL)]
+    return model(nodes, inputs, [value("y", ["N"])], weights)
+
+
+def test_subgraphs_keep_what_they_read() -> None:
+    proto = conditional()
+    graph = OnnxModel.load(proto).specialise({"x": (3,), "c": ()})
+    assert [n.op for n in graph.nodes] == ["Relu", "If"]
+    assert set(graph.constants) == {"w"}
+    assert graph.shape("y") == (3,)
+    for c in (True, False):
+        feeds = {"x": np.array([-1, 2, 3], np.float32), "c": np.array(c)}
+        np.testing.assert_array_equal(run(graph, feeds)["y"], by_ort(proto, feeds)[0])
+
+
+def test_unknown_shapes_stay_unknown_and_still_run() -> None:
+    nodes = [helper.make_node("NonZero", ["x"], ["at"]), helper.make_node("Neg", ["at"], ["y"])]
+    proto = model(nodes, [value("x", [4])], [value("y", None, I64)])
+    graph = OnnxModel.load(proto).specialise()
+    assert "at" not in graph.types
+    found = run(graph, {"x": np.array([0, 1, 0, 2], np.float32)})["y"]
+    np.testing.assert_array_equal(found, [[-1, -3]])
+
+
+def test_declared_shapes_are_believed_where_inference_ends() -> None:
+    nodes = [helper.make_node("NonZero", ["x"], ["at"]),
+             helper.make_node("Cast", ["at"], ["f"], to=F32),
+             helper.make_node("Relu", ["f"], ["y"])]  # fmt: skip
+    proto = model(nodes, [value("x", ["N"])], [value("y", [1, "N"])])
+    proto.graph.value_info.append(value("f", [1, "N"]))
+    graph = OnnxModel.load(proto).specialise({"x": (4,)})
+    assert graph.types["f"] == graph.types["y"] == TensorType("float32", (1, 4))
+
+
+def test_model_local_functions_are_expanded() -> None:
+    imports = [helper.make_opsetid("", 17)]
+    function = helper.make_function(
+        "mine", "Twice", ["a"], ["b"], [helper.make_node("Add", ["a", "a"], ["b"])], imports
+    )
+    proto = model(
+        [helper.make_node("Twice", ["x"], ["y"], domain="mine")],
+        [value("x", [2])], [value("y", [2])],
+        imports=[helper.make_opsetid("mine", 1)], functions=[function],
+    )  # fmt: skip
+    graph = OnnxModel.load(proto).specialise()
+    assert [n.op for n in graph.nodes] == ["Add"]
+    np.testing.assert_array_equal(run(graph, {"x": np.ones(2, np.float32)})["y"], [2, 2])
+
+
+def test_the_given_model_is_not_modified() -> None:
+    proto = flattening()
+    before = proto.SerializeToString()
+    OnnxModel.load(proto).specialise({"x": (1, 3, 4, 4)})
+    assert proto.SerializeToString() == before
+
+
+def test_specialise_is_pure() -> None:
+    read = OnnxModel.load(flattening())
+    first = read.specialise({"x": (2, 3, 4, 4)})
+    read.specialise({"x": (5, 3, 4, 4)})
+    again = read.specialise({"x": (2, 3, 4, 4)})
+    assert (again.nodes, again.types, list(again.constants)) == (
+        first.nodes, first.types, list(first.constants))  # fmt: skip
