@@ -11,6 +11,7 @@ import numpy as np
 
 from gpuedge.backends.base import Binding, Buffer, DeviceImpl, Dispatch, Program, Recording, Usage
 from gpuedge.capdb import classify
+from gpuedge.core import debug
 from gpuedge.core.caps import Caps
 from gpuedge.core.dtypes import rounded
 from gpuedge.core.errors import ClosedError, DriverError, GpuEdgeError, OutOfMemoryError
@@ -83,6 +84,8 @@ class GpuExecutor:
         text = texts()[blob_source.kernel]
         key = blob_key(text, blob_source.epilogue, None, self.caps.dialect)
         blob = self._blobs.get(key)
+        debug.say(3, f"{one.variant} {dict(one.specs)} groups {one.groups}")
+        debug.say(4, lambda: text.replace("//EPILOGUE", blob_source.epilogue or "//EPILOGUE"))
         if blob is None:
             blob = print_kernel(_load(blob_source, text), self.caps.dialect)
             self._blobs.put(key, blob)

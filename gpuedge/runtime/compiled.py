@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuedge import __version__
+from gpuedge.core import debug
 from gpuedge.core.errors import (
     DeviceError,
     KernelLimitError,
@@ -58,8 +60,10 @@ class Compiled:
         self.request = request
         self._pool = pool
         self._lock = threading.RLock()
+        self._is_timed = debug.level() >= 2
         self.refusals: dict[str, str] = {}
         self.decision: Decision = self._decide()
+        debug.say(1, lambda: self.decision.reason)
         self.executor: Executor = self._open()
         self._parts: list[tuple[Graph, Executable]] = []
         self._compile()
@@ -197,7 +201,11 @@ class Compiled:
     def _run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         values: dict[str, Array] = dict(inputs)
         for graph, part in self._parts:
+            start = time.perf_counter()
             values |= part.run({name: values[name] for name in graph.inputs})
+            if self._is_timed:
+                took = (time.perf_counter() - start) * 1e6
+                debug.say(2, f"{part.rows[0].device if part.rows else CPU}: {took:.0f} us")
         return {name: self._value(name, values) for name in self.graph.outputs}
 
     def _value(self, name: str, values: Mapping[str, Array]) -> Array:

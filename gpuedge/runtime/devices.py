@@ -13,16 +13,17 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from gpuedge import backends
 from gpuedge.capdb import classify
-from gpuedge.core import config
+from gpuedge.core import config, debug
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import DeviceTimeoutError, NoUsableDeviceError, UnknownDeviceError
 from gpuedge.core.identity import Identity
 
 if TYPE_CHECKING:
+    from gpuedge.backends.base import DeviceImpl
     from gpuedge.decide.store import CalibrationStore
     from gpuedge.executors.base import Executor
     from gpuedge.executors.cpu import CpuExecutor
@@ -125,8 +126,10 @@ def open_row(row: ProbeRow) -> GpuExecutor:
     """Open the device of a usable row in this process. Raises DeviceError (GE-4xx)."""
     from gpuedge.executors.gpu import GpuExecutor
 
-    backend = backends.load(row.backend)
-    return GpuExecutor(backend.open(row.info()), row.device)
+    impl = backends.load(row.backend).open(row.info())
+    if debug.level() >= 5:
+        impl = cast("DeviceImpl", debug.Traced(impl))
+    return GpuExecutor(impl, row.device)
 
 
 class Pool:

@@ -19,6 +19,7 @@ from gpuedge.backends.vulkan import VulkanBackend
 from gpuedge.backends.vulkan.device import VulkanDevice
 from gpuedge.core.kernel import KernelBlob, Number
 from gpuedge.device import Device
+from gpuedge.executors import gpu
 from gpuedge.executors.gpu import GpuExecutable, GpuExecutor
 from gpuedge.graph.ir import Graph
 
@@ -49,11 +50,13 @@ def _child(pipe: Connection, info: DeviceInfo, options: dict[str, Any]) -> None:
     """Compile and run graphs until the pipe closes."""
     watch = _Watch(VulkanBackend().open(info, **options))
     executor = GpuExecutor(watch, "child")
+    library = gpu.texts()
     while True:
         try:
-            graph = pipe.recv()
+            graph, changed = pipe.recv()
         except EOFError:
             break
+        gpu.texts = lambda texts=library | changed: texts
         try:
             made = executor.compile(graph)
             made.run({n: np.ones(graph.shape(n), np.float32) for n in graph.inputs})
@@ -74,12 +77,14 @@ class Prover:
         self.process.start()
         theirs.close()
         self.proven: dict[str, str] = {}
+        self.changed: dict[str, str] = {}
+        """Kernel texts to use instead of the library's, for mutants."""
 
     def prove(self, graph: Graph, blob: KernelBlob) -> None:
         """Run `graph` in the child. Raises UnprovenError unless it comes back with `blob` built."""
         what = f"kernel {blob.name} ({blob.digest[:12]}) of {[n.op for n in graph.nodes]}"
         try:
-            self.pipe.send(graph)
+            self.pipe.send((graph, self.changed))
             if not self.pipe.poll(DEADLINE_S):
                 raise UnprovenError(f"The driver hangs with {what}.")
             built, failure = self.pipe.recv()
@@ -126,6 +131,7 @@ class ProvedExecutor(GpuExecutor):
 
     def __init__(self, impl: VulkanDevice, prover: Prover, name: str = "vulkan:0") -> None:
         self.guard = _Guard(impl, prover)
+        self.prover = prover
         super().__init__(self.guard, name)
 
     def compile(self, segment: Graph) -> GpuExecutable:

@@ -42,7 +42,7 @@ ONES = np.ones(64, np.float32)
 
 
 def test_timeout_then_the_same_work_finishes(vulkan_device: VulkanDevice) -> None:
-    groups = spin_groups(vulkan_device, 0.5)
+    groups = spin_groups(vulkan_device, 1.0)
     result = vulkan_device.alloc(4 * SPIN_WIDTH * groups, Usage.OUTPUT)
     work = spin(vulkan_device, result, groups)
     recording = vulkan_device.record([work], [], [result])
@@ -50,7 +50,7 @@ def test_timeout_then_the_same_work_finishes(vulkan_device: VulkanDevice) -> Non
     start = time.perf_counter()
     with pytest.raises(DeviceTimeoutError, match=r"0\.02 s"):
         vulkan_device.wait(ticket, 0.02)
-    assert time.perf_counter() - start < 0.3
+    assert time.perf_counter() - start < 0.6
     vulkan_device.wait(ticket, 60.0)
     vulkan_device.wait(ticket, 0.0)
     got = download(vulkan_device, result)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any, cast
+
 import numpy as np
 import pytest
 from vulkan_kernels import add_on
 
 from gpuedge.backends.base import Buffer, DeviceInfo, Usage
-from gpuedge.backends.vulkan import VulkanBackend
+from gpuedge.backends.vulkan import VulkanBackend, conv
+from gpuedge.backends.vulkan import device as device_module
 from gpuedge.backends.vulkan.device import VulkanDevice
+from gpuedge.backends.vulkan.memory import MemoryType
+from gpuedge.backends.vulkan.physical import Physical, describe
 from gpuedge.backends.vulkan.pool import FIRST_BLOCK, VulkanBuffer
 
 pytestmark = pytest.mark.driver
@@ -121,3 +127,39 @@ def test_shaped_and_read_only_views_are_copied_whole(vulkan_device: VulkanDevice
         into = np.zeros((4, 6), np.float32)
         vulkan_device.read(buffer, memoryview(into))
         np.testing.assert_array_equal(into.ravel(), image.ravel())
+
+
+@pytest.mark.parametrize("staging", [None, True])
+def test_memory_that_is_not_coherent_is_flushed_and_invalidated(
+    vulkan_info: DeviceInfo, monkeypatch: pytest.MonkeyPatch, staging: bool | None
+) -> None:
+    def incoherent(*args: Any) -> Physical:
+        found = describe(*args)
+        hidden = tuple(
+            MemoryType(t.flags & ~conv.HOST_COHERENT, t.heap) for t in found.memory_types
+        )
+        return replace(found, memory_types=hidden, non_coherent_atom=256)
+
+    monkeypatch.setattr(device_module, "describe", incoherent)
+    device = VulkanBackend().open(vulkan_info, validation=True, staging=staging)
+    assert isinstance(device, VulkanDevice)
+    ranges: list[tuple[str, int, int]] = []
+    real = device.memory._ranges
+
+    def noted(call: Any, name: str, buffer: VulkanBuffer, offset: int, nbytes: int) -> None:
+        ranges.append((name.removeprefix("vk"), offset, nbytes))
+        real(call, name, buffer, offset, nbytes)
+
+    monkeypatch.setattr(device.memory, "_ranges", noted)
+    buffers = [device.alloc(100, Usage.INPUT) for _ in range(4)]
+    places = [cast(VulkanBuffer, b).staging or cast(VulkanBuffer, b) for b in buffers]
+    assert all(p.offset % 256 == 0 and p.size % 256 == 0 for p in places)
+    ones = np.ones(64, np.float32)
+    np.testing.assert_array_equal(add_on(device, ones, ones), 2 * ones)
+    # One write each for the input and the constant, one read of the output.
+    assert ranges == [
+        ("FlushMappedMemoryRanges", 0, 256),
+        ("FlushMappedMemoryRanges", 0, 256),
+        ("InvalidateMappedMemoryRanges", 0, 256),
+    ]
+    device.close()

@@ -52,6 +52,10 @@ def test_windows(case: Case) -> None:
 @quick
 @given(windows("ConvTranspose"))
 def test_transposed_windows(case: Case) -> None:
+    if str(case.attrs.get("auto_pad")).startswith("SAME"):
+        # The text says input times stride; ONNX's inference adds the output padding to that, ONNX
+        # Runtime does not. The numpy executor is compared with ONNX Runtime on such cases.
+        case.attrs.pop("output_padding", None)
     try:
         check(case)
     except UnsupportedOpError as error:
