@@ -75,7 +75,7 @@ def special() -> dict[str, Case]:
     whole = np.rint(spread(-4, 4))
     signed = spread(-3, 3)
     signed[signed == 0] = 1
-    slope = np.float32([[0.5], [2], [-1]])
+    slope = np.float32([[0.3], [1.7], [-1]])
     rows = np.stack([x, x / 2, -x])
     statistics = [np.float32(v) for v in ([1, 2, 0.5], [0, 3, -1], [0.5, 0, 2], [1, 0.25, 4])]
     image = spread(-9, 9)[:990].reshape(2, 3, 11, 15)

@@ -58,13 +58,10 @@ class Seen:
     most_bindings: int = 0
 
 
-SEEN = Seen()
-
-
 class PlanRun:
     """One plan with its memory."""
 
-    def __init__(self, made: Plan, alignment: int, seen: Seen = SEEN) -> None:
+    def __init__(self, made: Plan, alignment: int, seen: Seen) -> None:
         self.plan = made
         self.seen = seen
         self.where: Arrangement = arrange(made, alignment)
@@ -127,9 +124,8 @@ class PlanRun:
     def _compute(self, one: Pass) -> Array:
         kernel = kernel_of(one.source.kernel, one.source.epilogue)
         tensors = {}
-        extents = {}
         for name, tensor in one.tensors.items():
-            width, height, slices, batch = extents[name] = self.plan.tensors[tensor].layout.extents
+            width, height, slices, batch = self.plan.tensors[tensor].layout.extents
             if tensor != one.output:
                 values = self._texels(self.where.regions[tensor])[
                     : width * height * slices * batch * 4
@@ -137,16 +133,16 @@ class PlanRun:
                 tensors[name] = values.reshape(batch, slices, height, width, 4).copy()
         known = {s.name for s in kernel.specs}
         specs = {k: v for k, v in one.specs.items() if k in known}
-        self._note(one, trip_count(kernel, extents=extents, specs=specs))
+        self._note(one)
         groups = one.groups if kernel.form == "group" else None
         out_extents = self.plan.tensors[one.output].layout.extents
         strict = one.source.kernel not in CLAMPING
         return interpret(kernel, tensors, out_extents, specs, groups=groups, strict=strict)
 
-    def _note(self, one: Pass, trips: int) -> None:
+    def _note(self, one: Pass) -> None:
         self.seen.variants.add(one.variant)
         self.seen.passes += 1
-        self.seen.most_trips = max(self.seen.most_trips, trips)
+        self.seen.most_trips = max(self.seen.most_trips, trips_of(self.plan, one))
         self.seen.most_bindings = max(self.seen.most_bindings, len(one.tensors))
 
     @staticmethod
@@ -178,13 +174,15 @@ def run_graph(
     inputs: Mapping[str, Array],
     caps: Caps = VULKAN_MINIMUM,
     restricted: tuple[str, ...] = (),
+    seen: Seen | None = None,
 ) -> dict[str, Array]:
     """Plan a graph, check what the planner promises, and run it both eagerly and late."""
     made = plan(graph, caps, restricted)
     check_limits(made, caps)
     assert not {one.variant for one in made.passes} & set(restricted)
-    first = PlanRun(made, caps.offset_alignment).run(inputs)
-    again = PlanRun(made, caps.offset_alignment).run(inputs, late=True)
+    seen = seen or Seen()
+    first = PlanRun(made, caps.offset_alignment, seen).run(inputs)
+    again = PlanRun(made, caps.offset_alignment, seen).run(inputs, late=True)
     for name, value in first.items():
         np.testing.assert_array_equal(value, again[name], err_msg="a barrier is missing")
     return {n: v.astype(graph.types[n].dtype, copy=False) for n, v in first.items()}
@@ -200,6 +198,17 @@ def check_limits(made: Plan, caps: Caps) -> None:
         assert int(np.prod(local)) <= caps.max_invocations
         for name in one.tensors.values():
             assert made.tensors[name].layout.nbytes <= caps.max_storage_buffer_bytes
+        assert trips_of(made, one) < LOOP_LIMIT, one.variant
+
+
+def trips_of(made: Plan, one: Pass) -> int:
+    """Return the most loop iterations that one invocation of a pass makes."""
+    kernel = kernel_of(one.source.kernel, one.source.epilogue)
+    extents = {name: made.tensors[t].layout.extents for name, t in one.tensors.items()}
+    known = {s.name for s in kernel.specs}
+    return trip_count(
+        kernel, extents=extents, specs={k: v for k, v in one.specs.items() if k in known}
+    )
 
 
 class PlanExecutable:
@@ -213,7 +222,8 @@ class PlanExecutable:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Compute the outputs."""
-        return run_graph(self.graph, inputs, self.executor.caps, self.executor.restricted)
+        owner = self.executor
+        return run_graph(self.graph, inputs, owner.caps, owner.restricted, owner.seen)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -227,6 +237,7 @@ class PlanExecutor:
     def __init__(self, caps: Caps = VULKAN_MINIMUM, restricted: tuple[str, ...] = ()) -> None:
         self.caps = caps
         self.restricted = restricted
+        self.seen = Seen()
 
     def supports(self, node: Node, graph: Graph) -> str | None:
         """Ask the planner."""
@@ -243,3 +254,10 @@ class PlanExecutor:
 def plan_device(caps: Caps = VULKAN_MINIMUM, restricted: tuple[str, ...] = ()) -> Device:
     """Return something to give as `device=`."""
     return Device(PlanExecutor(caps, restricted), "for planning tests")
+
+
+def seen_by(device: Device) -> Seen:
+    """Return what the plans of a `plan_device` made use of."""
+    executor = device.executor
+    assert isinstance(executor, PlanExecutor)
+    return executor.seen

@@ -25,6 +25,7 @@ def lower_pool(ctx: Context, node: Node, params: PoolParams) -> None:
     names = ("KH", "KW", "SY", "SX", "DY", "DX", "PT", "PL", "PB", "PR")
     numbers = (*params.kernel, *params.strides, *params.dilations, *params.pads)
     specs: dict[str, Number] = dict(zip(names, numbers, strict=True))
+    specs["C"] = ctx.graph.shape(x)[1]
     specs["AVERAGE"] = params.kind == "avg"
     specs["COUNT_PAD"] = params.count_include_pad
     source = ctx.need(x, "channels")

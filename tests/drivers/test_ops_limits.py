@@ -1,0 +1,93 @@
+"""Long reductions, devices of the least allowed ability, and devices that need staging."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import op_cases as cases
+import op_layers as layers
+import op_long
+import op_units
+import pytest
+from hypothesis import strategies as st
+from proving import proved
+
+from gpuedge.backends.base import DeviceInfo
+from gpuedge.backends.vulkan import VulkanBackend
+from gpuedge.backends.vulkan.device import VulkanDevice
+from gpuedge.core.caps import VULKAN_MINIMUM
+from gpuedge.device import Device
+
+pytestmark = pytest.mark.driver
+
+
+@pytest.fixture(scope="module")
+def gpu(vulkan_device: VulkanDevice) -> Iterator[Device]:
+    with proved(vulkan_device) as device:
+        yield device
+
+
+@pytest.fixture(scope="module")
+def smallest(vulkan_info: DeviceInfo) -> Iterator[Device]:
+    """A device clamped to the limits every Vulkan device must meet."""
+    impl = VulkanBackend().open(vulkan_info, validation=True, limits=VULKAN_MINIMUM)
+    assert isinstance(impl, VulkanDevice)
+    with proved(impl, limits=VULKAN_MINIMUM) as device:
+        assert device.caps is not None
+        assert device.caps.max_storage_buffers == 4
+        assert device.caps.offset_alignment == 256
+        yield device
+    impl.close()
+
+
+@pytest.fixture(scope="module")
+def staged(vulkan_info: DeviceInfo) -> Iterator[Device]:
+    """A device whose memory the host does not see."""
+    impl = VulkanBackend().open(vulkan_info, validation=True, staging=True)
+    assert isinstance(impl, VulkanDevice)
+    with proved(impl, staging=True) as device:
+        yield device
+    impl.close()
+
+
+@pytest.mark.parametrize("name", op_long.CASES)
+def test_long_reduction(gpu: Device, name: str) -> None:
+    # lavapipe would end the loops of an invocation after 65,535 turns and say nothing.
+    op_long.CASES[name]().check(gpu)
+
+
+SUBSET: dict[str, tuple[st.SearchStrategy[cases.Case], int]] = {
+    "conv2d": (layers.conv2d(whole=True), 12),
+    "conv_transpose2d": (layers.conv_transpose2d(whole=True), 5),
+    "matmul": (layers.matmul(whole=True), 12),
+    "gemm": (layers.gemm(whole=True), 6),
+    "max_pool2d": (layers.pooling("max"), 5),
+    "avg_pool2d": (layers.pooling("avg"), 5),
+    "softmax": (cases.softmax(), 5),
+    "concat": (cases.concat(), 6),
+    "movement": (cases.movement(), 6),
+    "binary": (cases.binary(), 10),
+    "expression": (cases.expression(), 25),
+}
+
+
+@pytest.mark.parametrize("name", SUBSET)
+def test_minimum_limits(smallest: Device, name: str) -> None:
+    strategy, count = SUBSET[name]
+    cases.run_cases(strategy, count, smallest)
+
+
+@pytest.mark.parametrize("name", ["softmax", "product"])
+def test_long_reduction_on_minimum_limits(smallest: Device, name: str) -> None:
+    op_long.CASES[name]().check(smallest)
+
+
+@pytest.mark.parametrize("name", ["conv2d", "gemm", "softmax", "expression"])
+def test_staging(staged: Device, name: str) -> None:
+    strategy, count = SUBSET[name]
+    cases.run_cases(strategy, count, staged)
+
+
+@pytest.mark.parametrize("name", op_units.SPECIAL)
+def test_staging_of_special_functions(staged: Device, name: str) -> None:
+    op_units.SPECIAL[name].check(staged)

@@ -1,0 +1,36 @@
+"""Kernels that are wrong in one place: the suite is worth something only if it finds them all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+MUTANTS: dict[str, tuple[str, str, str]] = {
+    "conv2d: padding off by one": ("map/conv2d", "ky * DY - PT", "ky * DY - PT + 1"),
+    "conv2d: dilation along the wrong axis": ("map/conv2d", "kx * DX", "kx * DY"),
+    "conv2d: first slice of a group": ("map/conv2d", "* ICG / 4", "* OCG / 4"),
+    "conv2d_px4: stride of the neighbours": ("group/conv2d_px4", "x + j * SX", "x + j"),
+    "conv2d_px4: a lane of the weights": ("group/conv2d_px4", "v.w * w3", "v.w * w2"),
+    "conv2d_px4: last pixels": ("group/conv2d_px4", "ox + j < d.x", "ox + j < d.x - 1"),
+    "dwconv2d: tap order": ("map/dwconv2d", "ky * KW + kx", "kx * KW + ky"),
+    "conv_transpose2d: division": ("map/conv_transpose2d", "y * SY == fy", "y * SY <= fy"),
+    "matmul: last texel of K": ("map/matmul", "i < KT", "i < KT - 1"),
+    "matmul_rows: batch of B": ("group/matmul_rows", "B_ONE ? 0 : n", "A_ONE ? 0 : n"),
+    "matmul_rows: third row": ("group/matmul_rows", "c2 += a2.x", "c2 += a1.x"),
+    "matmul_tile: row of the tile": ("group/matmul_tile", "int y = row0 + r * T + ly",
+                                     "int y = row0 + r * T + (T - 1 - ly)"),
+    "pool: maximum starts at zero": ("map/pool", "if (found)", "if (found || true)"),
+    "pool: trailing padding counts": ("map/pool", "x < d.x + PR", "x < d.x"),
+    "reduce: skips the second": ("map/reduce", "int k = 1", "int k = 2"),
+    "concat: second part": ("map/concat", "r < RA ? a : b", "r <= RA ? a : b"),
+    "pack: last lane": ("map/pack", "left > 3", "left > 4"),
+    "unpack: lane": ("map/unpack", "c % 4)", "(c + 1) % 4)"),
+}  # fmt: skip
+"""Kernel, text to replace, its replacement. Each stays inside its tensors on a device."""
+
+
+def mutated(texts: Mapping[str, str], name: str) -> dict[str, str]:
+    """Return kernel texts with one mistake."""
+    kernel, old, new = MUTANTS[name]
+    if old not in texts[kernel]:
+        raise AssertionError(f"{kernel} no longer contains {old!r}")
+    return {**texts, kernel: texts[kernel].replace(old, new)}

@@ -1,0 +1,156 @@
+"""Every operation through the planner and the interpreter: no driver, all checks on.
+
+The same cases that real drivers get, on imaginary devices: one of minimum limits, one that binds
+eight tensors, one that ranks shared memory first, and ones whose best variants are ruled out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import op_cases as cases
+import op_layers as layers
+import op_long
+import op_units
+import planrun
+import pytest
+from hypothesis import strategies as st
+from mutants import MUTANTS, mutated
+from planrun import LOOP_LIMIT, WIDE, kernel_of, plan_device, seen_by
+
+from gpuedge.core.caps import VULKAN_MINIMUM
+from gpuedge.core.errors import KernelError
+from gpuedge.device import Device
+from gpuedge.kernels.context import MAX_TRIPS
+from gpuedge.kernels.library import texts, variants
+
+DEVICES = {
+    "minimum": lambda: plan_device(),
+    "wide": lambda: plan_device(WIDE),
+    "tiles": lambda: plan_device(replace(WIDE, device_class="nvidia")),
+    "maps": lambda: plan_device(replace(VULKAN_MINIMUM, forms=frozenset({"map"}))),
+    "tiny": lambda: plan_device(
+        replace(VULKAN_MINIMUM, max_invocations=32, max_local_size=(32, 8, 4), offset_alignment=16)
+    ),
+}
+STRATEGIES: dict[str, tuple[st.SearchStrategy[cases.Case], int]] = {
+    "conv2d-whole": (layers.conv2d(whole=True), 40),
+    "conv2d-random": (layers.conv2d(whole=False), 15),
+    "conv_transpose2d-whole": (layers.conv_transpose2d(whole=True), 20),
+    "matmul-whole": (layers.matmul(whole=True), 40),
+    "matmul-random": (layers.matmul(whole=False), 10),
+    "gemm-whole": (layers.gemm(whole=True), 20),
+    "max_pool2d": (layers.pooling("max"), 20),
+    "avg_pool2d": (layers.pooling("avg"), 20),
+    "softmax": (cases.softmax(), 15),
+    "concat": (cases.concat(), 20),
+    "movement": (cases.movement(), 25),
+    "binary": (cases.binary(), 30),
+    "expression": (cases.expression(), 30),
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_plans_compute(device: str, name: str) -> None:
+    strategy, count = STRATEGIES[name]
+    made = DEVICES[device]()
+    cases.run_cases(strategy, count, made)
+    seen = seen_by(made)
+    assert seen.passes > count / 2
+    assert seen.most_bindings <= (8 if device in ("wide", "tiles") else 4)
+    assert seen.most_trips <= 2 * MAX_TRIPS
+
+
+@pytest.mark.parametrize("name", op_units.DOMAINS)
+def test_unary_plans(name: str) -> None:
+    for case in op_units.unary(name):
+        case.check(plan_device())
+
+
+@pytest.mark.parametrize("name", op_units.SPECIAL)
+def test_special_plans(name: str) -> None:
+    op_units.SPECIAL[name].check(plan_device())
+    op_units.SPECIAL[name].check(plan_device(WIDE))
+
+
+LONG = ("softmax", "softmax_inside", "global_average", "global_maximum", "convolution")
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_long_plans(name: str) -> None:
+    made = plan_device()
+    op_long.CASES[name]().check(made)
+    assert 256 <= seen_by(made).most_trips < LOOP_LIMIT
+
+
+def test_every_variant_is_exercised() -> None:
+    used: set[str] = set()
+    ruled_out: list[tuple[str, ...]] = [
+        (),
+        ("matmul_rows",),
+        ("matmul_rows", "matmul_tile", "conv2d_px4"),
+    ]
+    for restricted in ruled_out:
+        made = plan_device(VULKAN_MINIMUM, restricted)
+        for strategy in (layers.conv2d(whole=True), layers.matmul(whole=True)):
+            cases.run_cases(strategy, 40, made)
+        used |= seen_by(made).variants
+        assert not seen_by(made).variants & set(restricted)
+    made = plan_device()
+    rest = (layers.conv_transpose2d(whole=True), layers.pooling("max"), cases.softmax(),
+            cases.concat(), cases.binary())  # fmt: skip
+    for strategy in rest:
+        cases.run_cases(strategy, 15, made)
+    used |= seen_by(made).variants
+    assert used == {variant.id for variant in variants()}
+
+
+def _caught_by(kernel: str) -> list[st.SearchStrategy[cases.Case]]:
+    if "matmul" in kernel:
+        return [layers.matmul(whole=True)]
+    if "pool" in kernel:
+        return [layers.pooling("max"), layers.pooling("avg")]
+    found = {
+        "map/reduce": cases.softmax(),
+        "map/concat": cases.concat(),
+        "map/conv_transpose2d": layers.conv_transpose2d(whole=True),
+    }
+    return [found.get(kernel, layers.conv2d(whole=True))]
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_wrong_kernel_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = mutated(texts(), name)
+    monkeypatch.setattr(planrun, "texts", lambda: wrong)
+    kernel_of.cache_clear()
+    kernel = MUTANTS[name][0]
+    restricted = {
+        "map/conv2d": ("conv2d_px4",),
+        "map/matmul": ("matmul_rows", "matmul_tile"),
+        "group/matmul_tile": ("matmul_rows",),
+    }
+    made = plan_device(VULKAN_MINIMUM, restricted.get(kernel, ()))
+    with pytest.raises((AssertionError, KernelError)):
+        for strategy in _caught_by(kernel):
+            cases.run_cases(strategy, 60, made)
+    kernel_of.cache_clear()
+
+
+def test_a_forgotten_barrier_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpuedge.kernels import arrange
+
+    monkeypatch.setattr(arrange, "_dependences", lambda plan, regions: (False,) * len(plan.passes))
+    with pytest.raises(AssertionError, match="a barrier is missing"):
+        cases.run_cases(cases.softmax(), 5, plan_device())
+
+
+def test_results_are_copies() -> None:
+    x = np.ones((2, 3), np.float32)
+    device: Device = plan_device()
+    import gpuedge
+
+    got = gpuedge.reshape(x, (3, 2), device=device)
+    got[:] = 7
+    assert (x == 1).all()
