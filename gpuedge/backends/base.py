@@ -12,13 +12,17 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Protocol
 
-if TYPE_CHECKING:  # only annotations need them, and a cached probe should not pay for them
-    from gpuedge.core.caps import Caps
-    from gpuedge.core.identity import Identity
-    from gpuedge.core.kernel import KernelBlob, Number
+from gpuedge.core.caps import Caps
+from gpuedge.core.driver import Candidate, DeviceInfo
+from gpuedge.core.kernel import KernelBlob, Number
+
+__all__ = [
+    "Backend", "Binding", "Buffer", "Candidate", "Counters", "DeviceImpl", "DeviceInfo", "Dispatch",
+    "Program", "Recording", "Ticket", "Usage",
+]  # fmt: skip
 
 
 class Usage(enum.Enum):
@@ -28,30 +32,6 @@ class Usage(enum.Enum):
     INPUT = "input"  # written by the host before each submit
     OUTPUT = "output"  # read by the host after each submit
     SCRATCH = "scratch"  # never seen by the host
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One driver that may exist here, known without loading it.
-
-    `key` tells candidates of a backend apart (a manifest path, a vendor library). `fingerprint`
-    changes whenever the driver's files change. `env` must be set while the driver is loaded.
-    """
-
-    backend: str
-    key: str
-    fingerprint: str
-    env: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceInfo:
-    """One device of one candidate; `index` is its position among that candidate's devices."""
-
-    candidate: Candidate
-    index: int
-    identity: Identity
-    is_software: bool
 
 
 class Buffer(Protocol):

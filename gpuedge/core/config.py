@@ -6,14 +6,17 @@ Nothing here imports numpy or a driver, and every value is checked before any dr
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from gpuedge.core.errors import ConfigError
+from gpuedge.core.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from contextvars import Token
+    from typing import Any
 
 PREFIX = "GPUEDGE_"
 
@@ -43,8 +46,7 @@ def _path(text: str) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Record):
     """One setting: its name in Python, its parser, default and documentation."""
 
     name: str
@@ -77,8 +79,7 @@ SETTINGS: dict[str, Setting] = {
 _context: ContextVar[Mapping[str, Any] | None] = ContextVar("gpuedge_config", default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(Record):
     """A setting's value and where it came from."""
 
     value: Any
@@ -178,8 +179,7 @@ def check_environment() -> list[str]:
     return sorted(v for v in os.environ if v.startswith(PREFIX) and v not in known)
 
 
-@contextmanager
-def config(**values: Any) -> Iterator[None]:
+class config:  # noqa: N801  (used as gpuedge.config(...), like a function)
     """Set values for a block of code: ``with gpuedge.config(device="cpu"): ...``.
 
     Raises
@@ -187,13 +187,17 @@ def config(**values: Any) -> Iterator[None]:
     ConfigError (GE-101)
         A name is not a setting, or a value does not parse.
     """
-    parsed: dict[str, Any] = {}
-    for name, value in values.items():
-        setting = _known(name, "gpuedge.config()")
-        text = " ".join(value) if isinstance(value, (list, tuple)) else str(value)
-        parsed[name] = _check(setting, text, f"gpuedge.config({name}=...)")
-    token = _context.set({**(_context.get() or {}), **parsed})
-    try:
-        yield
-    finally:
-        _context.reset(token)
+
+    def __init__(self, **values: Any) -> None:
+        self._values: dict[str, Any] = {}
+        self._tokens: list[Token[Mapping[str, Any] | None]] = []
+        for name, value in values.items():
+            setting = _known(name, "gpuedge.config()")
+            text = " ".join(value) if isinstance(value, (list, tuple)) else str(value)
+            self._values[name] = _check(setting, text, f"gpuedge.config({name}=...)")
+
+    def __enter__(self) -> None:
+        self._tokens.append(_context.set({**(_context.get() or {}), **self._values}))
+
+    def __exit__(self, *_: object) -> None:
+        _context.reset(self._tokens.pop())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from gpuedge.core.record import Record
 
 STATUSES = ("ok", "absent", "broken", "blocked", "wrong", "timeout", "crashed")
 
@@ -43,8 +43,7 @@ SENTENCES: dict[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(Record):
     """A stable code and one sentence; `detail` carries the specifics of this case."""
 
     code: str

@@ -8,8 +8,11 @@ rebuilt. A cache never raises: it cannot be the reason that an application fails
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+    from typing import Any
 
 FORMAT = 1
 """Version of the envelope itself; the schema's own version is part of the schema name."""
@@ -18,12 +21,12 @@ MAX_BYTES = 16 << 20
 """Files larger than this are not ours; reading one must not exhaust a small device's memory."""
 
 
-def save_sealed(path: Path, schema: str, body: dict[str, Any]) -> bool:
+def save_sealed(path: str | os.PathLike[str], schema: str, body: dict[str, Any]) -> bool:
     """Write `body` to `path` in one step, with its schema name and checksum.
 
     Parameters
     ----------
-    path : Path
+    path : path
         The file to replace; its folder is made if needed.
     schema : str
         What the body is, with its version, such as ``"gpuedge.verdicts/1"``.
@@ -35,6 +38,8 @@ def save_sealed(path: Path, schema: str, body: dict[str, Any]) -> bool:
     bool
         False if the folder is read-only or full, or the body is not JSON-ready.
     """
+    from pathlib import Path
+
     from gpuedge.core.paths import write_atomic
 
     try:
@@ -50,10 +55,10 @@ def save_sealed(path: Path, schema: str, body: dict[str, Any]) -> bool:
         data = _canonical(envelope).encode("utf-8") + b"\n"
     except (TypeError, ValueError, RecursionError):
         return False
-    return len(data) <= MAX_BYTES and write_atomic(path, data)
+    return len(data) <= MAX_BYTES and write_atomic(Path(path), data)
 
 
-def load_sealed(path: Path, schema: str) -> dict[str, Any] | None:
+def load_sealed(path: str | os.PathLike[str], schema: str) -> dict[str, Any] | None:
     """Return the body stored in `path`, or None if it is absent, damaged or of another schema."""
     try:
         with open(path, "rb") as file:

@@ -218,7 +218,8 @@ class _Job:
         tail = self.tail if last else ()
         epilogue = None
         if tail or partial is not None:
-            made = compose(ctx, tail, self.layout, self.node.outputs[0], partial)
+            bound = {"X": self.source}
+            made = compose(ctx, tail, self.layout, self.node.outputs[0], partial, bound=bound)
             tensors |= made.tensors
             specs = specs | made.specs
             epilogue = made.text

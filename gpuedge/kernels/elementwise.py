@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -55,7 +55,13 @@ def _kind(ctx: Context, node: Node, shape: tuple[int, ...]) -> Kind:
 
 
 def compose(
-    ctx: Context, body: Sequence[Node], out: Layout, first: str | None, partial: str | None = None
+    ctx: Context,
+    body: Sequence[Node],
+    out: Layout,
+    first: str | None,
+    partial: str | None = None,
+    *,
+    bound: Mapping[str, str] | None = None,
 ) -> Epilogue:
     """Write the epilogue that computes `body` over a texel of `out`.
 
@@ -71,8 +77,11 @@ def compose(
         Graph value that the kernel passes in as `v`, for an epilogue behind another operation.
     partial : str or None
         Plan tensor to add to `v` first: an earlier part of a split sum.
+    bound : mapping of str to str, optional
+        Plan tensors the kernel reads anyway, by their names there. They are not bound twice, which
+        `graph.fuse` counts on.
     """
-    writer = _Writer(ctx, out)
+    writer = _Writer(ctx, out, bound or {})
     lines = ["    vec4 r = v;"]
     if partial is not None:
         lines.append(f"    r = r + {writer.texel(partial)};")
@@ -93,9 +102,10 @@ def compose(
 class _Writer:
     """Collects declarations, functions and statements of one epilogue."""
 
-    def __init__(self, ctx: Context, out: Layout) -> None:
+    def __init__(self, ctx: Context, out: Layout, bound: Mapping[str, str] | None = None) -> None:
         self.ctx = ctx
         self.out = out
+        self.bound = bound or {}
         self.declarations: list[str] = []
         self.functions: list[str] = []
         self.lines: list[str] = []
@@ -104,6 +114,12 @@ class _Writer:
         self.locals: dict[str, str] = {}
 
     def bind(self, tensor: str) -> str:
+        """Return the kernel's name for a plan tensor."""
+        one = self.ctx.tensors[tensor]
+        for name, other in self.bound.items():
+            same = self.ctx.tensors[other]
+            if (same.storage, same.layout) == (one.storage, one.layout):
+                return name
         name = f"E{len(self.tensors)}"
         self.tensors[name] = tensor
         self.declarations.append(f"in tensor {name};")

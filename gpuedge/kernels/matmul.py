@@ -70,7 +70,8 @@ class _Job:
             specs[name] = ctx.tensors[tensor].layout.extents[3] == 1
         epilogue = None
         if tail or partial is not None:
-            made = compose(ctx, tail, self.layout, self.node.outputs[0], partial)
+            bound = {"A": left, "B": right}
+            made = compose(ctx, tail, self.layout, self.node.outputs[0], partial, bound=bound)
             tensors |= made.tensors
             specs |= made.specs
             epilogue = made.text

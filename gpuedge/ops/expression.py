@@ -114,8 +114,8 @@ def elementwise(expression: str) -> Elementwise:
 
     Notes
     -----
-    One kernel as long as the device can bind all inputs at once; otherwise a few. Error bound: the
-    sum of those of the operations, each as for the function of that name.
+    One kernel as long as the device can bind all inputs at once; otherwise a few. Each
+    operation adds the error of the function of that name and passes on those before it.
 
     Examples
     --------

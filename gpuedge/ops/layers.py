@@ -58,7 +58,8 @@ def conv2d(
 
     Notes
     -----
-    Error bound before the activation: 4 K 2^-24 sum(abs(x w)) with K = C / groups * kH * kW
+    Error bound before the activation: 4 K 2^-24 sum(abs(x w)) with K = C / groups * kH * kW, and
+    the bias, if there is one, counted as one more product
     (twice the bound of Higham, *Accuracy and Stability of Numerical Algorithms*, section 3.1, for
     recursive summation, allowing for products that are not fused). Integer-valued operands whose
     partial sums stay below 2^24 give exact results.
@@ -181,7 +182,7 @@ def gemm(
 
     Notes
     -----
-    Error bound: that of `matmul` times abs(alpha), plus 2 ULP of the result.
+    Error bound: that of `matmul` times abs(alpha), plus 2 ULP of abs(alpha a @ b) + abs(beta c).
     """
     inputs = [("a", a), ("b", b)] + ([("c", c)] if c is not None else [])
     return simple(
@@ -264,7 +265,7 @@ def softmax(x: Any, axis: int = -1, *, device: str | Device | None = None) -> Ar
 
     Notes
     -----
-    Relative error bound: (n + 2 abs(x - max) + 10) ULP, n the length of the axis.
+    Relative error bound: (n + 3 abs(x - max) + 10) ULP, n the length of the axis.
     """
     return simple("softmax", "Softmax", [("x", x)], device, axis=int(axis))
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 
 from gpuedge import __version__, backends
-from gpuedge.backends.base import Candidate
 from gpuedge.core import config, paths
 from gpuedge.core.errors import ConfigError
 from gpuedge.core.reasons import Reason
 from gpuedge.probing.report import HOW_TO_REFRESH, ProbeReport, ProbeRow, number
 from gpuedge.probing.verdicts import Keys, Store
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuedge.core.driver import Candidate
 
 NEWS = {"crashed", "timeout", "wrong"}
 """Statuses worth one WARNING line when they are found (not when they are read from the cache)."""
@@ -69,7 +73,7 @@ def probe(
     _check(deadline_s)
     candidates = _candidates(_names(backends))
     keys = _keys(candidates)
-    store = Store(paths.cache_dir())
+    store = Store(paths.cache_folder())
     now = time.time()
     known: dict[str, list[ProbeRow]] = {}
     if not refresh:
@@ -162,6 +166,5 @@ def _marked(row: ProbeRow) -> ProbeRow:
     """Say of a cached crash or hang that it is cached, and how to try again."""
     if not row.is_cached or row.status not in {"crashed", "timeout"}:
         return row
-    from dataclasses import replace
 
-    return replace(row, reason=f"{row.reason} ({HOW_TO_REFRESH})")
+    return row.replace(reason=f"{row.reason} ({HOW_TO_REFRESH})")

@@ -5,13 +5,15 @@ Plain data: nothing here starts a process, loads a driver or imports numpy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
-
-from gpuedge.backends.base import Candidate, DeviceInfo
 from gpuedge.core.errors import InputError
-from gpuedge.core.identity import Identity
+from gpuedge.core.record import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+    from gpuedge.core.driver import DeviceInfo
 
 SCHEMA = "gpuedge.probe/1"
 KINDS = ("DISCRETE_GPU", "INTEGRATED_GPU", "VIRTUAL_GPU", "OTHER", "CPU")
@@ -20,8 +22,7 @@ KINDS = ("DISCRETE_GPU", "INTEGRATED_GPU", "VIRTUAL_GPU", "OTHER", "CPU")
 HOW_TO_REFRESH = "cached; gpuedge.probe(refresh=True) tries it again"
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeRow:
+class ProbeRow(Record):
     """The verdict on one device, or on one driver where no device was reached.
 
     Attributes
@@ -64,15 +65,15 @@ class ProbeRow:
     code: str
     reason: str
     name: str = ""
-    identity: Mapping[str, Any] = field(default_factory=dict)
+    identity: Mapping[str, Any] = {}
     is_software: bool | None = None
-    caps: Mapping[str, Any] = field(default_factory=dict)
+    caps: Mapping[str, Any] = {}
     key: str = ""
     fingerprint: str = ""
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = {}
     index: int | None = None
     seconds: float | None = None
-    evidence: Mapping[str, Any] = field(default_factory=dict)
+    evidence: Mapping[str, Any] = {}
     is_cached: bool = False
 
     @property
@@ -90,18 +91,21 @@ class ProbeRow:
         """
         if self.index is None:
             raise InputError(f"{self.device} reached no device: {self.reason}.")
+        from gpuedge.core.driver import Candidate, DeviceInfo
+        from gpuedge.core.identity import Identity
+
         candidate = Candidate(self.backend, self.key, self.fingerprint, dict(self.env))
         identity = Identity.from_dict(dict(self.identity))
         return DeviceInfo(candidate, self.index, identity, bool(self.is_software))
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary."""
-        return asdict(self)
+        return self.as_dict()
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> ProbeRow:
         """Rebuild a row from `to_dict`; unknown keys are ignored. Raises InputError."""
-        names = cls.__dataclass_fields__
+        names = cls._fields
         try:
             row = cls(**{k: v for k, v in record.items() if k in names})
         except TypeError:
@@ -121,8 +125,7 @@ def _order(row: ProbeRow) -> tuple[bool, int]:
     return bool(row.is_software), rank
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class ProbeReport:
+class ProbeReport(Record):
     """Every driver that was tried and what came of it.
 
     Attributes
@@ -254,10 +257,10 @@ def number(rows: Iterable[ProbeRow]) -> tuple[ProbeRow, ...]:
         if row.index is not None:
             count = counts.get(row.backend, 0)
             counts[row.backend] = count + 1
-            numbered.append(replace(row, device=f"{row.backend}:{count}"))
+            numbered.append(row.replace(device=f"{row.backend}:{count}"))
         elif row.code != "no-loader":
-            numbered.append(replace(row, device=row.backend))
+            numbered.append(row.replace(device=row.backend))
         elif row.backend not in without_loader:
             without_loader.add(row.backend)
-            numbered.append(replace(row, device=row.backend, name=""))
+            numbered.append(row.replace(device=row.backend, name=""))
     return tuple(numbered)

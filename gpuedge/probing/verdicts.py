@@ -10,14 +10,18 @@ tear one.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
-from typing import Any
 
-from gpuedge.backends.base import Candidate
 from gpuedge.core import paths
 from gpuedge.core.store import load_sealed, save_sealed
 from gpuedge.probing.report import ProbeRow
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+    from pathlib import Path
+    from typing import Any
+
+    from gpuedge.core.driver import Candidate
 
 SCHEMA = "gpuedge.verdicts/1"
 FILE = "verdicts.json"
@@ -65,7 +69,7 @@ def _is_gpu_node(name: str) -> bool:
 
 def _names(folder: str) -> list[str]:
     try:
-        return sorted(os.listdir(folder))  # noqa: PTH208  (pathlib costs more than the call)
+        return sorted(os.listdir(folder))
     except OSError:
         return []
 
@@ -86,15 +90,15 @@ def library_state() -> str:
     """
     from gpuedge import __version__
 
-    package = Path(__file__).parent.parent
+    package = os.path.dirname(os.path.dirname(__file__))
     marks = [__version__]
-    for root in (str(package), str(paths.data_dir("shaders"))):
+    for root in (package, paths.data_folder("shaders")):
         _walk(root, "", marks)
     return "\n".join(marks)
 
 
 def _walk(root: str, inner: str, marks: list[str]) -> None:
-    with os.scandir(os.path.join(root, inner)) as entries:  # noqa: PTH118
+    with os.scandir(os.path.join(root, inner)) as entries:
         for entry in sorted(entries, key=lambda e: e.name):
             name = f"{inner}/{entry.name}".lstrip("/")
             if entry.is_dir(follow_symlinks=False):
@@ -140,8 +144,8 @@ def lifetime(statuses: Collection[str], strikes: int) -> float:
 class Store:
     """The verdicts on disk, read once; `save` merges and replaces."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / FILE
+    def __init__(self, folder: str | Path) -> None:
+        self.path = os.path.join(folder, FILE)
         self._entries = self._load()
 
     def _load(self) -> dict[str, dict[str, Any]]:
@@ -226,7 +230,7 @@ class Store:
             for key, entry in self._entries.items()
             if entry.get("backend") in backends
             and (entry.get("backend"), entry.get("candidate")) not in here
-            and not os.path.exists(str(entry.get("candidate")))  # noqa: PTH110
+            and not os.path.exists(str(entry.get("candidate")))
         ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from gpuedge import __version__
 from gpuedge.backends.null import Failure, NullBackend, NullDevice
@@ -35,7 +34,7 @@ class FakePool(Pool):
     ) -> None:  # fmt: skip
         super().__init__()
         first = row(is_software=is_software)
-        rows = (first if usable else replace(first, status="broken", code="open-failed"),)
+        rows = (first if usable else first.replace(status="broken", code="open-failed"),)
         self._report = ProbeReport((*rows, BROKEN, ABSENT), __version__)
         self.devices: list[NullDevice] = []
         self.fail = fail or {}

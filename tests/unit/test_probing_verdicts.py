@@ -68,7 +68,7 @@ def test_library_state_sees_an_edited_kernel(
     kernel = tmp_path / "map" / "a.kern"
     kernel.write_text("one")
     (tmp_path / "__pycache__").mkdir()
-    monkeypatch.setattr("gpuedge.core.paths.data_dir", lambda name: tmp_path)
+    monkeypatch.setattr("gpuedge.core.paths.data_folder", lambda name: str(tmp_path))
     first = verdicts.library_state()
     assert first == verdicts.library_state()
     os.utime(kernel, ns=(1, 1))
@@ -83,7 +83,7 @@ def test_library_state_sees_an_edited_kernel(
 
 
 def test_missing_data_folder_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuedge.core.paths._PACKAGE", Path("/nowhere/gpuedge"))
+    monkeypatch.setattr("gpuedge.core.paths._PACKAGE", "/nowhere/gpuedge")
     with pytest.raises(ConfigError, match="shaders"):
         verdicts.library_state()
 

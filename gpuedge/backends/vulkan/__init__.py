@@ -5,10 +5,11 @@ Importing this loads neither the `vulkan` package nor a driver; `enumerate` and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any, ClassVar
+
     from gpuedge.backends.base import Candidate, DeviceImpl, DeviceInfo
 
 

@@ -10,13 +10,15 @@ import json
 import os
 import struct
 import sys
-from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
-from pathlib import Path
-from typing import Any
 
-from gpuedge.backends.base import Candidate
+from gpuedge.core.driver import Candidate
 from gpuedge.core.reasons import Reason
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
 
 LOADER_DEFAULT = "loader-default"
 """Key of the candidate that leaves the choice of drivers to the loader."""
@@ -56,20 +58,20 @@ def _manifests(environ: Mapping[str, str], platform: str) -> Iterator[str]:
     if platform == "win32":
         yield from _registry()
     for folder in _folders(environ, platform):
-        yield from _in_folder(Path(folder, "vulkan", "icd.d"))
+        yield from _in_folder(os.path.join(folder, "vulkan", "icd.d"))
 
 
 def _listed(text: str) -> Iterator[str]:
     for entry in text.split(os.pathsep):
-        if entry and Path(entry).is_dir():
-            yield from _in_folder(Path(entry))
+        if entry and os.path.isdir(entry):
+            yield from _in_folder(entry)
         elif entry:
             yield entry
 
 
-def _in_folder(folder: Path) -> list[str]:
+def _in_folder(folder: str) -> list[str]:
     try:
-        return sorted(str(path) for path in folder.iterdir() if path.suffix == ".json")
+        return sorted(os.path.join(folder, n) for n in os.listdir(folder) if n.endswith(".json"))
     except OSError:
         return []
 
@@ -137,6 +139,8 @@ def _adapter(winreg: Any, adapters: Any, name: str, wow: str) -> list[str]:
 
 def _read(path: str) -> tuple[dict[str, Any] | None, bytes, str]:
     """Return (the ICD table or None, the file's bytes, what is wrong)."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        return None, b"", "it is not a file"  # a pipe would be waited for, forever
     try:
         with open(path, "rb") as file:
             raw = file.read(1 << 20)
@@ -193,12 +197,13 @@ def resolve_library(manifest: str, name: str) -> tuple[str, bool]:
     the system's loader may know more places, so a bare name not found is returned as it is.
     """
     if _is_path(name):
-        place = Path(os.path.normpath(Path(manifest).absolute().parent / name))
-        return str(place), place.is_file()
+        base = os.path.dirname(os.path.abspath(manifest))
+        place = os.path.normpath(os.path.join(base, name))
+        return place, os.path.isfile(place)
     for folder in _library_folders():
-        place = Path(folder, name)
-        if place.is_file():
-            return str(place), True
+        place = os.path.join(folder, name)
+        if os.path.isfile(place):
+            return place, True
     return name, False
 
 
@@ -225,7 +230,7 @@ def _fingerprint(path: str) -> str:
         library, _ = resolve_library(path, table["library_path"])
         digest.update(library.encode("utf-8", "surrogateescape"))
         try:
-            stat = Path(library).stat()
+            stat = os.stat(library)
             digest.update(f"{stat.st_size} {stat.st_mtime_ns}".encode())
         except OSError:
             digest.update(b"absent")

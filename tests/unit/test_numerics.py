@@ -1,0 +1,150 @@
+"""The error bounds that docstrings state, against their derivation; and the oracle itself."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import op_units
+import oracle
+import pytest
+from op_layers import ACTIVATIONS
+from running_error import ULP, Num, U
+
+import gpuedge
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "numerics.md"
+Bound = Callable[[oracle.Array, oracle.Array], oracle.Array]
+
+
+def per_size(factor: float) -> Bound:
+    return lambda x, y: factor * np.maximum(1, np.abs(x))
+
+
+def ulps(factor: float) -> Bound:
+    return lambda x, y: factor * ULP * np.abs(y) + 1e-37
+
+
+def absolute(factor: float) -> Bound:
+    return lambda x, y: np.full_like(y, factor)
+
+
+CLAIMS: dict[str, tuple[str, Bound]] = {
+    "sigmoid": ("1e-6 absolute", absolute(1e-6)),
+    "tanh": ("1e-5 absolute", absolute(1e-5)),
+    "erf": ("3e-6 absolute", absolute(3e-6)),
+    "sin": ("2e-6 absolute for abs(x) <= 1000", absolute(2e-6)),
+    "cos": ("2e-6 absolute for abs(x) <= 1000", absolute(2e-6)),
+    "softplus": (
+        "2e-6 absolute plus 1e-6 relative",
+        lambda x, y: 2e-6 + 1e-6 * np.abs(y),
+    ),
+    "selu": ("1e-6 absolute plus 1e-6 relative", lambda x, y: 1e-6 + 1e-6 * np.abs(y)),
+    "softsign": ("4 ULP", ulps(4)),
+    "mish": ("1.5e-5 * max(1, abs(x))", per_size(1.5e-5)),
+    "silu": ("2e-6 * max(1, abs(x))", per_size(2e-6)),
+    "hard_swish": ("2e-7 * max(1, abs(x))", per_size(2e-7)),
+    "hard_sigmoid": (
+        "2 ULP of max(1, alpha * x)",
+        lambda x, y: 2 * ULP * np.maximum(1, np.abs(x) * 0.2),
+    ),
+    "leaky_relu": ("1.25 ULP", ulps(1.25)),
+    "elu": ("1e-6 * max(1, alpha) absolute plus 1 ULP", lambda x, y: 1e-6 + ULP * np.abs(y)),
+    "celu": ("1e-6 * max(1, alpha) absolute plus 1 ULP", lambda x, y: 1e-6 + ULP * np.abs(y)),
+    "gelu": ("1e-6 * max(1, abs(x))", per_size(1e-6)),
+    "gelu_tanh": ("1e-5 * max(1, abs(x))", per_size(1e-5)),
+    "sqrt": ("4.5 ULP", ulps(4.51)),
+    "reciprocal": ("2.5 ULP", ulps(2.51)),
+    "exp": ("(3 + 2 abs(x)) ULP", lambda x, y: (3.01 + 2 * np.abs(x)) * ULP * y + 1e-37),
+}
+
+
+def grid(name: str) -> oracle.Array:
+    low, high = op_units.DOMAINS[name.removesuffix("_tanh")]
+    wide = np.linspace(low, high, 20_001)
+    near = np.linspace(max(low, -4), min(high, 4), 20_001)
+    tiny = np.geomspace(1e-30, 1, 200)
+    both = np.concatenate([wide, near, tiny, -tiny])
+    return both[(both >= low) & (both <= high)].astype(np.float32)
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_docstring_states_what_the_derivation_gives(name: str) -> None:
+    text, claim = CLAIMS[name]
+    documented = " ".join(str(getattr(gpuedge, name.removesuffix("_tanh")).__doc__).split())
+    assert text in documented
+    x = grid(name)
+    value, bound = oracle.elementwise(name, x)
+    assert (bound <= claim(x.astype(np.float64), value)).all()
+    # Not too generous either, somewhere.
+    assert (bound >= claim(x.astype(np.float64), value) / 12).any()
+
+
+def test_every_inexact_function_is_claimed() -> None:
+    x = np.float32([0.3, 1.7])
+    inexact = {n for n in op_units.DOMAINS if oracle.elementwise(n, x)[1].any()}
+    assert inexact - set(CLAIMS) == {"log"}  # whose bound has two parts; checked below
+
+
+def test_logarithm() -> None:
+    x = grid("log")
+    value, bound = oracle.elementwise("log", x)
+    stated = np.where((x >= 0.5) & (x <= 2), 2.0**-21, 3 * ULP * np.abs(value))
+    assert (bound <= np.maximum(stated, 3 * ULP * np.abs(value)) * 1.001 + 1e-37).all()
+
+
+def test_running_errors_cover_float32_arithmetic() -> None:
+    rng = np.random.default_rng(0)
+    a, b, c = (rng.uniform(0.5, 2, 1000).astype(np.float32) for _ in range(3))
+    wide = [v.astype(np.float64) for v in (a, b, c)]
+    tracked = (Num.of(wide[0]) * wide[1] + wide[2]) / wide[1] - wide[0]
+    got = (a * b + c) / b - a
+    error = np.abs(got - tracked.v)
+    assert error.max() > U  # float32 is not exact here ...
+    assert (error <= tracked.e).all()  # ... and the bound holds
+    assert (tracked.e < 30 * U * np.maximum(1, np.abs(tracked.v) * 4)).all()  # without being empty
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_no_activation_is_steeper_than_the_cases_assume(name: str) -> None:
+    x = np.linspace(-20, 20, 400_001)
+    value = oracle.ELEMENTWISE[name](x)[0]
+    assert np.abs(np.diff(value) / np.diff(x)).max() <= 1.5
+
+
+def test_oracle_by_hand() -> None:
+    x = np.arange(9, dtype=np.float32).reshape(1, 1, 3, 3)
+    w = np.float32([[[[1, 0], [0, -1]]]])
+    np.testing.assert_array_equal(oracle.conv2d(x, w)[0], np.full((1, 1, 2, 2), -4.0))
+    y = oracle.conv_transpose2d(x[:, :, :2, :2], w, stride=(2, 2))[0]
+    np.testing.assert_array_equal(
+        y[0, 0], [[0, 0, 1, 0], [0, 0, 0, -1], [3, 0, 4, 0], [0, -3, 0, -4]]
+    )
+    top, _ = oracle.pool2d("max", x, (2, 2), (2, 2), (1, 1, 0, 0))
+    np.testing.assert_array_equal(top[0, 0], [[0, 2], [6, 8]])
+    mean, _ = oracle.pool2d("avg", x, (2, 2), (2, 2), (1, 1, 0, 0), include_pad=True)
+    np.testing.assert_array_equal(mean[0, 0], [[0, 0.75], [2.25, 6]])
+    half, _ = oracle.softmax(np.zeros((1, 2)), 1)
+    np.testing.assert_array_equal(half, [[0.5, 0.5]])
+
+
+def test_check_notices() -> None:
+    good = np.float32([1, 2]), np.zeros(2)
+    oracle.check(np.float32([1, 2]), good)
+    for bad in ([1, np.nextafter(np.float32(2), np.float32(3))], [1, np.nan], [[1, 2]]):
+        with pytest.raises(AssertionError):
+            oracle.check(np.float32(bad), good)
+    oracle.check(np.float32([math.nan, math.inf]), (np.array([math.nan, math.inf]), np.zeros(2)))
+    with pytest.raises(AssertionError, match="instead of 2"):
+        oracle.check(np.float32([1, 3]), good, "three")
+
+
+def test_page_lists_every_operation() -> None:
+    page = DOCS.read_text(encoding="utf-8")
+    from gpuedge import ops
+
+    missing = [n for n in ops.__all__ if not re.search(rf"`{n}`", page)]
+    assert missing == []
