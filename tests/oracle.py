@@ -311,5 +311,5 @@ def check(got: Array, wanted: Result, what: str = "") -> None:
     at = tuple(int(i[0]) for i in np.nonzero(wrong))
     raise AssertionError(
         f"{what}: {int(wrong.sum())} of {wrong.size} wrong, first at {at}: "
-        f"{got[at]!r} instead of {value[at]!r} +- {limit[at] if np.ndim(limit) else limit!r}"
+        f"{got[at]} instead of {value[at]} +- {np.broadcast_to(limit, value.shape)[at]}"
     )

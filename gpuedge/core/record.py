@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self, dataclass_transform
 else:
 
-    def dataclass_transform(**_):
+    def dataclass_transform(**_: object) -> Any:
         """Do nothing: only type checkers look at this."""
         return lambda cls: cls
 

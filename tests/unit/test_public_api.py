@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -79,3 +81,30 @@ def test_cache_folder_is_what_platformdirs_says(
     if value is not None:
         monkeypatch.setenv("XDG_CACHE_HOME", value)
     assert str(cache_dir()) == user_cache_dir("gpuedge")
+
+
+SLOW = ("dataclasses", "typing", "pathlib", "contextlib", "inspect", "difflib", "platformdirs")
+
+
+def test_cached_probe_imports_nothing_slow(tmp_path: Path) -> None:
+    manifest = tmp_path / "driver.json"
+    manifest.write_text("not a manifest")
+    environment = {**os.environ, "VK_DRIVER_FILES": str(manifest)}
+    code = f"""
+import sys; before = set(sys.modules)
+import gpuedge
+row, = gpuedge.probe().tried
+print(row.code, row.is_cached, [m for m in {(*SLOW, *HEAVY)!r} if m in set(sys.modules) - before])
+"""
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=environment,
+        ).stdout.split(" ", 2)
+        for _ in range(2)
+    ]
+    assert [s[:2] for s in said] == [["bad-manifest", "False"], ["bad-manifest", "True"]]
+    assert said[1][2].strip() == "[]"
