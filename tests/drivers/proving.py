@@ -46,10 +46,13 @@ class _Watch:
         return self.impl.build(blob, specs)
 
 
-def _child(pipe: Connection, info: DeviceInfo, options: dict[str, Any]) -> None:
+def _child(
+    pipe: Connection, info: DeviceInfo, restricted: tuple[str, ...], options: dict[str, Any]
+) -> None:
     """Compile and run graphs until the pipe closes."""
     watch = _Watch(VulkanBackend().open(info, **options))
     executor = GpuExecutor(watch, "child")
+    executor._restricted.update(restricted)
     library = gpu.texts()
     while True:
         try:
@@ -70,10 +73,13 @@ def _child(pipe: Connection, info: DeviceInfo, options: dict[str, Any]) -> None:
 class Prover:
     """A child process with its own open device of the same driver."""
 
-    def __init__(self, info: DeviceInfo, options: dict[str, Any]) -> None:
+    def __init__(
+        self, info: DeviceInfo, restricted: tuple[str, ...], options: dict[str, Any]
+    ) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_child, args=(theirs, info, options), daemon=True)
+        arguments = (theirs, info, restricted, options)
+        self.process = context.Process(target=_child, args=arguments, daemon=True)
         self.process.start()
         theirs.close()
         self.proven: dict[str, str] = {}
@@ -141,10 +147,16 @@ class ProvedExecutor(GpuExecutor):
 
 
 @contextmanager
-def proved(impl: VulkanDevice, **options: Any) -> Iterator[Device]:
-    """Give an open device as something for `device=`; `options` open the child's device."""
-    prover = Prover(impl.info, options)
+def proved(
+    impl: VulkanDevice, restricted: tuple[str, ...] = (), **options: Any
+) -> Iterator[Device]:
+    """Give an open device as something for `device=`.
+
+    `restricted` are variants not to use; `options` open the child's device.
+    """
+    prover = Prover(impl.info, restricted, options)
     executor = ProvedExecutor(impl, prover)
+    executor._restricted.update(restricted)
     try:
         yield Device(executor, "for tests")
     finally:
