@@ -31,8 +31,10 @@ class _Group:
     def operands(self, graph: Graph) -> set[str]:
         """Tensors the kernel must bind besides the anchor's own."""
         made = {n.outputs[0] for n in self.nodes}
-        skip = set(self.nodes[0].inputs) if self.has_anchor else set()
-        read = {i for n in self.nodes for i in tensors_of(n)}
+        # The anchor binds its first input in the layout that its epilogue reads; its weights it
+        # binds in an arrangement of their own, so reading them again costs one more binding.
+        skip = {self.nodes[0].inputs[0]} if self.has_anchor else set()
+        read = {i for n in self.nodes[self.has_anchor :] for i in tensors_of(n)}
         return {r for r in read - made - skip if not is_literal(r, graph)}
 
 

@@ -35,18 +35,15 @@ def consider(
     restricted : collection of str
         Variant ids that a database entry or a failed self-test has ruled out.
     """
-    ranked = sorted(
-        (v for v in variants() if v.op == op),
-        key=lambda v: -v.score.get(caps.device_class, v.score["any"]),
-    )
+    scores = [(v.score.get(caps.device_class, v.score["any"]), v) for v in variants() if v.op == op]
     found = False
     rows = []
-    for variant in ranked:
+    for score, variant in sorted(scores, key=lambda pair: -pair[0]):
         why = _why_not(variant, facts, caps, restricted)
         if not why and found:
             why = "another variant scores higher here"
         found = found or not why
-        rows.append(Considered(variant, variant.score.get(caps.device_class, 1.0), why))
+        rows.append(Considered(variant, score, why))
     return tuple(rows)
 
 
@@ -84,6 +81,8 @@ def _why_not(
     for name, (low, high) in variant.when.items():
         if not low <= facts[name] <= high:
             return f"for {name} from {low} to {high}, here {facts[name]}"
+    if any(n > most for n, most in zip(variant.local, caps.max_local_size, strict=True)):
+        return f"workgroups of {variant.local} exceed the device's {caps.max_local_size}"
     size = variant.local[0] * variant.local[1] * variant.local[2]
     if size > caps.max_invocations:
         return f"workgroups of {size} exceed the device's {caps.max_invocations}"

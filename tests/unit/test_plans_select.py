@@ -7,11 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from planrun import check_limits
 
 from gpuedge.core.caps import VULKAN_MINIMUM
-from gpuedge.core.errors import ConfigError, KernelLimitError
+from gpuedge.core.errors import ConfigError, KernelLimitError, UnsupportedOpError
+from gpuedge.graph.build import single
+from gpuedge.graph.ir import TensorType
 from gpuedge.kernels import library
 from gpuedge.kernels.library import texts, variants
+from gpuedge.kernels.planner import plan
 from gpuedge.kernels.select import consider, select
 from gpuedge.lang import load, print_kernel, shared_bytes
 
@@ -68,6 +72,7 @@ def test_needs_are_compared_with_limits() -> None:
 def test_every_candidate_has_one_reason() -> None:
     rows = consider("matmul", LARGE, VULKAN_MINIMUM, ["matmul_tile"])
     assert [r.variant.id for r in rows] == ["matmul_rows", "matmul_tile", "matmul_map"]
+    assert [r.score for r in rows] == [1.5, 1.2, 1.0]
     assert [r.why_not for r in rows] == [
         "",
         "ruled out on this device",
@@ -89,6 +94,48 @@ def test_nothing_fits() -> None:
     assert "conv2d_map: workgroups of 64 exceed the device's 8" in str(caught.value.known)
     with pytest.raises(KernelLimitError, match="no variant exists"):
         select("no such operation", {}, VULKAN_MINIMUM)
+
+
+def test_too_many_workgroups_are_refused() -> None:
+    kinds = {"a": TensorType("float32", (70_000, 8, 4)), "b": TensorType("float32", (4, 32))}
+    with pytest.raises(UnsupportedOpError, match="70000 workgroups along one axis"):
+        plan(single("MatMul", kinds), VULKAN_MINIMUM)
+
+
+def test_too_large_tensors_are_refused() -> None:
+    fits, more = (TensorType("float32", (n,)) for n in (1 << 25, (1 << 25) + 1))
+    check_limits(plan(single("Relu", {"x": fits}), VULKAN_MINIMUM), VULKAN_MINIMUM)
+    with pytest.raises(UnsupportedOpError, match="binds a tensor of 134283264 bytes"):
+        plan(single("Relu", {"x": more}), VULKAN_MINIMUM)
+
+
+@pytest.mark.parametrize("kernel", [(16384, 1), (1, 16384), (128, 128), (16383, 1), (3, 3)])
+@pytest.mark.parametrize("filters", [(2, 1), (1, 1), (4, 9)])
+def test_no_window_comes_near_the_loop_limit(
+    kernel: tuple[int, int], filters: tuple[int, int]
+) -> None:
+    # check_limits counts the iterations of every pass; some drivers end loops at 65,535.
+    m, c = filters
+    kinds = {
+        "x": TensorType("float32", (1, c, *kernel)),
+        "w": TensorType("float32", (m, c, *kernel)),
+    }
+    check_limits(plan(single("Conv", kinds), VULKAN_MINIMUM), VULKAN_MINIMUM)
+    pool = single("AveragePool", {"x": kinds["x"]}, {"kernel_shape": kernel})
+    check_limits(plan(pool, VULKAN_MINIMUM), VULKAN_MINIMUM)
+
+
+@pytest.mark.parametrize("op", ["Conv", "AveragePool"])
+def test_larger_windows_are_refused(op: str) -> None:
+    kernel = (129, 128)
+    kinds = {"x": TensorType("float32", (1, 1, *kernel))}
+    attrs = {}
+    if op == "Conv":
+        kinds["w"] = TensorType("float32", (2, 1, *kernel))
+    else:
+        attrs["kernel_shape"] = kernel
+    with pytest.raises(UnsupportedOpError):
+        plan(single(op, kinds, attrs), VULKAN_MINIMUM)
 
 
 def test_selection_is_a_pure_function() -> None:
