@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from math import prod
 
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import KernelLimitError
@@ -81,9 +82,14 @@ def _why_not(
     for name, (low, high) in variant.when.items():
         if not low <= facts[name] <= high:
             return f"for {name} from {low} to {high}, here {facts[name]}"
-    if any(n > most for n, most in zip(variant.local, caps.max_local_size, strict=True)):
-        return f"workgroups of {variant.local} exceed the device's {caps.max_local_size}"
-    size = variant.local[0] * variant.local[1] * variant.local[2]
+    return _too_large(variant, caps)
+
+
+def _too_large(variant: Variant, caps: Caps) -> str:
+    size = prod(variant.local)
     if size > caps.max_invocations:
         return f"workgroups of {size} exceed the device's {caps.max_invocations}"
-    return ""
+    sides = zip(variant.local, caps.max_local_size, strict=True)
+    if variant.form == "group" and any(side > most for side, most in sides):
+        return f"workgroups of {variant.local} exceed the device's {caps.max_local_size}"
+    return ""  # the workgroups of map kernels are fitted to the device
