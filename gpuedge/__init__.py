@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from gpuedge.core.config import config as config
-    from gpuedge.core.errors import GpuEdgeError as GpuEdgeError
+    from gpuedge.core.errors import *
     from gpuedge.decide.decision import Decision as Decision
     from gpuedge.decide.policy import Policy as Policy
     from gpuedge.device import Device as Device
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _LAZY = {
     "Decision": "gpuedge.decide.decision",
     "Device": "gpuedge.device",
-    "GpuEdgeError": "gpuedge.core.errors",
     "Policy": "gpuedge.decide.policy",
     "ProbeReport": "gpuedge.probing.report",
     "Session": "gpuedge.session",
@@ -40,16 +39,28 @@ _OPS = (
     "sigmoid", "sign", "silu", "sin", "softmax", "softplus", "softsign", "sqrt", "sub", "tanh",
     "transpose",
 )  # fmt: skip
+_ERRORS = (
+    "GpuEdgeError", "BackendUnavailableError", "ClosedError", "CompilerUnavailableError",
+    "ConfigError", "DTypeError", "DatabaseError", "DeviceError", "DeviceLostError",
+    "DeviceTimeoutError", "DriverError", "InputError", "KernelError", "KernelLimitError",
+    "KernelSyntaxError", "ModelError", "NoUsableDeviceError", "OutOfMemoryError", "ShapeError",
+    "UnknownDeviceError", "UnsupportedOpError", "UsageError",
+)  # fmt: skip
 _LAZY.update(dict.fromkeys(_OPS, "gpuedge.ops"))
+_LAZY.update(dict.fromkeys(_ERRORS, "gpuedge.core.errors"))
 __all__ = [
-    "Decision", "Device", "GpuEdgeError", "Policy", "ProbeReport", "Session", "__version__",
-    "abs", "add", "avg_pool2d", "batch_norm", "ceil", "celu", "clip", "concat", "config",
-    "conv2d", "conv_transpose2d", "cos", "div", "elementwise", "elu", "erf", "exp", "flatten",
-    "floor", "gelu", "gemm", "global_avg_pool2d", "global_max_pool2d", "hard_sigmoid",
-    "hard_swish", "leaky_relu", "log", "log_softmax", "matmul", "max_pool2d", "maximum",
-    "minimum", "mish", "mul", "neg", "open", "pow", "prelu", "probe", "reciprocal", "relu",
-    "relu6", "reshape", "round", "selu", "sigmoid", "sign", "silu", "sin", "softmax",
-    "softplus", "softsign", "sqrt", "sub", "tanh", "transpose",
+    "BackendUnavailableError", "ClosedError", "CompilerUnavailableError", "ConfigError",
+    "DTypeError", "DatabaseError", "Decision", "Device", "DeviceError", "DeviceLostError",
+    "DeviceTimeoutError", "DriverError", "GpuEdgeError", "InputError", "KernelError",
+    "KernelLimitError", "KernelSyntaxError", "ModelError", "NoUsableDeviceError",
+    "OutOfMemoryError", "Policy", "ProbeReport", "Session", "ShapeError", "UnknownDeviceError",
+    "UnsupportedOpError", "UsageError", "__version__", "abs", "add", "avg_pool2d", "batch_norm",
+    "ceil", "celu", "clip", "concat", "config", "conv2d", "conv_transpose2d", "cos", "div",
+    "elementwise", "elu", "erf", "exp", "flatten", "floor", "gelu", "gemm", "global_avg_pool2d",
+    "global_max_pool2d", "hard_sigmoid", "hard_swish", "leaky_relu", "log", "log_softmax",
+    "matmul", "max_pool2d", "maximum", "minimum", "mish", "mul", "neg", "open", "pow", "prelu",
+    "probe", "reciprocal", "relu", "relu6", "reshape", "round", "selu", "sigmoid", "sign",
+    "silu", "sin", "softmax", "softplus", "softsign", "sqrt", "sub", "tanh", "transpose",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

@@ -236,10 +236,12 @@ class Session:
         if inputs.keys() != wanted.keys():
             missing = [n for n in wanted if n not in inputs]
             unknown = [n for n in inputs if n not in wanted]
-            what = f"Input '{missing[0]}' is missing." if missing else None
+            wrong = [f"Input '{n}' is missing" for n in missing[:1]]
+            wrong += [f"the model has no input '{n}'" for n in unknown[:1]]
+            text = "; ".join(wrong)
             raise InputError(
-                what or f"The model has no input '{unknown[0]}'.",
-                known=f"inputs: {', '.join(self.inputs)}; given: {', '.join(map(str, inputs))}",
+                f"{text[0].upper()}{text[1:]}.",
+                known=f"the model's inputs: {', '.join(wanted)}",
             )
         return {n: _array(n, inputs[n], s) for n, s in wanted.items()}
 

@@ -41,7 +41,7 @@ def _level(text: str) -> int:
 
 
 def _path(text: str) -> str:
-    if "\0" in text:
+    if "\0" in text or text.strip().isdigit():
         raise ValueError("a path")
     return text
 
@@ -165,10 +165,22 @@ def get(name: str, call: Any = None) -> Value:
         return Value(_check(setting, text, setting.variable), setting.variable)
     table = _from_file()
     if name in table:
-        raw = table[name]
-        text = " ".join(map(str, raw)) if isinstance(raw, list) else str(raw)
-        return Value(_check(setting, text, os.environ["GPUEDGE_CONFIG"]), "config file")
+        source = f"{name} in {os.environ['GPUEDGE_CONFIG']}"
+        return Value(_check(setting, _as_text(table[name], source), source), "config file")
     return Value(setting.default, "default")
+
+
+def _as_text(raw: Any, source: str) -> str:
+    """Return a config file's value as the environment would give it: text, a number or a list."""
+    if isinstance(raw, list) and all(isinstance(word, str) for word in raw):
+        return " ".join(raw)
+    if isinstance(raw, str) or type(raw) is int:
+        return str(raw)
+    raise ConfigError(
+        f"{source} has the value {raw!r}, which cannot be used.",
+        asked_by=source,
+        known="values are strings, whole numbers or lists of strings",
+    )
 
 
 def check_environment() -> list[str]:

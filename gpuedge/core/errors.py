@@ -26,6 +26,14 @@ GpuEdgeError                      GE-100
 
 from __future__ import annotations
 
+__all__ = [
+    "BackendUnavailableError", "ClosedError", "CompilerUnavailableError", "ConfigError",
+    "DTypeError", "DatabaseError", "DeviceError", "DeviceLostError", "DeviceTimeoutError",
+    "DriverError", "GpuEdgeError", "InputError", "KernelError", "KernelLimitError",
+    "KernelSyntaxError", "ModelError", "NoUsableDeviceError", "OutOfMemoryError", "ShapeError",
+    "UnknownDeviceError", "UnsupportedOpError", "UsageError",
+]  # fmt: skip
+
 
 class GpuEdgeError(Exception):
     """Base of all errors raised on purpose by gpuedge.

@@ -69,6 +69,9 @@ class KernelBlob:
             if arg.type == "ivec4":
                 struct.pack_into("<4i", block, arg.offset, *by_name[arg.name])
             else:
-                code = "<i" if arg.type == "int" else "<f"
-                struct.pack_into(code, block, arg.offset, given[arg.name])
+                value = given[arg.name]
+                if arg.type == "int":
+                    struct.pack_into("<I", block, arg.offset, int(value) & 0xFFFFFFFF)
+                else:
+                    struct.pack_into("<f", block, arg.offset, value)
         return bytes(block)

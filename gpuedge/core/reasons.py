@@ -36,6 +36,7 @@ SENTENCES: dict[str, str] = {
     "not-best": "another device is predicted to be faster",
     "not-named": "another device was asked for by name",
     "unsupported-op": "an operator of the model cannot run there",
+    "measured-slower": "measured on this model, and not enough faster than the CPU path",
     "not-calibrated": "calibration failed or ran out of time",
     "run-failed": "the device failed while running",
     "compile-failed": "the device failed while compiling",

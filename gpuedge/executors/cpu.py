@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from gpuedge.core.errors import (
     ClosedError,
-    DeviceError,
+    InputError,
     ModelError,
     OutOfMemoryError,
     ShapeError,
@@ -134,7 +134,11 @@ class _OrtExecutable:
             text = str(error)
             if "llocat" in text or isinstance(error, MemoryError):
                 raise OutOfMemoryError(f"ONNX Runtime ran out of memory: {text}") from error
-            raise DeviceError(f"ONNX Runtime failed while running: {text}") from error
+            kind = InputError if "INVALID_ARGUMENT" in text else ModelError
+            raise kind(
+                f"ONNX Runtime cannot run the model on these inputs: {text}",
+                hint="check the values and shapes that reach the node it names",
+            ) from error
 
     def close(self) -> None:
         self._session, self._closed = None, True

@@ -103,7 +103,11 @@ def conv(node: Node, graph: Graph) -> ConvParams:
     _check_weights(node, graph, x, w, group)
     if group * w[1] != x[1] or w[0] % group:
         raise bad_shape(
-            node, graph, f"has {x[1]} input channels, {w[0]} filters and {group} groups"
+            node,
+            graph,
+            f"has {x[1]} input channels, but its weights take {w[1]} in each of {group} groups"
+            if group * w[1] != x[1]
+            else f"has {w[0]} filters, which {group} groups cannot share evenly",
         )
     _check_bias(node, graph, w[0])
     kernel = w[2:]

@@ -18,6 +18,36 @@ EXP_LIMIT = 87.0
 """exp() of more than 88.7 overflows float32; sigmoid is flat long before."""
 
 HELPERS: dict[str, str] = {
+    # max() and min() may return either operand where one is NaN (SPIR-V, GLSL.std.450 FMax);
+    # comparisons that all fail mean that one is, and the sum is NaN then
+    "max4": """
+float larger(float a, float b) {
+    float other = b >= a ? b : a + b;
+    return a > b ? a : other;
+}
+vec4 max4(vec4 a, vec4 b) {
+    return vec4(larger(a.x, b.x), larger(a.y, b.y), larger(a.z, b.z), larger(a.w, b.w));
+}
+""",
+    "min4": """
+float smaller(float a, float b) {
+    float other = b <= a ? b : a + b;
+    return a < b ? a : other;
+}
+vec4 min4(vec4 a, vec4 b) {
+    return vec4(smaller(a.x, b.x), smaller(a.y, b.y), smaller(a.z, b.z), smaller(a.w, b.w));
+}
+""",
+    # gives the argument back where it is NaN, for formulas that clamp it
+    "keep_nan": """
+float ordered(float r, float a) {
+    bool number = a >= 0.0 || a < 0.0;
+    return number ? r : a;
+}
+vec4 keep_nan(vec4 r, vec4 a) {
+    return vec4(ordered(r.x, a.x), ordered(r.y, a.y), ordered(r.z, a.z), ordered(r.w, a.w));
+}
+""",
     # Abramowitz and Stegun, Handbook of Mathematical Functions, formula 7.1.26: |error| < 1.5e-7
     "erf4": """
 vec4 erf4(vec4 x) {
@@ -58,14 +88,33 @@ vec4 cos4(vec4 x) {
     return reduced4(vec4(0.0) - r, vec4(0.0)) * (vec4(1.0) - 2.0 * odd);
 }
 """,
-    # pow() of a negative base is undefined in every dialect; C and ONNX define it for integers
+    # log() of zero or less is undefined in every dialect: SwiftShader gives -88 and log(abs(x))
+    "log4": """
+float log1(float a) {
+    float zero = abs(a);
+    float below = a == 0.0 ? -1.0 / zero : (a - a) / (zero - zero);
+    float inside = a > 0.0 ? log(a) : below;
+    bool number = a >= 0.0 || a < 0.0;
+    return number ? inside : a;
+}
+vec4 log4(vec4 a) {
+    return vec4(log1(a.x), log1(a.y), log1(a.z), log1(a.w));
+}
+""",
+    # pow() of zero or less is undefined in every dialect; C and ONNX define it for integers
     "pow1": """
 float pow1(float a, float b) {
     float whole = floor(b);
     float odd = whole - 2.0 * floor(whole * 0.5);
-    float size = b == 0.0 ? 1.0 : pow(abs(a), b);
-    float negative = whole == b ? (odd == 1.0 ? 0.0 - size : size) : sqrt(0.0 - 1.0 - abs(b));
-    return a < 0.0 ? negative : size;
+    float size = abs(a);
+    float power = pow(size, b);
+    power = a == 0.0 ? (b > 0.0 ? 0.0 : 1.0 / size) : power;
+    power = b == 0.0 || a == 1.0 ? 1.0 : power;
+    float signed = odd == 1.0 ? 0.0 - power : power;
+    float negative = whole == b ? signed : (size - size) / (size - size);
+    bool numbers = (a >= 0.0 || a < 0.0) && (b >= 0.0 || b < 0.0);
+    float all = a < 0.0 ? negative : power;
+    return numbers || b == 0.0 || a == 1.0 ? all : a + b;
 }
 """,
 }
@@ -88,7 +137,7 @@ def _splat(value: float) -> str:
 
 def _sigmoid(a: str) -> str:
     inner = f"clamp({a}, {_splat(-EXP_LIMIT)}, {_splat(EXP_LIMIT)})"
-    return f"vec4(1.0) / (vec4(1.0) + exp(vec4(0.0) - {inner}))"
+    return f"keep_nan(vec4(1.0) / (vec4(1.0) + exp(vec4(0.0) - {inner})), {a})"
 
 
 def _times(a: str, factor: float) -> str:
@@ -96,12 +145,12 @@ def _times(a: str, factor: float) -> str:
 
 
 def _softplus(a: str) -> str:
-    return f"max({a}, vec4(0.0)) + log(vec4(1.0) + exp(vec4(0.0) - abs({a})))"
+    return f"max4({a}, vec4(0.0)) + log(vec4(1.0) + exp(vec4(0.0) - abs({a})))"
 
 
 def _exponential_tail(a: str, alpha: float, scale: float) -> str:
-    inner = f"exp(min({a}, vec4(0.0)) * {literal(scale)})"
-    return f"max({a}, vec4(0.0)) + {literal(alpha)} * ({inner} - vec4(1.0))"
+    inner = f"exp(min4({a}, vec4(0.0)) * {literal(scale)})"
+    return f"max4({a}, vec4(0.0)) + {literal(alpha)} * ({inner} - vec4(1.0))"
 
 
 def _gelu(a: str, p: Mapping[str, float]) -> str:
@@ -115,34 +164,36 @@ Parameters = Mapping[str, float]
 UNARY: dict[str, Callable[[str, Parameters], str]] = {
     "Abs": lambda a, p: f"abs({a})",
     "Neg": lambda a, p: f"-{a}",
-    "Exp": lambda a, p: f"exp({a})",
-    "Log": lambda a, p: f"log({a})",
+    "Exp": lambda a, p: f"keep_nan(exp({a}), {a})",
+    "Log": lambda a, p: f"log4({a})",
     "Sqrt": lambda a, p: f"sqrt({a})",
     "Reciprocal": lambda a, p: f"vec4(1.0) / {a}",
     "Floor": lambda a, p: f"floor({a})",
     "Ceil": lambda a, p: f"ceil({a})",
     "Round": lambda a, p: f"roundeven({a})",
-    "Sign": lambda a, p: f"sign({a})",
+    "Sign": lambda a, p: f"keep_nan(sign({a}), {a})",
     "Sin": lambda a, p: f"sin4({a})",
     "Cos": lambda a, p: f"cos4({a})",
-    "Relu": lambda a, p: f"max({a}, vec4(0.0))",
-    "LeakyRelu": lambda a, p: f"max({a}, vec4(0.0)) + {literal(p['alpha'])} * min({a}, vec4(0.0))",
+    "Relu": lambda a, p: f"max4({a}, vec4(0.0))",
+    "LeakyRelu": lambda a, p: (
+        f"max4({a}, vec4(0.0)) + {literal(p['alpha'])} * min4({a}, vec4(0.0))"
+    ),
     "Elu": lambda a, p: _exponential_tail(a, p["alpha"], 1.0),
     "Celu": lambda a, p: _exponential_tail(a, p["alpha"], 1.0 / p["alpha"]),
     "Selu": lambda a, p: f"{literal(p['gamma'])} * ({_exponential_tail(a, p['alpha'], 1.0)})",
     "Sigmoid": lambda a, p: _sigmoid(a),
     "Swish": lambda a, p: f"{a} * ({_sigmoid(_times(a, p['alpha']))})",
     "HardSigmoid": lambda a, p: (
-        f"clamp({a} * {literal(p['alpha'])} + {_splat(p['beta'])}, vec4(0.0), vec4(1.0))"
+        f"min4(max4({a} * {literal(p['alpha'])} + {_splat(p['beta'])}, vec4(0.0)), vec4(1.0))"
     ),
     "HardSwish": lambda a, p: (
         f"{a} * clamp({a} * {literal(1 / 6)} + vec4(0.5), vec4(0.0), vec4(1.0))"
     ),
-    "Tanh": lambda a, p: f"tanh({a})",
+    "Tanh": lambda a, p: f"keep_nan(tanh({a}), {a})",
     "Softplus": lambda a, p: _softplus(a),
     "Softsign": lambda a, p: f"{a} / (vec4(1.0) + abs({a}))",
     "Mish": lambda a, p: f"{a} * tanh({_softplus(a)})",
-    "Erf": lambda a, p: f"erf4({a})",
+    "Erf": lambda a, p: f"keep_nan(erf4({a}), {a})",
     "Gelu": _gelu,
 }
 BINARY: dict[str, Callable[[str, str], str]] = {
@@ -150,9 +201,9 @@ BINARY: dict[str, Callable[[str, str], str]] = {
     "Sub": lambda a, b: f"{a} - {b}",
     "Mul": lambda a, b: f"{a} * {b}",
     "Div": lambda a, b: f"{a} / {b}",
-    "Max": lambda a, b: f"max({a}, {b})",
-    "Min": lambda a, b: f"min({a}, {b})",
-    "PRelu": lambda a, b: f"max({a}, vec4(0.0)) + {b} * min({a}, vec4(0.0))",
+    "Max": lambda a, b: f"max4({a}, {b})",
+    "Min": lambda a, b: f"min4({a}, {b})",
+    "PRelu": lambda a, b: f"max4({a}, vec4(0.0)) + {b} * min4({a}, vec4(0.0))",
     "Pow": lambda a, b: "vec4(" + ", ".join(f"pow1({a}.{c}, {b}.{c})" for c in "xyzw") + ")",
 }
 SUPPORTED = frozenset(UNARY) | frozenset(BINARY) | {"Clip"}
@@ -174,9 +225,9 @@ def _clip(node: Node, graph: Graph, a: str) -> str:
         raise TypeError(node.op)
     limit = float(np.finfo(np.float32).max)
     if bounds.lo > -limit:
-        a = f"max({a}, {_splat(bounds.lo)})"
+        a = f"max4({a}, {_splat(bounds.lo)})"
     if bounds.hi < limit:
-        a = f"min({a}, {_splat(bounds.hi)})"
+        a = f"min4({a}, {_splat(bounds.hi)})"
     return a
 
 

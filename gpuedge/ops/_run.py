@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from gpuedge.core import config
 from gpuedge.core.dtypes import as_float32, rounded
-from gpuedge.core.errors import InputError
+from gpuedge.core.errors import InputError, UsageError
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
 from gpuedge.runtime.compiled import Compiled, Request
@@ -75,7 +75,11 @@ def call(
     if request.device != AUTO:
         request = replace(request, fallback="error")
     signature = (op, key, tuple((n, a.shape) for n, a in arrays.items()), _where(request))
-    compiled = _get(signature, lambda: _graph(arrays, write), request)
+    try:
+        compiled = _get(signature, lambda: _graph(arrays, write), request)
+    except UsageError as error:
+        error.asked_by = error.asked_by or f"gpuedge.{op}"
+        raise
     result = compiled.run(arrays)
     return rounded(next(iter(result.values())), dtype)
 

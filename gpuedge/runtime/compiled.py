@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,17 +25,21 @@ from gpuedge.core.errors import (
 from gpuedge.core.reasons import Reason
 from gpuedge.decide.choose import choose
 from gpuedge.decide.decision import Decision, decide
+from gpuedge.decide.interleave import compare
 from gpuedge.decide.policy import Policy
 from gpuedge.decide.record import Evidence, Record
 from gpuedge.executors.base import Executable, Executor, PlacementRow, Work
 from gpuedge.graph.cost import count
-from gpuedge.graph.ir import Array, Graph, Node
+from gpuedge.graph.ir import Array, Graph, Node, TensorType
 from gpuedge.graph.partition import partition
 from gpuedge.kernels.planner import label, plan, why_not
 from gpuedge.runtime.devices import AUTO, CPU, POOL, Pool, caps_of, find
 
 if TYPE_CHECKING:
     from gpuedge.probing.report import ProbeReport
+
+CONFIRM_S = 0.25
+"""Time for measuring a GPU that was chosen by prediction against the CPU path."""
 
 log = logging.getLogger("gpuedge")
 
@@ -62,11 +67,13 @@ class Compiled:
         self._lock = threading.RLock()
         self._is_timed = debug.level() >= 2
         self.refusals: dict[str, str] = {}
+        self._at = CPU  # device of the segment that ran last
         self.decision: Decision = self._decide()
         debug.say(1, lambda: self.decision.reason)
         self.executor: Executor = self._open()
         self._parts: list[tuple[Graph, Executable]] = []
         self._compile()
+        self._confirm()
 
     # -- placing ------------------------------------------------------------------------------
 
@@ -118,27 +125,57 @@ class Compiled:
             return self._reopen()
 
     def _compile(self) -> None:
+        self.refusals.clear()
         try:
-            self._parts = self._segments()
+            self._build_segments()
         except (DeviceError, KernelLimitError) as error:
             if self.executor.device == CPU or self.request.fallback == "error":
                 raise
-            self._demote("compile-failed", error)
-            self._close_parts()
-            self.executor = self._reopen()
-            self._compile()
+            self._give_up("compile-failed", error)
 
-    def _segments(self) -> list[tuple[Graph, Executable]]:
+    def _build_segments(self) -> None:
         main, cpu = self.executor, self._pool.cpu()
         where: dict[int, str] = {}
         for node in self.graph.nodes:
             why = main.supports(node, self.graph)
             where[id(node)] = main.device if why is None else self._elsewhere(node, why)
-        parts = []
         for segment in partition(self.graph, lambda n: where[id(n)]):
             executor = main if segment.device == main.device else cpu
-            parts.append((segment.graph, executor.compile(segment.graph)))
-        return parts
+            self._parts.append((segment.graph, executor.compile(segment.graph)))
+
+    def _confirm(self) -> None:
+        """Time a GPU that ``auto`` chose by prediction against the CPU, on this model.
+
+        A prediction may be wrong by more than it claims; a promise never to be slower than the CPU
+        path cannot rest on one. Bounded by `CONFIRM_S` beyond one run of each.
+        """
+        if self.request.device != AUTO or self.executor.device == CPU:
+            return
+        inputs = {name: _sample(self.graph.types[name]) for name in self.graph.inputs}
+        cpu = self._pool.cpu().compile(self.graph)
+        try:
+            self.run(inputs)  # drivers compile at the first run; may also fall back
+            if self.executor.device == CPU:
+                return
+            found = compare(lambda: self._run(inputs), lambda: cpu.run(inputs), CONFIRM_S)
+        except DeviceError as error:
+            self._give_up("run-failed", error)
+            return
+        finally:
+            cpu.close()
+        gpu_ns, cpu_ns = median(found.a_ns), median(found.b_ns)
+        if gpu_ns * self.request.policy.min_speedup > cpu_ns:
+            slow = f"{gpu_ns / 1e3:.0f} us against {cpu_ns / 1e3:.0f} us"
+            self._give_up("measured-slower", None, slow)
+
+    def _give_up(
+        self, code: str, error: DeviceError | KernelLimitError | None, detail: str = ""
+    ) -> None:
+        """Leave the device that was chosen, and compile for whatever is decided then."""
+        self._demote(code, error, detail)
+        self._close_parts()
+        self.executor = self._reopen()
+        self._compile()
 
     def _elsewhere(self, node: Node, why: str) -> str:
         """Return the device for a node the chosen one cannot run."""
@@ -187,25 +224,23 @@ class Compiled:
         try:
             return self._run(inputs)
         except DeviceError as error:
-            if self.executor.device == CPU or self.request.fallback == "error":
+            if self._at == CPU or self.request.fallback == "error":
                 raise
-            self._demote("run-failed", error)
             failed = self.executor
-            self._close_parts()
+            self._give_up("run-failed", error)
             if self.request.executor is None:
                 self._pool.drop(failed)
-            self.executor = self._reopen()
-            self._compile()
             return self._run_or_fall_back(inputs)
 
     def _run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         values: dict[str, Array] = dict(inputs)
         for graph, part in self._parts:
             start = time.perf_counter()
+            self._at = part.rows[0].device if part.rows else CPU
             values |= part.run({name: values[name] for name in graph.inputs})
             if self._is_timed:
                 took = (time.perf_counter() - start) * 1e6
-                debug.say(2, f"{part.rows[0].device if part.rows else CPU}: {took:.0f} us")
+                debug.say(2, f"{self._at}: {took:.0f} us")
         return {name: self._value(name, values) for name in self.graph.outputs}
 
     def _value(self, name: str, values: Mapping[str, Array]) -> Array:
@@ -217,10 +252,13 @@ class Compiled:
             return made
         return np.array(made)
 
-    def _demote(self, code: str, error: Exception) -> None:
-        """Decide again without the device that failed, and say so once."""
-        reason = Reason(code, getattr(error, "what", str(error)).rstrip("."))
-        log.warning("%s: %s", self.decision.device, reason.sentence)
+    def _demote(
+        self, code: str, error: DeviceError | KernelLimitError | None, why: str = ""
+    ) -> None:
+        """Decide again without the device chosen, and say so once."""
+        reason = Reason(code, error.what.rstrip(".") if error is not None else why)
+        if error is not None:
+            log.warning("%s: %s", self.decision.device, reason.sentence)
         record = self.decision.record
         failed = self.decision.device
         self.decision = decide(
@@ -253,6 +291,14 @@ class Compiled:
         """Release what was compiled; the device stays open."""
         with self._lock:
             self._close_parts()
+
+
+def _sample(kind: TensorType) -> Array:
+    """Return an input of a type: values whose timing is that of ordinary data."""
+    if np.dtype(kind.dtype).kind == "f":
+        count = int(np.prod(kind.shape))
+        return np.linspace(-1, 1, count).reshape(kind.shape).astype(kind.dtype)
+    return np.zeros(kind.shape, kind.dtype)
 
 
 def _no_report() -> ProbeReport:

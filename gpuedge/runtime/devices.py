@@ -63,7 +63,7 @@ def parse(device: str) -> str:
             f"This version of gpuedge has no backend for {name!r} yet.", known=_known()
         )
     if not name or name not in backends.names():
-        near = get_close_matches(text, [AUTO, CPU, *backends.names()], n=1)
+        near = get_close_matches(text, [AUTO, *backends.names()], n=1)
         raise UnknownDeviceError(
             f"{device!r} names no device.",
             known=_known(),
@@ -101,7 +101,15 @@ def find(device: str, report: ProbeReport) -> ProbeRow:
         for row in rows:
             if row.device == device and row.is_usable:
                 return row
-        meant = [r for r in rows if r.device == device] or rows
+        meant = [r for r in rows if r.device == device]
+        there = ", ".join(f"{r.device} ({r.name})" for r in report.devices)
+        if not meant:
+            raise NoUsableDeviceError(
+                f"There is no device '{device}' here.",
+                asked_by=f"device={device!r}",
+                known=f"usable here: {there}" if there else "no usable GPU was found",
+                hint="gpuedge probe shows every driver",
+            )
     else:
         for row in report.devices:
             if row.backend == name:
@@ -110,7 +118,7 @@ def find(device: str, report: ProbeReport) -> ProbeRow:
     raise NoUsableDeviceError(
         f"The device '{device}' cannot be used here.",
         asked_by=f"device={device!r}",
-        known="; ".join(f"{r.device} {r.name}: {r.reason}".replace("  ", " ") for r in meant)
+        known="; ".join(dict.fromkeys(f"{r.name or r.device}: {r.reason}" for r in meant))
         or f"no driver of {name} was found",
         hint="gpuedge doctor shows what is missing; device='auto' or 'cpu' runs anywhere",
     )

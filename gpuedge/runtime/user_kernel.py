@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from gpuedge.backends.base import Binding, Buffer, Dispatch, Recording, Usage
 from gpuedge.core.errors import DTypeError, InputError, KernelLimitError, ShapeError, UsageError
-from gpuedge.core.kernel import Number
+from gpuedge.core.kernel import Number, PushArg
 from gpuedge.executors.base import Executor
 from gpuedge.executors.gpu import RUN_TIMEOUT_S, GpuExecutor
 from gpuedge.lang.glsl import compile_glsl
@@ -53,6 +53,7 @@ class UserKernel:
         self.params = tuple(p.name for p in reflection.blob.push)
         self._wanted = dict(outputs)
         self._arrays = self._match()
+        self._check_outputs()
         _check_specs(reflection, specs)
         _check_limits(reflection, executor)
         with executor.lock:
@@ -79,6 +80,19 @@ class UserKernel:
                 "nor an output."
             )
         return found
+
+    def _check_outputs(self) -> None:
+        for name, (shape, dtype) in self._wanted.items():
+            if dtype != self._arrays[name].dtype:
+                raise DTypeError(
+                    f"The output '{name}' is {self._arrays[name].dtype} in the shader, not {dtype}."
+                )
+            of = _SHAPE_OF.fullmatch(shape.strip()) if isinstance(shape, str) else None
+            if isinstance(shape, str) and (of is None or of.group(1) not in self.inputs):
+                raise InputError(
+                    f"The shape {shape!r} of output '{name}' is not understood.",
+                    known=f"a tuple, or 'NAME.shape' of an input: {', '.join(self.inputs)}",
+                )
 
     def _known_buffers(self) -> str:
         return ", ".join("/".join(b.names) for b in self._reflection.buffers)
@@ -131,23 +145,13 @@ class UserKernel:
                 known=f"inputs: {', '.join(self.inputs)}; parameters: {', '.join(self.params)}",
             )
         arrays = {n: _array(n, arguments[n], self._arrays[n]) for n in self.inputs}
-        return arrays, {n: arguments[n] for n in self.params}
+        return arrays, {p.name: _scalar(p, arguments[p.name]) for p in self._reflection.blob.push}
 
     def _shape(self, name: str, arrays: Mapping[str, Array]) -> Shape:
-        shape, dtype = self._wanted[name]
-        if np.dtype(dtype).name != self._arrays[name].dtype:
-            raise DTypeError(
-                f"The output '{name}' is {self._arrays[name].dtype} in the shader, not {dtype}."
-            )
-        if not isinstance(shape, str):
-            return tuple(int(d) for d in shape)
-        of = _SHAPE_OF.fullmatch(shape.strip())
-        if of is None or of.group(1) not in arrays:
-            raise InputError(
-                f"The shape {shape!r} of output '{name}' is not understood.",
-                known="a tuple, or 'NAME.shape' of an input",
-            )
-        return arrays[of.group(1)].shape
+        shape, _ = self._wanted[name]
+        if isinstance(shape, str):
+            return arrays[shape.strip().removesuffix(".shape")].shape
+        return tuple(int(d) for d in shape)
 
     def _groups(self, groups: Groups | None, shapes: Mapping[str, Shape]) -> Groups:
         x, y, z = self._reflection.local_size
@@ -159,7 +163,8 @@ class UserKernel:
             first = self.outputs[0]
             elements = -(-prod(shapes[first]) // self._arrays[first].components)
             groups = (-(-elements // x), 1, 1)
-        if len(groups) != 3 or min(groups) < 0:
+        is_three = isinstance(groups, (tuple, list)) and len(groups) == 3
+        if not is_three or not all(isinstance(g, (int, np.integer)) and g >= 0 for g in groups):
             raise UsageError(f"groups={groups!r} is not three counts.")
         for count, limit in zip(groups, self._executor.caps.max_groups, strict=True):
             if count > limit:
@@ -270,6 +275,8 @@ def _source(source: str | os.PathLike[str]) -> tuple[str, str]:
 
 def _array(name: str, value: Any, buffer: BufferArg) -> Array:
     array = np.asarray(value)
+    if not hasattr(value, "dtype") and array.dtype.kind in "fiub":
+        array = array.astype(buffer.dtype)
     if array.dtype.newbyteorder("=").name != buffer.dtype:
         raise DTypeError(f"'{name}' has dtype {array.dtype}; the shader reads {buffer.dtype}.")
     if array.size % buffer.components:
@@ -277,6 +284,15 @@ def _array(name: str, value: Any, buffer: BufferArg) -> Array:
             f"'{name}' has {array.size} elements; the shader reads vec{buffer.components}."
         )
     return np.ascontiguousarray(array, buffer.dtype).reshape(array.shape)
+
+
+def _scalar(argument: PushArg, value: Any) -> Number:
+    array = np.asarray(value)
+    kinds = "fiub" if argument.type == "float" else "iub"
+    if array.ndim or array.dtype.kind not in kinds:
+        raise DTypeError(f"The parameter '{argument.name}' is one {argument.type}, not {value!r}.")
+    number = array.item()
+    return float(number) if argument.type == "float" else int(number)
 
 
 def _check_specs(reflection: Reflection, specs: Mapping[str, Number]) -> None:

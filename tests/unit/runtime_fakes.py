@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from gpuedge import __version__
+from gpuedge.backends.base import Dispatch
 from gpuedge.backends.null import Failure, NullBackend, NullDevice
 from gpuedge.core.caps import VULKAN_MINIMUM, Caps
 from gpuedge.executors.base import Executor
@@ -38,12 +39,13 @@ class FakePool(Pool):
         self._report = ProbeReport((*rows, BROKEN, ABSENT), __version__)
         self.devices: list[NullDevice] = []
         self.fail = fail or {}
+        self.on_dispatch: Callable[[Dispatch], None] | None = None
 
     def gpu(self, device: str) -> Executor:
         return self._get("vulkan:0", self._open_null)
 
     def _open_null(self) -> Executor:
-        backend = NullBackend(caps=VULKAN_MINIMUM, fail=self.fail)
+        backend = NullBackend(caps=VULKAN_MINIMUM, fail=self.fail, on_dispatch=self.on_dispatch)
         candidate = backend.candidates({})[0]
         impl = backend.open(backend.enumerate(candidate)[0])
         assert isinstance(impl, NullDevice)

@@ -13,7 +13,7 @@ from graph_cases import Case, fits, windows
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gpuedge.core.errors import ClosedError, DeviceError, ModelError, UnsupportedOpError
+from gpuedge.core.errors import ClosedError, InputError, ModelError, UnsupportedOpError
 from gpuedge.executors import cpu
 from gpuedge.executors.base import PlacementRow
 from gpuedge.executors.cpu import CpuExecutor, Engine, usable_cores
@@ -171,13 +171,13 @@ def test_same_padding_is_right_where_onnxruntime_alone_is_not(case: Case, upper:
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_failure_while_running_is_a_device_error() -> None:
+def test_values_that_do_not_fit_are_an_input_error() -> None:
     node = Node("Gather", ("x", "at"), ("y",))
     types = {"x": TensorType("float32", (2, 3)), "at": TensorType("int64", (1,)),
              "y": TensorType("float32", (1, 3))}  # fmt: skip
     compiled = CpuExecutor().compile(Graph((node,), ("x", "at"), ("y",), types, {}, {"": 17}))
     np.testing.assert_array_equal(compiled.run({"x": X, "at": np.array([1])})["y"], X[1:])
-    with pytest.raises(DeviceError, match="indices element out of data bounds"):
+    with pytest.raises(InputError, match="indices element out of data bounds"):
         compiled.run({"x": X, "at": np.array([7])})
 
 
@@ -207,6 +207,6 @@ def test_nothing_is_printed(capfd: Any) -> None:
     case = Case("MaxPool", [(1, 1, 5)], {"kernel_shape": [1], "strides": [3]})
     CpuExecutor().compile(case.graph()).run(case.feeds())
     graph = single("Add", {"a": TensorType("float32", (2,)), "b": TensorType("float32", (2,))})
-    with pytest.raises(DeviceError):
+    with pytest.raises(InputError):
         CpuExecutor().compile(graph).run({"a": np.zeros(2, "f"), "b": np.zeros(3, "f")})
     assert capfd.readouterr() == ("", "")

@@ -107,7 +107,10 @@ def test_batch_normalisation() -> None:
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        (Case("Conv", [(1, 3, 8, 8), (4, 2, 3, 3)]), "3 input channels, 4 filters and 1 groups"),
+        (
+            Case("Conv", [(1, 3, 8, 8), (4, 2, 3, 3)]),
+            "3 input channels, but its weights take 2 in each of 1 groups",
+        ),
         (Case("Conv", [(1, 3, 8, 8), (4, 3, 3)]), "weights of rank 3"),
         (Case("Conv", [(1, 3, 8, 8), (4, 3, 3, 3), (3,)]), "bias of shape [4]"),
         (Case("Conv", [(1, 3, 2, 8), (4, 3, 3, 3)]), "a window of 3 over 2 positions"),

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import numpy as np
 import pytest
+from decide_fakes import ms
 from runtime_fakes import FakePool
 
+from gpuedge import __version__
 from gpuedge.backends.null import Failure
 from gpuedge.core.errors import (
     DeviceLostError,
     DeviceTimeoutError,
     DriverError,
     GpuEdgeError,
+    InputError,
     NoUsableDeviceError,
     OutOfMemoryError,
     UnsupportedOpError,
 )
+from gpuedge.decide.decision import Decision, decide
 from gpuedge.decide.policy import Policy
+from gpuedge.decide.record import Evidence, Record
 from gpuedge.graph.build import GraphBuilder
-from gpuedge.graph.ir import Graph, TensorType
+from gpuedge.graph.ir import Graph, Node, TensorType
 from gpuedge.runtime.compiled import Compiled, Request
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
@@ -132,11 +138,14 @@ def test_operator_without_kernel_with_fallback_error_is_refused() -> None:
         Compiled(graph("ThresholdedRelu"), Request("vulkan", fallback="error"), FakePool())
 
 
-@pytest.mark.parametrize("device", ["vulkan:1", "vulkan:7"])
-def test_named_device_that_does_not_work_is_an_error(device: str) -> None:
+@pytest.mark.parametrize(
+    ("device", "words"),
+    [("vulkan:1", "Liar: the numbers are wrong"), ("vulkan:7", "vulkan:0 (Fake GPU)")],
+)
+def test_named_device_that_does_not_work_is_an_error(device: str, words: str) -> None:
     with pytest.raises(NoUsableDeviceError) as caught:
         Compiled(graph("Relu"), Request(device), FakePool())
-    assert "the numbers are wrong" in str(caught.value)
+    assert words in str(caught.value)
 
 
 def test_auto_without_usable_gpu_is_the_cpu() -> None:
@@ -193,3 +202,59 @@ def test_close_twice_and_after_the_device() -> None:
     pool.close()
     compiled.close()
     compiled.close()
+
+
+def chosen_by_prediction(*_: object, **__: object) -> Decision:
+    """Return a decision for a GPU that looked ten times as fast."""
+    gpu = Evidence("vulkan:0", prediction=ms(0.001), source="measured", is_software=False)
+    cpu = Evidence("cpu", prediction=ms(0.01), source="measured", is_software=False)
+    return decide(Record("auto", Policy(), (gpu, cpu), __version__, "cached"))
+
+
+def test_auto_leaves_a_gpu_that_turns_out_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuedge.runtime.compiled.choose", chosen_by_prediction)
+    pool = FakePool()
+    pool.on_dispatch = lambda dispatch: time.sleep(0.005)
+    compiled = Compiled(graph("Relu"), Request("auto"), pool)
+    assert compiled.decision.device == compiled.executor.device == "cpu"
+    row = next(r for r in compiled.decision.rows if r.device == "vulkan:0")
+    assert row.code == "measured-slower" and "us against" in row.reason
+    np.testing.assert_array_equal(result(compiled), np.maximum(X, 0))
+
+
+def test_auto_keeps_a_gpu_that_turns_out_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuedge.runtime.compiled.choose", chosen_by_prediction)
+    builder = GraphBuilder()
+    value = builder.input("x", TensorType("float32", (700, 700)))
+    builder.output(builder.add("MatMul", [value, value]))
+    compiled = Compiled(builder.build(), Request("auto"), FakePool())
+    assert compiled.decision.device == "vulkan:0"
+
+
+def test_auto_survives_a_gpu_that_fails_its_first_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuedge.runtime.compiled.choose", chosen_by_prediction)
+    compiled = Compiled(graph("Relu"), Request("auto"), FakePool({"submit": LOST}))
+    assert compiled.decision.device == "cpu"
+    np.testing.assert_array_equal(result(compiled), np.maximum(X, 0))
+
+
+def test_error_of_a_cpu_segment_is_not_blamed_on_the_gpu() -> None:
+    types = {
+        "x": TensorType("float32", (4,)),
+        "i": TensorType("int64", (2,)),
+        "g": TensorType("float32", (2,)),
+        "y": TensorType("float32", (2,)),
+    }
+    nodes = (
+        Node("Gather", ("x", "i"), ("g",), name="pick"),
+        Node("Relu", ("g",), ("y",), name="relu"),
+    )
+    whole = Graph(nodes, ("x", "i"), ("y",), types, {}, {"": 17})
+    pool = FakePool()
+    compiled = Compiled(whole, Request("vulkan"), pool)
+    x = np.arange(4, dtype=np.float32)
+    with pytest.raises(InputError, match=r"pick|out of"):
+        compiled.run({"x": x, "i": np.array([0, 9])})
+    compiled.run({"x": x, "i": np.array([0, 3])})
+    assert compiled.decision.device == "vulkan:0" and len(pool.devices) == 1
+    assert [r.device for r in compiled.rows] == ["cpu", "vulkan:0"]

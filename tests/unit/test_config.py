@@ -1,0 +1,137 @@
+"""Settings: precedence, parsing, and errors that say where a value came from."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpuedge
+from gpuedge.core import config
+from gpuedge.core.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for setting in config.SETTINGS.values():
+        monkeypatch.delenv(setting.variable, raising=False)
+    monkeypatch.delenv("GPUEDGE_CONFIG", raising=False)
+
+
+def write(path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.write_text(text)
+    monkeypatch.setenv("GPUEDGE_CONFIG", str(path))
+
+
+def test_call_context_environment_file_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def now(call: str | None = None) -> tuple[str, str]:
+        found = config.get("device", call=call)
+        return found.value, found.source
+
+    assert now() == ("auto", "default")
+    write(tmp_path / "c.toml", 'device = "file"', monkeypatch)
+    assert now() == ("file", "config file")
+    monkeypatch.setenv("GPUEDGE_DEVICE", "environment")
+    assert now() == ("environment", "GPUEDGE_DEVICE")
+    with gpuedge.config(device="context"):
+        assert now() == ("context", "gpuedge.config()")
+        with gpuedge.config(device="inner", fallback="error"):
+            assert now() == ("inner", "gpuedge.config()")
+            assert config.get("fallback").value == "error"
+        assert now() == ("context", "gpuedge.config()")
+        assert now("call") == ("call", "argument")
+    assert now() == ("environment", "GPUEDGE_DEVICE")
+
+
+def test_context_is_left_after_an_error_and_does_not_reach_other_threads() -> None:
+    seen = []
+    with pytest.raises(KeyError), gpuedge.config(device="x"):
+        thread = threading.Thread(target=lambda: seen.append(config.get("device").value))
+        thread.start()
+        thread.join()
+        raise KeyError
+    assert seen == ["auto"] and config.get("device").value == "auto"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("backends", "vulkan, gles wgpu", ("vulkan", "gles", "wgpu")),
+        ("ignore", "", ()),
+        ("debug", "3", 3),
+        ("fallback", "error", "error"),
+        ("device", " cpu ", "cpu"),
+    ],
+)
+def test_values_are_parsed(
+    name: str, text: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(config.SETTINGS[name].variable, text)
+    assert config.get(name).value == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("debug", "6"), ("debug", "-1"), ("debug", "1.0"), ("fallback", "CPU"), ("isolation", "no")],
+)
+def test_bad_values_name_variable_value_and_remedy(
+    name: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable = config.SETTINGS[name].variable
+    monkeypatch.setenv(variable, text)
+    with pytest.raises(ConfigError) as caught:
+        config.check_environment()
+    said = str(caught.value)
+    assert variable in said and repr(text) in said and "unset it" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("device =", "cannot be read"),
+        ("devise = 'cpu'", "did you mean 'device'?"),
+        ("debug = true", "debug in"),
+        ("debug = 1.5", "debug in"),
+        ("debug = 9", "debug in"),
+        ("cache_dir = 3", "cache_dir in"),
+        ("device = [1]", "device in"),
+        ("[device]\na = 1", "device in"),
+        ("\ufeff\x00", "cannot be read"),
+    ],
+)
+def test_bad_config_files(
+    text: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "c.toml", text, monkeypatch)
+    with pytest.raises(ConfigError, match=words) as caught:
+        for name in config.SETTINGS:
+            config.get(name)
+    assert "c.toml" in str(caught.value)
+
+
+def test_missing_config_file_and_edited_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUEDGE_CONFIG", str(tmp_path / "none.toml"))
+    with pytest.raises(ConfigError, match=r"none\.toml cannot be read"):
+        config.get("device")
+    write(tmp_path / "c.toml", "debug = 2\nbackends = ['vulkan']", monkeypatch)
+    assert config.get("debug").value == 2
+    assert config.get("backends").value == ("vulkan",)
+    write(tmp_path / "c.toml", "debug = 4 # longer", monkeypatch)
+    assert config.get("debug").value == 4
+
+
+def test_unknown_variables_are_listed_and_unknown_names_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GPUEDGE_DEVISE", "cpu")
+    assert "GPUEDGE_DEVISE" in config.check_environment()
+    with pytest.raises(ConfigError, match="did you mean 'device'"):
+        gpuedge.config(devise="cpu")
+    with pytest.raises(ConfigError, match="fallback"):
+        gpuedge.config(fallback="never")
