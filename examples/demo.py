@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import statistics
 import sys
 import time
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from photo import FILTERS, contact_sheet, filtered_exactly, load_photo, save_png
+from photo import FILTERS, contact_sheet, filtered_exactly, framed, load_photo, save_png
 from rich.console import Console
 from rich.table import Table
 from train_digits import load_split
@@ -45,12 +46,17 @@ class Result:
     warm_s: float
 
 
-def add_swiftshader() -> None:
-    """Let the loader see SwiftShader, unless the caller chose the drivers."""
-    if SWIFTSHADER.exists() and "VK_DRIVER_FILES" not in os.environ:
-        more = [p for p in [os.environ.get("VK_ADD_DRIVER_FILES")] if p]
-        if str(SWIFTSHADER) not in ":".join(more):
-            os.environ["VK_ADD_DRIVER_FILES"] = ":".join([*more, str(SWIFTSHADER)])
+def add_swiftshader() -> str:
+    """Let the loader see SwiftShader, unless the caller chose the drivers; say what was done."""
+    chosen = any(os.environ.get(name) for name in ("VK_DRIVER_FILES", "VK_ICD_FILENAMES"))
+    more = [p for p in os.environ.get("VK_ADD_DRIVER_FILES", "").split(":") if p]
+    if chosen or not SWIFTSHADER.exists() or str(SWIFTSHADER) in more:
+        return ""
+    value = os.environ["VK_ADD_DRIVER_FILES"] = ":".join([*more, str(SWIFTSHADER)])
+    return (
+        f"This demo adds a software rasteriser that no loader finds by itself, {SWIFTSHADER}.\n"
+        f"To see it in other programs: export VK_ADD_DRIVER_FILES={value}\n"
+    )
 
 
 def timed(job: Callable[[], Array]) -> tuple[Array, float, float]:
@@ -65,8 +71,10 @@ def timed(job: Callable[[], Array]) -> tuple[Array, float, float]:
 
 def filter_photo(photo: Array, device: str) -> Result:
     """Blur, sharpen and find edges: one convolution with four 5x5 filters per colour."""
-    weights = np.stack(list(FILTERS.values()))[:, None]
-    value, first, warm = timed(lambda: gpuedge.conv2d(photo, weights, padding=2, device=device))
+    weights, padded = np.stack(list(FILTERS.values()))[:, None], framed(photo)
+    value, first, warm = timed(
+        lambda: gpuedge.conv2d(padded, weights, padding="valid", device=device)
+    )
     return Result(device, device, "named in the call", value, first, warm)
 
 
@@ -84,11 +92,13 @@ def classify(images: Array, device: str) -> Result:
     return Result(device, ran_on, why, value, opened + first, warm)
 
 
-def show_probe(console: Console) -> list[str]:
+def show_probe(console: Console, added: str) -> list[str]:
     """Print what was probed; return the strings of the usable GPU devices."""
     report = gpuedge.probe()
     console.rule("[bold]1. The devices of this machine")
-    console.print(str(report), markup=False, highlight=False)
+    if added:
+        console.print(added, markup=False, highlight=False, soft_wrap=True)
+    console.print(str(report), markup=False, highlight=False, soft_wrap=True)
     usable = [row.device for row in report.devices]
     if not usable:
         console.print("No GPU can be used here, for the reasons above: all work is the CPU's.")
@@ -98,14 +108,14 @@ def show_probe(console: Console) -> list[str]:
 def table(title: str, results: list[Result], measure: str, scores: list[str]) -> Table:
     """Lay results out; the first one is the CPU's, which the others are compared with."""
     out = Table(title=title, title_justify="left")
-    for column in ("asked for", "ran on", "why", "difference to cpu", measure):
+    for column in ("asked for", "ran on", "difference to cpu", measure):
         out.add_column(column)
     for column in ("first", "then"):
         out.add_column(column, justify="right", no_wrap=True)
     for result, score in zip(results, scores, strict=True):
         gap = f"{difference(result.value, results[0].value):.1e}"
         times = (f"{result.first_s * 1e3:.1f} ms", f"{result.warm_s * 1e3:.1f} ms")
-        out.add_row(result.asked, result.ran_on, result.why, gap, score, *times)
+        out.add_row(result.asked, result.ran_on, gap, score, *times)
     return out
 
 
@@ -145,6 +155,9 @@ def digits_job(console: Console, devices: list[str]) -> list[str]:
     console.rule(f"[bold]3. {len(images)} handwritten digits, never seen in training")
     scores = [f"{rate:.2%}" for rate in rates]
     console.print(table("digits.onnx, one batch", results, "held-out accuracy", scores))
+    auto = results[-1]
+    why = f"auto means {auto.ran_on} here: {auto.why}"
+    console.print(why, markup=False, highlight=False, soft_wrap=True)
     answers = results[0].value.argmax(axis=1)
     return [
         f"{count} digits are read differently on {r.asked}"
@@ -157,9 +170,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Do the same work on every device, and compare.")
     parser.add_argument("--output", type=Path, default=ROOT.parent / "out", help="for pictures")
     folder = parser.parse_args().output
-    add_swiftshader()
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    devices = ["cpu", *show_probe(console)]
+    added = add_swiftshader()
+    console = Console(width=shutil.get_terminal_size((120, 24)).columns)
+    devices = ["cpu", *show_probe(console, added)]
     try:
         wrong = photo_job(console, devices, folder) + digits_job(console, devices)
     except gpuedge.GpuEdgeError as error:
@@ -169,7 +182,7 @@ def main() -> int:
         console.print("FAILED: " + "; ".join(wrong), markup=False, style="bold red")
         return 1
     verdict = f"OK: right answers on {', '.join(devices)}."
-    console.print(verdict, markup=False, highlight=False, style="bold green")
+    console.print(verdict, markup=False, highlight=False, style="bold green", soft_wrap=True)
     return 0
 
 

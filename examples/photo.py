@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
-from sklearn.datasets import load_sample_image
+
+try:
+    from PIL import Image, ImageDraw, ImageFont
+    from sklearn.datasets import load_sample_image
+except ImportError as error:
+    sys.exit(f'This example needs {error.name}; in the checkout: pip install ".[examples]"')
 
 Array = npt.NDArray[Any]
 
@@ -27,6 +32,10 @@ FILTERS: dict[str, Array] = {
 }
 """5x5 filters: Gaussian (binomial), sharpening, and the two of Sobel."""
 
+LABELS = ("original", "blur", "sharpen", "edges")
+LABEL = 28
+"""Height in pixels of the line below each picture."""
+
 
 def load_photo(name: str = "china.jpg") -> Array:
     """Return a photograph as float32 from 0 to 1 of shape (3 colours, 1, height, width)."""
@@ -34,10 +43,18 @@ def load_photo(name: str = "china.jpg") -> Array:
     return np.ascontiguousarray(pixels.transpose(2, 0, 1)[:, None])
 
 
+def framed(photo: Array) -> Array:
+    """Repeat the border pixels twice around a photograph, so that 5x5 filters see no black frame.
+
+    Filtered with ``padding="valid"`` it has its old size again.
+    """
+    return np.pad(photo, ((0, 0), (0, 0), (2, 2), (2, 2)), mode="edge")
+
+
 def filtered_exactly(photo: Array) -> Array:
     """Return what the filters make of a photograph, in float64 and one tap at a time."""
     _, _, height, width = photo.shape
-    padded = np.pad(photo[:, 0].astype(np.float64), ((0, 0), (2, 2), (2, 2)))
+    padded = framed(photo)[:, 0].astype(np.float64)
     out = np.zeros((len(photo), len(FILTERS), height, width))
     for k, taps in enumerate(FILTERS.values()):
         for (i, j), weight in np.ndenumerate(taps):
@@ -45,12 +62,21 @@ def filtered_exactly(photo: Array) -> Array:
     return out
 
 
+def labelled(image: Array, text: str) -> Array:
+    """Put a line with a small text under an image: (3, height + LABEL, width)."""
+    line = Image.new("L", (image.shape[2], LABEL), 255)
+    font = ImageFont.load_default(0.7 * LABEL)
+    ImageDraw.Draw(line).text((6, LABEL // 2), text, fill=40, font=font, anchor="lm")
+    below = np.broadcast_to(np.asarray(line, np.float32) / 255, (3, *line.size[::-1]))
+    return np.concatenate([image, below], axis=1)
+
+
 def contact_sheet(photo: Array, filtered: Array) -> Array:
-    """Arrange original, blur, sharpened and edge strength 2 by 2: (3, 2 * height, 2 * width)."""
+    """Arrange original, blur, sharpened and edge strength 2 by 2, each with its name below."""
     edges = np.hypot(filtered[:, 2], filtered[:, 3])
-    top = np.concatenate([photo[:, 0], filtered[:, 0]], axis=2)
-    bottom = np.concatenate([filtered[:, 1], edges], axis=2)
-    return np.concatenate([top, bottom], axis=1)
+    named = zip(LABELS, (photo[:, 0], filtered[:, 0], filtered[:, 1], edges), strict=True)
+    a, b, c, d = (labelled(np.clip(image, 0, 1), text) for text, image in named)
+    return np.concatenate([np.concatenate([a, b], axis=2), np.concatenate([c, d], axis=2)], axis=1)
 
 
 def save_png(path: Path, image: Array) -> None:

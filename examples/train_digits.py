@@ -7,6 +7,7 @@ committed ``models/digits.onnx`` came from this script with its default argument
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,11 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
-from sklearn.datasets import load_digits
+
+try:
+    from sklearn.datasets import load_digits
+except ImportError as error:
+    sys.exit(f'This example needs {error.name}; in the checkout: pip install ".[examples]"')
 
 Array = npt.NDArray[Any]
 SPLIT_SEED = 20  # fixes which fifth of the images is never trained on

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuedge.core.errors import DeviceError, NoUsableDeviceError
-from gpuedge.runtime.devices import AUTO, CPU, POOL, find, open_row, wanted
+from gpuedge.runtime.devices import AUTO, CPU, POOL, open_row, wanted
 from gpuedge.runtime.request import check_isolation
 
 if TYPE_CHECKING:
@@ -142,14 +142,14 @@ def open(
         return Device(CpuExecutor(), "asked for by name")
     report = POOL.report()
     if asked != AUTO:
-        return Device(open_row(find(asked, report)), "asked for by name")
+        return Device(open_row(POOL.row(asked)), "asked for by name")
     failures: dict[str, str] = {}
     for row in report.devices:
         if row.is_software and not (policy or Policy()).allow_software:
             failures[row.device] = "a software rasteriser"
             continue
         try:
-            return Device(open_row(row), "the best device that works")
+            return Device(open_row(POOL.row(row.device)), "the best device that works")
         except (DeviceError, NoUsableDeviceError) as error:
             failures[row.device] = error.what
     return Device(CpuExecutor(), _why(failures))

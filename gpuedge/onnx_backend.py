@@ -257,7 +257,7 @@ def _single(
     model = helper.make_model(
         graph, opset_imports=imports, ir_version=helper.find_min_ir_version_for(imports, True)
     )
-    return onnx.shape_inference.infer_shapes(model, data_prop=True)
+    return onnx.shape_inference.infer_shapes(model)
 
 
 is_compatible = GpuEdgeBackend.is_compatible

@@ -84,10 +84,13 @@ class Session:
         self._request = make_request(device, policy, fallback, isolation)
         self._model = OnnxModel.load(model)
         self._lock = threading.RLock()
-        self._closed = False
+        self._owner = os.getpid()
+        self._inherited: list[Any] = []
+        self._closed = self._closing = False
         self._compiled: OrderedDict[tuple[tuple[int, ...], ...], Compiled] = OrderedDict()
         self._latest: Compiled | None = None
         self._worker: ThreadPoolExecutor | None = None
+        self._worker_thread: int | None = None
         self._times: dict[str, list[float]] = {"compile": [], "run": []}
         fixed = [_fixed(signature) for signature in self.inputs.values()]
         if all(shape is not None for shape in fixed):
@@ -125,6 +128,7 @@ class Session:
         ClosedError (GE-204)
             The session was closed.
         """
+        self._here()
         with self._lock:
             self._check_open()
             arrays = self._check(inputs)
@@ -136,10 +140,13 @@ class Session:
 
     def run_async(self, inputs: Mapping[str, Any]) -> Future[dict[str, Array]]:
         """Run the model in the session's worker thread and return a future of `run`'s result."""
+        self._here()
         with self._lock:
             self._check_open()
+            if self._closing:
+                raise _closed()
             if self._worker is None:
-                self._worker = ThreadPoolExecutor(1, thread_name_prefix="gpuedge-session")
+                self._worker = ThreadPoolExecutor(1, "gpuedge-session", self._enter_worker)
             return self._worker.submit(self.run, inputs)
 
     def explain(self) -> Decision:
@@ -183,10 +190,18 @@ class Session:
         return summary
 
     def close(self) -> None:
-        """Release what the session holds; may be called twice. Running futures finish first."""
-        worker, self._worker = self._worker, None
+        """Release what the session holds; may be called twice. Running futures finish first.
+
+        Called from a future's callback, it cannot wait for the futures after that one: they fail
+        with ClosedError.
+        """
+        self._here()
+        with self._lock:
+            self._closing = True  # no new worker comes after this one
+            worker, self._worker = self._worker, None
         if worker is not None:
-            worker.shutdown(wait=True)
+            # A thread cannot wait for itself; callbacks run in the worker.
+            worker.shutdown(wait=threading.get_ident() != self._worker_thread)
         with self._lock:
             self._closed = True
             for compiled in self._compiled.values():
@@ -207,9 +222,24 @@ class Session:
 
     # -- inside -------------------------------------------------------------------------------
 
+    def _here(self) -> None:
+        """Compile anew in a forked child: threads and locks behind the old parts are not here.
+
+        They are kept, because destroying them would wait for those threads.
+        """
+        if self._owner != os.getpid():
+            self._owner = os.getpid()
+            self._inherited += [self._compiled, self._worker]
+            self._lock = threading.RLock()
+            self._compiled = OrderedDict()
+            self._worker = self._latest = None
+
     def _check_open(self) -> None:
         if self._closed:
-            raise ClosedError("The session was closed before this call.")
+            raise _closed()
+
+    def _enter_worker(self) -> None:
+        self._worker_thread = threading.get_ident()
 
     def _last(self) -> Compiled:
         if self._latest is None:
@@ -269,13 +299,21 @@ def _fixed(signature: Signature) -> tuple[int, ...] | None:
     return tuple(d for d in dims if isinstance(d, int))
 
 
+def _closed() -> ClosedError:
+    return ClosedError("The session was closed before this call.")
+
+
 def _array(name: str, value: Any, signature: Signature) -> Array:
+    """Return `value` as an array of the model's dtype and a shape it takes, aligned and in C order.
+
+    Arrays must have the dtype; numbers and lists of numbers are converted where each fits.
+    """
     dtype, dims = signature
-    array = np.asarray(value)
+    array = _as_array(name, value)
     if array.dtype == dtype and array.shape == dims and array.flags.c_contiguous:
-        return array
-    if not hasattr(value, "dtype") and array.dtype.kind in "fiub" and dtype != "object":
-        array = array.astype(dtype)
+        return np.require(array, requirements="A")
+    if not hasattr(value, "dtype"):
+        array = _converted(name, array, np.dtype(dtype))
     if array.dtype.newbyteorder("=").name != np.dtype(dtype).name:
         raise DTypeError(
             f"Input '{name}' has dtype {array.dtype}; the model takes {dtype}.",
@@ -289,4 +327,41 @@ def _array(name: str, value: Any, signature: Signature) -> Array:
         raise ShapeError(
             f"Input '{name}' has shape {list(array.shape)}; the model takes [{wanted}]."
         )
-    return np.ascontiguousarray(array, dtype=dtype).reshape(array.shape)
+    return np.require(array, dtype, ["C", "A"])
+
+
+def _as_array(name: str, value: Any) -> Array:
+    parts = value if isinstance(value, (list, tuple)) else (value,)
+    if any(isinstance(part, np.ma.MaskedArray) for part in parts):
+        raise InputError(
+            f"Input '{name}' is a masked array, and a model knows no masks.",
+            hint="say what the masked elements are to hold: x.filled(0)",
+        )
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        raise InputError(
+            f"Input '{name}' cannot be made an array: {error}.",
+            hint="all rows of a list must have the same length",
+        ) from None
+
+
+def _converted(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
+    """Return numbers given without a dtype in `dtype`; as they are where that is another kind.
+
+    Raises
+    ------
+    InputError (GE-203)
+        A number lies outside the range of `dtype`.
+    """
+    takes = {"f": "iuf", "i": "iu", "u": "iu", "b": "b"}.get(dtype.kind, "")
+    if array.size == 0 and takes:
+        return array.astype(dtype)
+    if array.dtype.kind not in takes or array.dtype == dtype:
+        return array
+    with np.errstate(over="ignore"):
+        result = array.astype(dtype)
+    is_lost = np.isinf(result) & np.isfinite(array) if dtype.kind == "f" else result != array
+    if is_lost.any():
+        raise InputError(f"Input '{name}' holds {array[is_lost][0]}, which does not fit {dtype}.")
+    return result

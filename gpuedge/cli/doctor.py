@@ -1,7 +1,7 @@
-"""``gpuedge doctor``: every check PASS, WARN or FAIL, and a remedy for what is not PASS.
+"""``gpuedge doctor``: every check PASS, INFO, WARN or FAIL, with a remedy for WARN and FAIL.
 
-FAIL means that gpuedge cannot do its work; a missing or bad GPU driver is WARN, because the CPU
-takes over.
+FAIL means that gpuedge cannot do its work or what a setting asks for; a missing or bad GPU driver
+is WARN, because the CPU takes over; a driver without a device is INFO.
 """
 
 from __future__ import annotations
@@ -9,18 +9,17 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from difflib import get_close_matches
+from dataclasses import asdict
 from pathlib import Path
 
 import gpuedge
 from gpuedge.cli import facts
-from gpuedge.cli.output import Output
-from gpuedge.core import config, paths
+from gpuedge.cli.output import Output, blaming
+from gpuedge.cli.settings import FAIL, INFO, PASS, WARN, Check, device_checks, settings_checks
+from gpuedge.core import paths
 from gpuedge.core.errors import GpuEdgeError
 from gpuedge.probing.report import ProbeReport, ProbeRow
 
-PASS, WARN, FAIL = "PASS", "WARN", "FAIL"
 SCHEMA = "gpuedge.doctor/1"
 
 REMEDIES = {
@@ -28,7 +27,6 @@ REMEDIES = {
     "no-candidates": "install a driver, on Debian: apt-get install mesa-vulkan-drivers",
     "bad-manifest": "reinstall the package that owns the manifest, or remove the manifest",
     "missing-library": "reinstall the driver's package; `ldd` on its library shows what it lacks",
-    "no-device": "nothing to do if this machine has no such GPU; else check /dev/dri and groups",
     "deadline": "try a longer deadline: gpuedge probe --refresh --deadline 20",
     "crashed": "update the driver; gpuedge avoids it until then",
     "quirk": "update the driver, or set GPUEDGE_IGNORE to the entry's id at your own risk",
@@ -38,15 +36,8 @@ REMEDIES = {
 
 DEFAULT_REMEDY = "update the driver, then: gpuedge probe --refresh"
 
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One finding; `fix` is empty where nothing needs to be done."""
-
-    name: str
-    result: str
-    detail: str
-    fix: str = ""
+CHOOSING = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES")
+"""Variables that name driver manifests; the first two hide all others."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +52,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
     """Run all checks and print them; 1 if one of them is FAIL."""
     with output.working("testing drivers"):
         checks = [*environment_checks(), *_probe_checks(options)]
-    counts = {word: sum(c.result == word for c in checks) for word in (PASS, WARN, FAIL)}
+    counts = {word: sum(c.result == word for c in checks) for word in (PASS, INFO, WARN, FAIL)}
     output.document(
         {
             "schema": SCHEMA,
@@ -81,55 +72,54 @@ def environment_checks() -> Iterator[Check]:
     here = facts.python()
     yield Check("python", PASS, f"{here['version']} on {here['os']} {here['machine']}")
     yield from _packages()
-    yield from _settings()
+    yield from settings_checks()
     yield from _folders()
     compiler = facts.glsl_compiler()
     if compiler:
         yield Check("GLSL compiler", PASS, compiler)
     else:
-        fix = "pip install gpuedge[shaderc], or on Debian: apt-get install glslang-tools"
+        fix = "on Debian: apt-get install glslang-tools; or see docs/install.md for pyshaderc"
         yield Check("GLSL compiler", WARN, "none; only needed for kernels in GLSL", fix)
     for node in facts.closed_nodes():
         fix = "sudo usermod -aG render,video $USER, then log in again"
         yield Check("device file", WARN, f"{node} may not be opened by this user", fix)
+    yield from _hidden_drivers()
+
+
+def _hidden_drivers() -> Iterator[Check]:
+    """Mention drivers that are installed where no loader looks, unless the user chose drivers."""
+    named = {path for name in CHOOSING for path in _listed(name)}
+    if any(os.environ.get(name) for name in CHOOSING[:2]):
+        return
+    for name, path in facts.HIDDEN_MANIFESTS.items():
+        if path not in named and Path(path).is_file():
+            detail = f"{name}, a software rasteriser, is installed where no loader looks"
+            value = os.pathsep.join([*_listed(CHOOSING[2]), path])
+            yield Check("more drivers", INFO, detail, f"to try it: export {CHOOSING[2]}={value}")
+
+
+def _listed(variable: str) -> list[str]:
+    return [p for p in os.environ.get(variable, "").split(os.pathsep) if p]
 
 
 def _packages() -> Iterator[Check]:
     versions = facts.package_versions()
     for name in facts.REQUIRED:
         found = versions[name]
+        label, fix = f"package {name}", f"pip install {name}"
         if found:
-            yield Check(name, PASS, found)
+            yield Check(label, PASS, found)
         elif name in facts.GPU_LIBRARIES:
-            yield Check(
-                name, WARN, "not installed: its devices are out of reach", f"pip install {name}"
-            )
+            yield Check(label, WARN, "not installed: its devices are out of reach", fix)
         else:
-            yield Check(name, FAIL, "not installed", f"pip install {name}")
-
-
-def _settings() -> Iterator[Check]:
-    try:
-        unknown = config.check_environment()
-    except GpuEdgeError as error:
-        yield Check("settings", FAIL, error.what, error.hint or "unset it")
-        return
-    known = [s.variable for s in config.SETTINGS.values()]
-    for name in unknown:
-        near = get_close_matches(name, known, n=1)
-        fix = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-        yield Check("settings", WARN, f"{name} is set, but gpuedge does not know it", fix)
-    if not unknown:
-        own = [s.variable for s in config.SETTINGS.values() if os.environ.get(s.variable)]
-        yield Check("settings", PASS, f"set: {', '.join(own)}" if own else "all at their defaults")
+            yield Check(label, FAIL, "not installed", fix)
 
 
 def _folders() -> Iterator[Check]:
-    for name in facts.DATA:
-        try:
-            yield Check(name, PASS, str(paths.data_dir(name)))
-        except GpuEdgeError as error:
-            yield Check(name, FAIL, error.what, error.hint or "reinstall gpuedge")
+    try:
+        yield Check("shaders", PASS, str(paths.data_dir("shaders")))
+    except GpuEdgeError as error:
+        yield Check("shaders", FAIL, error.what, error.hint or "reinstall gpuedge")
     try:
         folder = paths.cache_dir()
     except GpuEdgeError:
@@ -154,15 +144,19 @@ def _probe_checks(options: argparse.Namespace) -> Iterator[Check]:
     from gpuedge.probing.api import probe
 
     try:
-        report = probe(refresh=options.refresh, deadline_s=options.deadline)
+        with blaming():
+            report = probe(refresh=options.refresh, deadline_s=options.deadline)
     except GpuEdgeError as error:
-        yield Check("probe", FAIL, error.what, error.hint or "")
+        if error.asked_by == "--deadline":
+            raise
+        detail = "no driver was tested, because a setting cannot be used"
+        yield Check("probe", FAIL, detail, "mend what FAILs above")
         return
     yield from report_checks(report)
 
 
 def report_checks(report: ProbeReport) -> Iterator[Check]:
-    """Turn a probe report into checks: one per candidate, and one on the whole."""
+    """Turn a probe report into checks: one per candidate, and two on the whole."""
     for row in report.tried:
         yield _row_check(row)
     best = report.best
@@ -173,10 +167,27 @@ def report_checks(report: ProbeReport) -> Iterator[Check]:
         yield Check("devices", PASS, detail)
     else:
         yield Check("devices", PASS, f"the best is {best.device} ({best.name})")
+    yield from device_checks(report)
 
 
 def _row_check(row: ProbeRow) -> Check:
-    detail = f"{row.name}: {row.reason}" if row.name else row.reason
-    if row.is_usable or row.code == "no-device":
-        return Check(row.device, PASS, detail)
-    return Check(row.device, WARN, detail, REMEDIES.get(row.code, DEFAULT_REMEDY))
+    name = row.device if row.index is not None else f"{row.backend} driver"
+    detail = f"{row.name}: {row.brief}" if row.name else row.brief
+    if row.is_usable:
+        return Check(name, PASS, detail)
+    if row.code in ("no-device", "no-compute"):
+        return Check(name, INFO, detail)
+    return Check(name, WARN, detail, _remedy(row))
+
+
+def _remedy(row: ProbeRow) -> str:
+    if row.code in ("bad-manifest", "missing-library"):
+        for variable in CHOOSING:
+            if row.key in _listed(variable):
+                return f"{variable} names this file: correct it, or unset {variable}"
+    if row.code == "no-candidates":
+        for variable in CHOOSING[:2]:
+            if _listed(variable):
+                value = os.environ[variable]
+                return f"{variable}={value} hides every driver: correct it, or unset {variable}"
+    return REMEDIES.get(row.code, DEFAULT_REMEDY)

@@ -22,6 +22,9 @@ GPU_LIBRARIES = ("vulkan",)
 
 OPTIONAL = ("pyshaderc", "pillow", "scikit-learn")
 COMPILERS = ("glslangValidator", "glslang", "glslc")
+HIDDEN_MANIFESTS = {"SwiftShader": "/usr/lib/chromium/vk_swiftshader_icd.json"}
+"""Software rasterisers where no loader looks, as Debian's packages install them (chromium)."""
+
 DATA = ("shaders", "capability_db")
 
 

@@ -1,22 +1,28 @@
 """``gpuedge info``: versions, settings with their sources, known devices, folders.
 
-Touches no driver: devices are those of earlier probes, read from the verdict store.
+Touches no driver: devices are those of earlier probes in this environment, read from the verdict
+store.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gpuedge
+from gpuedge import backends
 from gpuedge.cli import facts
 from gpuedge.cli.output import Output
-from gpuedge.core import paths
-from gpuedge.core.store import load_sealed
+from gpuedge.core import config, paths
 from gpuedge.probing import verdicts
 from gpuedge.probing.report import ProbeRow, number
+
+DEADLINE_S = 4.0
+"""The default deadline of `gpuedge.probe()`: which hangs it would believe without trying again."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, output: Output) -> int:
     """Print what is known without touching any driver."""
     packages, settings, folders = facts.package_versions(), facts.settings(), facts.folders()
-    devices = known_devices(paths.cache_dir())
+    known = known_devices()
     body = {
         "schema": "gpuedge.info/1",
         "version": gpuedge.__version__,
@@ -34,7 +40,8 @@ def run(options: argparse.Namespace, output: Output) -> int:
         "packages": packages,
         "glsl_compiler": facts.glsl_compiler(),
         "settings": settings,
-        "devices": [_summary(row) for row in devices],
+        "devices": [_summary(row) for row in known.rows],
+        "not_probed": list(known.unprobed),
         "paths": folders,
     }
     output.document(body)
@@ -42,23 +49,42 @@ def run(options: argparse.Namespace, output: Output) -> int:
     rows = [(v["variable"], _show(v["value"]), v["source"]) for v in settings.values()]
     output.table("Settings", ("variable", "value", "from"), rows)
     output.table("Folders", ("what", "where"), folders.items())
-    if devices:
-        cells = [(r.device, r.name, r.status, r.reason) for r in devices]
-        output.table("Devices, from earlier probes", ("device", "name", "status", "reason"), cells)
+    cells = [(r.device, r.name, r.status, r.brief) for r in known.rows]
+    cells += [("-", name, "-", "not probed yet: run `gpuedge probe`") for name in known.unprobed]
+    if cells:
+        columns = ("device", "name", "status", "reason")
+        output.table("Devices, from earlier probes", columns, cells)
     else:
-        output.text("No device is known yet: run `gpuedge probe`.")
+        output.text("No driver is installed, or no backend is switched on.")
     return 0
 
 
-def known_devices(folder: Path) -> tuple[ProbeRow, ...]:
-    """Return the newest stored verdict on each driver; empty if nothing was probed yet."""
-    body = load_sealed(folder / verdicts.FILE, verdicts.SCHEMA) or {}
-    newest: dict[tuple[str, str], Mapping[str, Any]] = {}
-    entries = body.get("entries", {})
-    for entry in sorted(entries.values(), key=lambda e: float(e["when"])):
-        newest[(entry["backend"], entry["candidate"])] = entry
-    ordered = [newest[key] for key in sorted(newest)]
-    return number(ProbeRow.from_dict(row) for entry in ordered for row in entry["rows"])
+class Known(NamedTuple):
+    """What earlier probes found on the drivers of this environment, and which they missed."""
+
+    rows: tuple[ProbeRow, ...]
+    unprobed: tuple[str, ...]
+
+
+def known_devices() -> Known:
+    """Return what `gpuedge.probe()` would answer now from disk; nothing is started or loaded.
+
+    Device strings count over all drivers, so where a driver was not probed yet those of its
+    backend stay without a number.
+    """
+    keys, store, now = verdicts.Keys(os.environ), verdicts.Store(paths.cache_folder()), time.time()
+    rows: list[ProbeRow] = []
+    unprobed: list[str] = []
+    for backend in config.get("backends").value or backends.PROBED:
+        missed, found = [], []
+        for candidate in backends.load(backend).candidates(os.environ):
+            verdict = store.find(keys(candidate), DEADLINE_S, now)
+            if verdict is None:
+                missed.append(Path(candidate.key).name)
+            found += verdict or []
+        rows += [r.replace(device=backend) for r in found] if missed else number(found)
+        unprobed += missed
+    return Known(tuple(rows), tuple(unprobed))
 
 
 def _summary(row: ProbeRow) -> dict[str, Any]:

@@ -49,22 +49,22 @@ def _list(output: Output) -> int:
     )
     rows = [(k["name"], k["lines"], ", ".join(k["variants"])) for k in kernels]
     output.table("Kernel texts", ("kernel", "lines", "variants"), rows)
-    details = [(v.op, v.id, v.kernel, _extents(v.local), _facts(v)) for v in variants]
+    details = [(v.op, v.id, _extents(v.local), _facts(v)) for v in variants]
     output.table(
         "Variants, as in variants.toml",
-        ("operation", "variant", "kernel", "workgroup", "only where"),
+        ("operation", "variant", "workgroup", "only where"),
         details,
     )
     return 0
 
 
 def _extents(local: tuple[int, ...]) -> str:
-    return " x ".join(map(str, local))
+    return "x".join(map(str, local))
 
 
 def _facts(variant: library.Variant) -> str:
-    rules = [f"{name} >= {least}" for name, least in variant.needs.items()]
-    rules += [f"{low} <= {name} <= {high}" for name, (low, high) in variant.when.items()]
+    rules = [f"{name}>={least}" for name, least in variant.needs.items()]
+    rules += [f"{low}<={name}<={high}" for name, (low, high) in variant.when.items()]
     return ", ".join(rules) or "always"
 
 

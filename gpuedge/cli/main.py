@@ -7,6 +7,7 @@ As shells have it, 130 means interrupted and 141 that nobody read the output any
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -104,6 +105,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv : sequence of str, optional
         The arguments without the program's name; those of the process by default.
     """
+    if sys.stdout is None:  # closed by the caller: whoever does that wants the exit code only
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     arguments = list(sys.argv[1:] if argv is None else argv)
     verb = next((a for a in arguments if not a.startswith("-")), None)
     output = Output(
@@ -111,14 +114,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         quiet=bool({"-q", "--quiet"} & set(arguments)),
         colourless=is_colourless("--no-color" in arguments),
     )
-    verbose = any(a == "--verbose" or a.startswith("-v") for a in arguments)
+    options = None
     try:
         options = build_parser(verb).parse_args(arguments)
         _start_logging(options.verbose, options.quiet)
         code = _module(options.verb).run(options, output)
         sys.stdout.flush()
     except GpuEdgeError as error:
-        if verbose:
+        if options is not None and options.verbose:  # a traceback of the parser helps nobody
             import traceback
 
             traceback.print_exc()
@@ -126,10 +129,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return exit_code(error)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
+        if error.errno == errno.ENOSPC:
+            output.say(f"The output cannot be written: {error.strerror}.")
         # Python flushes stdout once more at exit, and would complain there.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
+        return BROKEN_PIPE if error.errno == errno.EPIPE else USAGE
     return code
 
 

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gpuedge.core import config
 from gpuedge.core.errors import GpuEdgeError, InputError
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-PIPE_WIDTH = 160
-"""Columns of a table that goes to a file or pipe, where nobody's window wraps it."""
+from gpuedge.core.text import table
 
 COLOURS = {
+    "title": "bold",
     "PASS": "green",
     "ok": "green",
+    "INFO": "cyan",
     "WARN": "yellow",
     "absent": "dim",
     "FAIL": "bold red",
@@ -29,12 +27,16 @@ COLOURS = {
     "timeout": "red",
     "crashed": "bold red",
 }
-"""Style of a cell that is exactly one of these words."""
+"""Style of a cell that is exactly one of these words, and of titles."""
 
 
 def is_colourless(asked: bool) -> bool:
     """Return whether output is to be plain: asked for, or ``NO_COLOR`` is set (no-color.org)."""
     return asked or bool(os.environ.get("NO_COLOR"))
+
+
+ECHOES = ("device=", "fallback=")
+"""How errors repeat the arguments of a Python call, which nobody made here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +77,18 @@ class Output:
             print(text)
 
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Print a table, unless JSON was asked for. Cells are shown as they are, None as a dash."""
+        """Print a table, unless JSON was asked for; the last column wraps at the terminal's width.
+
+        Cells are shown as they are, None as a dash; columns that are empty are left out.
+        """
         if self.json:
             return
-        from rich import box
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(title=Text(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-        for column in columns:
-            table.add_column(Text(column), overflow="fold")
-        for row in rows:
-            cells = ["-" if cell is None else _printable(str(cell)) for cell in row]
-            table.add_row(*(Text(cell, style=COLOURS.get(cell, "")) for cell in cells))
-        self._console().print(table)
+        cells = [["-" if c is None else _printable(str(c)) for c in row] for row in rows]
+        paint = self._painter()
+        head, *body = table([columns, *cells], paint=paint)
+        rule = "\u2500" * max(map(len, table([columns, *cells])))
+        title = _printable(title)
+        print(paint("title", title) if paint else title, head, rule, *body, sep="\n", end="\n\n")
 
     def error(self, error: GpuEdgeError) -> None:
         """Print an error: its four-part message on stderr, and a document if JSON was asked for."""
@@ -104,18 +104,64 @@ class Output:
             }
         )
 
-    def _console(self) -> Console:
+    def _painter(self) -> Callable[[str, str], str] | None:
+        """Return what colours a cell, None where the output has no colours."""
+        if self.colourless or not sys.stdout.isatty():
+            return None
         from rich.console import Console
+        from rich.style import Style
+        from rich.text import Text
 
-        width = None if sys.stdout.isatty() else PIPE_WIDTH
-        if self.colourless:
-            return Console(color_system=None, width=width)
-        return Console(width=width)
+        console = Console()
+
+        def paint(cell: str, padded: str) -> str:
+            if cell not in COLOURS:
+                return padded
+            with console.capture() as drawn:
+                console.print(Text(padded, Style.parse(COLOURS[cell])), end="", soft_wrap=True)
+            return drawn.get()
+
+        return paint
 
 
 def _printable(text: str) -> str:
     # Names come from drivers and files: an escape sequence must not reach the terminal.
     return "".join(c if c.isprintable() or c == "\n" else " " for c in text)
+
+
+ARGUMENTS = {"probe(deadline_s=...)": "--deadline", "probe(backends=...)": "--backend"}
+"""Arguments in Python, as errors name them, and the options they come from here."""
+
+
+@contextmanager
+def blaming(**options: tuple[type[GpuEdgeError], ...]) -> Iterator[None]:
+    """Name the option that an error in this block is about.
+
+    Parameters
+    ----------
+    **options : tuple of error classes
+        Options that were given, by name without dashes, and the errors they are to blame for. An
+        error that already names a variable, a file or another option keeps what it says.
+    """
+    try:
+        yield
+    except GpuEdgeError as error:
+        asked = error.asked_by
+        if asked in ARGUMENTS:
+            error.asked_by = ARGUMENTS[asked]
+        elif asked is None or asked == "argument" or asked.startswith(ECHOES):
+            blamed = (n for n, kinds in options.items() if isinstance(error, kinds))
+            error.asked_by = next((f"--{name}" for name in blamed), _origin(asked))
+        raise
+
+
+def _origin(asked: str | None) -> str | None:
+    """Return which setting an error means where it repeats the argument that a call defaults to."""
+    name = (asked or "").partition("=")[0]
+    if name not in config.SETTINGS:
+        return asked
+    source = config.get(name).source
+    return asked if source == "default" else source
 
 
 def read_json(path: str) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from gpuedge.cli.output import Output, read_json
+from gpuedge.cli.output import Output, blaming, read_json
+from gpuedge.core.errors import GpuEdgeError, UnknownDeviceError
 from gpuedge.probing.report import ProbeReport, ProbeRow
 
 GOOD, NO_DEVICE = 0, 3
@@ -39,25 +40,28 @@ def run(options: argparse.Namespace, output: Output) -> int:
 def _probe(options: argparse.Namespace) -> ProbeReport:
     from gpuedge.probing.api import probe
 
-    return probe(refresh=options.refresh, deadline_s=options.deadline, backends=options.backend)
+    given: dict[str, tuple[type[GpuEdgeError], ...]] = {}
+    if options.backend:
+        given["backend"] = (UnknownDeviceError,)
+    with blaming(**given):
+        return probe(refresh=options.refresh, deadline_s=options.deadline, backends=options.backend)
 
 
 def show(report: ProbeReport, output: Output, *, verbose: int = 0) -> None:
     """Print a report as a table: the headline, one row per candidate, more when `verbose`."""
-    columns = ["device", "name", "status", "reason"]
-    if verbose:
-        columns += ["class", "driver", "seconds", "cached"]
     headline = str(report).partition("\n")[0]
-    rows = [_cells(row, bool(verbose)) for row in report.tried]
+    rows = [(r.device, r.name, r.status, _details(r) if verbose else r.brief) for r in report.tried]
     if rows:
-        output.table(headline, columns, rows)
+        output.table(headline, ("device", "name", "status", "reason"), rows)
     else:
         output.text(headline)
 
 
-def _cells(row: ProbeRow, verbose: bool) -> list[object]:
-    cells: list[object] = [row.device, row.name, row.status, row.reason]
-    if verbose:
-        seconds = None if row.seconds is None else f"{row.seconds:.3f}"
-        cells += [row.caps.get("device_class"), row.key, seconds, "yes" if row.is_cached else "no"]
-    return cells
+def _details(row: ProbeRow) -> str:
+    facts = {
+        "class": row.caps.get("device_class"),
+        "driver": row.key,
+        "seconds": None if row.seconds is None else f"{row.seconds:.3f}",
+        "cached": "yes" if row.is_cached else "no",
+    }
+    return "\n".join([row.reason, *(f"{name}: {fact}" for name, fact in facts.items() if fact)])

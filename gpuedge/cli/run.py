@@ -13,11 +13,19 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuedge.cli.output import Output
-from gpuedge.core.errors import InputError, UsageError
+from gpuedge.cli.output import Output, blaming
+from gpuedge.core.errors import (
+    GpuEdgeError,
+    InputError,
+    NoUsableDeviceError,
+    UnknownDeviceError,
+    UnsupportedOpError,
+    UsageError,
+)
 from gpuedge.core.paths import write_atomic
 
 if TYPE_CHECKING:
@@ -29,6 +37,15 @@ if TYPE_CHECKING:
     Array = npt.NDArray[np.generic]
 
 SCHEMA = "gpuedge.run/1"
+
+BLAME: dict[str, tuple[type[GpuEdgeError], ...]] = {
+    "device": (UnknownDeviceError, NoUsableDeviceError),
+    "fallback": (UnsupportedOpError,),
+}
+"""Which errors an option that was given is to blame for."""
+
+SHOWN_OPS = 6
+"""Operators named in a row that stands for more of them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,8 +84,13 @@ def run(options: argparse.Namespace, output: Output) -> int:
 
     given = {"device": options.device, "fallback": options.fallback}
     chosen = {name: value for name, value in given.items() if value is not None}
+    blamed = {name: BLAME[name] for name in chosen}
     working = output.working("deciding, compiling and running")
-    with working, gpuedge.Session(options.model, **chosen) as session:
+    with (
+        blaming(**blamed, input=(UsageError,)),
+        working,
+        gpuedge.Session(options.model, **chosen) as session,
+    ):
         results, seconds = _timed(session, inputs, options.repeat)
         placement = [asdict(row) for row in session.placement]
         decision = session.explain()
@@ -122,7 +144,7 @@ def read_array(path: str) -> Array:
             array = np.lib.format.read_array(file, allow_pickle=False)
     except FileNotFoundError:
         raise InputError(f"There is no file {path}.", asked_by="--input") from None
-    except (OSError, ValueError, EOFError, TypeError, MemoryError, OverflowError) as error:
+    except Exception as error:  # numpy's header parser raises whatever tokenize and ast raise
         raise InputError(
             f"{path} is not an intact .npy file of numbers: {error}.",
             asked_by="--input",
@@ -136,7 +158,12 @@ def _output_folder(named: str | None) -> Path | None:
     if named is None:
         return None
     folder = Path(named)
-    nearest = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    try:
+        nearest = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    except (OSError, ValueError) as error:  # too long, or with a NUL
+        raise InputError(
+            f"The output folder cannot be used: {error}.", asked_by="--output"
+        ) from None
     if not nearest.is_dir() or not os.access(nearest, os.W_OK):
         raise InputError(
             f"The output folder {named} cannot be written.",
@@ -188,10 +215,34 @@ def _described(name: str, array: Array, file: str | None) -> dict[str, Any]:
     return {"name": name, "shape": list(array.shape), "dtype": array.dtype.name, "file": file}
 
 
+def elsewhere(placement: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many nodes a GPU left to the CPU, in words; empty where all ran on one device."""
+    counts: dict[str, int] = {}
+    for row in placement:
+        counts[row["device"]] = counts.get(row["device"], 0) + len(row["nodes"])
+    counts.pop("host", None)  # evaluated while planning, not run anywhere
+    if "cpu" not in counts or len(counts) == 1:
+        return ""
+    return f" ({counts['cpu']} of {sum(counts.values())} nodes on cpu)"
+
+
+def grouped(placement: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
+    """Return table rows of a placement: consecutive rows of one device and kernel are one."""
+    rows = []
+    for (device, kernel), group in groupby(placement, lambda r: (r["device"], r["kernel"])):
+        members = list(group)
+        ops = [op for row in members for op in row["ops"]]
+        shown = " ".join(ops[:SHOWN_OPS]) + (" ..." if len(ops) > SHOWN_OPS else "")
+        nodes = sum(len(row["nodes"]) for row in members)
+        rows.append((f"{nodes} nodes: {shown}" if len(members) > 1 else shown, device, kernel))
+    return rows
+
+
 def _show(body: Mapping[str, Any], why: str, output: Output) -> None:
-    output.text(why)
-    placed = [(", ".join(r["ops"]), r["device"], r["kernel"]) for r in body["placement"]]
-    output.table("Where each part ran", ("operators", "device", "kernel"), placed)
+    sentence, _, rest = why.partition("\n")
+    output.text(f"{sentence}{elsewhere(body['placement'])}\n{rest}\n")
+    columns = ("operators", "device", "kernel")
+    output.table("Where each part ran", columns, grouped(body["placement"]))
     made = [(o["name"], tuple(o["shape"]), o["dtype"], o["file"]) for o in body["outputs"]]
     output.table("Outputs", ("name", "shape", "dtype", "file"), made)
     warm = "" if body["warm_ms"] is None else f", then {body['warm_ms']} ms"

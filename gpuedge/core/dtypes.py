@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpuedge.core.errors import DTypeError
+from gpuedge.core.errors import DTypeError, InputError
 
 ACCEPTED = ("float32", "float16")
 
@@ -30,11 +30,21 @@ def as_float32(value: Any, what: str) -> tuple[npt.NDArray[np.float32], np.dtype
     ------
     DTypeError (GE-202)
         Any other dtype: converting it silently would lose precision or mean something else.
+    InputError (GE-203)
+        It is no array, masked, or holds Python numbers too large for float32.
     """
-    is_array = hasattr(value, "dtype")
-    array = np.asarray(value)
-    if not is_array and array.dtype.kind in "fiu" and array.dtype != np.float16:
-        array = array.astype(np.float32)
+    if isinstance(value, np.ma.MaskedArray):
+        raise InputError(f"{what} is a masked array; its mask would be lost.", hint="x.filled(0)")
+    try:
+        array = np.asarray(value)
+    except Exception as error:  # ragged or endless lists, or whatever __array__ raises
+        raise InputError(f"{what} cannot be read as an array: {error}") from None
+    if not hasattr(value, "dtype") and array.dtype.kind in "fiu" and array.dtype != np.float16:
+        wide = array
+        with np.errstate(over="ignore"):
+            array = wide.astype(np.float32)
+        if (np.isinf(array) & np.isfinite(wide)).any():
+            raise InputError(f"{what} holds numbers too large for float32.")
     native = array.dtype.newbyteorder("=")
     if native.name not in ACCEPTED:
         raise DTypeError(

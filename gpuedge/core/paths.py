@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import sys
 
 from gpuedge.core import config
@@ -11,6 +13,10 @@ from gpuedge.core.errors import ConfigError
 TYPE_CHECKING = False  # pathlib costs 5 ms to import, a quarter of what a cached probe may take
 if TYPE_CHECKING:
     from pathlib import Path
+
+_READ_ONLY = os.O_RDONLY
+for _flag in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY"):
+    _READ_ONLY |= getattr(os, _flag, 0)
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 
@@ -61,6 +67,61 @@ def cache_dir() -> Path:
     return Path(cache_folder())
 
 
+def database_folder() -> str:
+    """Return the capability database's folder: the setting ``db``, else the packaged one."""
+    named: str = config.get("db").value
+    return os.path.abspath(os.path.expanduser(named)) if named else data_folder("capability_db")
+
+
+def read_start(path: str | os.PathLike[str], limit: int) -> bytes:
+    """Return the first `limit` bytes of a regular file, without ever waiting for one to arrive.
+
+    Raises
+    ------
+    OSError
+        Nothing readable is there, or what is there is no regular file: a pipe would be waited for
+        until somebody writes, a device may act on being opened.
+    ValueError
+        No file can have that name (it holds a NUL or half of a surrogate pair).
+    """
+    _require_regular(os.stat(path))
+    fd = os.open(path, _READ_ONLY)
+    try:
+        # Again, on what was opened: the name may have been given to a pipe in between.
+        found = os.fstat(fd)
+        _require_regular(found)
+        parts: list[bytes] = []
+        while limit > 0:
+            part = os.read(fd, min(limit, max(found.st_size + 1, 1 << 16)))
+            if not part:
+                break
+            parts.append(part)
+            limit -= len(part)
+        return b"".join(parts)
+    finally:
+        os.close(fd)
+
+
+def _require_regular(found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is not a file")
+
+
+def read_regular(path: str | os.PathLike[str], limit: int) -> bytes | None:
+    """Return a cache file's bytes, or None if it is no regular file of at most `limit` bytes.
+
+    For everything read back from the cache folder: whatever lies there in place of our file is as
+    good as no file. Never raises and never waits.
+    """
+    try:
+        if os.stat(path).st_size > limit:
+            return None
+        data = read_start(path, limit + 1)
+    except (OSError, ValueError):
+        return None
+    return data if len(data) <= limit else None
+
+
 def write_atomic(path: Path, data: bytes) -> bool:
     """Replace `path` by `data` in one step; readers see the old file or the new one.
 
@@ -79,6 +140,6 @@ def write_atomic(path: Path, data: bytes) -> bool:
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
-    except OSError:
+    except (OSError, ValueError):  # ValueError: no folder can have that name
         return False
     return True

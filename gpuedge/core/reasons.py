@@ -27,6 +27,7 @@ SENTENCES: dict[str, str] = {
     "no-token": "the probe process ended without proving that it did the work",
     "deadline": "the driver did not answer before the deadline",
     "quirk": "the capability database blocks this driver",
+    "forked": "the process was forked off after a driver was loaded, which drivers do not survive",
     "disabled": "switched off by a setting",
     # deciding
     "selected": "selected",

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 
+from gpuedge.core.paths import read_regular
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
@@ -60,11 +62,10 @@ def save_sealed(path: str | os.PathLike[str], schema: str, body: dict[str, Any])
 
 def load_sealed(path: str | os.PathLike[str], schema: str) -> dict[str, Any] | None:
     """Return the body stored in `path`, or None if it is absent, damaged or of another schema."""
+    data = read_regular(path, MAX_BYTES)
+    if data is None:
+        return None
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            return None
         envelope = json.loads(data.decode("utf-8"))
         if not isinstance(envelope, dict):
             return None
@@ -74,7 +75,7 @@ def load_sealed(path: str | os.PathLike[str], schema: str) -> dict[str, Any] | N
         if not isinstance(body, dict):
             return None
         intact = envelope.get("sha256") == _digest(schema, _canonical(body))
-    except (OSError, ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
+    except (ValueError, RecursionError):  # UnicodeDecodeError is a ValueError
         return None
     return body if intact else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gpuedge.core import text
 from gpuedge.core.reasons import SENTENCES
 from gpuedge.decide.policy import Policy
 from gpuedge.decide.record import CPU, Evidence, Record
@@ -15,10 +16,13 @@ if TYPE_CHECKING:
 TITLES = ("device", "verdict", "code", "p50", "at", "range of p50", "start-up", "reason")
 
 _CLOSENESS = (
-    "run-failed", "compile-failed", "slower", "deadline", "open-failed", "not-calibrated",
-    "unsupported-op", "software",
+    "run-failed", "compile-failed", "measured-slower", "slower", "deadline", "open-failed",
+    "not-calibrated", "unsupported-op", "software",
 )  # fmt: skip
 """Which rejection is told first: the candidate that came nearest to being used."""
+
+_ABSENT = ("no-loader", "no-candidates", "no-device", "no-compute")
+"""Codes of drivers that have nothing to offer here: they were never in the running."""
 
 
 def duration(ns: int) -> str:
@@ -70,8 +74,8 @@ def comparison(gpu: Evidence, cpu: Evidence, policy: Policy) -> str:
 
 def _startup(gpu: Evidence, policy: Policy) -> str:
     startup = gpu.prediction.startup_ns if gpu.prediction else 0
-    plural = "" if policy.inferences == 1 else "s"
-    return f"{duration(startup)} of start-up spread over {policy.inferences} inference{plural}"
+    spread = text.counted(policy.inferences, "inference")
+    return f"{duration(startup)} of start-up spread over {spread}"
 
 
 def _times(ratio: float) -> str:
@@ -83,26 +87,35 @@ def why_cpu(rows: Sequence[CandidateRow], record: Record) -> str:
     gpus = [r for r in rows if r.device != CPU]
     if not gpus:
         return "Runs on cpu: no GPU driver was found."
+    bare = sum(r.code == "no-device" for r in gpus)
+    if bare == len(gpus) > 1:
+        return f"Runs on cpu: none of {bare} drivers offers a device here."
     order = {code: i for i, code in enumerate(_CLOSENESS)}
-    nearest = min(gpus, key=lambda r: order.get(r.code, len(order)))
+    nearest = min(gpus, key=lambda r: (r.code in _ABSENT, order.get(r.code, len(order))))
     label = f"{nearest.device} ({nearest.name})" if nearest.name else nearest.device
     if nearest.code == "software":
-        text = f"{label} is a software rasteriser, which is never faster than the CPU path"
+        why = f"{label} is a software rasteriser, which is never faster than the CPU path"
     elif nearest.code == "slower":
-        text = f"{label} is {nearest.reason}"
+        why = f"{label} is {nearest.reason}"
+    elif nearest.code == "measured-slower":
+        why = f"{label} was measured on this model and left out: {nearest.reason}"
     else:
-        text = f"{label} was left out: {nearest.reason}"
-    if len(gpus) > 1:
-        others = len(gpus) - 1
-        text += f"; {others} other candidate{'s were' if others > 1 else ' was'} rejected too"
-    return f"Runs on cpu: {text}."
+        why = f"{label} was left out: {nearest.reason}"
+    others = sum(r.code not in _ABSENT for r in gpus if r is not nearest)
+    if others:
+        verb = "was" if others == 1 else "were"
+        why += f"; {text.counted(others, 'other candidate')} {verb} rejected too"
+    return f"Runs on cpu: {why}."
 
 
 def _cells(decision: Decision) -> list[tuple[str, ...]]:
+    """Return the titles and a row for each candidate, save drivers that offer no device."""
     titles = list(TITLES)
     titles[titles.index("at")] = f"p{decision.percentile}"
     cells = [tuple(titles)]
     for row in decision.rows:
+        if row.code == "no-device":
+            continue
         known = row.prediction
         times = ("-",) * 4
         if known is not None:
@@ -113,22 +126,23 @@ def _cells(decision: Decision) -> list[tuple[str, ...]]:
     return cells
 
 
+def _without_device(decision: Decision) -> list[str]:
+    """Return one line that stands for all drivers that offer no device, if there are any."""
+    count = sum(row.code == "no-device" for row in decision.rows)
+    return [f"{text.counted(count, 'driver')} without a device"] if count else []
+
+
 def as_text(decision: Decision) -> str:
-    """Return the reason, an aligned table, and how the numbers came about."""
-    cells = _cells(decision)
-    widths = [max(len(row[i]) for row in cells) for i in range(len(TITLES) - 1)]
-    lines = [
-        "  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[-1]]).rstrip()
-        for row in cells
-    ]
-    return "\n".join([decision.reason, "", *lines, *_footer(decision)])
+    """Return the reason, a table as wide as the terminal, and how the numbers came about."""
+    lines = [*text.table(_cells(decision)), *_without_device(decision)]
+    return "\n".join([decision.reason, "", *lines, "", *_footer(decision)])
 
 
 def _footer(decision: Decision) -> list[str]:
     policy = decision.policy
     lines = [
         f"policy: at least {policy.min_speedup:g}x as fast at p{policy.percentile}, start-up over "
-        f"{policy.inferences} inferences, software rasterisers "
+        f"{text.counted(policy.inferences, 'inference')}, software rasterisers "
         f"{'allowed' if policy.allow_software else 'left aside'}"
     ]
     if decision.calibration:
@@ -136,7 +150,7 @@ def _footer(decision: Decision) -> list[str]:
     for row in decision.rows:
         if row.prediction is not None:
             lines.append(f"{row.device}: {row.prediction.confidence}")
-    return ["", *lines]
+    return lines
 
 
 def as_html(decision: Decision) -> str:
@@ -148,5 +162,6 @@ def as_html(decision: Decision) -> str:
 
     head, *body = _cells(decision)
     table = row(head, "th") + "".join(row(cells, "td") for cells in body)
-    footer = "<br>".join(escape(line) for line in _footer(decision)[1:])
+    lines = [*_without_device(decision), *_footer(decision)]
+    footer = "<br>".join(escape(line) for line in lines)
     return f"<p>{escape(decision.reason)}</p><table>{table}</table><p>{footer}</p>"

@@ -9,6 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from gpuedge.core.errors import (
     ClosedError,
     InputError,
@@ -18,7 +20,7 @@ from gpuedge.core.errors import (
     UnsupportedOpError,
 )
 from gpuedge.executors.base import Executable, PlacementRow, Work
-from gpuedge.graph.canon import ConvParams, PoolParams, canonical
+from gpuedge.graph.canon import ConvParams, GemmParams, PoolParams, canonical
 from gpuedge.graph.cost import count
 from gpuedge.graph.ir import Array, Graph, Node
 
@@ -76,27 +78,52 @@ class _NumpyExecutable:
         self._graph = None
 
 
-def _explicit_pads(graph: Graph) -> Graph:
-    """Return `graph` with automatic "same" padding of known windows written out.
+def _for_ort(graph: Graph) -> Graph:
+    """Return `graph` with known nodes written so that ONNX Runtime computes them right."""
+    constants = dict(graph.constants)
+    nodes = tuple(_settled(node, graph, constants) for node in graph.nodes)
+    return replace(graph, nodes=nodes, constants=constants)
+
+
+def _settled(node: Node, graph: Graph, constants: dict[str, Array]) -> Node:
+    is_same = str(node.attrs.get("auto_pad", "")).startswith("SAME")
+    if not is_same and node.op != "Gemm":
+        return node
+    try:
+        params = canonical(node, graph)
+    except (UnsupportedOpError, ShapeError):
+        return node
+    if isinstance(params, GemmParams) and params.k == 0:
+        return _with_inner_one(node, graph, params, constants)
+    if is_same and isinstance(params, (ConvParams, PoolParams)):
+        return _explicit_pads(node, params)
+    return node
+
+
+def _with_inner_one(
+    node: Node, graph: Graph, params: GemmParams, constants: dict[str, Array]
+) -> Node:
+    """Return a product over nothing as one over a single zero, which has the same value.
+
+    ONNX Runtime forgets to scale the third input by beta in the former (seen with 1.31.1).
+    """
+    dtype = graph.types[node.inputs[0]].dtype
+    names = tuple(f"{node.outputs[0]}/zeros{i}" for i in (0, 1))
+    shapes = ((params.m, 1), (1, params.n))
+    constants.update((n, np.zeros(s, dtype)) for n, s in zip(names, shapes, strict=True))
+    attrs = {k: v for k, v in node.attrs.items() if k not in ("transA", "transB")}
+    return replace(node, inputs=(*names, *node.inputs[2:]), attrs=attrs)
+
+
+def _explicit_pads(node: Node, params: ConvParams | PoolParams) -> Node:
+    """Write automatic "same" padding out.
 
     ONNX Runtime refuses, or computes wrongly, "same" padding of dilated windows and of windows
     smaller than their stride (seen with 1.31.1); with explicit pads it does both right.
     """
-
-    def settle(node: Node) -> Node:
-        if not str(node.attrs.get("auto_pad", "")).startswith("SAME"):
-            return node
-        try:
-            params = canonical(node, graph)
-        except (UnsupportedOpError, ShapeError):
-            return node
-        if not isinstance(params, (ConvParams, PoolParams)):
-            return node
-        pads = params.pads if params.rank == 2 else params.pads[1::2]
-        attrs = {k: v for k, v in node.attrs.items() if k not in ("auto_pad", "ceil_mode")}
-        return replace(node, attrs={**attrs, "pads": pads})
-
-    return replace(graph, nodes=tuple(settle(node) for node in graph.nodes))
+    pads = params.pads if params.rank == 2 else params.pads[1::2]
+    attrs = {k: v for k, v in node.attrs.items() if k not in ("auto_pad", "ceil_mode")}
+    return replace(node, attrs={**attrs, "pads": pads})
 
 
 class _OrtExecutable:
@@ -156,7 +183,7 @@ def _session(graph: Graph, outputs: list[str], threads: int) -> Any:
     options.inter_op_num_threads = 1
     try:
         return onnxruntime.InferenceSession(
-            to_bytes(_explicit_pads(graph), outputs), options, providers=["CPUExecutionProvider"]
+            to_bytes(_for_ort(graph), outputs), options, providers=["CPUExecutionProvider"]
         )
     except Exception as error:  # its exception classes have no common base of their own
         kind = UnsupportedOpError if "NOT_IMPLEMENTED" in str(error) else ModelError

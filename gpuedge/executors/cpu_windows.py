@@ -63,8 +63,9 @@ def conv(params: ConvParams, x: F32, w: F32, bias: F32 | None = None) -> F32:
         y = np.einsum("ncklhw,ckl->nchw", windows, w[:, 0], optimize=False)
     else:
         pixels = params.out[0] * params.out[1]
-        columns = windows.reshape(batch, group, -1, pixels)
         rows = w.reshape(1, group, filters // group, -1)
+        # No -1 here: the batch may be empty.
+        columns = windows.reshape(batch, group, rows.shape[3], pixels)
         y = np.matmul(rows, columns).reshape(batch, filters, *params.out)
     if bias is not None:
         y = y + bias.reshape(1, -1, 1, 1)
@@ -78,7 +79,7 @@ def conv_transpose(params: ConvTransposeParams, x: F32, w: F32, bias: F32 | None
     group, per_group = params.group, w.shape[1]
     (kh, kw), (sh, sw), (dh, dw) = params.kernel, params.strides, params.dilations
     rows = w.reshape(1, group, channels // group, -1).swapaxes(2, 3)
-    pixels = x.reshape(batch, group, channels // group, -1)
+    pixels = x.reshape(batch, group, channels // group, height * width)
     spread = np.matmul(rows, pixels).reshape(batch, group * per_group, kh, kw, height, width)
     top, left = params.pads[:2]
     full = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -49,6 +50,7 @@ class GpuExecutor:
         self.caps: Caps = replace(impl.caps, device_class=classify(impl.info.identity))
         self.lock = threading.RLock()
         self.closed = False
+        self._owner = os.getpid()
         self._restricted: set[str] = set()
         self._blobs = BlobCache(cache_dir() / "kernels.bin")
 
@@ -65,8 +67,8 @@ class GpuExecutor:
         ------
         UnsupportedOpError (GE-501), KernelLimitError (GE-303), DeviceError (GE-4xx)
         """
+        self.check_open()
         with self.lock:
-            self.check_open()
             while True:
                 made = plan(segment, self.caps, self._restricted)
                 try:
@@ -100,12 +102,24 @@ class GpuExecutor:
         self._blobs.flush()
 
     def check_open(self) -> None:
-        """Raise ClosedError (GE-204) if the device was closed."""
+        """Raise ClosedError (GE-204) if the device was closed, or opened before a fork."""
+        if self.is_inherited:
+            raise ClosedError(
+                f"The device {self.device} was opened before this process was forked off.",
+                hint="open devices after forking, or start processes by 'spawn'",
+            )
         if self.closed:
             raise ClosedError(f"The device {self.device} was closed before this call.")
 
+    @property
+    def is_inherited(self) -> bool:
+        """True in a forked child, where the driver's threads and locks are dead."""
+        return self._owner != os.getpid()
+
     def close(self) -> None:
         """Close the device; executables made from it cannot run any more."""
+        if self.is_inherited:
+            return
         with self.lock:
             if not self.closed:
                 self.closed = True
@@ -192,6 +206,7 @@ class GpuExecutable:
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Compute the outputs; one submit. Raises DeviceError (GE-4xx)."""
         executor = self.executor
+        executor.check_open()
         with executor.lock:
             executor.check_open()
             if self._recording is None:
@@ -224,6 +239,8 @@ class GpuExecutable:
 
     def close(self) -> None:
         """Give programs and memory back to the device."""
+        if self.executor.is_inherited:
+            return
         with self.executor.lock:
             if self.executor.closed:
                 return

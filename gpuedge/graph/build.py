@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuedge.core.errors import UsageError
 from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
+from gpuedge.graph.nodes import MAX_ELEMENTS, bad_shape
 from gpuedge.graph.shapes import infer
 
 OPSET = 20
@@ -24,7 +25,7 @@ class GraphBuilder:
     >>> b = GraphBuilder()
     >>> x = b.input("x", TensorType("float32", (2, 3)))
     >>> b.output(b.add("Relu", [x]))
-    >>> b.build().types["Relu_0"].shape
+    >>> b.build().types["Relu/0"].shape
     (2, 3)
     """
 
@@ -72,15 +73,19 @@ class GraphBuilder:
         Raises
         ------
         ShapeError (GE-201), UnsupportedOpError (GE-501)
-            As from `gpuedge.graph.shapes.infer`.
+            As from `gpuedge.graph.shapes.infer`; the result has more than `MAX_ELEMENTS` elements.
         """
         missing = [i for i in inputs if i and i not in self._types]
         if missing:
             raise UsageError(f"{op} reads {missing[0]!r}, which does not exist.")
         self._opset[""] = max(self._opset[""], _NEWER.get(op, 0))
-        name = output or f"{op}_{len(self._nodes)}"
+        # The slash keeps it apart from every Python identifier, such as an argument's name.
+        name = output or f"{op}/{len(self._nodes)}"
         node = Node(op, tuple(inputs), (name,), dict(attrs or {}), name)
         (kind,) = infer(node, self._so_far)
+        if kind.size > MAX_ELEMENTS:
+            why = f"would give {list(kind.shape)}, {kind.size} elements; the most is {MAX_ELEMENTS}"
+            raise bad_shape(node, self._so_far, why)
         self._define(name, kind)
         self._nodes.append(node)
         return name

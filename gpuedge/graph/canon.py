@@ -299,6 +299,7 @@ KNOWN = frozenset(_READERS)
 """Operators of the default domain that have a canonical form."""
 
 _MOVING = frozenset((*_RESHAPING, "Concat", "Transpose"))
+_SLIDING = frozenset(op for op in KNOWN if op.endswith("Pool") or op.startswith("Conv"))
 
 
 def operands(node: Node) -> tuple[str, ...]:
@@ -345,6 +346,8 @@ def canonical(node: Node, graph: Graph) -> Canon:
     """
     if not is_known(node):
         raise unsupported(node, f"(domain '{node.domain or 'ai.onnx'}') has no canonical form")
+    if node.op in _SLIDING:
+        windows.require_extents(node, graph)
     if node.op not in _MOVING:
         require_floats(node, graph, operands(node))
     return _READERS[node.op](node, graph)

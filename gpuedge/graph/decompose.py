@@ -50,6 +50,8 @@ class _Decomposer:
             self.nodes.append(node)
         elif node.op == "Gemm":
             self.gemm(node)
+        elif node.op == "MatMul":
+            self.product((node.inputs[0], node.inputs[1]), node.outputs[0], node)
         elif node.op == "BatchNormalization":
             self.batch_norm(node)
         elif ELEMENTWISE.get(node.op) == VARIADIC:
@@ -105,11 +107,21 @@ class _Decomposer:
         shape = (params.m, params.n)
         if params.alpha != 1:
             right = self.scaled(right, params.alpha, f"{out}/alpha", node)
-        product = self.emit("MatMul", (left, right), f"{out}/product" if c else out, shape, node)
+        product = f"{out}/product" if c else out
+        self.types[product] = TensorType(self.types[out].dtype, shape)
+        self.product((left, right), product, node)
         if c:
             if params.beta != 1:
                 c = self.scaled(c, params.beta, f"{out}/beta", node)
             self.emit("Add", (product, c), out, shape, node)
+
+    def product(self, operands: tuple[str, str], out: str, node: Node) -> None:
+        """Append a matrix product; a sum over nothing is zero."""
+        kind = self.types[out]
+        if kind.size and not all(self.types[o].size for o in operands):
+            self.constant(out, np.zeros(kind.shape, kind.dtype))
+        else:
+            self.emit("MatMul", operands, out, kind.shape, node)
 
     def oriented(
         self, value: str, transposed: bool, shape: tuple[int, int], out: str, node: Node

@@ -19,6 +19,9 @@ FOLD_LIMIT = 64 << 20
 _SMALL = 4096
 """Constants of at most this many elements are shown to shape inference by value."""
 
+_PICKING = frozenset({"NonZero", "Compress", "Unique"})
+"""Operators whose result no inference knows the size of, although it cannot exceed the inputs."""
+
 _RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial",
      "Bernoulli", "Dropout"}
@@ -47,7 +50,12 @@ def evaluate(node: Node, graph: Graph) -> tuple[Array, ...] | None:
     if not fixed or has_subgraph(node):
         return None
     kinds = types_of(node, graph)
-    if any(kind is not None and _nbytes(kind) > FOLD_LIMIT for kind in kinds):
+    if any(_nbytes(kind) > FOLD_LIMIT for kind in kinds if kind is not None):
+        return None
+    # A result of unknown size may be of any size: it is not computed to find out.
+    if node.op not in _PICKING and not all(
+        kind for kind, name in zip(kinds, node.outputs, strict=False) if name
+    ):
         return None
     result = _run_alone(node, graph)
     # The reference is not free of mistakes (rank-1 results for scalars): its types must fit.
@@ -119,7 +127,8 @@ def _ask_onnx(node: Node, graph: Graph) -> tuple[TensorType | None, ...]:
                   tuple(o for o in node.outputs if o), {n: graph.types[n] for n in names},
                   values, graph.opset)  # fmt: skip
     try:
-        inferred = onnx.shape_inference.infer_shapes(to_onnx(alone), data_prop=True)
+        # Without data propagation, which would write out the values of every Range, however long.
+        inferred = onnx.shape_inference.infer_shapes(to_onnx(alone))
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
         return (None,) * len(node.outputs)
     return declared((v for v in inferred.graph.output), node.outputs, {})

@@ -6,11 +6,14 @@ The CPU executor never sees this: it gets the model's own nodes, which ONNX Runt
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import isfinite
 
 from gpuedge.graph.canon import operands as tensors_of
 from gpuedge.graph.ir import Graph, Node
 
 FUSED = "Fused"
+TINY = 2.0**-126
+"""Least normal float32; smaller literals may be flushed to zero by a compiler."""
 CHAIN_LIMIT = 8
 """Longest chain of elementwise operators in one kernel; longer texts compile slowly on drivers."""
 
@@ -39,8 +42,16 @@ class _Group:
 
 
 def is_literal(value: str, graph: Graph) -> bool:
-    """Tell whether a value is a constant scalar, which kernels take as text."""
-    return value in graph.constants and graph.constants[value].size == 1
+    """Tell whether a value is a constant scalar, which kernels take as text.
+
+    Zeros and what is not finite stay tensors: drivers fold ``x * 0`` and ``x / 0`` with literals in
+    ways that IEEE 754 does not (seen with lavapipe), and there is no text for infinity.
+    """
+    array = graph.constants.get(value)
+    if array is None or array.size != 1:
+        return False
+    number = float(array.reshape(()))
+    return isfinite(number) and abs(number) >= TINY
 
 
 def fuse(graph: Graph, *, operands: int, extras: int, elementwise: frozenset[str]) -> Graph:

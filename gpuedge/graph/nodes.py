@@ -10,6 +10,9 @@ from gpuedge.graph.ir import Array, Graph, Node, TensorType
 
 FLOATS = ("float32", "float16")
 
+MAX_ELEMENTS = 2**36
+"""Largest value a graph may compute, elements: 256 GiB of float32. More is an attack or a slip."""
+
 
 def label(node: Node) -> str:
     """Return how messages name a node: its operator and its name, or its first output."""

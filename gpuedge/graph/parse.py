@@ -58,6 +58,7 @@ def load(model: Any) -> onnx.ModelProto:
             hint="give a path, the bytes of a file, or an onnx.ModelProto",
         )
     proto = _parse(data, source)
+    _check_texts(proto, source)
     check_operators(proto, source)
     for tensor in _tensors(proto.graph):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
@@ -72,9 +73,9 @@ def load(model: Any) -> onnx.ModelProto:
 
 
 def _read(path: Path) -> bytes:
-    if path.is_dir():
-        raise ModelError(f"The model {path} is a folder, not a file.")
     try:
+        if path.is_dir():
+            raise ModelError(f"The model {path} is a folder, not a file.")
         return path.read_bytes()
     except FileNotFoundError:
         raise ModelError(
@@ -82,6 +83,8 @@ def _read(path: Path) -> bytes:
         ) from None
     except OSError as error:
         raise ModelError(f"The model {path} cannot be read: {error.strerror}.") from None
+    except ValueError as error:  # a name that no file can have
+        raise ModelError(f"The model {str(path)!r} cannot be read: {error}.") from None
 
 
 def _serialise(model: onnx.ModelProto) -> bytes:
@@ -114,6 +117,21 @@ def _parse(data: bytes, source: str) -> onnx.ModelProto:
             known=_found(data, found),
         )
     return proto
+
+
+def _check_texts(message: Any, source: str) -> None:
+    """Refuse names that are not text: protobuf hands out undecodable strings as bytes."""
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_STRING:
+            for text in (value,) if isinstance(value, (str, bytes)) else value:
+                if isinstance(text, bytes):
+                    raise ModelError(
+                        f"The model ({source}) is damaged: a {field.name} in it is not text.",
+                        known=f"{field.full_name} = {text[:40]!r}",
+                    )
+        elif field.type == field.TYPE_MESSAGE:
+            for inner in (value,) if hasattr(value, "ListFields") else value:
+                _check_texts(inner, source)
 
 
 def _found(data: bytes, meaning: str | None) -> str:
@@ -260,8 +278,9 @@ def _load_external(tensor: onnx.TensorProto, source: str, folder: Path | None) -
             f"not given as a path.",
             hint="give the model's path instead of its contents",
         )
-    path = (folder / location).resolve()
-    if not location or Path(location).is_absolute() or not path.is_relative_to(folder):
+    path = (folder / location.replace("\0", "")).resolve()  # no file has a name with NUL
+    is_inside = path.is_relative_to(folder) and not Path(location).is_absolute()
+    if not location or "\0" in location or not is_inside:
         raise ModelError(
             f"The weight '{tensor.name}' lies in '{location}', outside the model's folder.",
             asked_by=source,
@@ -272,7 +291,7 @@ def _load_external(tensor: onnx.TensorProto, source: str, folder: Path | None) -
             file.seek(int(entry.get("offset") or 0))
             length = int(entry["length"]) if entry.get("length") else -1
             raw = file.read(length)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, OverflowError, MemoryError) as error:
         raise ModelError(
             f"The file {location} with the weight '{tensor.name}' cannot be read: {error}."
         ) from None

@@ -11,6 +11,7 @@ import numpy as np
 from gpuedge.core.errors import InputError, ModelError, ShapeError, UnsupportedOpError
 from gpuedge.graph import fold, parse, schema
 from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
+from gpuedge.graph.nodes import MAX_ELEMENTS, label
 from gpuedge.graph.schema import schema_reason
 from gpuedge.graph.writer import reads
 
@@ -86,7 +87,7 @@ def _weights(graph: onnx.GraphProto) -> dict[str, Array]:
     for tensor in graph.initializer:
         try:
             array = numpy_helper.to_array(tensor)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError, MemoryError) as error:
             raise ModelError(f"The weight '{tensor.name}' cannot be read: {error}.") from None
         if array.dtype.kind == "f" and np.isnan(array).any():
             raise InputError(
@@ -230,6 +231,7 @@ class OnnxModel:
             inferred = tuple(i or s for i, s in zip(inferred, stated, strict=True))
         for name, kind in zip(node.outputs, inferred, strict=False):
             if name and kind is not None:
+                _check_size(node, name, kind)
                 types[name] = kind
 
     def _finish(
@@ -253,6 +255,15 @@ class OnnxModel:
             {n: c for n, c in constants.items() if n in used},
             dict(self.opset),
             tuple(folded),
+        )
+
+
+def _check_size(node: Node, name: str, kind: TensorType) -> None:
+    """Refuse a value that no machine this runs on could hold, before anything tries."""
+    if kind.size > MAX_ELEMENTS:
+        raise ModelError(
+            f"{label(node)} would compute '{name}' of {kind.size} elements.",
+            known=f"shape {list(kind.shape)}; the most is {MAX_ELEMENTS}",
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gpuedge.core.errors import ModelError
 from gpuedge.graph.ir import Node
 
 
@@ -35,10 +36,21 @@ CONTRIB = frozenset({"com.microsoft", "com.microsoft.nchwc", "ai.onnx.contrib"})
 
 
 def dtype_name(element: int) -> str:
-    """Return the numpy dtype name of an ONNX element type; ``object`` for strings."""
+    """Return the numpy dtype name of an ONNX element type; ``object`` for strings.
+
+    Raises
+    ------
+    ModelError (GE-500)
+        There is no such element type.
+    """
     from onnx import helper
 
-    return str(helper.tensor_dtype_to_np_dtype(element).name)
+    try:
+        return str(helper.tensor_dtype_to_np_dtype(element).name)
+    except KeyError:
+        raise ModelError(
+            f"The model names the element type {element}, which does not exist."
+        ) from None
 
 
 def element_type(dtype: str) -> int:

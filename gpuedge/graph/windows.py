@@ -11,6 +11,36 @@ from gpuedge.graph.params import ConvParams, ConvTransposeParams, Pads, Pair, Po
 
 T = TypeVar("T")
 
+MAX_EXTENT = 2**31 - 1
+"""Largest extent of a padded image, a window's attribute or a result: shaders count in int32."""
+
+
+def require_extents(node: Node, graph: Graph) -> None:
+    """Check that nothing a window slides over, or consists of, is empty or too long.
+
+    Only the batch may be empty. ONNX Runtime is not to be asked: given a padded image without
+    channels it computes for ever (seen with 1.31.1), and other sizes it reads beyond.
+
+    Raises
+    ------
+    ShapeError (GE-201)
+        An extent is 0 or at least 2**31.
+    """
+    x = type_in(node, graph, 0).shape
+    if len(x) > 1 and x[1] == 0:
+        raise bad_shape(node, graph, "has no input channels")
+    if 0 in x[2:]:
+        raise bad_shape(node, graph, "slides over an empty image")
+    weights = type_in(node, graph, 1).shape if node.op.startswith("Conv") else ()
+    if 0 in weights:
+        raise bad_shape(node, graph, "has empty weights")
+    _require_short(node, graph, "an extent", (*x, *weights))
+
+
+def _require_short(node: Node, graph: Graph, what: str, values: Sequence[int]) -> None:
+    if any(v > MAX_EXTENT for v in values):
+        raise bad_shape(node, graph, f"has {what} of {max(values)}; the most is {MAX_EXTENT}")
+
 
 def _spatial(node: Node, graph: Graph) -> tuple[int, ...]:
     """Return the spatial extents of input 0, one or two of them."""
@@ -41,6 +71,7 @@ def _counts(
         raise bad_shape(node, graph, f"has {len(values)} {name} instead of {len(default)}")
     if any(v < least for v in values):
         raise bad_shape(node, graph, f"has {name}={list(values)}; each must be at least {least}")
+    _require_short(node, graph, f"{name} with a value", values)
     return values
 
 
@@ -88,6 +119,7 @@ def _window(
             # A window that would start beyond the input and its leading pad does not exist.
             if ceil_mode and (count - 1) * step >= size[axis] + low:
                 count -= 1
+        _require_short(node, graph, "a padded extent", (size[axis] + low + high, reach))
         begin.append(low)
         end.append(high)
         out.append(count)
@@ -128,8 +160,6 @@ def _check_weights(
         raise bad_shape(
             node, graph, f"has kernel_shape={list(node.attrs['kernel_shape'])}, unlike its weights"
         )
-    if 0 in w[2:]:
-        raise bad_shape(node, graph, "has an empty kernel")
 
 
 def _check_bias(node: Node, graph: Graph, filters: int) -> None:
@@ -161,6 +191,13 @@ def conv_transpose(node: Node, graph: Graph) -> ConvTransposeParams:
         s * (n - 1) + e + (k - 1) * d + 1
         for s, n, e, k, d in zip(strides, size, extra, w[2:], dilations, strict=True)
     ]
+    if any(e >= s for e, s in zip(extra, strides, strict=True)):
+        raise bad_shape(
+            node,
+            graph,
+            f"has output_padding={list(extra)}; each must be less than its stride, {list(strides)}",
+        )
+    _require_short(node, graph, "an output extent", full)
     if any(w > f for w, f in zip(wanted, full, strict=False)):
         # ONNX's reference, its shape inference and ONNX Runtime disagree about what this means.
         raise unsupported(node, f"is to give {list(wanted)}, more than its windows reach, {full}")
@@ -193,8 +230,6 @@ def pool(node: Node, graph: Graph) -> PoolParams:
     rank = len(size)
     kind: Literal["max", "avg"] = "max" if node.op.endswith("MaxPool") else "avg"
     if node.op.startswith("Global"):
-        if 0 in size:
-            raise bad_shape(node, graph, "pools over an empty tensor")
         return PoolParams(
             kind, _pair(size, 1), (1, 1), (0, 0, 0, 0), (1, 1), False, False, True, (1, 1), rank
         )

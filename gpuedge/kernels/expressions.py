@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.graph.canon import canonical, elementwise_attrs
 from gpuedge.graph.ir import Graph, Node
 from gpuedge.graph.params import ClipParams
@@ -122,6 +123,8 @@ float pow1(float a, float b) {
 
 def literal(value: float) -> str:
     """Print a float32 value so that parsing it gives the same float32 back."""
+    if not np.isfinite(np.float32(value)):
+        raise UnsupportedOpError(f"The parameter {value!r} is no finite float32.")
     number = float(np.float32(value))
     text = (
         np.format_float_positional(abs(number), unique=True, trim="0")
@@ -138,6 +141,12 @@ def _splat(value: float) -> str:
 def _sigmoid(a: str) -> str:
     inner = f"clamp({a}, {_splat(-EXP_LIMIT)}, {_splat(EXP_LIMIT)})"
     return f"keep_nan(vec4(1.0) / (vec4(1.0) + exp(vec4(0.0) - {inner})), {a})"
+
+
+def _inverse(value: float) -> float:
+    if value == 0:
+        raise UnsupportedOpError("Celu divides by its alpha, which is 0.")
+    return 1.0 / value
 
 
 def _times(a: str, factor: float) -> str:
@@ -179,7 +188,7 @@ UNARY: dict[str, Callable[[str, Parameters], str]] = {
         f"max4({a}, vec4(0.0)) + {literal(p['alpha'])} * min4({a}, vec4(0.0))"
     ),
     "Elu": lambda a, p: _exponential_tail(a, p["alpha"], 1.0),
-    "Celu": lambda a, p: _exponential_tail(a, p["alpha"], 1.0 / p["alpha"]),
+    "Celu": lambda a, p: _exponential_tail(a, p["alpha"], _inverse(p["alpha"])),
     "Selu": lambda a, p: f"{literal(p['gamma'])} * ({_exponential_tail(a, p['alpha'], 1.0)})",
     "Sigmoid": lambda a, p: _sigmoid(a),
     "Swish": lambda a, p: f"{a} * ({_sigmoid(_times(a, p['alpha']))})",

@@ -30,6 +30,8 @@ from gpuedge.kernels.layout import linear
 from gpuedge.kernels.plan import Plan, Step
 
 FLOATS = frozenset({"float32", "float16"})
+PUSH_BYTES = 16
+"""Push-constant bytes that each tensor of a kernel takes for its extents."""
 
 
 def plan(graph: Graph, caps: Caps, restricted: Collection[str] = ()) -> Plan:
@@ -49,10 +51,11 @@ def plan(graph: Graph, caps: Caps, restricted: Collection[str] = ()) -> Plan:
     UnsupportedOpError (GE-501)
         A node needs more than the device offers.
     """
+    bindings = min(caps.max_storage_buffers, caps.max_push_bytes // PUSH_BYTES)
     source = fuse(
         decompose(graph),
-        operands=caps.max_storage_buffers - 1,
-        extras=caps.max_storage_buffers - 4,
+        operands=bindings - 1,
+        extras=bindings - 4,
         elementwise=SUPPORTED,
     )
     ctx = Context(source, caps, restricted)

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from gpuedge.core.kernel import KernelBlob, PushArg, SpecArg, TensorArg
-from gpuedge.core.paths import write_atomic
+from gpuedge.core.paths import read_regular, write_atomic
 
 LANGUAGE_VERSION = 1
 """Raise this whenever a printer's output for an unchanged text changes."""
+
+MAX_BYTES = 64 << 20
+"""A larger file is not read (some thousand kernels fit), and none is written."""
 
 _MAGIC = b"gpuedge kernels\n"
 _HEADER = len(_MAGIC) + 4 + 32  # magic, version, SHA-256 of the rest
@@ -55,7 +58,7 @@ class BlobCache:
         if not self._new:
             return True
         self._merge()
-        body = _encode(self._blobs)
+        body = _encode_newest(self._blobs)
         header = _MAGIC + LANGUAGE_VERSION.to_bytes(4, "little") + hashlib.sha256(body).digest()
         if not write_atomic(self.path, header + body):
             return False
@@ -66,7 +69,7 @@ class BlobCache:
     def _stamp(self) -> tuple[int, int, int] | None:
         try:
             stat = self.path.stat()
-        except OSError:
+        except (OSError, ValueError):
             return None
         return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
@@ -76,11 +79,17 @@ class BlobCache:
         if stamp is None or stamp == self._seen:
             return
         self._seen = stamp
-        try:
-            data = self.path.read_bytes()
-        except OSError:
-            return
-        self._blobs = {**_decode(data), **self._blobs}
+        data = read_regular(self.path, MAX_BYTES)
+        if data is not None:
+            self._blobs = {**_decode(data), **self._blobs}
+
+
+def _encode_newest(blobs: Mapping[str, KernelBlob]) -> bytes:
+    """Encode all blobs, or as many of the last ones as a file may hold."""
+    kept = list(blobs.items())
+    while len(body := _encode(dict(kept))) > MAX_BYTES - _HEADER:
+        kept = kept[len(kept) // 2 + 1 :]
+    return body
 
 
 def _encode(blobs: Mapping[str, KernelBlob]) -> bytes:
@@ -106,7 +115,14 @@ def _decode(data: bytes) -> dict[str, KernelBlob]:
     expected = _MAGIC + LANGUAGE_VERSION.to_bytes(4, "little") + hashlib.sha256(body).digest()
     if data[:_HEADER] != expected:
         return {}
-    # From here on the bytes are ours: the hash covers all of them.
+    # The hash covers all of it, so only a file sealed by something else fails from here on.
+    try:
+        return _blobs(body)
+    except (TypeError, ValueError, RecursionError):
+        return {}
+
+
+def _blobs(body: bytes) -> dict[str, KernelBlob]:
     end = 4 + int.from_bytes(body[:4], "little")
     blobs: dict[str, KernelBlob] = {}
     at = end

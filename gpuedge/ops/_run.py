@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ LIMIT = 256
 """Compiled operations kept; the least recently used one is dropped."""
 
 _compiled: OrderedDict[Hashable, Compiled] = OrderedDict()
+_inherited: list[Compiled] = []
 _lock = RLock()
 
 
@@ -106,6 +108,21 @@ def _where(request: Request) -> Hashable:
     return (request.device, request.policy, request.fallback, request.executor)
 
 
+def _after_fork() -> None:
+    """Start without what the parent compiled.
+
+    It is kept, neither closed nor destroyed: that would wait for threads that did not come along.
+    """
+    global _lock  # noqa: PLW0603  (a thread of the parent may hold the old one for ever)
+    _lock = RLock()
+    _inherited.extend(_compiled.values())
+    _compiled.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def _get(signature: Hashable, build: Callable[[], Graph], request: Request) -> Compiled:
     with _lock:
         ready = _compiled.get(signature)
@@ -133,5 +150,5 @@ def simple(
         inputs,
         lambda b, names: b.add(onnx_op, names, given),
         device=device,
-        key=tuple(sorted(given.items())),
+        key=tuple((k, repr(v)) for k, v in sorted(given.items())),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpuedge.graph.build import GraphBuilder
+from gpuedge.ops._arguments import flag, number
 from gpuedge.ops._run import Array, call, simple
 from gpuedge.ops.arithmetic import clip
 
@@ -56,7 +57,7 @@ def hard_swish(x: Any, *, device: str | Device | None = None) -> Array:
 
 def leaky_relu(x: Any, alpha: float = 0.01, *, device: str | Device | None = None) -> Array:
     """X where positive, else alpha * x. Error bound: 1.25 ULP."""
-    return simple("leaky_relu", "LeakyRelu", [("x", x)], device, alpha=float(alpha))
+    return simple("leaky_relu", "LeakyRelu", [("x", x)], device, alpha=number("alpha", alpha))
 
 
 def elu(x: Any, alpha: float = 1.0, *, device: str | Device | None = None) -> Array:
@@ -64,7 +65,7 @@ def elu(x: Any, alpha: float = 1.0, *, device: str | Device | None = None) -> Ar
 
     Error bound: 1e-6 * max(1, alpha) absolute plus 1 ULP.
     """
-    return simple("elu", "Elu", [("x", x)], device, alpha=float(alpha))
+    return simple("elu", "Elu", [("x", x)], device, alpha=number("alpha", alpha))
 
 
 def celu(x: Any, alpha: float = 1.0, *, device: str | Device | None = None) -> Array:
@@ -72,7 +73,7 @@ def celu(x: Any, alpha: float = 1.0, *, device: str | Device | None = None) -> A
 
     Error bound: 1e-6 * max(1, alpha) absolute plus 1 ULP.
     """
-    return simple("celu", "Celu", [("x", x)], device, alpha=float(alpha))
+    return simple("celu", "Celu", [("x", x)], device, alpha=number("alpha", alpha))
 
 
 def hard_sigmoid(
@@ -80,7 +81,12 @@ def hard_sigmoid(
 ) -> Array:
     """Clip(alpha * x + beta, 0, 1). Error bound: 2 ULP of max(1, alpha * x)."""
     return simple(
-        "hard_sigmoid", "HardSigmoid", [("x", x)], device, alpha=float(alpha), beta=float(beta)
+        "hard_sigmoid",
+        "HardSigmoid",
+        [("x", x)],
+        device,
+        alpha=number("alpha", alpha),
+        beta=number("beta", beta),
     )
 
 
@@ -103,7 +109,13 @@ def gelu(x: Any, *, approximate: bool = False, device: str | Device | None = Non
 
     Error bound: 1e-6 * max(1, abs(x)); by the tanh formula 1e-5 * max(1, abs(x)).
     """
-    return simple("gelu", "Gelu", [("x", x)], device, approximate="tanh" if approximate else "none")
+    return simple(
+        "gelu",
+        "Gelu",
+        [("x", x)],
+        device,
+        approximate="tanh" if flag("approximate", approximate) else "none",
+    )
 
 
 def prelu(x: Any, slope: Any, *, device: str | Device | None = None) -> Array:

@@ -8,6 +8,7 @@ import numpy as np
 
 from gpuedge.core.errors import InputError
 from gpuedge.graph.build import GraphBuilder
+from gpuedge.ops._arguments import number
 from gpuedge.ops._run import Array, call, simple
 
 if TYPE_CHECKING:
@@ -249,8 +250,7 @@ def clip(
     InputError (GE-203)
         A bound is NaN, or `lo` is above `hi`.
     """
-    low = -np.inf if lo is None else float(lo)
-    high = np.inf if hi is None else float(hi)
+    low, high = _bound("lo", lo, -np.inf), _bound("hi", hi, np.inf)
     if not low <= high:
         raise InputError(f"clip has the bounds {lo} and {hi}, which enclose nothing.")
 
@@ -259,4 +259,11 @@ def clip(
         bounds = [np.float32(max(low, -limit)), np.float32(min(high, limit))]
         return b.add("Clip", [*names, b.constant("lo", bounds[0]), b.constant("hi", bounds[1])])
 
-    return call("clip", [("x", x)], write, device=device, key=(low, high))
+    return call("clip", [("x", x)], write, device=device, key=(repr(low), repr(high)))
+
+
+def _bound(name: str, value: Any, default: float) -> float:
+    """Return a bound of clip, which may be infinite."""
+    if value is None or (isinstance(value, float) and np.isinf(value)):
+        return default if value is None else value
+    return number(name, value)

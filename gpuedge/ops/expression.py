@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,8 @@ import numpy as np
 
 from gpuedge.core.errors import InputError, KernelSyntaxError
 from gpuedge.graph.build import GraphBuilder
+from gpuedge.ops._arguments import ACTIVATIONS
 from gpuedge.ops._run import Array, call
-from gpuedge.ops._window import ACTIVATIONS
 
 if TYPE_CHECKING:
     from gpuedge.device import Device
@@ -164,7 +165,7 @@ class _Writer:
         self.text = text
         self.inputs = inputs
         self.builder = builder
-        self._constants: dict[float, str] = {}
+        self._constants: dict[str, str] = {}
 
     def check(self, tree: ast.expr) -> None:
         """Raise KernelSyntaxError for anything that `node` would not understand."""
@@ -179,10 +180,12 @@ class _Writer:
     def number(self, value: float) -> str:
         if self.builder is None:
             return "number"
-        if value not in self._constants:
-            name = f"number{len(self._constants)}.{value}"
-            self._constants[value] = self.builder.constant(name, np.float32(value))
-        return self._constants[value]
+        key = repr(value)  # 0.0 and -0.0 are equal, and not the same
+        if key not in self._constants:
+            with np.errstate(over="ignore"):
+                number = np.float32(value)
+            self._constants[key] = self.builder.constant(f"/number{len(self._constants)}", number)
+        return self._constants[key]
 
     def node(self, tree: ast.expr) -> str:
         """Return the graph value of a subtree."""
@@ -233,5 +236,8 @@ def _constant(tree: ast.expr) -> float | None:
         and isinstance(tree.value, (int, float))
         and not isinstance(tree.value, bool)
     ):
-        return float(tree.value)
+        try:
+            return float(tree.value)
+        except OverflowError:
+            return math.inf
     return None

@@ -5,10 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpuedge.core.errors import InputError
+import numpy as np
+import numpy.typing as npt
+
+from gpuedge.core.dtypes import as_float32, rounded
+from gpuedge.core.errors import InputError, ShapeError
 from gpuedge.graph.build import GraphBuilder
+from gpuedge.ops._arguments import (
+    Padding,
+    Size,
+    activation_nodes,
+    flag,
+    integer,
+    number,
+    pad_attrs,
+    pair,
+)
 from gpuedge.ops._run import Array, call, simple
-from gpuedge.ops._window import Padding, Size, activation_nodes, pad_attrs, pair
 
 if TYPE_CHECKING:
     from gpuedge.device import Device
@@ -74,7 +87,7 @@ def conv2d(
     attrs: dict[str, Any] = {
         "strides": pair("stride", stride),
         "dilations": pair("dilation", dilation),
-        "group": int(groups),
+        "group": integer("groups", groups),
         **pad_attrs(padding),
     }
     inputs = [("x", x), ("w", w)] + ([("b", b)] if b is not None else [])
@@ -134,7 +147,7 @@ def conv_transpose2d(
         "strides": pair("stride", stride),
         "dilations": pair("dilation", dilation),
         "output_padding": pair("output_padding", output_padding),
-        "group": int(groups),
+        "group": integer("groups", groups),
         **pad_attrs(padding),
     }
     inputs = [("x", x), ("w", w)] + ([("b", b)] if b is not None else [])
@@ -187,7 +200,8 @@ def gemm(
     inputs = [("a", a), ("b", b)] + ([("c", c)] if c is not None else [])
     return simple(
         "gemm", "Gemm", inputs, device,
-        alpha=float(alpha), beta=float(beta), transA=int(trans_a), transB=int(trans_b),
+        alpha=number("alpha", alpha), beta=number("beta", beta),
+        transA=int(flag("trans_a", trans_a)), transB=int(flag("trans_b", trans_b)),
     )  # fmt: skip
 
 
@@ -220,7 +234,8 @@ def max_pool2d(
         "max_pool2d", "MaxPool", [("x", x)], device,
         kernel_shape=pair("kernel", kernel),
         strides=pair("stride", kernel if stride is None else stride),
-        dilations=pair("dilation", dilation), ceil_mode=int(ceil_mode), **pad_attrs(padding),
+        dilations=pair("dilation", dilation), ceil_mode=int(flag("ceil_mode", ceil_mode)),
+        **pad_attrs(padding),
     )  # fmt: skip
 
 
@@ -246,7 +261,8 @@ def avg_pool2d(
         "avg_pool2d", "AveragePool", [("x", x)], device,
         kernel_shape=pair("kernel", kernel),
         strides=pair("stride", kernel if stride is None else stride),
-        ceil_mode=int(ceil_mode), count_include_pad=int(count_include_pad), **pad_attrs(padding),
+        ceil_mode=int(flag("ceil_mode", ceil_mode)),
+        count_include_pad=int(flag("count_include_pad", count_include_pad)), **pad_attrs(padding),
     )  # fmt: skip
 
 
@@ -267,12 +283,12 @@ def softmax(x: Any, axis: int = -1, *, device: str | Device | None = None) -> Ar
     -----
     Relative error bound: (n + 3 abs(x - max) + 10) ULP, n the length of the axis.
     """
-    return simple("softmax", "Softmax", [("x", x)], device, axis=int(axis))
+    return simple("softmax", "Softmax", [("x", x)], device, axis=integer("axis", axis))
 
 
 def log_softmax(x: Any, axis: int = -1, *, device: str | Device | None = None) -> Array:
     """Logarithm of `softmax`. Error bound: (n + 16) 2^-23 + 2 ULP of x - max."""
-    return simple("log_softmax", "LogSoftmax", [("x", x)], device, axis=int(axis))
+    return simple("log_softmax", "LogSoftmax", [("x", x)], device, axis=integer("axis", axis))
 
 
 def batch_norm(
@@ -289,23 +305,24 @@ def batch_norm(
 
     Raises
     ------
+    ShapeError (GE-201)
+        A statistic has not one value per channel.
     InputError (GE-203)
-        A statistic is negative where it cannot be, or NaN.
+        var + epsilon is not above zero, or a statistic holds NaN.
 
     Notes
     -----
     Scale and shift are combined in float64 on the host. Error bound: 3 ULP of
     abs(x) * abs(factor) + abs(shift).
     """
-    import numpy as np
-
+    x, dtype = as_float32(x, "'x' of batch_norm")
     statistics = {"scale": scale, "bias": bias, "mean": mean, "var": var}
-    numbers = {n: np.asarray(v, np.float64) for n, v in statistics.items()}
-    if (numbers["var"] + epsilon <= 0).any() or any(np.isnan(v).any() for v in numbers.values()):
-        raise InputError("batch_norm needs statistics without NaN and var + epsilon above zero.")
+    numbers = {n: _per_channel(n, v, x.shape) for n, v in statistics.items()}
+    if (numbers["var"] + number("epsilon", epsilon) <= 0).any():
+        raise InputError("batch_norm needs var + epsilon above zero.")
     factor = numbers["scale"] / np.sqrt(numbers["var"] + epsilon)
     shift = numbers["bias"] - numbers["mean"] * factor
-    shape = (-1,) + (1,) * (np.ndim(x) - 2)
+    shape = (-1,) + (1,) * (x.ndim - 2)
     inputs = [
         ("x", x),
         ("factor", factor.reshape(shape).astype(np.float32)),
@@ -315,5 +332,20 @@ def batch_norm(
     def write(b: GraphBuilder, names: Sequence[str]) -> str:
         return b.add("Add", [b.add("Mul", names[:2]), names[2]])
 
-    result = call("batch_norm", inputs, write, device=device)
-    return result.astype(np.asarray(x).dtype, copy=False)
+    return rounded(call("batch_norm", inputs, write, device=device), dtype)
+
+
+def _per_channel(name: str, value: Any, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
+    """Return a statistic in float64, one value for each channel of `shape`."""
+    try:
+        array = np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"batch_norm has a {name} that is not an array of numbers.") from None
+    if len(shape) < 2 or array.shape != (shape[1],):
+        raise ShapeError(
+            f"batch_norm has a {name} of shape {list(array.shape)} for x of shape {list(shape)}.",
+            known="x has at least two axes, and every statistic one value per channel (axis 1)",
+        )
+    if np.isnan(array).any():
+        raise InputError(f"batch_norm has a {name} that holds NaN.")
+    return array

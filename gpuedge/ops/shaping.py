@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpuedge.core.dtypes import as_float32, rounded
 from gpuedge.core.errors import InputError
 from gpuedge.graph.build import GraphBuilder
+from gpuedge.ops._arguments import integer, integers
 from gpuedge.ops._run import Array, call, simple
 
 if TYPE_CHECKING:
@@ -31,15 +33,17 @@ def concat(arrays: Sequence[Any], axis: int = 0, *, device: str | Device | None 
     InputError (GE-203)
         There are no arrays.
     """
-    if not len(arrays):
-        raise InputError("concat needs at least one array.")
+    if isinstance(arrays, (str, bytes)) or not hasattr(arrays, "__iter__"):
+        raise InputError("concat takes a sequence of arrays.")
     inputs = [(f"array{i}", a) for i, a in enumerate(arrays)]
-    return simple("concat", "Concat", inputs, device, axis=int(axis))
+    if not inputs:
+        raise InputError("concat needs at least one array.")
+    return simple("concat", "Concat", inputs, device, axis=integer("axis", axis))
 
 
 def reshape(x: Any, shape: Sequence[int], *, device: str | Device | None = None) -> Array:
     """Give the same elements, in C order, another shape; one extent may be -1."""
-    wanted = tuple(int(d) for d in shape)
+    wanted = integers("shape", shape)
 
     def write(b: GraphBuilder, names: Sequence[str]) -> str:
         target = b.constant("shape", np.array(wanted, np.int64))
@@ -50,13 +54,14 @@ def reshape(x: Any, shape: Sequence[int], *, device: str | Device | None = None)
 
 def flatten(x: Any, axis: int = 1, *, device: str | Device | None = None) -> Array:
     """Join the axes before `axis`, and those from `axis` on, into a matrix."""
-    return simple("flatten", "Flatten", [("x", x)], device, axis=int(axis))
+    return simple("flatten", "Flatten", [("x", x)], device, axis=integer("axis", axis))
 
 
 def transpose(
     x: Any, axes: Sequence[int] | None = None, *, device: str | Device | None = None
 ) -> Array:
     """Permute the axes: output axis i is input axis ``axes[i]``; by default they are reversed."""
-    rank = np.ndim(x)
-    perm = tuple(int(a) + rank * (a < 0) for a in axes) if axes is not None else None
-    return simple("transpose", "Transpose", [("x", x)], device, perm=perm)
+    x, dtype = as_float32(x, "'x' of transpose")
+    given = None if axes is None else integers("axes", axes)
+    perm = None if given is None else tuple(a + x.ndim * (a < 0) for a in given)
+    return rounded(simple("transpose", "Transpose", [("x", x)], device, perm=perm), dtype)

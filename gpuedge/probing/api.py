@@ -10,7 +10,7 @@ from gpuedge.core import config, paths
 from gpuedge.core.errors import ConfigError
 from gpuedge.core.reasons import Reason
 from gpuedge.probing.report import HOW_TO_REFRESH, ProbeReport, ProbeRow, number
-from gpuedge.probing.verdicts import Keys, Store
+from gpuedge.probing.verdicts import Keys, Store, check_database
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ def probe(
     ------
     ConfigError (GE-101)
         An argument or a ``GPUEDGE_*`` variable cannot be used. Nothing was loaded.
+    DatabaseError (GE-600)
+        The capability database cannot be read. Nothing was loaded.
     UnknownDeviceError (GE-102)
         No backend has that name. Nothing was loaded.
 
@@ -71,6 +73,7 @@ def probe(
     start = time.perf_counter()
     config.check_environment()
     _check(deadline_s)
+    check_database()
     candidates = _candidates(_names(backends))
     keys = _keys(candidates)
     store = Store(paths.cache_folder())
@@ -137,8 +140,10 @@ def _keys(candidates: list[tuple[str, Candidate | None]]) -> dict[tuple[str, str
 def _probe_new(
     new: list[tuple[str, Candidate]], deadline_s: float
 ) -> dict[str, tuple[Candidate, list[ProbeRow]]]:
+    from gpuedge import capdb
     from gpuedge.probing.run import probe_all
 
+    capdb.load()  # the children need it too; its faults are not a driver's
     results = probe_all([c for _, c in new], deadline_s)
     _log([row for rows in results for row in rows])
     return {key: (c, rows) for (key, c), rows in zip(new, results, strict=True)}
@@ -152,9 +157,14 @@ def _is_lasting(row: ProbeRow) -> bool:
 def _log(rows: list[ProbeRow]) -> None:
     import logging
 
+    from gpuedge.probing.judge import UNTOUCHED
+
     logger = logging.getLogger("gpuedge.probing")
     for row in rows:
-        level = logging.WARNING if row.status in NEWS else logging.INFO
+        # Out of time before the driver's own code ran: nothing to warn of.
+        unreached = row.status == "timeout" and row.evidence.get("step") in UNTOUCHED
+        is_news = row.status in NEWS and not unreached
+        level = logging.WARNING if is_news else logging.INFO
         logger.log(level, "%s driver %s: %s (%s)", row.backend, row.name, row.reason, row.key)
 
 

@@ -179,8 +179,10 @@ def probe(candidate: Candidate, skip: frozenset[int], channel: Channel) -> None:
     )
     # Only now: most drivers of a machine have no device, and numpy is the slowest import of all.
     channel.step("prepare")
+    from gpuedge import capdb
     from gpuedge.probing import kat
 
+    capdb.load()  # a fault of the database ends this process here, not as a driver's verdict
     tests = kat.cases()
     for info in devices:
         if info.index not in skip:

@@ -10,7 +10,8 @@ How an end without ``done`` is judged:
 * an exit, with any status, once the driver was being touched: ``crashed`` / ``exited``, since some
   drivers call ``exit(0)`` when they give up;
 * an exit before that, or no event with the right token at all: ``broken`` / ``no-token``;
-* killed by us: ``timeout`` / ``deadline``.
+* killed by us: ``timeout`` / ``deadline``; where the driver was not yet being touched the reason
+  says that it was not reached, since nothing can be held against it.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ from typing import Any, Literal
 
 from gpuedge.backends.base import Candidate
 from gpuedge.core.reasons import SENTENCES, STATUSES, Reason
-from gpuedge.probing.report import ProbeRow
+from gpuedge.probing.report import ProbeRow, is_number
 
 Event = Mapping[str, Any]
 
 OURS = {"start", "prepare"}
 """Steps in which no driver is asked for anything: an exit there is gpuedge's own failure."""
+
+UNTOUCHED = OURS | {"load"}
+"""Steps before a driver's own code runs: a hang there is no news about the driver."""
 
 STEPS = {
     "start": "before the driver was loaded",
@@ -55,7 +59,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """Everything one probe process left behind."""
+    """Everything one probe process left behind; `deadline_s` is that of all processes together."""
 
     events: Sequence[Event]
     junk: int
@@ -63,6 +67,7 @@ class Transcript:
     tail: str
     seconds: float
     skipped: frozenset[int] = frozenset()
+    deadline_s: float | None = None
 
     @property
     def last_step(self) -> Event:
@@ -107,13 +112,25 @@ def read_events(data: bytes, token: str) -> tuple[list[Event], int]:
 
 
 def _is_sound(event: dict[str, Any]) -> bool:
-    kind = event.get("event")
-    if kind in {"device", "failed"}:
-        known = event.get("status") in STATUSES and event.get("code") in SENTENCES
-        return known and (kind == "failed" or isinstance(event.get("index"), int))
+    kind, step = event.get("event"), event.get("step")
+    if kind in ("device", "failed"):  # not a set: what is no text may not be hashable
+        known = event.get("status") in STATUSES and event.get("code") in list(SENTENCES)
+        tables = all(isinstance(event.get(k) or {}, dict) for k in ("caps", "evidence"))
+        timed = is_number(event.get("seconds") or 0)
+        return known and tables and timed and (kind == "failed" or type(event.get("index")) is int)
     if kind == "devices":
-        return isinstance(event.get("devices"), list)
-    return kind == "done" or (kind == "step" and event.get("step") in STEPS)
+        listed = event.get("devices")
+        return isinstance(listed, list) and all(map(_is_device, listed))
+    return kind == "done" or (kind == "step" and step in list(STEPS))
+
+
+def _is_device(record: object) -> bool:
+    return (
+        isinstance(record, dict)
+        and type(record.get("index")) is int
+        and isinstance(record.get("identity"), dict)
+        and isinstance(record.get("is_software"), bool)
+    )
 
 
 def judge(candidate: Candidate, transcript: Transcript) -> Outcome:
@@ -162,8 +179,8 @@ def _ended(transcript: Transcript) -> Event:
     if transcript.first("done") is not None:
         step = "exit"
     where = STEPS[step]
-    if ending.how == "not-started":
-        return _verdict("timeout", "deadline", ending.what, step)
+    if ending.how == "not-started" or (ending.how == "deadline" and step in UNTOUCHED):
+        return _not_reached(transcript, step)
     if ending.how == "deadline":
         return _verdict("timeout", "deadline", f"it hung {where}", step)
     if ending.how == "signal":
@@ -171,6 +188,13 @@ def _ended(transcript: Transcript) -> Event:
     if not transcript.events or step in OURS or transcript.is_complete:
         return _verdict("broken", "no-token", _why_no_token(transcript), step)
     return _verdict("crashed", "exited", f"exit status {ending.code} {where}", step)
+
+
+def _not_reached(transcript: Transcript, step: str) -> Event:
+    limit = transcript.deadline_s
+    of = "" if limit is None else f" of {limit:g} s"
+    reason = f"the driver was not reached before the deadline{of}"
+    return {**_verdict("timeout", "deadline", "", step), "reason": reason}
 
 
 def _verdict(status: str, code: str, detail: str, step: str, signal: str = "") -> Event:
@@ -197,12 +221,13 @@ def _row(
     if status not in {"ok", "absent"} and transcript.tail:
         evidence["output_tail"] = transcript.tail
     identity = dict(device["identity"]) if device else {}
+    reason = Reason(verdict["code"], str(verdict.get("detail") or ""))
     return ProbeRow(
         device=candidate.backend,
         backend=candidate.backend,
         status=status,
         code=verdict["code"],
-        reason=Reason(verdict["code"], str(verdict.get("detail") or "")).sentence,
+        reason=str(verdict.get("reason") or reason.sentence),
         name=str(identity.get("name") or _file_name(candidate.key)),
         identity=identity,
         is_software=bool(device["is_software"]) if device else None,

@@ -6,6 +6,7 @@ Plain data: nothing here starts a process, loads a driver or imports numpy.
 from __future__ import annotations
 
 from gpuedge.core.errors import InputError
+from gpuedge.core.reasons import STATUSES
 from gpuedge.core.record import Record
 
 TYPE_CHECKING = False
@@ -81,6 +82,17 @@ class ProbeRow(Record):
         """True if the device gave the right numbers."""
         return self.status == "ok"
 
+    @property
+    def brief(self) -> str:
+        """The reason as tables show it: a driver without a device in four words."""
+        if self.code != "no-device":
+            return self.reason
+        import re
+
+        # An API's own name of an error says more than the sentence it came in.
+        named = re.search(r"\b[A-Z][A-Z0-9]*(_[A-Z0-9]+)+\b", self.reason)
+        return f"offers no device ({named.group()})" if named else "offers no device"
+
     def info(self) -> DeviceInfo:
         """Return what a backend needs to open this device again.
 
@@ -105,6 +117,8 @@ class ProbeRow(Record):
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> ProbeRow:
         """Rebuild a row from `to_dict`; unknown keys are ignored. Raises InputError."""
+        if not isinstance(record, dict):
+            raise InputError("A row of the probe report is no JSON object.", known=_shown(record))
         names = cls._fields
         try:
             row = cls(**{k: v for k, v in record.items() if k in names})
@@ -113,10 +127,89 @@ class ProbeRow(Record):
                 "A row of the probe report lacks a field.",
                 known=f"every row has: {', '.join(list(names)[:5])}",
             ) from None
+        fault = _fault(row)
+        if fault is not None:
+            raise InputError(
+                f"A row of the probe report has a {fault} that cannot be used.",
+                known=f"{fault} is {_shown(getattr(row, fault))}",
+            )
         return row
 
     def __repr__(self) -> str:
         return f"<ProbeRow {self.device} {self.status} {self.name!r}>"
+
+
+_TEXTS = ("device", "backend", "status", "code", "reason", "name", "key", "fingerprint")
+_IDENTITY_TEXTS = ("api", "name", "os")
+_IDENTITY_TYPES = {
+    **dict.fromkeys(("vendorID", "deviceID", "driverVersion", "driverID"), int),
+    **dict.fromkeys(("apiVersion", "driverName", "driverInfo", "device_type"), str),
+}
+_MAX_INDEX = 1 << 16
+"""Devices of one driver; no API lists more than a handful."""
+
+_MAX_DEPTH = 16
+"""Nesting of a table in a row; ours have four levels."""
+
+
+def _fault(row: ProbeRow) -> str | None:
+    """Return the first field whose value is not what the field may hold, None if all are good."""
+    for name in _TEXTS:
+        if not isinstance(getattr(row, name), str):
+            return name
+    for name in ("identity", "caps", "env", "evidence"):
+        if not _is_table(getattr(row, name)):
+            return name
+    index = row.index
+    good = {
+        "status": row.status in STATUSES,
+        "index": index is None or (type(index) is int and 0 <= index < _MAX_INDEX),
+        "identity": index is None or _is_identity(row.identity),
+        "env": all(map(_is_variable, row.env.items())),
+        "is_software": row.is_software is None or isinstance(row.is_software, bool),
+        "seconds": row.seconds is None or (is_number(row.seconds) and row.seconds >= 0),
+        "is_cached": isinstance(row.is_cached, bool),
+    }
+    return next((name for name, is_good in good.items() if not is_good), None)
+
+
+def _is_table(value: object) -> bool:
+    """Say whether a value is an object that can be written as JSON again (which has no NaN)."""
+    return isinstance(value, dict) and _is_plain(value, _MAX_DEPTH)
+
+
+def _is_plain(value: object, depth: int) -> bool:
+    if isinstance(value, dict):
+        names = all(isinstance(name, str) for name in value)
+        return depth > 0 and names and all(_is_plain(v, depth - 1) for v in value.values())
+    if isinstance(value, list):
+        return depth > 0 and all(_is_plain(v, depth - 1) for v in value)
+    return value is None or isinstance(value, (str, bool)) or is_number(value)
+
+
+def _is_identity(record: Mapping[str, Any]) -> bool:
+    texts = all(isinstance(record.get(name), str) for name in _IDENTITY_TEXTS)
+    known = ((record.get(name), kind) for name, kind in _IDENTITY_TYPES.items())
+    return texts and all(value is None or type(value) is kind for value, kind in known)
+
+
+def _is_variable(item: tuple[object, object]) -> bool:
+    name, value = item
+    if not isinstance(name, str) or not isinstance(value, str):
+        return False
+    return bool(name) and "=" not in name and "\0" not in name + value
+
+
+def is_number(value: object) -> bool:
+    """Say whether a value is a finite number that times, sizes and counts can have."""
+    return type(value) in (int, float) and abs(value) < 1e30  # type: ignore[arg-type]
+
+
+def _shown(value: object) -> str:
+    try:
+        return _clean(repr(value), 80)
+    except (ValueError, RecursionError):  # a whole number or a nesting too long to print
+        return type(value).__name__
 
 
 def _order(row: ProbeRow) -> tuple[bool, int]:
@@ -178,7 +271,12 @@ class ProbeReport(Record):
         """Return `to_dict` as JSON text."""
         import json
 
-        return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False, sort_keys=False)
+        text = json.dumps(self.to_dict(), indent=indent, ensure_ascii=False)
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # a file name that is not UTF-8, as Python holds it
+            text = json.dumps(self.to_dict(), indent=indent)
+        return text
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> ProbeReport:
@@ -189,15 +287,14 @@ class ProbeReport(Record):
         InputError (GE-203)
             The record is not a probe report, or of a version this gpuedge does not read.
         """
-        rows = record.get("tried")
-        if record.get("schema") != SCHEMA or not isinstance(rows, list):
-            raise InputError(
-                "This is not a probe report.",
-                known=f"its schema is {record.get('schema')!r}; this version reads {SCHEMA!r}",
-                hint="make one with: gpuedge probe --json > report.json",
-            )
-        tried = tuple(ProbeRow.from_dict(r) for r in rows)
-        return cls(tried, str(record.get("version", "")), float(record.get("seconds", 0.0)))
+        record = record if isinstance(record, dict) else {}
+        rows, schema = record.get("tried"), record.get("schema")
+        version, seconds = record.get("version", ""), record.get("seconds", 0.0)
+        if schema != SCHEMA or not isinstance(rows, list):
+            raise _no_report(f"its schema is {_shown(schema)}; this version reads {SCHEMA!r}")
+        if not isinstance(version, str) or not is_number(seconds):
+            raise _no_report(f"its version is {_shown(version)}, its seconds {_shown(seconds)}")
+        return cls(tuple(map(ProbeRow.from_dict, rows)), version, float(seconds))
 
     def _headline(self) -> str:
         if not self.tried:
@@ -212,14 +309,11 @@ class ProbeReport(Record):
     def __str__(self) -> str:
         if not self.tried:
             return self._headline()
+        from gpuedge.core import text
+
         cells = [("device", "name", "status", "reason")]
-        cells += [(r.device, _clean(r.name, 44), r.status, _clean(r.reason)) for r in self.tried]
-        widths = [max(len(row[i]) for row in cells) for i in range(3)]
-        lines = [
-            "  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[3]])
-            for row in cells
-        ]
-        return "\n".join([self._headline(), "", *lines])
+        cells += [(r.device, _clean(r.name, 44), r.status, _clean(r.brief)) for r in self.tried]
+        return "\n".join([self._headline(), "", *text.table(cells)])
 
     def __repr__(self) -> str:
         best = self.best
@@ -232,11 +326,16 @@ class ProbeReport(Record):
         head = "".join(f"<th>{t}</th>" for t in ("device", "name", "status", "reason"))
         rows = "".join(
             "<tr>"
-            + "".join(f"<td>{escape(t)}</td>" for t in (r.device, r.name, r.status, r.reason))
+            + "".join(f"<td>{escape(t)}</td>" for t in (r.device, r.name, r.status, r.brief))
             + "</tr>"
             for r in self.tried
         )
         return f"<p>{escape(self._headline())}</p><table><tr>{head}</tr>{rows}</table>"
+
+
+def _no_report(known: str) -> InputError:
+    hint = "make one with: gpuedge probe --json > report.json"
+    return InputError("This is not a probe report.", known=known, hint=hint)
 
 
 def _clean(text: str, limit: int = 400) -> str:

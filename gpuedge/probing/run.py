@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -14,7 +15,9 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from gpuedge.backends.base import Candidate
 from gpuedge.core import config, paths
@@ -30,6 +33,17 @@ MIN_RETRY_S = 0.3
 
 MAX_ATTEMPTS = 16
 """Children per candidate: one more for each device that took its child down."""
+
+
+STALE_S = 3600.0
+"""Folders of probes older than this were left by probes that were killed."""
+
+MAX_SWEPT = 64
+"""Stale folders removed by one probe: it must begin at once, and the next one goes on."""
+
+_PREFIX = "gpuedge-probe-"
+_OURS = re.compile(_PREFIX + r"[a-z0-9_]{8}")
+"""What `tempfile.mkdtemp` makes of the prefix."""
 
 
 def workers(candidates: int) -> int:
@@ -54,14 +68,15 @@ def probe_all(
     """
     if not candidates:
         return []
-    deadline = time.monotonic() + deadline_s
+    _sweep(tempfile.gettempdir())
+    limit = Limit(deadline_s, time.monotonic() + deadline_s)
     stop = threading.Event()
-    folder = Path(tempfile.mkdtemp(prefix="gpuedge-probe-"))
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     command = command or process.COMMAND
     pool = ThreadPoolExecutor(workers(len(candidates)), thread_name_prefix="gpuedge-probe")
     try:
         tasks = [
-            pool.submit(_Probe(c, folder / str(i), deadline, stop, command).rows)
+            pool.submit(_Probe(c, folder / str(i), limit, stop, command).rows)
             for i, c in enumerate(candidates)
         ]
         return [task.result() for task in tasks]
@@ -71,6 +86,34 @@ def probe_all(
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _sweep(temporary: str) -> None:
+    """Remove what killed probes of this user left behind: folders of ours, never through links."""
+    try:
+        with os.scandir(temporary) as entries:
+            stale = [e.path for e in entries if _OURS.fullmatch(e.name) and _is_stale(e)]
+    except OSError:
+        return
+    for path in stale[:MAX_SWEPT]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_stale(entry: os.DirEntry[str]) -> bool:
+    try:
+        found = entry.stat(follow_symlinks=False)
+        is_folder = entry.is_dir(follow_symlinks=False)
+    except OSError:
+        return False
+    is_mine = not hasattr(os, "getuid") or found.st_uid == os.getuid()
+    return is_folder and is_mine and time.time() - found.st_mtime > STALE_S
+
+
+class Limit(NamedTuple):
+    """The seconds that were given, and when they are over (`time.monotonic`)."""
+
+    given_s: float
+    ends: float
+
+
 class _Probe:
     """The probe of one candidate: a child, and another past each device that killed the last."""
 
@@ -78,13 +121,13 @@ class _Probe:
         self,
         candidate: Candidate,
         folder: Path,
-        deadline: float,
+        limit: Limit,
         stop: threading.Event,
         command: Sequence[str],
     ) -> None:
         self._candidate = candidate
         self._folder = folder
-        self._deadline = deadline
+        self._given_s, self._deadline = limit
         self._stop = stop
         self._command = command
 
@@ -114,12 +157,14 @@ class _Probe:
             found.setdefault(row.index, row)
 
     def _attempt(self, attempt: int, skip: frozenset[int]) -> Transcript:
+        return replace(self._tried(attempt, skip), deadline_s=self._given_s)
+
+    def _tried(self, attempt: int, skip: frozenset[int]) -> Transcript:
         start = time.monotonic()
         token = secrets.token_hex(16)
         left = self._deadline - start
         if left <= 0 or self._stop.is_set():
-            ending = Ending("not-started", what="its turn did not come in time")
-            return Transcript([], 0, ending, "", 0.0, skip)
+            return Transcript([], 0, Ending("not-started"), "", 0.0, skip)
         try:
             folder = self._folder / str(attempt)
             folder.mkdir(parents=True, mode=0o700)
@@ -160,14 +205,17 @@ class _Probe:
         environ = {**os.environ, **self._candidate.env}
         environ["PYTHONPATH"] = process.python_path(os.environ)
         # Settings made in code reach the child too: both must use the same folders.
-        environ["GPUEDGE_CACHE_DIR"] = str(paths.cache_dir())
-        database = config.get("db").value
-        return {**environ, "GPUEDGE_DB": database} if database else environ
+        # Absolute, because the child has a working folder of its own.
+        environ["GPUEDGE_CACHE_DIR"] = os.path.abspath(paths.cache_folder())  # noqa: PTH100
+        if config.get("db").value:
+            environ["GPUEDGE_DB"] = paths.database_folder()
+        if environ.get("GPUEDGE_CONFIG"):
+            environ["GPUEDGE_CONFIG"] = os.path.abspath(environ["GPUEDGE_CONFIG"])  # noqa: PTH100
+        return environ
 
 
 def _read(path: Path) -> bytes:
     try:
-        with open(path, "rb") as file:
-            return file.read(MAX_RESULT_BYTES)
+        return paths.read_start(path, MAX_RESULT_BYTES)
     except OSError:
         return b""

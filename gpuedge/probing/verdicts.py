@@ -1,19 +1,21 @@
 """The verdict store: what earlier probes found, so that the next start touches no driver.
 
 One sealed file, ``<cache folder>/verdicts.json``. A verdict is found by a key over everything that
-could change it: the driver's files, the library's own files, the environment variables drivers
-listen to, and the graphics hardware the kernel shows. There is no lock: writers merge with what is
-there and replace the file in one step, so a race can lose a verdict (it is found again) but never
-tear one.
+could change it: the driver's files, the library's own files, the capability database, the
+environment variables drivers listen to, and the graphics hardware the kernel shows. There is no
+lock: writers merge with what is there and replace the file in one step, so a race can lose a
+verdict (it is found again) but never tear one.
 """
 
 from __future__ import annotations
 
 import os
 
-from gpuedge.core import paths
+from gpuedge.core import config, paths
+from gpuedge.core.errors import DatabaseError, InputError
+from gpuedge.core.reasons import SENTENCES
 from gpuedge.core.store import load_sealed, save_sealed
-from gpuedge.probing.report import ProbeRow
+from gpuedge.probing.report import ProbeRow, is_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,16 +99,57 @@ def library_state() -> str:
     return "\n".join(marks)
 
 
+def check_database() -> None:
+    """Refuse a setting ``db`` that names no database, at the price of a look at one file.
+
+    Its rows are checked before a child is started, not at every start of an application.
+
+    Raises
+    ------
+    DatabaseError (GE-600)
+        The folder holds no ``classes.json``.
+    """
+    if not config.get("db").value:
+        return
+    path = os.path.join(paths.database_folder(), "classes.json")
+    if not os.path.isfile(path):
+        raise DatabaseError(
+            "The capability database cannot be used.",
+            asked_by=config.SETTINGS["db"].variable,
+            known=f"{path} is not there, or no file",
+            hint=f"unset {config.SETTINGS['db'].variable}",
+        )
+
+
+def database_state() -> str:
+    """Return the state of the capability database in use: its folder, and as `library_state`."""
+    marks = [os.path.realpath(paths.database_folder())]
+    _walk(marks[0], "", marks)
+    return "\n".join(marks)
+
+
 def _walk(root: str, inner: str, marks: list[str]) -> None:
-    with os.scandir(os.path.join(root, inner)) as entries:
-        for entry in sorted(entries, key=lambda e: e.name):
-            name = f"{inner}/{entry.name}".lstrip("/")
-            if entry.is_dir(follow_symlinks=False):
-                if not entry.name.startswith(("_", ".")):
-                    _walk(root, name, marks)
-            else:
-                stat = entry.stat()
-                marks.append(f"{name} {stat.st_size} {stat.st_mtime_ns}")
+    try:
+        with os.scandir(os.path.join(root, inner)) as found:
+            entries = sorted(found, key=lambda e: e.name)
+    except OSError:
+        marks.append(f"{inner} unreadable")
+        return
+    for entry in entries:
+        name = f"{inner}/{entry.name}".lstrip("/")
+        if entry.is_dir(follow_symlinks=False):
+            if not entry.name.startswith(("_", ".")):
+                _walk(root, name, marks)
+        else:
+            marks.append(f"{name} {_state(entry)}")
+
+
+def _state(entry: os.DirEntry[str]) -> str:
+    try:
+        stat = entry.stat()
+    except OSError:  # a link to nowhere, such as an editor's lock
+        return "absent"
+    return f"{stat.st_size} {stat.st_mtime_ns}"
 
 
 class Keys:
@@ -114,7 +157,7 @@ class Keys:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._variables = driver_environment(environ)
-        self._shared = [library_state(), *machine()]
+        self._shared = [library_state(), database_state(), *machine()]
 
     def __call__(self, candidate: Candidate) -> str:
         """Return the SHA-256 (hex) of everything that could change this candidate's verdict."""
@@ -152,7 +195,7 @@ class Store:
         body = load_sealed(self.path, SCHEMA) or {}
         entries = body.get("entries")
         found = entries.items() if isinstance(entries, dict) else ()
-        return {key: entry for key, entry in found if isinstance(entry, dict)}
+        return {key: entry for key, entry in found if _is_sound(entry)}
 
     def find(self, key: str, deadline_s: float, now: float) -> list[ProbeRow] | None:
         """Return the rows stored under `key`, or None if there are none worth believing.
@@ -164,11 +207,13 @@ class Store:
             return None
         try:
             rows = [ProbeRow.from_dict({**r, "is_cached": True}) for r in entry["rows"]]
-            age, strikes = now - float(entry["when"]), int(entry["strikes"])
-            hung = any(r.status == "timeout" for r in rows)
-            patient = float(entry["deadline_s"]) < deadline_s
-        except (TypeError, KeyError, ValueError):
+        except InputError:
             return None
+        if not all(r.code in SENTENCES for r in rows):
+            return None
+        age, strikes = now - entry["when"], entry["strikes"]
+        hung = any(r.status == "timeout" for r in rows)
+        patient = entry["deadline_s"] < deadline_s
         # A clock set back by more than a day makes the age meaningless.
         fresh = -DAY < age < lifetime({r.status for r in rows}, strikes)
         return rows if rows and fresh and not (hung and patient) else None
@@ -204,7 +249,7 @@ class Store:
                 "deadline_s": deadline_s,
                 "strikes": self._strikes(candidate, rows),
             }
-        newest = sorted(entries, key=lambda k: _when(entries[k]), reverse=True)[:MAX_ENTRIES]
+        newest = sorted(entries, key=lambda k: entries[k]["when"], reverse=True)[:MAX_ENTRIES]
         self._entries = {k: entries[k] for k in newest}
         return save_sealed(self.path, SCHEMA, {"entries": self._entries})
 
@@ -212,10 +257,10 @@ class Store:
         if not any(r.status in {"crashed", "timeout"} for r in rows):
             return 0
         before = [
-            int(e.get("strikes", 0))
+            e["strikes"]
             for e in self._entries.values()
-            if (e.get("backend"), e.get("candidate")) == (candidate.backend, candidate.key)
-            and any(r.get("fingerprint") == candidate.fingerprint for r in e.get("rows", ()))
+            if (e["backend"], e["candidate"]) == (candidate.backend, candidate.key)
+            and any(r.get("fingerprint") == candidate.fingerprint for r in e["rows"])
         ]
         return 1 + max(before, default=0)
 
@@ -228,12 +273,19 @@ class Store:
         return [
             key
             for key, entry in self._entries.items()
-            if entry.get("backend") in backends
-            and (entry.get("backend"), entry.get("candidate")) not in here
-            and not os.path.exists(str(entry.get("candidate")))
+            if entry["backend"] in backends
+            and (entry["backend"], entry["candidate"]) not in here
+            and not os.path.exists(entry["candidate"])
         ]
 
 
-def _when(entry: dict[str, Any]) -> float:
-    when = entry.get("when")
-    return float(when) if isinstance(when, (int, float)) else 0.0
+def _is_sound(entry: object) -> bool:
+    """Say whether an entry has the fields that `save` gives it; a seal proves no author."""
+    if not isinstance(entry, dict) or not isinstance(rows := entry.get("rows"), list):
+        return False
+    return (
+        all(isinstance(row, dict) for row in rows)
+        and all(isinstance(entry.get(name), str) for name in ("backend", "candidate"))
+        and all(is_number(entry.get(name)) for name in ("when", "deadline_s", "strikes"))
+        and isinstance(entry["strikes"], int)
+    )

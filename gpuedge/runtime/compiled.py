@@ -6,6 +6,7 @@ Single operations and whole models take it alike.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Mapping
@@ -19,7 +20,8 @@ from gpuedge import __version__
 from gpuedge.core import debug
 from gpuedge.core.errors import (
     DeviceError,
-    KernelLimitError,
+    GpuEdgeError,
+    KernelError,
     UnsupportedOpError,
 )
 from gpuedge.core.reasons import Reason
@@ -67,6 +69,8 @@ class Compiled:
         self._lock = threading.RLock()
         self._is_timed = debug.level() >= 2
         self.refusals: dict[str, str] = {}
+        self._inherited: list[tuple[Graph, Executable]] = []
+        self._owner = os.getpid()
         self._at = CPU  # device of the segment that ran last
         self.decision: Decision = self._decide()
         debug.say(1, lambda: self.decision.reason)
@@ -128,7 +132,7 @@ class Compiled:
         self.refusals.clear()
         try:
             self._build_segments()
-        except (DeviceError, KernelLimitError) as error:
+        except (DeviceError, KernelError, UnsupportedOpError) as error:
             if self.executor.device == CPU or self.request.fallback == "error":
                 raise
             self._give_up("compile-failed", error)
@@ -168,9 +172,7 @@ class Compiled:
             slow = f"{gpu_ns / 1e3:.0f} us against {cpu_ns / 1e3:.0f} us"
             self._give_up("measured-slower", None, slow)
 
-    def _give_up(
-        self, code: str, error: DeviceError | KernelLimitError | None, detail: str = ""
-    ) -> None:
+    def _give_up(self, code: str, error: GpuEdgeError | None, detail: str = "") -> None:
         """Leave the device that was chosen, and compile for whatever is decided then."""
         self._demote(code, error, detail)
         self._close_parts()
@@ -214,8 +216,10 @@ class Compiled:
         """
         with self._lock:
             if not self.is_usable and self.request.executor is None:
-                # Another session gave up this device; it was closed for all of them.
-                self._parts = []
+                # Another session gave up this device and closed it for all, or this is a forked
+                # child, where destroying the parts would wait for threads that are not here.
+                self._inherited, self._parts = self._parts, []
+                self._owner = os.getpid()
                 self.executor = self._reopen()
                 self._compile()
             return self._run_or_fall_back(inputs)
@@ -252,9 +256,7 @@ class Compiled:
             return made
         return np.array(made)
 
-    def _demote(
-        self, code: str, error: DeviceError | KernelLimitError | None, why: str = ""
-    ) -> None:
+    def _demote(self, code: str, error: GpuEdgeError | None, why: str = "") -> None:
         """Decide again without the device chosen, and say so once."""
         reason = Reason(code, error.what.rstrip(".") if error is not None else why)
         if error is not None:
@@ -284,8 +286,8 @@ class Compiled:
 
     @property
     def is_usable(self) -> bool:
-        """False once its device was closed by somebody else."""
-        return not getattr(self.executor, "closed", False)
+        """False once its device was closed by somebody else, and in a forked child."""
+        return not getattr(self.executor, "closed", False) and self._owner == os.getpid()
 
     def close(self) -> None:
         """Release what was compiled; the device stays open."""

@@ -21,6 +21,7 @@ from gpuedge.core import config, debug
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import DeviceTimeoutError, NoUsableDeviceError, UnknownDeviceError
 from gpuedge.core.identity import Identity
+from gpuedge.core.reasons import SENTENCES
 
 if TYPE_CHECKING:
     from gpuedge.backends.base import DeviceImpl
@@ -140,12 +141,29 @@ def open_row(row: ProbeRow) -> GpuExecutor:
     return GpuExecutor(impl, row.device)
 
 
+def is_stale(row: ProbeRow) -> bool:
+    """Tell whether a driver's files have changed since the row was made."""
+    listed = backends.load(row.backend).candidates({**os.environ, **row.env})
+    return not any(c.key == row.key and c.fingerprint == row.fingerprint for c in listed)
+
+
+def _after_fork(report: ProbeReport) -> ProbeReport:
+    """Rule every device out: threads and locks of a loaded driver do not survive a fork."""
+    rows = tuple(
+        r.replace(status="blocked", code="forked", reason=SENTENCES["forked"]) if r.is_usable else r
+        for r in report.tried
+    )
+    return report.replace(tried=rows)
+
+
 class Pool:
     """Open executors by device string. One per process; a forked child starts an empty one."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._owner = os.getpid()
+        self._inherited: list[dict[str, Executor]] = []
+        self._is_forked = False  # a driver was open when this process was forked off
         self._open: dict[str, Executor] = {}
         self._opening: dict[str, threading.RLock] = {}
         self._stuck: set[str] = set()
@@ -155,10 +173,16 @@ class Pool:
     def _here(self) -> None:
         """Forget everything after a fork: drivers do not survive one."""
         if self._owner != os.getpid():
+            self._is_forked = self._is_forked or any(name != CPU for name in self._open)
             self._lock = threading.RLock()
             self._owner = os.getpid()
+            self._inherited.append(self._open)  # destroying them would wait for absent threads
             self._open, self._opening, self._stuck = {}, {}, set()
             self._report, self._calibrations = None, None
+
+    def after_fork(self) -> None:
+        """Start empty in a forked child; locks that threads of the parent held stay behind."""
+        self._here()
 
     def report(self) -> ProbeReport:
         """Return the probe report of this process; probes on first use."""
@@ -167,8 +191,22 @@ class Pool:
             if self._report is None:
                 from gpuedge.probing.api import probe
 
-                self._report = probe()
+                self._report = _after_fork(probe()) if self._is_forked else probe()
             return self._report
+
+    def row(self, device: str) -> ProbeRow:
+        """Return the usable row of a device string, judged with the driver that is there now.
+
+        Raises
+        ------
+        NoUsableDeviceError (GE-103)
+        """
+        row = find(device, self.report())
+        if is_stale(row):  # the driver was replaced since: the old verdict says nothing of it
+            with self._lock:
+                self._report = None
+            row = find(device, self.report())
+        return row
 
     def calibrations(self) -> CalibrationStore:
         """Return the calibrations of this process; failures are remembered in it only."""
@@ -196,8 +234,8 @@ class Pool:
         ------
         NoUsableDeviceError (GE-103), DeviceError (GE-4xx)
         """
-        row = find(device, self.report())
-        return self._get(row.device, lambda: open_row(row))
+        name = find(device, self.report()).device
+        return self._get(name, lambda: open_row(self.row(name)))
 
     def executor(self, device: str) -> Executor:
         """Return the executor of a device string other than ``auto``."""
@@ -250,3 +288,5 @@ class Pool:
 
 POOL = Pool()
 atexit.register(POOL.close)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=POOL.after_fork)

@@ -12,8 +12,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpuedge.backends.base import Binding, Buffer, Dispatch, Recording, Usage
-from gpuedge.core.errors import DTypeError, InputError, KernelLimitError, ShapeError, UsageError
+from gpuedge.backends.base import Binding, Buffer, Dispatch, Program, Recording, Usage
+from gpuedge.core.errors import (
+    ClosedError,
+    DTypeError,
+    InputError,
+    KernelLimitError,
+    ShapeError,
+    UsageError,
+)
 from gpuedge.core.kernel import Number, PushArg
 from gpuedge.executors.base import Executor
 from gpuedge.executors.gpu import RUN_TIMEOUT_S, GpuExecutor
@@ -56,9 +63,10 @@ class UserKernel:
         self._check_outputs()
         _check_specs(reflection, specs)
         _check_limits(reflection, executor)
+        executor.check_open()
         with executor.lock:
-            executor.check_open()
-            self._program = executor.impl.build(reflection.blob, specs)
+            program = executor.impl.build(reflection.blob, specs)
+        self._program: Program | None = program
         self._ready: _Recorded | None = None
 
     def _match(self) -> dict[str, BufferArg]:
@@ -127,8 +135,11 @@ class UserKernel:
             [(0, 0, 0, 0)] * len(self._reflection.buffers), params
         )
         key = (tuple((n, a.nbytes) for n, a in arrays.items()), tuple(shapes.items()), launch, push)
+        self._executor.check_open()
         with self._executor.lock:
             self._executor.check_open()
+            if self._program is None:
+                raise ClosedError(f"The kernel {self._reflection.blob.name} was closed.")
             if self._ready is None or self._ready.key != key:
                 self._forget()
                 self._ready = self._record(key, arrays, shapes, launch, push)
@@ -191,7 +202,8 @@ class UserKernel:
             bindings = tuple(
                 Binding(by_binding[i], 0, by_binding[i].nbytes) for i in range(len(by_binding))
             )
-            work = [Dispatch(self._program, bindings, push, groups)] if min(groups) else []
+            program = self._program
+            work = [Dispatch(program, bindings, push, groups)] if program and min(groups) else []
             made.recording = impl.record(
                 work,
                 [made.buffers[n] for n in self.inputs],
@@ -226,10 +238,13 @@ class UserKernel:
 
     def close(self) -> None:
         """Give the kernel's memory and program back to the device; may be called twice."""
+        if self._executor.is_inherited:
+            return
         with self._executor.lock:
-            if not self._executor.closed and self._program is not None:
+            program, self._program = self._program, None
+            if program is not None and not self._executor.closed:
                 self._forget()
-                self._executor.impl.release(self._program)
+                self._executor.impl.release(program)
 
 
 class _Recorded:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpuedge.backends.base import Candidate
+from gpuedge.core import paths
 from gpuedge.probing.api import probe
 from gpuedge.probing.report import ProbeReport, ProbeRow
 
@@ -209,6 +210,41 @@ def test_bad_manifest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: 
     row = probe_one(monkeypatch, manifest)
     assert (row.status, row.code) == ("broken", "bad-manifest")
     assert row.name == "bad.json"
+
+
+def test_hostile_manifests_spare_their_neighbours(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lavapipe: Candidate
+) -> None:
+    contents = {
+        "deep": b"[" * 100000,
+        "long": json.dumps({"ICD": {"library_path": "/" + "x/" * 50000}}).encode(),
+        "nul": json.dumps({"ICD": {"library_path": "./a\0b"}}).encode(),
+        "half": json.dumps({"ICD": {"library_path": "./a\ud800"}}).encode(),
+    }
+    bad = [tmp_path / f"{name}.json" for name in contents]
+    for path, content in zip(bad, contents.values(), strict=True):
+        path.write_bytes(content)
+    os.mkfifo(tmp_path / "pipe.json")
+    odd_name = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.json")
+    shutil.copy(lavapipe.key, odd_name)
+    named = [lavapipe.key, *bad, tmp_path / "pipe.json", odd_name]
+    for is_cached in (False, True):
+        report = probe_files(monkeypatch, *named)
+        codes = ["ok", *["bad-manifest"] * 5, "ok"]
+        assert [r.code for r in report.tried] == codes
+        assert [r.status for r in report.tried if r.code != "ok"] == ["broken"] * 5
+        assert {r.is_cached for r in report.tried} == {is_cached}
+        (tmp_path / "report.json").write_text(report.to_json(), encoding="utf-8")
+
+
+def test_relative_database_is_the_same_one_in_the_child(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lavapipe: Candidate
+) -> None:
+    shutil.copytree(paths.data_folder("capability_db"), tmp_path / "db")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GPUEDGE_DB", "db")
+    row = probe_one(monkeypatch, lavapipe.key)
+    assert (row.status, row.caps["device_class"]) == ("ok", "cpu-llvm")
 
 
 def test_missing_manifest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ with the first pipeline.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -93,6 +94,29 @@ def test_every_damage_is_a_miss(vulkan_info: DeviceInfo, folder: Path) -> None:
         file.write_bytes(bad)
         assert not use(vulkan_info)
         assert file.read_bytes() == good, "a damaged file is replaced"
+
+
+@pytest.mark.timeout(120)
+def test_pipe_in_its_place_is_a_miss_and_not_awaited(vulkan_info: DeviceInfo, folder: Path) -> None:
+    use(vulkan_info)
+    (file,) = files(folder)
+    file.unlink()
+    os.mkfifo(file)
+    assert not use(vulkan_info)
+    assert file.is_file(), "the pipe is replaced"
+    assert use(vulkan_info)
+
+
+def test_file_above_the_limit_is_a_miss(
+    vulkan_info: DeviceInfo, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(vulkan_info)
+    (file,) = files(folder)
+    limit = file.stat().st_size - pipecache._HEADER.size
+    monkeypatch.setattr(pipecache, "MAX_BYTES", limit)
+    assert use(vulkan_info)
+    monkeypatch.setattr(pipecache, "MAX_BYTES", limit - 1)
+    assert not use(vulkan_info)
 
 
 def test_another_drivers_file_is_a_miss(

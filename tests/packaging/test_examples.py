@@ -86,16 +86,45 @@ def test_arrays_are_right_everywhere(tmp_path: Path, cache: Path) -> None:
 def test_photo_is_what_scipy_makes_of_it(tmp_path: Path, cache: Path) -> None:
     run("03_photo.py", "cpu", tmp_path, cwd=tmp_path, cache=cache)
     picture = pixels(tmp_path / "flower.png")
-    source = photo.load_photo("flower.jpg").astype(np.float64)
-    filtered = np.stack(
-        [
-            np.stack([correlate(c[0], f, mode="constant") for f in photo.FILTERS.values()])
-            for c in source
-        ]
+    source = photo.load_photo("flower.jpg").astype(np.float64)[:, 0]
+    blur, sharp, across, down = (
+        np.stack([correlate(colour, f, mode="nearest") for colour in source])
+        for f in photo.FILTERS.values()
     )
-    wanted = np.clip(photo.contact_sheet(source, filtered), 0, 1) * 255
-    # Rounding to whole steps may fall either way where the two disagree in the last bits.
-    assert np.abs(picture.transpose(2, 0, 1) - wanted).max() <= 0.5 + 1e-3
+    _, height, width = source.shape
+    line = picture.shape[0] // 2 - height
+    assert picture.shape == (2 * (height + line), 2 * width, 3)
+    tiles = {(0, 0): source, (0, 1): blur, (1, 0): sharp, (1, 1): np.hypot(across, down)}
+    for (row, column), wanted in tiles.items():
+        top, left = row * (height + line), column * width
+        found = picture[top : top + height, left : left + width].transpose(2, 0, 1)
+        # Rounding to whole steps may fall either way where the two disagree in the last bits.
+        assert np.abs(found - np.clip(wanted, 0, 1) * 255).max() <= 0.5 + 1e-3
+        label = picture[top + height : top + height + line, left : left + width]
+        assert 20 < (label < 128).sum() < label.size / 10, "dark text on light ground"
+
+
+def test_borders_are_not_framed() -> None:
+    flat = np.full((3, 1, 9, 9), 0.5, np.float32)
+    blur, sharp, across, down = photo.filtered_exactly(flat).transpose(1, 0, 2, 3)
+    assert (np.abs(blur - 0.5) < 1e-6).all()
+    assert (np.abs(sharp - 0.5) < 1e-6).all()
+    assert not across.any()
+    assert not down.any()
+
+
+@pytest.mark.parametrize("name", ["03_photo.py", "04_onnx.py", "06_policy.py", "demo.py"])
+def test_example_without_its_packages_says_what_to_install(name: str, tmp_path: Path) -> None:
+    code = (
+        "import runpy, sys\nsys.modules['sklearn'] = sys.modules['PIL'] = None\n"
+        f"sys.path.insert(0, {str(EXAMPLES)!r})\nrunpy.run_path({str(EXAMPLES / name)!r})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("This example needs ")
+    assert done.stderr.rstrip().endswith('pip install ".[examples]"')
 
 
 def test_onnx_example_reads_what_onnxruntime_reads(tmp_path: Path, cache: Path) -> None:
@@ -175,7 +204,25 @@ def test_demo_agrees_everywhere(hide: bool, tmp_path: Path, cache: Path) -> None
     assert out.splitlines()[-1].startswith("OK: ")
     assert ("No GPU can be used here" in out) or not hide
     assert pixels(tmp_path / "before.png").shape == (427, 640, 3)
-    assert pixels(tmp_path / "after.png").shape == (854, 1280, 3)
+    assert pixels(tmp_path / "after.png").shape == (2 * (427 + photo.LABEL), 1280, 3)
+
+
+def test_demo_says_which_driver_it_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import demo
+
+    manifest = tmp_path / "soft.json"
+    manifest.touch()
+    monkeypatch.setattr(demo, "SWIFTSHADER", manifest)
+    for name in ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES"):
+        monkeypatch.setenv(name, "")
+    said = demo.add_swiftshader()
+    assert f"export VK_ADD_DRIVER_FILES={manifest}\n" in said
+    assert os.environ["VK_ADD_DRIVER_FILES"] == str(manifest)
+    assert demo.add_swiftshader() == ""  # it is there already
+    monkeypatch.setenv("VK_DRIVER_FILES", "/nonexistent")
+    monkeypatch.setenv("VK_ADD_DRIVER_FILES", "")
+    assert demo.add_swiftshader() == ""
+    assert os.environ["VK_ADD_DRIVER_FILES"] == ""
 
 
 def test_cache_command_knows_every_file_that_the_demo_left(tmp_path: Path) -> None:

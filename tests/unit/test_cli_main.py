@@ -115,6 +115,16 @@ def test_wrong_usage_is_exit_code_2(
     assert capsys.readouterr().err.startswith("[GE-200]")
 
 
+@pytest.mark.parametrize("arguments", [["-v"], ["cache", "burn", "-v"], ["-vv", "nosuch"]])
+def test_wrong_usage_shows_no_traceback(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("[GE-200]")
+    assert "Traceback" not in err
+
+
 def test_wrong_usage_with_json_is_a_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["cache", "burn", "--json"]) == 2
     body = json.loads(capsys.readouterr().out)
@@ -228,6 +238,70 @@ def test_table_prints_no_escape_sequence(capsys: pytest.CaptureFixture[str]) -> 
     assert "-" in out
 
 
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_table_keeps_to_the_width_and_breaks_neither_titles_nor_names(
+    columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gpuedge.cli.output import Output
+
+    monkeypatch.setenv("COLUMNS", columns)
+    title = "a title that is longer than its table"
+    prose = "many words " * 20
+    Output(colourless=True).table(title, ("a", "b"), [["n" * 30, prose], ["x", "y"]])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == title
+    assert any(line.startswith("n" * 30) for line in lines)
+    assert all(line == line.rstrip() for line in lines)
+    assert max(map(len, lines)) <= int(columns)
+    assert " ".join(" ".join(lines).split()).count("many") == 20
+
+
+def test_table_on_a_terminal_is_coloured(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gpuedge.cli.output import Output
+
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    Output().table("T", ("result", "why"), [["PASS", "ok"]])
+    head, *_, row, _ = capsys.readouterr().out.splitlines()
+    assert "\x1b[1mT" in head
+    assert "\x1b[32mPASS" in row
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind", "wanted"),
+    [
+        (None, errors.UnknownDeviceError, "--device"),
+        ("argument", errors.UnknownDeviceError, "--device"),
+        ("device='x'", errors.NoUsableDeviceError, "--device"),
+        (None, errors.ShapeError, "--input"),
+        ("probe(deadline_s=...)", errors.ConfigError, "--deadline"),
+        ("GPUEDGE_DEVICE", errors.UnknownDeviceError, "GPUEDGE_DEVICE"),
+        (None, errors.ModelError, None),
+        ("fallback='error'", errors.UnsupportedOpError, "GPUEDGE_FALLBACK"),
+    ],
+)
+def test_error_names_the_option_it_is_about(
+    asked: str | None,
+    kind: type[GpuEdgeError],
+    wanted: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from gpuedge.cli.output import blaming
+
+    monkeypatch.setenv("GPUEDGE_FALLBACK", "error")
+    given = {
+        "device": (errors.UnknownDeviceError, errors.NoUsableDeviceError),
+        "input": (errors.UsageError,),
+    }
+    with pytest.raises(kind) as caught, blaming(**given):
+        raise kind("No.", asked_by=asked)
+    assert caught.value.asked_by == wanted
+
+
 class Terminal(io.StringIO):
     """A stderr that says it is a terminal."""
 
@@ -255,3 +329,18 @@ def test_long_work_is_silent_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> No
     with Output().working("thinking"):
         pass
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("redirect", "code"), [(">&-", 0), ("> /dev/full", 2), ("| true; exit ${PIPESTATUS[0]}", 141)]
+)
+def test_stdout_that_cannot_take_it(redirect: str, code: int, tmp_path: Path) -> None:
+    environment = {**os.environ, "GPUEDGE_CACHE_DIR": str(tmp_path), "NO_COLOR": "1"}
+    for options in ("", "--json"):
+        done = subprocess.run(
+            ["bash", "-c", f"{sys.executable} -m gpuedge info {options} {redirect}"],
+            env=environment, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        # A pipe may also be read to its end before it closes.
+        assert done.returncode in ({code, 0} if "true" in redirect else {code}), done.stderr
+        assert "Traceback" not in done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 import gpuedge
 from gpuedge.cli.main import main
-from gpuedge.cli.run import read_array, write_outputs
+from gpuedge.cli.run import elsewhere, grouped, read_array, write_outputs
 from gpuedge.core.errors import InputError
 
 MODEL = Path(__file__).resolve().parents[2] / "examples" / "models" / "digits.onnx"
@@ -59,6 +60,29 @@ def test_table_says_where_and_why(images: Path, capsys: pytest.CaptureFixture[st
     out = capsys.readouterr().out
     for text in ("cpu", "Where each part ran", "probabilities", "first inference"):
         assert text in out
+    assert re.search(r"^11 nodes: Conv Relu .*  cpu +onnxruntime", out, re.MULTILINE)
+    assert "nodes on cpu" not in out  # that is said of a mixed placement only
+
+
+def placed(device: str, kernel: str, *ops: str) -> dict[str, Any]:
+    return {"nodes": ops, "ops": ops, "device": device, "kernel": kernel}
+
+
+def test_nodes_left_to_the_cpu_are_counted() -> None:
+    gpu, cpu = placed("vulkan:0", "k", "Conv", "Relu"), placed("cpu", "ort", "Einsum")
+    host = placed("host", "-", "Shape", "Gather")
+    assert elsewhere([host, gpu, cpu, gpu]) == " (1 of 5 nodes on cpu)"
+    assert elsewhere([host, cpu]) == elsewhere([gpu]) == elsewhere([]) == ""
+
+
+def test_neighbours_of_one_kernel_share_a_row() -> None:
+    rows = [placed("cpu", "ort", f"Op{i}") for i in range(7)]
+    rows += [placed("vulkan:0", "k", "Conv", "Relu"), placed("cpu", "ort", "Gemm")]
+    assert grouped(rows) == [
+        ("7 nodes: Op0 Op1 Op2 Op3 Op4 Op5 ...", "cpu", "ort"),
+        ("Conv Relu", "vulkan:0", "k"),
+        ("Gemm", "cpu", "ort"),
+    ]
 
 
 @pytest.mark.parametrize("pair", ["image", "image=", "=file.npy", ""])
@@ -178,7 +202,8 @@ def test_file_that_is_no_model_is_exit_code_2(
 def test_unknown_device_is_exit_code_2(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--input", f"image={images}", "--device", "vulcan"]
     assert main(["run", str(MODEL), *arguments, "--json"]) == 2
-    assert json.loads(capsys.readouterr().out)["code"] == "GE-102"
+    body = json.loads(capsys.readouterr().out)
+    assert (body["code"], body["asked_by"]) == ("GE-102", "--device")
 
 
 def test_failed_run_leaves_no_output_folder(

@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import time
 from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_fakes import BAD, GOOD
 
+from gpuedge import backends
 from gpuedge.backends.base import Candidate
-from gpuedge.cli import doctor, facts, info
+from gpuedge.cli import facts, info
 from gpuedge.cli.main import main
 from gpuedge.core import config
-from gpuedge.core.reasons import SENTENCES
 from gpuedge.core.store import save_sealed
 from gpuedge.probing.report import ProbeReport, ProbeRow
-from gpuedge.probing.verdicts import Store
-
-GOOD = ProbeRow(
-    device="vulkan:0",
-    backend="vulkan",
-    status="ok",
-    code="ok",
-    reason="answered with the right numbers",
-    name="Test GPU",
-    identity={"api": "vulkan", "name": "Test GPU", "os": "linux", "device_type": "discrete"},
-    is_software=False,
-    key="/drivers/good.json",
-    index=0,
-    seconds=0.25,
-)
-BAD = ProbeRow("vulkan", "vulkan", "crashed", "crashed", "the driver killed the probe process: 11")
-LOADERLESS = ProbeRow("vulkan", "vulkan", "absent", "no-loader", "no loader here")
+from gpuedge.probing.verdicts import Keys, Store
 
 
 @pytest.fixture(autouse=True)
@@ -115,26 +102,64 @@ def test_info_shows_settings_with_their_sources(
     assert body["devices"] == []
 
 
+@pytest.fixture
+def drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Candidate]:
+    """Two driver manifests, the only ones this environment shows; nothing is behind them."""
+    manifests = [tmp_path / "a.json", tmp_path / "b.json"]
+    for file in manifests:
+        file.write_text('{"ICD": {"library_path": "./none.so"}}')
+    monkeypatch.setenv("VK_DRIVER_FILES", os.pathsep.join(map(str, manifests)))
+    return list(backends.load("vulkan").candidates(os.environ))
+
+
+def remember(cache: Path, *verdicts: tuple[Candidate, ProbeRow], when: float | None = None) -> None:
+    key = Keys(os.environ)
+    found = {key(c): (c, [row]) for c, row in verdicts}
+    Store(cache).save(found, 4.0, time.time() if when is None else when)
+
+
 def test_info_knows_devices_from_the_store_alone(
-    capsys: pytest.CaptureFixture[str], cache: Path
+    capsys: pytest.CaptureFixture[str], cache: Path, drivers: list[Candidate]
 ) -> None:
-    candidate = Candidate("vulkan", GOOD.key, "print")
-    Store(cache).save({"key": (candidate, [GOOD])}, 4.0, 1.0)
+    remember(cache, (drivers[0], BAD.replace(status="absent", code="no-device")))
+    remember(cache, (drivers[1], GOOD))
     assert main(["info", "--json"]) == 0
-    assert [d["name"] for d in answer(capsys)["devices"]] == ["Test GPU"]
+    body = answer(capsys)
+    assert [(d["device"], d["name"]) for d in body["devices"]] == [
+        ("vulkan", ""),
+        ("vulkan:0", "Test GPU"),
+    ]
+    assert body["not_probed"] == []
 
 
-def test_info_takes_the_newest_verdict_on_a_driver(cache: Path) -> None:
-    candidate = Candidate("vulkan", GOOD.key, "print")
-    store = Store(cache)
-    store.save({"new": (candidate, [GOOD])}, 4.0, 2.0)
-    store.save({"old": (candidate, [BAD])}, 4.0, 1.0)
-    assert [row.status for row in info.known_devices(cache)] == ["ok"]
+def test_info_says_which_drivers_were_not_probed(
+    capsys: pytest.CaptureFixture[str], cache: Path, drivers: list[Candidate]
+) -> None:
+    remember(cache, (drivers[1], GOOD))
+    assert [r.device for r in info.known_devices().rows] == ["vulkan"]  # its number is not known
+    assert main(["info"]) == 0
+    assert re.search(r"a\.json +- +not probed yet", capsys.readouterr().out)
 
 
-def test_info_survives_a_foreign_store(cache: Path) -> None:
+def test_info_leaves_out_verdicts_of_another_environment(
+    cache: Path, drivers: list[Candidate], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remember(cache, (drivers[0], GOOD), (drivers[1], GOOD))
+    monkeypatch.setenv("VK_DRIVER_FILES", drivers[1].key)
+    known = info.known_devices()
+    assert ([r.device for r in known.rows], known.unprobed) == (["vulkan:0"], ())
+    monkeypatch.setenv("LP_NUM_THREADS", "3")
+    assert info.known_devices() == ((), ("b.json",))
+
+
+def test_info_believes_no_old_crash(cache: Path, drivers: list[Candidate]) -> None:
+    remember(cache, (drivers[0], BAD), (drivers[1], GOOD), when=time.time() - 2 * 86400)
+    assert info.known_devices().unprobed == ("a.json",)
+
+
+def test_info_survives_a_foreign_store(cache: Path, drivers: list[Candidate]) -> None:
     save_sealed(cache / "verdicts.json", "another/1", {"entries": {}})
-    assert info.known_devices(cache) == ()
+    assert info.known_devices() == ((), ("a.json", "b.json"))
 
 
 def test_info_refuses_a_setting_that_does_not_parse(
@@ -241,63 +266,3 @@ def test_probe_of_a_bad_report_is_a_clear_error(
     file.write_text(text, encoding="latin-1")
     assert main(["probe", "--input", str(file)]) == 2
     assert "[GE-203]" in capsys.readouterr().err
-
-
-# --- doctor
-
-
-def test_doctor_is_good_where_only_a_driver_is_bad(
-    capsys: pytest.CaptureFixture[str], probed: list[dict[str, Any]]
-) -> None:
-    assert main(["doctor", "--json"]) == 0
-    body = answer(capsys)
-    assert body["schema"] == "gpuedge.doctor/1"
-    assert body["counts"]["FAIL"] == 0
-    crashed = [c for c in body["checks"] if c["detail"] == BAD.reason]
-    assert [c["result"] for c in crashed] == ["WARN"]
-    assert all(c["fix"] for c in body["checks"] if c["result"] == "WARN" and c["name"] != "devices")
-
-
-def test_doctor_fails_for_a_setting_that_does_not_parse(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    probed: list[dict[str, Any]],
-) -> None:
-    monkeypatch.setenv("GPUEDGE_ISOLATION", "cage")
-    assert main(["doctor"]) == 1
-    out = capsys.readouterr().out
-    assert "FAIL" in out
-    assert "GPUEDGE_ISOLATION" in out
-
-
-def test_doctor_suggests_the_name_that_was_meant(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GPUEDGE_FALBACK", "cpu")
-    found = [c for c in doctor.environment_checks() if "GPUEDGE_FALBACK" in c.detail]
-    assert [(c.result, c.fix) for c in found] == [("WARN", "did you mean GPUEDGE_FALLBACK?")]
-
-
-def test_doctor_fails_without_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
-    versions = {**facts.package_versions(), "onnxruntime": None, "vulkan": None}
-    monkeypatch.setattr(facts, "package_versions", lambda: versions)
-    results = {c.name: c.result for c in doctor.environment_checks()}
-    assert (results["onnxruntime"], results["vulkan"]) == ("FAIL", "WARN")
-
-
-def test_doctor_warns_of_a_cache_that_cannot_be_written(cache: Path) -> None:
-    cache.write_text("a file in the way")
-    assert {c.name: c.result for c in doctor.environment_checks()}["cache"] == "WARN"
-
-
-def test_doctor_leaves_nothing_in_the_cache(cache: Path) -> None:
-    assert {c.name: c.result for c in doctor.environment_checks()}["cache"] == "PASS"
-    assert list(cache.iterdir()) == []
-
-
-def test_doctor_says_how_to_get_a_loader() -> None:
-    checks = list(doctor.report_checks(ProbeReport((LOADERLESS,), "0.1.0")))
-    assert [c.result for c in checks] == ["WARN", "WARN"]
-    assert "libvulkan1" in checks[0].fix
-
-
-def test_remedies_are_for_codes_that_exist() -> None:
-    assert set(doctor.REMEDIES) <= set(SENTENCES)

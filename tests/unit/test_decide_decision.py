@@ -37,6 +37,9 @@ def record(*candidates: Evidence, asked: str = "auto", **policy: Any) -> Record:
 
 LLVMPIPE = Evidence("vulkan:0", name="llvmpipe", is_software=True)
 ABSENT = Evidence("vulkan", "no-loader", "libvulkan.so.1 was not found")
+BARE = Evidence(
+    "vulkan", "no-device", "the driver loads but offers no device: ERROR", name="a.json"
+)
 
 GOLDEN: dict[str, tuple[Record, str, list[str], str]] = {
     "software": (
@@ -48,6 +51,26 @@ GOLDEN: dict[str, tuple[Record, str, list[str], str]] = {
     "absent": (
         record(ABSENT, cpu(None)), "cpu", ["no-loader", "fallback"],
         "Runs on cpu: vulkan was left out: libvulkan.so.1 was not found.",
+    ),
+    "a driver without a device": (
+        record(BARE, cpu(None)), "cpu", ["no-device", "fallback"],
+        "Runs on cpu: vulkan (a.json) was left out: the driver loads but offers no device: ERROR.",
+    ),
+    "drivers without a device": (
+        record(BARE, BARE, cpu(None)), "cpu", ["no-device", "no-device", "fallback"],
+        "Runs on cpu: none of 2 drivers offers a device here.",
+    ),
+    "software beside drivers without a device": (
+        record(BARE, LLVMPIPE, BARE, cpu(None)),
+        "cpu", ["no-device", "software", "no-device", "fallback"],
+        "Runs on cpu: vulkan:0 (llvmpipe) is a software rasteriser, which is never faster than "
+        "the CPU path.",
+    ),
+    "measured": (
+        record(gpu(None, code="measured-slower", detail="9 ms against 6 ms"), LLVMPIPE, cpu()),
+        "cpu", ["measured-slower", "software", "fallback"],
+        "Runs on cpu: vulkan:0 (Mali-G78) was measured on this model and left out: 9 ms against "
+        "6 ms; 1 other candidate was rejected too.",
     ),
     "gpu wins": (
         record(gpu(2.0, 100.0), cpu()), "vulkan:0", ["selected", "not-best"],
@@ -68,8 +91,8 @@ GOLDEN: dict[str, tuple[Record, str, list[str], str]] = {
         record(gpu(5.5), replace(LLVMPIPE, device="vulkan:1"), ABSENT, cpu()),
         "cpu", ["slower", "software", "no-loader", "selected"],
         "Runs on cpu: vulkan:0 (Mali-G78) is predicted 5.5 ms at p90 with 0 ns of start-up spread "
-        "over 1000 inferences, against 6 ms on the CPU path; 1.2x as fast is asked for; 2 other "
-        "candidates were rejected too.",
+        "over 1000 inferences, against 6 ms on the CPU path; 1.2x as fast is asked for; 1 other "
+        "candidate was rejected too.",
     ),
     "two gpus": (
         record(gpu(3.0), gpu(2.0, device="vulkan:1"), cpu()),
@@ -155,17 +178,21 @@ def test_times_in_the_record_are_whole_numbers() -> None:
     assert times["startup_ns"] == 100_000_000
 
 
-def test_text_is_a_sentence_then_a_table() -> None:
+def test_text_is_a_sentence_then_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     found = decide(GOLDEN["nearest of several"][0])
     assert str(found).splitlines() == [
         found.reason,
         "",
         "device    verdict   code       p50      p90     range of p50       start-up  reason",
         "vulkan:0  rejected  slower     4.12 ms  5.5 ms  2.06 ms - 8.25 ms  0 ns      predicted "
-        "5.5 ms at p90 with 0 ns of start-up spread over 1000 inferences, against 6 ms on the CPU "
-        "path; 1.2x as fast is asked for",
+        "5.5 ms at p90 with 0 ns of",
+        " " * 77 + "start-up spread over 1000 inferences,",
+        " " * 77 + "against 6 ms on the CPU path; 1.2x as fast",
+        " " * 77 + "is asked for",
         "vulkan:1  rejected  software   -        -       -                  -         "
-        "a software rasteriser is never faster than the CPU path",
+        "a software rasteriser is never faster than",
+        " " * 77 + "the CPU path",
         "vulkan    rejected  no-loader  -        -       -                  -         "
         "libvulkan.so.1 was not found",
         "cpu       selected  selected   4.5 ms   6 ms    2.25 ms - 9 ms     0 ns      "
@@ -178,6 +205,26 @@ def test_text_is_a_sentence_then_a_table() -> None:
         "cpu: made up for a test",
     ]
     assert repr(found) == f"<Decision cpu: {found.reason}>"
+
+
+def test_text_leaves_out_empty_columns_and_counts_drivers_without_a_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    found = decide(record(BARE, LLVMPIPE, BARE, cpu(None), inferences=1))
+    assert str(found).splitlines()[2:] == [
+        "device    verdict   code      reason",
+        "vulkan:0  rejected  software  a software rasteriser is never faster than the CPU",
+        "                              path",
+        "cpu       selected  fallback  the safe choice",
+        "2 drivers without a device",
+        "",
+        "policy: at least 1.2x as fast at p90, start-up over 1 inference, software "
+        "rasterisers left aside",
+        "calibration: cached",
+    ]
+    assert "2 drivers without a device" in found._repr_html_()
+    assert len(found.rows) == 4  # collapsed in print only
 
 
 def test_html_escapes_what_a_driver_says() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import pickle
 from pathlib import Path
 
@@ -93,6 +95,62 @@ def test_foreign_files_are_never_unpickled(filled: Path) -> None:
 
     filled.write_bytes(pickle.dumps(Bomb()))
     assert_miss_then_rebuilt(filled)
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_in_its_place_is_a_miss_and_not_awaited(tmp_path: Path) -> None:
+    path = tmp_path / "kernels.bin"
+    os.mkfifo(path)
+    assert_miss_then_rebuilt(path)
+
+
+def test_a_file_above_the_limit_is_a_miss_and_not_read(
+    filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open(filled, "ab") as file:
+        file.truncate(1 << 40)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "read", lambda *_: pytest.fail("it was read"))
+        assert lang.BlobCache(filled).get("a") is None
+    assert_miss_then_rebuilt(filled)
+
+
+def test_the_file_is_kept_below_the_limit(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = filled.stat().st_size
+    monkeypatch.setattr(cache_module, "MAX_BYTES", size)
+    cache = lang.BlobCache(filled)
+    cache.put("n", blob_of("affine"))
+    assert cache.flush()
+    assert filled.stat().st_size <= size
+    assert cache.get("a") == blob_of("affine"), "this process keeps what it has"
+    again = lang.BlobCache(filled)
+    assert (again.get("a"), again.get("n")) == (None, blob_of("affine"))
+    monkeypatch.setattr(cache_module, "MAX_BYTES", HEADER + 10)
+    cache.put("m", blob_of("gemm"))
+    assert cache.flush()
+    assert lang.BlobCache(filled).get("m") is None
+
+
+def seal(index: bytes) -> bytes:
+    """A file as another program might make it: the hash is right, the content is not ours."""
+    body = len(index).to_bytes(4, "little") + index
+    version = cache_module.LANGUAGE_VERSION.to_bytes(4, "little")
+    return b"gpuedge kernels\n" + version + hashlib.sha256(body).digest() + body
+
+
+ROW = ["a", "n", "spirv", 0, "main", [], [], [], 0, "d"]
+BAD_FIELDS: list[tuple[int, object]] = [(0, {}), (3, {}), (3, 5.5), (5, 5.5), (5, [["x"]])]
+
+
+@pytest.mark.parametrize(
+    "index",
+    [b"", b"{", b"5", b"[5]", b"[[]]", b'["abcdefghij"]', b"[" * 100000, b"[null]"]
+    + [json.dumps([[*ROW[:i], bad, *ROW[i + 1 :]]]).encode() for i, bad in BAD_FIELDS],
+)
+def test_sealed_nonsense_is_a_miss(tmp_path: Path, index: bytes) -> None:
+    path = tmp_path / "kernels.bin"
+    path.write_bytes(seal(index))
+    assert_miss_then_rebuilt(path)
 
 
 def test_a_folder_in_its_place_is_a_miss(tmp_path: Path) -> None:

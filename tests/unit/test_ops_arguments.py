@@ -195,3 +195,78 @@ def test_errors_are_picklable_and_keep_their_parts() -> None:
         gpuedge.relu(np.ones(3))
     again = pickle.loads(pickle.dumps(caught.value))
     assert str(again) == str(caught.value) and type(again) is type(caught.value)
+
+
+class Hostile:
+    """Raises whatever is asked of it."""
+
+    def __array__(self, *_: object, **__: object) -> None:
+        raise KeyError("no")
+
+
+BAD_CALLS: dict[str, Any] = {
+    "ragged list": lambda: gpuedge.relu([[1.0], [2.0, 3.0]]),
+    "hostile object": lambda: gpuedge.relu(Hostile()),
+    "masked array": lambda: gpuedge.relu(np.ma.masked_array(np.ones(3, "f4"), [0, 1, 0])),
+    "number too large": lambda: gpuedge.relu([1e300]),
+    "none": lambda: gpuedge.relu(None),
+    "groups 1.5": lambda: gpuedge.conv2d(X, W, groups=1.5),  # type: ignore[arg-type]
+    "groups text": lambda: gpuedge.conv2d(X, W, groups="a"),  # type: ignore[arg-type]
+    "groups none": lambda: gpuedge.conv2d(X, W, groups=None),  # type: ignore[arg-type]
+    "stride array": lambda: gpuedge.conv2d(X, W, stride=np.array([1, 2, 3])),
+    "stride 2**63": lambda: gpuedge.conv2d(X, W, stride=2**63),
+    "stride 1.0": lambda: gpuedge.conv2d(X, W, stride=1.0),  # type: ignore[arg-type]
+    "padding 2**31": lambda: gpuedge.max_pool2d(X, 2, padding=2**31),
+    "padding object": lambda: gpuedge.conv2d(X, W, padding=object()),  # type: ignore[arg-type]
+    "activation list": lambda: gpuedge.conv2d(X, W, activation=[]),  # type: ignore[arg-type]
+    "axis 1.7": lambda: gpuedge.softmax(X, 1.7),  # type: ignore[arg-type]
+    "axis none": lambda: gpuedge.concat([X, X], None),  # type: ignore[arg-type]
+    "axis 9": lambda: gpuedge.softmax(X, 9),
+    "alpha nan": lambda: gpuedge.leaky_relu(X, np.nan),
+    "alpha text": lambda: gpuedge.elu(X, "a"),  # type: ignore[arg-type]
+    "alpha huge": lambda: gpuedge.gemm(X[0, 0], X[0, 0].T, alpha=1e39),
+    "trans text": lambda: gpuedge.gemm(X[0, 0], X[0, 0], trans_b="no"),  # type: ignore[arg-type]
+    "epsilon text": lambda: gpuedge.batch_norm(X, *[[1.0] * 3] * 4, epsilon="a"),  # type: ignore
+    "statistics short": lambda: gpuedge.batch_norm(X, *[[1.0]] * 4),
+    "statistics text": lambda: gpuedge.batch_norm(X, *["abc"] * 4),
+    "statistics of a vector": lambda: gpuedge.batch_norm(X[0, 0, 0], *[[1.0]] * 4),
+    "clip text": lambda: gpuedge.clip(X, "a", 2),  # type: ignore[arg-type]
+    "reshape int": lambda: gpuedge.reshape(X, 5),  # type: ignore[arg-type]
+    "reshape floats": lambda: gpuedge.reshape(X, (2.9, 25)),  # type: ignore[arg-type]
+    "reshape nested": lambda: gpuedge.reshape(X, [[50]]),  # type: ignore[list-item]
+    "reshape text": lambda: gpuedge.reshape(X, "ab"),  # type: ignore[arg-type]
+    "transpose int": lambda: gpuedge.transpose(X, 5),  # type: ignore[arg-type]
+    "transpose text": lambda: gpuedge.transpose(X, "abcd"),  # type: ignore[arg-type]
+    "transpose floats": lambda: gpuedge.transpose(X, (0.5, 1, 2, 3)),  # type: ignore[arg-type]
+    "transpose twice": lambda: gpuedge.transpose(X, (0, 0, 1, 2)),
+    "concat number": lambda: gpuedge.concat(5),  # type: ignore[arg-type]
+    "kernel 0": lambda: gpuedge.max_pool2d(X, 0),
+    "no channels": lambda: gpuedge.conv2d(X[:, :0], W[:, :0], padding=2),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CALLS)
+def test_bad_calls_raise_our_errors(name: str) -> None:
+    with pytest.raises(gpuedge.UsageError) as caught:
+        BAD_CALLS[name]()
+    assert caught.value.code in {"GE-201", "GE-202", "GE-203"}
+
+
+def test_signed_zero_and_huge_numbers_in_expressions() -> None:
+    f = gpuedge.elementwise("x / 0.0 + y / -0.0")
+    assert np.isnan(f(np.float32(1), np.float32(1)))
+    assert np.isinf(gpuedge.elementwise("x + 1" + "0" * 400)(np.float32(1)))
+    assert gpuedge.elementwise("Mul_0 * 2 + 1")(np.float32(3)) == 7
+
+
+def test_batch_norm_of_integers_in_a_list() -> None:
+    out = gpuedge.batch_norm([[1, 2], [3, 4]], [1, 1], [0.5, 0.5], [0, 0], [1, 1], epsilon=0.0)
+    assert out.dtype == np.float32
+    np.testing.assert_array_equal(out, [[1.5, 2.5], [3.5, 4.5]])
+
+
+def test_generators_and_arrays_as_sequences() -> None:
+    two = (np.ones(2, np.float32) for _ in range(2))
+    assert gpuedge.concat(two).shape == (4,)  # type: ignore[arg-type]
+    assert gpuedge.reshape(X, np.array([6, 20])).shape == (6, 20)  # type: ignore[arg-type]
+    assert gpuedge.conv2d(X, W, stride=np.array([1, 2])).shape == (2, 4, 3, 1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import op_cases as cases
 import op_layers as layers
 import op_long
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from mutants import MUTANTS, mutated
 from planrun import LOOP_LIMIT, WIDE, kernel_of, plan_device, seen_by
 
+import gpuedge
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import KernelError
 from gpuedge.kernels import conv, matmul, shaping
@@ -117,6 +119,8 @@ def test_every_variant_is_exercised() -> None:
         made = plan_device(VULKAN_MINIMUM, restricted)
         for strategy in (layers.conv2d(whole=True), layers.matmul(whole=True)):
             cases.run_cases(strategy, 40, made)
+        large = np.ones((40, 40), np.float32)  # drawn shapes seldom reach the tiled kernel
+        np.testing.assert_array_equal(gpuedge.matmul(large, large, device=made), 40 * large)
         used |= seen_by(made).variants
         assert not seen_by(made).variants & set(restricted)
     made = plan_device()

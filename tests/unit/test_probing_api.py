@@ -263,6 +263,17 @@ def test_news_is_one_warning_line_each(caplog: pytest.LogCaptureFixture) -> None
     assert caplog.records == []
 
 
+def test_no_warning_of_a_driver_that_was_not_reached(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROBE_FAKES", "ok")
+    caplog.set_level(logging.WARNING, "gpuedge.probing")
+    (row,) = probe(deadline_s=0.001).tried
+    assert row.reason == "the driver was not reached before the deadline of 0.001 s"
+    assert caplog.records == []
+    assert probe().tried[0].status == "ok"
+
+
 def test_no_candidates_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROBE_FAKES", "")
     (row,) = probe().tried

@@ -79,6 +79,23 @@ def test_exit_before_the_driver_was_asked_is_not_the_drivers(name: str) -> None:
     assert verdicts(step(name), ending=Ending("exit", 1)) == [(None, "broken", "no-token")]
 
 
+@pytest.mark.parametrize("events", [[], [step("start")], [step("start"), step("load")]])
+@pytest.mark.parametrize("ending", [Ending("deadline"), Ending("not-started")])
+def test_driver_that_was_not_reached_is_not_said_to_hang(
+    events: list[dict[str, Any]], ending: Ending
+) -> None:
+    transcript = Transcript(events, 0, ending, "", 0.02, deadline_s=0.01)
+    (row,) = judge(CANDIDATE, transcript).rows
+    assert (row.status, row.code) == ("timeout", "deadline")
+    assert row.reason == "the driver was not reached before the deadline of 0.01 s"
+
+
+def test_driver_that_hangs_is_said_to_hang() -> None:
+    transcript = Transcript([step("enumerate")], 0, Ending("deadline"), "", 4.0, deadline_s=4.0)
+    (row,) = judge(CANDIDATE, transcript).rows
+    assert "it hung while loading the driver" in row.reason
+
+
 def test_name_of_an_unreached_driver_is_its_file() -> None:
     transcript = Transcript([step("load")], 0, Ending("exit", 1), "", 1.0)
     (row,) = judge(CANDIDATE, transcript).rows

@@ -98,7 +98,7 @@ def test_driver_that_will_not_load_twice_loses_no_device() -> None:
 
 
 def test_hang_of_one_device_keeps_those_before_it() -> None:
-    rows = rows_of("second-hangs", 1.0)
+    rows = rows_of("second-hangs", 3.0)
     assert [(r.index, r.status) for r in rows] == [(0, "ok"), (1, "timeout"), (2, "timeout")]
     assert "while running" in rows[1].reason
     assert "its turn did not come" in rows[2].reason

@@ -109,24 +109,42 @@ def test_row_without_its_fields_is_refused() -> None:
         ProbeReport.from_dict({"schema": "gpuedge.probe/1", "tried": [{"device": "vulkan:0"}]})
 
 
-def test_table() -> None:
+def test_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     made = report(
         row(
             "llvmpipe (LLVM 15.0.6, 256 bits)", kind="CPU", reason="answered with the right numbers"
         ),
-        row("radeon_icd.x86_64.json", "absent", None, reason="it loads but offers no device"),
+        row(
+            "radeon_icd.x86_64.json",
+            "absent",
+            None,
+            reason="the driver loads but offers no device: it gave VK_ERROR_INITIALIZATION_FAILED",
+        ),
     )
-    assert str(made) == "\n".join(
-        [
-            "1 of 2 usable; the best is vulkan:0 "
-            "(llvmpipe (LLVM 15.0.6, 256 bits), a software rasteriser).",
-            "",
-            "device    name                              status  reason",
-            "vulkan:0  llvmpipe (LLVM 15.0.6, 256 bits)  ok      answered with the right numbers",
-            "vulkan    radeon_icd.x86_64.json            absent  it loads but offers no device",
-        ]
-    )
+    assert str(made).splitlines() == [
+        "1 of 2 usable; the best is vulkan:0 "
+        "(llvmpipe (LLVM 15.0.6, 256 bits), a software rasteriser).",
+        "",
+        "device    name                              status",
+        "vulkan:0  llvmpipe (LLVM 15.0.6, 256 bits)  ok",
+        "    answered with the right numbers",
+        "vulkan    radeon_icd.x86_64.json            absent",
+        "    offers no device (VK_ERROR_INITIALIZATION_FAILED)",
+    ]
+    monkeypatch.setenv("COLUMNS", "120")
+    assert str(made).splitlines()[2:] == [
+        "device    name                              status  reason",
+        "vulkan:0  llvmpipe (LLVM 15.0.6, 256 bits)  ok      answered with the right numbers",
+        "vulkan    radeon_icd.x86_64.json            absent  offers no device "
+        "(VK_ERROR_INITIALIZATION_FAILED)",
+    ]
     assert repr(made) == "<ProbeReport 1 of 2 usable, best vulkan:0>"
+
+
+def test_brief_reason_keeps_what_it_does_not_know() -> None:
+    assert row("x", "absent", None, reason="no device: nothing there").brief == "offers no device"
+    assert row("x", "wrong", reason="a VK_THING is wrong").brief == "a VK_THING is wrong"
 
 
 def test_table_without_devices() -> None:

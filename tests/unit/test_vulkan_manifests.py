@@ -159,6 +159,93 @@ def test_absent_and_unreadable_manifests_are_candidates_too(tmp_path: Path) -> N
         assert problem is not None and problem.code == "bad-manifest"
 
 
+HOSTILE = {
+    "deep": b"[" * 100000,
+    "deep objects": b'{"a":' * 100000,
+    "long number": b'{"ICD": ' + b"9" * 100000 + b"}",
+    "empty path": b'{"ICD": {"library_path": ""}}',
+    "long path": b'{"ICD": {"library_path": "/' + b"x/" * 50000 + b'y"}}',
+    "long name": b'{"ICD": {"library_path": "' + b"x" * 100000 + b'"}}',
+    "nul": b'{"ICD": {"library_path": "./a\\u0000b"}}',
+    "half a pair": b'{"ICD": {"library_path": "./a\\ud800"}}',
+    "cut by the limit": b'{"ICD": {"library_path": "/a.so"}}'.rjust(2 << 20),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_manifest_is_a_bad_candidate_and_spares_its_neighbours(
+    home: Env, tmp_path: Path, name: str
+) -> None:
+    folder = tmp_path / "share/vulkan/icd.d"
+    good = [manifest(folder / "a.json"), manifest(folder / "z.json")]
+    bad = folder / "m.json"
+    bad.write_bytes(HOSTILE[name])
+    assert keys(home) == [good[0], str(bad), good[1]]
+    library, api, problem = inspect_manifest(str(bad))
+    assert (library, api) == (None, None)
+    assert problem is not None and problem.code == "bad-manifest"
+    assert len(problem.detail) < len(str(bad)) + 100
+    assert [inspect_manifest(path)[2] for path in good] == [None, None]
+
+
+@pytest.mark.timeout(20)
+def test_pipe_or_device_in_place_of_a_manifest_is_not_awaited(home: Env, tmp_path: Path) -> None:
+    folder = tmp_path / "share/vulkan/icd.d"
+    good = manifest(folder / "a.json")
+    os.mkfifo(folder / "pipe.json")
+    (folder / "zero.json").symlink_to("/dev/zero")
+    (folder / "folder.json").mkdir()
+    found = keys(home)
+    assert sorted(found) == [good, *(str(folder / f"{n}.json") for n in ("folder", "pipe", "zero"))]
+    for path in found[1:]:
+        problem = inspect_manifest(path)[2]
+        assert problem is not None
+        assert (problem.code, problem.detail) == ("bad-manifest", f"{path}: it is not a file")
+
+
+def test_library_name_in_another_encoding_is_looked_for(tmp_path: Path) -> None:
+    library = os.fsdecode(os.fsencode(tmp_path) + b"/lib\xff.so")
+    Path(library).write_bytes(b"x")
+    path = manifest(tmp_path / "a.json", library)
+    assert inspect_manifest(path) == (library, "1.3.230", None)
+    assert len(manifests.candidates({"VK_DRIVER_FILES": path})) == 1
+
+
+@pytest.mark.parametrize("name", ["/nul\0inside.json", "/half\ud800.json", "/" + "x" * 5000])
+def test_manifest_names_that_no_file_has(name: str) -> None:
+    (candidate,) = manifests.candidates({"VK_DRIVER_FILES": name})
+    problem = inspect_manifest(candidate.key)[2]
+    assert problem is not None and problem.code == "bad-manifest"
+
+
+class Registry:
+    """The part of `winreg` that is asked about one display adapter."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def OpenKey(self, *_: object) -> Registry:  # noqa: N802
+        return self
+
+    def QueryValueEx(self, *_: object) -> tuple[object, int]:  # noqa: N802
+        return self.value, 7
+
+    def __enter__(self) -> Registry:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("value", "names"),
+    [("a", ["a"]), (["a", "b"], ["a", "b"]), (5, []), (None, []), (b"raw", []), (["a", 3], ["a"])],
+)
+def test_registry_values_of_any_type(value: object, names: list[str]) -> None:
+    registry = Registry(value)
+    assert manifests._adapter(registry, registry, "0000", "") == names
+
+
 def test_odd_version_is_unknown(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps({"ICD": {"library_path": "lib.so", "api_version": 13}}))
@@ -185,6 +272,41 @@ def test_fingerprint_follows_manifest_and_library(tmp_path: Path) -> None:
     seen.append(fingerprint())
     assert len(set(seen)) == len(seen)
     assert fingerprint() == seen[-1]
+
+
+def test_fingerprint_sees_a_driver_of_the_same_size_and_time(tmp_path: Path) -> None:
+    """Systems installed from an image give all files one time; an update may keep the size."""
+    library, update = tmp_path / "libdriver.so", tmp_path / "update"
+    path = manifest(tmp_path / "a.json", str(library))
+
+    def fingerprint() -> str:
+        os.utime(library, ns=(1, 1))
+        assert (library.stat().st_size, library.stat().st_mtime_ns) == (3, 1)
+        return manifests.candidates({"VK_DRIVER_FILES": path})[0].fingerprint
+
+    library.write_bytes(b"old")
+    seen = [fingerprint()]
+    time.sleep(0.05)  # the clock of file systems ticks every few milliseconds
+    library.write_bytes(b"new")  # in place
+    seen.append(fingerprint())
+    update.write_bytes(b"red")
+    update.replace(library)
+    seen.append(fingerprint())
+    assert len(set(seen)) == 3
+    assert manifests.candidates({"VK_DRIVER_FILES": path})[0].fingerprint == seen[-1]
+
+
+def test_fingerprint_does_not_read_the_library(tmp_path: Path) -> None:
+    library = tmp_path / "libdriver.so"
+    with open(library, "wb") as file:
+        file.truncate(1 << 36)
+    path = manifest(tmp_path / "a.json", str(library))
+    best = 1.0
+    for _ in range(5):
+        start = time.perf_counter()
+        manifests.candidates({"VK_DRIVER_FILES": path})
+        best = min(best, time.perf_counter() - start)
+    assert best < 0.001
 
 
 def test_listing_is_fast(home: Env, tmp_path: Path) -> None:

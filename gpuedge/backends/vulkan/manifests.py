@@ -13,6 +13,7 @@ import sys
 from hashlib import sha256
 
 from gpuedge.core.driver import Candidate
+from gpuedge.core.paths import read_start
 from gpuedge.core.reasons import Reason
 
 TYPE_CHECKING = False
@@ -23,6 +24,13 @@ if TYPE_CHECKING:
 LOADER_DEFAULT = "loader-default"
 """Key of the candidate that leaves the choice of drivers to the loader."""
 
+MAX_BYTES = 1 << 20
+"""Of a manifest, which has a few hundred bytes, no more than this is read."""
+
+MAX_PATH = 4096
+"""Bytes of a path, with its final zero, that Linux accepts (PATH_MAX of limits.h); a library that
+lies deeper is not loaded from anywhere."""
+
 _OVERRIDES = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
 _POINTER_BITS = str(struct.calcsize("P") * 8)
 
@@ -32,17 +40,27 @@ def candidates(environ: Mapping[str, str], platform: str = sys.platform) -> list
     found: list[Candidate] = []
     seen: set[str] = set()
     for path in _manifests(environ, platform):
-        real = os.path.realpath(path)
-        if real in seen or not _for_this_process(path):
+        real = _real(path)
+        if real in seen:
+            continue
+        table, raw, wrong = _read(path)
+        if not _for_this_process(table):
             continue
         seen.add(real)
         env = dict.fromkeys(_OVERRIDES, path)
-        found.append(Candidate("vulkan", path, _fingerprint(path), env))
+        found.append(Candidate("vulkan", path, _fingerprint(path, table, raw, wrong), env))
     named = any(environ.get(name) for name in _OVERRIDES)
     if not found and not named and (platform == "win32" or _is_android(platform)):
         # Drivers may be known to the loader by ways that are not files (Android has no manifests).
         found.append(Candidate("vulkan", LOADER_DEFAULT, sha256(b"").hexdigest(), {}))
     return found
+
+
+def _real(path: str) -> str:
+    try:
+        return os.path.realpath(path)
+    except (OSError, ValueError):  # a name that no file can have
+        return path
 
 
 def _is_android(platform: str) -> bool:
@@ -72,7 +90,7 @@ def _listed(text: str) -> Iterator[str]:
 def _in_folder(folder: str) -> list[str]:
     try:
         return sorted(os.path.join(folder, n) for n in os.listdir(folder) if n.endswith(".json"))
-    except OSError:
+    except (OSError, ValueError):
         return []
 
 
@@ -134,26 +152,35 @@ def _adapter(winreg: Any, adapters: Any, name: str, wow: str) -> list[str]:
             value, _ = winreg.QueryValueEx(key, f"VulkanDriverName{wow}")
     except OSError:
         return []
-    return [value] if isinstance(value, str) else list(value)
+    named = value if isinstance(value, list) else [value]
+    return [name for name in named if isinstance(name, str)]
 
 
 def _read(path: str) -> tuple[dict[str, Any] | None, bytes, str]:
     """Return (the ICD table or None, the file's bytes, what is wrong)."""
-    if os.path.exists(path) and not os.path.isfile(path):
-        return None, b"", "it is not a file"  # a pipe would be waited for, forever
     try:
-        with open(path, "rb") as file:
-            raw = file.read(1 << 20)
+        raw = read_start(path, MAX_BYTES)
     except OSError as error:
         return None, b"", error.strerror or str(error)
+    except ValueError as error:
+        return None, b"", str(error)
     try:
         document = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None, raw, "it is not JSON"
     table = document.get("ICD") if isinstance(document, dict) else None
     if not isinstance(table, dict) or not isinstance(table.get("library_path"), str):
         return None, raw, "it names no ICD library_path"
+    if not _can_name_a_file(table["library_path"]):
+        return None, raw, "its library_path is no name that a file can have"
     return table, raw, ""
+
+
+def _can_name_a_file(name: str) -> bool:
+    try:
+        return bool(name) and "\0" not in name and len(os.fsencode(name)) < MAX_PATH
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
 
 
 def inspect_manifest(path: str) -> tuple[str | None, str | None, Reason | None]:
@@ -215,23 +242,28 @@ def _library_folders() -> Sequence[str]:
     return [*folders, "/usr/local/lib", "/lib64", "/usr/lib64", "/lib", "/usr/lib"]
 
 
-def _for_this_process(path: str) -> bool:
+def _for_this_process(table: Mapping[str, Any] | None) -> bool:
     """Return False only if the manifest itself says that it is for another pointer width."""
-    table, _, _ = _read(path)
     arch = table.get("library_arch") if table else None
     return arch not in ("32", "64") or arch == _POINTER_BITS
 
 
-def _fingerprint(path: str) -> str:
-    table, raw, wrong = _read(path)
+def _fingerprint(path: str, table: Mapping[str, Any] | None, raw: bytes, wrong: str) -> str:
+    """Return a hash that changes with the manifest and with the file it names.
+
+    A driver can have 100 MB, so facts about its file stand in for its content. Time and size are
+    not enough: systems installed from an image give all files the same time. What is replaced gets
+    another inode; what is written in place gets another time of change, which cannot be set.
+    """
     digest = sha256(raw)
-    digest.update(wrong.encode())
+    digest.update(wrong.encode("utf-8", "surrogatepass"))
     if table is not None:
         library, _ = resolve_library(path, table["library_path"])
-        digest.update(library.encode("utf-8", "surrogateescape"))
+        digest.update(library.encode("utf-8", "surrogatepass"))
         try:
-            stat = os.stat(library)
-            digest.update(f"{stat.st_size} {stat.st_mtime_ns}".encode())
-        except OSError:
+            s = os.stat(library)
+            facts = (s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino, s.st_dev)
+            digest.update(repr(facts).encode())
+        except (OSError, ValueError):
             digest.update(b"absent")
     return digest.hexdigest()

@@ -85,12 +85,8 @@ class PipelineCache:
     def _load(self) -> bytes | None:
         if self._file is None:
             return None
-        try:
-            if self._file.stat().st_size > MAX_BYTES:
-                return None
-            return unpack(self._physical, self._file.read_bytes())
-        except OSError:
-            return None
+        file = paths.read_regular(self._file, _HEADER.size + MAX_BYTES)
+        return None if file is None else unpack(self._physical, file)
 
     def _create(self, data: bytes) -> Any:
         """Return a VkPipelineCache, or None if the driver refuses (then kernels still build)."""

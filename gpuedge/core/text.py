@@ -1,0 +1,91 @@
+"""Plain text for terminals and files: its width, and tables that keep to it.
+
+For what prints itself (reports, decisions); the command line draws its own tables.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+DEFAULT_WIDTH = 100
+"""Columns of text that goes to a file, a pipe or a notebook, unless ``COLUMNS`` says otherwise."""
+
+MIN_LAST = 24
+"""Columns that prose needs beside the other cells; with fewer, or where a word of it would not fit,
+it goes below its row."""
+
+INDENT = 4
+
+
+def width() -> int:
+    """Return the columns to write for: ``COLUMNS``, else the terminal's, else `DEFAULT_WIDTH`."""
+    import shutil
+
+    return shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless there is one: ``3 drivers``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def table(
+    rows: Sequence[Sequence[str]],
+    columns: int | None = None,
+    paint: Callable[[str, str], str] | None = None,
+) -> list[str]:
+    """Lay rows out in aligned columns; the last cell of a row is prose and wraps.
+
+    Parameters
+    ----------
+    rows : sequence of sequences of str
+        The first row holds the titles. Columns whose cells are all empty or ``-`` are left out.
+    columns : int, optional
+        Width to keep to; that of the terminal by default.
+    paint : callable, optional
+        Gets a cell and the same padded to its column, and returns the latter with colours.
+
+    Returns
+    -------
+    list of str
+        Lines without trailing spaces. Words (paths, names of errors) and cells other than the last
+        are never broken; a line is longer than asked for only where one of them alone is.
+    """
+    head, *body = rows
+    last = len(head) - 1
+    kept = [i for i in range(last) if any(row[i] not in {"", "-"} for row in body)]
+    sizes = [max(len(row[i]) for row in rows) for i in kept]
+    limit = width() if columns is None else columns
+    start = sum(sizes) + 2 * len(sizes)
+    longest = max(len(line) for row in rows for line in row[last].split("\n"))
+    word = max((len(word) for row in rows for word in row[last].split()), default=0)
+    below = limit - start < max(min(MIN_LAST, longest), min(word, limit - INDENT))
+    lines = []
+    for row in rows:
+        padded = [row[i].ljust(size) for i, size in zip(kept, sizes, strict=True)]
+        if paint is not None:
+            padded = [paint(row[i], cell) for i, cell in zip(kept, padded, strict=True)]
+        cells = "".join(f"{cell}  " for cell in padded)
+        if below and row is head:
+            lines.append(cells.rstrip())
+        elif below:
+            lines += [cells.rstrip(), *_wrapped(row[last], " " * INDENT, limit)]
+        else:
+            prose = _wrapped(row[last], " " * start, limit) or [""]
+            lines += [(cells + prose[0][start:]).rstrip(), *prose[1:]]
+    return lines
+
+
+def _wrapped(text: str, indent: str, limit: int) -> list[str]:
+    from textwrap import wrap
+
+    size = max(limit, len(indent) + MIN_LAST)
+    lines = []
+    for part in text.split("\n"):
+        lines += wrap(
+            part, size, initial_indent=indent, subsequent_indent=indent,
+            break_on_hyphens=False, break_long_words=False,
+        )  # fmt: skip
+    return lines

@@ -1,0 +1,157 @@
+"""Corners where a GPU path once went another way than the CPU: both drivers, against numpy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gpuedge
+from gpuedge.backends.base import Candidate
+from gpuedge.backends.vulkan.device import VulkanDevice
+from gpuedge.core.caps import VULKAN_MINIMUM
+from gpuedge.core.errors import ClosedError
+from gpuedge.device import Device
+from gpuedge.executors.gpu import GpuExecutor
+
+
+@pytest.fixture
+def device(vulkan_device: VulkanDevice) -> Iterator[Device]:
+    executor = GpuExecutor(vulkan_device, "vulkan:0")
+    yield Device(executor, "test")
+    executor.closed = True
+
+
+@pytest.mark.parametrize("count", [7, 8, 9, 20, 40])
+@pytest.mark.parametrize("minimum", [False, True])
+def test_any_number_of_inputs(count: int, minimum: bool, device: Device) -> None:
+    executor = device.executor
+    assert isinstance(executor, GpuExecutor)
+    if minimum:
+        executor.caps = replace(VULKAN_MINIMUM, device_class="generic")
+    names = [f"a{i}" for i in range(count)]
+    arrays = [np.float32([i, -i, 1, 0.5]) for i in range(count)]
+    out = gpuedge.elementwise(" + ".join(names))(*arrays, device=device)
+    np.testing.assert_array_equal(out, np.sum(arrays, axis=0))
+
+
+@pytest.mark.parametrize(
+    "text", ["x / 0.0", "x / -0.0", "x * 0.0", "x * -0.0", "x * 1e999", "x + 1e999"]
+)
+def test_zero_and_infinite_constants_follow_ieee(text: str, device: Device) -> None:
+    x = np.array([1, -1, 0, np.inf, np.nan, 3], np.float32)
+    with np.errstate(all="ignore"):
+        want = eval(text, {"x": x.astype(np.float64), "__builtins__": {}}).astype(np.float32)
+    got = gpuedge.elementwise(text)(x, device=device)
+    np.testing.assert_array_equal(got, want)
+
+
+def test_sums_over_nothing_are_zero(device: Device) -> None:
+    a, b = np.ones((3, 0), np.float32), np.ones((0, 2), np.float32)
+    c = np.float32([1, 2])
+    np.testing.assert_array_equal(gpuedge.matmul(a, b, device=device), np.zeros((3, 2)))
+    got = gpuedge.gemm(a, b, c, beta=2.0, device=device)
+    np.testing.assert_array_equal(got, np.tile([2.0, 4.0], (3, 1)))
+
+
+def test_a_closed_kernel_does_not_run(device: Device) -> None:
+    source = (
+        "#version 450\nlayout(local_size_x = 64) in;\n"
+        "layout(std430, binding = 0) readonly buffer A { float a[]; };\n"
+        "layout(std430, binding = 1) writeonly buffer B { float b[]; };\n"
+        "void main() { b[gl_GlobalInvocationID.x] = a[gl_GlobalInvocationID.x]; }\n"
+    )
+    kernel = device.kernel(source, inputs=["a"], outputs={"b": ("a.shape", "float32")})
+    kernel(a=np.ones(64, np.float32))
+    kernel.close()
+    kernel.close()
+    with pytest.raises(ClosedError, match="was closed"):
+        kernel(a=np.ones(64, np.float32))
+
+
+DIGITS = Path(__file__).parents[2] / "examples" / "models" / "digits.onnx"
+FORK = """
+import os, sys, numpy as np, gpuedge
+x = np.ones(100, "f4")
+gpuedge.relu(x, device="vulkan")
+held = gpuedge.open("vulkan")
+images, weights = np.ones((1, 8, 64, 64), "f4"), np.ones((8, 8, 3, 3), "f4")
+gpuedge.conv2d(images, weights, device="cpu")
+session = gpuedge.Session(sys.argv[1])
+feeds = {"image": np.zeros((1, 1, 8, 8), "f4")}
+before = session.run_async(feeds).result()
+child = os.fork()
+if child == 0:
+    after = session.run_async(feeds).result()
+    assert np.array_equal(after["probabilities"], before["probabilities"])
+    session.close()
+    gpuedge.conv2d(images, weights, device="cpu")
+    gpuedge.relu(x, device="auto")
+    codes = []
+    for device in ("vulkan", held):
+        try:
+            gpuedge.relu(x, device=device)
+        except gpuedge.GpuEdgeError as error:
+            codes.append(error.code)
+    held.close()
+    os._exit(7 if codes == ["GE-103", "GE-204"] else 1)
+_, status = os.waitpid(child, 0)
+gpuedge.relu(x, device=held)
+print(os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.mark.skipif(not hasattr(sys, "getdlopenflags"), reason="only POSIX forks")
+def test_forked_child_computes_on_the_cpu(vulkan_candidate: Candidate) -> None:
+    import os
+
+    done = subprocess.run(
+        [sys.executable, "-c", FORK, str(DIGITS)],
+        capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, **vulkan_candidate.env},
+    )  # fmt: skip
+    assert done.stdout.strip() == "7", done.stderr
+
+
+REPLACED = """
+import shutil, sys, numpy as np, gpuedge
+x = np.ones(10, "f4")
+gpuedge.relu(x, device="auto")              # the verdict "ok" is known to this process
+shutil.copy(sys.argv[1], sys.argv[2])       # ... and then an update brings another driver
+try:
+    gpuedge.relu(x, device="vulkan:0")
+except gpuedge.NoUsableDeviceError as error:
+    print(error.code)
+"""
+
+
+def test_driver_replaced_after_the_probe_is_probed_again(
+    swiftshader: Candidate, tmp_path: Path
+) -> None:
+    import json
+    import os
+    import shutil
+
+    crash = tmp_path / "crash.so"
+    code = "__attribute__((constructor)) static void f(void) { *(volatile int *)0 = 0; }"
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-o", str(crash), "-xc", "-"], input=code.encode(), check=True
+    )
+    library = Path(swiftshader.key).parent / "libvk_swiftshader.so"
+    shutil.copy(library, tmp_path / "driver.so")
+    manifest = tmp_path / "driver.json"
+    manifest.write_text(json.dumps({
+        "file_format_version": "1.0.0",
+        "ICD": {"library_path": str(tmp_path / "driver.so"), "api_version": "1.0.5"},
+    }))  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", REPLACED, str(crash), str(tmp_path / "driver.so")],
+        capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "VK_DRIVER_FILES": str(manifest)},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.strip()) == (0, "GE-103"), done.stderr

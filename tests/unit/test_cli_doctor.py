@@ -1,0 +1,190 @@
+"""``gpuedge doctor``: which findings are made of packages, settings, folders and drivers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_fakes import BAD, GOOD, LOADERLESS
+
+from gpuedge.cli import doctor, facts
+from gpuedge.cli.main import main
+from gpuedge.core.reasons import SENTENCES
+from gpuedge.probing.report import ProbeReport, ProbeRow
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(folder))
+    monkeypatch.setenv("NO_COLOR", "1")
+    return folder
+
+
+@pytest.fixture
+def probed(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Makes probe() answer with one good and one crashed driver; records its arguments."""
+    calls: list[dict[str, Any]] = []
+
+    def probe(**arguments: Any) -> ProbeReport:
+        calls.append(arguments)
+        return ProbeReport((GOOD, BAD), "0.1.0", 0.5)
+
+    monkeypatch.setattr("gpuedge.probing.api.probe", probe)
+    return calls
+
+
+def answer(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_doctor_is_good_where_only_a_driver_is_bad(
+    capsys: pytest.CaptureFixture[str], probed: list[dict[str, Any]]
+) -> None:
+    assert main(["doctor", "--json"]) == 0
+    body = answer(capsys)
+    assert body["schema"] == "gpuedge.doctor/1"
+    assert body["counts"]["FAIL"] == 0
+    crashed = [c for c in body["checks"] if c["detail"] == BAD.reason]
+    assert [c["result"] for c in crashed] == ["WARN"]
+    assert all(c["fix"] for c in body["checks"] if c["result"] == "WARN" and c["name"] != "devices")
+
+
+def test_doctor_fails_for_a_setting_that_does_not_parse(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    probed: list[dict[str, Any]],
+) -> None:
+    monkeypatch.setenv("GPUEDGE_ISOLATION", "cage")
+    assert main(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert "FAIL" in out
+    assert "GPUEDGE_ISOLATION" in out
+
+
+def test_doctor_suggests_the_name_that_was_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUEDGE_FALBACK", "cpu")
+    found = [c for c in doctor.environment_checks() if "GPUEDGE_FALBACK" in c.detail]
+    assert [(c.result, c.fix) for c in found] == [("WARN", "did you mean GPUEDGE_FALLBACK?")]
+
+
+def test_doctor_fails_without_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {**facts.package_versions(), "onnxruntime": None, "vulkan": None}
+    monkeypatch.setattr(facts, "package_versions", lambda: versions)
+    results = {c.name: c.result for c in doctor.environment_checks()}
+    assert (results["package onnxruntime"], results["package vulkan"]) == ("FAIL", "WARN")
+
+
+def test_doctor_warns_of_a_cache_that_cannot_be_written(cache: Path) -> None:
+    cache.write_text("a file in the way")
+    assert {c.name: c.result for c in doctor.environment_checks()}["cache"] == "WARN"
+
+
+def test_doctor_leaves_nothing_in_the_cache(cache: Path) -> None:
+    assert {c.name: c.result for c in doctor.environment_checks()}["cache"] == "PASS"
+    assert list(cache.iterdir()) == []
+
+
+def test_doctor_says_how_to_get_a_loader() -> None:
+    checks = list(doctor.report_checks(ProbeReport((LOADERLESS,), "0.1.0")))
+    assert [c.result for c in checks] == ["WARN", "WARN"]
+    assert "libvulkan1" in checks[0].fix
+
+
+def test_doctor_does_not_worry_about_drivers_without_a_device() -> None:
+    bare = ProbeRow("vulkan", "vulkan", "absent", "no-device", "it loads: ERR_NO", "a.json")
+    check = next(iter(doctor.report_checks(ProbeReport((bare,), "0.1.0"))))
+    assert (check.result, check.name, check.fix) == ("INFO", "vulkan driver", "")
+    assert check.detail == "a.json: offers no device (ERR_NO)"
+
+
+def test_doctor_names_the_variable_that_names_a_missing_driver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = ProbeRow("vulkan", "vulkan", "broken", "bad-manifest", "no such file", key="/no/x.json")
+    monkeypatch.setenv("VK_ADD_DRIVER_FILES", f"/other.json{os.pathsep}/no/x.json")
+    assert "VK_ADD_DRIVER_FILES names this file" in doctor._remedy(row)
+    monkeypatch.setenv("VK_DRIVER_FILES", "/nonexistent")
+    empty = row.replace(code="no-candidates", key="")
+    assert "VK_DRIVER_FILES=/nonexistent hides every driver" in doctor._remedy(empty)
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+def test_doctor_mentions_drivers_where_no_loader_looks(
+    chosen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = tmp_path / "soft.json"
+    manifest.touch()
+    monkeypatch.setattr(facts, "HIDDEN_MANIFESTS", {"Soft": str(manifest)})
+    monkeypatch.delenv("VK_DRIVER_FILES", raising=False)
+    monkeypatch.setenv("VK_ADD_DRIVER_FILES", str(manifest) if chosen else "/a.json")
+    found = [c for c in doctor.environment_checks() if c.name == "more drivers"]
+    wanted = f"to try it: export VK_ADD_DRIVER_FILES=/a.json{os.pathsep}{manifest}"
+    assert [(c.result, c.fix) for c in found] == ([] if chosen else [("INFO", wanted)])
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "result"),
+    [
+        ("GPUEDGE_DEVICE", "vulcan", "FAIL"),
+        ("GPUEDGE_DEVICE", "wgpu", "FAIL"),
+        ("GPUEDGE_DEVICE", "vulkan:7", "FAIL"),
+        ("GPUEDGE_DEVICE", "vulkan", "PASS"),
+        ("GPUEDGE_DEVICE", "cpu", "PASS"),
+        ("GPUEDGE_ISOLATION", "process", "FAIL"),
+        ("GPUEDGE_ISOLATION", "inline", "PASS"),
+        ("GPUEDGE_DB", "/nonexistent", "FAIL"),
+        ("GPUEDGE_DB", str(facts.paths.data_dir("capability_db")), "PASS"),
+        ("GPUEDGE_FALLBACK", "gpu", "FAIL"),
+        ("GPUEDGE_FALLBACK", "error", "PASS"),
+        ("GPUEDGE_BACKENDS", "metal", "FAIL"),
+        ("GPUEDGE_CONFIG", "/nonexistent.toml", "FAIL"),
+    ],
+)
+def test_doctor_resolves_every_setting(
+    variable: str,
+    value: str,
+    result: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    probed: list[dict[str, Any]],
+) -> None:
+    monkeypatch.setenv(variable, value)
+    assert main(["doctor", "--json"]) == (1 if result == "FAIL" else 0)
+    found = [c for c in answer(capsys)["checks"] if c["name"] == variable]
+    assert [c["result"] for c in found] == [result]
+    assert found[0]["fix"] or result == "PASS"
+
+
+def test_doctor_shows_the_database_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(facts.paths.data_dir("capability_db"), tmp_path / "db")
+    monkeypatch.setenv("GPUEDGE_DB", str(tmp_path / "db"))
+    (line,) = [c for c in doctor.environment_checks() if c.name == "capability_db"]
+    assert line.detail.startswith(str(tmp_path / "db"))
+
+
+def test_doctor_reads_the_config_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "gpuedge.toml"
+    file.write_text('device = "vulcan"\nfallback = "error"\n')
+    monkeypatch.setenv("GPUEDGE_CONFIG", str(file))
+    found = {c.name: c for c in doctor.environment_checks()}
+    assert found["GPUEDGE_CONFIG"].result == "PASS"
+    assert found["GPUEDGE_DEVICE"].result == "FAIL"
+    assert found["GPUEDGE_FALLBACK"].detail == "error (from the config file)"
+    file.write_text("device =")
+    failed = [c.name for c in doctor.environment_checks() if c.result == "FAIL"]
+    assert failed == ["GPUEDGE_CONFIG"]  # said once, not for every setting
+
+
+def test_doctor_suggests_nothing_far_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUEDGE_FOO", "1")
+    (line,) = [c for c in doctor.environment_checks() if "GPUEDGE_FOO" in c.detail]
+    assert line.fix.startswith("known: ")
+
+
+def test_remedies_are_for_codes_that_exist() -> None:
+    assert set(doctor.REMEDIES) <= set(SENTENCES)

@@ -1,0 +1,123 @@
+"""Reading back what should be a file of ours: whatever else lies there is neither read nor awaited.
+
+A pipe that nobody writes to is the hard case: opening one waits for ever, so these tests have a
+short limit of their own.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpuedge.core import paths
+
+pytestmark = pytest.mark.timeout(20)
+ODD_NAMES = ["nul\0inside", "half a pair \ud800", "x" * 300, "d/" * 3000 + "deep"]
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir())) if Path("/proc/self/fd").exists() else 0
+
+
+def test_a_file_within_the_limit_is_returned_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    data = os.urandom(200_000)
+    path.write_bytes(data)
+    assert paths.read_regular(path, len(data)) == data
+    assert paths.read_regular(str(path), len(data) - 1) is None
+    assert paths.read_start(path, 70_000) == data[:70_000]
+    assert paths.read_start(path, 1 << 30) == data
+    path.write_bytes(b"")
+    assert paths.read_regular(path, 0) == b""
+
+
+def test_line_ends_are_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"a\r\nb\x1ac\n")
+    assert paths.read_regular(path, 100) == b"a\r\nb\x1ac\n"
+
+
+def test_what_is_no_file_reads_as_absent(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    before = open_files()
+    for name in ("pipe", "folder", "loop", "link", "nowhere", "/dev/zero", "/dev/tty"):
+        assert paths.read_regular(tmp_path / name, 100) is None, name
+        with pytest.raises(OSError):
+            paths.read_start(tmp_path / name, 100)
+    assert open_files() == before
+
+
+def test_link_to_a_file_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"data")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    assert paths.read_regular(tmp_path / "link", 100) == b"data"
+
+
+def test_pipe_put_there_after_the_first_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe, file = tmp_path / "pipe", tmp_path / "file"
+    os.mkfifo(pipe)
+    file.write_bytes(b"data")
+    looked = file.stat()
+    before = open_files()
+    monkeypatch.setattr(os, "stat", lambda *_, **__: looked)
+    answer = paths.read_regular(pipe, 100)
+    monkeypatch.undo()
+    assert answer is None
+    assert open_files() == before
+
+
+def test_a_huge_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "sparse"
+    with open(path, "wb") as file:
+        file.truncate(1 << 40)
+
+    def refuse(*_: object) -> bytes:
+        raise AssertionError("it was read")
+
+    monkeypatch.setattr(os, "read", refuse)
+    assert paths.read_regular(path, 64 << 20) is None
+
+
+def test_a_file_that_grows_meanwhile_keeps_to_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"")
+    small = path.stat()
+    path.write_bytes(b"x" * 300_000)
+    monkeypatch.setattr(os, "stat", lambda *_, **__: small)
+    monkeypatch.setattr(os, "fstat", lambda *_: small)
+    too_small, enough = (paths.read_regular(path, n) for n in (299_999, 300_000))
+    monkeypatch.undo()
+    assert too_small is None
+    assert enough == b"x" * 300_000
+
+
+@pytest.mark.parametrize("name", ODD_NAMES, ids=["nul", "surrogate", "long-name", "long-path"])
+def test_names_that_no_file_has(tmp_path: Path, name: str) -> None:
+    assert paths.read_regular(tmp_path / name, 100) is None
+    assert not paths.write_atomic(tmp_path / name / "file", b"data")
+
+
+def test_pipe_in_place_of_a_file_is_replaced_by_writing(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert paths.write_atomic(tmp_path / "pipe", b"data")
+    assert paths.read_regular(tmp_path / "pipe", 100) == b"data"
+
+
+def test_database_folder_is_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("GPUEDGE_DB", raising=False)
+    assert paths.database_folder() == paths.data_folder("capability_db")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GPUEDGE_DB", "inner/db")
+    assert paths.database_folder() == str(tmp_path / "inner" / "db")
+    monkeypatch.setenv("HOME", "/home/somebody")
+    monkeypatch.setenv("GPUEDGE_DB", "~/db")
+    assert paths.database_folder() == "/home/somebody/db"

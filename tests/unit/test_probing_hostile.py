@@ -1,0 +1,319 @@
+"""`probe()` where something else than a driver is at fault: settings, the cache folder, leftovers.
+
+What a user set wrongly is raised at once and never held against a driver; what lies in the cache
+folder in place of our files is as good as nothing; what a killed probe left behind goes away.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from probing_fakes import WORKER
+
+from gpuedge import backends, capdb
+from gpuedge.backends.base import Candidate
+from gpuedge.backends.null import NullBackend
+from gpuedge.core import paths
+from gpuedge.core.errors import ConfigError, DatabaseError
+from gpuedge.probing import child, judge, process, run, verdicts
+from gpuedge.probing.api import probe
+
+pytestmark = pytest.mark.timeout(60)
+PACKAGED = Path(paths.data_folder("capability_db"))
+
+
+@pytest.fixture(autouse=True)
+def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Only fake drivers, a fresh cache folder, and a count of the children started."""
+    monkeypatch.setitem(backends.BUILTIN, "fake", "probing_fakes:FakeBackend")
+    monkeypatch.setattr(backends, "PROBED", ("fake",))
+    monkeypatch.setattr(process, "COMMAND", WORKER)
+    monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("PROBE_COUNT", str(tmp_path / "count"))
+    monkeypatch.setenv("PROBE_FAKES", "ok")
+    for name in ("GPUEDGE_BACKENDS", "GPUEDGE_DB", "GPUEDGE_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    yield tmp_path
+
+
+def started(folder: Path) -> int:
+    log = folder / "count"
+    return len(log.read_text()) if log.exists() else 0
+
+
+def store_file(folder: Path) -> Path:
+    return folder / "cache" / verdicts.FILE
+
+
+def own_database(folder: Path) -> Path:
+    return Path(shutil.copytree(PACKAGED, folder / "db"))
+
+
+def break_rows(database: Path) -> None:
+    (database / "classes.json").write_text("{")
+
+
+def put_folder(database: Path) -> None:
+    (database / "classes.json").unlink()
+    (database / "classes.json").mkdir()
+
+
+def put_pipe(database: Path) -> None:
+    (database / "classes.json").unlink()
+    os.mkfifo(database / "classes.json")
+
+
+@pytest.mark.parametrize("fault", [shutil.rmtree, break_rows, put_folder, put_pipe])
+@pytest.mark.parametrize("refresh", [True, False])
+def test_a_database_that_cannot_be_used_is_the_settings_fault(
+    fakes: Path, monkeypatch: pytest.MonkeyPatch, fault: Any, refresh: bool
+) -> None:
+    probe()
+    before = store_file(fakes).read_bytes()
+    database = own_database(fakes)
+    fault(database)
+    monkeypatch.setenv("GPUEDGE_DB", str(database))
+    for _ in range(2):
+        with pytest.raises(DatabaseError, match="GPUEDGE_DB"):
+            probe(refresh=refresh)
+    assert started(fakes) == 1
+    assert store_file(fakes).read_bytes() == before
+    monkeypatch.delenv("GPUEDGE_DB")
+    assert [(r.status, r.is_cached) for r in probe().tried] == [("ok", True)]
+
+
+def test_a_missing_database_is_said_even_where_there_is_no_driver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PROBE_FAKES", "")
+    monkeypatch.setenv("GPUEDGE_DB", "/nonexistent")
+    with pytest.raises(DatabaseError, match=r"/nonexistent/classes\.json"):
+        probe()
+
+
+def test_an_installation_without_its_database_is_refused(
+    fakes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = paths.data_folder
+
+    def without(name: str) -> str:
+        if name != "capability_db":
+            return real(name)
+        raise ConfigError("The data folder 'capability_db' of gpuedge is missing.")
+
+    monkeypatch.setattr(paths, "data_folder", without)
+    with pytest.raises(ConfigError, match="capability_db"):
+        probe()
+    assert started(fakes) == 0
+
+
+def test_another_state_of_the_database_is_another_verdict(
+    fakes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = own_database(fakes)
+    counts = []
+
+    def count() -> None:
+        assert probe().tried[0].status == "ok"
+        counts.append(started(fakes))
+
+    count()
+    monkeypatch.setenv("GPUEDGE_DB", str(database))
+    count()
+    count()
+    os.utime(database / "classes.json", ns=(1, 1))
+    count()
+    (database / "vendor").mkdir()
+    (database / "vendor" / "new.json").write_text("{}")
+    count()
+    (database / "vendor" / "lock").symlink_to("/nonexistent")
+    count()
+    count()
+    monkeypatch.delenv("GPUEDGE_DB")
+    count()
+    assert counts == [1, 2, 2, 3, 4, 5, 5, 5]
+
+
+def test_a_link_to_nowhere_beside_our_files_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Editors lock a file by such a link."""
+    monkeypatch.setattr("gpuedge.core.paths.data_folder", lambda name: str(tmp_path))
+    before = verdicts.library_state()
+    (tmp_path / "#a.kern").symlink_to("user@host.123")
+    assert verdicts.library_state() != before
+
+
+def test_the_child_is_told_whole_paths(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It works in a folder of its own, where relative ones would lead elsewhere."""
+    own_database(fakes)
+    (fakes / "settings.toml").write_text('fallback = "cpu"\n')
+    monkeypatch.chdir(fakes)
+    monkeypatch.setenv("GPUEDGE_DB", "db")
+    monkeypatch.setenv("GPUEDGE_CACHE_DIR", "cache")
+    monkeypatch.setenv("GPUEDGE_CONFIG", "settings.toml")
+    seen: list[dict[str, str]] = []
+    real = process.spawn
+
+    def spawn(command: Any, request: Any, environ: dict[str, str], folder: Any) -> Any:
+        seen.append({k: v for k, v in environ.items() if k.startswith("GPUEDGE_")})
+        return real(command, request, environ, folder)
+
+    monkeypatch.setattr(process, "spawn", spawn)
+    assert probe().tried[0].status == "ok"
+    (environ,) = seen
+    assert environ["GPUEDGE_DB"] == str(fakes / "db")
+    assert environ["GPUEDGE_CACHE_DIR"] == str(fakes / "cache")
+    assert environ["GPUEDGE_CONFIG"] == str(fakes / "settings.toml")
+
+
+def test_a_fault_of_the_database_in_the_child_is_no_verdict_on_the_driver(
+    fakes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the database is edited between the parent's look at it and the child's."""
+    monkeypatch.setattr(backends, "load", lambda name: NullBackend())
+    monkeypatch.setenv("GPUEDGE_DB", "/nonexistent")
+    (fakes / "result").touch()
+    channel = child.Channel(str(fakes / "result"), "t")
+    candidate = Candidate("scripted", "null", "f")
+    with pytest.raises(DatabaseError):
+        child.probe(candidate, frozenset(), channel)
+    events, _ = judge.read_events((fakes / "result").read_bytes(), "t")
+    ending = judge.Ending("exit", 1)
+    (row,) = judge.judge(candidate, judge.Transcript(events, 0, ending, "DatabaseError", 1.0)).rows
+    assert (row.status, row.code, row.evidence["step"]) == ("broken", "no-token", "prepare")
+    assert "DatabaseError" in row.reason
+
+
+@pytest.mark.parametrize("name", ["verdicts.json", "kernels.bin"])
+def test_a_pipe_in_the_cache_folder_is_not_awaited(fakes: Path, name: str) -> None:
+    (fakes / "cache").mkdir()
+    os.mkfifo(fakes / "cache" / name)
+    assert [r.is_cached for r in probe().tried] == [False]
+    assert [r.is_cached for r in probe().tried] == [True]
+
+
+def test_a_result_file_that_becomes_a_pipe_is_not_awaited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = process.supervise
+
+    def replace_result(started: Any, *rest: Any) -> Any:
+        answer = real(started, *rest)
+        for path in Path(seen[0]).rglob("result"):
+            path.unlink()
+            os.mkfifo(path)
+        return answer
+
+    seen: list[str] = []
+    make = run.tempfile.mkdtemp
+
+    def mkdtemp(**options: Any) -> str:
+        seen.append(make(**options))
+        return seen[0]
+
+    monkeypatch.setattr(run.tempfile, "mkdtemp", mkdtemp)
+    monkeypatch.setattr(process, "supervise", replace_result)
+    (row,) = probe().tried
+    assert (row.status, row.code) == ("broken", "no-token")
+    assert not Path(seen[0]).exists()
+
+
+BROKEN_EVENTS: list[dict[str, Any]] = [
+    {"event": []}, {"event": "step", "step": []}, {"event": "step", "step": {}},
+    {"event": "devices", "devices": [None]}, {"event": "devices", "devices": [{}]},
+    {"event": "devices", "devices": [{"index": 0, "identity": 5, "is_software": False}]},
+    {"event": "devices", "devices": [{"index": "0", "identity": {}, "is_software": False}]},
+    {"event": "failed", "status": [], "code": []}, {"event": "failed", "status": "ok", "code": {}},
+    *({"event": "device", "index": 0, "status": "ok", "code": "ok", **wrong}
+      for wrong in ({"caps": 5}, {"evidence": "x"}, {"seconds": "x"}, {"seconds": float("nan")},
+                    {"seconds": [1]}, {"index": True}, {"index": None})),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("event", BROKEN_EVENTS, ids=str)
+def test_an_event_with_fields_of_another_type_is_junk(event: dict[str, Any]) -> None:
+    line = json.dumps({"token": "t", **event}).encode()
+    assert judge.read_events(line, "t") == ([], 1)
+
+
+def leftover(folder: Path, name: str, age_s: float) -> Path:
+    made = folder / name
+    (made / "0" / "0").mkdir(parents=True)
+    (made / "0" / "0" / "result").write_text("{}")
+    os.utime(made, (time.time() - age_s,) * 2)
+    return made
+
+
+def test_leftovers_of_killed_probes_are_removed(
+    fakes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = fakes / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    old = 2 * run.STALE_S
+    gone = [leftover(temporary, f"gpuedge-probe-abc_{i:04}", old) for i in range(3)]
+    target = leftover(temporary, "precious", old)
+    link = temporary / "gpuedge-probe-link0000"
+    link.symlink_to(target)
+    os.utime(link, (time.time() - old,) * 2, follow_symlinks=False)
+    file = temporary / "gpuedge-probe-file0000"
+    file.write_text("not a folder")
+    os.utime(file, (time.time() - old,) * 2)
+    (gone[0] / "inner").symlink_to(target)
+    os.utime(gone[0], (time.time() - old,) * 2)
+    kept = [
+        leftover(temporary, "gpuedge-probe-fresh000", run.STALE_S / 2),
+        leftover(temporary, "gpuedge-probe-of-somebody-else", old),
+        leftover(temporary, "my-gpuedge-probe-abc_0000", old),
+        link,
+        file,
+        target / "0" / "0" / "result",
+    ]
+    assert probe().tried[0].status == "ok"
+    assert [path.exists() for path in gone] == [False] * 3
+    assert [path.exists() for path in kept] == [True] * len(kept)
+
+
+def test_leftovers_of_other_users_stay(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = leftover(fakes, "gpuedge-probe-theirs00", 2 * run.STALE_S)
+    me = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: me + 1)
+    run._sweep(str(fakes))
+    assert theirs.exists()
+    monkeypatch.setattr(os, "getuid", lambda: me)
+    run._sweep(str(fakes))
+    assert not theirs.exists()
+
+
+def test_one_probe_removes_a_bounded_number(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "MAX_SWEPT", 2)
+    made = [leftover(fakes, f"gpuedge-probe-abc_{i:04}", 2 * run.STALE_S) for i in range(5)]
+    left = []
+    for _ in range(3):
+        run._sweep(str(fakes))
+        left.append(sum(path.exists() for path in made))
+    assert left == [3, 1, 0]
+    run._sweep(str(fakes / "nowhere"))
+
+
+def test_names_that_are_swept_are_the_names_that_are_made(fakes: Path) -> None:
+    import tempfile
+
+    for _ in range(50):
+        made = Path(tempfile.mkdtemp(prefix=run._PREFIX, dir=fakes))
+        assert run._OURS.fullmatch(made.name)
+
+
+def test_a_cached_probe_reads_no_database(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUEDGE_DB", str(own_database(fakes)))
+    probe()
+    monkeypatch.setattr(capdb, "load", lambda *_: pytest.fail("the database was read"))
+    assert [r.is_cached for r in probe().tried] == [True]

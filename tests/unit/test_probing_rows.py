@@ -1,0 +1,208 @@
+"""Probe rows and reports from JSON that others wrote: what does not fit is refused in our words."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuedge.backends.base import Candidate
+from gpuedge.core.errors import InputError
+from gpuedge.core.store import load_sealed, save_sealed
+from gpuedge.probing import verdicts
+from gpuedge.probing.report import ProbeReport, ProbeRow, number
+
+NAN, INF = float("nan"), float("inf")
+DEEP: Any = json.loads("[" * 900 + "]" * 900)
+
+
+def record() -> dict[str, Any]:
+    """A row as JSON, with every field set."""
+    row = ProbeRow(
+        "vulkan:0", "vulkan", "ok", "ok", "because", "GPU",
+        {"api": "vulkan", "name": "GPU", "os": "linux", "vendorID": 7, "device_type": "CPU"},
+        True, {"level": "vulkan"}, "/a.json", "f", {"VK_DRIVER_FILES": "/a.json"}, 0, 0.5,
+        {"checks": [{"max_error": 0.0}]},
+    )  # fmt: skip
+    made: dict[str, Any] = json.loads(json.dumps(row.to_dict()))
+    return made
+
+
+def report(*rows: Any, **more: Any) -> dict[str, Any]:
+    whole = {"schema": "gpuedge.probe/1", "version": "1", "seconds": 0.5, "tried": list(rows)}
+    return {**whole, **more}
+
+
+def test_a_whole_row_and_a_row_of_the_least_are_accepted() -> None:
+    assert ProbeRow.from_dict(record()).to_dict() == record()
+    least = dict.fromkeys(("device", "backend", "status", "code", "reason"), "ok")
+    assert ProbeRow.from_dict({**least, "unknown": DEEP}).index is None
+
+
+ODD: list[Any] = [None, 5, 5.5, True, "", "text", [], ["a"], {}, {"a": 1}, NAN, INF, -1, 10**400]
+FITTING: dict[str, list[Any]] = {
+    **{k: ["", "text"] for k in ("device", "backend", "code", "reason", "name", "key")},
+    "fingerprint": ["", "text"],
+    "status": [],
+    "identity": [],
+    "is_software": [None, True],
+    "caps": [{}, {"a": 1}],
+    "env": [{}],
+    "index": [None, 5],
+    "seconds": [None, 5, 5.5],
+    "evidence": [{}, {"a": 1}],
+    "is_cached": [True],
+}
+"""Of ODD, what each field may hold."""
+
+
+def is_among(value: Any, values: list[Any]) -> bool:
+    return any(type(v) is type(value) and v == value for v in values)
+
+
+@pytest.mark.parametrize("field", ProbeRow._fields)
+def test_every_field_has_its_type(field: str) -> None:
+    assert set(FITTING) == set(ProbeRow._fields)
+    for value in ODD:
+        if is_among(value, FITTING[field]):
+            ProbeRow.from_dict({**record(), field: value})
+        else:
+            with pytest.raises(InputError, match=rf"a {field} that cannot be used"):
+                ProbeReport.from_dict(report({**record(), field: value}))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("status", "fine"),
+        ("index", 1 << 40),
+        ("index", 0.0),
+        ("is_software", 1),
+        ("env", {"A": None}),
+        ("env", {"A=B": "c"}),
+        ("env", {"": "c"}),
+        ("env", {"A": "nul\0"}),
+        ("caps", {"limit": NAN}),
+        ("evidence", {"checks": [{"max_error": INF}]}),
+        ("evidence", {"deep": DEEP}),
+        ("evidence", {"long": 10**5000}),
+        ("identity", {"api": "vulkan", "name": "GPU"}),
+        ("identity", {"api": "vulkan", "name": 5, "os": "linux"}),
+        ("identity", {"api": "vulkan", "name": "GPU", "os": "linux", "vendorID": "7"}),
+        ("identity", {"api": "vulkan", "name": "GPU", "os": "linux", "driverID": True}),
+        ("identity", {"api": "vulkan", "name": "GPU", "os": "linux", "driverInfo": 5}),
+    ],
+)
+def test_values_inside_are_looked_at_too(field: str, value: Any) -> None:
+    with pytest.raises(InputError, match=rf"a {field} that cannot be used"):
+        ProbeRow.from_dict({**record(), field: value})
+
+
+def test_what_is_accepted_can_be_used() -> None:
+    made = ProbeReport.from_dict(report(record()))
+    assert made.best is not None
+    assert made.best.info().identity.vendorID == 7
+    assert "vulkan:0" in str(made) + made._repr_html_()
+    assert json.loads(made.to_json())["tried"] == [record()]
+
+
+@pytest.mark.parametrize("row", [None, 5, NAN, "row", [], ["device"], True])
+def test_rows_that_are_no_objects(row: Any) -> None:
+    with pytest.raises(InputError, match="no JSON object"):
+        ProbeReport.from_dict(report(row))
+
+
+@pytest.mark.parametrize(
+    "document",
+    [None, 5, [], "text", report(schema=None), report(schema=[DEEP]), report(tried=None),
+     report(tried={"a": 1}), report(version=None), report(version=3), report(seconds=None),
+     report(seconds="1"), report(seconds=NAN), report(seconds=10**400), report(seconds=10**5000)],
+    ids=lambda d: str(d)[:60] if not isinstance(d, dict) else None,
+)  # fmt: skip
+def test_documents_that_are_no_reports(document: Any) -> None:
+    with pytest.raises(InputError, match="not a probe report"):
+        ProbeReport.from_dict(document)
+
+
+def test_json_of_a_driver_whose_file_name_is_not_utf8(tmp_path: Path) -> None:
+    row = ProbeRow.from_dict({**record(), "key": "/icd.d/\udcff.json", "name": "é"})
+    text = ProbeReport(number([row]), "1").to_json()
+    (tmp_path / "report.json").write_text(text, encoding="utf-8")
+    assert json.loads(text)["tried"][0]["key"] == row.key
+    assert "é" in ProbeReport(number([row.replace(key="/a")]), "1").to_json()
+
+
+CANDIDATE = Candidate("vulkan", "/a.json", "f")
+
+
+def stored(folder: Path, change: Callable[[dict[str, Any]], Any]) -> verdicts.Store:
+    """A store whose one entry was changed and sealed again."""
+    row = ProbeRow.from_dict({**record(), "status": "crashed"})
+    assert verdicts.Store(folder).save({"k": (CANDIDATE, [row])}, 4, time.time())
+    body = load_sealed(folder / verdicts.FILE, verdicts.SCHEMA)
+    assert body is not None
+    entry = body["entries"]["k"]
+    changed = change(entry)
+    body["entries"]["k"] = entry if changed is None else changed
+    assert save_sealed(folder / verdicts.FILE, verdicts.SCHEMA, body)
+    return verdicts.Store(folder)
+
+
+def use(store: verdicts.Store) -> list[ProbeRow] | None:
+    """Do all that `probe` does with a store, which must not raise; return what was found."""
+    now = time.time()
+    found = store.find("k", 4, now)
+    store.gone([], {"vulkan"})
+    row = ProbeRow.from_dict({**record(), "status": "crashed"})
+    assert store.save({"new": (CANDIDATE, [row])}, 4, now, store.gone([CANDIDATE], {"vulkan"}))
+    assert verdicts.Store(store.path.removesuffix(verdicts.FILE)).find("new", 4, now)
+    return found
+
+
+def test_an_entry_as_it_was_is_found(tmp_path: Path) -> None:
+    assert use(stored(tmp_path, lambda entry: None)) is not None
+
+
+FIELDS = ["backend", "candidate", "rows", "when", "deadline_s", "strikes"]
+UNFIT: list[Any] = [None, "text", [5], [[]], {}, {"a": 1}, True, 10**400, [None]]
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("value", UNFIT, ids=lambda v: str(v)[:20])
+def test_sealed_entry_with_a_field_of_another_type_is_absent(
+    tmp_path: Path, field: str, value: Any
+) -> None:
+    if isinstance(value, str) and field in ("backend", "candidate"):
+        value = [value]
+    assert use(stored(tmp_path, lambda entry: entry.update({field: value}))) is None
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_sealed_entry_without_a_field_is_absent(tmp_path: Path, field: str) -> None:
+    assert (
+        use(stored(tmp_path, lambda entry: {k: v for k, v in entry.items() if k != field})) is None
+    )
+
+
+@pytest.mark.parametrize("entry", [5, [], "text", True, {}, {"rows": []}])
+def test_sealed_entry_that_is_something_else_is_absent(tmp_path: Path, entry: Any) -> None:
+    assert use(stored(tmp_path, lambda _: entry)) is None
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("index", "0"), ("identity", 5), ("env", {"A": 5}), ("seconds", "x"), ("reason", None),
+     ("device", []), ("code", "no-such-code"), ("code", []), ("status", "fine"), ("caps", None),
+     ("fingerprint", ["f"]), ("evidence", [])],
+)  # fmt: skip
+def test_sealed_row_with_a_field_of_another_type_is_absent(
+    tmp_path: Path, field: str, value: Any
+) -> None:
+    def change(entry: dict[str, Any]) -> None:
+        entry["rows"][0][field] = value
+
+    assert use(stored(tmp_path, change)) is None

@@ -1,0 +1,185 @@
+"""What a session takes for an input: numbers that fit, arrays of the dtype, nothing cut."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+from onnx_models import model, value
+
+import gpuedge
+from gpuedge.core.errors import ClosedError, DTypeError, GpuEdgeError, InputError, ShapeError
+from gpuedge.session import _array
+
+
+def session(dtype: str, shape: tuple[Any, ...] = ("N",)) -> gpuedge.Session:
+    """Return a session that gives its input back."""
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    node = helper.make_node("Identity", ["x"], ["y"])
+    proto = model([node], [value("x", shape, element)], [value("y", shape, element)])
+    return gpuedge.Session(proto, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "given"),
+    [
+        ("int32", [1, -2, 2**31 - 1]),
+        ("int32", (1, 2)),
+        ("int32", range(3)),
+        ("uint8", [0, 255]),
+        ("int64", [-(2**63), 2**63 - 1]),
+        ("uint64", [2**64 - 1]),
+        ("float32", [1.5, -2, 3]),
+        ("float32", [1, 2]),
+        ("float32", [np.nan, np.inf, -np.inf]),
+        ("float16", [65504.0]),
+        ("bool", [True, False]),
+        ("int32", []),
+        ("float32", []),
+    ],
+)
+def test_numbers_that_fit_are_converted(dtype: str, given: Any) -> None:
+    with session(dtype) as s:
+        found = s.run({"x": given})["y"]
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, np.array(list(given), dtype))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "given", "error", "words"),
+    [
+        ("int32", [1.7, -2.9], DTypeError, "float64; the model takes int32"),
+        ("int32", [1.0], DTypeError, "float64"),
+        ("int32", [float("nan")], DTypeError, "float64"),
+        ("int32", [1e30], DTypeError, "float64"),
+        ("int32", [2**40], InputError, "1099511627776, which does not fit int32"),
+        ("int32", [True], DTypeError, "bool"),
+        ("uint8", [256], InputError, "256"),
+        ("uint8", [-1], InputError, "-1, which does not fit uint8"),
+        ("int64", [2**63], InputError, "9223372036854775808"),
+        ("int64", [2**70], DTypeError, "object"),
+        ("float32", [1.0, 1e39], InputError, r"1e\+39, which does not fit float32"),
+        ("float16", [65520], InputError, "65520, which does not fit float16"),
+        ("float32", [True], DTypeError, "bool"),
+        ("float32", [1j], DTypeError, "complex"),
+        ("float32", ["1"], DTypeError, "U1"),
+        ("bool", [1], DTypeError, "int64"),
+        ("float32", np.float64(1), DTypeError, "float64"),
+        ("int32", np.array([1.0]), DTypeError, "float64"),
+        ("float32", np.array([1]), DTypeError, "int64"),
+        ("float32", [[1.0, 2.0], [3.0]], InputError, "inhomogeneous"),
+        ("float32", [1.0, [2.0]], InputError, "cannot be made an array"),
+        ("float32", [[1.0]], ShapeError, r"shape \[1, 1\]"),
+    ],
+)
+def test_what_would_be_cut_or_guessed_is_refused(
+    dtype: str, given: Any, error: type[Exception], words: str
+) -> None:
+    with session(dtype) as s, pytest.raises(error, match=words) as caught:
+        s.run({"x": given})
+    assert "'x'" in str(caught.value)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_masked_arrays_are_refused(inside: bool) -> None:
+    masked = np.ma.masked_array(np.ones(2, np.float32), [True, False])
+    shape = ("M", "N") if inside else ("N",)
+    with session("float32", shape) as s, pytest.raises(InputError, match="masked array") as caught:
+        s.run({"x": [masked, masked] if inside else masked})
+    assert "x.filled(0)" in str(caught.value)
+
+
+class Refusing:
+    """Like a tensor on a GPU: an array only after the user copied it."""
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError("call .cpu() first")
+
+
+def test_objects_that_refuse_to_be_arrays() -> None:
+    with session("float32") as s, pytest.raises(InputError, match=r"call \.cpu\(\) first"):
+        s.run({"x": Refusing()})
+
+
+@pytest.mark.parametrize("shape", [("N",), (4,)], ids=["open", "fixed"])
+def test_unaligned_arrays_are_taken(shape: tuple[Any, ...]) -> None:
+    raw = np.zeros(17, np.uint8)
+    x = raw[1:].view(np.float32)
+    x[:] = [1, 2, 3, 4]
+    assert not x.flags.aligned
+    assert _array("x", x, ("float32", shape)).flags.aligned
+    with session("float32", shape) as s:
+        np.testing.assert_array_equal(s.run({"x": x})["y"], [1, 2, 3, 4])
+
+
+# --- closing ---------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(30)
+def test_closing_inside_a_callback() -> None:
+    x = np.ones(2, np.float32)
+    for _ in range(20):
+        s = session("float32")
+        done = threading.Event()
+        outcome: list[object] = []
+
+        s._lock.acquire()  # nothing runs before the callback is there
+        first, second = s.run_async({"x": x}), s.run_async({"x": x})
+
+        def closing(
+            future: Any, s: Any = s, done: Any = done, outcome: list[object] = outcome
+        ) -> None:
+            try:
+                s.close()
+                outcome.append(future.result()["y"].sum())
+            except BaseException as error:
+                outcome.append(error)
+            done.set()
+
+        first.add_done_callback(closing)
+        s._lock.release()
+        assert done.wait(10)
+        assert outcome == [2.0]
+        with pytest.raises(ClosedError):
+            second.result(10)
+        with pytest.raises(ClosedError):
+            s.run_async({"x": x})
+        with pytest.raises(ClosedError):
+            s.run({"x": x})
+        s.close()
+
+
+@pytest.mark.timeout(30)
+def test_closing_elsewhere_waits_for_what_was_asked() -> None:
+    x = np.ones(2, np.float32)
+    s = session("float32")
+    futures = [s.run_async({"x": x * i}) for i in range(20)]
+    s.close()
+    assert [f.result(0)["y"][0] for f in futures] == list(range(20))
+
+
+@pytest.mark.timeout(60)
+def test_closing_while_others_ask_loses_no_worker() -> None:
+    x = np.ones(2, np.float32)
+    for _ in range(10):
+        s = session("float32")
+        errors: list[BaseException] = []
+
+        def ask(s: Any = s, errors: list[BaseException] = errors) -> None:
+            try:
+                while True:
+                    s.run_async({"x": x}).result(10)
+            except GpuEdgeError as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        s.close()
+        for thread in threads:
+            thread.join(10)
+        assert [type(e) for e in errors] == [ClosedError] * 3
+        assert s._worker is None
