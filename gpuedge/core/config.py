@@ -102,14 +102,16 @@ def _from_file() -> Mapping[str, Any]:
     path = os.environ.get("GPUEDGE_CONFIG")
     if not path:
         return {}
+    if os.path.exists(path) and not os.path.isfile(path):  # a pipe would be waited for
+        raise _unreadable(path, "it is not a file")
     try:
-        changed = os.stat(path).st_mtime_ns  # noqa: PTH116  (pathlib costs 5 ms to import)
+        changed = os.stat(path).st_mtime_ns
     except OSError as error:
         raise _unreadable(path, error) from None
     return _parsed(path, changed)
 
 
-def _unreadable(path: str, error: Exception) -> ConfigError:
+def _unreadable(path: str, error: Exception | str) -> ConfigError:
     return ConfigError(f"The config file {path} cannot be read: {error}", asked_by="GPUEDGE_CONFIG")
 
 
@@ -124,8 +126,8 @@ def _parsed(path: str, changed: int) -> Mapping[str, Any]:
         import tomli as tomllib
     try:
         with open(path, "rb") as file:
-            table = tomllib.load(file)
-    except (OSError, tomllib.TOMLDecodeError) as error:
+            table: dict[str, Any] = tomllib.load(file)
+    except (OSError, ValueError, RecursionError) as error:
         raise _unreadable(path, error) from None
     for name in table:
         _known(name, path)

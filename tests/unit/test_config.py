@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -135,3 +136,14 @@ def test_unknown_variables_are_listed_and_unknown_names_refused(
         gpuedge.config(devise="cpu")
     with pytest.raises(ConfigError, match="fallback"):
         gpuedge.config(fallback="never")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are POSIX")
+def test_config_file_that_is_a_pipe_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path / "pipe", tmp_path):
+        monkeypatch.setenv("GPUEDGE_CONFIG", str(place))
+        with pytest.raises(ConfigError, match="it is not a file"):
+            config.get("device")

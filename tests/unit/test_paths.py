@@ -52,6 +52,20 @@ def test_what_is_no_file_reads_as_absent(tmp_path: Path) -> None:
     assert open_files() == before
 
 
+def test_what_is_no_file_is_not_even_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A watchdog or a tape drive acts on that."""
+    os.mkfifo(tmp_path / "pipe")
+
+    def refuse(*_: object) -> int:
+        raise AssertionError("it was opened")
+
+    monkeypatch.setattr(os, "open", refuse)
+    for name in ("pipe", "/dev/null"):
+        assert paths.read_regular(tmp_path / name, 100) is None
+
+
 def test_link_to_a_file_is_followed(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"data")
     (tmp_path / "link").symlink_to(tmp_path / "file")

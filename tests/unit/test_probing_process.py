@@ -62,10 +62,10 @@ def test_signal_and_step_are_evidence() -> None:
 @pytest.mark.parametrize("key", ["hang", "hang-at-exit"])
 def test_hang_is_killed_at_the_deadline(key: str) -> None:
     start = time.monotonic()
-    row = one(key, 1.0)
+    row = one(key, 2.5)
     took = time.monotonic() - start
     assert (row.status, row.code) == ("timeout", "deadline")
-    assert 1.0 <= took < 2.0
+    assert 2.5 <= took < 3.5
 
 
 def test_flood_does_not_block() -> None:
