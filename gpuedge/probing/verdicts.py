@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 
 SCHEMA = "gpuedge.verdicts/1"
 FILE = "verdicts.json"
-MAX_ENTRIES = 256
+MAX_ENTRIES = 64
 """Verdicts kept; the newest win. A machine has a handful, a developer's farm a few dozen."""
+
+MAX_PER_DRIVER = 8
+"""Verdicts kept of one driver: of other versions of it or of gpuedge, and in other environments."""
 
 DAY = 86400.0
 PATIENCE = (1 * DAY, 7 * DAY, 30 * DAY)
@@ -249,8 +252,7 @@ class Store:
                 "deadline_s": deadline_s,
                 "strikes": self._strikes(candidate, rows),
             }
-        newest = sorted(entries, key=lambda k: entries[k]["when"], reverse=True)[:MAX_ENTRIES]
-        self._entries = {k: entries[k] for k in newest}
+        self._entries = _newest(entries)
         return save_sealed(self.path, SCHEMA, {"entries": self._entries})
 
     def _strikes(self, candidate: Candidate, rows: list[ProbeRow]) -> int:
@@ -277,6 +279,18 @@ class Store:
             and (entry["backend"], entry["candidate"]) not in here
             and not os.path.exists(entry["candidate"])
         ]
+
+
+def _newest(entries: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the entries to keep: reading what nothing will ask for again costs every start."""
+    kept: dict[str, dict[str, Any]] = {}
+    counts: dict[tuple[str, str], int] = {}
+    for key in sorted(entries, key=lambda k: float(entries[k]["when"]), reverse=True):
+        driver = (str(entries[key].get("backend")), str(entries[key].get("candidate")))
+        counts[driver] = counts.get(driver, 0) + 1
+        if counts[driver] <= MAX_PER_DRIVER and len(kept) < MAX_ENTRIES:
+            kept[key] = entries[key]
+    return kept
 
 
 def _is_sound(entry: object) -> bool:

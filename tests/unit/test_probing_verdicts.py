@@ -155,13 +155,21 @@ def test_writers_merge(tmp_path: Path) -> None:
 
 
 def test_file_stays_small(tmp_path: Path) -> None:
-    many = {str(i): (CANDIDATE, [row()]) for i in range(verdicts.MAX_ENTRIES)}
-    verdicts.Store(tmp_path).save(many, 4, 1.0)
+    drivers = [CANDIDATE.replace(key=str(i)) for i in range(verdicts.MAX_ENTRIES)]
+    verdicts.Store(tmp_path).save({c.key: (c, [row()]) for c in drivers}, 4, 1.0)
     verdicts.Store(tmp_path).save({"new": (CANDIDATE, [row()])}, 4, 2.0)
     body = load_sealed(tmp_path / "verdicts.json", verdicts.SCHEMA)
     assert body is not None
     assert len(body["entries"]) == verdicts.MAX_ENTRIES
     assert "new" in body["entries"]
+
+
+def test_old_verdicts_of_one_driver_are_dropped(tmp_path: Path) -> None:
+    for i in range(verdicts.MAX_PER_DRIVER + 3):
+        verdicts.Store(tmp_path).save({f"key{i}": (CANDIDATE, [row()])}, 4, float(i))
+    body = load_sealed(tmp_path / "verdicts.json", verdicts.SCHEMA)
+    assert body is not None
+    assert sorted(body["entries"]) == [f"key{i}" for i in range(3, verdicts.MAX_PER_DRIVER + 3)]
 
 
 def test_unwritable_folder_is_no_error(tmp_path: Path) -> None:
