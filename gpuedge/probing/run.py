@@ -68,10 +68,10 @@ def probe_all(
     """
     if not candidates:
         return []
-    _sweep(tempfile.gettempdir())
     limit = Limit(deadline_s, time.monotonic() + deadline_s)
     stop = threading.Event()
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    _sweep(tempfile.gettempdir(), folder.stat().st_mtime)
     command = command or process.COMMAND
     pool = ThreadPoolExecutor(workers(len(candidates)), thread_name_prefix="gpuedge-probe")
     try:
@@ -86,25 +86,29 @@ def probe_all(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _sweep(temporary: str) -> None:
-    """Remove what killed probes of this user left behind: folders of ours, never through links."""
+def _sweep(temporary: str, now: float | None = None) -> None:
+    """Remove what killed probes of this user left behind: folders of ours, never through links.
+
+    `now` is the file system's own time, so that a wrong clock of this process harms no live probe.
+    """
+    now = time.time() if now is None else now
     try:
         with os.scandir(temporary) as entries:
-            stale = [e.path for e in entries if _OURS.fullmatch(e.name) and _is_stale(e)]
+            stale = [e.path for e in entries if _OURS.fullmatch(e.name) and _is_stale(e, now)]
     except OSError:
         return
     for path in stale[:MAX_SWEPT]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _is_stale(entry: os.DirEntry[str]) -> bool:
+def _is_stale(entry: os.DirEntry[str], now: float) -> bool:
     try:
         found = entry.stat(follow_symlinks=False)
         is_folder = entry.is_dir(follow_symlinks=False)
     except OSError:
         return False
     is_mine = not hasattr(os, "getuid") or found.st_uid == os.getuid()
-    return is_folder and is_mine and time.time() - found.st_mtime > STALE_S
+    return is_folder and is_mine and now - found.st_mtime > STALE_S
 
 
 class Limit(NamedTuple):

@@ -169,7 +169,7 @@ def test_old_verdicts_of_one_driver_are_dropped(tmp_path: Path) -> None:
         verdicts.Store(tmp_path).save({f"key{i}": (CANDIDATE, [row()])}, 4, float(i))
     body = load_sealed(tmp_path / "verdicts.json", verdicts.SCHEMA)
     assert body is not None
-    assert sorted(body["entries"]) == [f"key{i}" for i in range(3, verdicts.MAX_PER_DRIVER + 3)]
+    assert set(body["entries"]) == {f"key{i}" for i in range(3, verdicts.MAX_PER_DRIVER + 3)}
 
 
 def test_unwritable_folder_is_no_error(tmp_path: Path) -> None:
