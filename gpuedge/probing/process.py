@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -118,11 +119,9 @@ def spawn(
         **group,
     )
     assert child.stdin is not None  # PIPE was asked for
-    try:
+    # A child that died at once refuses the request; its ending says why.
+    with suppress(OSError), child.stdin:
         child.stdin.write(request)
-        child.stdin.close()
-    except OSError:
-        pass  # it died at once; its ending says why
     return child
 
 
