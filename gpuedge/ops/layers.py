@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,14 +90,8 @@ def conv2d(
         "group": integer("groups", groups),
         **pad_attrs(padding),
     }
-    inputs = [("x", x), ("w", w)] + ([("b", b)] if b is not None else [])
-    nodes = activation_nodes(activation)
-
-    def write(builder: GraphBuilder, names: Sequence[str]) -> str:
-        return nodes(builder, builder.add("Conv", names, attrs))
-
-    key = (tuple(sorted(attrs.items())), activation)
-    return call("conv2d", inputs, write, device=device, key=key, weights=("w", "b"))
+    operands = {"x": x, "w": w, "b": b}
+    return _convolve("conv2d", "Conv", operands, attrs, activation=activation, device=device)
 
 
 def conv_transpose2d(
@@ -150,14 +144,30 @@ def conv_transpose2d(
         "group": integer("groups", groups),
         **pad_attrs(padding),
     }
-    inputs = [("x", x), ("w", w)] + ([("b", b)] if b is not None else [])
+    operands = {"x": x, "w": w, "b": b}
+    return _convolve(
+        "conv_transpose2d", "ConvTranspose", operands, attrs, activation=activation, device=device
+    )
+
+
+def _convolve(
+    op: str,
+    onnx_op: str,
+    operands: Mapping[str, Any],
+    attrs: Mapping[str, Any],
+    *,
+    activation: str | None,
+    device: str | Device | None,
+) -> Array:
+    """Run a convolution of either direction with its activation; a bias of None is left out."""
     nodes = activation_nodes(activation)
 
     def write(builder: GraphBuilder, names: Sequence[str]) -> str:
-        return nodes(builder, builder.add("ConvTranspose", names, attrs))
+        return nodes(builder, builder.add(onnx_op, names, attrs))
 
+    inputs = [(n, value) for n, value in operands.items() if n != "b" or value is not None]
     key = (tuple(sorted(attrs.items())), activation)
-    return call("conv_transpose2d", inputs, write, device=device, key=key, weights=("w", "b"))
+    return call(op, inputs, write, device=device, key=key, weights=("w", "b"))
 
 
 def matmul(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
