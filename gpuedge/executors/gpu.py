@@ -160,7 +160,10 @@ class GpuExecutable:
 
     def _build(self) -> None:
         impl, where = self.executor.impl, self._where
-        self._programs = [self.executor.program(one) for one in self.plan.passes]
+        for (
+            one
+        ) in self.plan.passes:  # one by one, so that `close` finds those made before a failure
+            self._programs.append(self.executor.program(one))
         self.executor.flush()
         for name, nbytes in where.sizes.items():
             usage = {ARENA: Usage.SCRATCH, CONSTANTS: Usage.CONSTANT}.get(name, Usage.INPUT)

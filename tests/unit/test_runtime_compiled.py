@@ -113,6 +113,14 @@ def test_failure_while_compiling_frees_what_was_made() -> None:
     assert calls.count("build") == calls.count("release")
 
 
+def test_failure_of_a_later_kernel_releases_the_earlier_ones() -> None:
+    pool = FakePool({"build": [None, DriverError("The driver refused.")]})
+    compiled = Compiled(graph("Softmax"), Request("vulkan"), pool)
+    assert compiled.decision.device == "cpu"
+    calls = [c.method for c in pool.devices[0].calls]
+    assert (calls.count("build"), calls.count("release")) == (2, 1)
+
+
 def test_refused_variant_is_planned_again_without_it() -> None:
     builder = GraphBuilder()
     a = builder.input("a", TensorType("float32", (8, 8)))
