@@ -72,7 +72,7 @@ class PlanRun:
             self.buffers[name] = np.full(nbytes // 4, POISON, np.uint32).view(np.float32)
         self._check_arrangement(alignment)
         for tensor in made.tensors.values():
-            if tensor.is_constant and tensor.name == tensor.storage:
+            if tensor.is_constant and tensor.name == tensor.memory:
                 self._fill(tensor, made.constants)
 
     def _check_arrangement(self, alignment: int) -> None:

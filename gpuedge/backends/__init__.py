@@ -12,6 +12,12 @@ if TYPE_CHECKING:
 
 BUILTIN = {
     "vulkan": "gpuedge.backends.vulkan:VulkanBackend",
+    "wgpu": "gpuedge.backends.wgpu:WgpuBackend",
+    "metal": "gpuedge.backends.wgpu:MetalBackend",
+    "dx12": "gpuedge.backends.wgpu:Dx12Backend",
+    "gles31": "gpuedge.backends.gles:Gles31Backend",
+    "gles30": "gpuedge.backends.gles:Gles30Backend",
+    "gles20": "gpuedge.backends.gles:Gles20Backend",
     "null": "gpuedge.backends.null:NullBackend",
 }
 """Backend name to class, in order of preference. Others are found by entry point."""

@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Protocol
 
 from gpuedge.core.caps import Caps
 from gpuedge.core.driver import Candidate, DeviceInfo
 from gpuedge.core.kernel import KernelBlob, Number
+from gpuedge.core.storage import FLOAT32, Storage
 
 __all__ = [
-    "Backend", "Binding", "Buffer", "Candidate", "Counters", "DeviceImpl", "DeviceInfo", "Dispatch",
-    "Program", "Recording", "Ticket", "Usage",
+    "FLOAT32", "Backend", "Binding", "Buffer", "Candidate", "Counters", "DeviceImpl", "DeviceInfo",
+    "Dispatch", "Program", "Recording", "Storage", "Ticket", "Usage",
 ]  # fmt: skip
 
 
@@ -69,7 +71,10 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """One kernel launch. `depends` is true if it must see the writes of earlier dispatches."""
+    """One kernel launch. `depends` is true if it must see the writes of earlier dispatches.
+
+    A fragment level has no workgroups: it draws one fragment per physical texel of the output.
+    """
 
     program: Program
     bindings: tuple[Binding, ...]
@@ -99,8 +104,19 @@ class DeviceImpl(Protocol):
     caps: Caps
     counters: Counters
 
-    def alloc(self, nbytes: int, usage: Usage) -> Buffer:
-        """Reserve device memory; contents are undefined. Raises OutOfMemoryError."""
+    def entered(self) -> AbstractContextManager[None]:
+        """Hold the device for several calls in a row from one thread; calls work outside too.
+
+        An API whose contexts belong to threads binds its context once for all of them, and puts
+        back what the application had bound.
+        """
+
+    def alloc(self, nbytes: int, usage: Usage, storage: Storage = FLOAT32) -> Buffer:
+        """Reserve device memory; contents are undefined. Raises OutOfMemoryError.
+
+        `nbytes` counts 16 bytes per texel, whatever the storage. `write` and `read` speak float32
+        on every storage: the backend converts.
+        """
 
     def free(self, buffer: Buffer) -> None:
         """Give memory back; the buffer must not be in flight."""

@@ -13,6 +13,13 @@ class Caps:
 
     Sizes are in bytes and counts are plain integers. `device_class` is the tuning class of the
     capability database (``mali``, ``nvidia``, ``cpu-llvm``, ...), filled in above the seam.
+
+    `storages` are the kinds of `gpuedge.core.storage` a kernel can read and write here, the best
+    exact one for float32 first. `has_suballocation`: several tensors of one dispatch may lie in one
+    buffer. `max_texture_size` counts physical texels per side (None where tensors are buffers);
+    `max_storage_buffers` and `max_storage_buffer_bytes` bound the tensors of a kernel and the size
+    of one (16 bytes per logical texel) on every level, whatever they are kept in. `max_outputs`:
+    tensors one kernel can write. `is_finite_only`: NaN and infinities are not kept.
     """
 
     level: str
@@ -32,11 +39,17 @@ class Caps:
     has_fp16_storage: bool | None = None
     has_unified_memory: bool | None = None
     device_class: str = "generic"
+    storages: tuple[str, ...] = ("buffer",)
+    has_suballocation: bool = True
+    max_texture_size: int | None = None
+    max_outputs: int = 1
+    is_finite_only: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary."""
         record = asdict(self)
         record["forms"] = sorted(self.forms)
+        record["storages"] = list(self.storages)
         for key in ("max_local_size", "max_groups"):
             record[key] = list(record[key])
         return record
@@ -46,6 +59,7 @@ class Caps:
         """Rebuild from `to_dict`."""
         fields = dict(record)
         fields["forms"] = frozenset(fields["forms"])
+        fields["storages"] = tuple(fields.get("storages", ("buffer",)))
         for key in ("max_local_size", "max_groups"):
             x, y, z = fields[key]
             fields[key] = (x, y, z)

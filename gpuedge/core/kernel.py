@@ -15,11 +15,15 @@ Extents = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class TensorArg:
-    """One tensor a kernel reads or writes; `binding` is its position."""
+    """One tensor a kernel reads or writes; `binding` is its position.
+
+    `storage` is the kind of `gpuedge.core.storage` that the code was printed for.
+    """
 
     name: str
     access: Literal["read", "write"]
     binding: int
+    storage: str = "buffer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,22 @@ class KernelBlob:
     push_bytes: int
     digest: str
 
+    def specialised(
+        self, specs: Mapping[str, Number], macros: Mapping[str, Number] | None = None
+    ) -> str:
+        """Return the text of a dialect without specialisation constants, with every spec given.
+
+        The line ``//SPECS`` of the code is replaced by one ``#define S_NAME (value)`` per spec, and
+        one ``#define NAME (value)`` per entry of `macros`. In ``essl100`` ints are floats.
+        """
+        given = {f"S_{s.name}": specs.get(s.name, s.default) for s in self.specs}
+        types = {f"S_{s.name}": s.type for s in self.specs}
+        lines = []
+        for name, value in {**given, **(macros or {})}.items():
+            kind = types.get(name, "float" if isinstance(value, float) else "int")
+            lines.append(f"#define {name} ({_word(kind, value, self.dialect)})")
+        return self.code.decode().replace("//SPECS", "\n".join(lines), 1)
+
     def pack_push(
         self, extents: Sequence[Extents], params: Mapping[str, Number] | None = None
     ) -> bytes:
@@ -75,3 +95,13 @@ class KernelBlob:
                 else:
                     struct.pack_into("<f", block, arg.offset, value)
         return bytes(block)
+
+
+def _word(kind: str, value: Number, dialect: str) -> str:
+    """Print the value of a spec as a literal of a GLSL ES dialect."""
+    if kind == "bool":
+        return "true" if value else "false"
+    if kind == "int" and dialect != "essl100":
+        return str(int(value))
+    single = struct.unpack("<f", struct.pack("<f", value))[0]
+    return f"{single:.1f}" if single == int(single) and abs(single) < 1e7 else f"{single:.9e}"

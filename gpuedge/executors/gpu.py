@@ -171,7 +171,7 @@ class GpuExecutable:
                 usage = Usage.OUTPUT
             self._buffers[name] = impl.alloc(nbytes, usage)
         for tensor in self.plan.tensors.values():
-            if tensor.is_constant and tensor.name == tensor.storage:
+            if tensor.is_constant and tensor.name == tensor.memory:
                 self._upload(tensor, self.plan.constants)
         self._record()
 

@@ -49,10 +49,10 @@ def arrange(plan: Plan, alignment: int) -> Arrangement:
     """Place the tensors of `plan`; offsets are multiples of `alignment` bytes."""
     nbytes: dict[str, int] = {}
     for tensor in plan.tensors.values():
-        nbytes[tensor.storage] = max(nbytes.get(tensor.storage, 0), tensor.layout.nbytes)
+        nbytes[tensor.memory] = max(nbytes.get(tensor.memory, 0), tensor.layout.nbytes)
     lifetimes = _lifetimes(plan)
     used = {s: n for s, n in nbytes.items() if s in lifetimes}
-    results = {plan.tensors[name].storage for name in plan.outputs.values()}
+    results = {plan.tensors[name].memory for name in plan.outputs.values()}
     regions: dict[str, Region] = {}
     sizes: dict[str, int] = {}
     inputs: list[str] = []
@@ -75,9 +75,9 @@ def arrange(plan: Plan, alignment: int) -> Arrangement:
         regions[item.name] = Region(ARENA, offsets[item.name], item.nbytes)
     sizes |= {name: size for name, size in ((ARENA, total), (CONSTANTS, position)) if size}
     views = {
-        t.name: Region(regions[t.storage].buffer, regions[t.storage].offset, t.layout.nbytes)
+        t.name: Region(regions[t.memory].buffer, regions[t.memory].offset, t.layout.nbytes)
         for t in plan.tensors.values()
-        if t.storage in regions
+        if t.memory in regions
     }
     return Arrangement(views, sizes, tuple(inputs), tuple(outputs), _dependences(plan, views))
 
@@ -87,7 +87,7 @@ def _lifetimes(plan: Plan) -> dict[str, tuple[int, int]]:
     spans: dict[str, tuple[int, int]] = {}
     for i, one in enumerate(plan.passes):
         for name in one.tensors.values():
-            storage = plan.tensors[name].storage
+            storage = plan.tensors[name].memory
             spans[storage] = (spans.get(storage, (i, i))[0], i)
     return spans
 

@@ -57,7 +57,7 @@ class Context:
         """Add a second tensor over the bytes of another."""
         base = self.tensors[name]
         other = self.fresh(name.partition("@")[0])
-        self.tensors[other] = PlanTensor(other, layout, base.storage, None, base.is_constant)
+        self.tensors[other] = PlanTensor(other, layout, base.memory, None, base.is_constant)
         return other
 
     def define(self, value: str, name: str) -> None:

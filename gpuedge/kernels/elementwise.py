@@ -118,7 +118,7 @@ class _Writer:
         one = self.ctx.tensors[tensor]
         for name, other in self.bound.items():
             same = self.ctx.tensors[other]
-            if (same.storage, same.layout) == (one.storage, one.layout):
+            if (same.memory, same.layout) == (one.memory, one.layout):
                 return name
         name = f"E{len(self.tensors)}"
         self.tensors[name] = tensor

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuedge.core.kernel import Number
+from gpuedge.core.storage import FLOAT32, Storage
 from gpuedge.kernels.layout import Layout
 
 Texels = npt.NDArray[np.float32]
@@ -58,15 +59,17 @@ class HostTensor:
 class PlanTensor:
     """One tensor of a plan.
 
-    `storage` names the tensor whose memory it shares (itself unless it is a view). `host` is set
-    for tensors the host fills: constants (every source is constant) and segment inputs.
+    `memory` names the tensor whose memory it shares (itself unless it is a view). `host` is set
+    for tensors the host fills: constants (every source is constant) and segment inputs. `storage`
+    is how the device keeps its texels, the same for all views of one memory.
     """
 
     name: str
     layout: Layout
-    storage: str
+    memory: str
     host: HostTensor | None = None
     is_constant: bool = False
+    storage: Storage = FLOAT32
 
 
 @dataclass(frozen=True)

@@ -127,8 +127,8 @@ def _finish(ctx: Context, graph: Graph, steps: tuple[Step, ...]) -> Plan:
 
 def _own_memory(ctx: Context, name: str, outputs: dict[str, str], shape: tuple[int, ...]) -> str:
     """Return `name`, or a copy where the host writes its memory or another output has it."""
-    storage = ctx.tensors[name].storage
-    taken = {ctx.tensors[o].storage for o in outputs.values()}
+    storage = ctx.tensors[name].memory
+    taken = {ctx.tensors[o].memory for o in outputs.values()}
     if ctx.tensors[storage].host is None and storage not in taken:
         return name
     copy = ctx.add(linear(shape))

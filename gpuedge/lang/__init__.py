@@ -34,17 +34,35 @@ __all__ = [
     "trip_count",
 ]
 
-PRINTERS = {"spirv": "gpuedge.lang.spirv:print_spirv"}
+PRINTERS = {
+    "spirv": "gpuedge.lang.spirv:print_spirv",
+    "wgsl": "gpuedge.lang.wgsl:print_wgsl",
+    "essl310": "gpuedge.lang.essl:print_essl310",
+    "essl300": "gpuedge.lang.essl:print_essl300",
+    "essl100": "gpuedge.lang.essl:print_essl100",
+}
 """Printers by dialect, as ``module:function``; imported when first used."""
 
 
-def print_kernel(kernel: Kernel, dialect: str = "spirv") -> KernelBlob:
+def print_kernel(
+    kernel: Kernel, dialect: str = "spirv", storage: Mapping[str, str] | None = None
+) -> KernelBlob:
     """Print a kernel for one dialect.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    dialect : str
+        A key of `PRINTERS`.
+    storage : mapping of str to str, optional
+        Storage kind (`gpuedge.core.storage.KINDS`) of each tensor by name, for the fragment
+        dialects ``essl300`` and ``essl100``; the others read and write storage buffers.
 
     Raises
     ------
     KernelError (GE-300)
-        There is no printer for `dialect`.
+        There is no printer for `dialect`, or the dialect cannot say what the kernel does or has no
+        such storage.
     """
     if dialect not in PRINTERS:
         raise KernelError(
@@ -53,7 +71,7 @@ def print_kernel(kernel: Kernel, dialect: str = "spirv") -> KernelBlob:
             known=f"dialects: {', '.join(PRINTERS)}",
         )
     module, _, name = PRINTERS[dialect].partition(":")
-    blob: KernelBlob = getattr(import_module(module), name)(kernel)
+    blob: KernelBlob = getattr(import_module(module), name)(kernel, storage or {})
     return blob
 
 

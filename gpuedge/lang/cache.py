@@ -11,7 +11,7 @@ from typing import Any
 from gpuedge.core.kernel import KernelBlob, PushArg, SpecArg, TensorArg
 from gpuedge.core.paths import read_regular, write_atomic
 
-LANGUAGE_VERSION = 1
+LANGUAGE_VERSION = 2
 """Raise this whenever a printer's output for an unchanged text changes."""
 
 MAX_BYTES = 64 << 20
@@ -22,10 +22,15 @@ _HEADER = len(_MAGIC) + 4 + 32  # magic, version, SHA-256 of the rest
 
 
 def blob_key(
-    text: str, epilogue: str | None, consts: Mapping[str, int] | None, dialect: str
+    text: str,
+    epilogue: str | None,
+    consts: Mapping[str, int] | None,
+    dialect: str,
+    storage: Mapping[str, str] | None = None,
 ) -> str:
     """Return the SHA-256 that stands for a printed kernel: everything its bytes depend on."""
-    parts = [LANGUAGE_VERSION, text, epilogue, sorted((consts or {}).items()), dialect]
+    fixed, kept = sorted((consts or {}).items()), sorted((storage or {}).items())
+    parts = [LANGUAGE_VERSION, text, epilogue, fixed, dialect, kept]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

@@ -10,6 +10,7 @@ OpSelect on vectors takes a bool vector (SPIR-V before 1.4).
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 
 from gpuedge.core.kernel import KernelBlob, PushArg, SpecArg, TensorArg
 from gpuedge.lang import spirv_module as s
@@ -149,6 +150,6 @@ class KernelPrinter:
         )
 
 
-def print_spirv(kernel: t.Kernel) -> KernelBlob:
-    """Print a kernel as a SPIR-V binary with one entry point, ``main``."""
+def print_spirv(kernel: t.Kernel, _: Mapping[str, str] | None = None) -> KernelBlob:
+    """Print a kernel as a SPIR-V binary with one entry point, ``main``; tensors are buffers."""
     return KernelPrinter(kernel).run()

@@ -141,7 +141,7 @@ def test_doctor_mentions_drivers_where_no_loader_looks(
         ("GPUEDGE_DB", str(facts.paths.data_dir("capability_db")), "PASS"),
         ("GPUEDGE_FALLBACK", "gpu", "FAIL"),
         ("GPUEDGE_FALLBACK", "error", "PASS"),
-        ("GPUEDGE_BACKENDS", "metal", "FAIL"),
+        ("GPUEDGE_BACKENDS", "opencl", "FAIL"),
         ("GPUEDGE_CONFIG", "/nonexistent.toml", "FAIL"),
     ],
 )

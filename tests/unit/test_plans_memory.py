@@ -103,9 +103,9 @@ def test_branches_share_the_arena(caps: object) -> None:
     made = plan(graph, caps)  # type: ignore[arg-type]
     where = arrange(made, 256)
     scratch = {
-        t.storage: t.layout.nbytes
+        t.memory: t.layout.nbytes
         for t in made.tensors.values()
-        if where.regions.get(t.storage, Region("", 0, 0)).buffer == ARENA
+        if where.regions.get(t.memory, Region("", 0, 0)).buffer == ARENA
     }
     assert where.sizes[ARENA] < sum(scratch.values())
     assert set(where.inputs) | set(where.outputs) | {ARENA, CONSTANTS} == set(where.sizes)

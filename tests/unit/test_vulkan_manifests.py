@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuedge.backends.vulkan import manifests
-from gpuedge.backends.vulkan.manifests import LOADER_DEFAULT, inspect_manifest
+from gpuedge.core import manifests
+from gpuedge.core.manifests import LOADER_DEFAULT, inspect_manifest
 
 Env = dict[str, str]
 

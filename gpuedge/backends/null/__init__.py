@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, NamedTuple, cast
 
 from gpuedge.backends.base import (
+    FLOAT32,
     Binding,
     Buffer,
     Candidate,
@@ -20,6 +22,7 @@ from gpuedge.backends.base import (
     Dispatch,
     Program,
     Recording,
+    Storage,
     Ticket,
     Usage,
 )
@@ -45,9 +48,10 @@ class Call(NamedTuple):
 class NullBuffer:
     """Host memory standing in for device memory."""
 
-    def __init__(self, nbytes: int, usage: Usage) -> None:
+    def __init__(self, nbytes: int, usage: Usage, storage: Storage = FLOAT32) -> None:
         self.nbytes = nbytes
         self.usage = usage
+        self.storage = storage
         self.data = bytearray([POISON]) * nbytes
         self.is_freed = False
 
@@ -116,11 +120,15 @@ class NullDevice:
         if self.is_closed and method != "close":
             raise ClosedError("This null device was closed.")
 
-    def alloc(self, nbytes: int, usage: Usage) -> Buffer:
+    def entered(self) -> AbstractContextManager[None]:
+        """Nothing to bind."""
+        return nullcontext()
+
+    def alloc(self, nbytes: int, usage: Usage, storage: Storage = FLOAT32) -> Buffer:
         """Hand out poisoned memory."""
         self._note("alloc", nbytes, usage)
         self.counters.allocations += 1
-        return NullBuffer(nbytes, usage)
+        return NullBuffer(nbytes, usage, storage)
 
     def free(self, buffer: Buffer) -> None:
         """Mark a buffer as freed; using it afterwards is an error."""

@@ -20,7 +20,7 @@ class VulkanBackend:
 
     def candidates(self, environ: Mapping[str, str]) -> Sequence[Candidate]:
         """List drivers that may exist, without loading any. Never raises for absence."""
-        from gpuedge.backends.vulkan import manifests
+        from gpuedge.core import manifests
 
         return manifests.candidates(environ)
 
@@ -37,8 +37,8 @@ class VulkanBackend:
         from gpuedge.backends.base import DeviceInfo
         from gpuedge.backends.vulkan.conv import VulkanUnavailableError
         from gpuedge.backends.vulkan.instance import Instance
-        from gpuedge.backends.vulkan.manifests import inspect_manifest
         from gpuedge.backends.vulkan.physical import describe
+        from gpuedge.core.manifests import inspect_manifest
 
         _, _, problem = inspect_manifest(candidate.key)
         if problem is not None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
 from gpuedge.backends.base import (
+    FLOAT32,
     Buffer,
     Counters,
     DeviceInfo,
     Dispatch,
     Program,
     Recording,
+    Storage,
     Ticket,
     Usage,
 )
@@ -198,7 +201,11 @@ class VulkanDevice:
 
     # --- memory ---------------------------------------------------------------------------------
 
-    def alloc(self, nbytes: int, usage: Usage) -> Buffer:
+    def entered(self) -> AbstractContextManager[None]:
+        """Nothing to bind: Vulkan's objects belong to no thread."""
+        return nullcontext()
+
+    def alloc(self, nbytes: int, usage: Usage, _: Storage = FLOAT32) -> Buffer:
         """Reserve device memory; contents are undefined. Raises OutOfMemoryError."""
         self._check_open()
         made = self.memory.buffer(nbytes, usage)

@@ -16,8 +16,8 @@ from gpuedge.backends.base import Candidate
 from gpuedge.backends.vulkan import conv
 from gpuedge.backends.vulkan.api import Api, load
 from gpuedge.backends.vulkan.conv import VulkanUnavailableError
-from gpuedge.backends.vulkan.manifests import inspect_manifest
 from gpuedge.core.errors import DriverError
+from gpuedge.core.manifests import inspect_manifest
 
 log = logging.getLogger("gpuedge.vulkan")
 

@@ -35,24 +35,29 @@ _OVERRIDES = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
 _POINTER_BITS = str(struct.calcsize("P") * 8)
 
 
-def candidates(environ: Mapping[str, str], platform: str = sys.platform) -> list[Candidate]:
-    """List one candidate per driver manifest, in the loader's order, without loading any."""
+def candidates(
+    environ: Mapping[str, str], platform: str = sys.platform, backend: str = "vulkan"
+) -> list[Candidate]:
+    """List one candidate per driver manifest, in the loader's order, without loading any.
+
+    `backend` is the one that will reach the driver: Vulkan itself, or one that runs on Vulkan.
+    """
     found: list[Candidate] = []
     seen: set[str] = set()
     for path in _manifests(environ, platform):
         real = _real(path)
         if real in seen:
             continue
-        table, raw, wrong = _read(path)
+        table, raw, wrong = read_icd(path)
         if not _for_this_process(table):
             continue
         seen.add(real)
         env = dict.fromkeys(_OVERRIDES, path)
-        found.append(Candidate("vulkan", path, _fingerprint(path, table, raw, wrong), env))
+        found.append(Candidate(backend, path, fingerprint(path, table, raw, wrong), env))
     named = any(environ.get(name) for name in _OVERRIDES)
     if not found and not named and (platform == "win32" or _is_android(platform)):
         # Drivers may be known to the loader by ways that are not files (Android has no manifests).
-        found.append(Candidate("vulkan", LOADER_DEFAULT, sha256(b"").hexdigest(), {}))
+        found.append(Candidate(backend, LOADER_DEFAULT, sha256(b"").hexdigest(), {}))
     return found
 
 
@@ -156,7 +161,7 @@ def _adapter(winreg: Any, adapters: Any, name: str, wow: str) -> list[str]:
     return [name for name in named if isinstance(name, str)]
 
 
-def _read(path: str) -> tuple[dict[str, Any] | None, bytes, str]:
+def read_icd(path: str) -> tuple[dict[str, Any] | None, bytes, str]:
     """Return (the ICD table or None, the file's bytes, what is wrong)."""
     try:
         raw = read_start(path, MAX_BYTES)
@@ -202,7 +207,7 @@ def inspect_manifest(path: str) -> tuple[str | None, str | None, Reason | None]:
     """
     if path == LOADER_DEFAULT:
         return None, None, None
-    table, _, wrong = _read(path)
+    table, _, wrong = read_icd(path)
     if table is None:
         return None, None, Reason("bad-manifest", f"{path}: {wrong}")
     claimed = table.get("api_version")
@@ -248,7 +253,7 @@ def _for_this_process(table: Mapping[str, Any] | None) -> bool:
     return arch not in ("32", "64") or arch == _POINTER_BITS
 
 
-def _fingerprint(path: str, table: Mapping[str, Any] | None, raw: bytes, wrong: str) -> str:
+def fingerprint(path: str, table: Mapping[str, Any] | None, raw: bytes, wrong: str) -> str:
     """Return a hash that changes with the manifest and with the file it names.
 
     A driver can have 100 MB, so facts about its file stand in for its content. Time and size are

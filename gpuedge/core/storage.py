@@ -1,0 +1,81 @@
+"""How a device keeps the texels of a tensor: storage buffers, or one of several texture formats.
+
+A tensor is a row of texels of four values. A storage buffer holds them as they are. A texture holds
+them row by row, `row` physical texels wide (a power of two), each logical texel in `units` physical
+texels beside one another: texel q begins at physical texel ``q * units``. So a view of the same
+bytes under another shape is the same texture, whatever the storage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class StorageKind:
+    """One way to keep texels.
+
+    Attributes
+    ----------
+    name : str
+    units : int
+        Physical texels that hold one logical texel of four values.
+    unit_bytes : int
+        Bytes of one physical texel.
+    is_exact : bool
+        Whether every finite float32, or every integer in `low` to `high`, comes back unchanged
+        (denormals may become zero).
+    low, high : float or None
+        The range of values it can hold, where that is fixed.
+    """
+
+    name: str
+    units: int
+    unit_bytes: int
+    is_exact: bool
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def is_texture(self) -> bool:
+        """Whether texels lie in a texture."""
+        return self.name != BUFFER
+
+
+BUFFER: Final = "buffer"
+KINDS: Final = {
+    kind.name: kind
+    for kind in (
+        StorageKind(BUFFER, 1, 16, True),  # float32 in a storage buffer
+        StorageKind("rgba32f", 1, 16, True),  # float32 in a float texture
+        StorageKind("rgba32ui", 1, 16, True),  # the bits of float32 in an integer texture
+        StorageKind("rgba16f", 1, 8, False),  # float16 in a half texture
+        StorageKind("rgba8_float", 4, 4, True),  # one float32 in the four bytes of a texel
+        StorageKind("rgba8_fixed16", 2, 4, False),  # two 16-bit fractions of a range in a texel
+        StorageKind("rgba8_u8", 1, 4, True, 0, 255),  # four integers in a texel
+        StorageKind("rgba8_s8", 1, 4, True, -128, 127),
+    )
+}
+"""Every storage kind by name."""
+
+FIXED16_STEPS: Final = 65535
+"""Steps of the range of ``rgba8_fixed16``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The storage of one tensor; `low` and `high` are the range of ``rgba8_fixed16``."""
+
+    kind: str = BUFFER
+    low: float = 0.0
+    high: float = 0.0
+
+    @property
+    def about(self) -> StorageKind:
+        """The facts of its kind."""
+        return KINDS[self.kind]
+
+
+FLOAT32: Final = Storage()
+"""Texels as they are, in a storage buffer."""
