@@ -28,6 +28,7 @@ __all__ = [
     "Kernel",
     "blob_key",
     "interpret",
+    "interpret_all",
     "load",
     "print_kernel",
     "shared_bytes",
@@ -113,6 +114,21 @@ def interpret(  # noqa: PLR0917  (the names of a dispatch, in their usual order)
     KernelError (GE-300)
         An array index is out of range, or one of the strict rules is broken.
     """
+    outs = interpret_all(kernel, tensors, out_extents, specs, params, groups, strict=strict)
+    return outs[kernel.out.name]
+
+
+def interpret_all(  # noqa: PLR0917  (the names of a dispatch, in their usual order)
+    kernel: Kernel,
+    tensors: Mapping[str, npt.NDArray[np.float32]],
+    out_extents: Extents,
+    specs: Mapping[str, Number] | None = None,
+    params: Mapping[str, Number] | None = None,
+    groups: tuple[int, int, int] | None = None,
+    *,
+    strict: bool = False,
+) -> dict[str, npt.NDArray[np.float32]]:
+    """Run a kernel as `interpret` does and return every out tensor by name."""
     from gpuedge.lang import interpreter
 
     return interpreter.run(

@@ -40,12 +40,14 @@ class _Run:
         self.specs = {s.name: s.default for s in kernel.specs} | dict(specs)
         self.params = params
         width, height, slices, batch = out_extents
-        self.out = np.full((batch * slices * height * width, 4), np.nan, np.float32)
-        self.written = np.zeros(len(self.out), np.bool_)
+        count = batch * slices * height * width
+        self.outs = {x.name: np.full((count, 4), np.nan, np.float32) for x in kernel.outs}
+        self.out = self.outs[kernel.out.name]
+        self.written = np.zeros(count, np.bool_)
         self.texels = {name: array.reshape(-1, 4) for name, array in tensors.items()}
         self.extents = {n: (a.shape[3], a.shape[2], a.shape[1], a.shape[0]) for n, a in
                         tensors.items()}  # fmt: skip
-        self.extents[kernel.out.name] = out_extents
+        self.extents |= dict.fromkeys(self.outs, out_extents)
         self.ids: dict[str, Value] = {}
         self.shared: dict[str, Value] = {}
         self.races: dict[str, Races] = {}
@@ -190,6 +192,8 @@ class _Run:
                 self._if(stmt, frame)
             elif isinstance(stmt, t.For):
                 self._for(stmt, frame)
+            elif isinstance(stmt, t.Store) and stmt.name == "emit":
+                self.outs[stmt.tensor.name][:] = self.value(stmt.value, frame).T
             elif isinstance(stmt, t.Store):
                 self._store(stmt, frame)
             else:
@@ -354,8 +358,8 @@ def run(
     params: Mapping[str, Number],
     groups: tuple[int, int, int] | None,
     strict: bool,
-) -> npt.NDArray[np.float32]:
-    """Run a kernel; see `gpuedge.lang.interpret`."""
+) -> dict[str, npt.NDArray[np.float32]]:
+    """Run a kernel; see `gpuedge.lang.interpret_all`."""
     _check(kernel, tensors, specs, params, groups)
     width, height, slices, batch = out_extents
     job = _Run(kernel, tensors, out_extents, specs=specs, params=params, strict=strict)
@@ -364,4 +368,5 @@ def run(
             job.map(out_extents)
         else:
             job.groups(groups)
-    return job.out.reshape(batch, slices, height, width, 4)
+    shape = (batch, slices, height, width, 4)
+    return {name: texels.reshape(shape) for name, texels in job.outs.items()}

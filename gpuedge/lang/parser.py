@@ -12,6 +12,8 @@ from gpuedge.lang.statements import StatementParser
 from gpuedge.lang.tokens import Tokens
 
 _SIZE_NAMES = ("LX", "LY", "LZ")
+MAX_OUTPUTS = 4
+"""Out tensors of a map kernel: the draw buffers that OpenGL ES 3.0 guarantees (table 6.33)."""
 
 
 class KernelParser(StatementParser):
@@ -21,6 +23,7 @@ class KernelParser(StatementParser):
         super().__init__(tokens)
         self.consts = dict(consts)
         self.has_main = False
+        self.emitted = set()
         self.has_size = False
         self.sizes: dict[str, int] = {}
         self.tensor_at: dict[str, int] = {}
@@ -75,6 +78,12 @@ class KernelParser(StatementParser):
         if not any(tensor.access == "write" for tensor in kernel.tensors):
             self.fail("the kernel has no out tensor")
         for tensor in kernel.tensors:
+            if tensor in kernel.outs[1:] and tensor.name not in self.emitted:
+                self.fail(
+                    f"out tensor {tensor.name!r} is never written",
+                    f"main writes it by emit({tensor.name}, value);",
+                    at=self.tensor_at[tensor.name],
+                )
             if not tensor.used and not (kernel.form == "map" and tensor.access == "write"):
                 self.fail(
                     f"tensor {tensor.name!r} is never used",
@@ -94,8 +103,11 @@ class KernelParser(StatementParser):
         self.at += 1
         self.expect("tensor", "after 'in' or 'out'")
         kernel = self.kernel
-        if is_out and any(tensor.access == "write" for tensor in kernel.tensors):
-            self.fail("a kernel has one out tensor", at=at)
+        outs = sum(tensor.access == "write" for tensor in kernel.tensors)
+        if is_out and outs and kernel.form == "group":
+            self.fail("a group kernel has one out tensor", at=at)
+        if is_out and outs == MAX_OUTPUTS:
+            self.fail(f"a kernel has at most {MAX_OUTPUTS} out tensors", at=at)
         self.tensor_at[self.texts[self.at]] = self.at
         name = self.new_name("tensor")
         made = t.Tensor(name, "write" if is_out else "read", len(kernel.tensors))
@@ -241,6 +253,7 @@ class KernelParser(StatementParser):
         args = self._function_args()
         if self.in_main:
             self._check_main(kind, args, at)
+            self.position_of_main = args[0] if args else self.local("", "ivec4")
         self.expect("{", "to begin the function")
         body: list[t.Stmt] = []
         ends = ("return", "}")

@@ -98,7 +98,7 @@ class FunctionPrinter(ExpressionPrinter):
 
     def _store(self, stmt: t.Store) -> None:
         tensor = stmt.tensor
-        if stmt.name == "store4":
+        if stmt.name in ("store4", "emit"):
             parts = self._parts(stmt.position)
             inside = self._inside(tensor, parts, 4)
             index = self._texel_index(tensor, parts)

@@ -20,6 +20,8 @@ class StatementParser(CallParser):
     blocks = 0
     uid = 0
     unrolled = 0
+    emitted: set[str]  # further out tensors that have a value
+    position_of_main: t.Local  # the argument of a map kernel's main
 
     def local(self, name: str, kind: str, **values: int | str | t.Expr | None) -> t.Local:
         """Declare a local."""
@@ -59,6 +61,8 @@ class StatementParser(CallParser):
             into.extend(self.body())
         elif text in STORES:
             self._store(into)
+        elif text == "emit":
+            self._emit(into)
         elif text == "barrier":
             self._barrier(into)
         elif self.tokens.kinds[self.at] == "name" and text in self.names:
@@ -300,6 +304,32 @@ class StatementParser(CallParser):
         self.expect(")", "after the value")
         self.expect(";", "after the call")
         into.append(t.Store(name, tensor, position, value))
+
+    def _emit(self, into: list[t.Stmt]) -> None:
+        """Parse ``emit(S, value);``: the texel of a further out tensor of a map kernel."""
+        if self.kernel.form != "map" or not self.in_main:
+            self.fail("emit() is for the main of map kernels")
+        if self.blocks or self.branches or self.free_loops:
+            self.fail("emit() stands under no if and in no loop", "every texel must get a value")
+        self.operators = 0
+        self.at += 1
+        self.expect("(", "after 'emit'")
+        at = self.at
+        tensor = self.tensor("emit")
+        if tensor.access == "read" or tensor is self.kernel.out:
+            self.fail("emit() is for the out tensors after the first", at=at)
+        if tensor.name in self.emitted:
+            self.fail(f"{tensor.name!r} is emitted twice", at=at)
+        self.emitted.add(tensor.name)
+        self.expect(",", "after the tensor")
+        at = self.at
+        value = self.expression()
+        if value.type != "vec4":
+            self._wrong_value("vec4", value.type, at)
+        self.expect(")", "after the value")
+        self.expect(";", "after the call")
+        where = t.LocalRef("ivec4", self.position_of_main, t.VARYING)
+        into.append(t.Store("emit", tensor, where, value))
 
     def _barrier(self, into: list[t.Stmt]) -> None:
         self._only_main("barrier")

@@ -308,7 +308,10 @@ class For:
 
 @dataclass(slots=True, eq=False)
 class Store:
-    """``store4`` (position ivec4) or ``storet`` (position int); outside the tensor: nothing."""
+    """``store4`` (position ivec4) or ``storet`` (position int); outside the tensor: nothing.
+
+    ``emit`` writes a further out tensor of a map kernel at the position of main, as store4 would.
+    """
 
     name: str
     tensor: Tensor
@@ -351,7 +354,7 @@ class Kernel:
     form : {"map", "group"}
         One invocation per output texel, or workgroups with shared memory.
     tensors : list of Tensor
-        In binding order; exactly one has access ``write``.
+        In binding order; one has access ``write``, in map kernels up to four of equal extents.
     specs : list of Spec
         LX, LY, LZ (ids 0, 1, 2: workgroup size) first, then the text's own in order.
     functions : list of Function
@@ -374,5 +377,10 @@ class Kernel:
 
     @property
     def out(self) -> Tensor:
-        """The tensor that the kernel writes."""
+        """The tensor that the kernel writes; the first one, where main returns its texel."""
         return next(t for t in self.tensors if t.access == "write")
+
+    @property
+    def outs(self) -> list[Tensor]:
+        """All tensors that the kernel writes."""
+        return [t for t in self.tensors if t.access == "write"]

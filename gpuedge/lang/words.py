@@ -40,8 +40,8 @@ STORES = {"store4": "ivec4", "storet": "int"}
 KEYWORDS = frozenset(
     {
         "kernel", "map", "group", "in", "out", "tensor", "const", "spec", "param", "shared",
-        "local_size", "if", "else", "for", "unroll", "return", "true", "false", "void", "barrier",
-        "main", "LX", "LY", "LZ",
+        "local_size", "emit", "if", "else", "for", "unroll", "return", "true", "false", "void",
+        "barrier", "main", "LX", "LY", "LZ",
     }
 )  # fmt: skip
 RESERVED = KEYWORDS | BASE.keys() | MATH.keys() | ACCESS.keys() | STORES.keys()
