@@ -67,15 +67,17 @@ class KernelBlob:
     ) -> str:
         """Return the text of a dialect without specialisation constants, with every spec given.
 
-        The line ``//SPECS`` of the code is replaced by one ``#define S_NAME (value)`` per spec, and
-        one ``#define NAME (value)`` per entry of `macros`. In ``essl100`` ints are floats.
+        The line ``//SPECS`` of the code is replaced by one ``#define S_NAME value`` per spec, and
+        one ``#define NAME value`` per entry of `macros`. In ``essl100`` ints are floats.
         """
         given = {f"S_{s.name}": specs.get(s.name, s.default) for s in self.specs}
         types = {f"S_{s.name}": s.type for s in self.specs}
         lines = []
         for name, value in {**given, **(macros or {})}.items():
             kind = types.get(name, "float" if isinstance(value, float) else "int")
-            lines.append(f"#define {name} ({_word(kind, value, self.dialect)})")
+            word = _word(kind, value, self.dialect)
+            # Parentheses only where needed: a workgroup size must be a bare number.
+            lines.append(f"#define {name} " + (f"({word})" if word[0] == "-" else word))
         return self.code.decode().replace("//SPECS", "\n".join(lines), 1)
 
     def pack_push(

@@ -104,7 +104,7 @@ def _encode(blobs: Mapping[str, KernelBlob]) -> bytes:
         index.append(
             [
                 key, b.name, b.dialect, len(b.code), b.entry,
-                [[a.name, a.access, a.binding] for a in b.tensors],
+                [[a.name, a.access, a.binding, a.storage] for a in b.tensors],
                 [[s.name, s.type, s.spec_id, s.default] for s in b.specs],
                 [[p.name, p.type, p.offset] for p in b.push],
                 b.push_bytes, b.digest,

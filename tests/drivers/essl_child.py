@@ -1,0 +1,302 @@
+"""Run printed kernels on one level of OpenGL ES and compare with the interpreter.
+
+``python essl_child.py 2.0`` prints one JSON object: how many values of each case are
+wrong. `test_essl_run.py` starts it, once per level.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+LEVEL = sys.argv[1] if __name__ == "__main__" else "2.0"
+os.environ.setdefault("MESA_GLES_VERSION_OVERRIDE", LEVEL)
+
+import numpy as np  # noqa: E402
+import numpy.typing as npt  # noqa: E402
+from essl_gl import GL, Launch, Range  # noqa: E402
+
+from gpuedge import lang  # noqa: E402
+from gpuedge.core.kernel import Extents, Number  # noqa: E402
+from gpuedge.core.storage import KINDS  # noqa: E402
+from gpuedge.kernels import expressions  # noqa: E402
+from gpuedge.kernels.library import texts  # noqa: E402
+
+Array = npt.NDArray[np.float32]
+DIALECTS = {"2.0": "essl100", "3.0": "essl300", "3.1": "essl310"}
+SAMPLES = Path(__file__).resolve().parents[1] / "golden" / "spirv"
+HEAD = "kernel map t;\nin tensor A;\nout tensor O;\n"
+COPY = HEAD + "vec4 main(ivec4 p) { return load4(A, p); }"
+ELEMENTS = (
+    HEAD + "vec4 main(ivec4 p) { int e = 4 * (p.y * dims(O).x + p.x);\n"
+    "return vec4(load1(A, e), load1(A, e + 1), load1(A, e + 2), load1(A, e + 3)); }"
+)
+WHERE = HEAD + (
+    "vec4 main(ivec4 p) { float rest = float(p.z + 10 * p.w);\n"
+    "return vec4(float(p.x), float(p.y), rest, load4(A, p).z); }"
+)
+DIVIDE = HEAD + (
+    "vec4 main(ivec4 p) { vec4 v = load4(A, p); ivec2 a = ivec2(v.xz); ivec2 b = ivec2(v.yw);\n"
+    "ivec2 q = a / b; ivec2 r = a % b; return vec4(vec2(q), vec2(r)); }"
+)
+DIVIDE_ONE = HEAD + (
+    "vec4 main(ivec4 p) { vec4 v = load4(A, p); int a = int(v.x); int b = int(v.y);\n"
+    "return vec4(float(a / b), float(a % b), float(a / 3), float(a % 4096)); }"
+)
+LOOPS = HEAD + (
+    "spec int N = 10; spec int STEP = 3; param int P; param float G;\n"
+    "vec4 main(ivec4 p) { vec4 r = vec4(0.0); int half = (N + 3) / 4; int odd = N % 4;\n"
+    "for (int i = odd; i < half * 4; i += STEP) { r.x += float(i) * G; }\n"
+    "for (int i = 1; i < P; i += 2) {\n"
+    "    for (int j = 0; j < dims(A).x + P; j++) r.y += float(i * j); }\n"
+    "for (int i = 0; i < min(half, 2); i++) {\n"
+    "    if (i == 1) r.z += load4(A, p).x; else r.z -= 0.5; }\n"
+    "bool b = r.x > 3.0; b = !b || p.x == 1; r.w = b ? -r.x : float(half * 10 + odd);\n"
+    "vec2 pair[2]; unroll for (int i = 0; i < 2; i++) pair[i] = r.xy; pair[1].y = 0.25;\n"
+    "return r + vec4(pair[1], pair[0]); }"
+)
+ROUND = HEAD + (
+    "vec4 main(ivec4 p) { vec4 v = load4(A, p); return vec4(roundeven(v.x), roundeven(v.yz),"
+    " roundeven(v).w); }"
+)
+OUTPUTS = (
+    "kernel map t;\nin tensor A;\nout tensor O;\nout tensor P;\nout tensor Q;\n"
+    "vec4 main(ivec4 p) { vec4 v = load4(A, p); emit(Q, v * 2.0); emit(P, -v); return v + 1.0; }"
+)
+ATTRIBUTES = {"alpha": 0.75, "beta": 0.25, "gamma": 1.25, "tanh": 0.0}
+
+
+class Cases:
+    """Runs cases on one level and keeps what was wrong."""
+
+    def __init__(self, level: str) -> None:
+        self.gl = GL(*(int(part) for part in level.split(".")))
+        self.dialect = DIALECTS[level]
+        self.random = np.random.default_rng(1)
+        self.wrong: dict[str, int] = {}
+        self.default = {"essl100": "rgba8_float", "essl300": "rgba32f"}.get(self.dialect, "buffer")
+
+    def ints(self, w: int, h: int, s: int = 1, n: int = 1, limit: int = 9) -> Array:
+        shape = (n, s, h, w, 4)
+        return self.random.integers(-limit, limit, shape).astype(np.float32)
+
+    def check(
+        self,
+        name: str,
+        text: str,
+        tensors: Mapping[str, Array],
+        out: Extents,
+        *,
+        specs: Mapping[str, Number] | None = None,
+        params: Mapping[str, Number] | None = None,
+        epilogue: str | None = None,
+        kinds: Mapping[str, str] | None = None,
+        ranges: Mapping[str, Range] | None = None,
+        groups: tuple[int, int, int] | None = None,
+        error: float = 0.0,
+        row: int = 4096,
+        change: Callable[[str], str] = str,
+    ) -> None:
+        """Count the values that are further than `error` x max(1, abs) from the interpreter's."""
+        kernel = lang.load(text, filename=name, epilogue=epilogue)
+        blob = lang.print_kernel(kernel, self.dialect, kinds)
+        blob = replace(blob, code=change(blob.code.decode()).encode())
+        job = Launch(blob, tensors, out, specs or {}, params or {}, groups, ranges or {}, row)
+        got = self.gl.run(job)
+        want = lang.interpret_all(kernel, tensors, out, specs, params, groups)
+        wrong = 0
+        for key, values in want.items():
+            bound = error * np.maximum(1, np.abs(values))
+            wrong += int(np.sum(~(np.abs(got[key] - values) <= bound)))
+        self.wrong[name] = self.wrong.get(name, 0) + wrong
+
+    # --- storage --------------------------------------------------------------------------------
+    def codec(self) -> None:
+        """Every exponent and sign with 64 mantissas, by texel and by element."""
+        mantissas = self.random.integers(0, 1 << 23, 64, dtype=np.uint32)
+        mantissas[:4] = 0, 1, (1 << 23) - 1, 1 << 22
+        exponents, signs = np.arange(1, 255, dtype=np.uint32), np.arange(2, dtype=np.uint32)
+        bits = signs[:, None, None] << 31 | exponents[:, None] << 23 | mantissas
+        values = np.append(bits.ravel(), np.zeros(8, np.uint32)).view(np.float32)
+        grid = values.reshape(1, 1, 1, -1, 4)
+        out = (grid.shape[3], 1, 1, 1)
+        for kind in self.kinds():
+            if KINDS[kind].is_exact and KINDS[kind].high is None:
+                for way, text in (("texels", COPY), ("elements", ELEMENTS)):
+                    kinds = {"A": kind, "O": kind}
+                    self.check(f"codec {kind} {way}", text, {"A": grid}, out, kinds=kinds)
+        # Compilers move constant factors into the codec, where they must not lead out of range.
+        for factor in (0.75, 1.5, 3e-20, 7e18):
+            with_it = np.abs(values * np.float32(factor))
+            inside = (with_it >= 2.0**-126) & (with_it < np.inf)
+            kept = np.where(inside, values, np.float32(1)).reshape(grid.shape)
+            text = COPY.replace("load4(A, p)", f"load4(A, p) * {factor:f}")
+            self.check(f"codec times {factor}", text, {"A": kept}, out)
+
+    def kinds(self) -> list[str]:
+        """Kinds that this level can be asked to draw to: float textures only where they are."""
+        if self.dialect == "essl310":
+            return ["buffer"]
+        bytes_only = self.dialect == "essl100"
+        return [k for k in KINDS if k.startswith("rgba8") or not (bytes_only or k == "buffer")]
+
+    def conversions(self) -> None:
+        """Every kind to every other one, by texel and by element."""
+        if self.dialect == "essl310":
+            return
+        sources = [k for k in KINDS if k != "buffer" and (k != "rgba32ui" or LEVEL != "2.0")]
+        ranges = {"A": (-4.0, 28.0), "O": (-4.0, 28.0)}
+        for source in sources:
+            for target in self.kinds():
+                signed = "rgba8_u8" not in (source, target)
+                values = self.random.integers(-4 if signed else 0, 29, (1, 1, 5, 9, 4))
+                fixed = "rgba8_fixed16" in (source, target)
+                # A whole number is at most half a step away, and one storage more doubles that;
+                # float16 has 11 bits, and drivers may truncate.
+                error = 32 / 65535 if fixed else 0.0
+                error += 2**-10 if fixed and target == "rgba16f" else 0.0
+                tensors = {"A": values.astype(np.float32)}
+                for way, text in (("texels", COPY), ("elements", ELEMENTS)):
+                    self.check(
+                        f"{source} to {target} by {way}", text, tensors, (9, 5, 1, 1),
+                        kinds={"A": source, "O": target}, ranges=ranges, error=error, row=16,
+                    )  # fmt: skip
+
+    def places(self) -> None:
+        """Wide and folded textures: positions, the last texel, narrow rows."""
+        for w, h, s, n, row in ((5000, 3, 2, 1, 4096), (7, 5, 3, 2, 64), (1, 1, 1, 1, 64)):
+            a = self.ints(w, h, s, n)
+            self.check(f"places {w} in {row}", WHERE, {"A": a}, (w, h, s, n), row=row)
+
+    # --- the language ---------------------------------------------------------------------------
+    def words(self) -> None:
+        """Division of all sizes, loops of all kinds, every word, sums that must round to even."""
+        a = self.random.integers(0, 1 << 24, 20000)
+        b = 1 + self.random.integers(0, 1 << self.random.integers(1, 24, 20000))
+        a[::3] = (a // b * b)[::3]
+        a[1::3] = np.maximum(a // b * b - 1, 0)[1::3]
+        pairs = np.stack([a, b], 1).astype(np.float32).reshape(1, 1, 20, 500, 4)
+        self.check("divide", DIVIDE, {"A": pairs}, (500, 20, 1, 1))
+        self.check("divide one", DIVIDE_ONE, {"A": pairs}, (500, 20, 1, 1))
+        specs, params = {"N": 11, "STEP": 2}, {"P": 6, "G": 0.5}
+        self.check("loops", LOOPS, {"A": self.ints(3, 2)}, (3, 2, 1, 1), specs=specs, params=params)
+        ties = np.arange(-40, 40, dtype=np.float32).reshape(1, 1, 4, 5, 4) / 4
+        self.check("roundeven", ROUND, {"A": ties}, (5, 4, 1, 1))
+        self.check(
+            "words", (SAMPLES / "words.kern").read_text(), {"A": self.ints(6, 5, 2)}, (6, 5, 2, 1),
+            params={"SHIFT": 3, "G": 0.5},
+        )  # fmt: skip
+        self.check(
+            "softmax", (SAMPLES / "softmax.kern").read_text(), {"X": self.ints(4, 3, 3)},
+            (4, 3, 3, 1), params={"C": 10}, error=1e-6,
+        )  # fmt: skip
+        if self.dialect != "essl100":
+            self.check("outputs", OUTPUTS, {"A": self.ints(9, 4)}, (9, 4, 1, 1))
+
+    def elementwise(self) -> None:
+        """Every elementwise expression with its helpers, over small, large and special values."""
+        special = [0.0, 1.0, -1.0, 0.5, 1e-6, -1e-6, 30.0, -30.0, 80.0, -80.0, 2.5, -3.5]
+        a = np.append(self.random.normal(0, 3, 484), special).astype(np.float32)
+        a = a.reshape(1, 1, 4, 31, 4)
+        b = self.random.normal(0, 2, a.shape).astype(np.float32)
+        positive = {"Log", "Sqrt"}
+        for name, write in (*expressions.UNARY.items(), *expressions.BINARY.items()):
+            unary = name in expressions.UNARY
+            inputs = {"E0": np.abs(a) + np.float32(0.01) if name in positive else a}
+            if name == "Pow":
+                inputs["E0"], b = np.abs(a) + np.float32(0.1), np.clip(b, -3, 3)
+            if name in ("Exp", "Elu", "Celu", "Selu"):
+                inputs["E0"] = np.clip(a, -80, 20)
+            if name == "Reciprocal":
+                inputs["E0"] = np.where(a == 0, np.float32(4), a)
+            text = write("a", ATTRIBUTES) if unary else write("a", "b")  # type: ignore[arg-type]
+            if not unary:
+                inputs["E1"] = b
+            self._expression(name, text, inputs)
+        self._expression("tanh far", "tanh(a * 1000.0) + tanh(a)", {"E0": a})
+
+    def _expression(self, name: str, text: str, inputs: Mapping[str, Array]) -> None:
+        lines = "".join(f"in tensor {x};\n" for x in inputs) + expressions.helpers_for(text)
+        loads = "".join(f"vec4 {x} = load4({y}, p); " for x, y in zip("ab", inputs, strict=False))
+        epilogue = f"{lines}vec4 epilogue(vec4 v, ivec4 p) {{ {loads}return {text}; }}"
+        self.check(
+            f"expression {name}", texts()["map/elementwise"], inputs, (31, 4, 1, 1),
+            epilogue=epilogue, error=2e-5,
+        )  # fmt: skip
+
+    # --- the library ----------------------------------------------------------------------------
+    def library(self) -> None:
+        """Every map kernel on whole numbers, which every device computes exactly."""
+        for name, tensors, out, specs in self._library():
+            error = 2e-6 if name == "map/sumexp" else 0.0
+            self.check(name, texts()[name], tensors, out, specs=specs, error=error)
+
+    def _library(self) -> Iterator[tuple[str, dict[str, Array], Extents, dict[str, Number]]]:
+        window = {"KH": 3, "KW": 2, "SY": 2, "SX": 1, "DY": 1, "DX": 2, "PT": 1, "PL": 1}
+        x, k = self.ints(6, 7, 2, 2), self.ints(8, 7, 2)
+        sums = {**window, "SPAN": 2, "ICG": 8, "OCG": 8, "BIAS": True}
+        yield "map/conv2d", {"X": x, "K": k}, (6, 4, 2, 2), sums
+        yield "map/conv_transpose2d", {"X": x, "K": k}, (7, 14, 2, 2), sums
+        yield "map/dwconv2d", {"X": x, "K": self.ints(2, 7)}, (6, 4, 2, 2), {**window, "BIAS": True}
+        around = {**window, "PB": 1, "PR": 1}
+        yield "map/pool", {"X": x}, (6, 4, 2, 2), {**around, "C": 6}
+        yield "map/matmul", {"A": self.ints(3, 5, n=2), "B": self.ints(4, 12, n=2)}, (4, 5, 1, 2), {
+            "KT": 3,
+        }  # fmt: skip
+        line = self.ints(31, 1)
+        yield "map/pack", {"X": line}, (6, 1, 3, 2), {"C": 10, "INNER": 6}
+        yield "map/unpack", {"X": self.ints(6, 1, 3, 2)}, (30, 1, 1, 1), {"C": 10, "INNER": 6}
+        yield "map/concat", {"A": line, "B": self.ints(8, 1)}, (39, 1, 1, 1), {"RA": 31, "RB": 8}
+        parts = {"INNER": 3, "LENGTH": 20, "CHUNK": 7, "CHUNKS": 3}
+        yield "map/reduce", {"X": line}, (5, 1, 1, 1), parts
+        yield "map/reduce", {"X": line}, (5, 1, 1, 1), {**parts, "MAXIMUM": True}
+        yield "map/sumexp", {"X": line, "M": self.ints(2, 1, limit=3)}, (5, 1, 1, 1), parts
+
+    def groups(self) -> None:
+        """Workgroups with shared memory, where the level has them."""
+        if self.dialect != "essl310":
+            return
+        a, b = self.ints(5, 13, n=2), self.ints(6, 20, n=2)
+        for name, shape in (("matmul_tile", (1, 1, 2)), ("matmul_rows", (1, 1, 2))):
+            self.check(
+                name, texts()[f"group/{name}"], {"A": a, "B": b}, (6, 13, 1, 2),
+                specs={"KT": 5}, groups=shape,
+            )  # fmt: skip
+        tensors = {"X": self.ints(9, 8, 2), "K": self.ints(8, 10, 2)}
+        specs = {"KH": 3, "KW": 3, "PT": 1, "PL": 1, "SPAN": 2, "ICG": 8, "OCG": 8, "BIAS": True}
+        self.check(
+            "conv2d_px4", texts()["group/conv2d_px4"], tensors, (9, 8, 2, 1), specs=specs,
+            groups=(1, 1, 2),
+        )  # fmt: skip
+
+    def mutants(self) -> None:
+        """Texts that ask for less precision: what shows that the word is needed."""
+        values = self.random.normal(0, 10, (1, 1, 4, 8, 4)).astype(np.float32)
+        text = HEAD + "vec4 main(ivec4 p) { return load4(A, p) * 3.0 + 1.0; }"
+        for name, old in (("all", "highp"), ("samplers", "highp sampler2D")):
+            self.check(
+                f"mutant {name}", text, {"A": values}, (8, 4, 1, 1), error=1e-6,
+                change=lambda code, old=old: code.replace(old, old.replace("highp", "mediump")),
+            )  # fmt: skip
+        self.check("no mutant", text, {"A": values}, (8, 4, 1, 1), error=1e-6)
+
+
+def run(level: str) -> dict[str, Any]:
+    """Run all cases of one level."""
+    cases = Cases(level)
+    for part in (
+        cases.codec, cases.conversions, cases.places, cases.words, cases.elementwise,
+        cases.library, cases.groups, cases.mutants,
+    ):  # fmt: skip
+        with np.errstate(all="ignore"):
+            part()
+    return {"version": cases.gl.GetString(0x1F02).decode(), "wrong": cases.wrong}
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(LEVEL)))

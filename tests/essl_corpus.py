@@ -1,0 +1,56 @@
+"""Kernels to compile as ESSL: those of every other dialect in every storage, and those of plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import op_cases as cases
+import planrun
+import pytest
+import wgsl_corpus
+
+from gpuedge import lang
+from gpuedge.core.storage import KINDS
+
+TEXTURES = {
+    "essl300": [k for k in KINDS if k != "buffer"],
+    "essl100": [k for k in KINDS if k not in ("buffer", "rgba32ui")],
+}
+
+
+@lru_cache(maxsize=1)
+def planned() -> tuple[lang.Kernel, ...]:
+    """Kernels with the epilogues that plans write: softmax, strided gathers, fused chains."""
+    found: dict[tuple[str, str | None], lang.Kernel] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        kernel_of = planrun.kernel_of
+
+        def noted(name: str, epilogue: str | None) -> lang.Kernel:
+            found[name, epilogue] = kernel_of(name, epilogue)
+            return found[name, epilogue]
+
+        patch.setattr(planrun, "kernel_of", noted)
+        device = planrun.plan_device(planrun.TEXTURES)
+        for strategy in (cases.softmax(), cases.movement(), cases.binary(), cases.expression()):
+            cases.run_cases(strategy, 25, device)
+    return tuple(found.values())
+
+
+def corpus(dialect: str) -> Iterator[tuple[str, str]]:
+    """Every kernel that the dialect can say, and every storage kind of the library's."""
+    for text in wgsl_corpus.texts():
+        if text.kernel.form == "group" and dialect != "essl310":
+            continue
+        if dialect == "essl100" and (text.name in ("body 9", "body 11") or text.kernel.outs[1:]):
+            continue  # the largest int, and more than one output: refused
+        blob = lang.print_kernel(text.kernel, dialect)
+        yield text.name, blob.specialised(text.specs, {"ROW": 4096})
+        for kind in TEXTURES.get(dialect, []) if "/" in text.name else ():
+            kinds = {x.name: kind for x in text.kernel.tensors}
+            blob = lang.print_kernel(text.kernel, dialect, kinds)
+            yield f"{text.name} {kind}", blob.specialised(text.specs, {"ROW": 64})
+    for i, kernel in enumerate(planned()):
+        if dialect == "essl100" and kernel.outs[1:]:
+            continue
+        yield f"planned {i}", lang.print_kernel(kernel, dialect).specialised({}, {"ROW": 4096})

@@ -1,0 +1,370 @@
+"""Printed ESSL: accepted by a compiler that enforces ES 2.0's rules, stable, named as agreed.
+
+That it computes the right thing is shown on drivers, in tests/drivers/test_essl_run.py.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import wgsl_corpus
+from essl_corpus import corpus, planned
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuedge import lang
+from gpuedge.core.errors import KernelError
+from gpuedge.core.kernel import KernelBlob, PushArg, TensorArg
+from gpuedge.lang import essl100
+from gpuedge.lang.essl_expression import float_text
+
+Array = npt.NDArray[Any]
+TESTS = Path(__file__).resolve().parents[1]
+SAMPLES, GOLDEN = TESTS / "golden" / "spirv", TESTS / "golden" / "essl"
+LIMITS = TESTS / "essl100.conf"
+STAGES = {"essl310": "comp", "essl300": "frag", "essl100": "frag"}
+DIALECTS = list(STAGES)
+HEAD = "kernel map t;\nin tensor A;\nout tensor O;\n"
+
+
+def sample(name: str) -> lang.Kernel:
+    return lang.load((SAMPLES / f"{name}.kern").read_text(), filename=f"{name}.kern")
+
+
+def printed(text: str, dialect: str, **storage: str) -> str:
+    return lang.print_kernel(lang.load(text, filename="t"), dialect, storage).code.decode()
+
+
+def body(text: str, dialect: str = "essl100", more: str = "") -> str:
+    """The statements of a main with the position p and a vec4 v."""
+    whole = f"{HEAD}{more}vec4 main(ivec4 p) {{ vec4 v = load4(A, p);\n{text}\nreturn v; }}"
+    code = printed(whole, dialect)
+    return code[code.index("void main()") :]
+
+
+def refused(dialect: str, texts: dict[str, str], folder: Path) -> dict[str, str]:
+    """What the reference compiler says against any of these texts, in one process."""
+    paths = {}
+    for i, (name, text) in enumerate(texts.items()):
+        path = folder / f"{i}.{dialect}"
+        path.write_text(text)
+        paths[str(path)] = name
+    limits = [str(LIMITS)] if dialect == "essl100" else []
+    # Twice each: the compiler names its files only where there are several.
+    command = ["glslangValidator", "-S", STAGES[dialect], *limits, *paths, *paths]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    # Each file's messages follow its name.
+    said: dict[str, str] = {}
+    name, seen = "", set[str]()
+    for line in done.stdout.splitlines():
+        if line in paths:
+            name = paths[line]
+            seen.add(line)
+        elif line.strip():
+            said[name] = said.get(name, "") + line + "\n"
+    assert seen == paths.keys()
+    assert bool(said) == (done.returncode != 0)
+    return said
+
+
+# --- what is compiled -------------------------------------------------------------------------
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_everything_compiles(dialect: str, tmp_path: Path) -> None:
+    texts = dict(corpus(dialect))
+    assert len(planned()) > 30
+    assert len(texts) > 110
+    assert refused(dialect, texts, tmp_path) == {}
+
+
+OLD_MAIN = "#version 100\nprecision highp float;\nuniform float n;\nvoid main() {\nfloat r = 0.0;\n"
+FORBIDDEN = {
+    "loop to a uniform": "for (float i = 0.0; i < n; i += 1.0) r += 1.0;",
+    "loop that changes its index": "for (float i = 0.0; i < 5.0; i += 1.0) i = 3.0;",
+    "while": "while (r < 3.0) r += 1.0;",
+    "do": "do { r += 1.0; } while (r < 3.0);",
+    "computed index": "float a[3]; a[0] = 0.0; r += a[int(n)];",
+    "remainder": "int q = 5 % 3;",
+    "tanh": "r = tanh(r);",
+}
+
+
+def test_the_compiler_enforces_the_rules_of_the_old_language(tmp_path: Path) -> None:
+    allowed = "for (float i = 0.0; i < 9.0; i += 1.0) { if (i >= n) break; r += 1.0; }"
+    texts = {
+        name: f"{OLD_MAIN}{text}\ngl_FragColor = vec4(r);\n}}"
+        for name, text in {**FORBIDDEN, "allowed": allowed}.items()
+    }
+    assert refused("essl100", texts, tmp_path).keys() == FORBIDDEN.keys()
+
+
+# --- golden files -----------------------------------------------------------------------------
+STORAGE = {"A": "rgba8_float", "B": "rgba8_fixed16", "O": "rgba8_u8"}
+
+
+@pytest.mark.parametrize(
+    ("name", "dialect"),
+    [("affine", "essl100"), ("affine", "essl300"), ("affine", "essl310"), ("gemm", "essl310"),
+     ("softmax", "essl100")],
+)  # fmt: skip
+def test_golden(name: str, dialect: str, request: pytest.FixtureRequest) -> None:
+    path = GOLDEN / f"{name}.{dialect}"
+    storage = STORAGE if (name, dialect) == ("affine", "essl300") else {}
+    code = lang.print_kernel(sample(name), dialect, storage).code.decode()
+    if request.config.getoption("--update-golden"):
+        path.write_text(code)
+    assert code == path.read_text(), "see tests/golden/essl/README.md"
+
+
+# --- the interface ----------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("dialect", "default"),
+    [("essl310", "buffer"), ("essl300", "rgba32f"), ("essl100", "rgba8_float")],
+)
+def test_interface_of_the_blob(dialect: str, default: str) -> None:
+    blob = lang.print_kernel(sample("affine"), dialect)
+    reference = lang.print_kernel(sample("affine"))
+    assert (blob.name, blob.dialect, blob.entry) == ("affine", dialect, "main")
+    assert blob.tensors == tuple(
+        TensorArg(x.name, x.access, x.binding, default) for x in reference.tensors
+    )
+    assert (blob.specs, blob.push, blob.push_bytes) == (
+        reference.specs, reference.push, reference.push_bytes,
+    )  # fmt: skip
+    assert blob.push[-1] == PushArg("K", "float", 48)
+
+
+def declared(code: str) -> set[str]:
+    return set(re.findall(r"^uniform highp (\w+ \w+);", code, re.MULTILINE))
+
+
+def test_declared_names() -> None:
+    kinds = {"A": "rgba32ui", "B": "rgba8_fixed16", "O": "rgba8_fixed16"}
+    new = lang.print_kernel(sample("affine"), "essl300", kinds).code.decode()
+    assert declared(new) == {
+        "ivec4 d_A", "ivec4 d_B", "ivec4 d_O", "usampler2D t_A", "sampler2D t_B", "vec4 i_B",
+        "vec4 i_O", "float p_K",
+    }  # fmt: skip
+    assert "layout(location = 0) out highp vec4 o_O;" in new
+    old = lang.print_kernel(sample("affine"), "essl100").code.decode()
+    assert declared(old) == {
+        "vec4 d_A", "vec4 d_B", "vec4 d_O", "sampler2D t_A", "sampler2D t_B", "vec4 i_A",
+        "vec4 i_B", "float p_K",
+    }  # fmt: skip
+    compute = lang.print_kernel(sample("affine"), "essl310").code.decode()
+    assert re.findall(r"layout\(std430, binding = (\d)\) (\w+) buffer B_(\w)", compute) == [
+        ("0", "readonly", "A"), ("1", "readonly", "B"), ("2", "writeonly", "O"),
+    ]  # fmt: skip
+
+
+def test_specs_are_macros() -> None:
+    blob = lang.print_kernel(sample("affine"), "essl310")
+    text = blob.specialised({"LX": 8, "FLOOR": -0.5, "CLAMP": True}, {"ROW": 64})
+    defined = dict(re.findall(r"^#define (\w+) (.*)$", text, re.MULTILINE))
+    assert defined == {
+        "S_LX": "8", "S_LY": "1", "S_LZ": "1", "S_FLOOR": "(-5.000000000e-01)",
+        "S_CLAMP": "true", "ROW": "64",
+    }  # fmt: skip
+    old = lang.print_kernel(sample("conv"), "essl100").specialised({"PX": -1}, {"ROW": 64})
+    assert "#define S_PX (-1.0)\n" in old
+    assert "#define ROW 64.0\n" in old
+
+
+def test_several_outputs() -> None:
+    kernel = lang.load(wgsl_corpus.SEVERAL, filename="several")
+    code = lang.print_kernel(kernel, "essl300", {"T": "rgba32ui"}).code.decode()
+    assert re.findall(r"layout\(location = (\d)\) out highp (\w+ \w+);", code) == [
+        ("0", "vec4 o_O"), ("1", "vec4 o_S"), ("2", "uvec4 o_T"),
+    ]  # fmt: skip
+    assert code.count("o_T = floatBitsToUint(") == 1
+
+
+def test_printing_is_deterministic_and_the_digest_follows_code_and_storage() -> None:
+    kernel = sample("affine")
+    assert lang.print_kernel(kernel, "essl300") == lang.print_kernel(kernel, "essl300")
+    kinds: list[dict[str, str]] = [{}, {"A": "rgba16f"}, {"A": "rgba8_u8"}, {"O": "rgba8_u8"}]
+    blobs: Sequence[KernelBlob] = [lang.print_kernel(kernel, "essl300", k) for k in kinds]
+    assert len({blob.digest for blob in blobs}) == 4
+    assert blobs[0].code == blobs[1].code  # half floats read like floats, but are not the same blob
+
+
+# --- the old language -------------------------------------------------------------------------
+def test_ints_are_floats() -> None:
+    code = "".join(text for _, text in corpus("essl100"))
+    assert (
+        re.findall(r"\b(?:int|ivec\d|uint|uvec\d)\b", code.replace("precision highp int;", ""))
+        == []
+    )
+    assert "%" not in code
+
+
+def test_loops_are_constant_or_end_by_break() -> None:
+    code = body(
+        "int n = S / 2; for (int i = 0; i < n; i += S) v += 1.0;\n"
+        "for (int i = 1; i < P + dims(A).x; i++) v += float(i);",
+        more="spec int S = 4; param int P;\n",
+    )
+    assert "const float l_n_3 = floor((S_S + 0.5) / 2.0);" in code
+    assert "for (float l_i_4 = 0.0; l_i_4 < l_n_3; l_i_4 += S_S) {" in code
+    loop = "for (float l_i_5 = 1.0; l_i_5 < 65536.0; l_i_5 += 1.0) {\n"
+    assert f"{loop}        if (l_i_5 >= p_P + d_A.x) break;\n" in code
+
+
+def test_division_is_by_helpers() -> None:
+    code = body("v.x = float((p.x + 1) / p.y % 3); ivec2 q = p.xy / p.zw; v.y = float(q.x);")
+    assert "k_mod(k_div(l_p_1.x + 1.0, l_p_1.y), 3.0)" in code
+    assert "k_div2(l_p_1.xy, l_p_1.zw)" in code
+
+
+def with_poor_division(text: str, ulps: Array) -> Callable[[Array, Array], Array]:
+    """Return k_div as a function of float32 arrays whose division is wrong by some last places."""
+
+    def divide(a: Array, b: Array) -> Array:
+        quotient = a / b
+        return quotient + ulps * np.spacing(quotient)
+
+    lines = text.replace("(a - q * b) / b", "divide(a - q * b, b)").replace("a / b", "divide(a, b)")
+    assert "/" not in lines
+    lines = re.sub(r"^float k_div\(float a, float b\) {", "def k_div(a, b):", lines)
+    lines = re.sub(r"\n    float |\n    ", "\n    ", lines).replace(";", "").removesuffix("}")
+    names: dict[str, Any] = {
+        "divide": divide,
+        "floor": np.floor,
+        "step": lambda edge, x: np.where(x < edge, np.float32(0), np.float32(1)),
+    }
+    exec(lines, names)
+    made: Callable[[Array, Array], Array] = names["k_div"]
+    return made
+
+
+def test_division_is_exact_where_the_driver_s_is_not() -> None:
+    # 2.5 units in the last place is what ESSL 3.00 asks of a division (section 4.5.1).
+    random = np.random.default_rng(0)
+    b = 1 + random.integers(0, 1 << random.integers(1, 24, 300_000))
+    a = random.integers(0, 1 << 24, b.size)
+    a[::3] = (a // b * b)[::3]
+    a[1::3] = np.maximum(a // b * b - 1, 0)[1::3]
+    ulps = random.integers(-3, 4, b.size).astype(np.float32)
+    text = essl100.HELPERS["k_div"]
+
+    def wrong(changed: str) -> int:
+        divided = with_poor_division(changed, ulps)(a.astype(np.float32), b.astype(np.float32))
+        return int(np.sum(divided != a // b))
+
+    assert wrong(text) == 0
+    first, last = "    q += floor((a - q * b) / b);\n", " + step(b, r) - (1.0 - step(0.0, r))"
+    assert wrong(text.replace(first, "")) > 100
+    assert wrong(text.replace(last, "")) > 100
+
+
+def test_indices_are_ints() -> None:
+    code = body("float a[2]; unroll for (int i = 0; i < 2; i++) a[i] = v.x; v.y = a[1];")
+    assert re.findall(r"l_a_3\[(.*?)\]", code) == ["2", "0", "1", "1"]
+
+
+# --- everywhere -------------------------------------------------------------------------------
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_everything_is_highp(dialect: str) -> None:
+    wanted = {"float", "int"} | {"essl310": set(), "essl100": {"sampler2D"}}.get(
+        dialect, {"sampler2D", "usampler2D"}
+    )
+    for _, code in corpus(dialect):
+        assert set(re.findall(r"^precision highp (\w+);", code, re.MULTILINE)) == wanted
+        assert not re.search(r"\b(?:mediump|lowp)\b", code)
+        outside = re.findall(r"^(?:uniform|shared|layout\(location).*", code, re.MULTILINE)
+        assert outside
+        assert all(" highp " in line for line in outside)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_names_meet_nothing(dialect: str, tmp_path: Path) -> None:
+    text = (
+        "kernel map main_;\n"
+        "in tensor float4;\nin tensor index;\nout tensor gl;\n"
+        "spec int ROW = 3;\nparam float texture;\n"
+        "float k_div(float half) { float input = half; input *= 2.0; return input; }\n"
+        "vec4 main(ivec4 place) {\n"
+        "float webgl = load1(index, place.x); float k_at = k_div(webgl) * texture;\n"
+        "vec4 j = load4(float4, place); vec4 sampler = j * float(ROW); vec4 f = sampler + k_at;\n"
+        "return f + texel(float4, place.y / 3); }"
+    ).replace("main_", "names")
+    blob = lang.print_kernel(lang.load(text, filename="names"), dialect)
+    assert refused(dialect, {"names": blob.specialised({}, {"ROW": 4096})}, tmp_path) == {}
+    used = set(re.findall(r"[A-Za-z_]\w*", blob.code.decode()))
+    assert {n for n in used if "__" in n or re.match("gl_(?![FGLW])|webgl|_webgl", n)} == set()
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_only_needed_parentheses(dialect: str) -> None:
+    code = body(
+        "v.x = (v.x + v.y) + (v.z + v.w) * 2.0 - (v.x - (v.y - -v.z)) / (v.x / v.y);", dialect
+    )
+    v = "l_v_2"
+    assert (
+        f"{v}.x + {v}.y + ({v}.z + {v}.w) * 2.0 - ({v}.x - ({v}.y - -{v}.z)) / ({v}.x / {v}.y);"
+        in code
+    )
+
+
+def test_barriers_order_shared_memory() -> None:
+    code = lang.print_kernel(sample("gemm"), "essl310").code.decode()
+    assert len(re.findall(r"memoryBarrierShared\(\);\n\s+barrier\(\);", code)) == 2
+    assert code.count("barrier();") == 2
+    assert "layout(local_size_x = S_LX, local_size_y = S_LY, local_size_z = 1) in;" in code
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_every_load_of_a_tensor_is_clamped(dialect: str) -> None:
+    code = lang.print_kernel(sample("words"), dialect).code.decode()
+    fetches = re.findall(r"(?:texelFetch|texture2D)\(|\bb_A\[\w", code)
+    functions = re.findall(r"k_(?:texel|load1)_A\(\w+ \w\) {.*?\n}", code, re.DOTALL)
+    assert len(functions) == 2
+    inside = "".join(functions)
+    assert len(re.findall(r"(?:texelFetch|texture2D)\(|\bb_A\[\w", inside)) == len(fetches) > 1
+    assert inside.count("k_index(") == 2
+
+
+@given(st.floats(width=32, allow_nan=False, allow_infinity=False))
+def test_floats_come_back(value: float) -> None:
+    text = float_text(value)
+    assert re.fullmatch(r"-?\d+\.\d+|-?\d(\.\d+)?e[+-]\d\d", text)
+    assert struct.pack("<f", np.float32(text)) == struct.pack("<f", value)
+    assert len(re.sub(r"e.*|\D", "", text).strip("0")) <= 9
+
+
+def test_the_least_int() -> None:
+    assert "(-2147483647 - 1)" in body("int i = -2147483647 - 1; v.x += float(i);", "essl300")
+
+
+# --- what cannot be said ------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("text", "dialect", "storage", "what"),
+    [
+        (wgsl_corpus.GROUP, "essl300", {}, "group kernel"),
+        (wgsl_corpus.GROUP, "essl100", {}, "group kernel"),
+        (wgsl_corpus.SEVERAL, "essl100", {}, "several tensors"),
+        (wgsl_corpus.SEVERAL, "essl300", {"S": "rgba8_float"}, "differ in storage"),
+        (wgsl_corpus.SEVERAL, "essl300", {"A": "rgba64"}, "tensor A is kept as 'rgba64'"),
+        (wgsl_corpus.SEVERAL, "essl300", {"A": "buffer"}, "tensor A is kept as 'buffer'"),
+        (wgsl_corpus.SEVERAL, "essl310", {"A": "rgba32f"}, "tensor A is kept as 'rgba32f'"),
+        (HEAD + "vec4 main(ivec4 p) { return texel(A, 16777217); }", "essl100", {}, "16777217"),
+        (
+            HEAD + "spec float S = 2.5; vec4 main(ivec4 p) { vec4 v = load4(A, p);\n"
+            "for (int i = 0; i < int(roundeven(S)); i++) v += 1.0; return v; }",
+            "essl100", {}, "roundeven() cannot say",
+        ),
+    ],
+)  # fmt: skip
+def test_refusals(text: str, dialect: str, storage: dict[str, str], what: str) -> None:
+    kernel = lang.load(text, filename="t")
+    with pytest.raises(KernelError, match=re.escape(what)) as caught:
+        lang.print_kernel(kernel, dialect, storage)
+    assert caught.value.code == "GE-300"
+    assert f"Kernel {kernel.name}" in str(caught.value)
