@@ -24,6 +24,11 @@ class Identity:
     driverName: str | None = None  # noqa: N815
     driverInfo: str | None = None  # noqa: N815
     device_type: str | None = None
+    deviceUUID: str | None = None  # noqa: N815
+    GL_VENDOR: str | None = None
+    GL_RENDERER: str | None = None
+    GL_VERSION: str | None = None
+    backend: str | None = None  # the API that WebGPU runs on
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary without the unknown fields."""

@@ -14,21 +14,49 @@ if TYPE_CHECKING:
 
 
 class _Wgpu:
-    """Finds adapters and opens them."""
+    """Finds adapters, one driver at a time, and opens them."""
 
     name: ClassVar[str]
 
     def candidates(self, environ: Mapping[str, str]) -> Sequence[Candidate]:
         """List drivers that may exist, without loading any. Never raises for absence."""
-        return []
+        from gpuedge.backends.wgpu import candidates
+
+        return candidates.candidates(self.name, environ)
 
     def enumerate(self, candidate: Candidate) -> Sequence[DeviceInfo]:
-        """Load a driver and list its devices."""
-        raise NotImplementedError
+        """Load a driver and list its adapters.
+
+        Raises
+        ------
+        BackendUnavailableError (GE-404)
+            The Python package is missing, or the driver cannot be loaded or has no adapter. The
+            error's `reason` is a `Reason`: ``no-loader``, ``bad-manifest``, ``missing-library``,
+            ``no-device``, ``open-failed``.
+        """
+        from gpuedge.backends.base import DeviceInfo
+        from gpuedge.backends.wgpu.instance import Instance
+
+        instance = Instance(candidate)
+        try:
+            return [
+                DeviceInfo(candidate, index, one.identity, one.caps.is_software)
+                for index, one in enumerate(instance.adapters())
+            ]
+        finally:
+            instance.close()
 
     def open(self, info: DeviceInfo, **options: Any) -> DeviceImpl:
-        """Open a device."""
-        raise NotImplementedError
+        """Open an adapter; `options` are the fields of `gpuedge.backends.wgpu.device.Options`.
+
+        Raises
+        ------
+        DeviceError (GE-400)
+            The driver refused, lost the device or ran out of memory.
+        """
+        from gpuedge.backends.wgpu.device import Options, WgpuDevice
+
+        return WgpuDevice(info, Options(**options))
 
 
 class WgpuBackend(_Wgpu):
@@ -38,12 +66,12 @@ class WgpuBackend(_Wgpu):
 
 
 class MetalBackend(_Wgpu):
-    """Metal adapters."""
+    """Metal adapters; there are none but on macOS."""
 
     name: ClassVar[str] = "metal"
 
 
 class Dx12Backend(_Wgpu):
-    """Direct3D 12 adapters."""
+    """Direct3D 12 adapters; there are none but on Windows."""
 
     name: ClassVar[str] = "dx12"

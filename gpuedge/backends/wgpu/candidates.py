@@ -1,0 +1,79 @@
+"""Finding what WebGPU may run on, without loading any of it.
+
+A candidate's key is a Vulkan manifest (or the loader's default), or the name of the API: ``gl``,
+``metal``, ``dx12``. Its fingerprint changes with the driver's files and with wgpu-native.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from hashlib import sha256
+
+from gpuedge.core import manifests
+from gpuedge.core.driver import Candidate
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+METAL, DX12, GL = "metal", "dx12", "gl"
+
+_EGL_FOLDERS = ("/etc/glvnd/egl_vendor.d", "/usr/share/glvnd/egl_vendor.d")
+_EGL_VARIABLES = ("__EGL_VENDOR_LIBRARY_FILENAMES", "__EGL_VENDOR_LIBRARY_DIRS")
+
+
+def candidates(
+    backend: str, environ: Mapping[str, str], platform: str = sys.platform
+) -> list[Candidate]:
+    """List the candidates of a backend: ``wgpu`` has all, ``metal`` and ``dx12`` only theirs."""
+    native = _native_facts()
+    found = []
+    if backend in ("wgpu", METAL) and platform == "darwin":
+        found.append(Candidate(backend, METAL, _hash(native), {}))
+    if backend in ("wgpu", DX12) and platform == "win32":
+        found.append(Candidate(backend, DX12, _hash(native), {}))
+    if backend == "wgpu" and platform != "darwin":
+        for one in manifests.candidates(environ, platform, backend="wgpu"):
+            print_ = _hash(native, one.fingerprint)
+            found.append(Candidate("wgpu", one.key, print_, one.env))
+        found.append(Candidate("wgpu", GL, _hash(native, *_egl_facts(environ)), {}))
+    return found
+
+
+def api_of(candidate: Candidate) -> str:
+    """Return the API underneath: ``vulkan``, ``gl``, ``metal`` or ``dx12``."""
+    return candidate.key if candidate.key in (METAL, DX12, GL) else "vulkan"
+
+
+def _hash(*facts: str) -> str:
+    return sha256("\0".join(facts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _facts(path: str) -> str:
+    return f"{path} {manifests.file_facts(path)!r}"
+
+
+def _native_facts() -> str:
+    """Return facts about the library of the `wgpu` package, which is not imported."""
+    override = os.environ.get("WGPU_LIB_PATH", "").strip()
+    if override:
+        return _facts(override)
+    for folder in sys.path:
+        place = os.path.join(folder, "wgpu", "resources")  # noqa: PTH118
+        try:
+            names = sorted(os.listdir(place))  # noqa: PTH208
+        except (OSError, ValueError):
+            continue
+        native = [n for n in names if "wgpu_native" in n]
+        return "\0".join(_facts(os.path.join(place, n)) for n in native)  # noqa: PTH118
+    return "absent"
+
+
+def _egl_facts(environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield what decides which OpenGL driver EGL loads (libglvnd's documented search)."""
+    for name in _EGL_VARIABLES:
+        yield f"{name}={environ.get(name, '')}"
+    for folder in _EGL_FOLDERS:
+        for path in manifests.in_folder(folder):
+            yield _facts(path)

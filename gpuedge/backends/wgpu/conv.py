@@ -1,0 +1,75 @@
+"""Tables: the numbers of WebGPU's C interface, and which error of ours each of its errors becomes.
+
+Numbers are those of webgpu.h and of wgpu.h, the additions of wgpu-native. Flags are constants that
+a library opened at run time does not export, so they have to be written down.
+"""
+
+from __future__ import annotations
+
+from gpuedge.core.errors import (
+    BackendUnavailableError,
+    DeviceError,
+    DeviceLostError,
+    DriverError,
+    OutOfMemoryError,
+)
+from gpuedge.core.reasons import Reason
+
+MAP_READ, MAP_WRITE, COPY_SRC, COPY_DST = 0x1, 0x2, 0x4, 0x8
+"""WGPUBufferUsage; the first two are also the WGPUMapMode."""
+UNIFORM, STORAGE = 0x40, 0x80
+SHADER_STAGE_COMPUTE = 0x4
+BINDING_UNIFORM, BINDING_STORAGE, BINDING_READ_ONLY = 2, 3, 4
+CALLBACK_ALLOW_SPONTANEOUS = 3
+FEATURE_SHADER_F16 = "WGPUFeatureName_ShaderF16"
+
+INSTANCE_EXTRAS = 0x00030004  # WGPUSType_InstanceExtras
+SOURCE_WGSL = "WGPUSType_ShaderSourceWGSL"
+CHECK_BOUNDS = 0x1  # WGPUShaderRuntimeChecks_BoundsChecks
+INSTANCE_BACKENDS = {"vulkan": 1, "gl": 2, "metal": 4, "dx12": 8}
+"""WGPUInstanceBackend by the API underneath."""
+
+DEVICE_TYPES = {1: "DISCRETE_GPU", 2: "INTEGRATED_GPU", 3: "CPU", 4: "OTHER"}
+"""WGPUAdapterType in the spelling of the Vulkan specification."""
+TYPE_INTEGRATED, TYPE_CPU = 2, 3
+BACKEND_TYPES = {
+    4: "Direct3D 12", 5: "Metal", 6: "Vulkan", 7: "OpenGL", 8: "OpenGL ES",
+}  # fmt: skip
+"""WGPUBackendType."""
+
+SUCCESS = 1
+"""Of every status: requesting a device, mapping, work done."""
+ERROR_OUT_OF_MEMORY = 3
+_LOST, _NO_MEMORY = "device is lost", "Not enough memory"
+"""What wgpu-core writes in errors that it reports as mistakes of the caller."""
+
+
+class WgpuUnavailableError(BackendUnavailableError):
+    """WebGPU cannot be used through this candidate; `reason` says why in one stable code."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        asked_by: str | None = None,
+        known: str | None = None,
+        hint: str | None = None,
+        reason: str = "no-loader",
+    ) -> None:
+        super().__init__(what, asked_by=asked_by, known=known, hint=hint)
+        self.reason = Reason(reason, known or "")
+
+
+def error_for(kind: int, message: str, call: str, device: str) -> DeviceError:
+    """Return the error that an uncaptured WebGPU error becomes (not raised here)."""
+    known = f"{call}: {message}" if message else call
+    if _LOST in message:
+        return lost_error(known, device)
+    if kind == ERROR_OUT_OF_MEMORY or _NO_MEMORY in message:
+        return OutOfMemoryError(f"There is not enough memory on {device}.", known=known)
+    return DriverError(f"WebGPU refused a call on {device}.", known=known)
+
+
+def lost_error(message: str, device: str) -> DeviceLostError:
+    """Return the error of a lost device (not raised here)."""
+    return DeviceLostError(f"The driver lost {device}.", known=message or None)

@@ -1,0 +1,216 @@
+"""WebGPU instances: one API and one driver loaded alone, and the adapters found there.
+
+Does not open anything: `device.py` does.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from gpuedge.backends.base import Candidate
+from gpuedge.backends.wgpu import conv
+from gpuedge.backends.wgpu.api import Api, load
+from gpuedge.backends.wgpu.candidates import api_of
+from gpuedge.backends.wgpu.conv import WgpuUnavailableError
+from gpuedge.core.caps import Caps
+from gpuedge.core.identity import Identity
+from gpuedge.core.manifests import inspect_manifest
+
+log = logging.getLogger("gpuedge.wgpu")
+
+_QUIET = {
+    # Mesa's implicit device-select layer connects to Wayland and complains on stderr without it;
+    # it also reorders devices, and an index must mean the same device every time.
+    "NODEVICE_SELECT": "1",
+    # The loader's own complaints (a missing library) come back as results; stderr is the user's.
+    "VK_LOADER_DEBUG": "none",
+}
+
+_environment = threading.RLock()
+_loaded: dict[str, Any] = {}
+"""Driver libraries that stay loaded, by path; see `_keep_loaded`."""
+
+
+@contextmanager
+def driver_environment(candidate: Candidate) -> Iterator[None]:
+    """Set what the Vulkan loader must see to load exactly this driver; restore it afterwards."""
+    changes: dict[str, str | None] = {
+        name: value for name, value in _QUIET.items() if name not in os.environ
+    }
+    changes.update(candidate.env)
+    if candidate.env:
+        changes["VK_ADD_DRIVER_FILES"] = None
+    with _environment:
+        before = {name: os.environ.get(name) for name in changes}
+        try:
+            _set(changes)
+            yield
+        finally:
+            _set(before)
+
+
+def _set(values: dict[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """An adapter: its handle and what it reports."""
+
+    handle: Any
+    identity: Identity
+    caps: Caps
+    limits: Any
+    uniform_alignment: int
+
+
+class Instance:
+    """A WebGPU instance over one API and one driver.
+
+    Raises
+    ------
+    BackendUnavailableError (GE-404)
+        The package is missing, or the candidate's driver is missing or has no adapter.
+    """
+
+    def __init__(self, candidate: Candidate) -> None:
+        self.candidate = candidate
+        self.api: Api = load()
+        self.handle: Any = None
+        self._adapters: list[Any] = []
+        api_name = api_of(candidate)
+        if api_name == "vulkan":
+            self._check_manifest()
+        with driver_environment(candidate):
+            extras = self.api.make("WGPUInstanceExtras", backends=conv.INSTANCE_BACKENDS[api_name])
+            extras.chain.sType = conv.INSTANCE_EXTRAS
+            chain = self.api.chain(extras)
+            about = self.api.make("WGPUInstanceDescriptor", nextInChain=chain)
+            self.handle = self.api.lib.wgpuCreateInstance(about)
+            del extras
+            if self.handle == self.api.ffi.NULL:
+                raise self._unavailable("WebGPU refuses to start.", "open-failed")
+            if api_name == "vulkan":
+                self._keep_loaded()
+            self._list()
+        log.debug("instance for %s with %d adapters", candidate.key, len(self._adapters))
+
+    def _check_manifest(self) -> None:
+        _, _, problem = inspect_manifest(self.candidate.key)
+        if problem is not None:
+            raise self._unavailable(
+                f"There is no Vulkan driver here: {problem.sentence}.", problem.code, problem.detail
+            )
+
+    def _unavailable(self, what: str, reason: str, known: str | None = None) -> Exception:
+        return WgpuUnavailableError(what, asked_by=self.candidate.key, known=known, reason=reason)
+
+    def _keep_loaded(self) -> None:
+        """Hold a driver's library until the process ends.
+
+        The loader unloads it with the last instance. Drivers are rarely tested for that: one loses
+        a file descriptor each time, others leave threads behind whose code is gone.
+        """
+        library = inspect_manifest(self.candidate.key)[0]
+        if library is None or library in _loaded:
+            return
+        try:
+            _loaded[library] = self.api.ffi.dlopen(library)
+        except OSError as error:
+            log.debug("%s cannot be kept loaded: %s", library, error)
+
+    def _list(self) -> None:
+        api, null = self.api, self.api.ffi.NULL
+        count = api.lib.wgpuInstanceEnumerateAdapters(self.handle, null, null)
+        places = api.empty("WGPUAdapter", count)
+        count = api.lib.wgpuInstanceEnumerateAdapters(self.handle, null, places)
+        self._adapters = [places[i] for i in range(count)]
+
+    def adapters(self) -> list[Adapter]:
+        """Describe the adapters, in the order of the API underneath.
+
+        Raises
+        ------
+        BackendUnavailableError (GE-404)
+            There is none.
+        """
+        if not self._adapters:
+            raise self._unavailable("WebGPU finds no adapter there.", "no-device")
+        return [describe(self.api, handle) for handle in self._adapters]
+
+    def close(self) -> None:
+        """Give the adapters and the instance back; may be called twice."""
+        if self.handle is None:
+            return
+        for handle in self._adapters:
+            self.api.lib.wgpuAdapterRelease(handle)
+        self._adapters = []
+        self.api.lib.wgpuInstanceRelease(self.handle)
+        self.handle = None
+
+
+def describe(api: Api, handle: Any) -> Adapter:
+    """Ask an adapter everything that is needed here."""
+    about = api.make("WGPUAdapterInfo")
+    api.lib.wgpuAdapterGetInfo(handle, about)
+    limits = api.make("WGPULimits")
+    api.lib.wgpuAdapterGetLimits(handle, limits)
+    identity = Identity(
+        api="wgpu",
+        name=api.text(about.device),
+        os=sys.platform,
+        vendorID=int(about.vendorID) or None,
+        deviceID=int(about.deviceID) or None,
+        driverName=api.text(about.vendor) or None,
+        driverInfo=api.text(about.description) or None,
+        device_type=conv.DEVICE_TYPES.get(about.adapterType),
+        backend=conv.BACKEND_TYPES.get(about.backendType),
+    )
+    kind = int(about.adapterType)
+    api.lib.wgpuAdapterInfoFreeMembers(about[0])
+    f16 = getattr(api.lib, conv.FEATURE_SHADER_F16)
+    has_f16 = bool(api.lib.wgpuAdapterHasFeature(handle, f16))
+    caps = _caps(limits, kind, has_f16)
+    return Adapter(handle, identity, caps, limits, int(limits.minUniformBufferOffsetAlignment))
+
+
+def _caps(limits: Any, kind: int, has_f16: bool) -> Caps:
+    """Map WebGPU's limits; one binding of a kernel's group is the block of its extents."""
+    buffers = min(limits.maxStorageBuffersPerShaderStage, limits.maxBindingsPerBindGroup - 1)
+    groups = int(limits.maxComputeWorkgroupsPerDimension)
+    largest = int(limits.maxBufferSize)
+    return Caps(
+        level="wgpu",
+        dialect="wgsl",
+        forms=frozenset({"map", "group"}),
+        is_software=kind == conv.TYPE_CPU,
+        max_invocations=int(limits.maxComputeInvocationsPerWorkgroup),
+        max_local_size=(
+            int(limits.maxComputeWorkgroupSizeX),
+            int(limits.maxComputeWorkgroupSizeY),
+            int(limits.maxComputeWorkgroupSizeZ),
+        ),
+        max_groups=(groups, groups, groups),
+        max_shared_bytes=int(limits.maxComputeWorkgroupStorageSize),
+        max_storage_buffers=int(buffers),
+        max_storage_buffer_bytes=min(int(limits.maxStorageBufferBindingSize), largest),
+        max_allocation_bytes=largest,
+        offset_alignment=max(1, int(limits.minStorageBufferOffsetAlignment)),
+        max_push_bytes=int(limits.maxUniformBufferBindingSize),
+        has_fp16_storage=has_f16,
+        # WebGPU does not say; these kinds have no memory of their own.
+        has_unified_memory=True if kind in (conv.TYPE_INTEGRATED, conv.TYPE_CPU) else None,
+        has_suballocation=False,
+        max_outputs=int(buffers),
+    )

@@ -1,0 +1,242 @@
+"""Buffers: device memory with the staging that its usage needs.
+
+An OUTPUT has a staging buffer that every submit copies it to and that is mapped when the work is
+done, so `read` is a plain copy. A large INPUT has one that stays mapped for writing between
+submits: wgpu-native's own upload allocates anew each time, which costs many times the copy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuedge.backends.base import Usage
+from gpuedge.backends.wgpu import conv
+from gpuedge.backends.wgpu.queue import Queue
+from gpuedge.core.caps import Caps
+from gpuedge.core.errors import OutOfMemoryError
+
+STAGED_INPUT = 1 << 18
+"""Inputs of this size and more are staged here; smaller ones go through the queue."""
+COPY_TIMEOUT_S = 60.0
+_WORD = 4
+"""Sizes and offsets of copies are multiples of this (WebGPU, COPY_BUFFER_ALIGNMENT)."""
+
+_COMMON = conv.STORAGE | conv.COPY_SRC | conv.COPY_DST
+
+
+class Staging:
+    """A buffer for the host's side of a copy; `address` is its memory while it is mapped."""
+
+    __slots__ = ("address", "handle", "is_pending", "nbytes", "queue", "reads")
+
+    def __init__(self, queue: Queue, nbytes: int, *, reads: bool) -> None:
+        usage = conv.MAP_READ | conv.COPY_DST if reads else conv.MAP_WRITE | conv.COPY_SRC
+        self.queue = queue
+        self.nbytes = nbytes
+        self.reads = reads
+        self.is_pending = False
+        self.address: Any = None
+        self.handle = create(queue, nbytes, usage, mapped=not reads)
+        if not reads:
+            self.on_mapped(True)
+
+    def on_mapped(self, works: bool) -> None:
+        """Take note that the buffer was mapped, or not."""
+        self.is_pending = False
+        if not works or self.handle is None:
+            return
+        lib = self.queue.api.lib
+        get = lib.wgpuBufferGetConstMappedRange if self.reads else lib.wgpuBufferGetMappedRange
+        address = get(self.handle, 0, self.nbytes)
+        self.address = None if address == self.queue.api.ffi.NULL else address
+
+    def unmap(self) -> None:
+        """Hand the memory back to the device; ends a mapping that is still awaited, too."""
+        if self.address is not None or self.is_pending:
+            self.address = None
+            self.queue.api.lib.wgpuBufferUnmap(self.handle)
+            self.is_pending = False
+
+    def close(self) -> None:
+        """Free the memory."""
+        if self.handle is not None:
+            self.unmap()
+            handle, self.handle = self.handle, None
+            destroy(self.queue, handle)
+
+
+class WgpuBuffer:
+    """Device memory; `nbytes` is what was asked for, `size` what a copy can reach.
+
+    Attributes
+    ----------
+    writes : list of tuple of int
+        (offset, bytes) that lie in the staging buffer and go over with the next submit.
+    is_current : bool
+        Whether the mapped staging buffer of an OUTPUT holds what the device holds.
+    """
+
+    __slots__ = ("handle", "is_current", "nbytes", "size", "staging", "usage", "writes")
+
+    def __init__(self, queue: Queue, nbytes: int, usage: Usage) -> None:
+        self.nbytes = nbytes
+        self.size = max(_WORD, -(-nbytes // _WORD) * _WORD)
+        self.usage = usage
+        self.staging: Staging | None = None
+        self.writes: list[tuple[int, int]] = []
+        self.is_current = False
+        self.handle = create(queue, self.size, _COMMON)
+        try:
+            if usage is Usage.OUTPUT:
+                self.staging = Staging(queue, self.size, reads=True)
+            elif usage is Usage.INPUT and self.size >= STAGED_INPUT:
+                self.staging = Staging(queue, self.size, reads=False)
+        except BaseException:
+            destroy(queue, self.handle)
+            raise
+
+
+def create(queue: Queue, size: int, usage: int, *, mapped: bool = False) -> Any:
+    """Create a WebGPU buffer. Raises OutOfMemoryError."""
+    api = queue.api
+    about = api.make("WGPUBufferDescriptor", size=size, usage=usage, mappedAtCreation=int(mapped))
+    made = api.lib.wgpuDeviceCreateBuffer(queue.device, about)
+    try:
+        queue.check(f"wgpuDeviceCreateBuffer of {size} bytes")
+    except BaseException:
+        if made != api.ffi.NULL:
+            api.lib.wgpuBufferRelease(made)
+        raise
+    return made
+
+
+def destroy(queue: Queue, handle: Any) -> None:
+    """Free a buffer's memory now, and the buffer when nothing uses it any more."""
+    queue.api.lib.wgpuBufferDestroy(handle)
+    queue.api.lib.wgpuBufferRelease(handle)
+
+
+class Memory:
+    """The buffers of one device."""
+
+    def __init__(self, queue: Queue, caps: Caps) -> None:
+        self._queue = queue
+        self._api = queue.api
+        self._largest = caps.max_allocation_bytes
+        self.buffers: set[WgpuBuffer] = set()
+
+    def alloc(self, nbytes: int, usage: Usage) -> WgpuBuffer:
+        """Reserve memory. Raises OutOfMemoryError."""
+        if self._largest is not None and nbytes > self._largest:
+            raise OutOfMemoryError(
+                f"A buffer of {nbytes} bytes does not fit on {self._queue.name}.",
+                known=f"its largest buffer has {self._largest} bytes",
+            )
+        made = WgpuBuffer(self._queue, nbytes, usage)
+        self.buffers.add(made)
+        return made
+
+    def free(self, buffer: WgpuBuffer) -> None:
+        """Give memory back; freeing twice does nothing."""
+        if buffer not in self.buffers:
+            return
+        self.buffers.discard(buffer)
+        if buffer.staging is not None:
+            buffer.staging.close()
+        handle, buffer.handle = buffer.handle, None
+        destroy(self._queue, handle)
+
+    # --- host to device -------------------------------------------------------------------------
+    def write(self, buffer: WgpuBuffer, data: memoryview, offset: int) -> None:
+        """Copy host bytes into a buffer."""
+        size = data.nbytes
+        buffer.is_current = False
+        if size % _WORD or offset % _WORD:
+            offset, data = self._whole_words(buffer, data, offset)
+            size = data.nbytes
+        staging = buffer.staging
+        if staging is not None and not staging.reads and self._is_mapped(staging):
+            self._api.ffi.memmove(staging.address + offset, data, size)
+            buffer.writes.append((offset, size))
+            return
+        if not size:
+            return
+        # What waits in the staging buffer was written before and must not come after.
+        self._flush(buffer)
+        source = self._api.ffi.from_buffer(data)
+        self._api.lib.wgpuQueueWriteBuffer(self._queue.handle, buffer.handle, offset, source, size)
+        self._queue.check("wgpuQueueWriteBuffer")
+
+    def _is_mapped(self, staging: Staging) -> bool:
+        if staging.address is None and staging.is_pending:
+            self._queue.poll()
+        return staging.address is not None
+
+    def _flush(self, buffer: WgpuBuffer) -> None:
+        """Send staged writes that no submit has taken yet."""
+        staging = buffer.staging
+        if not buffer.writes or staging is None or staging.address is None:
+            return
+        api = self._api
+        for offset, size in buffer.writes:
+            source = staging.address + offset
+            api.lib.wgpuQueueWriteBuffer(self._queue.handle, buffer.handle, offset, source, size)
+        buffer.writes.clear()
+        self._queue.check("wgpuQueueWriteBuffer")
+
+    def _whole_words(
+        self, buffer: WgpuBuffer, data: memoryview, offset: int
+    ) -> tuple[int, memoryview]:
+        """Widen a write to whole words, with the buffer's own bytes round it."""
+        start = offset // _WORD * _WORD
+        end = min(buffer.size, -(-(offset + data.nbytes) // _WORD) * _WORD)
+        whole = bytearray(end - start)
+        self.read(buffer, memoryview(whole), start)
+        whole[offset - start : offset - start + data.nbytes] = data.cast("B")
+        return start, memoryview(whole)
+
+    # --- device to host -------------------------------------------------------------------------
+    def read(self, buffer: WgpuBuffer, into: memoryview, offset: int) -> None:
+        """Copy a buffer's bytes to the host: from where the last submit left them, else anew."""
+        size = into.nbytes
+        staging = buffer.staging
+        if staging is not None and buffer.is_current and staging.address is not None:
+            self._api.ffi.memmove(into, staging.address + offset, size)
+            return
+        if not size:
+            return
+        self._flush(buffer)
+        start = offset // _WORD * _WORD
+        end = min(buffer.size, -(-(offset + size) // _WORD) * _WORD)
+        once = Staging(self._queue, end - start, reads=True)
+        try:
+            self._copy(buffer.handle, once, start)
+            self._api.ffi.memmove(into, once.address + (offset - start), size)
+        finally:
+            once.close()
+
+    def _copy(self, source: Any, target: Staging, offset: int) -> None:
+        api, queue = self._api, self._queue
+        encoder = api.lib.wgpuDeviceCreateCommandEncoder(queue.device, api.ffi.NULL)
+        size = target.nbytes
+        api.lib.wgpuCommandEncoderCopyBufferToBuffer(
+            encoder, source, offset, target.handle, 0, size
+        )
+        commands = api.lib.wgpuCommandEncoderFinish(encoder, api.ffi.NULL)
+        api.lib.wgpuCommandEncoderRelease(encoder)
+        try:
+            queue.check("wgpuCommandEncoderFinish")
+            place = api.empty("WGPUCommandBuffer", 1)
+            place[0] = commands
+            ticket = queue.submit(place, 1, (target,))
+        finally:
+            api.lib.wgpuCommandBufferRelease(commands)
+        queue.wait(ticket, COPY_TIMEOUT_S)
+        if target.address is None:
+            queue.check("wgpuBufferMapAsync")
+            raise conv.error_for(0, "the buffer was not mapped", "wgpuBufferMapAsync", queue.name)
+
+    def close(self) -> None:
+        """Free all buffers."""
+        for buffer in list(self.buffers):
+            self.free(buffer)

@@ -1,0 +1,201 @@
+"""The device's queue: submitting, waiting with a time-out, and what was reported meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from typing import Any
+
+from gpuedge.backends.wgpu import conv
+from gpuedge.backends.wgpu.api import Api
+from gpuedge.core.errors import DeviceError, DeviceLostError, DeviceTimeoutError
+
+log = logging.getLogger("gpuedge.wgpu")
+
+_SPIN_S = 1e-3
+"""Shorter work is waited for without sleeping, which may take 100 us longer than asked."""
+_SHARE = 0.05
+"""Between later looks at the device, sleep this share of the time waited so far."""
+_LONGEST_NAP_S = 2e-3
+
+_give_way = getattr(os, "sched_yield", lambda: time.sleep(0))
+"""Lets others run: a software driver may wait for the very core that looks at it."""
+
+
+class WgpuTicket:
+    """One submission and the output buffers that it maps for reading."""
+
+    __slots__ = ("number", "outputs")
+
+    def __init__(self, number: int, outputs: tuple[Any, ...]) -> None:
+        self.number = number
+        self.outputs = outputs
+
+
+class Queue:
+    """The device's queue, and the sink of everything that wgpu-native reports about the device.
+
+    Attributes
+    ----------
+    lost : DeviceLostError or None
+        Set once the device is reported lost; everything raises it from then on.
+    """
+
+    def __init__(self, api: Api, name: str) -> None:
+        self.api = api
+        self.name = name
+        self.device: Any = None
+        self.instance: Any = None
+        self.handle: Any = None
+        self.lost: DeviceLostError | None = None
+        self.number = api.register(self)
+        self.submitted = 0
+        self.finished = 0
+        self._errors: list[tuple[int, str]] = []
+        self._mapping: dict[int, Any] = {}
+        me = api.pointer(self.number)
+        mode = conv.CALLBACK_ALLOW_SPONTANEOUS
+        self._done = api.make(
+            "WGPUQueueWorkDoneCallbackInfo", mode=mode, callback=api.done_callback, userdata1=me
+        )
+        self._mapped = api.make(
+            "WGPUBufferMapCallbackInfo", mode=mode, callback=api.mapped_callback, userdata1=me
+        )
+
+    def attach(self, device: Any, instance: Any) -> None:
+        """Take over an open device."""
+        self.device = device
+        self.instance = instance
+        self.handle = self.api.lib.wgpuDeviceGetQueue(device)
+
+    # --- what the driver reports ----------------------------------------------------------------
+    def on_error(self, kind: int, message: str) -> None:
+        """Keep an error; the call that caused it raises it when it returns."""
+        self._errors.append((kind, message))
+
+    def on_lost(self, reason: int, message: str) -> None:
+        """Remember that the device is lost."""
+        self.lost = conv.lost_error(message, self.name)
+
+    def on_done(self, number: int) -> None:
+        """Remember how far the device is."""
+        self.finished = max(self.finished, number)
+
+    def on_mapped(self, number: int, status: int, message: str) -> None:
+        """Tell a buffer that it was mapped."""
+        buffer = self._mapping.pop(number, None)
+        if buffer is not None:
+            buffer.on_mapped(status == conv.SUCCESS)
+            if status != conv.SUCCESS:
+                log.debug("a buffer was not mapped (%d): %s", status, message)
+
+    def check(self, call: str) -> None:
+        """Raise what the last call reported.
+
+        Raises
+        ------
+        DeviceLostError, OutOfMemoryError, DriverError
+        """
+        if not self._errors and self.lost is None:
+            return
+        errors, self._errors = self._errors, []
+        if self.lost is not None:
+            raise DeviceLostError(self.lost.what, known=self.lost.known)
+        for kind, message in errors[1:]:
+            log.debug("%s: also %d: %s", call, kind, message)
+        kind, message = errors[0]
+        error = conv.error_for(kind, message.strip(), call, self.name)
+        if isinstance(error, DeviceLostError):
+            self.lost = error
+        raise error
+
+    # --- work -----------------------------------------------------------------------------------
+    def submit(self, commands: Any, count: int, outputs: tuple[Any, ...]) -> WgpuTicket:
+        """Submit command buffers, and ask for `outputs` to be mapped when they are done."""
+        api = self.api
+        api.lib.wgpuQueueSubmit(self.handle, count, commands)
+        if self._errors:
+            self.check("wgpuQueueSubmit")
+        self.submitted += 1
+        self._done.userdata2 = api.pointer(self.submitted)
+        api.lib.wgpuQueueOnSubmittedWorkDone(self.handle, self._done[0])
+        for buffer in outputs:
+            self.map(buffer, conv.MAP_READ)
+        return WgpuTicket(self.submitted, outputs)
+
+    def map(self, buffer: Any, mode: int) -> None:
+        """Ask for a staging buffer to be mapped once everything submitted is done."""
+        number = id(buffer)
+        self._mapping[number] = buffer
+        buffer.is_pending = True
+        self._mapped.userdata2 = self.api.pointer(number)
+        self.api.lib.wgpuBufferMapAsync(buffer.handle, mode, 0, buffer.nbytes, self._mapped[0])
+        if self._errors:
+            self._mapping.pop(number, None)
+            buffer.is_pending = False
+            self.check("wgpuBufferMapAsync")
+
+    def poll(self) -> None:
+        """Let wgpu-native look at the device and call back.
+
+        Not by wgpuDevicePoll, which ends the process where the device is lost.
+        """
+        self.api.lib.wgpuInstanceProcessEvents(self.instance)
+        if self._errors or self.lost is not None:
+            self.check("wgpuInstanceProcessEvents")
+
+    def check_alive(self) -> None:
+        """Raise DeviceLostError where the last poll found the device lost, and did not say so.
+
+        The first thing that reports it without ending the process is making something new.
+        """
+        api = self.api
+        encoder = api.lib.wgpuDeviceCreateCommandEncoder(self.device, api.ffi.NULL)
+        api.lib.wgpuCommandEncoderRelease(encoder)
+        self.check("wgpuDeviceCreateCommandEncoder")
+
+    def _is_done(self, ticket: WgpuTicket) -> bool:
+        return ticket.number <= self.finished and not any(b.is_pending for b in ticket.outputs)
+
+    def wait(self, ticket: WgpuTicket, timeout_s: float) -> None:
+        """Wait until `ticket` is done, at most `timeout_s` seconds."""
+        if self._is_done(ticket):
+            return
+        start = time.monotonic()
+        while True:
+            self.poll()
+            if self._is_done(ticket):
+                return
+            waited = time.monotonic() - start
+            if waited >= timeout_s:
+                raise DeviceTimeoutError(
+                    f"Work on {self.name} did not finish within {timeout_s:g} s.",
+                    known="it is still running; wait again, or close the device",
+                )
+            if waited < _SPIN_S:
+                _give_way()
+            else:
+                self.check_alive()
+                time.sleep(min(_LONGEST_NAP_S, waited * _SHARE, timeout_s - waited))
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait for everything in flight; return False if some of it does not end in time."""
+        try:
+            self.wait(WgpuTicket(self.submitted, ()), timeout_s)
+            self.poll()
+            self.check_alive()
+        except DeviceLostError:
+            return True
+        except DeviceError as error:  # too late, or no answer: either way it may still run
+            log.debug("draining: %s", error)
+            return self.lost is not None
+        return True
+
+    def close(self) -> None:
+        """Give the queue back and listen no more."""
+        if self.handle is not None:
+            self.api.lib.wgpuQueueRelease(self.handle)
+            self.handle = None
+        self._mapping.clear()
+        self.api.forget(self.number)

@@ -1,0 +1,179 @@
+"""Adapters to test WebGPU on, and running one kernel through the seam."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from conftest import lavapipe_candidate, missing, swiftshader_candidate
+
+from gpuedge import lang
+from gpuedge.backends.base import (
+    Binding,
+    Buffer,
+    Candidate,
+    DeviceImpl,
+    DeviceInfo,
+    Dispatch,
+    Recording,
+    Usage,
+)
+from gpuedge.backends.wgpu import WgpuBackend, memory
+from gpuedge.backends.wgpu.device import WgpuDevice
+from gpuedge.core.errors import BackendUnavailableError
+from gpuedge.core.kernel import Extents, KernelBlob, Number
+
+Floats = npt.NDArray[np.float32]
+
+DRIVERS = Path(__file__).resolve().parents[2] / ".drivers"
+BACKEND = WgpuBackend()
+MISSING = "is missing: python tools/drivers.py, or GPUEDGE_TEST_DAWN for Dawn's npm package"
+
+
+def absent(what: str) -> None:
+    """Skip the test, or fail where drivers are required."""
+    if os.environ.get("GPUEDGE_REQUIRE_DRIVERS") == "1":
+        pytest.fail(f"{what} {MISSING}")
+    pytest.skip(f"{what} {MISSING}")
+
+
+def over_vulkan(manifest: str) -> Candidate:
+    """Return the candidate of one Vulkan manifest."""
+    return BACKEND.candidates({"VK_DRIVER_FILES": manifest})[0]
+
+
+def angle_manifest() -> str:
+    """Return the manifest of the SwiftShader that comes with ANGLE."""
+    path = DRIVERS / "angle" / "vk_swiftshader_icd.json"
+    if not path.is_file():
+        absent(str(path))
+    return str(path)
+
+
+def over_gl() -> Candidate:
+    """Return the candidate of EGL's driver, Mesa's llvmpipe here."""
+    found = next(c for c in BACKEND.candidates(dict(os.environ)) if c.key == "gl")
+    try:
+        BACKEND.enumerate(found)
+    except BackendUnavailableError:
+        missing("lavapipe")  # the same package
+    return found
+
+
+ADAPTERS = {
+    "lavapipe": lambda: over_vulkan(lavapipe_candidate().key),
+    "swiftshader": lambda: over_vulkan(swiftshader_candidate().key),
+    "angle-swiftshader": lambda: over_vulkan(angle_manifest()),
+    "gl": over_gl,
+}
+"""Candidates by name; each has one adapter."""
+
+
+@lru_cache
+def info_of(adapter: str) -> DeviceInfo:
+    """Return the device of an adapter by name."""
+    return BACKEND.enumerate(ADAPTERS[adapter]())[0]
+
+
+def open_on(adapter: str, **options: float) -> WgpuDevice:
+    """Open an adapter by name."""
+    made = BACKEND.open(info_of(adapter), **options)
+    assert isinstance(made, WgpuDevice)
+    return made
+
+
+def extents_of(array: Floats) -> Extents:
+    """Return (W, H, S, N) of an array of texels."""
+    n, s, h, w, _ = array.shape
+    return (w, h, s, n)
+
+
+def upload(device: DeviceImpl, values: Floats, usage: Usage = Usage.INPUT) -> Buffer:
+    """Make a buffer holding `values`."""
+    made = device.alloc(values.nbytes, usage)
+    device.write(made, memoryview(np.ascontiguousarray(values)))
+    return made
+
+
+def run_kernel(
+    device: DeviceImpl,
+    kernel: lang.Kernel,
+    tensors: Mapping[str, Floats],
+    out: Extents,
+    *,
+    specs: Mapping[str, Number] | None = None,
+    params: Mapping[str, Number] | None = None,
+    groups: tuple[int, int, int] | None = None,
+) -> dict[str, Floats]:
+    """Run a kernel once and return its out tensors; the first input is a constant."""
+    blob: KernelBlob = lang.print_kernel(kernel, "wgsl")
+    program = device.build(blob, dict(specs or {}))
+    shape = (out[3], out[2], out[1], out[0], 4)
+    made, extents, reads, writes = [], [], [], {}
+    for arg in blob.tensors:
+        if arg.access == "read":
+            first = Usage.INPUT if made else Usage.CONSTANT
+            made.append(upload(device, tensors[arg.name], first))
+            extents.append(extents_of(tensors[arg.name]))
+            reads.append(made[-1])
+        else:
+            poison = np.full(shape, np.nan, np.float32)
+            made.append(upload(device, poison, Usage.OUTPUT))
+            extents.append(out)
+            writes[arg.name] = made[-1]
+    size = [int(dict(specs or {}).get(axis, 1)) for axis in ("LX", "LY", "LZ")]
+    cells = (out[0], out[1], out[2] * out[3])
+    counts = groups or tuple(-(-c // s) for c, s in zip(cells, size, strict=True))
+    bindings = tuple(Binding(b, 0, b.nbytes) for b in made)
+    work = Dispatch(program, bindings, blob.pack_push(extents, params), counts)  # type: ignore[arg-type]
+    recording = device.record([work], reads, list(writes.values()))
+    device.wait(device.submit(recording), 60.0)
+    results = {}
+    for name, buffer in writes.items():
+        results[name] = np.empty(shape, np.float32)
+        device.read(buffer, memoryview(results[name]))
+    device.release(recording)
+    device.release(program)
+    for buffer in made:
+        device.free(buffer)
+    return results
+
+
+ADD = lang.load(
+    "kernel map add;\nin tensor A;\nin tensor B;\nout tensor O;\nparam float K;\n"
+    "vec4 main(ivec4 p) { return load4(A, p) + load4(B, p) + K; }",
+    filename="add.kern",
+)
+BLOB = lang.print_kernel(ADD, "wgsl")
+BIG = 2 * memory.STAGED_INPUT // 16
+"""Texels of a tensor that is large enough to be staged."""
+
+
+def row(texels: int, value: float = 0.0) -> Floats:
+    """Return texels that all hold one value."""
+    return np.full((texels, 4), value, np.float32)
+
+
+def add(device: DeviceImpl, a: Buffer, b: Buffer, o: Buffer, k: float = 0.0) -> Dispatch:
+    """Launch ADD on whole buffers: o = a + b + k."""
+    n = o.nbytes // 16
+    push = BLOB.pack_push([(n, 1, 1, 1)] * 3, {"K": k})
+    bindings = tuple(Binding(x, 0, x.nbytes) for x in (a, b, o))
+    return Dispatch(device.build(BLOB, {"LX": 64}), bindings, push, (-(-n // 64), 1, 1))
+
+
+def run(device: DeviceImpl, recording: Recording) -> None:
+    """Submit and wait."""
+    device.wait(device.submit(recording), 60.0)
+
+
+def read(device: DeviceImpl, buffer: Buffer) -> Floats:
+    """Return the texels that a buffer holds."""
+    into = np.full((buffer.nbytes // 16, 4), np.nan, np.float32)
+    device.read(buffer, memoryview(into))
+    return into
