@@ -22,13 +22,15 @@ if TYPE_CHECKING:
 class Device:
     """An open device of one's own; a context manager. Made by `gpuedge.open`.
 
-    It can be given as `device=` to every operation and to `Session`. Closing it makes what was
-    compiled on it unusable.
+    It can be given as `device=` to every operation and to `Session`; they follow the policy it was
+    opened with, unless they are given one of their own. Closing it makes what was compiled on it
+    unusable.
     """
 
-    def __init__(self, executor: Executor, why: str) -> None:
+    def __init__(self, executor: Executor, why: str, policy: Policy | None = None) -> None:
         self.executor = executor
         self.why = why
+        self.policy = policy
 
     @property
     def name(self) -> str:
@@ -117,7 +119,8 @@ def open(
         ``"vulkan"``, ``"vulkan:1"``, ``"cpu"``, or ``"auto"`` (the default): the best device that
         probing trusts and `policy` allows, else the CPU.
     policy : Policy, optional
-        ``Policy(allow_software=True)`` lets ``auto`` take a software rasteriser.
+        ``Policy(allow_software=True)`` lets ``auto`` take a software rasteriser. What runs on the
+        device follows it too, such as ``Policy(storage="fixed16")``.
     isolation : {"inline"}, optional
         Where the driver lives.
 
@@ -139,20 +142,20 @@ def open(
     check_isolation(isolation)
     asked = wanted(device)
     if asked == CPU:
-        return Device(CpuExecutor(), "asked for by name")
+        return Device(CpuExecutor(), "asked for by name", policy)
     report = POOL.report()
     if asked != AUTO:
-        return Device(open_row(POOL.row(asked)), "asked for by name")
+        return Device(open_row(POOL.row(asked)), "asked for by name", policy)
     failures: dict[str, str] = {}
     for row in report.devices:
         if row.is_software and not (policy or Policy()).allow_software:
             failures[row.device] = "a software rasteriser"
             continue
         try:
-            return Device(open_row(POOL.row(row.device)), "the best device that works")
+            return Device(open_row(POOL.row(row.device)), "the best device that works", policy)
         except (DeviceError, NoUsableDeviceError) as error:
             failures[row.device] = error.what
-    return Device(CpuExecutor(), _why(failures))
+    return Device(CpuExecutor(), _why(failures), policy)
 
 
 def _why(failures: Mapping[str, Any]) -> str:

@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuedge.core import config
-from gpuedge.core.errors import ClosedError, DTypeError, InputError, ShapeError
+from gpuedge.core.errors import ClosedError, DTypeError, InputError, ShapeError, UsageError
 from gpuedge.executors.base import PlacementRow
 from gpuedge.graph.ir import Array
 from gpuedge.graph.reader import OnnxModel, Signature
+from gpuedge.kernels.storages import Range
 from gpuedge.runtime.compiled import Compiled
+from gpuedge.runtime.devices import POOL
+from gpuedge.runtime.ranges import measure
 from gpuedge.runtime.request import make_request
 
 if TYPE_CHECKING:
@@ -42,7 +45,7 @@ class Session:
         ``"auto"`` (the default) decides by measurement; ``"cpu"``, ``"vulkan"``, ``"vulkan:1"``
         take that device or raise. Setting: ``GPUEDGE_DEVICE``.
     policy : Policy, optional
-        How ``auto`` decides.
+        How ``auto`` decides, and how a GPU keeps tensors.
     fallback : {"cpu", "error"}, optional
         What happens to operators the device cannot run, and when it fails: the CPU takes over
         (the default), or an error. Setting: ``GPUEDGE_FALLBACK``.
@@ -92,6 +95,8 @@ class Session:
         self._worker: ThreadPoolExecutor | None = None
         self._worker_thread: int | None = None
         self._times: dict[str, list[float]] = {"compile": [], "run": []}
+        self._calibration = self._check_calibration()
+        self._ranges: dict[str, Range] | None = None
         fixed = [_fixed(signature) for signature in self.inputs.values()]
         if all(shape is not None for shape in fixed):
             self._for(tuple(shape for shape in fixed if shape is not None))
@@ -123,6 +128,8 @@ class Session:
         ------
         InputError (GE-203), DTypeError (GE-202), ShapeError (GE-201)
             The inputs do not fit the model. No driver was touched.
+        NotFiniteError (GE-205)
+            An input holds NaN or infinity, and the device named cannot keep them.
         DeviceError (GE-4xx)
             The device failed and ``fallback="error"`` was asked for.
         ClosedError (GE-204)
@@ -161,7 +168,9 @@ class Session:
 
     @property
     def placement(self) -> tuple[PlacementRow, ...]:
-        """A row per executed node or fused group: node names, ops, device string, kernel variant.
+        """A row per executed node or fused group: names, ops, device, kernel variant, storage.
+
+        `storage` says how a GPU keeps the results (``buffer``, ``rgba8_float``, ...).
 
         Empty until the first `run` where the model leaves input shapes open. Nodes evaluated while
         planning have device ``host``.
@@ -174,7 +183,10 @@ class Session:
         return {} if self._latest is None else dict(self._latest.refusals)
 
     def profile(self) -> dict[str, Any]:
-        """Return times of compiling and running, in seconds, and what the device counted."""
+        """Return times of compiling and running, in seconds, and what the device counted.
+
+        ``storages`` are the kinds of storage that results are kept in on a GPU.
+        """
         summary: dict[str, Any] = {}
         for name, times in self._times.items():
             ordered = sorted(times)
@@ -186,6 +198,9 @@ class Session:
             }
         impl = getattr(self._latest.executor, "impl", None) if self._latest else None
         summary["device"] = None if self._latest is None else self._latest.executor.device
+        rows = () if self._latest is None else self._latest.rows
+        kept = (kind for row in rows for kind in row.storage.split("+") if kind)
+        summary["storages"] = sorted(set(kept))
         summary["counters"] = None if impl is None else impl.counters.snapshot()
         return summary
 
@@ -275,13 +290,30 @@ class Session:
             )
         return {n: _array(n, inputs[n], s) for n, s in wanted.items()}
 
+    def _check_calibration(self) -> list[dict[str, Array]]:
+        """Return the policy's calibration inputs, or say what is wrong with them."""
+        try:
+            return [self._check(feed) for feed in self._request.policy.calibration or ()]
+        except UsageError as error:
+            error.asked_by = "Policy(calibration=...)"
+            raise
+
+    def _calibrate(self) -> dict[str, Range]:
+        """Return the bounds that the calibration inputs give, whatever their shapes."""
+        if self._ranges is None:
+            feeds = self._calibration
+            graphs = (self._model.specialise({n: a.shape for n, a in f.items()}) for f in feeds)
+            self._ranges = measure(zip(graphs, feeds, strict=True), POOL.cpu())
+        return self._ranges
+
     def _for(self, shapes: tuple[tuple[int, ...], ...]) -> Compiled:
         """Return the compiled model for these input shapes."""
         ready = self._compiled.get(shapes)
         if ready is None:
             graph = self._model.specialise(dict(zip(self.inputs, shapes, strict=True)))
             start = time.perf_counter()
-            ready = Compiled(graph, self._request)
+            calibrate = self._calibrate if self._calibration else None
+            ready = Compiled(graph, self._request, calibrate=calibrate)
             self._note("compile", time.perf_counter() - start)
             self._compiled[shapes] = ready
             if len(self._compiled) > MAX_SHAPES:

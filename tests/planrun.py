@@ -1,8 +1,9 @@
 """Run a plan without any device: real byte buffers, the interpreter for every pass.
 
-Proves what drivers would hide: layouts, offsets, lifetimes in the shared arena, unused lanes, and
-which passes must wait for which. Nothing is a skip: buffers start as NaN, every read of the
-interpreter is checked.
+Proves what drivers would hide: layouts, offsets, lifetimes in the shared arena, buffers that one
+tensor takes over from another, unused lanes, what each storage makes of the numbers, and which
+passes must wait for which. Nothing is a skip: buffers start as NaN, every read of the interpreter
+is checked.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuedge.core.caps import VULKAN_MINIMUM, Caps
+from gpuedge.core.dtypes import rounded
+from gpuedge.core.errors import NotFiniteError
+from gpuedge.core.storage import Storage
+from gpuedge.core.texels import decode, encode
 from gpuedge.device import Device
 from gpuedge.executors.base import PlacementRow, Work
 from gpuedge.graph.ir import Graph, Node
@@ -24,7 +29,8 @@ from gpuedge.kernels.layout import Layout
 from gpuedge.kernels.library import texts
 from gpuedge.kernels.plan import Pass, Plan, PlanTensor
 from gpuedge.kernels.planner import plan, why_not
-from gpuedge.lang import Kernel, interpret, load, trip_count
+from gpuedge.kernels.storages import EXACT, Keeping
+from gpuedge.lang import Kernel, interpret_all, load, trip_count
 
 Array = npt.NDArray[Any]
 
@@ -36,7 +42,7 @@ LOOP_LIMIT = 65_535
 
 
 CLAMPING = frozenset(f"map/{name}" for name in (
-    "concat", "elementwise", "pack", "reduce", "sumexp", "unpack"
+    "concat", "elementwise", "pack", "reduce", "softstats", "sumexp", "unpack"
 ))  # fmt: skip
 """Kernels that count elements: where the last texel is partly used they address elements that do
 not exist, which the language clamps into range. All others must stay inside their tensors."""
@@ -56,20 +62,32 @@ class Seen:
     most_trips: int = 0
     passes: int = 0
     most_bindings: int = 0
+    storages: set[str] = field(default_factory=set)
+
+
+def kept(values: Array, storage: Storage) -> Array:
+    """Return numbers as they come back from a storage."""
+    back = decode(encode(values, storage), storage).reshape(values.shape)
+    if storage.kind == "rgba8_float":  # kernels lose denormals, and the sign of zero
+        return np.where(np.abs(back) < np.finfo(np.float32).tiny, np.float32(0), back)
+    return back
 
 
 class PlanRun:
     """One plan with its memory."""
 
-    def __init__(self, made: Plan, alignment: int, seen: Seen) -> None:
+    def __init__(
+        self, made: Plan, alignment: int, seen: Seen, *, has_suballocation: bool = True
+    ) -> None:
         self.plan = made
         self.seen = seen
-        self.where: Arrangement = arrange(made, alignment)
+        self.where: Arrangement = arrange(made, alignment, has_suballocation=has_suballocation)
+        self.owners: dict[str, str] | None = None if has_suballocation else {}
         self.buffers: dict[str, Array] = {}
-        for name, nbytes in self.where.sizes.items():
-            if nbytes % 4:
-                raise AssertionError(f"buffer {name} has {nbytes} bytes")
-            self.buffers[name] = np.full(nbytes // 4, POISON, np.uint32).view(np.float32)
+        for name, home in self.where.buffers.items():
+            if home.nbytes % 4:
+                raise AssertionError(f"buffer {name} has {home.nbytes} bytes")
+            self.buffers[name] = np.full(home.nbytes // 4, POISON, np.uint32).view(np.float32)
         self._check_arrangement(alignment)
         for tensor in made.tensors.values():
             if tensor.is_constant and tensor.name == tensor.memory:
@@ -78,7 +96,15 @@ class PlanRun:
     def _check_arrangement(self, alignment: int) -> None:
         for name, region in self.where.regions.items():
             assert region.offset % alignment == 0, name
-            assert region.offset + region.nbytes <= self.where.sizes[region.buffer], name
+            home, tensor = self.where.buffers[region.buffer], self.plan.tensors[name]
+            assert region.offset + region.nbytes <= home.nbytes, name
+            assert tensor.storage == home.storage, f"{name} is kept in two ways"
+        for one in self.plan.passes:
+            buffers = {n: self.where.regions[n].buffer for n in one.tensors.values()}
+            outs = {buffers.pop(n) for n in one.outputs}
+            read = set(buffers.values())
+            assert self.owners is None or not outs & read, "read and written at once"
+            assert self.owners is None or len(outs) == len(one.outputs), "written twice at once"
 
     def _texels(self, region: Region) -> Array:
         start = region.offset // 4
@@ -93,7 +119,23 @@ class PlanRun:
         data = arrays[0].ravel() if tensor.host.build is None else tensor.host.build(*arrays)
         assert data.dtype == np.float32
         assert data.nbytes <= region.nbytes
-        self._texels(region)[: data.size] = data
+        self._put(tensor.name, data)
+
+    def _put(self, name: str, values: Array) -> None:
+        """Store values as the tensor's storage keeps them."""
+        region, tensor = self.where.regions[name], self.plan.tensors[name]
+        self._texels(region)[: values.size] = kept(values, tensor.storage)
+        self.seen.storages.add(tensor.storage.kind)
+        if self.owners is not None:
+            self.owners[region.buffer] = tensor.memory
+
+    def _read(self, name: str) -> Array:
+        """Return the values of a tensor that nothing else has overwritten."""
+        region, tensor = self.where.regions[name], self.plan.tensors[name]
+        if self.owners is not None:
+            owner = self.owners.get(region.buffer)
+            assert owner == tensor.memory, f"{name} is read from the buffer of {owner}"
+        return self._texels(region)
 
     def run(self, inputs: Mapping[str, Array], order: str = "forward") -> dict[str, Array]:
         """Run all passes and return the outputs.
@@ -107,9 +149,10 @@ class PlanRun:
         for window in self._windows():
             waiting = []
             for one in reversed(window) if order == "backward" else window:
-                result = self._compute(one)
-                self._check_lanes(self.plan.tensors[one.output].layout, result)
-                waiting.append((self.where.regions[one.output], result.ravel()))
+                for name, result in self._compute(one).items():
+                    out = self.plan.tensors[name]
+                    self._check_lanes(out.layout, kept(result, out.storage))
+                    waiting.append((name, result.ravel()))
                 if order != "late":
                     self._land(waiting)
             self._land(waiting)
@@ -124,28 +167,28 @@ class PlanRun:
             windows[-1].append(one)
         return windows
 
-    def _land(self, waiting: list[tuple[Region, Array]]) -> None:
-        for region, values in waiting:
-            self._texels(region)[: values.size] = values
+    def _land(self, waiting: list[tuple[str, Array]]) -> None:
+        for name, values in waiting:
+            self._put(name, values)
         waiting.clear()
 
-    def _compute(self, one: Pass) -> Array:
+    def _compute(self, one: Pass) -> dict[str, Array]:
+        """Return what one pass writes, by plan tensor."""
         kernel = kernel_of(one.source.kernel, one.source.epilogue)
         tensors = {}
         for name, tensor in one.tensors.items():
             width, height, slices, batch = self.plan.tensors[tensor].layout.extents
-            if tensor != one.output:
-                values = self._texels(self.where.regions[tensor])[
-                    : width * height * slices * batch * 4
-                ]
+            if tensor not in one.outputs:
+                values = self._read(tensor)[: width * height * slices * batch * 4]
                 tensors[name] = values.reshape(batch, slices, height, width, 4).copy()
         known = {s.name for s in kernel.specs}
         specs = {k: v for k, v in one.specs.items() if k in known}
         self._note(one)
         groups = one.groups if kernel.form == "group" else None
-        out_extents = self.plan.tensors[one.output].layout.extents
+        out_extents = self.plan.tensors[one.outputs[0]].layout.extents
         strict = one.source.kernel not in CLAMPING
-        return interpret(kernel, tensors, out_extents, specs, groups=groups, strict=strict)
+        found = interpret_all(kernel, tensors, out_extents, specs, groups=groups, strict=strict)
+        return {one.tensors[name]: values for name, values in found.items()}
 
     def _note(self, one: Pass) -> None:
         self.seen.variants.add(one.variant)
@@ -170,11 +213,31 @@ class PlanRun:
             return np.asarray(self.plan.fixed[name])
         tensor = self.plan.tensors[self.plan.outputs[name]]
         assert tensor.layout.kind == "linear"
-        values = self._texels(self.where.regions[tensor.name])
+        values = self._read(tensor.name)
         return values[: int(np.prod(tensor.layout.shape))].reshape(tensor.layout.shape).copy()
 
 
 WIDE = replace(VULKAN_MINIMUM, max_storage_buffers=8)
+
+TEXTURES = replace(
+    VULKAN_MINIMUM,
+    level="gles20",
+    dialect="essl100",
+    forms=frozenset({"map"}),
+    max_storage_buffers=8,
+    max_storage_buffer_bytes=1 << 26,
+    storages=("rgba8_float", "rgba8_fixed16", "rgba8_u8", "rgba8_s8"),
+    has_suballocation=False,
+    max_texture_size=4096,
+    is_finite_only=True,
+)
+"""A fragment level with nothing but textures of bytes."""
+
+FLOAT_TEXTURES = replace(
+    TEXTURES, level="gles30", dialect="essl300", is_finite_only=False,
+    storages=("rgba32f", "rgba32ui", "rgba16f", *TEXTURES.storages),
+)  # fmt: skip
+"""A fragment level with float textures as well."""
 
 
 def run_graph(
@@ -183,24 +246,27 @@ def run_graph(
     caps: Caps = VULKAN_MINIMUM,
     restricted: tuple[str, ...] = (),
     seen: Seen | None = None,
+    keeping: Keeping = EXACT,
 ) -> dict[str, Array]:
     """Plan a graph, check what the planner promises, and run it in every order it allows."""
-    made = plan(graph, caps, restricted)
+    made = plan(graph, caps, restricted, keeping)
     check_limits(made, caps)
     assert not {one.variant for one in made.passes} & set(restricted)
     seen = seen or Seen()
-    first = PlanRun(made, caps.offset_alignment, seen).run(inputs)
+    shares, alignment = caps.has_suballocation, caps.offset_alignment
+    first = PlanRun(made, alignment, seen, has_suballocation=shares).run(inputs)
     for order in ("late", "backward") if len(made.passes) > 1 else ():
-        again = PlanRun(made, caps.offset_alignment, Seen()).run(inputs, order)
+        again = PlanRun(made, alignment, Seen(), has_suballocation=shares).run(inputs, order)
         for name, value in first.items():
             np.testing.assert_array_equal(value, again[name], err_msg="a barrier is missing")
-    return {n: v.astype(graph.types[n].dtype, copy=False) for n, v in first.items()}
+    return {n: rounded(v, graph.types[n].dtype) for n, v in first.items()}
 
 
 def check_limits(made: Plan, caps: Caps) -> None:
     """Assert that no pass exceeds a limit of the device."""
     for one in made.passes:
         assert len(one.tensors) <= caps.max_storage_buffers, one.variant
+        assert {made.tensors[t].storage.kind for t in one.tensors.values()} <= set(caps.storages)
         assert all(g <= m for g, m in zip(one.groups, caps.max_groups, strict=True))
         local = [int(one.specs[axis]) for axis in ("LX", "LY", "LZ")]
         assert all(1 <= s <= m for s, m in zip(local, caps.max_local_size, strict=True))
@@ -208,6 +274,19 @@ def check_limits(made: Plan, caps: Caps) -> None:
         for name in one.tensors.values():
             assert made.tensors[name].layout.nbytes <= caps.max_storage_buffer_bytes
         assert trips_of(made, one) < LOOP_LIMIT, one.variant
+
+
+def convolved(x: Array, w: Array, stride: int = 1, pad: int = 0) -> Array:
+    """Cross-correlate by definition, in float64."""
+    x = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+    high, wide = ((x.shape[i] - w.shape[i]) // stride + 1 for i in (2, 3))
+    y = np.empty((x.shape[0], w.shape[0], high, wide))
+    for i in range(high):
+        for j in range(wide):
+            top, left = i * stride, j * stride
+            part = x[:, :, top : top + w.shape[2], left : left + w.shape[3]]
+            y[:, :, i, j] = np.tensordot(part, w.astype(np.float64), ((1, 2, 3), (1, 2, 3)))
+    return y
 
 
 def trips_of(made: Plan, one: Pass) -> int:
@@ -223,16 +302,19 @@ def trips_of(made: Plan, one: Pass) -> int:
 class PlanExecutable:
     """A segment run by the interpreter; see `PlanRun`."""
 
-    def __init__(self, graph: Graph, executor: PlanExecutor) -> None:
+    def __init__(self, graph: Graph, executor: PlanExecutor, keeping: Keeping) -> None:
         self.graph = graph
         self.executor = executor
+        self.keeping = keeping
         self.work = Work()
         self.rows: tuple[PlacementRow, ...] = ()
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Compute the outputs."""
         owner = self.executor
-        return run_graph(self.graph, inputs, owner.caps, owner.restricted, owner.seen)
+        if owner.caps.is_finite_only and not all(np.isfinite(a).all() for a in inputs.values()):
+            raise NotFiniteError("An input is not finite.")
+        return run_graph(self.graph, inputs, owner.caps, owner.restricted, owner.seen, self.keeping)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -247,14 +329,16 @@ class PlanExecutor:
         self.caps = caps
         self.restricted = restricted
         self.seen = Seen()
+        self.compiled: list[Keeping] = []
 
     def supports(self, node: Node, graph: Graph) -> str | None:
         """Ask the planner."""
         return why_not(node, graph, self.caps)
 
-    def compile(self, segment: Graph) -> PlanExecutable:
+    def compile(self, segment: Graph, keeping: Keeping = EXACT) -> PlanExecutable:
         """Plans are made anew by every run."""
-        return PlanExecutable(segment, self)
+        self.compiled.append(keeping)
+        return PlanExecutable(segment, self, keeping)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpuedge import ops
-from gpuedge.graph.canon import KNOWN
+from gpuedge.core.dtypes import BYTES
+from gpuedge.graph.canon import CLOSED, KNOWN, MOVING
 from gpuedge.graph.elementwise import ELEMENTWISE, VARIADIC
 from gpuedge.kernels.expressions import SUPPORTED
 
@@ -29,12 +30,12 @@ ONNX = """
 ## ONNX operators
 
 Of the default domain `ai.onnx`. On the CPU, ONNX Runtime runs these and all others it knows. On a
-GPU an operator needs float32 or float16 values and shapes that are known when those of the inputs
-are. What a GPU named by `device=` cannot run goes to the CPU, or is an error with
-`fallback="error"`; `auto` takes a GPU only if it runs all of the model. Nodes that depend on
-constants only are evaluated while planning, on the host.
+GPU an operator needs float32 or float16 values, where marked also int8 and uint8, and shapes that
+are known when those of the inputs are. What a GPU named by `device=` cannot run goes to the CPU, or
+is an error with `fallback="error"`; `auto` takes a GPU only if it runs all of the model. Nodes that
+depend on constants only are evaluated while planning, on the host.
 
-| operator | Vulkan | remark |
+| operator | GPU | remark |
 |---|---|---|
 """
 
@@ -61,6 +62,14 @@ def runs_on_gpu(op: str) -> bool:
     return ELEMENTWISE[op] == VARIADIC
 
 
+def remark(op: str) -> str:
+    """Return what a reader should know of an operator: integers it takes on a GPU, restrictions."""
+    taken = BYTES if op in MOVING else CLOSED.get(op, ())
+    # ONNX knows Dropout for floats only
+    integers = f"also {' and '.join(sorted(taken))}" if taken and op != "Dropout" else ""
+    return "; ".join(filter(None, (integers, REMARKS.get(op)))) or "-"
+
+
 def page() -> str:
     """Return the text of the page."""
     groups: dict[str, list[str]] = {}
@@ -69,7 +78,7 @@ def page() -> str:
         groups.setdefault(module, []).append(f"`{name}`")
     functions = [f"* {module}: {', '.join(names)}\n" for module, names in sorted(groups.items())]
     rows = [
-        f"| `{op}` | {'yes' if runs_on_gpu(op) else 'no'} | {REMARKS.get(op, '-')} |\n"
+        f"| `{op}` | {'yes' if runs_on_gpu(op) else 'no'} | {remark(op)} |\n"
         for op in sorted(KNOWN)
     ]
     return "".join([INTRODUCTION, "\n", *functions, ONNX, *rows])

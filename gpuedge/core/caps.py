@@ -80,5 +80,6 @@ VULKAN_MINIMUM = Caps(
     max_allocation_bytes=None,
     offset_alignment=256,
     max_push_bytes=128,
+    max_outputs=4,
 )
 """The limits every Vulkan 1.0 device must meet (Vulkan specification, Required Limits)."""

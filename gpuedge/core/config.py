@@ -76,6 +76,17 @@ SETTINGS: dict[str, Setting] = {
     )
 }
 
+OTHERS = frozenset(
+    {
+        "GPUEDGE_CONFIG",
+        "GPUEDGE_EGL",
+        "GPUEDGE_REQUIRE_DRIVERS",
+        "GPUEDGE_TEST_DAWN",
+        "GPUEDGE_TEST_DRIVERS",
+    }
+)
+"""Variables that are no settings: the config file, more drivers, and what only tests read."""
+
 _context: ContextVar[Mapping[str, Any] | None] = ContextVar("gpuedge_config", default=None)
 
 
@@ -189,7 +200,7 @@ def check_environment() -> list[str]:
     """Parse every set variable (raising ConfigError), and return unknown ``GPUEDGE_*`` names."""
     for name in SETTINGS:
         get(name)
-    known = {s.variable for s in SETTINGS.values()} | {"GPUEDGE_CONFIG", "GPUEDGE_REQUIRE_DRIVERS"}
+    known = {s.variable for s in SETTINGS.values()} | OTHERS
     return sorted(v for v in os.environ if v.startswith(PREFIX) and v not in known)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,21 +11,52 @@ import numpy.typing as npt
 from gpuedge.core.errors import DTypeError, InputError
 
 ACCEPTED = ("float32", "float16")
+BYTES = ("uint8", "int8")
+"""Integers that float32 holds exactly; operations whose results are such again take them."""
 
 
 def rounded(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return `array` in `dtype`; float16 overflows to infinity, as IEEE 754 has it, silently."""
+    """Return `array` in `dtype`, silently.
+
+    float16 overflows to infinity, as IEEE 754 has it; integers stay within their range.
+    """
     if array.dtype == dtype:
         return array
+    if np.dtype(dtype).kind in "iu":
+        about = np.iinfo(np.dtype(dtype))
+        with np.errstate(invalid="ignore"):
+            return np.asarray(np.clip(np.rint(array), about.min, about.max)).astype(dtype)
     with np.errstate(over="ignore"):
         return array.astype(dtype)
 
 
-def as_float32(value: Any, what: str) -> tuple[npt.NDArray[np.float32], np.dtype[Any]]:
+def as_operand(
+    value: Any, what: str, also: Sequence[str] = ()
+) -> tuple[npt.NDArray[Any], np.dtype[Any]]:
+    """Return what `as_float32` does, or an array whose dtype is in `also` as it is, in C order.
+
+    Raises
+    ------
+    DTypeError (GE-202), InputError (GE-203)
+        As `as_float32`.
+    """
+    dtype = getattr(value, "dtype", None)
+    if isinstance(value, np.ma.MaskedArray) or not isinstance(dtype, np.dtype):
+        return as_float32(value, what)
+    if dtype.name not in also:
+        return as_float32(value, what, also)
+    array = np.asarray(value)
+    return np.ascontiguousarray(array).reshape(array.shape), array.dtype
+
+
+def as_float32(
+    value: Any, what: str, also: Sequence[str] = ()
+) -> tuple[npt.NDArray[np.float32], np.dtype[Any]]:
     """Return `value` as a C-contiguous float32 array, and the dtype results are to be given in.
 
     float32 passes through; float16 is computed in float32 and rounded once at the end. Python
-    numbers and lists of them become float32. Byte order and strides may be anything.
+    numbers and lists of them become float32. Byte order and strides may be anything. `also` names
+    dtypes that the caller takes in another way.
 
     Raises
     ------
@@ -49,7 +81,7 @@ def as_float32(value: Any, what: str) -> tuple[npt.NDArray[np.float32], np.dtype
     if native.name not in ACCEPTED:
         raise DTypeError(
             f"{what} has dtype {array.dtype}, which is not supported.",
-            known=f"supported dtypes: {', '.join(ACCEPTED)}",
+            known=f"supported dtypes: {', '.join((*ACCEPTED, *also))}",
             hint="convert it yourself, for example x.astype(numpy.float32)",
         )
     return np.ascontiguousarray(array, dtype=np.float32).reshape(array.shape), native

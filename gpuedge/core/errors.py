@@ -8,6 +8,7 @@ GpuEdgeError                      GE-100
 |   +-- ShapeError                GE-201  shapes do not fit the operation
 |   +-- DTypeError                GE-202  the dtype is not supported
 |   +-- InputError                GE-203  inputs missing, unknown, or NaN in weights
+|   |   +-- NotFiniteError        GE-205  NaN or infinity, on a device that does not keep them
 |   +-- ClosedError               GE-204  the object was closed before
 +-- KernelError                   GE-300
 |   +-- KernelSyntaxError         GE-301  kernel text does not parse or type-check
@@ -30,7 +31,8 @@ __all__ = [
     "BackendUnavailableError", "ClosedError", "CompilerUnavailableError", "ConfigError",
     "DTypeError", "DatabaseError", "DeviceError", "DeviceLostError", "DeviceTimeoutError",
     "DriverError", "GpuEdgeError", "InputError", "KernelError", "KernelLimitError",
-    "KernelSyntaxError", "ModelError", "NoUsableDeviceError", "OutOfMemoryError", "ShapeError",
+    "KernelSyntaxError", "ModelError", "NoUsableDeviceError", "NotFiniteError", "OutOfMemoryError",
+    "ShapeError",
     "UnknownDeviceError", "UnsupportedOpError", "UsageError",
 ]  # fmt: skip
 
@@ -136,6 +138,12 @@ class InputError(UsageError):
     """An input is missing, unknown, or holds what it must not (such as NaN in weights)."""
 
     code = "GE-203"
+
+
+class NotFiniteError(InputError):
+    """An input holds NaN or infinity, which this device does not keep."""
+
+    code = "GE-205"
 
 
 class ClosedError(UsageError):

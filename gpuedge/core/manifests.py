@@ -81,18 +81,19 @@ def _manifests(environ: Mapping[str, str], platform: str) -> Iterator[str]:
     if platform == "win32":
         yield from _registry()
     for folder in _folders(environ, platform):
-        yield from _in_folder(os.path.join(folder, "vulkan", "icd.d"))
+        yield from in_folder(os.path.join(folder, "vulkan", "icd.d"))
 
 
 def _listed(text: str) -> Iterator[str]:
     for entry in text.split(os.pathsep):
         if entry and os.path.isdir(entry):
-            yield from _in_folder(entry)
+            yield from in_folder(entry)
         elif entry:
             yield entry
 
 
-def _in_folder(folder: str) -> list[str]:
+def in_folder(folder: str) -> list[str]:
+    """Return the paths of the manifests in a folder, sorted; none if it cannot be read."""
     try:
         return sorted(os.path.join(folder, n) for n in os.listdir(folder) if n.endswith(".json"))
     except (OSError, ValueError):
@@ -265,10 +266,14 @@ def fingerprint(path: str, table: Mapping[str, Any] | None, raw: bytes, wrong: s
     if table is not None:
         library, _ = resolve_library(path, table["library_path"])
         digest.update(library.encode("utf-8", "surrogatepass"))
-        try:
-            s = os.stat(library)
-            facts = (s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino, s.st_dev)
-            digest.update(repr(facts).encode())
-        except (OSError, ValueError):
-            digest.update(b"absent")
+        digest.update(file_facts(library))
     return digest.hexdigest()
+
+
+def file_facts(path: str) -> bytes:
+    """Return what tells a file from one that replaces it or is written over it."""
+    try:
+        s = os.stat(path)
+    except (OSError, ValueError):
+        return b"absent"
+    return repr((s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino, s.st_dev)).encode()

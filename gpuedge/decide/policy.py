@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpuedge.core.errors import ConfigError
+
+STORAGES = ("float32", "float16", "fixed16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,15 @@ class Policy:
     calibration_s : float
         Seconds that calibrating all devices together may take, 0 to 60. With 0 only calibrations
         that are already cached are used.
+    storage : {"float32", "float16", "fixed16"}
+        How a GPU keeps tensors. ``float32``: exactly, in whatever the device has for that.
+        ``float16`` and ``fixed16`` (16-bit steps of each tensor's own range) take less memory and
+        time where the device offers them, and give up exactness (docs/numerics.md); where it does
+        not, tensors are kept exactly.
+    calibration : sequence of mappings, optional
+        Inputs of the model that stand for what it will see, each a mapping from name to array. For
+        ``fixed16``, which takes the ranges of tensors from them; by default from the first inputs.
+        It takes no part in comparisons and is not recorded.
 
     Raises
     ------
@@ -39,6 +50,8 @@ class Policy:
     allow_software: bool = False
     inferences: int = 1000
     calibration_s: float = 2.0
+    storage: str = "float32"
+    calibration: Sequence[Mapping[str, Any]] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "min_speedup", _real(self, "min_speedup", 1.0, 1000.0))
@@ -47,6 +60,10 @@ class Policy:
         _whole(self, "inferences", 1, 10**12)
         if not isinstance(self.allow_software, bool):
             raise _refused("allow_software", self.allow_software, "True or False")
+        if not isinstance(self.storage, str) or self.storage not in STORAGES:
+            raise _refused("storage", self.storage, f"one of {', '.join(STORAGES)}")
+        if self.calibration is not None:
+            object.__setattr__(self, "calibration", _feeds(self.calibration))
 
     @property
     def speedup_milli(self) -> int:
@@ -54,8 +71,8 @@ class Policy:
         return round(self.min_speedup * 1000)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready dictionary."""
-        return asdict(self)
+        """Return a JSON-ready dictionary; `calibration` is left out."""
+        return {n: getattr(self, n) for n in self.__dataclass_fields__ if n != "calibration"}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Policy:
@@ -70,6 +87,19 @@ class Policy:
             if name not in cls.__dataclass_fields__:
                 raise _unknown(str(name), list(cls.__dataclass_fields__))
         return cls(**record)
+
+
+def _feeds(value: Any) -> tuple[dict[str, Any], ...]:
+    """Return the inputs of calibration; what they hold is checked against the model later."""
+    is_list = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+    if not is_list or not len(value) or not all(isinstance(feed, Mapping) for feed in value):
+        raise ConfigError(
+            f"Policy.calibration cannot be this {type(value).__name__}.",
+            asked_by="Policy(calibration=...)",
+            known="calibration must be a list of dicts, each with every input of the model by name",
+            hint="the default is None: the first inputs calibrate",
+        )
+    return tuple(dict(feed) for feed in value)
 
 
 def _real(policy: Policy, name: str, low: float, high: float) -> float:

@@ -30,12 +30,17 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class PlacementRow:
-    """Where one executed node or fused group ran: node names, device string, kernel variant."""
+    """Where one executed node or fused group ran: node names, device string, kernel variant.
+
+    `storage` names how the device keeps what the row computes (`gpuedge.core.storage`), several
+    joined by ``+``; empty where the CPU or the planning host has it.
+    """
 
     nodes: tuple[str, ...]
     ops: tuple[str, ...]
     device: str
     kernel: str
+    storage: str = ""
 
 
 class Executable(Protocol):

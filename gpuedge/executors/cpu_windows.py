@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -9,8 +11,10 @@ from gpuedge.graph.canon import ConvParams, ConvTransposeParams, PoolParams
 
 F32 = npt.NDArray[np.float32]
 
-LOWEST = float(np.finfo(np.float32).min)
-"""What padding counts as in a maximum; ONNX Runtime takes this too, not minus infinity."""
+
+def _lowest(dtype: np.dtype[Any]) -> float:
+    """Return what padding counts as in a maximum; ONNX Runtime takes this too, not infinity."""
+    return float(np.finfo(dtype).min if dtype.kind == "f" else np.iinfo(dtype).min)
 
 
 def _as_2d(x: F32) -> F32:
@@ -34,7 +38,7 @@ def _padded(x: F32, params: ConvParams | PoolParams, fill: float) -> F32:
     if not any((top, left, bottom, right)):
         return x
     ends = ((0, 0), (0, 0), (top, bottom), (left, right))
-    return np.pad(x, ends, constant_values=np.float32(fill))
+    return np.pad(x, ends, constant_values=x.dtype.type(fill))
 
 
 def _windows(x: F32, params: ConvParams | PoolParams) -> F32:
@@ -107,7 +111,7 @@ def pool(params: PoolParams, x: F32) -> F32:
         return np.asarray(x.mean(axis=axes, keepdims=True))
     image = _as_2d(x)
     if params.kind == "max":
-        y = _windows(_padded(image, params, LOWEST), params).max(axis=(2, 3))
+        y = _windows(_padded(image, params, _lowest(image.dtype)), params).max(axis=(2, 3))
         return _own_rank(y, params.rank)
     sums = _windows(_padded(image, params, 0.0), params).sum(axis=(2, 3))
     return _own_rank(sums / _divisor(params, image.shape[2:]), params.rank)

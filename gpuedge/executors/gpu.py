@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,15 +15,23 @@ from gpuedge.capdb import classify
 from gpuedge.core import debug
 from gpuedge.core.caps import Caps
 from gpuedge.core.dtypes import rounded
-from gpuedge.core.errors import ClosedError, DriverError, GpuEdgeError, OutOfMemoryError
+from gpuedge.core.errors import (
+    ClosedError,
+    DriverError,
+    GpuEdgeError,
+    NotFiniteError,
+    OutOfMemoryError,
+)
 from gpuedge.core.paths import cache_dir
+from gpuedge.core.storage import BUFFER
 from gpuedge.executors.base import PlacementRow, Work
 from gpuedge.graph.cost import count
 from gpuedge.graph.ir import Array, Graph, Node
-from gpuedge.kernels.arrange import ARENA, CONSTANTS, Arrangement, arrange
+from gpuedge.kernels.arrange import Arrangement, arrange
 from gpuedge.kernels.library import texts
 from gpuedge.kernels.plan import HostTensor, Pass, Plan, PlanTensor, Source, Step
 from gpuedge.kernels.planner import plan, why_not
+from gpuedge.kernels.storages import EXACT, FIXED, Keeping
 from gpuedge.lang import BlobCache, Kernel, blob_key, load, print_kernel
 
 RUN_TIMEOUT_S = 60.0
@@ -58,19 +66,27 @@ class GpuExecutor:
         """Return None if the planner can run `node` here, else one sentence saying why not."""
         return why_not(node, graph, self.caps)
 
-    def compile(self, segment: Graph) -> GpuExecutable:
+    def compile(self, segment: Graph, keeping: Keeping = EXACT) -> GpuExecutable:
         """Plan, build and record a segment.
 
         A variant that the driver refuses is ruled out for this device and planned again without.
 
+        Parameters
+        ----------
+        segment : Graph
+        keeping : Keeping
+            How tensors are to be kept, where the device offers it.
+
         Raises
         ------
         UnsupportedOpError (GE-501), KernelLimitError (GE-303), DeviceError (GE-4xx)
+        NotFiniteError (GE-205)
+            A constant holds what this device does not keep.
         """
         self.check_open()
-        with self.lock:
+        with self.lock, self.impl.entered():
             while True:
-                made = plan(segment, self.caps, self._restricted)
+                made = plan(segment, self.caps, self._restricted, keeping)
                 try:
                     return GpuExecutable(self, segment, made)
                 except _RefusedError as refused:
@@ -80,16 +96,20 @@ class GpuExecutor:
                                 refused.error.what)  # fmt: skip
                     self._restricted.add(refused.one.variant)
 
-    def program(self, one: Pass) -> Program:
-        """Print (or take from the cache) and build the kernel of a pass."""
+    def program(self, one: Pass, kinds: Mapping[str, str]) -> Program:
+        """Print (or take from the cache) and build the kernel of a pass.
+
+        `kinds` are the storage kinds of the kernel's tensors, by their names there.
+        """
         blob_source = one.source
         text = texts()[blob_source.kernel]
-        key = blob_key(text, blob_source.epilogue, None, self.caps.dialect)
+        storage = {} if set(kinds.values()) == {BUFFER} else kinds
+        key = blob_key(text, blob_source.epilogue, None, self.caps.dialect, storage)
         blob = self._blobs.get(key)
         debug.say(3, f"{one.variant} {dict(one.specs)} groups {one.groups}")
         debug.say(4, lambda: text.replace("//EPILOGUE", blob_source.epilogue or "//EPILOGUE"))
         if blob is None:
-            blob = print_kernel(_load(blob_source, text), self.caps.dialect)
+            blob = print_kernel(_load(blob_source, text), self.caps.dialect, storage)
             self._blobs.put(key, blob)
         known = {s.name for s in blob.specs}
         try:
@@ -151,7 +171,10 @@ class GpuExecutable:
         self._buffers: dict[str, Buffer] = {}
         self._programs: list[Program] = []
         self._recording: Recording | None = None
-        self._where: Arrangement = arrange(made, executor.caps.offset_alignment)
+        caps = executor.caps
+        self._where: Arrangement = arrange(
+            made, caps.offset_alignment, has_suballocation=caps.has_suballocation
+        )
         try:
             self._build()
         except BaseException:
@@ -160,16 +183,14 @@ class GpuExecutable:
 
     def _build(self) -> None:
         impl, where = self.executor.impl, self._where
-        for (
-            one
-        ) in self.plan.passes:  # one by one, so that `close` finds those made before a failure
-            self._programs.append(self.executor.program(one))
+        tensors = self.plan.tensors
+        # one by one, so that `close` finds what was made before a failure
+        for one in self.plan.passes:
+            kinds = {name: tensors[t].storage.kind for name, t in one.tensors.items()}
+            self._programs.append(self.executor.program(one, kinds))
         self.executor.flush()
-        for name, nbytes in where.sizes.items():
-            usage = {ARENA: Usage.SCRATCH, CONSTANTS: Usage.CONSTANT}.get(name, Usage.INPUT)
-            if name in where.outputs:
-                usage = Usage.OUTPUT
-            self._buffers[name] = impl.alloc(nbytes, usage)
+        for name, home in where.buffers.items():
+            self._buffers[name] = impl.alloc(home.nbytes, Usage(home.role), home.storage)
         for tensor in self.plan.tensors.values():
             if tensor.is_constant and tensor.name == tensor.memory:
                 self._upload(tensor, self.plan.constants)
@@ -201,6 +222,8 @@ class GpuExecutable:
             return
         host = _host(tensor)
         arrays = [np.ascontiguousarray(values[s], np.float32) for s in host.sources]
+        if self.executor.caps.is_finite_only or tensor.storage.kind == FIXED:
+            _require_finite(self.executor.device, host.sources, arrays)
         data = arrays[0] if host.build is None else host.build(*arrays)
         flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         if flat.nbytes:
@@ -210,7 +233,7 @@ class GpuExecutable:
         """Compute the outputs; one submit. Raises DeviceError (GE-4xx)."""
         executor = self.executor
         executor.check_open()
-        with executor.lock:
+        with executor.lock, executor.impl.entered():
             executor.check_open()
             if self._recording is None:
                 raise ClosedError("The executable was closed before this call.")
@@ -236,9 +259,10 @@ class GpuExecutable:
 
     def poison(self) -> None:
         """Fill the output buffers with 0xAB, so that a driver that writes nothing is caught."""
-        for name in self._where.outputs:
-            nbytes = self._where.sizes[name]
-            self.executor.impl.write(self._buffers[name], memoryview(bytes([POISON]) * nbytes))
+        with self.executor.lock, self.executor.impl.entered():
+            for name in self._where.outputs:
+                fill = bytes([POISON]) * self._where.buffers[name].nbytes
+                self.executor.impl.write(self._buffers[name], memoryview(fill))
 
     def close(self) -> None:
         """Give programs and memory back to the device."""
@@ -247,15 +271,18 @@ class GpuExecutable:
         with self.executor.lock:
             if self.executor.closed:
                 return
-            impl = self.executor.impl
-            if self._recording is not None:
-                impl.release(self._recording)
-                self._recording = None
-            for program in self._programs:
-                impl.release(program)
-            for buffer in self._buffers.values():
-                impl.free(buffer)
-            self._programs, self._buffers = [], {}
+            with self.executor.impl.entered():
+                self._release(self.executor.impl)
+
+    def _release(self, impl: DeviceImpl) -> None:
+        if self._recording is not None:
+            impl.release(self._recording)
+            self._recording = None
+        for program in self._programs:
+            impl.release(program)
+        for buffer in self._buffers.values():
+            impl.free(buffer)
+        self._programs, self._buffers = [], {}
 
 
 def _host(tensor: PlanTensor) -> HostTensor:
@@ -265,4 +292,16 @@ def _host(tensor: PlanTensor) -> HostTensor:
 
 
 def _row(device: str, step: Step) -> PlacementRow:
-    return PlacementRow(step.nodes, step.ops, device, "+".join(step.variants) or "view")
+    kernel, storage = "+".join(step.variants) or "view", "+".join(step.storages)
+    return PlacementRow(step.nodes, step.ops, device, kernel, storage)
+
+
+def _require_finite(device: str, names: Sequence[str], arrays: Sequence[Array]) -> None:
+    """Raise NotFiniteError (GE-205) for NaN or infinity."""
+    for name, array in zip(names, arrays, strict=True):
+        if not np.isfinite(array).all():
+            raise NotFiniteError(
+                f"'{name}' holds NaN or infinity, which {device} does not keep.",
+                known="numbers are kept there in the bytes of a texture",
+                hint="device='auto' or device='cpu' computes it",
+            )

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from gpuedge.core.dtypes import BYTES
 from gpuedge.graph import windows
 from gpuedge.graph.elementwise import ELEMENTWISE, VARIADIC, elementwise_attrs
 from gpuedge.graph.ir import Graph, Node
@@ -23,7 +24,7 @@ from gpuedge.graph.nodes import (
     has_input,
     ints,
     label,
-    require_floats,
+    require_dtypes,
     type_in,
     unsupported,
     version,
@@ -47,9 +48,11 @@ from gpuedge.graph.params import (
 )
 
 __all__ = [
+    "CLOSED",
     "ELEMENTWISE",
     "FLOATS",
     "KNOWN",
+    "MOVING",
     "VARIADIC",
     "BatchNormParams",
     "Canon",
@@ -84,12 +87,14 @@ def _product(extents: tuple[int, ...]) -> int:
 
 
 def _clip(node: Node, graph: Graph) -> ClipParams:
-    limit = float(np.finfo(type_in(node, graph, 0).dtype).max)
+    dtype = type_in(node, graph, 0).dtype
+    about = np.iinfo(dtype) if dtype in BYTES else np.finfo(dtype)
+    least, most = float(about.min), float(about.max)
     if version(node, graph) < 11:
-        lo, hi = node.attrs.get("min", -limit), node.attrs.get("max", limit)
+        lo, hi = node.attrs.get("min", least), node.attrs.get("max", most)
         return ClipParams(float(lo), float(hi))
     bounds = []
-    for index, what, default in ((1, "lower bound", -limit), (2, "upper bound", limit)):
+    for index, what, default in ((1, "lower bound", least), (2, "upper bound", most)):
         value = constant(node, graph, index, what)
         if value is not None and value.size != 1:
             raise bad_shape(node, graph, f"needs a scalar {what}")
@@ -298,7 +303,13 @@ _READERS: dict[str, Callable[[Node, Graph], Canon]] = {
 KNOWN = frozenset(_READERS)
 """Operators of the default domain that have a canonical form."""
 
-_MOVING = frozenset((*_RESHAPING, "Concat", "Transpose"))
+CLOSED = {"MaxPool": BYTES, "Max": BYTES, "Min": BYTES, "Clip": BYTES, "Sign": BYTES,
+          "Relu": ("int8",)}  # fmt: skip
+"""Operators that compute, and whose results on these integers are such integers again."""
+
+MOVING = frozenset((*_RESHAPING, "Concat", "Transpose"))
+"""Operators that only move elements, of whatever dtype."""
+
 _SLIDING = frozenset(op for op in KNOWN if op.endswith("Pool") or op.startswith("Conv"))
 
 
@@ -341,13 +352,14 @@ def canonical(node: Node, graph: Graph) -> Canon:
 
     Notes
     -----
-    Operators that compute take float32 or float16, the same for all operands; those that only move
-    elements (Reshape and its kin, Concat, Transpose) take any dtype.
+    Operators that compute take float32 or float16, the same for all operands, and some of them
+    bytes (`CLOSED`); those that only move elements (Reshape and its kin, Concat, Transpose) take
+    any dtype.
     """
     if not is_known(node):
         raise unsupported(node, f"(domain '{node.domain or 'ai.onnx'}') has no canonical form")
     if node.op in _SLIDING:
         windows.require_extents(node, graph)
-    if node.op not in _MOVING:
-        require_floats(node, graph, operands(node))
+    if node.op not in MOVING:
+        require_dtypes(node, graph, operands(node), CLOSED.get(node.op, ()))
     return _READERS[node.op](node, graph)

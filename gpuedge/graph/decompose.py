@@ -24,6 +24,26 @@ def decompose(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(work.nodes), types=work.types, constants=work.constants)
 
 
+def without_bias(graph: Graph) -> Graph:
+    """Return `graph` with constant biases of convolutions added by nodes of their own.
+
+    Where weights are kept in steps of their range, a bias among them would make the steps wider.
+    """
+    work = _Decomposer(graph)
+    for node in graph.nodes:
+        bias = node.inputs[2] if len(node.inputs) > 2 else ""
+        if node.domain or node.op not in ("Conv", "ConvTranspose") or bias not in graph.constants:
+            work.nodes.append(node)
+            continue
+        out = node.outputs[0]
+        shape = graph.shape(out)
+        column = graph.constants[bias].reshape((-1,) + (1,) * (len(shape) - 2))
+        added = work.constant(f"{out}/bias", column)
+        sums = work.emit(node.op, node.inputs[:2], f"{out}/sums", shape, node, **node.attrs)
+        work.emit("Add", (sums, added), out, shape, node)
+    return replace(graph, nodes=tuple(work.nodes), types=work.types, constants=work.constants)
+
+
 class _Decomposer:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gpuedge.core.dtypes import ACCEPTED
 from gpuedge.core.errors import ShapeError, UnsupportedOpError
 from gpuedge.graph.ir import Array, Graph, Node, TensorType
 
-FLOATS = ("float32", "float16")
+FLOATS = ACCEPTED
 
 MAX_ELEMENTS = 2**36
 """Largest value a graph may compute, elements: 256 GiB of float32. More is an attack or a slip."""
@@ -87,11 +88,15 @@ def axis_of(node: Node, graph: Graph, axis: int, rank: int) -> int:
     return axis % rank if rank else 0
 
 
-def require_floats(node: Node, graph: Graph, names: Sequence[str]) -> None:
-    """Check that the named values are all float32 or all float16."""
+def require_dtypes(
+    node: Node, graph: Graph, names: Sequence[str], also: Sequence[str] = ()
+) -> None:
+    """Check that the named values are all of one dtype: float32, float16 or one in `also`."""
+    allowed = (*FLOATS, *also)
+    listed = f"{', '.join(allowed[:-1])} and {allowed[-1]}"
     found = {graph.types[n].dtype for n in names if n in graph.types}
     if len(found) > 1:
         raise unsupported(node, f"mixes the dtypes {', '.join(sorted(found))}")
     for dtype in found:
-        if dtype not in FLOATS:
-            raise unsupported(node, f"computes in {dtype}; only {' and '.join(FLOATS)} are known")
+        if dtype not in allowed:
+            raise unsupported(node, f"computes in {dtype}; only {listed} are known")

@@ -8,12 +8,14 @@ from math import prod
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.core.kernel import Number
+from gpuedge.core.storage import Storage
 from gpuedge.graph.ir import Graph
 from gpuedge.kernels import layout as layouts
 from gpuedge.kernels.layout import Kind, Layout
 from gpuedge.kernels.library import Variant
 from gpuedge.kernels.plan import HostTensor, Pass, PlanTensor, Source, Texels
-from gpuedge.kernels.select import select
+from gpuedge.kernels.select import consider, select
+from gpuedge.kernels.storages import EXACT, Keeping, Storages
 
 MAX_TRIPS = 16384
 """Longest loop nest of one invocation. lavapipe 22.3 stops without an error after 65,535 iterations
@@ -23,16 +25,32 @@ CHUNK = 1024
 """Elements one invocation reduces; longer reductions take several passes."""
 
 
+PUSH_BYTES = 16
+"""Push-constant bytes that each tensor of a kernel takes for its extents."""
+
+
+def most_bindings(caps: Caps) -> int:
+    """Return how many tensors one kernel may bind."""
+    return min(caps.max_storage_buffers, caps.max_push_bytes // PUSH_BYTES)
+
+
 class Context:
     """The plan under construction for one segment on one device.
 
     A graph value may exist in several layouts; `have` records them, `need` makes the missing one.
     """
 
-    def __init__(self, graph: Graph, caps: Caps, restricted: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        caps: Caps,
+        restricted: Collection[str] = (),
+        keeping: Keeping = EXACT,
+    ) -> None:
         self.graph = graph
         self.caps = caps
         self.restricted = restricted
+        self.storages = Storages(graph, caps, keeping)
         self.tensors: dict[str, PlanTensor] = {}
         self.passes: list[Pass] = []
         self.have: dict[str, dict[Kind, str]] = {}
@@ -46,18 +64,32 @@ class Context:
         self._count += 1
         return f"{value}@{self._count}"
 
-    def add(self, layout: Layout, value: str = "", host: HostTensor | None = None) -> str:
-        """Add a tensor with memory of its own and return its name."""
+    def add(
+        self,
+        layout: Layout,
+        value: str = "",
+        host: HostTensor | None = None,
+        storage: Storage | None = None,
+    ) -> str:
+        """Add a tensor with memory of its own and return its name.
+
+        It is kept as graph value `value` is to be, or the values of `host`, unless `storage` says
+        otherwise; what is no graph value (a part of a sum) is kept exactly.
+        """
         name = self.fresh(value)
         constant = host is not None and all(s in self.graph.constants for s in host.sources)
-        self.tensors[name] = PlanTensor(name, layout, name, host, constant)
+        if storage is None:
+            storage = self.storages.of_all((value,) if host is None else host.sources)
+        self.tensors[name] = PlanTensor(name, layout, name, host, constant, storage)
         return name
 
     def view(self, name: str, layout: Layout) -> str:
         """Add a second tensor over the bytes of another."""
         base = self.tensors[name]
         other = self.fresh(name.partition("@")[0])
-        self.tensors[other] = PlanTensor(other, layout, base.memory, None, base.is_constant)
+        self.tensors[other] = PlanTensor(
+            other, layout, base.memory, None, base.is_constant, base.storage
+        )
         return other
 
     def define(self, value: str, name: str) -> None:
@@ -94,7 +126,10 @@ class Context:
             return layouts.to_texels(array.reshape(layout.shape), layout)
 
         build = None if layout.kind == "linear" else arrange
-        return self.add(layout, value, HostTensor((value,), build))
+        # Of constants only matrices are large; scales and shifts are few, and errors of theirs many
+        is_few = value in self.graph.constants and layout.kind != "rows"
+        storage = self.storages.exact_of((value,)) if is_few else None
+        return self.add(layout, value, HostTensor((value,), build), storage)
 
     def _as_linear(self, value: str) -> str:
         ready = self.have[value]
@@ -123,8 +158,12 @@ class Context:
         *,
         epilogue: str | None = None,
         facts: Mapping[str, int] | None = None,
+        also: tuple[str, ...] = (),
     ) -> None:
-        """Append one pass of operation `op`; its output tensor is the one bound to ``O``."""
+        """Append one pass of operation `op`.
+
+        Its output is the tensor bound to ``O``; `also` names the kernel's further out tensors.
+        """
         variant = select(op, facts or {}, self.caps, self.restricted)
         width, height, slices, batch = self.tensors[tensors["O"]].layout.extents
         across, down = variant.outputs
@@ -137,11 +176,16 @@ class Context:
                 source=Source(variant.kernel, epilogue),
                 variant=variant.id,
                 tensors=dict(tensors),
-                output=tensors["O"],
+                outputs=tuple(tensors[name] for name in ("O", *also)),
                 specs={**dict(zip(("LX", "LY", "LZ"), local, strict=True)), **(specs or {})},
                 groups=(groups[0], groups[1], groups[2]),
             )
         )
+
+    def offers(self, op: str, facts: Mapping[str, int]) -> bool:
+        """Tell whether any variant of `op` fits the device and the shape."""
+        rows = consider(op, facts, self.caps, self.restricted)
+        return any(not row.why_not for row in rows)
 
     def _workgroup(self, variant: Variant, grid: tuple[int, int, int]) -> tuple[int, ...]:
         """Fit a map kernel's workgroup to the grid: as many invocations, fewer of them idle."""
@@ -154,8 +198,19 @@ class Context:
             left //= local[-1]
         return tuple(local)
 
+    @property
+    def bindings(self) -> int:
+        """Tensors one kernel may bind."""
+        return most_bindings(self.caps)
+
     def _check(self, tensors: Mapping[str, str], groups: tuple[int, ...]) -> None:
         limits = self.caps
+        if len(tensors) > self.bindings:
+            raise UnsupportedOpError(
+                f"{'+'.join(self.ops)} binds {len(tensors)} tensors.",
+                known=f"this device binds at most {self.bindings} (max_storage_buffers, "
+                "max_push_bytes)",
+            )
         for count, limit in zip(groups, limits.max_groups, strict=True):
             if count > limit:
                 raise UnsupportedOpError(
@@ -167,7 +222,8 @@ class Context:
             if nbytes > limits.max_storage_buffer_bytes:
                 raise UnsupportedOpError(
                     f"{'+'.join(self.ops)} binds a tensor of {nbytes} bytes.",
-                    known=f"this device binds at most {limits.max_storage_buffer_bytes}",
+                    known=f"this device binds at most {limits.max_storage_buffer_bytes} "
+                    f"(max_storage_buffer_bytes{_texture(limits)})",
                 )
 
     def scratch(self, kind: Kind, shape: tuple[int, ...], value: str = "") -> str:
@@ -177,3 +233,8 @@ class Context:
     def size(self, value: str) -> int:
         """Return the number of elements of a graph value."""
         return prod(self.graph.shape(value))
+
+
+def _texture(caps: Caps) -> str:
+    side = caps.max_texture_size
+    return "" if side is None else f", textures of at most {side} by {side}"

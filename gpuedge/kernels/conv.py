@@ -213,7 +213,7 @@ class _Job:
     ) -> str:
         """Launch one pass; the last one carries the epilogue."""
         ctx = self.ctx
-        out = ctx.add(self.layout, self.value)
+        out = ctx.add(self.layout, self.value, storage=None if last else ctx.storages.exact)
         tensors = {"X": self.source, "K": weights, "O": out}
         tail = self.tail if last else ()
         epilogue = None

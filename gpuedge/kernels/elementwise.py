@@ -222,9 +222,10 @@ def lower_strided(
     ctx: Context, value: str, source: str, shape: tuple[int, ...], strides: Sequence[int]
 ) -> None:
     """Lower a gather (transpose, expand): each output element reads the input at strides."""
-    out = ctx.scratch("linear", shape, value)
+    flat = ctx.need(source, "linear")
+    out = ctx.add(make("linear", shape), value, storage=ctx.tensors[flat].storage)
     writer = _Writer(ctx, make("linear", shape))
-    name = writer.bind(ctx.need(source, "linear"))
+    name = writer.bind(flat)
     text = writer.strided(name, *collapse(shape, strides))
     body = "\n".join(writer.lines)
     epilogue = (

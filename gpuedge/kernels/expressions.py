@@ -19,12 +19,14 @@ EXP_LIMIT = 87.0
 """exp() of more than 88.7 overflows float32; sigmoid is flat long before."""
 
 HELPERS: dict[str, str] = {
-    # max() and min() may return either operand where one is NaN (SPIR-V, GLSL.std.450 FMax);
-    # comparisons that all fail mean that one is, and the sum is NaN then
+    # max() and min() may return either operand where one is NaN (SPIR-V, GLSL.std.450 FMax), and
+    # compilers turn comparisons round as if there were none (Mesa 22.3 under OpenGL): NaN has to
+    # be asked for, which printers do by the bits where the dialect has them; the sum is NaN then
     "max4": """
 float larger(float a, float b) {
-    float other = b >= a ? b : a + b;
-    return a > b ? a : other;
+    bool none = a != a || b != b;
+    float r = a > b ? a : b;
+    return none ? a + b : r;
 }
 vec4 max4(vec4 a, vec4 b) {
     return vec4(larger(a.x, b.x), larger(a.y, b.y), larger(a.z, b.z), larger(a.w, b.w));
@@ -32,8 +34,9 @@ vec4 max4(vec4 a, vec4 b) {
 """,
     "min4": """
 float smaller(float a, float b) {
-    float other = b <= a ? b : a + b;
-    return a < b ? a : other;
+    bool none = a != a || b != b;
+    float r = a < b ? a : b;
+    return none ? a + b : r;
 }
 vec4 min4(vec4 a, vec4 b) {
     return vec4(smaller(a.x, b.x), smaller(a.y, b.y), smaller(a.z, b.z), smaller(a.w, b.w));
@@ -42,7 +45,7 @@ vec4 min4(vec4 a, vec4 b) {
     # gives the argument back where it is NaN, for formulas that clamp it
     "keep_nan": """
 float ordered(float r, float a) {
-    bool number = a >= 0.0 || a < 0.0;
+    bool number = a == a;
     return number ? r : a;
 }
 vec4 keep_nan(vec4 r, vec4 a) {
@@ -95,7 +98,7 @@ float log1(float a) {
     float zero = abs(a);
     float below = a == 0.0 ? -1.0 / zero : (a - a) / (zero - zero);
     float inside = a > 0.0 ? log(a) : below;
-    bool number = a >= 0.0 || a < 0.0;
+    bool number = a == a;
     return number ? inside : a;
 }
 vec4 log4(vec4 a) {
@@ -113,7 +116,7 @@ float pow1(float a, float b) {
     power = b == 0.0 || a == 1.0 ? 1.0 : power;
     float signed = odd == 1.0 ? 0.0 - power : power;
     float negative = whole == b ? signed : (size - size) / (size - size);
-    bool numbers = (a >= 0.0 || a < 0.0) && (b >= 0.0 || b < 0.0);
+    bool numbers = a == a && b == b;
     float all = a < 0.0 ? negative : power;
     return numbers || b == 0.0 || a == 1.0 ? all : a + b;
 }

@@ -57,13 +57,17 @@ class _Job:
         for start in range(0, self.depth, STEP):
             count = min(STEP, self.depth - start)
             last = start + count == self.depth
-            partial = self._pass(start, count, tail if last else (), partial)
+            value = (tail[-1] if tail else self.node).outputs[0] if last else ""
+            partial = self._pass(start, count, tail if last else (), partial, value)
         if partial is not None:
             self.ctx.define((tail[-1] if tail else self.node).outputs[0], partial)
 
-    def _pass(self, start: int, count: int, tail: Sequence[Node], partial: str | None) -> str:
+    def _pass(
+        self, start: int, count: int, tail: Sequence[Node], partial: str | None, value: str
+    ) -> str:
+        """Launch one pass; its result is graph value `value`, or only a part of the sum."""
         ctx, (left, right) = self.ctx, self.operands
-        out = ctx.add(self.layout, self.node.outputs[0])
+        out = ctx.add(self.layout, value)
         tensors = {"A": left, "B": right, "O": out}
         specs: dict[str, Number] = {"K0": start, "KT": count}
         for name, tensor in (("A_ONE", left), ("B_ONE", right)):

@@ -25,23 +25,30 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One kernel launch. `tensors` maps the kernel's tensor names to plan tensors."""
+    """One kernel launch. `tensors` maps the kernel's tensor names to plan tensors.
+
+    `outputs` are the plan tensors it writes, of equal extents, the one main returns first.
+    """
 
     source: Source
     variant: str
     tensors: Mapping[str, str]
-    output: str
+    outputs: tuple[str, ...]
     specs: Mapping[str, Number]
     groups: tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What became of one node or fused group: the model's nodes, their ops, the variants used."""
+    """What became of one node or fused group: the model's nodes, their ops, the variants used.
+
+    `storages` are the kinds of storage that its passes write.
+    """
 
     nodes: tuple[str, ...]
     ops: tuple[str, ...]
     variants: tuple[str, ...]
+    storages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

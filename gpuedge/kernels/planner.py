@@ -8,9 +8,10 @@ from math import prod
 import numpy as np
 
 from gpuedge.core.caps import Caps
+from gpuedge.core.dtypes import BYTES
 from gpuedge.core.errors import GpuEdgeError, UnsupportedOpError
-from gpuedge.graph.canon import canonical, is_known, operands
-from gpuedge.graph.decompose import decompose
+from gpuedge.graph.canon import FLOATS, canonical, is_known, operands
+from gpuedge.graph.decompose import decompose, without_bias
 from gpuedge.graph.fuse import FUSED, fuse
 from gpuedge.graph.ir import Graph, Node
 from gpuedge.graph.params import (
@@ -24,41 +25,48 @@ from gpuedge.graph.params import (
     TransposeParams,
 )
 from gpuedge.kernels import conv, elementwise, matmul, shaping
-from gpuedge.kernels.context import Context
+from gpuedge.kernels.context import Context, most_bindings
 from gpuedge.kernels.expressions import SUPPORTED
 from gpuedge.kernels.layout import linear
-from gpuedge.kernels.plan import Plan, Step
+from gpuedge.kernels.plan import Pass, Plan, Step
+from gpuedge.kernels.storages import EXACT, Keeping, offers
 
-FLOATS = frozenset({"float32", "float16"})
-PUSH_BYTES = 16
-"""Push-constant bytes that each tensor of a kernel takes for its extents."""
+DTYPES = frozenset((*FLOATS, *BYTES))
+"""Element types that kernels compute in float32 and give back unchanged."""
 
 
-def plan(graph: Graph, caps: Caps, restricted: Collection[str] = ()) -> Plan:
+def plan(
+    graph: Graph, caps: Caps, restricted: Collection[str] = (), keeping: Keeping = EXACT
+) -> Plan:
     """Return the passes that compute `graph` on a device with `caps`.
 
     Parameters
     ----------
     graph : Graph
-        Nodes that `why_not` accepts; float32 or float16 values (computed in float32).
+        Nodes that `why_not` accepts; float32, float16 or byte values (computed in float32).
     caps : Caps
         The device's limits, after restrictions.
     restricted : collection of str
         Ids of variants that must not be used.
+    keeping : Keeping
+        How tensors are to be kept where the device offers it.
 
     Raises
     ------
     UnsupportedOpError (GE-501)
         A node needs more than the device offers.
     """
-    bindings = min(caps.max_storage_buffers, caps.max_push_bytes // PUSH_BYTES)
+    bindings = most_bindings(caps)
+    whole = decompose(graph)
+    if keeping.kind == "fixed16" and offers(caps, keeping.kind):
+        whole = without_bias(whole)
     source = fuse(
-        decompose(graph),
+        whole,
         operands=bindings - 1,
         extras=bindings - 4,
         elementwise=SUPPORTED,
     )
-    ctx = Context(source, caps, restricted)
+    ctx = Context(source, caps, restricted, keeping)
     origin = {label(n): n.op for n in graph.nodes}
     steps: dict[tuple[str, ...], Step] = {}
     for node in source.nodes:
@@ -67,10 +75,17 @@ def plan(graph: Graph, caps: Caps, restricted: Collection[str] = ()) -> Plan:
         before = len(ctx.passes)
         if prod(source.shape(node.outputs[0])):
             _lower(ctx, node)
-        used = (*steps[names].variants,) if names in steps else ()
-        used += tuple(p.variant for p in ctx.passes[before:])
-        steps[names] = Step(names, ctx.ops, tuple(dict.fromkeys(used)))
+        steps[names] = _step(ctx, names, ctx.passes[before:], steps.get(names))
     return _finish(ctx, source, tuple(steps.values()))
+
+
+def _step(ctx: Context, names: tuple[str, ...], made: list[Pass], before: Step | None) -> Step:
+    """Return the step of the passes just made, and of those that the same nodes made before."""
+    variants = before.variants if before else ()
+    storages = before.storages if before else ()
+    variants += tuple(one.variant for one in made)
+    storages += tuple(ctx.tensors[n].storage.kind for one in made for n in one.outputs)
+    return Step(names, ctx.ops, tuple(dict.fromkeys(variants)), tuple(dict.fromkeys(storages)))
 
 
 def label(node: Node) -> str:
@@ -131,7 +146,7 @@ def _own_memory(ctx: Context, name: str, outputs: dict[str, str], shape: tuple[i
     taken = {ctx.tensors[o].memory for o in outputs.values()}
     if ctx.tensors[storage].host is None and storage not in taken:
         return name
-    copy = ctx.add(linear(shape))
+    copy = ctx.add(linear(shape), storage=ctx.tensors[name].storage)
     text = "in tensor E0;\nvec4 epilogue(vec4 v, ivec4 p) { return load4(E0, p); }\n"
     ctx.launch("elementwise", {"O": copy, "E0": name}, epilogue=text)
     return copy
@@ -144,18 +159,27 @@ def why_not(node: Node, graph: Graph, caps: Caps) -> str | None:
     """
     if not is_known(node):
         return f"{node.op} has no kernel"
+    for name in operands(node):
+        if caps.is_finite_only and not _is_finite(name, graph):
+            return f"the constant '{name}' holds NaN or infinity, which this device does not keep"
     for name in (*node.inputs, *node.outputs):
         if not name or name in graph.constants:
             continue
         if name not in graph.types:
             return f"the shape of '{name}' is not known before running"
-        if graph.types[name].dtype not in FLOATS:
+        if graph.types[name].dtype not in DTYPES:
             return f"'{name}' is {graph.types[name].dtype}; kernels compute in float32"
     try:
+        canonical(node, graph)
         plan(_alone(node, graph), caps)
     except GpuEdgeError as error:
         return error.what if error.known is None else f"{error.what} ({error.known})"
     return None
+
+
+def _is_finite(value: str, graph: Graph) -> bool:
+    array = graph.constants.get(value)
+    return array is None or array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
 def _alone(node: Node, graph: Graph) -> Graph:

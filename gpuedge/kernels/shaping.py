@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.core.kernel import Number
+from gpuedge.core.storage import Storage
 from gpuedge.graph.ir import Node
 from gpuedge.graph.params import ConcatParams, PoolParams, SoftmaxParams, TransposeParams
 from gpuedge.kernels.context import CHUNK, MAX_TRIPS, Context
@@ -75,17 +77,11 @@ def lower_softmax(ctx: Context, node: Node, params: SoftmaxParams) -> None:
     value = node.outputs[0]
     outer, length, inner = params.outer, params.length, params.inner
     flat = ctx.need(node.inputs[0], "linear")
-    peak = _reduce(ctx, flat, outer, length, inner, maximum=True)
-    chunks = -(-length // CHUNK)
-    total = ctx.add(linear((outer, chunks, inner)))
-    specs: dict[str, Number] = {
-        "INNER": inner,
-        "LENGTH": length,
-        "CHUNK": min(length, CHUNK),
-        "CHUNKS": chunks,
-    }
-    ctx.launch("sumexp", {"X": flat, "M": peak, "O": total}, specs)
-    total = _reduce(ctx, total, outer, chunks, inner, maximum=False)
+    if length <= CHUNK and ctx.offers("softstats", {"length": length}):
+        peak, total = _statistics(ctx, flat, params)
+    else:
+        peak = _reduce(ctx, flat, outer, length, inner, maximum=True)
+        total = _sum_of_exponentials(ctx, flat, peak, params)
     out = ctx.add(linear(ctx.graph.shape(value)), value)
     quotient = "x - m - log(s)" if params.log else "exp(x - m) / s"
     text = _NORMALISE.replace("QUOTIENT", quotient)
@@ -96,6 +92,30 @@ def lower_softmax(ctx: Context, node: Node, params: SoftmaxParams) -> None:
         epilogue=text,
     )
     ctx.define(value, out)
+
+
+def _statistics(ctx: Context, flat: str, params: SoftmaxParams) -> tuple[str, str]:
+    """Return maxima and sums of exponentials, computed by one pass with two outputs."""
+    layout = linear((params.outer, params.inner))
+    peak, total = ctx.add(layout), ctx.add(layout)
+    specs: dict[str, Number] = {"INNER": params.inner, "LENGTH": params.length}
+    tensors = {"X": flat, "O": peak, "S": total}
+    ctx.launch("softstats", tensors, specs, facts={"length": params.length}, also=("S",))
+    return peak, total
+
+
+def _sum_of_exponentials(ctx: Context, flat: str, peak: str, params: SoftmaxParams) -> str:
+    outer, length, inner = params.outer, params.length, params.inner
+    chunks = -(-length // CHUNK)
+    total = ctx.add(linear((outer, chunks, inner)))
+    specs: dict[str, Number] = {
+        "INNER": inner,
+        "LENGTH": length,
+        "CHUNK": min(length, CHUNK),
+        "CHUNKS": chunks,
+    }
+    ctx.launch("sumexp", {"X": flat, "M": peak, "O": total}, specs)
+    return _reduce(ctx, total, outer, chunks, inner, maximum=False)
 
 
 _NORMALISE = """in tensor E0;
@@ -126,17 +146,18 @@ def lower_concat(ctx: Context, node: Node, params: ConcatParams) -> None:
         if prod(shape):
             parts.append((ctx.need(name, "linear"), prod(shape[params.axis :])))
     outer = prod(ctx.graph.shape(value)[: params.axis])
+    storage = ctx.storages.of(value)  # its range holds those of its parts
     while len(parts) > 1:
-        pairs = [_join(ctx, outer, parts[i], parts[i + 1]) for i in range(0, len(parts) - 1, 2)]
+        pairs = [_join(ctx, storage, outer, parts[i : i + 2]) for i in range(0, len(parts) - 1, 2)]
         parts = pairs + parts[len(pairs) * 2 :]
     ctx.define(value, ctx.view(parts[0][0], linear(ctx.graph.shape(value))))
 
 
 def _join(
-    ctx: Context, outer: int, left: tuple[str, int], right: tuple[str, int]
+    ctx: Context, storage: Storage, outer: int, pair: Sequence[tuple[str, int]]
 ) -> tuple[str, int]:
-    (a, ra), (b, rb) = left, right
-    out = ctx.add(linear((outer, ra + rb)))
+    (a, ra), (b, rb) = pair
+    out = ctx.add(linear((outer, ra + rb)), storage=storage)
     ctx.launch("concat", {"A": a, "B": b, "O": out}, {"RA": ra, "RB": rb})
     return out, ra + rb
 

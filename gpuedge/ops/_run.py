@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuedge.core import config
-from gpuedge.core.dtypes import as_float32, rounded
-from gpuedge.core.errors import InputError, UsageError
+from gpuedge.core.dtypes import BYTES, as_operand, rounded
+from gpuedge.core.errors import DTypeError, InputError, UsageError
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
 from gpuedge.runtime.compiled import Compiled, Request
@@ -23,6 +23,7 @@ from gpuedge.runtime.request import make_request
 
 if TYPE_CHECKING:
     from gpuedge.device import Device
+    from gpuedge.executors.base import Executor
 
 Array = npt.NDArray[Any]
 Write = Callable[[GraphBuilder, Sequence[str]], str]
@@ -44,6 +45,7 @@ def call(
     device: str | Device | None,
     key: Hashable = (),
     weights: Sequence[str] = (),
+    also: Sequence[str] = (),
 ) -> Array:
     """Run an operation.
 
@@ -52,7 +54,7 @@ def call(
     op : str
         Name in messages, and part of the signature.
     inputs : sequence of (str, array_like)
-        Named operands; float32 or float16.
+        Named operands; float32 or float16, or all of one dtype in `also`.
     write : callable
         See `Write`.
     device : str, Device or None
@@ -61,6 +63,8 @@ def call(
         Everything besides shapes that `write` depends on.
     weights : sequence of str
         Names of operands that must not hold NaN.
+    also : sequence of str
+        Integer dtypes that the operation takes and gives.
 
     Raises
     ------
@@ -69,14 +73,14 @@ def call(
     UnsupportedOpError (GE-501), DeviceError (GE-4xx)
         The device named cannot do it or failed.
     """
-    arrays, dtype = _convert(op, inputs)
+    arrays, dtype = _convert(op, inputs, also)
     for name in weights:
         if name in arrays and np.isnan(arrays[name]).any():
             raise InputError(f"The weights '{name}' of {op} hold NaN.")
     request = make_request(device)
     if request.device != AUTO:
         request = replace(request, fallback="error")
-    signature = (op, key, tuple((n, a.shape) for n, a in arrays.items()), _where(request))
+    signature = (op, key, _types(arrays), _where(request))
     try:
         compiled = _get(signature, lambda: _graph(arrays, write), request)
     except UsageError as error:
@@ -86,20 +90,44 @@ def call(
     return rounded(next(iter(result.values())), dtype)
 
 
-def _convert(op: str, inputs: Sequence[tuple[str, Any]]) -> tuple[dict[str, Array], np.dtype[Any]]:
-    """Return float32 operands and the dtype of the result; Python numbers do not widen it."""
+def _convert(
+    op: str, inputs: Sequence[tuple[str, Any]], also: Sequence[str]
+) -> tuple[dict[str, Array], np.dtype[Any]]:
+    """Return the operands, float32 or bytes, and the result's dtype; Python numbers keep it."""
     arrays: dict[str, Array] = {}
-    dtypes = []
+    dtypes: dict[str, np.dtype[Any]] = {}
     for name, value in inputs:
-        arrays[name], dtype = as_float32(value, f"'{name}' of {op}")
+        arrays[name], dtype = as_operand(value, f"'{name}' of {op}", also)
         if hasattr(value, "dtype"):
-            dtypes.append(dtype)
-    return arrays, np.result_type(*dtypes) if dtypes else np.dtype(np.float32)
+            dtypes[name] = dtype
+    given = {dtype.name for dtype in dtypes.values()}
+    if not given & set(BYTES):
+        return arrays, np.result_type(*dtypes.values()) if dtypes else np.dtype(np.float32)
+    if len(given) > 1:
+        raise DTypeError(
+            f"{op} mixes the dtypes {', '.join(sorted(given))}.", hint="convert one of them"
+        )
+    dtype = next(iter(dtypes.values()))
+    return {n: _as_bytes(op, n, a, dtype) for n, a in arrays.items()}, dtype
+
+
+def _as_bytes(op: str, name: str, array: Array, dtype: np.dtype[Any]) -> Array:
+    """Return an operand in an integer dtype: an array of it, or Python numbers that fit it."""
+    if array.dtype == dtype:
+        return array
+    result = rounded(array, dtype)
+    if not np.array_equal(result, array):
+        raise InputError(f"'{name}' of {op} holds numbers that do not fit {dtype}.")
+    return result
+
+
+def _types(arrays: dict[str, Array]) -> Hashable:
+    return tuple((name, a.dtype.name, a.shape) for name, a in arrays.items())
 
 
 def _graph(arrays: dict[str, Array], write: Write) -> Graph:
     builder = GraphBuilder()
-    names = [builder.input(n, TensorType("float32", a.shape)) for n, a in arrays.items()]
+    names = [builder.input(n, TensorType(a.dtype.name, a.shape)) for n, a in arrays.items()]
     builder.output(write(builder, names))
     return builder.build()
 
@@ -136,11 +164,22 @@ def _get(signature: Hashable, build: Callable[[], Graph], request: Request) -> C
         return ready
 
 
+def release(executor: Executor) -> None:
+    """Close and forget every operation compiled on a device that the caller opened."""
+    with _lock:
+        for signature, compiled in list(_compiled.items()):
+            if compiled.request.executor is executor:
+                del _compiled[signature]
+                compiled.close()
+
+
 def simple(
     op: str,
     onnx_op: str,
     inputs: Sequence[tuple[str, Any]],
     device: str | Device | None,
+    *,
+    also: Sequence[str] = (),
     **attrs: Any,
 ) -> Array:
     """Run an operation that is one ONNX node; attributes that are None are left out."""
@@ -151,4 +190,5 @@ def simple(
         lambda b, names: b.add(onnx_op, names, given),
         device=device,
         key=tuple((k, repr(v)) for k, v in sorted(given.items())),
+        also=also,
     )

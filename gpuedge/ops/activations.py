@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def relu(x: Any, *, device: str | Device | None = None) -> Array:
-    """Max(x, 0). Error bound: exact."""
-    return simple("relu", "Relu", [("x", x)], device)
+    """Max(x, 0); int8 as well. Error bound: exact."""
+    return simple("relu", "Relu", [("x", x)], device, also=("int8",))
 
 
 def selu(x: Any, *, device: str | Device | None = None) -> Array:

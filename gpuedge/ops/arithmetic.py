@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpuedge.core.dtypes import BYTES, rounded
 from gpuedge.core.errors import InputError
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.ops._arguments import number
@@ -81,7 +82,7 @@ def round(x: Any, *, device: str | Device | None = None) -> Array:
 
 def sign(x: Any, *, device: str | Device | None = None) -> Array:
     """-1, 0 or 1, element by element. Error bound: exact."""
-    return simple("sign", "Sign", [("x", x)], device)
+    return simple("sign", "Sign", [("x", x)], device, also=BYTES)
 
 
 def sin(x: Any, *, device: str | Device | None = None) -> Array:
@@ -185,7 +186,7 @@ def maximum(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
 
     Parameters
     ----------
-    a, b : array_like, float32 or float16
+    a, b : array_like, float32 or float16, or both int8 or uint8
         Shapes that broadcast by numpy's rules.
     device : str or Device, optional
 
@@ -197,7 +198,7 @@ def maximum(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
     -----
     Error bound: exact.
     """
-    return simple("maximum", "Max", [("a", a), ("b", b)], device)
+    return simple("maximum", "Max", [("a", a), ("b", b)], device, also=BYTES)
 
 
 def minimum(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
@@ -205,7 +206,7 @@ def minimum(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
 
     Parameters
     ----------
-    a, b : array_like, float32 or float16
+    a, b : array_like, float32 or float16, or both int8 or uint8
         Shapes that broadcast by numpy's rules.
     device : str or Device, optional
 
@@ -217,7 +218,7 @@ def minimum(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
     -----
     Error bound: exact.
     """
-    return simple("minimum", "Min", [("a", a), ("b", b)], device)
+    return simple("minimum", "Min", [("a", a), ("b", b)], device, also=BYTES)
 
 
 def pow(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
@@ -248,18 +249,33 @@ def clip(
     Raises
     ------
     InputError (GE-203)
-        A bound is NaN, or `lo` is above `hi`.
+        A bound is NaN, `lo` is above `hi`, or of bytes a bound is no whole number of theirs.
     """
     low, high = _bound("lo", lo, -np.inf), _bound("hi", hi, np.inf)
     if not low <= high:
         raise InputError(f"clip has the bounds {lo} and {hi}, which enclose nothing.")
 
     def write(b: GraphBuilder, names: Sequence[str]) -> str:
-        limit = np.finfo(np.float32).max
-        bounds = [np.float32(max(low, -limit)), np.float32(min(high, limit))]
+        bounds = _bounds(low, high, b.type(names[0]).dtype)
         return b.add("Clip", [*names, b.constant("lo", bounds[0]), b.constant("hi", bounds[1])])
 
-    return call("clip", [("x", x)], write, device=device, key=(repr(low), repr(high)))
+    key = (repr(low), repr(high))
+    return call("clip", [("x", x)], write, device=device, key=key, also=BYTES)
+
+
+def _bounds(low: float, high: float, dtype: str) -> Array:
+    """Return the bounds of clip in the dtype of its operand."""
+    if dtype not in BYTES:
+        limit = np.finfo(np.float32).max
+        return np.array([max(low, -limit), min(high, limit)], np.float32)
+    limits = np.iinfo(dtype)
+    bounds = np.array([max(low, limits.min), min(high, limits.max)])
+    if not np.array_equal(bounds, rounded(bounds, dtype)):
+        raise InputError(
+            f"clip has the bounds {low:g} and {high:g}, which do not fit {dtype}.",
+            known=f"whole numbers; {dtype} goes from {limits.min} to {limits.max}",
+        )
+    return rounded(bounds, dtype)
 
 
 def _bound(name: str, value: Any, default: float) -> float:

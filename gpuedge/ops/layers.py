@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from gpuedge.core.dtypes import as_float32, rounded
+from gpuedge.core.dtypes import BYTES, as_float32, rounded
 from gpuedge.core.errors import InputError, ShapeError
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.ops._arguments import (
@@ -229,7 +229,7 @@ def max_pool2d(
 
     Parameters
     ----------
-    x : array_like of shape (N, C, H, W)
+    x : array_like of shape (N, C, H, W), float32, float16, int8 or uint8
     kernel : int or (int, int)
     stride : int or (int, int), optional
         By default the kernel.
@@ -241,7 +241,7 @@ def max_pool2d(
     device : str or Device, optional
     """
     return simple(
-        "max_pool2d", "MaxPool", [("x", x)], device,
+        "max_pool2d", "MaxPool", [("x", x)], device, also=BYTES,
         kernel_shape=pair("kernel", kernel),
         strides=pair("stride", kernel if stride is None else stride),
         dilations=pair("dilation", dilation), ceil_mode=int(flag("ceil_mode", ceil_mode)),

@@ -1,4 +1,4 @@
-"""Operations that move elements without changing them. All are exact."""
+"""Operations that move elements without changing them. All are exact, and take bytes as well."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuedge.core.dtypes import as_float32, rounded
+from gpuedge.core.dtypes import BYTES, as_operand
 from gpuedge.core.errors import InputError
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.ops._arguments import integer, integers
@@ -22,7 +22,7 @@ def concat(arrays: Sequence[Any], axis: int = 0, *, device: str | Device | None 
 
     Parameters
     ----------
-    arrays : sequence of array_like, float32 or float16
+    arrays : sequence of array_like, float32 or float16, or all int8 or all uint8
         At least one; shapes equal except along `axis`.
     axis : int
         May count from the end.
@@ -38,7 +38,7 @@ def concat(arrays: Sequence[Any], axis: int = 0, *, device: str | Device | None 
     inputs = [(f"array{i}", a) for i, a in enumerate(arrays)]
     if not inputs:
         raise InputError("concat needs at least one array.")
-    return simple("concat", "Concat", inputs, device, axis=integer("axis", axis))
+    return simple("concat", "Concat", inputs, device, also=BYTES, axis=integer("axis", axis))
 
 
 def reshape(x: Any, shape: Sequence[int], *, device: str | Device | None = None) -> Array:
@@ -49,19 +49,19 @@ def reshape(x: Any, shape: Sequence[int], *, device: str | Device | None = None)
         target = b.constant("shape", np.array(wanted, np.int64))
         return b.add("Reshape", [*names, target], {"allowzero": 1})
 
-    return call("reshape", [("x", x)], write, device=device, key=wanted)
+    return call("reshape", [("x", x)], write, device=device, key=wanted, also=BYTES)
 
 
 def flatten(x: Any, axis: int = 1, *, device: str | Device | None = None) -> Array:
     """Join the axes before `axis`, and those from `axis` on, into a matrix."""
-    return simple("flatten", "Flatten", [("x", x)], device, axis=integer("axis", axis))
+    return simple("flatten", "Flatten", [("x", x)], device, also=BYTES, axis=integer("axis", axis))
 
 
 def transpose(
     x: Any, axes: Sequence[int] | None = None, *, device: str | Device | None = None
 ) -> Array:
     """Permute the axes: output axis i is input axis ``axes[i]``; by default they are reversed."""
-    x, dtype = as_float32(x, "'x' of transpose")
+    array, _ = as_operand(x, "'x' of transpose", BYTES)
     given = None if axes is None else integers("axes", axes)
-    perm = None if given is None else tuple(a + x.ndim * (a < 0) for a in given)
-    return rounded(simple("transpose", "Transpose", [("x", x)], device, perm=perm), dtype)
+    perm = None if given is None else tuple(a + array.ndim * (a < 0) for a in given)
+    return simple("transpose", "Transpose", [("x", x)], device, also=BYTES, perm=perm)

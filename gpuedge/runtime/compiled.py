@@ -9,10 +9,10 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from gpuedge.core.errors import (
     DeviceError,
     GpuEdgeError,
     KernelError,
+    NotFiniteError,
     UnsupportedOpError,
 )
 from gpuedge.core.reasons import Reason
@@ -35,9 +36,13 @@ from gpuedge.graph.cost import count
 from gpuedge.graph.ir import Array, Graph, Node, TensorType
 from gpuedge.graph.partition import partition
 from gpuedge.kernels.planner import label, plan, why_not
+from gpuedge.kernels.storages import Keeping, Range, offers
 from gpuedge.runtime.devices import AUTO, CPU, POOL, Pool, caps_of, find
+from gpuedge.runtime.ranges import Ranges
 
 if TYPE_CHECKING:
+    from gpuedge.core.caps import Caps
+    from gpuedge.executors.gpu import GpuExecutor
     from gpuedge.probing.report import ProbeReport
 
 CONFIRM_S = 0.25
@@ -60,9 +65,20 @@ class Request:
 
 
 class Compiled:
-    """A graph placed and compiled for the types of its inputs; one call at a time."""
+    """A graph placed and compiled for the types of its inputs; one call at a time.
 
-    def __init__(self, graph: Graph, request: Request, pool: Pool = POOL) -> None:
+    `calibrate` measures the bounds of values (`gpuedge.runtime.ranges`) if they are needed; without
+    it the first inputs do.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        request: Request,
+        pool: Pool = POOL,
+        *,
+        calibrate: Callable[[], Mapping[str, Range]] | None = None,
+    ) -> None:
         self.graph = graph
         self.request = request
         self._pool = pool
@@ -76,6 +92,10 @@ class Compiled:
         debug.say(1, lambda: self.decision.reason)
         self.executor: Executor = self._open()
         self._parts: list[tuple[Graph, Executable]] = []
+        self._spare: list[tuple[Graph, Executable]] = []  # all on the CPU, for single requests
+        self._ranges: Ranges | None = None
+        if self._is_fixed:
+            self._ranges = Ranges(graph, pool.cpu(), calibrate() if calibrate else {})
         self._compile()
         self._confirm()
 
@@ -145,7 +165,21 @@ class Compiled:
             where[id(node)] = main.device if why is None else self._elsewhere(node, why)
         for segment in partition(self.graph, lambda n: where[id(n)]):
             executor = main if segment.device == main.device else cpu
-            self._parts.append((segment.graph, executor.compile(segment.graph)))
+            self._parts.append((segment.graph, self._compiled(segment.graph, executor)))
+
+    def _compiled(self, segment: Graph, executor: Executor) -> Executable:
+        """Compile a segment, with tensors kept as the policy says where the device offers that."""
+        kind = self.request.policy.storage
+        if not _offers(executor, kind):
+            return executor.compile(segment)
+        keeping = Keeping(kind, self._ranges.values if self._ranges else {})
+        return cast("GpuExecutor", executor).compile(segment, keeping)
+
+    @property
+    def _is_fixed(self) -> bool:
+        """Whether tensors are kept in fixed point, for which their bounds are needed."""
+        kind = self.request.policy.storage
+        return kind == "fixed16" and _offers(self.executor, kind)
 
     def _confirm(self) -> None:
         """Time a GPU that ``auto`` chose by prediction against the CPU, on this model.
@@ -156,6 +190,7 @@ class Compiled:
         if self.request.device != AUTO or self.executor.device == CPU:
             return
         inputs = {name: _sample(self.graph.types[name]) for name in self.graph.inputs}
+        self._settle(inputs)
         cpu = self._pool.cpu().compile(self.graph)
         try:
             self.run(inputs)  # drivers compile at the first run; may also fall back
@@ -167,6 +202,8 @@ class Compiled:
             return
         finally:
             cpu.close()
+            if self._ranges is not None:
+                self._ranges.reset()  # the samples stand for nothing
         gpu_ns, cpu_ns = median(found.a_ns), median(found.b_ns)
         if gpu_ns * self.request.policy.min_speedup > cpu_ns:
             slow = f"{gpu_ns / 1e3:.0f} us against {cpu_ns / 1e3:.0f} us"
@@ -213,20 +250,35 @@ class Compiled:
         ------
         DeviceError (GE-4xx)
             The device failed and the request forbids the CPU.
+        NotFiniteError (GE-205)
+            An input holds NaN or infinity, which the device named does not keep.
         """
         with self._lock:
             if not self.is_usable and self.request.executor is None:
                 # Another session gave up this device and closed it for all, or this is a forked
                 # child, where destroying the parts would wait for threads that are not here.
-                self._inherited, self._parts = self._parts, []
+                self._inherited, self._parts, self._spare = [*self._parts, *self._spare], [], []
                 self._owner = os.getpid()
                 self.executor = self._reopen()
                 self._compile()
+            self._settle(inputs)
             return self._run_or_fall_back(inputs)
+
+    def _settle(self, inputs: Mapping[str, Array]) -> None:
+        """Compile again where fixed-point tensors cannot hold these inputs."""
+        if self._ranges is None or not self._is_fixed or self._ranges.covers(inputs):
+            return
+        self._ranges.widen(inputs)
+        self._close_parts()
+        self._compile()
 
     def _run_or_fall_back(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         try:
             return self._run(inputs)
+        except NotFiniteError:
+            if self.request.device != AUTO:
+                raise
+            return self._run_on_cpu(inputs)  # the device does what it can, and is kept
         except DeviceError as error:
             if self._at == CPU or self.request.fallback == "error":
                 raise
@@ -235,6 +287,13 @@ class Compiled:
             if self.request.executor is None:
                 self._pool.drop(failed)
             return self._run_or_fall_back(inputs)
+
+    def _run_on_cpu(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Compute one request without the device."""
+        if not self._spare:
+            self._spare = [(self.graph, self._pool.cpu().compile(self.graph))]
+        debug.say(1, f"an input is not finite, which {self.executor.device} does not keep: cpu")
+        return self._spare[0][1].run(inputs)
 
     def _run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         values: dict[str, Array] = dict(inputs)
@@ -278,6 +337,10 @@ class Compiled:
 
     def _close_parts(self) -> None:
         parts, self._parts = self._parts, []
+        self._close_all(parts)
+
+    @staticmethod
+    def _close_all(parts: Sequence[tuple[Graph, Executable]]) -> None:
         for _, part in parts:
             try:
                 part.close()
@@ -293,6 +356,13 @@ class Compiled:
         """Release what was compiled; the device stays open."""
         with self._lock:
             self._close_parts()
+            self._close_all(self._spare)
+            self._spare = []
+
+
+def _offers(executor: Executor, storage: str) -> bool:
+    caps: Caps | None = getattr(executor, "caps", None)
+    return caps is not None and offers(caps, storage)
 
 
 def _sample(kind: TensorType) -> Array:

@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 CPU = "cpu"
-LATER = ("gles31", "gles30", "gles20", "wgpu", "metal", "dx12")
-"""Device strings that are reserved; this version has no backend for them yet."""
-
 _PATTERN = re.compile(r"([a-z][a-z0-9_]*)(?::(\d{1,4}))?")
 
 
@@ -46,8 +43,6 @@ def parse(device: str) -> str:
     ------
     UnknownDeviceError (GE-102)
         It is not a device string, or names a backend that does not exist.
-    NoUsableDeviceError (GE-103)
-        It names a level this version has no backend for.
     """
     if not isinstance(device, str):
         raise UnknownDeviceError(
@@ -59,10 +54,6 @@ def parse(device: str) -> str:
     name = match.group(1) if match else ""
     if text in (AUTO, CPU):
         return text
-    if name in LATER:
-        raise NoUsableDeviceError(
-            f"This version of gpuedge has no backend for {name!r} yet.", known=_known()
-        )
     if not name or name not in backends.names():
         near = get_close_matches(text, [AUTO, *backends.names()], n=1)
         raise UnknownDeviceError(
@@ -82,7 +73,7 @@ def wanted(device: str | None) -> str:
     value = config.get("device", call=device)
     try:
         return parse(value.value)
-    except (UnknownDeviceError, NoUsableDeviceError) as error:
+    except UnknownDeviceError as error:
         if error.asked_by is None:
             error.asked_by = value.source
         raise

@@ -47,7 +47,7 @@ def make_request(
         )
     if policy is not None and not isinstance(policy, Policy):
         raise ConfigError(f"policy must be a gpuedge.Policy, not {type(policy).__name__}.")
-    rules = policy or DEFAULT_POLICY
+    rules = policy or getattr(device, "policy", None) or DEFAULT_POLICY
     if device is not None and not isinstance(device, str):
         executor = getattr(device, "executor", None)
         if executor is not None:

@@ -107,8 +107,8 @@ def test_branches_share_the_arena(caps: object) -> None:
         for t in made.tensors.values()
         if where.regions.get(t.memory, Region("", 0, 0)).buffer == ARENA
     }
-    assert where.sizes[ARENA] < sum(scratch.values())
-    assert set(where.inputs) | set(where.outputs) | {ARENA, CONSTANTS} == set(where.sizes)
+    assert where.buffers[ARENA].nbytes < sum(scratch.values())
+    assert set(where.inputs) | set(where.outputs) | {ARENA, CONSTANTS} == set(where.buffers)
     assert not where.depends[0]
     assert any(not d for d in where.depends[1:])
 

@@ -38,6 +38,7 @@ BIG = Caps(
     subgroup_size=32,
     has_fp16_storage=True,
     has_unified_memory=False,
+    max_outputs=1 << 20,
 )
 
 
@@ -113,6 +114,7 @@ def spelled(name: str) -> str:
     words = words.replace("FEATURES2", "FEATURES_2").replace("PROPERTIES2", "PROPERTIES_2")
     words = words.replace("DEVICE16BIT", "DEVICE_16BIT").replace("DEVICE8BIT", "DEVICE_8BIT")
     words = words.replace("MAINTENANCE3", "MAINTENANCE_3_").replace("16INT8FEAT", "16_INT8_FEAT")
+    words = words.replace("IDPROPERTIES", "ID_PROPERTIES")
     return f"VK_STRUCTURE_TYPE_{words}"
 
 
@@ -138,6 +140,7 @@ def test_clamp_is_never_more_than_either() -> None:
     assert small.max_storage_buffer_bytes == 1 << 27
     assert small.offset_alignment == 256
     assert small.max_push_bytes == 128
+    assert small.max_outputs == 4
     assert small.max_allocation_bytes == 1 << 32
     assert (small.subgroup_size, small.has_fp16_storage) == (32, True)
     assert clamp(VULKAN_MINIMUM, BIG) == replace(VULKAN_MINIMUM, max_allocation_bytes=1 << 32)

@@ -86,6 +86,7 @@ STRUCTURE_TYPES = {
     "VkPhysicalDeviceDriverProperties": 1000196000,
     "VkValidationFeaturesEXT": 1000247000,
     "VkDebugUtilsMessengerCreateInfoEXT": 1000128004,
+    "VkPhysicalDeviceIDProperties": 1000071004,
 }
 """``sType`` of every structure used here."""
 

@@ -152,6 +152,7 @@ class _Reader:
             driverVersion=int(p.driverVersion),
             apiVersion=conv.version_text(p.apiVersion),
             device_type=conv.DEVICE_TYPES.get(p.deviceType),
+            deviceUUID=self._uuid(),
         )
         driver = self._property("VkPhysicalDeviceDriverProperties", (1, 2), DRIVER_PROPERTIES)
         if driver is None:
@@ -162,6 +163,12 @@ class _Reader:
             driverName=self.api.text(driver.driverName) or None,
             driverInfo=self.api.text(driver.driverInfo) or None,
         )
+
+    def _uuid(self) -> str | None:
+        """Return what tells this device apart under other APIs too; None where nothing does."""
+        found = self._property("VkPhysicalDeviceIDProperties", (1, 1), "-")
+        uuid = bytes(found.deviceUUID) if found is not None else b""
+        return uuid.hex() if any(uuid) else None
 
     def caps(self, heaps: tuple[MemoryHeap, ...]) -> Caps:
         limits = self.properties.limits
@@ -192,6 +199,7 @@ class _Reader:
             subgroup_size=(int(subgroup.subgroupSize) or None) if subgroup else None,
             has_fp16_storage=self.features.storage_16bit,
             has_unified_memory=is_unified(heaps, self.properties.deviceType),
+            max_outputs=int(buffers),
         )
 
     def memory(self) -> tuple[tuple[MemoryType, ...], tuple[MemoryHeap, ...]]:
@@ -235,5 +243,6 @@ def clamp(caps: Caps, limits: Caps) -> Caps:
         max_allocation_bytes=min(sizes) if sizes else None,
         offset_alignment=max(caps.offset_alignment, limits.offset_alignment),
         max_push_bytes=min(caps.max_push_bytes, limits.max_push_bytes),
+        max_outputs=min(caps.max_outputs, limits.max_outputs),
         has_fp16_storage=fp16 if limits.has_fp16_storage is not False else False,
     )

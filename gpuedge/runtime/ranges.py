@@ -1,0 +1,134 @@
+"""Between which bounds the values of a graph lie, measured on the CPU with inputs it may see.
+
+Fixed-point storage (``Policy(storage="fixed16")``) needs to know. Bounds come from
+``Policy(calibration=...)``, else from the first inputs; inputs beyond them widen the bounds.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from gpuedge.core.errors import GpuEdgeError
+from gpuedge.executors.base import Executable, Executor
+from gpuedge.graph.decompose import decompose
+from gpuedge.graph.ir import Array, Graph
+from gpuedge.graph.nodes import FLOATS
+from gpuedge.kernels.storages import UNBOUNDED, Range, range_of
+
+log = logging.getLogger("gpuedge")
+
+
+def measure(cases: Iterable[tuple[Graph, Mapping[str, Array]]], cpu: Executor) -> dict[str, Range]:
+    """Run graphs on the CPU and return the bounds of every float value, over all runs together.
+
+    Parameters
+    ----------
+    cases : iterable of (Graph, mapping)
+        One graph, or the same for several input shapes, each with inputs of its types by name.
+    cpu : Executor
+        What runs them.
+
+    Returns
+    -------
+    dict
+        Lowest and highest number by value, of inputs, of what nodes compute, and of what the parts
+        compute into which planning takes composite operators apart. ``(-inf, inf)`` for values that
+        are not finite.
+
+    Notes
+    -----
+    Every value is an output while measuring, so that all of them are in memory at once.
+    """
+    found: dict[str, Range] = {}
+    for graph, feed in cases:
+        whole, executable = _opened(graph, cpu)
+        inputs = {name: feed[name] for name in whole.inputs}
+        try:
+            values = {**inputs, **executable.run(inputs)}
+        finally:
+            executable.close()
+        floats = {n: a for n, a in values.items() if a.dtype.name in FLOATS}
+        found = union(found, {name: range_of(array) for name, array in floats.items()})
+    return found
+
+
+def _opened(graph: Graph, cpu: Executor) -> tuple[Graph, Executable]:
+    """Compile `graph` as planning sees it, with everything that nodes compute as outputs.
+
+    Where the CPU does not take it so (as float16 with float32 constants), as the model has it.
+    """
+    try:
+        whole = _all_out(decompose(graph))
+        return whole, cpu.compile(whole)
+    except GpuEdgeError:
+        whole = _all_out(graph)
+        return whole, cpu.compile(whole)
+
+
+def _all_out(graph: Graph) -> Graph:
+    made = dict.fromkeys(o for node in graph.nodes for o in node.outputs if o)
+    return replace(
+        graph,
+        # the parts of an operator share its name, which ONNX Runtime does not take
+        nodes=tuple(replace(n, name=next(filter(None, n.outputs), n.name)) for n in graph.nodes),
+        outputs=tuple(o for o in made if o in graph.types and graph.types[o].dtype in FLOATS),
+    )
+
+
+def union(a: Mapping[str, Range], b: Mapping[str, Range]) -> dict[str, Range]:
+    """Return bounds that hold for both."""
+    both = {n: (min(a[n][0], b[n][0]), max(a[n][1], b[n][1])) for n in a if n in b}
+    return {**a, **b, **both}
+
+
+class Ranges:
+    """Bounds of the values of one graph, widened when inputs leave them.
+
+    Parameters
+    ----------
+    graph : Graph
+    cpu : Executor
+        What measures.
+    known : mapping
+        Bounds to start with, from calibration.
+    """
+
+    def __init__(self, graph: Graph, cpu: Executor, known: Mapping[str, Range]) -> None:
+        self._graph = graph
+        self._cpu = cpu
+        self._known = dict(known)
+        self.values: dict[str, Range] = dict(known)
+
+    def covers(self, inputs: Mapping[str, Array]) -> bool:
+        """Tell whether every float input lies within its bounds.
+
+        Infinity and NaN lie within all bounds: no measuring helps there.
+        """
+        for name in self._graph.inputs:
+            array = inputs[name]
+            if array.dtype.name not in FLOATS:
+                continue
+            if name not in self.values:
+                return False
+            low, high = range_of(array)
+            if (low, high) != UNBOUNDED and not self.values[name][0] <= low <= high <= (
+                self.values[name][1]
+            ):
+                return False
+        return True
+
+    def widen(self, inputs: Mapping[str, Array]) -> None:
+        """Measure with these inputs too; if the CPU cannot, nothing has bounds any more."""
+        try:
+            found = measure([(self._graph, inputs)], self._cpu)
+        except GpuEdgeError as error:
+            log.warning("tensors are kept exactly: their bounds cannot be measured: %s", error.what)
+            self.values = dict.fromkeys(self._graph.inputs, UNBOUNDED)
+            return
+        self.values = union(self.values, found)
+
+    def reset(self) -> None:
+        """Forget all that did not come from calibration."""
+        self.values = dict(self._known)
