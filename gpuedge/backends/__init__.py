@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 
 from gpuedge.core.errors import UnknownDeviceError
@@ -11,24 +12,35 @@ if TYPE_CHECKING:
     from gpuedge.backends.base import Backend
 
 BUILTIN = {
-    "vulkan": "gpuedge.backends.vulkan:VulkanBackend",
-    "wgpu": "gpuedge.backends.wgpu:WgpuBackend",
     "metal": "gpuedge.backends.wgpu:MetalBackend",
     "dx12": "gpuedge.backends.wgpu:Dx12Backend",
+    "vulkan": "gpuedge.backends.vulkan:VulkanBackend",
     "gles31": "gpuedge.backends.gles:Gles31Backend",
+    "wgpu": "gpuedge.backends.wgpu:WgpuBackend",
     "gles30": "gpuedge.backends.gles:Gles30Backend",
     "gles20": "gpuedge.backends.gles:Gles20Backend",
     "null": "gpuedge.backends.null:NullBackend",
 }
 """Backend name to class, in order of preference. Others are found by entry point."""
 
-PROBED = ("vulkan",)
-"""Built-in backends that `gpuedge.probe()` tries by default."""
+_ELSEWHERE = {"metal": "darwin", "dx12": "win32"}
+"""Backends of APIs that exist on one system only, and that system (as in `sys.platform`)."""
+
+
+def probed(platform: str = sys.platform) -> tuple[str, ...]:
+    """Return the built-in backends that `gpuedge.probe()` tries by default, best level first."""
+    skipped = {name for name, home in _ELSEWHERE.items() if home != platform}
+    return tuple(name for name in BUILTIN if name not in skipped | {"null"})
+
+
+PROBED = probed()
+"""Built-in backends that `gpuedge.probe()` tries by default on this system."""
 
 
 def names() -> list[str]:
     """Return the names of all backends that reach devices, built in and plug-ins."""
-    return [*PROBED, *sorted(_plugins())]
+    known = dict.fromkeys([*PROBED, *BUILTIN])
+    return [*(name for name in known if name != "null"), *sorted(_plugins())]
 
 
 def _plugins() -> dict[str, str]:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuedge.core import config, paths
+from gpuedge.capdb.names import load_names
+from gpuedge.capdb.place import bad, folder
 from gpuedge.core.errors import ConfigError, DatabaseError
 from gpuedge.core.identity import Identity
 
@@ -34,7 +35,13 @@ DEVICE_CLASSES = (
 UNKNOWN = "generic"
 """The class of a device that no row matches."""
 
-_MATCH_KEYS = {"api", "vendorID", "driverID", "device_type", "name_prefix"}
+FAMILIES = {
+    "gles": ("gles", "gl", "webgl"),
+    "wgpu": ("wgpu", "webgpu", "metal", "dx12"),
+}
+"""Families of APIs that rows speak of, and how the names of their members begin."""
+
+_MATCH_KEYS = {"api", "vendorID", "driverID", "device_type", "name_prefix", "vendor_prefix"}
 _DEVICE_TYPES = {"DISCRETE_GPU", "INTEGRATED_GPU", "VIRTUAL_GPU", "CPU", "OTHER"}
 
 
@@ -48,12 +55,14 @@ class ClassRow:
     device_class : str
         One of `DEVICE_CLASSES`.
     api : tuple of str
-        APIs under which the row holds.
+        APIs, or `FAMILIES` of them, under which the row holds.
     vendorID, driverID : int or None
     device_type : str or None
         In the spelling of the Vulkan specification, such as ``INTEGRATED_GPU``.
     name_prefix : str or None
-        Start of the device's name, compared exactly.
+        Start of the device's name, as reported or as it is under the layers of ``names.json``.
+    vendor_prefix : str or None
+        Start of what the driver says of its maker (``GL_VENDOR``).
     """
 
     id: str
@@ -63,22 +72,29 @@ class ClassRow:
     driverID: int | None = None  # noqa: N815
     device_type: str | None = None
     name_prefix: str | None = None
+    vendor_prefix: str | None = None
 
-    def matches(self, identity: Identity) -> bool:
-        """Say whether every condition holds; what the identity does not know never holds."""
+    def matches(self, identity: Identity, beneath: str = "") -> bool:
+        """Say whether every condition holds; what the identity does not know never holds.
+
+        `beneath` is the device's name under layers, where it has another.
+        """
+        names = (identity.name, beneath)
+        vendor = getattr(identity, "GL_VENDOR", None) or identity.driverName or ""
         return (
-            identity.api in self.api
+            not {identity.api, family(identity.api)}.isdisjoint(self.api)
             and self.vendorID in (None, identity.vendorID)
             and self.driverID in (None, identity.driverID)
             and self.device_type in (None, identity.device_type)
-            and (self.name_prefix is None or identity.name.startswith(self.name_prefix))
+            and (self.name_prefix is None or any(n.startswith(self.name_prefix) for n in names))
+            and (self.vendor_prefix is None or vendor.startswith(self.vendor_prefix))
         )
 
 
-def folder() -> Path:
-    """Return the database's folder: the setting ``db``, else the packaged one."""
-    named = config.get("db").value
-    return Path(named).expanduser() if named else paths.data_dir("capability_db")
+def family(api: str) -> str:
+    """Return the family of an API, itself if it is of none: ``gles31`` is of ``gles``."""
+    found = (name for name, starts in FAMILIES.items() if api.startswith(starts))
+    return next(found, api)
 
 
 def load(place: Path | None = None) -> tuple[ClassRow, ...]:
@@ -103,17 +119,17 @@ def load(place: Path | None = None) -> tuple[ClassRow, ...]:
     try:
         document = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise _bad(path, f"it cannot be read: {error}") from None
+        raise bad(path, f"it cannot be read: {error}") from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise _bad(path, f"its schema is not {SCHEMA!r}")
+        raise bad(path, f"its schema is not {SCHEMA!r}")
     records = document.get("rows")
     if not isinstance(records, list) or not records:
-        raise _bad(path, "it has no rows")
+        raise bad(path, "it has no rows")
     rows = tuple(_row(path, i, record) for i, record in enumerate(records))
     ids = [row.id for row in rows]
     for name in ids:
         if ids.count(name) > 1:
-            raise _bad(path, f"the id {name!r} is used twice")
+            raise bad(path, f"the id {name!r} is used twice")
     return rows
 
 
@@ -132,21 +148,14 @@ def classify(identity: Identity, rows: tuple[ClassRow, ...] | None = None) -> st
         As from `load`.
     """
     known = load() if rows is None else rows
-    return next((row.device_class for row in known if row.matches(identity)), UNKNOWN)
-
-
-def _bad(path: Path, why: str) -> DatabaseError:
-    return DatabaseError(
-        "The capability database cannot be used.",
-        asked_by=config.SETTINGS["db"].variable if config.get("db").value else None,
-        known=f"{path}: {why}",
-        hint="unset GPUEDGE_DB, or reinstall gpuedge",
-    )
+    beneath = load_names().beneath(identity.name)
+    found = (row.device_class for row in known if row.matches(identity, beneath))
+    return next(found, UNKNOWN)
 
 
 def _row(path: Path, index: int, record: Any) -> ClassRow:
     def fail(why: str) -> DatabaseError:
-        return _bad(path, f"row {index}: {why}")
+        return bad(path, f"row {index}: {why}")
 
     if not isinstance(record, dict) or set(record) != {"id", "match", "device_class"}:
         raise fail("it must have exactly id, match and device_class")
@@ -162,9 +171,11 @@ def _row(path: Path, index: int, record: Any) -> ClassRow:
         raise fail("match.api must list APIs")
     if len(match) == 1:
         raise fail("it would match every device of an API")
-    prefix, kind, driver = (match.get(k) for k in ("name_prefix", "device_type", "driverID"))
-    if prefix is not None and (not isinstance(prefix, str) or not prefix):
-        raise fail("match.name_prefix must be text")
+    kind, driver = match.get("device_type"), match.get("driverID")
+    prefixes = {key: match.get(key) for key in ("name_prefix", "vendor_prefix")}
+    for key, prefix in prefixes.items():
+        if prefix is not None and (not isinstance(prefix, str) or not prefix):
+            raise fail(f"match.{key} must be text")
     if kind is not None and kind not in _DEVICE_TYPES:
         raise fail(f"match.device_type must be one of {', '.join(sorted(_DEVICE_TYPES))}")
     if driver is not None and (not isinstance(driver, int) or isinstance(driver, bool)):
@@ -173,7 +184,7 @@ def _row(path: Path, index: int, record: Any) -> ClassRow:
         vendor = _hex(match.get("vendorID"))
     except ValueError as error:
         raise fail(f"match.vendorID {error}") from None
-    return ClassRow(name, device_class, tuple(apis), vendor, driver, kind, prefix)
+    return ClassRow(name, device_class, tuple(apis), vendor, driver, kind, **prefixes)
 
 
 def _hex(text: Any) -> int | None:

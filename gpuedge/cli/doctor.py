@@ -8,23 +8,29 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import TypeVar
 
 import gpuedge
-from gpuedge.cli import facts
+from gpuedge.cli import facts, matrix
 from gpuedge.cli.output import Output, blaming
 from gpuedge.cli.settings import FAIL, INFO, PASS, WARN, Check, device_checks, settings_checks
 from gpuedge.core import paths
 from gpuedge.core.errors import GpuEdgeError
+from gpuedge.probing import show
 from gpuedge.probing.report import ProbeReport, ProbeRow
 
 SCHEMA = "gpuedge.doctor/1"
+T = TypeVar("T")
 
 REMEDIES = {
-    "no-loader": "install the API's loader, on Debian: apt-get install libvulkan1",
-    "no-candidates": "install a driver, on Debian: apt-get install mesa-vulkan-drivers",
+    "no-loader": "install the API's loader",
+    "no-candidates": "install a driver",
+    "no-context": "another level of the same driver may work; a newer driver may offer this one",
+    "no-format": "another level of the same driver may work",
+    "no-highp": "none: this GPU computes with 16 bits in fragment shaders",
     "bad-manifest": "reinstall the package that owns the manifest, or remove the manifest",
     "missing-library": "reinstall the driver's package; `ldd` on its library shows what it lacks",
     "deadline": "try a longer deadline: gpuedge probe --refresh --deadline 20",
@@ -33,6 +39,25 @@ REMEDIES = {
     "disabled": "unset GPUEDGE_BACKENDS",
 }
 """What to do about a probe's reason code."""
+
+PACKAGES = {
+    "vulkan": {
+        "no-loader": "apt-get install libvulkan1",
+        "no-candidates": "apt-get install mesa-vulkan-drivers",
+    },
+    "gles": {
+        "no-loader": "apt-get install libegl1 libgles2",
+        "no-candidates": "apt-get install libegl1 libgles2 libegl-mesa0 libgl1-mesa-dri",
+    },
+    "wgpu": {"no-loader": "pip install wgpu"},
+}
+"""What installs what is missing, on Debian, by the start of the backend's name and the code."""
+
+HIDING = {
+    "vulkan": ("VK_DRIVER_FILES", "VK_ICD_FILENAMES"),
+    "gles": ("__EGL_VENDOR_LIBRARY_FILENAMES",),
+}
+"""Variables that hide every driver they do not name, by the start of the backend's name."""
 
 DEFAULT_REMEDY = "update the driver, then: gpuedge probe --refresh"
 
@@ -51,7 +76,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, output: Output) -> int:
     """Run all checks and print them; 1 if one of them is FAIL."""
     with output.working("testing drivers"):
-        checks = [*environment_checks(), *_probe_checks(options)]
+        checks = [*environment_checks()]
+        report, found = _probe_checks(options)
+        checks += found
     counts = {word: sum(c.result == word for c in checks) for word in (PASS, INFO, WARN, FAIL)}
     output.document(
         {
@@ -59,12 +86,24 @@ def run(options: argparse.Namespace, output: Output) -> int:
             "version": gpuedge.__version__,
             "counts": counts,
             "checks": [asdict(c) for c in checks],
+            "matrix": matrix.to_dict(report),
         }
     )
     rows = [(c.result, c.name, f"{c.detail}\n-> {c.fix}" if c.fix else c.detail) for c in checks]
     output.table("gpuedge doctor", ("result", "check", "finding"), rows)
+    _show_matrix(report, output)
     output.text(", ".join(f"{n} {word}" for word, n in counts.items()))
     return 1 if counts[FAIL] else 0
+
+
+def _show_matrix(report: ProbeReport, output: Output) -> None:
+    titles, body = matrix.cells(report)
+    if body:
+        title = "Drivers and levels (a number is the device's: ok :0 under gles30 is gles30:0)"
+        output.table(title, titles, body)
+    if report.devices:
+        title = "What works, and what it holds (the largest tensor, counted as float32)"
+        output.table(title, matrix.LIMIT_TITLES, matrix.limits(report.devices))
 
 
 def environment_checks() -> Iterator[Check]:
@@ -140,7 +179,7 @@ def is_writable(folder: Path) -> bool:
     return True
 
 
-def _probe_checks(options: argparse.Namespace) -> Iterator[Check]:
+def _probe_checks(options: argparse.Namespace) -> tuple[ProbeReport, list[Check]]:
     from gpuedge.probing.api import probe
 
     try:
@@ -150,15 +189,15 @@ def _probe_checks(options: argparse.Namespace) -> Iterator[Check]:
         if error.asked_by == "--deadline":
             raise
         detail = "no driver was tested, because a setting cannot be used"
-        yield Check("probe", FAIL, detail, "mend what FAILs above")
-        return
-    yield from report_checks(report)
+        nothing = ProbeReport((), gpuedge.__version__)
+        return nothing, [Check("probe", FAIL, detail, "mend what FAILs above")]
+    return report, list(report_checks(report))
 
 
 def report_checks(report: ProbeReport) -> Iterator[Check]:
-    """Turn a probe report into checks: one per candidate, and two on the whole."""
-    for row in report.tried:
-        yield _row_check(row)
+    """Turn a probe report into checks: one per device and per driver, and two on the whole."""
+    for device, row in show.lines(report):
+        yield _row_check(device, row, has_other=bool(report.devices))
     best = report.best
     if best is None:
         yield Check("devices", WARN, "no usable GPU here: everything runs on the CPU")
@@ -170,14 +209,24 @@ def report_checks(report: ProbeReport) -> Iterator[Check]:
     yield from device_checks(report)
 
 
-def _row_check(row: ProbeRow) -> Check:
-    name = row.device if row.index is not None else f"{row.backend} driver"
+NO_DRIVER = ("no-loader", "no-candidates")
+"""Codes of an API that is not installed: no worry where a device is reached by another."""
+
+
+def _row_check(device: str, row: ProbeRow, *, has_other: bool = False) -> Check:
+    name = device if row.index is not None else f"{device} driver"
     detail = f"{row.name}: {row.brief}" if row.name else row.brief
     if row.is_usable:
         return Check(name, PASS, detail)
-    if row.code in ("no-device", "no-compute"):
+    if row.status == "absent" and row.code not in NO_DRIVER:
         return Check(name, INFO, detail)
+    if has_other and row.code in NO_DRIVER:
+        return Check(name, INFO, detail, _remedy(row))
     return Check(name, WARN, detail, _remedy(row))
+
+
+def _of_api(table: Mapping[str, T], row: ProbeRow) -> T | None:
+    return next((entry for start, entry in table.items() if row.backend.startswith(start)), None)
 
 
 def _remedy(row: ProbeRow) -> str:
@@ -186,8 +235,10 @@ def _remedy(row: ProbeRow) -> str:
             if row.key in _listed(variable):
                 return f"{variable} names this file: correct it, or unset {variable}"
     if row.code == "no-candidates":
-        for variable in CHOOSING[:2]:
+        for variable in _of_api(HIDING, row) or ():
             if _listed(variable):
                 value = os.environ[variable]
                 return f"{variable}={value} hides every driver: correct it, or unset {variable}"
-    return REMEDIES.get(row.code, DEFAULT_REMEDY)
+    remedy = REMEDIES.get(row.code, DEFAULT_REMEDY)
+    package = (_of_api(PACKAGES, row) or {}).get(row.code)
+    return f"{remedy}, on Debian: {package}" if package else remedy

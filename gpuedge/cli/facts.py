@@ -14,10 +14,12 @@ from typing import Any
 from gpuedge.core import config, paths
 from gpuedge.core.errors import GpuEdgeError
 
-REQUIRED = ("numpy", "onnx", "onnxruntime", "platformdirs", "rich", "vulkan")
+REQUIRED = (
+    "moderngl", "numpy", "onnx", "onnxruntime", "platformdirs", "rich", "vulkan", "wgpu",
+)  # fmt: skip
 """Packages gpuedge declares as dependencies (a test compares with the metadata)."""
 
-GPU_LIBRARIES = ("vulkan",)
+GPU_LIBRARIES = ("moderngl", "vulkan", "wgpu")
 """Of these, those that a GPU needs but the CPU does not."""
 
 OPTIONAL = ("pyshaderc", "pillow", "scikit-learn")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import gpuedge
 from gpuedge import backends
-from gpuedge.cli import facts
+from gpuedge.cli import facts, matrix
 from gpuedge.cli.output import Output
 from gpuedge.core import config, paths
 from gpuedge.probing import verdicts
@@ -50,12 +50,15 @@ def run(options: argparse.Namespace, output: Output) -> int:
     output.table("Settings", ("variable", "value", "from"), rows)
     output.table("Folders", ("what", "where"), folders.items())
     cells = [(r.device, r.name, r.status, r.brief) for r in known.rows]
+    limits = matrix.limits([row for row in known.rows if row.is_usable])
     cells += [("-", name, "-", "not probed yet: run `gpuedge probe`") for name in known.unprobed]
     if cells:
         columns = ("device", "name", "status", "reason")
         output.table("Devices, from earlier probes", columns, cells)
     else:
         output.text("No driver is installed, or no backend is switched on.")
+    if limits:
+        output.table("What they hold", matrix.LIMIT_TITLES, limits)
     return 0
 
 
@@ -80,7 +83,7 @@ def known_devices() -> Known:
         for candidate in backends.load(backend).candidates(os.environ):
             verdict = store.find(keys(candidate), DEADLINE_S, now)
             if verdict is None:
-                missed.append(Path(candidate.key).name)
+                missed.append(f"{Path(candidate.key).name} ({backend})")
             found += verdict or []
         rows += [r.replace(device=backend) for r in found] if missed else number(found)
         unprobed += missed

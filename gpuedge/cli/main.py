@@ -31,6 +31,7 @@ VERBS: dict[str, str] = {
     "probe": "find the devices of this machine and test each driver in a process of its own",
     "doctor": "check drivers, packages and settings, with a remedy for each finding",
     "run": "run an ONNX model on arrays from .npy files",
+    "conformance": "test whether a device computes what it should, case by case",
     "info": "versions, settings and where they come from, known devices, folders",
     "kernels": "list, show or check the kernel texts and their variants",
     "cache": "show or clear what gpuedge keeps on disk",

@@ -115,10 +115,11 @@ class Output:
         console = Console()
 
         def paint(cell: str, padded: str) -> str:
-            if cell not in COLOURS:
+            word = cell if cell in COLOURS else cell.partition(" ")[0]
+            if word not in COLOURS:
                 return padded
             with console.capture() as drawn:
-                console.print(Text(padded, Style.parse(COLOURS[cell])), end="", soft_wrap=True)
+                console.print(Text(padded, Style.parse(COLOURS[word])), end="", soft_wrap=True)
             return drawn.get()
 
         return paint

@@ -6,6 +6,7 @@ import argparse
 
 from gpuedge.cli.output import Output, blaming, read_json
 from gpuedge.core.errors import GpuEdgeError, UnknownDeviceError
+from gpuedge.probing import show as told
 from gpuedge.probing.report import ProbeReport, ProbeRow
 
 GOOD, NO_DEVICE = 0, 3
@@ -49,10 +50,13 @@ def _probe(options: argparse.Namespace) -> ProbeReport:
 
 def show(report: ProbeReport, output: Output, *, verbose: int = 0) -> None:
     """Print a report as a table: the headline, one row per candidate, more when `verbose`."""
-    headline = str(report).partition("\n")[0]
-    rows = [(r.device, r.name, r.status, _details(r) if verbose else r.brief) for r in report.tried]
+    headline = told.headline(report)
+    rows = [
+        (device, row.name, row.status, _details(row) if verbose else row.brief)
+        for device, row in told.lines(report)
+    ]
     if rows:
-        output.table(headline, ("device", "name", "status", "reason"), rows)
+        output.table(headline, told.TITLES, rows)
     else:
         output.text(headline)
 
@@ -60,6 +64,7 @@ def show(report: ProbeReport, output: Output, *, verbose: int = 0) -> None:
 def _details(row: ProbeRow) -> str:
     facts = {
         "class": row.caps.get("device_class"),
+        "storages": " ".join(row.caps.get("storages") or ()),
         "driver": row.key,
         "seconds": None if row.seconds is None else f"{row.seconds:.3f}",
         "cached": "yes" if row.is_cached else "no",

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from gpuedge import backends, capdb
-from gpuedge.capdb.classes import folder
+from gpuedge.capdb.place import folder
 from gpuedge.core import config
 from gpuedge.core.errors import GpuEdgeError
 from gpuedge.core.text import counted
@@ -129,9 +129,8 @@ def _database() -> Iterator[Check]:
 
 def _unknown() -> Iterator[Check]:
     known = [s.variable for s in config.SETTINGS.values()]
-    others = {CONFIG_FILE, "GPUEDGE_REQUIRE_DRIVERS"}
     for name in sorted(os.environ):
-        if not name.startswith(config.PREFIX) or name in known or name in others:
+        if not name.startswith(config.PREFIX) or name in known or name in config.OTHERS:
             continue
         own = name.removeprefix(config.PREFIX).lower()  # the prefix alone makes all names alike
         near = get_close_matches(own, config.SETTINGS, n=1, cutoff=CLOSE)

@@ -66,6 +66,10 @@ class Row(Protocol):
     def fingerprint(self) -> str:
         """Changes whenever the driver's files change."""
 
+    @property
+    def physical(self) -> str:
+        """The same text for all roads to one physical device."""
+
 
 class Report(Protocol):
     """What is needed of a probe report."""
@@ -163,7 +167,7 @@ def _evidence(row: Row) -> Evidence:
     detail = "" if code == "ok" else row.reason
     if code not in SENTENCES or (code == "ok") != (row.status == "ok"):
         code = "open-failed"  # a report of another version: its sentence still says what happened
-    return Evidence(row.device, code, detail, row.name, row.is_software)
+    return Evidence(row.device, code, detail, row.name, row.is_software, physical=row.physical)
 
 
 class _Budget:
@@ -206,8 +210,7 @@ class _Chooser:
         """Return the evidence with predictions, the CPU last, and how calibration went."""
         cpu = Evidence(CPU, is_software=False)
         looked = [(*self._filter(e), row) for e, row in found]
-        waiting = sum(work is not None for _, work, _ in looked)
-        if not waiting:
+        if all(work is None for _, work, _ in looked):
             evidence = [e for e, _, _ in looked]
             return [*evidence, cpu], "not needed: no GPU came into question"
         cpu = self._predict_cpu(cpu)
@@ -218,16 +221,37 @@ class _Chooser:
                 for e, work, _ in looked
             ]
             return [*evidence, replace(cpu, code="ok", detail="")], why
+        return [*self._predict_gpus(looked), cpu], self.budget.summary(self.cached)
+
+    def _predict_gpus(self, looked: Sequence[tuple[Evidence, Work | None, Row]]) -> list[Evidence]:
+        """Predict for the best road to each device that works, and for others already measured."""
+        waiting = {e.physical or e.device for e, work, _ in looked if work is not None}
+        served: dict[str, str] = {}
         evidence = []
         for e, work, row in looked:
+            name = e.physical or e.device
             if work is None:
                 evidence.append(e)
-                continue
-            share = max(self.budget.left() / waiting, MIN_WINDOW_S)
-            waiting -= 1
-            opener = partial(self.open_executor, e.device)
-            evidence.append(self._with_model(e, work, row, share, opener))
-        return [*evidence, cpu], self.budget.summary(self.cached)
+            elif name in served:
+                evidence.append(self._with_cached(e, work, row, served[name]))
+            else:
+                share = max(self.budget.left() / max(len(waiting), 1), MIN_WINDOW_S)
+                opener = partial(self.open_executor, e.device)
+                evidence.append(self._with_model(e, work, row, share, opener))
+                if evidence[-1].prediction is not None:
+                    served[name] = e.device
+                    waiting.discard(name)
+        return evidence
+
+    def _with_cached(self, e: Evidence, work: Work, row: Row, better: str) -> Evidence:
+        """Add the prediction of a road that an earlier choice measured; nothing is opened."""
+        key = calibration_key(e.device, _facts(row), self.kernel_of(e.device))
+        model = self.store.get(key) if self.store is not None else None
+        if model is None:
+            detail = f"{SENTENCES['other-road']}, {better}"
+            return replace(e, code="other-road", detail=detail)
+        self.cached += 1
+        return replace(e, prediction=model.predict(work, self.policy.percentile), source="cached")
 
     def _filter(self, e: Evidence) -> tuple[Evidence, Work | None]:
         """Return the evidence and the work, or what speaks against the device and None."""

@@ -187,7 +187,7 @@ def _automatic(record: Record) -> Decision:
     if best is None:
         return Decision(CPU, explain.why_cpu(rows, record), tuple(rows), record)
     chosen = record.candidates[best]
-    reason = f"{explain.runs_on(chosen)}: {rows[best].reason}."
+    reason = f"{explain.runs_on(chosen)}: {rows[best].reason}{explain.roads(best, rows, record)}."
     return Decision(chosen.device, reason, tuple(rows), record)
 
 

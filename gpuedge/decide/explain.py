@@ -17,9 +17,15 @@ TITLES = ("device", "verdict", "code", "p50", "at", "range of p50", "start-up", 
 
 _CLOSENESS = (
     "run-failed", "compile-failed", "measured-slower", "slower", "deadline", "open-failed",
-    "not-calibrated", "unsupported-op", "software",
+    "not-calibrated", "unsupported-op", "software", "other-road",
 )  # fmt: skip
 """Which rejection is told first: the candidate that came nearest to being used."""
+
+_NOTHING = {
+    "no-device": ("driver", "without a device"),
+    "no-candidates": ("API", "without a driver"),
+}
+"""Codes that are counted instead of listed, and how the count is said."""
 
 _ABSENT = ("no-loader", "no-candidates", "no-device", "no-compute")
 """Codes of drivers that have nothing to offer here: they were never in the running."""
@@ -61,6 +67,28 @@ def speedup(gpu: Evidence, cpu: Evidence, policy: Policy) -> str:
     )
 
 
+def roads(best: int, rows: Sequence[CandidateRow], record: Record) -> str:
+    """Say why the chosen device is reached by this road, empty where it is the only one.
+
+    `best` is the position of the chosen candidate.
+    """
+    chosen = record.candidates[best]
+    same = [
+        i
+        for i, c in enumerate(record.candidates)
+        if c.physical and c.physical == chosen.physical and i != best
+    ]
+    better = [rows[i] for i in same if i < best]
+    if better:
+        first = better[0]
+        return f"; {first.device}, the better road to this device, was left out: {first.reason}"
+    if not same:
+        return ""
+    names = [rows[i].device for i in same]
+    listed = f"{', '.join(names[:-1])} and {names[-1]}" if names[1:] else names[0]
+    return f"; the best road to this device, before {listed}"
+
+
 def comparison(gpu: Evidence, cpu: Evidence, policy: Policy) -> str:
     """Say why a GPU with a prediction is not worth it."""
     if gpu.prediction is None or cpu.prediction is None:
@@ -91,7 +119,14 @@ def why_cpu(rows: Sequence[CandidateRow], record: Record) -> str:
     if bare == len(gpus) > 1:
         return f"Runs on cpu: none of {bare} drivers offers a device here."
     order = {code: i for i, code in enumerate(_CLOSENESS)}
-    nearest = min(gpus, key=lambda r: (r.code in _ABSENT, order.get(r.code, len(order))))
+    is_aside = not record.policy.allow_software
+
+    def distance(row: CandidateRow) -> tuple[bool, int]:
+        # A rasteriser would have been left aside, whatever else is the matter with this road to it.
+        code = "software" if row.is_software and is_aside else row.code
+        return row.code in _ABSENT, order.get(code, len(order))
+
+    nearest = min(gpus, key=distance)
     label = f"{nearest.device} ({nearest.name})" if nearest.name else nearest.device
     if nearest.code == "software":
         why = f"{label} is a software rasteriser, which is never faster than the CPU path"
@@ -101,20 +136,28 @@ def why_cpu(rows: Sequence[CandidateRow], record: Record) -> str:
         why = f"{label} was measured on this model and left out: {nearest.reason}"
     else:
         why = f"{label} was left out: {nearest.reason}"
-    others = sum(r.code not in _ABSENT for r in gpus if r is not nearest)
-    if others:
-        verb = "was" if others == 1 else "were"
-        why += f"; {text.counted(others, 'other candidate')} {verb} rejected too"
-    return f"Runs on cpu: {why}."
+    return f"Runs on cpu: {why}{_others(nearest, gpus, record)}."
+
+
+def _others(nearest: CandidateRow, gpus: Sequence[CandidateRow], record: Record) -> str:
+    """Say how many other candidates were rejected; all roads to one device are one candidate."""
+    physical = {c.device: c.physical for c in record.candidates}
+    rest = [r for r in gpus if r is not nearest and r.code not in _ABSENT]
+    apart = {physical.get(r.device) or i for i, r in enumerate(rest)}
+    others = len(apart - {physical.get(nearest.device)})
+    if not others:
+        return ""
+    verb = "was" if others == 1 else "were"
+    return f"; {text.counted(others, 'other candidate')} {verb} rejected too"
 
 
 def _cells(decision: Decision) -> list[tuple[str, ...]]:
-    """Return the titles and a row for each candidate, save drivers that offer no device."""
+    """Return the titles and a row for each candidate that has something to offer."""
     titles = list(TITLES)
     titles[titles.index("at")] = f"p{decision.percentile}"
     cells = [tuple(titles)]
     for row in decision.rows:
-        if row.code == "no-device":
+        if row.code in _NOTHING:
             continue
         known = row.prediction
         times = ("-",) * 4
@@ -127,9 +170,12 @@ def _cells(decision: Decision) -> list[tuple[str, ...]]:
 
 
 def _without_device(decision: Decision) -> list[str]:
-    """Return one line that stands for all drivers that offer no device, if there are any."""
-    count = sum(row.code == "no-device" for row in decision.rows)
-    return [f"{text.counted(count, 'driver')} without a device"] if count else []
+    """Return one line for all drivers that offer no device and all APIs that have no driver."""
+    counts = {
+        what: sum(row.code == code for row in decision.rows) for code, what in _NOTHING.items()
+    }
+    found = [f"{text.counted(count, what[0])} {what[1]}" for what, count in counts.items() if count]
+    return [", ".join(found)] if found else []
 
 
 def as_text(decision: Decision) -> str:
@@ -144,6 +190,7 @@ def _footer(decision: Decision) -> list[str]:
         f"policy: at least {policy.min_speedup:g}x as fast at p{policy.percentile}, start-up over "
         f"{text.counted(policy.inferences, 'inference')}, software rasterisers "
         f"{'allowed' if policy.allow_software else 'left aside'}"
+        f"{'' if policy.storage == 'float32' else f', tensors kept as {policy.storage}'}"
     ]
     if decision.calibration:
         lines.append(f"calibration: {decision.calibration}")

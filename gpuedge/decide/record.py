@@ -36,6 +36,8 @@ class Evidence:
         Predicted latency; None where nothing was predicted.
     source : str
         Where the prediction comes from: ``measured``, ``cached``, or empty.
+    physical : str
+        The same text for all roads to one physical device (APIs that reach it); may be empty.
     """
 
     device: str
@@ -45,9 +47,10 @@ class Evidence:
     is_software: bool | None = None
     prediction: Prediction | None = None
     source: str = ""
+    physical: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("device", "code", "detail", "name", "source"):
+        for name in ("device", "code", "detail", "name", "source", "physical"):
             value = getattr(self, name)
             if not isinstance(value, str):
                 raise ValueError(f"Evidence.{name} must be text, not {value!r}")
@@ -68,6 +71,8 @@ class Evidence:
         """Return a JSON-ready dictionary."""
         record: dict[str, Any] = {n: getattr(self, n) for n in self.__dataclass_fields__}
         record["prediction"] = self.prediction.to_dict() if self.prediction else None
+        if not self.physical:  # records of before this field was there replay to the same bytes
+            del record["physical"]
         return record
 
     @classmethod

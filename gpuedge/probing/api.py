@@ -144,6 +144,7 @@ def _probe_new(
     from gpuedge.probing.run import probe_all
 
     capdb.load()  # the children need it too; its faults are not a driver's
+    capdb.load_names()
     results = probe_all([c for _, c in new], deadline_s)
     _log([row for rows in results for row in rows])
     return {key: (c, rows) for (key, c), rows in zip(new, results, strict=True)}
@@ -151,19 +152,20 @@ def _probe_new(
 
 def _is_lasting(row: ProbeRow) -> bool:
     """Say whether a verdict is about the driver, rather than about this attempt to probe it."""
-    return row.code != "no-token" and row.evidence.get("step") not in {"start", "prepare"}
+    is_ours = row.code == "no-token" or row.evidence.get("step") in {"start", "prepare"}
+    return not is_ours and not row.evidence.get("is_cut_off")
 
 
 def _log(rows: list[ProbeRow]) -> None:
     import logging
 
-    from gpuedge.probing.judge import UNTOUCHED
+    from gpuedge.probing.judge import UNTOUCHED, is_cut_off
 
     logger = logging.getLogger("gpuedge.probing")
     for row in rows:
-        # Out of time before the driver's own code ran: nothing to warn of.
+        # Out of time before the driver's own code ran, or could finish: nothing to warn of.
         unreached = row.status == "timeout" and row.evidence.get("step") in UNTOUCHED
-        is_news = row.status in NEWS and not unreached
+        is_news = row.status in NEWS and not unreached and not is_cut_off(row)
         level = logging.WARNING if is_news else logging.INFO
         logger.log(level, "%s driver %s: %s (%s)", row.backend, row.name, row.reason, row.key)
 

@@ -25,6 +25,8 @@ from gpuedge.core.errors import (
 from gpuedge.core.reasons import Reason
 
 if TYPE_CHECKING:
+    from gpuedge.core.caps import Caps
+    from gpuedge.core.identity import Identity
     from gpuedge.executors.base import Executable
     from gpuedge.probing.kat import Case, Finding
 
@@ -34,11 +36,17 @@ RUNS = 2
 ORPHAN_S = 1.0
 """A child whose parent died ends itself this long after the deadline."""
 
+NOTHING = frozenset({"bad-manifest", "missing-library", "no-device"})
+"""Reasons found while loading a driver that hold for all its levels: they are not asked again."""
+
 STATUS_OF = {
     "ok": "ok",
     "no-loader": "absent",
     "no-candidates": "absent",
     "no-device": "absent",
+    "no-context": "absent",
+    "no-format": "absent",
+    "no-highp": "absent",
     "no-compute": "absent",
     "untouched-output": "wrong",
     "wrong-numbers": "wrong",
@@ -49,16 +57,25 @@ STATUS_OF = {
 
 
 class Channel:
-    """The private result file, open for appending."""
+    """The private result file, open for appending; `at` is the candidate whose turn it is."""
 
     def __init__(self, path: str, token: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND)
         self._token = token
         self._last: tuple[str, int | None] | None = None
+        self._begin = time.monotonic()
+        self.at = 0
+
+    def turn(self, at: int) -> None:
+        """Go on to another candidate."""
+        self.at, self._last = at, None
 
     def send(self, event: str, **fields: Any) -> None:
         """Write one event; it survives the process from here on."""
-        line = json.dumps({"token": self._token, "event": event, **fields})
+        when = round(time.monotonic() - self._begin, 6)
+        line = json.dumps(
+            {"token": self._token, "event": event, "at": self.at, "when": when, **fields}
+        )
         os.write(self._fd, line.encode() + b"\n")
 
     def step(self, name: str, index: int | None = None) -> None:
@@ -97,6 +114,12 @@ class Announcing:
         return announced
 
 
+def _model(identity: Identity) -> str:
+    from gpuedge import capdb
+
+    return capdb.model(identity)
+
+
 def _device_class(device: DeviceImpl) -> str:
     from gpuedge import capdb
 
@@ -104,16 +127,22 @@ def _device_class(device: DeviceImpl) -> str:
 
 
 def main() -> int:
-    """Read the request, probe the candidate, and return the exit status."""
+    """Read the request, probe its candidates in order, and return the exit status."""
     request = json.loads(sys.stdin.buffer.readline())
     _contain(float(request["deadline_s"]))
     known = set(sys.path)
     sys.path += [p for p in request["path"] if p not in known]
     channel = Channel(request["result"], request["token"])
     channel.step("start")
-    candidate = Candidate(**request["candidate"])
-    probe(candidate, frozenset(request["skip"]), channel)
-    channel.send("done")
+    nothing: Reason | None = None
+    for at, record in enumerate(request["candidates"]):
+        channel.turn(at)
+        skip = frozenset(record.pop("skip"))
+        if nothing is None:
+            nothing = probe(Candidate(**record), skip, channel)
+        else:
+            channel.send("failed", **_verdict(nothing), evidence={})
+        channel.send("done")
     return 0
 
 
@@ -149,8 +178,11 @@ def _leave_when_told() -> None:
             libc.on_exit(ctypes.cast(function, ctypes.c_void_p), None)
 
 
-def probe(candidate: Candidate, skip: frozenset[int], channel: Channel) -> None:
-    """Probe all devices of a candidate except those in `skip`, sending events."""
+def probe(candidate: Candidate, skip: frozenset[int], channel: Channel) -> Reason | None:
+    """Probe all devices of a candidate except those in `skip`, sending events.
+
+    Returns the reason, if it is one that holds for every level of this driver (`NOTHING`).
+    """
     from gpuedge import backends
 
     channel.step("load")
@@ -162,10 +194,15 @@ def probe(candidate: Candidate, skip: frozenset[int], channel: Channel) -> None:
         reason = reason_of(error, "open-failed")
         absent = STATUS_OF.get(reason.code) == "absent"
         channel.send("failed", **_verdict(reason), evidence={} if absent else _trace(error))
-        return
+        return reason if reason.code in NOTHING else None
     if not devices:
-        channel.send("failed", **_verdict(Reason("no-device")))
-        return
+        reason = Reason("no-device")
+        channel.send("failed", **_verdict(reason))
+        return reason
+    from gpuedge import capdb
+
+    channel.step("prepare")
+    capdb.load()  # a fault of the database ends this process here, not as a driver's verdict
     channel.send(
         "devices",
         devices=[
@@ -173,30 +210,28 @@ def probe(candidate: Candidate, skip: frozenset[int], channel: Channel) -> None:
                 "index": d.index,
                 "identity": d.identity.to_dict(),
                 "is_software": d.is_software,
+                "model": _model(d.identity),
             }
             for d in devices
         ],
     )
     # Only now: most drivers of a machine have no device, and numpy is the slowest import of all.
-    channel.step("prepare")
-    from gpuedge import capdb
     from gpuedge.probing import kat
 
-    capdb.load()  # a fault of the database ends this process here, not as a driver's verdict
-    tests = kat.cases()
     for info in devices:
         if info.index not in skip:
-            result = probe_device(backend.open, info, tests, channel)
+            result = probe_device(backend.open, info, kat.cases, channel)
             channel.send("device", index=info.index, **result)
+    return None
 
 
 def probe_device(
     opener: Callable[[DeviceInfo], DeviceImpl],
     info: DeviceInfo,
-    tests: list[Case],
+    tests: Callable[[Caps], list[Case]],
     channel: Channel,
 ) -> dict[str, Any]:
-    """Open a device, run the tests on it, close it, and return the fields of its event."""
+    """Open a device, run the tests for it, close it, and return the fields of its event."""
     start = time.monotonic()
     caps: dict[str, Any] = {}
     evidence: dict[str, Any] = {}
@@ -213,7 +248,7 @@ def probe_device(
         device = opener(info)
         watched = Announcing(device, announce)
         caps |= watched.caps.to_dict()
-        finding = _run_tests(watched, tests, evidence, announce)
+        finding = _run_tests(watched, tests(watched.caps), evidence, announce)
         reason = Reason("ok") if finding is None else Reason(finding.code, finding.detail)
         evidence |= {} if finding is None else {"step": "read"}
     except Exception as error:
@@ -245,17 +280,23 @@ def _run_tests(
     checks: list[dict[str, Any]] = []
     evidence["checks"] = checks
     executor = GpuExecutor(cast(DeviceImpl, device), "probe")
-    for case in tests:
-        announce("build")
-        executable = executor.compile(case.graph)
-        try:
+    executable: Executable | None = None
+    graph = None
+    try:
+        for case in tests:
+            if executable is None or case.graph is not graph:
+                announce("build")
+                if executable is not None:
+                    executable.close()
+                executable, graph = executor.compile(case.graph), case.graph
             runs = [_poisoned_run(executable, case, announce) for _ in range(RUNS)]
-        finally:
+            finding, check = kat.judge_runs(case, runs)
+            checks.append(check)
+            if finding is not None:
+                return finding
+    finally:
+        if executable is not None:
             executable.close()
-        finding, check = kat.judge_runs(case, runs)
-        checks.append(check)
-        if finding is not None:
-            return finding
     return None
 
 

@@ -1,8 +1,10 @@
 """From what a probe process left behind to rows: pure functions, no process, no clock.
 
-The child writes one JSON line per event to a private file, each with the token it was given. Lines
-without it (a driver scribbling, a torn last line) are counted and otherwise ignored. Success needs
-every device's result, the line ``done``, and a clean end of the process; nothing less.
+A process probes the candidates that one driver offers (its levels), one after the other; what is
+said here of a process is said of its part in one candidate, as `parts` cuts it out. The child
+writes one JSON line per event to a private file, each with the token it was given. Lines without it
+(a driver scribbling, a torn last line) are counted and otherwise ignored. Success needs every
+device's result, the line ``done``, and a clean end of the process; nothing less.
 
 How an end without ``done`` is judged:
 
@@ -10,15 +12,16 @@ How an end without ``done`` is judged:
 * an exit, with any status, once the driver was being touched: ``crashed`` / ``exited``, since some
   drivers call ``exit(0)`` when they give up;
 * an exit before that, or no event with the right token at all: ``broken`` / ``no-token``;
-* killed by us: ``timeout`` / ``deadline``; where the driver was not yet being touched the reason
-  says that it was not reached, since nothing can be held against it.
+* killed by us: ``timeout`` / ``deadline``. Where the driver was not yet being touched, or was still
+  working and had had little time, the reason says so and the evidence has ``is_cut_off``: that is
+  no verdict on the driver, and is not remembered.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from gpuedge.backends.base import Candidate
@@ -48,18 +51,39 @@ STEPS = {
 """Steps of a probe, in order, as they stand in ``evidence["step"]``, and how to say them."""
 
 
+HUNG_S = 1.0
+"""A driver that gave no sign of life for so long at the deadline hangs; another is only slow."""
+
+HUNG_SHARE = 0.1
+"""A driver that used less than this share of the time for computing was waiting."""
+
+FAIR_SHARE = 0.5
+"""Share of the deadline after which a driver that is not done is too slow, whatever held it up."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a probe process ended: by itself (`code`), by a signal, or by us at the deadline."""
+    """How a probe process ended: by itself (`code`), by a signal, or by us at the deadline.
 
-    how: Literal["exit", "signal", "deadline", "not-started"]
+    ``stalled``: by us before the deadline, because others waited for it.
+    """
+
+    how: Literal["exit", "signal", "deadline", "stalled", "not-started"]
     code: int = 0
     what: str = ""
 
 
+CLEAN = Ending("exit", 0)
+"""What is right where a process gave all that was asked of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """Everything one probe process left behind; `deadline_s` is that of all processes together."""
+    """Everything one probe process left behind; `deadline_s` is that of all processes together.
+
+    `seconds` is how long it had, `silent_s` for how long at its end it gave no sign of life, and
+    `busy_s` and `cpu_s` how much processor time it used meanwhile and in all; None where not known.
+    """
 
     events: Sequence[Event]
     junk: int
@@ -68,6 +92,25 @@ class Transcript:
     seconds: float
     skipped: frozenset[int] = frozenset()
     deadline_s: float | None = None
+    silent_s: float | None = None
+    busy_s: float | None = None
+    cpu_s: float | None = None
+
+    @property
+    def is_hung(self) -> bool:
+        """True if it gave no sign of life and did not compute either when it was ended."""
+        silent = HUNG_S if self.silent_s is None else self.silent_s
+        return silent >= HUNG_S and self._is_idle
+
+    @property
+    def _is_idle(self) -> bool:
+        return (self.busy_s or 0.0) < HUNG_SHARE * (self.silent_s or HUNG_S)
+
+    @property
+    def used_s(self) -> float:
+        """Seconds it had a chance to use: not those it waited for its turn on a busy machine."""
+        waited = self._is_idle and (self.silent_s or 0.0) > FAIR_SHARE * self.seconds
+        return self.seconds if waited or self.cpu_s is None else min(self.cpu_s, self.seconds)
 
     @property
     def last_step(self) -> Event:
@@ -83,6 +126,38 @@ class Transcript:
         """True if the process wrote ``done`` and then ended well."""
         clean = self.ending.how == "exit" and self.ending.code == 0
         return clean and self.first("done") is not None
+
+
+def parts(transcript: Transcript, skipped: Sequence[frozenset[int]]) -> list[Transcript | None]:
+    """Cut a process's transcript into one for each of its candidates, None for those not reached.
+
+    `skipped` are the devices left out of each. A candidate whose results were complete while
+    another was under way ended well. What ends the process between two of them is the end of the
+    one before, and what ends it after all are complete is the end of each.
+    """
+    events: list[list[Event]] = [[] for _ in skipped]
+    for event in transcript.events:
+        at = event.get("at", 0)
+        if type(at) is int and 0 <= at < len(events):
+            events[at].append(event)
+    last = max((i for i, own in enumerate(events) if own), default=0)
+    is_over = any(e["event"] == "done" for e in events[-1])
+    made: list[Transcript | None] = []
+    for i, own in enumerate(events):
+        if not own and (i > last or transcript.ending == CLEAN):
+            made.append(None if i else transcript)
+            continue
+        is_done = any(e["event"] == "done" for e in own)
+        died = is_over or (i == last and transcript.ending.how in ("exit", "signal"))
+        ending = CLEAN if is_done and not died else transcript.ending
+        begin = float(own[0].get("when") or 0.0) if own and i else 0.0
+        made.append(
+            replace(
+                transcript, events=own, ending=ending, skipped=skipped[i],
+                seconds=max(0.0, transcript.seconds - begin),
+            )
+        )  # fmt: skip
+    return made
 
 
 @dataclass(slots=True)
@@ -113,6 +188,8 @@ def read_events(data: bytes, token: str) -> tuple[list[Event], int]:
 
 def _is_sound(event: dict[str, Any]) -> bool:
     kind, step = event.get("event"), event.get("step")
+    if not is_number(event.get("when") or 0):
+        return False
     if kind in ("device", "failed"):  # not a set: what is no text may not be hashable
         known = event.get("status") in STATUSES and event.get("code") in list(SENTENCES)
         tables = all(isinstance(event.get(k) or {}, dict) for k in ("caps", "evidence"))
@@ -130,6 +207,7 @@ def _is_device(record: object) -> bool:
         and type(record.get("index")) is int
         and isinstance(record.get("identity"), dict)
         and isinstance(record.get("is_software"), bool)
+        and isinstance(record.get("model", ""), str)
     )
 
 
@@ -179,10 +257,8 @@ def _ended(transcript: Transcript) -> Event:
     if transcript.first("done") is not None:
         step = "exit"
     where = STEPS[step]
-    if ending.how == "not-started" or (ending.how == "deadline" and step in UNTOUCHED):
-        return _not_reached(transcript, step)
-    if ending.how == "deadline":
-        return _verdict("timeout", "deadline", f"it hung {where}", step)
+    if ending.how in ("not-started", "deadline", "stalled"):
+        return _late(transcript, step)
     if ending.how == "signal":
         return _verdict("crashed", "crashed", f"{ending.what} {where}", step, ending.what)
     if not transcript.events or step in OURS or transcript.is_complete:
@@ -190,11 +266,31 @@ def _ended(transcript: Transcript) -> Event:
     return _verdict("crashed", "exited", f"exit status {ending.code} {where}", step)
 
 
-def _not_reached(transcript: Transcript, step: str) -> Event:
+def is_cut_off(row: ProbeRow) -> bool:
+    """Say whether a row tells only of this attempt, which ran out of time before the driver did."""
+    return row.evidence.get("is_cut_off") is True
+
+
+def _late(transcript: Transcript, step: str) -> Event:
+    """Return the verdict on what was not done in time: it hung, it was slow, or never had a chance.
+
+    Only the first, and what had its fair share of the time, is a fact about the driver.
+    """
     limit = transcript.deadline_s
     of = "" if limit is None else f" of {limit:g} s"
-    reason = f"the driver was not reached before the deadline{of}"
-    return {**_verdict("timeout", "deadline", "", step), "reason": reason}
+    ending = transcript.ending.how
+    if ending == "not-started" or step in UNTOUCHED:
+        reason = f"the driver was not reached before the deadline{of}"
+    elif transcript.is_hung:
+        return _verdict("timeout", "deadline", f"it hung {STEPS[step]}", step)
+    else:
+        had = f"it had {transcript.seconds:.1f} s and was at work {STEPS[step]}"
+        reason = f"the driver was not done before the deadline{of}: {had}"
+    verdict = {**_verdict("timeout", "deadline", "", step), "reason": reason}
+    had_time = limit is not None and transcript.used_s >= FAIR_SHARE * limit
+    if ending == "not-started" or step in OURS or not had_time:
+        verdict["evidence"] = {**verdict["evidence"], "is_cut_off": True}
+    return verdict
 
 
 def _verdict(status: str, code: str, detail: str, step: str, signal: str = "") -> Event:
@@ -238,6 +334,7 @@ def _row(
         index=device["index"] if device else None,
         seconds=round(float(verdict.get("seconds") or transcript.seconds), 6),
         evidence=evidence,
+        model=str(device.get("model") or "") if device else "",
     )
 
 

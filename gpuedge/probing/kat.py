@@ -1,17 +1,22 @@
-"""Known-answer tests: two kernels at awkward shapes, and float64 answers computed independently.
+"""Known-answer tests: kernels at awkward shapes, and answers computed independently in float64.
 
+Two of them compute (elementwise arithmetic, a convolution); three look at what a device may get
+wrong while only passing numbers on: every exponent of a float32, every byte, and the divisions that
+turn the number of a texel into coordinates, over the range of numbers that real tensors have.
 The reference here shares no code with the kernels, the planner or the CPU executor: it is written
 from the definition of the operator, in float64. Does not run anything; `child` does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from gpuedge.core.caps import Caps
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
 
@@ -33,8 +38,9 @@ class Case:
     ----------
     name : str
     graph : Graph
-        One output; its inputs are the keys of `inputs`.
-    inputs : dict of str to float32 array
+        One output; its inputs are the keys of `inputs`. Cases that follow one another may have the
+        very same graph: they are to run on one compiled kernel.
+    inputs : dict of str to array
     expected : float64 array
         The exact answer.
     bound : float64 array
@@ -44,7 +50,7 @@ class Case:
 
     name: str
     graph: Graph
-    inputs: dict[str, F32]
+    inputs: Mapping[str, npt.NDArray[Any]]
     expected: F64
     bound: F64
 
@@ -52,6 +58,11 @@ class Case:
     def output(self) -> str:
         """Name of the graph's output."""
         return self.graph.outputs[0]
+
+    @property
+    def dtype(self) -> str:
+        """Type of the output."""
+        return self.graph.types[self.output].dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +73,10 @@ class Finding:
     detail: str
 
 
-def conv_graph(x: F32, w: F32, b: F32, pads: tuple[int, int, int, int]) -> Graph:
+def conv_graph(kind: TensorType, w: F32, b: F32, pads: tuple[int, int, int, int]) -> Graph:
     """Return relu(conv(x, w, b)) with stride 1; `pads` are top, left, bottom, right."""
     builder = GraphBuilder()
-    builder.input("x", TensorType("float32", x.shape))
+    builder.input("x", kind)
     builder.constant("w", w)
     builder.constant("b", b)
     attrs = {
@@ -106,20 +117,26 @@ def conv_reference(x: F32, w: F32, b: F32, pads: tuple[int, int, int, int]) -> t
     return total + bias, magnitude + abs(bias)
 
 
-def _conv_case(name: str, rng: np.random.Generator, *, integers: bool) -> Case:
-    # 7 channels in and 9 out: neither is a multiple of the four that texels hold.
-    pads = (1, 0, 2, 1)
-    x = _draw(rng, (1, 7, 11, 13), integers)
-    w = _draw(rng, (9, 7, 3, 3), integers)
-    b = _draw(rng, (9,), integers)
-    exact, magnitude = conv_reference(x, w, b, pads)
-    terms = 7 * 3 * 3 + 1
-    # Any order of summation, fused or not, errs by at most about terms * UNIT * magnitude
-    # (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). The factor 4 leaves
-    # room for multiplications that Vulkan allows to be a little less than exactly rounded.
-    bound: F64 = np.zeros_like(exact) if integers else 4 * terms * UNIT * magnitude
-    graph = conv_graph(x, w, b, pads)
-    return Case(name, graph, {"x": x}, np.maximum(exact, 0.0), bound)
+def _conv_cases(rng: np.random.Generator) -> list[Case]:
+    # 7 channels in and 9 out: neither is a multiple of the four that texels hold. The weights need
+    # 12 bits, more than float16 has: a device that computes with less gets the integers wrong.
+    # 7 * 9 products of at most 4 * 4095 are far below the 2^24 up to which float32 is exact.
+    pads, shape = (1, 0, 2, 1), (1, 7, 11, 13)
+    w = rng.integers(-4095, 4096, (9, 7, 3, 3)).astype(np.float32)
+    b = _draw(rng, (9,), integers=True)
+    graph = conv_graph(TensorType("float32", shape), w, b, pads)
+    made = []
+    for name, integers in (("convolution integers", True), ("convolution random", False)):
+        x = _draw(rng, shape, integers=integers)
+        exact, magnitude = conv_reference(x, w, b, pads)
+        terms = 7 * 3 * 3 + 1
+        # Any order of summation, fused or not, errs by at most about terms * UNIT * magnitude
+        # (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). The factor 4
+        # leaves room for multiplications that Vulkan allows to be a little less than exactly
+        # rounded.
+        bound: F64 = np.zeros_like(exact) if integers else 4 * terms * UNIT * magnitude
+        made.append(Case(name, graph, {"x": x}, np.maximum(exact, 0.0), bound))
+    return made
 
 
 def elementwise_graph(shape: tuple[int, ...]) -> Graph:
@@ -132,30 +149,90 @@ def elementwise_graph(shape: tuple[int, ...]) -> Graph:
     return builder.build()
 
 
-def _elementwise_case(name: str, rng: np.random.Generator, *, integers: bool) -> Case:
+def _elementwise_cases(rng: np.random.Generator) -> list[Case]:
     shape = (2, 5, 7, 3)
-    inputs = {key: _draw(rng, shape, integers) for key in ("a", "b", "c")}
-    a, b, c = (inputs[key].astype(np.float64) for key in ("a", "b", "c"))
-    exact = np.maximum(a * b + c, 0.0)
-    # Two roundings, or one if the driver fuses them; twice that, as above.
-    bound: F64 = np.zeros_like(exact) if integers else 4 * UNIT * (abs(a * b) + abs(c))
-    return Case(name, elementwise_graph(shape), inputs, exact, bound)
+    graph = elementwise_graph(shape)
+    made = []
+    for name, integers in (("elementwise integers", True), ("elementwise random", False)):
+        inputs = {key: _draw(rng, shape, integers=integers) for key in ("a", "b", "c")}
+        a, b, c = (inputs[key].astype(np.float64) for key in ("a", "b", "c"))
+        exact = np.maximum(a * b + c, 0.0)
+        # Two roundings, or one if the driver fuses them; twice that, as above.
+        bound: F64 = np.zeros_like(exact) if integers else 4 * UNIT * (abs(a * b) + abs(c))
+        made.append(Case(name, graph, inputs, exact, bound))
+    return made
 
 
-def _draw(rng: np.random.Generator, shape: tuple[int, ...], integers: bool) -> F32:
+def _draw(rng: np.random.Generator, shape: tuple[int, ...], *, integers: bool) -> F32:
     if integers:
         return rng.integers(-4, 5, shape).astype(np.float32)
     return rng.uniform(-1.0, 1.0, shape).astype(np.float32)
 
 
-def cases() -> list[Case]:
-    """Return the tests in the order they run; same data on every call."""
+def _exponents_case(rng: np.random.Generator) -> Case:
+    """Every exponent of a normal float32, both signs, round and odd mantissas, negated: exact.
+
+    Denormals, infinities and NaN are left out: no API promises them.
+    """
+    fixed = [0, 1, 0x400000, 0x7FFFFF, 0x2AAAAA]
+    mantissas = np.concatenate([fixed, rng.integers(0, 1 << 23, 3)]).astype(np.uint32)
+    exponents = np.arange(1, 255, dtype=np.uint32)
+    words = (exponents[:, None] << np.uint32(23)) | mantissas
+    x = np.concatenate([words, words | np.uint32(1 << 31)]).view(np.float32)
+    x = np.ascontiguousarray(x.reshape(1, 16, 127, 2))
+    builder = GraphBuilder()
+    builder.input("x", TensorType("float32", x.shape))
+    builder.output(builder.add("Neg", ["x"], output="y"))
+    exact = -x.astype(np.float64)
+    return Case("every exponent", builder.build(), {"x": x}, exact, np.zeros_like(exact))
+
+
+def gather_graph(kind: TensorType, strides: tuple[int, int]) -> Graph:
+    """Return the largest of windows of one pixel: pixels `strides` apart, as they are."""
+    builder = GraphBuilder()
+    builder.input("x", kind)
+    attrs = {"kernel_shape": [1, 1], "strides": list(strides)}
+    builder.output(builder.add("MaxPool", ["x"], attrs, output="y"))
+    return builder.build()
+
+
+def _bytes_case() -> Case:
+    """Every value of a byte in each of the four places of a texel."""
+    values = np.arange(256)
+    planes = [values, values[::-1], np.roll(values, 85), np.roll(values[::-1], 171)]
+    x = np.stack(planes).astype(np.uint8).reshape(1, 4, 16, 16)
+    graph = gather_graph(TensorType("uint8", x.shape), (1, 1))
+    exact = x.astype(np.float64)
+    return Case("every byte", graph, {"x": x}, exact, np.zeros_like(exact))
+
+
+def _places_case(limit: int) -> Case:
+    """Every value is its own place: coordinates from large numbers, odd widths, a stride."""
+    height, width = 311, 307
+    while 2 * height * width * 16 > limit and height > 1:
+        height //= 2
+    x = np.arange(8 * height * width, dtype=np.float32).reshape(1, 8, height, width)
+    graph = gather_graph(TensorType("float32", x.shape), (1, 2))
+    exact = x[:, :, :, ::2].astype(np.float64)
+    return Case("every place", graph, {"x": x}, exact, np.zeros_like(exact))
+
+
+def cases(caps: Caps | None = None) -> list[Case]:
+    """Return the tests in the order they run; same data on every call.
+
+    Parameters
+    ----------
+    caps : Caps, optional
+        The device they are for: no tensor is larger than it takes.
+    """
     rng = np.random.default_rng(20)
+    limit = 1 << 27 if caps is None else caps.max_storage_buffer_bytes
     return [
-        _elementwise_case("elementwise integers", rng, integers=True),
-        _elementwise_case("elementwise random", rng, integers=False),
-        _conv_case("convolution integers", rng, integers=True),
-        _conv_case("convolution random", rng, integers=False),
+        *_elementwise_cases(rng),
+        _exponents_case(rng),
+        *_conv_cases(rng),
+        _places_case(limit),
+        _bytes_case(),
     ]
 
 
@@ -179,16 +256,12 @@ def judge_runs(case: Case, runs: list[npt.NDArray[Any]]) -> tuple[Finding | None
 
 
 def _judge_one(case: Case, run: npt.NDArray[Any], evidence: dict[str, Any]) -> Finding | None:
-    if run.shape != case.expected.shape or run.dtype != np.float32:
+    if run.shape != case.expected.shape or run.dtype != case.dtype:
         return Finding("wrong-numbers", f"{case.name}: {run.dtype} {run.shape}")
-    words = np.ascontiguousarray(run).view(np.uint32)
-    untouched = int(np.count_nonzero(words == POISON * 0x01010101))
-    evidence["untouched"] = untouched
-    if untouched == run.size:
-        return Finding("untouched-output", case.name)
-    if untouched:  # not left to the bound: next to it the poison is as good as zero
-        detail = f"{case.name}: {untouched} of {run.size} elements were not written"
-        return Finding("wrong-numbers", detail)
+    if run.dtype == np.float32:  # bytes have no value to spare that could be the poison
+        finding = _judge_poison(case, run, evidence)
+        if finding is not None:
+            return finding
     with np.errstate(invalid="ignore"):
         error = abs(run.astype(np.float64) - case.expected)
     bad = ~(error <= case.bound)  # catches NaN too
@@ -200,3 +273,15 @@ def _judge_one(case: Case, run: npt.NDArray[Any], evidence: dict[str, Any]) -> F
         return None
     count = int(np.count_nonzero(bad))
     return Finding("wrong-numbers", f"{case.name}: {count} of {run.size} elements")
+
+
+def _judge_poison(case: Case, run: npt.NDArray[Any], evidence: dict[str, Any]) -> Finding | None:
+    words = np.ascontiguousarray(run).view(np.uint32)
+    untouched = int(np.count_nonzero(words == POISON * 0x01010101))
+    evidence["untouched"] = untouched
+    if untouched == run.size:
+        return Finding("untouched-output", case.name)
+    if untouched:  # not left to the bound: next to it the poison is as good as zero
+        detail = f"{case.name}: {untouched} of {run.size} elements were not written"
+        return Finding("wrong-numbers", detail)
+    return None

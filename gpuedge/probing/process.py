@@ -11,10 +11,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from gpuedge.probing.judge import Ending
 
@@ -125,6 +125,19 @@ def spawn(
     return child
 
 
+def cpu_seconds(pid: int) -> float | None:
+    """Return the processor time a process used so far, None where the system does not say (Linux).
+
+    Tells one that computes, or that waits for its turn on a busy machine, from one that hangs.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            fields = file.read(4096).rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None
+
+
 def kill(child: subprocess.Popen[bytes]) -> None:
     """End a child and its process group, now: a hung driver may ignore anything gentler."""
     try:
@@ -136,9 +149,15 @@ def kill(child: subprocess.Popen[bytes]) -> None:
 
 
 def supervise(
-    child: subprocess.Popen[bytes], deadline: float, stop: threading.Event
+    child: subprocess.Popen[bytes],
+    deadline: float,
+    stop: threading.Event,
+    is_stalled: Callable[[int], bool] = lambda pid: False,
 ) -> tuple[Ending, str]:
     """Wait for a child until `deadline` (of `time.monotonic`), kill it then, and say how it ended.
+
+    It is killed earlier where `is_stalled`, which is asked every `TICK_S` with the process id,
+    says so.
 
     Returns
     -------
@@ -148,7 +167,7 @@ def supervise(
     assert child.stdout is not None  # PIPE was asked for
     drain = Drain(child.stdout.fileno())
     try:
-        code = _wait(child, drain, deadline, stop)
+        code = _wait(child, drain, deadline, stop, is_stalled)
     finally:
         if child.returncode is None:
             kill(child)
@@ -156,16 +175,22 @@ def supervise(
         _reap(child)
         if drain.ended.is_set():
             child.stdout.close()
-    return _ending(code), tail
+    return Ending("stalled") if code == "stalled" else _ending(code), tail
 
 
 def _wait(
-    child: subprocess.Popen[bytes], drain: Drain, deadline: float, stop: threading.Event
-) -> int | None:
+    child: subprocess.Popen[bytes],
+    drain: Drain,
+    deadline: float,
+    stop: threading.Event,
+    is_stalled: Callable[[int], bool],
+) -> int | Literal["stalled"] | None:
     while not _has_ended(child):
         left = deadline - time.monotonic()
         if left <= 0 or stop.is_set():
             return None
+        if is_stalled(child.pid):
+            return "stalled"
         if not drain.ended.wait(min(TICK_S, left)):
             continue
         time.sleep(min(0.001, left))  # it closed its output: the end is near

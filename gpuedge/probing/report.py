@@ -58,6 +58,13 @@ class ProbeRow(Record):
         the last lines the driver printed.
     is_cached : bool
         True if the verdict was read from disk and nothing was started.
+    model : str
+        The device's name without what drivers and layers add to it, the same under every API
+        (`gpuedge.capdb.model`); empty where no device was reached.
+    physical : str
+        Rows with the same text are roads to one physical device; empty where none was reached.
+    road : int or None
+        Rank of this road among those that work, from 1, the best; None where it does not work.
     """
 
     device: str
@@ -76,6 +83,9 @@ class ProbeRow(Record):
     seconds: float | None = None
     evidence: Mapping[str, Any] = {}
     is_cached: bool = False
+    model: str = ""
+    physical: str = ""
+    road: int | None = None
 
     @property
     def is_usable(self) -> bool:
@@ -139,11 +149,16 @@ class ProbeRow(Record):
         return f"<ProbeRow {self.device} {self.status} {self.name!r}>"
 
 
-_TEXTS = ("device", "backend", "status", "code", "reason", "name", "key", "fingerprint")
+_TEXTS = (
+    "device", "backend", "status", "code", "reason", "name", "key", "fingerprint", "model",
+    "physical",
+)  # fmt: skip
 _IDENTITY_TEXTS = ("api", "name", "os")
+_GL_TEXTS = ("GL_VENDOR", "GL_RENDERER", "GL_VERSION")
 _IDENTITY_TYPES = {
     **dict.fromkeys(("vendorID", "deviceID", "driverVersion", "driverID"), int),
-    **dict.fromkeys(("apiVersion", "driverName", "driverInfo", "device_type"), str),
+    **dict.fromkeys(("apiVersion", "driverName", "driverInfo", "device_type", "deviceUUID"), str),
+    **dict.fromkeys((*_GL_TEXTS, "backend"), str),
 }
 _MAX_INDEX = 1 << 16
 """Devices of one driver; no API lists more than a handful."""
@@ -169,6 +184,7 @@ def _fault(row: ProbeRow) -> str | None:
         "is_software": row.is_software is None or isinstance(row.is_software, bool),
         "seconds": row.seconds is None or (is_number(row.seconds) and row.seconds >= 0),
         "is_cached": isinstance(row.is_cached, bool),
+        "road": row.road is None or (type(row.road) is int and 0 < row.road < _MAX_INDEX),
     }
     return next((name for name, is_good in good.items() if not is_good), None)
 
@@ -207,15 +223,16 @@ def is_number(value: object) -> bool:
 
 def _shown(value: object) -> str:
     try:
-        return _clean(repr(value), 80)
+        said = repr(value)
     except (ValueError, RecursionError):  # a whole number or a nesting too long to print
         return type(value).__name__
+    line = "".join(c if c.isprintable() else " " for c in said)
+    return line if len(line) <= 80 else line[:77] + "..."
 
 
-def _order(row: ProbeRow) -> tuple[bool, int]:
+def _kind(row: ProbeRow) -> int:
     kind = row.identity.get("device_type")
-    rank = KINDS.index(kind if kind in KINDS else "OTHER")
-    return bool(row.is_software), rank
+    return KINDS.index(kind if kind in KINDS else "OTHER")
 
 
 class ProbeReport(Record):
@@ -237,12 +254,27 @@ class ProbeReport(Record):
 
     @property
     def devices(self) -> tuple[ProbeRow, ...]:
-        """Usable devices, best first: hardware before software, discrete before integrated."""
-        return tuple(sorted((r for r in self.tried if r.is_usable), key=_order))
+        """Usable devices, best first: hardware before software, discrete before integrated.
+
+        Roads to the same device stand together, the best one first.
+        """
+        kinds: dict[str, int] = {}
+        places: dict[str, int] = {}
+        for row in self.tried:  # not every API knows the kind: what one says holds for all roads
+            if row.is_usable:
+                places.setdefault(row.physical or row.device, len(places))
+                if "device_type" in row.identity:
+                    kinds.setdefault(row.physical, _kind(row))
+
+        def order(row: ProbeRow) -> tuple[bool, int, int, int]:
+            name = row.physical or row.device
+            return bool(row.is_software), kinds.get(name, _kind(row)), places[name], row.road or 0
+
+        return tuple(sorted((r for r in self.tried if r.is_usable), key=order))
 
     @property
     def best(self) -> ProbeRow | None:
-        """The first usable device, None if there is none."""
+        """The best road to the best usable device, None if there is none."""
         return next(iter(self.devices), None)
 
     def find(self, device: str) -> ProbeRow | None:
@@ -296,24 +328,10 @@ class ProbeReport(Record):
             raise _no_report(f"its version is {_shown(version)}, its seconds {_shown(seconds)}")
         return cls(tuple(map(ProbeRow.from_dict, rows)), version, float(seconds))
 
-    def _headline(self) -> str:
-        if not self.tried:
-            return "No GPU driver was tried: no backend is switched on."
-        best, usable = self.best, len(self.devices)
-        if best is None:
-            return f"No usable GPU: {len(self.tried)} tried, none gave the right numbers."
-        kind = ", a software rasteriser" if best.is_software else ""
-        name = _clean(best.name, 80)
-        return f"{usable} of {len(self.tried)} usable; the best is {best.device} ({name}{kind})."
-
     def __str__(self) -> str:
-        if not self.tried:
-            return self._headline()
-        from gpuedge.core import text
+        from gpuedge.probing import show
 
-        cells = [("device", "name", "status", "reason")]
-        cells += [(r.device, _clean(r.name, 44), r.status, _clean(r.brief)) for r in self.tried]
-        return "\n".join([self._headline(), "", *text.table(cells)])
+        return show.as_text(self)
 
     def __repr__(self) -> str:
         best = self.best
@@ -321,16 +339,9 @@ class ProbeReport(Record):
         return f"<ProbeReport {len(self.devices)} of {len(self.tried)} usable, {text}>"
 
     def _repr_html_(self) -> str:
-        from html import escape
+        from gpuedge.probing import show
 
-        head = "".join(f"<th>{t}</th>" for t in ("device", "name", "status", "reason"))
-        rows = "".join(
-            "<tr>"
-            + "".join(f"<td>{escape(t)}</td>" for t in (r.device, r.name, r.status, r.brief))
-            + "</tr>"
-            for r in self.tried
-        )
-        return f"<p>{escape(self._headline())}</p><table><tr>{head}</tr>{rows}</table>"
+        return show.as_html(self)
 
 
 def _no_report(known: str) -> InputError:
@@ -338,17 +349,13 @@ def _no_report(known: str) -> InputError:
     return InputError("This is not a probe report.", known=known, hint=hint)
 
 
-def _clean(text: str, limit: int = 400) -> str:
-    """Make driver text safe for a terminal: one line, no control characters, bounded."""
-    line = "".join(c if c.isprintable() else " " for c in text)
-    return line if len(line) <= limit else line[: limit - 3] + "..."
-
-
 def number(rows: Iterable[ProbeRow]) -> tuple[ProbeRow, ...]:
-    """Give rows their device strings, counting the reached devices of each backend.
+    """Give rows their device strings, counting the reached devices of each backend, and roads.
 
     Where a backend's loader is missing every driver of it fails alike: one row says so.
     """
+    from gpuedge.probing.roads import with_roads
+
     counts: dict[str, int] = {}
     numbered: list[ProbeRow] = []
     without_loader: set[str] = set()
@@ -362,4 +369,4 @@ def number(rows: Iterable[ProbeRow]) -> tuple[ProbeRow, ...]:
         elif row.backend not in without_loader:
             without_loader.add(row.backend)
             numbered.append(row.replace(device=row.backend, name=""))
-    return tuple(numbered)
+    return with_roads(numbered)

@@ -1,6 +1,9 @@
-"""Probes candidates in parallel child processes under one deadline.
+"""Probes drivers in parallel child processes under one deadline.
 
-Does not know about the cache or the report's order; `api` does.
+Candidates of several backends that name the same driver file are levels of one driver: they share a
+child, one after the other, so that it starts and imports once. A crash or a hang costs the level it
+happened in; the others get a fresh child, and a level that failed after others had run in its child
+is tried once more alone. Does not know about the cache or the report's order; `api` does.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import os
 import re
 import secrets
 import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -17,12 +21,21 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from gpuedge.backends.base import Candidate
 from gpuedge.core import config, paths
 from gpuedge.probing import process
-from gpuedge.probing.judge import Ending, Outcome, Transcript, judge, read_events, unreached
+from gpuedge.probing.judge import (
+    HUNG_SHARE,
+    Ending,
+    Outcome,
+    Transcript,
+    is_cut_off,
+    judge,
+    parts,
+    read_events,
+    unreached,
+)
 from gpuedge.probing.report import ProbeRow
 
 MAX_RESULT_BYTES = 4 << 20
@@ -46,9 +59,19 @@ _OURS = re.compile(_PREFIX + r"[a-z0-9_]{8}")
 """What `tempfile.mkdtemp` makes of the prefix."""
 
 
-def workers(candidates: int) -> int:
-    """Return how many children run at once: drivers wait more than they compute."""
-    return max(1, min(candidates, 2 * (os.cpu_count() or 1)))
+STALLED_S = 0.75
+"""A child that gave no sign of life for so long is waiting, not computing: another may start."""
+
+MAX_SILENCE = 0.4
+"""Share of the deadline for which a child that others wait for may give no sign of life."""
+
+MAX_THREADS = 64
+"""Drivers probed at the same time, however few of them are computing."""
+
+
+def workers() -> int:
+    """Return how many children may be computing at once: drivers wait for files now and then."""
+    return 1 + (os.cpu_count() or 1)
 
 
 def probe_all(
@@ -61,6 +84,7 @@ def probe_all(
     Parameters
     ----------
     candidates : sequence of Candidate
+        Most wanted first: where time is short the last ones are not reached.
     deadline_s : float
         Seconds for all of them together; what is not done by then is killed.
     command : sequence of str, optional
@@ -68,22 +92,33 @@ def probe_all(
     """
     if not candidates:
         return []
-    limit = Limit(deadline_s, time.monotonic() + deadline_s)
-    stop = threading.Event()
+    drivers = group(candidates)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     _sweep(tempfile.gettempdir(), folder.stat().st_mtime)
-    command = command or process.COMMAND
-    pool = ThreadPoolExecutor(workers(len(candidates)), thread_name_prefix="gpuedge-probe")
+    race = Race(deadline_s, command or process.COMMAND)
+    pool = ThreadPoolExecutor(min(len(drivers), MAX_THREADS), thread_name_prefix="gpuedge-probe")
     try:
         tasks = [
-            pool.submit(_Probe(c, folder / str(i), limit, stop, command).rows)
-            for i, c in enumerate(candidates)
+            pool.submit(Driver([candidates[i] for i in members], folder / str(n), race).rows)
+            for n, members in enumerate(drivers)
         ]
-        return [task.result() for task in tasks]
+        found: list[list[ProbeRow]] = [[] for _ in candidates]
+        for members, task in zip(drivers, tasks, strict=True):
+            for i, rows in zip(members, task.result(), strict=True):
+                found[i] = rows
+        return found
     finally:
-        stop.set()  # after an interrupt: children are killed within a tick, not at the deadline
+        race.stop.set()  # after an interrupt: children are killed within a tick
         pool.shutdown(wait=True, cancel_futures=True)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def group(candidates: Sequence[Candidate]) -> list[list[int]]:
+    """Return the positions of the candidates of each driver: same file, same environment."""
+    drivers: dict[tuple[str, tuple[tuple[str, str], ...]], list[int]] = {}
+    for i, candidate in enumerate(candidates):
+        drivers.setdefault((candidate.key, tuple(sorted(candidate.env.items()))), []).append(i)
+    return list(drivers.values())
 
 
 def _sweep(temporary: str, now: float | None = None) -> None:
@@ -111,111 +146,215 @@ def _is_stale(entry: os.DirEntry[str], now: float) -> bool:
     return is_folder and is_mine and now - found.st_mtime > STALE_S
 
 
-class Limit(NamedTuple):
-    """The seconds that were given, and when they are over (`time.monotonic`)."""
+class Race:
+    """What all children share: the time, the turns to compute, and the order to stop."""
 
-    given_s: float
-    ends: float
+    def __init__(self, given_s: float, command: Sequence[str]) -> None:
+        self.given_s = given_s
+        self.ends = time.monotonic() + given_s
+        self.command = command
+        self.stop = threading.Event()
+        self.turns = threading.Semaphore(workers())
+
+    def left(self) -> float:
+        """Return the seconds that are left, zero or less where it is over."""
+        return 0.0 if self.stop.is_set() else self.ends - time.monotonic()
 
 
-class _Probe:
-    """The probe of one candidate: a child, and another past each device that killed the last."""
+class Turn:
+    """A turn to compute, given back when its child ends, or earlier when it only waits.
 
-    def __init__(
-        self,
-        candidate: Candidate,
-        folder: Path,
-        limit: Limit,
-        stop: threading.Event,
-        command: Sequence[str],
-    ) -> None:
-        self._candidate = candidate
+    Attributes
+    ----------
+    silent_s : float
+        For how long the result file did not grow.
+    busy_s : float or None
+        Processor time used meanwhile; None where the system does not say.
+    cpu_s : float or None
+        Processor time used in all.
+    """
+
+    def __init__(self, race: Race, result: Path, patience_s: float | None) -> None:
+        self._race = race
+        self._result = result
+        self._patience_s = patience_s
+        self._size = 0
+        self._grew = time.monotonic()
+        self._cpu: float | None = None
+        self._holds = True
+        self.silent_s = 0.0
+        self.busy_s: float | None = None
+        self.cpu_s: float | None = None
+
+    def is_stalled(self, pid: int) -> bool:
+        """Look at the result file; True where the child is to make way for others."""
+        cpu, now = process.cpu_seconds(pid), time.monotonic()
+        try:
+            size = self._result.stat().st_size
+        except OSError:
+            size = 0
+        if size != self._size:
+            self._size, self._grew, self._cpu = size, now, cpu
+        self.silent_s = now - self._grew
+        self.cpu_s = cpu
+        self.busy_s = None if cpu is None else cpu - (self._cpu or 0.0)
+        waits = (self.busy_s or 0.0) < HUNG_SHARE * self.silent_s
+        if waits and self.silent_s > STALLED_S:
+            self.give_back()
+        return waits and self._patience_s is not None and self.silent_s > self._patience_s
+
+    def give_back(self) -> None:
+        """Let another child begin."""
+        if self._holds:
+            self._holds = False
+            self._race.turns.release()
+
+
+class Level:
+    """What is known so far of one candidate."""
+
+    def __init__(self, candidate: Candidate) -> None:
+        self.candidate = candidate
+        self.found: dict[int | None, ProbeRow] = {}
+        self.pending: list[int] = []
+        self.listing: Transcript | None = None
+        self.is_done = False
+        self.is_alone = False
+        self.doubted: list[ProbeRow] = []
+
+    @property
+    def skip(self) -> frozenset[int]:
+        """Devices that have their verdict."""
+        return frozenset(i for i in self.found if i is not None)
+
+    def take(self, transcript: Transcript, *, is_shared: bool) -> None:
+        """Judge a transcript; what is bad in a shared child is doubted, and tried alone."""
+        outcome = judge(self.candidate, transcript)
+        if is_shared and any(row.status not in {"ok", "absent"} for row in outcome.rows):
+            self.doubted, self.is_alone = outcome.rows, True
+            return
+        self._collect(outcome)
+        if None in self.found:  # it died before it listed its devices, perhaps only this time
+            self.is_done = True
+            return
+        self.pending, self.listing = outcome.pending, transcript
+        self.is_done = not outcome.pending or not outcome.rows
+
+    def _collect(self, outcome: Outcome) -> None:
+        for row in outcome.rows:
+            self.found.setdefault(row.index, row)
+
+    def rows(self, given_s: float) -> list[ProbeRow]:
+        """Return its rows; what it never came to has a row that says so."""
+        if self.listing is not None:
+            self._collect(unreached(self.candidate, self.listing, self.pending))
+        if self.skip:
+            self.found.pop(None, None)
+        if not self.found or (self.doubted and all(map(is_cut_off, self.found.values()))):
+            nothing = Transcript([], 0, Ending("not-started"), "", 0.0, deadline_s=given_s)
+            return self.doubted or judge(self.candidate, nothing).rows
+        return [row for _, row in sorted(self.found.items(), key=lambda item: item[0] or 0)]
+
+
+class Driver:
+    """The probe of one driver: a child for its levels, and more where one of them failed."""
+
+    def __init__(self, candidates: Sequence[Candidate], folder: Path, race: Race) -> None:
+        self._levels = [Level(c) for c in candidates]
         self._folder = folder
-        self._given_s, self._deadline = limit
-        self._stop = stop
-        self._command = command
+        self._race = race
 
-    def rows(self) -> list[ProbeRow]:
-        """Return this candidate's rows."""
-        found: dict[int | None, ProbeRow] = {}
-        waiting: list[int] = []
-        listing: Transcript | None = None
+    def rows(self) -> list[list[ProbeRow]]:
+        """Return the rows of each candidate."""
         for attempt in range(MAX_ATTEMPTS):
-            transcript = self._attempt(attempt, frozenset(i for i in found if i is not None))
-            outcome = judge(self._candidate, transcript)
-            self._collect(found, outcome)
-            if None in found:  # it died before it listed its devices, perhaps only this time
+            levels = self._next()
+            if not levels or (attempt and self._race.left() < MIN_RETRY_S):
                 break
-            waiting, listing = outcome.pending, transcript
-            late = self._deadline - time.monotonic() < MIN_RETRY_S
-            if not waiting or not outcome.rows or late:
-                break
-        if listing is not None:
-            self._collect(found, unreached(self._candidate, listing, waiting))
-            found.pop(None, None)
-        return [row for _, row in sorted(found.items(), key=lambda item: item[0] or 0)]
+            self._take(levels, self._attempt(attempt, levels))
+        return [level.rows(self._race.given_s) for level in self._levels]
+
+    def _next(self) -> list[Level]:
+        waiting = [level for level in self._levels if not level.is_done]
+        return [level for level in waiting if not level.is_alone] or waiting[:1]
 
     @staticmethod
-    def _collect(found: dict[int | None, ProbeRow], outcome: Outcome) -> None:
-        for row in outcome.rows:
-            found.setdefault(row.index, row)
+    def _take(levels: list[Level], transcript: Transcript) -> None:
+        cut = parts(transcript, [level.skip for level in levels])
+        for i, (level, part) in enumerate(zip(levels, cut, strict=True)):
+            if part is not None:
+                # What ends a process when results are complete may be the doing of any level.
+                late = part.first("done") is not None and not part.is_complete
+                open_to_doubt = i > 0 or late or part.ending.how == "stalled"
+                level.take(part, is_shared=len(levels) > 1 and open_to_doubt)
 
-    def _attempt(self, attempt: int, skip: frozenset[int]) -> Transcript:
-        return replace(self._tried(attempt, skip), deadline_s=self._given_s)
-
-    def _tried(self, attempt: int, skip: frozenset[int]) -> Transcript:
-        start = time.monotonic()
-        token = secrets.token_hex(16)
-        left = self._deadline - start
-        if left <= 0 or self._stop.is_set():
-            return Transcript([], 0, Ending("not-started"), "", 0.0, skip)
+    def _attempt(self, attempt: int, levels: list[Level]) -> Transcript:
+        race = self._race
+        nothing = Transcript([], 0, Ending("not-started"), "", 0.0, deadline_s=race.given_s)
+        if not race.turns.acquire(timeout=max(0.0, race.left())):
+            return nothing
+        folder = self._folder / str(attempt)
+        patience = MAX_SILENCE * race.given_s if len(levels) > 1 else None
+        turn = Turn(race, folder / "result", patience)
         try:
-            folder = self._folder / str(attempt)
-            folder.mkdir(parents=True, mode=0o700)
-            result = folder / "result"
-            result.touch(mode=0o600)
-            child = process.spawn(
-                self._command,
-                self._request(token, result, left, skip),
-                self._environment(),
-                folder,
-            )
+            if race.left() <= 0:
+                return nothing
+            return self._tried(folder, levels, turn)
         except OSError as error:
-            ending = Ending("exit", -1, str(error))
-            return Transcript([], 0, ending, f"the child cannot be started: {error}", 0.0, skip)
-        ending, tail = process.supervise(child, self._deadline, self._stop)
+            tail, ending = f"the child cannot be started: {error}", Ending("exit", -1, str(error))
+            return replace(nothing, ending=ending, tail=tail)
+        finally:
+            turn.give_back()
+
+    def _tried(self, folder: Path, levels: list[Level], turn: Turn) -> Transcript:
+        race, start, token = self._race, time.monotonic(), secrets.token_hex(16)
+        folder.mkdir(parents=True, mode=0o700)
+        result = folder / "result"
+        result.touch(mode=0o600)
+        request = self._request(token, result, levels)
+        environ = child_environment(levels[0].candidate)
+        child = process.spawn(race.command, request, environ, folder)
+        ending, tail = process.supervise(child, race.ends, race.stop, turn.is_stalled)
         events, junk = read_events(_read(result), token)
-        return Transcript(events, junk, ending, tail, time.monotonic() - start, skip)
+        took = time.monotonic() - start
+        return Transcript(
+            events, junk, ending, tail, took, deadline_s=race.given_s,
+            silent_s=turn.silent_s, busy_s=turn.busy_s, cpu_s=turn.cpu_s,
+        )  # fmt: skip
 
-    def _request(self, token: str, result: Path, left: float, skip: frozenset[int]) -> bytes:
-        import sys
-
+    def _request(self, token: str, result: Path, levels: list[Level]) -> bytes:
         request = {
             "token": token,
             "result": str(result),
-            "deadline_s": left,
-            "skip": sorted(skip),
+            "deadline_s": self._race.left(),
             "path": [os.path.abspath(p) for p in sys.path],  # noqa: PTH100
-            "candidate": {
-                "backend": self._candidate.backend,
-                "key": self._candidate.key,
-                "fingerprint": self._candidate.fingerprint,
-                "env": dict(self._candidate.env),
-            },
+            "candidates": [
+                {
+                    "backend": level.candidate.backend,
+                    "key": level.candidate.key,
+                    "fingerprint": level.candidate.fingerprint,
+                    "env": dict(level.candidate.env),
+                    "skip": sorted(level.skip),
+                }
+                for level in levels
+            ],
         }
         return json.dumps(request).encode() + b"\n"
 
-    def _environment(self) -> dict[str, str]:
-        environ = {**os.environ, **self._candidate.env}
-        environ["PYTHONPATH"] = process.python_path(os.environ)
-        # Settings made in code reach the child too: both must use the same folders.
-        # Absolute, because the child has a working folder of its own.
-        environ["GPUEDGE_CACHE_DIR"] = os.path.abspath(paths.cache_folder())  # noqa: PTH100
-        if config.get("db").value:
-            environ["GPUEDGE_DB"] = paths.database_folder()
-        if environ.get("GPUEDGE_CONFIG"):
-            environ["GPUEDGE_CONFIG"] = os.path.abspath(environ["GPUEDGE_CONFIG"])  # noqa: PTH100
-        return environ
+
+def child_environment(candidate: Candidate) -> dict[str, str]:
+    """Return the environment of a child: this process's, with what selects the driver."""
+    environ = {**os.environ, **candidate.env}
+    environ["PYTHONPATH"] = process.python_path(os.environ)
+    # Settings made in code reach the child too: both must use the same folders.
+    # Absolute, because the child has a working folder of its own.
+    environ["GPUEDGE_CACHE_DIR"] = os.path.abspath(paths.cache_folder())  # noqa: PTH100
+    if config.get("db").value:
+        environ["GPUEDGE_DB"] = paths.database_folder()
+    if environ.get("GPUEDGE_CONFIG"):
+        environ["GPUEDGE_CONFIG"] = os.path.abspath(environ["GPUEDGE_CONFIG"])  # noqa: PTH100
+    # numpy's own threads do nothing here but take time to start, on all cores.
+    environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    return environ
 
 
 def _read(path: Path) -> bytes:

@@ -43,10 +43,12 @@ BRIEF = 1 * DAY
 in without any driver file changing."""
 
 DRIVER_VARIABLES = (
-    "AMD_", "AMDVLK_", "ANV_", "CUDA_VISIBLE_DEVICES", "DISABLE_LAYER_", "DISPLAY", "DRI_", "DZN_",
-    "EGL_", "ENABLE_", "FD_", "GALLIUM_", "INTEL_", "LD_LIBRARY_PATH", "LD_PRELOAD", "LIBGL_",
-    "LP_", "MESA_", "MVK_", "NIR_", "NOUVEAU_", "NVIDIA_", "NVK_", "PAN_", "RADV_", "TU_", "V3D",
-    "VK_", "VULKAN_", "WAYLAND_DISPLAY", "ZINK_", "__EGL_", "__GL", "__NV", "__VK",
+    "AMD_", "AMDVLK_", "ANGLE_", "ANV_", "CUDA_VISIBLE_DEVICES", "D3D", "DISABLE_LAYER_", "DISPLAY",
+    "DRI_", "DYLD_", "DZN_", "EGL_", "ENABLE_", "ETNA_", "FD_", "GALLIUM_", "GBM_", "GPUEDGE_EGL",
+    "INTEL_", "LD_LIBRARY_PATH", "LD_PRELOAD", "LIBEGL_", "LIBGL_", "LIMA_", "LP_", "MALI_",
+    "MESA_", "METAL_", "MTL_", "MVK_", "NIR_", "NOUVEAU_", "NVIDIA_", "NVK_", "PAN_", "PVR_",
+    "RADV_", "RUSTICL_", "SOFTPIPE_", "ST_", "TU_", "V3D", "VC4_", "VK_", "VULKAN_",
+    "WAYLAND_DISPLAY", "WGPU", "ZINK_", "__EGL_", "__GL", "__NV", "__VK",
 )  # fmt: skip
 """Prefixes of the variables that choose or change a driver, its layers or its compiler."""
 
@@ -87,18 +89,23 @@ def _read(path: str) -> str:
         return ""
 
 
+UNSEEN = frozenset({"bench", "cli", "conformance", "decide", "farm", "ops", "runtime"})
+"""Folders of the package that a probe process never imports."""
+
+
 def library_state() -> str:
     """Return the state of gpuedge's own files: version, and path, size and time of each file.
 
     Sizes and times stand in for contents: reading a hundred files would cost more than the rest
-    of a cached probe. An edited kernel or planner makes every verdict stale, as it should.
+    of a cached probe. An edited kernel or planner makes every verdict stale, as it should; rooms
+    that no probe enters (`UNSEEN`) are left out.
     """
     from gpuedge import __version__
 
     package = os.path.dirname(os.path.dirname(__file__))
     marks = [__version__]
-    for root in (package, paths.data_folder("shaders")):
-        _walk(root, "", marks)
+    for root, skipped in ((package, UNSEEN), (paths.data_folder("shaders"), frozenset())):
+        _walk(root, "", marks, skipped)
     return "\n".join(marks)
 
 
@@ -131,7 +138,7 @@ def database_state() -> str:
     return "\n".join(marks)
 
 
-def _walk(root: str, inner: str, marks: list[str]) -> None:
+def _walk(root: str, inner: str, marks: list[str], skipped: frozenset[str] = frozenset()) -> None:
     try:
         with os.scandir(os.path.join(root, inner)) as found:
             entries = sorted(found, key=lambda e: e.name)
@@ -141,7 +148,7 @@ def _walk(root: str, inner: str, marks: list[str]) -> None:
     for entry in entries:
         name = f"{inner}/{entry.name}".lstrip("/")
         if entry.is_dir(follow_symlinks=False):
-            if not entry.name.startswith(("_", ".")):
+            if name not in skipped and not entry.name.startswith(("_", ".")):
                 _walk(root, name, marks)
         else:
             marks.append(f"{name} {_state(entry)}")

@@ -134,6 +134,7 @@ class FakeRow:
     is_software: bool | None = False
     identity: Mapping[str, Any] = field(default_factory=dict)
     fingerprint: str = "f1"
+    physical: str = ""
 
 
 @dataclass(frozen=True)

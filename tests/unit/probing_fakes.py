@@ -39,14 +39,18 @@ class FakeBackend:
 class Worker:
     """The far end of one request."""
 
-    def __init__(self, request: dict[str, Any]) -> None:
+    def __init__(self, request: dict[str, Any], at: int = 0) -> None:
         self.request = request
-        self.key = request["candidate"]["key"]
-        self.skip = set(request["skip"])
+        self.at = at
+        self.candidate = request["candidates"][at]
+        self.key = self.candidate["key"]
+        if "+" in self.key:  # a driver of several levels: what it does at each of them
+            self.key = self.key.split("+")[int(self.candidate["backend"].removeprefix("level"))]
+        self.skip = set(self.candidate["skip"])
         self.token = request["token"]
 
     def send(self, event: str, **fields: Any) -> None:
-        line = json.dumps({"token": self.token, "event": event, **fields}) + "\n"
+        line = json.dumps({"token": self.token, "event": event, "at": self.at, **fields}) + "\n"
         with open(self.request["result"], "a") as file:
             file.write(line)
 
@@ -76,7 +80,8 @@ class Worker:
         )
 
     def play(self) -> None:
-        self.step("start")
+        if self.at == 0:
+            self.step("start")
         self.step("load")
         self.step("enumerate")
         getattr(self, "play_" + self.key.partition("@")[0].replace("-", "_"))()
@@ -121,13 +126,25 @@ class Worker:
         self.step("build", 0)
         os._exit(3)
 
+    def play_shy(self) -> None:
+        """Work alone, and fail where another level ran before in the same process."""
+        if self.at > 0:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        self.play_ok()
+
+    def play_busy(self) -> None:
+        """Compute without a sign of life."""
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            pass
+
     def play_hang(self) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         time.sleep(60)
 
     def play_slow(self) -> None:
-        time.sleep(0.5)
+        time.sleep(float(os.environ.get("PROBE_SLOW", "0.5")))
         self.play_ok()
 
     def play_flood(self) -> None:
@@ -228,4 +245,6 @@ if __name__ == "__main__":
     if os.environ.get("PROBE_COUNT"):
         with open(os.environ["PROBE_COUNT"], "a") as log:
             log.write("x")
-    Worker(json.loads(sys.stdin.readline())).play()
+    request = json.loads(sys.stdin.readline())
+    for at in range(len(request["candidates"])):
+        Worker(request, at).play()

@@ -109,6 +109,7 @@ def drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Candidate]:
     for file in manifests:
         file.write_text('{"ICD": {"library_path": "./none.so"}}')
     monkeypatch.setenv("VK_DRIVER_FILES", os.pathsep.join(map(str, manifests)))
+    monkeypatch.setenv("GPUEDGE_BACKENDS", "vulkan")
     return list(backends.load("vulkan").candidates(os.environ))
 
 
@@ -138,7 +139,7 @@ def test_info_says_which_drivers_were_not_probed(
     remember(cache, (drivers[1], GOOD))
     assert [r.device for r in info.known_devices().rows] == ["vulkan"]  # its number is not known
     assert main(["info"]) == 0
-    assert re.search(r"a\.json +- +not probed yet", capsys.readouterr().out)
+    assert re.search(r"a\.json \(vulkan\) +- +not probed yet", capsys.readouterr().out)
 
 
 def test_info_leaves_out_verdicts_of_another_environment(
@@ -149,17 +150,17 @@ def test_info_leaves_out_verdicts_of_another_environment(
     known = info.known_devices()
     assert ([r.device for r in known.rows], known.unprobed) == (["vulkan:0"], ())
     monkeypatch.setenv("LP_NUM_THREADS", "3")
-    assert info.known_devices() == ((), ("b.json",))
+    assert info.known_devices() == ((), ("b.json (vulkan)",))
 
 
 def test_info_believes_no_old_crash(cache: Path, drivers: list[Candidate]) -> None:
     remember(cache, (drivers[0], BAD), (drivers[1], GOOD), when=time.time() - 2 * 86400)
-    assert info.known_devices().unprobed == ("a.json",)
+    assert info.known_devices().unprobed == ("a.json (vulkan)",)
 
 
 def test_info_survives_a_foreign_store(cache: Path, drivers: list[Candidate]) -> None:
     save_sealed(cache / "verdicts.json", "another/1", {"entries": {}})
-    assert info.known_devices() == ((), ("a.json", "b.json"))
+    assert info.known_devices() == ((), ("a.json (vulkan)", "b.json (vulkan)"))
 
 
 def test_info_refuses_a_setting_that_does_not_parse(

@@ -144,7 +144,7 @@ def test_candidates_run_at_the_same_time() -> None:
 
 
 def test_queue_longer_than_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuedge.probing.run.workers", lambda candidates: 1)
+    monkeypatch.setattr("gpuedge.probing.run.workers", lambda: 1)
     keys = ["hang", "ok"]
     (_, (late,)) = probe_all([Candidate("fake", k, "f") for k in keys], 0.5, WORKER)
     assert (late.status, late.code, late.evidence["step"]) == ("timeout", "deadline", "start")

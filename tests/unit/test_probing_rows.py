@@ -26,7 +26,7 @@ def record() -> dict[str, Any]:
         "vulkan:0", "vulkan", "ok", "ok", "because", "GPU",
         {"api": "vulkan", "name": "GPU", "os": "linux", "vendorID": 7, "device_type": "CPU"},
         True, {"level": "vulkan"}, "/a.json", "f", {"VK_DRIVER_FILES": "/a.json"}, 0, 0.5,
-        {"checks": [{"max_error": 0.0}]},
+        {"checks": [{"max_error": 0.0}]}, False, "gpu", "gpu", 1,
     )  # fmt: skip
     made: dict[str, Any] = json.loads(json.dumps(row.to_dict()))
     return made
@@ -46,7 +46,7 @@ def test_a_whole_row_and_a_row_of_the_least_are_accepted() -> None:
 ODD: list[Any] = [None, 5, 5.5, True, "", "text", [], ["a"], {}, {"a": 1}, NAN, INF, -1, 10**400]
 FITTING: dict[str, list[Any]] = {
     **{k: ["", "text"] for k in ("device", "backend", "code", "reason", "name", "key")},
-    "fingerprint": ["", "text"],
+    **{k: ["", "text"] for k in ("fingerprint", "model", "physical")},
     "status": [],
     "identity": [],
     "is_software": [None, True],
@@ -56,6 +56,7 @@ FITTING: dict[str, list[Any]] = {
     "seconds": [None, 5, 5.5],
     "evidence": [{}, {"a": 1}],
     "is_cached": [True],
+    "road": [None, 5],
 }
 """Of ODD, what each field may hold."""
 

@@ -1,0 +1,134 @@
+"""Names of devices without what drivers and layers write round them, by rules of data.
+
+OpenGL ES over Vulkan calls a device ``zink (NAME)`` or ``ANGLE (..., NAME, ...)``, and every driver
+adds its versions. Two names that are equal here are the same model of GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from gpuedge.capdb.place import bad, folder
+from gpuedge.core.errors import ConfigError, DatabaseError
+from gpuedge.core.identity import Identity
+
+SCHEMA = "gpuedge.names/1"
+FILE = "names.json"
+
+MAX_LAYERS = 4
+"""Layers upon layers that are looked through: an emulator over ANGLE over Vulkan is three."""
+
+MAX_NAME = 300
+"""Characters of a name that are looked at; Vulkan's names have at most 255."""
+
+
+@dataclass(frozen=True, slots=True)
+class NameRules:
+    """Patterns, matched without regard to case.
+
+    Attributes
+    ----------
+    layers : tuple of Pattern
+        Of whole names of layers; the group ``device`` is the name of what lies beneath.
+    noise : tuple of Pattern
+        Of what is taken out of a name, one after the other.
+    """
+
+    layers: tuple[re.Pattern[str], ...]
+    noise: tuple[re.Pattern[str], ...]
+
+    def beneath(self, name: str) -> str:
+        """Return the name of the device under all layers, in its own spelling.
+
+        >>> load_names().beneath("zink (llvmpipe (LLVM 15.0.6, 256 bits))")
+        'llvmpipe (LLVM 15.0.6, 256 bits)'
+        """
+        name = name[:MAX_NAME].strip()
+        for _ in range(MAX_LAYERS):
+            found = next((m for p in self.layers if (m := p.fullmatch(name))), None)
+            if found is None:
+                break
+            name = found["device"].strip()
+        return name
+
+    def model(self, name: str) -> str:
+        """Return the model in lower case, without versions, brands and details.
+
+        >>> load_names().model("NVIDIA GeForce RTX 3060/PCIe/SSE2")
+        'geforce rtx 3060'
+        """
+        name = self.beneath(name)
+        for pattern in self.noise:
+            name = pattern.sub("", name).strip() or name
+        return " ".join(name.lower().split())
+
+
+def load_names(place: Path | None = None) -> NameRules:
+    """Read and check the rules of ``names.json``; a database without that file has no rules.
+
+    Parameters
+    ----------
+    place : Path, optional
+        The database's folder; the one in use where none is given.
+
+    Raises
+    ------
+    DatabaseError (GE-600)
+        The file is not JSON, or holds a rule that cannot be used.
+    """
+    try:
+        path = (place or folder()) / FILE
+    except ConfigError as error:
+        raise DatabaseError(error.what, known=error.known, hint=error.hint) from None
+    try:
+        changed = path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return NameRules((), ())
+    except (OSError, ValueError) as error:
+        raise bad(path, f"it cannot be read: {error}") from None
+    return _read(path, changed)
+
+
+@lru_cache(maxsize=2)
+def _read(path: Path, changed: int) -> NameRules:
+    """Read the file; `changed` makes an edited one be read again."""
+    try:
+        document = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise bad(path, f"it cannot be read: {error}") from None
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        raise bad(path, f"its schema is not {SCHEMA!r}")
+    layers, noise = (_patterns(path, document, name) for name in ("layers", "noise"))
+    for pattern in layers:
+        if "device" not in pattern.groupindex:
+            raise bad(path, f"layers: {pattern.pattern!r} has no group 'device'")
+    return NameRules(layers, noise)
+
+
+def _patterns(path: Path, document: dict[str, Any], name: str) -> tuple[re.Pattern[str], ...]:
+    rules = document.get(name)
+    if not isinstance(rules, list):
+        raise bad(path, f"it has no list {name!r}")
+    made = []
+    for i, rule in enumerate(rules):
+        if not isinstance(rule, dict) or set(rule) != {"id", "pattern"}:
+            raise bad(path, f"{name} {i}: it must have exactly id and pattern")
+        try:
+            made.append(re.compile(rule["pattern"], re.IGNORECASE))
+        except (re.error, TypeError, RecursionError) as error:
+            raise bad(path, f"{name} {i}: its pattern cannot be used: {error}") from None
+    return tuple(made)
+
+
+def model(identity: Identity) -> str:
+    """Return the model a device is of, the same under every API and driver. Raises DatabaseError.
+
+    >>> model(Identity("gles31", "Google SwiftShader", "linux"))
+    'swiftshader'
+    """
+    return load_names().model(identity.name)

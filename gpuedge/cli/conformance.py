@@ -1,0 +1,305 @@
+"""``gpuedge conformance``: list the named cases, or run them on a device and report each.
+
+Arguments and files are checked before any driver is touched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuedge.cli.output import Output, blaming
+from gpuedge.core.errors import (
+    InputError,
+    NoUsableDeviceError,
+    UnknownDeviceError,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from gpuedge.conformance.case import Spec
+    from gpuedge.conformance.results import Results, ResultsFile
+    from gpuedge.conformance.runner import Runner
+
+LIST_SCHEMA = "gpuedge.conformance.list/1"
+PROFILES = ("smoke", "full")
+PROBE_S = 120.0
+"""Time for finding the device; a probe that is done earlier ends earlier."""
+
+SHOWN_PROBLEMS = 20
+"""Cases that did not pass named in the report on a terminal; all are in the files."""
+
+Tick = Callable[[dict[str, Any]], None]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    for name, summary in (("list", "list the cases"), ("run", "run the cases on a device")):
+        one = actions.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
+        one.add_argument(
+            "--profile", choices=PROFILES, default="smoke", help="how many and how large"
+        )
+        one.add_argument(
+            "--shard", type=shard, default=(1, 1), metavar="I/N",
+            help="only part I of N, from 1; a case's part depends on its name only",
+        )  # fmt: skip
+        one.add_argument(
+            "--only", action="append", default=[], metavar="GLOB",
+            help="only cases whose name matches, such as 'conv2d/*'; repeatable",
+        )  # fmt: skip
+        # Accepted after the action too, without hiding what was said before it.
+        one.add_argument("--json", action="store_true", default=argparse.SUPPRESS,
+                         help="print one JSON document on stdout")  # fmt: skip
+        one.add_argument("-q", "--quiet", action="store_true", default=argparse.SUPPRESS,
+                         help="no talk on stderr")  # fmt: skip
+    one.add_argument("--device", metavar="D", help="such as vulkan, gles20:1; never the CPU")
+    one.add_argument("--junit", metavar="F", help="write a JUnit report to F")
+    one.add_argument("--jsonl", metavar="F", help="write a JSON line for each case to F")
+    one.add_argument("--resume", metavar="F", help="run only what a file of results lacks")
+    one.add_argument(
+        "--jobs", type=_count, metavar="N", help="processes at once; by default one for each core"
+    )
+    one.add_argument(
+        "--case-timeout", type=_seconds, default=60.0, metavar="S",
+        help="seconds after which a case is given up (60)",
+    )  # fmt: skip
+
+
+def shard(text: str) -> tuple[int, int]:
+    """Return the part and the number of parts of ``I/N``."""
+    match = re.fullmatch(r"(\d{1,5})/(\d{1,5})", text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not I/N with I from 1 to N")
+    return int(match[1]), int(match[2])
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= 256:
+        raise ValueError
+    return number
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0.1 <= number <= 86_400:
+        raise ValueError
+    return number
+
+
+_count.__name__, _seconds.__name__ = "count", "number of seconds"  # argparse shows them
+
+
+def run(options: argparse.Namespace, output: Output) -> int:
+    """List the cases, or run them."""
+    specs = chosen(options)
+    if options.action == "list":
+        body = {"schema": LIST_SCHEMA, "profile": options.profile, "cases": [s.id for s in specs]}
+        output.document(body)
+        for spec in specs:
+            output.text(spec.id)
+        return 0
+    return _run(options, specs, output)
+
+
+def chosen(options: argparse.Namespace) -> list[Spec]:
+    """Return the cases that the options select. Raises UsageError (GE-200) if there are none."""
+    from fnmatch import fnmatchcase
+
+    from gpuedge.conformance.catalogue import everything, shard_of
+
+    part, parts = options.shard
+    specs = [
+        spec
+        for spec in everything(options.profile)
+        if shard_of(spec.id, parts) == part
+        and (not options.only or any(fnmatchcase(spec.id, glob) for glob in options.only))
+    ]
+    if not specs and options.only:
+        raise UsageError(
+            f"No case matches {' or '.join(options.only)}.",
+            asked_by="--only",
+            hint="gpuedge conformance list",
+        )
+    return specs
+
+
+def _run(options: argparse.Namespace, specs: list[Spec], output: Output) -> int:
+    from gpuedge.conformance.bench import versions
+    from gpuedge.conformance.results import Results, ResultsFile, check_same, read
+
+    for name in ("junit", "jsonl"):
+        _check_writable(getattr(options, name), f"--{name}")
+    old, damaged = read(options.resume) if options.resume else (None, 0)
+    if damaged:
+        output.say(f"{options.resume}: {damaged} damaged lines were left out")
+    header: dict[str, Any] = {
+        **_device(options.device, output),
+        "profile": options.profile,
+        "shard": "{}/{}".format(*options.shard),
+        "versions": versions(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    results = Results(header)
+    if old is not None:
+        check_same(old, header, options.resume)
+        header |= {k: v for k, v in old.header.items() if k == "caps"}
+        results.rows = {s.id: old.rows[s.id] for s in specs if s.id in old.rows}
+        output.say(f"{len(results.rows)} of {len(specs)} cases are in {options.resume}")
+    return _carry_out(options, specs, results, ResultsFile(options.jsonl, results), output)
+
+
+def _carry_out(
+    options: argparse.Namespace,
+    specs: list[Spec],
+    results: Results,
+    file: ResultsFile,
+    output: Output,
+) -> int:
+    """Run what is missing; whatever happens, what was found is written."""
+    from gpuedge.conformance.results import junit, save, summary
+    from gpuedge.conformance.runner import Request, Runner
+
+    left = [s for s in specs if s.id not in results.rows]
+    jobs = options.jobs or max(1, os.cpu_count() or 1)
+    runner = Runner(
+        Request(results.header["device"], options.profile, left, jobs, options.case_timeout)
+    )
+    failure: BaseException | None = None
+    start = time.monotonic()
+    try:
+        with _progress(len(specs), len(specs) - len(left), output) as tick:
+            _collect(runner, results, file, tick)
+    except BaseException as error:  # raised again below
+        failure = error
+    results.header["seconds"] = round(time.monotonic() - start, 2)
+    file.write()
+    if options.junit:
+        save(Path(options.junit), junit(results), "--junit")
+    not_run = [s.id for s in specs if s.id not in results.rows]
+    body = summary(results, not_run, runner.notes)
+    if failure is not None:
+        output.say(f"{len(not_run)} of {len(specs)} cases were not run; --resume runs them")
+        raise failure
+    output.document(body)
+    _show(body, output)
+    if results.is_lost:
+        return 4
+    return 0 if results.is_good else 1
+
+
+def _collect(runner: Runner, results: Results, file: ResultsFile, tick: Tick) -> None:
+    for row in runner.rows():
+        results.rows[row["id"]] = row
+        if runner.header is not None:
+            results.header |= {k: v for k, v in runner.header.items() if k != "versions"}
+        tick(row)
+        file.touch()
+
+
+def _device(named: str | None, output: Output) -> dict[str, Any]:
+    """Return the device string and identity of a usable GPU; the probe's children look for it."""
+    import gpuedge
+    from gpuedge.runtime.devices import AUTO, CPU, find, wanted
+
+    with blaming(device=(UnknownDeviceError, NoUsableDeviceError)):
+        device = wanted(named)
+        if device in (AUTO, CPU):
+            raise UsageError(
+                f"conformance needs a GPU that is named, not {device!r}.",
+                asked_by="the command line",
+                hint="gpuedge conformance run --device vulkan; gpuedge probe lists what is here",
+            )
+        with output.working("looking for the device"):
+            # A farm's machine may be slow; the children then find this verdict in the cache.
+            report = gpuedge.probe(deadline_s=PROBE_S, backends=[device.partition(":")[0]])
+            row = find(device, report)
+    return {"schema": _schema(), "device": row.device, "identity": dict(row.identity)}
+
+
+def _schema() -> str:
+    from gpuedge.conformance import SCHEMA
+
+    return SCHEMA
+
+
+def _check_writable(named: str | None, option: str) -> None:
+    """Raise InputError (GE-203) where a file clearly cannot be written."""
+    if named is None:
+        return
+    path = Path(named)
+    try:
+        is_folder, parent = path.is_dir(), path.absolute().parent
+        nearest = next(p for p in (parent, *parent.parents) if p.exists())
+    except (OSError, ValueError) as error:  # too long, or with a NUL
+        raise InputError(f"{option} cannot be used: {error}.", asked_by=option) from None
+    if is_folder or not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise InputError(
+            f"{named} cannot be written.",
+            asked_by=option,
+            known="it is a folder" if is_folder else f"{nearest} is no folder one may write to",
+        )
+
+
+@contextmanager
+def _progress(total: int, done: int, output: Output) -> Iterator[Tick]:
+    """Show how far the run is on a terminal's stderr; problems are printed as they come."""
+    import sys
+
+    def problem(row: dict[str, Any]) -> str:
+        is_good = row["status"] in ("passed", "skipped")
+        return "" if is_good else f"{row['status']}: {row['id']}: {row.get('reason', '')}"
+
+    if output.quiet or not sys.stderr.isatty():
+        yield lambda row: output.say(problem(row)) if problem(row) else None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True, color_system=None if output.colourless else "auto")
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+               TextColumn("{task.description}"))  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=total, completed=done)
+
+        def tick(row: dict[str, Any]) -> None:
+            if problem(row):
+                bar.console.print(escape(problem(row)), highlight=False)
+            bar.update(task, advance=1, description=escape(row["id"][:60]))
+
+        yield tick
+
+
+def _show(body: dict[str, Any], output: Output) -> None:
+    identity = body["identity"]
+    rows = [
+        (op, f"{one['passed']} of {one['run']}", one["skipped"] or None,
+         None if one["worst"] is None else f"{one['worst']:.2f}", f"{one['seconds']:.1f} s")
+        for op, one in body["operations"].items()
+    ]  # fmt: skip
+    title = f"Conformance of {body['device']} ({identity.get('name', '?')}), {body['profile']}"
+    output.table(title, ("operation", "passed", "skipped", "worst", "time"), rows)
+    problems = [
+        (row["status"], row["id"], row.get("reason", ""))
+        for row in body["problems"][:SHOWN_PROBLEMS]
+    ]
+    if problems:
+        output.table("What did not pass", ("status", "case", "reason"), problems)
+    for reason, count in body["skipped"].items():
+        output.text(f"{count} skipped: {reason}")
+    for note in body["notes"]:
+        output.text(f"note: {note}")
+    counts = body["counts"]
+    run_count = counts["cases"] - counts["skipped"]
+    output.text(
+        f"{counts['passed']} of {run_count} cases passed in {body['seconds']:.1f} s"
+        + (f"; {counts['skipped']} do not apply" if counts["skipped"] else "")
+    )

@@ -1,0 +1,137 @@
+"""The matrix of drivers and levels, and what each level that works can hold, as plain rows.
+
+Made from a probe report alone; `gpuedge doctor` and `gpuedge info` print it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuedge import backends
+from gpuedge.core import text
+from gpuedge.probing.report import ProbeReport, ProbeRow
+from gpuedge.probing.show import clean
+
+MIN_NAME = 16
+"""Columns of a device's name in the matrix, however narrow the terminal is."""
+
+NOTHING = "-"
+"""Cell of a level that a driver does not offer, or that has no driver at all."""
+
+LIMIT_TITLES = ("device", "tensor", "texture", "bindings", "numbers", "storage, exact one first")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the matrix: a physical device with all roads to it, or a driver without one."""
+
+    name: str
+    physical: str
+    rows: list[ProbeRow] = field(default_factory=list)
+
+    def cell(self, level: str) -> str:
+        """Return what stands at a level, such as ``ok :0``."""
+        found: dict[str, str] = {}
+        for row in self.rows:
+            if row.backend == level:
+                place = f" :{row.device.partition(':')[2]}" if ":" in row.device else ""
+                found[row.status] = found.get(row.status, "") + place
+        return ", ".join(status + places for status, places in found.items()) or NOTHING
+
+    def to_dict(self, levels: Sequence[str]) -> dict[str, Any]:
+        """Return a JSON-ready dictionary."""
+        facts = ("device", "status", "code", "reason", "road")
+        cells = {
+            level: [{n: getattr(r, n) for n in facts} for r in self.rows if r.backend == level]
+            for level in levels
+        }
+        return {"name": self.name, "physical": self.physical, "levels": cells}
+
+
+def levels(report: ProbeReport) -> list[str]:
+    """Return the columns: every level probed by default here, and what else was probed."""
+    return list(dict.fromkeys([*backends.PROBED, *(row.backend for row in report.tried)]))
+
+
+def lines(report: ProbeReport) -> list[Line]:
+    """Return the lines of the matrix: usable devices first, best first, then the rest."""
+    made: dict[str, Line] = {}
+    places: dict[str, str] = {}
+    reached = [r for r in report.tried if r.index is not None and not r.is_usable]
+    for row in [*report.devices, *reached]:
+        key = row.physical or row.device
+        places.setdefault(row.key, key)
+        made.setdefault(key, Line(clean(row.name), row.physical)).rows.append(row)
+    for row in report.tried:
+        if row.index is None and row.code != "no-candidates":
+            # A driver that reached its device at another level stands in the line of that device.
+            key = places.get(row.key) or f"driver {row.key or row.name or row.backend}"
+            made.setdefault(key, Line(clean(row.name or row.backend), "")).rows.append(row)
+    return list(made.values())
+
+
+def cells(report: ProbeReport) -> tuple[list[str], list[list[str]]]:
+    """Return the titles and the cells of the matrix."""
+    columns = levels(report)
+    body = [[line.name, *(line.cell(level) for level in columns)] for line in lines(report)]
+    sizes = [
+        max(len(title), *(len(row[i]) for row in body)) if body else 0
+        for i, title in enumerate(columns, 1)
+    ]
+    room = max(MIN_NAME, text.width() - sum(sizes) - 2 * len(sizes))
+    return ["driver or device", *columns], [[clean(name, room), *rest] for name, *rest in body]
+
+
+def limits(rows: Sequence[ProbeRow]) -> list[list[str]]:
+    """Return a line for each usable device: how it keeps tensors, and how large they may be."""
+    return [[row.device, *_limits(row.caps)] for row in rows if row.caps]
+
+
+def _limits(caps: Any) -> list[str]:
+    storages = list(caps.get("storages") or ["buffer"])
+    side = caps.get("max_texture_size")
+    outputs = caps.get("max_outputs") or 1
+    bindings = caps.get("max_storage_buffers")
+    return [
+        size(caps.get("max_storage_buffer_bytes")),
+        NOTHING if side is None else f"{side}\u00b2",
+        str(bindings) if side is None else f"{bindings} ({outputs} out)",
+        "finite" if caps.get("is_finite_only") else "all",
+        " ".join(storages),
+    ]
+
+
+def size(count: object) -> str:
+    """Return a number of bytes in the largest unit it is a multiple of.
+
+    >>> size(1 << 27), size(1 << 30), size((1 << 31) - 4), size(None)
+    ('128 MiB', '1 GiB', '2147483644 B', '-')
+    """
+    if not isinstance(count, int):
+        return NOTHING
+    for unit in ("B", "KiB", "MiB"):
+        if count % 1024 or not count:
+            return f"{count} {unit}"
+        count //= 1024
+    return f"{count} GiB"
+
+
+def to_dict(report: ProbeReport) -> dict[str, Any]:
+    """Return the matrix and the limits as a JSON-ready dictionary."""
+    columns = levels(report)
+    facts = (
+        "level", "dialect", "storages", "max_storage_buffer_bytes", "max_storage_buffers",
+        "max_outputs", "max_texture_size", "max_local_size", "max_shared_bytes", "is_finite_only",
+        "has_suballocation", "has_fp16_storage", "device_class",
+    )  # fmt: skip
+    return {
+        "levels": columns,
+        "lines": [line.to_dict(columns) for line in lines(report)],
+        "limits": {
+            row.device: {name: row.caps.get(name) for name in facts}
+            for row in report.devices
+            if row.caps
+        },
+    }

@@ -1,0 +1,87 @@
+"""How a probe report is told to people: roads to one device together, what is alike only once.
+
+Plain text and plain data; the command line draws its own tables from the same lines.
+"""
+
+from __future__ import annotations
+
+from gpuedge.core import text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from gpuedge.probing.report import ProbeReport, ProbeRow
+
+TITLES = ("device", "name", "status", "reason")
+
+
+def lines(report: ProbeReport) -> list[tuple[str, ProbeRow]]:
+    """Return what to show, in order: device strings with the row that speaks for them.
+
+    Usable devices come first, each with all roads to it, the best first; then devices that do not
+    work, then drivers without a device. Rows of several backends that say the same of the same
+    driver are one line.
+    """
+    order = {row.physical or row.device: i for i, row in reversed([*enumerate(report.devices)])}
+    reached = [r for r in report.tried if r.index is not None]
+    reached = [r.replace(name=name_of(r)) for r in reached]
+    reached.sort(key=lambda r: (order.get(r.physical or r.device, len(order)), r.road or 1 << 16))
+    shown = [(r.device, r) for r in reached]
+    alike: dict[tuple[str, ...], list[ProbeRow]] = {}
+    for row in report.tried:
+        if row.index is None:
+            name = "" if row.code == "no-candidates" else row.name
+            alike.setdefault((name, row.key, row.status, row.brief), []).append(row)
+    for (name, *_), rows in alike.items():
+        shown.append((", ".join(r.device for r in rows), rows[0].replace(name=name)))
+    return shown
+
+
+def name_of(row: ProbeRow) -> str:
+    """Return a device's name, with the API underneath where it is reached through another one."""
+    under = row.identity.get("backend")
+    return f"{row.name} on {under}" if under else row.name
+
+
+def headline(report: ProbeReport) -> str:
+    """Return the sentence above the table."""
+    if not report.tried:
+        return "No GPU driver was tried: no backend is switched on."
+    best, usable = report.best, len(report.devices)
+    if best is None:
+        return f"No usable GPU: {len(report.tried)} tried, none gave the right numbers."
+    kind = ", a software rasteriser" if best.is_software else ""
+    name = clean(best.name, 80)
+    there = len({r.physical or r.device for r in report.devices})
+    roads = f" ({text.counted(there, 'device')})" if there < usable else ""
+    return (
+        f"{usable} of {len(report.tried)} usable{roads}; the best is {best.device} ({name}{kind})."
+    )
+
+
+def as_text(report: ProbeReport) -> str:
+    """Return the headline and a table as wide as the terminal."""
+    if not report.tried:
+        return headline(report)
+    cells = [TITLES]
+    cells += [(d, clean(r.name, 44), r.status, clean(r.brief)) for d, r in lines(report)]
+    return "\n".join([headline(report), "", *text.table(cells)])
+
+
+def as_html(report: ProbeReport) -> str:
+    """Return the same as an HTML fragment for notebooks; everything is escaped."""
+    from html import escape
+
+    head = "".join(f"<th>{t}</th>" for t in TITLES)
+    rows = "".join(
+        "<tr>"
+        + "".join(f"<td>{escape(t)}</td>" for t in (device, r.name, r.status, r.brief))
+        + "</tr>"
+        for device, r in lines(report)
+    )
+    return f"<p>{escape(headline(report))}</p><table><tr>{head}</tr>{rows}</table>"
+
+
+def clean(words: str, limit: int = 400) -> str:
+    """Make driver text safe for a terminal: one line, no control characters, bounded."""
+    line = "".join(c if c.isprintable() else " " for c in words)
+    return line if len(line) <= limit else line[: limit - 3] + "..."

@@ -1,0 +1,119 @@
+"""The matrix of `gpuedge doctor`: lines, cells, limits, and its width."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpuedge.cli import doctor, matrix
+from gpuedge.cli.main import main
+from gpuedge.core.caps import VULKAN_MINIMUM
+from gpuedge.probing.report import ProbeReport, ProbeRow, number
+
+TEXTURES = replace(
+    VULKAN_MINIMUM, level="gles20", storages=("rgba8_float", "rgba8_u8"), max_texture_size=8192,
+    max_storage_buffer_bytes=1 << 26, max_storage_buffers=9, is_finite_only=True, max_outputs=4,
+)  # fmt: skip
+
+
+def row(backend: str, status: str = "ok", name: str = "A GPU", key: str = "/a.json") -> ProbeRow:
+    code = {"ok": "ok", "wrong": "wrong-numbers", "timeout": "deadline"}[status]
+    caps = (TEXTURES if backend.startswith("gles") else VULKAN_MINIMUM).to_dict()
+    identity = {"api": backend, "name": name, "os": "linux"}
+    return ProbeRow(
+        backend, backend, status, code, "because", name, identity, False, caps, key, "f",
+        index=0, model=name.lower(),
+    )  # fmt: skip
+
+
+def bare(backend: str, code: str = "no-device", key: str = "/b.json") -> ProbeRow:
+    return ProbeRow(backend, backend, "absent", code, "nothing", "b.json", key=key)
+
+
+@pytest.fixture
+def report() -> ProbeReport:
+    rows = [
+        row("vulkan"), bare("vulkan"), row("gles31", "wrong"), row("wgpu"), row("wgpu", key="gl"),
+        bare("wgpu"), row("gles20"), row("gles30", "timeout", "Another GPU with a long name"),
+        bare("gles20", "no-context", "/a.json"), bare("gles31", "no-candidates", ""),
+    ]  # fmt: skip
+    return ProbeReport(number(rows), "1")
+
+
+def test_lines_are_devices_and_drivers(report: ProbeReport) -> None:
+    found = {
+        line.name: {level: line.cell(level) for level in matrix.levels(report)}
+        for line in matrix.lines(report)
+    }
+    assert list(found) == ["A GPU", "Another GPU with a long name", "b.json"]
+    assert found["A GPU"] == {
+        "vulkan": "ok :0", "gles31": "wrong :0", "wgpu": "ok :0 :1", "gles30": "-",
+        "gles20": "ok :0, absent",
+    }  # fmt: skip
+    assert found["Another GPU with a long name"]["gles30"] == "timeout :0"
+    assert found["b.json"] == {
+        "vulkan": "absent", "gles31": "-", "wgpu": "absent", "gles30": "-", "gles20": "-",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_matrix_keeps_to_the_terminal(
+    report: ProbeReport,
+    columns: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr("gpuedge.probing.api.probe", lambda **_: report)
+    main(["doctor"])
+    out = capsys.readouterr().out
+    shown = out[out.index("Drivers and levels") :].splitlines()
+    assert max(map(len, shown)) <= columns
+    (line,) = (text for text in shown if text.startswith("Another GPU"))
+    assert line.split()[-2:] == [":0", "-"]  # all levels on one line
+
+
+def test_limits_say_how_tensors_are_kept(report: ProbeReport) -> None:
+    found = {line[0]: line[1:] for line in matrix.limits(report.devices)}
+    assert list(found) == ["vulkan:0", "wgpu:0", "wgpu:1", "gles20:0"]
+    assert found["vulkan:0"] == ["128 MiB", "-", "4", "all", "buffer"]
+    assert found["gles20:0"] == [
+        "64 MiB",
+        "8192\u00b2",
+        "9 (4 out)",
+        "finite",
+        "rgba8_float rgba8_u8",
+    ]
+
+
+def test_json_holds_the_matrix(
+    report: ProbeReport, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gpuedge.probing.api.probe", lambda **_: report)
+    main(["doctor", "--json"])
+    body: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert body["schema"] == "gpuedge.doctor/1"
+    made = body["matrix"]
+    assert made["levels"][:2] == ["vulkan", "gles31"]
+    first = made["lines"][0]
+    assert (first["name"], first["physical"]) == ("A GPU", "a gpu")
+    assert first["levels"]["gles31"] == [
+        {"device": "gles31:0", "status": "wrong", "code": "wrong-numbers", "reason": "because",
+         "road": None},
+    ]  # fmt: skip
+    assert [cell["road"] for cell in first["levels"]["wgpu"]] == [2, 3]
+    assert made["limits"]["gles20:0"]["storages"] == ["rgba8_float", "rgba8_u8"]
+    assert made["limits"]["gles20:0"]["is_finite_only"] is True
+
+
+def test_missing_api_is_no_worry_where_another_works(report: ProbeReport) -> None:
+    checks = {c.name: c for c in doctor.report_checks(report)}
+    assert checks["gles31 driver"].result == "INFO"
+    assert "libegl1" in checks["gles31 driver"].fix
+    assert checks["vulkan, wgpu driver"].result == "INFO"
+    alone = ProbeReport(number([bare("gles31", "no-candidates", "")]), "1")
+    assert [c.result for c in doctor.report_checks(alone)] == ["WARN", "WARN"]
