@@ -2,11 +2,11 @@
 PY := .venv/bin/python
 PYTEST_FLAGS ?= -n 2
 
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test drivers conformance lint bench clean
 .DEFAULT_GOAL := help
 
 help: ## say what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-6s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' Makefile
 
 demo: ## set up, then filter a photograph and classify digits on every device found here
 	@sh tools/setup.sh demo
@@ -15,6 +15,13 @@ demo: ## set up, then filter a photograph and classify digits on every device fo
 test: ## set up, then run all tests
 	@sh tools/setup.sh test
 	@$(PY) -m pytest $(PYTEST_FLAGS)
+
+drivers: ## set up for tests and fetch the test drivers; fails if one is missing
+	@sh tools/setup.sh test
+	@$(PY) tools/drivers.py --check
+
+conformance: drivers ## run the conformance cases on every driver configuration, write the table of docs/
+	@$(PY) tools/conformance_table.py --run
 
 lint: ## set up, then check style and types
 	@sh tools/setup.sh test
@@ -29,5 +36,5 @@ bench: ## set up, then run the benchmarks
 	done; [ -n "$$found" ] || echo "no benchmarks yet"
 
 clean: ## remove .venv and everything built or cached in the checkout
-	rm -rf .venv dist build out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .drivers dist build out .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Sets up a checkout for `make demo` or `make test`: system packages, then the environment .venv.
+# Sets up a checkout for `make demo` or `make test`: system packages, then the environment .venv,
+# then, for tests, the drivers in .drivers that no system package has.
 # Usage: tools/setup.sh demo|test
 #
 # Safe to run again at any time: what is already there is left alone, without using the network.
@@ -80,9 +81,12 @@ install_drivers() {
     say "not a Debian system: install a Vulkan loader and driver yourself if you want a GPU"
     return 0
   fi
-  packages="libvulkan1 mesa-vulkan-drivers libegl1 libgles2 libegl-mesa0"
+  packages="libvulkan1 mesa-vulkan-drivers libegl1 libgles2 libegl-mesa0 libgl1-mesa-dri"
   if [ "$purpose" = test ]; then
     packages="$packages vulkan-validationlayers spirv-tools glslang-tools"
+    # A node from elsewhere brings its own npm, which Debian's packages would conflict with.
+    command -v node >/dev/null 2>&1 || packages="$packages nodejs"
+    command -v npm >/dev/null 2>&1 || packages="$packages npm"
   fi
   if [ "$os_id" = ubuntu ]; then
     say "Ubuntu's chromium is a snap, which has no driver to share: SwiftShader will be missing"
@@ -135,18 +139,24 @@ install_package() {
   fi
 }
 
+# Drivers without a system package: for tests only.
+fetch_drivers() {
+  [ "$purpose" = test ] || return 0
+  "$venv/bin/python" tools/drivers.py || say "going on with the drivers that are there"
+}
+
 install_drivers
 check_python
 
 # The stamp changes with pyproject.toml and with the place of the checkout (a moved .venv is dead).
 # What the tests need includes what the demo needs.
 key=$({ cat pyproject.toml; pwd; } | sha256sum | cut -c1-16)
-if [ -e "$venv/.setup-$purpose-$key" ] || [ -e "$venv/.setup-test-$key" ]; then
-  exit 0
+if [ ! -e "$venv/.setup-$purpose-$key" ] && [ ! -e "$venv/.setup-test-$key" ]; then
+  make_venv
+  say "installing gpuedge into $venv (this can take a minute or two)"
+  install_package
+  rm -f "$venv/.setup-$purpose-"*
+  touch "$venv/.setup-$purpose-$key"
+  say "done"
 fi
-make_venv
-say "installing gpuedge into $venv (this can take a minute or two)"
-install_package
-rm -f "$venv/.setup-$purpose-"*
-touch "$venv/.setup-$purpose-$key"
-say "done"
+fetch_drivers

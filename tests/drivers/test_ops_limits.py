@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import op_cases as cases
-import op_layers as layers
-import op_long
-import op_units
 import pytest
-from hypothesis import strategies as st
 from proving import proved
 
 from gpuedge.backends.base import DeviceInfo
@@ -50,19 +46,19 @@ def staged(vulkan_info: DeviceInfo) -> Iterator[Device]:
     impl.close()
 
 
-@pytest.mark.parametrize("name", op_long.CASES)
+@pytest.mark.parametrize("name", cases.LONG_NAMES)
 def test_long_reduction(gpu: Device, name: str) -> None:
     # lavapipe would end the loops of an invocation after 65,535 turns and say nothing.
-    op_long.CASES[name]().check(gpu)
+    cases.check(cases.long(name), gpu)
 
 
-SUBSET: dict[str, tuple[st.SearchStrategy[cases.Case], int]] = {
-    "conv2d": (layers.conv2d(whole=True), 12),
-    "conv_transpose2d": (layers.conv_transpose2d(whole=True), 5),
-    "matmul": (layers.matmul(whole=True), 12),
-    "gemm": (layers.gemm(whole=True), 6),
-    "max_pool2d": (layers.pooling("max"), 5),
-    "avg_pool2d": (layers.pooling("avg"), 5),
+SUBSET: dict[str, tuple[cases.Family, int]] = {
+    "conv2d": (cases.conv2d(whole=True), 12),
+    "conv_transpose2d": (cases.conv_transpose2d(whole=True), 5),
+    "matmul": (cases.matmul(whole=True), 12),
+    "gemm": (cases.gemm(whole=True), 6),
+    "max_pool2d": (cases.pooling("max"), 5),
+    "avg_pool2d": (cases.pooling("avg"), 5),
     "softmax": (cases.softmax(), 5),
     "concat": (cases.concat(), 6),
     "movement": (cases.movement(), 6),
@@ -73,21 +69,21 @@ SUBSET: dict[str, tuple[st.SearchStrategy[cases.Case], int]] = {
 
 @pytest.mark.parametrize("name", SUBSET)
 def test_minimum_limits(smallest: Device, name: str) -> None:
-    strategy, count = SUBSET[name]
-    cases.run_cases(strategy, count, smallest)
+    family, count = SUBSET[name]
+    cases.run_cases(family, count, smallest)
 
 
 @pytest.mark.parametrize("name", ["softmax", "product"])
 def test_long_reduction_on_minimum_limits(smallest: Device, name: str) -> None:
-    op_long.CASES[name]().check(smallest)
+    cases.check(cases.long(name), smallest)
 
 
 @pytest.mark.parametrize("name", ["conv2d", "gemm", "softmax", "expression"])
 def test_staging(staged: Device, name: str) -> None:
-    strategy, count = SUBSET[name]
-    cases.run_cases(strategy, count, staged)
+    family, count = SUBSET[name]
+    cases.run_cases(family, count, staged)
 
 
-@pytest.mark.parametrize("name", op_units.SPECIAL)
+@pytest.mark.parametrize("name", cases.SPECIAL)
 def test_staging_of_special_functions(staged: Device, name: str) -> None:
-    op_units.SPECIAL[name].check(staged)
+    cases.check(cases.SPECIAL[name], staged)

@@ -30,9 +30,9 @@ class Machine:
             (self.bin / tool).symlink_to(str(shutil.which(tool)))
         self.command("python3", f'exec {sys.executable} "$@"')
 
-    def command(self, name: str, body: str) -> None:
-        """Put a stand-in on the PATH; each call is logged."""
-        file = self.bin / name
+    def command(self, name: str, body: str, folder: Path | None = None) -> None:
+        """Put a stand-in on the PATH, or into another folder; each call is logged."""
+        file = (folder or self.bin) / name
         file.unlink(missing_ok=True)
         file.write_text(f'#!/bin/sh\necho "{name} $*" >>"{self.log}"\n{body}\n', encoding="utf-8")
         file.chmod(0o755)
@@ -58,8 +58,10 @@ class Machine:
         """Pretend that the environment was made for this state of the checkout."""
         text = (self.checkout / "pyproject.toml").read_bytes()
         key = hashlib.sha256(text + f"{self.checkout.resolve()}\n".encode()).hexdigest()[:16]
-        (self.checkout / ".venv").mkdir()
-        (self.checkout / ".venv" / f".setup-{purpose}-{key}").touch()
+        self.environment = self.checkout / ".venv" / "bin"
+        self.environment.mkdir(parents=True)
+        (self.environment.parent / f".setup-{purpose}-{key}").touch()
+        self.command("python", "exit 0", self.environment)
 
     def run(self, purpose: str = "test") -> subprocess.CompletedProcess[str]:
         """Run the script with nothing but this machine's commands."""
@@ -90,8 +92,9 @@ def test_without_rights_it_says_what_is_missing_and_goes_on(machine: Machine) ->
     assert done.returncode == 0
     advice = next(line for line in done.stderr.splitlines() if "to install them" in line)
     assert "sudo apt-get update && sudo apt-get install" in advice
-    for package in ("mesa-vulkan-drivers", "libgles2", "vulkan-validationlayers", "spirv-tools"):
-        assert package in advice
+    wanted = ("mesa-vulkan-drivers", "libgles2", "libgl1-mesa-dri", "nodejs", "npm")
+    for package in (*wanted, "vulkan-validationlayers", "spirv-tools", "glslang-tools"):
+        assert package in advice.split()
     assert "libvulkan1" not in advice
     assert machine.calls("apt-get") == []
 
@@ -140,7 +143,36 @@ def test_demo_needs_no_test_tools(machine: Machine) -> None:
     done = machine.run("demo")
     assert done.returncode == 0
     assert "mesa-vulkan-drivers" in done.stderr
-    assert "spirv-tools" not in done.stderr
+    for package in ("spirv-tools", "nodejs", "npm"):
+        assert package not in done.stderr
+    assert machine.calls("python") == []
+
+
+def test_tests_fetch_the_drivers_that_no_package_has(machine: Machine) -> None:
+    machine.debian(root=False)
+    machine.set_up()
+    assert machine.run().returncode == 0
+    assert machine.calls("python") == ["python tools/drivers.py"]
+
+
+def test_drivers_that_cannot_be_fetched_do_not_stop_the_set_up(machine: Machine) -> None:
+    machine.debian(root=False)
+    machine.set_up()
+    machine.command("python", "exit 1", machine.environment)
+    done = machine.run()
+    assert done.returncode == 0
+    assert "going on with the drivers that are there" in done.stderr
+
+
+def test_node_from_elsewhere_is_not_doubled(machine: Machine) -> None:
+    machine.debian(root=True)
+    for tool in ("node", "npm"):
+        machine.command(tool, "exit 0")
+    machine.set_up()
+    machine.run()
+    (call,) = machine.calls("apt-get")
+    assert {"nodejs", "npm"} & set(call.split()) == set()
+    assert "glslang-tools" in call.split()
 
 
 def test_environment_for_tests_serves_the_demo_too(machine: Machine) -> None:
@@ -190,5 +222,5 @@ def test_make_help_names_every_target() -> None:
         check=True,
         env=dict(os.environ),
     )
-    for target in ("demo", "test", "lint", "bench", "clean"):
+    for target in ("demo", "test", "drivers", "conformance", "lint", "bench", "clean"):
         assert f"make {target}" in done.stdout

@@ -135,3 +135,21 @@ def test_installed_package_computes(installed: Path, tmp_path: Path) -> None:
     )
     out = call(installed, "-c", code, cwd=tmp_path, cache=tmp_path / "cache")
     assert out.strip() == "[[45, 54], [81, 90]]"
+
+
+def test_installed_conformance_runs(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = (installed, "-m", "gpuedge", "conformance")
+    body = json.loads(call(*command, "list", "--json", cwd=tmp_path))
+    assert len(body["cases"]) >= 500
+    manifests = sorted(Path("/usr/share/glvnd/egl_vendor.d").glob("*mesa*.json"))
+    if not manifests and os.environ.get("GPUEDGE_REQUIRE_DRIVERS") != "1":
+        pytest.skip("Mesa's EGL driver is not installed: apt-get install -y libegl-mesa0")
+    monkeypatch.setenv("__EGL_VENDOR_LIBRARY_FILENAMES", str(manifests[0]))
+    monkeypatch.setenv("GPUEDGE_BACKENDS", "gles20")
+    run = ("run", "--device", "gles20", "--only", "add/*", "--junit", "out.xml", "--json")
+    body = json.loads(call(*command, *run, cwd=tmp_path, cache=tmp_path / "cache"))
+    assert body["counts"]["passed"] >= 5
+    assert body["counts"]["passed"] + body["counts"]["skipped"] == body["counts"]["cases"]
+    assert (tmp_path / "out.xml").read_text(encoding="utf-8").count("<testcase") >= 5

@@ -89,11 +89,18 @@ SLOW = ("dataclasses", "typing", "pathlib", "contextlib", "inspect", "difflib", 
 def test_cached_probe_imports_nothing_slow(tmp_path: Path) -> None:
     manifest = tmp_path / "driver.json"
     manifest.write_text("not a manifest")
-    environment = {**os.environ, "VK_DRIVER_FILES": str(manifest)}
+    environment = {
+        **os.environ,
+        "VK_DRIVER_FILES": str(manifest),
+        "__EGL_VENDOR_LIBRARY_FILENAMES": str(manifest),
+        "GPUEDGE_BACKENDS": "vulkan gles31 gles30 gles20",
+    }
     code = f"""
-import sys; before = set(sys.modules)
+import sys, os; before = set(sys.modules)
 import gpuedge
-row, = gpuedge.probe().tried
+row, *_ = gpuedge.probe().tried
+from gpuedge import backends
+for name in backends.PROBED: backends.load(name).candidates(os.environ)
 print(row.code, row.is_cached, [m for m in {(*SLOW, *HEAVY)!r} if m in set(sys.modules) - before])
 """
     said = [

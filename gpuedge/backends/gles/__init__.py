@@ -20,15 +20,44 @@ class _GlesBackend:
 
     def candidates(self, environ: Mapping[str, str]) -> Sequence[Candidate]:
         """List drivers that may exist, without loading any. Never raises for absence."""
-        return []
+        from gpuedge.backends.gles import find
+
+        return find.candidates(environ, self.name)
 
     def enumerate(self, candidate: Candidate) -> Sequence[DeviceInfo]:
-        """Load a driver and list its devices."""
-        raise NotImplementedError
+        """Load a driver and list its devices.
+
+        Raises
+        ------
+        BackendUnavailableError (GE-404)
+            The error's `reason` is a `Reason`: ``no-loader``, ``bad-manifest``,
+            ``missing-library``, ``no-device``, ``no-context``, ``no-shaders``, ``no-highp``,
+            ``no-format``, ``open-failed``.
+        """
+        from gpuedge.backends.gles import find, levels
+        from gpuedge.backends.gles.names import GlesUnavailableError
+
+        problem = find.problem(candidate)
+        if problem is not None:
+            raise GlesUnavailableError(
+                f"There is no OpenGL ES driver here: {problem.sentence}.",
+                asked_by=candidate.key,
+                known=problem.detail,
+                reason=problem.code,
+            )
+        return levels.enumerate_devices(candidate, self.name)
 
     def open(self, info: DeviceInfo, **options: Any) -> DeviceImpl:
-        """Open a device."""
-        raise NotImplementedError
+        """Open a device; `options` are the fields of `gpuedge.backends.gles.device.Options`.
+
+        Raises
+        ------
+        DeviceError (GE-400)
+            The driver refused, lost the device or ran out of memory.
+        """
+        from gpuedge.backends.gles.device import Options, open_device
+
+        return open_device(info, Options(**options))
 
 
 class Gles31Backend(_GlesBackend):

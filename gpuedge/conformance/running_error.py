@@ -1,14 +1,16 @@
 """Running error analysis: how far float32 on a GPU may be from the exact value, step by step.
 
 Every operation of `Num` adds the error that the Vulkan specification allows it ("Precision and
-Operation of SPIR-V Instructions"), with sums and products rounded to nearest. Applied to the
-formulas in ``docs/numerics.md`` it gives the bounds of composed functions.
+Operation of SPIR-V Instructions"; the GLSL ES 3.10 specification, section 4.5.1, and WGSL give the
+same figures), with sums and products rounded to nearest. Applied to the formulas in
+``docs/numerics.md`` it gives the bounds of composed functions. Errors of the operands, such as
+those of a coarser storage, are carried along.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,28 +22,36 @@ Array = npt.NDArray[Any]
 U = 2.0**-24
 """Half a unit in the last place of float32, relative: the error of one rounding to nearest."""
 ULP = 2.0**-23
+"""A unit in the last place of float32, relative."""
 TINY = 2.0**-126
 """Results below this may be flushed to zero."""
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Num:
-    """A value and a bound on how far a float32 computation may be from it (running error)."""
+    """Exact values in float64, and a bound on how far a computation may be from each of them.
+
+    Unpacks into (`v`, `e`).
+    """
 
     v: Array
     e: Array
 
+    def __iter__(self) -> Iterator[Array]:
+        return iter((self.v, self.e))
+
     @staticmethod
     def of(x: Any) -> Num:
-        """An operand, or a constant as float32 holds it: exact."""
+        """Return an operand as it is, or a constant as float32 holds it: exact."""
         if isinstance(x, Num):
             return x
         value = np.asarray(x, np.float64)
-        return Num(
-            value, np.abs(value - value.astype(np.float32)) if value.ndim == 0 else value * 0
-        )
+        if value.ndim:
+            return Num(value, np.zeros_like(value))
+        return Num(value, np.abs(value - value.astype(np.float32)))
 
     def rounded(self, v: Array, e: Array, relative: Any = U) -> Num:
+        """Return `v` computed with the operands' error `e` and a relative error of its own."""
         return Num(v, e + relative * (np.abs(v) + e) + TINY)
 
     def __neg__(self) -> Num:
@@ -90,7 +100,9 @@ class Num:
     def sqrt(self) -> Num:
         """Square root: 1 / inversesqrt, 2 ULP and a division (Vulkan specification)."""
         v = np.sqrt(self.v)
-        return self.rounded(v, self.e / np.maximum(v, TINY), 4.5 * ULP)
+        # |sqrt(x + e) - sqrt(x)| is e / sqrt(x) at most, and never more than sqrt(e).
+        e = np.minimum(self.e / np.maximum(v, TINY), np.sqrt(self.e))
+        return self.rounded(v, e, 4.5 * ULP)
 
     def tanh(self) -> Num:
         """(exp(x) - exp(-x)) / (exp(x) + exp(-x)) (Vulkan specification), x limited to +-15."""
@@ -104,10 +116,12 @@ class Num:
         return Num(np.clip(self.v, lo, hi), np.where(beyond, 0, self.e))
 
     def abs(self) -> Num:
+        """Absolute value: exact."""
         return Num(np.abs(self.v), self.e)
 
 
 def polynomial(x: Num, coefficients: Sequence[float]) -> Num:
+    """Horner's scheme, highest power first."""
     total = Num.of(coefficients[0])
     for c in coefficients[1:]:
         total = total * x + c
@@ -115,6 +129,7 @@ def polynomial(x: Num, coefficients: Sequence[float]) -> Num:
 
 
 def erf(x: Num) -> Num:
+    """Abramowitz and Stegun 7.1.26, whose own error is 1.5e-7."""
     a = x.abs()
     t = 1.0 / (0.3275911 * a + 1.0)
     c = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
@@ -130,15 +145,18 @@ def sigmoid(x: Num) -> Num:
 
 
 def softplus(x: Num) -> Num:
+    """max(x, 0) + log(1 + exp(-|x|))."""
     return x.clip(0, math.inf) + (1.0 + (-x.abs()).exp()).log()
 
 
 def tail(x: Num, alpha: float, scale: float = 1.0) -> Num:
+    """max(x, 0) + alpha (exp(scale min(x, 0)) - 1): the exponential units."""
     low = x.clip(-math.inf, 0)
     return x.clip(0, math.inf) + alpha * ((low * scale if scale != 1 else low).exp() - 1.0)
 
 
 def gelu(x: Num, tanh: bool) -> Num:
+    """Both formulas of gelu: by the error function, or by tanh."""
     if tanh:
         inner = 0.7978845608 * (x + 0.044715 * x * x * x)
         return 0.5 * x * (1.0 + inner.tanh())
@@ -153,4 +171,4 @@ def sine(x: Num, phase: float) -> Num:
     left_over = abs(math.pi - sum(parts))
     reduction = k * (left_over + 2 * U * parts[2]) + 3 * U * r
     next_term = r**13 / math.factorial(13)
-    return Num(np.sin(x.v + phase), reduction + next_term + 10 * U)
+    return Num(np.sin(x.v + phase), x.e + reduction + next_term + 10 * U)

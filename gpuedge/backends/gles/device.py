@@ -1,0 +1,330 @@
+"""An open OpenGL ES device: the seam's calls, each handed to the part that does it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, cast
+
+from gpuedge.backends.base import (
+    FLOAT32,
+    Buffer,
+    Counters,
+    DeviceInfo,
+    Dispatch,
+    Program,
+    Recording,
+    Storage,
+    Ticket,
+    Usage,
+)
+from gpuedge.backends.gles import levels, limits, names
+from gpuedge.backends.gles.context import Want
+from gpuedge.backends.gles.levels import Opened
+from gpuedge.backends.gles.program import GlesProgram, Programs
+from gpuedge.backends.gles.record import GlesRecording, record_dispatches, record_draws
+from gpuedge.backends.gles.stack import Stack
+from gpuedge.backends.gles.stack_raw import RawStack
+from gpuedge.backends.gles.storage_buffer import Buffers, GlesBuffer
+from gpuedge.backends.gles.sync import GlesTicket, fences
+from gpuedge.backends.gles.texture import GlesTexture, Textures
+from gpuedge.core.errors import (
+    DeviceError,
+    DeviceLostError,
+    DeviceTimeoutError,
+    DriverError,
+    InputError,
+)
+
+log = logging.getLogger("gpuedge.gles")
+
+CLOSE_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of the backends' `open`.
+
+    Attributes
+    ----------
+    storages : sequence of str, optional
+        Storage kinds to offer, of those that work; all by default.
+    stack : str, optional
+        ``"raw"`` or ``"moderngl"``; by default moderngl where it can drive the context.
+    webgl : bool
+        A context that refuses what WebGL forbids; only ANGLE makes such.
+    desktop : bool
+        Desktop OpenGL even where there is OpenGL ES; ``gles31`` only.
+    close_timeout_s : float
+        How long `close` waits for work in flight, in seconds.
+    """
+
+    storages: Sequence[str] | None = None
+    stack: str | None = None
+    webgl: bool = False
+    desktop: bool = False
+    close_timeout_s: float = CLOSE_TIMEOUT_S
+
+
+def open_device(info: DeviceInfo, options: Options) -> GlesDevice:
+    """Open a device. Raises DeviceError."""
+    level = info.candidate.backend
+    wanted = levels.wants(level)
+    if options.desktop:
+        wanted = wanted[1:]
+    if options.webgl:
+        wanted = [Want(level, is_webgl=True)]
+    opened = levels.open_device(info, wanted)
+    try:
+        return GlesDevice(info, options, opened)
+    except BaseException:
+        opened.close()
+        raise
+
+
+def _stack(options: Options, opened: Opened, draws: bool) -> Stack:
+    """Return moderngl's stack where it works and is not unwanted, else the bare one."""
+    version, lookup = opened.context.want.version, opened.display.library.lookup
+    if options.stack not in (None, "raw", "moderngl"):
+        raise InputError(f"There is no stack {options.stack!r}.", known="raw, moderngl")
+    # moderngl draws through vertex arrays, which OpenGL ES 2.0 does not have.
+    if options.stack == "moderngl" or (options.stack is None and version >= (3, 0)):
+        from gpuedge.backends.gles.stack_moderngl import ModernglStack
+
+        try:
+            driver = f"{opened.display.library.path}\n{opened.identity.name}"
+            return ModernglStack(opened.gl, lookup, version, driver, draws)
+        except DriverError as error:
+            if options.stack == "moderngl":
+                raise
+            log.debug("moderngl is not used: %s (%s)", error.what, error.known)
+    return RawStack(opened.gl, draws)
+
+
+def _reset_status(opened: Opened) -> Callable[[], int] | None:
+    """Return the function that tells of resets, if the context was made to tell of them."""
+    if not opened.context.tells_resets:
+        return None
+    extensions = opened.gl.extensions(opened.context.want.version[0])
+    for suffix in ("EXT", "KHR"):
+        name = f"GetGraphicsResetStatus{suffix}"
+        if f"GL_{suffix}_robustness" in extensions and opened.gl.has(name):
+            function: Callable[[], int] = getattr(opened.gl, name)
+            return function
+    return None
+
+
+class GlesDevice:
+    """An open device; see `gpuedge.backends.base.DeviceImpl` for what each call promises."""
+
+    def __init__(self, info: DeviceInfo, options: Options, opened: Opened) -> None:
+        self.info = info
+        self.counters = Counters()
+        self._options = options
+        self._opened = opened
+        self._gl = gl = opened.gl
+        self._context = opened.context
+        self._closed = False
+        self._flying: list[GlesTicket] = []
+        level = opened.context.want.level
+        with self._context:
+            self._textures: Textures | None = None
+            self._buffers: Buffers | None = None
+            row = None
+            self.stack = _stack(options, opened, draws=level != "gles31")
+            if level == "gles31":
+                self.caps = limits.compute_caps(gl, opened.is_software)
+                self._buffers = Buffers(gl, self.stack)
+            else:
+                kinds = limits.offered(level, opened.formats, options.storages)
+                if not kinds:
+                    raise InputError(
+                        "This device has none of the storage kinds asked for.",
+                        asked_by=f"storages={options.storages!r}",
+                        known=", ".join(limits.offered(level, opened.formats, None)),
+                    )
+                self.caps = limits.fragment_caps(gl, level, kinds, opened.is_software)
+                size = self.caps.max_texture_size or 1
+                self._textures = Textures(gl, self.stack, opened.formats, kinds[0], size)
+                row = self._textures.row
+            self._programs = Programs(gl, self.stack, self.caps, row)
+            self._fences = fences(gl, level, opened.display)
+            self._reset_status = _reset_status(opened)
+            self._check("opening the device")
+
+    def _check(self, what: str) -> None:
+        """Raise the error of the calls since the last check, if there was one."""
+        code = self._gl.GetError()
+        if code:
+            self._gl.error()
+            self._raise(names.error_for(code, what, self.info.identity.name))
+
+    def _raise(self, error: DeviceError) -> None:
+        if isinstance(error, DeviceLostError):
+            self._context.lost = error
+        raise error
+
+    def entered(self) -> AbstractContextManager[None]:
+        """Take the context for this thread, and put back afterwards what was current."""
+        return self._context
+
+    # --- memory ---------------------------------------------------------------------------------
+
+    def alloc(self, nbytes: int, usage: Usage, storage: Storage = FLOAT32) -> Buffer:
+        """Reserve device memory; contents are undefined. Raises OutOfMemoryError."""
+        with self._context:
+            self._context.check()
+            made: Buffer
+            if self._textures is not None:
+                made = self._textures.alloc(nbytes, usage, storage)
+            else:
+                made = self._storage().alloc(nbytes, usage)
+            self._check("allocating")
+            self.counters.allocations += 1
+            return made
+
+    def _storage(self) -> Buffers:
+        if self._buffers is None:
+            raise InputError("This device keeps tensors in textures.")
+        return self._buffers
+
+    def free(self, buffer: Buffer) -> None:
+        """Give memory back; the buffer must not be in flight."""
+        if self._closed or self._context.lost is not None:
+            return
+        with self._context:
+            if isinstance(buffer, GlesTexture) and self._textures is not None:
+                self._textures.free(buffer)
+            else:
+                self._storage().free(cast(GlesBuffer, buffer))
+
+    def write(self, buffer: Buffer, data: memoryview, offset: int = 0) -> None:
+        """Copy contiguous host bytes of float32 into a buffer, converted to its storage."""
+        with self._context:
+            self._context.check()
+            if isinstance(buffer, GlesTexture) and self._textures is not None:
+                self._textures.write(buffer, data, offset)
+            else:
+                self._storage().write(cast(GlesBuffer, buffer), data, offset)
+
+    def read(self, buffer: Buffer, into: memoryview, offset: int = 0) -> None:
+        """Copy a buffer to the host as float32. Raises DeviceError."""
+        with self._context:
+            self._context.check()
+            if isinstance(buffer, GlesTexture) and self._textures is not None:
+                self._textures.read(buffer, into, offset)
+            else:
+                self._storage().read(cast(GlesBuffer, buffer), into, offset)
+            self._check("reading back")
+
+    # --- kernels and work -----------------------------------------------------------------------
+
+    def build(self, blob: Any, specs: Mapping[str, Any]) -> Program:
+        """Compile a kernel; its workgroup size is the specs LX, LY, LZ."""
+        with self._context:
+            self._context.check()
+            made, is_new = self._programs.build(blob, specs)
+            if is_new:
+                self._check(f"building kernel {blob.name!r}")
+                self.counters.compilations += 1
+            return made
+
+    def record(
+        self,
+        dispatches: Sequence[Dispatch],
+        inputs: Sequence[Buffer] = (),
+        outputs: Sequence[Buffer] = (),
+    ) -> Recording:
+        """Record work once; see `gpuedge.backends.gles.record`. OpenGL orders host access."""
+        with self._context:
+            self._context.check()
+            if self._textures is not None:
+                made = record_draws(self._gl, self.stack, self._textures, dispatches)
+            else:
+                made = record_dispatches(self._gl, self.stack, dispatches)
+            self._check("recording")
+            self.counters.recordings += 1
+            return made
+
+    def submit(self, recording: Recording) -> Ticket:
+        """Start recorded work. Raises DeviceLostError, OutOfMemoryError."""
+        with self._context:
+            self._context.check()
+            self.counters.submits += 1
+            cast(GlesRecording, recording).replay()
+            ticket = GlesTicket(self._fences.make())
+            self._gl.Flush()
+            if ticket.fence is not None:
+                self._flying.append(ticket)
+            self._check("submitting")
+            return ticket
+
+    def wait(self, ticket: Ticket, timeout_s: float) -> None:
+        """Wait until the work is done. Raises DeviceTimeoutError or DeviceLostError."""
+        one = cast(GlesTicket, ticket)
+        with self._context:
+            if one.fence is None:
+                return
+            self._context.check()
+            try:
+                is_done = self._fences.wait(one.fence, timeout_s)
+            except DriverError:
+                self._check_reset()
+                self._check("waiting")
+                raise
+            if not is_done:
+                self._check_reset()
+                raise DeviceTimeoutError(
+                    f"Work on {self.info.identity.name} did not finish within {timeout_s:g} s.",
+                    known="it is still running; wait again, or close the device",
+                )
+            self._fences.delete(one.fence)
+            one.fence = None
+            self._flying.remove(one)
+            self._check_reset()
+
+    def _check_reset(self) -> None:
+        """Raise DeviceLostError if the driver tells of a reset, where it was asked to."""
+        why = names.RESETS.get(self._reset_status()) if self._reset_status else None
+        if why:
+            name = self.info.identity.name
+            self._raise(DeviceLostError(f"The driver lost {name}.", known=why))
+
+    def release(self, thing: Recording | Program) -> None:
+        """Drop a recording or program that is not in flight."""
+        if self._closed or not isinstance(thing, GlesProgram) or self._context.lost is not None:
+            return
+        with self._context:
+            self._programs.release(thing)
+
+    def close(self) -> None:
+        """Free everything; may be called twice, and after the device was lost.
+
+        Work that is still running when the time is up keeps its context, which is left to the end
+        of the process: destroying it would wait for that work without limit.
+        """
+        if self._closed or self._context.is_inherited:
+            return
+        self._closed = True
+        if self._context.lost is None:
+            try:
+                if not self._drain():
+                    log.error("%s is still busy; it is not freed", self.info.identity.name)
+                    return
+                with self._context:
+                    self.stack.close()
+            except DeviceError as error:
+                log.debug("closing: %s", error)
+        self._opened.close()  # with all objects of the context
+
+    def _drain(self) -> bool:
+        end = time.monotonic() + self._options.close_timeout_s
+        for ticket in list(self._flying):
+            try:
+                self.wait(ticket, max(0.0, end - time.monotonic()))
+            except DeviceTimeoutError:
+                return False
+        return True

@@ -1,0 +1,109 @@
+"""Finding EGL drivers without loading any: vendor manifests, named libraries, the system's own.
+
+Follows the search of the vendor-neutral loader (``src/EGL/icd_enumeration.md`` of libglvnd). A
+library that is not behind that loader (ANGLE, SwiftShader, a vendor's own) is named by the variable
+``GPUEDGE_EGL``.
+"""
+
+# ruff: noqa: PTH113, PTH118  (importing pathlib costs more than a cached probe may)
+
+from __future__ import annotations
+
+import os
+import sys
+from hashlib import sha256
+
+from gpuedge.core import manifests
+from gpuedge.core.driver import Candidate
+from gpuedge.core.manifests import LOADER_DEFAULT
+from gpuedge.core.reasons import Reason
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+LIBRARIES = "GPUEDGE_EGL"
+"""Variable that lists libEGL files, separated as paths are; their libGLESv2 lies beside them."""
+
+VENDOR_FILES = "__EGL_VENDOR_LIBRARY_FILENAMES"
+VENDOR_FOLDERS = "__EGL_VENDOR_LIBRARY_DIRS"
+FOLDERS = ("/etc/glvnd/egl_vendor.d", "/usr/share/glvnd/egl_vendor.d")
+"""Where the loader looks for manifests unless a variable says otherwise."""
+
+
+def candidates(
+    environ: Mapping[str, str], backend: str, platform: str = sys.platform
+) -> list[Candidate]:
+    """List one candidate per driver, those named by ``GPUEDGE_EGL`` first, without loading any."""
+    found: dict[str, Candidate] = {}
+    for path in _split(environ.get(LIBRARIES, "")):
+        found.setdefault(os.path.realpath(path), Candidate(backend, path, _library_print(path)))
+    for path in _manifests(environ, platform):
+        table, raw, wrong = manifests.read_icd(path)
+        mark = manifests.fingerprint(path, table, raw, wrong)
+        one = Candidate(backend, path, mark, {VENDOR_FILES: path})
+        found.setdefault(os.path.realpath(path), one)
+    named = any(environ.get(name) for name in (VENDOR_FILES, VENDOR_FOLDERS))
+    if not found and not named:
+        library = _system_library(platform)
+        if library is not None:
+            found[library] = Candidate(backend, LOADER_DEFAULT, sha256(b"").hexdigest())
+    return list(found.values())
+
+
+def _split(text: str) -> list[str]:
+    return [p for p in text.split(os.pathsep) if p and "\0" not in p]
+
+
+def _manifests(environ: Mapping[str, str], platform: str) -> Iterator[str]:
+    if platform in ("win32", "darwin"):
+        return
+    if environ.get(VENDOR_FILES):
+        yield from _split(environ[VENDOR_FILES])
+        return
+    for folder in _split(environ.get(VENDOR_FOLDERS, "")) or FOLDERS:
+        yield from manifests.in_folder(folder)
+
+
+def _library_print(path: str) -> str:
+    """Return a hash that changes with a libEGL and the libGLESv2 beside it."""
+    folder, name = os.path.split(path)
+    digest = sha256()
+    for other in (path, os.path.join(folder, name.replace("libEGL", "libGLESv2"))):
+        digest.update(manifests.file_facts(other))
+    return digest.hexdigest()
+
+
+def _system_library(platform: str) -> str | None:
+    """Return the name of the system's libEGL, None on a system that has none of its own."""
+    if platform == "win32":
+        return "libEGL.dll"
+    if platform == "darwin":
+        return None
+    is_android = platform == "android" or hasattr(sys, "getandroidapilevel")
+    return "libEGL.so" if is_android else "libEGL.so.1"
+
+
+def is_manifest(candidate: Candidate) -> bool:
+    """Say whether a candidate's key is the path of a vendor manifest, not of a library."""
+    return VENDOR_FILES in candidate.env
+
+
+def library_of(candidate: Candidate) -> str:
+    """Return the libEGL to load for a candidate: itself, or the system's loader.
+
+    A named library that cannot be found is tried by its name all the same.
+    """
+    if is_manifest(candidate) or candidate.key == LOADER_DEFAULT:
+        return _system_library(sys.platform) or "libEGL.so"
+    return candidate.key
+
+
+def problem(candidate: Candidate) -> Reason | None:
+    """Look at a candidate's files without loading them; None if nothing is wrong."""
+    key = candidate.key
+    if key == LOADER_DEFAULT:
+        return None
+    if is_manifest(candidate):
+        return manifests.inspect_manifest(key)[2]
+    return None if os.path.isfile(key) else Reason("missing-library", key)

@@ -1,0 +1,170 @@
+"""Texture formats, and which of them a driver renders to and gives back unchanged.
+
+Extension strings and version numbers are not asked: a driver may complete a framebuffer of a format
+that it does not list, and refuse one that it does. Texels are written, drawn through a shader and
+read back; what comes back equal can be used.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuedge.backends.gles import names, shaders
+from gpuedge.backends.gles.gl import Gl
+from gpuedge.backends.gles.stack import Format
+from gpuedge.backends.gles.stack_raw import RawStack
+from gpuedge.core.errors import DeviceError
+from gpuedge.core.storage import KINDS
+
+log = logging.getLogger("gpuedge.gles")
+
+BYTES = "rgba8"
+"""The physical format of all storage kinds whose names begin so."""
+
+_FLOATS = (names.RGBA, names.FLOAT, 16)
+_HALF, _HALF_OES = (names.RGBA, names.HALF_FLOAT, 8), (names.RGBA, names.HALF_FLOAT_OES, 8)
+_BYTES = (names.RGBA, names.UNSIGNED_BYTE, 4)
+_BITS = (names.RGBA_INTEGER, names.UNSIGNED_INT, 16)
+
+TRIES: dict[str, dict[str, tuple[Format, ...]]] = {
+    "gles30": {
+        "rgba32f": (Format(names.RGBA32F, *_FLOATS, *_FLOATS),),
+        "rgba32ui": (Format(names.RGBA32UI, *_BITS, *_BITS),),
+        "rgba16f": (
+            Format(names.RGBA16F, *_HALF, *_HALF),
+            Format(names.RGBA16F, *_HALF, *_FLOATS),
+        ),
+        BYTES: (Format(names.RGBA8, *_BYTES, *_BYTES),),
+    },
+    "gles20": {
+        "rgba32f": (  # sized where CHROMIUM_color_buffer_float_rgba is, else as OES_texture_float
+            Format(names.RGBA32F, *_FLOATS, *_FLOATS),
+            Format(names.RGBA, *_FLOATS, *_FLOATS),
+        ),
+        "rgba16f": (
+            Format(names.RGBA, *_HALF_OES, *_HALF_OES),
+            Format(names.RGBA, *_HALF_OES, *_HALF),
+            Format(names.RGBA, *_HALF_OES, *_FLOATS),
+            Format(names.RGBA16F, *_HALF_OES, *_HALF_OES),
+            Format(names.RGBA16F, *_HALF, *_HALF),
+        ),
+        BYTES: (Format(names.RGBA, *_BYTES, *_BYTES),),
+    },
+}
+"""Ways to make and read each physical format at each level, in the order of trying."""
+
+NEEDED = {"gles30": ("rgba32f", "rgba32ui"), "gles20": (BYTES,)}
+"""Formats of which a level must have at least one."""
+
+_FLOAT_VALUES = np.array(
+    [
+        *(1.5, -2.25, 3.4028234e38, -1.1754944e-38),
+        *(0.1, 1 / 3, 16777215.0, -16777217.0),
+        *(0.0, 65504.0, -1e-30, 123456.79),
+    ],
+    np.float32,
+)
+_VALUES: dict[str, npt.NDArray[Any]] = {
+    "rgba32f": _FLOAT_VALUES,
+    "rgba16f": np.array([1.5, -2.25, 65504, -6.1035156e-05, 0.1, 1 / 3, 0, 2049], np.float16),
+    "rgba32ui": np.array(
+        [0, 1, 0xFFFFFFFF, 0x80000000, 0x7FC00001, 0xFF800000, 0x00000001, 0x3DCCCCCD], np.uint32
+    ),
+    BYTES: np.arange(256, dtype=np.uint8),
+}
+"""What is written and must come back; four values are a texel."""
+
+_COPIES = {
+    "rgba32f": shaders.COPY_FLOAT,
+    "rgba16f": shaders.COPY_FLOAT,
+    "rgba32ui": shaders.COPY_BITS,
+    BYTES: shaders.COPY_BYTES,
+}
+
+
+def physical(kind: str) -> str:
+    """Return the physical format of a storage kind."""
+    return BYTES if kind.startswith("rgba8_") else kind
+
+
+def storages(level: str, formats: dict[str, Format]) -> tuple[str, ...]:
+    """Return the storage kinds that formats allow, the best one exact for float32 first.
+
+    Bytes that hold a float32 come before what is not exact; integers come last.
+
+    >>> storages("gles30", {})
+    ()
+    """
+    order = ["rgba32f", "rgba32ui", "rgba8_float", "rgba16f", "rgba8_fixed16"]
+    order += [kind for kind in KINDS if kind.startswith("rgba8_") and kind not in order]
+    return tuple(kind for kind in order if physical(kind) in formats)
+
+
+def probe(gl: Gl, level: str) -> tuple[dict[str, Format], list[str]]:
+    """Try every physical format of a level in the current context.
+
+    Returns
+    -------
+    formats : dict of str to Format
+        What works, and how.
+    failures : list of str
+        Why the others do not.
+    """
+    stack = RawStack(gl, draws=True)
+    found: dict[str, Format] = {}
+    failures: list[str] = []
+    try:
+        for name, tries in TRIES[level].items():
+            for form in tries:
+                why = _fault(gl, stack, level, name, form)
+                if why is None:
+                    found[name] = form
+                    break
+                failures.append(f"{name}: {why}")
+        log.debug("formats that do not work: %s", "; ".join(failures) or "none")
+    finally:
+        gl.BindFramebuffer(names.FRAMEBUFFER, 0)
+        gl.UseProgram(0)
+        stack.close()
+    return found, failures
+
+
+def _fault(gl: Gl, stack: RawStack, level: str, name: str, form: Format) -> str | None:
+    """Return why a format cannot be used, None if it can."""
+    values = _VALUES[name]
+    width = values.size // 4
+    made = []
+    gl.error()
+    try:
+        made += [stack.texture(form, width, 1), stack.texture(form, width, 1)]
+        stack.upload(made[0], form, (0, 0, width, 1), values)
+        made.append(stack.framebuffer(made[1:2]))
+        program = stack.program(shaders.VERTEX[level], _COPIES[name][level])
+        made.append(program)
+        gl.Viewport(0, 0, width, 1)
+        gl.UseProgram(program.name)
+        gl.ActiveTexture(names.TEXTURE0)
+        gl.BindTexture(names.TEXTURE_2D, made[0].name)
+        gl.Uniform1i(gl.GetUniformLocation(program.name, b"t"), 0)
+        gl.Uniform1f(gl.GetUniformLocation(program.name, b"width"), width)
+        call, args = stack.draw(program)
+        call(*args)
+        back = np.zeros(width * form.read_bytes, np.uint8)
+        place = back.__array_interface__["data"][0]
+        gl.ReadPixels(0, 0, width, 1, form.read_layout, form.read_type, place)
+        failed = gl.error()
+        if failed:
+            return names.GL_ERRORS.get(failed, f"OpenGL error {failed:#06x}")
+        got = back.view(values.dtype if form.read_bytes == form.nbytes else np.float32)
+        return None if np.array_equal(got, values) else "texels do not come back unchanged"
+    except DeviceError as error:
+        return error.known or error.what
+    finally:
+        gl.BindFramebuffer(names.FRAMEBUFFER, 0)
+        for one in reversed(made):
+            stack.delete(one)
+        gl.error()

@@ -1,0 +1,102 @@
+"""What an opened context can do, as plain data for the layers above."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from gpuedge.backends.gles import formats, names
+from gpuedge.backends.gles.gl import Gl
+from gpuedge.backends.gles.stack import Format
+from gpuedge.backends.gles.texture import TEXEL, row_length
+from gpuedge.core.caps import Caps
+from gpuedge.core.storage import KINDS
+
+DIALECTS = {"gles20": "essl100", "gles30": "essl300", "gles31": "essl310"}
+
+VECTORS_PER_TENSOR = 2
+"""Uniform vectors of one tensor at most: its extents, and its size and range."""
+
+OTHER_VECTORS = 4
+"""Uniform vectors kept for parameters."""
+
+EXACT_INDEX_BYTES = 1 << 26
+"""2^24 float32: OpenGL ES 2.0 counts in float32, where larger numbers are not all whole."""
+
+MAX_BYTES = (1 << 31) - TEXEL
+"""Larger buffers cannot be addressed by the signed 32-bit indices of the shaders."""
+
+NO_LIMIT = (1 << 31) - 1
+"""Of workgroups, where there are none: fragments are drawn, however a plan groups them."""
+
+PUSH_BYTES = 16
+"""Bytes of the block of values per tensor: its extents."""
+
+
+def fragment_caps(gl: Gl, level: str, kinds: tuple[str, ...], is_software: bool) -> Caps:
+    """Return the limits of a context that draws; `kinds` are the storage kinds on offer."""
+    size = min(gl.integer(names.MAX_TEXTURE_SIZE), *gl.integers(names.MAX_VIEWPORT_DIMS, 2))
+    units = gl.integer(names.MAX_TEXTURE_IMAGE_UNITS)
+    vectors = gl.integer(names.MAX_FRAGMENT_UNIFORM_VECTORS)
+    tensors = max(1, min(units + 1, (vectors - OTHER_VECTORS) // VECTORS_PER_TENSOR))
+    largest = row_length(size) * size // KINDS[kinds[0]].units * TEXEL
+    outputs = 1
+    if level == "gles30":
+        outputs = min(gl.integer(names.MAX_DRAW_BUFFERS), gl.integer(names.MAX_COLOR_ATTACHMENTS))
+    return Caps(
+        level=level,
+        dialect=DIALECTS[level],
+        forms=frozenset({"map"}),
+        is_software=is_software,
+        max_invocations=NO_LIMIT,
+        max_local_size=(NO_LIMIT, NO_LIMIT, NO_LIMIT),
+        max_groups=(NO_LIMIT, NO_LIMIT, NO_LIMIT),
+        max_shared_bytes=0,
+        max_storage_buffers=tensors,
+        max_storage_buffer_bytes=min(
+            largest, EXACT_INDEX_BYTES if level == "gles20" else MAX_BYTES
+        ),
+        max_allocation_bytes=None,
+        offset_alignment=TEXEL,
+        max_push_bytes=max(128, tensors * PUSH_BYTES + 64),
+        storages=kinds,
+        has_suballocation=False,
+        max_texture_size=size,
+        max_outputs=max(1, outputs),
+        is_finite_only=kinds[0] == "rgba8_float",
+    )
+
+
+def compute_caps(gl: Gl, is_software: bool) -> Caps:
+    """Return the limits of a context that launches compute shaders."""
+    blocks = min(
+        gl.integer(names.MAX_COMPUTE_STORAGE_BLOCKS),
+        gl.integer(names.MAX_COMBINED_STORAGE_BLOCKS),
+        gl.integer(names.MAX_STORAGE_BINDINGS),
+    )
+    largest = ctypes.c_int64(0)
+    gl.GetInteger64v(names.MAX_STORAGE_BLOCK_SIZE, ctypes.byref(largest))
+    # Values go in as uniforms: four components a vector, some kept for parameters.
+    components = gl.integer(names.MAX_COMPUTE_UNIFORM_COMPONENTS)
+    return Caps(
+        level="gles31",
+        dialect=DIALECTS["gles31"],
+        forms=frozenset({"map", "group"}),
+        is_software=is_software,
+        max_invocations=gl.integer(names.MAX_COMPUTE_INVOCATIONS),
+        max_local_size=gl.indexed(names.MAX_COMPUTE_SIZE),
+        max_groups=gl.indexed(names.MAX_COMPUTE_GROUPS),
+        max_shared_bytes=gl.integer(names.MAX_COMPUTE_SHARED_BYTES),
+        max_storage_buffers=blocks,
+        max_storage_buffer_bytes=min(largest.value, MAX_BYTES),
+        max_allocation_bytes=None,
+        offset_alignment=max(TEXEL, gl.integer(names.STORAGE_OFFSET_ALIGNMENT)),
+        max_push_bytes=max(128, min(components * 4, blocks * PUSH_BYTES + 64)),
+        max_outputs=blocks,
+    )
+
+
+def offered(level: str, found: dict[str, Format], wanted: Any) -> tuple[str, ...]:
+    """Return the storage kinds on offer, reduced to `wanted` (None: all)."""
+    kinds = formats.storages(level, found)
+    return kinds if wanted is None else tuple(k for k in kinds if k in set(wanted))

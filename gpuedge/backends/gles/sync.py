@@ -1,0 +1,114 @@
+"""Fences: knowing when submitted work is done, with a limit to the waiting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gpuedge.backends.gles import names
+from gpuedge.backends.gles.egl import Display
+from gpuedge.backends.gles.gl import Gl
+from gpuedge.core.errors import DriverError
+
+MAX_NANOSECONDS = (1 << 62) - 1
+"""Waits of a century and more have no limit; larger numbers need not fit a driver's arithmetic."""
+
+
+@dataclass(slots=True, eq=False)
+class GlesTicket:
+    """One submission; `fence` is None once it is known to be done."""
+
+    fence: Any
+
+
+class Fences(Protocol):
+    """Makes fences in the current context."""
+
+    def make(self) -> Any:
+        """Return a fence behind everything submitted so far; None if it is done already."""
+
+    def wait(self, fence: Any, seconds: float) -> bool:
+        """Wait for a fence; False if it was not reached in time. Raises DriverError."""
+
+    def delete(self, fence: Any) -> None:
+        """Delete a fence."""
+
+
+def nanoseconds(seconds: float) -> int:
+    """Return a time as drivers take it."""
+    return int(min(max(0.0, seconds) * 1e9, MAX_NANOSECONDS))
+
+
+class GlFences:
+    """Fences of OpenGL ES 3.0."""
+
+    def __init__(self, gl: Gl) -> None:
+        self._gl = gl
+
+    def make(self) -> Any:
+        """Return a fence."""
+        return self._gl.FenceSync(names.SYNC_GPU_COMMANDS_COMPLETE, 0)
+
+    def wait(self, fence: Any, seconds: float) -> bool:
+        """Wait for a fence."""
+        flags, limit = names.SYNC_FLUSH_COMMANDS, nanoseconds(seconds)
+        answer = self._gl.ClientWaitSync(fence, flags, limit)
+        if answer == names.WAIT_FAILED:
+            raise DriverError("The driver does not wait.", known="glClientWaitSync failed")
+        return bool(answer != names.TIMEOUT_EXPIRED)
+
+    def delete(self, fence: Any) -> None:
+        """Delete a fence."""
+        self._gl.DeleteSync(fence)
+
+
+class EglFences:
+    """Fences of EGL, for OpenGL ES 2.0."""
+
+    def __init__(self, display: Display) -> None:
+        self._egl: Any = display.library
+        self._display = display.handle
+
+    def make(self) -> Any:
+        """Return a fence."""
+        return self._egl.CreateSyncKHR(self._display, names.EGL_SYNC_FENCE, None)
+
+    def wait(self, fence: Any, seconds: float) -> bool:
+        """Wait for a fence."""
+        flags, limit = names.EGL_SYNC_FLUSH, nanoseconds(seconds)
+        answer = self._egl.ClientWaitSyncKHR(self._display, fence, flags, limit)
+        if answer not in (names.EGL_TIMEOUT_EXPIRED, names.EGL_CONDITION_SATISFIED):
+            raise DriverError("The driver does not wait.", known=f"EGL: {self._egl.error()}")
+        return bool(answer == names.EGL_CONDITION_SATISFIED)
+
+    def delete(self, fence: Any) -> None:
+        """Delete a fence."""
+        self._egl.DestroySyncKHR(self._display, fence)
+
+
+class NoFences:
+    """For drivers without fences: work is done when it is submitted; nothing limits the wait."""
+
+    def __init__(self, gl: Gl) -> None:
+        self._gl = gl
+
+    def make(self) -> Any:
+        """Finish everything."""
+        self._gl.Finish()
+
+    def wait(self, fence: Any, seconds: float) -> bool:
+        """Return at once."""
+        return True
+
+    def delete(self, fence: Any) -> None:
+        """Do nothing."""
+
+
+def fences(gl: Gl, level: str, display: Display) -> Fences:
+    """Return the best kind of fence that a context has."""
+    if level != "gles20" and gl.has("FenceSync", "ClientWaitSync", "DeleteSync"):
+        return GlFences(gl)
+    functions = ("CreateSyncKHR", "ClientWaitSyncKHR", "DestroySyncKHR")
+    if "EGL_KHR_fence_sync" in display.extensions and display.library.has(*functions):
+        return EglFences(display)
+    return NoFences(gl)

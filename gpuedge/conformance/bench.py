@@ -1,0 +1,172 @@
+"""An open device under test: runs one case after the other, and proves that the device did it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from typing import TYPE_CHECKING, Any
+
+import gpuedge
+from gpuedge.conformance.case import Spec
+from gpuedge.conformance.storing import KEEPERS
+from gpuedge.core.caps import Caps
+from gpuedge.core.errors import (
+    DeviceLostError,
+    DeviceTimeoutError,
+    GpuEdgeError,
+    KernelLimitError,
+    NoUsableDeviceError,
+    OutOfMemoryError,
+    UnsupportedOpError,
+)
+from gpuedge.decide.policy import Policy
+from gpuedge.device import Device
+from gpuedge.executors.gpu import GpuExecutable, GpuExecutor
+from gpuedge.kernels.library import variants
+from gpuedge.ops import _run
+
+if TYPE_CHECKING:
+    from gpuedge.backends.base import DeviceImpl
+
+Row = dict[str, Any]
+
+PASSED, FAILED, ERROR, SKIPPED = "passed", "failed", "error", "skipped"
+CRASHED, TIMEOUT = "crashed", "timeout"
+STATUSES = (PASSED, FAILED, ERROR, CRASHED, TIMEOUT, SKIPPED)
+"""What can become of a case. The first two and the last are answers of the device; an error is a
+refusal, and `crashed` and `timeout` are said of the process that ran the case."""
+
+
+class Watched(GpuExecutor):
+    """The product's executor, remembering what it compiled."""
+
+    def __init__(self, impl: DeviceImpl, name: str) -> None:
+        super().__init__(impl, name)
+        self.made: list[GpuExecutable] = []
+
+    def compile(self, *arguments: Any, **named: Any) -> GpuExecutable:
+        """Compile a segment as the product does, and remember it."""
+        made = super().compile(*arguments, **named)
+        self.made.append(made)
+        return made
+
+    def rule_out(self, rivals: tuple[str, ...]) -> None:
+        """Start a case: forget what was compiled; use no variant of `rivals`."""
+        self.made.clear()
+        self._restricted = set(rivals)
+
+
+class Bench:
+    """A device that was asked for by name, strictly: never the CPU in its place."""
+
+    def __init__(self, device: str) -> None:
+        opened = gpuedge.open(device)
+        if not isinstance(opened.executor, GpuExecutor):
+            raise NoUsableDeviceError(f"{device!r} is not a GPU, and conformance is about GPUs.")
+        self.executor = Watched(opened.executor.impl, opened.executor.device)
+        self.is_spent = False
+        """Whether the device is lost or stuck, so that another process must go on."""
+
+    @property
+    def caps(self) -> Caps:
+        """What the device can do."""
+        return self.executor.caps
+
+    def described(self) -> Row:
+        """Return who the device is, as the header of results keeps it."""
+        return {
+            "device": self.executor.device,
+            "identity": self.executor.impl.info.identity.to_dict(),
+            "caps": self.caps.to_dict(),
+            "versions": versions(),
+        }
+
+    def run(self, spec: Spec) -> Row:
+        """Run one case and return its row."""
+        row: Row = {
+            "id": spec.id, "op": spec.op, "dtype": spec.dtype, "shape": spec.geometry.text,
+            "data": spec.data, "storage": spec.storage, "variant": spec.variant,
+        }  # fmt: skip
+        why_not = self._skip(spec)
+        if why_not:
+            return {**row, "status": SKIPPED, "reason": why_not}
+        try:
+            return {**row, **self._judged(spec)}
+        except Exception as error:  # whatever a case raises is the case's result
+            return {**row, **self._failure(spec, error)}
+        finally:
+            self._release()
+
+    def _judged(self, spec: Spec) -> Row:
+        self.executor.rule_out(spec.rivals)
+        policy = Policy() if spec.storage == "float32" else Policy(storage=spec.storage)
+        device = Device(self.executor, "for conformance", policy)
+        counters = self.executor.impl.counters
+        before = counters.submits
+        verdict = spec.build().judge(device, spec.storage)
+        rows = [row for made in self.executor.made for row in made.rows]
+        kernels = list(dict.fromkeys(k for row in rows for k in row.kernel.split("+")))
+        storages = list(dict.fromkeys(s for row in rows for s in row.storage.split("+") if s))
+        found: Row = {"worst": verdict.worst, "kernels": kernels, "storages": storages}
+        elsewhere = [row.device for row in rows if row.device not in (self.executor.device, "host")]
+        if not verdict.ok:
+            found |= {"status": FAILED, "reason": verdict.message}
+        elif elsewhere or not rows or counters.submits == before:
+            found |= {"status": FAILED, "reason": "the device did not do the work"}
+        elif spec.variant and spec.variant not in kernels:
+            found |= {"status": FAILED, "reason": f"it was not served by {spec.variant}"}
+        elif KEEPERS[spec.storage].kind not in ("", *storages) and kernels != ["view"]:
+            found |= {"status": FAILED, "reason": f"nothing was kept as {spec.storage}"}
+        else:
+            found |= {"status": PASSED}
+        return found
+
+    def _skip(self, spec: Spec) -> str:
+        """Return why a case does not apply to this device; empty if it does."""
+        kind = KEEPERS[spec.storage].kind
+        if kind and kind not in self.caps.storages:
+            return f"the device offers no {kind} (it has {', '.join(self.caps.storages)})"
+        for variant in variants():
+            if variant.id != spec.variant:
+                continue
+            if variant.form not in self.caps.forms:
+                return f"the {self.caps.level} level has no {variant.form} kernels"
+            for name, least in variant.needs.items():
+                if (getattr(self.caps, name) or 0) < least:
+                    return f"{variant.id} needs {name} >= {least}"
+        return ""
+
+    def _failure(self, spec: Spec, error: Exception) -> Row:
+        too_large = (UnsupportedOpError, KernelLimitError, OutOfMemoryError)
+        if spec.is_large and isinstance(error, too_large):
+            return {"status": SKIPPED, "reason": f"too large for this device: {error.what}"}
+        self.is_spent = isinstance(error, (DeviceLostError, DeviceTimeoutError))
+        code = error.code if isinstance(error, GpuEdgeError) else type(error).__name__
+        what = [error.what, error.known] if isinstance(error, GpuEdgeError) else [str(error)]
+        status = TIMEOUT if isinstance(error, DeviceTimeoutError) else ERROR
+        reason = "; ".join(w for w in what if w).replace("\n", " ")
+        return {"status": status, "code": code, "reason": f"{code}: {reason}"[:500]}
+
+    def _release(self) -> None:
+        """Give back what the case compiled: the next one measures its own ranges and memory."""
+        try:
+            _run.release(self.executor)
+        except GpuEdgeError:
+            self.is_spent = True
+
+    def close(self) -> None:
+        """Close the device."""
+        self.executor.close()
+
+
+def versions() -> Row:
+    """Return the versions that results depend on."""
+    import numpy as np
+
+    return {
+        "gpuedge": gpuedge.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "os": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cpus": os.cpu_count(),
+    }

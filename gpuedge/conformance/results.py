@@ -1,0 +1,273 @@
+"""Results on disk: a file of JSON lines that a later run can resume from, and a JUnit report.
+
+The first line of a results file is a header with ``"schema"``; every other line is the row of one
+case. Files are replaced in one step, so a run that is killed leaves the last complete state.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from gpuedge.conformance import SCHEMA
+from gpuedge.conformance.bench import (
+    CRASHED,
+    ERROR,
+    FAILED,
+    PASSED,
+    SKIPPED,
+    STATUSES,
+    TIMEOUT,
+    Row,
+)
+from gpuedge.core.errors import InputError
+from gpuedge.core.paths import read_start, write_atomic
+
+FLUSH_S = 5.0
+"""How often a results file is brought up to date during a run."""
+
+MAX_BYTES = 256 << 20
+LOST = ("GE-401", "GE-403")
+"""Codes of a device that was lost or timed out."""
+
+
+@dataclass
+class Results:
+    """The rows of a run with what they were made on.
+
+    Attributes
+    ----------
+    header : dict
+        ``schema``, device, profile, shard, identity, caps, versions, times.
+    rows : dict
+        Row of each case by its id.
+    """
+
+    header: Row
+    rows: dict[str, Row] = field(default_factory=dict)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many cases came to each status, and how many there are."""
+        found = Counter(row["status"] for row in self.rows.values())
+        return {"cases": len(self.rows), **{status: found[status] for status in STATUSES}}
+
+    @property
+    def is_good(self) -> bool:
+        """Whether every case passed or did not apply."""
+        return all(row["status"] in (PASSED, SKIPPED) for row in self.rows.values())
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether a case lost the device, hung or killed its process."""
+        return any(
+            row["status"] in (CRASHED, TIMEOUT) or row.get("code") in LOST
+            for row in self.rows.values()
+        )
+
+    def lines(self) -> bytes:
+        """Return the content of a results file."""
+        ordered = [self.header, *(self.rows[name] for name in sorted(self.rows))]
+        return "".join(json.dumps(row, sort_keys=True) + "\n" for row in ordered).encode()
+
+
+class ResultsFile:
+    """A results file that is kept up to date."""
+
+    def __init__(self, path: str | None, results: Results) -> None:
+        self._path = None if path is None else Path(path)
+        self._results = results
+        self._written = time.monotonic()
+
+    def touch(self) -> None:
+        """Write what there is, if the last time was a while ago."""
+        if time.monotonic() - self._written > FLUSH_S:
+            self.write()
+
+    def write(self) -> None:
+        """Write what there is. Raises InputError (GE-203) where the file cannot be written."""
+        if self._path is not None:
+            save(self._path, self._results.lines(), "--jsonl")
+        self._written = time.monotonic()
+
+
+def save(path: Path, data: bytes, option: str) -> None:
+    """Replace a file in one step. Raises InputError (GE-203) where it cannot be written."""
+    if not write_atomic(path, data):
+        raise InputError(
+            f"{path} cannot be written.",
+            asked_by=option,
+            hint="choose a folder that can be written and has space",
+        )
+
+
+def read(path: str) -> tuple[Results, int]:
+    """Return what a results file holds, and how many of its lines are damaged.
+
+    Raises
+    ------
+    InputError (GE-203)
+        There is no such file, or its first line is not the header of a results file.
+    """
+    try:
+        lines = read_start(path, MAX_BYTES).splitlines()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}.", asked_by="--resume") from None
+    found = [_parsed(line) for line in lines]
+    if not found or found[0] is None or found[0].get("schema") != SCHEMA:
+        raise InputError(
+            f"{path} is not a file of conformance results.",
+            asked_by="--resume",
+            known=f"its first line must be an object with the schema {SCHEMA!r}",
+            hint="run without --resume",
+        )
+    rows = {row["id"]: row for row in found[1:] if row is not None and _is_row(row)}
+    return Results(found[0], rows), len(found) - 1 - len(rows)
+
+
+def _parsed(line: bytes) -> Row | None:
+    try:
+        body = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return body if isinstance(body, dict) else None
+
+
+def _is_row(row: Mapping[str, Any]) -> bool:
+    texts = all(isinstance(row.get(key), str) for key in ("id", "op", "status"))
+    seconds = row.get("seconds", 0)
+    is_time = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    return texts and is_time and row["status"] in STATUSES
+
+
+KEPT = ("device", "profile", "identity")
+"""What must be the same for results to be of one run; of the versions, gpuedge's."""
+
+
+def check_same(old: Results, header: Mapping[str, Any], path: str) -> None:
+    """Raise InputError (GE-203) unless results belong to the run that is to go on."""
+    pairs = [(key, old.header.get(key), header.get(key)) for key in KEPT]
+    theirs = old.header.get("versions")
+    version = theirs.get("gpuedge") if isinstance(theirs, dict) else None
+    pairs.append(("version of gpuedge", version, header["versions"]["gpuedge"]))
+    for key, before, now in pairs:
+        if before is not None and before != now:
+            raise InputError(
+                f"{path} holds results of another {key}.",
+                asked_by="--resume",
+                known=f"there {_brief(before)}, here {_brief(now)}",
+                hint="run without --resume",
+            )
+
+
+def _brief(value: object) -> str:
+    text = str(value.get("name")) if isinstance(value, dict) else str(value)
+    return repr(text)
+
+
+def junit(results: Results) -> bytes:
+    """Return a JUnit report: a suite with properties, a test case per row, named by its id."""
+    counts = results.counts()
+    rows = [results.rows[name] for name in sorted(results.rows)]
+    seconds = sum(float(row.get("seconds", 0)) for row in rows)
+    totals = {
+        "tests": str(counts["cases"]),
+        "failures": str(counts[FAILED]),
+        "errors": str(counts[ERROR] + counts[CRASHED] + counts[TIMEOUT]),
+        "skipped": str(counts[SKIPPED]),
+        "time": f"{seconds:.3f}",
+    }
+    root = ElementTree.Element("testsuites", totals)
+    about = {
+        "name": f"gpuedge.conformance.{results.header.get('device', '')}",
+        "timestamp": str(results.header.get("started", "")),
+    }
+    suite = ElementTree.SubElement(root, "testsuite", {**about, **totals})
+    properties = ElementTree.SubElement(suite, "properties")
+    for name, value in flattened(results.header):
+        ElementTree.SubElement(properties, "property", name=name, value=_legal(value))
+    for row in rows:
+        _test(suite, row)
+    ElementTree.indent(root)
+    text = ElementTree.tostring(root, "unicode")
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'.encode()
+
+
+def _test(suite: ElementTree.Element, row: Row) -> None:
+    case = ElementTree.SubElement(
+        suite,
+        "testcase",
+        name=_legal(row["id"]),
+        classname=_legal(row["op"]),
+        time=f"{float(row.get('seconds', 0)):.4f}",
+    )
+    kinds = {FAILED: "failure", ERROR: "error", CRASHED: "error", TIMEOUT: "error"}
+    kind = kinds.get(row["status"], "skipped" if row["status"] == SKIPPED else None)
+    if kind is None:
+        return
+    reason = _legal(str(row.get("reason", "")))
+    problem = ElementTree.SubElement(case, kind, message=reason)
+    if kind != "skipped":
+        problem.set("type", str(row.get("code", row["status"])))
+        problem.text = reason
+
+
+def flattened(record: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    """Yield the leaves of nested records as dotted names and texts."""
+    for key, value in record.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from flattened(value, f"{name}.")
+        elif isinstance(value, (list, tuple)):
+            yield name, " ".join(map(str, value))
+        elif value is not None:
+            yield name, str(value)
+
+
+def _legal(text: str) -> str:
+    """Return text without the characters that XML does not allow: drivers print anything."""
+    return "".join(
+        c for c in text if c in "\t\n" or " " <= c <= "\ud7ff" or "\ue000" <= c <= "\ufffd"
+        or c >= "\U00010000"
+    )  # fmt: skip
+
+
+def families(rows: Iterable[Row]) -> dict[str, Row]:
+    """Return for each operation how many cases passed of how many, the worst error and the time.
+
+    The worst error is in units of the bound; cases that are to be exact have none.
+    """
+    found: dict[str, Row] = {}
+    for row in rows:
+        one = found.setdefault(
+            row["op"], {"passed": 0, "run": 0, "skipped": 0, "worst": None, "seconds": 0.0}
+        )
+        is_skipped = row["status"] == SKIPPED
+        one["skipped"] += is_skipped
+        one["run"] += not is_skipped
+        one["passed"] += row["status"] == PASSED
+        one["seconds"] = round(one["seconds"] + float(row.get("seconds", 0)), 4)
+        if isinstance(row.get("worst"), float):
+            one["worst"] = max(one["worst"] or 0.0, row["worst"])
+    return dict(sorted(found.items()))
+
+
+def summary(results: Results, not_run: Sequence[str], notes: Sequence[str]) -> Row:
+    """Return the document of a run."""
+    bad = [row for row in results.rows.values() if row["status"] not in (PASSED, SKIPPED)]
+    reasons = Counter(
+        str(row.get("reason")) for row in results.rows.values() if row["status"] == SKIPPED
+    )
+    return {
+        **results.header,
+        "counts": {**results.counts(), "not_run": len(not_run)},
+        "operations": families(results.rows.values()),
+        "problems": sorted(bad, key=lambda row: str(row["id"])),
+        "skipped": dict(reasons.most_common()),
+        "notes": list(notes),
+    }

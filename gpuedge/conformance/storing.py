@@ -1,0 +1,83 @@
+"""What a coarser storage does to numbers: how far a stored value may be from the one computed.
+
+``float32`` stands for every exact kind (buffers, float textures, bit patterns, float codecs).
+``float16`` rounds each value once, to nearest or towards zero: at most one unit in the last place
+of binary16. ``fixed16`` keeps fractions of a tensor's range, in 65,535 steps: half a step, and what
+computing the fraction in float32 costs. Values that are stored again on their way are on the grid
+already and do not move. Derivations are in ``docs/numerics.md``, "Storage kinds".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpuedge.conformance.running_error import ULP, Num
+from gpuedge.core.storage import FIXED16_STEPS
+
+HALF_ULP = 2.0**-10
+"""A unit in the last place of binary16, relative."""
+
+HALF_TINY = 2.0**-14
+"""The smallest normal binary16; what is smaller may become zero."""
+
+
+def _as_is(x: Num) -> Num:
+    return x
+
+
+def _half(x: Num) -> Num:
+    size = np.abs(x.v)
+    step = HALF_ULP * (size + x.e) + np.where(size < HALF_TINY, HALF_TINY, 0)
+    with np.errstate(over="ignore"):
+        is_exact = (x.v.astype(np.float16) == x.v) & (x.e == 0)
+    normal = (size >= HALF_TINY) | (size == 0)
+    return Num(x.v, np.where(is_exact & normal, 0, x.e + step))
+
+
+def _fixed(x: Num) -> Num:
+    if not x.v.size:
+        return x
+    low, high = float((x.v - x.e).min()), float((x.v + x.e).max())
+    low, high = min(low, 0.0), max(high, 0.0)
+    # Ranges include zero and are widened so that a step has 8 significant bits: twice 1 part in
+    # 128 at most. The fraction v / step is then one division away from exact (2.5 ULP).
+    step = (high - low) / FIXED16_STEPS * (1 + 2.0**-6)
+    own = step / 2 + 4 * ULP * (high - low)
+    return Num(x.v, x.e + own)
+
+
+@dataclass(frozen=True)
+class Keeper:
+    """One storage: what `Policy(storage=...)` calls it, and what it does to values."""
+
+    name: str
+    kind: str
+    store: Callable[[Num], Num]
+
+    def __call__(self, x: Any) -> Num:
+        """Return an operand as kernels find it."""
+        return self.store(Num.of(np.asarray(x)))
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every float32 comes back as it was."""
+        return self.store is _as_is
+
+    def kept(self, x: Num) -> Num:
+        """Return a result as it comes back, or as the next kernel finds it."""
+        return self.store(x)
+
+
+KEEPERS = {
+    keeper.name: keeper
+    for keeper in (
+        Keeper("float32", "", _as_is),
+        Keeper("float16", "rgba16f", _half),
+        Keeper("fixed16", "rgba8_fixed16", _fixed),
+    )
+}
+"""Storages by the name that `Policy` gives them; `kind` is what a device must offer."""

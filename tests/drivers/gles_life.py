@@ -1,0 +1,285 @@
+"""Checks of a device's life and of its manners towards the application; see `gles_child`."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gles_kernels import (
+    ADD,
+    downloaded,
+    infos,
+    launch,
+    opened,
+    printed,
+    run,
+    tensor,
+    uploaded,
+)
+
+from gpuedge import backends
+from gpuedge.backends.gles import egl, names
+from gpuedge.backends.gles.context import Context, Want
+from gpuedge.backends.gles.device import GlesDevice
+from gpuedge.core.errors import (
+    ClosedError,
+    DriverError,
+)
+from gpuedge.core.kernel import KernelBlob
+
+ONES = np.ones(256, np.float32)
+
+
+def add(device: GlesDevice) -> None:
+    """Use every part of a device once, and leave nothing behind on it."""
+    buffers = [uploaded(device, ONES), uploaded(device, 2 * ONES), tensor(device, 64)]
+    work = launch(device, printed(device, ADD), buffers)
+    run(device, [work])
+    np.testing.assert_array_equal(downloaded(device, buffers[2]), 3 * ONES)
+    for buffer in buffers:
+        device.free(buffer)
+    device.release(work.program)
+
+
+def resources() -> int:
+    """Open files and threads of this process."""
+    return sum(1 for name in ("fd", "task") for _ in Path("/proc/self", name).iterdir())
+
+
+def cycles(level: str, count: int) -> None:
+    """Opening, using and closing leaves no file and no thread behind."""
+    info = infos(level)[0]
+    backend = backends.load(level)
+
+    def once() -> None:
+        device = backend.open(info)
+        assert isinstance(device, GlesDevice)
+        add(device)
+        device.close()
+        device.close()
+
+    for _ in range(3):
+        once()
+    before = resources()
+    for _ in range(count):
+        once()
+    end = time.monotonic() + 5.0
+    while resources() > before and time.monotonic() < end:
+        time.sleep(0.01)  # a thread that was joined may be listed a moment longer
+    assert resources() <= before, (before, resources())
+
+
+KINDS = ("Buffer", "Framebuffer", "Program", "Shader", "Texture")
+
+
+def alive(device: GlesDevice) -> dict[str, int]:
+    """How many objects of each kind live in a device's context."""
+    found = {}
+    with device.entered():
+        device._gl.UseProgram(0)  # a program in use lives on after it was deleted
+        for kind in KINDS:
+            address = device._opened.display.library.lookup(f"glIs{kind}")
+            ask = ctypes.CFUNCTYPE(ctypes.c_ubyte, ctypes.c_uint)(address)
+            found[kind] = sum(bool(ask(name)) for name in range(1, 500))
+    return found
+
+
+def objects(level: str, stack: str) -> None:
+    """Freeing and releasing deletes what was made."""
+    device = opened(level, stack=stack)
+    before = alive(device)
+    for _ in range(3):
+        add(device)
+    assert alive(device) == before
+    assert device._flying == []
+    kept = tensor(device, 64)
+    downloaded(device, kept)
+    assert sum(alive(device).values()) == sum(before.values()) + (1 if level == "gles31" else 2)
+    device.close()
+
+
+@contextmanager
+def application(level: str, *, is_desktop: bool) -> Iterator[Callable[[], tuple[Any, ...]]]:
+    """Have a context of the application's own current; yields what tells the state."""
+    candidate = infos(level)[0].candidate
+    with egl.driver_environment(candidate):
+        library = egl.load(candidate)
+        display = egl.Display(library, egl.roads(library, candidate)[0])
+        context = Context(display, Want("gles31" if is_desktop else level, is_desktop))
+    size = egl.attributes((names.EGL_WIDTH, 3), (names.EGL_HEIGHT, 5))
+    config = context._config(names.EGL_PBUFFER_BIT)
+    surface = library.CreatePbufferSurface(display.handle, config, size)
+    assert surface
+    assert library.BindAPI(context.api)
+    assert library.MakeCurrent(display.handle, surface, surface, context._handle)
+
+    def state() -> tuple[Any, ...]:
+        return (
+            library.QueryAPI(),
+            library.GetCurrentDisplay(),
+            library.GetCurrentSurface(names.EGL_DRAW),
+            library.GetCurrentSurface(names.EGL_READ),
+            library.GetCurrentContext(),
+        )
+
+    assert state() == (context.api, display.handle, surface, surface, context._handle)
+    yield state
+    library.MakeCurrent(display.handle, None, None, None)
+    library.DestroySurface(display.handle, surface)
+    context.close()
+    display.close()
+
+
+def manners(level: str, desktop: bool = False) -> None:
+    """What the application had current is current again after every call, and after close."""
+    with application(level, is_desktop=desktop) as state:
+        before = state()
+        device = opened(level)
+        assert state() == before
+        add(device)
+        assert state() == before
+        with device.entered():
+            inside = state()
+            assert inside[4] not in (None, before[4])
+            with device.entered():
+                add(device)
+                assert state() == inside
+            assert state() == inside
+        assert state() == before
+        device.close()
+        assert state() == before
+    device = opened(level)  # and nothing where nothing was
+    add(device)
+    library = egl.load(device.info.candidate)
+    assert library.GetCurrentContext() is None
+    device.close()
+
+
+def two(level: str) -> None:
+    """Two devices of one display: closing one leaves the other working."""
+    first, second = opened(level), opened(level)
+    add(first)
+    add(second)
+    first.close()
+    add(second)
+    try:
+        add(first)
+    except ClosedError as error:
+        assert error.code == "GE-204"
+    else:
+        raise AssertionError("a closed device works")
+    second.close()
+
+
+def threads(level: str) -> None:
+    """A device opened in one thread works in others, one at a time."""
+    device = opened(level)
+    add(device)
+    failures: list[BaseException] = []
+
+    def many() -> None:
+        try:
+            for _ in range(20):
+                add(device)
+        except BaseException as error:
+            failures.append(error)
+
+    workers = [threading.Thread(target=many) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert failures == []
+    add(device)
+    device.close()
+
+
+def fork(level: str) -> None:
+    """A forked child is told; the parent's device goes on."""
+    device = opened(level)
+    add(device)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            add(device)
+        except ClosedError as error:
+            status = 0 if "forked" in str(error) else 2
+        device.close()
+        os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    add(device)
+    device.close()
+
+
+def without_moderngl(level: str) -> None:
+    """Without the package every level works all the same."""
+    sys.modules["moderngl"] = None  # type: ignore[assignment]
+    device = opened(level)
+    assert device.stack.name == "raw"
+    add(device)
+    device.close()
+    try:
+        opened(level, stack="moderngl")
+    except DriverError as error:
+        assert "not installed" in str(error)
+    else:
+        raise AssertionError("it opens")
+
+
+def beside_moderngl(level: str) -> None:
+    """The application's own use of moderngl is left alone."""
+    import moderngl
+
+    moderngl._store.default_context = "mine"  # type: ignore[attr-defined]
+    device = opened(level, stack="moderngl")
+    assert moderngl._store.default_context == "mine"  # type: ignore[attr-defined]
+    add(device)
+    device.close()
+
+
+def desktop(level: str) -> None:
+    """Desktop OpenGL serves the compute level where there is no OpenGL ES."""
+    device = opened(level, desktop=True)
+    assert ctypes.sizeof(ctypes.c_void_p) == 8
+    assert device._context.want.is_desktop
+    add(device)
+    device.close()
+
+
+def webgl(level: str, file: str) -> None:
+    """A context that enforces Appendix A takes every text of a file, and refuses what it must."""
+    import json
+
+    device = opened(level, webgl=True, storages=["rgba8_float"])
+    refused = {
+        "while": "void main() { float x = 0.0; while (x < 3.0) { x += 1.0; }"
+        " gl_FragColor = vec4(x); }",
+        "bound": "uniform float n; void main() { float x = 0.0;"
+        " for (float i = 0.0; i < n; i += 1.0) { x += 1.0; } gl_FragColor = vec4(x); }",
+    }
+    head = "precision highp float;\n"
+    for name, text in refused.items():
+        try:
+            device.build(_blob(name, head + text), {})
+        except DriverError:
+            continue
+        raise AssertionError(f"{name} was taken: this context checks nothing")
+    texts = json.loads(Path(file).read_text())
+    assert len(texts) > 50
+    for name, text in texts.items():
+        program = device.build(_blob(name, text), {})
+        device.release(program)
+    device.close()
+
+
+def _blob(name: str, text: str) -> KernelBlob:
+    return KernelBlob(name, "essl100", text.encode(), "main", (), (), (), 0, name)

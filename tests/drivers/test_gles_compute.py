@@ -1,0 +1,25 @@
+"""Kernels on every driver, level, storage kind and stack, against numpy."""
+
+from __future__ import annotations
+
+import pytest
+from gles_child import GLES, Check, need, run
+
+pytestmark = pytest.mark.driver
+
+
+def checks(level: str) -> list[str | Check]:
+    """The checks that a level must pass."""
+    stacks = ["raw"] if level == "gles20" else ["raw", "moderngl"]
+    found: list[str | Check] = [("storages", {"stack": s}) for s in stacks]
+    found += [("chain", {"stack": s}) for s in stacks]
+    found += ["reuse", "parts", "special", "refusals"]
+    found += ["mixed"] if level != "gles31" else ["groups"]
+    found += ["outputs"] if level != "gles20" else []
+    return found
+
+
+@pytest.mark.parametrize("configuration", GLES)
+def test_numbers(configuration: str) -> None:
+    need(configuration)
+    run(configuration, *checks(configuration[:6]))

@@ -1,0 +1,108 @@
+"""What each driver configuration is found to have: levels, storage kinds, limits, reasons."""
+
+from __future__ import annotations
+
+import farm
+import pytest
+from gles_child import GLES, Check, need, run, skip
+
+pytestmark = pytest.mark.driver
+
+FLOAT, BITS, HALF = "rgba32f", "rgba32ui", "rgba16f"
+BYTES = ("rgba8_float", "rgba8_fixed16", "rgba8_u8", "rgba8_s8")
+ES3 = [FLOAT, BITS, "rgba8_float", HALF, *BYTES[1:]]
+ES2_FLOAT = [FLOAT, "rgba8_float", HALF, *BYTES[1:]]
+ES2_HALF = ["rgba8_float", HALF, *BYTES[1:]]
+
+STORAGES = {
+    "gles20-llvmpipe": ES2_HALF,
+    "gles20-softpipe": ES2_HALF,
+    "gles20-zink": ES2_HALF,
+    "gles20-angle": ES2_FLOAT,
+    "gles20-bare": list(BYTES),
+    "gles30-llvmpipe": ES3,
+    "gles30-softpipe": ES3,
+    "gles30-zink": ES3,
+    "gles30-angle": ES3,
+    "gles30-swiftshader-legacy": ES3,
+}
+NAMES = {"llvmpipe": "llvmpipe", "softpipe": "softpipe", "zink": "zink (llvmpipe"}
+DIALECTS = {"gles20": "essl100", "gles30": "essl300", "gles31": "essl310"}
+
+
+@pytest.mark.parametrize("configuration", GLES)
+def test_facts(configuration: str) -> None:
+    need(configuration)
+    level, _, driver = configuration.partition("-")
+    storages = STORAGES.get(configuration, ["buffer"])
+    wanted: dict[str, object] = {
+        "level": level,
+        "dialect": DIALECTS[level],
+        "storages": storages,
+        "forms": ["group", "map"] if level == "gles31" else ["map"],
+        "is_finite_only": storages[0] == "rgba8_float",
+        "has_suballocation": level == "gles31",
+        "software": True,
+        "stack": "raw" if level == "gles20" else "moderngl",
+        "renderer": NAMES.get(driver, "SwiftShader" if driver != "bare" else "llvmpipe"),
+    }
+    if level == "gles20":
+        wanted |= {"max_outputs": 1, "max_storage_buffer_bytes": 1 << 26}
+    run(configuration, ("caps", wanted))
+
+
+@pytest.mark.parametrize(
+    ("configuration", "level", "code"),
+    [
+        ("gles20-llvmpipe", "gles30", "no-context"),
+        ("gles30-llvmpipe", "gles31", "no-context"),
+        ("gles30-swiftshader-legacy", "gles31", "no-context"),
+    ],
+)
+def test_absent_levels(
+    configuration: str, level: str, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need(configuration)
+    monkeypatch.setenv("MESA_GL_VERSION_OVERRIDE", "2.1")  # no desktop OpenGL in its place
+    check: Check = ("absent", {"wanted": level, "code": code})
+    run(configuration, check)
+
+
+def test_level_of_compute_is_served_by_desktop_opengl() -> None:
+    need("gles30-llvmpipe")
+    run("gles30-llvmpipe", ("served", {"wanted": "gles31"}))
+    need("gles31-llvmpipe")
+    run("gles31-llvmpipe", "desktop")
+
+
+def test_formats_are_tried_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Mesa goes on completing framebuffers of some formats whose extension is hidden.
+    need("gles30-llvmpipe")
+    monkeypatch.setitem(farm.FARM, "gles30-hidden", farm.EXTRA["gles30-bare"])
+    kinds = [BITS, "rgba8_float", HALF, *BYTES[1:]]
+    run("gles30-hidden", ("caps", {"storages": kinds, "is_finite_only": False}))
+
+
+def test_format_that_rounds_in_branches_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Newer contexts give ESSL 1.00 float textures; llvmpipe fetches from them with 16 bits there.
+    need("gles20-llvmpipe")
+    for driver, storages in (("llvmpipe", ES2_HALF), ("softpipe", ES2_FLOAT)):
+        newer = {"MESA_GLES_VERSION_OVERRIDE": "3.1", "GALLIUM_DRIVER": driver}
+        one = farm.Configuration("gles20", {farm.EGL: "mesa"}, newer)
+        monkeypatch.setitem(farm.FARM, "gles20-newer", one)
+        run("gles20-newer", ("caps", {"storages": storages}))
+
+
+def test_angle_without_vulkan_driver_has_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    need("gles20-angle")
+    hidden = farm.Configuration("gles20", {farm.LIBRARY: "angle"}, {farm.VULKAN: farm.NONE})
+    monkeypatch.setitem(farm.FARM, "gles20-hidden", hidden)
+    run("gles20-hidden", ("absent", {"wanted": "gles20", "code": "no-device"}))
+
+
+def test_empty_shell_of_a_library() -> None:
+    shell = farm.CHROMIUM / "libEGL.so"
+    if not shell.is_file():
+        skip("the empty shell", farm.PACKAGES["swiftshader"])
+    need("gles20-llvmpipe")
+    run("gles20-llvmpipe", ("shell", {"path": str(shell)}))

@@ -1,0 +1,160 @@
+"""The catalogue of cases: names, seeds, coverage; and references that agree with the CPU."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gpuedge
+from gpuedge.conformance import catalogue, data
+from gpuedge.conformance.case import Spec, generator
+from gpuedge.conformance.catalogue import everything, shard_of
+from gpuedge.conformance.layers import ACTIVATIONS, Conv, MatMul
+from gpuedge.conformance.networks import NETWORKS
+from gpuedge.core.errors import UsageError
+from gpuedge.kernels.library import variants
+from gpuedge.ops.expression import FUNCTIONS
+
+SMOKE, FULL = everything("smoke"), everything("full")
+PACKAGE = Path(gpuedge.__file__).parent / "conformance"
+ID = re.compile(r"[a-z0-9_]+/(float32|float16|uint8|int8)/[a-zA-Z0-9_.-]+/[a-z]+/"
+                r"(float32|float16|fixed16)(/[a-z0-9_]+)?")  # fmt: skip
+
+
+def test_names_are_unique_and_of_one_form() -> None:
+    ids = [s.id for s in FULL]
+    assert len(set(ids)) == len(ids)
+    assert [i for i in ids if not ID.fullmatch(i)] == []
+    assert {s.data for s in FULL} - {"tiny"} == set(data.KINDS)
+
+
+def test_profiles_are_as_large_as_promised() -> None:
+    plain = [s for s in SMOKE if s.storage == "float32" and not s.variant]
+    assert len(plain) >= 500
+    assert sum(s.storage == "float32" for s in FULL) >= 2000
+    assert {s.id for s in SMOKE} < {s.id for s in FULL}
+    with pytest.raises(UsageError, match="no profile 'huge'"):
+        everything("huge")
+
+
+def test_every_operation_function_variant_and_network_has_cases() -> None:
+    plain = [s for s in SMOKE if s.storage == "float32"]
+    assert {s.op for s in plain} >= set(gpuedge.ops.__all__)
+    called = " ".join(s.geometry.text for s in plain if s.op == "elementwise")
+    aliases = {"min": "minimum", "max": "maximum"}
+    missing = [f for f in FUNCTIONS if f != "clip" and f"in-{aliases.get(f, f)}-" not in called]
+    assert missing == []
+    counts = Counter(v.op for v in variants())
+    rivals = {v.id for v in variants() if counts[v.op] > 1}
+    assert {s.variant for s in SMOKE if s.variant} == rivals
+    assert {s.geometry.text for s in plain if s.op == "network"} == set(NETWORKS)
+
+
+def test_every_storage_is_asked_of_every_kind_of_operation() -> None:
+    plain = {s.op for s in SMOKE if s.storage == "fixed16"}
+    assert plain == {s.op for s in SMOKE if s.storage == "float16"}
+    assert plain >= {"conv2d", "matmul", "max_pool2d", "avg_pool2d", "softmax", "concat", "add"}
+
+
+def test_smoke_cases_are_small() -> None:
+    for spec in SMOKE:
+        g = spec.geometry
+        if isinstance(g, Conv):
+            outputs = np.prod(spec.build().reference(_exact()).v.shape)
+            assert 2 * outputs * g.c / g.groups * g.k[0] * g.k[1] <= 400_000, spec.id
+        elif isinstance(g, MatMul):
+            assert 2 * np.prod(g.a) * g.b[-1] <= 400_000, spec.id
+
+
+def _exact() -> object:
+    from gpuedge.conformance.storing import KEEPERS
+
+    return KEEPERS["float32"]
+
+
+SUMS = ("conv2d", "conv_transpose2d", "matmul", "gemm")
+
+
+def test_whole_numbers_are_to_be_exact_and_others_are_not() -> None:
+    whole = [s for s in SMOKE if s.data in data.WHOLE and s.storage == "float32"]
+    sums = [s for s in whole if s.op in SUMS and s.geometry.text.rpartition("-")[2].isalnum()]
+    plain = [s for s in sums if not any(s.geometry.text.endswith(a) for a in ACTIVATIONS[2:])]
+    loose = [s.id for s in plain if s.build().reference(_exact()).e.any()]  # type: ignore[arg-type]
+    assert len(plain) > 50 and loose == []
+    normal = [s for s in SMOKE if s.data == "normal" and s.op in SUMS and s.dtype == "float32"]
+    for spec in normal:
+        found = spec.build().reference(_exact())  # type: ignore[arg-type]
+        assert 0 < np.max(found.e) < 1e-2, spec.id
+
+
+def numbers(spec: Spec) -> float:
+    return float(np.nansum(spec.build().reference(_exact()).v))  # type: ignore[arg-type]
+
+
+def test_a_name_means_the_same_numbers_everywhere() -> None:
+    chosen = [s for s in SMOKE if s.op in ("conv2d", "matmul", "softmax")][::40]
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from test_conformance_cases import *\n"
+        "print([numbers(s) for s in SMOKE if s.id in sys.argv[2:]])"
+    )
+    other = subprocess.run(
+        [sys.executable, "-c", code, str(Path(__file__).parent), *(s.id for s in chosen)],
+        capture_output=True, text=True, check=True, timeout=60,
+        env={"PYTHONHASHSEED": "7", "PYTHONPATH": str(PACKAGE.parents[1])},
+    )  # fmt: skip
+    assert ast.literal_eval(other.stdout) == [numbers(s) for s in chosen]
+
+
+def test_a_name_means_the_same_numbers_tomorrow() -> None:
+    # Changing these makes results of different versions incomparable: do it only on purpose.
+    assert generator("a name").integers(0, 1000, 4).tolist() == [235, 802, 548, 172]
+    assert shard_of("conv2d/float32/n1c3h6w7-m5k3s1p1d1g1b/integers/float32", 10) in range(1, 11)
+
+
+@pytest.mark.parametrize("shards", [1, 2, 7])
+def test_shards_part_the_cases_evenly(shards: int) -> None:
+    counts = Counter(shard_of(s.id, shards) for s in SMOKE)
+    assert set(counts) == set(range(1, shards + 1))
+    assert min(counts.values()) > 0.7 * len(SMOKE) / shards
+
+
+def test_drawn_geometries_do_not_depend_on_how_many_are_drawn() -> None:
+    few = catalogue._drawn("conv2d", 5, Conv.draw)
+    assert catalogue._drawn("conv2d", 9, Conv.draw)[:5] == few
+
+
+def test_nothing_for_tests_is_imported() -> None:
+    names = {
+        name.split(".")[0]
+        for path in PACKAGE.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for name in (
+            [a.name for a in node.names] if isinstance(node, ast.Import)
+            else [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        )
+    }  # fmt: skip
+    assert names - set(sys.stdlib_module_names) == {"gpuedge", "numpy"}
+
+
+APPROXIMATE = ("sigmoid", "silu")
+"""ONNX Runtime's are coarser than what is promised for GPUs."""
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_references_agree_with_the_cpu(part: int) -> None:
+    # Written apart from one another, and from any kernel: what both say is what is meant.
+    wrong = []
+    plain = [s for s in SMOKE if s.storage == "float32" and not s.variant]
+    for spec in plain[part::8]:
+        verdict = spec.build().judge("cpu")
+        if not verdict.ok and not any(name in spec.id for name in APPROXIMATE):
+            wrong.append(f"{spec.id}: {verdict.message}")
+    assert wrong == []

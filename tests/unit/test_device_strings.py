@@ -1,0 +1,63 @@
+"""Device strings of every level, and which backends are probed where."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuedge import backends
+from gpuedge.core.errors import NoUsableDeviceError, UnknownDeviceError
+from gpuedge.onnx_backend import parse_device
+from gpuedge.probing.report import ProbeReport, ProbeRow
+from gpuedge.runtime.devices import find, parse
+
+LEVELS = ("vulkan", "gles31", "gles30", "gles20", "wgpu", "metal", "dx12")
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_every_level_has_its_string(name: str) -> None:
+    assert parse(name) == name
+    assert parse(f" {name.upper()}:12 ") == f"{name}:12"
+
+
+@pytest.mark.parametrize("text", ["gles", "gles32", "webgpu", "null", "gles20:", "wgpu:-1", "dx11"])
+def test_other_strings_are_refused_with_the_levels_named(text: str) -> None:
+    with pytest.raises(UnknownDeviceError) as caught:
+        parse(text)
+    for name in LEVELS:
+        assert f"{name}[:N]" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["VULKAN", "GLES31", "GLES30", "GLES20", "WGPU"])
+def test_onnx_backend_takes_every_level(name: str) -> None:
+    assert parse_device(name) == name.lower()
+    assert parse(parse_device(f"{name}:1")) == f"{name.lower()}:1"
+
+
+@pytest.mark.parametrize(
+    ("platform", "first", "absent"),
+    [("linux", "vulkan", {"metal", "dx12"}), ("darwin", "metal", {"dx12"}),
+     ("win32", "dx12", {"metal"})],
+)  # fmt: skip
+def test_levels_are_probed_best_first(platform: str, first: str, absent: set[str]) -> None:
+    names = backends.probed(platform)
+    assert names[0] == first
+    assert {*LEVELS} - {*names} == absent
+    assert [n for n in names if n not in ("metal", "dx12")] == [
+        "vulkan", "gles31", "wgpu", "gles30", "gles20",
+    ]  # fmt: skip
+
+
+def test_level_of_another_system_says_so() -> None:
+    with pytest.raises(NoUsableDeviceError, match="no driver of metal was found"):
+        find("metal", ProbeReport((), "1"))
+
+
+def test_bare_level_means_its_best_device() -> None:
+    def row(device: str, kind: str) -> ProbeRow:
+        level = device.partition(":")[0]
+        identity = {"api": level, "name": device, "os": "linux", "device_type": kind}
+        return ProbeRow(device, level, "ok", "ok", "", device, identity, False, index=0)
+
+    rows = (row("gles20:0", "INTEGRATED_GPU"), row("gles20:1", "DISCRETE_GPU"))
+    assert find("gles20", ProbeReport(rows, "1")).device == "gles20:1"
+    assert find("gles20:0", ProbeReport(rows, "1")).device == "gles20:0"

@@ -1,0 +1,181 @@
+"""Parts of the OpenGL ES backends that are arithmetic: precision, rows, errors, records."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuedge.backends.base import Binding, Dispatch, Usage
+from gpuedge.backends.gles import formats, names
+from gpuedge.backends.gles.gl import SIGNATURES, Gl
+from gpuedge.backends.gles.levels import judge_precision
+from gpuedge.backends.gles.program import GlesProgram
+from gpuedge.backends.gles.record import _State, record_dispatches
+from gpuedge.backends.gles.shaders import COPY_BITS, COPY_BYTES
+from gpuedge.backends.gles.stack import GlObject
+from gpuedge.backends.gles.storage_buffer import GlesBuffer
+from gpuedge.backends.gles.sync import nanoseconds
+from gpuedge.backends.gles.texture import boxes, row_length
+from gpuedge.core.errors import DeviceLostError, DriverError, OutOfMemoryError
+from gpuedge.core.kernel import KernelBlob, TensorArg
+
+
+@pytest.mark.parametrize(
+    ("span", "bits", "is_good"),
+    [
+        ((127, 127), 23, True),
+        ((126, 127), 23, True),
+        ((62, 62), 16, False),  # the least that highp may be (OpenGL ES 2.0, 2.10.3)
+        ((15, 15), 10, False),  # mediump, as a device without highp may report it
+        ((14, 14), 10, False),
+        ((127, 127), 16, False),
+        ((62, 62), 23, False),
+        ((0, 0), 0, False),  # no highp at all
+    ],
+)
+def test_precision(span: tuple[int, int], bits: int, is_good: bool) -> None:
+    why = judge_precision(span, bits)
+    assert (why is None) == is_good
+    assert is_good or "highp" in str(why)
+
+
+@given(size=st.integers(1, 1 << 16))
+def test_row_is_the_greatest_power_of_two(size: int) -> None:
+    row = row_length(size)
+    assert row & (row - 1) == 0
+    assert row <= min(size, 4096) < 2 * row or row == 4096
+
+
+@given(first=st.integers(0, 500), count=st.integers(0, 500), bits=st.integers(0, 6))
+def test_boxes_cover_the_range_in_order(first: int, count: int, bits: int) -> None:
+    row = 1 << bits
+    found = list(boxes(first, count, row))
+    assert len(found) <= 3
+    covered = [(y + j) * row + x + i for x, y, w, h in found for j in range(h) for i in range(w)]
+    assert covered == list(range(first, first + count))
+    assert all(x + w <= row for x, _, w, _ in found)
+
+
+def test_errors_by_their_numbers() -> None:
+    assert isinstance(names.error_for(0x0507, "glX"), DeviceLostError)
+    assert isinstance(names.error_for(0x0505, "glX"), OutOfMemoryError)
+    error = names.error_for(0x0502, "glX", "llvmpipe")
+    assert type(error) is DriverError
+    assert "llvmpipe" in error.what and error.known == "glX: GL_INVALID_OPERATION"
+    assert names.error_for(0x1234, "glX").known == "glX: OpenGL error 0x1234"
+    assert isinstance(names.egl_error_for(0x300E, "eglX"), DeviceLostError)
+    assert names.egl_error_for(0x3009, "eglX").known == "eglX: EGL_BAD_MATCH"
+
+
+def test_best_exact_storage_comes_first() -> None:
+    some = formats.TRIES["gles30"]["rgba8"][0]
+    for found, first in (
+        ({"rgba8": some}, "rgba8_float"),
+        ({"rgba16f": some, "rgba8": some}, "rgba8_float"),
+        ({"rgba32ui": some, "rgba16f": some, "rgba8": some}, "rgba32ui"),
+        ({"rgba32f": some, "rgba32ui": some, "rgba8": some}, "rgba32f"),
+    ):
+        assert formats.storages("gles30", found)[0] == first
+    assert "rgba16f" not in formats.storages("gles20", {"rgba8": some})
+
+
+def test_times_as_drivers_take_them() -> None:
+    assert nanoseconds(-1) == 0
+    assert nanoseconds(1.5) == 1_500_000_000
+    assert nanoseconds(float("inf")) == nanoseconds(1e30) == (1 << 62) - 1
+
+
+def test_calls_that_change_nothing_are_left_out() -> None:
+    state = _State()
+
+    def use(name: int) -> None:
+        raise AssertionError(name)
+
+    assert state.call("program", use, 1)
+    assert not state.call("program", use, 1)
+    assert state.call("program", use, 2)
+    assert state.call("frame", use, 2)
+    assert state.take() == [(use, (1,)), (use, (2,)), (use, (2,))]
+    assert not state.call("program", use, 2)
+    assert state.take() == []
+
+
+class Calls:
+    """Notes the calls of OpenGL functions by name."""
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args: self.made.append(f"{name} {args}")
+
+
+def test_dispatches_wait_for_those_they_depend_on() -> None:
+    gl: Any = Calls()
+    stack: Any = Calls()
+    stack.dispatch = lambda program, groups: (gl.DispatchCompute, groups)
+    blob = KernelBlob("k", "essl310", b"", "main", (TensorArg("O", "write", 0),), (), (), 0, "d")
+    program = GlesProgram(blob, (), GlObject("Programs", 5), {}, {})
+    buffer = GlesBuffer(64, Usage.SCRATCH, GlObject("Buffers", 9))
+    work = [
+        Dispatch(program, (Binding(buffer, 16, 32),), b"", (i + 1, 1, 1), depends)
+        for i, depends in enumerate((True, False, True))
+    ]
+    record_dispatches(gl, stack, work).replay()
+    storage, update = (names.SHADER_STORAGE_BARRIER,), (names.BUFFER_UPDATE_BARRIER,)
+    assert gl.made == [
+        f"MemoryBarrier {storage}",
+        "UseProgram (5,)",
+        f"BindBufferRange {(names.SHADER_STORAGE_BUFFER, 0, 9, 16, 32)}",
+        "DispatchCompute (1, 1, 1)",
+        "DispatchCompute (2, 1, 1)",
+        f"MemoryBarrier {storage}",
+        "DispatchCompute (3, 1, 1)",
+        f"MemoryBarrier {update}",
+    ]
+
+
+def test_function_that_the_driver_lacks() -> None:
+    gl = Gl(lambda name: 0)
+    assert not gl.has("DrawArrays")
+    with pytest.raises(DriverError, match="no function glDrawArrays"):
+        gl.DrawArrays(0, 0, 0)
+
+
+def test_every_function_has_a_well_formed_signature() -> None:
+    made = [ctypes.CFUNCTYPE(ctypes.c_uint)(lambda: 7)]
+    gl = Gl(lambda name: ctypes.cast(made[0], ctypes.c_void_p).value or 0)
+    assert gl.has(*SIGNATURES)
+    assert gl.GetGraphicsResetStatusKHR() == 7
+
+
+def test_errors_are_all_taken_and_the_first_is_told() -> None:
+    class Faulty(Gl):
+        def __init__(self, *codes: int) -> None:
+            self.codes = list(codes)
+            self.GetError: Any = lambda: self.codes.pop(0) if self.codes else 0
+
+    gl = Faulty(0x0502, 0x0500)
+    assert (gl.error(), gl.codes) == (0x0502, [])
+    gl = Faulty(0, 0x0500)
+    assert (gl.error(), gl.codes) == (0, [0x0500])
+    lost = Faulty(*[0x0507] * 100)  # repeats itself for ever
+    assert lost.error() == 0x0507
+
+
+def test_probing_shaders_fetch_in_a_branch_with_full_precision() -> None:
+    for text in (*COPY_BYTES.values(), *COPY_BITS.values()):
+        assert "if (width > 0.0) { v = tex" in text
+        assert "mediump" not in text and "uniform highp" in text
+    assert "highp usampler2D t;" in COPY_BITS["gles30"]
+    assert "uvec4 v = uvec4(0u)" in COPY_BITS["gles30"]
+
+
+def test_halves_used_for_trying_are_halves() -> None:
+    values = formats._VALUES["rgba16f"]
+    assert values.dtype == np.float16 and np.isfinite(values).all()

@@ -1,0 +1,165 @@
+"""Turns conformance results into docs/conformance-results.md, after running them if asked to.
+
+Usage: python tools/conformance_table.py --run [CONFIGURATION...]
+       python tools/conformance_table.py --resume [CONFIGURATION...]
+       python tools/conformance_table.py FILE.jsonl...
+
+With --run every configuration of the driver farm (tests/drivers/farm.py), or each that is named,
+runs the smoke profile into out/conformance/CONFIGURATION.jsonl; the page is then made of all files
+there. --resume goes on where an interrupted --run ended. A file's name is the name of its
+configuration. The exit status is 1 unless every case of every file passed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "drivers")]
+
+from farm import EXTRA, FARM, environment_of  # noqa: E402
+
+from gpuedge.conformance.bench import PASSED, SKIPPED  # noqa: E402
+from gpuedge.conformance.results import Results, families, read  # noqa: E402
+
+OUT = ROOT / "out" / "conformance"
+PAGE = ROOT / "docs" / "conformance-results.md"
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "convolution": ("conv2d", "conv_transpose2d"),
+    "products": ("matmul", "gemm"),
+    "pooling": ("max_pool2d", "avg_pool2d", "global_max_pool2d", "global_avg_pool2d"),
+    "softmax": ("softmax", "log_softmax"),
+    "movement": ("concat", "transpose", "reshape", "flatten"),
+    "expressions": ("elementwise",),
+    "networks": ("network",),
+}
+"""Columns and their operations; everything else is a function of one element or two."""
+
+FUNCTIONS = "functions"
+OF_OP = {op: group for group, ops in GROUPS.items() for op in ops}
+COLUMNS = (*GROUPS, FUNCTIONS)
+INTRODUCTION = """\
+# Conformance results
+
+Made by `make conformance` (tools/conformance_table.py); do not edit. Every configuration is a real
+driver for a processor, not a phone or a graphics card; what each is stands in
+`tests/drivers/farm.py`. A cell says how many cases passed of those that apply, then the worst error
+in units of its bound (1 is the bound itself; see [numerics](numerics.md)); where a cell has no
+such figure, every case is exact.
+"""
+
+
+def run(names: Sequence[str], *, resume: bool) -> None:
+    """Run configurations one after the other."""
+    OUT.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        chosen = (FARM | EXTRA)[name]
+        file = OUT / f"{name}.jsonl"
+        command = [
+            sys.executable, "-m", "gpuedge", "conformance", "run", "--device", chosen.device,
+            "--profile", "smoke", "--jsonl", str(file), "--junit", str(file.with_suffix(".xml")),
+            *(["--resume", str(file)] if resume and file.exists() else []),
+        ]  # fmt: skip
+        environment = {**environment_of(name), "PYTHONPATH": str(ROOT)}
+        print(f"== {name}", file=sys.stderr, flush=True)
+        if not resume:
+            file.unlink(missing_ok=True)
+        if chosen.missing():
+            print(f"its driver is missing: {chosen.missing()}", file=sys.stderr)
+            continue
+        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE,
+                              check=False)  # fmt: skip
+        print(done.stdout.decode().rstrip().rpartition("\n")[2], file=sys.stderr, flush=True)
+
+
+def page(found: dict[str, Results]) -> str:
+    """Return the page of results by configuration."""
+    whole = [
+        (name, *_driver(results.header), *_total(results), _version(results.header))
+        for name, results in found.items()
+    ]
+    cells = [
+        (name, *(_cell(rows) for rows in _grouped(results).values()))
+        for name, results in found.items()
+    ]
+    head = ("configuration", "device", "driver", "passed", "do not apply", "time", "date",
+            "gpuedge")  # fmt: skip
+    return "\n".join(
+        [INTRODUCTION, *_table(head, whole), "", "## By kind of operation", "",
+         *_table(("configuration", *COLUMNS), cells), ""]
+    )  # fmt: skip
+
+
+def _grouped(results: Results) -> dict[str, list[dict[str, Any]]]:
+    groups: dict[str, list[dict[str, Any]]] = {name: [] for name in COLUMNS}
+    for row in results.rows.values():
+        groups[OF_OP.get(row["op"], FUNCTIONS)].append(row)
+    return groups
+
+
+def _cell(rows: Iterable[dict[str, Any]]) -> str:
+    found = list(families(rows).values())
+    passed, run_count = (sum(one[key] for one in found) for key in ("passed", "run"))
+    worst = max((one["worst"] for one in found if one["worst"] is not None), default=None)
+    return f"{passed}/{run_count}" + ("" if worst is None else f" ({worst:.2f})")
+
+
+def _total(results: Results) -> tuple[str, str, str, str]:
+    statuses = [row["status"] for row in results.rows.values()]
+    skipped = statuses.count(SKIPPED)
+    return (
+        f"{statuses.count(PASSED)}/{len(statuses) - skipped}",
+        str(skipped),
+        f"{sum(float(row.get('seconds', 0)) for row in results.rows.values()):.0f} s",
+        str(results.header.get("started", ""))[:10],
+    )
+
+
+def _driver(header: dict[str, Any]) -> tuple[str, str]:
+    identity = header.get("identity", {})
+    facts = (identity.get(key) for key in ("name", "driverInfo", "GL_VERSION"))
+    return str(header.get("device", "")), "; ".join(dict.fromkeys(str(f) for f in facts if f))
+
+
+def _version(header: dict[str, Any]) -> str:
+    return str(header.get("versions", {}).get("gpuedge", ""))
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return ["| " + " | ".join(cell.replace("|", "/") for cell in line) + " |" for line in lines]
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page; return the exit status."""
+    if not arguments:
+        print(__doc__, file=sys.stderr)
+        return 2
+    everything, action = [*FARM, *EXTRA], arguments[0]
+    files = [Path(a) for a in arguments]
+    if action in ("--run", "--resume"):
+        names = arguments[1:] or everything
+        unknown = [name for name in names if name not in everything]
+        if unknown:
+            known = ", ".join(everything)
+            print(f"no such configuration: {unknown[0]}; there are {known}", file=sys.stderr)
+            return 2
+        run(names, resume=action == "--resume")
+        files = [f for name in everything if (f := OUT / f"{name}.jsonl").exists()]
+        absent = [name for name in names if not (OUT / f"{name}.jsonl").exists()]
+    else:
+        absent = []
+    found = {file.stem: read(str(file))[0] for file in files}
+    PAGE.write_text(page(found), encoding="utf-8")
+    print(f"wrote {os.path.relpath(PAGE)}", file=sys.stderr)
+    return 0 if not absent and all(r.is_good for r in found.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
