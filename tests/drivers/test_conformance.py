@@ -105,5 +105,10 @@ def test_the_configuration_is_what_it_says(name: str, results: Callable[[str], R
     header = results(name).header
     assert header["caps"]["level"] == CONFIGURATIONS[name].device
     assert header["caps"]["is_software"] is True
+    said = {"softpipe": "softpipe", "zink": "zink (llvmpipe", "angle": "ANGLE (Google, Vulkan",
+            "legacy": "Google SwiftShader", "swiftshader": "SwiftShader Device"}  # fmt: skip
+    driver = name.rpartition("-")[2]
+    assert said.get(driver, "llvmpipe") in header["identity"]["name"]
+    assert driver != "angle" or "SwiftShader" in header["identity"]["name"]
     storages = {"gles20-bare": "rgba8_float", "gles30-bare": "rgba32ui"}
     assert header["caps"]["storages"][0] == storages.get(name, header["caps"]["storages"][0])

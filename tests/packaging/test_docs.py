@@ -160,6 +160,8 @@ def test_readme_example_prints_what_the_readme_says(tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("VK_")}
     named = os.pathsep.join(map(str, manifests))
     environment |= {"VK_DRIVER_FILES": named, "GPUEDGE_CACHE_DIR": str(tmp_path)}
+    probe = [sys.executable, "-m", "gpuedge", "probe", "--deadline", "100", "-q"]
+    subprocess.run(probe, env=environment, check=True, capture_output=True, timeout=120)
     done = subprocess.run(
         [sys.executable, "-c", code[0]],
         capture_output=True,

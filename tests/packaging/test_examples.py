@@ -20,7 +20,12 @@ from gpuedge.cli.cache import cache_files
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NUMBERED = sorted(EXAMPLES.glob("[0-9]*.py"))
 MODEL = EXAMPLES / "models" / "digits.onnx"
-HIDDEN = {"VK_DRIVER_FILES": "/nonexistent", "VK_ICD_FILENAMES": "/nonexistent"}
+HIDDEN = {
+    "VK_DRIVER_FILES": "/nonexistent",
+    "VK_ICD_FILENAMES": "/nonexistent",
+    "__EGL_VENDOR_LIBRARY_FILENAMES": "/nonexistent",
+    "GPUEDGE_EGL": "",
+}
 
 sys.path.insert(0, str(EXAMPLES))
 import photo  # noqa: E402
