@@ -1,6 +1,6 @@
 """What you will see: a GLSL kernel of your own, called with arrays by name, against numpy.
 
-Needs a GPU device (a software rasteriser will do) and a GLSL compiler; says what is missing.
+Needs a Vulkan device (a software rasteriser will do) and a GLSL compiler; says what is missing.
 Usage: python examples/05_own_kernel.py [DEVICE]
 """
 
@@ -26,10 +26,11 @@ void main() {
 }
 """
 
-found = [row.device for row in gpuedge.probe().devices]
+# GLSL becomes SPIR-V, which Vulkan takes; the other levels take kernels of the kernel language.
+found = [row.device for row in gpuedge.probe(backends=["vulkan"]).devices]
 device = sys.argv[1] if len(sys.argv) > 1 else (found or [None])[0]
 if device is None:
-    print("no GPU device can be used here, so there is nothing to run GLSL on")
+    print("no Vulkan device can be used here, so there is nothing to run GLSL on")
     sys.exit()
 
 start = np.linspace(0, 1, 1000, dtype=np.float32)

@@ -196,12 +196,16 @@ def _carry_out(
 
 
 def _collect(runner: Runner, results: Results, file: ResultsFile, tick: Tick) -> None:
-    for row in runner.rows():
-        results.rows[row["id"]] = row
+    def about() -> None:
         if runner.header is not None:
             results.header |= {k: v for k, v in runner.header.items() if k != "versions"}
+
+    for row in runner.rows():
+        results.rows[row["id"]] = row
+        about()
         tick(row)
         file.touch()
+    about()  # a child says who the device is only when it is done
 
 
 def _device(named: str | None, output: Output) -> dict[str, Any]:

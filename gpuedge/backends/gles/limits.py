@@ -20,8 +20,10 @@ VECTORS_PER_TENSOR = 2
 OTHER_VECTORS = 4
 """Uniform vectors kept for parameters."""
 
-EXACT_INDEX_BYTES = 1 << 26
-"""2^24 float32: OpenGL ES 2.0 counts in float32, where larger numbers are not all whole."""
+EXACT_INDEX_BYTES = 1 << 25
+"""2^23 float32: OpenGL ES 2.0 counts in float32, where whole numbers above 2^24 are not all there.
+Half of that leaves room for sums of indices, which compilers reorder (seen on softpipe and zink:
+``a % b + t`` as ``(a + t) - b * (a / b)``)."""
 
 MAX_BYTES = (1 << 31) - TEXEL
 """Larger buffers cannot be addressed by the signed 32-bit indices of the shaders."""
