@@ -16,12 +16,14 @@ from gpuedge.core import debug
 from gpuedge.core.caps import Caps
 from gpuedge.core.dtypes import rounded
 from gpuedge.core.errors import (
+    FORK_HINT,
     ClosedError,
     DriverError,
     GpuEdgeError,
     NotFiniteError,
     OutOfMemoryError,
 )
+from gpuedge.core.interrupts import held
 from gpuedge.core.paths import cache_dir
 from gpuedge.core.storage import BUFFER
 from gpuedge.executors.base import PlacementRow, Work
@@ -84,7 +86,7 @@ class GpuExecutor:
             A constant holds what this device does not keep.
         """
         self.check_open()
-        with self.lock, self.impl.entered():
+        with held, self.lock, self.impl.entered():
             while True:
                 made = plan(segment, self.caps, self._restricted, keeping)
                 try:
@@ -126,7 +128,7 @@ class GpuExecutor:
         if self.is_inherited:
             raise ClosedError(
                 f"The device {self.device} was opened before this process was forked off.",
-                hint="open devices after forking, or start processes by 'spawn'",
+                hint=FORK_HINT,
             )
         if self.closed:
             raise ClosedError(f"The device {self.device} was closed before this call.")
@@ -140,7 +142,7 @@ class GpuExecutor:
         """Close the device; executables made from it cannot run any more."""
         if self.is_inherited:
             return
-        with self.lock:
+        with held, self.lock:
             if not self.closed:
                 self.closed = True
                 self.impl.close()
@@ -233,7 +235,7 @@ class GpuExecutable:
         """Compute the outputs; one submit. Raises DeviceError (GE-4xx)."""
         executor = self.executor
         executor.check_open()
-        with executor.lock, executor.impl.entered():
+        with held, executor.lock, executor.impl.entered():
             executor.check_open()
             if self._recording is None:
                 raise ClosedError("The executable was closed before this call.")
@@ -259,7 +261,7 @@ class GpuExecutable:
 
     def poison(self) -> None:
         """Fill the output buffers with 0xAB, so that a driver that writes nothing is caught."""
-        with self.executor.lock, self.executor.impl.entered():
+        with held, self.executor.lock, self.executor.impl.entered():
             for name in self._where.outputs:
                 fill = bytes([POISON]) * self._where.buffers[name].nbytes
                 self.executor.impl.write(self._buffers[name], memoryview(fill))
@@ -268,7 +270,7 @@ class GpuExecutable:
         """Give programs and memory back to the device."""
         if self.executor.is_inherited:
             return
-        with self.executor.lock:
+        with held, self.executor.lock:
             if self.executor.closed:
                 return
             with self.executor.impl.entered():

@@ -135,6 +135,35 @@ def deadline(level: str) -> None:
     device.close()
 
 
+def unwaited(level: str) -> None:
+    """Work whose waiting was interrupted is forgotten once it is done."""
+    device = opened(level)
+    buffers = [uploaded(device, ONES), tensor(device, 64, Usage.OUTPUT)]
+    recording = device.record([launch(device, printed(device, COPY), buffers)])
+    real, tickets = device._fences.wait, []
+
+    def interrupt(fence: Any, seconds: float) -> bool:
+        if seconds:
+            raise KeyboardInterrupt
+        return real(fence, seconds)
+
+    for _ in range(20):
+        tickets.append(device.submit(recording))
+        device._fences.wait = interrupt  # type: ignore[method-assign]
+        try:
+            device.wait(tickets[-1], 5.0)
+        except KeyboardInterrupt:
+            pass
+        device._fences.wait = real  # type: ignore[method-assign]
+        with device.entered():
+            device._gl.Finish()
+    assert len(device._flying) <= 1, len(device._flying)
+    for ticket in tickets:
+        device.wait(ticket, 5.0)
+    assert device._flying == []
+    device.close()
+
+
 def busy(level: str) -> None:
     """Closing a busy device does not wait longer than it is told."""
     device = opened(level, close_timeout_s=0.05)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from gpuedge.backends.gles.context import Context, Want
 from gpuedge.backends.gles.device import GlesDevice
 from gpuedge.core.errors import (
     ClosedError,
+    DeviceLostError,
     DriverError,
 )
 from gpuedge.core.kernel import KernelBlob
@@ -135,7 +137,6 @@ def application(level: str, *, is_desktop: bool) -> Iterator[Callable[[], tuple[
     library.MakeCurrent(display.handle, None, None, None)
     library.DestroySurface(display.handle, surface)
     context.close()
-    display.close()
 
 
 def manners(level: str, desktop: bool = False) -> None:
@@ -161,6 +162,123 @@ def manners(level: str, desktop: bool = False) -> None:
     library = egl.load(device.info.candidate)
     assert library.GetCurrentContext() is None
     device.close()
+
+
+def terminate(library: egl.Library, handle: int) -> None:
+    """Do as an application that is done with its display."""
+    function = ctypes.CDLL(library.path).eglTerminate
+    function.argtypes = [ctypes.c_void_p]
+    assert function(handle)
+
+
+def latecomer(level: str) -> None:
+    """An application that comes after us keeps its display and context when we close."""
+    device = opened(level)
+    library = egl.load(device.info.candidate)
+    with application(level, is_desktop=False) as state:
+        before = state()
+        add(device)
+        device.close()
+        assert state() == before
+        assert library.QueryString(before[1], names.EGL_VENDOR)
+        assert library.MakeCurrent(before[1], *before[2:])
+
+
+def terminated(level: str) -> None:
+    """A display terminated behind our back: the device is lost, and a new one can be had."""
+    device = opened(level)
+    buffer = uploaded(device, ONES)
+    library, handle = device._opened.display.library, device._opened.display.handle
+    terminate(library, handle)
+    calls: list[Callable[[], Any]] = [lambda: downloaded(device, buffer), lambda: add(device)]
+    with expecting_loss():
+        calls[0]()
+    with application(level, is_desktop=False) as state:  # which initialises the display again
+        before = state()
+        for call in calls:
+            with expecting_loss():
+                call()
+            assert state() == before
+        device.free(buffer)
+        device.close()
+        assert state() == before
+        for _ in range(2):
+            again = opened(level)
+            add(again)
+            again.close()
+            assert state() == before
+        assert library.QueryString(handle, names.EGL_VENDOR)
+    device = opened(level)
+    terminate(library, handle)
+    device.close()
+    opened(level).close()
+
+
+@contextmanager
+def expecting_loss() -> Iterator[None]:
+    """Expect that the device is lost."""
+    try:
+        yield
+    except DeviceLostError as error:
+        assert error.code == "GE-401"
+        assert "terminated" in str(error) and "open it again" in str(error)
+    else:
+        raise AssertionError("it works")
+
+
+def interrupted(level: str) -> None:
+    """An interruption at any point of taking and giving back the context is undone at once."""
+    device = opened(level)
+    library = device._opened.display.library
+    for name in ("QueryAPI", "GetCurrentDisplay", "GetCurrentContext", "MakeCurrent", "BindAPI"):
+        real = getattr(library, name)
+        setattr(library, name, lambda *args, real=real: real(*args))
+    mine = {device._context._take.__code__.co_filename, __file__}
+    left = 0
+
+    def event(frame: FrameType, kind: str, _: object) -> None:
+        nonlocal left
+        code = frame.f_code
+        if kind == "c_call" or code.co_filename not in mine or code.co_name == "__del__":
+            return
+        left -= 1
+        if left == 0:
+            raise KeyboardInterrupt
+
+    def attempt() -> bool:
+        try:
+            sys.setprofile(event)  # after every call of C or Python, and before each of Python
+            with device.entered(), device.entered():
+                pass
+            sys.setprofile(None)
+        except KeyboardInterrupt:
+            return True
+        return False
+
+    with application(level, is_desktop=True) as state:
+        before, count = state(), 1
+        left = count
+        while attempt():
+            assert state() == before, count
+            free: list[bool] = []
+            other = threading.Thread(target=lambda f=free: f.append(is_free(device)))
+            other.start()
+            other.join(20)
+            assert free == [True], count
+            count += 1
+            left = count
+        assert count > 25
+        add(device)
+    device.close()
+
+
+def is_free(device: GlesDevice) -> bool:
+    """Whether this thread can have the context without waiting."""
+    taken = bool(device._context._lock.acquire(timeout=0.0))
+    if taken:
+        device._context._lock.release()
+        add(device)
+    return taken
 
 
 def two(level: str) -> None:

@@ -64,6 +64,8 @@ def test_everything_ran(level: str) -> None:
     wanted = {f"expression {name}" for name in operators}
     wanted |= {name for name in texts() if name.startswith("map/")}
     wanted.remove("map/elementwise")  # the expressions
+    if level == "2.0":
+        wanted.remove("map/softstats")  # two outputs
     wanted |= {"divide", "divide one", "loops", "words", "softmax", "roundeven"}
     if level == "3.1":
         wanted |= {"matmul_tile", "matmul_rows", "conv2d_px4"}

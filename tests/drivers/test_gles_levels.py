@@ -47,7 +47,7 @@ def test_facts(configuration: str) -> None:
         "renderer": NAMES.get(driver, "SwiftShader" if driver != "bare" else "llvmpipe"),
     }
     if level == "gles20":
-        wanted |= {"max_outputs": 1, "max_storage_buffer_bytes": 1 << 26}
+        wanted |= {"max_outputs": 1, "max_storage_buffer_bytes": 1 << 25}
     run(configuration, ("caps", wanted))
 
 

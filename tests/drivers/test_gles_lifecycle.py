@@ -26,6 +26,13 @@ def test_life(configuration: str) -> None:
     assert printed == ""
 
 
+@pytest.mark.parametrize("check", ["latecomer", "terminated", "interrupted", "unwaited"])
+@pytest.mark.parametrize("configuration", EXACT)
+def test_sharing_a_process(configuration: str, check: str) -> None:
+    need(configuration)
+    assert run(configuration, check) == ""
+
+
 @pytest.mark.parametrize("configuration", EXACT[:2])
 def test_application_with_a_desktop_context(configuration: str) -> None:
     need(configuration)
@@ -35,7 +42,7 @@ def test_application_with_a_desktop_context(configuration: str) -> None:
 @pytest.mark.parametrize("configuration", OTHERS)
 def test_life_on_other_drivers(configuration: str) -> None:
     need(configuration)
-    run(configuration, ("cycles", {"count": 12}), "manners", "two", "threads")
+    run(configuration, ("cycles", {"count": 12}), "manners", "two", "threads", "latecomer")
 
 
 # llvmpipe of Mesa 22.3 runs compute shaders within the call that launches them.

@@ -45,7 +45,7 @@ def test_sample(gpu: Device, op: str) -> None:
 
 
 def test_the_sample_is_of_everything() -> None:
-    assert len(SAMPLE) >= 150
+    assert len(SAMPLE) >= len(EXACT) // 4 >= 100
     assert {s.op for s in EXACT} >= set(gpuedge.ops.__all__)
 
 

@@ -263,8 +263,8 @@ def test_real_drivers_are_pinned_and_their_tools_are_asked_as_documented() -> No
         assert len(bytes.fromhex(driver.sha256)) == 32
         assert driver.package.split("@")[-1].split("==")[-1] in driver.archive
     listed = subprocess.run(
-        ["git", "-C", ROOT, "check-ignore", ".drivers", ".drivers/one/a.so"],
+        ["git", "-C", ROOT, "check-ignore", ".drivers"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    if (ROOT / ".git").exists():
-        assert listed.stdout.split() == [".drivers", ".drivers/one/a.so"]
+    if (ROOT / ".git").exists():  # a folder, or a link where GPUEDGE_TEST_DRIVERS names one
+        assert listed.stdout.split() == [".drivers"]

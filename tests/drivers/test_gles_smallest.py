@@ -1,0 +1,26 @@
+"""The least limits of each OpenGL ES level: planned for, and enough for every operation."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import farm
+import pytest
+from gles_child import need
+
+pytestmark = pytest.mark.driver
+SCRIPT = Path(__file__).with_name("gles_smallest.py")
+
+
+@pytest.mark.parametrize("level", ["gles20", "gles30", "gles31"])
+def test_every_operation_fits(level: str) -> None:
+    configuration = f"{level}-llvmpipe"
+    need(configuration)
+    done = subprocess.run(
+        [sys.executable, SCRIPT, level], env=farm.environment_of(configuration),
+        capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert int(done.stdout.split()[-1]) > 90  # each case ran on the device
