@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuedge.core.errors import DeviceError, NoUsableDeviceError
-from gpuedge.runtime.devices import AUTO, CPU, POOL, open_row, wanted
+from gpuedge.runtime.devices import AUTO, CPU, POOL, close, open_row, wanted
 from gpuedge.runtime.request import check_isolation
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Device:
 
     def close(self) -> None:
         """Close the device; may be called twice."""
-        self.executor.close()
+        close(self.executor)
 
     def __enter__(self) -> Device:
         return self

@@ -24,6 +24,10 @@ be from the exact ones is in [numerics](numerics.md).
 
 Each takes `device=` and runs on every device, the CPU included: `gpuedge.relu(x, device="vulkan")`.
 A device that is named computes the result or raises; it is never left for another.
+
+`elementwise("relu(a * b + c)")` makes one kernel of a formula, printed for whatever level the
+device has. It is the way to a kernel of your own on every level; kernels in GLSL (`Device.kernel`)
+run on Vulkan only.
 """
 
 ONNX = """

@@ -21,6 +21,7 @@ from gpuedge.core.errors import (
     UnknownDeviceError,
     UsageError,
 )
+from gpuedge.core.paths import is_stream
 
 if TYPE_CHECKING:
     from gpuedge.conformance.case import Spec
@@ -34,6 +35,10 @@ PROBE_S = 120.0
 
 SHOWN_PROBLEMS = 20
 """Cases that did not pass named in the report on a terminal; all are in the files."""
+
+MAX_JOBS = 256
+CASE_TIMEOUT_S = (0.1, 86_400)
+"""The shortest and the longest time that a case may be given."""
 
 Tick = Callable[[dict[str, Any]], None]
 
@@ -64,37 +69,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     one.add_argument("--jsonl", metavar="F", help="write a JSON line for each case to F")
     one.add_argument("--resume", metavar="F", help="run only what a file of results lacks")
     one.add_argument(
-        "--jobs", type=_count, metavar="N", help="processes at once; by default one for each core"
+        "--jobs",
+        type=_count,
+        metavar="N",
+        help=f"processes at once, 1 to {MAX_JOBS}; by default one for each core",
     )
     one.add_argument(
         "--case-timeout", type=_seconds, default=60.0, metavar="S",
-        help="seconds after which a case is given up (60)",
+        help="seconds after which a case is given up, 0.1 to 86400 (60)",
     )  # fmt: skip
 
 
 def shard(text: str) -> tuple[int, int]:
     """Return the part and the number of parts of ``I/N``."""
-    match = re.fullmatch(r"(\d{1,5})/(\d{1,5})", text)
+    match = re.fullmatch(r"([0-9]{1,5})/([0-9]{1,5})", text)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise argparse.ArgumentTypeError(f"{text!r} is not I/N with I from 1 to N")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not I/N with I from 1 to N and N up to 99999"
+        )
     return int(match[1]), int(match[2])
 
 
 def _count(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= 256:
-        raise ValueError
+    number = int(text) if re.fullmatch("[0-9]{1,5}", text) else 0
+    if not 1 <= number <= MAX_JOBS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {MAX_JOBS}")
     return number
 
 
 def _seconds(text: str) -> float:
-    number = float(text)
-    if not 0.1 <= number <= 86_400:
-        raise ValueError
+    try:
+        number = float(text) if text.isascii() else 0.0
+    except ValueError:
+        number = 0.0
+    low, high = CASE_TIMEOUT_S
+    if not low <= number <= high:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from {low} to {high}")
     return number
-
-
-_count.__name__, _seconds.__name__ = "count", "number of seconds"  # argparse shows them
 
 
 def run(options: argparse.Namespace, output: Output) -> int:
@@ -137,6 +148,7 @@ def _run(options: argparse.Namespace, specs: list[Spec], output: Output) -> int:
 
     for name in ("junit", "jsonl"):
         _check_writable(getattr(options, name), f"--{name}")
+    _check_apart(options.junit, {"--jsonl": options.jsonl, "--resume": options.resume})
     old, damaged = read(options.resume) if options.resume else (None, 0)
     if damaged:
         output.say(f"{options.resume}: {damaged} damaged lines were left out")
@@ -238,18 +250,43 @@ def _check_writable(named: str | None, option: str) -> None:
     """Raise InputError (GE-203) where a file clearly cannot be written."""
     if named is None:
         return
-    path = Path(named)
     try:
-        is_folder, parent = path.is_dir(), path.absolute().parent
-        nearest = next(p for p in (parent, *parent.parents) if p.exists())
-    except (OSError, ValueError) as error:  # too long, or with a NUL
+        why = _why_not_writable(Path(named))
+    except (OSError, ValueError, RuntimeError) as error:  # too long, with a NUL, a circle of links
         raise InputError(f"{option} cannot be used: {error}.", asked_by=option) from None
-    if is_folder or not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        raise InputError(
-            f"{named} cannot be written.",
-            asked_by=option,
-            known="it is a folder" if is_folder else f"{nearest} is no folder one may write to",
-        )
+    if why is not None:
+        raise InputError(f"{named} cannot be written.", asked_by=option, known=why)
+
+
+def _why_not_writable(path: Path) -> str | None:
+    if is_stream(path):
+        return None if os.access(path, os.W_OK) else "one may not write to it"
+    target = path.resolve()
+    if target.exists() and not target.is_file():
+        return "it is a folder" if target.is_dir() else "it is no file"
+    nearest = next(p for p in target.parents if p.exists())
+    is_open = nearest.is_dir() and os.access(nearest, os.W_OK)
+    return None if is_open else f"{nearest} is no folder one may write to"
+
+
+def _check_apart(junit: str | None, others: dict[str, str | None]) -> None:
+    """Raise UsageError (GE-200) where the JUnit report would replace a file of results."""
+    if junit is None or is_stream(junit):
+        return
+    for option, other in others.items():
+        if other is not None and _is_same(junit, other):
+            raise UsageError(
+                f"--junit and {option} name the same file.",
+                asked_by="the command line",
+                known=f"{Path(junit).resolve()}",
+            )
+
+
+def _is_same(one: str, other: str) -> bool:
+    try:
+        return Path(one).samefile(other)
+    except (OSError, ValueError):  # one of them is not there yet
+        return os.path.normcase(os.path.realpath(one)) == os.path.normcase(os.path.realpath(other))
 
 
 @contextmanager

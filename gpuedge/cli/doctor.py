@@ -64,6 +64,16 @@ DEFAULT_REMEDY = "update the driver, then: gpuedge probe --refresh"
 CHOOSING = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES")
 """Variables that name driver manifests; the first two hide all others."""
 
+NAMING = {
+    "vulkan": CHOOSING,
+    "wgpu": CHOOSING,
+    "gles": ("__EGL_VENDOR_LIBRARY_FILENAMES", "GPUEDGE_EGL"),
+}
+"""Variables that name a driver's files, by the start of the backend's name."""
+
+WITHOUT = {"moderngl": "not installed: the gles levels work without it (by raw entry points)"}
+"""What it means that a GPU library is missing, where it does not mean that devices are."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb."""
@@ -148,6 +158,8 @@ def _packages() -> Iterator[Check]:
         label, fix = f"package {name}", f"pip install {name}"
         if found:
             yield Check(label, PASS, found)
+        elif name in WITHOUT:
+            yield Check(label, INFO, WITHOUT[name], fix)
         elif name in facts.GPU_LIBRARIES:
             yield Check(label, WARN, "not installed: its devices are out of reach", fix)
         else:
@@ -221,17 +233,25 @@ def _row_check(device: str, row: ProbeRow, *, has_other: bool = False) -> Check:
     if row.status == "absent" and row.code not in NO_DRIVER:
         return Check(name, INFO, detail)
     if has_other and row.code in NO_DRIVER:
-        return Check(name, INFO, detail, _remedy(row))
-    return Check(name, WARN, detail, _remedy(row))
+        return Check(name, INFO, detail, _remedies(device, row))
+    return Check(name, WARN, detail, _remedies(device, row))
 
 
 def _of_api(table: Mapping[str, T], row: ProbeRow) -> T | None:
     return next((entry for start, entry in table.items() if row.backend.startswith(start)), None)
 
 
+def _remedies(device: str, row: ProbeRow) -> str:
+    """Return the remedy of every API that says the same, as `show.lines` puts them together."""
+    if row.index is not None:
+        return _remedy(row)
+    rows = [row.replace(backend=name) for name in device.split(", ")]
+    return "; ".join(dict.fromkeys(_remedy(one) for one in rows))
+
+
 def _remedy(row: ProbeRow) -> str:
     if row.code in ("bad-manifest", "missing-library"):
-        for variable in CHOOSING:
+        for variable in _of_api(NAMING, row) or ():
             if row.key in _listed(variable):
                 return f"{variable} names this file: correct it, or unset {variable}"
     if row.code == "no-candidates":

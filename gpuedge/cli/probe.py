@@ -11,6 +11,12 @@ from gpuedge.probing.report import ProbeReport, ProbeRow
 
 GOOD, NO_DEVICE = 0, 3
 
+CUT_OFF = (
+    "time was over before some drivers had enough of it (a busy machine?); nothing is remembered "
+    "of them: run it again, or gpuedge probe --deadline 20"
+)
+"""What to do where a row is about this attempt, not about the driver."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb."""
@@ -59,6 +65,8 @@ def show(report: ProbeReport, output: Output, *, verbose: int = 0) -> None:
         output.table(headline, told.TITLES, rows)
     else:
         output.text(headline)
+    if any(row.evidence.get("is_cut_off") for row in report.tried):
+        output.say(CUT_OFF)
 
 
 def _details(row: ProbeRow) -> str:

@@ -26,7 +26,7 @@ from gpuedge.core.errors import (
     UnsupportedOpError,
     UsageError,
 )
-from gpuedge.core.paths import write_atomic
+from gpuedge.core.paths import write_named
 
 if TYPE_CHECKING:
     import numpy as np
@@ -202,10 +202,12 @@ def write_outputs(results: Mapping[str, Array], folder: Path) -> dict[str, str]:
     for name, array in results.items():
         buffer = io.BytesIO()
         np.lib.format.write_array(buffer, np.asarray(array), allow_pickle=False)
-        if not write_atomic(folder / files[name], buffer.getvalue()):
+        why = write_named(folder / files[name], buffer.getvalue())
+        if why is not None:
             raise InputError(
                 f"{folder / files[name]} cannot be written.",
                 asked_by="--output",
+                known=why,
                 hint="choose a folder that can be written and has space",
             )
     return {name: str(folder / file) for name, file in files.items()}

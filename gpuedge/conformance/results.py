@@ -27,7 +27,7 @@ from gpuedge.conformance.bench import (
     Row,
 )
 from gpuedge.core.errors import InputError
-from gpuedge.core.paths import read_start, write_atomic
+from gpuedge.core.paths import is_stream, read_start, write_named
 
 FLUSH_S = 5.0
 """How often a results file is brought up to date during a run."""
@@ -85,8 +85,9 @@ class ResultsFile:
         self._written = time.monotonic()
 
     def touch(self) -> None:
-        """Write what there is, if the last time was a while ago."""
-        if time.monotonic() - self._written > FLUSH_S:
+        """Write what there is, if the last time was a while ago and it replaces that."""
+        is_due = time.monotonic() - self._written > FLUSH_S
+        if is_due and self._path is not None and not is_stream(self._path):
             self.write()
 
     def write(self) -> None:
@@ -97,11 +98,16 @@ class ResultsFile:
 
 
 def save(path: Path, data: bytes, option: str) -> None:
-    """Replace a file in one step. Raises InputError (GE-203) where it cannot be written."""
-    if not write_atomic(path, data):
+    """Replace a file in one step. Raises InputError (GE-203) where it cannot be written.
+
+    What is no file but takes data, such as ``/dev/stdout``, is written into.
+    """
+    why = write_named(path, data)
+    if why is not None:
         raise InputError(
             f"{path} cannot be written.",
             asked_by=option,
+            known=why,
             hint="choose a folder that can be written and has space",
         )
 

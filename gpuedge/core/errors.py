@@ -36,6 +36,12 @@ __all__ = [
     "UnknownDeviceError", "UnsupportedOpError", "UsageError",
 ]  # fmt: skip
 
+FORK_HINT = (
+    "the parent must not hold an open GPU device when it forks (of OpenGL ES, must never have "
+    "opened one): open devices only in the children, or start processes by 'spawn'"
+)
+"""What to do where a driver would have to survive a fork, which none does."""
+
 
 class GpuEdgeError(Exception):
     """Base of all errors raised on purpose by gpuedge.

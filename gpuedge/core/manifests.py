@@ -88,8 +88,13 @@ def _listed(text: str) -> Iterator[str]:
     for entry in text.split(os.pathsep):
         if entry and os.path.isdir(entry):
             yield from in_folder(entry)
-        elif entry:
+        elif entry and is_meant(entry):
             yield entry
+
+
+def is_meant(path: str) -> bool:
+    """Say whether a named path means a manifest; ``/nonexistent`` is how drivers are hidden."""
+    return path.endswith(".json") or os.path.isfile(path)
 
 
 def in_folder(folder: str) -> list[str]:

@@ -126,8 +126,12 @@ def write_atomic(path: Path, data: bytes) -> bool:
     """Replace `path` by `data` in one step; readers see the old file or the new one.
 
     Returns False where the folder is read-only or full: a cache that cannot be written is not an
-    error, the work is merely done again next time. No temporary file is left behind.
+    error, the work is merely done again next time. So it does where something lies there that is
+    neither a file nor a link: a pipe, a device or a socket is never replaced. No temporary file is
+    left behind.
     """
+    if not _is_replaceable(path):
+        return False
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -143,3 +147,71 @@ def write_atomic(path: Path, data: bytes) -> bool:
     except (OSError, ValueError):  # ValueError: no folder can have that name
         return False
     return True
+
+
+def _is_replaceable(path: Path) -> bool:
+    """Return whether renaming a file to `path` destroys nothing but a file or a link."""
+    try:
+        mode = os.lstat(path).st_mode
+    except (OSError, ValueError):
+        return True  # nothing is there; what else is wrong shows when writing
+    return stat.S_ISREG(mode) or stat.S_ISLNK(mode)
+
+
+def is_stream(path: str | os.PathLike[str]) -> bool:
+    """Return whether `write_named` writes into what is there: a pipe, a device, our own output."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return False
+    is_special = stat.S_ISFIFO(found.st_mode) or stat.S_ISCHR(found.st_mode)
+    return is_special or _output(found) is not None
+
+
+def _output(found: os.stat_result) -> int | None:
+    """Return the descriptor of our standard output or error, if that is what was found."""
+    for fd in (1, 2):
+        try:
+            if os.path.samestat(found, os.fstat(fd)):
+                return fd
+        except OSError:  # closed
+            continue
+    return None
+
+
+def write_named(path: Path, data: bytes) -> str | None:
+    """Write a file that the user named; return why that failed, or None.
+
+    A file is replaced in one step, also at the end of a link. Into what only takes a stream
+    (``/dev/null``, ``/dev/stdout``, a named pipe) the data are written; that waits for no reader
+    to come, but for one that is slow.
+    """
+    try:
+        if is_stream(path):
+            _write_into(path, data)
+            return None
+        target = path.resolve()
+        if target.exists() and not target.is_file():
+            return "it is no file"
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: links in a circle
+        is_unread = isinstance(error, OSError) and error.errno == errno.ENXIO
+        return "nobody reads from it" if is_unread else str(error)
+    return None if write_atomic(target, data) else "the folder is read-only or full"
+
+
+def _write_into(path: Path, data: bytes) -> None:
+    own = _output(os.stat(path))
+    for stream in (sys.stdout, sys.stderr):
+        if own is not None and stream is not None:
+            stream.flush()  # what was printed before comes before
+    extra = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
+    fd = os.open(path, os.O_WRONLY | extra) if own is None else own
+    try:
+        if own is None and hasattr(os, "O_NONBLOCK"):
+            os.set_blocking(fd, True)
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+    finally:
+        if own is None:
+            os.close(fd)

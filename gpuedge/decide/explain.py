@@ -186,11 +186,13 @@ def as_text(decision: Decision) -> str:
 
 def _footer(decision: Decision) -> list[str]:
     policy = decision.policy
+    # A wish: what a device really keeps is in the rows of the placement, and decided after this.
+    wish = f", {policy.storage} storage asked for (exact where a device does not offer it)"
     lines = [
         f"policy: at least {policy.min_speedup:g}x as fast at p{policy.percentile}, start-up over "
         f"{text.counted(policy.inferences, 'inference')}, software rasterisers "
         f"{'allowed' if policy.allow_software else 'left aside'}"
-        f"{'' if policy.storage == 'float32' else f', tensors kept as {policy.storage}'}"
+        f"{'' if policy.storage == 'float32' else wish}"
     ]
     if decision.calibration:
         lines.append(f"calibration: {decision.calibration}")

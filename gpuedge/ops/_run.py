@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from gpuedge.core import config
 from gpuedge.core.dtypes import BYTES, as_operand, rounded
-from gpuedge.core.errors import DTypeError, InputError, UsageError
+from gpuedge.core.errors import DTypeError, InputError, UnsupportedOpError, UsageError
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
 from gpuedge.runtime.compiled import Compiled, Request
-from gpuedge.runtime.devices import AUTO
+from gpuedge.runtime.devices import AUTO, CPU, closing
 from gpuedge.runtime.request import make_request
 
 if TYPE_CHECKING:
@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 Write = Callable[[GraphBuilder, Sequence[str]], str]
 """Adds an operation's nodes to a graph, given its input names; returns the output's name."""
+
+Types = tuple[tuple[str, str, tuple[int, ...]], ...]
+"""Name, dtype and shape of each operand."""
+
+LARGE = 1 << 22
+"""An operand of more elements is copied and scanned only when a device has accepted its shape."""
 
 LIMIT = 256
 """Compiled operations kept; the least recently used one is dropped."""
@@ -69,25 +75,51 @@ def call(
     Raises
     ------
     DTypeError (GE-202), ShapeError (GE-201), InputError (GE-203)
-        The operands; no driver was touched.
+        The operands; no driver was touched, except before NaN is found in weights of more than
+        `LARGE` elements.
     UnsupportedOpError (GE-501), DeviceError (GE-4xx)
         The device named cannot do it or failed.
     """
-    arrays, dtype = _convert(op, inputs, also)
-    for name in weights:
-        if name in arrays and np.isnan(arrays[name]).any():
-            raise InputError(f"The weights '{name}' of {op} hold NaN.")
+    arrays, dtype = _convert(op, _stand_ins(inputs), also)
+    types = _types(arrays, inputs)
+    _check_weights(op, weights, arrays)
     request = make_request(device)
     if request.device != AUTO:
         request = replace(request, fallback="error")
-    signature = (op, key, _types(arrays), _where(request))
+    signature = (op, key, types, _where(request))
     try:
-        compiled = _get(signature, lambda: _graph(arrays, write), request)
+        compiled = _get(signature, lambda: _graph(types, write), request)
     except UsageError as error:
         error.asked_by = error.asked_by or f"gpuedge.{op}"
         raise
+    except UnsupportedOpError as error:
+        if request.device not in {AUTO, CPU}:  # operations take no fallback= that could help
+            error.asked_by = f"gpuedge.{op}, device={request.device!r}"
+            error.hint = "smaller tensors, or device='cpu'"
+        raise
+    if any(_is_large(value) for _, value in inputs):
+        arrays, _ = _convert(op, inputs, also)
+        _check_weights(op, weights, arrays)
     result = compiled.run(arrays)
     return rounded(next(iter(result.values())), dtype)
+
+
+def _is_large(value: Any) -> bool:
+    return type(value) is np.ndarray and value.size > LARGE
+
+
+def _stand_ins(inputs: Sequence[tuple[str, Any]]) -> Sequence[tuple[str, Any]]:
+    """Return the operands with an empty array of the same dtype in place of each large one.
+
+    Copying a large operand takes seconds: first it must be known that its shape can be computed.
+    """
+    return [(n, np.empty(0, v.dtype) if _is_large(v) else v) for n, v in inputs]
+
+
+def _check_weights(op: str, weights: Sequence[str], arrays: dict[str, Array]) -> None:
+    for name in weights:
+        if name in arrays and np.isnan(arrays[name]).any():
+            raise InputError(f"The weights '{name}' of {op} hold NaN.")
 
 
 def _convert(
@@ -121,13 +153,15 @@ def _as_bytes(op: str, name: str, array: Array, dtype: np.dtype[Any]) -> Array:
     return result
 
 
-def _types(arrays: dict[str, Array]) -> Hashable:
-    return tuple((name, a.dtype.name, a.shape) for name, a in arrays.items())
+def _types(arrays: dict[str, Array], inputs: Sequence[tuple[str, Any]]) -> Types:
+    """Return the types of operands, some of which are stand-ins for large ones."""
+    large = {name: value.shape for name, value in inputs if _is_large(value)}
+    return tuple((n, a.dtype.name, large.get(n, a.shape)) for n, a in arrays.items())
 
 
-def _graph(arrays: dict[str, Array], write: Write) -> Graph:
+def _graph(types: Types, write: Write) -> Graph:
     builder = GraphBuilder()
-    names = [builder.input(n, TensorType(a.dtype.name, a.shape)) for n, a in arrays.items()]
+    names = [builder.input(n, TensorType(dtype, shape)) for n, dtype, shape in types]
     builder.output(write(builder, names))
     return builder.build()
 
@@ -167,10 +201,13 @@ def _get(signature: Hashable, build: Callable[[], Graph], request: Request) -> C
 def release(executor: Executor) -> None:
     """Close and forget every operation compiled on a device that the caller opened."""
     with _lock:
-        for signature, compiled in list(_compiled.items()):
-            if compiled.request.executor is executor:
-                del _compiled[signature]
-                compiled.close()
+        found = [s for s, c in _compiled.items() if c.request.executor is executor]
+        theirs = [_compiled.pop(signature) for signature in found]
+    for compiled in theirs:
+        compiled.close()
+
+
+closing.append(release)
 
 
 def simple(

@@ -61,7 +61,8 @@ def transpose(
     x: Any, axes: Sequence[int] | None = None, *, device: str | Device | None = None
 ) -> Array:
     """Permute the axes: output axis i is input axis ``axes[i]``; by default they are reversed."""
-    array, _ = as_operand(x, "'x' of transpose", BYTES)
+    # A copy of a large array waits until its shape is known to be possible.
+    rank = x.ndim if type(x) is np.ndarray else as_operand(x, "'x' of transpose", BYTES)[0].ndim
     given = None if axes is None else integers("axes", axes)
-    perm = None if given is None else tuple(a + array.ndim * (a < 0) for a in given)
+    perm = None if given is None else tuple(a + rank * (a < 0) for a in given)
     return simple("transpose", "Transpose", [("x", x)], device, also=BYTES, perm=perm)

@@ -222,6 +222,8 @@ def judge(candidate: Candidate, transcript: Transcript) -> Outcome:
     devices = [d for d in listed["devices"] if d["index"] not in transcript.skipped]
     results = {e["index"]: e for e in transcript.events if e["event"] == "device"}
     late = bool(results) and transcript.first("done") is not None and not transcript.is_complete
+    # Being busy with leaving when time ran out is no fault: the results were there in time.
+    late = late and (transcript.ending.how != "deadline" or transcript.is_hung)
     at = transcript.last_step.get("index")
     rows: list[ProbeRow] = []
     pending: list[int] = []

@@ -10,17 +10,25 @@ import atexit
 import os
 import re
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from itertools import count
 from typing import TYPE_CHECKING, cast
 
 from gpuedge import backends
 from gpuedge.capdb import classify
 from gpuedge.core import config, debug
 from gpuedge.core.caps import Caps
-from gpuedge.core.errors import DeviceTimeoutError, NoUsableDeviceError, UnknownDeviceError
+from gpuedge.core.errors import (
+    FORK_HINT,
+    DeviceTimeoutError,
+    NoUsableDeviceError,
+    UnknownDeviceError,
+)
 from gpuedge.core.identity import Identity
+from gpuedge.core.interrupts import held
 from gpuedge.core.reasons import SENTENCES
 
 if TYPE_CHECKING:
@@ -33,7 +41,9 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 CPU = "cpu"
-_PATTERN = re.compile(r"([a-z][a-z0-9_]*)(?::(\d{1,4}))?")
+_PATTERN = re.compile(r"([a-z][a-z0-9_]*)(?::(?:0|[1-9][0-9]{0,3}))?")
+PATIENCE_S = 60
+"""Deadline to suggest where a driver was not done within the usual one, in seconds."""
 
 
 def parse(device: str) -> str:
@@ -50,7 +60,7 @@ def parse(device: str) -> str:
             known=f"such as {_known()}",
         )
     text = device.strip().lower()
-    match = _PATTERN.fullmatch(text)
+    match = _PATTERN.fullmatch(text) if device.isascii() else None  # a Kelvin sign's small is k
     name = match.group(1) if match else ""
     if text in (AUTO, CPU):
         return text
@@ -100,7 +110,7 @@ def find(device: str, report: ProbeReport) -> ProbeRow:
                 f"There is no device '{device}' here.",
                 asked_by=f"device={device!r}",
                 known=f"usable here: {there}" if there else "no usable GPU was found",
-                hint="gpuedge probe shows every driver",
+                hint=_way_out(rows) or "gpuedge probe shows every driver",
             )
     else:
         for row in report.devices:
@@ -112,8 +122,19 @@ def find(device: str, report: ProbeReport) -> ProbeRow:
         asked_by=f"device={device!r}",
         known="; ".join(dict.fromkeys(f"{r.name or r.device}: {r.reason}" for r in meant))
         or f"no driver of {name} was found",
-        hint="gpuedge doctor shows what is missing; device='auto' or 'cpu' runs anywhere",
+        hint=_way_out(meant)
+        or "gpuedge doctor shows what is missing; device='auto' or 'cpu' runs anywhere",
     )
+
+
+def _way_out(rows: Sequence[ProbeRow]) -> str | None:
+    """Return what the user can do where the reasons of refused rows tell it."""
+    codes = {row.code for row in rows if not row.is_usable}
+    if "forked" in codes:
+        return FORK_HINT
+    if "deadline" in codes:
+        return f"gpuedge probe --deadline {PATIENCE_S} gives slow drivers more time, once for all"
+    return None
 
 
 def caps_of(row: ProbeRow) -> Caps:
@@ -122,11 +143,83 @@ def caps_of(row: ProbeRow) -> Caps:
     return replace(Caps.from_dict(row.caps), device_class=classify(identity))
 
 
+STAYING = ("gles31", "gles30", "gles20")
+"""Backends whose drivers stay when their last device is closed, because a process shares the EGL
+display. A child forked off then hangs as it does with an open device (Mesa 22.3.6, llvmpipe)."""
+
+
+class Lent:
+    """The GPU devices of this process that are not known to be closed.
+
+    Whatever opened them: a driver with an open device does not survive a fork. A device that was
+    dropped without being closed counts too, because nothing else ends its driver's threads.
+    """
+
+    def __init__(self) -> None:
+        self._devices: dict[int, weakref.ref[GpuExecutor] | None] = {}
+        self._numbers = count(1)
+
+    def opening(self) -> int:
+        """Count a device whose driver is about to be touched; return its number."""
+        number = next(self._numbers)
+        self._devices[number] = None
+        return number
+
+    def opened(self, number: int, executor: GpuExecutor) -> None:
+        """Note the device of a number; one whose driver stays is counted for ever."""
+        if executor.device.partition(":")[0] not in STAYING:
+            self._devices[number] = weakref.ref(executor)
+
+    def failed(self, number: int) -> None:
+        """Count no longer a device that did not open."""
+        self._devices.pop(number, None)
+
+    def closed(self, executor: Executor) -> None:
+        """Count no longer a device that was closed."""
+        for number, kept in list(self._devices.items()):
+            if kept is not None and kept() is executor:
+                self._devices.pop(number, None)
+
+    def any(self) -> bool:
+        """Tell whether a device is open, or may be."""
+        kept = [None if one is None else one() for one in list(self._devices.values())]
+        return any(one is None or not one.closed for one in kept)
+
+
+LENT = Lent()
+
+
 def open_row(row: ProbeRow) -> GpuExecutor:
     """Open the device of a usable row in this process. Raises DeviceError (GE-4xx)."""
+    number = LENT.opening()
+    try:
+        executor = _open(row)
+    except BaseException:
+        LENT.failed(number)
+        raise
+    LENT.opened(number, executor)
+    return executor
+
+
+closing: list[Callable[[Executor], None]] = []
+"""Called with each executor that the caller opened and has closed, to forget what is its."""
+
+
+def close(executor: Executor) -> None:
+    """Close a device that the caller opened, and forget everything made for it."""
+    try:
+        executor.close()
+    finally:
+        LENT.closed(executor)
+        for forget in closing:
+            forget(executor)
+
+
+def _open(row: ProbeRow) -> GpuExecutor:
     from gpuedge.executors.gpu import GpuExecutor
 
-    impl = backends.load(row.backend).open(row.info())
+    with held:  # most of it is the driver's
+        impl = backends.load(row.backend).open(row.info())
     if debug.level() >= 5:
         impl = cast("DeviceImpl", debug.Traced(impl))
     return GpuExecutor(impl, row.device)
@@ -164,7 +257,8 @@ class Pool:
     def _here(self) -> None:
         """Forget everything after a fork: drivers do not survive one."""
         if self._owner != os.getpid():
-            self._is_forked = self._is_forked or any(name != CPU for name in self._open)
+            pooled = any(name != CPU for name in self._open)
+            self._is_forked = self._is_forked or pooled or LENT.any()
             self._lock = threading.RLock()
             self._owner = os.getpid()
             self._inherited.append(self._open)  # destroying them would wait for absent threads
@@ -267,6 +361,7 @@ class Pool:
                 if other is executor:
                     del self._open[name]
         executor.close()
+        LENT.closed(executor)
 
     def close(self) -> None:
         """Close every device and forget the report."""
@@ -275,6 +370,7 @@ class Pool:
             ready, self._open, self._report = list(self._open.values()), {}, None
         for executor in ready:
             executor.close()
+            LENT.closed(executor)
 
 
 POOL = Pool()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import sys
+import threading
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from gles_kernels import COPY, SPIN, infos, launch, opened, printed, tensor, uploaded
-from gles_life import ONES, add
+from gles_life import ONES, add, application
 
 from gpuedge import backends
 from gpuedge.backends.base import Recording, Usage
@@ -150,10 +154,8 @@ def unwaited(level: str) -> None:
     for _ in range(20):
         tickets.append(device.submit(recording))
         device._fences.wait = interrupt  # type: ignore[method-assign]
-        try:
+        with contextlib.suppress(KeyboardInterrupt):
             device.wait(tickets[-1], 5.0)
-        except KeyboardInterrupt:
-            pass
         device._fences.wait = real  # type: ignore[method-assign]
         with device.entered():
             device._gl.Finish()
@@ -162,6 +164,61 @@ def unwaited(level: str) -> None:
         device.wait(ticket, 5.0)
     assert device._flying == []
     device.close()
+
+
+def interrupted(level: str) -> None:
+    """An interruption at any point of taking and giving back the context is undone at once."""
+    device = opened(level)
+    library = device._opened.display.library
+    for name in ("QueryAPI", "GetCurrentDisplay", "GetCurrentContext", "MakeCurrent", "BindAPI"):
+        real = getattr(library, name)
+        setattr(library, name, lambda *args, real=real: real(*args))
+    mine = {device._context._take.__code__.co_filename, __file__}
+    left = 0
+
+    def event(frame: FrameType, kind: str, _: object) -> None:
+        nonlocal left
+        code = frame.f_code
+        if kind == "c_call" or code.co_filename not in mine or code.co_name == "__del__":
+            return
+        left -= 1
+        if left == 0:
+            raise KeyboardInterrupt
+
+    def attempt() -> bool:
+        try:
+            sys.setprofile(event)  # after every call of C or Python, and before each of Python
+            with device.entered(), device.entered():
+                pass
+            sys.setprofile(None)
+        except KeyboardInterrupt:
+            return True
+        return False
+
+    with application(level, is_desktop=True) as state:
+        before, count = state(), 1
+        left = count
+        while attempt():
+            assert state() == before, count
+            free: list[bool] = []
+            other = threading.Thread(target=lambda f=free: f.append(is_free(device)))
+            other.start()
+            other.join(20)
+            assert free == [True], count
+            count += 1
+            left = count
+        assert count > 25
+        add(device)
+    device.close()
+
+
+def is_free(device: GlesDevice) -> bool:
+    """Whether this thread can have the context without waiting."""
+    taken = bool(device._context._lock.acquire(timeout=0.0))
+    if taken:
+        device._context._lock.release()
+        add(device)
+    return taken
 
 
 def busy(level: str) -> None:

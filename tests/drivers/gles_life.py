@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -174,14 +173,19 @@ def terminate(library: egl.Library, handle: int) -> None:
 def latecomer(level: str) -> None:
     """An application that comes after us keeps its display and context when we close."""
     device = opened(level)
-    library = egl.load(device.info.candidate)
-    with application(level, is_desktop=False) as state:
-        before = state()
+    display = device._opened.display
+    library, handle = display.library, display.handle
+    assert library.Initialize(handle, None, None)  # as the application does, past our own books
+    application = Context(display, Want(level))
+    with application.turn():
         add(device)
         device.close()
-        assert state() == before
-        assert library.QueryString(before[1], names.EGL_VENDOR)
-        assert library.MakeCurrent(before[1], *before[2:])
+        assert library.GetCurrentContext() == application._handle
+        assert library.GetCurrentDisplay() == handle
+    assert library.QueryString(handle, names.EGL_VENDOR)
+    with application.turn():
+        assert library.GetCurrentContext() == application._handle
+    application.close()
 
 
 def terminated(level: str) -> None:
@@ -224,61 +228,6 @@ def expecting_loss() -> Iterator[None]:
         assert "terminated" in str(error) and "open it again" in str(error)
     else:
         raise AssertionError("it works")
-
-
-def interrupted(level: str) -> None:
-    """An interruption at any point of taking and giving back the context is undone at once."""
-    device = opened(level)
-    library = device._opened.display.library
-    for name in ("QueryAPI", "GetCurrentDisplay", "GetCurrentContext", "MakeCurrent", "BindAPI"):
-        real = getattr(library, name)
-        setattr(library, name, lambda *args, real=real: real(*args))
-    mine = {device._context._take.__code__.co_filename, __file__}
-    left = 0
-
-    def event(frame: FrameType, kind: str, _: object) -> None:
-        nonlocal left
-        code = frame.f_code
-        if kind == "c_call" or code.co_filename not in mine or code.co_name == "__del__":
-            return
-        left -= 1
-        if left == 0:
-            raise KeyboardInterrupt
-
-    def attempt() -> bool:
-        try:
-            sys.setprofile(event)  # after every call of C or Python, and before each of Python
-            with device.entered(), device.entered():
-                pass
-            sys.setprofile(None)
-        except KeyboardInterrupt:
-            return True
-        return False
-
-    with application(level, is_desktop=True) as state:
-        before, count = state(), 1
-        left = count
-        while attempt():
-            assert state() == before, count
-            free: list[bool] = []
-            other = threading.Thread(target=lambda f=free: f.append(is_free(device)))
-            other.start()
-            other.join(20)
-            assert free == [True], count
-            count += 1
-            left = count
-        assert count > 25
-        add(device)
-    device.close()
-
-
-def is_free(device: GlesDevice) -> bool:
-    """Whether this thread can have the context without waiting."""
-    taken = bool(device._context._lock.acquire(timeout=0.0))
-    if taken:
-        device._context._lock.release()
-        add(device)
-    return taken
 
 
 def two(level: str) -> None:

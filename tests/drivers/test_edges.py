@@ -118,6 +118,42 @@ def test_forked_child_computes_on_the_cpu(vulkan_candidate: Candidate) -> None:
     assert done.stdout.strip() == "7", done.stderr
 
 
+FORK_OPENED = """
+import os, sys, numpy as np, gpuedge
+x = np.ones(100, "f4")
+held = gpuedge.open("vulkan")
+gpuedge.relu(x, device=held)
+child = os.fork()
+if child == 0:
+    codes = []
+    for use in (gpuedge.open, lambda device: gpuedge.relu(x, device=device)):
+        try:
+            use("vulkan")
+        except gpuedge.GpuEdgeError as error:
+            codes.append(error.code)
+    os._exit(7 if codes == ["GE-103", "GE-103"] else 1)
+_, status = os.waitpid(child, 0)
+held.close()
+child = os.fork()
+if child == 0:
+    os._exit(int(gpuedge.relu(x, device="vulkan").sum()))
+_, after = os.waitpid(child, 0)
+print(os.waitstatus_to_exitcode(status), os.waitstatus_to_exitcode(after))
+"""
+
+
+@pytest.mark.skipif(not hasattr(sys, "getdlopenflags"), reason="only POSIX forks")
+def test_device_opened_by_hand_counts_until_it_is_closed(vulkan_candidate: Candidate) -> None:
+    import os
+
+    done = subprocess.run(
+        [sys.executable, "-c", FORK_OPENED],
+        capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, **vulkan_candidate.env},
+    )  # fmt: skip
+    assert done.stdout.strip() == "7 100", done.stderr
+
+
 REPLACED = """
 import shutil, sys, numpy as np, gpuedge
 x = np.ones(10, "f4")

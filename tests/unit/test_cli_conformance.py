@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -59,8 +61,11 @@ RUN = ("run", "--only", "add/*", "--device", "fake")
         (("run", "--shard", "0/2"), "not I/N"),
         (("run", "--shard", "half"), "not I/N"),
         (("run", "--profile", "huge"), "huge"),
-        (("run", "--jobs", "0"), "jobs"),
-        (("run", "--case-timeout", "nan"), "case-timeout"),
+        (("run", "--shard", "\u0661/\u0662"), "not I/N"),
+        (("run", "--jobs", "0"), "--jobs: '0' is no number from 1 to 256"),
+        (("run", "--jobs", "\u0663"), "is no number from 1 to 256"),
+        (("run", "--case-timeout", "nan"), "'nan' is no number of seconds from 0.1 to 86400"),
+        (("run", "--case-timeout", "soon"), "is no number of seconds from 0.1 to 86400"),
         (("run", "--only", "nothing/*"), "No case matches nothing/*"),
         (("list", "--device", "vulkan"), "--device"),
         (("run", "--jsonl", "/"), "/ cannot be written"),
@@ -74,6 +79,49 @@ def test_wrong_arguments(
 ) -> None:
     assert run(*arguments) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--jsonl", "--resume"])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_report_never_replaces_results(
+    option: str, is_there: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if is_there:
+        (tmp_path / "r").write_text("precious")
+    (tmp_path / "link").symlink_to("r")
+    assert run("run", option, tmp_path / "r", "--junit", tmp_path / "link") == 2
+    assert f"--junit and {option} name the same file" in capsys.readouterr().err
+    assert not is_there or (tmp_path / "r").read_text() == "precious"
+
+
+def test_files_that_are_pipes_get_everything_once(
+    device: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device()
+    monkeypatch.setattr("gpuedge.conformance.results.FLUSH_S", 0.0)
+    readers = []
+    for name in ("r.jsonl", "r.xml"):
+        os.mkfifo(tmp_path / name)
+        kept = os.open(tmp_path / name, os.O_RDWR)  # so that a reader is there
+        readers.append((name, kept))
+    with ThreadPoolExecutor(2) as pool:
+        found = {name: pool.submit(drained, fd) for name, fd in readers}
+        assert run(*RUN, "--jsonl", tmp_path / "r.jsonl", "--junit", tmp_path / "r.xml") == 0
+        for _, fd in readers:
+            os.write(fd, END)
+    assert len(found["r.jsonl"].result().splitlines()) == 1 + len(ADDS)
+    assert len(list(ElementTree.fromstring(found["r.xml"].result()).iter("testcase"))) == len(ADDS)
+
+
+END = b"\0end"
+
+
+def drained(fd: int) -> bytes:
+    data = b""
+    while not data.endswith(END):
+        data += os.read(fd, 1 << 16)
+    os.close(fd)
+    return data[: -len(END)]
 
 
 def test_only_a_gpu_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

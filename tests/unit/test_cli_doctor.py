@@ -113,6 +113,37 @@ def test_doctor_names_the_variable_that_names_a_missing_driver(
     assert "VK_DRIVER_FILES=/nonexistent hides every driver" in doctor._remedy(empty)
 
 
+def test_doctor_names_the_variable_of_the_api(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VK_DRIVER_FILES", "/no/x.json")
+    monkeypatch.setenv("__EGL_VENDOR_LIBRARY_FILENAMES", "/no/x.json")
+    row = ProbeRow("gles30", "gles30", "broken", "bad-manifest", "no such file", key="/no/x.json")
+    assert doctor._remedy(row).startswith("__EGL_VENDOR_LIBRARY_FILENAMES names this file")
+    library = row.replace(code="missing-library", key="/no/libEGL.so")
+    monkeypatch.setenv("GPUEDGE_EGL", "/no/libEGL.so")
+    assert doctor._remedy(library).startswith("GPUEDGE_EGL names this file")
+
+
+def test_doctor_has_a_remedy_for_every_api_without_a_driver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("VK_DRIVER_FILES", "/nonexistent")
+    monkeypatch.setenv("__EGL_VENDOR_LIBRARY_FILENAMES", "/nonexistent")
+    bare = ProbeRow("vulkan", "vulkan", "absent", "no-candidates", "no driver is installed")
+    rows = (bare, *(bare.replace(backend=b, device=b) for b in ("gles31", "gles20")))
+    check = next(iter(doctor.report_checks(ProbeReport(rows, "0.1.0"))))
+    assert (check.result, check.name) == ("WARN", "vulkan, gles31, gles20 driver")
+    for variable in ("VK_DRIVER_FILES", "__EGL_VENDOR_LIBRARY_FILENAMES"):
+        assert check.fix.count(f"{variable}=/nonexistent hides every driver") == 1
+
+
+def test_doctor_knows_that_gles_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    have = facts.package_versions()
+    monkeypatch.setattr(facts, "package_versions", lambda: {**have, "moderngl": None})
+    (check,) = [c for c in doctor.environment_checks() if c.name == "package moderngl"]
+    assert check.result == "INFO"
+    assert "gles levels work without it" in check.detail
+
+
 @pytest.mark.parametrize("chosen", [False, True])
 def test_doctor_mentions_drivers_where_no_loader_looks(
     chosen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

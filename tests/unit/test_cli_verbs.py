@@ -207,9 +207,46 @@ def test_kernels_show_spirv_is_a_module(capsys: pytest.CaptureFixture[str]) -> N
     assert [t["access"] for t in body["tensors"]].count("write") == 1
 
 
-def test_kernels_check_passes_for_what_we_ship(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("dialect", "words"),
+    [
+        ("wgsl", ("@compute", "@id(0) override", "@group(0) @binding(0)")),
+        ("essl310", ("#version 310 es", "//SPECS", "layout(std430, binding")),
+        ("essl300", ("#version 300 es", "//SPECS", "layout(location = 0) out")),
+        ("essl100", ("#version 100", "//SPECS", "gl_FragColor")),
+    ],
+)
+def test_kernels_show_prints_the_text_of_a_dialect(
+    dialect: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["kernels", "show", "map/conv2d", "--dialect", dialect]) == 0
+    out = capsys.readouterr().out
+    assert [w for w in words if w not in out] == []
+    assert main(["kernels", "show", "map/conv2d", "--dialect", dialect, "--json"]) == 0
+    body = answer(capsys)
+    assert body["nbytes"] == len(body["code"].encode())
+    assert body["code"].rstrip("\n") in out
+
+
+def test_kernels_show_says_what_a_dialect_cannot_say(capsys: pytest.CaptureFixture[str]) -> None:
+    texts = [p.stem for p in (facts.paths.data_dir("shaders") / "group").glob("*.kern")]
+    assert main(["kernels", "show", f"group/{texts[0]}", "--dialect", "essl300"]) == 2
+    assert "group kernel" in capsys.readouterr().err
+
+
+def test_kernels_check_prints_what_we_ship_in_every_dialect(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["kernels", "check", "--json"]) == 0
-    assert {row["result"] for row in answer(capsys)["checks"]} == {"PASS"}
+    rows = answer(capsys)["checks"]
+    texts = {r["kernel"] for r in rows}
+    assert len(rows) == 5 * len(texts)
+    assert {r["result"] for r in rows} == {"PASS", "INFO"}
+    left_out = {(r["kernel"], r["dialect"]) for r in rows if r["result"] == "INFO"}
+    groups = {(t, d) for t in texts if t[:6] == "group/" for d in ("essl300", "essl100")}
+    folder = facts.paths.data_dir("shaders")
+    outputs = {t: (folder / f"{t}.kern").read_text().count("\nout tensor") for t in texts}
+    assert left_out == groups | {(t, "essl100") for t, n in outputs.items() if n > 1}
 
 
 def test_kernels_check_fails_for_a_broken_text(
@@ -246,6 +283,17 @@ def test_probe_table_has_a_reason_for_every_row(
     out = capsys.readouterr().out
     for text in ("Test GPU", "ok", "crashed", BAD.reason, GOOD.key):
         assert text in out
+
+
+def test_probe_says_what_to_do_where_time_was_over(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    late = BAD.replace(status="timeout", code="deadline", evidence={"is_cut_off": True})
+    for row, wanted in ((BAD, False), (late, True)):
+        file = tmp_path / "report.json"
+        file.write_text(ProbeReport((row,), "0.1.0").to_json(), encoding="utf-8")
+        assert main(["probe", "--input", str(file)]) == 3
+        assert ("gpuedge probe --deadline 20" in capsys.readouterr().err) is wanted
 
 
 def test_probe_without_usable_device_is_exit_code_3(

@@ -378,3 +378,9 @@ def test_the_cheapest_gpu_is_taken(policy: Policy, host: int, gpus: list[tuple[i
 )  # fmt: skip
 def test_durations_have_three_digits(ns: int, text: str) -> None:
     assert duration(ns) == text
+
+
+def test_storage_is_told_as_a_wish_not_as_a_fact() -> None:
+    made = decide(record(cpu(), gpu(1.0), storage="fixed16"))
+    assert "fixed16 storage asked for (exact where a device does not offer it)" in str(made)
+    assert "storage" not in str(decide(record(cpu(), gpu(1.0))))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from gpuedge import backends
+from gpuedge.cli.main import build_parser
 from gpuedge.core.errors import NoUsableDeviceError, UnknownDeviceError
 from gpuedge.onnx_backend import parse_device
 from gpuedge.probing.report import ProbeReport, ProbeRow
-from gpuedge.runtime.devices import find, parse
+from gpuedge.runtime.devices import PATIENCE_S, find, parse
 
 LEVELS = ("vulkan", "gles31", "gles30", "gles20", "wgpu", "metal", "dx12")
 
@@ -19,7 +20,11 @@ def test_every_level_has_its_string(name: str) -> None:
     assert parse(f" {name.upper()}:12 ") == f"{name}:12"
 
 
-@pytest.mark.parametrize("text", ["gles", "gles32", "webgpu", "null", "gles20:", "wgpu:-1", "dx11"])
+@pytest.mark.parametrize(
+    "text",
+    ["gles", "gles32", "webgpu", "null", "gles20:", "wgpu:-1", "dx11",
+     "gles20:\u0660", "gles20:00", "gles20:01", "vul\u212aan", "wgpu:12345"],
+)  # fmt: skip
 def test_other_strings_are_refused_with_the_levels_named(text: str) -> None:
     with pytest.raises(UnknownDeviceError) as caught:
         parse(text)
@@ -50,6 +55,25 @@ def test_levels_are_probed_best_first(platform: str, first: str, absent: set[str
 def test_level_of_another_system_says_so() -> None:
     with pytest.raises(NoUsableDeviceError, match="no driver of metal was found"):
         find("metal", ProbeReport((), "1"))
+
+
+@pytest.mark.parametrize("device", ["gles30", "gles30:0", "gles30:7"])
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [("deadline", "gpuedge probe --deadline 60"), ("forked", "when it forks"),
+     ("no-context", "gpuedge ")],
+)  # fmt: skip
+def test_hint_follows_the_reason(device: str, code: str, words: str) -> None:
+    refused = ProbeRow("gles30:0", "gles30", "timeout", code, "too slow", "Slow")
+    with pytest.raises(NoUsableDeviceError) as caught:
+        find(device, ProbeReport((refused,), "1"))
+    assert words in (caught.value.hint or "")
+    assert ("--deadline" in (caught.value.hint or "")) == (code == "deadline")
+
+
+def test_deadline_that_is_hinted_at_is_an_option_of_probe() -> None:
+    options = build_parser("probe").parse_args(["probe", "--deadline", str(PATIENCE_S)])
+    assert options.deadline == PATIENCE_S
 
 
 def test_bare_level_means_its_best_device() -> None:

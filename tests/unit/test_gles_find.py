@@ -108,6 +108,13 @@ def test_naming_none_means_none() -> None:
     assert keys({find.VENDOR_FILES: "\0"}) == []
 
 
+def test_a_path_that_is_no_manifest_hides_all_and_a_mistyped_one_is_told(tmp_path: Path) -> None:
+    assert keys({find.VENDOR_FILES: str(tmp_path / "nonexistent")}) == []
+    assert keys({find.VENDOR_FILES: str(tmp_path)}) == []
+    mistyped = str(tmp_path / "messa.json")
+    assert keys({find.VENDOR_FILES: mistyped}) == [mistyped]
+
+
 def test_what_is_wrong_is_seen_without_loading(tmp_path: Path) -> None:
     bad = tmp_path / "bad.json"
     bad.write_text("{")

@@ -18,7 +18,7 @@ from gpuedge.backends.gles.program import GlesProgram
 from gpuedge.backends.gles.record import _State, record_dispatches
 from gpuedge.backends.gles.shaders import COPY_BITS, COPY_BYTES
 from gpuedge.backends.gles.stack import GlObject
-from gpuedge.backends.gles.storage_buffer import GlesBuffer
+from gpuedge.backends.gles.storage_buffer import Buffers, GlesBuffer
 from gpuedge.backends.gles.sync import nanoseconds
 from gpuedge.backends.gles.texture import boxes, row_length
 from gpuedge.core.errors import DeviceLostError, DriverError, OutOfMemoryError
@@ -138,6 +138,22 @@ def test_dispatches_wait_for_those_they_depend_on() -> None:
         "DispatchCompute (3, 1, 1)",
         f"MemoryBarrier {update}",
     ]
+
+
+def test_interrupted_reading_leaves_no_buffer_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    gl: Any = Calls()
+    gl.MapBufferRange = lambda *args: 4096
+
+    def interrupt(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ctypes, "memmove", interrupt)
+    buffer = GlesBuffer(64, Usage.OUTPUT, GlObject("Buffers", 9))
+    with pytest.raises(KeyboardInterrupt):
+        Buffers(gl, gl).read(buffer, bytearray(64), 0)
+    bound, unmapped = gl.made[:2]
+    assert bound == f"BindBuffer {(names.COPY_READ_BUFFER, 9)}"
+    assert unmapped == f"UnmapBuffer {(names.COPY_READ_BUFFER,)}"
 
 
 def test_function_that_the_driver_lacks() -> None:

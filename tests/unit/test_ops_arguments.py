@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 import gpuedge
-from gpuedge.core.errors import DTypeError, GpuEdgeError, InputError, KernelSyntaxError, ShapeError
+from gpuedge.core.errors import (
+    DTypeError,
+    GpuEdgeError,
+    InputError,
+    KernelSyntaxError,
+    ShapeError,
+    UnsupportedOpError,
+)
 
 X = np.arange(2 * 3 * 5 * 4, dtype=np.float32).reshape(2, 3, 5, 4)
 W = np.ones((4, 3, 3, 3), np.float32)
@@ -270,3 +277,16 @@ def test_generators_and_arrays_as_sequences() -> None:
     assert gpuedge.concat(two).shape == (4,)  # type: ignore[arg-type]
     assert gpuedge.reshape(X, np.array([6, 20])).shape == (6, 20)  # type: ignore[arg-type]
     assert gpuedge.conv2d(X, W, stride=np.array([1, 2])).shape == (2, 4, 3, 1)
+
+
+def test_an_operation_that_does_not_fit_is_told_without_fallback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*_: object) -> None:
+        raise UnsupportedOpError("too large", asked_by="fallback='error'", hint="fallback='cpu'")
+
+    monkeypatch.setattr("gpuedge.ops._run._get", refused)
+    with pytest.raises(UnsupportedOpError) as caught:
+        gpuedge.relu(np.zeros(3, np.float32), device="gles20")
+    assert caught.value.asked_by == "gpuedge.relu, device='gles20'"
+    assert caught.value.hint == "smaller tensors, or device='cpu'"

@@ -7,6 +7,14 @@ short limit of their own.
 from __future__ import annotations
 
 import os
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -120,10 +128,97 @@ def test_names_that_no_file_has(tmp_path: Path, name: str) -> None:
     assert not paths.write_atomic(tmp_path / name / "file", b"data")
 
 
-def test_pipe_in_place_of_a_file_is_replaced_by_writing(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    assert paths.write_atomic(tmp_path / "pipe", b"data")
-    assert paths.read_regular(tmp_path / "pipe", 100) == b"data"
+def special(folder: Path) -> list[Path]:
+    """Make a pipe, a socket and a folder."""
+    os.mkfifo(folder / "pipe")
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(folder / "socket"))
+    (folder / "folder").mkdir()
+    return [folder / name for name in ("pipe", "socket", "folder")]
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """Return a folder whose name leaves room for a socket's."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def test_what_is_no_file_is_never_replaced(short: Path) -> None:
+    before = [(path, path.lstat().st_ino, path.lstat().st_mode) for path in special(short)]
+    for path, inode, mode in before:
+        assert not paths.write_atomic(path, b"data")
+        assert paths.write_named(path, b"data") is not None
+        assert (path.lstat().st_ino, path.lstat().st_mode) == (inode, mode)
+    assert sorted(p.name for p in short.iterdir()) == ["folder", "pipe", "socket"]
+
+
+def test_link_in_the_cache_is_replaced_and_what_it_names_is_not(tmp_path: Path) -> None:
+    (tmp_path / "theirs").write_bytes(b"theirs")
+    (tmp_path / "link").symlink_to("theirs")
+    assert paths.write_atomic(tmp_path / "link", b"ours")
+    assert (tmp_path / "theirs").read_bytes() == b"theirs"
+    assert not (tmp_path / "link").is_symlink()
+
+
+def test_named_file_at_the_end_of_a_link_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / "file").write_bytes(b"old")
+    for name, target in (("link", "far/file"), ("chain", "link"), ("dangling", "far/new")):
+        (tmp_path / name).symlink_to(target)
+        assert paths.write_named(tmp_path / name, name.encode()) is None
+        assert (tmp_path / name).is_symlink()
+        assert (tmp_path / target).read_bytes() == name.encode()
+    assert sorted(p.name for p in (tmp_path / "far").iterdir()) == ["file", "new"]
+    (tmp_path / "loop").symlink_to("loop")
+    assert paths.write_named(tmp_path / "loop", b"data") is not None
+
+
+def test_named_pipe_is_written_into(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert paths.write_named(pipe, b"data") == "nobody reads from it"
+    data = os.urandom(300_000)  # more than a pipe holds at once
+    with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE) as reader:
+        found: list[bytes] = []
+        thread = threading.Thread(target=lambda: found.append(reader.communicate()[0]))
+        thread.start()
+        while paths.write_named(pipe, data) is not None:
+            time.sleep(0.01)  # until the reader is there
+        thread.join()
+    assert found == [data]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_terminal_is_written_into(tmp_path: Path) -> None:
+    """A character device that is nobody else's."""
+    main, other = os.openpty()
+    try:
+        assert paths.is_stream(os.ttyname(other))
+        assert paths.write_named(Path(os.ttyname(other)), b"data") is None
+        assert os.read(main, 100) == b"data"
+    finally:
+        os.close(main)
+        os.close(other)
+
+
+@pytest.mark.parametrize("to_file", [True, False], ids=["file", "pipe"])
+def test_own_output_is_written_into(to_file: bool, tmp_path: Path) -> None:
+    """A file that the shell opened must not be another one afterwards."""
+    code = (
+        "from pathlib import Path; from gpuedge.core.paths import write_named\n"
+        "print('before')\n"
+        "assert write_named(Path('/dev/stdout'), b'data\\n') is None\n"
+        "print('after')\n"
+    )
+    with (tmp_path / "out").open("wb+") as file:
+        done = subprocess.run(
+            [sys.executable, "-c", code], check=True, stdout=file if to_file else subprocess.PIPE
+        )
+        file.seek(0)
+        shown = file.read() if to_file else done.stdout
+    assert shown.split() == [b"before", b"data", b"after"]
+    assert (tmp_path / "out").read_bytes() == (shown if to_file else b"")
 
 
 def test_database_folder_is_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -211,11 +211,18 @@ def test_library_name_in_another_encoding_is_looked_for(tmp_path: Path) -> None:
     assert len(manifests.candidates({"VK_DRIVER_FILES": path})) == 1
 
 
-@pytest.mark.parametrize("name", ["/nul\0inside.json", "/half\ud800.json", "/" + "x" * 5000])
+@pytest.mark.parametrize("name", ["/nul\0inside.json", "/half\ud800.json", f"/{'x' * 5000}.json"])
 def test_manifest_names_that_no_file_has(name: str) -> None:
     (candidate,) = manifests.candidates({"VK_DRIVER_FILES": name})
     problem = inspect_manifest(candidate.key)[2]
     assert problem is not None and problem.code == "bad-manifest"
+
+
+def test_a_path_that_is_no_manifest_hides_all_and_a_mistyped_one_is_told(tmp_path: Path) -> None:
+    assert manifests.candidates({"VK_DRIVER_FILES": str(tmp_path / "nonexistent")}) == []
+    mistyped = str(tmp_path / "lpv.json")
+    (candidate,) = manifests.candidates({"VK_DRIVER_FILES": mistyped})
+    assert candidate.key == mistyped
 
 
 class Registry:

@@ -1,7 +1,7 @@
 """A context of our own, of an exact version, and its turn-taking with the application's contexts.
 
-A context belongs to one thread at a time. `with context:` takes it for this thread, remembers what
-the application had current, and puts that back at the end; nested uses cost next to nothing.
+A context belongs to one thread at a time. `with context.turn():` takes it for this thread, notes
+what the application had current, and puts that back at the end; nested turns cost next to nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from gpuedge.backends.gles import names
 from gpuedge.backends.gles.egl import Display, attributes
 from gpuedge.backends.gles.names import GlesUnavailableError, egl_error_for
-from gpuedge.core.errors import ClosedError, DeviceLostError
+from gpuedge.core.errors import FORK_HINT, ClosedError, DeviceError, DeviceLostError
 
 VERSIONS = {"gles20": (2, 0), "gles30": (3, 0), "gles31": (3, 1)}
 DESKTOP_VERSION = (4, 3)
@@ -61,9 +61,10 @@ class Context:
         self.api = names.EGL_OPENGL_API if want.is_desktop else names.EGL_OPENGL_ES_API
         self.lost: DeviceLostError | None = None
         self._egl: Any = display.library
-        self._lock = threading.RLock()
+        self._is_gone = False
+        self._lock: Any = threading.RLock()  # a thread that has it never takes it twice
         self._depth = 0
-        self._before: tuple[Any, ...] = ()
+        self._before: tuple[Any, ...] | None = None
         self._owner = os.getpid()
         self._surface: int | None = None
         self.tells_resets = False
@@ -148,26 +149,16 @@ class Context:
         """True in a forked child, where the driver's threads and locks are dead."""
         return self._owner != os.getpid()
 
-    def __enter__(self) -> None:
-        """Take the context for this thread. Raises ClosedError, DeviceLostError."""
-        if self.is_inherited:
-            raise ClosedError(
-                "This OpenGL ES device was opened before this process was forked off.",
-                hint="open devices after forking, or start processes by 'spawn'",
-            )
-        self._lock.acquire()
-        if self._depth == 0:
-            try:
-                self._take()
-            except BaseException:
-                self._lock.release()
-                raise
-        self._depth += 1
+    def turn(self) -> Turn:
+        """Return one use of the context, for a ``with`` statement."""
+        return Turn(self)
 
     def _take(self) -> None:
         egl = self._egl
         if self._handle is None:
             raise ClosedError("This OpenGL ES device was closed.")
+        if self._is_gone:
+            self.check()  # the number may be another context's by now
         api = egl.QueryAPI()
         self._before = (
             api,
@@ -179,21 +170,90 @@ class Context:
         if api != self.api:
             egl.BindAPI(self.api)
         if not egl.MakeCurrent(self.display.handle, self._surface, self._surface, self._handle):
-            error = egl_error_for(egl.GetError(), "eglMakeCurrent")
-            self._restore()
-            if isinstance(error, DeviceLostError):
-                self.lost = error
-            raise error
+            raise self._not_current(egl.GetError(), api)
+
+    def _not_current(self, code: int, api: int) -> DeviceError:
+        """Return the error of a refusal, which left current what was."""
+        if api != self.api:
+            self._egl.BindAPI(api)
+        self._before = None
+        error = egl_error_for(code, "eglMakeCurrent")
+        if code in names.EGL_GONE:
+            error = DeviceLostError(
+                "The EGL display of this device was terminated.",
+                known=error.known,
+                hint="something else in this process did that (eglTerminate); open it again",
+            )
+        if isinstance(error, DeviceLostError):
+            self.lost = error
+        self._is_gone = code in names.EGL_GONE
+        return error
 
     def _restore(self) -> None:
-        egl = self._egl
+        if self._before is None:
+            return
         api, display, draw, read, context = self._before
         if context and display:
-            egl.MakeCurrent(display, draw, read, context)
+            self._egl.MakeCurrent(display, draw, read, context)
         else:
-            egl.MakeCurrent(self.display.handle, None, None, None)
+            self._egl.MakeCurrent(self.display.handle, None, None, None)
         if api != self.api:
-            egl.BindAPI(api)
+            self._egl.BindAPI(api)
+        self._before = None
+
+    def check(self) -> None:
+        """Raise DeviceLostError if the device was lost before."""
+        if self.lost is not None:
+            raise DeviceLostError(self.lost.what, known=self.lost.known, hint=self.lost.hint)
+
+    def close(self) -> None:
+        """Destroy the context with all its objects; may be called twice, not within a turn."""
+        with self._lock:
+            if self._handle is None or self.is_inherited:
+                return
+            handle, self._handle = self._handle, None
+            if self._is_gone:
+                return
+            self._egl.DestroyContext(self.display.handle, handle)
+            if self._surface:
+                self._egl.DestroySurface(self.display.handle, self._surface)
+                self._surface = None
+
+
+class Turn:
+    """One use of a context by one thread, for a ``with`` statement.
+
+    An interruption (`KeyboardInterrupt`) may come after any call, even before `__exit__` has begun.
+    So every step can be repeated, and a turn that nobody ended ends with its last reference. Depths
+    are absolute: ending a turn ends those that were left open within it, too.
+    """
+
+    __slots__ = ("_context", "_depth")
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._depth: int | None = None
+
+    def __enter__(self) -> None:
+        """Take the context for this thread. Raises ClosedError, DeviceLostError."""
+        context = self._context
+        if context.is_inherited:
+            raise ClosedError(
+                "This OpenGL ES device was opened before this process was forked off.",
+                hint=FORK_HINT,
+            )
+        if context._depth and context._lock._is_owned():
+            self._depth = context._depth
+            context._depth += 1
+            return
+        try:
+            if not context._lock._is_owned():
+                context._lock.acquire()
+            context._take()
+            self._depth, context._depth = 0, 1
+        except BaseException:
+            self._leave()
+            raise
 
     def __exit__(
         self,
@@ -202,25 +262,28 @@ class Context:
         trace: TracebackType | None,
     ) -> None:
         """Put back what the application had current."""
-        self._depth -= 1
+        if self._depth:
+            self._context._depth, self._depth = self._depth, None
+        elif self._depth is not None:
+            self._leave()
+
+    def _leave(self) -> None:
+        context = self._context
+        if not context._lock._is_owned():
+            return
         try:
-            if self._depth == 0:
-                self._restore()
+            context._restore()
+        except BaseException:
+            context._restore()
+            raise
         finally:
-            self._lock.release()
+            if context._lock._is_owned():
+                self._depth, context._depth = None, 0
+                context._lock.release()
 
-    def check(self) -> None:
-        """Raise DeviceLostError if the device was lost before."""
-        if self.lost is not None:
-            raise DeviceLostError(self.lost.what, known=self.lost.known)
-
-    def close(self) -> None:
-        """Destroy the context with all its objects; may be called twice, not within `with`."""
-        with self._lock:
-            if self._handle is None or self.is_inherited:
-                return
-            handle, self._handle = self._handle, None
-            self._egl.DestroyContext(self.display.handle, handle)
-            if self._surface:
-                self._egl.DestroySurface(self.display.handle, self._surface)
-                self._surface = None
+    def __del__(self) -> None:
+        depth = getattr(self, "_depth", None)  # even making it may have been interrupted
+        if depth is None or self._context._depth != depth + 1 or self._context.is_inherited:
+            return
+        if self._context._lock._is_owned():
+            self.__exit__(None, None, None)

@@ -130,7 +130,7 @@ class GlesDevice:
         self._closed = False
         self._flying: list[GlesTicket] = []
         level = opened.context.want.level
-        with self._context:
+        with self._context.turn():
             self._textures: Textures | None = None
             self._buffers: Buffers | None = None
             row = None
@@ -169,13 +169,13 @@ class GlesDevice:
 
     def entered(self) -> AbstractContextManager[None]:
         """Take the context for this thread, and put back afterwards what was current."""
-        return self._context
+        return self._context.turn()
 
     # --- memory ---------------------------------------------------------------------------------
 
     def alloc(self, nbytes: int, usage: Usage, storage: Storage = FLOAT32) -> Buffer:
         """Reserve device memory; contents are undefined. Raises OutOfMemoryError."""
-        with self._context:
+        with self._context.turn():
             self._context.check()
             made: Buffer
             if self._textures is not None:
@@ -195,7 +195,7 @@ class GlesDevice:
         """Give memory back; the buffer must not be in flight."""
         if self._closed or self._context.lost is not None:
             return
-        with self._context:
+        with self._context.turn():
             if isinstance(buffer, GlesTexture) and self._textures is not None:
                 self._textures.free(buffer)
             else:
@@ -203,7 +203,7 @@ class GlesDevice:
 
     def write(self, buffer: Buffer, data: memoryview, offset: int = 0) -> None:
         """Copy contiguous host bytes of float32 into a buffer, converted to its storage."""
-        with self._context:
+        with self._context.turn():
             self._context.check()
             if isinstance(buffer, GlesTexture) and self._textures is not None:
                 self._textures.write(buffer, data, offset)
@@ -212,7 +212,7 @@ class GlesDevice:
 
     def read(self, buffer: Buffer, into: memoryview, offset: int = 0) -> None:
         """Copy a buffer to the host as float32. Raises DeviceError."""
-        with self._context:
+        with self._context.turn():
             self._context.check()
             if isinstance(buffer, GlesTexture) and self._textures is not None:
                 self._textures.read(buffer, into, offset)
@@ -224,7 +224,7 @@ class GlesDevice:
 
     def build(self, blob: Any, specs: Mapping[str, Any]) -> Program:
         """Compile a kernel; its workgroup size is the specs LX, LY, LZ."""
-        with self._context:
+        with self._context.turn():
             self._context.check()
             made, is_new = self._programs.build(blob, specs)
             if is_new:
@@ -239,7 +239,7 @@ class GlesDevice:
         outputs: Sequence[Buffer] = (),
     ) -> Recording:
         """Record work once; see `gpuedge.backends.gles.record`. OpenGL orders host access."""
-        with self._context:
+        with self._context.turn():
             self._context.check()
             if self._textures is not None:
                 made = record_draws(self._gl, self.stack, self._textures, dispatches)
@@ -251,10 +251,11 @@ class GlesDevice:
 
     def submit(self, recording: Recording) -> Ticket:
         """Start recorded work. Raises DeviceLostError, OutOfMemoryError."""
-        with self._context:
+        with self._context.turn():
             self._context.check()
             self.counters.submits += 1
             cast(GlesRecording, recording).replay()
+            self._prune()
             ticket = GlesTicket(self._fences.make())
             self._gl.Flush()
             if ticket.fence is not None:
@@ -265,10 +266,10 @@ class GlesDevice:
     def wait(self, ticket: Ticket, timeout_s: float) -> None:
         """Wait until the work is done. Raises DeviceTimeoutError or DeviceLostError."""
         one = cast(GlesTicket, ticket)
-        with self._context:
+        with self._context.turn():
+            self._context.check()
             if one.fence is None:
                 return
-            self._context.check()
             try:
                 is_done = self._fences.wait(one.fence, timeout_s)
             except DriverError:
@@ -281,10 +282,22 @@ class GlesDevice:
                     f"Work on {self.info.identity.name} did not finish within {timeout_s:g} s.",
                     known="it is still running; wait again, or close the device",
                 )
-            self._fences.delete(one.fence)
-            one.fence = None
-            self._flying.remove(one)
+            self._finish(one)
             self._check_reset()
+
+    def _finish(self, ticket: GlesTicket) -> None:
+        """Forget a submission that is done."""
+        fence, ticket.fence = ticket.fence, None
+        self._flying = [other for other in self._flying if other is not ticket]
+        self._fences.delete(fence)
+
+    def _prune(self) -> None:
+        """Forget submissions that are done though nobody waited to the end, oldest first."""
+        try:
+            while self._flying and self._fences.wait(self._flying[0].fence, 0.0):
+                self._finish(self._flying[0])
+        except DriverError as error:
+            log.debug("asking for finished work: %s", error)
 
     def _check_reset(self) -> None:
         """Raise DeviceLostError if the driver tells of a reset, where it was asked to."""
@@ -297,7 +310,7 @@ class GlesDevice:
         """Drop a recording or program that is not in flight."""
         if self._closed or not isinstance(thing, GlesProgram) or self._context.lost is not None:
             return
-        with self._context:
+        with self._context.turn():
             self._programs.release(thing)
 
     def close(self) -> None:
@@ -314,7 +327,7 @@ class GlesDevice:
                 if not self._drain():
                     log.error("%s is still busy; it is not freed", self.info.identity.name)
                     return
-                with self._context:
+                with self._context.turn():
                     self.stack.close()
             except DeviceError as error:
                 log.debug("closing: %s", error)

@@ -47,14 +47,12 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "QueryDevicesEXT": (_uint, _int, _pointer, _pointer),
     "QueryDisplayAttribEXT": (_uint, _pointer, _int, _pointer),
     "QueryString": (ctypes.c_char_p, _pointer, _int),
-    "Terminate": (_uint, _pointer),
 }
 MAX_DEVICES = 16
 _QUIET = {"NODEVICE_SELECT": "1", "VK_LOADER_DEBUG": "none"}
 """For drivers that run on Vulkan: what its loader and layers would print is the user's terminal."""
 
 _lock = threading.RLock()
-_kept: list[Any] = []
 _libraries: dict[str, Library] = {}
 """Loaded libraries by path: none is ever unloaded, and a loader reads its manifests only once."""
 
@@ -104,7 +102,6 @@ class Library:
         self.is_alone = is_alone
         self._egl = ctypes.CDLL(path)
         self._gles = self._beside(path)
-        self._displays: dict[int, int] = {}
         for name, (result, *parameters) in _SIGNATURES.items():
             address = self._address(name)
             if address:
@@ -164,24 +161,17 @@ class Library:
         return names.EGL_ERRORS.get(code, f"EGL error {code:#06x}")
 
     def start(self, handle: int) -> tuple[int, int] | None:
-        """Initialise a display, or count one more user of it; None if that fails."""
+        """Initialise a display, or find it initialised; None if that fails.
+
+        Nothing terminates it again: a display is the same for everybody in this process, and
+        `eglTerminate` would end the application's contexts on it, too, however often it was
+        initialised. Only the application knows whether it still uses it.
+        """
         with _lock:
-            if handle not in self._displays and self.QueryString(handle, names.EGL_VENDOR):
-                self._displays[handle] = 1  # the application's: its own use of it never ends here
-            self.GetError()
             major, minor = _int(0), _int(0)
             if not self.Initialize(handle, ctypes.byref(major), ctypes.byref(minor)):
                 return None
-            self._displays[handle] = self._displays.get(handle, 0) + 1
             return major.value, minor.value
-
-    def stop(self, handle: int) -> None:
-        """Count one user less; the last one terminates the display."""
-        with _lock:
-            self._displays[handle] -= 1
-            if self._displays[handle] == 0:
-                del self._displays[handle]
-                self.Terminate(handle)
 
 
 def load(candidate: Candidate) -> Library:
@@ -265,34 +255,8 @@ def _devices(library: Library) -> Sequence[int]:
     return [d for d in devices[: count.value] if d]
 
 
-@contextmanager
-def _kept_loaded(library: Library) -> Iterator[None]:
-    """Hold what a stand-alone library loads meanwhile until the process ends.
-
-    It would unload its driver with the last display. Drivers are rarely tested for that: the
-    rasteriser that ANGLE brings along loses a file descriptor each time.
-    """
-    before = _mapped() if library.is_alone else set()
-    yield
-    for path in _mapped() - before if library.is_alone else ():
-        try:
-            _kept.append(ctypes.CDLL(path))
-        except OSError as error:
-            log.debug("%s cannot be kept loaded: %s", path, error)
-
-
-def _mapped() -> set[str]:
-    """Return the shared libraries of this process, where the system shows them as Linux does."""
-    try:
-        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return set()
-    paths = (line.split(None, 5)[5] for line in lines if ".so" in line and "/" in line)
-    return {path for path in paths if Path(path).is_file()}
-
-
 class Display:
-    """An initialised display; `close` gives it back.
+    """An initialised display, which stays so until the process ends; see `Library.start`.
 
     Raises
     ------
@@ -304,8 +268,7 @@ class Display:
         self.library = library
         self.road = road
         handle = self._find(library, road)
-        with _kept_loaded(library):
-            version = library.start(handle) if handle else None
+        version = library.start(handle) if handle else None
         if not handle or version is None:
             raise GlesUnavailableError(
                 "The driver offers no display.",
@@ -343,7 +306,3 @@ class Display:
             self.handle, names.EGL_DEVICE, ctypes.byref(value)
         )
         return value.value if asked else None
-
-    def close(self) -> None:
-        """Give the display back."""
-        self.library.stop(self.handle)

@@ -59,7 +59,8 @@ def _manifests(environ: Mapping[str, str], platform: str) -> Iterator[str]:
     if platform in ("win32", "darwin"):
         return
     if environ.get(VENDOR_FILES):
-        yield from _split(environ[VENDOR_FILES])
+        listed = _split(environ[VENDOR_FILES])
+        yield from (path for path in listed if manifests.is_meant(path))
         return
     for folder in _split(environ.get(VENDOR_FOLDERS, "")) or FOLDERS:
         yield from manifests.in_folder(folder)

@@ -42,9 +42,8 @@ class Opened:
     formats: dict[str, Format]
 
     def close(self) -> None:
-        """Destroy the context and give the display back."""
+        """Destroy the context; the display stays, as others may use it."""
         self.context.close()
-        self.display.close()
 
 
 def judge_precision(span: tuple[int, int], bits: int) -> str | None:
@@ -137,13 +136,9 @@ def _uuid(gl: Gl, extensions: frozenset[str]) -> str | None:
 def open_road(library: egl.Library, road: egl.Road, want: Want) -> Opened:
     """Open a context on one road and check its level. Raises GlesUnavailableError."""
     display = egl.Display(library, road)
+    context = Context(display, want)
     try:
-        context = Context(display, want)
-    except BaseException:
-        display.close()
-        raise
-    try:
-        with context:
+        with context.turn():
             gl = Gl(library.lookup)
             identity = identify(gl, want)
             found = _check(gl, want.level)
@@ -152,7 +147,6 @@ def open_road(library: egl.Library, road: egl.Road, want: Want) -> Opened:
         return Opened(display, context, gl, identity, is_software, found)
     except BaseException as error:
         context.close()
-        display.close()
         if isinstance(error, DeviceError) and not isinstance(error, GlesUnavailableError):
             raise GlesUnavailableError(
                 error.what, known=error.known, reason="open-failed"

@@ -69,6 +69,9 @@ EGL_ERRORS = {
     0x300D: "EGL_BAD_SURFACE",
     EGL_CONTEXT_LOST: "EGL_CONTEXT_LOST",
 }
+EGL_GONE = frozenset({0x3001, 0x3006, 0x3008})
+"""What eglMakeCurrent says of a context whose display was terminated: EGL_NOT_INITIALIZED,
+EGL_BAD_CONTEXT (the display was initialised again) or EGL_BAD_DISPLAY, by driver."""
 
 # --- OpenGL ES ---------------------------------------------------------------------------------
 TEXTURE_2D = 0x0DE1

@@ -65,8 +65,14 @@ class Buffers:
             return
         gl = self._gl
         gl.BindBuffer(names.COPY_READ_BUFFER, buffer.name)
-        place = gl.MapBufferRange(names.COPY_READ_BUFFER, offset, target.size, names.MAP_READ)
+        try:
+            place = gl.MapBufferRange(names.COPY_READ_BUFFER, offset, target.size, names.MAP_READ)
+            if place:
+                ctypes.memmove(address(target), place, target.size)
+                gl.UnmapBuffer(names.COPY_READ_BUFFER)
+        except BaseException:  # such as KeyboardInterrupt; a mapped buffer could not be used again
+            gl.UnmapBuffer(names.COPY_READ_BUFFER)
+            gl.error()  # it may not have been mapped, or no longer
+            raise
         if not place:
             raise error_for(gl.error(), f"glMapBufferRange of {target.size} bytes")
-        ctypes.memmove(address(target), place, target.size)
-        gl.UnmapBuffer(names.COPY_READ_BUFFER)
