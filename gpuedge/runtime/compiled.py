@@ -20,6 +20,7 @@ from gpuedge import __version__
 from gpuedge.core import debug
 from gpuedge.core.errors import (
     DeviceError,
+    DeviceLostError,
     GpuEdgeError,
     KernelError,
     NotFiniteError,
@@ -154,6 +155,7 @@ class Compiled:
             self._build_segments()
         except (DeviceError, KernelError, UnsupportedOpError) as error:
             if self.executor.device == CPU or self.request.fallback == "error":
+                self._drop_lost(error)
                 raise
             self._give_up("compile-failed", error)
 
@@ -281,12 +283,18 @@ class Compiled:
             return self._run_on_cpu(inputs)  # the device does what it can, and is kept
         except DeviceError as error:
             if self._at == CPU or self.request.fallback == "error":
+                self._drop_lost(error)
                 raise
             failed = self.executor
             self._give_up("run-failed", error)
             if self.request.executor is None:
                 self._pool.drop(failed)
             return self._run_or_fall_back(inputs)
+
+    def _drop_lost(self, error: GpuEdgeError) -> None:
+        """Close a device that is gone for good, so that the next call opens it anew."""
+        if isinstance(error, DeviceLostError) and self.request.executor is None:
+            self._pool.drop(self.executor)
 
     def _run_on_cpu(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Compute one request without the device."""

@@ -96,6 +96,18 @@ def test_failure_with_fallback_error_is_raised_and_nothing_else_happens() -> Non
     assert compiled.decision.device == "vulkan:0"
 
 
+def test_a_lost_device_that_was_named_is_opened_anew_by_the_next_call() -> None:
+    pool = FakePool({"submit": [LOST]})
+    compiled = Compiled(graph("Relu"), Request("vulkan", fallback="error"), pool)
+    with pytest.raises(DeviceLostError):
+        result(compiled)
+    assert pool.devices[0].is_closed
+    pool.fail = {}
+    result(compiled)
+    assert len(pool.devices) == 2
+    assert pool.devices[1].counters.submits == 1
+
+
 @pytest.mark.parametrize("method", ["alloc", "build", "record"])
 def test_failure_while_compiling_falls_back(method: str) -> None:
     pool = FakePool({method: DriverError("The driver refused.")})
