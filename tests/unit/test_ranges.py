@@ -248,7 +248,7 @@ def test_session_calibrates_with_inputs_of_other_shapes() -> None:
         executor = device.executor
         assert isinstance(executor, PlanExecutor)
         assert [k.ranges["x"] for k in executor.compiled] == [(-2.0, 2.0)]
-        assert "tensors kept as fixed16" in str(session.explain())
+        assert "fixed16 storage asked for" in str(session.explain())
 
 
 @pytest.mark.parametrize(
