@@ -35,6 +35,7 @@ from gpuedge.core.errors import (
     DriverError,
 )
 from gpuedge.core.kernel import KernelBlob
+from gpuedge.core.loading import driver_environment
 
 ONES = np.ones(256, np.float32)
 
@@ -111,7 +112,7 @@ def objects(level: str, stack: str) -> None:
 def application(level: str, *, is_desktop: bool) -> Iterator[Callable[[], tuple[Any, ...]]]:
     """Have a context of the application's own current; yields what tells the state."""
     candidate = infos(level)[0].candidate
-    with egl.driver_environment(candidate):
+    with driver_environment(candidate):
         library = egl.load(candidate)
         display = egl.Display(library, egl.roads(library, candidate)[0])
         context = Context(display, Want("gles31" if is_desktop else level, is_desktop))

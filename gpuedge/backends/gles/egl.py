@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,9 +47,6 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "QueryString": (ctypes.c_char_p, _pointer, _int),
 }
 MAX_DEVICES = 16
-_QUIET = {"NODEVICE_SELECT": "1", "VK_LOADER_DEBUG": "none"}
-"""For drivers that run on Vulkan: what its loader and layers would print is the user's terminal."""
-
 _lock = threading.RLock()
 _libraries: dict[str, Library] = {}
 """Loaded libraries by path: none is ever unloaded, and a loader reads its manifests only once."""
@@ -61,28 +56,6 @@ def attributes(*pairs: tuple[int, int]) -> Any:
     """Return a list of attributes as EGL takes it."""
     flat = [value for pair in pairs for value in pair]
     return (_int * (len(flat) + 1))(*flat, names.EGL_NONE)
-
-
-@contextmanager
-def driver_environment(candidate: Candidate) -> Iterator[None]:
-    """Set what the loader must see to load exactly this driver; restore everything afterwards."""
-    changes: dict[str, str | None] = {k: v for k, v in _QUIET.items() if k not in os.environ}
-    changes.update(candidate.env)
-    with _lock:
-        before = {name: os.environ.get(name) for name in changes}
-        try:
-            _set(changes)
-            yield
-        finally:
-            _set(before)
-
-
-def _set(values: Mapping[str, str | None]) -> None:
-    for name, value in values.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
 
 
 class Library:
@@ -175,7 +148,7 @@ class Library:
 
 
 def load(candidate: Candidate) -> Library:
-    """Load the EGL library of a candidate; call it within `driver_environment`.
+    """Load the EGL library of a candidate; call it within `core.loading.driver_environment`.
 
     Raises
     ------

@@ -18,6 +18,7 @@ from gpuedge.backends.gles.names import GlesUnavailableError
 from gpuedge.backends.gles.stack import Format
 from gpuedge.core.errors import DeviceError, DriverError
 from gpuedge.core.identity import Identity
+from gpuedge.core.loading import driver_environment
 
 SOFTWARE = ("llvmpipe", "softpipe", "swiftshader", "swrast", "software rasterizer", "basic render")
 """Parts of GL_RENDERER, in lower case, of rasterisers that compute on the CPU. OpenGL ES has no
@@ -168,7 +169,7 @@ def enumerate_devices(candidate: Candidate, level: str) -> list[DeviceInfo]:
         No road leads to a device of this level; the reason is that of the road that came furthest.
     """
     failures: list[GlesUnavailableError] = []
-    with egl.driver_environment(candidate):
+    with driver_environment(candidate):
         library = egl.load(candidate)
         ways = egl.roads(library, candidate)
         for want in wants(level):
@@ -212,7 +213,7 @@ def open_device(info: DeviceInfo, wanted: list[Want]) -> Opened:
     expected = info.identity
     failures: list[GlesUnavailableError] = []
     others: list[str] = []
-    with egl.driver_environment(info.candidate):
+    with driver_environment(info.candidate):
         library = egl.load(info.candidate)
         ways = egl.roads(library, info.candidate)
         for want in wanted:

@@ -6,10 +6,6 @@ Does not decide anything about a device; `physical.py` describes it and `device.
 from __future__ import annotations
 
 import logging
-import os
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from gpuedge.backends.base import Candidate
@@ -17,6 +13,7 @@ from gpuedge.backends.vulkan import conv
 from gpuedge.backends.vulkan.api import Api, load
 from gpuedge.backends.vulkan.conv import VulkanUnavailableError
 from gpuedge.core.errors import DriverError
+from gpuedge.core.loading import driver_environment, keep_loaded
 from gpuedge.core.manifests import inspect_manifest
 
 log = logging.getLogger("gpuedge.vulkan")
@@ -29,44 +26,6 @@ MAX_VERSION = (1, 3)
 """The newest Vulkan version this backend was written for; asking for more promises too much."""
 
 _SEVERITIES = {0x0001: logging.DEBUG, 0x0010: logging.INFO, 0x0100: logging.WARNING}
-
-_QUIET = {
-    # Mesa's implicit device-select layer connects to Wayland and complains on stderr without it;
-    # it also reorders devices, and an index must mean the same device every time.
-    "NODEVICE_SELECT": "1",
-    # The loader's own complaints (a missing library) come back as results; stderr is the user's.
-    "VK_LOADER_DEBUG": "none",
-}
-
-_environment = threading.RLock()
-_loaded: dict[str, Any] = {}
-"""Driver libraries that stay loaded, by path; see `_keep_loaded`."""
-
-
-@contextmanager
-def driver_environment(candidate: Candidate) -> Iterator[None]:
-    """Set what the loader must see to load exactly this driver; restore everything afterwards."""
-    changes: dict[str, str | None] = {
-        name: value for name, value in _QUIET.items() if name not in os.environ
-    }
-    changes.update(candidate.env)
-    if candidate.env:
-        changes["VK_ADD_DRIVER_FILES"] = None
-    with _environment:
-        before = {name: os.environ.get(name) for name in changes}
-        try:
-            _set(changes)
-            yield
-        finally:
-            _set(before)
-
-
-def _set(values: dict[str, str | None]) -> None:
-    for name, value in values.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
 
 
 def _load_fault(manifest: str) -> str | None:
@@ -86,21 +45,6 @@ def _load_fault(manifest: str) -> str | None:
     except OSError as error:
         return str(error)
     return None
-
-
-def _keep_loaded(api: Api, manifest: str) -> None:
-    """Hold a driver's library until the process ends.
-
-    The loader unloads it with the last instance. Drivers are rarely tested for that: SwiftShader
-    loses a file descriptor each time, others leave threads behind whose code is gone.
-    """
-    library = inspect_manifest(manifest)[0]
-    if library is None or library in _loaded:
-        return
-    try:
-        _loaded[library] = api.ffi.dlopen(library)
-    except OSError as error:
-        log.debug("%s cannot be kept loaded: %s", library, error)
 
 
 class Instance:
@@ -163,7 +107,7 @@ class Instance:
             result = self._try(layers, wanted, first)
         if result != conv.SUCCESS:
             raise self._refused(result)
-        _keep_loaded(self.api, self.candidate.key)
+        keep_loaded(self.candidate.key, self.api.ffi.dlopen, log)
         if chain is not None:
             self._start_messages(chain)
         log.debug("instance %s for %s", self.version, self.candidate.key)

@@ -6,11 +6,7 @@ Does not open anything: `device.py` does.
 from __future__ import annotations
 
 import logging
-import os
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,47 +17,10 @@ from gpuedge.backends.wgpu.candidates import api_of
 from gpuedge.backends.wgpu.conv import WgpuUnavailableError
 from gpuedge.core.caps import Caps
 from gpuedge.core.identity import Identity
+from gpuedge.core.loading import driver_environment, keep_loaded
 from gpuedge.core.manifests import inspect_manifest
 
 log = logging.getLogger("gpuedge.wgpu")
-
-_QUIET = {
-    # Mesa's implicit device-select layer connects to Wayland and complains on stderr without it;
-    # it also reorders devices, and an index must mean the same device every time.
-    "NODEVICE_SELECT": "1",
-    # The loader's own complaints (a missing library) come back as results; stderr is the user's.
-    "VK_LOADER_DEBUG": "none",
-}
-
-_environment = threading.RLock()
-_loaded: dict[str, Any] = {}
-"""Driver libraries that stay loaded, by path; see `_keep_loaded`."""
-
-
-@contextmanager
-def driver_environment(candidate: Candidate) -> Iterator[None]:
-    """Set what the Vulkan loader must see to load exactly this driver; restore it afterwards."""
-    changes: dict[str, str | None] = {
-        name: value for name, value in _QUIET.items() if name not in os.environ
-    }
-    changes.update(candidate.env)
-    if candidate.env:
-        changes["VK_ADD_DRIVER_FILES"] = None
-    with _environment:
-        before = {name: os.environ.get(name) for name in changes}
-        try:
-            _set(changes)
-            yield
-        finally:
-            _set(before)
-
-
-def _set(values: dict[str, str | None]) -> None:
-    for name, value in values.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +61,7 @@ class Instance:
             if self.handle == self.api.ffi.NULL:
                 raise self._unavailable("WebGPU refuses to start.", "open-failed")
             if api_name == "vulkan":
-                self._keep_loaded()
+                keep_loaded(candidate.key, self.api.ffi.dlopen, log)
             self._list()
         log.debug("instance for %s with %d adapters", candidate.key, len(self._adapters))
 
@@ -115,20 +74,6 @@ class Instance:
 
     def _unavailable(self, what: str, reason: str, known: str | None = None) -> Exception:
         return WgpuUnavailableError(what, asked_by=self.candidate.key, known=known, reason=reason)
-
-    def _keep_loaded(self) -> None:
-        """Hold a driver's library until the process ends.
-
-        The loader unloads it with the last instance. Drivers are rarely tested for that: one loses
-        a file descriptor each time, others leave threads behind whose code is gone.
-        """
-        library = inspect_manifest(self.candidate.key)[0]
-        if library is None or library in _loaded:
-            return
-        try:
-            _loaded[library] = self.api.ffi.dlopen(library)
-        except OSError as error:
-            log.debug("%s cannot be kept loaded: %s", library, error)
 
     def _list(self) -> None:
         api, null = self.api, self.api.ffi.NULL
