@@ -27,6 +27,8 @@ GpuEdgeError                      GE-100
 
 from __future__ import annotations
 
+from gpuedge.core.reasons import Reason
+
 __all__ = [
     "BackendUnavailableError", "ClosedError", "CompilerUnavailableError", "ConfigError",
     "DTypeError", "DatabaseError", "DeviceError", "DeviceLostError", "DeviceTimeoutError",
@@ -102,6 +104,15 @@ def _rebuild(
     hint: str | None,
 ) -> GpuEdgeError:
     return kind(what, asked_by=asked_by, known=known, hint=hint)
+
+
+def _rebuild_device(
+    kind: type[DeviceError], reason: Reason | None, *parts: str | None
+) -> DeviceError:
+    what, asked_by, known, hint = parts
+    made = kind(what or "", asked_by=asked_by, known=known, hint=hint)
+    made.reason = reason
+    return made
 
 
 class ConfigError(GpuEdgeError):
@@ -183,9 +194,36 @@ class KernelLimitError(KernelError):
 
 
 class DeviceError(GpuEdgeError):
-    """The device failed in a way that could not be foreseen."""
+    """The device failed in a way that could not be foreseen.
+
+    Parameters
+    ----------
+    reason : str, optional
+        Reason code (`gpuedge.core.reasons`) where it says more than the class of the error.
+
+    Attributes
+    ----------
+    reason : Reason or None
+        That code, with what is known as its detail.
+    """
 
     code = "GE-400"
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        asked_by: str | None = None,
+        known: str | None = None,
+        hint: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        super().__init__(what, asked_by=asked_by, known=known, hint=hint)
+        self.reason = None if reason is None else Reason(reason, known or "")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        parts = (self.what, self.asked_by, self.known, self.hint)
+        return (_rebuild_device, (type(self), self.reason, *parts))
 
 
 class DeviceLostError(DeviceError):

@@ -14,6 +14,7 @@ from gpuedge.backends.vulkan.physical import clamp
 from gpuedge.backends.vulkan.queue import _nanoseconds
 from gpuedge.core.caps import VULKAN_MINIMUM, Caps
 from gpuedge.core.errors import (
+    BackendUnavailableError,
     DeviceLostError,
     DeviceTimeoutError,
     DriverError,
@@ -124,7 +125,7 @@ def test_versions() -> None:
 
 
 def test_unavailable_error_carries_its_reason_and_pickles() -> None:
-    error = conv.VulkanUnavailableError("No.", known="nothing there", reason="no-device")
+    error = BackendUnavailableError("No.", known="nothing there", reason="no-device")
     assert (error.reason.code, error.reason.detail) == ("no-device", "nothing there")
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again)) == (type(error), str(error))

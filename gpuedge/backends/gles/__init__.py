@@ -35,11 +35,11 @@ class _GlesBackend:
             ``no-format``, ``open-failed``.
         """
         from gpuedge.backends.gles import find, levels
-        from gpuedge.backends.gles.names import GlesUnavailableError
+        from gpuedge.core.errors import BackendUnavailableError
 
         problem = find.problem(candidate)
         if problem is not None:
-            raise GlesUnavailableError(
+            raise BackendUnavailableError(
                 f"There is no OpenGL ES driver here: {problem.sentence}.",
                 asked_by=candidate.key,
                 known=problem.detail,

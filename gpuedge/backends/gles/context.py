@@ -15,8 +15,14 @@ from typing import Any
 
 from gpuedge.backends.gles import names
 from gpuedge.backends.gles.egl import Display, attributes
-from gpuedge.backends.gles.names import GlesUnavailableError, egl_error_for
-from gpuedge.core.errors import FORK_HINT, ClosedError, DeviceError, DeviceLostError
+from gpuedge.backends.gles.names import egl_error_for
+from gpuedge.core.errors import (
+    FORK_HINT,
+    BackendUnavailableError,
+    ClosedError,
+    DeviceError,
+    DeviceLostError,
+)
 
 VERSIONS = {"gles20": (2, 0), "gles30": (3, 0), "gles31": (3, 1)}
 DESKTOP_VERSION = (4, 3)
@@ -51,7 +57,7 @@ class Context:
 
     Raises
     ------
-    GlesUnavailableError
+    BackendUnavailableError
         ``no-context``: the driver makes none of this version.
     """
 
@@ -100,10 +106,10 @@ class Context:
                 raise self._refused(f"eglCreatePbufferSurface: {egl.error()}")
         return handle
 
-    def _refused(self, known: str) -> GlesUnavailableError:
+    def _refused(self, known: str) -> BackendUnavailableError:
         version = ".".join(map(str, self.want.version))
         name = "OpenGL" if self.want.is_desktop else "OpenGL ES"
-        return GlesUnavailableError(
+        return BackendUnavailableError(
             f"The driver makes no context of {name} {version}.", known=known, reason="no-context"
         )
 

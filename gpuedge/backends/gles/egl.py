@@ -16,7 +16,7 @@ from typing import Any
 from gpuedge.backends.base import Candidate
 from gpuedge.backends.gles import names
 from gpuedge.backends.gles.find import is_manifest, library_of
-from gpuedge.backends.gles.names import GlesUnavailableError
+from gpuedge.core.errors import BackendUnavailableError
 
 log = logging.getLogger("gpuedge.gles")
 
@@ -84,7 +84,7 @@ class Library:
         self.extensions = frozenset((raw or b"").decode("ascii", "replace").split())
 
     def __getattr__(self, name: str) -> Any:
-        raise GlesUnavailableError(
+        raise BackendUnavailableError(
             "The EGL library is not complete.",
             asked_by=self.path,
             known=f"it has no function egl{name}",
@@ -107,7 +107,7 @@ class Library:
         except AttributeError:
             get = getattr(self._egl, "eglGetProcAddress", None)
         if get is None:
-            raise GlesUnavailableError(
+            raise BackendUnavailableError(
                 "The EGL library is an empty shell.",
                 asked_by=self.path,
                 known="it has no function eglGetProcAddress",
@@ -152,7 +152,7 @@ def load(candidate: Candidate) -> Library:
 
     Raises
     ------
-    GlesUnavailableError
+    BackendUnavailableError
         ``no-loader`` where the system has no libEGL, ``missing-library`` where a named one cannot
         be loaded.
     """
@@ -164,7 +164,7 @@ def load(candidate: Candidate) -> Library:
                 known = _libraries[path] = Library(path, path == candidate.key)
             except OSError as error:
                 named = path == candidate.key
-                raise GlesUnavailableError(
+                raise BackendUnavailableError(
                     f"The library {Path(path).name} cannot be loaded.",
                     asked_by=candidate.key,
                     known=str(error),
@@ -233,7 +233,7 @@ class Display:
 
     Raises
     ------
-    GlesUnavailableError
+    BackendUnavailableError
         ``no-device``: this road leads to no display.
     """
 
@@ -243,7 +243,7 @@ class Display:
         handle = self._find(library, road)
         version = library.start(handle) if handle else None
         if not handle or version is None:
-            raise GlesUnavailableError(
+            raise BackendUnavailableError(
                 "The driver offers no display.",
                 known=f"{road.name}: {library.error()}",
                 reason="no-device",

@@ -14,9 +14,8 @@ from gpuedge.backends.base import Candidate, DeviceInfo
 from gpuedge.backends.gles import egl, formats, names, shaders
 from gpuedge.backends.gles.context import Context, Want
 from gpuedge.backends.gles.gl import Gl
-from gpuedge.backends.gles.names import GlesUnavailableError
 from gpuedge.backends.gles.stack import Format
-from gpuedge.core.errors import DeviceError, DriverError
+from gpuedge.core.errors import BackendUnavailableError, DeviceError, DriverError
 from gpuedge.core.identity import Identity
 from gpuedge.core.loading import driver_environment
 
@@ -80,24 +79,24 @@ def judge_precision(span: tuple[int, int], bits: int) -> str | None:
 def _check(gl: Gl, level: str) -> dict[str, Format]:
     """Return the texture formats that work in the current context.
 
-    Raises GlesUnavailableError if it is not good for `level`.
+    Raises BackendUnavailableError if it is not good for `level`.
     """
     gl.error()
     try:
         shaders.check_version(gl, level)
     except DriverError as error:
-        raise GlesUnavailableError(error.what, known=error.known, reason="no-shaders") from None
+        raise BackendUnavailableError(error.what, known=error.known, reason="no-shaders") from None
     if level == "gles31":
         return {}
     low, high, bits = gl.precision(names.FRAGMENT_SHADER, names.HIGH_FLOAT)
     why = judge_precision((low, high), bits)
     if why:
-        raise GlesUnavailableError(
+        raise BackendUnavailableError(
             "Fragment shaders have no highp float.", known=why, reason="no-highp"
         )
     found, failures = formats.probe(gl, level)
     if not any(name in found for name in formats.NEEDED[level]):
-        raise GlesUnavailableError(
+        raise BackendUnavailableError(
             "No texture format can be rendered to and read back.",
             known="; ".join(failures),
             reason="no-format",
@@ -135,7 +134,7 @@ def _uuid(gl: Gl, extensions: frozenset[str]) -> str | None:
 
 
 def open_road(library: egl.Library, road: egl.Road, want: Want) -> Opened:
-    """Open a context on one road and check its level. Raises GlesUnavailableError."""
+    """Open a context on one road and check its level. Raises BackendUnavailableError."""
     display = egl.Display(library, road)
     context = Context(display, want)
     try:
@@ -148,8 +147,8 @@ def open_road(library: egl.Library, road: egl.Road, want: Want) -> Opened:
         return Opened(display, context, gl, identity, is_software, found)
     except BaseException as error:
         context.close()
-        if isinstance(error, DeviceError) and not isinstance(error, GlesUnavailableError):
-            raise GlesUnavailableError(
+        if isinstance(error, DeviceError) and not isinstance(error, BackendUnavailableError):
+            raise BackendUnavailableError(
                 error.what, known=error.known, reason="open-failed"
             ) from error
         raise
@@ -165,10 +164,10 @@ def enumerate_devices(candidate: Candidate, level: str) -> list[DeviceInfo]:
 
     Raises
     ------
-    GlesUnavailableError
+    BackendUnavailableError
         No road leads to a device of this level; the reason is that of the road that came furthest.
     """
-    failures: list[GlesUnavailableError] = []
+    failures: list[BackendUnavailableError] = []
     with driver_environment(candidate):
         library = egl.load(candidate)
         ways = egl.roads(library, candidate)
@@ -179,7 +178,7 @@ def enumerate_devices(candidate: Candidate, level: str) -> list[DeviceInfo]:
                     break  # it leads to one of the devices that other roads lead to
                 try:
                     opened = open_road(library, road, want)
-                except GlesUnavailableError as error:
+                except BackendUnavailableError as error:
                     failures.append(error)
                 else:
                     one = DeviceInfo(candidate, len(found), opened.identity, opened.is_software)
@@ -194,9 +193,9 @@ def _mark(identity: Identity) -> tuple[str | None, ...]:
     return identity.GL_VENDOR, identity.GL_RENDERER, identity.deviceUUID
 
 
-def _furthest(failures: list[GlesUnavailableError]) -> GlesUnavailableError:
+def _furthest(failures: list[BackendUnavailableError]) -> BackendUnavailableError:
     """Return the failure that says most: one of a device that was reached before any other."""
-    nothing = [e for e in failures if e.reason.code == "no-device"]
+    nothing = [e for e in failures if e.reason and e.reason.code == "no-device"]
     return next((e for e in failures if e not in nothing), failures[0])
 
 
@@ -207,11 +206,11 @@ def open_device(info: DeviceInfo, wanted: list[Want]) -> Opened:
     ------
     DriverError (GE-405)
         The driver now leads to other devices.
-    GlesUnavailableError
+    BackendUnavailableError
         No road leads anywhere any more.
     """
     expected = info.identity
-    failures: list[GlesUnavailableError] = []
+    failures: list[BackendUnavailableError] = []
     others: list[str] = []
     with driver_environment(info.candidate):
         library = egl.load(info.candidate)
@@ -220,7 +219,7 @@ def open_device(info: DeviceInfo, wanted: list[Want]) -> Opened:
             for road in sorted(ways, key=lambda r: not r.hint or r.hint not in expected.name):
                 try:
                     opened = open_road(library, road, want)
-                except GlesUnavailableError as error:
+                except BackendUnavailableError as error:
                     failures.append(error)
                     continue
                 if _is_same(opened.identity, expected, want):

@@ -6,13 +6,11 @@ Loads no library. The numbers are those of the Khronos registries (egl.xml, gl.x
 from __future__ import annotations
 
 from gpuedge.core.errors import (
-    BackendUnavailableError,
     DeviceError,
     DeviceLostError,
     DriverError,
     OutOfMemoryError,
 )
-from gpuedge.core.reasons import Reason
 
 # --- EGL ---------------------------------------------------------------------------------------
 EGL_SUCCESS = 0x3000
@@ -164,22 +162,6 @@ RESETS = {
     0x8255: "the device was reset for an unknown reason",
 }
 """Answers of glGetGraphicsResetStatus other than "no reset"."""
-
-
-class GlesUnavailableError(BackendUnavailableError):
-    """OpenGL ES cannot be used through this candidate; `reason` says why in one stable code."""
-
-    def __init__(
-        self,
-        what: str,
-        *,
-        asked_by: str | None = None,
-        known: str | None = None,
-        hint: str | None = None,
-        reason: str = "no-loader",
-    ) -> None:
-        super().__init__(what, asked_by=asked_by, known=known, hint=hint)
-        self.reason = Reason(reason, known or "")
 
 
 def error_for(code: int, call: str, device: str = "the device") -> DeviceError:

@@ -35,14 +35,14 @@ class VulkanBackend:
             ``missing-library``, ``no-device``, ``open-failed``.
         """
         from gpuedge.backends.base import DeviceInfo
-        from gpuedge.backends.vulkan.conv import VulkanUnavailableError
         from gpuedge.backends.vulkan.instance import Instance
         from gpuedge.backends.vulkan.physical import describe
+        from gpuedge.core.errors import BackendUnavailableError
         from gpuedge.core.manifests import inspect_manifest
 
         _, _, problem = inspect_manifest(candidate.key)
         if problem is not None:
-            raise VulkanUnavailableError(
+            raise BackendUnavailableError(
                 f"There is no Vulkan driver here: {problem.sentence}.",
                 asked_by=candidate.key,
                 known=problem.detail,

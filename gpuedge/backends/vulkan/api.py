@@ -11,7 +11,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from gpuedge.backends.vulkan import conv
-from gpuedge.backends.vulkan.conv import VulkanUnavailableError
+from gpuedge.core.errors import BackendUnavailableError
 
 _lock = threading.Lock()
 _api: Api | None = None
@@ -98,14 +98,14 @@ def _load() -> Api:
     try:
         from vulkan._vulkan import ffi, lib
     except ImportError as error:
-        raise VulkanUnavailableError(
+        raise BackendUnavailableError(
             "The Python package 'vulkan' cannot be imported.",
             known=str(error),
             hint="pip install vulkan",
             reason="no-loader",
         ) from None
     except OSError as error:
-        raise VulkanUnavailableError(
+        raise BackendUnavailableError(
             "The Vulkan loader library is not installed.",
             known=str(error).split(".")[0],
             hint="install the loader, for example: apt install libvulkan1",

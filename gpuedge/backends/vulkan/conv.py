@@ -7,14 +7,12 @@ Numbers are those of the Vulkan specification (its registry, vk.xml), fixed for 
 from __future__ import annotations
 
 from gpuedge.core.errors import (
-    BackendUnavailableError,
     DeviceError,
     DeviceLostError,
     DeviceTimeoutError,
     DriverError,
     OutOfMemoryError,
 )
-from gpuedge.core.reasons import Reason
 
 UINT64_MAX = (1 << 64) - 1
 WHOLE_SIZE = UINT64_MAX
@@ -134,22 +132,6 @@ DEVICE_TYPES = {
 DEVICE_TYPE_CPU = 4
 SHARING_TYPES = (1, DEVICE_TYPE_CPU)
 """Device types that have no memory of their own."""
-
-
-class VulkanUnavailableError(BackendUnavailableError):
-    """Vulkan cannot be used through this candidate; `reason` says why in one stable code."""
-
-    def __init__(
-        self,
-        what: str,
-        *,
-        asked_by: str | None = None,
-        known: str | None = None,
-        hint: str | None = None,
-        reason: str = "no-loader",
-    ) -> None:
-        super().__init__(what, asked_by=asked_by, known=known, hint=hint)
-        self.reason = Reason(reason, known or "")
 
 
 def result_name(code: int) -> str:

@@ -39,7 +39,7 @@ from gpuedge.backends.vulkan.queue import Queue, VulkanTicket
 from gpuedge.backends.vulkan.record import Recorder, VulkanRecording
 from gpuedge.core import config
 from gpuedge.core.caps import Caps
-from gpuedge.core.errors import ClosedError, DriverError
+from gpuedge.core.errors import BackendUnavailableError, ClosedError, DriverError
 
 log = logging.getLogger("gpuedge.vulkan")
 
@@ -108,7 +108,7 @@ class VulkanDevice:
             self.caps = clamp(physical.caps, self._options.limits)
         family = physical.compute_family()
         if family is None:
-            raise conv.VulkanUnavailableError(
+            raise BackendUnavailableError(
                 f"{physical.identity.name} has no compute queue.", reason="no-compute"
             )
         self._handle = self._create(physical, family)

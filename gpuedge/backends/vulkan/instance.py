@@ -11,8 +11,7 @@ from typing import Any
 from gpuedge.backends.base import Candidate
 from gpuedge.backends.vulkan import conv
 from gpuedge.backends.vulkan.api import Api, load
-from gpuedge.backends.vulkan.conv import VulkanUnavailableError
-from gpuedge.core.errors import DriverError
+from gpuedge.core.errors import BackendUnavailableError, DriverError
 from gpuedge.core.loading import driver_environment, keep_loaded
 from gpuedge.core.manifests import inspect_manifest
 
@@ -122,7 +121,9 @@ class Instance:
             known = fault
         else:
             reason, what = "no-device", "The Vulkan driver loads but finds no device to drive."
-        return VulkanUnavailableError(what, asked_by=self.candidate.key, known=known, reason=reason)
+        return BackendUnavailableError(
+            what, asked_by=self.candidate.key, known=known, reason=reason
+        )
 
     def _loader_version(self) -> tuple[int, int]:
         call = self.api.function(self.api.ffi.NULL, "vkEnumerateInstanceVersion")
@@ -137,7 +138,7 @@ class Instance:
         found = self.api.listing("VkLayerProperties", call)
         names = [self.api.text(layer.layerName) for layer in found]
         if VALIDATION_LAYER not in names:
-            raise VulkanUnavailableError(
+            raise BackendUnavailableError(
                 "The Khronos validation layer is not installed.",
                 asked_by="validation=True",
                 known=f"layers: {', '.join(names) or 'none'}",
@@ -239,7 +240,7 @@ class Instance:
             # Loaders answer VK_ERROR_INITIALIZATION_FAILED where no driver found its hardware.
             found, known = [], error.known
         if not found:
-            raise VulkanUnavailableError(
+            raise BackendUnavailableError(
                 "The Vulkan driver loads but offers no device.",
                 asked_by=self.candidate.key,
                 known=known,

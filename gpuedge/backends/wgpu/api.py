@@ -13,7 +13,7 @@ import threading
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-from gpuedge.backends.wgpu.conv import WgpuUnavailableError
+from gpuedge.core.errors import BackendUnavailableError
 
 log = logging.getLogger("gpuedge.wgpu")
 
@@ -241,22 +241,25 @@ def _load() -> Api:
         from cffi import FFIError  # type: ignore[import-untyped]
         from wgpu.backends.wgpu_native import ffi, lib
     except ImportError as error:
-        raise WgpuUnavailableError(
+        raise BackendUnavailableError(
             "The Python package 'wgpu' cannot be imported.",
             known=str(error),
             hint="pip install wgpu",
+            reason="no-loader",
         ) from None
     except (OSError, RuntimeError) as error:
-        raise WgpuUnavailableError(
+        raise BackendUnavailableError(
             "The library of the Python package 'wgpu' cannot be loaded.",
             known=str(error).split("\n")[0],
             hint="reinstall the package: pip install --force-reinstall wgpu",
+            reason="no-loader",
         ) from None
     try:
         return Api(ffi, lib)
     except (FFIError, AttributeError, KeyError, TypeError) as error:
-        raise WgpuUnavailableError(
+        raise BackendUnavailableError(
             "The Python package 'wgpu' has a C interface that this gpuedge does not know.",
             known=str(error),
             hint="pip install 'wgpu==0.32.*'",
+            reason="no-loader",
         ) from None

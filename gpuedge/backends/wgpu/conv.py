@@ -7,13 +7,11 @@ a library opened at run time does not export, so they have to be written down.
 from __future__ import annotations
 
 from gpuedge.core.errors import (
-    BackendUnavailableError,
     DeviceError,
     DeviceLostError,
     DriverError,
     OutOfMemoryError,
 )
-from gpuedge.core.reasons import Reason
 
 MAP_READ, MAP_WRITE, COPY_SRC, COPY_DST = 0x1, 0x2, 0x4, 0x8
 """WGPUBufferUsage; the first two are also the WGPUMapMode."""
@@ -42,22 +40,6 @@ SUCCESS = 1
 ERROR_OUT_OF_MEMORY = 3
 _LOST, _NO_MEMORY = "device is lost", "Not enough memory"
 """What wgpu-core writes in errors that it reports as mistakes of the caller."""
-
-
-class WgpuUnavailableError(BackendUnavailableError):
-    """WebGPU cannot be used through this candidate; `reason` says why in one stable code."""
-
-    def __init__(
-        self,
-        what: str,
-        *,
-        asked_by: str | None = None,
-        known: str | None = None,
-        hint: str | None = None,
-        reason: str = "no-loader",
-    ) -> None:
-        super().__init__(what, asked_by=asked_by, known=known, hint=hint)
-        self.reason = Reason(reason, known or "")
 
 
 def error_for(kind: int, message: str, call: str, device: str) -> DeviceError:

@@ -26,7 +26,7 @@ from gpuedge.backends.wgpu.memory import Memory, WgpuBuffer
 from gpuedge.backends.wgpu.program import Programs, WgpuProgram
 from gpuedge.backends.wgpu.queue import Queue, WgpuTicket
 from gpuedge.backends.wgpu.record import Recorder, WgpuRecording
-from gpuedge.core.errors import ClosedError, DriverError
+from gpuedge.core.errors import BackendUnavailableError, ClosedError, DriverError
 from gpuedge.core.kernel import KernelBlob, Number
 
 log = logging.getLogger("gpuedge.wgpu")
@@ -115,7 +115,7 @@ class WgpuDevice:
         api.lib.wgpuInstanceProcessEvents(self._instance.handle)
         status, device, message = answers[0] if answers else (0, None, "no answer")
         if status != conv.SUCCESS:
-            raise conv.WgpuUnavailableError(
+            raise BackendUnavailableError(
                 f"WebGPU refuses to open {adapter.identity.name}.",
                 asked_by=self.info.candidate.key,
                 known=message,

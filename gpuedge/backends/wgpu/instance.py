@@ -14,8 +14,8 @@ from gpuedge.backends.base import Candidate
 from gpuedge.backends.wgpu import conv
 from gpuedge.backends.wgpu.api import Api, load
 from gpuedge.backends.wgpu.candidates import api_of
-from gpuedge.backends.wgpu.conv import WgpuUnavailableError
 from gpuedge.core.caps import Caps
+from gpuedge.core.errors import BackendUnavailableError
 from gpuedge.core.identity import Identity
 from gpuedge.core.loading import driver_environment, keep_loaded
 from gpuedge.core.manifests import inspect_manifest
@@ -73,7 +73,9 @@ class Instance:
             )
 
     def _unavailable(self, what: str, reason: str, known: str | None = None) -> Exception:
-        return WgpuUnavailableError(what, asked_by=self.candidate.key, known=known, reason=reason)
+        return BackendUnavailableError(
+            what, asked_by=self.candidate.key, known=known, reason=reason
+        )
 
     def _list(self) -> None:
         api, null = self.api, self.api.ffi.NULL
