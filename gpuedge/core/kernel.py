@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 ScalarType = Literal["int", "float", "bool"]
 Number = int | float | bool
@@ -61,6 +61,28 @@ class KernelBlob:
     push: tuple[PushArg, ...]
     push_bytes: int
     digest: str
+
+    def to_record(self) -> list[Any]:
+        """Return everything but the code as a JSON-ready list; `from_record` is the way back."""
+        return [
+            self.name, self.dialect, self.entry,
+            [[a.name, a.access, a.binding, a.storage] for a in self.tensors],
+            [[s.name, s.type, s.spec_id, s.default] for s in self.specs],
+            [[p.name, p.type, p.offset] for p in self.push],
+            self.push_bytes, self.digest,
+        ]  # fmt: skip
+
+    @classmethod
+    def from_record(cls, record: Sequence[Any], code: bytes) -> KernelBlob:
+        """Rebuild a blob. Raises TypeError or ValueError for what `to_record` never returns."""
+        name, dialect, entry, tensors, specs, push, push_bytes, digest = record
+        return cls(
+            name, dialect, code, entry,
+            tuple(TensorArg(*a) for a in tensors),
+            tuple(SpecArg(*s) for s in specs),
+            tuple(PushArg(*p) for p in push),
+            push_bytes, digest,
+        )  # fmt: skip
 
     def specialised(
         self, specs: Mapping[str, Number], macros: Mapping[str, Number] | None = None

@@ -33,6 +33,9 @@ SENTENCES: dict[str, str] = {
     "quirk": "the capability database blocks this driver",
     "forked": "the process was forked off after a driver was loaded, which drivers do not survive",
     "disabled": "switched off by a setting",
+    "crash-memory": "using this driver ended earlier processes, so it is left alone for a while",
+    "pinned": "ruled out by the setting 'pin'",
+    "no-child": "no disposable process can be started from this application",
     # deciding
     "selected": "selected",
     "named": "asked for by name",
@@ -46,6 +49,11 @@ SENTENCES: dict[str, str] = {
     "not-calibrated": "calibration failed or ran out of time",
     "run-failed": "the device failed while running",
     "compile-failed": "the device failed while compiling",
+    "device-hung": "the device did not finish within the watchdog's time",
+    "host-died": "the driver killed the process it lives in",
+    "drifted": "its results drifted from those of the CPU",
+    "recovering": "the device failed and is being opened anew",
+    "failed-often": "the device failed too often",
     "fallback": "the safe choice",
 }
 

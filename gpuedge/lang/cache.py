@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpuedge.core.kernel import KernelBlob, PushArg, SpecArg, TensorArg
+from gpuedge.core.kernel import KernelBlob
 from gpuedge.core.paths import read_regular, write_atomic
 
-LANGUAGE_VERSION = 2
+LANGUAGE_VERSION = 3
 """Raise this whenever a printer's output for an unchanged text changes."""
 
 MAX_BYTES = 64 << 20
@@ -101,15 +101,7 @@ def _encode(blobs: Mapping[str, KernelBlob]) -> bytes:
     index: list[Any] = []
     code = bytearray()
     for key, b in blobs.items():
-        index.append(
-            [
-                key, b.name, b.dialect, len(b.code), b.entry,
-                [[a.name, a.access, a.binding, a.storage] for a in b.tensors],
-                [[s.name, s.type, s.spec_id, s.default] for s in b.specs],
-                [[p.name, p.type, p.offset] for p in b.push],
-                b.push_bytes, b.digest,
-            ]
-        )  # fmt: skip
+        index.append([key, len(b.code), *b.to_record()])
         code += b.code
     head = json.dumps(index, separators=(",", ":")).encode()
     return len(head).to_bytes(4, "little") + head + bytes(code)
@@ -132,17 +124,7 @@ def _blobs(body: bytes) -> dict[str, KernelBlob]:
     blobs: dict[str, KernelBlob] = {}
     at = end
     for row in json.loads(body[4:end]):
-        key, name, dialect, size, entry, tensors, specs, push, push_bytes, digest = row
-        blobs[key] = KernelBlob(
-            name,
-            dialect,
-            body[at : at + size],
-            entry,
-            tuple(TensorArg(*a) for a in tensors),
-            tuple(SpecArg(*s) for s in specs),
-            tuple(PushArg(*p) for p in push),
-            push_bytes,
-            digest,
-        )
+        key, size, *record = row
+        blobs[key] = KernelBlob.from_record(record, body[at : at + size])
         at += size
     return blobs

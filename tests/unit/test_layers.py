@@ -25,6 +25,7 @@ LEVELS = {
     "executors": 5,
     "probing": 5,
     "decide": 5,
+    "isolation": 5,
     "runtime": 6,
     "device": 7,
     "session": 8,
@@ -42,6 +43,7 @@ SIDEWAYS = {
     ("kernels", "graph"),  # planners read nodes
     ("decide", "executors"),  # calibration compiles and times through an executor
     ("probing", "executors"),  # a probe runs its kernels through the product's own executor
+    ("isolation", "probing"),  # a host is started, watched and ended as a probe's child is
 }
 
 TYPES_UPWARD = {("runtime", "device")}
