@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpuedge.device import open as open
     from gpuedge.ops import *
     from gpuedge.probing.api import probe as probe
+    from gpuedge.probing.interpreter import freeze_support as freeze_support
     from gpuedge.probing.report import ProbeReport as ProbeReport
     from gpuedge.session import Session as Session
 
@@ -27,6 +28,7 @@ _LAZY = {
     "ProbeReport": "gpuedge.probing.report",
     "Session": "gpuedge.session",
     "config": "gpuedge.core.config",
+    "freeze_support": "gpuedge.probing.interpreter",
     "open": "gpuedge.device",
     "probe": "gpuedge.probing.api",
 }
@@ -43,8 +45,8 @@ _ERRORS = (
     "GpuEdgeError", "BackendUnavailableError", "ClosedError", "CompilerUnavailableError",
     "ConfigError", "DTypeError", "DatabaseError", "DeviceError", "DeviceLostError",
     "DeviceTimeoutError", "DriverError", "InputError", "KernelError", "KernelLimitError",
-    "KernelSyntaxError", "ModelError", "NoUsableDeviceError", "OutOfMemoryError", "ShapeError",
-    "UnknownDeviceError", "UnsupportedOpError", "UsageError",
+    "KernelSyntaxError", "ModelError", "NoUsableDeviceError", "OutOfMemoryError",
+    "RequestTimeoutError", "ShapeError", "UnknownDeviceError", "UnsupportedOpError", "UsageError",
 )  # fmt: skip
 _LAZY.update(dict.fromkeys(_OPS, "gpuedge.ops"))
 _LAZY.update(dict.fromkeys(_ERRORS, "gpuedge.core.errors"))
@@ -53,14 +55,15 @@ __all__ = [
     "DTypeError", "DatabaseError", "Decision", "Device", "DeviceError", "DeviceLostError",
     "DeviceTimeoutError", "DriverError", "GpuEdgeError", "InputError", "KernelError",
     "KernelLimitError", "KernelSyntaxError", "ModelError", "NoUsableDeviceError",
-    "OutOfMemoryError", "Policy", "ProbeReport", "Session", "ShapeError", "UnknownDeviceError",
-    "UnsupportedOpError", "UsageError", "__version__", "abs", "add", "avg_pool2d", "batch_norm",
-    "ceil", "celu", "clip", "concat", "config", "conv2d", "conv_transpose2d", "cos", "div",
-    "elementwise", "elu", "erf", "exp", "flatten", "floor", "gelu", "gemm", "global_avg_pool2d",
-    "global_max_pool2d", "hard_sigmoid", "hard_swish", "leaky_relu", "log", "log_softmax",
-    "matmul", "max_pool2d", "maximum", "minimum", "mish", "mul", "neg", "open", "pow", "prelu",
-    "probe", "reciprocal", "relu", "relu6", "reshape", "round", "selu", "sigmoid", "sign",
-    "silu", "sin", "softmax", "softplus", "softsign", "sqrt", "sub", "tanh", "transpose",
+    "OutOfMemoryError", "Policy", "ProbeReport", "RequestTimeoutError", "Session", "ShapeError",
+    "UnknownDeviceError", "UnsupportedOpError", "UsageError", "__version__", "abs", "add",
+    "avg_pool2d", "batch_norm", "ceil", "celu", "clip", "concat", "config", "conv2d",
+    "conv_transpose2d", "cos", "div", "elementwise", "elu", "erf", "exp", "flatten", "floor",
+    "freeze_support", "gelu", "gemm", "global_avg_pool2d", "global_max_pool2d", "hard_sigmoid",
+    "hard_swish", "leaky_relu", "log", "log_softmax", "matmul", "max_pool2d", "maximum",
+    "minimum", "mish", "mul", "neg", "open", "pow", "prelu", "probe", "reciprocal", "relu",
+    "relu6", "reshape", "round", "selu", "sigmoid", "sign", "silu", "sin", "softmax", "softplus",
+    "softsign", "sqrt", "sub", "tanh", "transpose",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

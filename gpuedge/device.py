@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuedge.core.errors import DeviceError, NoUsableDeviceError
 from gpuedge.runtime.devices import AUTO, CPU, POOL, close, open_row, wanted
+from gpuedge.runtime.opening import INLINE
 from gpuedge.runtime.request import check_isolation
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ class Device:
     """An open device of one's own; a context manager. Made by `gpuedge.open`.
 
     It can be given as `device=` to every operation and to `Session`; they follow the policy it was
-    opened with, unless they are given one of their own. Closing it makes what was compiled on it
+    opened with, unless they are given one of their own. Where its driver lives stays as it is.
+    Closing it makes what was compiled on it
     unusable.
     """
 
@@ -36,6 +38,15 @@ class Device:
     def name(self) -> str:
         """Device string, such as ``vulkan:0``."""
         return self.executor.device
+
+    @property
+    def isolation(self) -> str:
+        """Where its driver lives: ``inline``, in this process, or ``process``, in one of its own.
+
+        The CPU is always ``inline``.
+        """
+        found: str = getattr(self.executor, "isolation", INLINE)
+        return found
 
     @property
     def identity(self) -> Identity | None:
@@ -121,8 +132,9 @@ def open(
     policy : Policy, optional
         ``Policy(allow_software=True)`` lets ``auto`` take a software rasteriser. What runs on the
         device follows it too, such as ``Policy(storage="fixed16")``.
-    isolation : {"inline"}, optional
-        Where the driver lives.
+    isolation : {"inline", "process"}, optional
+        Where the driver lives: in this process (the default), or in one of its own, whose death
+        this process survives. Setting: ``GPUEDGE_ISOLATION``.
 
     Returns
     -------
@@ -139,20 +151,21 @@ def open(
     from gpuedge.decide.policy import Policy
     from gpuedge.executors.cpu import CpuExecutor
 
-    check_isolation(isolation)
+    where = check_isolation(isolation)
     asked = wanted(device)
     if asked == CPU:
         return Device(CpuExecutor(), "asked for by name", policy)
     report = POOL.report()
     if asked != AUTO:
-        return Device(open_row(POOL.row(asked)), "asked for by name", policy)
+        return Device(open_row(POOL.row(asked), where), "asked for by name", policy)
     failures: dict[str, str] = {}
     for row in report.devices:
         if row.is_software and not (policy or Policy()).allow_software:
             failures[row.device] = "a software rasteriser"
             continue
         try:
-            return Device(open_row(POOL.row(row.device)), "the best device that works", policy)
+            opened = open_row(POOL.row(row.device), where)
+            return Device(opened, "the best device that works", policy)
         except (DeviceError, NoUsableDeviceError) as error:
             failures[row.device] = error.what
     return Device(CpuExecutor(), _why(failures), policy)

@@ -87,6 +87,8 @@ install_drivers() {
     # A node from elsewhere brings its own npm, which Debian's packages would conflict with.
     command -v node >/dev/null 2>&1 || packages="$packages nodejs"
     command -v npm >/dev/null 2>&1 || packages="$packages npm"
+    # The fault kit (tests/faults) is C.
+    command -v cc >/dev/null 2>&1 || packages="$packages gcc libc6-dev"
   fi
   if [ "$os_id" = ubuntu ]; then
     say "Ubuntu's chromium is a snap, which has no driver to share: SwiftShader will be missing"

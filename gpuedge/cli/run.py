@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import math
 import os
 import re
 import statistics
@@ -60,6 +61,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fallback", choices=("cpu", "error"), help="what happens when the device fails"
     )
     parser.add_argument(
+        "--isolation",
+        choices=("inline", "process"),
+        help="where the driver lives: in this process (the default), or in one of its own",
+    )
+    parser.add_argument(
+        "--timeout", type=_seconds, metavar="SECONDS", help="give up a run that takes longer"
+    )
+    parser.add_argument(
         "--repeat", type=_count, default=1, metavar="N", help="run N times, for the time when warm"
     )
 
@@ -74,6 +83,16 @@ def _count(text: str) -> int:
 _count.__name__ = "count"  # argparse shows it: "invalid count value"
 
 
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise ValueError
+    return number
+
+
+_seconds.__name__ = "time"
+
+
 def run(options: argparse.Namespace, output: Output) -> int:
     """Run the model, write the outputs, print where it ran, why and how long it took."""
     inputs = read_inputs(options.input)
@@ -82,24 +101,26 @@ def run(options: argparse.Namespace, output: Output) -> int:
         raise InputError(f"There is no model file {options.model}.", asked_by="the command line")
     import gpuedge
 
-    given = {"device": options.device, "fallback": options.fallback}
+    given = {name: getattr(options, name) for name in ("device", "fallback", "isolation")}
     chosen = {name: value for name, value in given.items() if value is not None}
-    blamed = {name: BLAME[name] for name in chosen}
+    blamed = {name: BLAME[name] for name in chosen if name in BLAME}
     working = output.working("deciding, compiling and running")
     with (
         blaming(**blamed, input=(UsageError,)),
         working,
         gpuedge.Session(options.model, **chosen) as session,
     ):
-        results, seconds = _timed(session, inputs, options.repeat)
+        results, seconds = _timed(session, inputs, options.repeat, options.timeout)
         placement = [asdict(row) for row in session.placement]
-        decision = session.explain()
+        decision, health = session.explain(), session.health
     files = write_outputs(results, folder) if folder else {}
     body = {
         "schema": SCHEMA,
         "model": options.model,
         "device": decision.device,
+        "isolation": health.isolation,
         "decision": decision.to_dict(),
+        "health": health.to_dict(),
         "placement": placement,
         "outputs": [_described(n, a, files.get(n)) for n, a in results.items()],
         "first_ms": round(seconds[0] * 1e3, 3),
@@ -174,12 +195,12 @@ def _output_folder(named: str | None) -> Path | None:
 
 
 def _timed(
-    session: Session, inputs: Mapping[str, Array], repeat: int
+    session: Session, inputs: Mapping[str, Array], repeat: int, timeout_s: float | None
 ) -> tuple[dict[str, Array], list[float]]:
     seconds = []
     for _ in range(repeat):
         start = time.perf_counter()
-        results = session.run(inputs)
+        results = session.run(inputs, timeout_s=timeout_s)
         seconds.append(time.perf_counter() - start)
     return results, seconds
 

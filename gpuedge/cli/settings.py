@@ -47,7 +47,7 @@ def settings_checks() -> Iterator[Check]:
         except GpuEdgeError as error:
             is_default = False
             at_fault = CONFIG_FILE if error.asked_by == CONFIG_FILE else variable
-            found.append(_failed(at_fault, error, name))
+            found.append(_failed(at_fault, error))
             continue
         if value.source != "default" and shown:
             origin = "" if value.source == variable else f" (from the {value.source})"
@@ -69,12 +69,10 @@ def _config_file(found: list[Check]) -> Iterator[Check]:
         yield Check(CONFIG_FILE, PASS, os.environ[CONFIG_FILE])
 
 
-def _failed(label: str, error: GpuEdgeError, name: str = "") -> Check:
+def _failed(label: str, error: GpuEdgeError) -> Check:
     known = f"; {error.known}" if error.known else ""
     fix = f"correct {label}, or unset it"
-    if name == "isolation":  # its hint is one for Python calls
-        fix = f"unset {label}, or set it to {config.SETTINGS[name].default!r}"
-    elif error.hint:
+    if error.hint:
         fix = error.hint
     return Check(label, FAIL, error.what.rstrip(".") + known, fix)
 
@@ -90,7 +88,6 @@ def _resolved(name: str, value: Any) -> str:
     checks: dict[str, Callable[[Any], object]] = {
         "backends": _backends,
         "db": lambda _: capdb.load(),
-        "isolation": _isolation,
     }
     if name in checks:
         checks[name](value)
@@ -100,14 +97,6 @@ def _resolved(name: str, value: Any) -> str:
 def _backends(value: tuple[str, ...]) -> None:
     for name in value:
         backends.load(name)
-
-
-def _isolation(value: str) -> None:
-    try:
-        from gpuedge.runtime.request import check_isolation
-    except ImportError:  # numpy is missing, which has a line of its own
-        return
-    check_isolation(value)
 
 
 def _database() -> Iterator[Check]:

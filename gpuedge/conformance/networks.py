@@ -8,7 +8,7 @@ the storage, so references store where a node of its own begins.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -227,7 +227,10 @@ class Network:
         whole = data in WHOLE and self.name in EXACT
 
         def call(device: Any) -> Array:
-            with gpuedge.Session(model, device=device, fallback="error") as session:
+            # No canary: it would let the CPU answer for a device that is wrong.
+            policy = replace(getattr(device, "policy", None) or gpuedge.Policy(), canary=0)
+            session = gpuedge.Session(model, device=device, policy=policy, fallback="error")
+            with session:
                 return next(iter(session.run(feeds).values()))
 
         return Case(call, lambda keep: reference(keep, whole), f"network {self.name}")

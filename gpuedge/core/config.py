@@ -46,6 +46,18 @@ def _path(text: str) -> str:
     return text
 
 
+def _pins(text: str) -> tuple[str, ...]:
+    pins: dict[str, str] = {}
+    for word in _words(text):
+        device, _, rule = word.partition("=")
+        backend, colon, index = device.partition(":")
+        is_device = backend.isidentifier() and (not colon or (index.isascii() and index.isdigit()))
+        if not is_device or rule not in {"never", "always"} or pins.get(device, rule) != rule:
+            raise ValueError("words such as vulkan=never or gles31:0=always, one for each device")
+        pins[device] = rule
+    return tuple(f"{device}={rule}" for device, rule in pins.items())
+
+
 class Setting(Record):
     """One setting: its name in Python, its parser, default and documentation."""
 
@@ -73,6 +85,7 @@ SETTINGS: dict[str, Setting] = {
         Setting("fallback", _one_of("cpu", "error"), "cpu", "what happens when a device fails"),
         Setting("debug", _level, 0, "0-5: choices, timings, variants, kernel text, API calls"),
         Setting("isolation", _one_of("inline", "process"), "inline", "where the driver lives"),
+        Setting("pin", _pins, (), "devices used never, or whatever they did before"),
     )
 }
 

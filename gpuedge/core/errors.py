@@ -20,6 +20,7 @@ GpuEdgeError                      GE-100
 |   +-- DeviceTimeoutError        GE-403
 |   +-- BackendUnavailableError   GE-404  the API, its loader or its Python package is absent
 |   +-- DriverError               GE-405  the driver refused something it should accept
+|   +-- RequestTimeoutError       GE-406  a run took longer than its timeout_s (also TimeoutError)
 +-- ModelError                    GE-500
 |   +-- UnsupportedOpError        GE-501
 +-- DatabaseError                 GE-600  capability_db cannot be read
@@ -34,7 +35,7 @@ __all__ = [
     "DTypeError", "DatabaseError", "DeviceError", "DeviceLostError", "DeviceTimeoutError",
     "DriverError", "GpuEdgeError", "InputError", "KernelError", "KernelLimitError",
     "KernelSyntaxError", "ModelError", "NoUsableDeviceError", "NotFiniteError", "OutOfMemoryError",
-    "ShapeError",
+    "RequestTimeoutError", "ShapeError",
     "UnknownDeviceError", "UnsupportedOpError", "UsageError",
 ]  # fmt: skip
 
@@ -82,18 +83,32 @@ class GpuEdgeError(Exception):
         super().__init__(what)
 
     def __str__(self) -> str:
-        lines = [f"[{self.code}] {self.what}"]
+        lines = [f"[{self.code}] {_printable(self.what)}"]
         for label, text in (
             ("requested by", self.asked_by),
             ("known here", self.known),
             ("try", self.hint),
         ):
             if text:
-                lines.append(f"  {label + ':':<14}{text}")
+                lines.append(f"  {label + ':':<14}{_printable(text)}")
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.what, self.asked_by, self.known, self.hint))
+
+
+LONGEST = 8000
+"""Characters of a part of a message that are shown."""
+
+
+def _printable(text: str) -> str:
+    """Return `text` as a terminal may show it: names from files may hold escape sequences."""
+    if len(text) > LONGEST:
+        text = f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
+    if text.isprintable():
+        return text
+    kept = (c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+    return "".join(kept)
 
 
 def _rebuild(
@@ -254,6 +269,12 @@ class DriverError(DeviceError):
     """The driver refused what the specification says it must accept."""
 
     code = "GE-405"
+
+
+class RequestTimeoutError(DeviceError, TimeoutError):
+    """A run took longer than the `timeout_s` that the caller gave it."""
+
+    code = "GE-406"
 
 
 class ModelError(GpuEdgeError):

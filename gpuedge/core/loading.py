@@ -68,3 +68,29 @@ def keep_loaded(manifest: str, dlopen: Callable[[str], Any], log: logging.Logger
         _loaded[library] = dlopen(library)
     except OSError as error:
         log.debug("%s cannot be kept loaded: %s", library, error)
+
+
+_ENTRIES = ("vk_icdGetInstanceProcAddr", "vkGetInstanceProcAddr")
+"""What loaders look for in a Vulkan driver's library; old drivers have only the second."""
+
+
+def load_fault(manifest: str) -> str | None:
+    """Return why a Vulkan driver's library cannot be used, or None if it can; this loads it.
+
+    Loaders answer the same to a library that the dynamic linker refuses, to one that is no Vulkan
+    driver, and to missing hardware.
+    """
+    library, _, problem = inspect_manifest(manifest)
+    if problem is not None:
+        return problem.sentence
+    if library is None:
+        return None
+    import ctypes
+
+    try:
+        loaded = ctypes.CDLL(library)
+    except OSError as error:
+        return str(error)
+    if any(hasattr(loaded, name) for name in _ENTRIES):
+        return None
+    return f"{library} is no Vulkan driver: it has no {_ENTRIES[0]}"

@@ -14,6 +14,7 @@ from gpuedge.core.paths import read_regular
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable
     from typing import Any
 
 FORMAT = 1
@@ -23,7 +24,54 @@ MAX_BYTES = 16 << 20
 """Files larger than this are not ours; reading one must not exhaust a small device's memory."""
 
 
-def save_sealed(path: str | os.PathLike[str], schema: str, body: dict[str, Any]) -> bool:
+TRIES = 32
+"""Times that an update is made again because another process was faster."""
+
+
+def update_sealed(
+    path: str | os.PathLike[str],
+    schema: str,
+    change: Callable[[dict[str, Any]], dict[str, Any]],
+) -> bool:
+    """Replace a sealed file by what `change` makes of its body, losing no other process's change.
+
+    It happens under the folder's lock. Where that is not to be had (see `gpuedge.core.lock`), and
+    against those who could not have it, whether the file is still the one that was read is looked
+    at just before it is replaced.
+
+    Parameters
+    ----------
+    change : callable
+        Given the present body, empty where there is none; returns the new one. It may be called
+        more than once.
+
+    Returns
+    -------
+    bool
+        As `save_sealed`.
+    """
+    from pathlib import Path
+
+    from gpuedge.core.lock import Lock
+    from gpuedge.core.paths import stamp
+
+    with Lock(Path(path).parent):
+        for _ in range(TRIES):
+            seen = stamp(path)
+            body = change(load_sealed(path, schema) or {})
+            if save_sealed(path, schema, body, lambda seen=seen: stamp(path) != seen):  # type: ignore[misc]
+                return True
+            if stamp(path) == seen:  # it was not the others
+                return False
+    return False
+
+
+def save_sealed(
+    path: str | os.PathLike[str],
+    schema: str,
+    body: dict[str, Any],
+    unless: Callable[[], bool] | None = None,
+) -> bool:
     """Write `body` to `path` in one step, with its schema name and checksum.
 
     Parameters
@@ -34,6 +82,8 @@ def save_sealed(path: str | os.PathLike[str], schema: str, body: dict[str, Any])
         What the body is, with its version, such as ``"gpuedge.verdicts/1"``.
     body : dict
         JSON-ready: string keys, no NaN or infinity.
+    unless : callable, optional
+        See `gpuedge.core.paths.write_atomic`.
 
     Returns
     -------
@@ -42,7 +92,7 @@ def save_sealed(path: str | os.PathLike[str], schema: str, body: dict[str, Any])
     """
     from pathlib import Path
 
-    from gpuedge.core.paths import write_atomic
+    from gpuedge.core.paths import sweep, write_atomic
 
     try:
         text = _canonical(body)
@@ -57,14 +107,20 @@ def save_sealed(path: str | os.PathLike[str], schema: str, body: dict[str, Any])
         data = _canonical(envelope).encode("utf-8") + b"\n"
     except (TypeError, ValueError, RecursionError):
         return False
-    return len(data) <= MAX_BYTES and write_atomic(Path(path), data)
+    if len(data) > MAX_BYTES or not write_atomic(Path(path), data, unless):
+        return False
+    sweep(path)
+    return True
 
 
 def load_sealed(path: str | os.PathLike[str], schema: str) -> dict[str, Any] | None:
     """Return the body stored in `path`, or None if it is absent, damaged or of another schema."""
     data = read_regular(path, MAX_BYTES)
-    if data is None:
-        return None
+    return None if data is None else unsealed(data, schema)
+
+
+def unsealed(data: bytes, schema: str) -> dict[str, Any] | None:
+    """Return the body in the bytes of a sealed file, or None if they are damaged or another's."""
     try:
         envelope = json.loads(data.decode("utf-8"))
         if not isinstance(envelope, dict):

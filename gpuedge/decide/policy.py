@@ -38,6 +38,12 @@ class Policy:
         Inputs of the model that stand for what it will see, each a mapping from name to array. For
         ``fixed16``, which takes the ranges of tensors from them; by default from the first inputs.
         It takes no part in comparisons and is not recorded.
+    canary : float
+        Share of a session's inferences on a GPU, 0 to 1, that are computed on the CPU as well and
+        compared (docs/canaries.md); the first one is among them. 0 compares none.
+    watchdog_s : float, optional
+        Seconds that a run on a device may take, 0.001 to 86400, before the device counts as hung.
+        By default ten times as long as its slowest runs so far, and at least 2 s.
 
     Raises
     ------
@@ -52,10 +58,16 @@ class Policy:
     calibration_s: float = 2.0
     storage: str = "float32"
     calibration: Sequence[Mapping[str, Any]] | None = field(default=None, compare=False, repr=False)
+    canary: float = 1 / 256
+    watchdog_s: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "min_speedup", _real(self, "min_speedup", 1.0, 1000.0))
         object.__setattr__(self, "calibration_s", _real(self, "calibration_s", 0.0, 60.0))
+        object.__setattr__(self, "canary", _checked(self, "canary", 0.0, 1.0))
+        if self.watchdog_s is not None:
+            wait_s = _checked(self, "watchdog_s", 0.001, 86400.0, " or None")
+            object.__setattr__(self, "watchdog_s", wait_s)
         _whole(self, "percentile", 1, 99)
         _whole(self, "inferences", 1, 10**12)
         if not isinstance(self.allow_software, bool):
@@ -103,11 +115,14 @@ def _feeds(value: Any) -> tuple[dict[str, Any], ...]:
 
 
 def _real(policy: Policy, name: str, low: float, high: float) -> float:
+    return round(_checked(policy, name, low, high), 3)
+
+
+def _checked(policy: Policy, name: str, low: float, high: float, also: str = "") -> float:
     value: Any = getattr(policy, name)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-        raise _refused(name, value, f"a number from {low:g} to {high:g}")
-    rounded = round(float(value), 3)
-    return rounded
+        raise _refused(name, value, f"a number from {low:g} to {high:g}{also}")
+    return float(value)
 
 
 def _whole(policy: Policy, name: str, low: int, high: int) -> None:

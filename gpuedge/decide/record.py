@@ -14,6 +14,8 @@ from gpuedge.decide.policy import Policy
 SCHEMA = "gpuedge.decision/1"
 CPU = "cpu"
 AUTO = "auto"
+LATER = ("canary", "watchdog_s")
+"""Fields of a policy that say how a device is watched, not which one is chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ class Record:
             "asked": self.asked,
             "calibration": self.calibration,
             "candidates": [c.to_dict() for c in self.candidates],
-            "policy": self.policy.to_dict(),
+            "policy": _of_choice(self.policy),
             "version": self.version,
         }
 
@@ -141,6 +143,17 @@ class Record:
                 hint="make one with Session.explain().to_json()",
             ) from None
         return made
+
+
+def _of_choice(policy: Policy) -> dict[str, Any]:
+    """Return a policy without the fields that choose nothing, where they are at their defaults.
+
+    Records of before these fields were there replay to the same bytes.
+    """
+    usual = Policy().to_dict()
+    rules = policy.to_dict()
+    later = [name for name in LATER if rules[name] == usual[name]]
+    return {name: value for name, value in rules.items() if name not in later}
 
 
 def _text(record: Mapping[str, Any], name: str) -> str:

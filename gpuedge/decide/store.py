@@ -1,9 +1,9 @@
 """Calibrations on disk, so that a device is measured once and not at every start.
 
 One sealed file, ``<cache folder>/calibration.json``. The key covers what changes the speed: the
-device and its driver, gpuedge's version, what computes, and how many cores there are. There is no
-lock: a writer merges with what is there and replaces the file in one step, so a race can lose an
-entry (it is measured again) but never tear one.
+device and its driver, gpuedge's version, what computes, and how many cores there are. A writer
+merges with what is there under a lock (`gpuedge.core.lock`) and replaces the file in one step;
+where no lock is to be had a race can lose an entry (it is measured again) but never tear one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuedge.core.reasons import Reason
-from gpuedge.core.store import load_sealed, save_sealed
+from gpuedge.core.store import load_sealed, update_sealed
 from gpuedge.decide.model import DeviceModel
 
 SCHEMA = "gpuedge.calibration/1"
@@ -92,22 +92,6 @@ class CalibrationStore:
         self._found: dict[str, DeviceModel] = {}
         self._failed: dict[str, tuple[Reason, float]] = {}
 
-    def _entries(self) -> list[list[Any]]:
-        """Return [key, model, attempts], oldest first; an empty list if the file is not intact."""
-        entries = (load_sealed(self.path, SCHEMA) or {}).get("entries")
-        if not isinstance(entries, list):
-            return []
-        return [e for e in entries if isinstance(e, list) and len(e) == 3]
-
-    def _find(self, key: str) -> tuple[DeviceModel | None, int]:
-        for known, model, attempts in reversed(self._entries()):
-            if known == key and isinstance(attempts, int):
-                try:
-                    return DeviceModel.from_dict(model), attempts
-                except (AttributeError, TypeError, ValueError):
-                    break
-        return None, 0
-
     def get(self, key: str) -> DeviceModel | None:
         """Return the model stored under `key`, or None if there is none that makes sense.
 
@@ -116,16 +100,19 @@ class CalibrationStore:
         """
         if key in self._found:
             return self._found[key]
-        model, attempts = self._find(key)
+        model, attempts = _find(load_sealed(self.path, SCHEMA) or {}, key)
         return model if model is not None and (model.complete or attempts >= PATIENCE) else None
 
     def put(self, key: str, model: DeviceModel) -> bool:
         """Store a model; False if the folder cannot be written."""
         self._found[key] = model
-        _, attempts = self._find(key)
-        entries = [e for e in self._entries() if e[0] != key]
-        entries = [*entries, [key, model.to_dict(), attempts + 1]][-MAX_ENTRIES:]
-        return save_sealed(self.path, SCHEMA, {"entries": entries})
+
+        def merged(body: dict[str, Any]) -> dict[str, Any]:
+            _, attempts = _find(body, key)
+            entries = [e for e in _entries(body) if e[0] != key]
+            return {"entries": [*entries, [key, model.to_dict(), attempts + 1]][-MAX_ENTRIES:]}
+
+        return update_sealed(self.path, SCHEMA, merged)
 
     def fail(self, key: str, reason: Reason, budget_s: float) -> None:
         """Remember in this process only that calibrating within `budget_s` failed."""
@@ -139,3 +126,21 @@ class CalibrationStore:
         reason, before = self._failed.get(key, (None, 0.0))
         is_final = reason is not None and reason.code == "deadline"
         return reason if is_final or budget_s <= MUCH * before else None
+
+
+def _entries(body: Mapping[str, Any]) -> list[list[Any]]:
+    """Return [key, model, attempts], oldest first; an empty list if there are none."""
+    entries = body.get("entries")
+    if not isinstance(entries, list):
+        return []
+    return [e for e in entries if isinstance(e, list) and len(e) == 3]
+
+
+def _find(body: Mapping[str, Any], key: str) -> tuple[DeviceModel | None, int]:
+    for known, model, attempts in reversed(_entries(body)):
+        if known == key and isinstance(attempts, int):
+            try:
+                return DeviceModel.from_dict(model), attempts
+            except (AttributeError, TypeError, ValueError):
+                break
+    return None, 0

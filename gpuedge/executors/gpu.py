@@ -27,6 +27,7 @@ from gpuedge.core.interrupts import held
 from gpuedge.core.paths import cache_dir
 from gpuedge.core.storage import BUFFER
 from gpuedge.executors.base import PlacementRow, Work
+from gpuedge.executors.watching import Stage, Unwatched, Watch, Watchdog, submit_and_wait
 from gpuedge.graph.cost import count
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.kernels.arrange import Arrangement, arrange
@@ -35,9 +36,6 @@ from gpuedge.kernels.plan import HostTensor, Pass, Plan, PlanTensor, Source, Ste
 from gpuedge.kernels.planner import plan, why_not
 from gpuedge.kernels.storages import EXACT, FIXED, Keeping
 from gpuedge.lang import BlobCache, Kernel, blob_key, load, print_kernel
-
-RUN_TIMEOUT_S = 60.0
-"""A run that takes longer is given up; software rasterisers need seconds for large models."""
 
 POISON = 0xAB
 log = logging.getLogger("gpuedge.gpu")
@@ -52,14 +50,40 @@ class GpuExecutor:
         An open device; the executor closes it.
     name : str
         Device string, such as ``vulkan:0``.
+    isolation : str
+        ``inline``, or ``process`` where the driver lives in a process of its own.
+    watch : Watch, optional
+        What is told before and after the driver is at work.
+
+    Attributes
+    ----------
+    closed : bool
+        True as soon as nothing may start on it any more.
+    released : bool
+        True once the driver has given everything back.
+    is_hung : bool
+        True after it did not finish in time.
+    compiling, running : Stage
+        Blocks to build and to run in, entered under `lock`.
     """
 
-    def __init__(self, impl: DeviceImpl, name: str) -> None:
+    def __init__(
+        self,
+        impl: DeviceImpl,
+        name: str,
+        *,
+        isolation: str = "inline",
+        watch: Watch | None = None,
+    ) -> None:
         self.impl = impl
         self.device = name
+        self.isolation = isolation
+        self.watch: Watch = watch or Unwatched()
         self.caps: Caps = replace(impl.caps, device_class=classify(impl.info.identity))
         self.lock = threading.RLock()
-        self.closed = False
+        self.closed = self.released = self.is_hung = False
+        self.compiling, self.running = Stage(self, "compile"), Stage(self, "run")
+        self._was_struck = False
         self._owner = os.getpid()
         self._restricted: set[str] = set()
         self._blobs = BlobCache(cache_dir() / "kernels.bin")
@@ -86,7 +110,7 @@ class GpuExecutor:
             A constant holds what this device does not keep.
         """
         self.check_open()
-        with held, self.lock, self.impl.entered():
+        with held, self.lock, self.compiling, self.impl.entered():
             while True:
                 made = plan(segment, self.caps, self._restricted, keeping)
                 try:
@@ -138,14 +162,61 @@ class GpuExecutor:
         """True in a forked child, where the driver's threads and locks are dead."""
         return self._owner != os.getpid()
 
+    def lost(self, code: str, why: str) -> None:
+        """Note that the device was lost; if its driver killed its host, the watch is told, once."""
+        if code == "host-died" and not self._was_struck:
+            self._was_struck = True
+            self.watch.strike(why)
+
+    def retire(self) -> None:
+        """Let nothing start on it any more; closing it is left to `close`."""
+        self.closed = True
+
     def close(self) -> None:
-        """Close the device; executables made from it cannot run any more."""
+        """Close the device; executables made from it cannot run any more.
+
+        Waits for calls of other threads that are under way. A device that hung in this process is
+        left as it is: closing it would wait for it.
+        """
+        self.give_back(-1.0)
+
+    def give_back(self, patience_s: float) -> bool:
+        """Close the device unless calls of other threads take too long.
+
+        Parameters
+        ----------
+        patience_s : float, unit: seconds
+            How long to wait for them; negative: until they end.
+
+        Returns
+        -------
+        bool
+            False if they did not end in time. Nothing was closed then, but nothing new starts.
+        """
         if self.is_inherited:
-            return
-        with held, self.lock:
-            if not self.closed:
-                self.closed = True
-                self.impl.close()
+            return True
+        self.closed = True
+        with held:
+            if not self.lock.acquire(timeout=patience_s):
+                return False
+            try:
+                if not self.released and not self._leave():
+                    self.released = True
+                    self.impl.close()
+            finally:
+                self.lock.release()
+        self.watch.close()
+        return True
+
+    def _leave(self) -> bool:
+        """Tell whether the device must be left to the end of the process; keep it till then."""
+        if not self.is_hung or self.isolation != "inline":
+            return False
+        import ctypes
+
+        # Not even the end of the interpreter may destroy what the driver is still working on.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.impl))
+        return True
 
 
 def _load(source: Source, text: str) -> Kernel:
@@ -173,6 +244,7 @@ class GpuExecutable:
         self._buffers: dict[str, Buffer] = {}
         self._programs: list[Program] = []
         self._recording: Recording | None = None
+        self.watchdog = Watchdog()
         caps = executor.caps
         self._where: Arrangement = arrange(
             made, caps.offset_alignment, has_suballocation=caps.has_suballocation
@@ -235,15 +307,14 @@ class GpuExecutable:
         """Compute the outputs; one submit. Raises DeviceError (GE-4xx)."""
         executor = self.executor
         executor.check_open()
-        with held, executor.lock, executor.impl.entered():
+        with held, executor.lock, executor.running, executor.impl.entered():
             executor.check_open()
             if self._recording is None:
                 raise ClosedError("The executable was closed before this call.")
             if self.plan.passes:
                 for name in self._where.inputs:
                     self._upload(self.plan.tensors[name], inputs)
-                ticket = executor.impl.submit(self._recording)
-                executor.impl.wait(ticket, RUN_TIMEOUT_S)
+                submit_and_wait(executor.impl, self._recording, self.watchdog)
             return {name: self._result(name) for name in self.graph.outputs}
 
     def _result(self, name: str) -> Array:
@@ -268,7 +339,7 @@ class GpuExecutable:
 
     def close(self) -> None:
         """Give programs and memory back to the device."""
-        if self.executor.is_inherited:
+        if self.executor.is_inherited or self.executor.closed:
             return
         with held, self.executor.lock:
             if self.executor.closed:

@@ -16,6 +16,9 @@ from gpuedge.graph.writer import reads, to_onnx
 FOLD_LIMIT = 64 << 20
 """Largest result of a folded node, bytes; more would only move work into memory."""
 
+TOTAL_LIMIT = 256 << 20
+"""Most bytes that all folded nodes of a graph may hold together."""
+
 _SMALL = 4096
 """Constants of at most this many elements are shown to shape inference by value."""
 
@@ -37,8 +40,10 @@ def has_subgraph(node: Node) -> bool:
     )
 
 
-def evaluate(node: Node, graph: Graph) -> tuple[Array, ...] | None:
+def evaluate(node: Node, graph: Graph, limit: int = FOLD_LIMIT) -> tuple[Array, ...] | None:
     """Return the outputs of a node if they are known while planning, else None.
+
+    `limit` is the most that an output may hold, in bytes.
 
     That is the case where all inputs are constant, and for Shape and Size of anything whose type
     is known. Random operators, subgraphs and large results are left to run time.
@@ -50,7 +55,7 @@ def evaluate(node: Node, graph: Graph) -> tuple[Array, ...] | None:
     if not fixed or has_subgraph(node):
         return None
     kinds = types_of(node, graph)
-    if any(_nbytes(kind) > FOLD_LIMIT for kind in kinds if kind is not None):
+    if any(_nbytes(kind) > limit for kind in kinds if kind is not None):
         return None
     # A result of unknown size may be of any size: it is not computed to find out.
     if node.op not in _PICKING and not all(
@@ -129,7 +134,7 @@ def _ask_onnx(node: Node, graph: Graph) -> tuple[TensorType | None, ...]:
     try:
         # Without data propagation, which would write out the values of every Range, however long.
         inferred = onnx.shape_inference.infer_shapes(to_onnx(alone))
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, MemoryError):
         return (None,) * len(node.outputs)
     return declared((v for v in inferred.graph.output), node.outputs, {})
 

@@ -8,17 +8,21 @@ from typing import Any
 from gpuedge.core.dtypes import ACCEPTED
 from gpuedge.core.errors import ShapeError, UnsupportedOpError
 from gpuedge.graph.ir import Array, Graph, Node, TensorType
+from gpuedge.graph.names import shown
 
 FLOATS = ACCEPTED
 
 MAX_ELEMENTS = 2**36
 """Largest value a graph may compute, elements: 256 GiB of float32. More is an attack or a slip."""
 
+MAX_LISTED = 16
+"""Inputs of a node, and extents of a shape, that a message lists."""
+
 
 def label(node: Node) -> str:
     """Return how messages name a node: its operator and its name, or its first output."""
     name = node.name or next((o for o in node.outputs if o), "")
-    return f"{node.op} node '{name}'"
+    return f"{shown(node.op)[1:-1]} node {shown(name)}"
 
 
 def unsupported(node: Node, why: str) -> UnsupportedOpError:
@@ -28,10 +32,16 @@ def unsupported(node: Node, why: str) -> UnsupportedOpError:
 
 def bad_shape(node: Node, graph: Graph, why: str) -> ShapeError:
     """Return the error for shapes that do not fit; names the node and all its input shapes."""
-    shapes = ", ".join(
-        f"{name}={list(graph.types[name].shape)}" for name in node.inputs if name in graph.types
-    )
+    known = [name for name in node.inputs if name in graph.types]
+    listed = [f"{shown(n)[1:-1]}={_extents(graph.types[n].shape)}" for n in known[:MAX_LISTED]]
+    shapes = ", ".join([*listed, "..."] if len(known) > MAX_LISTED else listed)
     return ShapeError(f"{label(node)} {why}.", known=f"inputs {shapes}" if shapes else None)
+
+
+def _extents(shape: Sequence[int]) -> str:
+    if len(shape) <= MAX_LISTED:
+        return str(list(shape))
+    return f"{list(shape[:MAX_LISTED])}"[:-1] + f", ...] of rank {len(shape)}"
 
 
 def type_in(node: Node, graph: Graph, index: int) -> TensorType:
@@ -40,7 +50,7 @@ def type_in(node: Node, graph: Graph, index: int) -> TensorType:
     if not name:
         raise unsupported(node, f"lacks its input {index}")
     if name not in graph.types:
-        raise unsupported(node, f"reads '{name}', whose type is unknown")
+        raise unsupported(node, f"reads {shown(name)}, whose type is unknown")
     return graph.types[name]
 
 
@@ -58,7 +68,7 @@ def constant(node: Node, graph: Graph, index: int, what: str) -> Array | None:
         return None
     name = node.inputs[index]
     if name not in graph.constants:
-        raise unsupported(node, f"takes its {what} from '{name}', which is not constant")
+        raise unsupported(node, f"takes its {what} from {shown(name)}, which is not constant")
     return graph.constants[name]
 
 

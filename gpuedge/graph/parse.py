@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from gpuedge.core.errors import ModelError, UnsupportedOpError
 from gpuedge.graph import schema
+from gpuedge.graph.external import load_external
+from gpuedge.graph.limits import check_counts, check_expansion
+from gpuedge.graph.names import shown
+from gpuedge.graph.writer import PROTOBUF_LIMIT
 
 if TYPE_CHECKING:
     import onnx
@@ -58,33 +63,81 @@ def load(model: Any) -> onnx.ModelProto:
             hint="give a path, the bytes of a file, or an onnx.ModelProto",
         )
     proto = _parse(data, source)
+    proto.ClearField("training_info")  # never run, so never read
+    check_counts(proto, source)
     _check_texts(proto, source)
     check_operators(proto, source)
-    for tensor in _tensors(proto.graph):
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            _load_external(tensor, source, folder)
+    bodies = [_tensors_of(f.node) for f in proto.functions]
+    load_external(chain(_tensors(proto.graph), *bodies), source, folder, len(data))
     _complete(proto)
     _check(proto, source)
     if proto.functions:
-        from onnx import inliner
-
-        proto = inliner.inline_local_functions(proto)
+        proto = _inlined(proto, source)
+    _check_references(proto.graph, source)
     return proto
+
+
+def _inlined(proto: onnx.ModelProto, source: str) -> onnx.ModelProto:
+    """Write out the calls of the model's own functions."""
+    from onnx import inliner
+
+    check_expansion(proto, source)
+    try:
+        return inliner.inline_local_functions(proto)
+    except (RuntimeError, ValueError, MemoryError) as error:
+        why = shown(str(error) or type(error).__name__)
+        raise ModelError(f"The functions of the model ({source}) cannot be read: {why}.") from None
+
+
+def _check_references(graph: onnx.GraphProto, source: str) -> None:
+    """Refuse attributes that stand for those of a function where there is no function."""
+    for node in _all_nodes(graph):
+        for attribute in node.attribute:
+            if attribute.ref_attr_name:
+                raise ModelError(
+                    f"The model ({source}) is not valid ONNX: the attribute "
+                    f"{shown(attribute.name)} of {named(node)} refers to one of a function, "
+                    "outside any function."
+                )
 
 
 def _read(path: Path) -> bytes:
     try:
         if path.is_dir():
             raise ModelError(f"The model {path} is a folder, not a file.")
-        return path.read_bytes()
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > PROTOBUF_LIMIT:
+                raise _too_large(path)
+            data = file.read(size) if size else _read_on(file)
     except FileNotFoundError:
         raise ModelError(
             f"There is no model at {path}.", known=f"current folder: {Path.cwd()}"
         ) from None
     except OSError as error:
         raise ModelError(f"The model {path} cannot be read: {error.strerror}.") from None
+    except MemoryError:
+        raise ModelError(f"The model {path} does not fit in memory.") from None
     except ValueError as error:  # a name that no file can have
         raise ModelError(f"The model {str(path)!r} cannot be read: {error}.") from None
+    if len(data) > PROTOBUF_LIMIT:
+        raise _too_large(path)
+    return data
+
+
+def _too_large(path: Path) -> ModelError:
+    return ModelError(
+        f"The model {path} is larger than an ONNX file can be.",
+        known=f"the most is {PROTOBUF_LIMIT} bytes, without weights in files of their own",
+    )
+
+
+def _read_on(file: IO[bytes]) -> bytes:
+    """Read what does not say how long it is; a device may have no end."""
+    found = bytearray()
+    while len(found) <= PROTOBUF_LIMIT and (part := file.read(1 << 20)):
+        found += part
+    return bytes(found)
 
 
 def _serialise(model: onnx.ModelProto) -> bytes:
@@ -157,18 +210,40 @@ def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     """Yield every weight of a graph, also from attributes and inner graphs."""
     yield from graph.initializer
-    for node in graph.node:
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    yield from _tensors_of(graph.node)
+
+
+def _tensors_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
+    for node in nodes:
         for attribute in node.attribute:
             if attribute.HasField("t"):
                 yield attribute.t
             yield from attribute.tensors
+            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+                yield from (sparse.values, sparse.indices)
         for inner in subgraphs(node):
             yield from _tensors(inner)
 
 
 def opsets(proto: onnx.ModelProto) -> dict[str, int]:
-    """Return operator set versions by domain, the default domain under the empty string."""
-    return {("" if o.domain == "ai.onnx" else o.domain): o.version for o in proto.opset_import}
+    """Return operator set versions by domain, the default domain under the empty string.
+
+    Raises
+    ------
+    ModelError (GE-500)
+        One domain has two.
+    """
+    found: dict[str, int] = {}
+    for one in proto.opset_import:
+        domain = "" if one.domain == "ai.onnx" else one.domain
+        if found.setdefault(domain, one.version) != one.version:
+            raise ModelError(
+                f"The model imports two operator sets of the domain {shown(domain or 'ai.onnx')}, "
+                f"{found[domain]} and {one.version}."
+            )
+    return found
 
 
 def check_operators(proto: onnx.ModelProto, source: str) -> None:
@@ -210,13 +285,24 @@ def check_operators(proto: onnx.ModelProto, source: str) -> None:
 def _unknown(node: onnx.NodeProto, versions: dict[str, int], source: str) -> UnsupportedOpError:
     domain = node.domain or "ai.onnx"
     number = versions.get("" if domain == "ai.onnx" else domain)
-    name = node.name or (node.output[0] if node.output else "")
+    op = shown(node.op_type)[1:-1]
     return UnsupportedOpError(
-        f"{node.op_type} node '{name}': domain {domain} has no operator {node.op_type}"
+        f"{named(node)}: domain {shown(domain)[1:-1]} has no operator {op}"
         + (f" in operator set {number}." if number is not None else ", or is not imported."),
         asked_by=source,
-        known=", ".join(f"{d or 'ai.onnx'} {v}" for d, v in versions.items()),
+        known=", ".join(
+            f"{shown(d or 'ai.onnx')[1:-1]} {v}" for d, v in list(versions.items())[:MAX_LISTED]
+        ),
     )
+
+
+MAX_LISTED = 16
+"""Operator sets that a message lists."""
+
+
+def named(node: onnx.NodeProto) -> str:
+    """Return how messages name a node: its operator and its name, or its first output."""
+    return f"{shown(node.op_type)[1:-1]} node {shown(node.name or next(iter(node.output), ''))}"
 
 
 def _complete(proto: onnx.ModelProto) -> None:
@@ -228,7 +314,7 @@ def _complete(proto: onnx.ModelProto) -> None:
         return
     try:
         inferred = onnx.shape_inference.infer_shapes(proto).graph.output
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, MemoryError):
         return
     found = {v.name: v.type for v in inferred if v.HasField("type")}
     for output in open_ones:
@@ -257,49 +343,14 @@ def _check(proto: onnx.ModelProto, source: str) -> None:
     try:
         onnx.checker.check_model(proto)
     except onnx.checker.ValidationError as error:
-        reason = " ".join(str(error).split("\n\n")[0].split())
+        reason = shown(" ".join(str(error).split("\n\n")[0].split()), 400)[1:-1]
         raise ModelError(f"The model ({source}) is not valid ONNX: {reason}") from None
-    except (ValueError, RuntimeError) as error:  # larger than a protobuf message may be
+    except (
+        ValueError,
+        RuntimeError,
+        MemoryError,
+    ) as error:  # larger than a protobuf message may be
         raise ModelError(f"The model ({source}) cannot be checked: {error}") from None
     finally:
         for kind in shapeless:
             kind.ClearField("shape")
-
-
-def _load_external(tensor: onnx.TensorProto, source: str, folder: Path | None) -> None:
-    """Read a tensor kept in a file of its own, which must lie in the model's folder."""
-    import onnx
-
-    entry = {e.key: e.value for e in tensor.external_data}
-    location = entry.get("location", "")
-    if folder is None:
-        raise ModelError(
-            f"The weight '{tensor.name}' lies in another file ({location}), but the model was "
-            f"not given as a path.",
-            hint="give the model's path instead of its contents",
-        )
-    path = (folder / location.replace("\0", "")).resolve()  # no file has a name with NUL
-    is_inside = path.is_relative_to(folder) and not Path(location).is_absolute()
-    if not location or "\0" in location or not is_inside:
-        raise ModelError(
-            f"The weight '{tensor.name}' lies in '{location}', outside the model's folder.",
-            asked_by=source,
-            hint="keep external weights beside the model",
-        )
-    try:
-        with open(path, "rb") as file:
-            file.seek(int(entry.get("offset") or 0))
-            length = int(entry["length"]) if entry.get("length") else -1
-            raw = file.read(length)
-    except (OSError, ValueError, OverflowError, MemoryError) as error:
-        raise ModelError(
-            f"The file {location} with the weight '{tensor.name}' cannot be read: {error}."
-        ) from None
-    if length >= 0 and len(raw) != length:
-        raise ModelError(
-            f"The file {location} is too short for the weight '{tensor.name}'.",
-            known=f"{len(raw)} of {length} bytes are there",
-        )
-    tensor.raw_data = raw
-    tensor.data_location = onnx.TensorProto.DEFAULT
-    del tensor.external_data[:]

@@ -11,6 +11,8 @@ import numpy as np
 from gpuedge.core.errors import InputError, ModelError, ShapeError, UnsupportedOpError
 from gpuedge.graph import fold, parse, schema
 from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
+from gpuedge.graph.limits import MAX_RANK
+from gpuedge.graph.names import listed, shown
 from gpuedge.graph.nodes import MAX_ELEMENTS, label
 from gpuedge.graph.schema import schema_reason
 from gpuedge.graph.writer import reads
@@ -60,14 +62,19 @@ def _signature(value: onnx.ValueInfoProto) -> Signature:
     kind = value.type.WhichOneof("value")
     tensor = value.type.tensor_type
     if kind is None or (kind == "tensor_type" and not tensor.elem_type):
-        raise ModelError(f"The model does not say what type its '{value.name}' has.")
+        raise ModelError(f"The model does not say what type its {shown(value.name)} has.")
     if kind != "tensor_type":
         raise UnsupportedOpError(
-            f"The model's '{value.name}' is a {kind.removesuffix('_type')}; "
+            f"The model's {shown(value.name)} is a {kind.removesuffix('_type')}; "
             "inputs and outputs must be tensors."
         )
     if not tensor.HasField("shape"):
         return schema.dtype_name(tensor.elem_type), None
+    if len(tensor.shape.dim) > MAX_RANK:
+        raise ModelError(
+            f"The model's {shown(value.name)} has {len(tensor.shape.dim)} dimensions.",
+            known=f"the most is {MAX_RANK}",
+        )
     dims: list[Dim] = []
     for dim in tensor.shape.dim:
         if dim.HasField("dim_value"):
@@ -88,10 +95,11 @@ def _weights(graph: onnx.GraphProto) -> dict[str, Array]:
         try:
             array = numpy_helper.to_array(tensor)
         except (ValueError, TypeError, KeyError, OverflowError, MemoryError) as error:
-            raise ModelError(f"The weight '{tensor.name}' cannot be read: {error}.") from None
+            why = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else error
+            raise ModelError(f"The weight {shown(tensor.name)} cannot be read: {why}.") from None
         if array.dtype.kind == "f" and np.isnan(array).any():
             raise InputError(
-                f"The weight '{tensor.name}' holds NaN.",
+                f"The weight {shown(tensor.name)} holds NaN.",
                 known=f"{int(np.isnan(array).sum())} of {array.size} values",
                 hint="the training may have diverged, or the file is damaged",
             )
@@ -161,7 +169,7 @@ class OnnxModel:
         for name in shapes:
             if name not in self.inputs:
                 raise InputError(
-                    f"The model has no input '{name}'.", known="inputs: " + ", ".join(self.inputs)
+                    f"The model has no input {shown(str(name))}.", known=listed(self.inputs)
                 )
         symbols: dict[str, int] = {}
         owner: dict[str, str] = {}
@@ -179,7 +187,8 @@ class OnnxModel:
                 if symbols.setdefault(dim, extent) != extent:
                     raise _mismatch(
                         name, given, wanted,
-                        f"sets '{dim}' to {extent}, but '{owner[dim]}' sets it to {symbols[dim]}",
+                        f"sets {shown(dim)} to {extent}, but {shown(owner[dim])} sets it to "
+                        f"{symbols[dim]}",
                     )  # fmt: skip
                 owner.setdefault(dim, name)
         return symbols
@@ -209,9 +218,11 @@ class OnnxModel:
         known = Graph((), (), (), types, constants, self.opset)
         kept: list[Node] = []
         folded: list[Node] = []
+        left = fold.TOTAL_LIMIT
         for node in self._nodes:
-            values = fold.evaluate(node, known)
+            values = fold.evaluate(node, known, min(fold.FOLD_LIMIT, left))
             if values is not None:
+                left -= sum(v.nbytes for v in values)
                 folded.append(node)
                 pairs = [(n, v) for n, v in zip(node.outputs, values, strict=True) if n]
                 constants.update(pairs)
@@ -242,6 +253,12 @@ class OnnxModel:
         constants: dict[str, Array],
     ) -> Graph:
         """Drop what folding left unused and freeze the result."""
+        for name, (dtype, _) in self.outputs.items():
+            if name in types and types[name].dtype != dtype:
+                raise ModelError(
+                    f"The model says that its output {shown(name)} is {dtype}, but it computes "
+                    f"{types[name].dtype}."
+                )
         nodes = _live(tuple(kept), tuple(self.outputs))
         used = {*self.inputs, *self.outputs}
         for node in nodes:
@@ -260,9 +277,14 @@ class OnnxModel:
 
 def _check_size(node: Node, name: str, kind: TensorType) -> None:
     """Refuse a value that no machine this runs on could hold, before anything tries."""
+    if len(kind.shape) > MAX_RANK:
+        raise ModelError(
+            f"{label(node)} would compute {shown(name)} of {len(kind.shape)} dimensions.",
+            known=f"the most is {MAX_RANK}",
+        )
     if kind.size > MAX_ELEMENTS:
         raise ModelError(
-            f"{label(node)} would compute '{name}' of {kind.size} elements.",
+            f"{label(node)} would compute {shown(name)} of {kind.size} elements.",
             known=f"shape {list(kind.shape)}; the most is {MAX_ELEMENTS}",
         )
 
@@ -286,7 +308,7 @@ def _given(
         return tuple(int(d) for d in shapes[name])
     if wanted is None or not all(isinstance(d, int) for d in wanted):
         raise InputError(
-            f"The input '{name}' is missing.",
+            f"The input {shown(name)} is missing.",
             known=f"its shape is {_shown(wanted)}, which does not say how large it is",
         )
     return tuple(d for d in wanted if isinstance(d, int))
@@ -300,6 +322,6 @@ def _shown(dims: Sequence[Dim] | None) -> str:
 
 def _mismatch(name: str, given: Sequence[int], wanted: Sequence[Dim], why: str) -> ShapeError:
     return ShapeError(
-        f"The input '{name}' {why}.",
+        f"The input {shown(name)} {why}.",
         known=f"given {list(given)}, the model takes {_shown(wanted)}",
     )

@@ -53,6 +53,26 @@ def dtype_name(element: int) -> str:
         ) from None
 
 
+def bits(element: int) -> int:
+    """Return how many bits an element of a stored tensor takes.
+
+    Raises
+    ------
+    ModelError (GE-500)
+        There is no such element type, or it is text, which has no fixed size.
+    """
+    from onnx import TensorProto, helper
+
+    names = {value: name for name, value in TensorProto.DataType.items()}
+    name = names.get(element, "UNDEFINED")
+    if name in ("UNDEFINED", "STRING"):
+        raise ModelError(f"A weight of the element type {element} has no size.")
+    packed = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2}
+    if name in packed:
+        return packed[name]
+    return int(helper.tensor_dtype_to_np_dtype(element).itemsize) * 8
+
+
 def element_type(dtype: str) -> int:
     """Return the ONNX element type of a numpy dtype name."""
     import numpy as np

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
-
-import numpy as np
 
 from gpuedge.graph.canon import canonical, operands
 from gpuedge.graph.ir import Graph, Node, TensorType
@@ -54,13 +52,24 @@ def infer(node: Node, graph: Graph) -> tuple[TensorType, ...]:
 
 def _broadcast(node: Node, graph: Graph, _: ElementwiseParams) -> Shape:
     shapes = [graph.shape(name) for name in operands(node)]
-    try:
-        result = tuple(int(d) for d in np.broadcast_shapes(*shapes))
-    except ValueError:
-        raise bad_shape(node, graph, "has inputs that do not broadcast") from None
+    result = _together(shapes)
+    if result is None:
+        raise bad_shape(node, graph, "has inputs that do not broadcast")
     if node.op == "PRelu" and result != shapes[0]:
         raise bad_shape(node, graph, "has a slope that does not broadcast to its input")
     return result
+
+
+def _together(shapes: Sequence[Shape]) -> Shape | None:
+    """Return the shape that all of them broadcast to; numpy's own gives up on large ones."""
+    rank = max(map(len, shapes))
+    result = []
+    for extents in zip(*((1,) * (rank - len(s)) + s for s in shapes), strict=True):
+        others = {extent for extent in extents if extent != 1}
+        if len(others) > 1:
+            return None
+        result.append(others.pop() if others else 1)
+    return tuple(result)
 
 
 def _same(node: Node, graph: Graph, _: Any) -> Shape:

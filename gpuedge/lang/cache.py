@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gpuedge.core.kernel import KernelBlob
-from gpuedge.core.paths import read_regular, write_atomic
+from gpuedge.core.lock import Lock
+from gpuedge.core.paths import read_regular, stamp, sweep, write_atomic
+from gpuedge.core.store import TRIES
 
 LANGUAGE_VERSION = 3
 """Raise this whenever a printer's output for an unchanged text changes."""
@@ -18,7 +21,8 @@ MAX_BYTES = 64 << 20
 """A larger file is not read (some thousand kernels fit), and none is written."""
 
 _MAGIC = b"gpuedge kernels\n"
-_HEADER = len(_MAGIC) + 4 + 32  # magic, version, SHA-256 of the rest
+_LAYOUT = struct.Struct("<16sI16sQ32s")  # magic, version, writer, length and SHA-256 of the rest
+_HEADER = _LAYOUT.size
 
 
 def blob_key(
@@ -62,31 +66,40 @@ class BlobCache:
         """Write what is new, keeping what other processes wrote meanwhile; False if impossible."""
         if not self._new:
             return True
-        self._merge()
-        body = _encode_newest(self._blobs)
-        header = _MAGIC + LANGUAGE_VERSION.to_bytes(4, "little") + hashlib.sha256(body).digest()
-        if not write_atomic(self.path, header + body):
-            return False
-        self._new = False
-        self._seen = self._stamp()
-        return True
-
-    def _stamp(self) -> tuple[int, int, int] | None:
-        try:
-            stat = self.path.stat()
-        except (OSError, ValueError):
-            return None
-        return stat.st_mtime_ns, stat.st_size, stat.st_ino
+        with Lock(self.path.parent):
+            for _ in range(TRIES):  # another process may write although this one has the lock
+                self._merge()
+                seen = self._seen
+                body = _encode_newest(self._blobs)
+                if write_atomic(self.path, _header(body) + body, lambda: stamp(self.path) != seen):  # noqa: B023
+                    self._new = False
+                    self._seen = stamp(self.path)
+                    sweep(self.path)
+                    return True
+                if stamp(self.path) == seen:
+                    break
+        return False
 
     def _merge(self) -> None:
         """Take over what the file holds and this object does not, if the file changed."""
-        stamp = self._stamp()
-        if stamp is None or stamp == self._seen:
+        found = stamp(self.path)
+        if found == self._seen:
             return
-        self._seen = stamp
+        self._seen = found
+        if found is None:
+            return
         data = read_regular(self.path, MAX_BYTES)
         if data is not None:
             self._blobs = {**_decode(data), **self._blobs}
+
+
+def _header(body: bytes) -> bytes:
+    """Return what stands before `body`: all of it must match for the file to be believed."""
+    from gpuedge import __version__
+
+    writer = __version__.encode()[:16]
+    digest = hashlib.sha256(body).digest()
+    return _LAYOUT.pack(_MAGIC, LANGUAGE_VERSION, writer, len(body), digest)
 
 
 def _encode_newest(blobs: Mapping[str, KernelBlob]) -> bytes:
@@ -109,8 +122,7 @@ def _encode(blobs: Mapping[str, KernelBlob]) -> bytes:
 
 def _decode(data: bytes) -> dict[str, KernelBlob]:
     body = data[_HEADER:]
-    expected = _MAGIC + LANGUAGE_VERSION.to_bytes(4, "little") + hashlib.sha256(body).digest()
-    if data[:_HEADER] != expected:
+    if data[:_HEADER] != _header(body):
         return {}
     # The hash covers all of it, so only a file sealed by something else fails from here on.
     try:

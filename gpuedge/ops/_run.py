@@ -167,7 +167,13 @@ def _graph(types: Types, write: Write) -> Graph:
 
 
 def _where(request: Request) -> Hashable:
-    return (request.device, request.policy, request.fallback, request.executor)
+    return (
+        request.device,
+        request.policy,
+        request.fallback,
+        request.executor,
+        request.isolation,
+    )
 
 
 def _after_fork() -> None:
@@ -192,7 +198,7 @@ def _get(signature: Hashable, build: Callable[[], Graph], request: Request) -> C
             _compiled.move_to_end(signature)
             return ready
         config.check_environment()
-        ready = _compiled[signature] = Compiled(build(), request)
+        ready = _compiled[signature] = Compiled(build(), request, has_canaries=False)
         if len(_compiled) > LIMIT:
             _compiled.popitem(last=False)[1].close()
         return ready

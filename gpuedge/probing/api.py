@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 from gpuedge import __version__, backends
 from gpuedge.core import config, paths
 from gpuedge.core.errors import ConfigError
 from gpuedge.core.reasons import Reason
+from gpuedge.probing import pins
+from gpuedge.probing.interpreter import environment
 from gpuedge.probing.report import HOW_TO_REFRESH, ProbeReport, ProbeRow, number
 from gpuedge.probing.verdicts import Keys, Store, check_database
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from gpuedge.core.driver import Candidate
 
@@ -70,12 +71,14 @@ def probe(
     >>> all(row.reason for row in report.tried)
     True
     """
-    start = time.perf_counter()
+    start, begin = time.perf_counter(), time.monotonic()
     config.check_environment()
     _check(deadline_s)
     check_database()
-    candidates = _candidates(_names(backends))
-    keys = _keys(candidates)
+    pins.check_pins()
+    environ = environment()
+    candidates = _candidates(_names(backends), environ)
+    keys = _keys(candidates, environ)
     store = Store(paths.cache_folder())
     now = time.time()
     known: dict[str, list[ProbeRow]] = {}
@@ -84,9 +87,11 @@ def probe(
             rows = store.find(key, deadline_s, now)
             if rows is not None:
                 known[key] = rows
+    barred = [(n, c) for n, c in candidates if c is not None and pins.is_barred(n)]
+    known |= {keys[n, c.key]: [pins.pinned_row(c)] for n, c in barred}
     new = [(k, c) for n, c in candidates if c is not None and (k := keys[n, c.key]) not in known]
     if new:
-        found = _probe_new(new, deadline_s)
+        found = _probe_new(new, deadline_s, begin)
         known |= {key: rows for key, (_, rows) in found.items()}
         present = [c for _, c in candidates if c is not None]
         gone = store.gone(present, {c.backend for c in present}) if refresh else []
@@ -97,7 +102,11 @@ def probe(
     for name, candidate in candidates:
         verdict = [_empty(name)] if candidate is None else known[keys[name, candidate.key]]
         tried += map(_marked, verdict)
-    return ProbeReport(number(tried), __version__, time.perf_counter() - start)
+    numbered = number(tried)
+    shown = pins.apply(numbered)
+    if shown is not numbered:  # what is left alone is no road any more
+        numbered = number(shown)
+    return ProbeReport(numbered, __version__, time.perf_counter() - start)
 
 
 def _check(deadline_s: float) -> None:
@@ -119,40 +128,45 @@ def _names(given: Sequence[str] | None) -> list[str]:
     return list(dict.fromkeys(value or backends.PROBED))
 
 
-def _candidates(names: list[str]) -> list[tuple[str, Candidate | None]]:
+def _candidates(names: list[str], environ: Mapping[str, str]) -> list[tuple[str, Candidate | None]]:
     """List the candidates of each backend; a backend without any stands as None."""
     loaded = [backends.load(name) for name in names]  # every name is checked before any is used
     found: list[tuple[str, Candidate | None]] = []
     for name, backend in zip(names, loaded, strict=True):
-        listed = backend.candidates(os.environ)
+        listed = backend.candidates(environ)
         found += [(name, c) for c in listed] or [(name, None)]
     return found
 
 
-def _keys(candidates: list[tuple[str, Candidate | None]]) -> dict[tuple[str, str], str]:
+def _keys(
+    candidates: list[tuple[str, Candidate | None]], environ: Mapping[str, str]
+) -> dict[tuple[str, str], str]:
     present = [(name, c) for name, c in candidates if c is not None]
     if not present:
         return {}
-    key = Keys(os.environ)
+    key = Keys(environ)
     return {(name, c.key): key(c) for name, c in present}
 
 
 def _probe_new(
-    new: list[tuple[str, Candidate]], deadline_s: float
+    new: list[tuple[str, Candidate]], deadline_s: float, begin: float
 ) -> dict[str, tuple[Candidate, list[ProbeRow]]]:
     from gpuedge import capdb
     from gpuedge.probing.run import probe_all
 
     capdb.load()  # the children need it too; its faults are not a driver's
     capdb.load_names()
-    results = probe_all([c for _, c in new], deadline_s)
+    results = probe_all([c for _, c in new], deadline_s, begin=begin)
     _log([row for rows in results for row in rows])
     return {key: (c, rows) for (key, c), rows in zip(new, results, strict=True)}
 
 
 def _is_lasting(row: ProbeRow) -> bool:
     """Say whether a verdict is about the driver, rather than about this attempt to probe it."""
-    is_ours = row.code == "no-token" or row.evidence.get("step") in {"start", "prepare"}
+    is_ours = row.code in {"no-token", "no-child"} or row.evidence.get("step") in {
+        "start",
+        "prepare",
+    }
     return not is_ours and not row.evidence.get("is_cut_off")
 
 

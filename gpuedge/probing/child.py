@@ -1,4 +1,4 @@
-"""The disposable process: ``python -m gpuedge.probing.child`` with a request on standard input.
+"""The disposable process: runs `main` with a request on standard input, or `work` in a fork.
 
 Tells the parent through a private file, one JSON line per event, each with the request's token:
 every step before it is taken, so that a crash or hang can be attributed, and every device's result
@@ -23,6 +23,7 @@ from gpuedge.core.errors import (
     OutOfMemoryError,
 )
 from gpuedge.core.reasons import Reason
+from gpuedge.probing.contain import contain
 
 if TYPE_CHECKING:
     from gpuedge.core.caps import Caps
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
 
 RUNS = 2
 """Runs of each kernel: a race or stale data shows up as two different answers."""
-
-ORPHAN_S = 1.0
-"""A child whose parent died ends itself this long after the deadline."""
 
 NOTHING = frozenset({"bad-manifest", "missing-library", "no-device"})
 """Reasons found while loading a driver that hold for all its levels: they are not asked again."""
@@ -57,10 +55,16 @@ STATUS_OF = {
 
 
 class Channel:
-    """The private result file, open for appending; `at` is the candidate whose turn it is."""
+    """The private result file, open for appending; `at` is the candidate whose turn it is.
+
+    A driver that closes descriptors which are not its own would rob the application of its files,
+    or have it write into others. Here it robs this class, which says so and ends the process.
+    """
 
     def __init__(self, path: str, token: str) -> None:
+        self._path = path
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+        self._file = os.fstat(self._fd)
         self._token = token
         self._last: tuple[str, int | None] | None = None
         self._begin = time.monotonic()
@@ -72,11 +76,25 @@ class Channel:
 
     def send(self, event: str, **fields: Any) -> None:
         """Write one event; it survives the process from here on."""
+        self._require_own()
+        self._write(event, **fields)
+
+    def _write(self, event: str, **fields: Any) -> None:
         when = round(time.monotonic() - self._begin, 6)
         line = json.dumps(
             {"token": self._token, "event": event, "at": self.at, "when": when, **fields}
         )
         os.write(self._fd, line.encode() + b"\n")
+
+    def _require_own(self) -> None:
+        try:
+            is_own = os.path.samestat(os.fstat(self._fd), self._file)
+        except OSError:
+            is_own = False
+        if not is_own:
+            self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND)
+            self._write("robbed")
+            os._exit(1)
 
     def step(self, name: str, index: int | None = None) -> None:
         """Announce the step about to be taken."""
@@ -127,9 +145,14 @@ def _device_class(device: DeviceImpl) -> str:
 
 
 def main() -> int:
-    """Read the request, probe its candidates in order, and return the exit status."""
-    request = json.loads(sys.stdin.buffer.readline())
-    _contain(float(request["deadline_s"]))
+    """Read the request from standard input, do it, and return the exit status."""
+    work(json.loads(sys.stdin.buffer.readline()))
+    return 0
+
+
+def work(request: dict[str, Any]) -> None:
+    """Probe the candidates of a request in order."""
+    contain(float(request["deadline_s"]))
     known = set(sys.path)
     sys.path += [p for p in request["path"] if p not in known]
     channel = Channel(request["result"], request["token"])
@@ -143,39 +166,6 @@ def main() -> int:
         else:
             channel.send("failed", **_verdict(nothing), evidence={})
         channel.send("done")
-    return 0
-
-
-def _contain(deadline_s: float) -> None:
-    """Leave no orphan, no core file and no crash dialog behind."""
-    import faulthandler
-
-    faulthandler.dump_traceback_later(deadline_s + ORPHAN_S, exit=True)
-    if sys.platform == "win32":
-        import ctypes
-
-        ctypes.windll.kernel32.SetErrorMode(0x0003)  # no dialog for critical errors or faults
-    else:
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        _leave_when_told()
-
-
-def _leave_when_told() -> None:
-    """Make a driver's ``exit()`` end the process, with its status, before libraries are unloaded.
-
-    A driver that gives up by calling ``exit()`` does so inside the API's loader, which holds its
-    lock: Vulkan's loader (seen with 1.3.239) then waits for itself in its own destructor for ever,
-    and what was an exit would look like a hang. Exit handlers that drivers register still run:
-    the last one registered runs first. Where the C library has no ``on_exit`` it stays a hang.
-    """
-    import ctypes
-
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "on_exit") and hasattr(libc, "fcloseall"):
-        for function in (libc._exit, libc.fcloseall):  # run in reverse: first what was printed
-            libc.on_exit(ctypes.cast(function, ctypes.c_void_p), None)
 
 
 def probe(candidate: Candidate, skip: frozenset[int], channel: Channel) -> Reason | None:
@@ -220,7 +210,7 @@ def probe(candidate: Candidate, skip: frozenset[int], channel: Channel) -> Reaso
 
     for info in devices:
         if info.index not in skip:
-            result = probe_device(backend.open, info, kat.cases, channel)
+            result = probe_device(backends.open_disposable, info, kat.cases, channel)
             channel.send("device", index=info.index, **result)
     return None
 

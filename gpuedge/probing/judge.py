@@ -61,14 +61,19 @@ FAIR_SHARE = 0.5
 """Share of the deadline after which a driver that is not done is too slow, whatever held it up."""
 
 
+OUT_OF_REACH = {"no-child": ("blocked", "no-child"), "unknown": ("broken", "no-token")}
+"""Status and code of endings that say nothing about the driver."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ending:
     """How a probe process ended: by itself (`code`), by a signal, or by us at the deadline.
 
-    ``stalled``: by us before the deadline, because others waited for it.
+    ``stalled``: by us before the deadline, because others waited for it. ``unknown``: somebody
+    else took its exit status, `what` says who. ``no-child``: it could not be started.
     """
 
-    how: Literal["exit", "signal", "deadline", "stalled", "not-started"]
+    how: Literal["exit", "signal", "deadline", "stalled", "not-started", "unknown", "no-child"]
     code: int = 0
     what: str = ""
 
@@ -198,7 +203,7 @@ def _is_sound(event: dict[str, Any]) -> bool:
     if kind == "devices":
         listed = event.get("devices")
         return isinstance(listed, list) and all(map(_is_device, listed))
-    return kind == "done" or (kind == "step" and step in list(STEPS))
+    return kind in ("done", "robbed") or (kind == "step" and step in list(STEPS))
 
 
 def _is_device(record: object) -> bool:
@@ -261,11 +266,20 @@ def _ended(transcript: Transcript) -> Event:
     where = STEPS[step]
     if ending.how in ("not-started", "deadline", "stalled"):
         return _late(transcript, step)
+    if ending.how in OUT_OF_REACH:
+        return _verdict(*OUT_OF_REACH[ending.how], ending.what, step)
     if ending.how == "signal":
         return _verdict("crashed", "crashed", f"{ending.what} {where}", step, ending.what)
+    if transcript.first("robbed") is not None:
+        return _verdict("crashed", "exited", f"it closed files that are not its own {where}", step)
     if not transcript.events or step in OURS or transcript.is_complete:
         return _verdict("broken", "no-token", _why_no_token(transcript), step)
     return _verdict("crashed", "exited", f"exit status {ending.code} {where}", step)
+
+
+def unstartable(candidate: Candidate, why: str) -> list[ProbeRow]:
+    """Return the row of a candidate for which no process can be had."""
+    return judge(candidate, Transcript([], 0, Ending("no-child", 0, why), "", 0.0)).rows
 
 
 def is_cut_off(row: ProbeRow) -> bool:

@@ -1,6 +1,9 @@
 """One disposable process: started with everything it needs, drained, and gone at the deadline.
 
 Does not know what a probe is; `run` gives it a command and a request, `judge` reads the result.
+A process is started by this one (`spawn`) or forked off a `zygote`; `supervise` watches both. How
+one ended is never guessed: an application that ignores SIGCHLD, or collects every child that ends,
+takes the exit status of a spawned one away, and then the ending is ``unknown``.
 """
 
 from __future__ import annotations
@@ -11,20 +14,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Protocol
 
+from gpuedge.probing import interpreter
 from gpuedge.probing.judge import Ending
 
-COMMAND: tuple[str, ...] = (
-    sys.executable or "",
-    "-X",
-    "faulthandler",
-    "-m",
-    "gpuedge.probing.child",
-)
+COMMAND: tuple[str, ...] | None = None
+"""The program of a probe's child; None: what `command` says. Tests put a misbehaving one here."""
+
 TAIL_BYTES = 4096
 """How much of what a driver prints is kept, from the end."""
 
@@ -33,6 +33,42 @@ TICK_S = 0.02
 
 REAP_S = 0.05
 """How long a killed process gets to be gone; the deadline may be overrun by no more than 0.1 s."""
+
+LOST = "its exit status was taken by another part of the application, which collects children"
+
+
+def command(module: str) -> tuple[str, ...] | None:
+    """Return the command that runs ``main()`` of a module of gpuedge, None where none can be run.
+
+    See `interpreter.command`.
+    """
+    return interpreter.command(module)
+
+
+class Started(Protocol):
+    """A running process, however it was started.
+
+    Attributes
+    ----------
+    pid : int
+    output : int
+        The end of a pipe that holds what it prints.
+    """
+
+    pid: int
+    output: int
+
+    def has_ended(self) -> bool:
+        """Say whether it ended; its id stays its own until `ending` is asked for."""
+
+    def kill(self) -> None:
+        """End it and its process group, now: a hung driver may ignore anything gentler."""
+
+    def ending(self, seconds: float) -> Ending | None:
+        """Collect it, waiting so long, and say how it ended; None where it does not end."""
+
+    def close(self, *, is_drained: bool) -> None:
+        """Close the pipe, unless somebody still reads from it."""
 
 
 class Drain:
@@ -76,6 +112,24 @@ def _wait_readable(fd: int, seconds: float) -> bool:
     poll = select.poll()  # select.select fails for descriptors above 1023
     poll.register(fd, select.POLLIN | select.POLLHUP)
     return bool(poll.poll(int(seconds * 1000)))
+
+
+@contextmanager
+def low_descriptors_taken() -> Iterator[None]:
+    """Keep descriptors 0 to 2 from being given to pipes of ours where the application closed them.
+
+    What it prints all the same, or a library of it, would end up in such a pipe.
+    """
+    taken: list[int] = []
+    with suppress(OSError):
+        while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+            taken.append(fd)
+        os.close(fd)
+    try:
+        yield
+    finally:
+        for fd in taken:
+            os.close(fd)
 
 
 def python_path(environ: Mapping[str, str]) -> str:
@@ -125,6 +179,63 @@ def spawn(
     return child
 
 
+class Spawned:
+    """A process that this one started."""
+
+    def __init__(self, child: subprocess.Popen[bytes]) -> None:
+        assert child.stdout is not None  # PIPE was asked for
+        self._child = child
+        self._is_lost = False
+        self.pid = child.pid
+        self.output = child.stdout.fileno()
+
+    def has_ended(self) -> bool:
+        """Say whether it ended, leaving it to be collected so that its id cannot be reused yet."""
+        if self._is_lost or self._child.returncode is not None:
+            return True
+        if sys.platform == "win32" or not hasattr(os, "waitid"):
+            return self._child.poll() is not None
+        try:
+            how = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            return os.waitid(os.P_PID, self.pid, how) is not None
+        except ChildProcessError:
+            self._is_lost = True
+            self._child.returncode = 0  # or Popen would wait for it once more
+            return True
+
+    def kill(self) -> None:
+        """End it and its process group; one that was collected already has no group to find."""
+        if not self._is_lost:
+            kill(self._child)
+
+    def ending(self, seconds: float) -> Ending | None:
+        """Collect it, and say how it ended."""
+        ends = time.monotonic() + seconds
+        while not self.has_ended():
+            if time.monotonic() > ends:
+                # Stuck inside the kernel, as a process in a broken kernel driver can be; it ends
+                # when that call returns. Nothing more can be done from here.
+                self._child.returncode = -9
+                return None
+            time.sleep(0.001)
+        return Ending("unknown", 0, LOST) if self._is_lost else _ending(self._collect())
+
+    def _collect(self) -> int | None:
+        if self._child.returncode is None and hasattr(os, "waitid"):
+            try:  # not Popen.wait: where the status was taken away it says 0
+                _, status = os.waitpid(self.pid, 0)
+            except ChildProcessError:
+                self._child.returncode = 0
+                return None
+            self._child.returncode = os.waitstatus_to_exitcode(status)
+        return self._child.returncode
+
+    def close(self, *, is_drained: bool) -> None:
+        """Close the pipe, unless somebody still reads from it."""
+        if is_drained and self._child.stdout is not None:
+            self._child.stdout.close()
+
+
 def cpu_seconds(pid: int) -> float | None:
     """Return the processor time a process used so far, None where the system does not say (Linux).
 
@@ -149,7 +260,7 @@ def kill(child: subprocess.Popen[bytes]) -> None:
 
 
 def supervise(
-    child: subprocess.Popen[bytes],
+    child: subprocess.Popen[bytes] | Started,
     deadline: float,
     stop: threading.Event,
     is_stalled: Callable[[int], bool] = lambda pid: False,
@@ -164,68 +275,56 @@ def supervise(
     tuple of (Ending, str)
         The ending, and the last `TAIL_BYTES` of what it printed.
     """
-    assert child.stdout is not None  # PIPE was asked for
-    drain = Drain(child.stdout.fileno())
+    one = Spawned(child) if isinstance(child, subprocess.Popen) else child
+    ending: Ending | None = None
+    drain: Drain | None = None
     try:
-        code = _wait(child, drain, deadline, stop, is_stalled)
+        drain = Drain(one.output)
+        ending = _watched(one, drain, deadline, stop, is_stalled)
     finally:
-        if child.returncode is None:
-            kill(child)
-        tail = drain.finish()
-        _reap(child)
-        if drain.ended.is_set():
-            child.stdout.close()
-    return Ending("stalled") if code == "stalled" else _ending(code), tail
+        one.kill()  # with what it left behind in its group, while its process id is still its own
+        tail = "" if drain is None else drain.finish()
+        collected = one.ending(REAP_S)
+        one.close(is_drained=drain is None or drain.ended.is_set())
+    if ending is None:
+        ending = collected or Ending("deadline")
+    return ending, tail
 
 
-def _wait(
-    child: subprocess.Popen[bytes],
+def _watched(
+    one: Started,
     drain: Drain,
     deadline: float,
     stop: threading.Event,
     is_stalled: Callable[[int], bool],
-) -> int | Literal["stalled"] | None:
-    while not _has_ended(child):
+) -> Ending | None:
+    """Wait until a process ended by itself (None), or return what it is ended for."""
+    nap = 0.001
+    while not one.has_ended():
         left = deadline - time.monotonic()
         if left <= 0 or stop.is_set():
-            return None
-        if is_stalled(child.pid):
-            return "stalled"
-        if not drain.ended.wait(min(TICK_S, left)):
-            continue
-        time.sleep(min(0.001, left))  # it closed its output: the end is near
-    kill(child)  # what it left behind in its group, while its process id is still its own
-    return child.wait()
-
-
-def _has_ended(child: subprocess.Popen[bytes]) -> bool:
-    """Say whether a child ended, leaving it to be reaped so that its id cannot be reused yet."""
-    if sys.platform != "win32" and hasattr(os, "waitid"):
-        how = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        return os.waitid(os.P_PID, child.pid, how) is not None
-    return child.poll() is not None
-
-
-def _reap(child: subprocess.Popen[bytes]) -> None:
-    try:
-        child.wait(REAP_S)
-    except subprocess.TimeoutExpired:
-        # Stuck inside the kernel, as a process in a broken kernel driver can be; it ends when
-        # that call returns. Nothing more can be done from here.
-        child.returncode = -9
+            return Ending("deadline")
+        if is_stalled(one.pid):
+            return Ending("stalled")
+        if drain.ended.wait(min(TICK_S, left)):
+            # It closed its output: the end is near, unless it did so for another reason.
+            time.sleep(max(0.0, min(nap, left)))
+            nap = min(2 * nap, TICK_S)
+    return None
 
 
 def _ending(code: int | None) -> Ending:
     if code is None:
-        return Ending("deadline")
+        return Ending("unknown", 0, LOST)
     if code < 0:
-        return Ending("signal", -code, _signal_name(-code))
+        return Ending("signal", -code, signal_name(-code))
     if code >= 0x80000000:  # Windows reports a crash as an exception code such as 0xC0000005
         return Ending("signal", code, f"exception 0x{code:08X}")
     return Ending("exit", code)
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """Return the name of a signal."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -10,21 +10,22 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import secrets
-import shutil
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from subprocess import Popen
+from typing import Any
 
 from gpuedge.backends.base import Candidate
-from gpuedge.core import config, paths
-from gpuedge.probing import process
+from gpuedge.core import config, paths, unfinished
+from gpuedge.probing import folders, forking, interpreter, process
+from gpuedge.probing.forking import Zygote
 from gpuedge.probing.judge import (
     HUNG_SHARE,
     Ending,
@@ -35,6 +36,7 @@ from gpuedge.probing.judge import (
     parts,
     read_events,
     unreached,
+    unstartable,
 )
 from gpuedge.probing.report import ProbeRow
 
@@ -47,23 +49,14 @@ MIN_RETRY_S = 0.3
 MAX_ATTEMPTS = 16
 """Children per candidate: one more for each device that took its child down."""
 
-
-STALE_S = 3600.0
-"""Folders of probes older than this were left by probes that were killed."""
-
-MAX_SWEPT = 64
-"""Stale folders removed by one probe: it must begin at once, and the next one goes on."""
-
-_PREFIX = "gpuedge-probe-"
-_OURS = re.compile(_PREFIX + r"[a-z0-9_]{8}")
-"""What `tempfile.mkdtemp` makes of the prefix."""
-
-
 STALLED_S = 0.75
 """A child that gave no sign of life for so long is waiting, not computing: another may start."""
 
 MAX_SILENCE = 0.4
 """Share of the deadline for which a child that others wait for may give no sign of life."""
+
+MIN_FORKED = 2
+"""With fewer drivers than this there is nothing to be shared."""
 
 MAX_THREADS = 64
 """Drivers probed at the same time, however few of them are computing."""
@@ -78,6 +71,8 @@ def probe_all(
     candidates: Sequence[Candidate],
     deadline_s: float,
     command: Sequence[str] | None = None,
+    *,
+    begin: float | None = None,
 ) -> list[list[ProbeRow]]:
     """Probe every candidate and return its rows, in the order given.
 
@@ -89,15 +84,31 @@ def probe_all(
         Seconds for all of them together; what is not done by then is killed.
     command : sequence of str, optional
         The program of the child process; tests put a misbehaving one here.
+    begin : float, optional
+        When the time began to run, on the clock of `time.monotonic`; None: now.
     """
     if not candidates:
         return []
+    race = Race(deadline_s, command or process.COMMAND, begin)
+    if race.command is None:
+        return [unstartable(c, interpreter.why_none()) for c in candidates]
+    try:
+        with process.low_descriptors_taken():
+            folder = folders.make()
+            try:
+                return _raced(candidates, folder, race)
+            finally:
+                folders.remove(folder)
+    except (OSError, RuntimeError) as error:  # no temporary folder, no more descriptors or threads
+        return [unstartable(c, str(error)) for c in candidates]
+
+
+def _raced(candidates: Sequence[Candidate], folder: Path, race: Race) -> list[list[ProbeRow]]:
     drivers = group(candidates)
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    _sweep(tempfile.gettempdir(), folder.stat().st_mtime)
-    race = Race(deadline_s, command or process.COMMAND)
     pool = ThreadPoolExecutor(min(len(drivers), MAX_THREADS), thread_name_prefix="gpuedge-probe")
     try:
+        if len(drivers) >= MIN_FORKED:
+            race.prepare(folder)
         tasks = [
             pool.submit(Driver([candidates[i] for i in members], folder / str(n), race).rows)
             for n, members in enumerate(drivers)
@@ -110,7 +121,7 @@ def probe_all(
     finally:
         race.stop.set()  # after an interrupt: children are killed within a tick
         pool.shutdown(wait=True, cancel_futures=True)
-        shutil.rmtree(folder, ignore_errors=True)
+        race.close()
 
 
 def group(candidates: Sequence[Candidate]) -> list[list[int]]:
@@ -121,40 +132,36 @@ def group(candidates: Sequence[Candidate]) -> list[list[int]]:
     return list(drivers.values())
 
 
-def _sweep(temporary: str, now: float | None = None) -> None:
-    """Remove what killed probes of this user left behind: folders of ours, never through links.
-
-    `now` is the file system's own time, so that a wrong clock of this process harms no live probe.
-    """
-    now = time.time() if now is None else now
-    try:
-        with os.scandir(temporary) as entries:
-            stale = [e.path for e in entries if _OURS.fullmatch(e.name) and _is_stale(e, now)]
-    except OSError:
-        return
-    for path in stale[:MAX_SWEPT]:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_stale(entry: os.DirEntry[str], now: float) -> bool:
-    try:
-        found = entry.stat(follow_symlinks=False)
-        is_folder = entry.is_dir(follow_symlinks=False)
-    except OSError:
-        return False
-    is_mine = not hasattr(os, "getuid") or found.st_uid == os.getuid()
-    return is_folder and is_mine and now - found.st_mtime > STALE_S
-
-
 class Race:
     """What all children share: the time, the turns to compute, and the order to stop."""
 
-    def __init__(self, given_s: float, command: Sequence[str]) -> None:
+    def __init__(
+        self, given_s: float, command: Sequence[str] | None, begin: float | None = None
+    ) -> None:
         self.given_s = given_s
-        self.ends = time.monotonic() + given_s
-        self.command = command
+        self.ends = (time.monotonic() if begin is None else begin) + given_s
+        self.has_own = command is not None
+        self.command = command if self.has_own else process.command("gpuedge.probing.child")
         self.stop = threading.Event()
         self.turns = threading.Semaphore(workers())
+        self.zygote: Zygote | None = None
+        self._lock = threading.Lock()
+
+    def prepare(self, folder: Path) -> Zygote | None:
+        """Start what children are forked off, once, where that is possible."""
+        command = process.command("gpuedge.probing.zygote")
+        if self.has_own or command is None or not forking.is_possible():
+            return None
+        with self._lock, suppress(OSError):  # children are started one by one then
+            if self.zygote is None and self.left() > 0:
+                environ = child_environment(Candidate("", "", ""))
+                self.zygote = forking.Zygote(command, environ, folder, self.ends, self.stop)
+        return self.zygote
+
+    def close(self) -> None:
+        """End what `prepare` started."""
+        if self.zygote is not None:
+            self.zygote.close()
 
     def left(self) -> float:
         """Return the seconds that are left, zero or less where it is over."""
@@ -176,7 +183,7 @@ class Turn:
 
     def __init__(self, race: Race, result: Path, patience_s: float | None) -> None:
         self._race = race
-        self._result = result
+        self.result = result
         self._patience_s = patience_s
         self._size = 0
         self._grew = time.monotonic()
@@ -190,7 +197,7 @@ class Turn:
         """Look at the result file; True where the child is to make way for others."""
         cpu, now = process.cpu_seconds(pid), time.monotonic()
         try:
-            size = self._result.stat().st_size
+            size = self.result.stat().st_size
         except OSError:
             size = 0
         if size != self._size:
@@ -220,6 +227,7 @@ class Level:
         self.listing: Transcript | None = None
         self.is_done = False
         self.is_alone = False
+        self.was_trial = False
         self.doubted: list[ProbeRow] = []
 
     @property
@@ -232,6 +240,11 @@ class Level:
         outcome = judge(self.candidate, transcript)
         if is_shared and any(row.status not in {"ok", "absent"} for row in outcome.rows):
             self.doubted, self.is_alone = outcome.rows, True
+            return
+        died = any(row.status in {"crashed", "timeout"} for row in outcome.rows)
+        if died and not self.was_trial and unfinished.has_trials():
+            # Perhaps of a cache it used for the first time, which is in quarantine from now on.
+            self.doubted, self.was_trial = outcome.rows, True
             return
         self._collect(outcome)
         if None in self.found:  # it died before it listed its devices, perhaps only this time
@@ -298,21 +311,27 @@ class Driver:
         try:
             if race.left() <= 0:
                 return nothing
-            return self._tried(folder, levels, turn)
-        except OSError as error:
-            tail, ending = f"the child cannot be started: {error}", Ending("exit", -1, str(error))
-            return replace(nothing, ending=ending, tail=tail)
+            zygote = race.zygote
+            tried = self._tried(folder, levels, turn, zygote)
+            if tried.ending.how == "unknown" and race.left() > MIN_RETRY_S:
+                # What it was forked from is gone, or the application took its exit status: neither
+                # says anything about this driver, and the other way to start it knows how it ends.
+                other = None if zygote else race.prepare(self._folder.parent)
+                tried = self._tried(self._folder / f"{attempt}-again", levels, turn, other)
+            return tried
+        except (OSError, RuntimeError) as error:
+            return replace(nothing, ending=Ending("no-child", 0, str(error)))
         finally:
             turn.give_back()
 
-    def _tried(self, folder: Path, levels: list[Level], turn: Turn) -> Transcript:
+    def _tried(
+        self, folder: Path, levels: list[Level], turn: Turn, zygote: Zygote | None
+    ) -> Transcript:
         race, start, token = self._race, time.monotonic(), secrets.token_hex(16)
         folder.mkdir(parents=True, mode=0o700)
-        result = folder / "result"
+        result = turn.result = folder / "result"
         result.touch(mode=0o600)
-        request = self._request(token, result, levels)
-        environ = child_environment(levels[0].candidate)
-        child = process.spawn(race.command, request, environ, folder)
+        child = self._start(self._request(token, result, levels), folder, zygote)
         ending, tail = process.supervise(child, race.ends, race.stop, turn.is_stalled)
         events, junk = read_events(_read(result), token)
         took = time.monotonic() - start
@@ -321,12 +340,24 @@ class Driver:
             silent_s=turn.silent_s, busy_s=turn.busy_s, cpu_s=turn.cpu_s,
         )  # fmt: skip
 
-    def _request(self, token: str, result: Path, levels: list[Level]) -> bytes:
-        request = {
+    def _start(
+        self, request: dict[str, Any], folder: Path, zygote: Zygote | None
+    ) -> Popen[bytes] | process.Started:
+        candidate = self._levels[0].candidate
+        forked = zygote and zygote.start(request, candidate.env, folder)
+        if forked:
+            return forked
+        assert self._race.command is not None  # probe_all looked
+        request["deadline_s"] = self._race.left()
+        data = json.dumps(request).encode() + b"\n"
+        return process.spawn(self._race.command, data, child_environment(candidate), folder)
+
+    def _request(self, token: str, result: Path, levels: list[Level]) -> dict[str, Any]:
+        return {
             "token": token,
             "result": str(result),
             "deadline_s": self._race.left(),
-            "path": [os.path.abspath(p) for p in sys.path],  # noqa: PTH100
+            "path": interpreter.absolute(sys.path),
             "candidates": [
                 {
                     "backend": level.candidate.backend,
@@ -338,13 +369,12 @@ class Driver:
                 for level in levels
             ],
         }
-        return json.dumps(request).encode() + b"\n"
 
 
 def child_environment(candidate: Candidate) -> dict[str, str]:
     """Return the environment of a child: this process's, with what selects the driver."""
-    environ = {**os.environ, **candidate.env}
-    environ["PYTHONPATH"] = process.python_path(os.environ)
+    environ = {**interpreter.environment(), **candidate.env}
+    environ["PYTHONPATH"] = process.python_path(environ)
     # Settings made in code reach the child too: both must use the same folders.
     # Absolute, because the child has a working folder of its own.
     environ["GPUEDGE_CACHE_DIR"] = os.path.abspath(paths.cache_folder())  # noqa: PTH100

@@ -2,9 +2,9 @@
 
 One sealed file, ``<cache folder>/verdicts.json``. A verdict is found by a key over everything that
 could change it: the driver's files, the library's own files, the capability database, the
-environment variables drivers listen to, and the graphics hardware the kernel shows. There is no
-lock: writers merge with what is there and replace the file in one step, so a race can lose a
-verdict (it is found again) but never tear one.
+environment variables drivers listen to, and the graphics hardware the kernel shows. Writers merge
+with what is there under a lock (`gpuedge.core.lock`) and replace the file in one step. Where there
+is no lock to be had a race can lose a verdict (it is found again) but never tear one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 from gpuedge.core import config, paths
 from gpuedge.core.errors import DatabaseError, InputError
 from gpuedge.core.reasons import SENTENCES
-from gpuedge.core.store import load_sealed, save_sealed
+from gpuedge.core.store import load_sealed, update_sealed
 from gpuedge.probing.report import ProbeRow, is_number
 
 TYPE_CHECKING = False
@@ -202,10 +202,7 @@ class Store:
         self._entries = self._load()
 
     def _load(self) -> dict[str, dict[str, Any]]:
-        body = load_sealed(self.path, SCHEMA) or {}
-        entries = body.get("entries")
-        found = entries.items() if isinstance(entries, dict) else ()
-        return {key: entry for key, entry in found if _is_sound(entry)}
+        return _sound(load_sealed(self.path, SCHEMA) or {})
 
     def find(self, key: str, deadline_s: float, now: float) -> list[ProbeRow] | None:
         """Return the rows stored under `key`, or None if there are none worth believing.
@@ -247,20 +244,26 @@ class Store:
         gone : iterable of str
             Keys of candidates that no longer exist.
         """
-        entries = self._load()
-        for key in gone:
-            entries.pop(key, None)
-        for key, (candidate, rows) in found.items():
-            entries[key] = {
-                "backend": candidate.backend,
-                "candidate": candidate.key,
-                "rows": [r.to_dict() for r in rows],
-                "when": now,
-                "deadline_s": deadline_s,
-                "strikes": self._strikes(candidate, rows),
-            }
-        self._entries = _newest(entries)
-        return save_sealed(self.path, SCHEMA, {"entries": self._entries})
+
+        def merged(body: dict[str, Any]) -> dict[str, Any]:
+            entries = _sound(body)
+            for key in gone:
+                entries.pop(key, None)
+            for key, (candidate, rows) in found.items():
+                entries[key] = {
+                    "backend": candidate.backend,
+                    "candidate": candidate.key,
+                    "rows": [r.to_dict() for r in rows],
+                    "when": now,
+                    "deadline_s": deadline_s,
+                    "strikes": self._strikes(candidate, rows),
+                }
+            return {"entries": _newest(entries)}
+
+        gone = list(gone)
+        is_saved = update_sealed(self.path, SCHEMA, merged)
+        self._entries = self._load() if is_saved else merged({"entries": self._entries})["entries"]
+        return is_saved
 
     def _strikes(self, candidate: Candidate, rows: list[ProbeRow]) -> int:
         if not any(r.status in {"crashed", "timeout"} for r in rows):
@@ -286,6 +289,13 @@ class Store:
             and (entry["backend"], entry["candidate"]) not in here
             and not os.path.exists(entry["candidate"])
         ]
+
+
+def _sound(body: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the entries of a file that can be used."""
+    entries = body.get("entries")
+    found = entries.items() if isinstance(entries, dict) else ()
+    return {key: entry for key, entry in found if _is_sound(entry)}
 
 
 def _newest(entries: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

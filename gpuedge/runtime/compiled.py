@@ -1,75 +1,70 @@
 """The road from a graph to numbers: place it, compile its segments, run them, fall back if needed.
 
-Single operations and whole models take it alike.
+Single operations and whole models take it alike. What a failure means for the device is decided in
+`gpuedge.runtime.recovery`; here it means that the CPU answers the request.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from statistics import median
+from collections.abc import Callable, Mapping
+from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
-import numpy as np
-
-from gpuedge import __version__
 from gpuedge.core import debug
 from gpuedge.core.errors import (
+    ClosedError,
     DeviceError,
     DeviceLostError,
-    GpuEdgeError,
+    DeviceTimeoutError,
+    DriverError,
     KernelError,
     NotFiniteError,
+    OutOfMemoryError,
     UnsupportedOpError,
 )
 from gpuedge.core.reasons import Reason
-from gpuedge.decide.choose import choose
-from gpuedge.decide.decision import Decision, decide
-from gpuedge.decide.interleave import compare
-from gpuedge.decide.policy import Policy
-from gpuedge.decide.record import Evidence, Record
-from gpuedge.executors.base import Executable, Executor, PlacementRow, Work
-from gpuedge.graph.cost import count
-from gpuedge.graph.ir import Array, Graph, Node, TensorType
-from gpuedge.graph.partition import partition
-from gpuedge.kernels.planner import label, plan, why_not
-from gpuedge.kernels.storages import Keeping, Range, offers
-from gpuedge.runtime.devices import AUTO, CPU, POOL, Pool, caps_of, find
+from gpuedge.executors.base import Executor, PlacementRow
+from gpuedge.graph.ir import Array, Graph
+from gpuedge.kernels.planner import label
+from gpuedge.kernels.storages import Range
+from gpuedge.runtime.assignment import Assignment, reason_of
+from gpuedge.runtime.canary import Canary
+from gpuedge.runtime.confirming import samples, slower
+from gpuedge.runtime.devices import POOL, Pool
+from gpuedge.runtime.health import Health, Tally
+from gpuedge.runtime.opening import INLINE
+from gpuedge.runtime.placing import Request
 from gpuedge.runtime.ranges import Ranges
+from gpuedge.runtime.segments import Builder, Part, close_all, offers_storage, outputs_of
+from gpuedge.runtime.strings import AUTO, CPU
 
 if TYPE_CHECKING:
-    from gpuedge.core.caps import Caps
+    from gpuedge.decide.decision import Decision
     from gpuedge.executors.gpu import GpuExecutor
-    from gpuedge.probing.report import ProbeReport
 
-CONFIRM_S = 0.25
-"""Time for measuring a GPU that was chosen by prediction against the CPU path."""
+__all__ = ["Compiled", "Request"]
+
+EXHAUSTED = 3
+"""Requests in a row for which the device's memory did not do; then it is left."""
 
 log = logging.getLogger("gpuedge")
-
-
-@dataclass(frozen=True)
-class Request:
-    """Where a graph was asked to run.
-
-    `executor` is given where the caller opened the device; it stays the caller's.
-    """
-
-    device: str = AUTO
-    policy: Policy = field(default_factory=Policy)
-    fallback: str = "cpu"
-    executor: Executor | None = None
 
 
 class Compiled:
     """A graph placed and compiled for the types of its inputs; one call at a time.
 
-    `calibrate` measures the bounds of values (`gpuedge.runtime.ranges`) if they are needed; without
-    it the first inputs do.
+    Parameters
+    ----------
+    graph : Graph
+    request : Request
+    pool : Pool
+    calibrate : callable, optional
+        Measures the bounds of values (`gpuedge.runtime.ranges`) if they are needed; without it the
+        first inputs do.
+    has_canaries : bool
+        Whether a share of the requests is repeated on the CPU, as the policy says.
     """
 
     def __init__(
@@ -79,163 +74,56 @@ class Compiled:
         pool: Pool = POOL,
         *,
         calibrate: Callable[[], Mapping[str, Range]] | None = None,
+        has_canaries: bool = True,
     ) -> None:
         self.graph = graph
         self.request = request
         self._pool = pool
         self._lock = threading.RLock()
         self._is_timed = debug.level() >= 2
-        self.refusals: dict[str, str] = {}
-        self._inherited: list[tuple[Graph, Executable]] = []
-        self._owner = os.getpid()
-        self._at = CPU  # device of the segment that ran last
-        self.decision: Decision = self._decide()
-        debug.say(1, lambda: self.decision.reason)
-        self.executor: Executor = self._open()
-        self._parts: list[tuple[Graph, Executable]] = []
-        self._spare: list[tuple[Graph, Executable]] = []  # all on the CPU, for single requests
+        self._builder = Builder(graph, request, pool.cpu())
+        self._inherited: list[object] = []
+        self._at = CPU  # device that is at work; the CPU between requests
+        self._tally = Tally()
+        self._ailing: Reason | None = None  # what failed during the request under way
+        self._exhausted = 0
+        self._parts: list[Part] = []
         self._ranges: Ranges | None = None
+        self._canary: Canary | None = None
+        self._must_check = False
+        self._assigned = Assignment(graph, request, pool)
+        debug.say(1, lambda: self.decision.reason)
         if self._is_fixed:
             self._ranges = Ranges(graph, pool.cpu(), calibrate() if calibrate else {})
         self._compile()
         self._confirm()
+        self._tally = Tally()
+        if has_canaries and self.executor.device != CPU:
+            kept = request.policy.storage
+            kept = kept if offers_storage(self.executor, kept) else "float32"
+            self._canary = Canary(graph, request.policy.canary, pool.cpu(), storage=kept)
 
     # -- placing ------------------------------------------------------------------------------
 
-    def _decide(self) -> Decision:
-        asked = self.request.device
-        if self.request.executor is not None:
-            return _handed(self.request.executor.device, self.request.policy)
-        if asked == CPU:
-            report: ProbeReport = _no_report()
-        else:
-            report = self._pool.report()
-            asked = asked if asked == AUTO else find(asked, report).device
-        return choose(
-            lambda device: self._work(device, report),
-            report,
-            self.request.policy,
-            self._pool.executor,
-            self._pool.cpu(),
-            asked=asked,
-            kernel_of=lambda device: self._pool.cpu().kernel if device == CPU else "gpuedge",
-            store=self._pool.calibrations(),
-            on_hang=self._pool.forget,
-        )
-
-    def _work(self, device: str, report: ProbeReport) -> Work:
-        work = Work(**count(self.graph))
-        if device == CPU:
-            return work
-        caps = caps_of(find(device, report))
-        for node in self.graph.nodes:
-            why = why_not(node, self.graph, caps)
-            if why is not None:
-                raise UnsupportedOpError(f"{label(node)}: {why}")
-        return replace(work, launches=len(plan(self.graph, caps).passes))
-
-    def _open(self) -> Executor:
-        if self.request.executor is not None:
-            return self.request.executor
-        return self._reopen()
-
-    def _reopen(self) -> Executor:
-        """Open what the decision says; what cannot be opened in ``auto`` is decided again."""
-        try:
-            return self._pool.executor(self.decision.device)
-        except DeviceError as error:
-            if self.decision.record.asked != AUTO:
-                raise
-            self._demote("open-failed", error)
-            return self._reopen()
-
-    def _compile(self) -> None:
-        self.refusals.clear()
-        try:
-            self._build_segments()
-        except (DeviceError, KernelError, UnsupportedOpError) as error:
-            if self.executor.device == CPU or self.request.fallback == "error":
-                self._drop_lost(error)
-                raise
-            self._give_up("compile-failed", error)
-
-    def _build_segments(self) -> None:
-        main, cpu = self.executor, self._pool.cpu()
-        where: dict[int, str] = {}
-        for node in self.graph.nodes:
-            why = main.supports(node, self.graph)
-            where[id(node)] = main.device if why is None else self._elsewhere(node, why)
-        for segment in partition(self.graph, lambda n: where[id(n)]):
-            executor = main if segment.device == main.device else cpu
-            self._parts.append((segment.graph, self._compiled(segment.graph, executor)))
-
-    def _compiled(self, segment: Graph, executor: Executor) -> Executable:
-        """Compile a segment, with tensors kept as the policy says where the device offers that."""
-        kind = self.request.policy.storage
-        if not _offers(executor, kind):
-            return executor.compile(segment)
-        keeping = Keeping(kind, self._ranges.values if self._ranges else {})
-        return cast("GpuExecutor", executor).compile(segment, keeping)
+    @property
+    def decision(self) -> Decision:
+        """Why it runs where it runs now."""
+        return self._assigned.decision
 
     @property
-    def _is_fixed(self) -> bool:
-        """Whether tensors are kept in fixed point, for which their bounds are needed."""
-        kind = self.request.policy.storage
-        return kind == "fixed16" and _offers(self.executor, kind)
+    def executor(self) -> Executor:
+        """What it runs on now."""
+        return self._assigned.executor
 
-    def _confirm(self) -> None:
-        """Time a GPU that ``auto`` chose by prediction against the CPU, on this model.
+    @property
+    def is_usable(self) -> bool:
+        """False once its device was closed by somebody else, and in a forked child."""
+        return self._assigned.is_usable
 
-        A prediction may be wrong by more than it claims; a promise never to be slower than the CPU
-        path cannot rest on one. Bounded by `CONFIRM_S` beyond one run of each.
-        """
-        if self.request.device != AUTO or self.executor.device == CPU:
-            return
-        inputs = {name: _sample(self.graph.types[name]) for name in self.graph.inputs}
-        self._settle(inputs)
-        cpu = self._pool.cpu().compile(self.graph)
-        try:
-            self.run(inputs)  # drivers compile at the first run; may also fall back
-            if self.executor.device == CPU:
-                return
-            found = compare(lambda: self._run(inputs), lambda: cpu.run(inputs), CONFIRM_S)
-        except DeviceError as error:
-            self._give_up("run-failed", error)
-            return
-        finally:
-            cpu.close()
-            if self._ranges is not None:
-                self._ranges.reset()  # the samples stand for nothing
-        gpu_ns, cpu_ns = median(found.a_ns), median(found.b_ns)
-        if gpu_ns * self.request.policy.min_speedup > cpu_ns:
-            slow = f"{gpu_ns / 1e3:.0f} us against {cpu_ns / 1e3:.0f} us"
-            self._give_up("measured-slower", None, slow)
-
-    def _give_up(self, code: str, error: GpuEdgeError | None, detail: str = "") -> None:
-        """Leave the device that was chosen, and compile for whatever is decided then."""
-        self._demote(code, error, detail)
-        self._close_parts()
-        self.executor = self._reopen()
-        self._compile()
-
-    def _elsewhere(self, node: Node, why: str) -> str:
-        """Return the device for a node the chosen one cannot run."""
-        self.refusals[label(node)] = why
-        known = f"{self.executor.device}: {why}"
-        if self.executor.device == CPU:
-            raise UnsupportedOpError(
-                f"Nothing here can run {node.op} '{label(node)}'.", known=known
-            )
-        if self.request.fallback == "error":
-            raise UnsupportedOpError(
-                f"{node.op} '{label(node)}' cannot run on {self.executor.device}.",
-                asked_by="fallback='error'",
-                known=known,
-                hint="fallback='cpu' runs such nodes on the CPU",
-            )
-        return CPU
-
-    # -- running ------------------------------------------------------------------------------
+    @property
+    def refusals(self) -> dict[str, str]:
+        """Nodes that the device could not run, with the reason."""
+        return self._builder.refusals
 
     @property
     def rows(self) -> tuple[PlacementRow, ...]:
@@ -243,7 +131,62 @@ class Compiled:
         folded = tuple(
             PlacementRow((label(n),), (n.op,), "host", "folded") for n in self.graph.folded
         )
-        return folded + tuple(row for _, part in self._parts for row in part.rows)
+        return folded + tuple(row for part in self._parts for row in part.rows)
+
+    @property
+    def _is_fixed(self) -> bool:
+        """Whether tensors are kept in fixed point, for which their bounds are needed."""
+        kind = self.request.policy.storage
+        return kind == "fixed16" and offers_storage(self.executor, kind)
+
+    def _compile(self) -> None:
+        """Compile for the device there is, and for another one where its driver refuses."""
+        if self.executor.device == CPU:
+            self._builder.refusals.clear()
+            self._parts = self._builder.on_cpu()
+            return
+        try:
+            ranges = self._ranges.values if self._ranges else {}
+            self._parts = self._builder.build(self.executor, ranges)
+        except (DeviceError, KernelError, UnsupportedOpError) as error:
+            reason = reason_of(error, "compile-failed")
+            is_gone = isinstance(error, (DeviceLostError, DeviceTimeoutError))
+            if is_gone:
+                self._fail(reason)
+            if self.request.fallback == "error":
+                raise
+            log.warning("%s: %s", self.executor.device, reason.sentence)
+            if is_gone:
+                self._assigned.part_with(reason)
+            else:
+                self._assigned.leave(Reason("compile-failed", reason.detail), is_final=True)
+            self._compile()
+
+    def _confirm(self) -> None:
+        """Leave a GPU that ``auto`` chose by prediction if it turns out not to be worth it."""
+        if self.request.device != AUTO or self.executor.device == CPU:
+            return
+        chosen, inputs = self.executor.device, samples(self.graph)
+        self._settle(inputs)
+        cpu = self._pool.cpu().compile(self.graph)
+        try:
+            self._serve(inputs)  # drivers compile at the first run; may also fall back
+            least = self.request.policy.min_speedup
+            why = slower(lambda: self._serve(inputs), cpu, inputs, least)
+        except DeviceError as error:
+            self._leave(reason_of(error), is_final=True)
+            return
+        finally:
+            cpu.close()
+            if self._ranges is not None:
+                self._ranges.reset()  # the samples stand for nothing
+        if self.executor.device != chosen:
+            self._assigned.is_away = False  # it failed unconfirmed: it is not waited for
+        elif why is not None:
+            self._leave(Reason("measured-slower", why), is_final=True)
+            self._assigned.settle()
+
+    # -- running ------------------------------------------------------------------------------
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Compute the outputs from inputs of exactly the graph's types.
@@ -256,15 +199,32 @@ class Compiled:
             An input holds NaN or infinity, which the device named does not keep.
         """
         with self._lock:
-            if not self.is_usable and self.request.executor is None:
-                # Another session gave up this device and closed it for all, or this is a forked
-                # child, where destroying the parts would wait for threads that are not here.
-                self._inherited, self._parts, self._spare = [*self._parts, *self._spare], [], []
-                self._owner = os.getpid()
-                self.executor = self._reopen()
-                self._compile()
-            self._settle(inputs)
-            return self._run_or_fall_back(inputs)
+            start = perf_counter()
+            if self._assigned.is_away or not self.is_usable:
+                self._find_device()
+            try:
+                self._settle(inputs)
+                return self._serve(inputs)
+            except ClosedError:
+                # Another session gave the device up, and closed it for all, in this very moment.
+                if self.is_usable or not self._assigned.is_pooled:
+                    raise
+                self._find_device()
+                return self._serve(inputs)
+            finally:
+                self._at = CPU
+                self._tally.note_time(perf_counter() - start)
+
+    def _find_device(self) -> None:
+        """Go on after the device was closed by somebody else, came back, or after a fork."""
+        if self._assigned.is_inherited:  # destroying parts would wait for threads not here
+            self._inherited += [self._parts, self.executor, *self._builder.forget()]
+            self._parts = []
+        was_away = self._assigned.is_away
+        if self._assigned.find():
+            self._must_check = was_away and self.executor.device != CPU
+            self._close_parts()
+            self._compile()
 
     def _settle(self, inputs: Mapping[str, Array]) -> None:
         """Compile again where fixed-point tensors cannot hold these inputs."""
@@ -274,124 +234,167 @@ class Compiled:
         self._close_parts()
         self._compile()
 
-    def _run_or_fall_back(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def _serve(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Answer one request: on the device, and where that fails on the CPU."""
+        is_cpu, ailing = self.executor.device == CPU, None
         try:
-            return self._run(inputs)
+            outputs = self._run(inputs)
         except NotFiniteError:
             if self.request.device != AUTO:
                 raise
-            return self._run_on_cpu(inputs)  # the device does what it can, and is kept
-        except DeviceError as error:
-            if self._at == CPU or self.request.fallback == "error":
-                self._drop_lost(error)
-                raise
-            failed = self.executor
-            self._give_up("run-failed", error)
-            if self.request.executor is None:
-                self._pool.drop(failed)
-            return self._run_or_fall_back(inputs)
-
-    def _drop_lost(self, error: GpuEdgeError) -> None:
-        """Close a device that is gone for good, so that the next call opens it anew."""
-        if isinstance(error, DeviceLostError) and self.request.executor is None:
-            self._pool.drop(self.executor)
-
-    def _run_on_cpu(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Compute one request without the device."""
-        if not self._spare:
-            self._spare = [(self.graph, self._pool.cpu().compile(self.graph))]
-        debug.say(1, f"an input is not finite, which {self.executor.device} does not keep: cpu")
-        return self._spare[0][1].run(inputs)
+            debug.say(1, f"an input is not finite, which {self.executor.device} does not keep: cpu")
+            is_cpu = True  # the device does what it can, and is kept
+            outputs = self._run_whole(inputs)
+        finally:
+            if self._ailing is not None:
+                ailing, self._ailing = self._ailing, None
+                self._part_with(ailing)
+        if is_cpu or ailing is not None:
+            self._tally.on_cpu += 1
+            return outputs
+        self._exhausted = 0
+        canary = self._canary
+        if canary is not None and (canary.due() or self._must_check):
+            return self._checked(canary, inputs, outputs)
+        self._tally.on_device += 1
+        return outputs
 
     def _run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run segment by segment; after a failure on the CPU, from inputs that are still there.
+
+        Where no result of the device was used yet, the CPU computes the whole graph, as it does
+        where it was chosen: the answer is the same to the last bit.
+        """
         values: dict[str, Array] = dict(inputs)
-        for graph, part in self._parts:
-            start = time.perf_counter()
-            self._at = part.rows[0].device if part.rows else CPU
-            values |= part.run({name: values[name] for name in graph.inputs})
+        is_mixed = False  # whether the device gave something to it
+        for part in self._parts:
+            start = perf_counter() if self._is_timed else 0.0
+            feed = {name: values[name] for name in part.graph.inputs}
+            self._at = part.device if self._ailing is None else CPU
+            if self._at == CPU:
+                values |= self._builder.stand_in(part).run(feed)
+            else:
+                try:
+                    values |= part.executable.run(feed)
+                    is_mixed = True
+                except DeviceError as error:
+                    self._note(error)
+                    if not is_mixed:
+                        return self._run_whole(inputs)
+                    values |= self._builder.stand_in(part).run(feed)
             if self._is_timed:
-                took = (time.perf_counter() - start) * 1e6
-                debug.say(2, f"{self._at}: {took:.0f} us")
-        return {name: self._value(name, values) for name in self.graph.outputs}
+                debug.say(2, f"{self._at}: {(perf_counter() - start) * 1e6:.0f} us")
+        return outputs_of(self.graph, values)
 
-    def _value(self, name: str, values: Mapping[str, Array]) -> Array:
-        """Return an output; what no node computes is copied, so that results are the caller's."""
-        made = values.get(name)
-        if made is None:
-            made = self.graph.constants[name]
-        elif name not in self.graph.inputs:
-            return made
-        return np.array(made)
+    def _run_whole(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Compute one request without the device."""
+        self._at = CPU
+        values: dict[str, Array] = dict(inputs)
+        for part in self._builder.on_cpu():
+            values |= part.executable.run({name: values[name] for name in part.graph.inputs})
+        return outputs_of(self.graph, values)
 
-    def _demote(self, code: str, error: GpuEdgeError | None, why: str = "") -> None:
-        """Decide again without the device chosen, and say so once."""
-        reason = Reason(code, error.what.rstrip(".") if error is not None else why)
-        if error is not None:
-            log.warning("%s: %s", self.decision.device, reason.sentence)
-        record = self.decision.record
-        failed = self.decision.device
-        self.decision = decide(
-            replace(
-                record,
-                asked=AUTO,
-                candidates=tuple(
-                    replace(c, code=reason.code, detail=reason.detail, prediction=None)
-                    if c.device == failed
-                    else c
-                    for c in record.candidates
-                ),
-            )
-        )
+    # -- failing ------------------------------------------------------------------------------
+
+    def _fail(self, reason: Reason, *, is_final: bool = False) -> None:
+        self._tally.fail(reason)
+        self._assigned.fail(reason, is_final=is_final)
+
+    def _note(self, error: DeviceError) -> None:
+        """Draw the conclusions of a failure, and raise it where the CPU may not answer."""
+        self._at = CPU
+        reason = reason_of(error)
+        if isinstance(error, OutOfMemoryError):
+            self._exhausted += 1
+            self._tally.fail(reason)
+        else:
+            self._fail(reason)
+        if self.request.fallback == "error":
+            raise error
+        log.warning("%s: %s", self.executor.device, reason.sentence)
+        self._ailing = reason
+
+    def _part_with(self, reason: Reason) -> None:
+        """Leave the device that failed during a request, for a while or for good."""
+        if reason.code == "out-of-memory":
+            if self._exhausted >= EXHAUSTED:
+                self._leave(reason, is_final=True)
+            return
+        self._close_parts()
+        self._assigned.part_with(reason)
+        self._compile()
+
+    def _leave(self, reason: Reason, *, is_final: bool) -> None:
+        self._close_parts()
+        self._assigned.leave(reason, is_final=is_final)
+        self._compile()
+
+    def _checked(
+        self, canary: Canary, inputs: Mapping[str, Array], outputs: dict[str, Array]
+    ) -> dict[str, Array]:
+        """Return the outputs if the CPU agrees with them; else its own, and leave the device."""
+        self._must_check = False
+        self._at = CPU
+        self._tally.canaries += 1
+        said = canary.check(inputs, outputs)
+        if said is None:
+            self._tally.on_device += 1
+            return outputs
+        self._tally.canaries_failed += 1
+        reason = Reason("drifted", said.rstrip("."))
+        self._fail(reason, is_final=True)
+        if self.request.fallback == "error":
+            what = f"The results of {self.executor.device} drifted from those of the CPU."
+            raise DriverError(what, known=said, reason="drifted")
+        log.warning("%s: %s", self.executor.device, reason.sentence)
+        self._tally.on_cpu += 1
+        self._leave(reason, is_final=True)
+        return self._run_whole(inputs)
+
+    def abandon(self) -> bool:
+        """Leave the device alone if a run of another thread is inside it, which may never return.
+
+        Nothing waits for that thread, and nothing of a device in this process is closed. This
+        object must not be used any more; a new one for the same request goes to another device.
+
+        Returns
+        -------
+        bool
+            False if no run is inside a device: what takes so long is the CPU.
+        """
+        if self._at == CPU:
+            return False
+        executor = cast("GpuExecutor", self.executor)
+        if self._assigned.isolation != INLINE:
+            self._assigned.fail(Reason("device-hung", "a request was given up"))
+        elif self._assigned.is_pooled:
+            self._pool.forget(executor.device)
+        executor.is_hung = True
+        executor.retire()
+        return True
+
+    # -- looking and closing ------------------------------------------------------------------
+
+    def health(self) -> Health:
+        """Return how this model fares."""
+        canary, (state, why) = self._canary, self._assigned.state()
+        dogs = [getattr(part.executable, "watchdog", None) for part in self._parts]
+        limits = [dog.limit_s for dog in dogs if dog is not None]
+        note = "" if canary is None else canary.why_off or canary.why_skipped or ""
+        return Health(
+            state, self._assigned.chosen.device, self._assigned.isolation, why,
+            watchdog_s=max(limits, default=None), canary_note=note, **self._tally.figures(),
+        )  # fmt: skip
 
     def _close_parts(self) -> None:
         parts, self._parts = self._parts, []
-        self._close_all(parts)
-
-    @staticmethod
-    def _close_all(parts: Sequence[tuple[Graph, Executable]]) -> None:
-        for _, part in parts:
-            try:
-                part.close()
-            except DeviceError as error:
-                log.debug("while closing: %s", error)
-
-    @property
-    def is_usable(self) -> bool:
-        """False once its device was closed by somebody else, and in a forked child."""
-        return not getattr(self.executor, "closed", False) and self._owner == os.getpid()
+        if not self._builder.owns(parts):
+            close_all(parts)
 
     def close(self) -> None:
         """Release what was compiled; the device stays open."""
         with self._lock:
             self._close_parts()
-            self._close_all(self._spare)
-            self._spare = []
-
-
-def _offers(executor: Executor, storage: str) -> bool:
-    caps: Caps | None = getattr(executor, "caps", None)
-    return caps is not None and offers(caps, storage)
-
-
-def _sample(kind: TensorType) -> Array:
-    """Return an input of a type: values whose timing is that of ordinary data."""
-    if np.dtype(kind.dtype).kind == "f":
-        count = int(np.prod(kind.shape))
-        return np.linspace(-1, 1, count).reshape(kind.shape).astype(kind.dtype)
-    return np.zeros(kind.shape, kind.dtype)
-
-
-def _no_report() -> ProbeReport:
-    """Return a report of nothing: naming the CPU probes nothing."""
-    from gpuedge.probing.report import ProbeReport
-
-    return ProbeReport((), __version__)
-
-
-def _handed(device: str, policy: Policy) -> Decision:
-    """Return the decision for a device the caller opened."""
-    candidates = [Evidence(CPU, is_software=False)]
-    if device != CPU:
-        candidates.insert(0, Evidence(device))
-    why = "not needed: the caller opened the device"
-    return decide(Record(device, policy, tuple(candidates), __version__, why))
+            self._builder.close()
+            if self._canary is not None:
+                self._canary.close()

@@ -1,234 +1,54 @@
-"""Devices by their string: which driver a string means here, and opening it at most once.
+"""The devices that are open in this process, by device string and isolation, and how they fare.
 
-The pool of open devices is the one thing this library keeps between calls besides the backend
-registry: opening a driver costs tens of milliseconds, and two copies of it cost twice the memory.
+The pool is the one thing this library keeps between calls besides the backend registry: opening a
+driver costs tens of milliseconds, and two copies of it cost twice the memory. All sessions share
+what it opens, and what happens to it (`gpuedge.runtime.recovery`).
 """
 
 from __future__ import annotations
 
 import atexit
+import logging
 import os
-import re
 import threading
-import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from difflib import get_close_matches
-from itertools import count
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from gpuedge import backends
-from gpuedge.capdb import classify
-from gpuedge.core import config, debug
-from gpuedge.core.caps import Caps
-from gpuedge.core.errors import (
-    FORK_HINT,
-    DeviceTimeoutError,
-    NoUsableDeviceError,
-    UnknownDeviceError,
+from gpuedge.core.errors import DeviceLostError, DeviceTimeoutError
+from gpuedge.core.reasons import SENTENCES, Reason
+from gpuedge.runtime import opening
+from gpuedge.runtime.opening import INLINE, LENT, close, closing, is_stale, open_row
+from gpuedge.runtime.proving import Prover
+from gpuedge.runtime.recovery import (
+    Care,
+    Patience,
+    Retirable,
+    Standing,
+    bounded,
+    try_in_child,
 )
-from gpuedge.core.identity import Identity
-from gpuedge.core.interrupts import held
-from gpuedge.core.reasons import SENTENCES
+from gpuedge.runtime.strings import AUTO, CPU, PATIENCE_S, caps_of, find, parse, wanted
 
 if TYPE_CHECKING:
-    from gpuedge.backends.base import DeviceImpl
     from gpuedge.decide.store import CalibrationStore
     from gpuedge.executors.base import Executor
     from gpuedge.executors.cpu import CpuExecutor
     from gpuedge.executors.gpu import GpuExecutor
     from gpuedge.probing.report import ProbeReport, ProbeRow
 
-AUTO = "auto"
-CPU = "cpu"
-_PATTERN = re.compile(r"([a-z][a-z0-9_]*)(?::(?:0|[1-9][0-9]{0,3}))?")
-PATIENCE_S = 60
-"""Deadline to suggest where a driver was not done within the usual one, in seconds."""
+__all__ = [
+    "AUTO", "CPU", "LENT", "PATIENCE_S", "POOL", "Pool", "caps_of", "close", "closing", "find",
+    "is_stale", "open_row", "parse", "wanted",
+]  # fmt: skip
 
+Key = tuple[str, str]
+"""A device string with its number, and where the driver lives."""
 
-def parse(device: str) -> str:
-    """Return the normal form of a device string.
+log = logging.getLogger("gpuedge")
 
-    Raises
-    ------
-    UnknownDeviceError (GE-102)
-        It is not a device string, or names a backend that does not exist.
-    """
-    if not isinstance(device, str):
-        raise UnknownDeviceError(
-            f"A device is named by a string, not by {type(device).__name__}.",
-            known=f"such as {_known()}",
-        )
-    text = device.strip().lower()
-    match = _PATTERN.fullmatch(text) if device.isascii() else None  # a Kelvin sign's small is k
-    name = match.group(1) if match else ""
-    if text in (AUTO, CPU):
-        return text
-    if not name or name not in backends.names():
-        near = get_close_matches(text, [AUTO, *backends.names()], n=1)
-        raise UnknownDeviceError(
-            f"{device!r} names no device.",
-            known=_known(),
-            hint=f"did you mean {near[0]!r}?" if near else "gpuedge probe lists what is here",
-        )
-    return text
-
-
-def _known() -> str:
-    return ", ".join([AUTO, CPU, *(f"{name}[:N]" for name in backends.names())])
-
-
-def wanted(device: str | None) -> str:
-    """Return the device string after settings, in normal form."""
-    value = config.get("device", call=device)
-    try:
-        return parse(value.value)
-    except UnknownDeviceError as error:
-        if error.asked_by is None:
-            error.asked_by = value.source
-        raise
-
-
-def find(device: str, report: ProbeReport) -> ProbeRow:
-    """Return the usable row a device string means.
-
-    Raises
-    ------
-    NoUsableDeviceError (GE-103)
-        There is none; the message gives the reason of every candidate.
-    """
-    name, _, index = device.partition(":")
-    rows = [r for r in report.tried if r.backend == name]
-    if index:
-        for row in rows:
-            if row.device == device and row.is_usable:
-                return row
-        meant = [r for r in rows if r.device == device]
-        there = ", ".join(f"{r.device} ({r.name})" for r in report.devices)
-        if not meant:
-            raise NoUsableDeviceError(
-                f"There is no device '{device}' here.",
-                asked_by=f"device={device!r}",
-                known=f"usable here: {there}" if there else "no usable GPU was found",
-                hint=_way_out(rows) or "gpuedge probe shows every driver",
-            )
-    else:
-        for row in report.devices:
-            if row.backend == name:
-                return row
-        meant = rows
-    raise NoUsableDeviceError(
-        f"The device '{device}' cannot be used here.",
-        asked_by=f"device={device!r}",
-        known="; ".join(dict.fromkeys(f"{r.name or r.device}: {r.reason}" for r in meant))
-        or f"no driver of {name} was found",
-        hint=_way_out(meant)
-        or "gpuedge doctor shows what is missing; device='auto' or 'cpu' runs anywhere",
-    )
-
-
-def _way_out(rows: Sequence[ProbeRow]) -> str | None:
-    """Return what the user can do where the reasons of refused rows tell it."""
-    codes = {row.code for row in rows if not row.is_usable}
-    if "forked" in codes:
-        return FORK_HINT
-    if "deadline" in codes:
-        return f"gpuedge probe --deadline {PATIENCE_S} gives slow drivers more time, once for all"
-    return None
-
-
-def caps_of(row: ProbeRow) -> Caps:
-    """Return the caps a row recorded, with the tuning class its identity has today."""
-    identity = Identity.from_dict(dict(row.identity))
-    return replace(Caps.from_dict(row.caps), device_class=classify(identity))
-
-
-STAYING = ("gles31", "gles30", "gles20")
-"""Backends whose drivers stay when their last device is closed, because a process shares the EGL
-display. A child forked off then hangs as it does with an open device (Mesa 22.3.6, llvmpipe)."""
-
-
-class Lent:
-    """The GPU devices of this process that are not known to be closed.
-
-    Whatever opened them: a driver with an open device does not survive a fork. A device that was
-    dropped without being closed counts too, because nothing else ends its driver's threads.
-    """
-
-    def __init__(self) -> None:
-        self._devices: dict[int, weakref.ref[GpuExecutor] | None] = {}
-        self._numbers = count(1)
-
-    def opening(self) -> int:
-        """Count a device whose driver is about to be touched; return its number."""
-        number = next(self._numbers)
-        self._devices[number] = None
-        return number
-
-    def opened(self, number: int, executor: GpuExecutor) -> None:
-        """Note the device of a number; one whose driver stays is counted for ever."""
-        if executor.device.partition(":")[0] not in STAYING:
-            self._devices[number] = weakref.ref(executor)
-
-    def failed(self, number: int) -> None:
-        """Count no longer a device that did not open."""
-        self._devices.pop(number, None)
-
-    def closed(self, executor: Executor) -> None:
-        """Count no longer a device that was closed."""
-        for number, kept in list(self._devices.items()):
-            if kept is not None and kept() is executor:
-                self._devices.pop(number, None)
-
-    def any(self) -> bool:
-        """Tell whether a device is open, or may be."""
-        kept = [None if one is None else one() for one in list(self._devices.values())]
-        return any(one is None or not one.closed for one in kept)
-
-
-LENT = Lent()
-
-
-def open_row(row: ProbeRow) -> GpuExecutor:
-    """Open the device of a usable row in this process. Raises DeviceError (GE-4xx)."""
-    number = LENT.opening()
-    try:
-        executor = _open(row)
-    except BaseException:
-        LENT.failed(number)
-        raise
-    LENT.opened(number, executor)
-    return executor
-
-
-closing: list[Callable[[Executor], None]] = []
-"""Called with each executor that the caller opened and has closed, to forget what is its."""
-
-
-def close(executor: Executor) -> None:
-    """Close a device that the caller opened, and forget everything made for it."""
-    try:
-        executor.close()
-    finally:
-        LENT.closed(executor)
-        for forget in closing:
-            forget(executor)
-
-
-def _open(row: ProbeRow) -> GpuExecutor:
-    from gpuedge.executors.gpu import GpuExecutor
-
-    with held:  # most of it is the driver's
-        impl = backends.load(row.backend).open(row.info())
-    if debug.level() >= 5:
-        impl = cast("DeviceImpl", debug.Traced(impl))
-    return GpuExecutor(impl, row.device)
-
-
-def is_stale(row: ProbeRow) -> bool:
-    """Tell whether a driver's files have changed since the row was made."""
-    listed = backends.load(row.backend).candidates({**os.environ, **row.env})
-    return not any(c.key == row.key and c.fingerprint == row.fingerprint for c in listed)
+EXIT_S = 2.0
+"""How long the end of the interpreter waits for a device to be given back."""
 
 
 def _after_fork(report: ProbeReport) -> ProbeReport:
@@ -241,28 +61,40 @@ def _after_fork(report: ProbeReport) -> ProbeReport:
 
 
 class Pool:
-    """Open executors by device string. One per process; a forked child starts an empty one."""
+    """Open executors by device string. One per process; a forked child starts an empty one.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    patience : Patience, optional
+        How often a device may fail.
+    """
+
+    def __init__(self, patience: Patience | None = None) -> None:
+        self.patience = patience or Patience()
         self._lock = threading.RLock()
         self._owner = os.getpid()
-        self._inherited: list[dict[str, Executor]] = []
+        self._inherited: list[object] = []
         self._is_forked = False  # a driver was open when this process was forked off
-        self._open: dict[str, Executor] = {}
-        self._opening: dict[str, threading.RLock] = {}
-        self._stuck: set[str] = set()
+        self._is_ending = False
+        self._open: dict[Key, Executor] = {}
+        self._opening: dict[Key, threading.RLock] = {}
+        self._stuck: set[Key] = set()
+        self._standings: dict[Key, Standing] = {}
+        self._prover = Prover()
         self._report: ProbeReport | None = None
         self._calibrations: CalibrationStore | None = None
 
     def _here(self) -> None:
         """Forget everything after a fork: drivers do not survive one."""
         if self._owner != os.getpid():
-            pooled = any(name != CPU for name in self._open)
-            self._is_forked = self._is_forked or pooled or LENT.any()
+            pooled = any(n != CPU and isolation == INLINE for n, isolation in self._open)
+            self._is_forked = self._is_forked or pooled or opening.LENT.any()
             self._lock = threading.RLock()
             self._owner = os.getpid()
-            self._inherited.append(self._open)  # destroying them would wait for absent threads
-            self._open, self._opening, self._stuck = {}, {}, set()
+            # Destroying what is open would wait for threads that did not come along.
+            self._inherited += [self._open, self._standings, self._prover]
+            self._open, self._opening, self._stuck, self._standings = {}, {}, set(), {}
+            self._prover = Prover()
             self._report, self._calibrations = None, None
 
     def after_fork(self) -> None:
@@ -287,7 +119,7 @@ class Pool:
         NoUsableDeviceError (GE-103)
         """
         row = find(device, self.report())
-        if is_stale(row):  # the driver was replaced since: the old verdict says nothing of it
+        if opening.is_stale(row):  # the driver was replaced: the old verdict says nothing of it
             with self._lock:
                 self._report = None
             row = find(device, self.report())
@@ -307,73 +139,152 @@ class Pool:
         """Return the CPU executor."""
         from gpuedge.executors.cpu import CpuExecutor
 
-        made = self._get(CPU, CpuExecutor)
+        made = self._get((CPU, INLINE), CpuExecutor)
         if not isinstance(made, CpuExecutor):
             raise TypeError(made)
         return made
 
-    def gpu(self, device: str) -> Executor:
+    def gpu(self, device: str, isolation: str = INLINE) -> Executor:
         """Return the executor of a device string that names a GPU.
+
+        Parameters
+        ----------
+        device : str
+        isolation : {"inline", "process"}
+            Where the driver lives; one device may be open in both ways.
 
         Raises
         ------
         NoUsableDeviceError (GE-103), DeviceError (GE-4xx)
         """
         name = find(device, self.report()).device
-        return self._get(name, lambda: open_row(self.row(name)))
+        return self._get((name, isolation), lambda: self._open_gpu(name, isolation))
 
-    def executor(self, device: str) -> Executor:
+    def executor(self, device: str, isolation: str = INLINE) -> Executor:
         """Return the executor of a device string other than ``auto``."""
-        return self.cpu() if device == CPU else self.gpu(device)
+        return self.cpu() if device == CPU else self.gpu(device, isolation)
 
-    def _get(self, name: str, make: Callable[[], Executor]) -> Executor:
+    def standing(self, device: str, isolation: str = INLINE) -> Standing:
+        """Return how a device, named with its number, fares in this process."""
+        self._here()
+        key = (device, isolation)
+        with self._lock:
+            if key not in self._standings:
+                care = Care(self._dispose, lambda stop: self._revive(key, stop))
+                self._standings[key] = Standing(device, care, self.patience)
+            return self._standings[key]
+
+    def _open_gpu(self, name: str, isolation: str) -> Executor:
+        if self._is_ending:
+            raise DeviceLostError("No device is opened any more: the interpreter ends.")
+        row = self.row(name)
+        made = opening.open_row(row, isolation)
+        if isolation == INLINE and getattr(made.impl, "unproven", False):
+            self._prover.prove(row)
+        return cast("Executor", made)
+
+    def _get(self, key: Key, make: Callable[[], Executor]) -> Executor:
         self._here()
         with self._lock:
-            own = self._opening.setdefault(name, threading.RLock())
-            stuck = name in self._stuck
+            own = self._opening.setdefault(key, threading.RLock())
+            stuck = key in self._stuck
         if stuck:
             raise DeviceTimeoutError(
-                f"The device '{name}' did not answer before and is left alone.",
+                f"The device '{key[0]}' did not answer before and is left alone.",
                 hint="restart the process; gpuedge probe --refresh tries the driver again",
+                reason="device-hung",
             )
         with own:  # a driver that hangs while opening must not hold up the other devices
             with self._lock:
-                ready = self._open.get(name)
-            if ready is None:
+                ready = self._open.get(key)
+            if ready is None or getattr(ready, "closed", False):
                 ready = make()
                 with self._lock:
-                    self._open[name] = ready
+                    self._open[key] = ready
             return ready
 
-    def forget(self, name: str) -> None:
-        """Leave a device alone for good: a thread is stuck in its driver. It is not closed."""
+    def forget(self, name: str, isolation: str = INLINE) -> None:
+        """Leave a device alone for good: a thread is stuck in its driver. It is not closed.
+
+        Of the CPU, which has none, another executor is made when one is asked for.
+        """
         self._here()
+        key = (name, isolation)
+        if name == CPU:
+            with self._lock:
+                self._open.pop((CPU, INLINE), None)
+            return
         with self._lock:
-            self._open.pop(name, None)
-            self._opening.pop(name, None)
-            self._stuck.add(name)
+            left = self._open.pop(key, None)
+            self._opening.pop(key, None)
+            self._stuck.add(key)
+        if left is not None:
+            cast("GpuExecutor", left).retire()
+        self.standing(name, isolation).demote(
+            Reason("device-hung", "a thread is stuck in its driver")
+        )
 
     def drop(self, executor: Executor) -> None:
         """Close and forget an executor whose device failed."""
         self._here()
         with self._lock:
-            for name, other in list(self._open.items()):
+            for key, other in list(self._open.items()):
                 if other is executor:
-                    del self._open[name]
+                    del self._open[key]
         executor.close()
-        LENT.closed(executor)
+        opening.LENT.closed(executor)
+
+    def _dispose(self, failed: Retirable) -> None:
+        self.drop(cast("Executor", failed))
+
+    def _revive(self, key: Key, stop: threading.Event) -> str | None:
+        """Try a device in a child and open it anew; return why that failed, or None."""
+        why = self._try_in_child(key[0], stop)
+        if why is not None or stop.is_set():
+            return why or "stopped"
+        self.gpu(*key)
+        return None
+
+    def _try_in_child(self, name: str, stop: threading.Event) -> str | None:
+        return try_in_child(self.row(name), self.patience.probe_s, stop)
 
     def close(self) -> None:
-        """Close every device and forget the report."""
+        """Close every device, forget the report, and recover nothing any more."""
         self._here()
-        with self._lock:
-            ready, self._open, self._report = list(self._open.values()), {}, None
-        for executor in ready:
+        for executor in self._cleared():
             executor.close()
-            LENT.closed(executor)
+            opening.LENT.closed(executor)
+
+    def _cleared(self) -> list[Executor]:
+        with self._lock:
+            # What failed has been retired, and is being closed where nobody waits for it.
+            ready = [e for e in self._open.values() if not getattr(e, "closed", False)]
+            self._open, self._report = {}, None
+            standings, self._standings = list(self._standings.values()), {}
+            prover, self._prover = self._prover, Prover()
+        prover.stop()
+        for one in standings:
+            one.stop()
+        return ready
+
+    def end(self) -> None:
+        """Close what can be closed in time: the interpreter ends, and waits for nothing else."""
+        self._here()
+        self._is_ending = True
+        for executor in self._cleared():
+            if executor.device == CPU:
+                executor.close()
+            else:
+                work = partial(_give_back, cast("GpuExecutor", executor))
+                if not bounded(work, 2 * EXIT_S, f"close {executor.device}"):
+                    log.debug("%s is left open: it does not answer", executor.device)
+
+
+def _give_back(executor: GpuExecutor) -> None:
+    executor.give_back(EXIT_S)
 
 
 POOL = Pool()
-atexit.register(POOL.close)
+atexit.register(POOL.end)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=POOL.after_fork)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from gpuedge.core import config
 from gpuedge.core.errors import ConfigError
 from gpuedge.decide.policy import Policy
-from gpuedge.runtime.compiled import Request
 from gpuedge.runtime.devices import wanted
+from gpuedge.runtime.opening import INLINE, PROCESS
+from gpuedge.runtime.placing import Request
 
 if TYPE_CHECKING:
     from gpuedge.device import Device
@@ -31,13 +32,14 @@ def make_request(
     Raises
     ------
     ConfigError (GE-101)
-        A policy, fallback or isolation that cannot be used, from the call or the environment.
+        A policy, fallback or isolation that cannot be used, from the call or the environment; an
+        isolation that the device was not opened with.
     UnknownDeviceError (GE-102), NoUsableDeviceError (GE-103)
         The device string.
     ClosedError (GE-204)
         The device was closed.
     """
-    check_isolation(isolation)
+    where = check_isolation(isolation)
     chosen = config.get("fallback", call=fallback)
     if chosen.value not in ("cpu", "error"):
         raise ConfigError(
@@ -51,18 +53,35 @@ def make_request(
     if device is not None and not isinstance(device, str):
         executor = getattr(device, "executor", None)
         if executor is not None:
-            return Request(executor.device, rules, chosen.value, executor)
-    return Request(wanted(device), rules, chosen.value)  # type: ignore[arg-type]
+            kept = device.isolation
+            if isolation is not None and isolation != kept:
+                raise _other_isolation(device, isolation)
+            return Request(executor.device, rules, chosen.value, executor, kept)
+    return Request(wanted(device), rules, chosen.value, isolation=where)  # type: ignore[arg-type]
 
 
-def check_isolation(isolation: str | None) -> None:
-    """Raise ConfigError (GE-101) for an isolation this version does not have."""
+def check_isolation(isolation: str | None) -> str:
+    """Return where the driver is to live, after settings.
+
+    Raises
+    ------
+    ConfigError (GE-101)
+        There is no such isolation.
+    """
     value = config.get("isolation", call=isolation)
-    if value.value == "inline":
-        return
+    if value.value in (INLINE, PROCESS):
+        return str(value.value)
     raise ConfigError(
         f"isolation={value.value!r} cannot be used.",
         asked_by=value.source,
-        known="this version runs drivers inline only; probing always uses child processes",
-        hint="isolation='inline'",
+        known=f"isolation is '{INLINE}' or '{PROCESS}'",
+        hint="'process' keeps a driver's crash out of this process",
+    )
+
+
+def _other_isolation(device: Device, isolation: str) -> ConfigError:
+    return ConfigError(
+        f"The device {device.name} was opened with isolation='{device.isolation}', which stays.",
+        asked_by=f"isolation={isolation!r}",
+        hint=f"gpuedge.open({device.name!r}, isolation={isolation!r})",
     )

@@ -23,7 +23,8 @@ from gpuedge.core.errors import (
 )
 from gpuedge.core.kernel import Number, PushArg
 from gpuedge.executors.base import Executor
-from gpuedge.executors.gpu import RUN_TIMEOUT_S, GpuExecutor
+from gpuedge.executors.gpu import GpuExecutor
+from gpuedge.executors.watching import Watchdog, submit_and_wait
 from gpuedge.lang.glsl import compile_glsl
 from gpuedge.lang.reflect import BufferArg, Reflection, reflect
 
@@ -64,7 +65,7 @@ class UserKernel:
         _check_specs(reflection, specs)
         _check_limits(reflection, executor)
         executor.check_open()
-        with executor.lock:
+        with executor.lock, executor.compiling:
             program = executor.impl.build(reflection.blob, specs)
         self._program: Program | None = program
         self._ready: _Recorded | None = None
@@ -136,7 +137,7 @@ class UserKernel:
         )
         key = (tuple((n, a.nbytes) for n, a in arrays.items()), tuple(shapes.items()), launch, push)
         self._executor.check_open()
-        with self._executor.lock:
+        with self._executor.lock, self._executor.running:
             self._executor.check_open()
             if self._program is None:
                 raise ClosedError(f"The kernel {self._reflection.blob.name} was closed.")
@@ -222,7 +223,7 @@ class UserKernel:
             if array.nbytes:
                 impl.write(ready.buffers[name], array.reshape(-1).view(np.uint8).data)
         if ready.recording is not None:
-            impl.wait(impl.submit(ready.recording), RUN_TIMEOUT_S)
+            submit_and_wait(impl, ready.recording, ready.watchdog)
         results: dict[str, Array] = {}
         for name, shape in shapes.items():
             out = np.empty(shape, self._arrays[name].dtype)
@@ -238,7 +239,7 @@ class UserKernel:
 
     def close(self) -> None:
         """Give the kernel's memory and program back to the device; may be called twice."""
-        if self._executor.is_inherited:
+        if self._executor.is_inherited or self._executor.closed:
             return
         with self._executor.lock:
             program, self._program = self._program, None
@@ -254,6 +255,7 @@ class _Recorded:
         self.key = key
         self.buffers: dict[str, Buffer] = {}
         self.recording: Recording | None = None
+        self.watchdog = Watchdog()
 
     def release(self, executor: GpuExecutor) -> None:
         if self.recording is not None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import farm
 import numpy as np
 import pytest
 
@@ -108,8 +111,6 @@ print(os.waitstatus_to_exitcode(status))
 
 @pytest.mark.skipif(not hasattr(sys, "getdlopenflags"), reason="only POSIX forks")
 def test_forked_child_computes_on_the_cpu(vulkan_candidate: Candidate) -> None:
-    import os
-
     done = subprocess.run(
         [sys.executable, "-c", FORK, str(DIGITS)],
         capture_output=True, text=True, timeout=60, check=False,
@@ -144,8 +145,6 @@ print(os.waitstatus_to_exitcode(status), os.waitstatus_to_exitcode(after))
 
 @pytest.mark.skipif(not hasattr(sys, "getdlopenflags"), reason="only POSIX forks")
 def test_device_opened_by_hand_counts_until_it_is_closed(vulkan_candidate: Candidate) -> None:
-    import os
-
     done = subprocess.run(
         [sys.executable, "-c", FORK_OPENED],
         capture_output=True, text=True, timeout=60, check=False,
@@ -169,8 +168,6 @@ except gpuedge.NoUsableDeviceError as error:
 def test_driver_replaced_after_the_probe_is_probed_again(
     swiftshader: Candidate, tmp_path: Path
 ) -> None:
-    import json
-    import os
     import shutil
 
     crash = tmp_path / "crash.so"
@@ -191,3 +188,28 @@ def test_driver_replaced_after_the_probe_is_probed_again(
         env={**os.environ, "VK_DRIVER_FILES": str(manifest)},
     )  # fmt: skip
     assert (done.returncode, done.stdout.strip()) == (0, "GE-103"), done.stderr
+
+
+ARRAYS = Path(__file__).with_name("arrays_child.py")
+KINDS, WAYS = 17, 5
+LEVELS = ("cpu", "vulkan-swiftshader", "gles31-llvmpipe", "gles20-llvmpipe", "wgpu-lavapipe")
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_arrays_of_every_awkward_kind(name: str, tmp_path: Path) -> None:
+    """Strides, alignment, byte order, read-only or shared memory, subclasses, changes meanwhile."""
+    configuration = farm.FARM.get(name)
+    if configuration is not None and (words := configuration.missing()):
+        pytest.fail(words) if os.environ.get("GPUEDGE_REQUIRE_DRIVERS") else pytest.skip(words)
+    device = "cpu" if configuration is None else configuration.device
+    environment = dict(os.environ) if configuration is None else farm.environment_of(name)
+    done = subprocess.run(
+        [sys.executable, "-W", "error::RuntimeWarning", str(ARRAYS), device],
+        capture_output=True, text=True, timeout=120, check=False,
+        env={**environment, "GPUEDGE_CACHE_DIR": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert {k: v for k, v in found["outcome"].items() if v != "right"} == {}
+    assert len(found["outcome"]) == KINDS * WAYS + 2
+    assert found["device"].partition(":")[0] == device.partition(":")[0]

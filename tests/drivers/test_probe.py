@@ -13,6 +13,7 @@ import pytest
 
 from gpuedge.backends.base import Candidate
 from gpuedge.core import paths
+from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.probing import kat
 from gpuedge.probing.api import probe
 from gpuedge.probing.report import ProbeReport, ProbeRow
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.driver
 DEADLINE = 60.0
 """Far above what a good driver needs: these tests are about verdicts, not about a busy machine."""
 
-NAMES = [case.name for case in kat.cases()]
+NAMES = [case.name for case in kat.cases(VULKAN_MINIMUM)]
 
 FAULTS = r"""
 #include <signal.h>

@@ -83,7 +83,7 @@ def test_two_rasterisers_are_told_apart_under_layers(
         ("gles20", "rgba8_float", "there = step(0.0, x)", "there = step(20.0, x)",
          "every exponent"),
         ("gles20", "rgba8_float", "floor(f * (1.0 / ROW))", "floor(f * (1.0 / ROW) + 0.01)",
-         "every exponent"),
+         "elementwise"),
         ("gles20", "rgba8_float", "float row = k_div(q, d.x);",
          "float row = k_div(min(q, 9000.0), d.x);", "every place"),
     ],

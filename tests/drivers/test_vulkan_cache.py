@@ -51,8 +51,14 @@ def use(info: DeviceInfo, **options: object) -> bool:
     return hit
 
 
+def fill(info: DeviceInfo) -> None:
+    """Make a cache, and prove it as a disposable process would."""
+    assert not use(info)
+    assert use(info, first_use=True)
+
+
 def files(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.rglob("*") if p.is_file())
+    return sorted(folder.rglob("*.bin"))
 
 
 def physical_of(info: DeviceInfo) -> Physical:
@@ -72,14 +78,14 @@ def test_second_open_starts_from_the_first_ones_data(vulkan_info: DeviceInfo, fo
     header = np.frombuffer(data[:16], np.uint32)
     who = vulkan_info.identity
     assert header.tolist() == [32, 1, who.vendorID, who.deviceID]
-    for _ in range(3):
+    for first_use in (True, False, False, True):
         before = file.stat().st_mtime_ns
-        assert use(vulkan_info)
+        assert use(vulkan_info, first_use=first_use)
         assert file.stat().st_mtime_ns == before, "a cache that did not grow is not written"
 
 
 def test_every_damage_is_a_miss(vulkan_info: DeviceInfo, folder: Path) -> None:
-    use(vulkan_info)
+    fill(vulkan_info)
     (file,) = files(folder)
     good = file.read_bytes()
     header = pipecache._HEADER.size
@@ -98,7 +104,7 @@ def test_every_damage_is_a_miss(vulkan_info: DeviceInfo, folder: Path) -> None:
 
 @pytest.mark.timeout(120)
 def test_pipe_in_its_place_is_a_miss_and_not_awaited(vulkan_info: DeviceInfo, folder: Path) -> None:
-    use(vulkan_info)
+    fill(vulkan_info)
     (file,) = files(folder)
     file.unlink()
     os.mkfifo(file)
@@ -110,7 +116,7 @@ def test_pipe_in_its_place_is_a_miss_and_not_awaited(vulkan_info: DeviceInfo, fo
 def test_file_above_the_limit_is_a_miss(
     vulkan_info: DeviceInfo, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use(vulkan_info)
+    fill(vulkan_info)
     (file,) = files(folder)
     limit = file.stat().st_size - pipecache._HEADER.size
     monkeypatch.setattr(pipecache, "MAX_BYTES", limit)
@@ -122,7 +128,7 @@ def test_file_above_the_limit_is_a_miss(
 def test_another_drivers_file_is_a_miss(
     vulkan_info: DeviceInfo, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use(vulkan_info)
+    fill(vulkan_info)
     (file,) = files(folder)
     real = pipecache._identity
 
@@ -140,7 +146,7 @@ def test_another_drivers_file_is_a_miss(
 def test_driver_that_refuses_its_data_starts_empty(
     vulkan_info: DeviceInfo, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use(vulkan_info)
+    fill(vulkan_info)
     real = PipelineCache._create
     given: list[int] = []
 
@@ -161,7 +167,7 @@ def test_folder_that_cannot_be_written_is_no_error(vulkan_info: DeviceInfo, fold
 
 
 def test_cache_can_be_switched_off(vulkan_info: DeviceInfo, folder: Path) -> None:
-    use(vulkan_info)
+    fill(vulkan_info)
     before = files(folder)[0].stat().st_mtime_ns
     assert not use(vulkan_info, disk_cache=False)
     assert files(folder)[0].stat().st_mtime_ns == before

@@ -222,6 +222,34 @@ class Worker:
         Path(os.environ["PROBE_PIDFILE"]).write_text(str(pid))
         self.play_ok()
 
+    def play_stopped(self) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def play_silent(self) -> None:
+        """Close standard output and error, which looks like the end, and hang."""
+        for fd in (1, 2):
+            os.close(fd)
+        self.play_hang()
+
+    def play_family(self) -> None:
+        """Hang together with children of its own that hold its output open."""
+        for _ in range(3):
+            if os.fork() == 0:
+                break
+        self.play_hang()
+
+    def play_orphan(self) -> None:
+        """Leave a process of another session behind that holds standard output, and go on well."""
+        reading, writing = os.pipe()
+        if os.fork() == 0:
+            os.setsid()
+            Path(os.environ["PROBE_PIDFILE"]).write_text(str(os.getpid()))
+            os.write(writing, b".")
+            time.sleep(60)
+            os._exit(0)
+        os.read(reading, 1)
+        self.play_ok()
+
     def play_environment(self) -> None:
         text = json.dumps({"cwd": str(Path.cwd()), "fake": os.environ.get("FAKE_DRIVER")})
         self.send("failed", status="absent", code="no-device", detail=text)

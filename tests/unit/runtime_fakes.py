@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 
 from gpuedge import __version__
@@ -12,6 +13,7 @@ from gpuedge.executors.base import Executor
 from gpuedge.executors.gpu import GpuExecutor
 from gpuedge.probing.report import ProbeReport, ProbeRow
 from gpuedge.runtime.devices import Pool
+from gpuedge.runtime.recovery import Patience
 
 BROKEN = ProbeRow("vulkan:1", "vulkan", "wrong", "wrong-numbers", "the numbers are wrong", "Liar")
 ABSENT = ProbeRow("vulkan", "vulkan", "absent", "no-device", "the driver offers no device", "none")
@@ -26,28 +28,51 @@ def row(caps: Caps = VULKAN_MINIMUM, *, is_software: bool = False) -> ProbeRow:
     )  # fmt: skip
 
 
+SOON = Patience(pauses_s=(0.01, 0.02, 0.04))
+"""A device that failed is opened anew at once."""
+
+
 class FakePool(Pool):
-    """A pool with one null GPU, opened anew after each failure."""
+    """A pool with one null GPU, opened anew after each failure.
+
+    Attributes
+    ----------
+    devices : list of NullDevice
+        Every device that was opened, in order.
+    fail : mapping
+        How the next device that is opened fails.
+    verdicts : list
+        What trying the driver in a child says, one at a time; afterwards that it is good.
+    gate : threading.Event
+        While it is clear no such child ends.
+    """
 
     def __init__(
         self, fail: Mapping[str, Failure] | None = None, *, usable: bool = True,
-        is_software: bool = False,
+        is_software: bool = False, patience: Patience = SOON,
     ) -> None:  # fmt: skip
-        super().__init__()
+        super().__init__(patience)
         first = row(is_software=is_software)
         rows = (first if usable else first.replace(status="broken", code="open-failed"),)
-        self._report = ProbeReport((*rows, BROKEN, ABSENT), __version__)
+        self._known = ProbeReport((*rows, BROKEN, ABSENT), __version__)
         self.devices: list[NullDevice] = []
         self.fail = fail or {}
         self.on_dispatch: Callable[[Dispatch], None] | None = None
+        self.verdicts: list[str | None] = []
+        self.gate = threading.Event()
+        self.gate.set()
 
-    def gpu(self, device: str) -> Executor:
-        return self._get("vulkan:0", self._open_null)
+    def report(self) -> ProbeReport:
+        return self._known
 
-    def _open_null(self) -> Executor:
+    def _try_in_child(self, name: str, stop: threading.Event) -> str | None:
+        self.gate.wait(30)
+        return self.verdicts.pop(0) if self.verdicts else None
+
+    def _open_gpu(self, name: str, isolation: str) -> Executor:
         backend = NullBackend(caps=VULKAN_MINIMUM, fail=self.fail, on_dispatch=self.on_dispatch)
         candidate = backend.candidates({})[0]
         impl = backend.open(backend.enumerate(candidate)[0])
         assert isinstance(impl, NullDevice)
         self.devices.append(impl)
-        return GpuExecutor(impl, "vulkan:0")
+        return GpuExecutor(impl, name, isolation=isolation)

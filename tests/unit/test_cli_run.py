@@ -53,6 +53,42 @@ def test_outputs_are_those_of_onnxruntime(
     assert {row["device"] for row in body["placement"]} <= {"cpu", "host"}
     assert body["outputs"][0]["shape"] == [3, 10]
     assert body["warm_ms"] > 0
+    assert body["isolation"] == "inline"
+    assert body["health"]["on_cpu"] == 3
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "soon"])
+def test_a_time_limit_must_be_one(seconds: str, images: Path, no_session: None) -> None:
+    assert main(["run", str(MODEL), "--input", f"image={images}", "--timeout", seconds]) == 2
+
+
+def test_a_run_that_takes_too_long_is_exit_code_4(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["run", str(MODEL), "--input", f"image={images}", "--device", "cpu"]
+    out = tmp_path / "out"
+    assert main([*arguments, "--output", str(out), "--timeout", "1e-9"]) == 4
+    assert "GE-406" in capsys.readouterr().err
+    assert not out.exists()
+    assert main([*arguments, "--timeout", "60"]) == 0
+
+
+def test_isolation_is_passed_on(
+    images: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[dict[str, Any]] = []
+    real = gpuedge.Session
+
+    def note(model: Any, **options: Any) -> gpuedge.Session:
+        asked.append(options)
+        return real(model, **options)
+
+    monkeypatch.setattr(gpuedge, "Session", note)
+    arguments = ["run", str(MODEL), "--input", f"image={images}", "--device", "cpu"]
+    assert main([*arguments, "--isolation", "process"]) == 0
+    assert asked == [{"device": "cpu", "isolation": "process"}]
+    assert main([*arguments, "--isolation", "cage"]) == 2
+    assert len(asked) == 1
 
 
 def test_table_says_where_and_why(images: Path, capsys: pytest.CaptureFixture[str]) -> None:

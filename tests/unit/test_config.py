@@ -66,6 +66,7 @@ def test_context_is_left_after_an_error_and_does_not_reach_other_threads() -> No
         ("debug", "3", 3),
         ("fallback", "error", "error"),
         ("device", " cpu ", "cpu"),
+        ("pin", "vulkan=never, gles31:0=always", ("vulkan=never", "gles31:0=always")),
     ],
 )
 def test_values_are_parsed(

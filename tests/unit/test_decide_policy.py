@@ -11,12 +11,14 @@ import pytest
 
 from gpuedge.core.errors import ConfigError
 from gpuedge.decide.policy import Policy
+from gpuedge.decide.record import Evidence, Record
 
 
 def test_defaults_are_the_contract() -> None:
     policy = Policy()
     assert (policy.min_speedup, policy.percentile, policy.allow_software) == (1.2, 90, False)
     assert (policy.inferences, policy.calibration_s) == (1000, 2.0)
+    assert (policy.canary, policy.watchdog_s) == (1 / 256, None)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +29,10 @@ def test_defaults_are_the_contract() -> None:
         ("percentile", 0), ("percentile", 100), ("percentile", 90.0), ("percentile", True),
         ("allow_software", 1), ("allow_software", "yes"), ("allow_software", None),
         ("inferences", 0), ("inferences", -1), ("inferences", 1e3), ("inferences", False),
+        ("canary", -0.1), ("canary", 1.01), ("canary", float("nan")), ("canary", True),
+        ("canary", None), ("canary", "1/256"),
+        ("watchdog_s", 0), ("watchdog_s", -1.0), ("watchdog_s", 1e6), ("watchdog_s", True),
+        ("watchdog_s", float("nan")), ("watchdog_s", float("inf")), ("watchdog_s", "2"),
         ("calibration_s", -0.1), ("calibration_s", 61), ("calibration_s", float("nan")),
     ],
 )  # fmt: skip
@@ -42,6 +48,28 @@ def test_round_trip_through_json() -> None:
     policy = Policy(1.5, 50, True, 7, 0.25)
     assert Policy.from_dict(json.loads(json.dumps(policy.to_dict()))) == policy
     assert Policy.from_dict({}) == Policy()
+
+
+def test_what_watches_a_device_is_recorded_exactly() -> None:
+    policy = Policy(canary=1 / 3, watchdog_s=0.25)
+    assert policy.to_dict()["canary"] == 1 / 3
+    assert policy.to_dict()["watchdog_s"] == 0.25
+    assert Policy.from_dict(json.loads(json.dumps(policy.to_dict()))) == policy
+    assert Policy(canary=0).canary == 0.0
+    assert Policy(canary=1).canary == 1.0
+
+
+def test_records_of_before_replay_to_the_same_bytes() -> None:
+    """Decisions do not depend on these fields, so older records, without them, stay as they are."""
+    rules = {n: v for n, v in Policy().to_dict().items() if n not in ("canary", "watchdog_s")}
+    old: dict[str, Any] = {
+        "asked": "cpu", "calibration": "", "version": "0.1.0", "policy": rules,
+        "candidates": [Evidence("cpu", is_software=False).to_dict()],
+    }  # fmt: skip
+    assert Record.from_dict(old).to_dict() == old
+    new = {**old, "policy": {**rules, "canary": 0.5, "watchdog_s": 3.0}}
+    assert Record.from_dict(new).to_dict() == new
+    assert Record.from_dict(new).policy == Policy(canary=0.5, watchdog_s=3.0)
 
 
 def test_unknown_field_suggests_the_near_one() -> None:

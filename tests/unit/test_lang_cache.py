@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+import gpuedge
 from gpuedge import lang
 from gpuedge.core.kernel import KernelBlob
 from gpuedge.lang import cache as cache_module
 
 SAMPLES = Path(__file__).resolve().parents[1] / "golden" / "spirv"
-HEADER = 16 + 4 + 32
+HEADER = 16 + 4 + 16 + 8 + 32  # magic, version, writer, length, SHA-256
 
 
 def blob_of(name: str) -> KernelBlob:
@@ -39,7 +40,7 @@ def test_round_trip_in_one_file(filled: Path) -> None:
     assert cache.get("a") == blob_of("affine")
     assert cache.get("g") == blob_of("gemm")
     assert cache.get("x") is None
-    assert list(filled.parent.iterdir()) == [filled]
+    assert {p.name for p in filled.parent.iterdir()} == {"kernels.bin", "lock"}
 
 
 def test_missing_file_is_empty(tmp_path: Path) -> None:
@@ -78,7 +79,7 @@ def test_every_region_of_the_body_counts(filled: Path) -> None:
     assert_miss_then_rebuilt(filled)
 
 
-@pytest.mark.parametrize("kept", [0, 1, 15, 16, 19, 20, 51, 52, 53, 56, 60, 300, -1])
+@pytest.mark.parametrize("kept", [0, 1, 15, 16, 19, 20, 35, 36, 43, 44, 75, 76, 77, 80, 300, -1])
 def test_truncated_file_is_a_miss(filled: Path, kept: int) -> None:
     filled.write_bytes(filled.read_bytes()[:kept])
     assert_miss_then_rebuilt(filled)
@@ -140,7 +141,10 @@ def seal(index: bytes) -> bytes:
     """A file as another program might make it: the hash is right, the content is not ours."""
     body = len(index).to_bytes(4, "little") + index
     version = cache_module.LANGUAGE_VERSION.to_bytes(4, "little")
-    return b"gpuedge kernels\n" + version + hashlib.sha256(body).digest() + body
+    writer = gpuedge.__version__.encode().ljust(16, b"\0")
+    length = len(body).to_bytes(8, "little")
+    digest = hashlib.sha256(body).digest()
+    return b"gpuedge kernels\n" + version + writer + length + digest + body
 
 
 ROW = ["a", "n", "spirv", 0, "main", [], [], [], 0, "d"]
@@ -165,7 +169,7 @@ def test_a_folder_in_its_place_is_a_miss(tmp_path: Path) -> None:
     cache.put("a", blob_of("affine"))
     assert cache.get("a") == blob_of("affine")
     assert not cache.flush()
-    assert list(tmp_path.iterdir()) == [path], "no temporary file stays behind"
+    assert {p.name for p in tmp_path.iterdir()} == {"kernels.bin", "lock"}, "no temporary file"
 
 
 def test_unwritable_folder_is_not_an_error(tmp_path: Path) -> None:
@@ -192,6 +196,14 @@ def test_two_processes_keep_each_others_kernels(tmp_path: Path) -> None:
 
 def test_another_language_version_is_a_miss(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_module, "LANGUAGE_VERSION", cache_module.LANGUAGE_VERSION + 1)
+    assert_miss_then_rebuilt(filled)
+
+
+def test_another_version_of_gpuedge_is_a_miss(
+    filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert lang.BlobCache(filled).get("a") is not None
+    monkeypatch.setattr(gpuedge, "__version__", "0.0.0")
     assert_miss_then_rebuilt(filled)
 
 

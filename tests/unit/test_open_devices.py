@@ -19,8 +19,9 @@ from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import FORK_HINT, InputError, NoUsableDeviceError, UnsupportedOpError
 from gpuedge.ops import _run
 from gpuedge.probing.report import ProbeReport, ProbeRow
-from gpuedge.runtime import devices
-from gpuedge.runtime.devices import Lent, Pool
+from gpuedge.runtime import opening
+from gpuedge.runtime.devices import Pool
+from gpuedge.runtime.opening import Lent
 
 X = np.array([-1, 2, -3], np.float32)
 
@@ -40,8 +41,8 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
     report = ProbeReport((row(), es), gpuedge.__version__)
     monkeypatch.setattr("gpuedge.probing.api.probe", lambda **_: report)
     monkeypatch.setattr(backends, "load", lambda _: Here(caps=VULKAN_MINIMUM))
-    monkeypatch.setattr(devices, "LENT", lent)
-    monkeypatch.setattr(devices, "is_stale", lambda _: False)
+    monkeypatch.setattr(opening, "LENT", lent)
+    monkeypatch.setattr(opening, "is_stale", lambda _: False)
     monkeypatch.setattr(device, "POOL", made)
     yield made
     made.close()
@@ -95,7 +96,7 @@ def test_device_that_did_not_open_does_not_count(
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(devices, "_open", fail)
+        patch.setattr(opening, "_open", fail)
         with pytest.raises(MemoryError):
             gpuedge.open("vulkan")
     assert not refused_in_child(pool, monkeypatch)

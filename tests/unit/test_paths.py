@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -230,3 +231,43 @@ def test_database_folder_is_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setenv("HOME", "/home/somebody")
     monkeypatch.setenv("GPUEDGE_DB", "~/db")
     assert paths.database_folder() == "/home/somebody/db"
+
+
+def test_temporary_files_of_killed_writers_are_swept(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    other = tmp_path / ".b.json.1.cd"
+    other.write_text("another file's")
+    os.utime(other, (1, 1))
+    assert paths.write_atomic(path, b"x")
+    old, new = tmp_path / ".a.json.1.ab", tmp_path / ".a.json.2.cd"
+    for place in (old, new):
+        place.write_text("half")
+    os.utime(old, (1, 1))
+    paths.sweep(path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".a.json.2.cd", ".b.json.1.cd", "a.json"]
+    for i in range(paths.MAX_TEMPORARIES + 5):
+        (tmp_path / f".a.json.3.{i}").write_text("half")
+    paths.sweep(path)
+    assert len(list(tmp_path.glob(".a.json.*"))) == paths.MAX_TEMPORARIES
+    paths.sweep(tmp_path / "nowhere" / "x")
+
+
+def test_write_is_called_off_at_the_last_moment(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    assert paths.write_atomic(path, b"one")
+    assert not paths.write_atomic(path, b"two", lambda: True)
+    assert path.read_bytes() == b"one"
+    assert paths.write_atomic(path, b"three", lambda: False)
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+    assert path.read_bytes() == b"three"
+
+
+def test_stamp_changes_with_each_replacement(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    stamps = [paths.stamp(path)]
+    for _ in range(5):
+        paths.write_atomic(path, b"same")
+        stamps.append(paths.stamp(path))
+    assert all(a != b for a, b in pairwise(stamps))
+    assert stamps[0] is None
+    assert paths.stamp("a\0b") is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from gpuedge import backends
 from gpuedge.backends.base import Candidate, DeviceInfo
 from gpuedge.backends.null import NullBackend
+from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import (
     BackendUnavailableError,
     DeviceLostError,
@@ -24,7 +26,7 @@ from gpuedge.core.errors import (
 )
 from gpuedge.core.reasons import SENTENCES, STATUSES, Reason
 from gpuedge.probing import child, kat
-from gpuedge.probing.judge import STEPS, read_events
+from gpuedge.probing.judge import STEPS, Ending, Transcript, judge, read_events
 
 CANDIDATE = Candidate("scripted", "null", "f")
 TOKEN = "t" * 32
@@ -97,12 +99,13 @@ def test_right_numbers_are_ok(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     event = device_event(probe(monkeypatch, tmp_path, NullBackend()))
     assert (event["status"], event["code"]) == ("ok", "ok")
     names = [c["name"] for c in event["evidence"]["checks"]]
-    assert names == [c.name for c in kat.cases()]
+    assert names == [c.name for c in kat.cases(VULKAN_MINIMUM)]
     assert event["caps"]["device_class"] == "generic"
     twice = ["poison", "run"] * 2
     alone = ["compile", *twice, "close"]
     pair = ["compile", *twice, *twice, "close"]
-    assert executor.asked == [*pair, *alone, *pair, *alone, *alone]
+    three = ["compile", *twice, *twice, *twice, "close"]
+    assert executor.asked == [*three, *pair, *alone]
 
 
 @pytest.mark.parametrize(
@@ -258,3 +261,40 @@ def test_lines_of_the_result_stand_alone(tmp_path: Path) -> None:
         ("open", 0, TOKEN),
         ("open", 1, TOKEN),
     ]
+
+
+@pytest.mark.parametrize("takes_its_number", [False, True])
+def test_a_driver_that_closes_the_files_of_others_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, takes_its_number: bool
+) -> None:
+    """What it opens under the same number afterwards is not written to."""
+    path, theirs = tmp_path / "result", tmp_path / "theirs"
+    path.touch()
+
+    class Robbing(NullBackend):
+        def open(self, info: DeviceInfo, **options: Any) -> Any:
+            os.close(number)
+            if takes_its_number:
+                other = os.open(theirs, os.O_CREAT | os.O_WRONLY)
+                if other != number:
+                    os.dup2(other, number)
+                    os.close(other)
+            return super().open(info, **options)
+
+    def leave(status: int) -> None:
+        raise SystemExit(status)
+
+    monkeypatch.setattr(backends, "load", lambda name: Robbing())
+    monkeypatch.setattr(os, "_exit", leave)
+    channel = child.Channel(str(path), TOKEN)
+    number = channel._fd
+    with pytest.raises(SystemExit):
+        child.probe(CANDIDATE, frozenset(), channel)
+    events, junk = read_events(path.read_bytes(), TOKEN)
+    assert junk == 0
+    (row,) = judge(CANDIDATE, Transcript(events, 0, Ending("exit", 1), "", 1.0)).rows
+    assert (row.status, row.code) == ("crashed", "exited")
+    assert "closed files that are not its own while opening the device" in row.reason
+    if takes_its_number:
+        assert theirs.read_bytes() == b""
+        os.close(number)

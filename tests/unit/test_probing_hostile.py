@@ -22,7 +22,7 @@ from gpuedge.backends.base import Candidate
 from gpuedge.backends.null import NullBackend
 from gpuedge.core import paths
 from gpuedge.core.errors import ConfigError, DatabaseError
-from gpuedge.probing import child, judge, process, run, verdicts
+from gpuedge.probing import child, folders, judge, process, verdicts
 from gpuedge.probing.api import probe
 
 pytestmark = pytest.mark.timeout(60)
@@ -214,13 +214,13 @@ def test_a_result_file_that_becomes_a_pipe_is_not_awaited(
         return answer
 
     seen: list[str] = []
-    make = run.tempfile.mkdtemp
+    make = folders.tempfile.mkdtemp
 
     def mkdtemp(**options: Any) -> str:
         seen.append(make(**options))
         return seen[0]
 
-    monkeypatch.setattr(run.tempfile, "mkdtemp", mkdtemp)
+    monkeypatch.setattr(folders.tempfile, "mkdtemp", mkdtemp)
     monkeypatch.setattr(process, "supervise", replace_result)
     (row,) = probe().tried
     assert (row.status, row.code) == ("broken", "no-token")
@@ -259,7 +259,7 @@ def test_leftovers_of_killed_probes_are_removed(
     temporary = fakes / "tmp"
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    old = 2 * run.STALE_S
+    old = 2 * folders.STALE_S
     gone = [leftover(temporary, f"gpuedge-probe-abc_{i:04}", old) for i in range(3)]
     target = leftover(temporary, "precious", old)
     link = temporary / "gpuedge-probe-link0000"
@@ -271,7 +271,7 @@ def test_leftovers_of_killed_probes_are_removed(
     (gone[0] / "inner").symlink_to(target)
     os.utime(gone[0], (time.time() - old,) * 2)
     kept = [
-        leftover(temporary, "gpuedge-probe-fresh000", run.STALE_S / 2),
+        leftover(temporary, "gpuedge-probe-fresh000", folders.STALE_S / 2),
         leftover(temporary, "gpuedge-probe-of-somebody-else", old),
         leftover(temporary, "my-gpuedge-probe-abc_0000", old),
         link,
@@ -284,33 +284,33 @@ def test_leftovers_of_killed_probes_are_removed(
 
 
 def test_leftovers_of_other_users_stay(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs = leftover(fakes, "gpuedge-probe-theirs00", 2 * run.STALE_S)
+    theirs = leftover(fakes, "gpuedge-probe-theirs00", 2 * folders.STALE_S)
     me = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: me + 1)
-    run._sweep(str(fakes))
+    folders.sweep(str(fakes))
     assert theirs.exists()
     monkeypatch.setattr(os, "getuid", lambda: me)
-    run._sweep(str(fakes))
+    folders.sweep(str(fakes))
     assert not theirs.exists()
 
 
 def test_one_probe_removes_a_bounded_number(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "MAX_SWEPT", 2)
-    made = [leftover(fakes, f"gpuedge-probe-abc_{i:04}", 2 * run.STALE_S) for i in range(5)]
+    monkeypatch.setattr(folders, "MAX_SWEPT", 2)
+    made = [leftover(fakes, f"gpuedge-probe-abc_{i:04}", 2 * folders.STALE_S) for i in range(5)]
     left = []
     for _ in range(3):
-        run._sweep(str(fakes))
+        folders.sweep(str(fakes))
         left.append(sum(path.exists() for path in made))
     assert left == [3, 1, 0]
-    run._sweep(str(fakes / "nowhere"))
+    folders.sweep(str(fakes / "nowhere"))
 
 
 def test_names_that_are_swept_are_the_names_that_are_made(fakes: Path) -> None:
     import tempfile
 
     for _ in range(50):
-        made = Path(tempfile.mkdtemp(prefix=run._PREFIX, dir=fakes))
-        assert run._OURS.fullmatch(made.name)
+        made = Path(tempfile.mkdtemp(prefix=folders.PREFIX, dir=fakes))
+        assert folders.OURS.fullmatch(made.name)
 
 
 def test_a_cached_probe_reads_no_database(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:

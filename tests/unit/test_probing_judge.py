@@ -71,7 +71,14 @@ def test_windows_exception_is_a_crash() -> None:
     assert process._ending(3) == Ending("exit", 3)
     assert process._ending(-9) == Ending("signal", 9, "SIGKILL")
     assert process._ending(-250).what == "signal 250"
-    assert process._ending(None) == Ending("deadline")
+    assert process._ending(None) == Ending("unknown", 0, process.LOST)
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_an_exit_status_that_somebody_else_took_proves_nothing(is_done: bool) -> None:
+    events = [step("open", 0), *([{"event": "done"}] if is_done else [])]
+    ending = Ending("unknown", 0, process.LOST)
+    assert verdicts(*events, ending=ending) == [(None, "broken", "no-token")]
 
 
 @pytest.mark.parametrize("name", ["start", "prepare"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -182,13 +183,13 @@ def test_what_holds_for_all_levels_is_asked_once(
             raise error
 
     monkeypatch.setattr("gpuedge.backends.load", Nothing)
-    monkeypatch.setattr(child, "_contain", lambda deadline_s: None)
+    monkeypatch.setattr(child, "contain", lambda deadline_s: None)
     path = tmp_path / "result"
     path.touch()
     request = run.Driver(
         [Candidate(name, "k", "f") for name in "abc"], tmp_path, run.Race(4.0, WORKER)
     )
-    data = request._request("t" * 32, path, request._levels)
+    data = json.dumps(request._request("t" * 32, path, request._levels)).encode()
     monkeypatch.setattr("sys.stdin", type("In", (), {"buffer": _Line(data)}))
     assert child.main() == 0
     assert asked == ["a", "b"]

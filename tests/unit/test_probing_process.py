@@ -159,8 +159,8 @@ def test_environment_is_the_childs_only() -> None:
 
 def test_missing_program_is_a_row() -> None:
     ((row,),) = probe_all([Candidate("fake", "ok", "f")], LONG, ["/nonexistent/python"])
-    assert (row.status, row.code) == ("broken", "no-token")
-    assert "cannot be started" in row.reason
+    assert (row.status, row.code) == ("blocked", "no-child")
+    assert "No such file" in row.reason
 
 
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

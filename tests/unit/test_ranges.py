@@ -174,15 +174,15 @@ class PlanPool(FakePool):
         self.planned = PlanExecutor(TEXTURES)
         self.planned.device = "vulkan:0"
 
-    def gpu(self, device: str) -> Executor:
+    def gpu(self, device: str, isolation: str = "inline") -> Executor:
         return self.planned
 
 
 @pytest.fixture
 def auto(monkeypatch: pytest.MonkeyPatch) -> PlanPool:
     """A pool whose GPU ``auto`` takes and, whatever it costs, keeps."""
-    monkeypatch.setattr("gpuedge.runtime.compiled.choose", chosen_by_prediction)
-    monkeypatch.setattr("gpuedge.runtime.compiled.median", lambda times: 1)
+    monkeypatch.setattr("gpuedge.runtime.placing.choose", chosen_by_prediction)
+    monkeypatch.setattr("gpuedge.runtime.confirming.median", lambda times: 1)
     return PlanPool()
 
 

@@ -173,7 +173,7 @@ def test_unparsable_environment_is_refused(
 
 @pytest.mark.parametrize(
     "options",
-    [{"fallback": "gpu"}, {"isolation": "process"}, {"isolation": "x"}, {"policy": 1.2}],
+    [{"fallback": "gpu"}, {"isolation": "thread"}, {"isolation": 1}, {"policy": 1.2}],
 )
 def test_bad_options(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):

@@ -12,7 +12,7 @@ from onnx_models import model, value
 
 import gpuedge
 from gpuedge.core.errors import ClosedError, DTypeError, GpuEdgeError, InputError, ShapeError
-from gpuedge.session import _array
+from gpuedge.runtime.inputs import _array
 
 
 def session(dtype: str, shape: tuple[Any, ...] = ("N",)) -> gpuedge.Session:
@@ -126,7 +126,7 @@ def test_closing_inside_a_callback() -> None:
         done = threading.Event()
         outcome: list[object] = []
 
-        s._lock.acquire()  # nothing runs before the callback is there
+        turn = s._server._turns.take()  # nothing runs before the callback is there
         first, second = s.run_async({"x": x}), s.run_async({"x": x})
 
         def closing(
@@ -140,7 +140,8 @@ def test_closing_inside_a_callback() -> None:
             done.set()
 
         first.add_done_callback(closing)
-        s._lock.release()
+        assert turn is not None
+        turn.release()
         assert done.wait(10)
         assert outcome == [2.0]
         with pytest.raises(ClosedError):
@@ -182,4 +183,4 @@ def test_closing_while_others_ask_loses_no_worker() -> None:
         for thread in threads:
             thread.join(10)
         assert [type(e) for e in errors] == [ClosedError] * 3
-        assert s._worker is None
+        assert s._server._backlog is None

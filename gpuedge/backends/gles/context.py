@@ -58,7 +58,7 @@ class Context:
     Raises
     ------
     BackendUnavailableError
-        ``no-context``: the driver makes none of this version.
+        ``no-context``: the driver makes none of this version; ``out-of-memory``, ``device-lost``.
     """
 
     def __init__(self, display: Display, want: Want) -> None:
@@ -97,20 +97,26 @@ class Context:
                 self.tells_resets = any(k == names.EGL_RESET_STRATEGY_EXT for k, _ in attempt)
                 break
         if not handle:
-            raise self._refused(f"eglCreateContext: {egl.error()}")
+            raise self._refused_by("eglCreateContext")
         if not surfaceless:
             size = attributes((names.EGL_WIDTH, 1), (names.EGL_HEIGHT, 1))
             self._surface = egl.CreatePbufferSurface(display.handle, config, size)
             if not self._surface:
+                refused = self._refused_by("eglCreatePbufferSurface")
                 egl.DestroyContext(display.handle, handle)
-                raise self._refused(f"eglCreatePbufferSurface: {egl.error()}")
+                raise refused
         return handle
 
-    def _refused(self, known: str) -> BackendUnavailableError:
+    def _refused_by(self, call: str) -> BackendUnavailableError:
+        code = self._egl.GetError()
+        known = f"{call}: {names.egl_error_name(code)}"
+        return self._refused(known, names.EGL_REASONS.get(code, "no-context"))
+
+    def _refused(self, known: str, reason: str = "no-context") -> BackendUnavailableError:
         version = ".".join(map(str, self.want.version))
         name = "OpenGL" if self.want.is_desktop else "OpenGL ES"
         return BackendUnavailableError(
-            f"The driver makes no context of {name} {version}.", known=known, reason="no-context"
+            f"The driver makes no context of {name} {version}.", known=known, reason=reason
         )
 
     def _config(self, surfaces: int) -> int | None:
@@ -154,6 +160,11 @@ class Context:
     def is_inherited(self) -> bool:
         """True in a forked child, where the driver's threads and locks are dead."""
         return self._owner != os.getpid()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the driver said that there is no such context, or display."""
+        return self._is_gone
 
     def turn(self) -> Turn:
         """Return one use of the context, for a ``with`` statement."""

@@ -120,6 +120,8 @@ def _reset_status(opened: Opened) -> Callable[[], int] | None:
 class GlesDevice:
     """An open device; see `gpuedge.backends.base.DeviceImpl` for what each call promises."""
 
+    unproven = False
+
     def __init__(self, info: DeviceInfo, options: Options, opened: Opened) -> None:
         self.info = info
         self.counters = Counters()

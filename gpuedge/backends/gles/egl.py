@@ -17,6 +17,7 @@ from gpuedge.backends.base import Candidate
 from gpuedge.backends.gles import names
 from gpuedge.backends.gles.find import is_manifest, library_of
 from gpuedge.core.errors import BackendUnavailableError
+from gpuedge.core.manifests import inspect_manifest
 
 log = logging.getLogger("gpuedge.gles")
 
@@ -46,6 +47,9 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "QueryDisplayAttribEXT": (_uint, _pointer, _int, _pointer),
     "QueryString": (ctypes.c_char_p, _pointer, _int),
 }
+VENDOR_ENTRY = "__egl_Main"
+"""The function that makes a library an EGL driver for the vendor-neutral loader."""
+
 MAX_DEVICES = 16
 _lock = threading.RLock()
 _libraries: dict[str, Library] = {}
@@ -130,8 +134,7 @@ class Library:
 
     def error(self) -> str:
         """Return the name of the last error."""
-        code = self.GetError()
-        return names.EGL_ERRORS.get(code, f"EGL error {code:#06x}")
+        return names.egl_error_name(self.GetError())
 
     def start(self, handle: int) -> tuple[int, int] | None:
         """Initialise a display, or find it initialised; None if that fails.
@@ -172,6 +175,22 @@ def load(candidate: Candidate) -> Library:
                     reason="missing-library" if named else "no-loader",
                 ) from None
         return known
+
+
+def vendor_problem(candidate: Candidate) -> str | None:
+    """Return why the library that a manifest names is no EGL driver; None if it is one.
+
+    The loader says nothing when it leaves a library out, so this looks again: within
+    `core.loading.driver_environment`, and only after the loader found no display.
+    """
+    path = inspect_manifest(candidate.key)[0] if is_manifest(candidate) else None
+    if path is None:
+        return None
+    try:
+        vendor = ctypes.CDLL(path)
+    except OSError as error:
+        return str(error)
+    return None if hasattr(vendor, VENDOR_ENTRY) else f"{path} has no function {VENDOR_ENTRY}"
 
 
 @dataclass(frozen=True, slots=True)

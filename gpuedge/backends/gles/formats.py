@@ -17,7 +17,7 @@ from gpuedge.backends.gles import names, shaders
 from gpuedge.backends.gles.gl import Gl
 from gpuedge.backends.gles.stack import Format
 from gpuedge.backends.gles.stack_raw import RawStack
-from gpuedge.core.errors import DeviceError
+from gpuedge.core.errors import DeviceError, DeviceLostError, DriverError
 from gpuedge.core.storage import KINDS
 
 log = logging.getLogger("gpuedge.gles")
@@ -104,19 +104,23 @@ def storages(level: str, formats: dict[str, Format]) -> tuple[str, ...]:
     return tuple(kind for kind in order if physical(kind) in formats)
 
 
-def probe(gl: Gl, level: str) -> tuple[dict[str, Format], list[str]]:
+def probe(gl: Gl, level: str) -> tuple[dict[str, Format], dict[str, DeviceError]]:
     """Try every physical format of a level in the current context.
 
     Returns
     -------
     formats : dict of str to Format
         What works, and how.
-    failures : list of str
-        Why the others do not.
+    failures : dict of str to DeviceError
+        Why the others do not, as far as that is known; the last one of several ways to make one.
+
+    Raises
+    ------
+    DeviceLostError (GE-401)
     """
     stack = RawStack(gl, draws=True)
     found: dict[str, Format] = {}
-    failures: list[str] = []
+    failures: dict[str, DeviceError] = {}
     try:
         for name, tries in TRIES[level].items():
             for form in tries:
@@ -124,8 +128,8 @@ def probe(gl: Gl, level: str) -> tuple[dict[str, Format], list[str]]:
                 if why is None:
                     found[name] = form
                     break
-                failures.append(f"{name}: {why}")
-        log.debug("formats that do not work: %s", "; ".join(failures) or "none")
+                failures[name] = why
+        log.debug("formats that do not work: %s", described(failures) or "none")
     finally:
         gl.BindFramebuffer(names.FRAMEBUFFER, 0)
         gl.UseProgram(0)
@@ -133,8 +137,13 @@ def probe(gl: Gl, level: str) -> tuple[dict[str, Format], list[str]]:
     return found, failures
 
 
-def _fault(gl: Gl, stack: RawStack, level: str, name: str, form: Format) -> str | None:
-    """Return why a format cannot be used, None if it can."""
+def described(failures: dict[str, DeviceError]) -> str:
+    """Return what failed and why, in one line."""
+    return "; ".join(f"{name}: {error.known or error.what}" for name, error in failures.items())
+
+
+def _fault(gl: Gl, stack: RawStack, level: str, name: str, form: Format) -> DeviceError | None:
+    """Return why a format cannot be used, None if it can. Raises DeviceLostError."""
     values = _VALUES[name]
     width = values.size // 4
     made = []
@@ -158,11 +167,14 @@ def _fault(gl: Gl, stack: RawStack, level: str, name: str, form: Format) -> str 
         gl.ReadPixels(0, 0, width, 1, form.read_layout, form.read_type, place)
         failed = gl.error()
         if failed:
-            return names.GL_ERRORS.get(failed, f"OpenGL error {failed:#06x}")
+            raise names.error_for(failed, "drawing a texture")
         got = back.view(values.dtype if form.read_bytes == form.nbytes else np.float32)
-        return None if np.array_equal(got, values) else "texels do not come back unchanged"
+        is_same = np.array_equal(got, values)
+        return None if is_same else DriverError("Texels do not come back unchanged.")
+    except DeviceLostError:
+        raise
     except DeviceError as error:
-        return error.known or error.what
+        return error
     finally:
         gl.BindFramebuffer(names.FRAMEBUFFER, 0)
         for one in reversed(made):

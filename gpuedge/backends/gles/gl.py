@@ -101,6 +101,14 @@ SIGNATURES = {
 _SUFFIXES = ("", "KHR", "EXT", "OES")
 
 
+MAX_EXTENSIONS = 4096
+"""Extensions that are asked for, ten times what any driver has; the count may be anything."""
+
+
+MAX_TEXT = 1 << 16
+"""Bytes of a driver's string that are looked at."""
+
+
 class Gl:
     """The functions, without the prefix ``gl``: ``gl.BindTexture(target, name)``.
 
@@ -157,15 +165,15 @@ class Gl:
         return found[0], found[1], found[2]
 
     def text(self, name: int) -> str:
-        """Return a string of the driver; stray bytes are replaced."""
+        """Return a string of the driver, or its beginning; stray bytes are replaced."""
         raw: bytes | None = self.GetString(name)
-        return (raw or b"").decode("utf-8", "replace")
+        return (raw or b"")[:MAX_TEXT].decode("utf-8", "replace")
 
     def extensions(self, major: int) -> frozenset[str]:
         """Return the names of the extensions of the current context."""
         if major < 3:
             return frozenset(self.text(names.GL_EXTENSIONS).split())
-        count = self.integer(names.NUM_EXTENSIONS)
+        count = min(self.integer(names.NUM_EXTENSIONS), MAX_EXTENSIONS)
         raw = (self.GetStringi(names.GL_EXTENSIONS, i) or b"" for i in range(count))
         return frozenset(name.decode("ascii", "replace") for name in raw)
 

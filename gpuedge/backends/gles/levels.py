@@ -30,6 +30,10 @@ MIN_BITS = 23
 """Bits of the mantissa of a float32, without the leading one."""
 
 
+MAX_NAME = 256
+"""Characters of a driver's names that are kept; Vulkan's are no longer."""
+
+
 @dataclass(slots=True)
 class Opened:
     """A context whose level was checked, with what is needed to use it."""
@@ -96,17 +100,19 @@ def _check(gl: Gl, level: str) -> dict[str, Format]:
         )
     found, failures = formats.probe(gl, level)
     if not any(name in found for name in formats.NEEDED[level]):
+        wanted = [failures[n] for n in formats.NEEDED[level] if n in failures]
         raise BackendUnavailableError(
             "No texture format can be rendered to and read back.",
-            known="; ".join(failures),
-            reason="no-format",
+            known=formats.described(failures),
+            reason=next((c for e in wanted if (c := names.code_of(e, ""))), "no-format"),
         )
     return found
 
 
 def identify(gl: Gl, want: Want) -> Identity:
     """Return who the driver of the current context says it is."""
-    texts = [gl.text(n) for n in (names.GL_VENDOR, names.GL_RENDERER, names.GL_VERSION)]
+    wanted = (names.GL_VENDOR, names.GL_RENDERER, names.GL_VERSION)
+    texts = [gl.text(n)[:MAX_NAME] for n in wanted]
     vendor, renderer, version = texts
     return Identity(
         api=want.level,
@@ -148,9 +154,9 @@ def open_road(library: egl.Library, road: egl.Road, want: Want) -> Opened:
     except BaseException as error:
         context.close()
         if isinstance(error, DeviceError) and not isinstance(error, BackendUnavailableError):
-            raise BackendUnavailableError(
-                error.what, known=error.known, reason="open-failed"
-            ) from error
+            # A context that cannot even be made current once is no device that was lost.
+            code = "open-failed" if context.is_gone else names.code_of(error, "open-failed")
+            raise BackendUnavailableError(error.what, known=error.known, reason=code) from error
         raise
 
 
@@ -186,11 +192,28 @@ def enumerate_devices(candidate: Candidate, level: str) -> list[DeviceInfo]:
                     opened.close()
             if found:
                 return list(found.values())
-    raise _furthest(failures)
+        raise _nothing(candidate, failures)
 
 
 def _mark(identity: Identity) -> tuple[str | None, ...]:
     return identity.GL_VENDOR, identity.GL_RENDERER, identity.deviceUUID
+
+
+def _nothing(
+    candidate: Candidate, failures: list[BackendUnavailableError]
+) -> BackendUnavailableError:
+    """Return the error where no road leads to a device."""
+    furthest = _furthest(failures)
+    is_nothing = furthest.reason is not None and furthest.reason.code == "no-device"
+    why = egl.vendor_problem(candidate) if is_nothing else None
+    if why is None:
+        return furthest
+    return BackendUnavailableError(
+        "The driver's library is none.",
+        asked_by=candidate.key,
+        known=why,
+        reason="missing-library",
+    )
 
 
 def _furthest(failures: list[BackendUnavailableError]) -> BackendUnavailableError:

@@ -10,6 +10,7 @@ from gpuedge.backends.gles.gl import Gl
 from gpuedge.backends.gles.stack import Format
 from gpuedge.backends.gles.texture import TEXEL, row_length
 from gpuedge.core.caps import Caps
+from gpuedge.core.errors import DriverError
 from gpuedge.core.storage import KINDS
 
 DIALECTS = {"gles20": "essl100", "gles30": "essl300", "gles31": "essl310"}
@@ -35,11 +36,36 @@ PUSH_BYTES = 16
 """Bytes of the block of values per tensor: its extents."""
 
 
+MAX_ALIGNMENT = 4096
+"""Alignments of parts of a buffer are 256 at most by the specification; such as these are a lie."""
+
+
+def check(values: dict[str, int], least: int, most: int = NO_LIMIT) -> None:
+    """Refuse a device whose limits cannot be.
+
+    Raises
+    ------
+    DriverError (GE-405)
+        One of `values` is below what every device has, or above what it may be.
+    """
+    for name, value in values.items():
+        if not least <= value <= most:
+            raise DriverError(
+                "The driver's limits cannot be.",
+                known=f"GL_{name} is {value}; by the specification it is {least} to {most}",
+            )
+
+
 def fragment_caps(gl: Gl, level: str, kinds: tuple[str, ...], is_software: bool) -> Caps:
-    """Return the limits of a context that draws; `kinds` are the storage kinds on offer."""
+    """Return the limits of a context that draws; `kinds` are the storage kinds on offer.
+
+    Raises DriverError for limits that cannot be.
+    """
     size = min(gl.integer(names.MAX_TEXTURE_SIZE), *gl.integers(names.MAX_VIEWPORT_DIMS, 2))
     units = gl.integer(names.MAX_TEXTURE_IMAGE_UNITS)
     vectors = gl.integer(names.MAX_FRAGMENT_UNIFORM_VECTORS)
+    check({"MAX_TEXTURE_SIZE": size}, least=64)
+    check({"MAX_TEXTURE_IMAGE_UNITS": units, "MAX_FRAGMENT_UNIFORM_VECTORS": vectors}, least=8)
     tensors = max(1, min(units + 1, (vectors - OTHER_VECTORS) // VECTORS_PER_TENSOR))
     largest = row_length(size) * size // KINDS[kinds[0]].units * TEXEL
     outputs = 1
@@ -70,12 +96,20 @@ def fragment_caps(gl: Gl, level: str, kinds: tuple[str, ...], is_software: bool)
 
 
 def compute_caps(gl: Gl, is_software: bool) -> Caps:
-    """Return the limits of a context that launches compute shaders."""
+    """Return the limits of a context that launches compute shaders.
+
+    Raises DriverError for limits that cannot be.
+    """
     blocks = min(
         gl.integer(names.MAX_COMPUTE_STORAGE_BLOCKS),
         gl.integer(names.MAX_COMBINED_STORAGE_BLOCKS),
         gl.integer(names.MAX_STORAGE_BINDINGS),
     )
+    alignment = gl.integer(names.STORAGE_OFFSET_ALIGNMENT)
+    invocations = gl.integer(names.MAX_COMPUTE_INVOCATIONS)
+    check({"MAX_SHADER_STORAGE_BUFFER_BINDINGS": blocks}, least=4)
+    check({"MAX_COMPUTE_WORK_GROUP_INVOCATIONS": invocations}, least=128)
+    check({"SHADER_STORAGE_BUFFER_OFFSET_ALIGNMENT": alignment}, least=1, most=MAX_ALIGNMENT)
     largest = ctypes.c_int64(0)
     gl.GetInteger64v(names.MAX_STORAGE_BLOCK_SIZE, ctypes.byref(largest))
     # Values go in as uniforms: four components a vector, some kept for parameters.
@@ -85,14 +119,14 @@ def compute_caps(gl: Gl, is_software: bool) -> Caps:
         dialect=DIALECTS["gles31"],
         forms=frozenset({"map", "group"}),
         is_software=is_software,
-        max_invocations=gl.integer(names.MAX_COMPUTE_INVOCATIONS),
+        max_invocations=invocations,
         max_local_size=gl.indexed(names.MAX_COMPUTE_SIZE),
         max_groups=gl.indexed(names.MAX_COMPUTE_GROUPS),
         max_shared_bytes=gl.integer(names.MAX_COMPUTE_SHARED_BYTES),
         max_storage_buffers=blocks,
         max_storage_buffer_bytes=min(largest.value, MAX_BYTES),
         max_allocation_bytes=None,
-        offset_alignment=max(TEXEL, gl.integer(names.STORAGE_OFFSET_ALIGNMENT)),
+        offset_alignment=max(TEXEL, alignment),
         max_push_bytes=max(128, min(components * 4, blocks * PUSH_BYTES + 64)),
         max_outputs=blocks,
     )

@@ -14,6 +14,7 @@ from gpuedge.core.errors import (
 
 # --- EGL ---------------------------------------------------------------------------------------
 EGL_SUCCESS = 0x3000
+EGL_BAD_ALLOC = 0x3003
 EGL_CONTEXT_LOST = 0x300E
 EGL_NONE = 0x3038
 EGL_SURFACE_TYPE = 0x3033
@@ -52,9 +53,10 @@ EGL_TIMEOUT_EXPIRED = 0x30F5
 EGL_CONDITION_SATISFIED = 0x30F6
 
 EGL_ERRORS = {
+    EGL_SUCCESS: "EGL_SUCCESS",
     0x3001: "EGL_NOT_INITIALIZED",
     0x3002: "EGL_BAD_ACCESS",
-    0x3003: "EGL_BAD_ALLOC",
+    EGL_BAD_ALLOC: "EGL_BAD_ALLOC",
     0x3004: "EGL_BAD_ATTRIBUTE",
     0x3005: "EGL_BAD_CONFIG",
     0x3006: "EGL_BAD_CONTEXT",
@@ -70,6 +72,9 @@ EGL_ERRORS = {
 EGL_GONE = frozenset({0x3001, 0x3006, 0x3008})
 """What eglMakeCurrent says of a context whose display was terminated: EGL_NOT_INITIALIZED,
 EGL_BAD_CONTEXT (the display was initialised again) or EGL_BAD_DISPLAY, by driver."""
+
+EGL_REASONS = {EGL_BAD_ALLOC: "out-of-memory", EGL_CONTEXT_LOST: "device-lost"}
+"""Reason codes of errors that say more than that a driver makes no context."""
 
 # --- OpenGL ES ---------------------------------------------------------------------------------
 TEXTURE_2D = 0x0DE1
@@ -114,8 +119,9 @@ MAP_READ = 0x0001
 TRIANGLES = 0x0004
 SYNC_GPU_COMMANDS_COMPLETE = 0x9117
 SYNC_FLUSH_COMMANDS = 0x0001
+ALREADY_SIGNALED = 0x911A
 TIMEOUT_EXPIRED = 0x911B
-WAIT_FAILED = 0x911D
+CONDITION_SATISFIED = 0x911C
 HIGH_FLOAT = 0x8DF2
 STATES_OFF = (0x0BD0, 0x0BE2, 0x0B71, 0x0C11, 0x0B44, 0x0B90, 0x809E, 0x80A0, 0x8037)
 """Dither, blend, depth and scissor test, face culling, stencil test, sample coverage by alpha and
@@ -174,9 +180,23 @@ def error_for(code: int, call: str, device: str = "the device") -> DeviceError:
     return DriverError(f"The OpenGL ES driver of {device} refused a call.", known=known)
 
 
+def egl_error_name(code: int) -> str:
+    """Return what an EGL error number is called."""
+    return EGL_ERRORS.get(code, f"EGL error {code:#06x}")
+
+
+def code_of(error: DeviceError, otherwise: str) -> str:
+    """Return the reason code that the class of an error stands for."""
+    if isinstance(error, DeviceLostError):
+        return "device-lost"
+    return "out-of-memory" if isinstance(error, OutOfMemoryError) else otherwise
+
+
 def egl_error_for(code: int, call: str, device: str = "the device") -> DeviceError:
     """Return the error that an EGL error number after `call` becomes (not raised here)."""
-    known = f"{call}: {EGL_ERRORS.get(code, f'EGL error {code:#06x}')}"
+    known = f"{call}: {egl_error_name(code)}"
     if code == EGL_CONTEXT_LOST:
         return DeviceLostError(f"The driver lost {device}.", known=known)
+    if code == EGL_BAD_ALLOC:
+        return OutOfMemoryError(f"There is not enough memory on {device}.", known=known)
     return DriverError(f"The EGL driver of {device} refused a call.", known=known)

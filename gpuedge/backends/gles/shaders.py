@@ -9,7 +9,8 @@ from typing import Any
 
 from gpuedge.backends.gles import names
 from gpuedge.backends.gles.gl import Gl
-from gpuedge.core.errors import DriverError
+from gpuedge.backends.gles.names import error_for
+from gpuedge.core.errors import DeviceError, DriverError
 
 POSITION = "position"
 """The attribute of the vertex shaders, at location 0."""
@@ -23,6 +24,9 @@ VERTEX = {
 
 TRIANGLE = (-1.0, -1.0, 3.0, -1.0, -1.0, 3.0)
 """Corners of the triangle."""
+
+MAX_LOG = 1 << 14
+"""Bytes of a driver's log that are asked for; the length that it announces may be anything."""
 
 _HEAD = {
     "gles20": """\
@@ -90,6 +94,7 @@ def link(gl: Gl, stages: list[tuple[int, str]]) -> int:
     ------
     DriverError (GE-405)
         The driver refuses; the error holds what it says.
+    DeviceLostError (GE-401), OutOfMemoryError (GE-402)
     """
     program: int = gl.CreateProgram()
     made: list[int] = []
@@ -101,7 +106,7 @@ def link(gl: Gl, stages: list[tuple[int, str]]) -> int:
         gl.LinkProgram(program)
         if not _status(gl.GetProgramiv, program, names.LINK_STATUS):
             log = _log(gl.GetProgramiv, gl.GetProgramInfoLog, program)
-            raise DriverError("The driver does not link a program.", known=log)
+            raise refusal(gl.error(), "The driver does not link a program.", log)
     except BaseException:
         gl.DeleteProgram(program)
         raise
@@ -118,9 +123,20 @@ def _compile(gl: Gl, kind: int, text: str) -> int:
     gl.CompileShader(shader)
     if not _status(gl.GetShaderiv, shader, names.COMPILE_STATUS):
         log = _log(gl.GetShaderiv, gl.GetShaderInfoLog, shader)
+        error = refusal(gl.error(), "The driver does not compile a shader.", log)
         gl.DeleteShader(shader)
-        raise DriverError("The driver does not compile a shader.", known=log)
+        raise error
     return shader
+
+
+def refusal(code: int, what: str, log: str) -> DeviceError:
+    """Return the error of a shader or program that does not build (not raised here).
+
+    A driver that lost the device or has no memory left refuses, too: `code`, the OpenGL error that
+    it left behind, tells. Any other one says less than the log.
+    """
+    error = error_for(code, "building a program")
+    return DriverError(what, known=log) if isinstance(error, DriverError) else error
 
 
 def _status(ask: Callable[..., Any], thing: int, what: int) -> int:
@@ -130,7 +146,7 @@ def _status(ask: Callable[..., Any], thing: int, what: int) -> int:
 
 
 def _log(ask: Callable[..., Any], get: Callable[..., Any], thing: int) -> str:
-    size = max(1, _status(ask, thing, names.INFO_LOG_LENGTH))
+    size = min(max(1, _status(ask, thing, names.INFO_LOG_LENGTH)), MAX_LOG)
     text = ctypes.create_string_buffer(size)
     get(thing, size, None, text)
     return text.value.decode("utf-8", "replace").strip() or "the driver gives no reason"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpuedge.backends.gles import names, shaders
-from gpuedge.backends.gles.gl import Gl, Lookup
+from gpuedge.backends.gles.gl import MAX_EXTENSIONS, Gl, Lookup
 from gpuedge.backends.gles.names import error_for
 from gpuedge.backends.gles.stack import Box, Format, GlObject, Step
 from gpuedge.backends.gles.stack_raw import draw_to
@@ -58,6 +58,18 @@ class _Loader:
         return None
 
 
+def _check_extensions(gl: Gl) -> None:
+    """Refuse a list of extensions that moderngl would not survive: it reads all, and copies each.
+
+    Raises DriverError if there is no end to them, or one of them is NULL.
+    """
+    count = gl.integer(names.NUM_EXTENSIONS)
+    if count > MAX_EXTENSIONS:
+        raise DriverError("The driver's extensions cannot be.", known=f"there are {count} of them")
+    if any(gl.GetStringi(names.GL_EXTENSIONS, i) is None for i in range(count)):
+        raise DriverError("The driver's extensions cannot be.", known="one of them has no name")
+
+
 class ModernglStack:
     """See `gpuedge.backends.gles.stack.Stack`.
 
@@ -76,7 +88,7 @@ class ModernglStack:
     Raises
     ------
     DriverError (GE-405)
-        moderngl is not installed, or refuses the context.
+        moderngl is not installed, refuses the context, or would not survive this driver.
     """
 
     name = "moderngl"
@@ -94,6 +106,8 @@ class ModernglStack:
         self._corners: Any = None
         self._arrays: dict[int, Any] = {}
         idle = _idle.get(self._key)
+        if not idle:
+            _check_extensions(gl)
         try:
             self._context = idle.pop() if idle else self._new(lookup, version)
             if draws:

@@ -14,6 +14,10 @@ MAX_NANOSECONDS = (1 << 62) - 1
 """Waits of a century and more have no limit; larger numbers need not fit a driver's arithmetic."""
 
 
+GL_ANSWERS = (names.ALREADY_SIGNALED, names.CONDITION_SATISFIED, names.TIMEOUT_EXPIRED)
+"""Answers of a wait that say how it went; any other one, known or not, is a failure."""
+
+
 @dataclass(slots=True, eq=False)
 class GlesTicket:
     """One submission; `fence` is None once it is known to be done."""
@@ -53,8 +57,9 @@ class GlFences:
         """Wait for a fence."""
         flags, limit = names.SYNC_FLUSH_COMMANDS, nanoseconds(seconds)
         answer = self._gl.ClientWaitSync(fence, flags, limit)
-        if answer == names.WAIT_FAILED:
-            raise DriverError("The driver does not wait.", known="glClientWaitSync failed")
+        if answer not in GL_ANSWERS:
+            known = f"glClientWaitSync answers {answer:#06x}"
+            raise DriverError("The driver does not wait.", known=known)
         return bool(answer != names.TIMEOUT_EXPIRED)
 
     def delete(self, fence: Any) -> None:

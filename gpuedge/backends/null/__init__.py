@@ -94,6 +94,8 @@ class NullDevice:
         Every call so far, failed ones included.
     """
 
+    unproven = False
+
     def __init__(
         self,
         info: DeviceInfo,

@@ -17,6 +17,7 @@ class VulkanBackend:
     """Finds Vulkan drivers by their manifests and opens their devices, one driver at a time."""
 
     name: ClassVar[str] = "vulkan"
+    has_first_use = True
 
     def candidates(self, environ: Mapping[str, str]) -> Sequence[Candidate]:
         """List drivers that may exist, without loading any. Never raises for absence."""

@@ -11,7 +11,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from gpuedge.backends.vulkan import conv
-from gpuedge.core.errors import BackendUnavailableError
+from gpuedge.core.errors import BackendUnavailableError, DriverError
+
+MAX_LISTED = 1 << 14
+"""Longest list that is believed: drivers have a few hundred extensions, and less of all else."""
+
+MAX_TRIES = 16
+"""Lists may grow between the questions for their length and for their items, but not for ever."""
 
 _lock = threading.Lock()
 _api: Api | None = None
@@ -58,16 +64,31 @@ class Api:
         return bytes(self.ffi.string(chars)).decode("utf-8", "replace")
 
     def listing(self, name: str, call: Any, *args: Any) -> Any:
-        """Call a Vulkan enumeration (count, then items) and return the C array."""
+        """Call a Vulkan enumeration (count, then items) and return the C array.
+
+        Raises
+        ------
+        DriverError (GE-405)
+            The driver refuses, or the list has no end.
+        """
         count = self.ffi.new("uint32_t *")
-        while True:
+        for _ in range(MAX_TRIES):
             self._checked(call(*args, count, self.ffi.NULL), name)
-            items = self.ffi.new(f"{name}[]", max(1, count[0]))
+            given = count[0]
+            if given > MAX_LISTED:
+                raise DriverError(
+                    "The Vulkan driver lists more than there can be.", known=f"{given} of {name}"
+                )
+            items = self.ffi.new(f"{name}[]", max(1, given))
             if self._checked(call(*args, count, items), name) != conv.INCOMPLETE:
-                return items[0 : count[0]]
+                return items[0 : min(count[0], given)]
+        raise DriverError(
+            "The Vulkan driver does not come to the end of a list.",
+            known=f"enumerating {name} returned VK_INCOMPLETE {MAX_TRIES} times",
+        )
 
     def _checked(self, result: int | None, name: str) -> int:
-        if result is not None and result < 0:
+        if result not in (None, conv.SUCCESS, conv.INCOMPLETE):
             raise conv.error_for(result, f"enumerating {name}")
         return result or 0
 

@@ -62,6 +62,8 @@ class Options:
         Report no more than this (to see how kernels behave on a small device).
     disk_cache : bool
         Keep compiled pipelines on disk.
+    first_use : bool
+        This process is disposable: it may use a pipeline cache that no process has used before.
     max_version : tuple of int
         Newest Vulkan version to use, to behave as an older driver would.
     close_timeout_s : float
@@ -72,6 +74,7 @@ class Options:
     staging: bool | None = None
     limits: Caps | None = None
     disk_cache: bool = True
+    first_use: bool = False
     max_version: tuple[int, int] = MAX_VERSION
     close_timeout_s: float = CLOSE_TIMEOUT_S
 
@@ -116,7 +119,11 @@ class VulkanDevice:
         self._queue = Queue(api, handle, family, physical.identity.name)
         self.memory = Pool(api, handle, physical, self._options.staging)
         self._recorder = Recorder(api, handle, self._queue, family)
-        self.cache = PipelineCache(api, handle, physical, on_disk=self._options.disk_cache)
+        options = self._options
+        self.cache = PipelineCache(
+            api, handle, physical, on_disk=options.disk_cache, first_use=options.first_use
+        )
+        self.unproven = self.cache.unproven
         self._programs = Programs(api, handle, self._queue, self.caps, self.cache.handle)
 
     def _find(self) -> Physical:
@@ -305,6 +312,8 @@ class VulkanDevice:
         if self._closed:
             self._check_open()
         self._queue.wait(cast(VulkanTicket, ticket), timeout_s)
+        if self.cache.is_trial:
+            self.cache.settle()
 
     def release(self, thing: Recording | Program) -> None:
         """Drop a recording or program that is not in flight."""
@@ -329,6 +338,8 @@ class VulkanDevice:
             return
         if self._queue.lost is None:
             self.cache.save()
+        else:
+            self.cache.distrust()
         for part in (self._recorder, self._programs, self.cache, self.memory, self._queue):
             part.close()
         self._api.lib.vkDestroyDevice(self._handle, self._api.ffi.NULL)

@@ -12,8 +12,7 @@ from gpuedge.backends.base import Candidate
 from gpuedge.backends.vulkan import conv
 from gpuedge.backends.vulkan.api import Api, load
 from gpuedge.core.errors import BackendUnavailableError, DriverError
-from gpuedge.core.loading import driver_environment, keep_loaded
-from gpuedge.core.manifests import inspect_manifest
+from gpuedge.core.loading import driver_environment, keep_loaded, load_fault
 
 log = logging.getLogger("gpuedge.vulkan")
 
@@ -25,25 +24,6 @@ MAX_VERSION = (1, 3)
 """The newest Vulkan version this backend was written for; asking for more promises too much."""
 
 _SEVERITIES = {0x0001: logging.DEBUG, 0x0010: logging.INFO, 0x0100: logging.WARNING}
-
-
-def _load_fault(manifest: str) -> str | None:
-    """Return why the dynamic linker refuses a driver's library, or None if it does not.
-
-    The loader answers VK_ERROR_INCOMPATIBLE_DRIVER both for that and for missing hardware.
-    """
-    library, _, problem = inspect_manifest(manifest)
-    if problem is not None:
-        return problem.sentence
-    if library is None:
-        return None
-    import ctypes
-
-    try:
-        ctypes.CDLL(library)
-    except OSError as error:
-        return str(error)
-    return None
 
 
 class Instance:
@@ -116,7 +96,7 @@ class Instance:
         known = f"vkCreateInstance returned {conv.result_name(result)}"
         if result != conv.INCOMPATIBLE_DRIVER:
             reason, what = "open-failed", "The Vulkan driver refuses to start."
-        elif fault := _load_fault(self.candidate.key):
+        elif fault := load_fault(self.candidate.key):
             reason, what = "missing-library", "The Vulkan driver's library cannot be loaded."
             known = fault
         else:
@@ -238,6 +218,8 @@ class Instance:
             known = None
         except DriverError as error:
             # Loaders answer VK_ERROR_INITIALIZATION_FAILED where no driver found its hardware.
+            if not (error.known or "").endswith(conv.NO_HARDWARE):
+                raise
             found, known = [], error.known
         if not found:
             raise BackendUnavailableError(

@@ -14,6 +14,7 @@ from gpuedge.backends.vulkan import conv
 from gpuedge.backends.vulkan.instance import PROPERTIES2, Instance
 from gpuedge.backends.vulkan.memory import MemoryHeap, MemoryType, is_unified
 from gpuedge.core.caps import Caps
+from gpuedge.core.errors import DriverError
 from gpuedge.core.identity import Identity
 
 STORAGE_CLASS = "VK_KHR_storage_buffer_storage_class"
@@ -205,6 +206,7 @@ class _Reader:
     def memory(self) -> tuple[tuple[MemoryType, ...], tuple[MemoryHeap, ...]]:
         table = self.api.ffi.new("VkPhysicalDeviceMemoryProperties *")
         self.api.lib.vkGetPhysicalDeviceMemoryProperties(self.handle, table)
+        _check_memory(table)
         types = tuple(
             MemoryType(int(t.propertyFlags), int(t.heapIndex))
             for t in table.memoryTypes[0 : table.memoryTypeCount]
@@ -219,6 +221,18 @@ class _Reader:
         call = self.api.lib.vkGetPhysicalDeviceQueueFamilyProperties
         found = self.api.listing("VkQueueFamilyProperties", call, self.handle)
         return tuple(int(f.queueFlags) if f.queueCount else 0 for f in found)
+
+
+def _check_memory(table: Any) -> None:
+    """Raise DriverError for tables that choosing memory would stumble over."""
+    types, heaps = int(table.memoryTypeCount), int(table.memoryHeapCount)
+    known = f"{types} types and {heaps} heaps"
+    is_sound = 0 < types <= len(table.memoryTypes) and 0 < heaps <= len(table.memoryHeaps)
+    if is_sound:
+        largest = max(int(t.heapIndex) for t in table.memoryTypes[0:types])
+        is_sound, known = largest < heaps, f"{known}, and a type in heap {largest}"
+    if not is_sound:
+        raise DriverError("The Vulkan driver describes its memory wrongly.", known=known)
 
 
 def clamp(caps: Caps, limits: Caps) -> Caps:

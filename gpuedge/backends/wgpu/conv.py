@@ -38,7 +38,7 @@ BACKEND_TYPES = {
 SUCCESS = 1
 """Of every status: requesting a device, mapping, work done."""
 ERROR_OUT_OF_MEMORY = 3
-_LOST, _NO_MEMORY = "device is lost", "Not enough memory"
+_LOST, NO_MEMORY = "device is lost", "Not enough memory"
 """What wgpu-core writes in errors that it reports as mistakes of the caller."""
 
 
@@ -47,7 +47,7 @@ def error_for(kind: int, message: str, call: str, device: str) -> DeviceError:
     known = f"{call}: {message}" if message else call
     if _LOST in message:
         return lost_error(known, device)
-    if kind == ERROR_OUT_OF_MEMORY or _NO_MEMORY in message:
+    if kind == ERROR_OUT_OF_MEMORY or NO_MEMORY in message:
         return OutOfMemoryError(f"There is not enough memory on {device}.", known=known)
     return DriverError(f"WebGPU refused a call on {device}.", known=known)
 

@@ -50,6 +50,8 @@ class Options:
 class WgpuDevice:
     """An open device; see `gpuedge.backends.base.DeviceImpl` for what each call promises."""
 
+    unproven = False
+
     def __init__(self, info: DeviceInfo, options: Options) -> None:
         self.info = info
         self.counters = Counters()
@@ -115,11 +117,13 @@ class WgpuDevice:
         api.lib.wgpuInstanceProcessEvents(self._instance.handle)
         status, device, message = answers[0] if answers else (0, None, "no answer")
         if status != conv.SUCCESS:
+            # All that tells a device without memory from one that refuses is this sentence.
+            is_full = conv.NO_MEMORY in message
             raise BackendUnavailableError(
                 f"WebGPU refuses to open {adapter.identity.name}.",
                 asked_by=self.info.candidate.key,
-                known=message,
-                reason="open-failed",
+                known=" ".join(message.split()),
+                reason="out-of-memory" if is_full else "open-failed",
             )
         return device
 

@@ -17,7 +17,7 @@ from gpuedge.backends.wgpu.candidates import api_of
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import BackendUnavailableError
 from gpuedge.core.identity import Identity
-from gpuedge.core.loading import driver_environment, keep_loaded
+from gpuedge.core.loading import driver_environment, keep_loaded, load_fault
 from gpuedge.core.manifests import inspect_manifest
 
 log = logging.getLogger("gpuedge.wgpu")
@@ -93,6 +93,10 @@ class Instance:
             There is none.
         """
         if not self._adapters:
+            is_vulkan = api_of(self.candidate) == "vulkan"
+            if is_vulkan and (fault := load_fault(self.candidate.key)):
+                what = "The Vulkan driver's library cannot be loaded."
+                raise self._unavailable(what, "missing-library", fault)
             raise self._unavailable("WebGPU finds no adapter there.", "no-device")
         return [describe(self.api, handle) for handle in self._adapters]
 

@@ -1,0 +1,308 @@
+"""The application's side: a device whose every call is passed to a host process.
+
+Calls that need no answer (`write`, `submit`) wait for the next that does and go with it. What a
+recording's outputs were read as last time is read together with waiting for it, so that an
+inference is one question and one answer.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Any, cast
+
+from gpuedge.backends.base import (
+    FLOAT32,
+    Buffer,
+    Counters,
+    DeviceInfo,
+    Dispatch,
+    Program,
+    Recording,
+    Storage,
+    Ticket,
+    Usage,
+)
+from gpuedge.core.errors import ClosedError, GpuEdgeError
+from gpuedge.core.kernel import KernelBlob, Number
+from gpuedge.isolation.shared import PIECE
+from gpuedge.isolation.talk import BUILD_S, CALL_S, CLOSE_S, MARGIN_S, Op, Talk
+
+MAX_FETCHED = 8
+"""Reads of one recording that are foreseen."""
+
+
+class HostedBuffer:
+    """Device memory of a host."""
+
+    def __init__(self, number: int, nbytes: int) -> None:
+        self.number = number
+        self.nbytes = nbytes
+
+
+class HostedProgram:
+    """A kernel built in a host."""
+
+    def __init__(self, number: int, blob: KernelBlob) -> None:
+        self.number = number
+        self.blob = blob
+
+
+class HostedRecording:
+    """Work recorded in a host; `reads` is what was read after its last run."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.reads: dict[tuple[int, int, int], None] = {}
+
+
+class HostedTicket:
+    """One submission."""
+
+    def __init__(self, number: int, recording: HostedRecording) -> None:
+        self.number = number
+        self.recording = recording
+        self.is_done = False
+
+
+class HostedDevice:
+    """A device that is open in a process of its own; see `gpuedge.backends.base.DeviceImpl`.
+
+    Parameters
+    ----------
+    info : DeviceInfo
+    deadline_s : float
+        Seconds for starting the host and opening the device.
+    command : sequence of str, optional
+        The program of the host; tests put a misbehaving one here.
+
+    Attributes
+    ----------
+    unproven : bool
+        False: a host uses what is not proven yet, because it is the place to prove it.
+    """
+
+    unproven = False
+
+    def __init__(
+        self, info: DeviceInfo, deadline_s: float, command: Sequence[str] | None = None
+    ) -> None:
+        self.info = info
+        self.counters = Counters()
+        self._talk = Talk(info, self.counters, command)
+        self._lock = threading.RLock()
+        # When it is dropped, and when the interpreter ends: no orphan, and not a word.
+        self._end = weakref.finalize(self, _forget, self._talk, self._lock, os.getpid())
+        self._is_closed = False
+        self._made = 0
+        self._fetched: dict[tuple[int, int, int], int] = {}
+        self._latest: HostedRecording | None = None
+        try:
+            self.caps = self._talk.open(deadline_s)
+        except BaseException:
+            self._end()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Process id of the host."""
+        return self._talk.pid
+
+    @property
+    def is_lost(self) -> bool:
+        """True once the host is known to be gone; every call raises DeviceLostError then."""
+        return self._talk.is_lost
+
+    def _turn(self) -> threading.RLock:
+        """Return the lock; in a forked child it may be held by a thread that is not there."""
+        self._talk.check_here()
+        return self._lock
+
+    def _check(self) -> None:
+        if self._is_closed:
+            raise ClosedError("This device was closed.", known=self.info.identity.name)
+        self._talk.check_lost()
+
+    def _number(self) -> int:
+        self._made += 1
+        return self._made
+
+    def _begin(self) -> None:
+        """Forget what was fetched: places and contents are about to change."""
+        if self._fetched and self._latest is not None:
+            for key in self._fetched:  # what nobody asked for is not fetched again
+                self._latest.reads.pop(key, None)
+        self._fetched, self._latest = {}, None
+
+    # --- memory ---------------------------------------------------------------------------------
+
+    def entered(self) -> AbstractContextManager[None]:
+        """Nothing to bind here; the host binds its device around each batch of work."""
+        return nullcontext()
+
+    def alloc(self, nbytes: int, usage: Usage, storage: Storage = FLOAT32) -> Buffer:
+        """Reserve device memory; contents are undefined. Raises OutOfMemoryError."""
+        with self._turn():
+            self._check()
+            self._begin()
+            made = HostedBuffer(self._number(), int(nbytes))
+            kind = [storage.kind, storage.low, storage.high]
+            self._talk.ask(Op("alloc", [made.number, made.nbytes, usage.value, kind], CALL_S))
+            return made
+
+    def free(self, buffer: Buffer) -> None:
+        """Give memory back; the buffer must not be in flight."""
+        self._drop("free", cast(HostedBuffer, buffer).number)
+
+    def release(self, thing: Recording | Program) -> None:
+        """Drop a recording or program that is not in flight."""
+        self._drop("release", cast("HostedProgram | HostedRecording", thing).number)
+
+    def _drop(self, verb: str, number: int) -> None:
+        if not self._talk.is_here:  # tidying up is quiet in a forked child
+            return
+        with self._lock:
+            if self._is_closed or self._talk.is_lost:
+                return
+            self._begin()
+            with suppress(GpuEdgeError):  # what was queued concerned it, or was not waited for
+                self._talk.flush()
+            with suppress(GpuEdgeError):  # a host that dies of it is noticed by the next call
+                self._talk.tell(Op(verb, [number], CALL_S))
+
+    def write(self, buffer: Buffer, data: memoryview, offset: int = 0) -> None:
+        """Copy contiguous host bytes into a buffer."""
+        with self._turn():
+            self._check()
+            self._begin()
+            flat = data.cast("B") if data.ndim != 1 or data.format != "B" else data
+            number = cast(HostedBuffer, buffer).number
+            for start in range(0, flat.nbytes, PIECE):
+                piece = flat[start : start + PIECE]
+                place = self._talk.place(piece.nbytes)
+                self._talk.view(place, piece.nbytes)[:] = piece
+                where = [number, offset + start, piece.nbytes, place]
+                self._talk.queue(Op("write", where, CALL_S))
+
+    def read(self, buffer: Buffer, into: memoryview, offset: int = 0) -> None:
+        """Copy bytes of an OUTPUT buffer to the host; the work that wrote it was waited for."""
+        with self._turn():
+            self._check()
+            flat = into.cast("B") if into.ndim != 1 or into.format != "B" else into
+            key = (cast(HostedBuffer, buffer).number, offset, flat.nbytes)
+            place = self._fetched.pop(key, None)
+            if place is not None:
+                flat[:] = self._talk.view(place, flat.nbytes)
+                return
+            latest = self._latest
+            self._begin()
+            for start in range(0, flat.nbytes, PIECE):
+                piece = flat[start : start + PIECE]
+                self._fetch(key[0], offset + start, piece)
+            if latest is not None and flat.nbytes <= PIECE and len(latest.reads) < MAX_FETCHED:
+                latest.reads[key] = None
+                self._latest = latest
+
+    def _fetch(self, number: int, offset: int, into: memoryview) -> None:
+        place = self._talk.place(into.nbytes)
+        self._talk.ask(Op("read", [number, offset, into.nbytes, place], CALL_S))
+        into[:] = self._talk.view(place, into.nbytes)
+
+    # --- kernels and work -----------------------------------------------------------------------
+
+    def build(self, blob: KernelBlob, specs: Mapping[str, Number]) -> Program:
+        """Compile a kernel; its workgroup size is the specs LX, LY, LZ. Raises DriverError."""
+        with self._turn():
+            self._check()
+            self._begin()
+            self._talk.flush()  # an error of what came before is not the kernel's
+            number = self._number()
+            op = Op("build", [number, blob.to_record(), dict(specs)], BUILD_S)
+            self._talk.ask(op, code=blob.code)
+            return HostedProgram(number, blob)
+
+    def record(
+        self,
+        dispatches: Sequence[Dispatch],
+        inputs: Sequence[Buffer] = (),
+        outputs: Sequence[Buffer] = (),
+    ) -> Recording:
+        """Record work once. `inputs` and `outputs` are made visible around it, with any staging."""
+        with self._turn():
+            self._check()
+            self._begin()
+            made = HostedRecording(self._number())
+            works = [_work(dispatch) for dispatch in dispatches]
+            numbers = [[cast(HostedBuffer, b).number for b in some] for some in (inputs, outputs)]
+            self._talk.ask(Op("record", [made.number, works, *numbers], BUILD_S))
+            self._talk.trim()
+            return made
+
+    def submit(self, recording: Recording) -> Ticket:
+        """Have recorded work started together with the next call that waits for an answer."""
+        with self._turn():
+            self._check()
+            self._begin()
+            work = cast(HostedRecording, recording)
+            ticket = HostedTicket(self._number(), work)
+            self._talk.queue(Op("submit", [work.number, ticket.number], CALL_S))
+            return ticket
+
+    def wait(self, ticket: Ticket, timeout_s: float) -> None:
+        """Wait until the work is done. Raises DeviceTimeoutError or DeviceLostError."""
+        with self._turn():
+            self._check()
+            known = cast(HostedTicket, ticket)
+            if known.is_done:
+                return
+            self._begin()
+            limit = max(0.0, float(timeout_s))
+            ops = [Op("wait", [known.number, limit], limit + MARGIN_S)]
+            fetched: dict[tuple[int, int, int], int] = {}
+            for key in known.recording.reads:
+                place = self._talk.room(key[2])
+                if place is not None:
+                    ops.append(Op("read", [*key, place], CALL_S))
+                    fetched[key] = place
+            self._talk.ask(*ops)
+            known.is_done = True
+            self._fetched, self._latest = fetched, known.recording
+
+    def close(self) -> None:
+        """Free everything; may be called twice, and after the device was lost."""
+        if not self._talk.is_here or self._is_closed:
+            return
+        seconds = CLOSE_S
+        if not self._lock.acquire(blocking=False):
+            # A call that another thread is waiting in ends with the host; it is not waited for.
+            self._talk.strike()
+            seconds = 0.0
+            if not self._lock.acquire(timeout=CLOSE_S):
+                return
+        try:
+            if not self._is_closed:
+                self._is_closed = True
+                self._talk.close(seconds)
+                self._end.detach()
+        finally:
+            self._lock.release()
+
+
+def _work(dispatch: Dispatch) -> list[Any]:
+    bindings = [
+        [cast(HostedBuffer, b.buffer).number, b.offset, b.nbytes] for b in dispatch.bindings
+    ]
+    program = cast(HostedProgram, dispatch.program).number
+    return [program, bindings, dispatch.push.hex(), list(dispatch.groups), dispatch.depends]
+
+
+def _forget(talk: Talk, lock: threading.RLock, owner: int) -> None:
+    # Where a thread is in a call as the interpreter ends, the host ends with the process.
+    if os.getpid() == owner and lock.acquire(blocking=False):
+        try:
+            talk.close(0.0)
+        finally:
+            lock.release()

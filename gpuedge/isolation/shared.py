@@ -1,0 +1,160 @@
+"""Memory that the application and a host share, through which tensors travel.
+
+On Linux it is a memory file that can neither shrink nor grow once made, so that no driver can take
+pages away under a reader; elsewhere an unlinked temporary file. Its size is address space: only
+what is used is reserved, and reserved before it is touched, so that full memory is an error here
+and not a signal. Nothing of it has a name, so nothing stays behind whatever is killed.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import sys
+import tempfile
+from contextlib import suppress
+
+from gpuedge.core.errors import OutOfMemoryError
+
+TOTAL = 64 << 20
+"""Bytes that may be shared with one host; larger tensors travel in pieces."""
+
+CONTROL = 4096
+"""Bytes at the beginning that tell of progress; tensors lie after them."""
+
+PIECE = 16 << 20
+"""Most bytes of one piece of a tensor."""
+
+KEPT = 4 << 20
+"""Bytes that stay shared when constants have been copied; inferences take more where they must."""
+
+ALIGNMENT = 64
+STEP = 1 << 20
+"""What is mapped and reserved is a multiple of this."""
+
+_PROGRESS = struct.Struct("<dI")
+NOTHING = 0xFFFFFFFF
+"""Position of a host that has not begun the work it was sent."""
+
+
+class Arena:
+    """A growing map of the shared memory.
+
+    Parameters
+    ----------
+    fd : int, optional
+        Descriptor of memory that the other side made; none to make it. It is closed by `close`.
+    """
+
+    def __init__(self, fd: int | None = None) -> None:
+        self.is_maker = fd is None
+        self.fd = _make() if fd is None else fd
+        self._map: mmap.mmap | None = None
+        self.size = 0
+        try:
+            self.grow(CONTROL)
+        except BaseException:
+            self.close()
+            raise
+
+    def grow(self, size: int) -> None:
+        """Map at least `size` bytes. Raises OutOfMemoryError (GE-402)."""
+        if size <= self.size:
+            return
+        size = min(-(-size // STEP) * STEP, TOTAL)
+        try:
+            if self.is_maker:
+                _reserve(self.fd, self.size, size)
+            made = mmap.mmap(self.fd, size)
+        except (OSError, ValueError) as error:
+            raise OutOfMemoryError(
+                f"No {size >> 20} MiB of memory can be shared with the device's host: {error}."
+            ) from None
+        old, self._map, self.size = self._map, made, size
+        if old is not None:
+            with suppress(BufferError):  # a view of it is still in use; it goes with that
+                old.close()
+
+    def trim(self) -> None:
+        """Give back what lies beyond `KEPT`; nothing there is in use. Other systems keep it."""
+        if self._map is None or self.size <= KEPT or not hasattr(mmap, "MADV_REMOVE"):
+            return
+        try:
+            made = mmap.mmap(self.fd, KEPT)
+            self._map.madvise(mmap.MADV_REMOVE, KEPT, self.size - KEPT)
+        except OSError:  # it stays until the device is closed
+            return
+        old, self._map, self.size = self._map, made, KEPT
+        with suppress(BufferError):
+            old.close()
+
+    def view(self, place: int, nbytes: int) -> memoryview:
+        """Return the bytes at a place that `fits` agrees with."""
+        if self._map is None or not fits(place, nbytes, self.size):
+            raise ValueError(f"{nbytes} bytes at {place} of {self.size}")
+        return memoryview(self._map)[place : place + nbytes]
+
+    def tell(self, position: int, when: float) -> None:
+        """Note which part of the work has begun, and when, for the other side to see."""
+        if self._map is not None:
+            _PROGRESS.pack_into(self._map, 0, when, position)
+
+    def told(self) -> tuple[float, int]:
+        """Return what was noted last: when, and the position; both may be any value."""
+        if self._map is None:
+            return 0.0, NOTHING
+        when, position = _PROGRESS.unpack_from(self._map, 0)
+        return when, position
+
+    def close(self) -> None:
+        """Let go of the memory; may be called twice."""
+        if self._map is not None:
+            with suppress(BufferError):
+                self._map.close()
+            self._map, self.size = None, 0
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def fits(place: int, nbytes: int, size: int = TOTAL) -> bool:
+    """Say whether bytes lie where tensors may lie."""
+    return nbytes >= 0 and place >= CONTROL and place + nbytes <= size
+
+
+def _make() -> int:
+    try:
+        if sys.platform != "linux":
+            return _unlinked()
+        import fcntl
+
+        fd = os.memfd_create("gpuedge", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, TOTAL)
+        seals = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    except OSError as error:
+        raise OutOfMemoryError(
+            f"No memory can be shared with the device's host: {error}."
+        ) from None
+    return fd
+
+
+def _unlinked() -> int:
+    fd, path = tempfile.mkstemp(prefix="gpuedge-")
+    try:
+        os.unlink(path)  # noqa: PTH108
+        os.ftruncate(fd, TOTAL)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _reserve(fd: int, begin: int, end: int) -> None:
+    """Make the system promise the pages: touching one it does not have would be SIGBUS."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(fd, begin, end - begin)
+        return
+    for place in range(begin, end, STEP):
+        os.pwrite(fd, bytes(min(STEP, end - place)), place)

@@ -1,0 +1,305 @@
+"""Crash memory: a device that ended two processes is left alone for a while.
+
+A probe runs a driver in a process of its own, the work itself does not (unless isolated). So every
+process that opens a device inline leaves a marker (`gpuedge.core.markers`) of what it is doing.
+A marker whose process is gone while the driver was at work is an *unfinished start*, a strike. Two
+within 30 days block the device: for 1 day at first, then one start is let through, and if that ends
+unfinished too, for 7 and from then on for 30 days. Never for ever: only the setting ``pin`` is.
+
+The strikes are kept in ``<cache folder>/crashes.json`` by a key over the driver, its files, the
+device, gpuedge's own files and the hardware, so that a change of any of them is a fresh start. All
+of it is silent where the folder cannot be written: then nothing is remembered.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from gpuedge.core import paths, unfinished
+from gpuedge.core.lock import Lock
+from gpuedge.core.markers import Watch
+from gpuedge.core.reasons import Reason
+from gpuedge.core.record import Record
+from gpuedge.core.store import load_sealed, save_sealed
+from gpuedge.probing.pins import FILE, FOLDER, pins
+from gpuedge.probing.report import ProbeRow, is_number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from gpuedge.core.driver import Candidate
+    from gpuedge.core.markers import Marker
+
+__all__ = ["Block", "CrashMemory", "Watch", "apply", "key_of"]
+
+SCHEMA = "gpuedge.crashes/1"
+DAY = 86400.0
+STRIKES = 2
+WINDOW = 30 * DAY
+PATIENCE = (1 * DAY, 7 * DAY, 30 * DAY)
+"""How long a device is left alone, by how often it had to be."""
+
+LATE_WEIGHT = 0.25
+"""What the end of a process counts that had long got along with its driver. A busy server that is
+killed from outside dies in a run more often than not, and a start it was not."""
+
+MAX_ENTRIES = 64
+MAX_STRIKES = 16
+
+WORDS = {
+    "open": "while the device was opened",
+    "compile": "while kernels were compiled",
+    "run": "during a run",
+    "close": "while the device was closed",
+}
+
+
+class Block(Record):
+    """Why a device is left alone, and until when (seconds since the epoch)."""
+
+    until: float
+    strikes: int
+    level: int
+    step: str
+    why: str = ""
+
+    @property
+    def reason(self) -> Reason:
+        """The reason that a row of the probe report shows."""
+        times = "once" if self.strikes == 1 else f"{self.strikes} times"
+        how = WORDS.get(self.step, "in the driver") + (f" ({self.why})" if self.why else "")
+        detail = f"{times}, the last {how}; tried again after {date(self.until)}"
+        return Reason("crash-memory", detail)
+
+
+def date(when: float) -> str:
+    """Return a time for people, in UTC."""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(when))
+
+
+def key_of(candidate: Candidate, index: int) -> str:
+    """Return the SHA-256 (hex) of what a device is to the crash memory.
+
+    Not of the environment: what a driver does to a process is believed whatever variables were set.
+    """
+    import hashlib
+
+    from gpuedge.probing.verdicts import library_state, machine
+
+    parts = [candidate.backend, candidate.key, candidate.fingerprint, str(index)]
+    text = "\0".join([*parts, "", library_state(), *machine()])
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class CrashMemory:
+    """The strikes and blocks kept in one cache folder. Nothing here raises or waits for long.
+
+    Parameters
+    ----------
+    folder : path
+        The cache folder.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._folder = os.fspath(folder)
+        self.markers = os.path.join(self._folder, FOLDER)
+        self.path = os.path.join(self._folder, FILE)
+        self._entries: dict[str, dict[str, Any]] | None = None
+
+    def begin(self, key: str, name: str = "") -> Watch:
+        """Return the watch for a device about to be opened; `name` is for people."""
+        self.collect()
+        return Watch(self.markers, key, name, self._ended)
+
+    def block(self, key: str, now: float | None = None) -> Block | None:
+        """Return why the device is to be left alone at this time, None if it is not."""
+        self.collect()
+        entry = self._known().get(key)
+        return None if entry is None else blocked(entry, time.time() if now is None else now)
+
+    def entries(self) -> dict[str, dict[str, Any]]:
+        """Return what is remembered, by key."""
+        self.collect()
+        return dict(self._known())
+
+    def clear(self) -> bool:
+        """Forget all strikes, and markers of processes that are gone; False if impossible."""
+        with Lock(self._folder):
+            for one in unfinished.dead(self.markers):
+                one.close(remove=True)
+            self._entries = None
+            try:
+                os.unlink(self.path)
+            except FileNotFoundError:
+                return True
+            except OSError:
+                return False
+            return True
+
+    def collect(self, now: float | None = None) -> None:
+        """Count the unfinished starts of processes that are gone.
+
+        Under the lock only: without it a strike could be lost, and a marker that stays can be
+        counted by the next process. A marker is removed after its strike is on disk; one that was
+        counted by a process that was then killed is known by its id and not counted twice.
+        """
+        if not unfinished.listed(self.markers):
+            return
+        with Lock(self._folder) as is_held:
+            if not is_held:
+                return
+            unfinished.sweep_new(self.markers)
+            found = unfinished.dead(self.markers)
+            is_saved = not found or self._count([d.marker for d in found], now)
+            for one in found:
+                one.close(remove=is_saved)
+
+    def _count(self, found: Sequence[Marker | None], now: float | None) -> bool:
+        now = time.time() if now is None else now
+        entries = self._load()
+        before = dict(entries)
+        for marker in sorted((m for m in found if m is not None), key=lambda m: m.when):
+            if marker.step:
+                entries[marker.key] = struck(entries.get(marker.key), marker, now)
+            elif marker.has_run and marker.key in entries:
+                entries[marker.key] = cleaned(entries[marker.key], now)
+        return entries == before or self._save(entries)
+
+    def _ended(self, watch: Watch) -> None:
+        """End the probation of a device that opened, compiled, ran and was closed."""
+        if not os.path.exists(self.path):
+            return
+        with Lock(self._folder) as is_held:
+            entries = self._load()
+            old = entries.get(watch.key)
+            if is_held and old is not None and (new := cleaned(old, time.time())) != old:
+                self._save({**entries, watch.key: new})
+
+    def _known(self) -> dict[str, dict[str, Any]]:
+        if self._entries is None:
+            self._entries = self._load()
+        return self._entries
+
+    def _load(self) -> dict[str, dict[str, Any]]:
+        entries = (load_sealed(self.path, SCHEMA) or {}).get("entries")
+        found = entries.items() if isinstance(entries, dict) else ()
+        return {key: entry for key, entry in found if _is_sound(entry)}
+
+    def _save(self, entries: dict[str, dict[str, Any]]) -> bool:
+        newest = sorted(entries, key=lambda k: float(entries[k]["when"]), reverse=True)
+        self._entries = {key: entries[key] for key in newest[:MAX_ENTRIES]}
+        return save_sealed(self.path, SCHEMA, {"entries": self._entries})
+
+
+# --- what is remembered of one device ------------------------------------------------------------
+
+
+def struck(entry: dict[str, Any] | None, marker: Marker, now: float) -> dict[str, Any]:
+    """Return the entry after one more unfinished start, noticed `now`."""
+    entry = {"level": 0, "since": 0.0, "cleared": None, "strikes": [], **(entry or {})}
+    strikes = [s for s in entry["strikes"] if abs(now - s["when"]) < WINDOW]
+    if any(s["id"] == marker.id for s in entry["strikes"]):
+        return entry
+    # A clock that was set back since makes a time in the future: it was some time before now.
+    when = min(marker.when, now)
+    strike = {"id": marker.id, "when": when, "step": marker.step, "why": marker.why}
+    strike["weight"] = LATE_WEIGHT if marker.is_late else 1.0
+    if now - when < WINDOW:
+        strikes.append(strike)
+    entry |= {"strikes": strikes[-MAX_STRIKES:], "name": marker.name, "when": now}
+    cleared, since = entry["cleared"], entry["since"]
+    if cleared is not None and abs(now - cleared) > WINDOW:
+        entry |= {"level": 0, "cleared": None}
+    is_probation = entry["level"] > 0 and entry["cleared"] is None
+    # Processes that started together end together: they were one try, and it is paid for.
+    is_old = is_probation and marker.began <= since <= now
+    enough = sum(s["weight"] for s in strikes) >= STRIKES
+    if strikes and not is_old and (is_probation or enough):
+        level = min(entry["level"] + 1, len(PATIENCE))
+        entry |= {"level": level, "since": now, "cleared": None}
+    return entry
+
+
+def cleaned(entry: dict[str, Any], now: float) -> dict[str, Any]:
+    """Return the entry after a start that opened, compiled, ran and ended well.
+
+    Only one on probation says something: before that, two strikes within 30 days are two strikes.
+    The level is kept for 30 days, so that a device that fails now and then is left alone longer
+    each time.
+    """
+    if entry["level"] == 0 or entry["cleared"] is not None or blocked(entry, now) is not None:
+        return entry
+    return {**entry, "strikes": [], "cleared": now, "when": now}
+
+
+def blocked(entry: dict[str, Any], now: float) -> Block | None:
+    """Return the block that an entry means at this time, None if the device may be tried."""
+    level = min(entry["level"], len(PATIENCE))
+    if level < 1 or entry["cleared"] is not None:
+        return None
+    since = float(entry["since"])
+    until = since + PATIENCE[level - 1]
+    # A clock set back by more than a day says nothing any more; one set forward ends the block.
+    if not since - DAY < now < until:
+        return None
+    last = entry["strikes"][-1] if entry["strikes"] else {"step": "", "why": ""}
+    return Block(until, len(entry["strikes"]), level, last["step"], last["why"])
+
+
+def _is_sound(entry: object) -> bool:
+    """Say whether an entry has the fields that `struck` gives it; a seal proves no author."""
+    if not isinstance(entry, dict) or not isinstance(strikes := entry.get("strikes"), list):
+        return False
+    cleared = entry.get("cleared")
+    return (
+        all(is_number(entry.get(name)) for name in ("since", "when"))
+        and type(entry.get("level")) is int
+        and entry["level"] >= 0
+        and isinstance(entry.get("name"), str)
+        and (cleared is None or is_number(cleared))
+        and all(map(_is_strike, strikes))
+    )
+
+
+def _is_strike(strike: object) -> bool:
+    return (
+        isinstance(strike, dict)
+        and all(isinstance(strike.get(name), str) for name in ("id", "step", "why"))
+        and all(is_number(strike.get(name)) for name in ("when", "weight"))
+    )
+
+
+# --- what a probe report shows of it -------------------------------------------------------------
+
+
+def apply(rows: Sequence[ProbeRow], now: float | None = None) -> Sequence[ProbeRow]:
+    """Return the rows of a report with what pins and crash memory say; `rows` where they are mute.
+
+    Only devices that would be used are shown as ``blocked``: what a probe found wrong says more.
+    """
+    rules = pins()
+    memory = CrashMemory(paths.cache_folder())
+    now = time.time() if now is None else now
+    has_blocks = any(blocked(e, now) is not None for e in memory.entries().values())
+    new = [_applied(row, rules, memory if has_blocks else None, now) for row in rows]
+    return rows if new == list(rows) else new
+
+
+def _applied(
+    row: ProbeRow, rules: dict[str, str], memory: CrashMemory | None, now: float
+) -> ProbeRow:
+    rule = rules.get(row.device, rules.get(row.backend))
+    if rule == "never" and row.is_usable:
+        return row.replace(status="blocked", code="pinned", reason=Reason("pinned").sentence)
+    if rule == "always" or memory is None or not row.is_usable:
+        return row
+    candidate = row.info().candidate
+    block = memory.block(key_of(candidate, row.index or 0), now)
+    if block is None:
+        return row
+    how = f"to try now: gpuedge cache clear --crashes, or GPUEDGE_PIN={row.device}=always"
+    reason = f"{block.reason.sentence}; {how}"
+    return row.replace(status="blocked", code="crash-memory", reason=reason)

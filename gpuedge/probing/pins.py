@@ -1,0 +1,91 @@
+"""The setting ``pin``, and whether the crash memory has anything to say at all.
+
+On the path of a cached `probe()`: the crash memory itself is imported only where it matters.
+"""
+
+from __future__ import annotations
+
+import os
+
+from gpuedge.core import config, paths
+from gpuedge.core.reasons import Reason
+from gpuedge.probing.report import ProbeRow
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpuedge.core.driver import Candidate
+
+FILE = "crashes.json"
+FOLDER = "crashes"
+"""Where the crash memory keeps strikes and markers, in the cache folder."""
+
+
+def pins() -> dict[str, str]:
+    """Return the setting ``pin``: device or backend name to ``never`` or ``always``.
+
+    Raises
+    ------
+    ConfigError (GE-101)
+        The setting cannot be parsed.
+    """
+    words: tuple[str, ...] = config.get("pin").value
+    return {device: rule for device, _, rule in (word.partition("=") for word in words)}
+
+
+def check_pins() -> None:
+    """Refuse a pin on a backend that does not exist: it would silently do nothing.
+
+    Raises
+    ------
+    UnknownDeviceError (GE-102)
+        No backend has that name. Nothing was loaded.
+    """
+    from gpuedge import backends
+
+    for name in pins():
+        backend = name.partition(":")[0]
+        if backend not in backends.BUILTIN:
+            backends.load(backend)
+
+
+def is_barred(backend: str) -> bool:
+    """Return whether the setting ``pin`` rules out a whole backend, so that no driver is tried."""
+    rules = pins()
+    wanted = any(n.startswith(f"{backend}:") and rule == "always" for n, rule in rules.items())
+    return rules.get(backend) == "never" and not wanted
+
+
+def pinned_row(candidate: Candidate) -> ProbeRow:
+    """Return the row of a driver that is not tried, because its backend is ruled out."""
+    return ProbeRow(
+        device=candidate.backend,
+        backend=candidate.backend,
+        status="blocked",
+        code="pinned",
+        reason=Reason("pinned").sentence,
+        name=os.path.basename(candidate.key),
+        key=candidate.key,
+        fingerprint=candidate.fingerprint,
+        env=dict(candidate.env),
+    )
+
+
+def apply(rows: Sequence[ProbeRow]) -> Sequence[ProbeRow]:
+    """Return the rows with what pins and crash memory say; `rows` itself where they are mute."""
+    if not pins() and not _is_remembered(paths.cache_folder()):
+        return rows
+    from gpuedge.probing import crashes
+
+    return crashes.apply(rows)
+
+
+def _is_remembered(folder: str) -> bool:
+    """Say whether there are strikes, or markers that may become some."""
+    try:
+        return os.path.exists(os.path.join(folder, FILE)) or bool(
+            os.listdir(os.path.join(folder, FOLDER))
+        )
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,191 @@
+"""Which device a graph is assigned to: the one decided on, or another while that recovers."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING, cast
+
+from gpuedge.core.errors import (
+    DeviceError,
+    DeviceLostError,
+    DeviceTimeoutError,
+    GpuEdgeError,
+    OutOfMemoryError,
+)
+from gpuedge.core.reasons import Reason
+from gpuedge.executors.base import Executor
+from gpuedge.runtime.opening import INLINE
+from gpuedge.runtime.placing import Request, place, without
+from gpuedge.runtime.recovery import DEMOTED, OK, RECOVERING
+from gpuedge.runtime.strings import AUTO, CPU
+
+if TYPE_CHECKING:
+    from gpuedge.decide.decision import Decision
+    from gpuedge.executors.gpu import GpuExecutor
+    from gpuedge.graph.ir import Graph
+    from gpuedge.runtime.devices import Pool
+    from gpuedge.runtime.recovery import Standing
+
+RETURN_S = 20.0
+"""How long a request that takes no other device waits for one that is being opened anew."""
+
+_CODES: tuple[tuple[type[DeviceError], str], ...] = (
+    (DeviceLostError, "device-lost"),
+    (OutOfMemoryError, "out-of-memory"),
+    (DeviceTimeoutError, "device-hung"),
+)
+
+log = logging.getLogger("gpuedge")
+
+
+def reason_of(error: GpuEdgeError, code: str = "run-failed") -> Reason:
+    """Return the reason an error stands for: its own, that of its class, else `code`."""
+    own = error.reason if isinstance(error, DeviceError) else None
+    known = own.code if own is not None else None
+    named = next((name for kind, name in _CODES if isinstance(error, kind)), code)
+    return Reason(known or named, " ".join(error.what.split()).rstrip("."))
+
+
+class Assignment:
+    """The device that a graph runs on, and the way back to the one it was decided for.
+
+    Parameters
+    ----------
+    graph : Graph
+    request : Request
+    pool : Pool
+
+    Attributes
+    ----------
+    decision : Decision
+        What holds now.
+    chosen : Decision
+        What was decided while nothing had failed.
+    executor : Executor
+        The device of `decision`, open.
+    is_away : bool
+        True while the device of `chosen` is being opened anew.
+    """
+
+    def __init__(self, graph: Graph, request: Request, pool: Pool) -> None:
+        self._request = request
+        self._pool = pool
+        self._owner = os.getpid()
+        self.is_away = False
+        self.decision: Decision = place(graph, request, pool)
+        self.chosen = self.decision
+        self.executor: Executor = request.executor or self._open(is_first=True)
+
+    @property
+    def is_pooled(self) -> bool:
+        """False where the caller opened the device."""
+        return self._request.executor is None
+
+    @property
+    def is_usable(self) -> bool:
+        """False once the device was closed by somebody else, and in a forked child."""
+        return not getattr(self.executor, "closed", False) and self._owner == os.getpid()
+
+    @property
+    def is_inherited(self) -> bool:
+        """True in a forked child."""
+        return self._owner != os.getpid()
+
+    @property
+    def standing(self) -> Standing:
+        """How the device in use fares."""
+        return self._pool.standing(self.executor.device, self._request.isolation)
+
+    @property
+    def isolation(self) -> str:
+        """Where the driver of the chosen device lives."""
+        if self.is_pooled:
+            return self._request.isolation
+        found: str = getattr(self._request.executor, "isolation", INLINE)
+        return found
+
+    def state(self) -> tuple[str, str]:
+        """Return what `Health.state` says, and why the device chosen is not in use."""
+        chosen = self.chosen.device
+        if chosen == CPU:
+            return "cpu", ""
+        if self.executor.device == chosen:
+            return "ok", ""
+        why = next((r.reason for r in self.decision.rows if r.device == chosen), "")
+        return ("recovering" if self.is_away else "demoted"), why
+
+    def fail(self, reason: Reason, *, is_final: bool = False) -> None:
+        """Report that the device failed; at once, so that nothing else starts on it."""
+        if self.is_pooled:
+            self.standing.fail(reason, cast("GpuExecutor", self.executor), is_final=is_final)
+
+    def leave(self, reason: Reason, *, is_final: bool) -> None:
+        """Take another device; unless for good, `find` takes this one back when it is ready."""
+        self.is_away = not is_final and self.executor.device == self.chosen.device
+        self.decision = without(self.decision, reason)
+        self.executor = self._open()
+
+    def part_with(self, reason: Reason) -> None:
+        """Leave the device that failed, for as long as its standing says."""
+        if not self.is_pooled:
+            self.leave(reason, is_final=True)
+            return
+        standing = self.standing  # which may be ready again by now: then `find` takes it back
+        self.leave(standing.reason or reason, is_final=standing.state == DEMOTED)
+
+    def settle(self) -> None:
+        """Make what holds now the decision there is no way back from."""
+        self.is_away, self.chosen = False, self.decision
+
+    def find(self) -> bool:
+        """Go on after a fork, after others closed the device, or when it may be ready again.
+
+        Returns
+        -------
+        bool
+            True if everything has to be compiled anew.
+        """
+        self._owner = os.getpid()
+        if not self.is_pooled:
+            return False
+        if self.is_away:
+            standing = self._pool.standing(self.chosen.device, self._request.isolation)
+            if standing.state == RECOVERING and self.is_usable:
+                return False
+            if standing.state == OK:
+                self.decision = self.chosen
+            elif standing.state != RECOVERING:
+                self.decision = without(self.chosen, standing.reason or Reason("failed-often"))
+            self.is_away = standing.state == RECOVERING
+        self.executor = self._open()
+        return True
+
+    def _open(self, *, is_first: bool = False) -> Executor:
+        """Open what the decision says; what cannot be used is decided again, if that is allowed."""
+        pool, isolation = self._pool, self._request.isolation
+        while (device := self.decision.device) != CPU:
+            standing = pool.standing(device, isolation)
+            if standing.state != OK and not self._awaits(standing):
+                if device == self.chosen.device:
+                    self.is_away = standing.state == RECOVERING
+                self.decision = without(self.decision, standing.reason or Reason("recovering"))
+                continue
+            try:
+                return pool.executor(device, isolation)
+            except DeviceError as error:
+                is_strict = is_first or self._request.fallback == "error"
+                if is_strict and self._request.device != AUTO:
+                    raise
+                reason = reason_of(error, "open-failed")
+                log.warning("%s: %s", device, reason.sentence)
+                self.decision = without(self.decision, reason)
+        return pool.cpu()
+
+    def _awaits(self, standing: Standing) -> bool:
+        """Wait for a device that is being opened anew, where no other may be taken."""
+        if self._request.fallback != "error" or self._request.device == AUTO:
+            return False
+        if not standing.wait(RETURN_S):
+            raise standing.error()
+        return True

@@ -1,0 +1,141 @@
+"""How a model fares where it runs: what answered its requests, what failed, how long it takes."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import asdict, dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from gpuedge.executors.watching import percentile
+
+if TYPE_CHECKING:
+    from gpuedge.core.reasons import Reason
+
+SCHEMA = "gpuedge.health/1"
+
+WINDOW = 1024
+"""Requests whose times are kept; percentiles are of the latest ones."""
+
+REMEMBERED = 16
+"""Failures that are kept, latest last; all of them are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One failure of the device.
+
+    Attributes
+    ----------
+    code : str
+        Reason code (`gpuedge.core.reasons`).
+    detail : str
+        The specifics.
+    age_s : float
+        Seconds since it happened.
+    """
+
+    code: str
+    detail: str
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How a model fares; a snapshot. Prints as a few lines.
+
+    Attributes
+    ----------
+    state : {"ok", "recovering", "demoted", "cpu"}
+        ``ok``: runs on the device that was chosen. ``recovering``: the device failed, the CPU
+        answers until it is open anew. ``demoted``: the device was left for good. ``cpu``: the CPU
+        was chosen in the first place.
+    device : str
+        The device that was chosen, whatever runs now.
+    isolation : str
+        Where its driver lives, ``inline`` or ``process``.
+    reason : str
+        Why the device is not in use; empty where it is.
+    on_device, on_cpu : int
+        Requests that the device answered, and those that the CPU did, in whole or in part, instead.
+    failed : int
+        How often the device failed.
+    failures : tuple of Failure
+        The latest of them, oldest first.
+    canaries, canaries_failed : int
+        Requests that were computed on the CPU as well, and how many of them differed.
+    p50_s, p90_s, p99_s : float or None
+        Percentiles of the latest requests, in seconds; None before the first one.
+    watchdog_s : float or None
+        Seconds after which the next run counts as hung; None where nothing runs on a device.
+    canary_note : str
+        What canaries cannot check here, and why; empty where they check everything.
+    """
+
+    state: str
+    device: str
+    isolation: str = "inline"
+    reason: str = ""
+    on_device: int = 0
+    on_cpu: int = 0
+    failed: int = 0
+    failures: tuple[Failure, ...] = ()
+    canaries: int = 0
+    canaries_failed: int = 0
+    p50_s: float | None = None
+    p90_s: float | None = None
+    p99_s: float | None = None
+    watchdog_s: float | None = None
+    canary_note: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary."""
+        return {"schema": SCHEMA, **asdict(self), "failures": [asdict(f) for f in self.failures]}
+
+    def __str__(self) -> str:
+        times = (self.p50_s, self.p90_s, self.p99_s)
+        shown = " / ".join("-" if t is None else f"{t * 1e3:.3g} ms" for t in times)
+        rows = [
+            ("state", f"{self.state}: {self.reason}" if self.reason else self.state),
+            ("device", self.device),
+            ("isolation", self.isolation),
+            ("requests", f"{self.on_device} on the device, {self.on_cpu} on the CPU"),
+            ("p50 / p90 / p99", shown),
+            ("watchdog", "-" if self.watchdog_s is None else f"{self.watchdog_s:.3g} s"),
+            ("canaries", f"{self.canaries}, {self.canaries_failed} of them differed"),
+        ]
+        if self.canary_note:
+            rows.append(("", self.canary_note))
+        rows.append(("failures", str(self.failed)))
+        rows += [(f"  {f.age_s:.0f} s ago", f"{f.code}: {f.detail}") for f in self.failures]
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
+
+
+class Tally:
+    """What is counted for `Health` while requests are answered; cheap enough for every one."""
+
+    def __init__(self) -> None:
+        self.on_device = self.on_cpu = 0
+        self.failed = self.canaries = self.canaries_failed = 0
+        self._failures: deque[tuple[Reason, float]] = deque(maxlen=REMEMBERED)
+        self._times: deque[float] = deque(maxlen=WINDOW)
+        self.note_time = self._times.append
+
+    def fail(self, reason: Reason) -> None:
+        """Count a failure of the device."""
+        self.failed += 1
+        self._failures.append((reason, monotonic()))
+
+    def figures(self) -> dict[str, Any]:
+        """Return the fields of `Health` that were counted."""
+        now, ordered = monotonic(), sorted(self._times)
+        figures: dict[str, Any] = {
+            f"p{share}_s": percentile(ordered, share) if ordered else None for share in (50, 90, 99)
+        }
+        figures["failures"] = tuple(
+            Failure(reason.code, reason.detail, now - when) for reason, when in self._failures
+        )
+        for name in ("on_device", "on_cpu", "failed", "canaries", "canaries_failed"):
+            figures[name] = getattr(self, name)
+        return figures

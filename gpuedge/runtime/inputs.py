@@ -1,0 +1,142 @@
+"""What a caller gives as inputs of a model: checked and converted before any driver is touched."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gpuedge.core.errors import DTypeError, InputError, ShapeError, UsageError
+from gpuedge.graph.ir import Array
+from gpuedge.graph.reader import Signature
+
+
+def check_inputs(inputs: Any, wanted: Mapping[str, Signature]) -> dict[str, Array]:
+    """Return the inputs as arrays in the model's order, or say what is wrong with them.
+
+    Parameters
+    ----------
+    inputs : mapping of str to array_like
+    wanted : mapping of str to Signature
+        Dtype name and extents of every input.
+
+    Raises
+    ------
+    InputError (GE-203), DTypeError (GE-202), ShapeError (GE-201)
+    """
+    if not isinstance(inputs, Mapping):
+        raise InputError(
+            f"Inputs are given as a dict by name, not as {type(inputs).__name__}.",
+            known=f"inputs: {', '.join(wanted)}",
+        )
+    if inputs.keys() != wanted.keys():
+        missing = [n for n in wanted if n not in inputs]
+        unknown = [n for n in inputs if n not in wanted]
+        wrong = [f"Input '{n}' is missing" for n in missing[:1]]
+        wrong += [f"the model has no input '{n}'" for n in unknown[:1]]
+        text = "; ".join(wrong)
+        raise InputError(
+            f"{text[0].upper()}{text[1:]}.",
+            known=f"the model's inputs: {', '.join(wanted)}",
+        )
+    return {n: _array(n, inputs[n], s) for n, s in wanted.items()}
+
+
+def own_copies(arrays: Mapping[str, Array], given: Mapping[str, Any]) -> dict[str, Array]:
+    """Return checked inputs that no later change of what the caller gave can reach."""
+    made_here = (bool, int, float, list, tuple)
+    return {n: a if isinstance(given[n], made_here) else a.copy() for n, a in arrays.items()}
+
+
+def fixed_shape(signature: Signature) -> tuple[int, ...] | None:
+    """Return a signature's shape if every extent is a number."""
+    _, dims = signature
+    if dims is None or not all(isinstance(d, int) for d in dims):
+        return None
+    return tuple(d for d in dims if isinstance(d, int))
+
+
+def check_timeout(timeout_s: Any) -> float | None:
+    """Return a time limit in seconds, or None for none.
+
+    Raises
+    ------
+    UsageError (GE-200)
+        It is not a positive, finite number.
+    """
+    if timeout_s is None:
+        return None
+    is_number = isinstance(timeout_s, (int, float, np.number)) and not isinstance(timeout_s, bool)
+    if not is_number or not 0 < timeout_s < math.inf:
+        raise UsageError(
+            f"timeout_s cannot be {timeout_s!r}.",
+            asked_by="timeout_s",
+            known="it is a positive number of seconds, or None for no limit",
+        )
+    return float(timeout_s)
+
+
+def _array(name: str, value: Any, signature: Signature) -> Array:
+    """Return `value` as an array of the model's dtype and a shape it takes, aligned and in C order.
+
+    Arrays must have the dtype; numbers and lists of numbers are converted where each fits.
+    """
+    dtype, dims = signature
+    array = _as_array(name, value)
+    if array.dtype == dtype and array.shape == dims and array.flags.c_contiguous:
+        return np.require(array, requirements="A")
+    if not hasattr(value, "dtype"):
+        array = _converted(name, array, np.dtype(dtype))
+    if array.dtype.newbyteorder("=").name != np.dtype(dtype).name:
+        raise DTypeError(
+            f"Input '{name}' has dtype {array.dtype}; the model takes {dtype}.",
+            hint=f"convert it yourself, for example x.astype('{dtype}')",
+        )
+    if dims is not None and (
+        array.ndim != len(dims)
+        or any(isinstance(d, int) and d != e for d, e in zip(dims, array.shape, strict=True))
+    ):
+        wanted = ", ".join("?" if d is None else str(d) for d in dims)
+        raise ShapeError(
+            f"Input '{name}' has shape {list(array.shape)}; the model takes [{wanted}]."
+        )
+    return np.require(array, dtype, ["C", "A"])
+
+
+def _as_array(name: str, value: Any) -> Array:
+    parts = value if isinstance(value, (list, tuple)) else (value,)
+    if any(isinstance(part, np.ma.MaskedArray) for part in parts):
+        raise InputError(
+            f"Input '{name}' is a masked array, and a model knows no masks.",
+            hint="say what the masked elements are to hold: x.filled(0)",
+        )
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        raise InputError(
+            f"Input '{name}' cannot be made an array: {error}.",
+            hint="all rows of a list must have the same length",
+        ) from None
+
+
+def _converted(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
+    """Return numbers given without a dtype in `dtype`; as they are where that is another kind.
+
+    Raises
+    ------
+    InputError (GE-203)
+        A number lies outside the range of `dtype`.
+    """
+    takes = {"f": "iuf", "i": "iu", "u": "iu", "b": "b"}.get(dtype.kind, "")
+    if array.size == 0 and takes:
+        return array.astype(dtype)
+    if array.dtype.kind not in takes or array.dtype == dtype:
+        return array
+    with np.errstate(over="ignore"):
+        result = array.astype(dtype)
+    is_lost = np.isinf(result) & np.isfinite(array) if dtype.kind == "f" else result != array
+    if is_lost.any():
+        raise InputError(f"Input '{name}' holds {array[is_lost][0]}, which does not fit {dtype}.")
+    return result

@@ -1,0 +1,170 @@
+"""Opening the devices of probed rows, inline or in a host process, and what a fork must know."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable
+from itertools import count
+from typing import TYPE_CHECKING, cast
+
+from gpuedge import backends
+from gpuedge.core import debug, paths
+from gpuedge.core.interrupts import held
+from gpuedge.executors.watching import Unwatched
+
+if TYPE_CHECKING:
+    from gpuedge.backends.base import DeviceImpl
+    from gpuedge.executors.base import Executor
+    from gpuedge.executors.gpu import GpuExecutor
+    from gpuedge.probing.crashes import Watch as Marker
+    from gpuedge.probing.report import ProbeRow
+
+INLINE, PROCESS = "inline", "process"
+
+STAYING = ("gles31", "gles30", "gles20")
+"""Backends whose drivers stay when their last device is closed, because a process shares the EGL
+display. A child forked off then hangs as it does with an open device (Mesa 22.3.6, llvmpipe)."""
+
+
+class Lent:
+    """The GPU devices of this process that are not known to be closed.
+
+    Whatever opened them: a driver with an open device does not survive a fork. A device that was
+    dropped without being closed counts too, because nothing else ends its driver's threads; so does
+    one that hung. Devices in host processes do not: their drivers are not in this process.
+    """
+
+    def __init__(self) -> None:
+        self._devices: dict[int, weakref.ref[GpuExecutor] | None] = {}
+        self._numbers = count(1)
+
+    def opening(self) -> int:
+        """Count a device whose driver is about to be touched; return its number."""
+        number = next(self._numbers)
+        self._devices[number] = None
+        return number
+
+    def opened(self, number: int, executor: GpuExecutor) -> None:
+        """Note the device of a number; one whose driver stays is counted for ever."""
+        if executor.device.partition(":")[0] not in STAYING:
+            self._devices[number] = weakref.ref(executor)
+
+    def failed(self, number: int) -> None:
+        """Count no longer a device that did not open."""
+        self._devices.pop(number, None)
+
+    def closed(self, executor: Executor) -> None:
+        """Count no longer a device that was closed; one that was left open still counts."""
+        for number, kept in list(self._devices.items()):
+            found = None if kept is None else kept()
+            if found is not None and found.released and cast("Executor", found) is executor:
+                self._devices.pop(number, None)
+
+    def any(self) -> bool:
+        """Tell whether a device is open, or may be."""
+        kept = [None if one is None else one() for one in list(self._devices.values())]
+        return any(one is None or not one.released for one in kept)
+
+
+LENT = Lent()
+
+
+def open_row(row: ProbeRow, isolation: str = INLINE) -> GpuExecutor:
+    """Open the device of a usable row, in this process or in one of its own.
+
+    Parameters
+    ----------
+    row : ProbeRow
+    isolation : {"inline", "process"}
+        Where the driver lives.
+
+    Raises
+    ------
+    DeviceError (GE-4xx)
+        It does not open.
+    """
+    if isolation == PROCESS:
+        return _open_hosted(row)
+    number = LENT.opening()
+    try:
+        executor = _open(row)
+    except BaseException:
+        LENT.failed(number)
+        raise
+    LENT.opened(number, executor)
+    return executor
+
+
+def _open(row: ProbeRow) -> GpuExecutor:
+    from gpuedge.executors.gpu import GpuExecutor
+
+    watch = _marker(row)
+    try:
+        watch.step("open")
+        with held:  # most of it is the driver's
+            impl = backends.load(row.backend).open(row.info())
+        watch.quiet()
+    except BaseException:
+        watch.quiet()
+        watch.close()
+        raise
+    return GpuExecutor(_traced(impl), row.device, watch=watch)
+
+
+def _open_hosted(row: ProbeRow) -> GpuExecutor:
+    from gpuedge.core.errors import DeviceLostError
+    from gpuedge.executors.gpu import GpuExecutor
+    from gpuedge.isolation import open_hosted
+
+    watch = HostWatch(row)
+    try:
+        impl = open_hosted(row.info())
+    except DeviceLostError as error:
+        if error.reason is not None and error.reason.code == "host-died":
+            watch.strike(error.what)
+        raise
+    return GpuExecutor(_traced(impl), row.device, isolation=PROCESS, watch=watch)
+
+
+def _traced(impl: DeviceImpl) -> DeviceImpl:
+    return cast("DeviceImpl", debug.Traced(impl)) if debug.level() >= 5 else impl
+
+
+def _marker(row: ProbeRow) -> Marker:
+    from gpuedge.probing.crashes import CrashMemory, key_of
+
+    info = row.info()
+    memory = CrashMemory(paths.cache_folder())
+    return memory.begin(key_of(info.candidate, info.index), f"{row.device} ({row.name})")
+
+
+class HostWatch(Unwatched):
+    """The watch of a device in a host process: the end of this process says nothing of it."""
+
+    def __init__(self, row: ProbeRow) -> None:
+        self._row = row
+
+    def strike(self, why: str) -> None:
+        """Remember that the driver killed its host."""
+        _marker(self._row).strike(why)
+
+
+closing: list[Callable[[Executor], None]] = []
+"""Called with each executor that the caller opened and has closed, to forget what is its."""
+
+
+def close(executor: Executor) -> None:
+    """Close a device that the caller opened, and forget everything made for it."""
+    try:
+        executor.close()
+    finally:
+        LENT.closed(executor)
+        for forget in closing:
+            forget(executor)
+
+
+def is_stale(row: ProbeRow) -> bool:
+    """Tell whether a driver's files have changed since the row was made."""
+    listed = backends.load(row.backend).candidates({**os.environ, **row.env})
+    return not any(c.key == row.key and c.fingerprint == row.fingerprint for c in listed)

@@ -1,0 +1,251 @@
+"""What becomes of a device that failed: closed, tried in a child process, and opened anew.
+
+All of it happens in daemon threads, so that no request waits for a driver that is in trouble and
+nothing holds up the end of the interpreter. A call into a driver that may not return runs in a
+thread of its own: what waits for it stops waiting after a while.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol
+
+from gpuedge.core.errors import DeviceLostError, GpuEdgeError
+from gpuedge.core.reasons import SENTENCES, Reason
+
+if TYPE_CHECKING:
+    from gpuedge.probing.report import ProbeRow
+
+OK, RECOVERING, DEMOTED = "ok", "recovering", "demoted"
+
+CLOSE_S = 10.0
+"""How long closing a device that failed may take before it counts as hung."""
+
+OPEN_S = 30.0
+"""How long opening a device anew may take before it counts as hung."""
+
+log = logging.getLogger("gpuedge")
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How often a device may fail.
+
+    Parameters
+    ----------
+    failures : int
+        The failure within `window_s` that is one too many: the device is left for good.
+    window_s : float
+        Seconds after which a failure counts no more.
+    pauses_s : tuple of float
+        Waits before each attempt to open it anew; after the last one it is left for good.
+    probe_s : float
+        Deadline of the child process that tries the driver first.
+    """
+
+    failures: int = 3
+    window_s: float = 600.0
+    pauses_s: tuple[float, ...] = (0.5, 2.0, 8.0)
+    probe_s: float = 4.0
+
+
+@dataclass(frozen=True)
+class Care:
+    """How to treat one device: closing it, and trying and opening it anew.
+
+    Parameters
+    ----------
+    dispose : callable
+        Closes the executor that failed and forgets it.
+    revive : callable
+        Tries the driver in a child and opens the device; returns why that failed, or None. Given
+        an event that is set when it is to stop.
+    """
+
+    dispose: Callable[[Retirable], None]
+    revive: Callable[[threading.Event], str | None]
+
+
+class Retirable(Protocol):
+    """What fails: an executor that can be retired at once and closed later."""
+
+    closed: bool
+
+    def retire(self) -> None:
+        """Let nothing start on it any more."""
+
+
+class Standing:
+    """How one device of this process fares; all sessions that use it share this.
+
+    Attributes
+    ----------
+    state : {"ok", "recovering", "demoted"}
+    reason : Reason or None
+        Why it is not ``ok``.
+    """
+
+    def __init__(self, device: str, care: Care, patience: Patience) -> None:
+        self.device = device
+        self.state = OK
+        self.reason: Reason | None = None
+        self._care = care
+        self._patience = patience
+        self._failures: list[float] = []
+        self._changed = threading.Condition()
+        self._stop, self._hurry = threading.Event(), threading.Event()
+
+    def fail(self, reason: Reason, executor: Retirable, *, is_final: bool = False) -> None:
+        """Take a device that failed out of use, and begin to recover it unless it fails too often.
+
+        Several requests may report the failure of one executor: it counts once. After a final one
+        there is no recovery.
+        """
+        with self._changed:
+            if executor.closed:
+                return
+            executor.retire()
+            now = monotonic()
+            recent = [t for t in self._failures if now - t < self._patience.window_s]
+            self._failures = [*recent, now]
+            again = len(self._failures) < self._patience.failures and self.state != DEMOTED
+            if is_final:
+                again = False
+                self._become(DEMOTED, reason)
+            elif again:
+                self._become(RECOVERING, Reason("recovering", reason.sentence))
+            elif self.state != DEMOTED:
+                times = f"{len(self._failures)} times in {self._patience.window_s / 60:g} minutes"
+                self._become(DEMOTED, Reason("failed-often", f"{times}, last: {reason.sentence}"))
+        if not _start(lambda: self._recover(executor, again=again), f"gpuedge-{self.device}"):
+            self.demote(Reason("recovering", "no thread can be started"))
+
+    def demote(self, reason: Reason) -> None:
+        """Leave the device alone for the life of this process."""
+        with self._changed:
+            if self.state != DEMOTED:
+                self._become(DEMOTED, reason)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the device is in use again, without its pauses; False if it is not."""
+        self._hurry.set()
+        with self._changed:
+            self._changed.wait_for(lambda: self.state != RECOVERING, seconds)
+            return self.state == OK
+
+    def error(self) -> DeviceLostError:
+        """Return the error for a request that takes no other device."""
+        reason = self.reason or Reason("recovering")
+        return DeviceLostError(
+            f"The device {self.device} is not in use: {reason.sentence}.",
+            known=reason.detail or None,
+            hint="fallback='cpu' lets the CPU answer meanwhile",
+            reason=reason.code,
+        )
+
+    def stop(self) -> None:
+        """End all attempts; nothing is opened after this. Does not wait."""
+        self._stop.set()
+        self._hurry.set()
+
+    def _become(self, state: str, reason: Reason | None) -> None:
+        self.state, self.reason = state, reason
+        self._changed.notify_all()
+
+    def _recover(self, executor: Retirable, *, again: bool) -> None:
+        """Close what failed and open the device anew; the work of a thread."""
+        if not bounded(lambda: self._care.dispose(executor), CLOSE_S, f"close {self.device}"):
+            self.demote(Reason("device-hung", "closing it did not end"))
+            return
+        if again:
+            self._revive()
+
+    def _revive(self) -> None:
+        why: str | None = None
+        for pause_s in self._patience.pauses_s:
+            self._hurry.wait(pause_s)
+            if self._stop.is_set():
+                return
+            why = self._attempt()
+            if self._stop.is_set():
+                return
+            if why is None:
+                with self._changed:
+                    if self.state == RECOVERING:
+                        self._become(OK, None)
+                log.warning("%s: in use again", self.device)
+                return
+            log.info("%s: not yet in use again: %s", self.device, why)
+        times = len(self._patience.pauses_s)
+        self.demote(Reason("failed-often", f"{times} attempts to open it anew failed, last: {why}"))
+
+    def _attempt(self) -> str | None:
+        answer: list[str | None] = []
+
+        def work() -> None:
+            try:
+                answer.append(self._care.revive(self._stop))
+            except GpuEdgeError as error:
+                answer.append(error.what.rstrip("."))
+
+        if not bounded(work, OPEN_S, f"open {self.device}"):
+            self.demote(Reason("device-hung", "opening it anew did not end"))
+        return answer[0] if answer else "opening it anew ended in nothing"
+
+
+def bounded(call: Callable[[], None], seconds: float, name: str) -> bool:
+    """Run a call in a thread of its own; False if it did not end in time. It is never stopped."""
+    done = threading.Event()
+
+    def work() -> None:
+        try:
+            call()
+        except Exception:
+            log.debug("%s", name, exc_info=True)
+        finally:
+            done.set()
+
+    return _start(work, f"gpuedge-{name}") and done.wait(seconds)
+
+
+def _start(work: Callable[[], None], name: str) -> bool:
+    try:
+        threading.Thread(target=work, name=name, daemon=True).start()
+    except RuntimeError:  # no more threads, or the interpreter is ending
+        return False
+    return True
+
+
+def try_in_child(row: ProbeRow, deadline_s: float, stop: threading.Event) -> str | None:
+    """Probe the driver of one row in a child process; return why the device failed, or None.
+
+    Like `gpuedge.probing.run.probe_all` for one candidate, without its pool of threads: those
+    would be waited for when the interpreter ends.
+    """
+    from gpuedge.probing.run import Driver, Race
+
+    race = Race(deadline_s, None)
+    race.stop = stop
+    if race.command is None:
+        return SENTENCES["no-child"]
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="gpuedge-probe-"))
+    except OSError as error:
+        return f"no child process can be started: {error}"
+    try:
+        (rows,) = Driver([row.info().candidate], folder, race).rows()
+    except GpuEdgeError as error:
+        return error.what
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    found = next((r for r in rows if r.index == row.index), None) or next(iter(rows), None)
+    if found is None:
+        return "it is no longer there"
+    return None if found.is_usable and found.index == row.index else found.reason

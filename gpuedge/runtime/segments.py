@@ -1,0 +1,199 @@
+"""The compiled parts of a graph: one per segment, each able to be run on the CPU instead."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, cast
+
+from gpuedge.core.errors import DeviceError, UnsupportedOpError
+from gpuedge.executors.base import Executable, Executor, PlacementRow
+from gpuedge.graph.ir import Array, Graph, Node
+from gpuedge.graph.partition import partition
+from gpuedge.kernels.planner import label
+from gpuedge.kernels.storages import Keeping, Range, offers
+from gpuedge.runtime.strings import CPU
+
+if TYPE_CHECKING:
+    from gpuedge.core.caps import Caps
+    from gpuedge.executors.gpu import GpuExecutable, GpuExecutor
+    from gpuedge.runtime.placing import Request
+
+log = logging.getLogger("gpuedge")
+
+
+class Part:
+    """A compiled segment.
+
+    Attributes
+    ----------
+    graph : Graph
+    device : str
+        Where it runs.
+    executable : Executable
+    """
+
+    __slots__ = ("device", "executable", "graph")
+
+    def __init__(self, graph: Graph, device: str, executable: Executable) -> None:
+        self.graph = graph
+        self.device = device
+        self.executable = executable
+
+    @property
+    def rows(self) -> tuple[PlacementRow, ...]:
+        """A row per executed node or fused group."""
+        return self.executable.rows
+
+    def close(self) -> None:
+        """Release what was compiled; may be called twice."""
+        try:
+            self.executable.close()
+        except DeviceError as error:
+            log.debug("while closing: %s", error)
+
+
+def close_all(parts: Iterable[Part]) -> None:
+    """Close parts, whatever their drivers say to it."""
+    for part in parts:
+        part.close()
+
+
+class Builder:
+    """Cuts a graph into segments and compiles them.
+
+    Parameters
+    ----------
+    graph : Graph
+    request : Request
+        Says how tensors are kept, how long a run may take, and whether the CPU may help.
+    cpu : Executor
+
+    Attributes
+    ----------
+    refusals : dict
+        Nodes that the device could not run, with the reason.
+    """
+
+    def __init__(self, graph: Graph, request: Request, cpu: Executor) -> None:
+        self._graph = graph
+        self._request = request
+        self._cpu = cpu
+        self.refusals: dict[str, str] = {}
+        self._whole: list[Part] = []
+        self._stand_ins: dict[tuple[str, ...], Part] = {}
+
+    def build(self, main: Executor, ranges: Mapping[str, Range]) -> list[Part]:
+        """Compile for a device; what it cannot run goes to the CPU if the request allows that.
+
+        Raises
+        ------
+        UnsupportedOpError (GE-501), KernelError (GE-3xx), DeviceError (GE-4xx)
+        """
+        self.refusals.clear()
+        where: dict[int, str] = {}
+        for node in self._graph.nodes:
+            why = main.supports(node, self._graph)
+            where[id(node)] = main.device if why is None else self._elsewhere(main, node, why)
+        return self._compiled(main, lambda n: where[id(n)], ranges)
+
+    def on_cpu(self) -> list[Part]:
+        """Return the whole graph compiled for the CPU, as where the CPU was chosen; once."""
+        if not self._whole:
+            self._check_cpu()
+            self._whole = self._compiled(self._cpu, lambda _: CPU, {})
+        return self._whole
+
+    def stand_in(self, part: Part) -> Executable:
+        """Return a segment compiled for the CPU: itself if it is, else once for all."""
+        if part.device == CPU:
+            return part.executable
+        key = part.graph.outputs
+        if key not in self._stand_ins:
+            self._stand_ins[key] = Part(part.graph, CPU, self._cpu.compile(part.graph))
+        return self._stand_ins[key].executable
+
+    def owns(self, parts: list[Part]) -> bool:
+        """Tell whether these are what `on_cpu` returned, which is kept."""
+        return parts is self._whole
+
+    def forget(self) -> list[object]:
+        """Forget what was compiled for the CPU without closing it; return it to be kept."""
+        kept: list[object] = [self._whole, self._stand_ins]
+        self._whole, self._stand_ins = [], {}
+        return kept
+
+    def close(self) -> None:
+        """Release what was compiled for the CPU."""
+        close_all([*self._whole, *self._stand_ins.values()])
+        self.forget()
+
+    def _check_cpu(self) -> None:
+        for node in self._graph.nodes:
+            why = self._cpu.supports(node, self._graph)
+            if why is not None:
+                raise UnsupportedOpError(
+                    f"Nothing here can run {node.op} '{label(node)}'.", known=f"{CPU}: {why}"
+                )
+
+    def _compiled(
+        self, main: Executor, where: Callable[[Node], str], ranges: Mapping[str, Range]
+    ) -> list[Part]:
+        parts: list[Part] = []
+        try:
+            for segment in partition(self._graph, where):
+                executor = main if segment.device == main.device else self._cpu
+                made = self._one(segment.graph, executor, ranges)
+                parts.append(Part(segment.graph, segment.device, made))
+        except BaseException:
+            close_all(parts)
+            raise
+        return parts
+
+    def _one(self, segment: Graph, executor: Executor, ranges: Mapping[str, Range]) -> Executable:
+        """Compile a segment, with tensors kept as the policy says where the device offers that."""
+        if executor.device == CPU:
+            return executor.compile(segment)
+        policy = self._request.policy
+        made: Executable
+        if not offers_storage(executor, policy.storage):
+            made = executor.compile(segment)
+        else:
+            keeping = Keeping(policy.storage, ranges)
+            made = cast("GpuExecutor", executor).compile(segment, keeping)
+        if policy.watchdog_s is not None:
+            cast("GpuExecutable", made).watchdog.fix(policy.watchdog_s)
+        return made
+
+    def _elsewhere(self, main: Executor, node: Node, why: str) -> str:
+        """Return the device for a node the chosen one cannot run."""
+        self.refusals[label(node)] = why
+        if self._request.fallback == "error":
+            raise UnsupportedOpError(
+                f"{node.op} '{label(node)}' cannot run on {main.device}.",
+                asked_by="fallback='error'",
+                known=f"{main.device}: {why}",
+                hint="fallback='cpu' runs such nodes on the CPU",
+            )
+        return CPU
+
+
+def offers_storage(executor: Executor, storage: str) -> bool:
+    """Tell whether a device keeps tensors as a policy asks for."""
+    caps: Caps | None = getattr(executor, "caps", None)
+    return caps is not None and offers(caps, storage)
+
+
+def outputs_of(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
+    """Return a graph's outputs; what no node computes is copied: results are the caller's."""
+    return {name: _value(graph, name, values) for name in graph.outputs}
+
+
+def _value(graph: Graph, name: str, values: Mapping[str, Array]) -> Array:
+    made = values.get(name)
+    if made is None:
+        made = graph.constants[name]
+    elif name not in graph.inputs:
+        return made
+    copied: Array = made.copy()
+    return copied

@@ -1,0 +1,122 @@
+"""Device strings: what they may be, and which probed device one means here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from gpuedge import backends
+from gpuedge.capdb import classify
+from gpuedge.core import config
+from gpuedge.core.caps import Caps
+from gpuedge.core.errors import FORK_HINT, NoUsableDeviceError, UnknownDeviceError
+from gpuedge.core.identity import Identity
+
+if TYPE_CHECKING:
+    from gpuedge.probing.report import ProbeReport, ProbeRow
+
+AUTO = "auto"
+CPU = "cpu"
+_PATTERN = re.compile(r"([a-z][a-z0-9_]*)(?::(?:0|[1-9][0-9]{0,3}))?")
+PATIENCE_S = 60
+"""Deadline to suggest where a driver was not done within the usual one, in seconds."""
+
+
+def parse(device: str) -> str:
+    """Return the normal form of a device string.
+
+    Raises
+    ------
+    UnknownDeviceError (GE-102)
+        It is not a device string, or names a backend that does not exist.
+    """
+    if not isinstance(device, str):
+        raise UnknownDeviceError(
+            f"A device is named by a string, not by {type(device).__name__}.",
+            known=f"such as {_known()}",
+        )
+    text = device.strip().lower()
+    match = _PATTERN.fullmatch(text) if device.isascii() else None  # a Kelvin sign's small is k
+    name = match.group(1) if match else ""
+    if text in (AUTO, CPU):
+        return text
+    if not name or name not in backends.names():
+        near = get_close_matches(text, [AUTO, *backends.names()], n=1)
+        raise UnknownDeviceError(
+            f"{device!r} names no device.",
+            known=_known(),
+            hint=f"did you mean {near[0]!r}?" if near else "gpuedge probe lists what is here",
+        )
+    return text
+
+
+def _known() -> str:
+    return ", ".join([AUTO, CPU, *(f"{name}[:N]" for name in backends.names())])
+
+
+def wanted(device: str | None) -> str:
+    """Return the device string after settings, in normal form."""
+    value = config.get("device", call=device)
+    try:
+        return parse(value.value)
+    except UnknownDeviceError as error:
+        if error.asked_by is None:
+            error.asked_by = value.source
+        raise
+
+
+def find(device: str, report: ProbeReport) -> ProbeRow:
+    """Return the usable row a device string means.
+
+    Raises
+    ------
+    NoUsableDeviceError (GE-103)
+        There is none; the message gives the reason of every candidate.
+    """
+    name, _, index = device.partition(":")
+    rows = [r for r in report.tried if r.backend == name]
+    if index:
+        for row in rows:
+            if row.device == device and row.is_usable:
+                return row
+        meant = [r for r in rows if r.device == device]
+        there = ", ".join(f"{r.device} ({r.name})" for r in report.devices)
+        if not meant:
+            raise NoUsableDeviceError(
+                f"There is no device '{device}' here.",
+                asked_by=f"device={device!r}",
+                known=f"usable here: {there}" if there else "no usable GPU was found",
+                hint=_way_out(rows) or "gpuedge probe shows every driver",
+            )
+    else:
+        for row in report.devices:
+            if row.backend == name:
+                return row
+        meant = rows
+    raise NoUsableDeviceError(
+        f"The device '{device}' cannot be used here.",
+        asked_by=f"device={device!r}",
+        known="; ".join(dict.fromkeys(f"{r.name or r.device}: {r.reason}" for r in meant))
+        or f"no driver of {name} was found",
+        hint=_way_out(meant)
+        or "gpuedge doctor shows what is missing; device='auto' or 'cpu' runs anywhere",
+    )
+
+
+def _way_out(rows: Sequence[ProbeRow]) -> str | None:
+    """Return what the user can do where the reasons of refused rows tell it."""
+    codes = {row.code for row in rows if not row.is_usable}
+    if "forked" in codes:
+        return FORK_HINT
+    if "deadline" in codes:
+        return f"gpuedge probe --deadline {PATIENCE_S} gives slow drivers more time, once for all"
+    return None
+
+
+def caps_of(row: ProbeRow) -> Caps:
+    """Return the caps a row recorded, with the tuning class its identity has today."""
+    identity = Identity.from_dict(dict(row.identity))
+    return replace(Caps.from_dict(row.caps), device_class=classify(identity))

@@ -1,0 +1,134 @@
+"""Scenarios of a device that fails while it serves; see `test_service`.
+
+    service_child.py SCENARIO DEVICE ISOLATION
+
+Prints one JSON document. Every answer was compared with that of the CPU before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+from loss_campaign import ROWS, WIDTH, Model, judge
+
+import gpuedge
+from gpuedge.runtime.devices import POOL
+from gpuedge.runtime.recovery import Patience
+
+MODEL = Model(1)
+RNG = np.random.default_rng(1)
+
+
+class Served:
+    """A session whose answers are checked."""
+
+    def __init__(self, device: str, isolation: str, **policy: Any) -> None:
+        rules = gpuedge.Policy(**policy)
+        text = MODEL.onnx()
+        self.cpu = gpuedge.Session(text, device="cpu")
+        self.session = gpuedge.Session(text, device=device, isolation=isolation, policy=rules)
+        self.answers: dict[str, int] = {"as_cpu": 0, "as_device": 0, "wrong": 0}
+        self.slowest_s = 0.0
+
+    def run(self, times: int = 1) -> str:
+        """Ask for answers of inputs of their own; return what the last one was."""
+        kind = ""
+        for _ in range(times):
+            x = RNG.normal(size=(ROWS, WIDTH)).astype(np.float32)
+            start = time.perf_counter()
+            answer = self.session.run({"x": x})["y"]
+            self.slowest_s = max(self.slowest_s, time.perf_counter() - start)
+            kind = judge(answer, self.cpu.run({"x": x})["y"], *MODEL.reference(x))
+            self.answers[kind] += 1
+        return kind
+
+    @property
+    def impl(self) -> Any:
+        """The device behind the session."""
+        health = self.session.health
+        executor: Any = POOL.executor(health.device, health.isolation)
+        return executor.impl
+
+    def await_state(self, state: str, seconds: float = 60) -> None:
+        """Serve until the session says so."""
+        end = time.monotonic() + seconds
+        while self.session.health.state != state:
+            self.run()
+            time.sleep(0.02)
+            if time.monotonic() > end:
+                raise SystemExit(f"not {state}: {self.session.health}")
+
+    def report(self) -> dict[str, Any]:
+        """Return everything that a test looks at."""
+        return {**self.session.health.to_dict(), **self.answers, "slowest_s": self.slowest_s}
+
+
+def kill(device: str, isolation: str) -> dict[str, Any]:
+    """Kill the host between requests and during them, until the device is given up."""
+    served = Served(device, isolation)
+    served.run(20)
+    os.kill(served.impl.pid, signal.SIGKILL)
+    first = served.run()
+    served.await_state("ok")
+    served.run(20)
+    pid = served.impl.pid
+    threading.Timer(0.01, os.kill, (pid, signal.SIGKILL)).start()
+    while served.session.health.failed < 2:
+        served.run()
+    served.await_state("ok")
+    os.kill(served.impl.pid, signal.SIGKILL)
+    served.run()
+    served.await_state("demoted")
+    served.run(20)
+    return {"first": first, **served.report()}
+
+
+def stop(device: str, isolation: str) -> dict[str, Any]:
+    """Stop the host: the device hangs."""
+    served = Served(device, isolation, watchdog_s=0.5)
+    served.run(20)
+    os.kill(served.impl.pid, signal.SIGSTOP)
+    first = served.run()
+    slowest_s = served.slowest_s
+    served.await_state("ok")
+    served.run(20)
+    return {"first": first, **served.report(), "slowest_s": slowest_s}
+
+
+def faulty(device: str, isolation: str) -> dict[str, Any]:
+    """Serve with the fault that the environment names, and until the device is back after it."""
+    fault = os.environ.pop("GPUFAULT")
+    POOL.report()  # what is probed first is not what is tested
+    os.environ["GPUFAULT"] = fault
+    POOL.patience = Patience(1000, pauses_s=(0.05,) * 8, probe_s=20.0)
+    served = Served(device, isolation, watchdog_s=1.0)
+    del os.environ["GPUFAULT"]  # it stays in effect where the driver lives by now
+    while not served.session.health.failed:
+        served.run()
+    slowest_s = served.slowest_s
+    if "+" not in fault:
+        served.await_state("ok")
+        served.run(20)
+    return {**served.report(), "slowest_s": slowest_s}
+
+
+def main() -> None:
+    """Run a scenario."""
+    scenarios: dict[str, Callable[[str, str], dict[str, Any]]]
+    scenarios = {"kill": kill, "stop": stop, "faulty": faulty}
+    print(json.dumps(scenarios[sys.argv[1]](*sys.argv[2:])))
+
+
+if __name__ == "__main__":
+    main()

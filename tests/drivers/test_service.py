@@ -1,0 +1,149 @@
+"""Real drivers that fail while they serve: no answer is lost or wrong; the device comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from farm import FARM, environment_of
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "faults"))
+
+import kit  # noqa: E402
+
+pytestmark = [pytest.mark.driver, pytest.mark.timeout(300)]
+
+CHILD = Path(__file__).with_name("service_child.py")
+CAMPAIGN = ROOT / "tools" / "loss_campaign.py"
+ENDS_S = 120.0
+VULKAN, GLES = "vulkan-lavapipe", "gles31-llvmpipe"
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Run a scenario; drivers are probed once."""
+    base = tmp_path_factory.mktemp("service")
+    numbers = count()
+
+    @cache
+    def environment(name: str) -> dict[str, str]:
+        hint = FARM[name].missing()
+        if hint:
+            words = f"no driver for {name}: {hint}"
+            if os.environ.get("GPUEDGE_REQUIRE_DRIVERS") == "1":
+                pytest.fail(words)
+            pytest.skip(words)
+        environ = {**environment_of(name), "GPUEDGE_CACHE_DIR": str(base / name)}
+        probing = [sys.executable, "-m", "gpuedge", "probe", "--deadline", "60"]
+        subprocess.run(probing, env=environ, check=True, capture_output=True, timeout=120)
+        return environ
+
+    def scenario(name: str, what: str, isolation: str, fault: str = "") -> dict[str, Any]:
+        environ = dict(environment(name))
+        cache = base / f"{next(numbers)}"  # what crash memory learns is for one scenario
+        if fault:
+            backend = FARM[name].device
+            environ |= kit.build().environment(backend, fault, FARM[name].environment())
+        else:
+            shutil.copytree(environ["GPUEDGE_CACHE_DIR"], cache)
+        environ["GPUEDGE_CACHE_DIR"] = str(cache)
+        command = [sys.executable, str(CHILD), what, FARM[name].device, isolation]
+        done = subprocess.run(
+            command, env=environ, capture_output=True, text=True, check=False, timeout=ENDS_S
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        assert found["wrong"] == 0
+        assert found["on_device"] + found["on_cpu"] == found["as_cpu"] + found["as_device"]
+        assert found["canaries"] >= 1 and found["canaries_failed"] == 0
+        asking = [sys.executable, "-m", "gpuedge", "probe", "--json"]
+        probed = subprocess.run(asking, env=environ, capture_output=True, check=False, timeout=60)
+        found["probed"] = {row["code"] for row in json.loads(probed.stdout)["tried"]}
+        return found
+
+    return scenario
+
+
+def codes(found: dict[str, Any]) -> list[str]:
+    return [failure["code"] for failure in found["failures"]]
+
+
+@pytest.mark.parametrize("name", [VULKAN, GLES])
+def test_host_that_is_killed_is_started_anew_twice(run: Run, name: str) -> None:
+    found = run(name, "kill", "process")
+    assert found["first"] == "as_cpu"
+    assert codes(found) == ["host-died"] * 3
+    assert found["state"] == "demoted" and "3 times in 10 minutes" in found["reason"]
+    assert "crash-memory" in found["probed"]  # the next process leaves the device alone
+
+
+@pytest.mark.parametrize("name", [VULKAN, GLES])
+def test_host_that_stands_still_is_given_up_by_the_watchdog(run: Run, name: str) -> None:
+    found = run(name, "stop", "process")
+    assert found["first"] == "as_cpu"
+    assert codes(found) == ["device-hung"] and found["state"] == "ok"
+    assert "crash-memory" not in found["probed"]
+    assert 0.5 <= found["slowest_s"] < 30  # ten seconds are for the call before the wait
+
+
+@pytest.mark.parametrize("isolation", ["inline", "process"])
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        ("lost@submit:40", "device-lost"),
+        ("oom-device@submit:40", "out-of-memory"),
+        ("code-999@submit:40", "run-failed"),
+    ],
+)
+def test_fault_of_a_driver_is_answered_by_the_cpu(
+    run: Run, isolation: str, fault: str, code: str
+) -> None:
+    found = run(VULKAN, "faulty", isolation, fault)
+    assert codes(found) == [code] and found["state"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"), [("segv@submit:40", "host-died"), ("exit0@submit:40", "host-died")]
+)
+def test_driver_that_ends_its_host_is_answered_by_the_cpu(run: Run, fault: str, code: str) -> None:
+    found = run(VULKAN, "faulty", "process", fault)
+    assert codes(found) == [code] and found["state"] == "ok"
+
+
+def test_driver_that_hangs_in_its_host_is_answered_by_the_cpu(run: Run) -> None:
+    found = run(VULKAN, "faulty", "process", "hang@submit:40")
+    assert codes(found) == ["device-hung"] and found["state"] == "ok"
+    assert found["slowest_s"] < 30
+
+
+@pytest.mark.parametrize("isolation", ["inline", "process"])
+def test_campaign_of_losses(tmp_path: Path, isolation: str) -> None:
+    out = tmp_path / "loss.json"
+    command = [
+        sys.executable, str(CAMPAIGN), "--isolation", isolation, "--n", "240",
+        "--chunk-size", "120", "--fault", "lost@submit~0.03", "--out", str(out),
+    ]  # fmt: skip
+    environ = environment_of(VULKAN)
+    done = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=200, check=False
+    )
+    found = json.loads(out.read_text(encoding="utf-8"))
+    assert done.returncode == 0 and found["is_good"], (found, done.stderr[-2000:])
+    assert found["requests"] == found["on_device"] + found["on_cpu"] == 240
+    assert found["failed"] >= 2 and found["on_device"] > 0 and found["lost"] == 0
+    again = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert again.returncode == 0 and again.stderr == ""  # nothing was left to do

@@ -1,0 +1,62 @@
+"""Sessions whose runs can be held back, and a GPU that leaves zeros."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import Any
+
+import pytest
+from runtime_fakes import FakePool
+from test_session import X
+
+import gpuedge
+from gpuedge.runtime import serving
+from gpuedge.runtime.compiled import Compiled
+
+
+class Gate:
+    """Holds calls back until it is opened; tells when one has come."""
+
+    def __init__(self) -> None:
+        self.came, self.open, self.left = (threading.Event() for _ in range(3))
+        self.names: list[str] = []
+
+    def __call__(self, *_: Any) -> None:
+        self.names.append(threading.current_thread().name)
+        self.came.set()
+        self.open.wait(40)
+        self.left.set()
+
+
+def taken_by_sessions(monkeypatch: pytest.MonkeyPatch) -> FakePool:
+    """Return a pool whose GPU leaves zeros; sessions of the test take it."""
+    made = FakePool()
+
+    def write(dispatch: Any) -> None:
+        for binding in dispatch.bindings[-1:]:
+            binding.buffer.data[:] = bytes(len(binding.buffer.data))
+
+    made.on_dispatch = write
+    monkeypatch.setattr(serving, "Compiled", partial(Compiled, pool=made))
+    return made
+
+
+def held(s: gpuedge.Session, gate: Gate) -> None:
+    """Let the next run of a session wait at the gate."""
+    s.run({"x": X})
+    latest = s._latest
+    assert latest is not None
+    run = latest.run
+
+    def slow(inputs: Any) -> Any:
+        gate()
+        return run(inputs)
+
+    latest.run = slow  # type: ignore[method-assign]
+
+
+def hang(s: gpuedge.Session, pool: FakePool, gate: Gate) -> None:
+    """Let the GPU of a session that works hang from now on."""
+    s.run({"x": X})
+    pool.devices[0]._on_dispatch = gate

@@ -1,0 +1,72 @@
+"""`gpuedge cache`: what is remembered of devices that ended processes, shown and forgotten."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpuedge.cli.main import main
+from gpuedge.probing.crashes import CrashMemory
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder with a verdict file and two strikes against one device."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(folder))
+    watch = CrashMemory(folder).begin("k", "vulkan:0")
+    watch.strike("SIGSEGV")
+    watch.strike("SIGSEGV")
+    watch.close()
+    (folder / "verdicts.json").write_text("{}")
+    return folder
+
+
+def names(folder: Path) -> set[str]:
+    return {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_blocks_are_shown(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cache"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for word in ("vulkan:0", "(run)", "left alone until 20", "gpuedge cache clear --crashes"):
+        assert word in shown
+    assert main(["cache", "--json"]) == 0
+    (crash,) = json.loads(capsys.readouterr().out)["crashes"]
+    assert (crash["device"], crash["level"], len(crash["strikes"])) == ("vulkan:0", 1, 2)
+    assert crash["blocked_until"] > crash["strikes"][0]["when"]
+
+
+def test_clear_crashes_forgets_them_and_nothing_else(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert CrashMemory(cache).block("k") is not None
+    before = names(cache)
+    assert main(["cache", "clear", "--crashes"]) == 0
+    assert "removed 1 files" in capsys.readouterr().out
+    assert names(cache) == before - {"crashes.json"}
+    assert CrashMemory(cache).block("k") is None
+
+
+def test_clear_leaves_the_marker_of_a_process_that_runs(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watch = CrashMemory(cache).begin("k")
+    watch.step("open")
+    assert main(["cache", "clear"]) == 0
+    (left,) = names(cache)
+    assert left.endswith(".mark")
+    watch.close()
+    assert names(cache) == set()
+    assert main(["cache"]) == 0
+    assert "is empty" in capsys.readouterr().out
+
+
+def test_pins_are_shown_with_the_settings(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUEDGE_PIN", "vulkan=never gles31:0=always")
+    assert main(["info"]) == 0
+    assert "vulkan=never gles31:0=always" in " ".join(capsys.readouterr().out.split())

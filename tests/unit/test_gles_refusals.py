@@ -1,0 +1,112 @@
+"""What becomes of a driver's answers that the specification does not know, or that say too much."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import pytest
+
+from gpuedge.backends.gles import limits, names, shaders
+from gpuedge.backends.gles.gl import MAX_EXTENSIONS, MAX_TEXT, Gl
+from gpuedge.backends.gles.stack_moderngl import _check_extensions
+from gpuedge.backends.gles.sync import GlFences
+from gpuedge.core.errors import DeviceLostError, DriverError, OutOfMemoryError
+
+
+class Answering(Gl):
+    """Functions that answer what a test says."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.__dict__.update(answers)
+
+
+@pytest.mark.parametrize("answer", [0, 1, 0x911D, 0x1234, 0xFFFFFFFF])
+def test_a_wait_is_over_only_if_the_driver_says_so(answer: int) -> None:
+    fences = GlFences(Answering(ClientWaitSync=lambda *_: answer))
+    with pytest.raises(DriverError) as caught:
+        fences.wait(object(), 1.0)
+    assert f"{answer:#06x}" in str(caught.value)
+
+
+def test_a_wait_ends_or_times_out() -> None:
+    def wait(answer: int) -> bool:
+        return GlFences(Answering(ClientWaitSync=lambda *_: answer)).wait(object(), 1.0)
+
+    assert (wait(0x911A), wait(0x911C), wait(0x911B)) == (True, True, False)
+
+
+def refused(code: int) -> Exception:
+    return shaders.refusal(code, "It does not compile.", "line 1: no")
+
+
+def test_a_refusal_of_a_lost_or_exhausted_device_is_no_fault_of_the_shader() -> None:
+    assert isinstance(refused(names.CONTEXT_LOST), DeviceLostError)
+    assert isinstance(refused(names.OUT_OF_MEMORY), OutOfMemoryError)
+    for code in (0, 0x0502, 0x1234):
+        error = refused(code)
+        assert isinstance(error, DriverError)
+        assert "line 1: no" in str(error)
+
+
+@pytest.mark.parametrize("announced", [-1, 0, 5, 10 << 20, (1 << 31) - 1])
+def test_no_more_of_a_log_is_asked_for_than_anybody_reads(announced: int) -> None:
+    rooms = []
+
+    def ask(thing: int, what: int, value: Any) -> None:
+        value._obj.value = announced
+
+    def get(thing: int, room: int, length: Any, text: Any) -> None:
+        rooms.append(room)
+        ctypes.memset(text, ord("e"), room)  # and no NUL
+
+    log = shaders._log(ask, get, 1)
+    assert 1 <= rooms[0] <= shaders.MAX_LOG
+    assert log == "e" * rooms[0]
+
+
+def test_errors_of_egl_have_reasons() -> None:
+    lost, exhausted = (names.egl_error_for(code, "eglX") for code in (0x300E, 0x3003))
+    assert isinstance(lost, DeviceLostError)
+    assert isinstance(exhausted, OutOfMemoryError)
+    assert names.code_of(lost, "other") == names.EGL_REASONS[0x300E] == "device-lost"
+    assert names.code_of(exhausted, "other") == names.EGL_REASONS[0x3003] == "out-of-memory"
+    other = names.egl_error_for(0x1234, "eglX")
+    assert "0x1234" in str(other)
+    assert names.code_of(other, "other") == "other"
+
+
+@pytest.mark.parametrize(("value", "fits"), [(-1, False), (63, False), (64, True), (4096, True)])
+def test_limits_that_cannot_be_are_refused(value: int, fits: bool) -> None:
+    if fits:
+        limits.check({"MAX_TEXTURE_SIZE": value}, least=64, most=4096)
+        return
+    with pytest.raises(DriverError, match="limits cannot be"):
+        limits.check({"MAX_TEXTURE_SIZE": value}, least=64)
+
+
+def extended(count: int, name: bytes | None) -> Answering:
+    def integer(what: int, value: Any) -> None:
+        value._obj.value = count
+
+    return Answering(GetIntegerv=integer, GetStringi=lambda what, index: name)
+
+
+def test_only_a_list_of_extensions_that_ends_is_given_to_moderngl() -> None:
+    _check_extensions(extended(0, None))
+    _check_extensions(extended(-1, None))
+    _check_extensions(extended(300, b"GL_X"))
+    for count, name in (((1 << 31) - 1, b"GL_X"), (300, None)):
+        with pytest.raises(DriverError, match="extensions cannot be"):
+            _check_extensions(extended(count, name))
+
+
+def test_lists_and_strings_without_an_end_are_cut_off() -> None:
+    asked = []
+    gl = extended((1 << 31) - 1, None)
+    gl.GetStringi = lambda what, index: asked.append(index) or b"GL_X"
+    assert gl.extensions(3) == {"GL_X"}
+    assert len(asked) == MAX_EXTENSIONS
+    text = Answering(GetString=lambda what: b"x" * (10 << 20)).text(names.GL_RENDERER)
+    assert len(text) == MAX_TEXT
+    assert Answering(GetString=lambda what: None).text(names.GL_RENDERER) == ""

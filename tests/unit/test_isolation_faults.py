@@ -1,0 +1,299 @@
+"""Hosts that die, hang, talk nonsense: always one clear error, in time, and no process left."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+
+import isolation_fakes as fakes
+import pytest
+
+from gpuedge.backends.base import Usage
+from gpuedge.core.errors import (
+    BackendUnavailableError,
+    DeviceError,
+    DeviceLostError,
+    DeviceTimeoutError,
+)
+from gpuedge.isolation import host, open_hosted, talk
+from gpuedge.isolation.device import HostedDevice
+from gpuedge.isolation.wire import HEADER, MAGIC, pack
+
+
+def code_of(error: DeviceError) -> str | None:
+    return None if error.reason is None else error.reason.code
+
+
+def check_lost(device: HostedDevice, pid: int) -> None:
+    """Whatever is asked now, the answer is the same; and nothing runs."""
+    assert device.is_lost
+    assert fakes.gone_within(pid, 1.0)
+    for call in (
+        lambda: device.alloc(16, Usage.SCRATCH),
+        lambda: device.record([]),
+        lambda: fakes.run_once(device, b"x"),
+    ):
+        with pytest.raises(DeviceLostError) as lost:
+            call()
+        assert code_of(lost.value) == "host-died"
+    start = time.monotonic()
+    device.close()
+    device.close()
+    assert time.monotonic() - start < 1.0
+
+
+@pytest.mark.parametrize(
+    ("does", "words"),
+    [
+        ("submit=signal:SIGSEGV", "SIGSEGV while running a kernel"),
+        ("wait=signal:SIGABRT", "SIGABRT while running a kernel"),
+        ("read=signal:SIGBUS", "SIGBUS while reading results back"),
+        ("record=signal:SIGKILL", "SIGKILL while recording work"),
+        ("alloc=exit:0", "exit status 0 while reserving memory"),
+        ("write=exit:7", "exit status 7 while copying data to the device"),
+        ("submit=close-pipes:", "while running a kernel"),
+    ],
+)
+def test_a_host_that_dies_is_a_lost_device_with_cause_and_step(does: str, words: str) -> None:
+    device = fakes.host(does)
+    pid = device.pid
+    with pytest.raises(DeviceLostError) as lost:
+        fakes.run_once(device, b"some bytes")
+    assert code_of(lost.value) == "host-died"
+    assert words in str(lost.value.known)
+    said = "the driver's last words" in str(lost.value.known)
+    assert said == ("signal" in does)
+    assert "Fatal Python error" not in str(lost.value.known)
+    check_lost(device, pid)
+
+
+@pytest.mark.parametrize(
+    ("does", "code", "words"),
+    [
+        ("open=signal:SIGSEGV", "host-died", "SIGSEGV while opening the device"),
+        ("open=exit:0", "host-died", "exit status 0 while opening the device"),
+        ("open=hold:60", "device-hung", "it hung while opening the device"),
+    ],
+)
+def test_a_driver_that_fails_at_opening_takes_only_the_host(
+    does: str, code: str, words: str
+) -> None:
+    start = time.monotonic()
+    with pytest.raises((DeviceLostError, DeviceTimeoutError)) as failed:
+        fakes.host(does, deadline_s=2.0 if "hold" in does else 30.0)
+    assert code_of(failed.value) == code
+    assert words in str(failed.value.known)
+    assert time.monotonic() - start < 10.0
+
+
+def test_a_program_that_cannot_be_started_is_said_to_be_so() -> None:
+    with pytest.raises(BackendUnavailableError) as failed:
+        HostedDevice(fakes.info(), 5.0, ("/nonexistent/python",))
+    assert code_of(failed.value) == "no-child"
+
+
+@pytest.mark.parametrize("does", ["wait=hold:60", "wait=sleep:60"])
+def test_a_hanging_driver_is_ended_after_the_time_it_was_given(does: str) -> None:
+    device = fakes.host(does)
+    pid = device.pid
+    start = time.monotonic()
+    with pytest.raises(DeviceTimeoutError) as hung:
+        fakes.run_once(device, b"abc", timeout_s=0.3)
+    assert time.monotonic() - start < 0.3 + talk.MARGIN_S + 3.0
+    assert code_of(hung.value) == "device-hung"
+    assert "it hung while running a kernel" in str(hung.value.known)
+    check_lost(device, pid)
+
+
+@pytest.mark.parametrize("step", ["free", "alloc", "build"])
+def test_a_stopped_host_is_ended_whatever_it_is_asked(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import test_isolation_device as other
+
+    monkeypatch.setattr("gpuedge.isolation.device.CALL_S", 0.3)
+    monkeypatch.setattr("gpuedge.isolation.device.BUILD_S", 0.3)
+    monkeypatch.setattr("gpuedge.isolation.talk.CALL_S", 0.3)
+    device = open_hosted(fakes.info())
+    buffer, pid = device.alloc(16, Usage.OUTPUT), device.pid
+    os.kill(pid, signal.SIGSTOP)
+    if step == "free":  # is not waited for, so it ends with the pipe's room, or the next question
+        device.free(buffer)
+        with pytest.raises(DeviceTimeoutError):
+            device.record([])
+    elif step == "alloc":
+        with pytest.raises(DeviceTimeoutError):
+            device.alloc(16, Usage.OUTPUT)
+    else:
+        with pytest.raises(DeviceTimeoutError):
+            device.build(other.BLOB, {})
+    check_lost(device, pid)
+
+
+def test_a_stopped_host_does_not_hold_up_calls_that_nobody_waits_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ten thousand of them fill the pipe; then it is a host that does not answer."""
+    monkeypatch.setattr("gpuedge.isolation.talk.CALL_S", 0.3)
+    device = open_hosted(fakes.info())
+    buffers = [device.alloc(16, Usage.SCRATCH) for _ in range(3)]
+    pid = device.pid
+    os.kill(pid, signal.SIGSTOP)
+    for _ in range(10_000):
+        device.free(buffers[0])
+    check_lost(device, pid)
+
+
+COUNTS = [0, 0, 0, 0]
+GARBAGE = {
+    "no-frame": b"\x00" * 64,
+    "driver-prints": b"INFO: driver 1.2.3 says hello to everybody\n",
+    "other-version": b"gpE9" + pack(2, {"counters": COUNTS})[4:],
+    "huge-length": HEADER.pack(MAGIC, 2, 0xFFFFFFFF, 0),
+    "huge-extra": HEADER.pack(MAGIC, 2, 2, 0xFFFFFFF0) + b"{}",
+    "bytes-after": pack(2, {"counters": COUNTS}, b"more"),
+    "not-json": HEADER.pack(MAGIC, 2, 5, 0) + b"{]{]{",
+    "not-utf8": HEADER.pack(MAGIC, 2, 4, 0) + b"\xff\xfe\xfd\xfc",
+    "no-object": HEADER.pack(MAGIC, 2, 2, 0) + b"[]",
+    "deep": HEADER.pack(MAGIC, 2, 30_000, 0) + b"[" * 30_000,
+    "long-number": HEADER.pack(MAGIC, 2, 9_000, 0) + b"9" * 9_000,
+    "wrong-sequence": pack(1, {"counters": COUNTS}),
+    "twice": pack(2, {"counters": COUNTS}) * 2,
+    "no-counters": pack(2, {}),
+    "counters-text": pack(2, {"counters": "1234"}),
+    "counters-negative": pack(2, {"counters": [0, 0, -1, 0]}),
+    "counters-true": pack(2, {"counters": [True, 0, 0, 0]}),
+    "counters-short": pack(2, {"counters": [0]}),
+    "error-text": pack(2, {"error": "boom", "counters": COUNTS}),
+    "error-class": pack(2, {"error": {"class": "SystemExit", "what": "x"}, "counters": COUNTS}),
+    "error-class-list": pack(2, {"error": {"class": [], "what": "x"}, "counters": COUNTS}),
+    "error-no-what": pack(2, {"error": {"class": "DriverError"}, "counters": COUNTS}),
+    "error-long": pack(2, {"error": {"class": "DriverError", "what": "x" * 9000}}),
+    "error-reason": pack(
+        2, {"error": {"class": "DriverError", "what": "x", "reason": ["nonsense", ""]}}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GARBAGE)
+def test_nonsense_for_an_answer_is_a_lost_device(name: str) -> None:
+    device = HostedDevice(fakes.info(), 30.0, fakes.opened(GARBAGE[name]))
+    pid = device.pid
+    with pytest.raises(DeviceLostError) as lost:
+        device.alloc(16, Usage.OUTPUT)
+    assert code_of(lost.value) == "host-died"
+    assert "nonsense" in str(lost.value.known)
+    check_lost(device, pid)
+
+
+def test_an_honest_answer_in_the_same_place_is_none() -> None:
+    """What the test above changes is what makes the difference."""
+    right = [pack(2, {"counters": [5, 6, 7, 8]}), pack(3, {"counters": [5, 6, 7, 9]})]
+    device = HostedDevice(fakes.info(), 30.0, fakes.opened(*right))
+    device.alloc(16, Usage.OUTPUT)
+    assert device.counters.submits == 8
+    device.record([])
+    assert device.counters.submits == 9
+    device.close()
+
+
+HOSTILE_CAPS = {
+    "nothing": {},
+    "text": {"caps": "all of them"},
+    "short": {"caps": {"level": "vulkan"}},
+    "zero-alignment": {"caps": fakes.OPENED["caps"] | {"offset_alignment": 0}},
+    "negative": {"caps": fakes.OPENED["caps"] | {"max_invocations": -1}},
+    "beyond": {"caps": fakes.OPENED["caps"] | {"max_shared_bytes": 1 << 70}},
+    "float": {"caps": fakes.OPENED["caps"] | {"max_push_bytes": 1.5}},
+    "storages": {"caps": fakes.OPENED["caps"] | {"storages": ["rgba64"]}},
+    "no-storages": {"caps": fakes.OPENED["caps"] | {"storages": []}},
+    "groups": {"caps": fakes.OPENED["caps"] | {"max_groups": [1, 2]}},
+    "forms": {"caps": fakes.OPENED["caps"] | {"forms": ["map", "teleport"]}},
+    "more": {"caps": fakes.OPENED["caps"] | {"has_wings": True}},
+    "none": {"caps": fakes.OPENED["caps"] | {"level": None}},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_CAPS)
+def test_caps_that_no_device_has_are_refused(name: str) -> None:
+    answer = {"counters": [0, 0, 0, 0], **HOSTILE_CAPS[name]}
+    with pytest.raises(DeviceLostError) as lost:
+        HostedDevice(fakes.info(), 30.0, fakes.canned(pack(1, answer)))
+    assert code_of(lost.value) == "host-died"
+    assert "nonsense" in str(lost.value.known)
+
+
+def test_a_host_killed_at_any_moment_costs_one_request() -> None:
+    """Each answer that comes is right; then comes the one error, and nothing hangs."""
+    chance = random.Random(4)
+    seen: list[str] = []
+    for _ in range(12):
+        device = fakes.host("wait=sleep:0.004")
+        fakes.run_once(device, b"warm")
+        killer = threading.Timer(chance.uniform(0.0, 0.05), os.kill, (device.pid, signal.SIGKILL))
+        killer.start()
+        data = chance.randbytes(chance.choice([10, 1000, 300_000]))
+        with pytest.raises(DeviceLostError) as lost:
+            while True:
+                assert fakes.run_once(device, data) == data
+        killer.join()
+        assert code_of(lost.value) == "host-died"
+        assert str(lost.value.known).startswith("SIGKILL ")
+        seen.append(str(lost.value.known))
+        check_lost(device, device.pid)
+    assert len(set(seen)) > 1  # different moments
+
+
+class Notes:
+    """What a host may have written about its progress: anything."""
+
+    def __init__(self, *told: tuple[float, int]) -> None:
+        self.all = list(told)
+
+    def told(self) -> tuple[float, int]:
+        return self.all.pop(0) if len(self.all) > 1 else self.all[0]
+
+
+@pytest.mark.parametrize("when", [float("nan"), float("inf"), -float("inf"), 0.0, 1e300])
+def test_false_notes_of_progress_buy_no_time(when: float) -> None:
+    patience = talk.Patience(Notes((when, 0)), [3.0, 5.0])  # type: ignore[arg-type]
+    start = time.monotonic()
+    for _ in range(5):
+        assert patience.deadline() <= start + 3.0 + 1.0
+    wild = talk.Patience(Notes((when, 77), (when, 1), (when, 0)), [3.0, 5.0])  # type: ignore[arg-type]
+    assert wild.deadline() <= start + talk.CALL_S + 1.0
+    for _ in range(5):
+        assert wild.deadline() <= start + 5.0 + 1.0
+    assert wild.position == 1
+
+
+def test_each_call_has_its_own_time() -> None:
+    begin = time.monotonic()
+    patience = talk.Patience(Notes((begin + 0.01, 0)), [1.0, 60.0, 1.0])  # type: ignore[arg-type]
+    time.sleep(0.02)
+    assert patience.deadline() == pytest.approx(begin + 1.01, abs=0.05)
+    patience._arena = Notes((time.monotonic(), 1))  # type: ignore[assignment]
+    assert patience.deadline() == pytest.approx(time.monotonic() + 60.0, abs=0.05)
+
+
+def test_the_alarm_is_put_off_rarely_and_never_rings_in_time_for_a_long_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    armed: list[float] = []
+    clock = [1000.0]
+    monkeypatch.setattr("faulthandler.dump_traceback_later", lambda s, exit: armed.append(s))
+    monkeypatch.setattr(host.time, "monotonic", lambda: clock[0])
+    alarm = host.Alarm(is_needed=True)
+    assert alarm.pause_ms == host.IDLE_S * 1000
+    rings = 0.0
+    for step in range(1000):
+        needed = 300.0 if step == 500 else 10.0
+        before = len(armed)
+        alarm.put_off(needed)
+        rings = clock[0] + armed[-1] if len(armed) > before else rings
+        assert rings - clock[0] >= max(needed, host.ALARM_S - host.IDLE_S)
+        clock[0] += 1.0
+    assert len(armed) < 25

@@ -1,0 +1,300 @@
+"""Blocks and pins: how long a device is left alone, and what `probe()` shows of it."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from probing_fakes import WORKER
+
+import gpuedge
+from gpuedge import backends
+from gpuedge.core.errors import ConfigError, UnknownDeviceError
+from gpuedge.core.markers import Marker
+from gpuedge.probing import crashes, process
+from gpuedge.probing.api import probe
+from gpuedge.probing.crashes import CrashMemory
+
+DAY = 86400.0
+NOW = 1.8e9
+
+
+class Device:
+    """What is remembered of one device, on a clock that the test winds."""
+
+    def __init__(self) -> None:
+        self.entry: dict[str, Any] | None = None
+        self.now = NOW
+        self._count = 0
+
+    def strike(self, began: float | None = None, *, is_late: bool = False) -> None:
+        self._count += 1
+        began = self.now - 5 if began is None else began
+        mark = Marker(f"m{self._count}", "k", "fake:0", began, self.now, "run", True, is_late)
+        self.entry = crashes.struck(self.entry, mark, self.now)
+
+    def clean(self) -> None:
+        assert self.entry is not None
+        self.entry = crashes.cleaned(self.entry, self.now)
+
+    def days(self) -> float:
+        """Days until it is tried again; 0 where it may be tried now."""
+        block = None if self.entry is None else crashes.blocked(self.entry, self.now)
+        return 0.0 if block is None else (block.until - self.now) / DAY
+
+
+def test_days_without_a_good_start_are_1_7_30_30() -> None:
+    device = Device()
+    device.strike()
+    assert device.days() == 0
+    seen = []
+    for _ in range(6):
+        device.now += 60
+        device.strike()
+        seen.append(device.days())
+        device.now += device.days() * DAY - 1
+        assert device.days() > 0
+        device.now += 2
+        assert device.days() == 0, "one more start is let through"
+    assert seen == [1, 7, 30, 30, 30, 30]
+
+
+def test_strikes_a_month_apart_are_two_accidents() -> None:
+    device = Device()
+    for _ in range(5):
+        device.strike()
+        device.now += 30.01 * DAY
+    assert device.days() == 0
+    device.strike()
+    device.now += 29 * DAY
+    device.strike()
+    assert device.days() == 1
+
+
+def test_good_start_on_probation_clears_strikes_and_keeps_the_level() -> None:
+    device = Device()
+    device.strike()
+    device.clean()
+    device.strike()
+    assert device.days() == 1, "before a block, two strikes are two strikes"
+    device.clean()
+    assert device.days() == 1, "what closes during the block began before it"
+    device.now += 1.5 * DAY
+    device.clean()
+    assert device.entry is not None
+    assert device.entry["strikes"] == []
+    device.strike()
+    assert device.days() == 0, "two are needed again"
+    device.strike()
+    assert device.days() == 7
+    device.now += 8 * DAY
+    device.clean()
+    device.now += 31 * DAY
+    device.strike()
+    device.strike()
+    assert device.days() == 1, "after 30 good days it begins anew"
+
+
+def test_processes_that_fail_together_on_probation_fail_once() -> None:
+    device = Device()
+    device.strike()
+    device.strike()
+    device.now += 2 * DAY
+    began = device.now - 10
+    for _ in range(5):
+        device.strike(began)
+        device.now += 1
+    assert round(device.days(), 2) == 7
+    device.now += 8 * DAY
+    device.strike()
+    assert device.days() == 30
+
+
+@pytest.mark.parametrize("years", [-50, -10, -1, 1, 10, 50])
+def test_wrong_clock_makes_no_block_permanent(years: float) -> None:
+    device = Device()
+    device.strike()
+    device.strike()
+    assert device.days() == 1
+    device.now += years * 365 * DAY
+    assert device.days() == 0
+    device.strike()
+    device.strike()
+    assert 0 < device.days() <= 7
+    device.now -= years * 365 * DAY
+    assert device.days() == 0 or device.days() <= 7
+
+
+def test_no_clock_and_no_order_of_events_blocks_longer_than_30_days() -> None:
+    events = random.Random(4)
+    for _ in range(300):
+        device = Device()
+        device.now = events.choice([0.0, NOW, 4e9])
+        for _ in range(30):
+            device.now = max(0.0, device.now + events.uniform(-3, 5) * 10 ** events.uniform(0, 9))
+            if events.random() < 0.7:
+                device.strike(device.now + events.uniform(-1e6, 10), is_late=events.random() < 0.3)
+            elif device.entry is not None:
+                device.clean()
+            assert device.days() <= 31
+            later = device.now + 31 * DAY
+            assert device.entry is None or crashes.blocked(device.entry, later) is None
+            kept = [] if device.entry is None else device.entry["strikes"]
+            assert len(kept) <= crashes.MAX_STRIKES
+
+
+def test_sealed_nonsense_is_nothing(tmp_path: Path) -> None:
+    from gpuedge.core.store import save_sealed
+
+    good = Device()
+    good.strike()
+    good.strike()
+    assert good.entry is not None
+    memory = CrashMemory(tmp_path)
+    for field, value in [
+        ("level", "1"), ("level", 1.5), ("level", -1), ("since", None), ("strikes", {}),
+        ("strikes", [{}]), ("cleared", "x"), ("name", 5), ("when", True),
+    ]:  # fmt: skip
+        save_sealed(memory.path, crashes.SCHEMA, {"entries": {"k": {**good.entry, field: value}}})
+        assert CrashMemory(tmp_path).entries() == {}, (field, value)
+    save_sealed(memory.path, crashes.SCHEMA, {"entries": {"k": good.entry}})
+    block = CrashMemory(tmp_path).block("k", NOW + 5)
+    assert block is not None
+    assert block.level == 1
+
+
+# --- what probe() shows ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Two good fake drivers and one without a device, and a fresh cache folder."""
+    monkeypatch.setitem(backends.BUILTIN, "fake", "probing_fakes:FakeBackend")
+    monkeypatch.setattr(backends, "PROBED", ("fake",))
+    monkeypatch.setattr(process, "COMMAND", WORKER)
+    monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("PROBE_COUNT", str(tmp_path / "count"))
+    monkeypatch.setenv("PROBE_FAKES", "discrete ok absent")
+    monkeypatch.delenv("GPUEDGE_PIN", raising=False)
+    yield tmp_path
+
+
+def started(folder: Path) -> int:
+    log = folder / "count"
+    return len(log.read_text()) if log.exists() else 0
+
+
+def shown() -> dict[str, tuple[str, str]]:
+    return {r.name: (r.status, r.code) for r in probe().tried}
+
+
+def fail_twice(device: str) -> None:
+    from gpuedge.core import paths
+
+    row = probe().find(device)
+    assert row is not None
+    watch = CrashMemory(paths.cache_folder()).begin(crashes.key_of(row.info().candidate, 0), device)
+    watch.strike("SIGSEGV")
+    watch.strike("SIGSEGV")
+    watch.close()
+
+
+GOOD = {
+    "hard discrete": ("ok", "ok"),
+    "soft ok": ("ok", "ok"),
+    "absent": ("absent", "no-device"),
+}
+BLOCKED = {**GOOD, "hard discrete": ("blocked", "crash-memory")}
+PINNED = {**GOOD, "hard discrete": ("blocked", "pinned")}
+
+
+def test_probe_shows_the_block_in_cached_rows(fakes: Path) -> None:
+    assert shown() == GOOD
+    fail_twice("fake:0")
+    assert shown() == BLOCKED
+    assert started(fakes) == 3, "that is answered from disk"
+    report = probe()
+    assert [r.device for r in report.devices] == ["fake:1"]
+    row = report.tried[0]
+    assert row.device == "fake:0", "its name stays"
+    assert row.road is None
+    for word in (
+        "2 times",
+        "SIGSEGV",
+        "tried again after 20",
+        "cache clear --crashes",
+        "GPUEDGE_PIN=fake:0",
+    ):
+        assert word in row.reason
+    assert gpuedge.probe(refresh=True).tried[0].status == "blocked", "a probe is no real work"
+    assert CrashMemory(fakes / "cache").clear()
+    assert shown() == GOOD
+
+
+def test_block_ends_with_time_and_with_a_new_driver(
+    fakes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_twice("fake:0")
+    assert shown() == BLOCKED
+    later = time.time() + 1.1 * DAY
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: later)
+        assert shown() == GOOD
+    assert shown() == BLOCKED, "the clock is back, and the block with it"
+    monkeypatch.setenv("PROBE_STAMP", "2")
+    assert shown() == GOOD
+
+
+def test_pins(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_twice("fake:0")
+    monkeypatch.setenv("GPUEDGE_PIN", "fake:0=always")
+    assert shown() == GOOD
+    monkeypatch.setenv("GPUEDGE_PIN", "fake=always, fake:0=never")
+    assert shown() == PINNED
+    before = started(fakes)
+    monkeypatch.setenv("GPUEDGE_PIN", "fake=never")
+    report = probe(refresh=True)
+    assert {(r.name, r.status, r.code) for r in report.tried} == {
+        (name, "blocked", "pinned") for name in ("discrete", "ok", "absent")
+    }
+    assert started(fakes) == before, "a driver that is ruled out is not even tried"
+    monkeypatch.setenv("GPUEDGE_PIN", "fake=never fake:1=always")
+    assert shown() == {**PINNED, "soft ok": ("ok", "ok")}
+    with gpuedge.config(pin="fake:1=never"):
+        assert shown() == {**BLOCKED, "soft ok": ("blocked", "pinned")}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "fake",
+        "fake=",
+        "fake=maybe",
+        "=never",
+        "fake:=never",
+        "fake:x=never",
+        "fake:-1=never",
+        "fake=never fake=always",
+    ],
+)
+def test_bad_pin_is_refused_before_any_driver(
+    fakes: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("GPUEDGE_PIN", text)
+    with pytest.raises(ConfigError, match="GPUEDGE_PIN") as caught:
+        probe()
+    assert caught.value.code == "GE-101"
+    assert started(fakes) == 0
+
+
+def test_pin_on_a_backend_that_does_not_exist_is_refused(
+    fakes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUEDGE_PIN", "vulcan=never")
+    with pytest.raises(UnknownDeviceError, match="vulcan"):
+        probe()
+    assert started(fakes) == 0

@@ -1,0 +1,285 @@
+"""Crash memory: which ends of a process are strikes, and what becomes of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import crash_worker
+import pytest
+
+from gpuedge.backends.base import Candidate
+from gpuedge.core import lock, markers
+from gpuedge.probing import crashes
+from gpuedge.probing.crashes import CrashMemory
+
+DAY = 86400.0
+UP = ("open", "quiet", "compile", "quiet", "run")
+
+
+def start(folder: Path, *words: str, key: str = "k") -> subprocess.Popen[str]:
+    command = [sys.executable, crash_worker.__file__, str(folder), key, *words]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> int:
+    process.communicate(timeout=60)
+    return process.returncode
+
+
+def end(folder: Path, *words: str, key: str = "k") -> int:
+    return finish(start(folder, *words, key=key))
+
+
+def strikes(folder: Path, key: str = "k") -> list[str]:
+    """Return the step of each strike remembered."""
+    entry = CrashMemory(folder).entries().get(key)
+    return [s["step"] for s in entry["strikes"]] if entry else []
+
+
+def marks(folder: Path) -> list[Path]:
+    return sorted((folder / "crashes").glob("*"))
+
+
+@pytest.mark.parametrize("words", [UP[:1], UP[:3], UP, (*UP, "quiet", "close")])
+def test_two_unfinished_starts_block_for_a_day(tmp_path: Path, words: tuple[str, ...]) -> None:
+    at = words[-1]
+    assert end(tmp_path, *words, "segv") == -signal.SIGSEGV
+    assert CrashMemory(tmp_path).block("k") is None
+    assert strikes(tmp_path) == [at]
+    assert end(tmp_path, *words, "exit") == 0, "a driver that calls exit() is no better"
+    block = CrashMemory(tmp_path).block("k")
+    assert block is not None
+    assert (block.strikes, block.level, block.step) == (2, 1, at)
+    assert 0.99 * DAY < block.until - time.time() <= DAY
+    assert CrashMemory(tmp_path).block("k", time.time() + 1.01 * DAY) is None
+    assert CrashMemory(tmp_path).block("another") is None
+    assert marks(tmp_path) == [], "what was counted is removed"
+
+
+@pytest.mark.parametrize("last", ["kill", "exit", "segv"])
+def test_end_while_nothing_is_under_way_is_no_strike(tmp_path: Path, last: str) -> None:
+    for _ in range(2):
+        end(tmp_path, *UP, "quiet", last)
+    end(tmp_path, *UP, "quiet", "shut", last)
+    end(tmp_path, "quiet", last)
+    assert strikes(tmp_path) == []
+    assert marks(tmp_path) == []
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="this system cannot stop a process")
+def test_process_that_lives_is_no_strike_until_it_ends(tmp_path: Path) -> None:
+    process = start(tmp_path, *UP, "wait")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    assert strikes(tmp_path) == []
+    process.send_signal(signal.SIGSTOP)
+    assert strikes(tmp_path) == []
+    process.kill()
+    process.communicate(timeout=60)
+    assert strikes(tmp_path) == ["run"]
+
+
+def test_forked_child_neither_touches_the_marker_nor_keeps_it_alive(tmp_path: Path) -> None:
+    process = start(tmp_path, *UP, "fork", "wait")
+    assert process.stdout is not None
+    said = {process.stdout.readline(), process.stdout.readline()}
+    assert said == {"child\n", "ready\n"}
+    (mark,) = marks(tmp_path)
+    assert mark.read_bytes()[markers.STATE] == markers.STEPS["run"]
+    process.kill()  # the child, which shares its pipes, still waits for a line
+    process.wait(60)
+    assert strikes(tmp_path) == ["run"]
+    process.communicate(timeout=60)
+
+
+def test_host_that_died_is_a_strike_of_a_living_process(tmp_path: Path) -> None:
+    watch = CrashMemory(tmp_path).begin("k", "vulkan:0")
+    watch.strike("its host was killed by SIGSEGV")
+    watch.strike("its host ended with status 1")
+    block = CrashMemory(tmp_path).block("k")
+    assert block is not None
+    assert block.strikes == 2
+    assert "status 1" in block.reason.sentence
+    watch.close()
+    assert marks(tmp_path) == []
+
+
+def test_process_that_got_along_for_long_counts_less(tmp_path: Path) -> None:
+    words = (*UP, "late", "run")
+    for _ in range(3):
+        end(tmp_path, *words, "kill")
+    assert strikes(tmp_path) == ["run"] * 3
+    assert CrashMemory(tmp_path).block("k") is None
+    end(tmp_path, *UP, "kill")
+    assert CrashMemory(tmp_path).block("k") is None
+    end(tmp_path, *words, "kill")
+    assert CrashMemory(tmp_path).block("k") is not None
+
+
+def test_many_processes_at_once_lose_no_strike(tmp_path: Path) -> None:
+    processes = [start(tmp_path, *UP, "wait", "kill") for _ in range(12)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        process.kill()
+    for process in processes:
+        process.communicate(timeout=60)
+    # All at once, as applications that start again after a crash do.
+    collectors = [start(tmp_path, key="other") for _ in range(4)]
+    assert [finish(c) for c in collectors] == [0] * 4
+    assert len(strikes(tmp_path)) == 12
+    block = CrashMemory(tmp_path).block("k")
+    assert block is not None
+    assert block.level == 1, "they were one try"
+    assert marks(tmp_path) == []
+
+
+def test_marker_is_on_disk_before_the_driver_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    watch = CrashMemory(tmp_path).begin("k")
+    assert marks(tmp_path) == []
+    watch.step("open")
+    (mark,) = marks(tmp_path)
+    assert len(synced) == 2
+    assert synced[1] == str(mark.parent), "the folder, so that the name is there too"
+    watch.quiet()
+    watch.step("compile")
+    assert synced[2:] == [str(mark)]
+    for step in ("run", "compile", "open", "run"):
+        watch.quiet()
+        watch.step(step)
+        assert mark.read_bytes()[markers.STATE] == markers.STEPS[step]
+    assert len(synced) == 3, "from then on memory is enough"
+    watch.close()
+    assert marks(tmp_path) == []
+
+
+@pytest.mark.parametrize("is_mapped", [True, False])
+def test_state_of_a_run_costs_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_mapped: bool
+) -> None:
+    kinds = markers._SAFE_TO_MAP if is_mapped else frozenset()
+    monkeypatch.setattr(markers, "_SAFE_TO_MAP", kinds)
+    watch = CrashMemory(tmp_path).begin("k")
+    watch.step("open")
+    can_map = markers._kind(tmp_path.stat().st_dev) in kinds
+    assert (watch._map is not None) is can_map
+    begin = time.process_time()
+    for _ in range(20_000):
+        watch.step("run")
+        watch.quiet()
+    assert (time.process_time() - begin) / 20_000 < 20e-6  # 0.2 us mapped, 2 us unmapped
+    (mark,) = marks(tmp_path)
+    assert mark.read_bytes()[markers.STATE] == markers.QUIET
+    watch.step("run")
+    assert mark.read_bytes()[markers.STATE] == markers.STEPS["run"]
+    watch.close()
+
+
+def refuse(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("what", ["file in the way", "full disk", "no locks", "no folder"])
+def test_where_nothing_can_be_kept_nothing_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    folder = tmp_path / "cache"
+    if what == "file in the way":
+        folder.write_text("")
+    elif what == "full disk":
+        monkeypatch.setattr(os, "fsync", refuse)
+    elif what == "no locks":
+        monkeypatch.setattr(lock, "take", refuse)
+    else:
+        folder = Path("/proc/nowhere")
+    watch = CrashMemory(folder).begin("k")
+    for step in ("open", "compile", "run"):
+        watch.step(step)
+        watch.quiet()
+    watch.strike("why")
+    watch.close()
+    assert CrashMemory(folder).block("k") is None
+    monkeypatch.undo()
+    assert strikes(folder) == []
+    assert not folder.is_dir() or not list((folder / "crashes").glob("*"))
+
+
+def test_damaged_markers_are_no_strikes(tmp_path: Path) -> None:
+    end(tmp_path, *UP, "kill")
+    (mark,) = marks(tmp_path)
+    good = mark.read_bytes()
+    mark.unlink()
+    digest = slice(markers._DIGEST, markers._TEXT)
+    bad = [b"", good[:-1], good + b"\0", bytes(len(good))]
+    bad += [good[:i] + bytes([good[i] ^ 1]) + good[i + 1 :] for i in range(8)]
+    bad += [good[: digest.start] + bytes(32) + good[digest.stop :]]
+    bad += [good[:60] + b"!" + good[61:], good[: markers.STATE] + b"?" + good[markers.STATE + 1 :]]
+    for i, data in enumerate(bad):
+        (mark.parent / f"{i:024x}.mark").write_bytes(data)
+    os.mkfifo(mark.parent / "pipe.mark")
+    assert strikes(tmp_path) == []
+    assert [p.name for p in marks(tmp_path)] in ([], ["pipe.mark"])
+    mark.write_bytes(good)
+    assert strikes(tmp_path) == ["run"], "the good one is"
+
+
+def test_marker_that_was_counted_is_not_counted_again(tmp_path: Path) -> None:
+    end(tmp_path, *UP, "kill")
+    (mark,) = marks(tmp_path)
+    data = mark.read_bytes()
+    for _ in range(3):  # whoever counted it was killed before it could remove it
+        assert strikes(tmp_path) == ["run"]
+        mark.write_bytes(data)
+    assert strikes(tmp_path) == ["run"]
+    assert CrashMemory(tmp_path).block("k") is None
+
+
+def test_strikes_wait_for_the_lock(tmp_path: Path) -> None:
+    end(tmp_path, *UP, "kill")
+    with lock.Lock(tmp_path) as is_held:
+        assert is_held
+        assert strikes(tmp_path) == []
+        assert len(marks(tmp_path)) == 1
+    assert strikes(tmp_path) == ["run"]
+
+
+def test_key_changes_with_the_driver_and_the_device() -> None:
+    one = Candidate("fake", "/a", "f1", {})
+    keys = {
+        crashes.key_of(one, 0),
+        crashes.key_of(one, 1),
+        crashes.key_of(one.replace(fingerprint="f2"), 0),
+        crashes.key_of(one.replace(key="/b"), 0),
+        crashes.key_of(one.replace(backend="other"), 0),
+    }
+    assert len(keys) == 5
+    assert crashes.key_of(one.replace(env={"A": "1"}), 0) in keys
+
+
+def test_marker_that_cannot_be_updated_does_not_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(markers, "_mapped", lambda _: None)
+    monkeypatch.delattr(os, "pwrite")
+    watch = CrashMemory(tmp_path).begin("k")
+    watch.step("open")
+    assert marks(tmp_path) == []
+    watch.step("compile")
+    watch.close()

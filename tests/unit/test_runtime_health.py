@@ -1,0 +1,188 @@
+"""What is counted of a device that serves, drift, several sessions, and runs that are stuck."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+import numpy as np
+import pytest
+from flaky import (
+    LOST,
+    NEVER,
+    PLAIN,
+    TRACE,
+    FlakyPool,
+    cpu,
+    graph,
+    made,
+    result,
+    until,
+)
+from runtime_fakes import SOON
+
+from gpuedge.core.errors import DriverError
+from gpuedge.core.reasons import Reason
+from gpuedge.decide.policy import Policy
+from gpuedge.runtime.compiled import Compiled, Request
+from gpuedge.runtime.recovery import Patience
+
+
+def test_drift_is_noticed_and_answered_by_the_cpu(caplog: pytest.LogCaptureFixture) -> None:
+    pool = FlakyPool()
+    compiled = made(pool, policy=Policy(canary=1.0))
+    other = made(pool, "Tanh")
+    pool.opened[0].factor = np.float32(1)
+    np.testing.assert_array_equal(result(compiled), cpu())
+    pool.opened[0].factor = np.float32(1.01)
+    with caplog.at_level(logging.WARNING, "gpuedge"):
+        np.testing.assert_array_equal(result(compiled), cpu())
+    health = compiled.health()
+    assert (health.state, health.canaries, health.canaries_failed) == ("demoted", 2, 1)
+    assert (health.on_device, health.on_cpu) == (1, 1)
+    assert health.failures[-1].code == "drifted" and "drifted" in caplog.text
+    np.testing.assert_array_equal(result(other), cpu("Tanh"))  # it is the device that drifted
+    until(lambda: pool.opened[0].released)
+    time.sleep(0.1)
+    assert len(pool.opened) == 1
+
+
+def test_drift_with_fallback_error_is_an_error() -> None:
+    pool = FlakyPool()
+    compiled = made(pool, fallback="error", policy=Policy(canary=1.0))
+    pool.opened[0].factor = np.float32(1.01)
+    with pytest.raises(DriverError, match="drifted") as caught:
+        result(compiled)
+    assert caught.value.reason is not None and caught.value.reason.code == "drifted"
+
+
+def test_first_result_after_recovery_is_compared() -> None:
+    pool = FlakyPool([None, LOST])
+    compiled = made(pool, policy=Policy(canary=1 / 1000))
+    pool.opened[0].factor = np.float32(1)
+    result(compiled)
+    result(compiled)
+    until(lambda: pool.standing("vulkan:0").state == "ok")
+    pool.opened[1].factor = np.float32(1.01)
+    np.testing.assert_array_equal(result(compiled), cpu())
+    assert compiled.health().canaries_failed == 1
+
+
+def test_device_of_the_caller_is_left_for_good_and_not_closed() -> None:
+    pool = FlakyPool([LOST])
+    mine = pool.gpu("vulkan")
+    request = Request("vulkan:0", PLAIN, "cpu", mine)
+    compiled = Compiled(graph("Exp"), request, pool)
+    np.testing.assert_array_equal(result(compiled), cpu())
+    np.testing.assert_array_equal(result(compiled), cpu())
+    assert not pool.opened[0].closed and pool.opened[0].runs == 1
+    assert compiled.health().state == "demoted"
+
+
+def test_each_isolation_has_its_own_device_and_standing() -> None:
+    pool = FlakyPool([LOST], patience=NEVER)
+    inline = made(pool)
+    hosted = Compiled(graph("Exp"), Request("vulkan", PLAIN, isolation="process"), pool)
+    assert [e.isolation for e in pool.opened] == ["inline", "process"]
+    result(inline)
+    np.testing.assert_array_equal(result(hosted), cpu() * TRACE)
+    assert inline.health().state == "recovering"
+    assert (hosted.health().state, hosted.health().isolation) == ("ok", "process")
+
+
+def test_one_failure_that_many_report_counts_once() -> None:
+    pool = FlakyPool()
+    made(pool)
+    pool.gate.clear()
+    standing = pool.standing("vulkan:0")
+    for _ in range(5):
+        standing.fail(Reason("device-lost"), pool.opened[0])
+    assert standing.state == "recovering"
+    pool.gate.set()
+
+
+def test_abandoned_run_leaves_the_device_alone() -> None:
+    pool = FlakyPool([])
+    compiled = made(pool)
+    inside, go_on = threading.Event(), threading.Event()
+
+    def stuck() -> None:
+        inside.set()
+        go_on.wait(20)
+
+    pool.opened[0].step = stuck  # type: ignore[method-assign]
+    thread = threading.Thread(target=lambda: result(compiled))
+    thread.start()
+    assert inside.wait(10)
+    assert compiled.abandon()
+    again = made(pool)  # neither waits for the thread nor touches the device
+    np.testing.assert_array_equal(result(again), cpu())
+    assert again.health().state == "demoted" and len(pool.opened) == 1
+    assert "device-hung" in {r.code for r in again.decision.rows}
+    go_on.set()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert not compiled.abandon()  # nothing is inside any more
+
+
+def test_cpu_that_was_too_slow_to_calibrate_is_not_given_up() -> None:
+    pool = FlakyPool()
+    before = pool.cpu()
+    pool.forget("cpu", "process")
+    assert pool.cpu() is not before
+    np.testing.assert_array_equal(result(Compiled(graph("Exp"), Request("cpu"), pool)), cpu())
+
+
+def test_health_counts_times_and_prints() -> None:
+    compiled = made(FlakyPool())
+    for _ in range(7):
+        result(compiled)
+    health = compiled.health()
+    assert health.on_device == 7 and health.state == "ok" and health.reason == ""
+    assert health.p50_s is not None and health.p99_s is not None
+    assert 0 < health.p50_s <= health.p99_s < 10
+    record = health.to_dict()
+    assert record["schema"] == "gpuedge.health/1" and record["on_device"] == 7
+    assert "7 on the device" in str(health)
+
+
+def test_health_of_the_cpu() -> None:
+    compiled = made(FlakyPool())
+    on_cpu = Compiled(graph("Exp"), Request("cpu"), FlakyPool())
+    result(on_cpu)
+    assert (on_cpu.health().state, on_cpu.health().on_cpu) == ("cpu", 1)
+    assert compiled.health().p50_s is None
+
+
+def test_threads_that_share_a_device_lose_nothing() -> None:
+    scripts = [[None] * 5 + [LOST] for _ in range(40)]
+    patience = Patience(failures=10_000, pauses_s=SOON.pauses_s)
+    pool = FlakyPool(*scripts, patience=patience)
+    wanted = {op: cpu(op) for op in ("Exp", "Tanh", "Sigmoid", "Softsign")}
+    wrong: list[str] = []
+    on_device: list[int] = []
+
+    def work(op: str) -> None:
+        compiled = made(pool, op)
+        asked, end = 0, time.monotonic() + 30
+        while asked < 60 or (len(pool.opened) < 6 and time.monotonic() < end):
+            asked += 1
+            got = result(compiled)
+            right = (wanted[op], wanted[op] * TRACE)
+            if not any(np.array_equal(got, one) for one in right):
+                wrong.append(op)
+        health = compiled.health()
+        on_device.append(health.on_device)
+        if health.on_device + health.on_cpu != asked:
+            wrong.append(str(health))
+
+    threads = [threading.Thread(target=work, args=(op,)) for op in wanted]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(t.is_alive() for t in threads)
+    assert wrong == [] and len(pool.opened) >= 6
+    begun = sum(one.runs for one in pool.opened)
+    assert 0 < sum(on_device) <= begun

@@ -1,0 +1,264 @@
+"""Requests of many threads and in a queue; isolation and health of sessions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, Future, wait
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from session_fakes import Gate, held
+from test_session import X, model, session
+
+import gpuedge
+from gpuedge.core import config
+from gpuedge.core.errors import (
+    ClosedError,
+    ConfigError,
+    DTypeError,
+    RequestTimeoutError,
+    UsageError,
+)
+from gpuedge.runtime import backlog
+from gpuedge.runtime.backlog import Backlog
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    made = Gate()
+    yield made
+    made.open.set()
+
+
+# -- the queue ------------------------------------------------------------------------------------
+
+
+def test_a_thousand_requests_come_back_right_and_in_order() -> None:
+    order: list[int] = []
+    with session() as s:
+        futures = []
+        for i in range(1000):
+            futures.append(s.run_async({"x": X * i}))
+            futures[-1].add_done_callback(partial(lambda i, _: order.append(i), i))
+        for i, future in enumerate(futures):
+            np.testing.assert_array_equal(future.result(30)["y"], np.maximum(X * i * 2, 0))
+    assert order == list(range(1000))
+
+
+def test_a_buffer_may_be_used_again_at_once(gate: Gate) -> None:
+    x = X.copy()
+    with session() as s:
+        held(s, gate)
+        futures = []
+        for i in range(5):
+            x[:] = i
+            futures.append(s.run_async({"x": x}))
+        x[:] = -1
+        gate.open.set()
+        assert [f.result(20)["y"][0, 0] for f in futures] == [0, 2, 4, 6, 8]
+
+
+def test_waiting_requests_can_be_cancelled_and_running_ones_not(gate: Gate) -> None:
+    with session() as s:
+        held(s, gate)
+        first, second, third = (s.run_async({"x": X * i}) for i in (1, 2, 3))
+        assert gate.came.wait(20)
+        assert not first.cancel()
+        assert second.cancel()
+        gate.open.set()
+        np.testing.assert_array_equal(first.result(20)["y"], [[2, 0, 6]])
+        np.testing.assert_array_equal(third.result(20)["y"], [[6, 0, 18]])
+        with pytest.raises(CancelledError):
+            second.result(0)
+
+
+def test_errors_belong_to_their_future_alone() -> None:
+    with session() as s:
+        bad = s.run_async({"x": X.astype(np.float64)})
+        good = s.run_async({"x": X})
+        with pytest.raises(DTypeError):
+            bad.result(20)
+        np.testing.assert_array_equal(good.result(20)["y"], [[2, 0, 6]])
+
+
+def test_close_finishes_what_was_asked(gate: Gate) -> None:
+    s = session()
+    held(s, gate)
+    futures = [s.run_async({"x": X * i}) for i in range(5)]
+    closing = threading.Thread(target=s.close)
+    closing.start()
+    assert gate.came.wait(20)
+    closing.join(0.1)
+    assert closing.is_alive()
+    gate.open.set()
+    closing.join(20)
+    assert [f.result(0)["y"][0, 0] for f in futures] == [0, 2, 4, 6, 8]
+
+
+def test_settings_of_the_caller_hold_in_the_worker() -> None:
+    seen: list[str] = []
+    queue = Backlog()
+    with gpuedge.config(device="gles20"):
+        inside = queue.submit(lambda _: seen.append(config.get("device").value))
+    outside = queue.submit(lambda _: seen.append(config.get("device").value))
+    wait([inside, outside], 20)
+    queue.close()
+    assert seen == ["gles20", config.get("device").value]
+
+
+def test_a_full_queue_waits_for_a_place(gate: Gate) -> None:
+    queue = Backlog(most=2)
+    futures = [queue.submit(lambda _: gate())]
+    assert gate.came.wait(20)
+    futures += [queue.submit(lambda _: None) for _ in range(2)]
+    asked = threading.Thread(target=lambda: futures.append(queue.submit(lambda _: None)))
+    asked.start()
+    asked.join(0.2)
+    assert asked.is_alive()
+    with pytest.raises(RequestTimeoutError, match="No place among 2"):
+        queue.submit(lambda _: None, 0.05)
+    futures[1].cancel()  # whoever is cancelled gives its place to the next who asks
+    futures.append(queue.submit(lambda _: None))
+    gate.open.set()
+    asked.join(20)
+    queue.close()
+    assert not asked.is_alive()
+    assert len(futures) == 5
+    assert all(f.done() for f in futures)
+
+
+def test_a_callback_cannot_wait_for_a_place(gate: Gate) -> None:
+    queue = Backlog(most=1)
+    first = queue.submit(lambda _: gate())
+    assert gate.came.wait(20)
+    refused: list[BaseException] = []
+
+    def ask(_: Future[Any]) -> None:
+        try:
+            queue.submit(lambda _: None)
+        except UsageError as error:
+            refused.append(error)
+
+    first.add_done_callback(ask)
+    second = queue.submit(lambda _: None)
+    gate.open.set()
+    second.result(20)
+    queue.close()
+    assert [type(error) for error in refused] == [UsageError]
+
+
+def test_a_closed_queue_refuses_also_those_that_waited_for_a_place(gate: Gate) -> None:
+    queue = Backlog(most=1)
+    queue.submit(lambda _: gate())
+    assert gate.came.wait(20)
+    queue.submit(lambda _: None)
+    refused: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            queue.submit(lambda _: None)
+        except ClosedError as error:
+            refused.append(error)
+
+    asked = threading.Thread(target=ask)
+    asked.start()
+    asked.join(0.1)
+    queue.cancel()
+    asked.join(20)
+    assert [type(error) for error in refused] == [ClosedError]
+
+
+def test_an_unused_queue_costs_no_thread_after_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[threading.Thread | None] = []
+    s = session()
+    s.run_async({"x": X}).result(20)
+    assert s._server._backlog is not None
+    made.append(s._server._backlog._worker)
+    del s
+    worker = made[0]
+    assert worker is not None
+    worker.join(20)
+    assert not worker.is_alive()
+    assert backlog.MOST == 1024
+
+
+# -- many threads, isolation, health --------------------------------------------------------------
+
+
+def test_sixty_four_threads_and_one_that_closes() -> None:
+    s = session()
+    wrong: list[Any] = []
+    right = [0]
+    lock = threading.Lock()
+    halfway = threading.Event()
+
+    def work(seed: int) -> None:
+        for i in range(20):
+            x = np.full((1 + (seed + i) % 3, 3), seed * 100 + i, np.float32)
+            try:
+                result = s.run({"x": x}, timeout_s=30 if seed % 8 == 0 else None)["y"]
+            except ClosedError:
+                return
+            except BaseException as error:
+                wrong.append(error)
+                return
+            if not np.array_equal(result, x * 2):
+                wrong.append((seed, i))
+            with lock:
+                right[0] += 1
+                if right[0] > 640:
+                    halfway.set()
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(64)]
+    for thread in threads:
+        thread.start()
+    assert halfway.wait(50)
+    s.close()
+    for thread in threads:
+        thread.join(20)
+    assert wrong == []
+    assert right[0] > 640
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_isolation_of_a_device_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    with gpuedge.open("cpu") as device:
+        assert device.isolation == "inline"
+        with pytest.raises(ConfigError, match="opened with isolation='inline'") as caught:
+            gpuedge.Session(model(), device=device, isolation="process")
+        assert caught.value.code == "GE-101"
+        assert caught.value.asked_by == "isolation='process'"
+        monkeypatch.setenv("GPUEDGE_ISOLATION", "process")
+        with gpuedge.Session(model(), device=device) as s:  # what the environment says is no wish
+            np.testing.assert_array_equal(s.run({"x": X})["y"], [[2, 0, 6]])
+
+
+def test_isolation_comes_from_call_context_and_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def found(**options: Any) -> str:
+        from gpuedge.runtime.request import make_request
+
+        return make_request("vulkan", **options).isolation
+
+    assert found() == "inline"
+    monkeypatch.setenv("GPUEDGE_ISOLATION", "process")
+    assert found() == "process"
+    assert found(isolation="inline") == "inline"
+    with gpuedge.config(isolation="inline"):
+        assert found() == "inline"
+
+
+def test_health_before_and_after_the_first_run() -> None:
+    with session() as s:
+        assert (s.health.state, s.health.device, s.health.p50_s) == ("cpu", "cpu", None)
+        s.run({"x": X})
+        health = s.health
+        assert (health.state, health.on_device, health.on_cpu) == ("cpu", 0, 1)
+        assert health.p50_s is not None
+        assert health.to_dict()["schema"] == "gpuedge.health/1"

@@ -1,0 +1,265 @@
+"""How long a run may take, what is written down around calls into drivers, and how devices end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from runtime_fakes import FakePool
+
+from gpuedge.backends.null import NullBackend, NullDevice
+from gpuedge.core.caps import VULKAN_MINIMUM
+from gpuedge.core.errors import (
+    ClosedError,
+    DeviceLostError,
+    DeviceTimeoutError,
+    DriverError,
+    GpuEdgeError,
+)
+from gpuedge.decide.policy import Policy
+from gpuedge.executors import watching
+from gpuedge.executors.gpu import GpuExecutor
+from gpuedge.executors.watching import RUN_TIMEOUT_S, Watchdog, percentile
+from gpuedge.graph.build import GraphBuilder
+from gpuedge.graph.ir import Graph, TensorType
+from gpuedge.runtime.compiled import Compiled, Request
+
+X = {"x": np.ones(4, np.float32)}
+
+
+def graph() -> Graph:
+    builder = GraphBuilder()
+    builder.output(builder.add("Relu", [builder.input("x", TensorType("float32", (4,)))]))
+    return builder.build()
+
+
+class Diary:
+    """A watch that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def step(self, name: str) -> None:
+        self.said.append(name)
+
+    def quiet(self) -> None:
+        self.said.append("quiet")
+
+    def strike(self, why: str) -> None:
+        self.said.append(f"strike: {why}")
+
+    def close(self) -> None:
+        self.said.append("close")
+
+
+def opened(isolation: str = "inline", **fail: BaseException) -> tuple[GpuExecutor, Diary]:
+    backend = NullBackend(VULKAN_MINIMUM, fail=fail)
+    impl = backend.open(backend.enumerate(backend.candidates({})[0])[0])
+    diary = Diary()
+    return GpuExecutor(impl, "vulkan:0", isolation=isolation, watch=diary), diary
+
+
+def null(executor: GpuExecutor) -> NullDevice:
+    assert isinstance(executor.impl, NullDevice)
+    return executor.impl
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 99, 100, 101, 128, 500])
+@pytest.mark.parametrize("share", [50, 90, 99])
+def test_percentile_is_numpys(count: int, share: int) -> None:
+    times = sorted(np.random.default_rng(count).exponential(size=count).tolist())
+    assert percentile(times, share) == np.percentile(times, share, method="inverted_cdf")
+
+
+def test_watchdog_begins_generously_and_never_goes_below_two_seconds() -> None:
+    dog = Watchdog()
+    assert dog.limit_s == RUN_TIMEOUT_S == 60
+    for _ in range(300):
+        dog.note(0.001)
+    assert dog.limit_s == 2.0
+
+
+def test_watchdog_is_ten_times_the_99th_percentile_of_the_last_runs() -> None:
+    dog = Watchdog()
+    for _ in range(128):
+        dog.note(0.5)
+    assert dog.limit_s == 5.0
+    dog.note(3.0)  # one of 128 is above the percentile
+    for _ in range(31):
+        dog.note(0.5)
+    assert dog.limit_s == 5.0
+    for _ in range(128):
+        dog.note(0.7)
+    assert dog.limit_s == pytest.approx(7.0)
+    for _ in range(128):
+        dog.note(30.0)
+    assert dog.limit_s == RUN_TIMEOUT_S
+
+
+def test_watchdog_of_the_policy_stays() -> None:
+    pool = FakePool()
+    compiled = Compiled(graph(), Request("vulkan", Policy(canary=0.0, watchdog_s=0.25)), pool)
+    assert compiled.health().watchdog_s == 0.25
+    for _ in range(20):
+        compiled.run(X)
+    waits = [c.args[1] for c in pool.devices[0].calls if c.method == "wait"]
+    assert waits == [0.25] * 20
+    assert compiled.health().watchdog_s == 0.25
+
+
+def test_first_run_has_a_minute_and_later_ones_two_seconds() -> None:
+    executor, _ = opened()
+    made = executor.compile(graph())
+    for _ in range(3):
+        made.run(X)
+    waits = [c.args[1] for c in null(executor).calls if c.method == "wait"]
+    assert waits == [60.0, 2.0, 2.0]
+
+
+def test_process_that_was_stopped_waits_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+
+    def stopped() -> float:
+        clock[0] += 100
+        return clock[0]
+
+    monkeypatch.setattr(watching, "perf_counter", stopped)
+    executor, _ = opened(wait=[DeviceTimeoutError("Too slow.")])  # type: ignore[arg-type]
+    executor.compile(graph()).run(X)
+    assert [c.method for c in null(executor).calls].count("wait") == 2
+    assert not executor.is_hung
+
+
+def test_host_that_was_ended_for_its_silence_hung(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 100.0])
+    monkeypatch.setattr(watching, "perf_counter", lambda: next(clock))
+    gone = DeviceLostError("The host is gone.", reason="host-died")
+    errors = [DeviceTimeoutError("Too slow."), gone]
+    executor, diary = opened("process", wait=errors)  # type: ignore[arg-type]
+    with pytest.raises(DeviceTimeoutError):
+        executor.compile(graph()).run(X)
+    assert executor.is_hung and diary.said[-1] == "quiet"
+
+
+def test_watch_is_told_before_and_after_every_stage() -> None:
+    executor, diary = opened()
+    made = executor.compile(graph())
+    made.run(X)
+    made.run(X)
+    executor.close()
+    assert diary.said == ["compile", "quiet", "run", "quiet", "run", "quiet", "close"]
+
+
+@pytest.mark.parametrize("error", [DriverError("No."), DeviceLostError("Lost."), ClosedError("!")])
+def test_watch_is_quiet_after_an_error(error: GpuEdgeError) -> None:
+    executor, diary = opened(submit=error)
+    with pytest.raises(type(error)):
+        executor.compile(graph()).run(X)
+    assert diary.said == ["compile", "quiet", "run", "quiet"]
+
+
+def test_death_of_the_host_is_a_strike_and_one_only() -> None:
+    died = DeviceLostError("It ended with SIGSEGV.", reason="host-died")
+    executor, diary = opened("process", submit=died)
+    made = executor.compile(graph())
+    for _ in range(2):
+        with pytest.raises(DeviceLostError):
+            made.run(X)
+    assert [s for s in diary.said if s.startswith("strike")] == ["strike: It ended with SIGSEGV."]
+
+
+def test_hung_device_of_this_process_is_never_closed() -> None:
+    executor, _ = opened(wait=DeviceTimeoutError("Too slow."))
+    made = executor.compile(graph())
+    with pytest.raises(DeviceTimeoutError):
+        made.run(X)
+    assert executor.is_hung
+    executor.retire()
+    before = len(null(executor).calls)
+    made.close()
+    executor.close()
+    executor.close()
+    assert null(executor).calls[before:] == []
+    assert executor.closed and not executor.released
+    with pytest.raises(ClosedError):
+        made.run(X)
+
+
+def test_hung_device_of_another_process_is_closed() -> None:
+    executor, _ = opened("process", wait=DeviceTimeoutError("Too slow."))
+    with pytest.raises(DeviceTimeoutError):
+        executor.compile(graph()).run(X)
+    executor.close()
+    assert null(executor).is_closed and executor.released
+
+
+def test_giving_back_does_not_wait_for_a_thread_that_is_stuck() -> None:
+    executor, _ = opened()
+    go_on, inside = threading.Event(), threading.Event()
+
+    def stuck() -> None:
+        with executor.lock:
+            inside.set()
+            go_on.wait(30)
+
+    thread = threading.Thread(target=stuck)
+    thread.start()
+    assert inside.wait(10)
+    start = time.monotonic()
+    assert not executor.give_back(0.05)
+    assert time.monotonic() - start < 10
+    assert executor.closed and not null(executor).is_closed
+    go_on.set()
+    thread.join()
+    assert executor.give_back(5) and null(executor).is_closed
+
+
+EXIT = """
+import sys, threading, time
+sys.path.insert(0, {tests!r})
+from runtime_fakes import FakePool
+from test_watching import X, graph
+from gpuedge.core.errors import DeviceLostError
+from gpuedge.decide.policy import Policy
+from gpuedge.runtime import devices
+from gpuedge.runtime.compiled import Compiled, Request
+from gpuedge.runtime.recovery import Patience
+devices.EXIT_S = 0.2
+lost = DeviceLostError("Lost.")
+pool = FakePool({{"submit": [lost]}}, patience=Patience(pauses_s=({pause},)))
+import atexit
+atexit.register(pool.end)
+compiled = Compiled(graph(), Request("vulkan", Policy(canary=0.0)), pool)
+{then}
+print("end", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("pause", "then"),
+    [
+        (60.0, "compiled.run(X)"),  # a recovery waits
+        (0.0, "pool.gate.clear(); compiled.run(X); time.sleep(0.2)"),  # a child is at work
+        (60.0, "pool.devices[0].close = lambda: time.sleep(60)"),  # closing hangs
+        (60.0, "pool.devices[0].close = lambda: time.sleep(60); compiled.run(X)"),
+        (
+            60.0,
+            "lock = compiled.executor.lock; held = threading.Event()\n"
+            "def stuck():\n"
+            "    with lock: held.set(); time.sleep(60)\n"
+            "threading.Thread(target=stuck, daemon=True).start(); held.wait(10)",
+        ),
+    ],
+    ids=["waiting", "probing", "hung", "hung and failed", "thread stuck"],
+)
+def test_nothing_holds_up_the_end_of_the_interpreter(pause: float, then: str) -> None:
+    code = EXIT.format(tests=str(__file__).rpartition("/")[0], pause=pause, then=then)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False
+    )
+    lines = [line for line in ran.stderr.splitlines() if "lost" not in line.lower()]
+    assert (ran.returncode, ran.stdout, lines) == (0, "end\n", [])

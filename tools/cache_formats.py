@@ -1,0 +1,232 @@
+"""Every file that gpuedge reads back from its cache folder: how good ones are made, and read.
+
+For tools/cache_fuzz.py and tools/kill_campaign.py. Good files come from the library's own writers;
+`read` is the library's own reader; `reseal` gives damaged content a hash that is right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT)]
+
+from gpuedge import lang  # noqa: E402
+from gpuedge.backends.base import Candidate  # noqa: E402
+from gpuedge.backends.vulkan import pipecache, proofs  # noqa: E402
+from gpuedge.core import markers  # noqa: E402
+from gpuedge.core.identity import Identity  # noqa: E402
+from gpuedge.core.store import save_sealed, unsealed  # noqa: E402
+from gpuedge.decide import store as calibrations  # noqa: E402
+from gpuedge.decide.model import DeviceModel  # noqa: E402
+from gpuedge.lang import cache as kernels  # noqa: E402
+from gpuedge.probing import crashes, verdicts  # noqa: E402
+from gpuedge.probing.report import ProbeRow  # noqa: E402
+
+PHYSICAL: Any = SimpleNamespace(
+    identity=SimpleNamespace(vendorID=7, deviceID=9, driverVersion=11, name="fuzz", driverInfo="1"),
+    cache_uuid=bytes(range(16)),
+)
+
+
+@dataclass(frozen=True)
+class Format:
+    """One kind of file; `read` returns what is believed of it, None if nothing is."""
+
+    name: str
+    good: tuple[bytes, ...]
+    read: Callable[[bytes], Any]
+    reseal: Callable[[bytes], bytes]
+    use: Callable[[bytes, Path], object]
+    """Puts the bytes in place of the file and does what an application would do next."""
+
+
+def formats() -> list[Format]:
+    """Return all of them, each with two good files of different content."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        return [
+            _pipelines(),
+            _kernels(folder),
+            _sealed("verdicts", verdicts.SCHEMA, _verdicts(folder), _use_verdicts),
+            _sealed("calibration", calibrations.SCHEMA, _calibrations(folder), _use_calibration),
+            _sealed("crashes", crashes.SCHEMA, _crashes(folder), _use_crashes),
+            _sealed("proof", proofs.SCHEMA, _proofs(folder), _use_proof),
+            _markers(),
+        ]
+
+
+def _pipelines() -> Format:
+    def data(count: int) -> bytes:
+        head = struct.pack("<4I16s", 32, 1, 7, 9, PHYSICAL.cache_uuid)
+        return head + b"".join(hashlib.sha256(bytes([i])).digest() for i in range(count))
+
+    def reseal(file: bytes) -> bytes:
+        return pipecache.pack(PHYSICAL, file[pipecache._HEADER.size :])
+
+    good = tuple(pipecache.pack(PHYSICAL, data(n)) for n in (20, 70))
+    return Format(
+        "pipelines", good, lambda d: pipecache.unpack(PHYSICAL, d), reseal,
+        lambda d, _: pipecache.unpack(PHYSICAL, d),
+    )  # fmt: skip
+
+
+def _kernels(folder: Path) -> Format:
+    sources = sorted((ROOT / "tests" / "golden" / "spirv").glob("*.kern"))[:4]
+    blobs = [lang.print_kernel(lang.load(p.read_text(), filename=p.name)) for p in sources]
+    good = []
+    for n in (2, 4):
+        cache = kernels.BlobCache(folder / f"{n}.bin")
+        for i, blob in enumerate(blobs[:n]):
+            cache.put(hashlib.sha256(bytes([i])).hexdigest(), blob)
+        assert cache.flush()
+        good.append(cache.path.read_bytes())
+
+    def reseal(file: bytes) -> bytes:
+        body = file[kernels._HEADER :]
+        return kernels._header(body) + body
+
+    def use(data: bytes, place: Path) -> object:
+        path = place / "kernels.bin"
+        path.write_bytes(data)
+        cache = kernels.BlobCache(path)
+        cache.put("new", blobs[0])
+        return cache.flush()
+
+    return Format("kernels", tuple(good), lambda d: kernels._decode(d) or None, reseal, use)
+
+
+def _sealed(
+    name: str, schema: str, good: tuple[bytes, ...], use: Callable[[bytes, Path], object]
+) -> Format:
+    def reseal(file: bytes) -> bytes:
+        try:
+            envelope = json.loads(file)
+            text = json.dumps(
+                envelope["body"], sort_keys=True, separators=(",", ":"), allow_nan=False
+            )
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return file
+        envelope["sha256"] = hashlib.sha256(f"1\n{schema}\n{text}".encode()).hexdigest()
+        return json.dumps(envelope).encode()
+
+    return Format(name, good, lambda d: unsealed(d, schema), reseal, use)
+
+
+def _row(name: str) -> ProbeRow:
+    return ProbeRow(
+        f"{name}:0", name, "ok", "ok", "because", name=name, key=f"/{name}", fingerprint="f",
+        identity=Identity("vulkan", name, "linux", vendorID=7).to_dict(), index=0, seconds=0.5,
+        is_software=False, evidence={"checks": [{"name": "convolution", "max_error": 0.0}]},
+    )  # fmt: skip
+
+
+def _verdicts(folder: Path) -> tuple[bytes, ...]:
+    good = []
+    for names in (("one",), ("one", "two", "three")):
+        store = verdicts.Store(folder / "-".join(names))
+        found = {n: (Candidate(n, f"/{n}", "f", {"A": n}), [_row(n)]) for n in names}
+        assert store.save(found, 4.0, 1e9)
+        good.append(Path(store.path).read_bytes())
+    return tuple(good)
+
+
+def _use_verdicts(data: bytes, place: Path) -> object:
+    (place / verdicts.FILE).write_bytes(data)
+    store = verdicts.Store(place)
+    store.find("one", 4.0, 1e9)
+    store.find("three", 9.0, 1e9)
+    store.gone([], {"one"})
+    return store.save({"two": (Candidate("two", "/two", "f"), [_row("two")])}, 4.0, 1e9)
+
+
+def _calibrations(folder: Path) -> tuple[bytes, ...]:
+    good = []
+    for n in (1, 3):
+        store = calibrations.CalibrationStore(folder / f"c{n}")
+        for i in range(n):
+            assert store.put(f"k{i}", DeviceModel(f"vulkan:{i}", 1e-4, 1e-5))
+        good.append(store.path.read_bytes())
+    return tuple(good)
+
+
+def _use_calibration(data: bytes, place: Path) -> object:
+    (place / calibrations.FILE).write_bytes(data)
+    store = calibrations.CalibrationStore(place)
+    store.get("k0")
+    return store.put("k9", DeviceModel("vulkan:9", 1e-4, 1e-5))
+
+
+def _marker(n: int) -> markers.Marker:
+    return markers.Marker(f"id{n}", "k", "vulkan:0", 1e9, 1e9, "run", True, False, "SIGSEGV")
+
+
+def _crashes(folder: Path) -> tuple[bytes, ...]:
+    good = []
+    for n in (1, 4):
+        entry = None
+        for i in range(n):
+            entry = crashes.struck(entry, _marker(i), 1e9)
+        path = folder / f"s{n}.json"
+        assert save_sealed(path, crashes.SCHEMA, {"entries": {"k": entry}})
+        good.append(path.read_bytes())
+    return tuple(good)
+
+
+def _use_crashes(data: bytes, place: Path) -> object:
+    memory = crashes.CrashMemory(place)
+    Path(memory.path).write_bytes(data)
+    memory.block("k", 1e9)
+    watch = memory.begin("k")
+    watch.strike("again")
+    watch.close()
+    return memory.block("k")
+
+
+def _proofs(folder: Path) -> tuple[bytes, ...]:
+    good = []
+    for n in "ab":
+        known = proofs.Proofs(folder / f"{n}.bin", 0, 1000)
+        assert known.prove(hashlib.sha256(n.encode()).hexdigest())
+        good.append(known.path.read_bytes())
+    return tuple(good)
+
+
+def _use_proof(data: bytes, place: Path) -> object:
+    known = proofs.Proofs(place / "p.bin", 0, 1000)
+    known.path.write_bytes(data)
+    digest = hashlib.sha256(b"a").hexdigest()
+    return known.is_proven(digest), known.is_bad(digest), known.prove(digest)
+
+
+def _markers() -> Format:
+    def facts(data: bytes) -> Any:
+        found = markers.unpacked(data, "id", 1e9)
+        # The state is one byte that changes all the time, outside what the hash covers.
+        return found and (found.key, found.name, found.began, found.why)
+
+    def reseal(file: bytes) -> bytes:
+        end = markers._TEXT + int.from_bytes(file[markers._LENGTH : markers._DIGEST], "little")
+        digest = hashlib.sha256(file[markers._TEXT : end]).digest()
+        return file[: markers._DIGEST] + digest + file[markers._TEXT :]
+
+    def use(data: bytes, place: Path) -> object:
+        memory = crashes.CrashMemory(place)
+        folder = Path(memory.markers)
+        folder.mkdir(exist_ok=True)
+        (folder / "0123.mark").write_bytes(data)
+        return memory.block("k")
+
+    given = ({"key": "k", "name": "vulkan:0", "began": 1e9, "pid": 5}, {"key": "j" * 64, "name": "",
+             "began": 2e9, "pid": 77, "why": "SIGSEGV"})  # fmt: skip
+    good = tuple(markers.packed(g, markers.STEPS["run"]) for g in given)
+    return Format("marker", good, facts, reseal, use)
