@@ -24,7 +24,7 @@ conformance: drivers ## run the conformance cases on every driver configuration,
 	@$(PY) tools/conformance_table.py --run
 
 lint: ## set up, then check style and types
-	@sh tools/setup.sh test
+	@sh tools/setup.sh lint
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy

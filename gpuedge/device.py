@@ -155,7 +155,7 @@ def open(
     asked = wanted(device)
     if asked == CPU:
         return Device(CpuExecutor(), "asked for by name", policy)
-    report = POOL.report()
+    report = POOL.current()
     if asked != AUTO:
         return Device(open_row(POOL.row(asked), where), "asked for by name", policy)
     failures: dict[str, str] = {}

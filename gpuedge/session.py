@@ -8,12 +8,12 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from gpuedge.core import config
-from gpuedge.core.errors import InputError, UsageError
+from gpuedge.core.errors import OutOfMemoryError, UsageError
 from gpuedge.executors.base import PlacementRow
 from gpuedge.graph.ir import Array
 from gpuedge.graph.reader import OnnxModel, Signature
 from gpuedge.runtime.compiled import Compiled
-from gpuedge.runtime.devices import CPU
+from gpuedge.runtime.devices import AUTO, CPU, POOL, find
 from gpuedge.runtime.health import Health
 from gpuedge.runtime.inputs import check_inputs, check_timeout, fixed_shape, own_copies
 from gpuedge.runtime.request import make_request
@@ -87,6 +87,8 @@ class Session:
         fixed = [fixed_shape(signature) for signature in self.inputs.values()]
         if all(shape is not None for shape in fixed):
             self._server.prepare(tuple(shape for shape in fixed if shape is not None))
+        elif request.executor is None and request.device not in (AUTO, CPU):
+            find(request.device, POOL.current())  # an error now, not at the first run
 
     @property
     def _latest(self) -> Compiled | None:
@@ -127,6 +129,8 @@ class Session:
             An input holds NaN or infinity, and the device named cannot keep them.
         RequestTimeoutError (GE-406)
             There is no result after `timeout_s`.
+        OutOfMemoryError (GE-402)
+            An input has to be copied, and there is no memory for that.
         DeviceError (GE-4xx)
             The device failed and ``fallback="error"`` was asked for.
         ClosedError (GE-204)
@@ -168,7 +172,7 @@ class Session:
         self._server.check_open()
         try:
             arrays = own_copies(check_inputs(inputs, self._model.inputs), inputs)
-        except (UsageError, MemoryError) as error:
+        except (UsageError, OutOfMemoryError) as error:
             failed: Future[dict[str, Array]] = Future()
             failed.set_exception(error)
             return failed
@@ -180,9 +184,9 @@ class Session:
         Raises
         ------
         InputError (GE-203)
-            The model's input shapes are open and nothing has run yet.
+            The model's input shapes are open and nothing has run yet, or no start succeeded.
         """
-        return self._last().decision
+        return self._server.decided().decision
 
     @property
     def placement(self) -> tuple[PlacementRow, ...]:
@@ -228,16 +232,16 @@ class Session:
         """How the model fares: what answered its requests, what failed, how long they take.
 
         A snapshot; where the model leaves input shapes open, that of the shapes run last, and
-        ``cpu`` before the first run.
+        ``pending`` before the first run.
         """
-        latest = self._latest
-        return Health(CPU, CPU) if latest is None else latest.health()
+        return self._server.health()
 
     def close(self) -> None:
         """Release what the session holds; may be called twice. Waiting futures finish first.
 
         Called from a future's callback, it cannot wait for the futures after that one: they fail
-        with ClosedError. A request that was given up is waited for 10 s, then left as it is.
+        with ClosedError. A run of another thread, or one that was given up, is waited for 5 s,
+        then left as it is.
         """
         self._server.close()
 
@@ -252,13 +256,3 @@ class Session:
         return (
             f"<gpuedge.Session on {where!r}: {', '.join(self.inputs)} -> {', '.join(self.outputs)}>"
         )
-
-    # -- inside -------------------------------------------------------------------------------
-
-    def _last(self) -> Compiled:
-        if self._latest is None:
-            raise InputError(
-                "Nothing has been decided yet: the model leaves input shapes open.",
-                hint="run the model once, then ask",
-            )
-        return self._latest

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Sets up a checkout for `make demo` or `make test`: system packages, then the environment .venv,
-# then, for tests, the drivers in .drivers that no system package has.
-# Usage: tools/setup.sh demo|test
+# Sets up a checkout for `make demo`, `make test` or `make lint`: system packages, then the
+# environment .venv, then, for tests, the drivers in .drivers that no system package has. To check
+# style and types takes the environment of the tests, and no driver.
+# Usage: tools/setup.sh demo|test|lint
 #
 # Safe to run again at any time: what is already there is left alone, without using the network.
 # Without the rights to install system packages it says what is missing and goes on; the library
@@ -9,8 +10,8 @@
 set -eu
 
 purpose=${1:-test}
-case $purpose in demo | test) ;; *)
-  echo "usage: tools/setup.sh demo|test" >&2
+case $purpose in demo | test | lint) ;; *)
+  echo "usage: tools/setup.sh demo|test|lint" >&2
   exit 2
   ;;
 esac
@@ -77,6 +78,7 @@ want_packages() {
 }
 
 install_drivers() {
+  [ "$purpose" != lint ] || return 0
   if ! command -v dpkg-query >/dev/null 2>&1 || ! command -v apt-get >/dev/null 2>&1; then
     say "not a Debian system: install a Vulkan loader and driver yourself if you want a GPU"
     return 0
@@ -132,7 +134,7 @@ make_venv() {
 
 install_package() {
   pip="$venv/bin/python -m pip --disable-pip-version-check"
-  if [ "$purpose" = test ]; then
+  if [ "$purpose" != demo ]; then
     # Dependency groups came with pip 25.1.
     $pip install --help | grep -q -- --group || $pip install -q --upgrade "pip>=25.1"
     $pip install -q --editable . --group dev
@@ -151,14 +153,16 @@ install_drivers
 check_python
 
 # The stamp changes with pyproject.toml and with the place of the checkout (a moved .venv is dead).
-# What the tests need includes what the demo needs.
+# What the tests need includes what the demo needs, and is what the checks of style need.
+stamp=$purpose
+[ "$purpose" != lint ] || stamp=test
 key=$({ cat pyproject.toml; pwd; } | sha256sum | cut -c1-16)
-if [ ! -e "$venv/.setup-$purpose-$key" ] && [ ! -e "$venv/.setup-test-$key" ]; then
+if [ ! -e "$venv/.setup-$stamp-$key" ] && [ ! -e "$venv/.setup-test-$key" ]; then
   make_venv
   say "installing gpuedge into $venv (this can take a minute or two)"
   install_package
-  rm -f "$venv/.setup-$purpose-"*
-  touch "$venv/.setup-$purpose-$key"
+  rm -f "$venv/.setup-$stamp-"*
+  touch "$venv/.setup-$stamp-$key"
   say "done"
 fi
 fetch_drivers

@@ -10,6 +10,7 @@ from typing import Any
 from gpuedge.cli.output import Output
 from gpuedge.core import config, paths
 from gpuedge.core.errors import ConfigError
+from gpuedge.core.text import counted
 from gpuedge.probing.crashes import CrashMemory, blocked, date
 
 OURS = (
@@ -35,8 +36,8 @@ def run(options: argparse.Namespace, output: Output) -> int:
     """Show or clear the cache; 1 if a file could not be removed."""
     folder = paths.cache_dir()
     source = config.get("cache_dir").source
+    crashes = _crashes(folder)  # first: it counts the markers of processes that are gone
     found = cache_files(folder)
-    crashes = _crashes(folder)
     if options.crashes:
         found = [p for p in found if p.relative_to(folder).parts[0] in CRASHES]
     if options.action == "clear":
@@ -57,7 +58,8 @@ def run(options: argparse.Namespace, output: Output) -> int:
     )
     total = sum(size for _, size in files)
     if options.action == "clear":
-        output.text(f"removed {len(files) - len(left)} files ({total} bytes) from {folder}")
+        removed = counted(len(files) - len(left), "file")
+        output.text(f"removed {removed} ({total} bytes) from {folder}")
     elif files:
         table = [(row["name"], row["nbytes"]) for row in rows]
         output.table(f"{folder} ({source}), {total} bytes", ("file", "bytes"), table)
@@ -91,9 +93,11 @@ def _show(crashes: list[dict[str, Any]], output: Output) -> None:
     for crash in crashes:
         until = crash["blocked_until"]
         state = "may be used" if until is None else f"left alone until {date(until)}"
-        steps = ", ".join(f"{date(s['when'])} ({s['step']})" for s in crash["strikes"])
-        rows.append((crash["device"], steps or "-", state))
-    output.table("unfinished starts", ("device", "when (and at what step)", "state"), rows)
+        strikes = crash["strikes"]
+        last = f"{date(strikes[-1]['when'])} ({strikes[-1]['step']})" if strikes else "-"
+        rows.append((crash["device"], str(len(strikes)), last, state))
+    columns = ("device", "times", "last (and at what step)", "state")
+    output.table("unfinished starts", columns, rows)
     output.text("forget them: gpuedge cache clear --crashes")
 
 

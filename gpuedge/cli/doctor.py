@@ -19,7 +19,7 @@ from gpuedge.cli.output import Output, blaming
 from gpuedge.cli.settings import FAIL, INFO, PASS, WARN, Check, device_checks, settings_checks
 from gpuedge.core import paths
 from gpuedge.core.errors import GpuEdgeError
-from gpuedge.probing import show
+from gpuedge.probing import pins, show
 from gpuedge.probing.report import ProbeReport, ProbeRow
 
 SCHEMA = "gpuedge.doctor/1"
@@ -30,6 +30,8 @@ REMEDIES = {
     "no-candidates": "install a driver",
     "no-context": "another level of the same driver may work; a newer driver may offer this one",
     "no-format": "another level of the same driver may work",
+    "no-shaders": "another level of the same driver may work; a newer driver may offer this one",
+    "no-child": "the reason names what no process can be started for; see docs/probing.md",
     "no-highp": "none: this GPU computes with 16 bits in fragment shaders",
     "bad-manifest": "reinstall the package that owns the manifest, or remove the manifest",
     "missing-library": "reinstall the driver's package; `ldd` on its library shows what it lacks",
@@ -230,6 +232,8 @@ def _row_check(device: str, row: ProbeRow, *, has_other: bool = False) -> Check:
     detail = f"{row.name}: {row.brief}" if row.name else row.brief
     if row.is_usable:
         return Check(name, PASS, detail)
+    if row.code == "pinned":
+        return Check(name, INFO, detail, pins.unpin(row.device))
     if row.status == "absent" and row.code not in NO_DRIVER:
         return Check(name, INFO, detail)
     if has_other and row.code in NO_DRIVER:
@@ -259,6 +263,8 @@ def _remedy(row: ProbeRow) -> str:
             if _listed(variable):
                 value = os.environ[variable]
                 return f"{variable}={value} hides every driver: correct it, or unset {variable}"
+    if row.code == "crash-memory":
+        return f"gpuedge cache clear --crashes, or GPUEDGE_PIN={row.device}=always"
     remedy = REMEDIES.get(row.code, DEFAULT_REMEDY)
     package = (_of_api(PACKAGES, row) or {}).get(row.code)
     return f"{remedy}, on Debian: {package}" if package else remedy

@@ -19,6 +19,7 @@ from gpuedge.cli import facts, matrix
 from gpuedge.cli.output import Output
 from gpuedge.core import config, paths
 from gpuedge.probing import verdicts
+from gpuedge.probing.pins import check_pins
 from gpuedge.probing.report import ProbeRow, number
 
 DEADLINE_S = 4.0
@@ -31,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, output: Output) -> int:
     """Print what is known without touching any driver."""
+    check_pins()
     packages, settings, folders = facts.package_versions(), facts.settings(), facts.folders()
     known = known_devices()
     body = {

@@ -23,6 +23,7 @@ from gpuedge.core.errors import (
     GpuEdgeError,
     InputError,
     NoUsableDeviceError,
+    RequestTimeoutError,
     UnknownDeviceError,
     UnsupportedOpError,
     UsageError,
@@ -200,7 +201,11 @@ def _timed(
     seconds = []
     for _ in range(repeat):
         start = time.perf_counter()
-        results = session.run(inputs, timeout_s=timeout_s)
+        try:
+            results = session.run(inputs, timeout_s=timeout_s)
+        except RequestTimeoutError as error:  # a command has no next request
+            error.asked_by, error.hint = "--timeout", "a larger --timeout"
+            raise
         seconds.append(time.perf_counter() - start)
     return results, seconds
 

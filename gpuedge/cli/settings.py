@@ -13,6 +13,7 @@ from gpuedge.capdb.place import folder
 from gpuedge.core import config
 from gpuedge.core.errors import GpuEdgeError
 from gpuedge.core.text import counted
+from gpuedge.probing.pins import check_pins
 from gpuedge.probing.report import ProbeReport
 from gpuedge.runtime.devices import AUTO, CPU, find, parse
 
@@ -88,6 +89,7 @@ def _resolved(name: str, value: Any) -> str:
     checks: dict[str, Callable[[Any], object]] = {
         "backends": _backends,
         "db": lambda _: capdb.load(),
+        "pin": lambda _: check_pins(),
     }
     if name in checks:
         checks[name](value)

@@ -53,7 +53,10 @@ def _pins(text: str) -> tuple[str, ...]:
         backend, colon, index = device.partition(":")
         is_device = backend.isidentifier() and (not colon or (index.isascii() and index.isdigit()))
         if not is_device or rule not in {"never", "always"} or pins.get(device, rule) != rule:
-            raise ValueError("words such as vulkan=never or gles31:0=always, one for each device")
+            raise ValueError(
+                "words such as vulkan=never or gles31:0=always, separated by spaces or commas, "
+                "one for each device"
+            )
         pins[device] = rule
     return tuple(f"{device}={rule}" for device, rule in pins.items())
 
@@ -65,6 +68,7 @@ class Setting(Record):
     parse: Callable[[str], Any]
     default: Any
     help: str
+    example: str = ""
 
     @property
     def variable(self) -> str:
@@ -85,7 +89,13 @@ SETTINGS: dict[str, Setting] = {
         Setting("fallback", _one_of("cpu", "error"), "cpu", "what happens when a device fails"),
         Setting("debug", _level, 0, "0-5: choices, timings, variants, kernel text, API calls"),
         Setting("isolation", _one_of("inline", "process"), "inline", "where the driver lives"),
-        Setting("pin", _pins, (), "devices used never, or whatever they did before"),
+        Setting(
+            "pin",
+            _pins,
+            (),
+            "devices used never, or whatever they did before",
+            example="vulkan=never gles31=always",
+        ),
     )
 }
 
@@ -118,8 +128,19 @@ def _check(setting: Setting, text: str, source: str) -> Any:
             f"{source} has the value {text!r}, which cannot be used.",
             asked_by=source,
             known=f"{setting.name} must be {error}",
-            hint=f"unset it, or set it to {setting.default!r}",
+            hint=_way_out(setting, source),
         ) from None
+
+
+def _way_out(setting: Setting, source: str) -> str:
+    """Return what to do about a value that cannot be used, in the form of the place it is from."""
+    if not setting.example:
+        return f"unset it, or set it to {setting.default!r}"
+    if source == setting.variable:
+        return f'{source}="{setting.example}"'
+    if source.startswith("gpuedge.config("):
+        return f'gpuedge.config({setting.name}="{setting.example}")'
+    return f'{setting.name} = "{setting.example}"'
 
 
 def _from_file() -> Mapping[str, Any]:

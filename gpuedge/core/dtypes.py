@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpuedge.core.errors import DTypeError, InputError
+from gpuedge.core.errors import DTypeError, InputError, OutOfMemoryError
 
 ACCEPTED = ("float32", "float16")
 BYTES = ("uint8", "int8")
@@ -30,6 +30,18 @@ def rounded(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         return array.astype(dtype)
 
 
+def no_copy(what: str, error: MemoryError) -> OutOfMemoryError:
+    """Return the error for a copy of what the caller gave that there is no memory for."""
+    return OutOfMemoryError(f"There is no memory for a copy of {what}.", known=str(error) or None)
+
+
+def _in_order(array: npt.NDArray[Any], dtype: npt.DTypeLike, what: str) -> npt.NDArray[Any]:
+    try:
+        return np.ascontiguousarray(array, dtype).reshape(array.shape)
+    except MemoryError as error:
+        raise no_copy(what, error) from None
+
+
 def as_operand(
     value: Any, what: str, also: Sequence[str] = ()
 ) -> tuple[npt.NDArray[Any], np.dtype[Any]]:
@@ -46,7 +58,7 @@ def as_operand(
     if dtype.name not in also:
         return as_float32(value, what, also)
     array = np.asarray(value)
-    return np.ascontiguousarray(array).reshape(array.shape), array.dtype
+    return _in_order(array, array.dtype, what), array.dtype
 
 
 def as_float32(
@@ -64,6 +76,8 @@ def as_float32(
         Any other dtype: converting it silently would lose precision or mean something else.
     InputError (GE-203)
         It is no array, masked, or holds Python numbers too large for float32.
+    OutOfMemoryError (GE-402)
+        It has to be copied, and there is no memory for that.
     """
     if isinstance(value, np.ma.MaskedArray):
         raise InputError(f"{what} is a masked array; its mask would be lost.", hint="x.filled(0)")
@@ -84,4 +98,4 @@ def as_float32(
             known=f"supported dtypes: {', '.join((*ACCEPTED, *also))}",
             hint="convert it yourself, for example x.astype(numpy.float32)",
         )
-    return np.ascontiguousarray(array, dtype=np.float32).reshape(array.shape), native
+    return _in_order(array, np.float32, what), native

@@ -242,9 +242,17 @@ class DeviceError(GpuEdgeError):
 
 
 class DeviceLostError(DeviceError):
-    """The driver reset the device; nothing on it can be used any more."""
+    """The driver reset the device; nothing on it can be used any more.
+
+    Attributes
+    ----------
+    is_outside : bool
+        True where its host process ended and its driver had no part in it: while nothing was under
+        way, or by a signal that comes from outside.
+    """
 
     code = "GE-401"
+    is_outside = False
 
 
 class OutOfMemoryError(DeviceError):

@@ -39,6 +39,9 @@ STEPS = {"open": ord("o"), "compile": ord("c"), "run": ord("r"), "close": ord("x
 
 _NAMES = {code: name for name, code in STEPS.items()}
 
+PROCESS = os.urandom(12).hex()
+"""This process, as the markers that it leaves name it: process ids are used again."""
+
 LATE_AFTER = 1000
 """Steps after which a process has shown that it gets along with its driver."""
 
@@ -71,13 +74,15 @@ class Marker(Record):
     has_run: bool = False
     is_late: bool = False
     why: str = ""
+    process: str = ""
 
 
 class Watch:
     """What one open device reports of itself; cheap, and silent where nothing can be written.
 
     Use it from one thread at a time, as the device. ``step`` before a risky call, ``quiet`` after
-    it, ``close`` when the device was closed.
+    it, ``close`` when the device was closed. That of a device in a host process (`is_hosted`)
+    leaves nothing behind: the end of this process says nothing of a driver that is not in it.
     """
 
     def __init__(
@@ -86,9 +91,13 @@ class Watch:
         key: str,
         name: str = "",
         ended: Callable[[Watch], object] | None = None,
+        *,
+        is_hosted: bool = False,
     ) -> None:
         self._folder, self._key, self._name = folder, key, name[:MAX_WORDS]
         self._ended = ended
+        self._is_hosted = is_hosted
+        self._was_struck = False
         self._began = time.time()
         # Until there is a file, and in a forked child for ever, states go to memory of no one.
         self._cells: Any = bytearray(_TEXT)
@@ -111,8 +120,9 @@ class Watch:
 
     @property
     def is_clean(self) -> bool:
-        """True if it was opened, compiled, ran, and nothing is under way."""
-        return {"open", "compile", "run"} <= self._seen and self._cells[STATE] == QUIET
+        """True if it was opened, compiled, ran, and nothing is under way or went wrong."""
+        is_used = {"open", "compile", "run"} <= self._seen
+        return is_used and not self._was_struck and self._cells[STATE] == QUIET
 
     def step(self, name: str) -> None:
         """Say that ``open``, ``compile``, ``run`` or ``close`` is about to begin."""
@@ -128,7 +138,13 @@ class Watch:
             self._cells[LATE] = 1
 
     def strike(self, why: str) -> None:
-        """Count an unfinished start although this process lives: the driver's own process died."""
+        """Count an unfinished start although this process lives: the driver's own process died.
+
+        While nothing is under way it is none.
+        """
+        if self._cells[STATE] == QUIET:
+            return
+        self._was_struck = True
         step = _NAMES.get(self._cells[STATE], "run")
         text = {**self._facts(), "why": why[:MAX_WORDS]}
         made = _written(self._folder, text, STEPS[step], is_late=bool(self._cells[LATE]))
@@ -163,11 +179,12 @@ class Watch:
             os.close(fd)
 
     def _facts(self) -> dict[str, Any]:
-        return {"key": self._key, "name": self._name, "began": self._began, "pid": os.getpid()}
+        facts = {"key": self._key, "name": self._name, "began": self._began}
+        return {**facts, "pid": os.getpid(), "process": PROCESS}
 
     def _first(self, name: str) -> None:
         """Do what the first step of a kind needs: the file, or that it reaches the disk."""
-        if not self._seen and not self.is_closed:
+        if not self._seen and not self.is_closed and not self._is_hosted:
             self._create(STEPS[name])
         if name == "run":
             self._cells[RAN] = 1
@@ -220,6 +237,8 @@ watches: set[Watch] = set()
 
 
 def _after_fork() -> None:
+    global PROCESS  # noqa: PLW0603
+    PROCESS = os.urandom(12).hex()
     for watch in watches:
         watch._forked()
     watches.clear()
@@ -298,6 +317,10 @@ def packed(facts: dict[str, Any], state: int, *, is_late: bool = False) -> bytes
     return (head + hashlib.sha256(text).digest() + text).ljust(SIZE, b"\0")
 
 
+MAX_TIME = 1e30
+"""No clock shows as many seconds; a whole number of any length may stand in JSON."""
+
+
 def unpacked(data: bytes, unique: str, when: float) -> Marker | None:
     """Return what the bytes of a marker say, or None if they are not one."""
     import hashlib
@@ -311,15 +334,19 @@ def unpacked(data: bytes, unique: str, when: float) -> Marker | None:
         return None
     try:
         facts = json.loads(text)
-        texts = [facts[name] for name in ("key", "name")] + [facts.get("why", "")]
+        texts = [facts[name] for name in ("key", "name")]
+        texts += [facts.get(name, "") for name in ("why", "process")]
         began = facts["began"]
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None
-    if not all(isinstance(t, str) for t in texts) or type(began) not in (int, float):
+    is_time = type(began) in (int, float) and abs(began) < MAX_TIME
+    if not is_time or not all(isinstance(t, str) for t in texts):
         return None
-    key, name, why = texts
-    step = _NAMES.get(data[STATE], "")
-    return Marker(unique, key, name, float(began), when, step, data[RAN] == 1, data[LATE] == 1, why)
+    key, name, why, process = texts
+    return Marker(
+        unique, key, name, float(began), when, _NAMES.get(data[STATE], ""),
+        data[RAN] == 1, data[LATE] == 1, why, process,
+    )  # fmt: skip
 
 
 def _sync_folder(folder: str) -> None:

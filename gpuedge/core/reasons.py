@@ -50,7 +50,7 @@ SENTENCES: dict[str, str] = {
     "run-failed": "the device failed while running",
     "compile-failed": "the device failed while compiling",
     "device-hung": "the device did not finish within the watchdog's time",
-    "host-died": "the driver killed the process it lives in",
+    "host-died": "the process that the driver lives in ended",
     "drifted": "its results drifted from those of the CPU",
     "recovering": "the device failed and is being opened anew",
     "failed-often": "the device failed too often",

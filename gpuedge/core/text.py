@@ -1,6 +1,7 @@
-"""Plain text for terminals and files: its width, and tables that keep to it.
+"""Plain text for terminals and files: its width, tables that keep to it, and foreign words in it.
 
-For what prints itself (reports, decisions); the command line draws its own tables.
+For what prints itself (reports, decisions); the command line draws its own tables. What a model or
+a driver calls itself may be a megabyte, or steer a terminal: `plain` is how it is written.
 """
 
 from __future__ import annotations
@@ -18,6 +19,12 @@ it goes below its row."""
 
 INDENT = 4
 
+MOST = 80
+"""Characters of a name that a message shows."""
+
+SPACES = {"\n": "\n", "\t": "\t", "\r": ""}
+"""What is kept, or left out, where text of several lines is wanted."""
+
 
 def width() -> int:
     """Return the columns to write for: ``COLUMNS``, else the terminal's, else `DEFAULT_WIDTH`."""
@@ -29,6 +36,28 @@ def width() -> int:
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun, in the plural unless there is one: ``3 drivers``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def plain(text: str, most: int = MOST, *, lines: bool = False) -> str:
+    r"""Return foreign text as it can be shown: on one line, or on `lines`, and of bounded length.
+
+    What does not print (control characters, marks that turn text round, halves of characters) is
+    escaped; of a long text the middle is left out.
+
+    >>> print(plain("GPU\x1b[2J"))
+    GPU\x1b[2J
+    """
+    half = most // 2
+    clipped = text if len(text) <= most else f"{text[:half]}...{text[-half:]}"
+    if clipped.isprintable():
+        return clipped
+    kept = SPACES if lines else {}
+    shown = "".join(c if c.isprintable() else kept.get(c, _escaped(c)) for c in clipped)
+    return shown if len(shown) <= 2 * most else f"{shown[:most]}...{shown[-most:]}"
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
 
 
 def table(

@@ -18,7 +18,7 @@ from gpuedge.decide.calibrate import Clock, open_and_calibrate
 from gpuedge.decide.decision import Decision, decide
 from gpuedge.decide.model import DeviceModel
 from gpuedge.decide.policy import Policy
-from gpuedge.decide.record import AUTO, CPU, Evidence, Record
+from gpuedge.decide.record import AUTO, BY_NAME, CPU, Evidence, Record
 from gpuedge.decide.store import CalibrationStore, calibration_key
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def choose(
         candidates, calibration = chooser.predict(found)
     else:
         candidates = [e for e, _ in found] + [Evidence(CPU, is_software=False)]
-        calibration = "not needed: the device was asked for by name"
+        calibration = BY_NAME
     from gpuedge import __version__
 
     return decide(Record(asked, policy, tuple(candidates), __version__, calibration))

@@ -201,6 +201,8 @@ def _ruled_out(candidate: Evidence, cpu: Evidence, record: Record) -> tuple[str,
     policy = record.policy
     if candidate.code != "ok":
         return candidate.code, explain.sentence(candidate.code, candidate.detail)
+    if record.is_by_name:  # the one that was named failed: no other was asked for
+        return "not-named", SENTENCES["not-named"]
     if candidate.is_software and not policy.allow_software:
         return "software", SENTENCES["software"]
     if candidate.prediction is None or cpu.prediction is None:

@@ -27,8 +27,8 @@ _NOTHING = {
 }
 """Codes that are counted instead of listed, and how the count is said."""
 
-_ABSENT = ("no-loader", "no-candidates", "no-device", "no-compute")
-"""Codes of drivers that have nothing to offer here: they were never in the running."""
+_ABSENT = ("no-loader", "no-candidates", "no-device", "no-compute", "not-named")
+"""Codes of what was never in the running: drivers without a device, and devices not asked for."""
 
 
 def duration(ns: int) -> str:
@@ -119,7 +119,7 @@ def why_cpu(rows: Sequence[CandidateRow], record: Record) -> str:
     if bare == len(gpus) > 1:
         return f"Runs on cpu: none of {bare} drivers offers a device here."
     order = {code: i for i, code in enumerate(_CLOSENESS)}
-    is_aside = not record.policy.allow_software
+    is_aside = not record.policy.allow_software and not record.is_by_name
 
     def distance(row: CandidateRow) -> tuple[bool, int]:
         # A rasteriser would have been left aside, whatever else is the matter with this road to it.
@@ -188,12 +188,14 @@ def _footer(decision: Decision) -> list[str]:
     policy = decision.policy
     # A wish: what a device really keeps is in the rows of the placement, and decided after this.
     wish = f", {policy.storage} storage asked for (exact where a device does not offer it)"
-    lines = [
-        f"policy: at least {policy.min_speedup:g}x as fast at p{policy.percentile}, start-up over "
+    rule = (
+        f"at least {policy.min_speedup:g}x as fast at p{policy.percentile}, start-up over "
         f"{text.counted(policy.inferences, 'inference')}, software rasterisers "
         f"{'allowed' if policy.allow_software else 'left aside'}"
-        f"{'' if policy.storage == 'float32' else wish}"
-    ]
+    )
+    if decision.record.is_by_name:
+        rule = "chooses nothing where a device is asked for by name"
+    lines = [f"policy: {rule}{'' if policy.storage == 'float32' else wish}"]
     if decision.calibration:
         lines.append(f"calibration: {decision.calibration}")
     for row in decision.rows:

@@ -14,6 +14,9 @@ from gpuedge.decide.policy import Policy
 SCHEMA = "gpuedge.decision/1"
 CPU = "cpu"
 AUTO = "auto"
+BY_NAME = "not needed: the device was asked for by name"
+"""How calibration went where a device was named: true of it even after that device failed."""
+
 LATER = ("canary", "watchdog_s")
 """Fields of a policy that say how a device is watched, not which one is chosen."""
 
@@ -108,6 +111,11 @@ class Record:
     candidates: tuple[Evidence, ...]
     version: str
     calibration: str = ""
+
+    @property
+    def is_by_name(self) -> bool:
+        """Whether a device was asked for by name, which may have failed since."""
+        return self.asked != AUTO or self.calibration == BY_NAME
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary."""

@@ -14,7 +14,7 @@ from gpuedge.backends.base import Binding, Buffer, DeviceImpl, Dispatch, Program
 from gpuedge.capdb import classify
 from gpuedge.core import debug
 from gpuedge.core.caps import Caps
-from gpuedge.core.dtypes import rounded
+from gpuedge.core.dtypes import no_copy, rounded
 from gpuedge.core.errors import (
     FORK_HINT,
     ClosedError,
@@ -27,7 +27,14 @@ from gpuedge.core.interrupts import held
 from gpuedge.core.paths import cache_dir
 from gpuedge.core.storage import BUFFER
 from gpuedge.executors.base import PlacementRow, Work
-from gpuedge.executors.watching import Stage, Unwatched, Watch, Watchdog, submit_and_wait
+from gpuedge.executors.watching import (
+    CLOSING,
+    Stage,
+    Unwatched,
+    Watch,
+    Watchdog,
+    submit_and_wait,
+)
 from gpuedge.graph.cost import count
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.kernels.arrange import Arrangement, arrange
@@ -92,7 +99,9 @@ class GpuExecutor:
         """Return None if the planner can run `node` here, else one sentence saying why not."""
         return why_not(node, graph, self.caps)
 
-    def compile(self, segment: Graph, keeping: Keeping = EXACT) -> GpuExecutable:
+    def compile(
+        self, segment: Graph, keeping: Keeping = EXACT, watchdog_s: float | None = None
+    ) -> GpuExecutable:
         """Plan, build and record a segment.
 
         A variant that the driver refuses is ruled out for this device and planned again without.
@@ -102,6 +111,9 @@ class GpuExecutor:
         segment : Graph
         keeping : Keeping
             How tensors are to be kept, where the device offers it.
+        watchdog_s : float, optional
+            The watchdog of the policy, for a device in a process of its own: what its driver may
+            spend in a call without answering or computing.
 
         Raises
         ------
@@ -111,6 +123,10 @@ class GpuExecutor:
         """
         self.check_open()
         with held, self.lock, self.compiling, self.impl.entered():
+            if self.isolation != "inline":
+                bear = getattr(self.impl, "bear", None)
+                if bear is not None:
+                    bear(watchdog_s)
             while True:
                 made = plan(segment, self.caps, self._restricted, keeping)
                 try:
@@ -202,7 +218,8 @@ class GpuExecutor:
             try:
                 if not self.released and not self._leave():
                     self.released = True
-                    self.impl.close()
+                    with CLOSING.one(self.watch):
+                        self.impl.close()
             finally:
                 self.lock.release()
         self.watch.close()
@@ -295,7 +312,10 @@ class GpuExecutable:
         if region is None:
             return
         host = _host(tensor)
-        arrays = [np.ascontiguousarray(values[s], np.float32) for s in host.sources]
+        try:
+            arrays = [np.ascontiguousarray(values[s], np.float32) for s in host.sources]
+        except MemoryError as error:
+            raise no_copy(f"'{tensor.name}'", error) from None
         if self.executor.caps.is_finite_only or tensor.storage.kind == FIXED:
             _require_finite(self.executor.device, host.sources, arrays)
         data = arrays[0] if host.build is None else host.build(*arrays)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
-from gpuedge.core.errors import DeviceLostError, DeviceTimeoutError
+from gpuedge.core.errors import DeviceError, DeviceLostError, DeviceTimeoutError, GpuEdgeError
 
 if TYPE_CHECKING:
     from gpuedge.backends.base import DeviceImpl, Recording
@@ -29,12 +31,26 @@ STOPPED_S = 1.0
 
 _OFTEN, _SELDOM = 8, 32
 
+MAX_WORDS = 300
+"""Characters of a cause that are kept: a compiler's log may fill pages."""
+
+
+def cause_of(error: GpuEdgeError) -> str:
+    """Return what is known of the cause of an error, in one line; else what happened."""
+    own = error.reason if isinstance(error, DeviceError) else None
+    what = error.what.rstrip(".")
+    text = own.detail if own is not None and own.detail else what
+    if own is None and error.known:
+        text = f"{what}: {error.known}"
+    text = " ".join(text.split()).rstrip(".")
+    return text if len(text) <= MAX_WORDS else f"{text[:MAX_WORDS]}..."
+
 
 class Watch(Protocol):
     """What is told before each risky call (`gpuedge.probing.crashes.Watch` writes it down)."""
 
     def step(self, name: str) -> None:
-        """Note that ``open``, ``compile`` or ``run`` begins."""
+        """Note that ``open``, ``compile``, ``run`` or ``close`` begins."""
 
     def quiet(self) -> None:
         """Note that the driver has returned."""
@@ -60,6 +76,41 @@ class Unwatched:
 
     def close(self) -> None:
         """Do nothing."""
+
+
+class Closings:
+    """The devices that are being closed: a driver that ends the process there did so itself.
+
+    Not so where the interpreter ends: what is not closed by then is left as it is, and threads
+    that close something are stopped anywhere.
+    """
+
+    def __init__(self) -> None:
+        self._watches: set[Watch] = set()
+        self._is_over = False
+
+    @contextmanager
+    def one(self, watch: Watch) -> Iterator[None]:
+        """Have a watch told before and after a device is closed."""
+        self._watches.add(watch)
+        if not self._is_over:
+            watch.step("close")
+            if self._is_over:  # it ended in this very moment
+                watch.quiet()
+        try:
+            yield
+        finally:
+            self._watches.discard(watch)
+            watch.quiet()
+
+    def end(self) -> None:
+        """Hold nothing that is still being closed against a driver: the interpreter ends."""
+        self._is_over = True
+        for watch in list(self._watches):
+            watch.quiet()
+
+
+CLOSING = Closings()
 
 
 class Stage:
@@ -90,8 +141,10 @@ class Stage:
     def _conclude(self, error: BaseException) -> None:
         if isinstance(error, DeviceTimeoutError):
             self._executor.is_hung = True
-        elif isinstance(error, DeviceLostError) and error.reason is not None:
-            self._executor.lost(error.reason.code, error.what)
+        elif not isinstance(error, DeviceLostError) or error.is_outside:
+            return
+        elif error.reason is not None:
+            self._executor.lost(error.reason.code, cause_of(error))
 
 
 class Watchdog:

@@ -28,8 +28,9 @@ from gpuedge.backends.base import (
 )
 from gpuedge.core.errors import ClosedError, GpuEdgeError
 from gpuedge.core.kernel import KernelBlob, Number
+from gpuedge.isolation.patience import CALL_S
 from gpuedge.isolation.shared import PIECE
-from gpuedge.isolation.talk import BUILD_S, CALL_S, CLOSE_S, MARGIN_S, Op, Talk
+from gpuedge.isolation.talk import BUILD_S, CLOSE_S, MARGIN_S, Op, Talk
 
 MAX_FETCHED = 8
 """Reads of one recording that are foreseen."""
@@ -210,6 +211,16 @@ class HostedDevice:
         place = self._talk.place(into.nbytes)
         self._talk.ask(Op("read", [number, offset, into.nbytes, place], CALL_S))
         into[:] = self._talk.view(place, into.nbytes)
+
+    def bear(self, watchdog_s: float | None) -> None:
+        """Take a host for hung that neither answers nor computes for the time a run may take.
+
+        Parameters
+        ----------
+        watchdog_s : float or None
+            That time, at least 2 s; None where nothing is said of it: 10 s.
+        """
+        self._talk.bear(watchdog_s)
 
     # --- kernels and work -----------------------------------------------------------------------
 

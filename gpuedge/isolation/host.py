@@ -13,8 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from gpuedge import backends
 from gpuedge.backends.base import Binding, Dispatch, Usage
-from gpuedge.core.errors import DriverError
 from gpuedge.core.kernel import KernelBlob
 from gpuedge.core.storage import Storage
 from gpuedge.isolation.messages import counts_of, error_to_record, info_from_record
@@ -22,7 +22,7 @@ from gpuedge.isolation.shared import Arena
 from gpuedge.isolation.wire import HEADER, MAX_REQUEST, pack, parse, sizes
 
 if TYPE_CHECKING:
-    from gpuedge.backends.base import DeviceImpl, DeviceInfo
+    from gpuedge.backends.base import DeviceImpl
 
 ALARM_S = 180.0
 """A host that does not come back to its pipe for so long ends itself; see `Alarm`."""
@@ -196,7 +196,7 @@ def main() -> int:
     os.set_inheritable(arena.fd, False)
     arena.tell(0, time.monotonic())
     try:
-        device = open_device(info_from_record(request["device"]))
+        device = backends.open_disposable(info_from_record(request["device"]))
     except Exception as error:
         pipe.write(sequence, {"error": error_to_record(error)})
         return 0
@@ -219,19 +219,6 @@ def serve(pipe: Pipe, host: Host, alarm: Alarm) -> None:
         reply = host.work(body, code)
         if body["reply"]:
             pipe.write(sequence, reply)
-
-
-def open_device(info: DeviceInfo) -> DeviceImpl:
-    """Open a device as a process does that may die of it."""
-    from gpuedge import backends
-
-    backend = backends.load(info.candidate.backend)
-    try:
-        return backend.open(info, first_use=True)
-    except TypeError as error:
-        if "first_use" not in str(error):
-            raise DriverError("The device failed to open.", known=str(error)) from error
-    return backend.open(info)
 
 
 def prepare(life: int, deadline_s: float) -> Alarm:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -24,6 +25,13 @@ from gpuedge.probing.process import TAIL_BYTES
 
 MODULE = "gpuedge.isolation.host"
 CHUNK = 65536
+OUTSIDE = frozenset(
+    getattr(signal, name)
+    for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+    if hasattr(signal, name)
+)
+"""Signals that an administrator, a service manager or the system's OOM killer sends."""
+
 MAX_LINES = 3
 MAX_WORDS = 300
 _CRASH = "Fatal Python error: "
@@ -63,6 +71,7 @@ class Link:
         self._is_loud = debug.level() > 0
         self._said = b""
         self._got = bytearray()
+        self._signal: int | None = None
         far, self._life = os.pipe()
         try:
             child = subprocess.Popen(
@@ -88,6 +97,11 @@ class Link:
     def pid(self) -> int:
         """Process id of the host."""
         return self._one.pid
+
+    @property
+    def was_killed(self) -> bool:
+        """True if a signal ended the host that others send: no driver ends its process by one."""
+        return self._signal in OUTSIDE
 
     @property
     def last_words(self) -> str:
@@ -193,7 +207,10 @@ class Link:
         while self._drain_rest():
             pass
         self._close()
-        return _words(ending) if has_ended and ending is not None else ""
+        if not has_ended or ending is None:
+            return ""
+        self._signal = ending.code if ending.how == "signal" else None
+        return _words(ending)
 
     def strike(self) -> None:
         """Kill the host while another thread waits for it: that one sees it, and cleans up."""

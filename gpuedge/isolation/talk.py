@@ -28,13 +28,11 @@ from gpuedge.isolation.messages import (
     info_to_record,
     take_counts,
 )
+from gpuedge.isolation.patience import CALL_S, FLOOR_S, STILL_S, Opening, Patience, Stillness
 from gpuedge.isolation.shared import ALIGNMENT, CONTROL, NOTHING, TOTAL, Arena
 from gpuedge.isolation.wire import FrameError, pack, parse
 from gpuedge.probing import interpreter, process
 from gpuedge.probing.judge import STEPS
-
-CALL_S = 10.0
-"""Time for a call that computes nothing, in seconds."""
 
 BUILD_S = 60.0
 """Time for compiling a kernel and for recording work."""
@@ -44,6 +42,9 @@ MARGIN_S = 0.5
 
 CLOSE_S = 2.0
 """How long a host may take to close its device."""
+
+OWN_TIME = frozenset({"build", "record", "wait", "read"})
+"""Calls whose time does not depend on the run they go with."""
 
 WHERE = {
     "alloc": "while reserving memory",
@@ -68,36 +69,6 @@ class Op:
     limit_s: float
 
 
-class Patience:
-    """How long to wait for a host that is at work on several calls.
-
-    The host notes which call it is at and since when. Notes may be wrong: a call has its time once,
-    counted from when it is first seen.
-
-    Attributes
-    ----------
-    look_s : float
-        How often to look at the notes: as soon as the shortest of the calls might be over.
-    """
-
-    def __init__(self, arena: Arena, limits: Sequence[float]) -> None:
-        self._arena = arena
-        self._limits = limits
-        self.look_s = min(limits)
-        self._began = time.monotonic()
-        self.position = -1
-
-    def deadline(self) -> float:
-        """Return when the call under way should be over."""
-        when, position = self._arena.told()
-        if self.position < position <= len(self._limits):
-            now = time.monotonic()
-            self._began = min(now, when) if when >= self._began else now
-            self.position = position
-        is_at_one = 0 <= self.position < len(self._limits)
-        return self._began + (self._limits[self.position] if is_at_one else CALL_S)
-
-
 class Talk:
     """The conversation with one host.
 
@@ -120,15 +91,18 @@ class Talk:
         self._queue: list[Op] = []
         self._used = CONTROL
         self._lost: str | None = None
+        self._is_outside = True  # until the driver is found to have ended the host
+        self._is_owed = False
+        self._still_s = STILL_S
         self._ending = threading.Lock()
-        with process.low_descriptors_taken():
+        with _STARTING, process.low_descriptors_taken():
             self._arena = Arena()
             try:
                 self._link = _start(info, self._arena, command)
             except BaseException:
                 self._arena.close()
                 raise
-        _TALKS[self._link.pid] = weakref.ref(self)
+            _TALKS[self._link.pid] = weakref.ref(self)
 
     @property
     def pid(self) -> int:
@@ -169,7 +143,7 @@ class Talk:
         }
         self._arena.tell(NOTHING, 0.0)
         end = time.monotonic() + deadline_s
-        reply = self._exchange(request, b"", _Opening(self._arena, end))
+        reply = self._exchange(request, b"", Opening(self._arena, end))
         try:
             return caps_from_record(reply.get("caps"))
         except FrameError as error:
@@ -207,6 +181,10 @@ class Talk:
         """Have a call made with the next that is asked for."""
         self._queue.append(op)
 
+    def bear(self, watchdog_s: float | None) -> None:
+        """Set how long the host may do nothing in a call: as long as a run may take."""
+        self._still_s = STILL_S if watchdog_s is None else max(FLOOR_S, watchdog_s)
+
     def flush(self) -> None:
         """Have what is queued done. Raises what those calls raise."""
         if self._queue:
@@ -215,7 +193,12 @@ class Talk:
     def ask(self, *ops: Op, code: bytes = b"") -> None:
         """Have what is queued and then `ops` done, and wait for it. Raises what they raise."""
         batch, self._queue = [*self._queue, *ops], []
-        patience = Patience(self._arena, [op.limit_s for op in batch])
+        waits = [i for i, op in enumerate(batch) if op.verb == "wait"]
+        # What goes with waiting for a run belongs to it: no call takes longer than that may.
+        most = max(FLOOR_S, batch[waits[0]].limit_s) if waits else BUILD_S
+        limits = [op.limit_s if op.verb in OWN_TIME else min(op.limit_s, most) for op in batch]
+        still = Stillness(self._link.pid, self._still_s)
+        patience = Patience(self._arena, limits, min(CALL_S, most), still, waits)
         self._arena.tell(NOTHING, 0.0)
         self._used = CONTROL  # what lies there stays until the next place is asked for
         self._exchange(self._body(batch, reply=True), code, patience, batch)
@@ -233,7 +216,8 @@ class Talk:
         except HostSilentError:
             raise self._hung(WHERE[op.verb]) from None
         except HostEndedError:
-            raise self._died(WHERE[op.verb]) from None
+            raise self._died(_where([op], -1), is_idle=True) from None
+        self._is_owed = True
 
     def _body(self, batch: Sequence[Op], *, reply: bool) -> dict[str, Any]:
         return {
@@ -254,6 +238,7 @@ class Talk:
             if sequence != self._sequence:
                 raise FrameError("a reply to another request")
             reply = parse(text)
+            self._is_owed = False
             error = error_from_record(reply["error"]) if "error" in reply else None
             if "counters" in reply or error is None:
                 take_counts(reply.get("counters"), self._counters)
@@ -261,7 +246,8 @@ class Talk:
             raise self._hung(_where(batch, patience.position)) from None
         except HostEndedError:
             patience.deadline()  # looks once more how far it came
-            raise self._died(_where(batch, patience.position)) from None
+            where = _where(batch, patience.position)
+            raise self._died(where, is_idle=patience.position < 0) from None
         except FrameError as babble:
             raise self._babble(babble) from None
         except BaseException:  # an interrupt: its answer would be taken for the next one's
@@ -282,21 +268,26 @@ class Talk:
             self._arena.close()
             _TALKS.pop(self._link.pid, None)
 
-    def _died(self, where: str) -> DeviceError:
+    def _died(self, where: str, *, is_idle: bool) -> DeviceError:
         how = self._link.how_it_ended()
+        # It may have died of what it was told before and nobody waited for.
+        self._is_outside = self._link.was_killed or (is_idle and not self._is_owed)
         said = self._link.last_words
         self._end(f"{how} {where}" + (f"; its last words: {said}" if said else ""))
         return self._lost_error(self._lost or how)
 
     def _babble(self, error: FrameError) -> DeviceError:
+        self._is_outside = False
         self._end(f"its host answered nonsense ({error}) and was ended")
         return self._lost_error(self._lost or "")
 
     def _lost_error(self, why: str) -> DeviceError:
-        return DeviceLostError(
+        error = DeviceLostError(
             f"The host process of {self._info.identity.name} is gone.",
             known=why, hint="open the device again", reason="host-died",
         )  # fmt: skip
+        error.is_outside = self._is_outside
+        return error
 
     def _hung(self, where: str) -> DeviceError:
         self._end(f"it hung {where} and was ended")
@@ -324,18 +315,6 @@ class Talk:
         """Let go of everything in a forked child, or its copies would keep the host alive."""
         self._link.abandon()
         self._arena.close()
-
-
-class _Opening(Patience):
-    """Patience with a host that starts and opens its device: one deadline for both."""
-
-    def __init__(self, arena: Arena, end: float) -> None:
-        super().__init__(arena, [CALL_S])
-        self._end = end
-
-    def deadline(self) -> float:
-        super().deadline()
-        return self._end
 
 
 def _where(batch: Sequence[Op], position: int) -> str:
@@ -369,8 +348,25 @@ def _no_host(what: str, known: str | None) -> DeviceError:
 _TALKS: dict[int, weakref.ref[Talk]] = {}
 """The conversations that are going on, by the process id of their host."""
 
+_STARTING = threading.RLock()
+"""Held while a host is being started: a fork waits for that, so that it knows all pipes."""
+
+FORK_S = 5.0
+"""How long a fork waits at most; starting a process takes milliseconds."""
+
+
+def _before_fork() -> None:
+    _STARTING.acquire(timeout=FORK_S)
+
+
+def _after_fork_here() -> None:
+    with suppress(RuntimeError):  # it did not wait long enough to have it
+        _STARTING.release()
+
 
 def _after_fork() -> None:
+    global _STARTING  # noqa: PLW0603  (a thread of the parent may hold the old one for ever)
+    _STARTING = threading.RLock()
     for kept in list(_TALKS.values()):
         talk = kept()
         if talk is not None:
@@ -379,4 +375,6 @@ def _after_fork() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork_here, after_in_child=_after_fork
+    )

@@ -14,7 +14,13 @@ import numpy.typing as npt
 
 from gpuedge.core import config
 from gpuedge.core.dtypes import BYTES, as_operand, rounded
-from gpuedge.core.errors import DTypeError, InputError, UnsupportedOpError, UsageError
+from gpuedge.core.errors import (
+    DTypeError,
+    InputError,
+    OutOfMemoryError,
+    UnsupportedOpError,
+    UsageError,
+)
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
 from gpuedge.runtime.compiled import Compiled, Request
@@ -77,6 +83,8 @@ def call(
     DTypeError (GE-202), ShapeError (GE-201), InputError (GE-203)
         The operands; no driver was touched, except before NaN is found in weights of more than
         `LARGE` elements.
+    OutOfMemoryError (GE-402)
+        An operand has to be copied, and there is no memory for that.
     UnsupportedOpError (GE-501), DeviceError (GE-4xx)
         The device named cannot do it or failed.
     """
@@ -118,8 +126,17 @@ def _stand_ins(inputs: Sequence[tuple[str, Any]]) -> Sequence[tuple[str, Any]]:
 
 def _check_weights(op: str, weights: Sequence[str], arrays: dict[str, Array]) -> None:
     for name in weights:
-        if name in arrays and np.isnan(arrays[name]).any():
+        if name in arrays and _has_nan(name, arrays[name]):
             raise InputError(f"The weights '{name}' of {op} hold NaN.")
+
+
+def _has_nan(name: str, array: Array) -> bool:
+    try:
+        return bool(np.isnan(array).any())
+    except MemoryError as error:
+        raise OutOfMemoryError(
+            f"There is no memory for looking through '{name}'.", known=str(error) or None
+        ) from None
 
 
 def _convert(

@@ -173,6 +173,7 @@ def _is_lasting(row: ProbeRow) -> bool:
 def _log(rows: list[ProbeRow]) -> None:
     import logging
 
+    from gpuedge.core.text import plain
     from gpuedge.probing.judge import UNTOUCHED, is_cut_off
 
     logger = logging.getLogger("gpuedge.probing")
@@ -181,7 +182,9 @@ def _log(rows: list[ProbeRow]) -> None:
         unreached = row.status == "timeout" and row.evidence.get("step") in UNTOUCHED
         is_news = row.status in NEWS and not unreached and not is_cut_off(row)
         level = logging.WARNING if is_news else logging.INFO
-        logger.log(level, "%s driver %s: %s (%s)", row.backend, row.name, row.reason, row.key)
+        logger.log(
+            level, "%s driver %s: %s (%s)", row.backend, row.name, row.reason, plain(row.key, 300)
+        )
 
 
 def _empty(name: str) -> ProbeRow:

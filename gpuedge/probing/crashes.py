@@ -2,7 +2,8 @@
 
 A probe runs a driver in a process of its own, the work itself does not (unless isolated). So every
 process that opens a device inline leaves a marker (`gpuedge.core.markers`) of what it is doing.
-A marker whose process is gone while the driver was at work is an *unfinished start*, a strike. Two
+A marker whose process is gone while the driver was at work is an *unfinished start*, a strike; so
+is the death of a host in a call. A process counts once a day, however often it restarts a host. Two
 within 30 days block the device: for 1 day at first, then one start is let through, and if that ends
 unfinished too, for 7 and from then on for 30 days. Never for ever: only the setting ``pin`` is.
 
@@ -46,6 +47,9 @@ LATE_WEIGHT = 0.25
 """What the end of a process counts that had long got along with its driver. A busy server that is
 killed from outside dies in a run more often than not, and a start it was not."""
 
+CLEAN = 5
+"""Starts that ended well after which strikes that led to no block are forgotten."""
+
 MAX_ENTRIES = 64
 MAX_STRIKES = 16
 
@@ -69,9 +73,9 @@ class Block(Record):
     @property
     def reason(self) -> Reason:
         """The reason that a row of the probe report shows."""
-        times = "once" if self.strikes == 1 else f"{self.strikes} times"
+        starts = f"{self.strikes} unfinished start" + ("" if self.strikes == 1 else "s")
         how = WORDS.get(self.step, "in the driver") + (f" ({self.why})" if self.why else "")
-        detail = f"{times}, the last {how}; tried again after {date(self.until)}"
+        detail = f"{starts}, the last {how}; tried again after {date(self.until)}"
         return Reason("crash-memory", detail)
 
 
@@ -109,10 +113,10 @@ class CrashMemory:
         self.path = os.path.join(self._folder, FILE)
         self._entries: dict[str, dict[str, Any]] | None = None
 
-    def begin(self, key: str, name: str = "") -> Watch:
+    def begin(self, key: str, name: str = "", *, is_hosted: bool = False) -> Watch:
         """Return the watch for a device about to be opened; `name` is for people."""
         self.collect()
-        return Watch(self.markers, key, name, self._ended)
+        return Watch(self.markers, key, name, self._ended, is_hosted=is_hosted)
 
     def block(self, key: str, now: float | None = None) -> Block | None:
         """Return why the device is to be left alone at this time, None if it is not."""
@@ -169,7 +173,7 @@ class CrashMemory:
         return entries == before or self._save(entries)
 
     def _ended(self, watch: Watch) -> None:
-        """End the probation of a device that opened, compiled, ran and was closed."""
+        """Note that a device opened, compiled, ran and was closed."""
         if not os.path.exists(self.path):
             return
         with Lock(self._folder) as is_held:
@@ -189,6 +193,7 @@ class CrashMemory:
         return {key: entry for key, entry in found if _is_sound(entry)}
 
     def _save(self, entries: dict[str, dict[str, Any]]) -> bool:
+        entries = {k: e for k, e in entries.items() if e["strikes"] or e["level"]}
         newest = sorted(entries, key=lambda k: float(entries[k]["when"]), reverse=True)
         self._entries = {key: entries[key] for key in newest[:MAX_ENTRIES]}
         return save_sealed(self.path, SCHEMA, {"entries": self._entries})
@@ -201,38 +206,59 @@ def struck(entry: dict[str, Any] | None, marker: Marker, now: float) -> dict[str
     """Return the entry after one more unfinished start, noticed `now`."""
     entry = {"level": 0, "since": 0.0, "cleared": None, "strikes": [], **(entry or {})}
     strikes = [s for s in entry["strikes"] if abs(now - s["when"]) < WINDOW]
-    if any(s["id"] == marker.id for s in entry["strikes"]):
-        return entry
     # A clock that was set back since makes a time in the future: it was some time before now.
     when = min(marker.when, now)
+    if any(_is_counted(s, marker, when) for s in entry["strikes"]):
+        return entry
     strike = {"id": marker.id, "when": when, "step": marker.step, "why": marker.why}
     strike["weight"] = LATE_WEIGHT if marker.is_late else 1.0
+    strike["process"] = marker.process
     if now - when < WINDOW:
         strikes.append(strike)
-    entry |= {"strikes": strikes[-MAX_STRIKES:], "name": marker.name, "when": now}
+    entry |= {"strikes": strikes[-MAX_STRIKES:], "name": marker.name, "when": now, "clean": 0}
     cleared, since = entry["cleared"], entry["since"]
     if cleared is not None and abs(now - cleared) > WINDOW:
         entry |= {"level": 0, "cleared": None}
+    if entry["cleared"] is None and since - DAY >= now:
+        entry["cleared"] = now  # a block from the future is void, see `blocked`
     is_probation = entry["level"] > 0 and entry["cleared"] is None
-    # Processes that started together end together: they were one try, and it is paid for.
-    is_old = is_probation and marker.began <= since <= now
-    enough = sum(s["weight"] for s in strikes) >= STRIKES
-    if strikes and not is_old and (is_probation or enough):
+    until = since + _patience(entry["level"]) if is_probation else 0.0
+    # What began before the block was over is no try after it. Processes that started together end
+    # together, and a program that has the device open may go on: that is paid for.
+    is_old = is_probation and marker.began < until
+    needed = 1 if is_probation else STRIKES
+    weights = [s["weight"] for s in strikes if s["when"] >= until]
+    if weights and not is_old and sum(weights) >= needed:
         level = min(entry["level"] + 1, len(PATIENCE))
         entry |= {"level": level, "since": now, "cleared": None}
     return entry
 
 
+def _is_counted(strike: dict[str, Any], marker: Marker, when: float) -> bool:
+    """Say whether a marker is one that was counted, or of a process that has had its strike."""
+    is_same = bool(marker.process) and strike.get("process") == marker.process
+    return bool(strike["id"] == marker.id or (is_same and abs(when - strike["when"]) < DAY))
+
+
+def _patience(level: int) -> float:
+    return PATIENCE[min(level, len(PATIENCE)) - 1]
+
+
 def cleaned(entry: dict[str, Any], now: float) -> dict[str, Any]:
     """Return the entry after a start that opened, compiled, ran and ended well.
 
-    Only one on probation says something: before that, two strikes within 30 days are two strikes.
-    The level is kept for 30 days, so that a device that fails now and then is left alone longer
-    each time.
+    One on probation says enough; before a block it takes `CLEAN` of them, since a driver may crash
+    at every second start. The level is kept for 30 days, so that a device that fails now and then
+    is left alone longer each time.
     """
-    if entry["level"] == 0 or entry["cleared"] is not None or blocked(entry, now) is not None:
+    if blocked(entry, now) is not None:
         return entry
-    return {**entry, "strikes": [], "cleared": now, "when": now}
+    if entry["level"] > 0 and entry["cleared"] is None:
+        return {**entry, "strikes": [], "cleared": now, "when": now}
+    if not entry["strikes"]:
+        return entry
+    clean = entry.get("clean", 0) + 1
+    return {**entry, "clean": clean} if clean < CLEAN else {**entry, "strikes": [], "clean": 0}
 
 
 def blocked(entry: dict[str, Any], now: float) -> Block | None:
@@ -241,7 +267,7 @@ def blocked(entry: dict[str, Any], now: float) -> Block | None:
     if level < 1 or entry["cleared"] is not None:
         return None
     since = float(entry["since"])
-    until = since + PATIENCE[level - 1]
+    until = since + _patience(level)
     # A clock set back by more than a day says nothing any more; one set forward ends the block.
     if not since - DAY < now < until:
         return None
@@ -254,8 +280,11 @@ def _is_sound(entry: object) -> bool:
     if not isinstance(entry, dict) or not isinstance(strikes := entry.get("strikes"), list):
         return False
     cleared = entry.get("cleared")
+    clean = entry.get("clean", 0)
     return (
-        all(is_number(entry.get(name)) for name in ("since", "when"))
+        type(clean) is int
+        and clean >= 0
+        and all(is_number(entry.get(name)) for name in ("since", "when"))
         and type(entry.get("level")) is int
         and entry["level"] >= 0
         and isinstance(entry.get("name"), str)
@@ -268,6 +297,7 @@ def _is_strike(strike: object) -> bool:
     return (
         isinstance(strike, dict)
         and all(isinstance(strike.get(name), str) for name in ("id", "step", "why"))
+        and isinstance(strike.get("process", ""), str)
         and all(is_number(strike.get(name)) for name in ("when", "weight"))
     )
 

@@ -9,8 +9,13 @@ import tempfile
 import time
 from pathlib import Path
 
+from gpuedge.probing import leftovers
+
 STALE_S = 3600.0
 """Folders of probes older than this were left by probes that were killed."""
+
+REMOVE_S = 0.03
+"""How long a probe waits for its folder to be removed."""
 
 MAX_SWEPT = 64
 """Stale folders removed by one probe: it must begin at once, and the next one goes on."""
@@ -33,9 +38,12 @@ def make() -> Path:
     return folder
 
 
-def remove(folder: Path) -> None:
-    """Remove a folder with all that a driver put there."""
-    shutil.rmtree(folder, ignore_errors=True)
+def remove(folder: Path, seconds: float = REMOVE_S) -> None:
+    """Remove a folder with all that a driver put there, however much: the rest goes on behind."""
+    try:
+        leftovers.behind(lambda: shutil.rmtree(folder, ignore_errors=True), seconds)
+    except RuntimeError:  # no more threads
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def sweep(temporary: str, now: float | None = None) -> None:

@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gpuedge.probing import process
+from gpuedge.probing import leftovers, process
 from gpuedge.probing.judge import Ending
 
 MAX_MESSAGE = 1 << 16
@@ -94,7 +94,7 @@ class Zygote:
             raise
         finally:
             far.close()
-        self._handle = _handle(self._own.pid)
+        self._handle = leftovers.handle(self._own.pid)
 
     def start(
         self, request: Mapping[str, Any], changes: Mapping[str, str], folder: Path
@@ -202,17 +202,22 @@ class Zygote:
         """End it, and with it what is left of its children."""
         self.is_usable = False
         self._control.close()  # which tells it to go
-        ends = time.monotonic() + process.REAP_S
-        while self._is_running() and time.monotonic() < ends:
-            time.sleep(0.001)
+        is_late = time.monotonic() >= self._ends
+        if not is_late:
+            self._await(process.REAP_S)
         self._kill()
-        while self._is_running() and time.monotonic() < ends + process.REAP_S:
-            time.sleep(0.001)
+        self._await(process.LATE_S / 3 if is_late else process.REAP_S)
         if self._own.returncode is None:
-            self._own.returncode = -9  # stuck inside the kernel; nothing more can be done
+            self._own.returncode = -9
+            leftovers.leave(self._own.pid)
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
+
+    def _await(self, seconds: float) -> None:
+        ends = time.monotonic() + seconds
+        while self._is_running() and time.monotonic() < ends:
+            time.sleep(0.001)
 
     def _is_running(self) -> bool:
         if self._own.returncode is None:
@@ -233,14 +238,6 @@ class Zygote:
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
             else:
                 os.kill(self._own.pid, signal.SIGKILL)
-
-
-def _handle(pid: int) -> int | None:
-    """Return a descriptor that means this process for ever; ids are given out again."""
-    try:
-        return os.pidfd_open(pid)
-    except (AttributeError, OSError):  # an older system
-        return None
 
 
 class Forked:

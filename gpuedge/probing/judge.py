@@ -26,6 +26,7 @@ from typing import Any, Literal
 
 from gpuedge.backends.base import Candidate
 from gpuedge.core.reasons import SENTENCES, STATUSES, Reason
+from gpuedge.core.text import plain
 from gpuedge.probing.report import ProbeRow, is_number
 
 Event = Mapping[str, Any]
@@ -57,9 +58,21 @@ HUNG_S = 1.0
 HUNG_SHARE = 0.1
 """A driver that used less than this share of the time for computing was waiting."""
 
+LEAVING_S = 0.5
+"""The same for a process that has nothing left to do but to end, which takes some milliseconds."""
+
+STARVED_SHARE = 0.5
+"""One that waited for a processor for this share of its silence was held up by the machine."""
+
 FAIR_SHARE = 0.5
 """Share of the deadline after which a driver that is not done is too slow, whatever held it up."""
 
+
+MOST_NAME, MOST_REASON, MOST_EVIDENCE = 200, 500, 4096
+"""Characters that are kept of a driver's text."""
+
+MOST_DEPTH = 8
+"""Nesting of evidence; ours has three levels."""
 
 OUT_OF_REACH = {"no-child": ("blocked", "no-child"), "unknown": ("broken", "no-token")}
 """Status and code of endings that say nothing about the driver."""
@@ -87,7 +100,8 @@ class Transcript:
     """Everything one probe process left behind; `deadline_s` is that of all processes together.
 
     `seconds` is how long it had, `silent_s` for how long at its end it gave no sign of life, and
-    `busy_s` and `cpu_s` how much processor time it used meanwhile and in all; None where not known.
+    `cpu_s` how much processor time it used in all. In the last `window_s` of its silence it used
+    `busy_s` of processor time, and waited `waited_s` for a processor. None where not known.
     """
 
     events: Sequence[Event]
@@ -100,16 +114,18 @@ class Transcript:
     silent_s: float | None = None
     busy_s: float | None = None
     cpu_s: float | None = None
+    window_s: float | None = None
+    waited_s: float | None = None
 
     @property
     def is_hung(self) -> bool:
-        """True if it gave no sign of life and did not compute either when it was ended."""
-        silent = HUNG_S if self.silent_s is None else self.silent_s
-        return silent >= HUNG_S and self._is_idle
+        """True if it gave no sign of life and only slept when it was ended."""
+        enough = HUNG_S if self.first("done") is None else LEAVING_S
+        return (HUNG_S if self.silent_s is None else self.silent_s) >= enough and self._is_idle
 
     @property
     def _is_idle(self) -> bool:
-        return (self.busy_s or 0.0) < HUNG_SHARE * (self.silent_s or HUNG_S)
+        return is_idle(self.window_s or self.silent_s or HUNG_S, self.busy_s, self.waited_s)
 
     @property
     def used_s(self) -> float:
@@ -131,6 +147,12 @@ class Transcript:
         """True if the process wrote ``done`` and then ended well."""
         clean = self.ending.how == "exit" and self.ending.code == 0
         return clean and self.first("done") is not None
+
+
+def is_idle(seconds: float, busy_s: float | None, waited_s: float | None) -> bool:
+    """Say whether a process slept for most of some seconds: not computing, nor kept from it."""
+    is_starved = waited_s is not None and waited_s > STARVED_SHARE * seconds
+    return not is_starved and (busy_s or 0.0) <= HUNG_SHARE * seconds
 
 
 def parts(transcript: Transcript, skipped: Sequence[frozenset[int]]) -> list[Transcript | None]:
@@ -339,8 +361,8 @@ def _row(
         backend=candidate.backend,
         status=status,
         code=verdict["code"],
-        reason=str(verdict.get("reason") or reason.sentence),
-        name=str(identity.get("name") or _file_name(candidate.key)),
+        reason=plain(str(verdict.get("reason") or reason.sentence), MOST_REASON),
+        name=plain(str(identity.get("name") or _file_name(candidate.key)), MOST_NAME),
         identity=identity,
         is_software=bool(device["is_software"]) if device else None,
         caps=dict(verdict.get("caps") or {}),
@@ -349,9 +371,20 @@ def _row(
         env=dict(candidate.env),
         index=device["index"] if device else None,
         seconds=round(float(verdict.get("seconds") or transcript.seconds), 6),
-        evidence=evidence,
-        model=str(device.get("model") or "") if device else "",
+        evidence=_shown(evidence, MOST_DEPTH),
+        model=plain(str(device.get("model") or ""), MOST_NAME) if device else "",
     )
+
+
+def _shown(value: Any, depth: int) -> Any:
+    """Return evidence with what drivers wrote into it as it can be shown."""
+    if isinstance(value, str):
+        return plain(value, MOST_EVIDENCE, lines=True)
+    if isinstance(value, dict) and depth:
+        return {plain(str(k)): _shown(v, depth - 1) for k, v in value.items()}
+    if isinstance(value, list) and depth:
+        return [_shown(v, depth - 1) for v in value]
+    return None if isinstance(value, (dict, list)) else value
 
 
 def _file_name(key: str) -> str:

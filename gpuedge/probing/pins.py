@@ -46,8 +46,51 @@ def check_pins() -> None:
 
     for name in pins():
         backend = name.partition(":")[0]
-        if backend not in backends.BUILTIN:
-            backends.load(backend)
+        if backend in backends.BUILTIN or backend in backends.names():
+            continue
+        from gpuedge.core.errors import UnknownDeviceError
+
+        raise UnknownDeviceError(
+            f"The setting 'pin' names no backend: {name!r}.",
+            asked_by=source(),
+            known=f"backends: {', '.join(backends.names())}; `cpu` and `auto` cannot be pinned",
+            hint=f'pins look like this: "{config.SETTINGS["pin"].example}"',
+        )
+
+
+def source() -> str:
+    """Return where the setting ``pin`` comes from, for people."""
+    found = config.get("pin").source
+    return f"pin in {os.environ['GPUEDGE_CONFIG']}" if found == "config file" else found
+
+
+def said_by(device: str) -> str:
+    """Return the pin that rules a device or backend, and where it stands; empty if none does.
+
+    >>> said_by("vulkan:0")  # doctest: +SKIP
+    'GPUEDGE_PIN=vulkan=never'
+    """
+    rules, name = pins(), _ruled(device)
+    if not name:
+        return ""
+    word, where = f"{name}={rules[name]}", source()
+    if where == config.SETTINGS["pin"].variable:
+        return f"{where}={word}"
+    return f'gpuedge.config(pin="{word}")' if where.startswith("gpuedge.") else f"{word} ({where})"
+
+
+def _ruled(device: str) -> str:
+    """Return what the pin names that rules a device: it, its backend, or nothing."""
+    rules = pins()
+    return next((n for n in (device, device.partition(":")[0]) if n in rules), "")
+
+
+def unpin(device: str) -> str:
+    """Return what to do where a pin rules out a device or backend that is wanted after all."""
+    words = said_by(device)
+    if not words:
+        return "the pin is gone by now: try again"
+    return f"{words} says so; unset it to use {'it' if ':' in _ruled(device) else 'them'}"
 
 
 def is_barred(backend: str) -> bool:

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from gpuedge.probing import interpreter
+from gpuedge.probing import interpreter, leftovers
 from gpuedge.probing.judge import Ending
 
 COMMAND: tuple[str, ...] | None = None
@@ -32,7 +32,10 @@ TICK_S = 0.02
 """How often a waiting parent looks whether it should stop."""
 
 REAP_S = 0.05
-"""How long a killed process gets to be gone; the deadline may be overrun by no more than 0.1 s."""
+"""How long a killed process gets to be gone before `leftovers` sees to it."""
+
+LATE_S = 0.03
+"""The same at the deadline, which may be overrun by no more than 0.1 s in all."""
 
 LOST = "its exit status was taken by another part of the application, which collects children"
 
@@ -85,7 +88,7 @@ class Drain:
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
-                if not _wait_readable(self._fd, 0.05):
+                if not _wait_readable(self._fd, TICK_S):
                     continue
                 chunk = os.read(self._fd, 65536)
                 if not chunk:
@@ -95,9 +98,9 @@ class Drain:
             pass
         self.ended.set()
 
-    def finish(self) -> str:
+    def finish(self, seconds: float) -> str:
         """Stop reading and return the tail; a process that outlived its group is not waited for."""
-        self.ended.wait(REAP_S)
+        self.ended.wait(seconds)
         self._stop.set()
         self._thread.join(0.1)
         return self._tail.decode("utf-8", "replace")
@@ -213,9 +216,10 @@ class Spawned:
         ends = time.monotonic() + seconds
         while not self.has_ended():
             if time.monotonic() > ends:
-                # Stuck inside the kernel, as a process in a broken kernel driver can be; it ends
-                # when that call returns. Nothing more can be done from here.
+                # The machine is busy, or it is stuck inside the kernel, as a process in a broken
+                # kernel driver can be; it ends when that call returns.
                 self._child.returncode = -9
+                leftovers.leave(self.pid)
                 return None
             time.sleep(0.001)
         return Ending("unknown", 0, LOST) if self._is_lost else _ending(self._collect())
@@ -283,12 +287,17 @@ def supervise(
         ending = _watched(one, drain, deadline, stop, is_stalled)
     finally:
         one.kill()  # with what it left behind in its group, while its process id is still its own
-        tail = "" if drain is None else drain.finish()
-        collected = one.ending(REAP_S)
+        until = time.monotonic() + (REAP_S if ending is None else LATE_S)
+        tail = "" if drain is None else drain.finish(until - time.monotonic())
+        collected = one.ending(REAP_S if ending is None else until - time.monotonic())
         one.close(is_drained=drain is None or drain.ended.is_set())
-    if ending is None:
-        ending = collected or Ending("deadline")
-    return ending, tail
+    if ending is not None:
+        return ending, tail
+    collected = collected or Ending("deadline")
+    # Whoever sees first that time is over kills all, and the zygote too: that was no crash.
+    is_ours = collected.how == "unknown" or (collected.how, collected.code) == ("signal", 9)
+    is_over = stop.is_set() or time.monotonic() >= deadline
+    return (Ending("deadline") if is_ours and is_over else collected), tail
 
 
 def _watched(

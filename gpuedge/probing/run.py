@@ -24,10 +24,9 @@ from typing import Any
 
 from gpuedge.backends.base import Candidate
 from gpuedge.core import config, paths, unfinished
-from gpuedge.probing import folders, forking, interpreter, process
+from gpuedge.probing import folders, forking, interpreter, leftovers, process
 from gpuedge.probing.forking import Zygote
 from gpuedge.probing.judge import (
-    HUNG_SHARE,
     Ending,
     Outcome,
     Transcript,
@@ -39,6 +38,7 @@ from gpuedge.probing.judge import (
     unstartable,
 )
 from gpuedge.probing.report import ProbeRow
+from gpuedge.probing.turns import Turn
 
 MAX_RESULT_BYTES = 4 << 20
 """A result file larger than this is a driver's doing; the rest is not read."""
@@ -46,11 +46,11 @@ MAX_RESULT_BYTES = 4 << 20
 MIN_RETRY_S = 0.3
 """With less time than this left no further child is started: it could not even import numpy."""
 
+MIN_START_S = 0.02
+"""With less than this no child is: starting one could take longer than what is left."""
+
 MAX_ATTEMPTS = 16
 """Children per candidate: one more for each device that took its child down."""
-
-STALLED_S = 0.75
-"""A child that gave no sign of life for so long is waiting, not computing: another may start."""
 
 MAX_SILENCE = 0.4
 """Share of the deadline for which a child that others wait for may give no sign of life."""
@@ -89,6 +89,7 @@ def probe_all(
     """
     if not candidates:
         return []
+    leftovers.collect()
     race = Race(deadline_s, command or process.COMMAND, begin)
     if race.command is None:
         return [unstartable(c, interpreter.why_none()) for c in candidates]
@@ -166,55 +167,6 @@ class Race:
     def left(self) -> float:
         """Return the seconds that are left, zero or less where it is over."""
         return 0.0 if self.stop.is_set() else self.ends - time.monotonic()
-
-
-class Turn:
-    """A turn to compute, given back when its child ends, or earlier when it only waits.
-
-    Attributes
-    ----------
-    silent_s : float
-        For how long the result file did not grow.
-    busy_s : float or None
-        Processor time used meanwhile; None where the system does not say.
-    cpu_s : float or None
-        Processor time used in all.
-    """
-
-    def __init__(self, race: Race, result: Path, patience_s: float | None) -> None:
-        self._race = race
-        self.result = result
-        self._patience_s = patience_s
-        self._size = 0
-        self._grew = time.monotonic()
-        self._cpu: float | None = None
-        self._holds = True
-        self.silent_s = 0.0
-        self.busy_s: float | None = None
-        self.cpu_s: float | None = None
-
-    def is_stalled(self, pid: int) -> bool:
-        """Look at the result file; True where the child is to make way for others."""
-        cpu, now = process.cpu_seconds(pid), time.monotonic()
-        try:
-            size = self.result.stat().st_size
-        except OSError:
-            size = 0
-        if size != self._size:
-            self._size, self._grew, self._cpu = size, now, cpu
-        self.silent_s = now - self._grew
-        self.cpu_s = cpu
-        self.busy_s = None if cpu is None else cpu - (self._cpu or 0.0)
-        waits = (self.busy_s or 0.0) < HUNG_SHARE * self.silent_s
-        if waits and self.silent_s > STALLED_S:
-            self.give_back()
-        return waits and self._patience_s is not None and self.silent_s > self._patience_s
-
-    def give_back(self) -> None:
-        """Let another child begin."""
-        if self._holds:
-            self._holds = False
-            self._race.turns.release()
 
 
 class Level:
@@ -307,9 +259,9 @@ class Driver:
             return nothing
         folder = self._folder / str(attempt)
         patience = MAX_SILENCE * race.given_s if len(levels) > 1 else None
-        turn = Turn(race, folder / "result", patience)
+        turn = Turn(race.turns, folder / "result", patience)
         try:
-            if race.left() <= 0:
+            if race.left() < MIN_START_S:
                 return nothing
             zygote = race.zygote
             tried = self._tried(folder, levels, turn, zygote)
@@ -337,7 +289,8 @@ class Driver:
         took = time.monotonic() - start
         return Transcript(
             events, junk, ending, tail, took, deadline_s=race.given_s,
-            silent_s=turn.silent_s, busy_s=turn.busy_s, cpu_s=turn.cpu_s,
+            silent_s=turn.silent_s, cpu_s=turn.cpu_s, busy_s=turn.activity.busy_s,
+            window_s=turn.activity.window_s, waited_s=turn.activity.waited_s,
         )  # fmt: skip
 
     def _start(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from gpuedge.core.errors import (
@@ -11,10 +12,13 @@ from gpuedge.core.errors import (
     DeviceLostError,
     DeviceTimeoutError,
     GpuEdgeError,
+    KernelError,
     OutOfMemoryError,
+    UnsupportedOpError,
 )
 from gpuedge.core.reasons import Reason
 from gpuedge.executors.base import Executor
+from gpuedge.executors.watching import cause_of
 from gpuedge.runtime.opening import INLINE
 from gpuedge.runtime.placing import Request, place, without
 from gpuedge.runtime.recovery import DEMOTED, OK, RECOVERING
@@ -36,6 +40,18 @@ _CODES: tuple[tuple[type[DeviceError], str], ...] = (
     (DeviceTimeoutError, "device-hung"),
 )
 
+GONE = (DeviceLostError, DeviceTimeoutError)
+"""Errors after which a device is of no use until it is opened anew."""
+
+UNCOMPILED = (DeviceError, KernelError, UnsupportedOpError)
+"""What compiling for a device may end with that another device may do without."""
+
+FAILURES = frozenset({
+    "compile-failed", "device-hung", "device-lost", "host-died", "open-failed", "out-of-memory",
+    "run-failed",
+})  # fmt: skip
+"""Codes whose details do not say by themselves that the device failed, and how."""
+
 log = logging.getLogger("gpuedge")
 
 
@@ -44,7 +60,7 @@ def reason_of(error: GpuEdgeError, code: str = "run-failed") -> Reason:
     own = error.reason if isinstance(error, DeviceError) else None
     known = own.code if own is not None else None
     named = next((name for kind, name in _CODES if isinstance(error, kind)), code)
-    return Reason(known or named, " ".join(error.what.split()).rstrip("."))
+    return Reason(known or named, cause_of(error))
 
 
 class Assignment:
@@ -111,9 +127,29 @@ class Assignment:
         if chosen == CPU:
             return "cpu", ""
         if self.executor.device == chosen:
-            return "ok", ""
+            return self._fares()
         why = next((r.reason for r in self.decision.rows if r.device == chosen), "")
         return ("recovering" if self.is_away else "demoted"), why
+
+    def _fares(self) -> tuple[str, str]:
+        """Return the state and the reason of the device chosen while no other was taken.
+
+        Where none may be taken (``fallback="error"``) it may have failed all the same.
+        """
+        if not self.is_pooled:
+            return OK, ""
+        standing = self.standing
+        state, reason = standing.state, standing.reason
+        return state, "" if state == OK or reason is None else reason.sentence
+
+    def shown(self) -> Decision:
+        """Return `decision`, saying what becomes of a device that failed and has no substitute."""
+        if self.executor.device in (CPU, self.decision.device) and self.decision.device != CPU:
+            state, why = self._fares()
+            if state != OK:
+                text = f"Does not run now: {self.decision.device} is {state}: {why}."
+                return replace(self.decision, reason=text)
+        return self.decision
 
     def fail(self, reason: Reason, *, is_final: bool = False) -> None:
         """Report that the device failed; at once, so that nothing else starts on it."""
@@ -123,6 +159,8 @@ class Assignment:
     def leave(self, reason: Reason, *, is_final: bool) -> None:
         """Take another device; unless for good, `find` takes this one back when it is ready."""
         self.is_away = not is_final and self.executor.device == self.chosen.device
+        if reason.code in FAILURES:
+            reason = Reason(reason.code, reason.sentence)
         self.decision = without(self.decision, reason)
         self.executor = self._open()
 
@@ -133,6 +171,15 @@ class Assignment:
             return
         standing = self.standing  # which may be ready again by now: then `find` takes it back
         self.leave(standing.reason or reason, is_final=standing.state == DEMOTED)
+
+    def leave_uncompiled(self, reason: Reason, *, is_gone: bool) -> None:
+        """Leave a device that the model does not compile on: for good unless it is `is_gone`."""
+        if is_gone:
+            self.part_with(reason)
+            return
+        if reason.code != "compile-failed":
+            reason = Reason("compile-failed", reason.sentence)
+        self.leave(reason, is_final=True)
 
     def settle(self) -> None:
         """Make what holds now the decision there is no way back from."""

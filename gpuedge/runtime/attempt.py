@@ -27,7 +27,7 @@ class Attempt(Generic[T]):
     """
 
     def __init__(self, call: Callable[[Attempt[T]], T]) -> None:
-        self.began = monotonic()
+        self.began = self.ended = monotonic()
         self._call = call
         self._lock = threading.Lock()
         self._state = WAITING
@@ -53,7 +53,7 @@ class Attempt(Generic[T]):
 
     def wait(self, seconds: float) -> bool:
         """Wait for the result; False if there is none by then."""
-        return self._done.wait(min(seconds, threading.TIMEOUT_MAX))
+        return self._done.wait(min(max(seconds, 0.0), threading.TIMEOUT_MAX))
 
     def give_up(self) -> str:
         """Stop waiting; return what the call was doing: waiting, running or done."""
@@ -62,6 +62,11 @@ class Attempt(Generic[T]):
             if before == WAITING:
                 self._state = GIVEN_UP
             return before
+
+    @property
+    def is_given_up(self) -> bool:
+        """Tell whether it was given up before its turn came."""
+        return self._state == GIVEN_UP
 
     @property
     def is_over(self) -> bool:
@@ -81,5 +86,5 @@ class Attempt(Generic[T]):
             self._error = error
         finally:
             with self._lock:
-                self._state = DONE
+                self._state, self.ended = DONE, monotonic()
             self._done.set()

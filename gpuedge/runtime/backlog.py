@@ -8,11 +8,13 @@ also counts while it waits.
 from __future__ import annotations
 
 import contextvars
+import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from time import monotonic
 from typing import Any
 
@@ -21,8 +23,14 @@ from gpuedge.core.errors import ClosedError, DeviceError, RequestTimeoutError, U
 MOST = 1024
 """Requests that may wait; who brings one more waits for a place."""
 
+LOOK_S = 0.5
+"""How often `Backlog.close` looks whether the request under way is stuck."""
+
 Call = Callable[[float | None], Any]
 """Answers a request, given the seconds it has left."""
+
+
+log = logging.getLogger("gpuedge")
 
 
 class _Entry:
@@ -38,24 +46,45 @@ class _Entry:
 
     def expire(self) -> None:
         """Fail a request whose time was over before its turn came."""
-        if self.future.set_running_or_notify_cancel():
-            self.future.set_exception(
-                RequestTimeoutError(
-                    f"The request waited for all of its {self.timeout_s:g} s.",
-                    asked_by="timeout_s",
-                    known="requests before it were not done",
-                )
+        self.fail(
+            RequestTimeoutError(
+                f"The request waited for all of its {self.timeout_s:g} s.",
+                asked_by="timeout_s",
+                known="requests before it were not done",
             )
+        )
+
+    def fail(self, error: BaseException) -> None:
+        """End a request that did not run."""
+        with _callbacks():
+            if self.future.set_running_or_notify_cancel():
+                self.future.set_exception(error)
 
     def run(self) -> None:
-        if not self.future.set_running_or_notify_cancel():
-            return
-        try:
-            result = self.context.run(self.call, self.left_s())
-        except BaseException as error:  # belongs to whoever asks the future
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(result)
+        with _callbacks():
+            if not self.future.set_running_or_notify_cancel():
+                return
+            try:
+                result = self.context.run(self.call, self.left_s())
+            except BaseException as error:  # belongs to whoever asks the future
+                self.future.set_exception(error)
+            else:
+                self.future.set_result(result)
+
+
+@contextmanager
+def _callbacks() -> Iterator[None]:
+    """Survive what callbacks of a future raise that is no Exception, such as SystemExit.
+
+    `concurrent.futures` logs exceptions; the rest would end the thread that all others wait for.
+    """
+    try:
+        yield
+    except BaseException as error:
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and isinstance(error, KeyboardInterrupt):
+            raise  # Ctrl-C, which is nobody's callback
+        log.exception("a callback of a future ended with this, which is ignored")
 
 
 class Backlog:
@@ -130,25 +159,31 @@ class Backlog:
             raise DeviceError(f"No thread can be started for run_async: {error}.") from None
         return made
 
-    def close(self) -> None:
+    def close(self, is_stuck: Callable[[], bool] = lambda: False) -> None:
         """Take no more requests, and wait until those that are waiting are answered.
 
-        Called from a future's callback it cannot wait: the requests after that one fail.
+        Called from a future's callback it cannot wait: the requests after that one fail. So do
+        they once `is_stuck` says that the one under way will not come back.
         """
         if self._owner != os.getpid():
             return  # threads and locks of the parent are not here
         with self._changed:
             self._is_closed = True
             worker = self._worker
-            left: list[_Entry] = []
-            if worker is threading.current_thread():
-                left, self._waiting = list(self._waiting), deque()
+            self._changed.notify_all()
+        if worker is None:
+            return
+        if worker is not threading.current_thread():
+            worker.join(LOOK_S)
+            while worker.is_alive() and not is_stuck():
+                worker.join(LOOK_S)
+            if not worker.is_alive():
+                return
+        with self._changed:
+            left, self._waiting = list(self._waiting), deque()
             self._changed.notify_all()
         for entry in left:
-            if entry.future.set_running_or_notify_cancel():
-                entry.future.set_exception(ClosedError("The session was closed before this call."))
-        if worker is not None and worker is not threading.current_thread():
-            worker.join()
+            entry.fail(ClosedError("The session was closed before this call."))
 
     def cancel(self) -> None:
         """Take no more requests and cancel those that are waiting. Waits for nothing."""
@@ -159,7 +194,8 @@ class Backlog:
             left, self._waiting = list(self._waiting), deque()
             self._changed.notify_all()
         for entry in left:
-            entry.future.cancel()
+            with _callbacks():
+                entry.future.cancel()
 
     def _work(self) -> None:
         while True:

@@ -13,23 +13,13 @@ from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
 from gpuedge.core import debug
-from gpuedge.core.errors import (
-    ClosedError,
-    DeviceError,
-    DeviceLostError,
-    DeviceTimeoutError,
-    DriverError,
-    KernelError,
-    NotFiniteError,
-    OutOfMemoryError,
-    UnsupportedOpError,
-)
+from gpuedge.core.errors import ClosedError, DeviceError, DriverError, NotFiniteError
 from gpuedge.core.reasons import Reason
 from gpuedge.executors.base import Executor, PlacementRow
 from gpuedge.graph.ir import Array, Graph
-from gpuedge.kernels.planner import label
 from gpuedge.kernels.storages import Range
-from gpuedge.runtime.assignment import Assignment, reason_of
+from gpuedge.runtime import segments
+from gpuedge.runtime.assignment import GONE, UNCOMPILED, Assignment, reason_of
 from gpuedge.runtime.canary import Canary
 from gpuedge.runtime.confirming import samples, slower
 from gpuedge.runtime.devices import POOL, Pool
@@ -83,32 +73,30 @@ class Compiled:
         self._is_timed = debug.level() >= 2
         self._builder = Builder(graph, request, pool.cpu())
         self._inherited: list[object] = []
-        self._at = CPU  # device that is at work; the CPU between requests
+        self._at, self._since = CPU, 0.0  # device at work, since when; the CPU between requests
+        self._is_left = False  # by `abandon`
         self._tally = Tally()
         self._ailing: Reason | None = None  # what failed during the request under way
         self._exhausted = 0
         self._parts: list[Part] = []
         self._ranges: Ranges | None = None
         self._canary: Canary | None = None
-        self._must_check = False
+        self._has_canaries, self._must_check = has_canaries, False
         self._assigned = Assignment(graph, request, pool)
         debug.say(1, lambda: self.decision.reason)
         if self._is_fixed:
             self._ranges = Ranges(graph, pool.cpu(), calibrate() if calibrate else {})
         self._compile()
         self._confirm()
-        self._tally = Tally()
-        if has_canaries and self.executor.device != CPU:
-            kept = request.policy.storage
-            kept = kept if offers_storage(self.executor, kept) else "float32"
-            self._canary = Canary(graph, request.policy.canary, pool.cpu(), storage=kept)
+        self._tally.forget_requests()
+        self._compare()
 
     # -- placing ------------------------------------------------------------------------------
 
     @property
     def decision(self) -> Decision:
         """Why it runs where it runs now."""
-        return self._assigned.decision
+        return self._assigned.shown()
 
     @property
     def executor(self) -> Executor:
@@ -128,10 +116,7 @@ class Compiled:
     @property
     def rows(self) -> tuple[PlacementRow, ...]:
         """A row per executed node or fused group, after those folded while reading."""
-        folded = tuple(
-            PlacementRow((label(n),), (n.op,), "host", "folded") for n in self.graph.folded
-        )
-        return folded + tuple(row for part in self._parts for row in part.rows)
+        return segments.rows_of(self.graph, self._parts)
 
     @property
     def _is_fixed(self) -> bool:
@@ -148,18 +133,17 @@ class Compiled:
         try:
             ranges = self._ranges.values if self._ranges else {}
             self._parts = self._builder.build(self.executor, ranges)
-        except (DeviceError, KernelError, UnsupportedOpError) as error:
+        except UNCOMPILED as error:
             reason = reason_of(error, "compile-failed")
-            is_gone = isinstance(error, (DeviceLostError, DeviceTimeoutError))
+            is_gone = isinstance(error, GONE)
             if is_gone:
                 self._fail(reason)
+            elif isinstance(error, DeviceError):
+                self._tally.fail(reason)
             if self.request.fallback == "error":
                 raise
             log.warning("%s: %s", self.executor.device, reason.sentence)
-            if is_gone:
-                self._assigned.part_with(reason)
-            else:
-                self._assigned.leave(Reason("compile-failed", reason.detail), is_final=True)
+            self._assigned.leave_uncompiled(reason, is_gone=is_gone)
             self._compile()
 
     def _confirm(self) -> None:
@@ -225,6 +209,12 @@ class Compiled:
             self._must_check = was_away and self.executor.device != CPU
             self._close_parts()
             self._compile()
+            self._compare()
+
+    def _compare(self) -> None:
+        """Have results of a device compared from now on; at first the CPU may have been in use."""
+        if self._canary is None and self._has_canaries and self.executor.device != CPU:
+            self._canary = self._builder.canary(self.executor)
 
     def _settle(self, inputs: Mapping[str, Array]) -> None:
         """Compile again where fixed-point tensors cannot hold these inputs."""
@@ -237,6 +227,10 @@ class Compiled:
     def _serve(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Answer one request: on the device, and where that fails on the CPU."""
         is_cpu, ailing = self.executor.device == CPU, None
+        canary = None if is_cpu else self._canary
+        kept = None if canary is None else canary.take(inputs, must=self._must_check)
+        if kept is not None:  # the caller's arrays may change before the CPU has read them, too
+            self._must_check, inputs = True, kept
         try:
             outputs = self._run(inputs)
         except NotFiniteError:
@@ -253,9 +247,8 @@ class Compiled:
             self._tally.on_cpu += 1
             return outputs
         self._exhausted = 0
-        canary = self._canary
-        if canary is not None and (canary.due() or self._must_check):
-            return self._checked(canary, inputs, outputs)
+        if canary is not None and kept is not None:
+            return self._checked(canary, kept, outputs)
         self._tally.on_device += 1
         return outputs
 
@@ -270,7 +263,7 @@ class Compiled:
         for part in self._parts:
             start = perf_counter() if self._is_timed else 0.0
             feed = {name: values[name] for name in part.graph.inputs}
-            self._at = part.device if self._ailing is None else CPU
+            self._at, self._since = part.device if self._ailing is None else CPU, perf_counter()
             if self._at == CPU:
                 values |= self._builder.stand_in(part).run(feed)
             else:
@@ -304,7 +297,7 @@ class Compiled:
         """Draw the conclusions of a failure, and raise it where the CPU may not answer."""
         self._at = CPU
         reason = reason_of(error)
-        if isinstance(error, OutOfMemoryError):
+        if reason.code == "out-of-memory":
             self._exhausted += 1
             self._tally.fail(reason)
         else:
@@ -351,6 +344,11 @@ class Compiled:
         self._leave(reason, is_final=True)
         return self._run_whole(inputs)
 
+    def inside_s(self) -> float:
+        """Return how long a run is inside a device by now; 0 where none is, or it was left."""
+        since = self._since
+        return 0.0 if self._at == CPU or self._is_left else perf_counter() - since
+
     def abandon(self) -> bool:
         """Leave the device alone if a run of another thread is inside it, which may never return.
 
@@ -362,8 +360,9 @@ class Compiled:
         bool
             False if no run is inside a device: what takes so long is the CPU.
         """
-        if self._at == CPU:
+        if self._at == CPU or self._is_left:
             return False
+        self._is_left = True
         executor = cast("GpuExecutor", self.executor)
         if self._assigned.isolation != INLINE:
             self._assigned.fail(Reason("device-hung", "a request was given up"))
@@ -378,12 +377,10 @@ class Compiled:
     def health(self) -> Health:
         """Return how this model fares."""
         canary, (state, why) = self._canary, self._assigned.state()
-        dogs = [getattr(part.executable, "watchdog", None) for part in self._parts]
-        limits = [dog.limit_s for dog in dogs if dog is not None]
         note = "" if canary is None else canary.why_off or canary.why_skipped or ""
         return Health(
             state, self._assigned.chosen.device, self._assigned.isolation, why,
-            watchdog_s=max(limits, default=None), canary_note=note, **self._tally.figures(),
+            watchdog_s=segments.watchdog_of(self._parts), canary_note=note, **self._tally.figures(),
         )  # fmt: skip
 
     def _close_parts(self) -> None:

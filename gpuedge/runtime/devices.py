@@ -15,8 +15,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from gpuedge.core.errors import DeviceLostError, DeviceTimeoutError
+from gpuedge.core.errors import BackendUnavailableError, DeviceLostError, DeviceTimeoutError
 from gpuedge.core.reasons import SENTENCES, Reason
+from gpuedge.executors.watching import CLOSING
 from gpuedge.runtime import opening
 from gpuedge.runtime.opening import INLINE, LENT, close, closing, is_stale, open_row
 from gpuedge.runtime.proving import Prover
@@ -25,6 +26,7 @@ from gpuedge.runtime.recovery import (
     Patience,
     Retirable,
     Standing,
+    await_trials,
     bounded,
     try_in_child,
 )
@@ -49,6 +51,9 @@ log = logging.getLogger("gpuedge")
 
 EXIT_S = 2.0
 """How long the end of the interpreter waits for a device to be given back."""
+
+TRIAL_S = 1.0
+"""How long the end of the interpreter waits for a child that tries a driver to be gone."""
 
 
 def _after_fork(report: ProbeReport) -> ProbeReport:
@@ -111,6 +116,14 @@ class Pool:
                 self._report = _after_fork(probe()) if self._is_forked else probe()
             return self._report
 
+    def current(self) -> ProbeReport:
+        """Return the report with what the crash memory says now: it may have learnt since."""
+        from gpuedge.probing import pins
+
+        report = self.report()
+        rows = pins.apply(report.tried)
+        return report if rows is report.tried else report.replace(tried=tuple(rows))
+
     def row(self, device: str) -> ProbeRow:
         """Return the usable row of a device string, judged with the driver that is there now.
 
@@ -118,12 +131,20 @@ class Pool:
         ------
         NoUsableDeviceError (GE-103)
         """
-        row = find(device, self.report())
+        row = find(device, self.current())
         if opening.is_stale(row):  # the driver was replaced: the old verdict says nothing of it
             with self._lock:
                 self._report = None
-            row = find(device, self.report())
+            row = find(device, self.current())
         return row
+
+    def barred(self, device: str) -> Reason | None:
+        """Return why the crash memory says that a device be left alone now, None if it does not."""
+        rows = (r for r in self.current().tried if r.device == device)
+        row = next((r for r in rows if r.code == "crash-memory"), None)
+        if row is None:
+            return None
+        return Reason(row.code, row.reason.removeprefix(f"{SENTENCES[row.code]}: "))
 
     def calibrations(self) -> CalibrationStore:
         """Return the calibrations of this process; failures are remembered in it only."""
@@ -177,6 +198,11 @@ class Pool:
     def _open_gpu(self, name: str, isolation: str) -> Executor:
         if self._is_ending:
             raise DeviceLostError("No device is opened any more: the interpreter ends.")
+        barred = self.barred(name)
+        if barred is not None:
+            raise BackendUnavailableError(
+                f"The device '{name}' is left alone.", known=barred.detail, reason=barred.code
+            )
         row = self.row(name)
         made = opening.open_row(row, isolation)
         if isolation == INLINE and getattr(made.impl, "unproven", False):
@@ -239,6 +265,10 @@ class Pool:
 
     def _revive(self, key: Key, stop: threading.Event) -> str | None:
         """Try a device in a child and open it anew; return why that failed, or None."""
+        barred = self.barred(key[0])
+        if barred is not None:  # its last failure was one too many: it is not even tried
+            self.standing(*key).demote(barred)
+            return barred.sentence
         why = self._try_in_child(key[0], stop)
         if why is not None or stop.is_set():
             return why or "stopped"
@@ -271,7 +301,10 @@ class Pool:
         """Close what can be closed in time: the interpreter ends, and waits for nothing else."""
         self._here()
         self._is_ending = True
-        for executor in self._cleared():
+        executors = self._cleared()
+        if not await_trials(TRIAL_S):
+            log.debug("a child process that tries a driver is left behind")
+        for executor in executors:
             if executor.device == CPU:
                 executor.close()
             else:
@@ -285,6 +318,7 @@ def _give_back(executor: GpuExecutor) -> None:
 
 
 POOL = Pool()
+atexit.register(CLOSING.end)  # after the next
 atexit.register(POOL.end)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=POOL.after_fork)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from gpuedge.core.reasons import Reason
 
 SCHEMA = "gpuedge.health/1"
+
+PENDING = "pending"
+"""The state while nothing has been decided."""
 
 WINDOW = 1024
 """Requests whose times are kept; percentiles are of the latest ones."""
@@ -46,12 +49,13 @@ class Health:
 
     Attributes
     ----------
-    state : {"ok", "recovering", "demoted", "cpu"}
-        ``ok``: runs on the device that was chosen. ``recovering``: the device failed, the CPU
-        answers until it is open anew. ``demoted``: the device was left for good. ``cpu``: the CPU
-        was chosen in the first place.
+    state : {"pending", "ok", "recovering", "demoted", "cpu"}
+        ``pending``: nothing has run yet, and nothing is decided. ``ok``: runs on the device that
+        was chosen. ``recovering``: the device failed, or does not return from a request that was
+        given up; the CPU answers meanwhile. ``demoted``: the device was left for good. ``cpu``:
+        the CPU was chosen in the first place.
     device : str
-        The device that was chosen, whatever runs now.
+        The device that was chosen, whatever runs now; the one asked for while nothing is decided.
     isolation : str
         Where its driver lives, ``inline`` or ``process``.
     reason : str
@@ -88,6 +92,15 @@ class Health:
     watchdog_s: float | None = None
     canary_note: str = ""
 
+    def plus(self, tally: Tally) -> Health:
+        """Return this with what was counted elsewhere: the CPU's answers and the failures."""
+        more = tally.figures()
+        both = sorted((*self.failures, *more["failures"]), key=lambda one: -one.age_s)
+        return replace(
+            self, on_cpu=self.on_cpu + tally.on_cpu, failed=self.failed + tally.failed,
+            failures=tuple(both[-REMEMBERED:]),
+        )  # fmt: skip
+
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary."""
         return {"schema": SCHEMA, **asdict(self), "failures": [asdict(f) for f in self.failures]}
@@ -121,6 +134,11 @@ class Tally:
         self._failures: deque[tuple[Reason, float]] = deque(maxlen=REMEMBERED)
         self._times: deque[float] = deque(maxlen=WINDOW)
         self.note_time = self._times.append
+
+    def forget_requests(self) -> None:
+        """Begin to count requests anew: those before were not the caller's. Failures stay."""
+        self.on_device = self.on_cpu = 0
+        self._times.clear()
 
     def fail(self, reason: Reason) -> None:
         """Count a failure of the device."""

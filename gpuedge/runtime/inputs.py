@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
+from gpuedge.core.dtypes import no_copy
 from gpuedge.core.errors import DTypeError, InputError, ShapeError, UsageError
 from gpuedge.graph.ir import Array
 from gpuedge.graph.reader import Signature
@@ -25,6 +27,8 @@ def check_inputs(inputs: Any, wanted: Mapping[str, Signature]) -> dict[str, Arra
     Raises
     ------
     InputError (GE-203), DTypeError (GE-202), ShapeError (GE-201)
+    OutOfMemoryError (GE-402)
+        An input has to be copied, and there is no memory for that.
     """
     if not isinstance(inputs, Mapping):
         raise InputError(
@@ -41,13 +45,22 @@ def check_inputs(inputs: Any, wanted: Mapping[str, Signature]) -> dict[str, Arra
             f"{text[0].upper()}{text[1:]}.",
             known=f"the model's inputs: {', '.join(wanted)}",
         )
-    return {n: _array(n, inputs[n], s) for n, s in wanted.items()}
+    try:
+        return {n: _array(n, inputs[n], s) for n, s in wanted.items()}
+    except MemoryError as error:
+        raise no_copy("the inputs", error) from None
 
 
 def own_copies(arrays: Mapping[str, Array], given: Mapping[str, Any]) -> dict[str, Array]:
-    """Return checked inputs that no later change of what the caller gave can reach."""
+    """Return checked inputs that no later change of what the caller gave can reach.
+
+    Raises OutOfMemoryError (GE-402).
+    """
     made_here = (bool, int, float, list, tuple)
-    return {n: a if isinstance(given[n], made_here) else a.copy() for n, a in arrays.items()}
+    try:
+        return {n: a if isinstance(given[n], made_here) else a.copy() for n, a in arrays.items()}
+    except MemoryError as error:
+        raise no_copy("the inputs", error) from None
 
 
 def fixed_shape(signature: Signature) -> tuple[int, ...] | None:
@@ -68,14 +81,27 @@ def check_timeout(timeout_s: Any) -> float | None:
     """
     if timeout_s is None:
         return None
-    is_number = isinstance(timeout_s, (int, float, np.number)) and not isinstance(timeout_s, bool)
-    if not is_number or not 0 < timeout_s < math.inf:
+    kinds = (int, float, np.integer, np.floating)
+    seconds = math.nan
+    with suppress(OverflowError):  # of a whole number beyond all floats
+        if isinstance(timeout_s, kinds) and not isinstance(timeout_s, bool):
+            seconds = float(timeout_s)
+    if not 0 < seconds < math.inf:
         raise UsageError(
-            f"timeout_s cannot be {timeout_s!r}.",
+            f"timeout_s cannot be {_brief(timeout_s)}.",
             asked_by="timeout_s",
             known="it is a positive number of seconds, or None for no limit",
         )
-    return float(timeout_s)
+    return seconds
+
+
+def _brief(value: Any) -> str:
+    """Return what a value looks like, in a few characters."""
+    try:
+        text = repr(value)
+    except Exception:  # of a type of the caller's, or a number of more digits than Python prints
+        return f"this {type(value).__name__}"
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _array(name: str, value: Any, signature: Signature) -> Array:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from gpuedge import backends
 from gpuedge.core import debug, paths
 from gpuedge.core.interrupts import held
-from gpuedge.executors.watching import Unwatched
+from gpuedge.executors.watching import cause_of
 
 if TYPE_CHECKING:
     from gpuedge.backends.base import DeviceImpl
@@ -117,13 +117,15 @@ def _open_hosted(row: ProbeRow) -> GpuExecutor:
     from gpuedge.executors.gpu import GpuExecutor
     from gpuedge.isolation import open_hosted
 
-    watch = HostWatch(row)
+    watch = _marker(row, is_hosted=True)
+    watch.step("open")
     try:
         impl = open_hosted(row.info())
     except DeviceLostError as error:
-        if error.reason is not None and error.reason.code == "host-died":
-            watch.strike(error.what)
+        if not error.is_outside and error.reason is not None and error.reason.code == "host-died":
+            watch.strike(cause_of(error))
         raise
+    watch.quiet()
     return GpuExecutor(_traced(impl), row.device, isolation=PROCESS, watch=watch)
 
 
@@ -131,23 +133,13 @@ def _traced(impl: DeviceImpl) -> DeviceImpl:
     return cast("DeviceImpl", debug.Traced(impl)) if debug.level() >= 5 else impl
 
 
-def _marker(row: ProbeRow) -> Marker:
+def _marker(row: ProbeRow, *, is_hosted: bool = False) -> Marker:
     from gpuedge.probing.crashes import CrashMemory, key_of
 
     info = row.info()
     memory = CrashMemory(paths.cache_folder())
-    return memory.begin(key_of(info.candidate, info.index), f"{row.device} ({row.name})")
-
-
-class HostWatch(Unwatched):
-    """The watch of a device in a host process: the end of this process says nothing of it."""
-
-    def __init__(self, row: ProbeRow) -> None:
-        self._row = row
-
-    def strike(self, why: str) -> None:
-        """Remember that the driver killed its host."""
-        _marker(self._row).strike(why)
+    key = key_of(info.candidate, info.index)
+    return memory.begin(key, f"{row.device} ({row.name})", is_hosted=is_hosted)
 
 
 closing: list[Callable[[Executor], None]] = []

@@ -10,7 +10,7 @@ last place, so that adding it to a value changes the value.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,8 +35,26 @@ from gpuedge.graph.params import (
 U = 2.0**-24
 ULP = 2.0**-23
 HALF_ULP = 2.0**-10
+TINY = 2.0**-126
+"""What is smaller may be taken for zero, and become zero (`docs/numerics.md`)."""
+HUGE = 2.0**126
+"""Beyond this a quotient may be zero: its divisor's reciprocal is below `TINY`."""
 HALF_TINY = 2.0**-14
 """What is smaller than the least normal binary16 may be kept as zero."""
+
+SMOOTH = frozenset((
+    "AffineGrid", "CumSum", "DepthToSpace", "DFT", "Einsum", "Expand", "Gather", "GlobalLpPool",
+    "GridSample", "GroupNormalization", "GRU", "InstanceNormalization", "LayerNormalization", "LRN",
+    "LSTM", "LpNormalization", "LpPool", "MeanVarianceNormalization", "Pad", "RMSNormalization",
+    "RNN", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
+    "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Resize", "Slice", "SpaceToDepth",
+    "Split", "Tile", "Upsample", "Sinh", "Cosh", "Asinh", "Atan", "Attention", "RotaryEmbedding",
+    "GatherElements", "GatherND", "ReverseSequence",
+))  # fmt: skip
+"""Operators that have no canonical form, and whose results follow their operands smoothly."""
+
+RANDOM = frozenset(("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike",
+                    "Multinomial", "Bernoulli", "Dropout"))  # fmt: skip
 
 Attrs = Mapping[str, float]
 Own = Callable[[Attrs, Array, Sequence[Array]], Any]
@@ -59,12 +77,6 @@ JUMPS: dict[str, Callable[[Array, Attrs], Array]] = {
 
 def _wide(x: Array) -> Array:
     return np.maximum(np.abs(x), 1)
-
-
-def _sine(a: Attrs, y: Array, x: Sequence[Array]) -> Array:
-    """2e-6 up to 1000; then what is left of pi grows with x, until nothing is known."""
-    size = _wide(x[0] / 1000)
-    return np.where(size > 30, 2.0, 2e-6 * size * size)
 
 
 def _power(a: Attrs, y: Array, x: Sequence[Array]) -> Array:
@@ -91,8 +103,8 @@ _ELEMENTWISE: dict[str, Own] = {
     "Exp": lambda a, y, x: (3 + 2 * np.abs(x[0])) * ULP * y,
     "Log": lambda a, y, x: np.maximum(3 * ULP * np.abs(y), 2.0**-21 * (np.abs(y) < 1)),
     "Sqrt": lambda a, y, x: 4.5 * ULP * y,
-    "Sin": _sine,
-    "Cos": _sine,
+    "Sin": lambda a, y, x: 2e-6,  # up to 1000; beyond that `outside` knows nothing
+    "Cos": lambda a, y, x: 2e-6,
     "Tanh": lambda a, y, x: np.minimum(1e-5, 4 * ULP + 1e-5 * np.abs(y)),
     "Erf": lambda a, y, x: 3e-6,
     "Sigmoid": lambda a, y, x: 1e-6,
@@ -171,6 +183,78 @@ def own_error(params: Canon, y: Array, x: Sequence[Array], size: Array | None, k
         else:
             found = 0.0
         return np.broadcast_to(np.maximum(found, ULP * np.abs(y)), y.shape)
+
+
+def outside(params: Canon, y: Array, x: Sequence[Array], error: Array, k: int) -> Array:
+    """Tell for each element of a result whether nothing is promised about it.
+
+    Parameters
+    ----------
+    params, y, x, k
+        As for `own_error`.
+    error : ndarray
+        What `own_error` said. One that is not finite comes of sums that may overflow on the way.
+    """
+    with np.errstate(all="ignore"):
+        found = np.isfinite(y) & ~np.isfinite(error)
+        if isinstance(params, PoolParams) and k:
+            found = found | (k * error / ((math.sqrt(k) + 4) * U) > np.finfo(np.float32).max)
+        if isinstance(params, ElementwiseParams):
+            if params.op in ("Sin", "Cos"):
+                found = found | (np.abs(x[0]) > 1000)
+            elif params.op in ("Div", "Reciprocal", "Softsign"):
+                by = np.abs(x[-1])
+                found = found | (by > HUGE)
+                if params.op != "Softsign":
+                    found = found | ((by < TINY) & (by > 0))
+    return np.broadcast_to(found, y.shape)
+
+
+def spread(
+    unknown: dict[str, Array], nodes: Iterable[Node], params: Mapping[str, Canon | None],
+    values: Mapping[str, Array],
+) -> None:  # fmt: skip
+    """Mark what depends on elements that nothing is promised about, from operands to results.
+
+    Parameters
+    ----------
+    unknown : dict of str to ndarray
+        The elements so far; added to.
+    nodes : iterable of Node
+        In the order they run in.
+    params : mapping of str to canonical form, or None
+        What the node means that makes a value.
+    values : mapping of str to ndarray
+        The values that are followed.
+    """
+    for node in nodes:
+        masks = [unknown[n] for n in node.inputs if n in unknown]
+        for name in (n for n in node.outputs if masks and n in values):
+            mask = np.zeros(values[name].shape, bool) | unknown.get(name, False)
+            if isinstance(params[name], (ElementwiseParams, ClipParams)):
+                for one in masks:
+                    mask = mask | one
+            else:
+                mask[...] = any(one.any() for one in masks)
+            unknown[name] = mask
+
+
+def flushed(x: Array) -> Array:
+    """Return values with zero in place of the denormal ones; the same array if there are none."""
+    small = (np.abs(x) < TINY) & (x != 0)
+    return np.where(small, np.zeros((), x.dtype), x) if small.any() else x
+
+
+def kept(y: Array, k: int) -> Array:
+    """Return what a result is multiplied by where denormal numbers are zero: 1, or less.
+
+    Of `k` products that are summed up each may be lost.
+    """
+    size = np.abs(y)
+    with np.errstate(all="ignore"):
+        if k:
+            return np.where(size > 0, 1 - np.minimum(k * TINY / size, 1), 1).astype(y.dtype)
+    return np.where((size < TINY) & (size > 0), 0, 1).astype(y.dtype)
 
 
 def _softmax(p: SoftmaxParams, y: Array, x: Array) -> Array:

@@ -52,7 +52,7 @@ def place(graph: Graph, request: Request, pool: Pool) -> Decision:
     asked = request.device
     if request.executor is not None:
         return _handed(request.executor.device, request.policy)
-    report = _no_report() if asked == CPU else pool.report()
+    report = _no_report() if asked == CPU else pool.current()
     if asked not in (AUTO, CPU):
         asked = find(asked, report).device
     gpus = "gpuedge" if request.isolation == INLINE else f"gpuedge, {request.isolation}"

@@ -8,12 +8,10 @@ thread of its own: what waits for it stops waiting after a while.
 from __future__ import annotations
 
 import logging
-import shutil
-import tempfile
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
@@ -158,6 +156,8 @@ class Standing:
     def _become(self, state: str, reason: Reason | None) -> None:
         self.state, self.reason = state, reason
         self._changed.notify_all()
+        if state == DEMOTED and reason is not None:
+            log.warning("%s: not used any more by this process: %s", self.device, reason.sentence)
 
     def _recover(self, executor: Retirable, *, again: bool) -> None:
         """Close what failed and open the device anew; the work of a thread."""
@@ -174,7 +174,7 @@ class Standing:
             if self._stop.is_set():
                 return
             why = self._attempt()
-            if self._stop.is_set():
+            if self._stop.is_set() or self.state == DEMOTED:
                 return
             if why is None:
                 with self._changed:
@@ -223,28 +223,46 @@ def _start(work: Callable[[], None], name: str) -> bool:
     return True
 
 
+_trials: set[tuple[int, threading.Event]] = set()
+"""The children at work, by the process that started them; each event is set when one is gone."""
+
+
+def await_trials(seconds: float) -> bool:
+    """Wait for children that were told to stop, with their folders; False if one is left."""
+    until = monotonic() + seconds
+    mine = [over for pid, over in list(_trials) if pid == os.getpid()]
+    return all(over.wait(max(0.0, until - monotonic())) for over in mine)
+
+
 def try_in_child(row: ProbeRow, deadline_s: float, stop: threading.Event) -> str | None:
     """Probe the driver of one row in a child process; return why the device failed, or None.
 
     Like `gpuedge.probing.run.probe_all` for one candidate, without its pool of threads: those
     would be waited for when the interpreter ends.
     """
+    from gpuedge.probing import folders
     from gpuedge.probing.run import Driver, Race
 
     race = Race(deadline_s, None)
     race.stop = stop
     if race.command is None:
         return SENTENCES["no-child"]
+    over = threading.Event()
+    trial = (os.getpid(), over)
+    _trials.add(trial)
     try:
-        folder = Path(tempfile.mkdtemp(prefix="gpuedge-probe-"))
-    except OSError as error:
-        return f"no child process can be started: {error}"
-    try:
-        (rows,) = Driver([row.info().candidate], folder, race).rows()
+        folder = folders.make()
+        try:
+            (rows,) = Driver([row.info().candidate], folder, race).rows()
+        finally:
+            folders.remove(folder)
     except GpuEdgeError as error:
         return error.what
+    except OSError as error:
+        return f"no child process can be started: {error}"
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        over.set()
+        _trials.discard(trial)
     found = next((r for r in rows if r.index == row.index), None) or next(iter(rows), None)
     if found is None:
         return "it is no longer there"

@@ -22,11 +22,17 @@ from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.graph.params import Canon, ElementwiseParams
 from gpuedge.runtime.own_error import (
     JUMPS,
+    RANDOM,
+    SMOOTH,
+    flushed,
     half_error,
     is_exact,
     is_linear,
+    kept,
     other_error,
+    outside,
     own_error,
+    spread,
     terms,
 )
 
@@ -41,20 +47,6 @@ MOST_JUMPS = 4
 
 HALF_MOST = 60000.0
 """Beyond this a device that keeps binary16 may make infinity."""
-
-SMOOTH = frozenset((
-    "AffineGrid", "CumSum", "DepthToSpace", "DFT", "Einsum", "Expand", "Gather", "GlobalLpPool",
-    "GridSample", "GroupNormalization", "GRU", "InstanceNormalization", "LayerNormalization", "LRN",
-    "LSTM", "LpNormalization", "LpPool", "MeanVarianceNormalization", "Pad", "RMSNormalization",
-    "RNN", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
-    "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Resize", "Slice", "SpaceToDepth",
-    "Split", "Tile", "Upsample", "Sinh", "Cosh", "Asinh", "Atan", "Attention", "RotaryEmbedding",
-    "GatherElements", "GatherND", "ReverseSequence",
-))  # fmt: skip
-"""Operators that have no canonical form, and whose results follow their operands smoothly."""
-
-RANDOM = frozenset(("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike",
-                    "Multinomial", "Bernoulli", "Dropout"))  # fmt: skip
 
 FLOATS = ("float16", "float32", "float64")
 
@@ -86,6 +78,7 @@ class Rehearsal:
         self._noisy: list[str] = []
         self._jumps: list[Node] = []
         self._inexact: set[str] = set()
+        self._constants: dict[str, Array] | None = None
         for name in (*graph.inputs, *graph.constants):
             if is_half and self._is_kept(name):
                 self._add_noise(name)
@@ -155,13 +148,16 @@ class Rehearsal:
         kinds = self.graph.types
         return [n for n in made if n not in self.untracked and kinds[n].dtype in FLOATS]
 
-    def _disturbed(self) -> Graph:
-        """Return the graph with an input ``NAME//own`` added to each value that has an error."""
+    def _disturbed(self, op: str = "Add") -> Graph:
+        """Return the graph with an input ``NAME//own`` added to each value that has an error.
+
+        `op` is what joins the two.
+        """
         types, noisy = dict(self.graph.types), set(self._noisy)
         nodes: list[Node] = []
         for name in (n for n in self._noisy if n in self.graph.inputs or n in self.graph.constants):
             types[f"{name}//sum"] = types[f"{name}//own"] = types[name]
-            nodes.append(Node("Add", (name, f"{name}//own"), (f"{name}//sum",)))
+            nodes.append(Node(op, (name, f"{name}//own"), (f"{name}//sum",)))
         given = {
             n: f"{n}//sum"
             for n in self._noisy
@@ -175,7 +171,7 @@ class Rehearsal:
             nodes.append(replace(node, inputs=inputs, outputs=outputs))
             for name in (n for n in node.outputs if n in noisy):
                 types[f"{name}//made"] = types[f"{name}//own"] = types[name]
-                nodes.append(Node("Add", (f"{name}//made", f"{name}//own"), (name,)))
+                nodes.append(Node(op, (f"{name}//made", f"{name}//own"), (name,)))
         inputs = (*self.graph.inputs, *(f"{n}//own" for n in self._noisy))
         return replace(
             self.graph, nodes=tuple(nodes), inputs=inputs, outputs=tuple(self.values), types=types
@@ -215,6 +211,8 @@ class Rehearsal:
     def deviations(self, inputs: Mapping[str, Array], more: int = 0) -> dict[str, Array]:
         """Return how far each output moves, at most, when every operation errs as it may.
 
+        NaN stands for elements that nothing is promised about.
+
         Parameters
         ----------
         inputs : mapping of str to ndarray
@@ -241,12 +239,17 @@ class Rehearsal:
         silent = {f"{n}//own": np.zeros(kinds[n].shape, kinds[n].dtype) for n in self._noisy}
         base = disturbed.run({**inputs, **silent})
         self._check(base)
-        own = self._own({**self.graph.constants, **inputs, **base})
+        own, unknown = self._own({**self.graph.constants, **inputs, **base})
+        without = self._flush(inputs, base)
+        for name, value in without.items():  # what kernels make of such infinities is undefined
+            if (lost := np.isfinite(base[name]) != np.isfinite(value)).any():
+                unknown[name] = unknown.get(name, False) | lost
+        spread(unknown, self._nodes, self._params, base)
         rng = np.random.default_rng(len(own))
 
         def samples(count: int) -> dict[str, Array]:
             """Return the largest deviation of each value in so many runs."""
-            largest: dict[str, Array] = {}
+            largest = {n: _apart(value, base[n]) for n, value in without.items()}
             for signs in _signs(rng, count):
                 noise = {f"{n}//own": signs(e) for n, e in own.items()}
                 found = disturbed.run({**inputs, **noise})
@@ -259,8 +262,36 @@ class Rehearsal:
 
         for node in self._jumps[:MOST_JUMPS]:
             self._widen(node, base, inputs, samples(SAMPLES), own)
-        wanted = set(self.graph.outputs)
-        return {n: d for n, d in samples(SAMPLES + more).items() if n in wanted}
+        wanted = [n for n in self.graph.outputs if n not in self.untracked]
+        if wanted and all(n in unknown and unknown[n].all() for n in wanted):
+            raise Untracked(f"nothing is promised about '{wanted[0]}' for these inputs")
+        found = {n: d for n, d in samples(SAMPLES + more).items() if n in wanted}
+        return {n: np.where(unknown[n], np.nan, d) if n in unknown else d for n, d in found.items()}
+
+    def _flush(self, inputs: Mapping[str, Array], base: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the values where denormal numbers are zero; nothing if that changes nothing."""
+        k = {n.outputs[0]: self._terms(n) for n in self._linear()}
+        given = {n: flushed(a) if a.dtype.kind == "f" else a for n, a in inputs.items()}
+        keep = {f"{n}//own": kept(base[n], k.get(n, 0)) for n in self._noisy if n in base}
+        if self._constants is None:
+            known = self.graph.constants.items()
+            self._constants = {n: flushed(a) if a.dtype.kind == "f" else a for n, a in known}
+        same = all(self._constants[n] is a for n, a in self.graph.constants.items())
+        same = same and all(given[n] is a for n, a in inputs.items())
+        if same and all((one == 1).all() for one in keep.values()):
+            return {}
+        ones = {f"{n}//own": np.ones(t.shape, t.dtype) for n in self._noisy
+                if (t := self.graph.types[n]) and n not in base}  # fmt: skip
+        graph = replace(self._disturbed("Mul"), constants=self._constants)
+        run = self._cpu.compile(graph)
+        try:
+            return run.run({**given, **ones, **keep})
+        finally:
+            run.close()
+
+    def _terms(self, node: Node) -> int:
+        params = self._params[node.outputs[0]]
+        return terms(params, self.graph, node) if params is not None and is_linear(params) else 0
 
     def _widen(
         self, node: Node, base: Mapping[str, Array], inputs: Mapping[str, Array],
@@ -289,35 +320,40 @@ class Rehearsal:
             if self.is_half and value.size and float(np.abs(value).max()) > HALF_MOST:
                 raise Untracked(f"'{name}' is too large for float16")
 
-    def _own(self, values: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the error that each noisy value has of its own."""
+    def _own(self, values: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Return the error that each noisy value has of its own, and where there is no telling."""
         sizes = self._measure(values)
         found: dict[str, Array] = {}
+        unknown: dict[str, Array] = {}
         for name in self._noisy:
             if name in self.graph.inputs or name in self.graph.constants:
                 found[name] = half_error(values[name]).astype(values[name].dtype)
         for node in self._nodes:
             for name in (n for n in node.outputs if n in values and n in self._noisy):
-                found[name] = self._own_of(node, name, values, sizes)
-        return found
+                found[name], beyond = self._own_of(node, name, values, sizes)
+                if beyond.any():
+                    unknown[name] = beyond
+        return found, unknown
 
     def _own_of(
         self, node: Node, name: str, values: Mapping[str, Array], sizes: Mapping[str, Array]
-    ) -> Array:
+    ) -> tuple[Array, Array]:
         params, y = self._params[name], values[name]
+        beyond = np.zeros((), bool)
         if params is None:
             error = other_error(y)
         elif is_exact(params):
             error = np.zeros(y.shape, y.dtype)
         else:
             x = [np.asarray(values[n], np.float32) for n in operands(node)]
-            k = terms(params, self.graph, node) if is_linear(params) else 0
+            k = self._terms(node)
             error = own_error(params, np.asarray(y, np.float32), x, sizes.get(name), k)
+            beyond = outside(params, y, x, error, k)
         if y.dtype == np.float16:
             error = np.maximum(error, half_error(y) + 2.0**-10 * np.abs(y) + 2.0**-24)
         elif self.is_half:
             error = error + half_error(y)
-        return np.asarray(np.nan_to_num(error, nan=0.0, posinf=0.0), y.dtype)
+        return np.asarray(np.nan_to_num(error, nan=0.0, posinf=0.0), y.dtype), beyond
 
     def _measure(self, values: Mapping[str, Array]) -> dict[str, Array]:
         graph = self._sizes()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from gpuedge.core.errors import DeviceError, UnsupportedOpError
 from gpuedge.executors.base import Executable, Executor, PlacementRow
@@ -12,11 +12,12 @@ from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.graph.partition import partition
 from gpuedge.kernels.planner import label
 from gpuedge.kernels.storages import Keeping, Range, offers
+from gpuedge.runtime.canary import Canary
 from gpuedge.runtime.strings import CPU
 
 if TYPE_CHECKING:
     from gpuedge.core.caps import Caps
-    from gpuedge.executors.gpu import GpuExecutable, GpuExecutor
+    from gpuedge.executors.gpu import GpuExecutor
     from gpuedge.runtime.placing import Request
 
 log = logging.getLogger("gpuedge")
@@ -97,6 +98,12 @@ class Builder:
             where[id(node)] = main.device if why is None else self._elsewhere(main, node, why)
         return self._compiled(main, lambda n: where[id(n)], ranges)
 
+    def canary(self, main: Executor) -> Canary:
+        """Return what compares results of a device with the CPU's, as the policy says."""
+        policy = self._request.policy
+        kept = policy.storage if offers_storage(main, policy.storage) else "float32"
+        return Canary(self._graph, policy.canary, self._cpu, storage=kept)
+
     def on_cpu(self) -> list[Part]:
         """Return the whole graph compiled for the CPU, as where the CPU was chosen; once."""
         if not self._whole:
@@ -155,14 +162,14 @@ class Builder:
         if executor.device == CPU:
             return executor.compile(segment)
         policy = self._request.policy
-        made: Executable
-        if not offers_storage(executor, policy.storage):
-            made = executor.compile(segment)
-        else:
-            keeping = Keeping(policy.storage, ranges)
-            made = cast("GpuExecutor", executor).compile(segment, keeping)
+        options: dict[str, Any] = {}
+        if offers_storage(executor, policy.storage):
+            options["keeping"] = Keeping(policy.storage, ranges)
         if policy.watchdog_s is not None:
-            cast("GpuExecutable", made).watchdog.fix(policy.watchdog_s)
+            options["watchdog_s"] = policy.watchdog_s
+        made = cast("GpuExecutor", executor).compile(segment, **options)
+        if policy.watchdog_s is not None:
+            made.watchdog.fix(policy.watchdog_s)
         return made
 
     def _elsewhere(self, main: Executor, node: Node, why: str) -> str:
@@ -182,6 +189,18 @@ def offers_storage(executor: Executor, storage: str) -> bool:
     """Tell whether a device keeps tensors as a policy asks for."""
     caps: Caps | None = getattr(executor, "caps", None)
     return caps is not None and offers(caps, storage)
+
+
+def rows_of(graph: Graph, parts: Iterable[Part]) -> tuple[PlacementRow, ...]:
+    """Return a row per executed node or fused group, after those folded while reading."""
+    folded = (PlacementRow((label(n),), (n.op,), "host", "folded") for n in graph.folded)
+    return (*folded, *(row for part in parts for row in part.rows))
+
+
+def watchdog_of(parts: Iterable[Part]) -> float | None:
+    """Return after how many seconds a run of a part counts as hung; None without a device."""
+    dogs = [getattr(part.executable, "watchdog", None) for part in parts]
+    return max((dog.limit_s for dog in dogs if dog is not None), default=None)
 
 
 def outputs_of(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:

@@ -14,6 +14,7 @@ from gpuedge.core import config
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import FORK_HINT, NoUsableDeviceError, UnknownDeviceError
 from gpuedge.core.identity import Identity
+from gpuedge.probing import pins
 
 if TYPE_CHECKING:
     from gpuedge.probing.report import ProbeReport, ProbeRow
@@ -23,6 +24,12 @@ CPU = "cpu"
 _PATTERN = re.compile(r"([a-z][a-z0-9_]*)(?::(?:0|[1-9][0-9]{0,3}))?")
 PATIENCE_S = 60
 """Deadline to suggest where a driver was not done within the usual one, in seconds."""
+
+HELD_BACK = ("crash-memory", "pinned", "no-child", "forked")
+"""Codes of devices that nothing is known to be wrong with: what is told first."""
+
+REMEDY = "; to try now: "
+"""What begins the remedy in the reason of a device that the crash memory holds back."""
 
 
 def parse(device: str) -> str:
@@ -82,7 +89,8 @@ def find(device: str, report: ProbeReport) -> ProbeRow:
         for row in rows:
             if row.device == device and row.is_usable:
                 return row
-        meant = [r for r in rows if r.device == device]
+        # Where a whole backend is ruled out, its devices were not even counted.
+        meant = [r for r in rows if r.device == device or (r.index is None and r.code == "pinned")]
         there = ", ".join(f"{r.device} ({r.name})" for r in report.devices)
         if not meant:
             raise NoUsableDeviceError(
@@ -99,19 +107,41 @@ def find(device: str, report: ProbeReport) -> ProbeRow:
     raise NoUsableDeviceError(
         f"The device '{device}' cannot be used here.",
         asked_by=f"device={device!r}",
-        known="; ".join(dict.fromkeys(f"{r.name or r.device}: {r.reason}" for r in meant))
-        or f"no driver of {name} was found",
+        known=_reasons(meant) or f"no driver of {name} was found",
         hint=_way_out(meant)
         or "gpuedge doctor shows what is missing; device='auto' or 'cpu' runs anywhere",
     )
 
 
+def _reasons(rows: Sequence[ProbeRow]) -> str:
+    """Return why none of these rows can be used; what was never in the running only if all were."""
+    telling = [row for row in rows if row.code != "no-device"] or rows
+    told = sorted(telling, key=lambda row: row.code not in HELD_BACK)
+    return "; ".join(dict.fromkeys(map(_reason, told)))
+
+
+def _reason(row: ProbeRow) -> str:
+    """Return one row's name and reason, without the remedy: that is the hint's part."""
+    name = row.name or row.device
+    if row.code == "pinned":
+        name = row.device if row.index is None else name  # not each driver of a backend
+        return f"{name}: ruled out by {pins.said_by(row.device) or 'a pin'}"
+    reason = row.reason.partition(REMEDY)[0] if row.code == "crash-memory" else row.reason
+    return f"{name}: {reason}"
+
+
 def _way_out(rows: Sequence[ProbeRow]) -> str | None:
     """Return what the user can do where the reasons of refused rows tell it."""
-    codes = {row.code for row in rows if not row.is_usable}
-    if "forked" in codes:
+    refused = {row.code: row for row in reversed(rows) if not row.is_usable}
+    if "forked" in refused:
         return FORK_HINT
-    if "deadline" in codes:
+    if "crash-memory" in refused:
+        return (
+            f"gpuedge cache clear --crashes, or GPUEDGE_PIN={refused['crash-memory'].device}=always"
+        )
+    if "pinned" in refused:
+        return pins.unpin(refused["pinned"].device)
+    if "deadline" in refused:
         return f"gpuedge probe --deadline {PATIENCE_S} gives slow drivers more time, once for all"
     return None
 

@@ -14,6 +14,9 @@ from gpuedge.runtime.attempt import Attempt
 POLL_S = 0.2
 """How often a request that waits for its turn looks whether the one before it is stuck."""
 
+STILL_S = 5.0
+"""A wait that ends so much too late says that the whole process stood still."""
+
 
 class Turns:
     """The lock of a session, and the request that was given up while it held it.
@@ -36,8 +39,17 @@ class Turns:
             self._late = late = None
         return late
 
-    def take(self, attempt: Attempt[Any] | None = None) -> threading.RLock | None:
+    def take(
+        self, attempt: Attempt[Any] | None = None, look: Callable[[], None] = lambda: None
+    ) -> threading.RLock | None:
         """Wait for the turn of a request; return the lock to release, None behind a late one.
+
+        Parameters
+        ----------
+        attempt : Attempt, optional
+            The request, where it has a time limit.
+        look : callable
+            Called now and then while it waits: may find that the request under way is stuck.
 
         Raises
         ------
@@ -55,15 +67,22 @@ class Turns:
                     return lock
                 else:
                     lock.release()
-                    raise RequestTimeoutError("The request was given up before its turn came.")
+                    raise _given_up()
+            elif attempt is not None and attempt.is_given_up:
+                raise _given_up()
+            else:
+                look()
 
     def be_late(self, attempt: Attempt[Any], seconds: float, leave: Callable[[], None]) -> None:
         """Note that a request runs on without its caller; `leave` it if it runs for too long."""
         self._late = attempt
 
         def watch() -> None:
-            if not attempt.wait(attempt.began + seconds - monotonic()):
-                leave()
+            until = attempt.began + seconds
+            while not attempt.wait(until - monotonic()):
+                if monotonic() - until < STILL_S:
+                    return leave()
+                until = monotonic() + seconds  # the process stood still, and the driver with it
 
         # Without a thread for it, the CPU answers for as long as the request is stuck.
         with suppress(RuntimeError):
@@ -74,6 +93,23 @@ class Turns:
         self._lock = threading.RLock()
         self._late = None
 
+    def take_within(self, seconds: float) -> threading.RLock | None:
+        """Wait so long at most for a turn; None if there is none by then, or behind a late one."""
+        until = monotonic() + seconds
+        while self.late is None:
+            lock = self._lock
+            if lock.acquire(timeout=max(0.0, min(until - monotonic(), POLL_S))):
+                if lock is self._lock:
+                    return lock
+                lock.release()
+            elif monotonic() >= until:
+                return None
+        return None
+
     def hold(self, seconds: float) -> bool:
         """Let no other thread have a turn any more, at the end of the interpreter."""
         return self._lock.acquire(timeout=max(seconds, 0))
+
+
+def _given_up() -> RequestTimeoutError:
+    return RequestTimeoutError("The request was given up before its turn came.")

@@ -37,7 +37,9 @@ class Served:
         rules = gpuedge.Policy(**policy)
         text = MODEL.onnx()
         self.cpu = gpuedge.Session(text, device="cpu")
+        start = time.perf_counter()
         self.session = gpuedge.Session(text, device=device, isolation=isolation, policy=rules)
+        self.opened_s = time.perf_counter() - start
         self.answers: dict[str, int] = {"as_cpu": 0, "as_device": 0, "wrong": 0}
         self.slowest_s = 0.0
 
@@ -71,7 +73,8 @@ class Served:
 
     def report(self) -> dict[str, Any]:
         """Return everything that a test looks at."""
-        return {**self.session.health.to_dict(), **self.answers, "slowest_s": self.slowest_s}
+        times = {"slowest_s": self.slowest_s, "opened_s": self.opened_s}
+        return {**self.session.health.to_dict(), **self.answers, **times}
 
 
 def kill(device: str, isolation: str) -> dict[str, Any]:

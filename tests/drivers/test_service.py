@@ -68,12 +68,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         assert found["wrong"] == 0
         assert found["on_device"] + found["on_cpu"] == found["as_cpu"] + found["as_device"]
         assert found["canaries"] >= 1 and found["canaries_failed"] == 0
-        asking = [sys.executable, "-m", "gpuedge", "probe", "--json"]
-        probed = subprocess.run(asking, env=environ, capture_output=True, check=False, timeout=60)
-        found["probed"] = {row["code"] for row in json.loads(probed.stdout)["tried"]}
+        if not fault:
+            found["probed"] = probed(environ)
         return found
 
     return scenario
+
+
+def probed(environ: dict[str, str]) -> set[str]:
+    """Return the codes that the next process sees."""
+    asking = [sys.executable, "-m", "gpuedge", "probe", "--json"]
+    done = subprocess.run(asking, env=environ, capture_output=True, check=False, timeout=60)
+    return {row["code"] for row in json.loads(done.stdout)["tried"]}
 
 
 def codes(found: dict[str, Any]) -> list[str]:
@@ -86,7 +92,7 @@ def test_host_that_is_killed_is_started_anew_twice(run: Run, name: str) -> None:
     assert found["first"] == "as_cpu"
     assert codes(found) == ["host-died"] * 3
     assert found["state"] == "demoted" and "3 times in 10 minutes" in found["reason"]
-    assert "crash-memory" in found["probed"]  # the next process leaves the device alone
+    assert "crash-memory" not in found["probed"]  # they were killed from outside
 
 
 @pytest.mark.parametrize("name", [VULKAN, GLES])
@@ -95,7 +101,7 @@ def test_host_that_stands_still_is_given_up_by_the_watchdog(run: Run, name: str)
     assert found["first"] == "as_cpu"
     assert codes(found) == ["device-hung"] and found["state"] == "ok"
     assert "crash-memory" not in found["probed"]
-    assert 0.5 <= found["slowest_s"] < 30  # ten seconds are for the call before the wait
+    assert 0.5 <= found["slowest_s"] < 10  # two seconds are for the call before the wait
 
 
 @pytest.mark.parametrize("isolation", ["inline", "process"])
@@ -122,18 +128,20 @@ def test_driver_that_ends_its_host_is_answered_by_the_cpu(run: Run, fault: str, 
     assert codes(found) == [code] and found["state"] == "ok"
 
 
-def test_driver_that_hangs_in_its_host_is_answered_by_the_cpu(run: Run) -> None:
-    found = run(VULKAN, "faulty", "process", "hang@submit:40")
+@pytest.mark.parametrize("fault", ["hang@submit:40", "hang@compile:1"])
+def test_driver_that_hangs_in_its_host_is_answered_by_the_cpu(run: Run, fault: str) -> None:
+    found = run(VULKAN, "faulty", "process", fault)
     assert codes(found) == ["device-hung"] and found["state"] == "ok"
-    assert found["slowest_s"] < 30
+    assert found["slowest_s"] < 10  # two seconds, for submitting
+    assert found["opened_s"] < 30  # three, for compiling
 
 
 @pytest.mark.parametrize("isolation", ["inline", "process"])
 def test_campaign_of_losses(tmp_path: Path, isolation: str) -> None:
     out = tmp_path / "loss.json"
     command = [
-        sys.executable, str(CAMPAIGN), "--isolation", isolation, "--n", "240",
-        "--chunk-size", "120", "--fault", "lost@submit~0.03", "--out", str(out),
+        sys.executable, str(CAMPAIGN), "--isolation", isolation, "--n", "160",
+        "--chunk-size", "80", "--fault", "lost@submit~0.03", "--out", str(out),
     ]  # fmt: skip
     environ = environment_of(VULKAN)
     done = subprocess.run(
@@ -141,7 +149,7 @@ def test_campaign_of_losses(tmp_path: Path, isolation: str) -> None:
     )
     found = json.loads(out.read_text(encoding="utf-8"))
     assert done.returncode == 0 and found["is_good"], (found, done.stderr[-2000:])
-    assert found["requests"] == found["on_device"] + found["on_cpu"] == 240
+    assert found["requests"] == found["on_device"] + found["on_cpu"] == 160
     assert found["failed"] >= 2 and found["on_device"] > 0 and found["lost"] == 0
     again = subprocess.run(
         command, env=environ, capture_output=True, text=True, timeout=200, check=False

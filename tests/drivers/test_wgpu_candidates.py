@@ -109,6 +109,7 @@ def test_missing_package_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     from gpuedge.core.errors import BackendUnavailableError
 
     monkeypatch.setattr(api, "_api", None)
+    monkeypatch.setitem(sys.modules, "wgpu", None)
     monkeypatch.setitem(sys.modules, "wgpu.backends.wgpu_native", None)
     backend = load("wgpu")
     gl = next(c for c in backend.candidates({}) if c.key == "gl")

@@ -32,7 +32,11 @@ static int is_own(void) {
 }
 
 /* Whether this fault is due at this call, which can show it. */
-static int due(const char *point, const char *name) { return fault_is(name) && fault_due(point); }
+static int due(const char *point, const char *name) {
+    uint64_t call = fault_is(name) ? fault_due(point) : 0;
+    if (call != 0) fault_log(point, call);
+    return call != 0;
+}
 
 /* A call that shows those faults that need no API. */
 static void pass(const char *point) {

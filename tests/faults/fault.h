@@ -11,8 +11,14 @@
  * GPUFAULT_SECONDS  length of `slow` and life of `daemon` (default 30)
  * GPUFAULT_LOCK     file that `leak-lock` locks (default: none, only the mutex is leaked)
  *
+ * A name or point that nothing here knows ends the process with status 97. A known fault at a point
+ * that cannot show it does nothing, and nothing is logged: lines of the log are faults that happened.
+ * `nothing` is a fault that passes everything on; its lines tell that a call came by.
+ *
  * Include it in one C file per library. Counters are per library and process, and atomic. Nothing
  * here allocates memory, because a fault may be carried out in a thread that holds the heap's lock.
+ * Faults and points of your own: define FAULT_MORE_NAMES and FAULT_MORE_POINTS before, as lists of
+ * strings that end with a comma, and call fault_log() where you carry a fault out yourself.
  */
 #ifndef GPUFAULT_H
 #define GPUFAULT_H
@@ -34,6 +40,8 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "fault_names.h"
 
 #define FAULT_UNUSED __attribute__((unused))
 
@@ -58,9 +66,37 @@ static pthread_mutex_t fault_count_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t fault_gate = PTHREAD_MUTEX_INITIALIZER; /* what `leak-lock` leaks */
 static volatile int fault_leaked;
 
+#define FAULT_LISTED(list, name) fault_listed(list, sizeof(list) / sizeof *(list), name)
+
+static int fault_listed(const char *const *list, size_t count, const char *name) {
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(list[i], name) == 0) return 1;
+    return 0;
+}
+
+/* Whether a name is `prefix` and a number. */
+static int fault_numbered(const char *name, const char *prefix) {
+    size_t length = strlen(prefix);
+    if (strncmp(name, prefix, length) != 0) return 0;
+    const char *digits = name + length + (name[length] == '-');
+    return *digits != '\0' && strspn(digits, "0123456789") == strlen(digits);
+}
+
+/* Whether the fault asked for needs no API. */
+static int fault_is_plain(void) {
+    const char *name = fault_asked.name;
+    return fault_numbered(name, "exit") || fault_numbered(name, "quit") ||
+           FAULT_LISTED(fault_plain, name);
+}
+
 /* A wrong value must not look like a driver that has no fault. */
 static void fault_usage(const char *text) {
     fprintf(stderr, "GPUFAULT is not name@point[:n[+]|~p]: %s\n", text);
+    _exit(97);
+}
+
+static void fault_unknown(const char *kind, const char *text) {
+    fprintf(stderr, "GPUFAULT: there is no %s '%s'\n", kind, text);
     _exit(97);
 }
 
@@ -93,6 +129,10 @@ static void fault_parse(void) {
     if (*end != '\0') fault_usage(text);
     memcpy(fault_asked.name, text, (size_t)(at - text));
     memcpy(fault_asked.point, at + 1, length);
+    if (!fault_is_plain() && !fault_numbered(fault_asked.name, "code") &&
+        !FAULT_LISTED(fault_others, fault_asked.name))
+        fault_unknown("fault", fault_asked.name);
+    if (!FAULT_LISTED(fault_points, fault_asked.point)) fault_unknown("point", fault_asked.point);
 }
 
 /* Whether the fault asked for has this name. */
@@ -126,7 +166,8 @@ FAULT_UNUSED static uint64_t fault_random(uint64_t n) {
     return fault_mix(fault_mix(fault_asked.seed) ^ n);
 }
 
-static void fault_log(const char *point, uint64_t call) {
+/* Tell GPUFAULT_LOG that the fault asked for is carried out at this call. */
+FAULT_UNUSED static void fault_log(const char *point, uint64_t call) {
     const char *path = getenv("GPUFAULT_LOG");
     if (path == NULL || *path == '\0') return;
     char line[256];
@@ -138,8 +179,8 @@ static void fault_log(const char *point, uint64_t call) {
     close(fd);
 }
 
-/* Count a call at this point; whether the fault asked for is due at it. */
-FAULT_UNUSED static int fault_due(const char *point) {
+/* Count a call at this point; its number if the fault asked for is due at it, else 0. */
+FAULT_UNUSED static uint64_t fault_due(const char *point) {
     pthread_once(&fault_once, fault_parse);
     if (fault_leaked) { /* a driver whose lock is held for ever: every later call waits */
         pthread_mutex_lock(&fault_gate);
@@ -156,8 +197,7 @@ FAULT_UNUSED static int fault_due(const char *point) {
     int due = call >= fault_asked.first && call <= fault_asked.last;
     if (fault_asked.chance >= 0.0)
         due = (double)(fault_random(call) >> 11) * 0x1p-53 < fault_asked.chance;
-    if (due) fault_log(point, call);
-    return due;
+    return due ? call : 0;
 }
 
 /* --- the faults that need no API ------------------------------------------------------------- */
@@ -314,10 +354,14 @@ static void fault_crash(void) {
 #endif
 }
 
-/* Carry out the fault asked for, if it needs no API; otherwise return. Call it after fault_due(). */
-FAULT_UNUSED static void fault_act(const char *point) {
-    (void)point;
+/* Carry out the fault asked for, if it needs no API; otherwise return. `call` is what fault_due()
+ * returned. */
+FAULT_UNUSED static void fault_act(const char *point, uint64_t call) {
     pthread_once(&fault_once, fault_parse);
+    /* A library without the symbol that is looked for is the whole of that fault. */
+    if (fault_is("missing-symbol") && strcmp(point, "load") == 0) fault_log(point, call);
+    if (!fault_is_plain()) return;
+    fault_log(point, call);
     fault_crash();
     for (size_t i = 0; i < sizeof fault_acts / sizeof *fault_acts; i++)
         if (fault_is(fault_acts[i].name)) {
@@ -333,10 +377,11 @@ FAULT_UNUSED static void fault_act(const char *point) {
         }
 }
 
-/* The whole of it for faults that need no API: count, and act if due. Returns whether it was due. */
-FAULT_UNUSED static int fault_point(const char *point) {
-    if (!fault_due(point)) return 0;
-    fault_act(point);
-    return 1;
+/* The whole of it for faults that need no API: count, and act if due. Returns the call's number if it
+ * was due, else 0. */
+FAULT_UNUSED static uint64_t fault_point(const char *point) {
+    uint64_t call = fault_due(point);
+    if (call != 0) fault_act(point, call);
+    return call;
 }
 #endif

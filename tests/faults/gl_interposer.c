@@ -73,10 +73,11 @@ static int asked_kinds(void) {
  * what needs no API was carried out. */
 static int due(const char *point, int kinds) {
     int asked = asked_kinds();
-    if (!(asked & (kinds | NEUTRAL)) || !fault_due(point)) return 0;
-    if (asked != NEUTRAL) return 1;
-    fault_act(point);
-    return 0;
+    uint64_t call = asked & (kinds | NEUTRAL) ? fault_due(point) : 0;
+    if (call == 0) return 0;
+    if (asked == NEUTRAL) fault_act(point, call);
+    else fault_log(point, call);
+    return asked != NEUTRAL;
 }
 
 /* --- the libraries below ---------------------------------------------------------------------- */

@@ -95,6 +95,7 @@ _LISTED = ("enumerate",)
 _NUMBER = ("instance", "enumerate", "create", "allocate", "compile", "submit", "read")
 
 FAULTS: dict[str, Kind] = {
+    "nothing": Kind("passes everything on; its lines in GPUFAULT_LOG say that calls come by"),
     # ends of the process
     "segv": Kind("writes to an address that is not there"),
     "bus": Kind("touches a mapped page beyond the end of its file"),
@@ -235,8 +236,17 @@ class Kit:
         -------
         dict of str to str
             To be set over those of the process that is to suffer.
+
+        Raises
+        ------
+        ValueError
+            There is no such API, no such fault, or that API does not have it at that point; or the
+            good driver is not there.
         """
+        if api not in APIS:
+            raise ValueError(f"api must be one of {', '.join(APIS)}, not {api!r}")
         fault = Fault.parse(fault) if isinstance(fault, str) else fault
+        check(api, fault)
         if api in ("vulkan", "wgpu"):
             import kit_vulkan
 
@@ -244,6 +254,41 @@ class Kit:
         import kit_gl
 
         return dict(kit_gl.environment(self.folder, api, fault), **(base or {}))
+
+
+def points(api: str, name: str) -> tuple[str, ...]:
+    """Return the points at which an API has a fault of this name; none where it has no such."""
+    import kit_gl
+
+    own = kit_gl.points(api, name) if api in kit_gl.LEVELS else ()
+    kind = FAULTS.get(_listed_as(name))
+    general = kind.points if kind is not None and api in kind.apis else ()
+    if api in kit_gl.LEVELS and general != POINTS and name not in kit_gl.UNLOADED:
+        general = ()  # what the API has to take part in is in its own table
+    return tuple(p for p in POINTS if p in {*own, *general})
+
+
+def _listed_as(name: str) -> str:
+    """Return the name of `FAULTS` that stands for all that differ from it by their number."""
+    found = re.fullmatch(r"(exit|quit|code)(-?)\d+", name)
+    if found is None or (found[2] and found[1] != "code"):
+        return name
+    return {"exit": "exit0", "quit": "quit0", "code": "code17"}[found[1]]
+
+
+def check(api: str, fault: Fault) -> None:
+    """Raise ValueError unless an API has this fault at this point."""
+    if fault.when.startswith("~") and not 0 <= float(fault.when[1:]) <= 1:
+        raise ValueError(f"{fault}: a chance is a number from 0 to 1")
+    known = points(api, fault.name)
+    if fault.point in known:
+        return
+    if known:
+        raise ValueError(f"{fault}: {api} has {fault.name} at {', '.join(known)} only")
+    import kit_gl
+
+    names = [n for n in {**FAULTS, **kit_gl.FAULTS} if points(api, n)]
+    raise ValueError(f"{api} has no fault {fault.name!r}; there are {', '.join(names)}")
 
 
 def _sources() -> list[Path]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -341,6 +342,14 @@ def _faults(api: str) -> Iterator[tuple[Fault, Verdict]]:
                 yield Fault(name, point, _when(name)), verdict
     for text, verdict in LATER[api]:
         yield Fault.parse(text), verdict
+
+
+def points(api: str, name: str) -> tuple[str, ...]:
+    """Return the points at which a level shows a fault that OpenGL ES or EGL takes part in."""
+    own = FAULTS.get("code4660" if re.fullmatch(r"code-?\d+", name) else name)
+    if own is not None:
+        return own.points if api in own.apis else ()
+    return tuple({fault.point for fault, _ in _faults(api) if fault.name == name})
 
 
 def cells() -> list[Cell]:

@@ -22,10 +22,19 @@ MANIFESTS = ("missing-library", "missing-symbol", "bad-manifest", "wrong-format"
 
 
 def good_manifest(base: Mapping[str, str] | None) -> Path:
-    """Return the manifest of the good driver underneath: the one `base` names, or lavapipe's."""
+    """Return the manifest of the good driver underneath: the one `base` names, or lavapipe's.
+
+    Raises
+    ------
+    ValueError
+        The one that `base` names is not there. Lavapipe's may not be, either.
+    """
     named = (base or {}).get("VK_DRIVER_FILES")
     if named:
-        return Path(named.split(os.pathsep)[0])
+        manifest = Path(named.split(os.pathsep)[0])
+        if not manifest.is_file():
+            raise ValueError(f"VK_DRIVER_FILES names {manifest}, and there is no such file")
+        return manifest
     found = [p for folder in FOLDERS for p in sorted(Path(folder).glob("lvp_icd*.json"))]
     return found[0] if found else Path(FOLDERS[0]) / "lvp_icd.json"
 
@@ -54,7 +63,10 @@ def environment(
 
 def _library(manifest: Path) -> str:
     """Return the library of a manifest as the dynamic linker is to be told."""
-    path = str(json.loads(manifest.read_text(encoding="utf-8"))["ICD"]["library_path"])
+    try:
+        path = str(json.loads(manifest.read_text(encoding="utf-8"))["ICD"]["library_path"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{manifest} is no manifest of a Vulkan driver: {error}") from None
     return path if os.sep not in path else str((manifest.parent / path).resolve())
 
 

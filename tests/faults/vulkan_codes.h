@@ -29,8 +29,15 @@ static int code_of_fault(VkResult *code) {
     return 1;
 }
 
+/* Whether the fault that is due at this call (0: none is) is a number to be returned. */
+static int code_told(const char *point, uint64_t call, VkResult *code) {
+    if (call == 0 || !code_of_fault(code)) return 0;
+    fault_log(point, call);
+    return 1;
+}
+
 /* Count a call at this point and carry the fault out; whether it is a number to be returned. */
 static int code_due(const char *point, VkResult *code) {
-    return fault_point(point) && code_of_fault(code);
+    return code_told(point, fault_point(point), code);
 }
 #endif

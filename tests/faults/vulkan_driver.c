@@ -38,7 +38,9 @@ static void find_real(void) {
 
 /* Whether this fault, and no other, is due now. */
 static int due(const char *name) {
-    return fault_is(name) && fault_at("enumerate") && fault_due("enumerate");
+    uint64_t call = fault_is(name) && fault_at("enumerate") ? fault_due("enumerate") : 0;
+    if (call != 0) fault_log("enumerate", call);
+    return call != 0;
 }
 
 static VkInstance last_instance;
@@ -79,7 +81,9 @@ static VkResult enumerate(VkInstance instance, uint32_t *count, VkPhysicalDevice
     Enumerate next = REAL(instance, Enumerate, "vkEnumeratePhysicalDevices");
     VkResult code;
     if (next == NULL) return VK_ERROR_INITIALIZATION_FAILED;
-    if (is_description() || !fault_point("enumerate")) return next(instance, count, devices);
+    uint64_t due_call = is_description() ? 0 : fault_point("enumerate");
+    if (due_call == 0) return next(instance, count, devices);
+    if (fault_begins("devices-") || code_of_fault(&code)) fault_log("enumerate", due_call);
     if (fault_is("devices-many")) return many_devices(next, instance, count, devices);
     if (fault_is("devices-none")) {
         *count = 0;

@@ -202,10 +202,12 @@ static VkResult bind_buffers(VkDevice device, uint32_t count, const VkBindBuffer
 static VkResult create_shader(VkDevice device, const VkShaderModuleCreateInfo *info,
                               const void *allocator, VkHandle *made) {
     Make next = NEXT(device, Make, "vkCreateShaderModule");
-    if (!is_spirv_fault() || !fault_due("compile")) return next(device, info, allocator, made);
+    uint64_t call = is_spirv_fault() ? fault_due("compile") : 0;
+    uint32_t *changed = call != 0 ? spirv_changed(info->pCode, info->codeSize) : NULL;
+    if (changed == NULL) return next(device, info, allocator, made);
     VkShaderModuleCreateInfo other = *info;
-    uint32_t *changed = spirv_changed(info->pCode, info->codeSize);
-    if (changed != NULL) other.pCode = changed;
+    other.pCode = changed;
+    fault_log("compile", call);
     VkResult result = next(device, &other, allocator, made);
     free(changed);
     return result;
@@ -225,20 +227,19 @@ static VkResult create_pipelines(VkDevice device, VkHandle cache, uint32_t count
 
 /* --- work ---------------------------------------------------------------------------------------- */
 
-static VkDevice device_of(VkQueue queue) { return (VkDevice)place_of(queue)->handle; }
-
 typedef VkResult (*Submit)(VkQueue, uint32_t, const VkSubmitInfo *, VkHandle);
 static VkResult submit(VkQueue queue, uint32_t count, const VkSubmitInfo *infos, VkHandle fence) {
     VkResult code;
     VkSubmitInfo empty[16];
     Submit next = NEXT(queue, Submit, "vkQueueSubmit");
-    VkDevice device = device_of(queue);
     if (count == 0) return next(queue, count, infos, fence);
-    int is_due = fault_point("submit");
-    if (is_due && code_of_fault(&code)) return code;
+    uint64_t due = fault_point("submit");
+    if (code_told("submit", due, &code)) return code;
+    VkDevice device = (VkDevice)place_of(queue)->handle;
     data_before(device, MAP(device), UNMAP(device));
-    if (!is_due || !fault_is("untouched-output") || count > 16)
+    if (due == 0 || !fault_is("untouched-output") || count > 16)
         return next(queue, count, infos, fence);
+    fault_log("submit", due);
     for (uint32_t i = 0; i < count; i++) { /* everything is signalled, and nothing done */
         empty[i] = infos[i];
         empty[i].commandBufferCount = 0;
@@ -249,9 +250,10 @@ static VkResult submit(VkQueue queue, uint32_t count, const VkSubmitInfo *infos,
 /* What a call that waits is to return, now that work is known to be done. */
 static VkResult done(VkDevice device) {
     VkResult code;
-    int is_due = fault_point("read");
-    if (is_due && code_of_fault(&code)) return code;
-    data_after(device, MAP(device), UNMAP(device), is_due);
+    uint64_t due = fault_point("read");
+    if (code_told("read", due, &code)) return code;
+    if (due != 0 && is_data_fault()) fault_log("read", due);
+    data_after(device, MAP(device), UNMAP(device), due != 0);
     return VK_SUCCESS;
 }
 

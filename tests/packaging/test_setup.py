@@ -224,3 +224,33 @@ def test_make_help_names_every_target() -> None:
     )
     for target in ("demo", "test", "drivers", "conformance", "lint", "bench", "clean"):
         assert f"make {target}" in done.stdout
+
+
+@pytest.mark.parametrize(("target", "purpose"), [("lint", "lint"), ("test", "test")])
+def test_target_sets_up_what_it_needs(target: str, purpose: str) -> None:
+    command = ["make", "-n", "-C", str(ROOT), target]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=dict(os.environ))
+    assert f"tools/setup.sh {purpose}\n" in done.stdout
+
+
+@pytest.mark.parametrize("purpose", ["lint", "test"])
+def test_lint_uses_the_environment_of_the_tests_and_fetches_no_driver(
+    machine: Machine, purpose: str
+) -> None:
+    machine.debian(root=True)
+    machine.set_up("test")
+    done = machine.run(purpose)
+    assert done.returncode == 0, done.stderr
+    fetched = [call for call in machine.calls("python") if "tools/drivers.py" in call]
+    assert len(fetched) == (purpose == "test")
+    assert bool(machine.calls("apt-get")) == (purpose == "test")
+    assert "installing gpuedge" not in done.stderr  # it is there
+
+
+def test_environment_made_for_lint_serves_the_tests(machine: Machine) -> None:
+    machine.debian(root=True)
+    machine.set_up("demo")  # a Python, without what the tests need
+    assert "installing gpuedge" in machine.run("lint").stderr
+    (call,) = (c for c in machine.calls("python") if "--editable" in c)
+    assert "--group dev" in call
+    assert "installing gpuedge" not in machine.run("test").stderr

@@ -1,8 +1,8 @@
 """A process that reports to the crash memory and then ends as it is told.
 
-``crash_worker.py FOLDER KEY WORD...``: words are steps, ``quiet``, ``shut``, ``late``, ``strike``,
-``wait`` (print a line, then wait for one), ``fork`` (a child that lives on and meddles), and at
-last ``segv``, ``kill``, ``exit`` or nothing.
+``crash_worker.py FOLDER KEY WORD...``: words are steps, ``quiet``, ``shut``, ``late``, ``host``
+(the device lives in a process of its own), ``strike``, ``wait`` (print a line, then wait for one),
+``fork`` (a child that lives on and meddles), and at last ``segv``, ``kill``, ``exit`` or nothing.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ def main(folder: str, key: str, *words: str) -> None:
         elif word == "fork":
             if os.fork() == 0:
                 meddle(watch)
+        elif word == "host":
+            watch = CrashMemory(folder).begin(key, "fake:0", is_hosted=True)
         elif word == "strike":
             watch.strike("its host was killed by SIGSEGV")
         elif word == "segv":

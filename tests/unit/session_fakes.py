@@ -39,6 +39,7 @@ def taken_by_sessions(monkeypatch: pytest.MonkeyPatch) -> FakePool:
 
     made.on_dispatch = write
     monkeypatch.setattr(serving, "Compiled", partial(Compiled, pool=made))
+    monkeypatch.setattr("gpuedge.session.POOL", made)
     return made
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuedge.cli.main import main
+from gpuedge.core import markers
 from gpuedge.probing.crashes import CrashMemory
 
 
@@ -16,10 +17,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder with a verdict file and two strikes against one device."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(folder))
-    watch = CrashMemory(folder).begin("k", "vulkan:0")
-    watch.strike("SIGSEGV")
-    watch.strike("SIGSEGV")
-    watch.close()
+    for process in ("one", "two"):
+        monkeypatch.setattr(markers, "PROCESS", process)
+        CrashMemory(folder).begin("k", "vulkan:0").strike("SIGSEGV")
     (folder / "verdicts.json").write_text("{}")
     return folder
 
@@ -45,7 +45,7 @@ def test_clear_crashes_forgets_them_and_nothing_else(
     assert CrashMemory(cache).block("k") is not None
     before = names(cache)
     assert main(["cache", "clear", "--crashes"]) == 0
-    assert "removed 1 files" in capsys.readouterr().out
+    assert "removed 1 file (" in capsys.readouterr().out
     assert names(cache) == before - {"crashes.json"}
     assert CrashMemory(cache).block("k") is None
 
@@ -70,3 +70,22 @@ def test_pins_are_shown_with_the_settings(
     monkeypatch.setenv("GPUEDGE_PIN", "vulkan=never gles31:0=always")
     assert main(["info"]) == 0
     assert "vulkan=never gles31:0=always" in " ".join(capsys.readouterr().out.split())
+
+
+def test_tables_keep_to_100_columns_and_name_no_file_that_is_gone(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for process in ("three", "four"):
+        monkeypatch.setattr(markers, "PROCESS", process)
+        CrashMemory(cache).begin("k", "vulkan:0").strike("SIGSEGV")
+    left = CrashMemory(cache).markers
+    gone = Path(left) / "gone.mark"  # of a process that ended: counted, and removed, at once
+    gone.write_bytes(b"")
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["cache"]) == 0
+    out = capsys.readouterr().out
+    assert "4" in out.split("unfinished starts")[1].split()
+    home = [line for line in out.splitlines() if str(cache) not in line]  # a path is not broken
+    assert max(map(len, home)) <= 100
+    assert not gone.exists()
+    assert "gone.mark" not in out

@@ -220,3 +220,35 @@ def test_doctor_suggests_nothing_far_fetched(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_remedies_are_for_codes_that_exist() -> None:
     assert set(doctor.REMEDIES) <= set(SENTENCES)
+
+
+def test_doctor_says_which_pin_rules_a_driver_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUEDGE_PIN", "vulkan=never")
+    row = ProbeRow("vulkan", "vulkan", "blocked", "pinned", "ruled out", "lvp_icd.json")
+    checks = [c for c in doctor.report_checks(ProbeReport((row,), "1")) if c.detail != "devices"]
+    (pinned,) = (c for c in checks if "lvp_icd" in c.detail)
+    assert pinned.result == "INFO"
+    assert pinned.fix == "GPUEDGE_PIN=vulkan=never says so; unset it to use them"
+
+
+def test_doctor_says_how_to_use_a_device_that_is_left_alone() -> None:
+    row = ProbeRow("gles31:1", "gles31", "blocked", "crash-memory", "left alone", "GPU", index=1)
+    (held,) = (c for c in doctor.report_checks(ProbeReport((row,), "1")) if "GPU:" in c.detail)
+    assert held.result == "WARN"
+    assert held.fix == "gpuedge cache clear --crashes, or GPUEDGE_PIN=gles31:1=always"
+
+
+@pytest.mark.parametrize("name", ["foo", "cpu", "auto", "null2:0"])
+def test_pin_on_no_backend_is_refused_by_every_verb(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUEDGE_PIN", f"{name}=never")
+    for verb in ("info", "probe"):
+        assert main([verb]) == 2
+        said = capsys.readouterr().err
+        assert "GE-102" in said
+        assert "requested by: GPUEDGE_PIN" in said
+        assert f"'{name}'" in said
+    assert main(["doctor", "--json"]) == 1
+    (found,) = (c for c in answer(capsys)["checks"] if c["name"] == "GPUEDGE_PIN")
+    assert found["result"] == "FAIL"

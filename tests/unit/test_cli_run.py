@@ -68,7 +68,10 @@ def test_a_run_that_takes_too_long_is_exit_code_4(
     arguments = ["run", str(MODEL), "--input", f"image={images}", "--device", "cpu"]
     out = tmp_path / "out"
     assert main([*arguments, "--output", str(out), "--timeout", "1e-9"]) == 4
-    assert "GE-406" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "GE-406" in said
+    assert "try:          a larger --timeout" in said  # a command has no next request
+    assert "requested by: --timeout" in said
     assert not out.exists()
     assert main([*arguments, "--timeout", "60"]) == 0
 

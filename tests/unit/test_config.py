@@ -148,3 +148,26 @@ def test_config_file_that_is_a_pipe_is_not_waited_for(
         monkeypatch.setenv("GPUEDGE_CONFIG", str(place))
         with pytest.raises(ConfigError, match="it is not a file"):
             config.get("device")
+
+
+@pytest.mark.parametrize("text", ["vulkan", "()", "vulkan=maybe", "vulkan=never vulkan=always"])
+def test_bad_pin_is_answered_with_one_that_works(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUEDGE_PIN", text)
+    with pytest.raises(ConfigError) as caught:
+        config.get("pin")
+    assert caught.value.hint == 'GPUEDGE_PIN="vulkan=never gles31=always"'
+    assert "separated by spaces or commas" in (caught.value.known or "")
+    monkeypatch.setenv("GPUEDGE_PIN", caught.value.hint.split('"')[1].replace(" ", ", "))
+    assert config.get("pin").value == ("vulkan=never", "gles31=always")
+    with pytest.raises(ConfigError) as caught:
+        config.config(pin=text)
+    assert caught.value.hint == 'gpuedge.config(pin="vulkan=never gles31=always")'
+    monkeypatch.delenv("GPUEDGE_PIN")
+    file = tmp_path / "gpuedge.toml"
+    file.write_text(f'pin = "{text}"\n')
+    monkeypatch.setenv("GPUEDGE_CONFIG", str(file))
+    with pytest.raises(ConfigError) as caught:
+        config.get("pin")
+    assert caught.value.hint == 'pin = "vulkan=never gles31=always"'

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gpuedge import backends
 from gpuedge.cli.main import build_parser
+from gpuedge.core.config import config
 from gpuedge.core.errors import NoUsableDeviceError, UnknownDeviceError
 from gpuedge.onnx_backend import parse_device
 from gpuedge.probing.report import ProbeReport, ProbeRow
@@ -85,3 +88,61 @@ def test_bare_level_means_its_best_device() -> None:
     rows = (row("gles20:0", "INTEGRATED_GPU"), row("gles20:1", "DISCRETE_GPU"))
     assert find("gles20", ProbeReport(rows, "1")).device == "gles20:1"
     assert find("gles20:0", ProbeReport(rows, "1")).device == "gles20:0"
+
+
+BARE = ProbeRow("vulkan", "vulkan", "absent", "no-device", "offers no device", "intel_icd.json")
+HELD = ProbeRow(
+    "vulkan:0", "vulkan", "blocked", "crash-memory",
+    "using this driver ended earlier processes: 2 times; to try now: clear", "Test GPU", index=0,
+)  # fmt: skip
+BROKEN = ProbeRow("vulkan:1", "vulkan", "broken", "open-failed", "refused", "Old GPU", index=1)
+
+
+def refusal(device: str, *rows: ProbeRow) -> NoUsableDeviceError:
+    with pytest.raises(NoUsableDeviceError) as caught:
+        find(device, ProbeReport(rows, "1"))
+    return caught.value
+
+
+def test_device_that_is_held_back_is_told_first_and_its_remedy_is_the_hint() -> None:
+    error = refusal("vulkan", BARE, BROKEN, HELD)
+    assert error.known == (
+        "Test GPU: using this driver ended earlier processes: 2 times; Old GPU: refused"
+    )
+    remedy = "gpuedge cache clear --crashes, or GPUEDGE_PIN=vulkan:0=always"
+    assert error.hint == remedy
+    assert refusal("vulkan:0", BARE, BROKEN, HELD).hint == remedy
+    assert refusal("vulkan:0", BARE, BROKEN, HELD).known == error.known.partition("; Old")[0]
+    assert "clear" not in (refusal("vulkan:1", BARE, BROKEN, HELD).hint or "")
+
+
+def test_drivers_without_a_device_are_told_of_where_there_is_nothing_else() -> None:
+    assert refusal("vulkan", BARE).known == "intel_icd.json: offers no device"
+
+
+@pytest.mark.parametrize("device", ["vulkan", "vulkan:0", "vulkan:3"])
+def test_pinned_backend_names_the_pin(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its devices are not counted, so a number is no reason to say that there is no such device."""
+    monkeypatch.setenv("GPUEDGE_PIN", "vulkan=never")
+    rows = [
+        ProbeRow("vulkan", "vulkan", "blocked", "pinned", "ruled out by a setting", name)
+        for name in ("one.json", "two.json")
+    ]
+    error = refusal(device, *rows)
+    assert error.known == "vulkan: ruled out by GPUEDGE_PIN=vulkan=never"
+    assert error.hint == "GPUEDGE_PIN=vulkan=never says so; unset it to use them"
+
+
+def test_pinned_device_names_where_the_pin_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = ProbeRow("vulkan:0", "vulkan", "blocked", "pinned", "ruled out", "GPU", index=0)
+    with config(pin="vulkan:0=never"):
+        assert refusal("vulkan:0", row).known == (
+            'GPU: ruled out by gpuedge.config(pin="vulkan:0=never")'
+        )
+    file = tmp_path / "gpuedge.toml"
+    file.write_text('pin = "vulkan:0=never"\n')
+    monkeypatch.setenv("GPUEDGE_CONFIG", str(file))
+    where = f"vulkan:0=never (pin in {file})"
+    assert refusal("vulkan", row).hint == f"{where} says so; unset it to use it"

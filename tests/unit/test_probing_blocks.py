@@ -13,6 +13,7 @@ from probing_fakes import WORKER
 
 import gpuedge
 from gpuedge import backends
+from gpuedge.core import markers
 from gpuedge.core.errors import ConfigError, UnknownDeviceError
 from gpuedge.core.markers import Marker
 from gpuedge.probing import crashes, process
@@ -31,10 +32,14 @@ class Device:
         self.now = NOW
         self._count = 0
 
-    def strike(self, began: float | None = None, *, is_late: bool = False) -> None:
+    def strike(
+        self, began: float | None = None, *, is_late: bool = False, process: str = ""
+    ) -> None:
         self._count += 1
         began = self.now - 5 if began is None else began
-        mark = Marker(f"m{self._count}", "k", "fake:0", began, self.now, "run", True, is_late)
+        mark = Marker(
+            f"m{self._count}", "k", "fake:0", began, self.now, "run", True, is_late, "", process
+        )
         self.entry = crashes.struck(self.entry, mark, self.now)
 
     def clean(self) -> None:
@@ -78,9 +83,10 @@ def test_strikes_a_month_apart_are_two_accidents() -> None:
 def test_good_start_on_probation_clears_strikes_and_keeps_the_level() -> None:
     device = Device()
     device.strike()
-    device.clean()
+    for _ in range(4):
+        device.clean()
     device.strike()
-    assert device.days() == 1, "before a block, two strikes are two strikes"
+    assert device.days() == 1, "it may crash at every fifth start"
     device.clean()
     assert device.days() == 1, "what closes during the block began before it"
     device.now += 1.5 * DAY
@@ -112,6 +118,67 @@ def test_processes_that_fail_together_on_probation_fail_once() -> None:
     device.now += 8 * DAY
     device.strike()
     assert device.days() == 30
+
+
+def test_five_good_starts_in_a_row_make_up_for_a_strike() -> None:
+    device = Device()
+    device.strike()
+    for _ in range(5):
+        device.clean()
+    assert device.entry is not None and device.entry["strikes"] == []
+    device.strike()
+    assert device.days() == 0
+    device.now += 60
+    device.strike()
+    assert device.days() == 1
+    device.now += 2 * DAY
+    device.clean()
+    device.strike()
+    for _ in range(5):
+        device.clean()
+    device.strike()
+    assert device.days() == 0, "after a block, too"
+    device.strike()
+    assert device.days() == 7
+
+
+def test_process_counts_once_a_day() -> None:
+    device = Device()
+    for _ in range(3):
+        device.strike(process="one")
+        device.now += 20
+    assert device.entry is not None and len(device.entry["strikes"]) == 1
+    assert device.days() == 0
+    device.now += DAY
+    device.strike(process="one")
+    assert device.days() == 1
+    device.strike(process="two")
+    assert len(device.entry["strikes"]) == 3
+
+
+def test_strikes_while_a_block_is_in_force_raise_no_level() -> None:
+    device = Device()
+    for name in ("one", "two", "three", "four"):
+        device.now += 10
+        device.strike(process=name)
+    assert device.entry is not None and len(device.entry["strikes"]) == 4
+    assert 0.99 < device.days() <= 1
+    held_open = device.now
+    device.now += 2 * DAY
+    device.strike(held_open, process="five")
+    assert device.days() == 0, "that start was no try after the block"
+    device.strike(process="six")
+    assert device.days() == 7
+
+
+def test_busy_server_that_is_killed_on_probation_gets_on() -> None:
+    device = Device()
+    device.strike()
+    device.strike()
+    for count in range(1, 5):
+        device.now += 2 * DAY
+        device.strike(is_late=True)
+        assert device.days() == (7 if count == 4 else 0)
 
 
 @pytest.mark.parametrize("years", [-50, -10, -1, 1, 10, 50])
@@ -197,10 +264,11 @@ def fail_twice(device: str) -> None:
 
     row = probe().find(device)
     assert row is not None
-    watch = CrashMemory(paths.cache_folder()).begin(crashes.key_of(row.info().candidate, 0), device)
-    watch.strike("SIGSEGV")
-    watch.strike("SIGSEGV")
-    watch.close()
+    key = crashes.key_of(row.info().candidate, 0)
+    for name in ("one", "two"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(markers, "PROCESS", name)
+            CrashMemory(paths.cache_folder()).begin(key, device).strike("SIGSEGV")
 
 
 GOOD = {
@@ -223,7 +291,7 @@ def test_probe_shows_the_block_in_cached_rows(fakes: Path) -> None:
     assert row.device == "fake:0", "its name stays"
     assert row.road is None
     for word in (
-        "2 times",
+        "2 unfinished starts",
         "SIGSEGV",
         "tried again after 20",
         "cache clear --crashes",

@@ -98,16 +98,56 @@ def test_forked_child_neither_touches_the_marker_nor_keeps_it_alive(tmp_path: Pa
     process.communicate(timeout=60)
 
 
-def test_host_that_died_is_a_strike_of_a_living_process(tmp_path: Path) -> None:
-    watch = CrashMemory(tmp_path).begin("k", "vulkan:0")
-    watch.strike("its host was killed by SIGSEGV")
-    watch.strike("its host ended with status 1")
+@pytest.mark.parametrize("at", ["open", "compile", "run"])
+def test_host_that_died_is_one_strike_of_a_living_process(tmp_path: Path, at: str) -> None:
+    for _ in range(2):
+        assert CrashMemory(tmp_path).block("k") is None
+        watch = CrashMemory(tmp_path).begin("k", "vulkan:0", is_hosted=True)
+        watch.step(at)
+        watch.strike("its host was killed by SIGSEGV")
+        watch.close()
+    assert strikes(tmp_path) == [at]
+    words = ("host", *UP[: UP.index(at) + 1], "strike", "quiet", *UP, "strike")
+    assert end(tmp_path, *words) == 0
     block = CrashMemory(tmp_path).block("k")
     assert block is not None
-    assert block.strikes == 2
-    assert "status 1" in block.reason.sentence
-    watch.close()
+    assert (block.strikes, block.level, block.step) == (2, 1, at)
+    assert "SIGSEGV" in block.reason.sentence
     assert marks(tmp_path) == []
+
+
+def test_device_in_a_host_leaves_no_marker_and_no_strike_while_idle(tmp_path: Path) -> None:
+    watch = CrashMemory(tmp_path).begin("k", "vulkan:0", is_hosted=True)
+    watch.step("open")
+    assert marks(tmp_path) == []
+    watch.quiet()
+    watch.strike("SIGSEGV")
+    assert strikes(tmp_path) == []
+    for step in ("compile", "run"):
+        assert not watch.is_clean
+        watch.step(step)
+        watch.quiet()
+    assert watch.is_clean
+    watch.step("run")
+    watch.strike("SIGSEGV")
+    assert not watch.is_clean, "it cost a host"
+    assert CrashMemory(tmp_path).clear()
+    for last in ("kill", "segv", "exit"):
+        end(tmp_path, "host", *UP, last)
+    assert strikes(tmp_path) == []
+
+
+@pytest.mark.parametrize("where", ["host", "open"])
+def test_good_starts_are_counted(tmp_path: Path, where: str) -> None:
+    end(tmp_path, *UP, "kill")
+    for _ in range(6):
+        end(tmp_path, where, *UP[:3], "quiet", "shut")  # nothing ran
+    for _ in range(4):
+        end(tmp_path, where, *UP, "quiet", "shut")
+    assert strikes(tmp_path) == ["run"]
+    end(tmp_path, where, *UP, "quiet", "shut")
+    assert strikes(tmp_path) == []
+    assert CrashMemory(tmp_path).entries() == {}
 
 
 def test_process_that_got_along_for_long_counts_less(tmp_path: Path) -> None:
@@ -213,6 +253,7 @@ def test_where_nothing_can_be_kept_nothing_is_said(
     for step in ("open", "compile", "run"):
         watch.step(step)
         watch.quiet()
+    watch.step("run")
     watch.strike("why")
     watch.close()
     assert CrashMemory(folder).block("k") is None
@@ -238,6 +279,14 @@ def test_damaged_markers_are_no_strikes(tmp_path: Path) -> None:
     assert [p.name for p in marks(tmp_path)] in ([], ["pipe.mark"])
     mark.write_bytes(good)
     assert strikes(tmp_path) == ["run"], "the good one is"
+
+
+@pytest.mark.parametrize("began", [10**400, -(10**400), 1e300, "now", None, True])
+def test_forged_times_are_no_markers(began: object) -> None:
+    good = markers.packed({"key": "k", "name": "n", "began": 1.0}, 1)
+    assert markers.unpacked(good, "u", 2.0) is not None
+    forged = markers.packed({"key": "k", "name": "n", "began": began}, 1)
+    assert markers.unpacked(forged, "u", 2.0) is None
 
 
 def test_marker_that_was_counted_is_not_counted_again(tmp_path: Path) -> None:

@@ -173,3 +173,40 @@ def test_any_transcript_gives_rows_and_ok_only_with_a_result(
             assert row.evidence["step"]
     if DONE in events and ending != CLEAN and not any(e["event"] == "failed" for e in events):
         assert not any(row.status == "ok" for row in outcome.rows)
+
+
+HOSTILE = "GPU\x1b[2J\r\nok\u202e\ud800"
+SAFE = "GPU\\x1b[2J\\r\\nok\\u202e\\ud800"
+
+
+def test_text_of_a_driver_cannot_steer_a_terminal() -> None:
+    listed = devices(1)
+    listed["devices"][0] |= {"model": HOSTILE, "identity": {"api": "vulkan", "name": HOSTILE}}
+    evidence = {
+        "error": f"a\n\tb {HOSTILE}",
+        "checks": [{HOSTILE: 1.5}],
+        "deep": [[[[[[[[[1]]]]]]]]],
+    }
+    bad = {
+        "event": "device", "index": 0, "status": "broken", "code": "open-failed",
+        "detail": HOSTILE, "evidence": evidence,
+    }  # fmt: skip
+    tail = "said\x07" + "x" * 9000
+    made = Transcript([listed, bad, DONE], 0, CLEAN, tail, 1.0)
+    (row,) = judge(CANDIDATE, made).rows
+    assert (row.name, row.model) == (SAFE, SAFE)
+    assert SAFE in row.reason
+    assert row.evidence["error"] == "a\n\tb GPU\\x1b[2J\nok\\u202e\\ud800"
+    assert row.evidence["checks"] == [{SAFE: 1.5}]
+    assert row.evidence["output_tail"].startswith("said\\x07xxx")
+    assert len(row.evidence["output_tail"]) < 5000
+    own = {k: v for k, v in row.to_dict().items() if k != "identity"}
+    json.dumps(own, ensure_ascii=False).encode()  # halves of characters cannot be written
+
+
+def test_text_of_a_driver_is_bounded() -> None:
+    end = Ending("signal", 11, "\U0010ffff" * 100000)
+    (row,) = judge(Candidate("vulkan", "/a/" + "n" * 100000, "f"),
+                   Transcript([step("load")], 0, end, "", 1.0)).rows  # fmt: skip
+    assert len(row.reason) < 1100
+    assert len(row.name) < 500

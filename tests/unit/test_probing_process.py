@@ -12,7 +12,7 @@ import pytest
 from probing_fakes import WORKER
 
 from gpuedge.backends.base import Candidate
-from gpuedge.probing import process
+from gpuedge.probing import leftovers, process
 from gpuedge.probing.report import ProbeRow
 from gpuedge.probing.run import probe_all
 
@@ -166,9 +166,11 @@ def test_missing_program_is_a_row() -> None:
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for _ in range(2):  # the second round finds what the first opened for good
+        assert leftovers.settle(20)
         before = _open_files(), threading.active_count()
         keys = ["ok", "segv", "exit0", "hang", "flood"]
         probe_all([Candidate("fake", k, "f") for k in keys], 3.0, WORKER)
+    assert leftovers.settle(20)
     assert (_open_files(), threading.active_count()) == before
     assert list(tmp_path.iterdir()) == []
 

@@ -12,7 +12,7 @@ import pytest
 from probing_fakes import WORKER
 
 from gpuedge.backends.base import Candidate
-from gpuedge.probing import process
+from gpuedge.probing import leftovers, process
 from gpuedge.probing.report import ProbeRow
 from gpuedge.probing.run import probe_all
 
@@ -85,6 +85,7 @@ def children() -> set[str]:
 
 
 def state() -> tuple[list[str], int, dict[str, str], str, int, set[str]]:
+    assert leftovers.settle(20)  # on a busy machine a killed process is not gone at once
     mask = os.umask(0)
     os.umask(mask)
     fds = Path("/proc/self/fd")

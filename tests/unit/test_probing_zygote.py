@@ -18,7 +18,7 @@ import zygote_fakes
 
 from gpuedge import backends
 from gpuedge.backends.base import Candidate
-from gpuedge.probing import forking, process
+from gpuedge.probing import forking, leftovers, process
 from gpuedge.probing.report import ProbeRow
 from gpuedge.probing.run import probe_all
 
@@ -160,6 +160,7 @@ def test_endings_are_known_whatever_becomes_of_the_signal(how: str) -> None:
 
 def test_nothing_is_left_of_it(tmp_path: Path) -> None:
     def state() -> tuple[list[str], int]:
+        assert leftovers.settle(20)
         return sorted(f.name for f in Path("/proc/self/fd").iterdir()), threading.active_count()
 
     rows_of("good", "segv")

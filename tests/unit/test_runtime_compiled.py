@@ -128,6 +128,29 @@ def test_failure_while_compiling_falls_back(method: str) -> None:
     assert row.code == "compile-failed"
 
 
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (DriverError("Refused."), "compile-failed", "device failed while compiling: Refused"),
+        (OutOfMemoryError("Full."), "out-of-memory", "the driver ran out of memory: Full"),
+        (LOST, "device-lost", "the driver lost the device"),
+        (
+            DeviceLostError("Gone.", known="SIGSEGV while compiling", reason="host-died"),
+            "host-died",
+            "process that the driver lives in ended: SIGSEGV while compiling",
+        ),
+    ],
+    ids=["refused", "oom", "lost", "died"],
+)
+def test_failure_while_compiling_is_counted(error: GpuEdgeError, code: str, words: str) -> None:
+    pool = FakePool({"build": error}, patience=Patience(pauses_s=(60.0,)))
+    health = Compiled(graph("Relu"), Request("vulkan"), pool).health()
+    assert (health.failed, [f.code for f in health.failures]) == (1, [code])
+    assert words in health.reason
+    assert (health.on_device, health.on_cpu, health.p50_s) == (0, 0, None)
+    pool.close()
+
+
 def test_failure_while_compiling_frees_what_was_made() -> None:
     pool = FakePool({"record": DriverError("The driver refused.")})
     Compiled(graph("Relu"), Request("vulkan"), pool)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
 from flaky import (
+    EXHAUSTED,
     LOST,
     NEVER,
     PLAIN,
     TRACE,
+    FlakyExecutable,
+    FlakyExecutor,
     FlakyPool,
+    X,
     cpu,
     graph,
     made,
@@ -22,9 +27,10 @@ from flaky import (
 )
 from runtime_fakes import SOON
 
-from gpuedge.core.errors import DriverError
+from gpuedge.core.errors import DeviceLostError, DriverError
 from gpuedge.core.reasons import Reason
 from gpuedge.decide.policy import Policy
+from gpuedge.graph.ir import Array
 from gpuedge.runtime.compiled import Compiled, Request
 from gpuedge.runtime.recovery import Patience
 
@@ -48,6 +54,49 @@ def test_drift_is_noticed_and_answered_by_the_cpu(caplog: pytest.LogCaptureFixtu
     assert len(pool.opened) == 1
 
 
+def test_inputs_that_change_meanwhile_are_no_drift(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller's array is another one before the CPU has repeated the inference."""
+    pool, x = FlakyPool(), X.copy()
+    compiled = made(pool, policy=Policy(canary=1.0))
+    pool.opened[0].factor = np.float32(1)
+    run = FlakyExecutable.run
+
+    def changing(self: FlakyExecutable, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        computed = run(self, inputs)
+        x[:] = 3
+        return computed
+
+    monkeypatch.setattr(FlakyExecutable, "run", changing)
+    np.testing.assert_array_equal(result(compiled, x), cpu())
+    health = compiled.health()
+    assert (health.state, health.canaries, health.canaries_failed) == ("ok", 1, 0)
+
+
+def test_inputs_are_copied_only_where_they_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, given = FlakyPool(), X.copy()
+    compiled = made(pool, policy=Policy(canary=1 / 4))
+    pool.opened[0].factor = np.float32(1)
+    run, same = FlakyExecutable.run, []
+
+    def noting(self: FlakyExecutable, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        same.append(inputs["x"] is given)
+        return run(self, inputs)
+
+    monkeypatch.setattr(FlakyExecutable, "run", noting)
+    for _ in range(8):
+        result(compiled, given)
+    assert same == [False, True, True, True] * 2
+
+
+def test_comparison_that_a_failure_prevented_is_made_up_for() -> None:
+    pool = FlakyPool([EXHAUSTED])  # which the device survives
+    compiled = made(pool, policy=Policy(canary=1 / 1000))
+    pool.opened[0].factor = np.float32(1.01)
+    for _ in range(2):
+        np.testing.assert_array_equal(result(compiled), cpu())
+    assert (compiled.health().canaries, compiled.health().canaries_failed) == (1, 1)
+
+
 def test_drift_with_fallback_error_is_an_error() -> None:
     pool = FlakyPool()
     compiled = made(pool, fallback="error", policy=Policy(canary=1.0))
@@ -65,6 +114,21 @@ def test_first_result_after_recovery_is_compared() -> None:
     result(compiled)
     until(lambda: pool.standing("vulkan:0").state == "ok")
     pool.opened[1].factor = np.float32(1.01)
+    np.testing.assert_array_equal(result(compiled), cpu())
+    assert compiled.health().canaries_failed == 1
+
+
+def test_results_are_compared_where_the_device_failed_at_first() -> None:
+    pool = FlakyPool(opening=[LOST])
+    pool.gate.clear()
+    with pytest.raises(DeviceLostError):
+        made(pool)
+    pool.standing("vulkan:0").fail(Reason("device-lost"), FlakyExecutor([]))
+    compiled = made(pool, policy=Policy(canary=1.0))  # on the CPU: the device is not back yet
+    assert compiled.health().state == "recovering"
+    pool.gate.set()
+    until(lambda: pool.standing("vulkan:0").state == "ok")
+    pool.opened[0].factor = np.float32(1.01)
     np.testing.assert_array_equal(result(compiled), cpu())
     assert compiled.health().canaries_failed == 1
 

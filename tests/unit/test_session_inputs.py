@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,14 @@ from onnx import helper
 from onnx_models import model, value
 
 import gpuedge
-from gpuedge.core.errors import ClosedError, DTypeError, GpuEdgeError, InputError, ShapeError
+from gpuedge.core.errors import (
+    ClosedError,
+    DTypeError,
+    GpuEdgeError,
+    InputError,
+    OutOfMemoryError,
+    ShapeError,
+)
 from gpuedge.runtime.inputs import _array
 
 
@@ -21,6 +31,47 @@ def session(dtype: str, shape: tuple[Any, ...] = ("N",)) -> gpuedge.Session:
     node = helper.make_node("Identity", ["x"], ["y"])
     proto = model([node], [value("x", shape, element)], [value("y", shape, element)])
     return gpuedge.Session(proto, device="cpu")
+
+
+HUGE = np.broadcast_to(np.float32(1), (2**33,))
+"""32 GiB once it is copied."""
+
+
+@pytest.fixture
+def little_memory() -> Iterator[None]:
+    """Allow this process 4 GiB more than it has."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (4 << 30), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_no_memory_for_a_copy_of_an_input_is_an_error_of_its_own() -> None:
+    with session("float32") as s:
+        for call in (lambda: s.run({"x": HUGE}), lambda: s.run_async({"x": HUGE}).result(60)):
+            with pytest.raises(OutOfMemoryError, match="no memory for a copy"):
+                call()
+        assert s.run({"x": [2.0]})["y"] == 2
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: gpuedge.relu(HUGE, device="cpu"),
+        lambda: gpuedge.add(HUGE, 1.0, device="cpu"),
+        lambda: gpuedge.transpose(HUGE, (0,), device="cpu"),
+        lambda: gpuedge.elementwise("x * 2")(HUGE, device="cpu"),
+    ],
+    ids=["relu", "add", "transpose", "elementwise"],
+)
+@pytest.mark.usefixtures("little_memory")
+def test_no_memory_for_a_copy_of_an_operand(call: Any) -> None:
+    with pytest.raises(OutOfMemoryError):
+        call()
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,9 @@ from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
 from gpuedge.runtime.compiled import Compiled, Request
 
+CLOSED = ["close", "quiet", "close"]
+"""The step, its end, and that the marker is not needed any more."""
+
 X = {"x": np.ones(4, np.float32)}
 
 
@@ -151,7 +154,7 @@ def test_watch_is_told_before_and_after_every_stage() -> None:
     made.run(X)
     made.run(X)
     executor.close()
-    assert diary.said == ["compile", "quiet", "run", "quiet", "run", "quiet", "close"]
+    assert diary.said == ["compile", "quiet", "run", "quiet", "run", "quiet", *CLOSED]
 
 
 @pytest.mark.parametrize("error", [DriverError("No."), DeviceLostError("Lost."), ClosedError("!")])
@@ -163,13 +166,13 @@ def test_watch_is_quiet_after_an_error(error: GpuEdgeError) -> None:
 
 
 def test_death_of_the_host_is_a_strike_and_one_only() -> None:
-    died = DeviceLostError("It ended with SIGSEGV.", reason="host-died")
+    died = DeviceLostError("Gone.", known="SIGSEGV in a run", reason="host-died")
     executor, diary = opened("process", submit=died)
     made = executor.compile(graph())
     for _ in range(2):
         with pytest.raises(DeviceLostError):
             made.run(X)
-    assert [s for s in diary.said if s.startswith("strike")] == ["strike: It ended with SIGSEGV."]
+    assert [s for s in diary.said if s.startswith("strike")] == ["strike: SIGSEGV in a run"]
 
 
 def test_hung_device_of_this_process_is_never_closed() -> None:

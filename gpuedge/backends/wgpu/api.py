@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import itertools
 import logging
+import sys
 import threading
+from importlib import import_module
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
+from gpuedge.backends.wgpu import conv, header
 from gpuedge.core.errors import BackendUnavailableError
+
+PACKAGE = "wgpu.backends.wgpu_native"
 
 log = logging.getLogger("gpuedge.wgpu")
 
@@ -236,10 +241,21 @@ def load() -> Api:
         return _api
 
 
+def _library() -> tuple[Any, Any]:
+    """Open wgpu-native: as it lies in the package, or as the package does where it imports."""
+    if sys.modules.get(PACKAGE) is None:
+        found = header.open_library([*_NEEDED, *conv.FUNCTIONS, *conv.CONSTANTS])
+        if found is not None:
+            return found
+    package = import_module(PACKAGE)
+    return package.ffi, package.lib
+
+
 def _load() -> Api:
     try:
         from cffi import FFIError  # type: ignore[import-untyped]
-        from wgpu.backends.wgpu_native import ffi, lib
+
+        ffi, lib = _library()
     except ImportError as error:
         raise BackendUnavailableError(
             "The Python package 'wgpu' cannot be imported.",

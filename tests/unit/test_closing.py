@@ -1,0 +1,82 @@
+"""Drivers that crash while they are closed: remembered, unless it is the end of the program."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuedge.probing.crashes import CrashMemory
+
+CODE = """
+import atexit, signal, sys, threading, time
+sys.path.insert(0, {tests!r})
+from runtime_fakes import FakePool
+from test_watching import X, graph
+from gpuedge.backends.null import NullBackend, NullDevice
+from gpuedge.core.errors import DeviceLostError
+from gpuedge.decide.policy import Policy
+from gpuedge.executors.gpu import GpuExecutor
+from gpuedge.probing.crashes import CrashMemory
+from gpuedge.runtime import devices
+from gpuedge.runtime.compiled import Compiled, Request
+from gpuedge.runtime.recovery import Patience
+
+devices.EXIT_S = 0.3
+
+class Marked(FakePool):
+    def _open_gpu(self, name, isolation):
+        made = super()._open_gpu(name, isolation)
+        watch = CrashMemory(sys.argv[1]).begin("k", name)
+        watch.step("open")
+        watch.quiet()
+        return GpuExecutor(made.impl, name, watch=watch)
+
+def die():
+    signal.raise_signal(signal.SIGSEGV)  # of this thread, now
+
+def hang():
+    closing.set()
+    time.sleep(60)
+
+def end():
+    pass
+
+closing = threading.Event()
+fail = {{"submit": [DeviceLostError("Lost.")]}} if sys.argv[2] == "lost" else None
+pool = Marked(fail, patience=Patience(pauses_s=(60.0,)))
+compiled = Compiled(graph(), Request("vulkan", Policy(canary=0.0)), pool)
+NullDevice.close = lambda self: globals()[sys.argv[3]]()
+if sys.argv[2] != "close":
+    atexit.register(pool.end)
+compiled.run(X)
+if sys.argv[2] == "close":
+    pool.close()
+if sys.argv[2] == "lost":
+    closing.wait(20)  # a thread of recovery is in the driver as the program ends
+"""
+
+
+@pytest.mark.parametrize(
+    ("when", "does", "steps", "status"),
+    [
+        ("close", "die", ["close"], -signal.SIGSEGV),
+        ("exit", "die", ["close"], -signal.SIGSEGV),
+        ("lost", "die", ["close"], -signal.SIGSEGV),
+        ("exit", "hang", [], 0),
+        ("lost", "hang", [], 0),
+        ("close", "end", [], 0),
+    ],
+)
+def test_crash_while_closing_is_an_unfinished_start(
+    when: str, does: str, steps: list[str], status: int, tmp_path: Path
+) -> None:
+    code = CODE.format(tests=str(Path(__file__).parent))
+    command = [sys.executable, "-c", code, str(tmp_path), when, does]
+    ended = subprocess.run(command, capture_output=True, timeout=60, check=False, text=True)
+    assert ended.returncode == status, ended.stderr
+    entry = CrashMemory(tmp_path).entries().get("k")
+    assert [s["step"] for s in entry["strikes"]] == steps if entry else steps == []

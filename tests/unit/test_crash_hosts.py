@@ -1,0 +1,233 @@
+"""Crash memory and devices in host processes: which deaths of a host count, and what they mean."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import isolation_fakes as fakes
+import pytest
+from flaky import PLAIN, X, graph, until
+from runtime_fakes import SOON
+
+import gpuedge
+from gpuedge.backends.base import Usage
+from gpuedge.core import markers, paths
+from gpuedge.core.caps import VULKAN_MINIMUM
+from gpuedge.core.errors import DeviceError, DeviceLostError, NoUsableDeviceError
+from gpuedge.probing import process, verdicts
+from gpuedge.probing.crashes import CrashMemory, key_of
+from gpuedge.probing.report import ProbeReport, ProbeRow
+from gpuedge.runtime.compiled import Compiled, Request
+from gpuedge.runtime.devices import Pool
+from gpuedge.runtime.opening import open_row
+
+INFO = fakes.info()
+ROW = ProbeRow(
+    "null:0", "null", "ok", "ok", "answered with the right numbers", "Null",
+    identity=INFO.identity.to_dict(), is_software=False, caps=VULKAN_MINIMUM.to_dict(),
+    key=INFO.candidate.key, fingerprint=INFO.candidate.fingerprint, index=INFO.index,
+)  # fmt: skip
+
+
+class NullPool(Pool):
+    """A pool whose GPU is the null device, in a host of its own."""
+
+    tried = 0
+
+    def report(self) -> ProbeReport:
+        return ProbeReport((ROW,), gpuedge.__version__)
+
+    def _try_in_child(self, name: str, stop: Any) -> str | None:
+        self.tried += 1
+        return None
+
+    @property
+    def pid(self) -> int:
+        """Process id of the host."""
+        executor: Any = self.gpu("null:0", "process")
+        return int(executor.impl.pid)
+
+
+@pytest.fixture
+def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NullPool]:
+    """Make a pool and a fresh cache folder; an edit of gpuedge meanwhile is no other driver."""
+    monkeypatch.setattr(verdicts, "library_state", lambda: "")
+    monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(tmp_path))
+    made = NullPool(SOON)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def hosts(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Have hosts do something from now on."""
+
+    def do(what: str) -> None:
+        monkeypatch.setattr(process, "command", lambda _: fakes.fake(what))
+
+    return do
+
+
+def made(pool: Pool, device: str = "null:0") -> Compiled:
+    return Compiled(graph("Exp"), Request(device, PLAIN, isolation="process"), pool)
+
+
+def key() -> str:
+    return key_of(INFO.candidate, INFO.index)
+
+
+def steps() -> list[str]:
+    """Return the step of each strike remembered."""
+    entry = CrashMemory(paths.cache_folder()).entries().get(key())
+    return [s["step"] for s in entry["strikes"]] if entry else []
+
+
+def strike_of_another(monkeypatch: pytest.MonkeyPatch, name: str = "another") -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(markers, "PROCESS", name)
+        watch = CrashMemory(paths.cache_folder()).begin(key(), "null:0", is_hosted=True)
+        watch.step("run")
+        watch.strike("SIGSEGV")
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGSEGV"])
+def test_end_of_an_idle_host_is_no_strike(pool: NullPool, name: str) -> None:
+    compiled = made(pool)
+    standing = pool.standing("null:0", "process")
+    for count in (1, 2):
+        compiled.run({"x": X})
+        pid = pool.pid
+        os.kill(pid, getattr(signal, name))
+        assert fakes.gone_within(pid, 20)
+        compiled.run({"x": X})
+        assert compiled.health().failed == count
+        assert name in compiled.health().failures[-1].detail
+        until(lambda: standing.state == "ok")
+    assert steps() == []
+
+
+@pytest.mark.parametrize(
+    ("does", "strikes"),
+    [
+        ("submit=signal:SIGSEGV", ["run"]),
+        ("read=exit:0", ["run"]),
+        ("submit=signal:SIGKILL", []),
+        ("wait=signal:SIGTERM", []),
+        ("build=signal:SIGABRT", ["compile"]),
+        ("build=signal:SIGKILL", []),
+    ],
+)
+def test_end_of_a_host_in_a_call_is_a_strike_unless_it_came_from_outside(
+    pool: NullPool, hosts: Callable[[str], None], does: str, strikes: list[str]
+) -> None:
+    hosts(does)
+    compiled = made(pool)
+    compiled.run({"x": X})
+    assert compiled.health().failures[0].code == "host-died"
+    assert steps() == strikes
+
+
+@pytest.mark.parametrize(
+    ("does", "strikes"),
+    [
+        ("open=signal:SIGSEGV", ["open"]),
+        ("open=exit:0", ["open"]),
+        ("open=signal:SIGKILL", []),
+    ],
+)
+def test_end_of_a_host_while_it_opens(
+    pool: NullPool, hosts: Callable[[str], None], does: str, strikes: list[str]
+) -> None:
+    hosts(does)
+    with pytest.raises(DeviceLostError):
+        open_row(ROW, "process")
+    assert steps() == strikes
+
+
+def test_crash_while_giving_memory_back_is_not_from_outside() -> None:
+    device = fakes.host("free=signal:SIGSEGV")
+    buffer = device.alloc(16, Usage.SCRATCH)
+    device.free(buffer)
+    assert fakes.gone_within(device.pid, 20)
+    with pytest.raises(DeviceLostError) as lost:
+        device.alloc(16, Usage.SCRATCH)
+    assert not lost.value.is_outside
+    device.close()
+
+
+def test_call_that_was_interrupted_is_held_against_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = fakes.host()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(device._talk._link, "receive", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        device.alloc(16, Usage.SCRATCH)
+    with pytest.raises(DeviceLostError) as lost:
+        device.alloc(16, Usage.SCRATCH)
+    assert lost.value.is_outside
+    device.close()
+
+
+def test_process_whose_host_dies_three_times_is_one_bad_start(
+    pool: NullPool, hosts: Callable[[str], None]
+) -> None:
+    hosts("submit=signal:SIGSEGV")
+    compiled = made(pool)
+    standing = pool.standing("null:0", "process")
+    for _ in range(3):
+        until(lambda: standing.state == "ok")
+        compiled.run({"x": X})
+    assert compiled.health().failed == 3
+    assert standing.reason is not None and standing.reason.code == "failed-often"
+    assert steps() == ["run"]
+    assert CrashMemory(paths.cache_folder()).block(key()) is None
+
+
+def test_second_bad_start_ends_recovery_and_keeps_later_sessions_away(
+    pool: NullPool, hosts: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strike_of_another(monkeypatch)
+    hosts("submit=signal:SIGSEGV")
+    compiled = made(pool)
+    compiled.run({"x": X})
+    standing = pool.standing("null:0", "process")
+    until(lambda: standing.state == "demoted")
+    assert standing.reason is not None and standing.reason.code == "crash-memory"
+    assert "SIGSEGV" in standing.reason.sentence and "tried again after" in standing.reason.sentence
+    assert pool.tried == 0, "not even its driver"
+    compiled.run({"x": X})
+    assert compiled.health().state == "demoted"
+    assert "2 unfinished starts" in compiled.health().reason
+    with pytest.raises(NoUsableDeviceError, match="ended earlier processes"):
+        made(pool)
+    auto = made(pool, "auto")
+    assert auto.decision.device == "cpu"
+    assert {r.device: r.code for r in auto.decision.rows}["null:0"] == "crash-memory"
+
+
+def test_what_is_open_goes_on_and_what_is_opened_later_does_not(
+    pool: NullPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = made(pool)
+    compiled.run({"x": X})
+    for name in ("one", "two"):
+        strike_of_another(monkeypatch, name)
+    compiled.run({"x": X})
+    assert compiled.health().on_device == 2
+    assert compiled.health().state == "ok"
+    with pytest.raises(NoUsableDeviceError, match="ended earlier processes"):
+        made(pool)
+    pool.drop(pool.gpu("null:0", "process"))
+    with pytest.raises(DeviceError) as caught:
+        pool.gpu("null:0", "process")
+    assert caught.value.reason is not None and caught.value.reason.code == "crash-memory"
+    compiled.run({"x": X})
+    assert compiled.health().on_cpu == 1
+    with gpuedge.config(pin="null:0=always"):
+        assert made(pool).health().state == "ok"
