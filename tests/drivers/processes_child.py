@@ -287,4 +287,6 @@ def threads(device: str, isolation: str) -> None:
 
 
 if __name__ == "__main__":
+    # Whatever started the tests may ignore Ctrl-C, as a shell does for what runs in the background.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     globals()[sys.argv[1]](*sys.argv[2:])

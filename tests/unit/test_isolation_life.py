@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import isolation_fakes as fakes
@@ -147,6 +148,15 @@ def test_closing_does_not_wait_for_a_thread_in_a_hanging_driver() -> None:
     assert fakes.gone_within(pid, 1.0)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C as Python has it: what started the tests may ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_in_a_call_ends_the_host_so_that_no_answer_goes_astray() -> None:
     device = fakes.host("wait=sleep:60")
     pid = device.pid
