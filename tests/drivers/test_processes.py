@@ -53,6 +53,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
                 pytest.fail(words)
             pytest.skip(words)
         environ = {**environment_of(name), "GPUEDGE_CACHE_DIR": str(base / name)}
+        # Pools end their workers in the middle of runs: that is not to count against the driver.
+        environ["GPUEDGE_PIN"] = f"{FARM[name].device}=always"
         probing = [sys.executable, "-m", "gpuedge", "probe", "--deadline", "60"]
         subprocess.run(probing, env=environ, check=True, capture_output=True, timeout=120)
         return environ
