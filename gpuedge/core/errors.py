@@ -107,8 +107,9 @@ def _printable(text: str) -> str:
         text = f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
     if text.isprintable():
         return text
-    kept = (c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
-    return "".join(kept)
+    from gpuedge.core.text import escaped
+
+    return escaped(text, {"\n": "\n", "\t": "\t"})
 
 
 def _rebuild(

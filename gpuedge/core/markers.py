@@ -317,14 +317,12 @@ def packed(facts: dict[str, Any], state: int, *, is_late: bool = False) -> bytes
     return (head + hashlib.sha256(text).digest() + text).ljust(SIZE, b"\0")
 
 
-MAX_TIME = 1e30
-"""No clock shows as many seconds; a whole number of any length may stand in JSON."""
-
-
 def unpacked(data: bytes, unique: str, when: float) -> Marker | None:
     """Return what the bytes of a marker say, or None if they are not one."""
     import hashlib
     import json
+
+    from gpuedge.core.store import is_number
 
     if len(data) != SIZE or data[:8] != MAGIC:
         return None
@@ -339,8 +337,7 @@ def unpacked(data: bytes, unique: str, when: float) -> Marker | None:
         began = facts["began"]
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None
-    is_time = type(began) in (int, float) and abs(began) < MAX_TIME
-    if not is_time or not all(isinstance(t, str) for t in texts):
+    if not is_number(began) or not all(isinstance(t, str) for t in texts):
         return None
     key, name, why, process = texts
     return Marker(

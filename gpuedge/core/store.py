@@ -24,6 +24,14 @@ MAX_BYTES = 16 << 20
 """Files larger than this are not ours; reading one must not exhaust a small device's memory."""
 
 
+def is_number(value: object) -> bool:
+    """Say whether a value that was read is a finite number that times, sizes and counts can have.
+
+    JSON may hold whole numbers of any length, and names for infinity and NaN.
+    """
+    return type(value) in (int, float) and abs(value) < 1e30  # type: ignore[arg-type]
+
+
 TRIES = 32
 """Times that an update is made again because another process was faster."""
 

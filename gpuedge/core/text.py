@@ -8,7 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 DEFAULT_WIDTH = 100
 """Columns of text that goes to a file, a pipe or a notebook, unless ``COLUMNS`` says otherwise."""
@@ -51,12 +51,16 @@ def plain(text: str, most: int = MOST, *, lines: bool = False) -> str:
     clipped = text if len(text) <= most else f"{text[:half]}...{text[-half:]}"
     if clipped.isprintable():
         return clipped
-    kept = SPACES if lines else {}
-    shown = "".join(c if c.isprintable() else kept.get(c, _escaped(c)) for c in clipped)
+    shown = escaped(clipped, SPACES if lines else {})
     return shown if len(shown) <= 2 * most else f"{shown[:most]}...{shown[-most:]}"
 
 
-def _escaped(character: str) -> str:
+def escaped(text: str, kept: Mapping[str, str]) -> str:
+    """Return `text` with what does not print escaped, except what `kept` has something else for."""
+    return "".join(c if c.isprintable() else kept.get(c, _escape(c)) for c in text)
+
+
+def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 

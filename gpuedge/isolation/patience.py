@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gpuedge.probing import process
+from gpuedge.probing.judge import HUNG_SHARE
 
 if TYPE_CHECKING:
     from gpuedge.isolation.shared import Arena
@@ -28,9 +29,6 @@ AFTER_S = 1.0
 LOOK_S = 0.5
 """How often the others are; no gap between two looks counts for more than twice of it, so that the
 time that this process stood still itself is not held against the host."""
-
-BUSY = 0.1
-"""The share of the time that a process computes for at least, if it computes."""
 
 
 class Stillness:
@@ -63,7 +61,12 @@ class Stillness:
         used, before = process.cpu_seconds(self._pid), self._used
         gap, self._when = now - self._when, now
         self._used, self._next = used, now + LOOK_S
-        if used is None or before is None or used - before >= BUSY * gap or wants_to_run(self._pid):
+        if (
+            used is None
+            or before is None
+            or used - before >= HUNG_SHARE * gap
+            or wants_to_run(self._pid)
+        ):
             self._still_s = 0.0
         else:
             self._still_s += min(gap, 2 * LOOK_S)
@@ -79,8 +82,8 @@ def wants_to_run(pid: int) -> bool:
     folder = f"/proc/{pid}/task"
     with suppress(OSError):
         for task in os.listdir(folder):  # noqa: PTH208
-            with suppress(OSError, IndexError), open(f"{folder}/{task}/stat", "rb") as file:
-                if file.read(4096).rpartition(b")")[2].split()[0] == b"R":
+            with suppress(OSError, IndexError):
+                if process.is_ready(f"{folder}/{task}"):
                     return True
     return False
 

@@ -94,7 +94,7 @@ def call(
     request = make_request(device)
     if request.device != AUTO:
         request = replace(request, fallback="error")
-    signature = (op, key, types, _where(request))
+    signature = (op, key, types, request)
     try:
         compiled = _get(signature, lambda: _graph(types, write), request)
     except UsageError as error:
@@ -181,16 +181,6 @@ def _graph(types: Types, write: Write) -> Graph:
     names = [builder.input(n, TensorType(dtype, shape)) for n, dtype, shape in types]
     builder.output(write(builder, names))
     return builder.build()
-
-
-def _where(request: Request) -> Hashable:
-    return (
-        request.device,
-        request.policy,
-        request.fallback,
-        request.executor,
-        request.isolation,
-    )
 
 
 def _after_fork() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import deque
 
+from gpuedge.probing import process
 from gpuedge.probing.judge import HUNG_S, is_idle
 
 WINDOW_S = HUNG_S
@@ -95,8 +96,7 @@ def waiting(pid: int) -> tuple[float | None, bool]:
         try:
             with open(f"{place}/schedstat", "rb") as file:
                 total += int(file.read(256).split()[1]) * 1e-9
-            with open(f"{place}/stat", "rb") as file:
-                is_ready |= file.read(4096).rpartition(b")")[2].split()[0] == b"R"
+            is_ready |= process.is_ready(place)
         except (OSError, ValueError, IndexError):  # it ended, or is not told
             continue
         known = True

@@ -22,9 +22,9 @@ from gpuedge.core.lock import Lock
 from gpuedge.core.markers import Watch
 from gpuedge.core.reasons import Reason
 from gpuedge.core.record import Record
-from gpuedge.core.store import load_sealed, save_sealed
+from gpuedge.core.store import is_number, load_sealed, save_sealed
 from gpuedge.probing.pins import FILE, FOLDER, pins
-from gpuedge.probing.report import ProbeRow, is_number
+from gpuedge.probing.report import ProbeRow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -26,8 +26,9 @@ from typing import Any, Literal
 
 from gpuedge.backends.base import Candidate
 from gpuedge.core.reasons import SENTENCES, STATUSES, Reason
+from gpuedge.core.store import is_number
 from gpuedge.core.text import plain
-from gpuedge.probing.report import ProbeRow, is_number
+from gpuedge.probing.report import ProbeRow
 
 Event = Mapping[str, Any]
 

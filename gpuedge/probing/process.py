@@ -240,14 +240,30 @@ class Spawned:
             self._child.stdout.close()
 
 
+def stat_fields(place: str) -> list[str]:
+    """Return what the system says of a process or thread, from its state on (Linux, proc(5)).
+
+    Raises
+    ------
+    OSError
+        It is gone, or the system has no such folder.
+    """
+    with open(f"{place}/stat", encoding="ascii", errors="replace") as file:
+        return file.read(4096).rpartition(")")[2].split()
+
+
+def is_ready(place: str) -> bool:
+    """Say whether a thread runs or waits for a processor. Raises OSError, IndexError."""
+    return stat_fields(place)[0] == "R"
+
+
 def cpu_seconds(pid: int) -> float | None:
     """Return the processor time a process used so far, None where the system does not say (Linux).
 
     Tells one that computes, or that waits for its turn on a busy machine, from one that hangs.
     """
     try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            fields = file.read(4096).rpartition(")")[2].split()
+        fields = stat_fields(f"/proc/{pid}")
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError, AttributeError):
         return None

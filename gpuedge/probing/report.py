@@ -8,6 +8,7 @@ from __future__ import annotations
 from gpuedge.core.errors import InputError
 from gpuedge.core.reasons import STATUSES
 from gpuedge.core.record import Record
+from gpuedge.core.store import is_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -214,11 +215,6 @@ def _is_variable(item: tuple[object, object]) -> bool:
     if not isinstance(name, str) or not isinstance(value, str):
         return False
     return bool(name) and "=" not in name and "\0" not in name + value
-
-
-def is_number(value: object) -> bool:
-    """Say whether a value is a finite number that times, sizes and counts can have."""
-    return type(value) in (int, float) and abs(value) < 1e30  # type: ignore[arg-type]
 
 
 def _shown(value: object) -> str:

@@ -14,8 +14,8 @@ import os
 from gpuedge.core import config, paths
 from gpuedge.core.errors import DatabaseError, InputError
 from gpuedge.core.reasons import SENTENCES
-from gpuedge.core.store import load_sealed, update_sealed
-from gpuedge.probing.report import ProbeRow, is_number
+from gpuedge.core.store import is_number, load_sealed, update_sealed
+from gpuedge.probing.report import ProbeRow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _read(path: str) -> str:
         return ""
 
 
-UNSEEN = frozenset({"bench", "cli", "conformance", "decide", "farm", "ops", "runtime"})
+UNSEEN = frozenset({"bench", "cli", "conformance", "decide", "farm", "isolation", "ops", "runtime"})
 """Folders of the package that a probe process never imports."""
 
 
