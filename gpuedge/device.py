@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuedge.core.errors import DeviceError, NoUsableDeviceError
-from gpuedge.runtime.devices import AUTO, CPU, POOL, close, open_row, wanted
-from gpuedge.runtime.opening import INLINE
+from gpuedge.runtime.devices import POOL
+from gpuedge.runtime.opening import INLINE, close, open_row
 from gpuedge.runtime.request import check_isolation
+from gpuedge.runtime.strings import AUTO, CPU, wanted
 
 if TYPE_CHECKING:
     from gpuedge.core.caps import Caps

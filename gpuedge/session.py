@@ -13,11 +13,12 @@ from gpuedge.executors.base import PlacementRow
 from gpuedge.graph.ir import Array
 from gpuedge.graph.reader import OnnxModel, Signature
 from gpuedge.runtime.compiled import Compiled
-from gpuedge.runtime.devices import AUTO, CPU, POOL, find
+from gpuedge.runtime.devices import POOL
 from gpuedge.runtime.health import Health
 from gpuedge.runtime.inputs import check_inputs, check_timeout, fixed_shape, own_copies
 from gpuedge.runtime.request import make_request
 from gpuedge.runtime.serving import Compiler, Server
+from gpuedge.runtime.strings import AUTO, CPU, find
 
 if TYPE_CHECKING:
     import onnx

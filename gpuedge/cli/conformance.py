@@ -223,7 +223,7 @@ def _collect(runner: Runner, results: Results, file: ResultsFile, tick: Tick) ->
 def _device(named: str | None, output: Output) -> dict[str, Any]:
     """Return the device string and identity of a usable GPU; the probe's children look for it."""
     import gpuedge
-    from gpuedge.runtime.devices import AUTO, CPU, find, wanted
+    from gpuedge.runtime.strings import AUTO, CPU, find, wanted
 
     with blaming(device=(UnknownDeviceError, NoUsableDeviceError)):
         device = wanted(named)

@@ -15,7 +15,7 @@ from gpuedge.core.errors import GpuEdgeError
 from gpuedge.core.text import counted
 from gpuedge.probing.pins import check_pins
 from gpuedge.probing.report import ProbeReport
-from gpuedge.runtime.devices import AUTO, CPU, find, parse
+from gpuedge.runtime.strings import AUTO, CPU, find, parse
 
 PASS, INFO, WARN, FAIL = "PASS", "INFO", "WARN", "FAIL"
 

@@ -24,8 +24,9 @@ from gpuedge.core.errors import (
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
 from gpuedge.runtime.compiled import Compiled, Request
-from gpuedge.runtime.devices import AUTO, CPU, closing
+from gpuedge.runtime.opening import closing
 from gpuedge.runtime.request import make_request
+from gpuedge.runtime.strings import AUTO, CPU
 
 if TYPE_CHECKING:
     from gpuedge.device import Device

@@ -19,7 +19,7 @@ from gpuedge.core.errors import BackendUnavailableError, DeviceLostError, Device
 from gpuedge.core.reasons import SENTENCES, Reason
 from gpuedge.executors.watching import CLOSING
 from gpuedge.runtime import opening
-from gpuedge.runtime.opening import INLINE, LENT, close, closing, is_stale, open_row
+from gpuedge.runtime.opening import INLINE
 from gpuedge.runtime.proving import Prover
 from gpuedge.runtime.recovery import (
     Care,
@@ -30,7 +30,7 @@ from gpuedge.runtime.recovery import (
     bounded,
     try_in_child,
 )
-from gpuedge.runtime.strings import AUTO, CPU, PATIENCE_S, caps_of, find, parse, wanted
+from gpuedge.runtime.strings import CPU, find
 
 if TYPE_CHECKING:
     from gpuedge.decide.store import CalibrationStore
@@ -38,11 +38,6 @@ if TYPE_CHECKING:
     from gpuedge.executors.cpu import CpuExecutor
     from gpuedge.executors.gpu import GpuExecutor
     from gpuedge.probing.report import ProbeReport, ProbeRow
-
-__all__ = [
-    "AUTO", "CPU", "LENT", "PATIENCE_S", "POOL", "Pool", "caps_of", "close", "closing", "find",
-    "is_stale", "open_row", "parse", "wanted",
-]  # fmt: skip
 
 Key = tuple[str, str]
 """A device string with its number, and where the driver lives."""

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from gpuedge.core import config
 from gpuedge.core.errors import ConfigError
 from gpuedge.decide.policy import Policy
-from gpuedge.runtime.devices import wanted
 from gpuedge.runtime.opening import INLINE, PROCESS
 from gpuedge.runtime.placing import Request
+from gpuedge.runtime.strings import wanted
 
 if TYPE_CHECKING:
     from gpuedge.device import Device

@@ -28,11 +28,12 @@ from gpuedge.kernels.storages import Range
 from gpuedge.runtime.attempt import DONE, GIVEN_UP, RUNNING, Attempt
 from gpuedge.runtime.backlog import Backlog
 from gpuedge.runtime.compiled import Compiled
-from gpuedge.runtime.devices import CPU, POOL
+from gpuedge.runtime.devices import POOL
 from gpuedge.runtime.health import PENDING, Health, Tally
 from gpuedge.runtime.inputs import check_inputs
 from gpuedge.runtime.ranges import measure
 from gpuedge.runtime.recovery import OK, RECOVERING
+from gpuedge.runtime.strings import CPU
 from gpuedge.runtime.turns import STILL_S, Turns
 from gpuedge.runtime.variants import Shapes, Variants
 

@@ -12,7 +12,7 @@ from gpuedge.core.config import config
 from gpuedge.core.errors import NoUsableDeviceError, UnknownDeviceError
 from gpuedge.onnx_backend import parse_device
 from gpuedge.probing.report import ProbeReport, ProbeRow
-from gpuedge.runtime.devices import PATIENCE_S, find, parse
+from gpuedge.runtime.strings import PATIENCE_S, find, parse
 
 LEVELS = ("vulkan", "gles31", "gles30", "gles20", "wgpu", "metal", "dx12")
 
