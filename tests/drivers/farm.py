@@ -140,3 +140,12 @@ def environment_of(name: str) -> dict[str, str]:
     """Return the whole environment of a configuration's processes."""
     chosen = (FARM | EXTRA)[name]
     return {**os.environ, **chosen.environment()}
+
+
+def require(name: str) -> None:
+    """Skip the test, or fail where drivers are required, if a configuration's driver is missing."""
+    hint = (FARM | EXTRA)[name].missing()
+    if hint:
+        from required import absent  # children that import this module have no pytest to speak to
+
+        absent(f"no driver for {name}: {hint}")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from farm import FARM, environment_of
+from farm import FARM, environment_of, require
 
 pytestmark = [pytest.mark.driver, pytest.mark.timeout(300)]
 
@@ -46,12 +45,7 @@ def healths(
     name: str, storage: str, folder: Path, networks: int, code: str = CHILD
 ) -> dict[str, dict[str, Any]]:
     """Run networks (of the conformance suite) three times, each run compared."""
-    hint = FARM[name].missing()
-    if hint:
-        words = f"no driver for {name}: {hint}"
-        if os.environ.get("GPUEDGE_REQUIRE_DRIVERS") == "1":
-            pytest.fail(words)
-        pytest.skip(words)
+    require(name)
     environ = {**environment_of(name), "GPUEDGE_CACHE_DIR": str(folder)}
     probing = [sys.executable, "-m", "gpuedge", "probe", "--deadline", "60"]
     subprocess.run(probing, env=environ, check=True, capture_output=True, timeout=120)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from farm import EXTRA, FARM, environment_of
+from farm import EXTRA, FARM, environment_of, require
 
 from gpuedge.conformance.catalogue import everything, shard_of
 from gpuedge.conformance.results import Results, read
@@ -61,12 +61,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Results
 
     @cache
     def of(name: str) -> Results:
-        absent = CONFIGURATIONS[name].missing()
-        if absent:
-            words = f"the driver of {name} is not installed: {absent}"
-            if os.environ.get("GPUEDGE_REQUIRE_DRIVERS") == "1":
-                pytest.fail(words)
-            pytest.skip(words)
+        require(name)
         log = shared / f"{name}.log"
         with (shared / f"{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

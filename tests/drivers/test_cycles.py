@@ -7,14 +7,13 @@ comes on top of that is ours.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from farm import FARM, environment_of
+from farm import FARM, environment_of, require
 
 pytestmark = [pytest.mark.driver, pytest.mark.timeout(900)]
 
@@ -37,12 +36,7 @@ interpreter's own noise over 1,000 cycles stays below it.
 
 def cycles(who: str, name: str, count: int) -> dict[str, Any]:
     """Run cycles in a child with a configuration's environment; return what it counted."""
-    hint = FARM[name].missing()
-    if hint:
-        words = f"no driver for {name}: {hint}"
-        if os.environ.get("GPUEDGE_REQUIRE_DRIVERS") == "1":
-            pytest.fail(words)
-        pytest.skip(words)
+    require(name)
     level = FARM[name].device.partition(":")[0]
     child = Path(__file__).with_name("cycles_child.py")
     done = subprocess.run(

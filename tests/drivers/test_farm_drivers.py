@@ -8,14 +8,13 @@ here, and not as a puzzle in the tests that use it.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from farm import FARM, environment_of
+from farm import FARM, environment_of, require
 
 pytestmark = pytest.mark.driver
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,12 +60,7 @@ process.exit(0);
 
 def said(command: list[str], name: str) -> dict[str, Any]:
     """Run a command that prints one JSON document, in a configuration's environment."""
-    hint = FARM[name].missing()
-    if hint:
-        words = f"no driver for {name}: {hint}"
-        if os.environ.get("GPUEDGE_REQUIRE_DRIVERS") == "1":
-            pytest.fail(words)
-        pytest.skip(words)
+    require(name)
     done = subprocess.run(
         command,
         env=environment_of(name),

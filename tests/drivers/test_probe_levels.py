@@ -57,9 +57,7 @@ def test_one_rasteriser_on_every_level_is_one_device(
 def test_two_rasterisers_are_told_apart_under_layers(
     monkeypatch: pytest.MonkeyPatch, lavapipe: Candidate, swiftshader: Candidate
 ) -> None:
-    hint = farm.FARM["gles20-angle"].missing()
-    if hint and os.environ.get("GPUEDGE_REQUIRE_DRIVERS") != "1":
-        pytest.skip(hint)
+    farm.require("gles20-angle")
     monkeypatch.setenv("VK_DRIVER_FILES", os.pathsep.join((lavapipe.key, swiftshader.key)))
     monkeypatch.setenv("GPUEDGE_EGL", str(farm.file_of("angle")))
     report = probe(backends=["vulkan", "gles20"], deadline_s=DEADLINE)
@@ -91,9 +89,7 @@ def test_two_rasterisers_are_told_apart_under_layers(
 def test_what_textures_can_get_wrong_is_noticed(
     level: str, storage: str, old: str, new: str, noticed: str | None
 ) -> None:
-    hint = farm.FARM[f"{level}-llvmpipe"].missing()
-    if hint and os.environ.get("GPUEDGE_REQUIRE_DRIVERS") != "1":
-        pytest.skip(hint)
+    farm.require(f"{level}-llvmpipe")
     request = {"level": level, "storage": storage, "old": old, "new": new}
     done = subprocess.run(
         [sys.executable, __file__, json.dumps(request)],

@@ -6,7 +6,6 @@ the right status, and says nothing on stderr that is not its own.
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from farm import FARM, environment_of
+from farm import FARM, environment_of, require
 
 pytestmark = [pytest.mark.driver, pytest.mark.timeout(300)]
 
@@ -46,12 +45,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
     @cache
     def environment(name: str) -> dict[str, str]:
-        hint = FARM[name].missing()
-        if hint:
-            words = f"no driver for {name}: {hint}"
-            if os.environ.get("GPUEDGE_REQUIRE_DRIVERS") == "1":
-                pytest.fail(words)
-            pytest.skip(words)
+        require(name)
         environ = {**environment_of(name), "GPUEDGE_CACHE_DIR": str(base / name)}
         # Pools end their workers in the middle of runs: that is not to count against the driver.
         environ["GPUEDGE_PIN"] = f"{FARM[name].device}=always"

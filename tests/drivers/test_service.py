@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from farm import FARM, environment_of
+from farm import FARM, environment_of, require
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "faults"))
@@ -39,12 +38,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
     @cache
     def environment(name: str) -> dict[str, str]:
-        hint = FARM[name].missing()
-        if hint:
-            words = f"no driver for {name}: {hint}"
-            if os.environ.get("GPUEDGE_REQUIRE_DRIVERS") == "1":
-                pytest.fail(words)
-            pytest.skip(words)
+        require(name)
         environ = {**environment_of(name), "GPUEDGE_CACHE_DIR": str(base / name)}
         probing = [sys.executable, "-m", "gpuedge", "probe", "--deadline", "60"]
         subprocess.run(probing, env=environ, check=True, capture_output=True, timeout=120)

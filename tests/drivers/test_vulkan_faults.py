@@ -63,7 +63,7 @@ def test_closing_busy_device_is_bounded_and_does_not_crash(vulkan_info: DeviceIn
     # In a process of its own: what is still running is left to its end on purpose.
     code = f"""
 import logging, sys, time
-sys.path.insert(0, {str(HERE)!r})
+sys.path[:0] = {[str(HERE), str(HERE.parent)]!r}
 from test_vulkan_faults import SPIN_WIDTH, Usage, VulkanBackend, spin, spin_groups
 backend = VulkanBackend()
 candidate = backend.candidates({{"VK_DRIVER_FILES": {vulkan_info.candidate.key!r}}})[0]
@@ -226,7 +226,7 @@ def test_layer_sees_a_bad_module(vulkan_info: DeviceInfo) -> None:
     code = f"""
 import sys
 import logging, os
-sys.path.insert(0, {str(HERE)!r})
+sys.path[:0] = {[str(HERE), str(HERE.parent)]!r}
 from test_vulkan_faults import ADD, VulkanBackend
 from vulkan_kernels import kernel
 

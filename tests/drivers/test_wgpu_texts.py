@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wgpu_kernels import DRIVERS, absent, open_on
+from wgpu_kernels import DRIVERS, fetch, open_on
 from wgsl_corpus import Text, texts
 
 from gpuedge.backends.wgpu.device import WgpuDevice
@@ -67,9 +67,9 @@ def dawn_package() -> Path:
     """Return Dawn's npm package."""
     found = Path(os.environ.get("GPUEDGE_TEST_DAWN") or DRIVERS / "dawn" / "package")
     if not (found / "index.js").is_file():
-        absent("Dawn")
+        fetch("Dawn")
     if shutil.which("node") is None:
-        absent("node")
+        fetch("node")
     return found
 
 

@@ -6,11 +6,12 @@ import os
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 from conftest import lavapipe_candidate, missing, swiftshader_candidate
+from required import absent
 
 from gpuedge import lang
 from gpuedge.backends.base import (
@@ -35,11 +36,9 @@ BACKEND = WgpuBackend()
 MISSING = "is missing: python tools/drivers.py, or GPUEDGE_TEST_DAWN for Dawn's npm package"
 
 
-def absent(what: str) -> None:
-    """Skip the test, or fail where drivers are required."""
-    if os.environ.get("GPUEDGE_REQUIRE_DRIVERS") == "1":
-        pytest.fail(f"{what} {MISSING}")
-    pytest.skip(f"{what} {MISSING}")
+def fetch(what: str) -> NoReturn:
+    """Skip the test, or fail where drivers are required; say how to get what is missing."""
+    absent(f"{what} {MISSING}")
 
 
 def over_vulkan(manifest: str) -> Candidate:
@@ -51,7 +50,7 @@ def angle_manifest() -> str:
     """Return the manifest of the SwiftShader that comes with ANGLE."""
     path = DRIVERS / "angle" / "vk_swiftshader_icd.json"
     if not path.is_file():
-        absent(str(path))
+        fetch(str(path))
     return str(path)
 
 

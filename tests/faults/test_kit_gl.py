@@ -10,6 +10,7 @@ import kit
 import kit_gl
 import pytest
 from kit import Cell, Fault, Kit
+from required import absent
 
 import gpuedge
 from gpuedge.core.reasons import SENTENCES, STATUSES
@@ -19,24 +20,17 @@ PATIENT_S, SHORT_S = 40.0, 6.0
 """Deadlines: one that only a hang reaches, and one for hangs."""
 
 
-def required(problem: str) -> None:
-    """Fail where drivers are required, else skip: as tests/drivers does."""
-    if os.environ.get("GPUEDGE_REQUIRE_DRIVERS") == "1":
-        pytest.fail(problem)
-    pytest.skip(problem)
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Kit:
     """The kit, compiled."""
     if not kit_gl.good_manifest().is_file():
-        required("Mesa's EGL is not installed: apt-get install -y libegl-mesa0 libegl1 libgles2")
+        absent("Mesa's EGL is not installed: apt-get install -y libegl-mesa0 libegl1 libgles2")
     try:
         return kit.build(tmp_path_factory.mktemp("kit"))
     except kit.BuildError as error:
         if "no C compiler" not in str(error):
             raise
-        required(str(error))
+        absent(str(error))
         raise
 
 

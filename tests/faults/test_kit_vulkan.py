@@ -12,6 +12,7 @@ import kit
 import kit_vulkan
 import pytest
 from kit import Cell, Fault, Kit
+from required import absent
 
 import gpuedge
 
@@ -21,24 +22,17 @@ PATIENT_S, SHORT_S = 40.0, 6.0
 HERE = Path(__file__).parent
 
 
-def required(problem: str) -> None:
-    """Fail where drivers are required, else skip: as tests/drivers does."""
-    if os.environ.get("GPUEDGE_REQUIRE_DRIVERS") == "1":
-        pytest.fail(problem)
-    pytest.skip(problem)
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Kit:
     """The kit, compiled."""
     if not kit_vulkan.good_manifest(None).is_file():
-        required("lavapipe is not installed: apt-get install -y mesa-vulkan-drivers libvulkan1")
+        absent("lavapipe is not installed: apt-get install -y mesa-vulkan-drivers libvulkan1")
     try:
         return kit.build(tmp_path_factory.mktemp("kit"))
     except kit.BuildError as error:
         if "no C compiler" not in str(error):
             raise
-        required(str(error))
+        absent(str(error))
         raise
 
 
