@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuedge.capdb.place import bad, folder
+from gpuedge.capdb.tame import compile_tame
 from gpuedge.core.errors import ConfigError, DatabaseError
 from gpuedge.core.identity import Identity
 
@@ -34,13 +35,32 @@ class NameRules:
     Attributes
     ----------
     layers : tuple of Pattern
-        Of whole names of layers; the group ``device`` is the name of what lies beneath.
+        Of whole names of layers; the group ``device`` is the name of what lies beneath. Groups
+        ``driver``, ``number`` and ``vulkan`` are what a layer tells of it: the driver, the
+        device's number, and the version of Vulkan.
     noise : tuple of Pattern
         Of what is taken out of a name, one after the other.
+    kinds : tuple of str or None
+        What each of `layers` is, in the words of entries: ``angle``.
     """
 
     layers: tuple[re.Pattern[str], ...]
     noise: tuple[re.Pattern[str], ...]
+    kinds: tuple[str | None, ...] = ()
+
+    def peel(self, name: str) -> list[tuple[str | None, re.Match[str]]]:
+        """Return the layers round a name, the outermost first: what each is, and its match."""
+        name = name[:MAX_NAME].strip()
+        kinds = self.kinds or (None,) * len(self.layers)
+        found: list[tuple[str | None, re.Match[str]]] = []
+        while len(found) < MAX_LAYERS:
+            pairs = zip(kinds, self.layers, strict=True)
+            layer = next(((k, m) for k, p in pairs if (m := p.fullmatch(name))), None)
+            if layer is None:
+                break
+            found.append(layer)
+            name = layer[1]["device"].strip()
+        return found
 
     def beneath(self, name: str) -> str:
         """Return the name of the device under all layers, in its own spelling.
@@ -48,13 +68,8 @@ class NameRules:
         >>> load_names().beneath("zink (llvmpipe (LLVM 15.0.6, 256 bits))")
         'llvmpipe (LLVM 15.0.6, 256 bits)'
         """
-        name = name[:MAX_NAME].strip()
-        for _ in range(MAX_LAYERS):
-            found = next((m for p in self.layers if (m := p.fullmatch(name))), None)
-            if found is None:
-                break
-            name = found["device"].strip()
-        return name
+        layers = self.peel(name)
+        return layers[-1][1]["device"].strip() if layers else name[:MAX_NAME].strip()
 
     def model(self, name: str) -> str:
         """Return the model in lower case, without versions, brands and details.
@@ -103,24 +118,30 @@ def _read(path: Path, changed: int) -> NameRules:
         raise bad(path, f"it cannot be read: {error}") from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise bad(path, f"its schema is not {SCHEMA!r}")
-    layers, noise = (_patterns(path, document, name) for name in ("layers", "noise"))
+    layers = _patterns(path, document, "layers", optional=frozenset({"layer"}))
+    noise = _patterns(path, document, "noise")
     for pattern in layers:
         if "device" not in pattern.groupindex:
             raise bad(path, f"layers: {pattern.pattern!r} has no group 'device'")
-    return NameRules(layers, noise)
+    kinds = tuple(rule.get("layer") for rule in document["layers"])
+    if not all(kind is None or isinstance(kind, str) for kind in kinds):
+        raise bad(path, "layers: what a layer is must be text")
+    return NameRules(layers, noise, kinds)
 
 
-def _patterns(path: Path, document: dict[str, Any], name: str) -> tuple[re.Pattern[str], ...]:
+def _patterns(
+    path: Path, document: dict[str, Any], name: str, optional: frozenset[str] = frozenset()
+) -> tuple[re.Pattern[str], ...]:
     rules = document.get(name)
     if not isinstance(rules, list):
         raise bad(path, f"it has no list {name!r}")
     made = []
     for i, rule in enumerate(rules):
-        if not isinstance(rule, dict) or set(rule) != {"id", "pattern"}:
+        if not isinstance(rule, dict) or set(rule) - optional != {"id", "pattern"}:
             raise bad(path, f"{name} {i}: it must have exactly id and pattern")
         try:
-            made.append(re.compile(rule["pattern"], re.IGNORECASE))
-        except (re.error, TypeError, RecursionError) as error:
+            made.append(compile_tame(rule["pattern"], re.IGNORECASE))
+        except (re.error, ValueError, RecursionError) as error:
             raise bad(path, f"{name} {i}: its pattern cannot be used: {error}") from None
     return tuple(made)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 
 from gpuedge.core import config, paths
@@ -9,9 +10,42 @@ from gpuedge.core.errors import DatabaseError
 
 
 def folder() -> Path:
-    """Return the database's folder: the setting ``db``, else the packaged one."""
-    named = config.get("db").value
-    return Path(named).expanduser() if named else paths.data_dir("capability_db")
+    """Return the database's folder: the setting ``db``, an installed update, or the packaged one.
+
+    An update that does not load is passed over, and remembered as such: the one before it is used,
+    or the packaged database. Where no update was installed, no file is read.
+    """
+    first = paths.database_folder()
+    if config.get("db").value:
+        return Path(first)
+    from gpuedge.core import databases
+
+    if not databases.is_installed(first):
+        return Path(first)
+    for found in databases.installed():
+        path = Path(found)
+        if _loads(path, paths.stamp(path / "database.json")):
+            return path
+        databases.refuse(found)
+    return paths.data_dir("capability_db")
+
+
+@lru_cache(maxsize=4)
+def _loads(path: Path, changed: object) -> bool:
+    """Say whether an update is whole; `changed` makes one that was installed anew be looked at."""
+    from gpuedge.capdb.classes import load as load_classes
+    from gpuedge.capdb.database import load
+    from gpuedge.capdb.families import load_families
+    from gpuedge.capdb.names import load_names
+
+    try:
+        load(path)
+        load_classes(path)
+        load_names(path)
+        load_families(path)
+    except DatabaseError:
+        return False
+    return True
 
 
 def bad(path: Path, why: str) -> DatabaseError:

@@ -15,7 +15,8 @@ from gpuedge.core import config, paths
 from gpuedge.core.errors import GpuEdgeError
 
 REQUIRED = (
-    "moderngl", "numpy", "onnx", "onnxruntime", "platformdirs", "rich", "vulkan", "wgpu",
+    "jsonschema", "moderngl", "numpy", "onnx", "onnxruntime", "platformdirs", "psutil", "rich",
+    "securesystemslib", "tuf", "vulkan", "wgpu",
 )  # fmt: skip
 """Packages gpuedge declares as dependencies (a test compares with the metadata)."""
 

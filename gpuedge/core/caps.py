@@ -19,7 +19,8 @@ class Caps:
     buffer. `max_texture_size` counts physical texels per side (None where tensors are buffers);
     `max_storage_buffers` and `max_storage_buffer_bytes` bound the tensors of a kernel and the size
     of one (16 bytes per logical texel) on every level, whatever they are kept in. `max_outputs`:
-    tensors one kernel can write. `is_finite_only`: NaN and infinities are not kept.
+    tensors one kernel can write. `is_finite_only`: NaN and infinities are not kept. `ruled_out`:
+    kernel variants that are not used here (`gpuedge.capdb.restrict`).
     """
 
     level: str
@@ -44,12 +45,14 @@ class Caps:
     max_texture_size: int | None = None
     max_outputs: int = 1
     is_finite_only: bool = False
+    ruled_out: frozenset[str] = frozenset()
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary."""
         record = asdict(self)
         record["forms"] = sorted(self.forms)
         record["storages"] = list(self.storages)
+        record["ruled_out"] = sorted(self.ruled_out)
         for key in ("max_local_size", "max_groups"):
             record[key] = list(record[key])
         return record
@@ -60,6 +63,7 @@ class Caps:
         fields = dict(record)
         fields["forms"] = frozenset(fields["forms"])
         fields["storages"] = tuple(fields.get("storages", ("buffer",)))
+        fields["ruled_out"] = frozenset(fields.get("ruled_out", ()))
         for key in ("max_local_size", "max_groups"):
             x, y, z = fields[key]
             fields[key] = (x, y, z)

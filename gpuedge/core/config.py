@@ -83,9 +83,19 @@ SETTINGS: dict[str, Setting] = {
         Setting("backends", _words, (), "only these backends, in this order (empty: all)"),
         Setting("cache_dir", _path, "", "folder for verdicts and compiled kernels"),
         Setting(
-            "db", _path, "", "folder of a capability database used instead of the packaged one"
+            "db",
+            _path,
+            "",
+            "folder of a capability database, or 'embedded' for the packaged one (empty: the "
+            "newest of that and installed updates)",
         ),
-        Setting("ignore", _words, (), "ids of capability database entries to ignore"),
+        Setting("db_root", _path, "", "root.json that updates of the database are trusted by"),
+        Setting(
+            "ignore",
+            _words,
+            (),
+            "ids of capability database entries to ignore; 'all' for every one",
+        ),
         Setting("fallback", _one_of("cpu", "error"), "cpu", "what happens when a device fails"),
         Setting("debug", _level, 0, "0-5: choices, timings, variants, kernel text, API calls"),
         Setting("isolation", _one_of("inline", "process"), "inline", "where the driver lives"),

@@ -25,9 +25,17 @@ class Candidate(Record):
 
 
 class DeviceInfo(Record):
-    """One device of one candidate; `index` is its position among that candidate's devices."""
+    """One device of one candidate; `index` is its position among that candidate's devices.
+
+    `disabled` are the features of its driver that a backend must do without, and `limits` bounds
+    that it must keep to: what ``disable_features`` and ``limits`` of entries in the capability
+    database are. Those that `Caps` knows are seen to above the seam; a backend honours what changes
+    how it works itself, and passes over the others.
+    """
 
     candidate: Candidate
     index: int
     identity: Identity
     is_software: bool
+    disabled: frozenset[str] = frozenset()
+    limits: Mapping[str, int] = {}

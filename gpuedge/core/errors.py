@@ -24,6 +24,7 @@ GpuEdgeError                      GE-100
 +-- ModelError                    GE-500
 |   +-- UnsupportedOpError        GE-501
 +-- DatabaseError                 GE-600  capability_db cannot be read
+    +-- UpdateError               GE-601  an update of it cannot be fetched, signed or published
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ __all__ = [
     "DriverError", "GpuEdgeError", "InputError", "KernelError", "KernelLimitError",
     "KernelSyntaxError", "ModelError", "NoUsableDeviceError", "NotFiniteError", "OutOfMemoryError",
     "RequestTimeoutError", "ShapeError",
-    "UnknownDeviceError", "UnsupportedOpError", "UsageError",
+    "UnknownDeviceError", "UnsupportedOpError", "UpdateError", "UsageError",
 ]  # fmt: skip
 
 FORK_HINT = (
@@ -302,3 +303,9 @@ class DatabaseError(GpuEdgeError):
     """The capability database cannot be read."""
 
     code = "GE-600"
+
+
+class UpdateError(DatabaseError):
+    """An update of the capability database cannot be asked for, signed or published like this."""
+
+    code = "GE-601"

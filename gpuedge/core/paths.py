@@ -19,6 +19,9 @@ _READ_ONLY = os.O_RDONLY
 for _flag in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY"):
     _READ_ONLY |= getattr(os, _flag, 0)
 
+EMBEDDED = "embedded"
+"""The word of the setting ``db`` for the packaged database, whatever updates there are."""
+
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 
 
@@ -69,9 +72,21 @@ def cache_dir() -> Path:
 
 
 def database_folder() -> str:
-    """Return the capability database's folder: the setting ``db``, else the packaged one."""
+    """Return the capability database's folder.
+
+    That is the one of the setting ``db``, else an installed update, else the packaged one, which
+    the word ``embedded`` names. Whether an update loads is not tried here
+    (`gpuedge.capdb.place.folder` does).
+    """
     named: str = config.get("db").value
-    return os.path.abspath(os.path.expanduser(named)) if named else data_folder("capability_db")
+    if named and named != EMBEDDED:
+        return os.path.abspath(os.path.expanduser(named))
+    if not named and os.path.exists(os.path.join(cache_folder(), "capability_db", "current.json")):
+        from gpuedge.core.databases import installed
+
+        for folder in installed():
+            return folder
+    return data_folder("capability_db")
 
 
 def read_start(path: str | os.PathLike[str], limit: int) -> bytes:

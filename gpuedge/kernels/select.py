@@ -34,7 +34,7 @@ def consider(
     caps : Caps
         The device, after restrictions.
     restricted : collection of str
-        Variant ids that a database entry or a failed self-test has ruled out.
+        Variant ids that a failure in use has ruled out, besides those of `Caps.ruled_out`.
     """
     scores = [(v.score.get(caps.device_class, v.score["any"]), v) for v in variants() if v.op == op]
     found = False
@@ -71,7 +71,7 @@ def select(
 def _why_not(
     variant: Variant, facts: Mapping[str, int], caps: Caps, restricted: Collection[str]
 ) -> str:
-    if variant.id in restricted:
+    if variant.id in restricted or variant.id in caps.ruled_out:
         return "ruled out on this device"
     if variant.form not in caps.forms:
         return f"the {caps.level} level has no {variant.form} kernels"

@@ -1,0 +1,183 @@
+"""What updates have left in the cache folder: versions of the database, and which is in use.
+
+    capability_db/current.json     the installed version and the one before it
+    capability_db/updates.json     what updating remembers: root of trust, clock, versions held back
+    capability_db/versions/*/      database folders, each called after its version and digest
+    capability_db/tuf/*/           metadata of a repository, one folder per root of trust
+
+`current.json` is replaced in one step, and only when what it names lies on disk whole: that
+replacement is the update. Both files are sealed; one that is damaged is as good as none, and then
+the packaged database is used.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpuedge.core import paths, store
+from gpuedge.core.record import Record
+
+FILE = "current.json"
+SCHEMA = "gpuedge.db.current/1"
+MEMORY_FILE = "updates.json"
+MEMORY_SCHEMA = "gpuedge.db.updates/1"
+
+LEFT_S = 3600.0
+"""What lies in `versions` for this long and is not in use was left by an update that was killed,
+or is two updates old. Younger folders may belong to one under way, or be read by a process."""
+
+
+class Version(Record):
+    """An installed version of the database.
+
+    Attributes
+    ----------
+    folder : str
+        Name of its folder in `versions`.
+    db_version : int
+        The database's own number.
+    digest : str
+        SHA-256 of its ``database.json``, which holds the digests of all its other files.
+    bundle : str
+        SHA-256 of the bundle it came in.
+    """
+
+    folder: str
+    db_version: int
+    digest: str
+    bundle: str
+
+    @property
+    def path(self) -> Path:
+        """Where it lies."""
+        return versions_folder() / self.folder
+
+
+def cache() -> Path:
+    """Return the folder of everything that updates keep."""
+    return paths.cache_dir() / "capability_db"
+
+
+def versions_folder() -> Path:
+    """Return the folder of the installed versions."""
+    return cache() / "versions"
+
+
+def _version(record: Any) -> Version | None:
+    """Return a stored version, or None if it is none: sealed files are checked field by field."""
+    if not isinstance(record, dict):
+        return None
+    texts = [str(record.get(name)) for name in ("folder", "digest", "bundle")]
+    number = record.get("db_version")
+    if not all(text.replace("-", "").isalnum() for text in texts):
+        return None  # a folder is a plain name: nothing that leads elsewhere
+    if type(number) is not int or number < 0:
+        return None
+    return Version(folder=texts[0], db_version=number, digest=texts[1], bundle=texts[2])
+
+
+def current() -> tuple[Version | None, Version | None]:
+    """Return the installed version and the one before it; None for what is not there."""
+    body = store.load_sealed(cache() / FILE, SCHEMA) or {}
+    return _version(body), _version(body.get("previous"))
+
+
+def make_current(version: Version, previous: Version | None) -> bool:
+    """Put a version into use, in one step; False where that cannot be written."""
+    before = None if previous is None else _record(previous)
+    body = {**_record(version), "schema": SCHEMA, "previous": before}
+    return store.save_sealed(cache() / FILE, SCHEMA, body)
+
+
+def _record(version: Version) -> dict[str, Any]:
+    return {
+        "folder": version.folder,
+        "db_version": version.db_version,
+        "digest": version.digest,
+        "bundle": version.bundle,
+    }
+
+
+def forget_current() -> bool:
+    """Put the packaged database into use; False where that cannot be written."""
+    try:
+        (cache() / FILE).unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True
+
+
+def memory() -> dict[str, Any]:
+    """Return what updating remembers: ``trust``, ``seen_s`` and ``held_back``, each if known."""
+    body = store.load_sealed(cache() / MEMORY_FILE, MEMORY_SCHEMA) or {}
+    made: dict[str, Any] = {}
+    trust, seen, held = (body.get(name) for name in ("trust", "seen_s", "held_back"))
+    if isinstance(trust, str) and trust.isalnum():
+        made["trust"] = trust
+    if store.is_number(seen):
+        made["seen_s"] = seen
+    if isinstance(held, list):
+        made["held_back"] = [digest for digest in held if isinstance(digest, str)]
+    return made
+
+
+def remember(**news: Any) -> bool:
+    """Store news beside what is remembered; False where that cannot be written."""
+    return store.save_sealed(cache() / MEMORY_FILE, MEMORY_SCHEMA, {**memory(), **news})
+
+
+def place_version(folder: Path, version: Version) -> None:
+    """Give a checked folder its final name among the versions, and force that to disk.
+
+    Raises
+    ------
+    OSError
+        It cannot be renamed.
+    """
+    if version.path.exists():  # left by a killed update, or rolled back from: this one is whole
+        shutil.rmtree(version.path)
+    folder.rename(version.path)
+    sync(version.path)
+    sync(versions_folder())
+
+
+def sync(folder: Path) -> None:
+    """Force a folder's names to disk, where the system can."""
+    if os.name == "nt":
+        return
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sweep() -> None:
+    """Remove versions that are not in use any more and what killed updates left. Never raises."""
+    kept = {version.folder for version in current() if version is not None}
+    _remove_old(versions_folder(), lambda name: name not in kept)
+    try:
+        repositories = [entry.path for entry in os.scandir(cache() / "tuf") if entry.is_dir()]
+    except OSError:
+        return
+    for repository in repositories:
+        _remove_old(Path(repository), lambda name: name.startswith("tmp"))
+
+
+def _remove_old(folder: Path, is_ours: Callable[[str], bool]) -> None:
+    try:
+        found = [entry for entry in os.scandir(folder) if is_ours(entry.name)]
+        now = time.time()
+        old = [e for e in found if abs(now - e.stat(follow_symlinks=False).st_mtime) > LEFT_S]
+        for entry in old:
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            else:
+                Path(entry.path).unlink()
+    except OSError:
+        return

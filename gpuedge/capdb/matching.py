@@ -1,0 +1,357 @@
+"""Whether an entry is about a device: yes, no, or not known, in Kleene's three-valued logic.
+
+What a device does not report is UNKNOWN, never FALSE and never zero. A conjunction is FALSE if one
+part is, whatever the others; so a result that is TRUE or FALSE stays so whatever the unknown turns
+out to be.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from gpuedge.capdb.entries import DriverMatch, Entry, Match
+from gpuedge.capdb.fields import FAMILIES, DeviceIds, Range, stripped
+from gpuedge.capdb.patterns import Pattern
+
+if TYPE_CHECKING:
+    from gpuedge.capdb.subject import Subject
+
+
+class Truth(Enum):
+    """The three values; the text is what findings show."""
+
+    FALSE = "false"
+    UNKNOWN = "unknown"
+    TRUE = "true"
+
+    def __bool__(self) -> bool:
+        raise TypeError("a Truth has three values; compare it with one of them")
+
+    __hash__ = object.__hash__  # members are one object each; this one is quicker
+
+
+TRUE, FALSE, UNKNOWN = Truth.TRUE, Truth.FALSE, Truth.UNKNOWN
+
+BECOMES: Final = ("applies", "probe", "skipped", "ignored", "expired", "inactive", "none")
+"""What an entry can become for a device."""
+
+
+class Finding(NamedTuple):
+    """What one entry means for one device.
+
+    Attributes
+    ----------
+    id : str
+    result : str
+        ``true``, ``false`` or ``unknown``.
+    decided_by : str
+        The condition that decided, such as ``match[0].driver`` or ``except[1].soc``; of a result
+        that is true the condition as a whole, as no single part decides it.
+    becomes : str
+        One of `BECOMES`: what it comes to.
+    effect, summary : str
+        As in the entry.
+    """
+
+    id: str
+    result: str
+    decided_by: str
+    becomes: str
+    effect: str
+    summary: str
+
+    def to_dict(self) -> dict[str, str]:
+        """Return a JSON-ready dictionary."""
+        return self._asdict()
+
+
+def every(values: Iterable[Truth]) -> Truth:
+    """Return the conjunction of values; of none it is TRUE."""
+    found = TRUE
+    for value in values:
+        if value is FALSE:
+            return FALSE
+        if value is UNKNOWN:
+            found = UNKNOWN
+    return found
+
+
+def some(values: Iterable[Truth]) -> Truth:
+    """Return the disjunction of values; of none it is FALSE."""
+    found = FALSE
+    for value in values:
+        if value is TRUE:
+            return TRUE
+        if value is UNKNOWN:
+            found = UNKNOWN
+    return found
+
+
+def opposite(value: Truth) -> Truth:
+    """Return the negation of a value."""
+    if value is UNKNOWN:
+        return UNKNOWN
+    return FALSE if value is TRUE else TRUE
+
+
+def _truth(value: bool) -> Truth:
+    return TRUE if value else FALSE
+
+
+def _among(wanted: frozenset[Any], found: Any) -> Truth:
+    return UNKNOWN if found is None else _truth(found in wanted)
+
+
+def _api(wanted: frozenset[str], subject: Subject) -> Truth:
+    return UNKNOWN if subject.apis is None else _truth(not wanted.isdisjoint(subject.apis))
+
+
+def _layer(wanted: frozenset[str], subject: Subject) -> Truth:
+    if subject.layers is None:
+        return UNKNOWN
+    return _truth(not wanted.isdisjoint(subject.layers or ("native",)))
+
+
+def _of_android(subject: Subject, found: Any) -> bool:
+    """Say whether something that only Android has is absent because this is not Android."""
+    return found is None and subject.os is not None and subject.os != "android"
+
+
+def _android_sdk(wanted: Range, subject: Subject) -> Truth:
+    if _of_android(subject, subject.android_sdk):
+        return FALSE
+    return _within(wanted, subject.android_sdk)
+
+
+def _security_patch(wanted: Range, subject: Subject) -> Truth:
+    if _of_android(subject, subject.security_patch):
+        return FALSE
+    return _within(wanted, subject.security_patch)
+
+
+def _brand(wanted: frozenset[str], subject: Subject) -> Truth:
+    return FALSE if _of_android(subject, subject.brand) else _text(wanted, subject.brand)
+
+
+def _device(wanted: frozenset[str], subject: Subject) -> Truth:
+    return FALSE if _of_android(subject, subject.device) else _text(wanted, subject.device)
+
+
+def _text(wanted: frozenset[str], found: str | None) -> Truth:
+    return UNKNOWN if not found else _truth(found.strip().casefold() in wanted)
+
+
+def soc_names(text: str) -> frozenset[str]:
+    """Return the names that a system on a chip goes by: its own, and those it is a variant of.
+
+    What follows a part number after a dash or slash, or begins with a letter, tells the variant:
+    ``SM8650-AC``, ``MT6769V/CB``. A longer number is another chip, and so is another word.
+
+    >>> sorted(soc_names("MT6769V/CB"))
+    ['mt6769', 'mt6769v', 'mt6769v/cb']
+    """
+    text = text.strip().casefold()
+    ends = (found.start() + 1 for found in _VARIANT.finditer(text))
+    return frozenset((text, *(text[:end] for end in ends if end >= _SHORTEST_SOC)))
+
+
+_VARIANT: Final = re.compile(r"[0-9](?=[a-z])|[0-9a-z](?=[-_/])")
+_SHORTEST_SOC: Final = 4
+
+
+def _soc(wanted: frozenset[str], subject: Subject) -> Truth:
+    return _truth(not wanted.isdisjoint(soc_names(subject.soc))) if subject.soc else UNKNOWN
+
+
+def _within(wanted: Range, found: Any) -> Truth:
+    return UNKNOWN if found is None else _truth(wanted.holds(found))
+
+
+def is_stranger(subject: Subject) -> bool:
+    """Say whether the vendor is known by its number, and is none that entries can name."""
+    return subject.vendor is None and bool(subject.vendor_id)
+
+
+def _vendor(wanted: frozenset[str], subject: Subject) -> Truth:
+    return FALSE if is_stranger(subject) else _among(wanted, subject.vendor)
+
+
+def _family(wanted: frozenset[str], subject: Subject) -> Truth:
+    if subject.family is not None:
+        return _truth(subject.family in wanted)
+    if is_stranger(subject):
+        return FALSE
+    # A GPU of another maker is of none of these families, whichever it is of.
+    makers = {FAMILIES[family] for family in wanted}
+    is_other = subject.vendor is not None and subject.vendor not in makers
+    return FALSE if is_other else UNKNOWN
+
+
+def _device_ids(wanted: DeviceIds, subject: Subject) -> Truth:
+    return UNKNOWN if subject.device_id is None else _truth(wanted.holds(subject.device_id))
+
+
+def _renderer(wanted: Pattern, subject: Subject) -> Truth:
+    return UNKNOWN if not subject.name else _truth(wanted.matches(subject.name))
+
+
+def _driver(wanted: DriverMatch, subject: Subject) -> Truth:
+    """Judge a version: (an interval OR a build) AND the date of the build."""
+    built = TRUE if wanted.built is None else _within(wanted.built, subject.built)
+    if built is FALSE or not (wanted.intervals or wanted.builds):
+        return built
+    options = []
+    if wanted.intervals:
+        version = subject.versions.get(wanted.scheme)
+        found = None if version is None else stripped(version)
+        options.append(some(_within(span, found) for span in wanted.intervals))
+    if wanted.builds:
+        known = {build.casefold() for build in subject.builds}
+        options.append(_truth(not wanted.builds.isdisjoint(known)) if known else UNKNOWN)
+    return every((built, some(options)))
+
+
+def _without_feature(wanted: frozenset[str], subject: Subject) -> Truth:
+    reported = (subject.features.get(name) for name in wanted)
+    return every(UNKNOWN if has is None else _truth(not has) for has in reported)
+
+
+_CONDITIONS: Final[Mapping[str, Callable[[Any, Subject], Truth]]] = {
+    "api": _api,
+    "level": lambda wanted, s: _among(wanted, s.level),
+    "os": lambda wanted, s: _among(wanted, s.os),
+    "android_sdk": _android_sdk,
+    "security_patch": _security_patch,
+    "layer": _layer,
+    "soc": _soc,
+    "brand": _brand,
+    "device": _device,
+    "vendor": _vendor,
+    "driver_id": lambda wanted, s: _among(wanted, s.driver_id),
+    "mesa": lambda wanted, s: UNKNOWN if s.is_mesa is None else _truth(s.is_mesa is wanted),
+    "family": _family,
+    "model": lambda wanted, s: _within(wanted, s.model),
+    "device_ids": _device_ids,
+    "renderer": _renderer,
+    "driver": _driver,
+    "without_feature": _without_feature,
+    "device_type": lambda wanted, s: _among(wanted, s.device_type),
+}
+
+
+Verdict = tuple[Truth, str]
+"""A value, and the name of the condition that decided; empty where all hold."""
+
+
+class Known:
+    """What was found of one device, by the identity of conditions and conjunctions.
+
+    Entries share many of them, so thousands of entries cost little more than what differs.
+    """
+
+    def __init__(self) -> None:
+        self.conditions: dict[int, Truth] = {}
+        self.matches: dict[int, Verdict] = {}
+
+
+def holds(match: Match, subject: Subject, known: Known) -> Verdict:
+    """Judge one conjunction."""
+    found = known.matches.get(id(match))
+    if found is None:
+        found = known.matches[id(match)] = _holds(match, subject, known.conditions)
+    return found
+
+
+def _holds(match: Match, subject: Subject, known: dict[int, Truth]) -> Verdict:
+    result, by = TRUE, ""
+    for condition in match.asked:
+        value = known.get(id(condition))
+        if value is None:
+            name, wanted = condition
+            value = known[id(condition)] = _CONDITIONS[name](wanted, subject)
+        if value is FALSE:
+            return FALSE, condition[0]
+        if value is UNKNOWN and result is TRUE:
+            result, by = UNKNOWN, condition[0]
+    return result, by
+
+
+def _any(matches: tuple[Match, ...], subject: Subject, known: Known, what: str) -> Verdict:
+    """Judge a disjunction; one that is not TRUE is decided by the first part that made it so."""
+    result, number, by = FALSE, 0, ""
+    for i, match in enumerate(matches):
+        value, name = holds(match, subject, known)
+        if value is TRUE:
+            return TRUE, f"{what}[{i}]"
+        if (value is UNKNOWN and result is FALSE) or not by:
+            result, number, by = value, i, name
+    return result, f"{what}[{number}].{by}"
+
+
+def result(entry: Entry, subject: Subject, known: Known | None = None) -> Verdict:
+    """Judge whether an entry is about a device, and name the condition that decided."""
+    known = Known() if known is None else known
+    if len(entry.match) == 1:  # as most have
+        matched, name = holds(entry.match[0], subject, known)
+        by = f"match[0].{name}" if name else "match[0]"
+    else:
+        matched, by = _any(entry.match, subject, known, "match")
+    if matched is FALSE or not entry.exceptions:
+        return matched, by
+    excepted, why = _any(entry.exceptions, subject, known, "except")
+    value = every((matched, opposite(excepted)))
+    return value, why if value is not matched else by
+
+
+def becomes(
+    entry: Entry, value: Truth, subject: Subject, today: str, *, is_ignored: bool = False
+) -> str:
+    """Return what an entry comes to on a device: one of `BECOMES`."""
+    if value is FALSE or not entry.is_in_use:
+        return "none" if entry.is_in_use else "inactive"
+    if is_ignored:
+        return "ignored"
+    if entry.review.review_by < today and entry.review.on_expiry != "keep":
+        is_dropped = entry.review.on_expiry == "drop" or entry.action.is_empty
+        return "expired" if is_dropped else "probe"
+    if value is TRUE:
+        return entry.if_true
+    if subject.vendor is None and entry.if_unknown == "applies":
+        # Of a GPU whose maker is not known every entry might be true. That is no evidence against
+        # it, so it is tested, not refused.
+        return "probe"
+    return entry.if_unknown
+
+
+def judge(
+    entry: Entry,
+    subject: Subject,
+    today: str,
+    *,
+    is_ignored: bool = False,
+    known: Known | None = None,
+) -> Finding:
+    """Return what one entry means for one device.
+
+    Parameters
+    ----------
+    entry : Entry
+    subject : Subject
+    today : str
+        ISO date that reviews are compared with.
+    is_ignored : bool
+        The user asked that this entry be ignored.
+    known : Known, optional
+        Remembers conditions between calls about the same device.
+    """
+    value, by = result(entry, subject, known)
+    comes_to = becomes(entry, value, subject, today, is_ignored=is_ignored)
+    return finding(entry, value, by, comes_to)
+
+
+def finding(entry: Entry, value: Truth, by: str, comes_to: str) -> Finding:
+    """Return the finding of what was judged already."""
+    return Finding(entry.id, value.value, by, comes_to, entry.effect, entry.summary)

@@ -1,0 +1,212 @@
+"""What entries forbid on a device, and the one place where that changes its `Caps`.
+
+Restrictions are unioned and limits take the least, so their order does not matter and one more
+never gives anything back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from gpuedge.capdb.entries import Action
+from gpuedge.core.caps import Caps
+from gpuedge.core.errors import DriverError
+from gpuedge.core.storage import BUFFER, KINDS
+
+HALF: Final = frozenset({"fp16", "fp16-storage", "half-textures"})
+GROUPS: Final = frozenset({"group-kernels", "shared-memory"})
+SUBGROUPS: Final = frozenset({"subgroups", "subgroup-arithmetic"})
+TEXTURES: Final = frozenset(kind for kind, about in KINDS.items() if about.is_texture)
+FINITE: Final = "rgba8_float"
+"""The storage kind of float32 that does not keep infinities and NaN."""
+
+STORAGES: Final = {
+    "float-textures": frozenset({"rgba32f", "rgba16f"}),
+    "integer-textures": frozenset({"rgba32ui"}),
+}
+"""Storage kinds that a feature stands for."""
+
+
+@dataclass(frozen=True)
+class Restrictions:
+    """What is forbidden on one device.
+
+    Attributes
+    ----------
+    levels : frozenset of str
+        Levels that are not used.
+    is_backend_off : bool
+        The device is not used through this API at all.
+    features : frozenset of str
+        Features that are not used; `apply` brings those that `Caps` knows into it, backends see to
+        the others (``DeviceInfo.disabled``).
+    kernels, storages : frozenset of str
+        Kernel variants and storage kinds that are not used.
+    limits : mapping of str to int
+        Upper bounds of fields of `Caps`.
+    is_demoted : bool
+        Another device or the CPU is preferred; forbids nothing.
+    entries : tuple of str
+        Ids of the entries in force, sorted.
+    """
+
+    levels: frozenset[str] = frozenset()
+    is_backend_off: bool = False
+    features: frozenset[str] = frozenset()
+    kernels: frozenset[str] = frozenset()
+    storages: frozenset[str] = frozenset()
+    limits: Mapping[str, int] = field(default_factory=dict)
+    is_demoted: bool = False
+    entries: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether any entry is in force."""
+        return bool(self.entries)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary; empty where no entry is in force."""
+        if not self:
+            return {}
+        return {
+            "levels": sorted(self.levels),
+            "is_backend_off": self.is_backend_off,
+            "features": sorted(self.features),
+            "kernels": sorted(self.kernels),
+            "storages": sorted(self.storages),
+            "limits": dict(sorted(self.limits.items())),
+            "is_demoted": self.is_demoted,
+            "entries": list(self.entries),
+        }
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Restrictions:
+        """Rebuild from `to_dict`."""
+        sets = ("levels", "features", "kernels", "storages")
+        return cls(
+            **{name: frozenset(record.get(name, ())) for name in sets},
+            is_backend_off=bool(record.get("is_backend_off", False)),
+            limits=dict(record.get("limits", {})),
+            is_demoted=bool(record.get("is_demoted", False)),
+            entries=tuple(record.get("entries", ())),
+        )
+
+
+def combine(actions: Iterable[tuple[str, Action]]) -> Restrictions:
+    """Return the restrictions of entries, given as pairs of id and action."""
+    actions = tuple(actions)  # so that none is freed, and its identity used again
+    levels, features, kernels, storages = (set[str]() for _ in range(4))
+    limits: dict[str, int] = {}
+    names: set[str] = set()
+    is_off = is_demoted = False
+    seen: set[int] = set()
+    for name, action in actions:
+        names.add(name)
+        if id(action) in seen:  # entries share their actions
+            continue
+        seen.add(id(action))
+        levels |= action.disable_levels
+        features |= action.disable_features
+        kernels |= action.disable_kernels
+        storages |= action.disable_storages
+        is_off |= action.disable_backend
+        is_demoted |= action.demote
+        for limit, most in action.limits:
+            limits[limit] = min(most, limits.get(limit, most))
+    return Restrictions(
+        frozenset(levels), is_off, frozenset(features), frozenset(kernels), frozenset(storages),
+        dict(sorted(limits.items())), is_demoted, tuple(sorted(names)),
+    )  # fmt: skip
+
+
+def apply(caps: Caps, restrictions: Restrictions) -> Caps:
+    """Return a device's capabilities under restrictions; they are never more than before.
+
+    Whether the level is blocked as a whole is asked before (`Judgement.blocks`).
+
+    Raises
+    ------
+    DriverError (GE-405)
+        With the reason ``quirk``: no storage is left that keeps float32 as it is, so nothing can
+        run on this level.
+    """
+    if not restrictions:
+        return caps
+    features, limits = restrictions.features, restrictions.limits
+    sizes: dict[str, Any] = {
+        name: _least(name, getattr(caps, name), most) for name, most in limits.items()
+    }
+    outputs = sizes.pop("max_outputs", caps.max_outputs)
+    caps = with_storages(caps, _storages(caps, restrictions))
+    if "max_storage_buffer_bytes" in sizes:
+        most = min(sizes["max_storage_buffer_bytes"], caps.max_storage_buffer_bytes)
+        sizes["max_storage_buffer_bytes"] = most
+    return replace(
+        caps,
+        **sizes,
+        forms=caps.forms - ({"group"} if features & GROUPS else set()),
+        max_local_size=_clamped(caps.max_local_size, limits.get("max_invocations")),
+        max_outputs=1 if "multiple-outputs" in features else outputs,
+        subgroup_size=None if features & SUBGROUPS else caps.subgroup_size,
+        has_fp16_storage=False if features & HALF else caps.has_fp16_storage,
+        has_suballocation=caps.has_suballocation and "suballocation" not in features,
+        ruled_out=caps.ruled_out | restrictions.kernels,
+    )
+
+
+def with_storages(caps: Caps, kinds: tuple[str, ...]) -> Caps:
+    """Return a device's capabilities where these storage kinds are on offer, the first one exact.
+
+    Tensors are kept in the first kind: where its texels are larger fewer fit, and not every kind
+    keeps infinities.
+    """
+    now, before = KINDS[kinds[0]], KINDS[caps.storages[0]]
+    most = caps.max_storage_buffer_bytes * before.units // max(before.units, now.units)
+    return replace(
+        caps,
+        storages=kinds,
+        max_storage_buffer_bytes=most,
+        is_finite_only=caps.is_finite_only or now.name == FINITE,
+    )
+
+
+def _least(name: str, has: int | None, most: int) -> int | None:
+    # A device without textures has no side of one to bound; a size that is not known has a bound.
+    if has is None:
+        return None if name == "max_texture_size" else most
+    return min(has, most)
+
+
+def _clamped(sides: tuple[int, int, int], most: int | None) -> tuple[int, int, int]:
+    if most is None:
+        return sides
+    x, y, z = (min(side, most) for side in sides)
+    return x, y, z
+
+
+def _storages(caps: Caps, restrictions: Restrictions) -> tuple[str, ...]:
+    gone = set(restrictions.storages)
+    for feature in restrictions.features:
+        gone |= STORAGES.get(feature, frozenset())
+    if restrictions.features & HALF:
+        gone.add("rgba16f")
+    if "images" in restrictions.features and BUFFER in caps.storages:
+        gone |= TEXTURES  # levels that draw have nothing but textures, and no images
+    left = [kind for kind in caps.storages if kind not in gone]
+    exact = [kind for kind in left if _keeps_floats(kind)]
+    if not exact:
+        raise DriverError(
+            f"The {caps.level} device is left without a storage for float32.",
+            known=f"entries {', '.join(restrictions.entries)} of the capability database rule out "
+            f"{', '.join(sorted(gone & set(caps.storages)))}",
+            hint="GPUEDGE_IGNORE names entries to ignore; gpuedge db why shows what they say",
+            reason="quirk",
+        )
+    # The first storage is what exact tensors are kept in.
+    return (exact[0], *(kind for kind in left if kind != exact[0]))
+
+
+def _keeps_floats(kind: str) -> bool:
+    about = KINDS[kind]
+    return about.is_exact and about.low is None

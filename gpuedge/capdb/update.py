@@ -1,0 +1,315 @@
+"""Signed updates of the capability database, from any folder or web server.
+
+>>> from gpuedge.capdb.update import update
+>>> update("https://example.org/gpuedge/", root=Path("root.json"))     # doctest: +SKIP
+Outcome(status='updated', code='updated', ...)
+
+Whatever a mirror does, the database in use is afterwards either the one from before or a newer one
+that was signed, is whole, and loads here. The packaged database is the floor.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from gpuedge.capdb import bundle, installed
+from gpuedge.capdb.client import ANCHOR, ROOT_BYTES, Client, Offer, RefusedError, check_root
+from gpuedge.capdb.installed import Version
+from gpuedge.capdb.mirror import Mirror
+from gpuedge.core import config, paths
+from gpuedge.core.errors import GpuEdgeError, UpdateError
+from gpuedge.core.lock import Lock
+from gpuedge.core.record import Record
+
+DEADLINE_S = 30.0
+
+CLOCK_SLACK_S = 86400.0
+"""The clock may stand this much before the last update, which a change of it can bring about."""
+
+MAX_HELD_BACK = 16
+
+STATUSES = ("updated", "current", "kept")
+
+SENTENCES: dict[str, str] = {
+    "updated": "the database was updated",
+    "current": "the database in use is the newest one offered",
+    "rolled-back": "the database was taken back to an earlier version",
+    "pinned": "the setting 'db' names the database to use, so updates are left alone",
+    "nothing-installed": "no update is installed; the packaged database is in use",
+    "busy": "another process is updating, or the cache folder has no locks",
+    "not-writable": "the cache folder cannot be written to",
+    "clock": "this machine's clock stands before its last update, so expiry cannot be judged",
+    "unreachable": "the mirror cannot be read",
+    "slow": "the mirror did not answer before the deadline",
+    "too-large": "the mirror sends more than it may",
+    "signature": "the metadata do not have the signatures they need",
+    "expired": "the metadata have expired; the mirror may be withholding newer ones",
+    "rollback": "the mirror offers something older than what it offered before",
+    "mismatch": "a file is not the one that was signed",
+    "malformed": "the metadata cannot be understood",
+    "no-target": "the mirror offers no capability database",
+    "bad-database": "the offered database cannot be used",
+    "older": "the offered database is not newer than the one in use",
+    "conflict": "the offered database has the version number of the one in use and differs from it",
+    "held-back": "the offered database is the one that was rolled back from",
+}
+"""Codes of outcomes. Codes are stable; sentences may improve."""
+
+
+class Outcome(Record):
+    """What became of an update.
+
+    Attributes
+    ----------
+    status : str
+        ``updated``, ``current`` (nothing newer is offered) or ``kept`` (refused, or not possible;
+        the database in use is the one from before).
+    code : str
+        Why, as a stable word: a key of `SENTENCES`.
+    detail : str
+        The specifics of this case.
+    db_version : int
+        Version of the database in use now.
+    before : int
+        Version of the database in use before.
+    offered : int or None
+        Version that was offered, where the signatures on it were good.
+    """
+
+    status: str
+    code: str
+    detail: str
+    db_version: int
+    before: int
+    offered: int | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The outcome in words."""
+        text = SENTENCES[self.code]
+        if self.status == "kept":
+            text = f"version {self.db_version} is kept: {text}"
+        return f"{text} ({self.detail})" if self.detail else text
+
+
+def update(
+    source: str | Path,
+    *,
+    root: Path | None = None,
+    deadline_s: float = DEADLINE_S,
+    max_bytes: int = bundle.MAX_BYTES,
+) -> Outcome:
+    """Ask a mirror for a newer database, and use it from now on if it is good.
+
+    Parameters
+    ----------
+    source : str or Path
+        A folder or an ``http(s)`` address that holds ``metadata/`` and ``targets/``.
+    root : Path, optional
+        The root of trust, a TUF ``root.json`` that came by another way than this mirror. Where
+        none is given: the setting ``db_root``, else the packaged one, else the one that the last
+        update was checked with.
+    deadline_s : float
+        Seconds within which everything must have been read.
+    max_bytes : int
+        Largest bundle that is read.
+
+    Returns
+    -------
+    Outcome
+        Whatever a mirror, the disk or another process does is told here, not raised.
+
+    Raises
+    ------
+    UpdateError (GE-601)
+        No root of trust is known, it cannot be used, or the source is neither kind of mirror.
+    """
+    before = version_in_use()
+    if config.get("db").value:
+        source_of_pin = config.get("db").source
+        return Outcome("kept", "pinned", f"from {source_of_pin}", before, before)
+    mirror, anchor = Mirror(source, deadline_s), _anchor(root)
+    offer: Offer | None = None
+    try:
+        with Lock(installed.cache() / "tuf") as is_held:
+            if not is_held:
+                raise RefusedError("busy")
+            _look_at_clock()
+            client = Client(mirror, _state(anchor), anchor, max_bytes)
+            offer = client.look()
+            code = _judged(offer)
+            if code == "updated":
+                _install(client.download(), offer)
+            installed.remember(trust=_trust(anchor), seen_s=int(time.time()))
+            installed.sweep()
+    except RefusedError as error:
+        code, detail = error.code, error.detail
+    except OSError as error:
+        code, detail = "not-writable", str(error)
+    else:
+        detail = ""
+    status = code if code in STATUSES else "kept"
+    number = None if offer is None else offer.db_version
+    return Outcome(status, code, detail, version_in_use(), before, number)
+
+
+def rollback() -> Outcome:
+    """Use the version from before the last update, or the packaged one, and hold the last back.
+
+    What was rolled back from is not installed again; the next higher version is.
+    """
+    before = version_in_use()
+    if config.get("db").value:
+        return Outcome("kept", "pinned", f"from {config.get('db').source}", before, before)
+    with Lock(installed.cache() / "tuf") as is_held:
+        if not is_held:
+            return Outcome("kept", "busy", "", before, before)
+        bad, good = installed.current()
+        if bad is None:
+            return Outcome("kept", "nothing-installed", "", before, before)
+        held = [*installed.memory().get("held_back", []), bad.bundle][-MAX_HELD_BACK:]
+        is_done = installed.remember(held_back=held)  # first: nobody shall install it in between
+        if good is not None and _loads(good):
+            is_done = is_done and installed.make_current(good, None)
+        else:
+            is_done = is_done and installed.forget_current()
+    code = "rolled-back" if is_done else "not-writable"
+    status = "updated" if is_done else "kept"
+    return Outcome(status, code, "", version_in_use(), before)
+
+
+def version_in_use() -> int:
+    """Return the version of the database in use; 0 where it has none or cannot be read."""
+    from gpuedge.capdb.place import folder
+
+    try:
+        return _db_version(folder())
+    except GpuEdgeError:
+        return 0
+
+
+def _db_version(folder: Path) -> int:
+    data = paths.read_regular(folder / bundle.ENVELOPE, bundle.MAX_FILE_BYTES)
+    try:
+        number = json.loads(data or b"{}").get("db_version", 0)
+    except (ValueError, AttributeError, RecursionError):
+        return 0
+    return number if type(number) is int else 0
+
+
+def _anchor(root: Path | None) -> bytes:
+    """Return the first root: given, set, packaged, or the one of the last update."""
+    named = root or config.get("db_root").value or None
+    place = Path(named).expanduser() if named else paths.data_dir("capability_db") / "root.json"
+    trust = None
+    if not named and not place.is_file():
+        trust = installed.memory().get("trust")
+        if trust is None:
+            raise UpdateError(
+                "No root of trust is known, so no update can be checked.",
+                known="gpuedge comes with none: whoever publishes updates gives it to you",
+                hint="root=Path('root.json'), or GPUEDGE_DB_ROOT=root.json",
+            )
+        place = installed.cache() / "tuf" / trust / ANCHOR
+    data = paths.read_regular(place, ROOT_BYTES)
+    if data is None:
+        raise _bad_root(place, f"it is no file of at most {ROOT_BYTES} bytes")
+    if trust not in (None, _trust(data)):
+        raise _bad_root(place, "it is not the one that the last update was checked with")
+    try:
+        check_root(data)
+    except RefusedError as error:
+        raise _bad_root(place, f"{SENTENCES[error.code]}: {error.detail}") from None
+    return data
+
+
+def _trust(anchor: bytes) -> str:
+    """Return the name that a first root goes by."""
+    return bundle.digest(anchor)[:32]
+
+
+def _bad_root(place: Path, why: str) -> UpdateError:
+    return UpdateError("The root of trust cannot be used.", known=f"{place}: {why}")
+
+
+def _state(anchor: bytes) -> Path:
+    """Return the metadata folder of a root of trust, and leave the root there for next time."""
+    folder = installed.cache() / "tuf" / _trust(anchor)
+    place = folder / ANCHOR
+    if paths.read_regular(place, ROOT_BYTES) != anchor and not paths.write_atomic(place, anchor):
+        raise RefusedError("not-writable", str(folder))
+    return folder
+
+
+def _look_at_clock() -> None:
+    seen = installed.memory().get("seen_s", 0)
+    if time.time() < seen - CLOCK_SLACK_S:
+        raise RefusedError("clock")
+
+
+def _judged(offer: Offer) -> str:
+    """Return what to do about an offer: ``updated`` if it is to be installed."""
+    now, _ = installed.current()
+    packaged = _db_version(paths.data_dir("capability_db"))
+    if offer.bundle in installed.memory().get("held_back", []):
+        raise RefusedError("held-back", f"version {offer.db_version}")
+    if now is not None and not _loads(now):
+        now = None
+    newest = max(packaged, now.db_version if now else 0)
+    if offer.db_version < newest:
+        raise RefusedError("older", f"version {offer.db_version} is offered, {newest} is here")
+    if offer.db_version > newest:
+        return "updated"
+    if now is not None and now.db_version == newest and now.bundle != offer.bundle:
+        raise RefusedError("conflict", f"version {newest}")
+    return "current"
+
+
+def _loads(version: Version) -> bool:
+    from gpuedge.capdb.database import check_folder
+
+    try:
+        check_folder(version.path)
+    except GpuEdgeError:
+        return False
+    envelope = paths.read_regular(version.path / bundle.ENVELOPE, bundle.MAX_FILE_BYTES)
+    return envelope is not None and bundle.digest(envelope) == version.digest
+
+
+def _install(data: bytes, offer: Offer) -> None:
+    """Unpack a bundle beside the installed versions, check it, and put it into use."""
+    installed.versions_folder().mkdir(parents=True, exist_ok=True)
+    unpacked = Path(tempfile.mkdtemp(prefix="new-", dir=installed.versions_folder()))
+    try:
+        version = _unpacked(data, offer, unpacked)
+        installed.place_version(unpacked, version)
+    finally:
+        shutil.rmtree(unpacked, ignore_errors=True)
+    good = (v for v in installed.current() if v is not None and v != version and _loads(v))
+    if not installed.make_current(version, next(good, None)):
+        raise RefusedError("not-writable", str(installed.cache()))
+
+
+def _unpacked(data: bytes, offer: Offer, folder: Path) -> Version:
+    from gpuedge.capdb.database import check_folder
+
+    try:
+        bundle.unpack(data, folder)
+        check_folder(folder)
+    except ValueError as error:
+        raise RefusedError("bad-database", str(error)) from None
+    except GpuEdgeError as error:
+        why = (error.known or error.what).replace(f"{folder}{os.sep}", "")
+        raise RefusedError("bad-database", why) from None
+    number = _db_version(folder)
+    if number != offer.db_version:
+        raise RefusedError("bad-database", f"it is version {number}, signed as {offer.db_version}")
+    digest = bundle.digest((folder / bundle.ENVELOPE).read_bytes())
+    return Version(
+        folder=f"{number}-{digest[:12]}", db_version=number, digest=digest, bundle=offer.bundle
+    )

@@ -1,0 +1,99 @@
+"""Which folder the capability database in use is: a named one, an update, or the packaged one.
+
+Looked at by every start of an application, so nothing but two small files is read here, and only
+where an update was ever installed. What an update must be is `gpuedge.capdb`'s affair.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from gpuedge.core import paths
+from gpuedge.core.store import load_sealed, update_sealed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+CURRENT = "current.json"
+CURRENT_SCHEMA = "gpuedge.db.current/1"
+REFUSED = "refused.json"
+REFUSED_SCHEMA = "gpuedge.db.refused/1"
+MAX_ENVELOPE = 1 << 20
+
+
+def updates_folder() -> str:
+    """Return the folder of everything that updates keep; it may not exist."""
+    return os.path.join(paths.cache_folder(), "capability_db")
+
+
+def installed() -> list[str]:
+    """Return the folders of installed updates that may be used, best first.
+
+    An update counts if its number is higher than the packaged database's, and if it was not
+    refused as it now lies there.
+    """
+    top = updates_folder()
+    body = load_sealed(os.path.join(top, CURRENT), CURRENT_SCHEMA)
+    if body is None:
+        return []
+    least = _version(paths.data_folder("capability_db"))
+    refused = _refused(top)
+    found = []
+    for record in (body, body.get("previous")):
+        if not isinstance(record, dict):
+            continue
+        name = record.get("folder")
+        if not isinstance(name, str) or not name.replace("-", "").isalnum():
+            continue  # a folder is a plain name: nothing that leads elsewhere
+        number, folder = record.get("db_version"), _inside(top, name)
+        is_newer = type(number) is int and number > least
+        if is_newer and os.path.isdir(folder) and refused.get(name) != _stamp(folder):
+            found.append(folder)
+    return found
+
+
+def is_installed(folder: str) -> bool:
+    """Say whether a folder is one of those that updates have installed."""
+    return os.path.dirname(folder) == os.path.join(updates_folder(), "versions")
+
+
+def refuse(folder: str) -> bool:
+    """Remember that an installed update does not load, as it lies there now.
+
+    Returns False where that cannot be written.
+    """
+    top = updates_folder()
+    name = os.path.basename(folder)
+
+    def change(_: dict[str, Any]) -> dict[str, Any]:
+        known = {k: v for k, v in _refused(top).items() if os.path.isdir(_inside(top, k))}
+        return {"folders": {**known, name: _stamp(folder)}}
+
+    return update_sealed(os.path.join(top, REFUSED), REFUSED_SCHEMA, change)
+
+
+def _inside(top: str, name: str) -> str:
+    return os.path.join(top, "versions", name)
+
+
+def _refused(top: str) -> dict[str, Any]:
+    body = load_sealed(os.path.join(top, REFUSED), REFUSED_SCHEMA) or {}
+    folders = body.get("folders")
+    return folders if isinstance(folders, dict) else {}
+
+
+def _stamp(folder: str) -> list[int]:
+    """Return what changes when a version is installed anew."""
+    return list(paths.stamp(os.path.join(folder, "database.json")) or ())
+
+
+def _version(folder: str) -> int:
+    """Return the number of the packaged database, 0 where it has none."""
+    data = paths.read_regular(os.path.join(folder, "database.json"), MAX_ENVELOPE)
+    try:
+        number = json.loads(data or b"{}")["db_version"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return 0
+    return number if type(number) is int else 0

@@ -1,0 +1,135 @@
+"""What the packaged database decides for every stored identity, reviewed line by line.
+
+`python tools/golden_capdb.py` writes the table anew after a change that was meant; its differences
+are the review.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuedge.capdb.corpus import identities
+from gpuedge.capdb.database import of_entries, read_unsealed
+from gpuedge.capdb.diff import decisions, on_levels
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "capability_db"
+GOLDEN = ROOT / "tests" / "golden" / "capdb" / "decisions.json"
+
+
+@cache
+def tool() -> Any:
+    spec = importlib.util.spec_from_file_location("golden_capdb", ROOT / "tools/golden_capdb.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@cache
+def golden() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    return found
+
+
+def rows() -> list[tuple[str, str, dict[str, Any]]]:
+    return [
+        (name, level, row)
+        for name, levels in golden()["decisions"].items()
+        for level, row in levels.items()
+        if level != "name"
+    ]
+
+
+def test_decisions_are_the_reviewed_ones() -> None:
+    made = tool().made()
+    assert len(made["decisions"]) == 264
+    assert made == golden(), "gpuedge db diff OLD NEW shows what changed; then golden_capdb.py"
+    assert tool().text(made) == GOLDEN.read_text(encoding="utf-8")
+
+
+def test_order_of_entries_changes_nothing() -> None:
+    entries = list(read_unsealed(FOLDER))
+    random.Random(5).shuffle(entries)
+    every = identities(FOLDER)
+    some = {name: every[name] for name in list(every)[::7]}
+    found = decisions(of_entries(entries), some, golden()["today"])
+    for name, levels in found.items():
+        assert {"name": golden()["decisions"][name]["name"], **levels} == golden()["decisions"][
+            name
+        ]
+
+
+def test_nothing_blocks_a_device_that_tells_its_name_and_version_unless_it_is_certain() -> None:
+    """What is not known may ask for tests; to refuse a device that tells all takes a true entry."""
+    records, blocked = identities(FOLDER), set()
+    for name, level, row in rows():
+        record = records[name]
+        keys = {"os", *(_GL if "GL_VERSION" in record else _VULKAN)}
+        if row["use"] == "no" and keys <= record.keys():
+            assert row["true"], (name, level)
+            blocked.add(name)
+    assert blocked == {"D003", "D128"}  # a G6430 that crashes, and an Adreno of OpenGL ES 3.0
+
+
+_GL = ("GL_RENDERER", "GL_VERSION")
+_VULKAN = ("deviceName", "driverVersion")
+
+
+def test_devices_without_a_name_may_be_blocked_by_what_names_would_rule_out() -> None:
+    """The table shows it; the same record with the device's name is free again."""
+    records = identities(FOLDER)
+    base = read_unsealed(FOLDER)
+    nameless = [
+        name for name, _, row in rows()
+        if row["use"] == "no" and not row["true"] and "GL_RENDERER" not in records[name]
+        and "deviceName" not in records[name]
+    ]  # fmt: skip
+    assert nameless
+    for name in nameless:
+        named = {**records[name], "GL_RENDERER": "PowerVR Rogue GE8320", "os": "android"}
+        for level, judged in on_levels(base, named, ignore=(), today=golden()["today"]).items():
+            assert judged.blocks(level) is None, (name, level)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"api": "vulkan", "deviceName": "llvmpipe (LLVM 15.0.6, 256 bits)", "driverID": 13,
+         "vendorID": "0x10005", "deviceID": "0x0", "driverName": "llvmpipe", "os": "linux",
+         "driverInfo": "Mesa 22.3.6 (LLVM 15.0.6)", "driverVersion": 92286982,
+         "apiVersion": "1.3.230", "device_type": "CPU"},
+        {"api": "vulkan", "deviceName": "SwiftShader Device (Subzero)", "vendorID": "0x1ae0",
+         "deviceID": "0xc0de", "driverName": "SwiftShader driver", "driverID": 10, "os": "linux",
+         "driverVersion": 20971520, "apiVersion": "1.3.0", "device_type": "CPU"},
+        {"api": "gles", "GL_VENDOR": "Mesa", "os": "linux",
+         "GL_RENDERER": "llvmpipe (LLVM 15.0.6, 256 bits)",
+         "GL_VERSION": "OpenGL ES 3.2 Mesa 22.3.6"},
+        {"api": "gles", "GL_VENDOR": "Mesa", "GL_RENDERER": "softpipe", "os": "linux",
+         "GL_VERSION": "OpenGL ES 3.1 Mesa 22.3.6"},
+        {"api": "gles", "GL_VENDOR": "Google Inc.", "GL_RENDERER": "Google SwiftShader",
+         "GL_VERSION": "OpenGL ES 3.0 SwiftShader 4.1.0.7", "os": "linux"},
+        {"api": "gles", "GL_VENDOR": "Google Inc. (Google)", "os": "linux",
+         "GL_RENDERER": "ANGLE (Google, Vulkan 1.3.0 (SwiftShader Device (Subzero) (0x0000C0DE)), "
+         "SwiftShader driver-5.0.0)",
+         "GL_VERSION": "OpenGL ES 3.1.0 (ANGLE 2.1.1 git hash: unknown)"},
+    ],
+    ids=["lavapipe", "swiftshader-vulkan", "llvmpipe", "softpipe", "swiftshader-gles", "angle"],
+)  # fmt: skip
+def test_software_rasterisers_of_the_tests_keep_what_they_serve_well(
+    record: dict[str, Any],
+) -> None:
+    found = decisions(read_unsealed(FOLDER), {"x": record}, golden()["today"])["x"]
+    assert found
+    for level, row in found.items():
+        assert row["use"] == "yes", (level, row)
+        assert row["tests"] == [], (level, row)
+        assert not set(row["restrictions"].get("features", ())) & {"fp16-storage", "group-kernels"}

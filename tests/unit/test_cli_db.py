@@ -1,0 +1,355 @@
+"""`gpuedge db`: every action, its document, its exit code, and that bad input is told plainly."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import capdb_folders as made
+import pytest
+from cli_fakes import GOOD
+
+from gpuedge.capdb.seal import seal
+from gpuedge.cli import db_check, db_why, info
+from gpuedge.cli.db_show import describe
+from gpuedge.cli.main import main
+
+PACKAGED = Path(__file__).resolve().parents[2] / "capability_db"
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of its own, wide tables, and no settings."""
+    for name in ("GPUEDGE_DB", "GPUEDGE_IGNORE", "GPUEDGE_DB_ROOT", "GPUEDGE_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A sealed database with one entry that blocks and one that asks for a test, in use."""
+    probe = {"tests": ["standard"], "runs": 8, "may": "confirm_and_clear"}
+    blocks = {"disable_backend": True}
+    asking = made.entry(
+        {"family": None, "model": None},
+        id="adreno-0002",
+        action=blocks,
+        probe=probe,
+        summary="Drivers of Qualcomm may be wrong, sometimes.",
+    )
+    crash = made.entry(effect="crash", action=blocks, summary="Adreno 620 brings processes down.")
+    place = made.folder(tmp_path / "small", [crash, asking])
+    for name in ("families.json", "names.json", "classes.json"):
+        shutil.copy(PACKAGED / name, place)
+    seal(place)
+    monkeypatch.setenv("GPUEDGE_DB", str(place))
+    return place
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> str:
+    path = tmp_path / "phone.json"
+    path.write_text(json.dumps(made.IDENTITIES[0]))
+    return str(path)
+
+
+def document(arguments: list[str], capture: Capture, code: int = 0) -> dict[str, Any]:
+    capture.readouterr()
+    assert main(["db", *arguments, "--json"]) == code
+    body: dict[str, Any] = json.loads(capture.readouterr().out)
+    return body
+
+
+def text(arguments: list[str], capture: Capture, code: int = 0) -> str:
+    capture.readouterr()
+    assert main(["db", *arguments]) == code
+    done = capture.readouterr()
+    return " ".join((done.out + done.err).split())
+
+
+def test_why_traces_every_entry_in_order(small: Path, device: str, capsys: Capture) -> None:
+    body = document(["why", "--device", device], capsys)
+    assert body["schema"] == "gpuedge.db.why/1"
+    assert [(f["id"], f["result"], f["becomes"]) for f in body["findings"]] == [
+        ("adreno-0001", "true", "applies"),
+        ("adreno-0002", "true", "probe"),
+    ]
+    assert body["driver_versions"]["vk-adreno"] == {"version": [512, 490, 0], "text": "512.490.0"}
+    assert body["blocked_by"] == "adreno-0001"
+    assert body["restrictions"]["entries"] == ["adreno-0001"]
+    shown = text(["why", "--device", device], capsys)
+    for word in (
+        "512.490.0",
+        "not used at all",
+        "adreno-0002: standard, 8 runs",
+        "2 entries about",
+    ):
+        assert word in shown
+
+
+def test_why_lists_every_entry_of_the_packaged_database_once(capsys: Capture) -> None:
+    body = document(["why", "--device", "D066"], capsys)
+    ids = [f["id"] for f in body["findings"]]
+    order = [f["result"] for f in body["findings"]]
+    listed = document(["show"], capsys)
+    assert sorted(ids) == sorted(e["id"] for e in listed["entries"])
+    assert len(ids) == body["database"]["entries"] == len(set(ids))
+    assert order == sorted(order, key=["true", "unknown", "false"].index)
+    assert all(f["decided_by"].split("[")[0] in {"match", "except"} for f in body["findings"])
+    assert "not about it" in text(["why", "--device", "D066"], capsys)
+
+
+def test_why_judges_a_record_that_says_nothing(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "empty.json"
+    path.write_text("{}")
+    body = document(["why", "--device", str(path)], capsys)
+    assert body["subject"]["vendor"] is None
+    assert body["blocked_by"] is None
+    assert {f["result"] for f in body["findings"]} <= {"unknown", "false"}
+
+
+def test_lookup_is_brief_and_level_by_level(small: Path, device: str, capsys: Capture) -> None:
+    body = document(["lookup", "--device", device], capsys)
+    assert body["schema"] == "gpuedge.db.lookup/1"
+    (row,) = body["devices"]
+    assert (row["level"], row["use"], row["tests"]) == ("vulkan", "no", ["adreno-0002"])
+    assert "asking for tests: adreno-0002" in text(["lookup", "--device", device], capsys)
+    levels = document(["lookup", "--device", "D003"], capsys)["devices"]
+    assert [row["level"] for row in levels] == ["gles31", "gles30", "gles20"]
+    assert {row["use"] for row in levels} == {"yes"}
+
+
+def test_ignored_entries_are_told_as_such(
+    small: Path, device: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUEDGE_IGNORE", "adreno-0001,adreno-0777")
+    body = document(["why", "--device", device], capsys)
+    assert body["findings"][0]["becomes"] == "ignored"
+    assert body["blocked_by"] is None
+    assert "adreno-0777" in body["notes"][-1]
+    monkeypatch.setenv("GPUEDGE_IGNORE", "all")
+    assert document(["why", "--device", device], capsys)["demands"] == []
+
+
+def test_devices_of_the_last_probe_are_judged_by_their_device_string(
+    small: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = GOOD.replace(identity={**made.IDENTITIES[0], "os": "android", "name": "x"})
+    monkeypatch.setattr(info, "known_devices", lambda: info.Known((row,), ()))
+    assert document(["why", "--device", "vulkan:0"], capsys)["blocked_by"] == "adreno-0001"
+    assert document(["why", "--device", "vulkan"], capsys)["blocked_by"] == "adreno-0001"
+    here = document(["why"], capsys)
+    assert here["schema"] == "gpuedge.db.machine/1"
+    assert [d["device"] for d in here["devices"]] == ["vulkan:0"]
+    assert "Adreno 620 brings processes down" in text(["why"], capsys)
+
+
+def test_a_machine_without_devices_says_so(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(info, "known_devices", lambda: info.Known((), ()))
+    for action in ("why", "lookup"):
+        assert document([action], capsys)["devices"] == []
+        assert db_why.NOTHING in text([action], capsys)
+
+
+@pytest.mark.parametrize(
+    ("content", "code"), [("[1]", "GE-203"), ("{", "GE-203"), (None, "GE-203"), (b"\xff", "GE-203")]
+)
+def test_records_that_cannot_be_read(
+    content: str | bytes | None, code: str, tmp_path: Path, capsys: Capture
+) -> None:
+    path = tmp_path / "phone.json"
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert document(["why", "--device", str(path)], capsys, 2)["code"] == code
+
+
+def test_names_of_nothing_are_told_with_a_way_out(capsys: Capture) -> None:
+    assert document(["why", "--device", "vulcan:9"], capsys, 2)["code"] == "GE-102"
+    unknown = document(["show", "adreno-9999"], capsys, 2)
+    assert unknown["hint"].startswith("gpuedge db show adreno-")
+    assert document([], capsys, 2)["code"] == "GE-200"
+
+
+def test_show_prints_an_entry_in_full(small: Path, capsys: Capture) -> None:
+    body = document(["show", "adreno-0002"], capsys)
+    assert body["schema"] == "gpuedge.db.show/1"
+    assert body["database"]["folder"] == str(small)
+    (entry,) = body["entries"]
+    assert (entry["api"], entry["probe"]["runs"]) == ("vulkan", 8)
+    shown = text(["show", "adreno-0002"], capsys)
+    for word in (
+        "revision 1",
+        "not used at all",
+        "runs: 8",
+        "must_match: D001",
+        "path: src/gpu.cpp",
+    ):
+        assert word in shown
+    assert "2 entries" in text(["show"], capsys)
+
+
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [
+        ({"note": "x"}, "explains only"),
+        ({"disable_backend": True}, "not used at all"),
+        ({"disable_levels": ["gles20", "gles30"]}, "no gles20, gles30"),
+        ({"limits": {"max_outputs": 1}, "demote": True}, "max_outputs <= 1; others first"),
+    ],
+)
+def test_actions_in_words(action: dict[str, Any], words: str) -> None:
+    assert describe(action) == words
+
+
+def test_validate_names_what_is_wrong_and_seals_only_what_is_right(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    place = made.folder(tmp_path / "db", [made.entry(effect="hang"), made.entry(id="adreno-0002")])
+    for name in ("families.json", "names.json", "classes.json"):
+        shutil.copy(PACKAGED / name, place)
+    wrong = document(["validate", str(place), "--seal"], capsys, 1)
+    assert wrong["schema"] == "gpuedge.db.validate/1"
+    assert {p["rule"] for p in wrong["problems"]} == {"refused", "duplicate"}
+    assert not (place / "database.json").exists()
+    made.folder(place, [made.entry()])
+    good = document(["validate", str(place), "--seal"], capsys)
+    assert (good["result"], good["sealed"], good["entries"]) == ("PASS", True, 1)
+    assert good["coverage"] == {"facts": 1, "in_entries": 1, "left_out": 0}
+    assert json.loads((place / "database.json").read_text())["db_version"] == 1
+    assert document(["validate", str(place)], capsys)["sealed"] is False
+
+
+def test_validate_tells_a_flipped_bit_and_how_to_seal(small: Path, capsys: Capture) -> None:
+    path = small / "entries/vulkan/qualcomm.json"
+    path.write_text(path.read_text().replace("brings", "Brings"))
+    (problem,) = document(["validate"], capsys, 1)["problems"]
+    assert problem["rule"] == "refused"
+    assert problem["text"].startswith("entries/vulkan/qualcomm.json: its digest")
+    assert "--seal" in text(["validate"], capsys, 1)
+    assert main(["db", "validate", "--seal"]) == 0
+    assert main(["db", "validate"]) == 0
+
+
+def test_warnings_fail_where_that_is_asked(tmp_path: Path, small: Path, capsys: Capture) -> None:
+    record = json.loads((small / "database.json").read_text())
+    (small / "database.json").write_text(json.dumps({**record, "valid_until": "2026-01-01"}))
+    assert document(["validate"], capsys)["counts"] == {"error": 0, "warning": 1}
+    assert document(["validate", "--strict"], capsys, 1)["result"] == "FAIL"
+    nowhere = str(tmp_path / "nowhere")
+    for arguments in (["validate", nowhere], ["diff", nowhere, "embedded"]):
+        error = document(arguments, capsys, 2)
+        assert (error["code"], error["asked_by"]) == ("GE-600", nowhere)
+
+
+def test_diff_lists_what_changes_and_fails_only_if_strict(
+    small: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    other = shutil.copytree(small, tmp_path / "other")
+    made.folder(other, [made.entry(effect="crash", action={"disable_features": ["fp16"]})])
+    body = document(["diff", "in-use", str(other)], capsys)
+    assert body["schema"] == "gpuedge.db.diff/1"
+    assert body["entries"] == {
+        "added": [], "removed": ["adreno-0002"], "changed": ["adreno-0001"],
+    }  # fmt: skip
+    (change,) = body["changes"]
+    assert (change["device"], change["before"]["use"], change["after"]["use"]) == (
+        "D001", "no", "yes",
+    )  # fmt: skip
+    assert document(["diff", "in-use", str(other), "--strict"], capsys, 1)["changes"]
+    assert document(["diff", str(small), "in-use", "--strict"], capsys)["changes"] == []
+    assert "no -> yes" in text(["diff", "in-use", str(other)], capsys)
+
+
+def test_a_decision_replays_to_the_same_bytes_or_the_difference_is_shown(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    saved = json.loads(_decision())
+    path = tmp_path / "decision.json"
+    path.write_text(json.dumps(saved, indent=3))  # the spaces are not what is compared
+    body = document(["replay", str(path)], capsys)
+    assert (body["schema"], body["is_identical"]) == ("gpuedge.db.replay/1", True)
+    saved["reason"] = "Because I say so."
+    path.write_text(json.dumps({"schema": "gpuedge.run/1", "decision": saved}))
+    body = document(["replay", str(path)], capsys, 1)
+    assert [d["field"] for d in body["differences"]] == ["reason"]
+    assert body["differences"][0]["saved"] == "Because I say so."
+    assert "Because I say so." in text(["replay", str(path)], capsys, 1)
+    path.write_text("{}")
+    assert document(["replay", str(path)], capsys, 2)["code"] == "GE-203"
+
+
+def _decision() -> str:
+    from gpuedge.decide.decision import decide
+    from gpuedge.decide.policy import Policy
+    from gpuedge.decide.record import AUTO, CPU, Evidence, Record
+
+    record = Record(asked=AUTO, candidates=(Evidence(CPU),), policy=Policy(), version="0.1")
+    return decide(record).to_json()
+
+
+def test_from_keys_to_an_update_and_back(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The publisher's steps and the client's, with the packaged database one version on."""
+    mirror, keys = str(tmp_path / "mirror"), str(tmp_path / "keys")
+    newer = shutil.copytree(PACKAGED, tmp_path / "newer")
+    number = json.loads((PACKAGED / "database.json").read_text())["db_version"]
+    seal(newer, db_version=number + 1)
+    root = document(["sign", "init", mirror, "--keys", keys], capsys)["root"]
+    assert document(["sign", "publish", mirror, "--keys", keys], capsys, 2)["code"] == "GE-200"
+    publish = ["sign", "publish", mirror, "--keys", keys, "--database", str(newer)]
+    assert document(publish, capsys)["db_version"] == number + 1
+    assert document(publish, capsys, 2)["code"] == "GE-601"  # not higher than the published one
+    assert document(["sign", "renew", mirror, "--keys", keys], capsys)["db_version"] == number + 1
+    done = document(["update", mirror, "--root", root], capsys)
+    assert (done["schema"], done["status"], done["db_version"]) == (
+        "gpuedge.db.update/1", "updated", number + 1,
+    )  # fmt: skip
+    assert document(["update", mirror, "--root", root], capsys)["status"] == "current"
+    assert document(["show", "adreno-0001"], capsys)["database"]["version"] == number + 1
+    assert document(["diff", "embedded", "in-use", "--strict"], capsys)["changes"] == []
+    assert document(["update", "--rollback"], capsys)["db_version"] == number
+    assert document(["update", mirror, "--root", root], capsys, 1)["code"] == "held-back"
+    monkeypatch.setenv("GPUEDGE_DB", "embedded")
+    assert document(["update", mirror, "--root", root], capsys, 1)["code"] == "pinned"
+    rotated = document(["sign", "rotate", mirror, "--keys", keys, "--role", "root"], capsys)
+    assert rotated["root"].endswith("2.root.json")
+
+
+def test_an_unfit_database_is_not_published(tmp_path: Path, capsys: Capture) -> None:
+    mirror, keys = str(tmp_path / "mirror"), str(tmp_path / "keys")
+    place = made.folder(tmp_path / "db", [made.entry(), made.entry(id="adreno-0002")])
+    for name in ("families.json", "names.json", "classes.json"):
+        shutil.copy(PACKAGED / name, place)
+    seal(place)
+    assert main(["db", "sign", "init", mirror, "--keys", keys]) == 0
+    refused = document(["sign", "publish", mirror, "--keys", keys, "--database", str(place)],
+                       capsys, 2)  # fmt: skip
+    assert refused["code"] == "GE-601"
+    assert "duplicate" in refused["known"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["update"],
+        ["update", "x", "--rollback"],
+        ["sign", "rotate", "m", "--keys", "k"],
+        ["sign", "publish", "m", "--keys", "k", "--days", "0"],
+        ["diff", "one"],
+        ["nonsense"],
+    ],
+)
+def test_wrong_usage(arguments: list[str], capsys: Capture) -> None:
+    assert document(arguments, capsys, 2)["schema"] == "gpuedge.error/1"
+
+
+def test_kernels_that_entries_may_name_are_those_there_are() -> None:
+    assert {"pool_map", "reduce_map"} <= db_check.kernels()
