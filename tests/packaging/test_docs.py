@@ -148,7 +148,7 @@ def test_readme_example_prints_what_the_readme_says(tmp_path: Path) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     code = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
     wanted = re.findall(r"```text\n(.*?)```", readme, re.DOTALL)
-    assert (len(code), len(wanted)) == (2, 2)
+    assert (len(code), len(wanted)) == (3, 3)
     folder = Path("/usr/share/vulkan/icd.d")
     manifests = sorted(folder.glob("lvp_icd*.json"))
     if not any(Path("/dev/dri").glob("renderD*")):  # then Mesa's other drivers find no device

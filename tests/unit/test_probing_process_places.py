@@ -111,8 +111,10 @@ if pid == 0:
     finally:
         os._exit(0)
 os.waitpid(pid, 0)""",
+    # What registers locks with fork is imported before: Python has no protection against a fork
+    # that is under way while a module registers, and then says "cannot release un-acquired lock".
     "forking": """
-import time
+import concurrent.futures.thread, logging, random, time
 stop = threading.Event()
 def forks():
     while not stop.is_set():
