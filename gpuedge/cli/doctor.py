@@ -37,7 +37,6 @@ REMEDIES = {
     "missing-library": "reinstall the driver's package; `ldd` on its library shows what it lacks",
     "deadline": "try a longer deadline: gpuedge probe --refresh --deadline 20",
     "crashed": "update the driver; gpuedge avoids it until then",
-    "quirk": "update the driver, or set GPUEDGE_IGNORE to the entry's id at your own risk",
     "disabled": "unset GPUEDGE_BACKENDS",
 }
 """What to do about a probe's reason code."""
@@ -111,7 +110,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
 def _show_matrix(report: ProbeReport, output: Output) -> None:
     titles, body = matrix.cells(report)
     if body:
-        title = "Drivers and levels (a number is the device's: ok :0 under gles30 is gles30:0)"
+        title = "Drivers and levels (ok :0 under gles30 is gles30:0, ok :0* has restrictions)"
         output.table(title, titles, body)
     if report.devices:
         title = "What works, and what it holds (the largest tensor, counted as float32)"
@@ -231,7 +230,7 @@ def _row_check(device: str, row: ProbeRow, *, has_other: bool = False) -> Check:
     name = device if row.index is not None else f"{device} driver"
     detail = f"{row.name}: {row.brief}" if row.name else row.brief
     if row.is_usable:
-        return Check(name, PASS, detail)
+        return _usable(name, detail, row)
     if row.code == "pinned":
         return Check(name, INFO, detail, pins.unpin(row.device))
     if row.status == "absent" and row.code not in NO_DRIVER:
@@ -239,6 +238,17 @@ def _row_check(device: str, row: ProbeRow, *, has_other: bool = False) -> Check:
     if has_other and row.code in NO_DRIVER:
         return Check(name, INFO, detail, _remedies(device, row))
     return Check(name, WARN, detail, _remedies(device, row))
+
+
+def _usable(name: str, detail: str, row: ProbeRow) -> Check:
+    """Return the check of a device that works, and what entries make it do without."""
+    left_out = show.forbidden(row)
+    if not left_out:
+        return Check(name, PASS, detail)
+    ids = ", ".join(row.restrictions["entries"])
+    unfinished = row.evidence.get("is_unfinished") is True
+    fix = "give its probe more time: gpuedge probe --refresh --deadline 20" if unfinished else ""
+    return Check(name, INFO, f"{detail}; {ids}: without {left_out}", fix)
 
 
 def _of_api(table: Mapping[str, T], row: ProbeRow) -> T | None:
@@ -265,6 +275,9 @@ def _remedy(row: ProbeRow) -> str:
                 return f"{variable}={value} hides every driver: correct it, or unset {variable}"
     if row.code == "crash-memory":
         return f"gpuedge cache clear --crashes, or GPUEDGE_PIN={row.device}=always"
+    if row.code == "quirk":
+        ids = ",".join(e["id"] for e in row.evidence.get("entries", ()) if "id" in e) or "all"
+        return f"update the driver, or at your own risk: GPUEDGE_IGNORE={ids} (gpuedge db why)"
     remedy = REMEDIES.get(row.code, DEFAULT_REMEDY)
     package = (_of_api(PACKAGES, row) or {}).get(row.code)
     return f"{remedy}, on Debian: {package}" if package else remedy

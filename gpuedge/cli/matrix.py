@@ -32,17 +32,18 @@ class Line:
     rows: list[ProbeRow] = field(default_factory=list)
 
     def cell(self, level: str) -> str:
-        """Return what stands at a level, such as ``ok :0``."""
+        """Return what stands at a level, such as ``ok :0``, or ``ok :0*`` under restrictions."""
         found: dict[str, str] = {}
         for row in self.rows:
             if row.backend == level:
                 place = f" :{row.device.partition(':')[2]}" if ":" in row.device else ""
-                found[row.status] = found.get(row.status, "") + place
+                mark = "*" if row.restrictions and row.is_usable else ""
+                found[row.status] = found.get(row.status, "") + place + mark
         return ", ".join(status + places for status, places in found.items()) or NOTHING
 
     def to_dict(self, levels: Sequence[str]) -> dict[str, Any]:
         """Return a JSON-ready dictionary."""
-        facts = ("device", "status", "code", "reason", "road")
+        facts = ("device", "status", "code", "reason", "road", "restrictions")
         cells = {
             level: [{n: getattr(r, n) for n in facts} for r in self.rows if r.backend == level]
             for level in levels
@@ -124,7 +125,7 @@ def to_dict(report: ProbeReport) -> dict[str, Any]:
     facts = (
         "level", "dialect", "storages", "max_storage_buffer_bytes", "max_storage_buffers",
         "max_outputs", "max_texture_size", "max_local_size", "max_shared_bytes", "is_finite_only",
-        "has_suballocation", "has_fp16_storage", "device_class",
+        "has_suballocation", "has_fp16_storage", "device_class", "ruled_out",
     )  # fmt: skip
     return {
         "levels": columns,

@@ -71,6 +71,9 @@ def show(report: ProbeReport, output: Output, *, verbose: int = 0) -> None:
 
 def _details(row: ProbeRow) -> str:
     facts = {
+        "entries": "; ".join(told.entries(row)),
+        "left out": told.forbidden(row),
+        "database": row.database,
         "class": row.caps.get("device_class"),
         "storages": " ".join(row.caps.get("storages") or ()),
         "driver": row.key,

@@ -69,7 +69,12 @@ class Record:
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed."""
-        return type(self)(**{**self.as_dict(), **changes})
+        if not changes.keys() <= self.__dict__.keys():
+            return type(self)(**{**self.as_dict(), **changes})  # which says what is wrong
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__ | changes)
+        made.__post_init__()
+        return made
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields by name; values are not copied."""

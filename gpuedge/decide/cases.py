@@ -138,12 +138,12 @@ _MAKERS: dict[str, Callable[[], Graph]] = {
     "tiny": _tiny,
     "conv-small": lambda: _conv(8, 28),
     "copy-small": lambda: _copy(SMALL_SIDE),
+    "chain": _chain,
     "conv": lambda: _conv(32, 56),
+    "matmul": _matmul,
     "resident": _resident,
     "inward": _inward,
     "copy": lambda: _copy(SIDE),
-    "matmul": _matmul,
-    "chain": _chain,
     "map": _map,
 }
 

@@ -7,80 +7,52 @@ the CPU path has been measured (a GPU that warms up shares its power budget).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from statistics import median_low
+from typing import TYPE_CHECKING, Protocol
 
 from gpuedge.core.errors import GpuEdgeError, KernelError, ModelError
 from gpuedge.core.reasons import SENTENCES, Reason
+from gpuedge.decide.background import Background
 from gpuedge.decide.calibrate import Clock, open_and_calibrate
 from gpuedge.decide.decision import Decision, decide
-from gpuedge.decide.model import DeviceModel
+from gpuedge.decide.exact import exp, ln, quantile
+from gpuedge.decide.gather import Report, Row, facts_of, gather
+from gpuedge.decide.mixing import Mixed, mixture
+from gpuedge.decide.model import MIN_SPREAD, MOST_NS, Z90, DeviceModel, Prediction
 from gpuedge.decide.policy import Policy
 from gpuedge.decide.record import AUTO, BY_NAME, CPU, Evidence, Record
 from gpuedge.decide.store import CalibrationStore, calibration_key
 
 if TYPE_CHECKING:
+    from gpuedge.decide.trial import Arm
     from gpuedge.executors.base import Executor, Work
+
+    Load = Work | Mixed
 
 CPU_SHARE = 0.4
 """Share of the budget the CPU may take; it has no driver to open and compiles faster."""
+
+TIMED_SHARE = 0.25
+"""Share of what is left of the budget that timing the model itself on the CPU may take."""
+
+TIMED_SIGMA = 0.21
+"""What is claimed of a median of warm runs (`gpuedge.decide.belief.Noise.window`)."""
 
 MIN_WINDOW_S = 0.1
 """Below this no device is opened and answers ten graphs; the first one gets at least this."""
 
 
-class Row(Protocol):
-    """What is needed of a row of a probe report (`gpuedge.probing.report.ProbeRow` has it)."""
+class Parts(Protocol):
+    """What is needed of what cuts a model that a device cannot run as a whole."""
 
-    @property
-    def device(self) -> str:
-        """Device string, or the backend's name where no device was reached."""
+    def of(self, device: str) -> Mixed | None:
+        """Return its segments; None where it is not to be cut. Must not open the device."""
 
-    @property
-    def status(self) -> str:
-        """``ok`` or why not."""
-
-    @property
-    def code(self) -> str:
-        """Reason code."""
-
-    @property
-    def reason(self) -> str:
-        """One sentence."""
-
-    @property
-    def name(self) -> str:
-        """What the driver calls the device."""
-
-    @property
-    def is_software(self) -> bool | None:
-        """True for a software rasteriser."""
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """Who the device says it is."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Changes whenever the driver's files change."""
-
-    @property
-    def physical(self) -> str:
-        """The same text for all roads to one physical device."""
-
-
-class Report(Protocol):
-    """What is needed of a probe report."""
-
-    @property
-    def devices(self) -> Sequence[Row]:
-        """Usable devices, best first."""
-
-    @property
-    def tried(self) -> Sequence[Row]:
-        """Every candidate."""
+    def settle(self, device: str, arms: tuple[Arm, ...]) -> None:
+        """Take where each segment would run."""
 
 
 WorkOf = Callable[[str], "Work"]
@@ -100,6 +72,11 @@ def choose(
     store: CalibrationStore | None = None,
     on_hang: Callable[[str], None] | None = None,
     clock: Clock = time.perf_counter_ns,
+    background: Background | None = None,
+    budget_s: float | None = None,
+    on_spent: Callable[[int], None] | None = None,
+    time_cpu: Callable[[float], Sequence[int]] | None = None,
+    parts: Parts | None = None,
 ) -> Decision:
     """Decide where a model runs.
 
@@ -127,15 +104,30 @@ def choose(
         for good: it must be forgotten, neither used nor closed.
     clock : callable
         Monotonic, in integer nanoseconds.
+    background : Background, optional
+        What is known beside probing and calibration.
+    budget_s : float, optional
+        Seconds that calibrating may take, by default all that the policy allows; other models of
+        this launch, and trials, take their part of that.
+    on_spent : callable, optional
+        Told how many nanoseconds calibrating and timing took.
+    time_cpu : callable, optional
+        Runs the model itself on the CPU path for about so many seconds, and returns the
+        nanoseconds of warm runs. They take the place of what is predicted for the CPU: predictions
+        of both sides may be wrong, in opposite directions.
+    parts : Parts, optional
+        Knows the segments of a model that a device cannot run as a whole; without it such a device
+        is left alone.
 
     Raises
     ------
     NoUsableDeviceError (GE-103)
         The device asked for by name is not there or cannot be used.
     """
-    found = _gather(report)
+    known = background or Background()
+    found = gather(report)
     if asked == AUTO:
-        budget = _Budget(policy.calibration_s, clock)
+        budget = _Budget(policy.calibration_s if budget_s is None else budget_s, clock)
         chooser = _Chooser(
             graph_work,
             policy,
@@ -145,29 +137,25 @@ def choose(
             kernel_of or (lambda _: ""),
             on_hang or (lambda _: None),
             budget,
+            known,
+            time_cpu,
+            parts,
         )
         candidates, calibration = chooser.predict(found)
+        if on_spent is not None and budget.begin is not None:
+            on_spent(round((budget.seconds - budget.left()) * 1e9))
+        candidates = [known.added(e) for e in candidates]
     else:
         candidates = [e for e, _ in found] + [Evidence(CPU, is_software=False)]
         calibration = BY_NAME
     from gpuedge import __version__
 
-    return decide(Record(asked, policy, tuple(candidates), __version__, calibration))
-
-
-def _gather(report: Report) -> list[tuple[Evidence, Row]]:
-    """Return usable devices, best first, then everything else that was tried."""
-    usable = list(report.devices)
-    rest = [r for r in report.tried if r.status != "ok"]
-    return [(_evidence(r), r) for r in usable + rest if r.device != CPU]
-
-
-def _evidence(row: Row) -> Evidence:
-    code = "ok" if row.status == "ok" else row.code
-    detail = "" if code == "ok" else row.reason
-    if code not in SENTENCES or (code == "ok") != (row.status == "ok"):
-        code = "open-failed"  # a report of another version: its sentence still says what happened
-    return Evidence(row.device, code, detail, row.name, row.is_software, physical=row.physical)
+    return decide(
+        Record(
+            asked, policy, tuple(candidates), __version__, calibration, known.database,
+            known.conditions, known.previous,
+        )
+    )  # fmt: skip
 
 
 class _Budget:
@@ -204,7 +192,12 @@ class _Chooser:
     kernel_of: Callable[[str], str]
     on_hang: Callable[[str], None]
     budget: _Budget
+    known: Background
+    time_cpu: Callable[[float], Sequence[int]] | None = None
+    parts: Parts | None = None
     cached: int = 0
+    cpu_model: DeviceModel | None = None
+    host: Prediction | None = None
 
     def predict(self, found: Sequence[tuple[Evidence, Row]]) -> tuple[list[Evidence], str]:
         """Return the evidence with predictions, the CPU last, and how calibration went."""
@@ -221,9 +214,25 @@ class _Chooser:
                 for e, work, _ in looked
             ]
             return [*evidence, replace(cpu, code="ok", detail="")], why
+        is_new = any(
+            work is not None and self.known.visit_of(e.device) is None for e, work, _ in looked
+        )
+        if is_new:
+            cpu = self._timed(cpu, cpu.prediction)
+        self.host = cpu.prediction
         return [*self._predict_gpus(looked), cpu], self.budget.summary(self.cached)
 
-    def _predict_gpus(self, looked: Sequence[tuple[Evidence, Work | None, Row]]) -> list[Evidence]:
+    def _timed(self, cpu: Evidence, predicted: Prediction) -> Evidence:
+        """Put what the CPU path takes for the model itself in place of what was predicted."""
+        share = self.budget.left() * TIMED_SHARE
+        if self.time_cpu is None or 2 * predicted.p50_s > share:
+            return cpu
+        runs = self.time_cpu(share)
+        if not runs:
+            return cpu
+        return replace(cpu, prediction=_measured(predicted, runs, self.policy.percentile))
+
+    def _predict_gpus(self, looked: Sequence[tuple[Evidence, Load | None, Row]]) -> list[Evidence]:
         """Predict for the best road to each device that works, and for others already measured."""
         waiting = {e.physical or e.device for e, work, _ in looked if work is not None}
         served: dict[str, str] = {}
@@ -243,40 +252,65 @@ class _Chooser:
                     waiting.discard(name)
         return evidence
 
-    def _with_cached(self, e: Evidence, work: Work, row: Row, better: str) -> Evidence:
+    def _with_cached(self, e: Evidence, work: Load, row: Row, better: str) -> Evidence:
         """Add the prediction of a road that an earlier choice measured; nothing is opened."""
-        key = calibration_key(e.device, _facts(row), self.kernel_of(e.device))
+        key = calibration_key(e.device, facts_of(row), self.kernel_of(e.device))
         model = self.store.get(key) if self.store is not None else None
         if model is None:
             detail = f"{SENTENCES['other-road']}, {better}"
             return replace(e, code="other-road", detail=detail)
         self.cached += 1
-        return replace(e, prediction=model.predict(work, self.policy.percentile), source="cached")
+        return self._predicted(e, work, model, "cached")
 
-    def _filter(self, e: Evidence) -> tuple[Evidence, Work | None]:
+    def _predicted(self, e: Evidence, work: Load, model: DeviceModel, source: str) -> Evidence:
+        """Add the prediction of a calibrated device, for the whole model or parts of it."""
+        if not isinstance(work, Mixed):
+            return replace(e, prediction=model.predict(work, self.policy.percentile), source=source)
+        cpu, host = self.cpu_model, self.host
+        if cpu is not None and host is not None and self.parts is not None:
+            found = mixture(work, model, cpu, host, self.policy)
+            if found is not None:
+                self.parts.settle(e.device, found.arms)
+                return replace(e, prediction=found.prediction, source=source)
+        why = f"{e.detail}, and the parts that can run there would not pay for what crosses"
+        return replace(e, code="unsupported-op", detail=why)
+
+    def _filter(self, e: Evidence) -> tuple[Evidence, Load | None]:
         """Return the evidence and the work, or what speaks against the device and None."""
         if e.code != "ok" or (e.is_software and not self.policy.allow_software):
             return e, None
         try:
-            return e, self.graph_work(e.device)
+            work = self.graph_work(e.device)
+            return self._fitted(e, work)
         except (KernelError, ModelError) as error:
+            found = None if self.parts is None else self.parts.of(e.device)
+            if found is not None and found.is_possible:
+                return self._fitted(replace(e, detail=_sentence(error)), found)
             return replace(e, code="unsupported-op", detail=_sentence(error)), None
         except GpuEdgeError as error:
             return replace(e, code="not-calibrated", detail=_sentence(error)), None
+
+    def _fitted(self, e: Evidence, work: Load) -> tuple[Evidence, Load | None]:
+        """Leave a device alone on which the model takes more memory than it may: unopened."""
+        bound = self.policy.max_memory_bytes
+        if bound is None:
+            return e, work
+        e = replace(e, memory_bytes=self.known.memory_of(e.device))
+        return e, None if e.memory_bytes is not None and e.memory_bytes > bound else work
 
     def _predict_cpu(self, cpu: Evidence) -> Evidence:
         try:
             work = self.graph_work(CPU)
         except GpuEdgeError as error:
             return replace(cpu, code="not-calibrated", detail=_sentence(error))
-        share = self.policy.calibration_s * CPU_SHARE
+        share = self.budget.seconds * CPU_SHARE
         return self._with_model(cpu, work, None, share, lambda: self.cpu)
 
     def _with_model(
-        self, e: Evidence, work: Work, row: Row | None, share: float, opener: Callable[[], Executor]
+        self, e: Evidence, work: Load, row: Row | None, share: float, opener: Callable[[], Executor]
     ) -> Evidence:
         """Add the prediction of a cached or freshly calibrated model, or the reason for none."""
-        key = calibration_key(e.device, _facts(row), self.kernel_of(e.device))
+        key = calibration_key(e.device, facts_of(row), self.kernel_of(e.device))
         model = self.store.get(key) if self.store is not None else None
         source = "cached"
         if model is not None:
@@ -286,8 +320,9 @@ class _Chooser:
             if isinstance(answer, Reason):
                 return replace(e, code=answer.code, detail=answer.sentence)
             model, source = answer, "measured"
-        prediction = model.predict(work, self.policy.percentile)
-        return replace(e, prediction=prediction, source=source)
+        if e.device == CPU:
+            self.cpu_model = model
+        return self._predicted(e, work, model, source)
 
     def _calibrate(
         self, device: str, key: str, share: float, opener: Callable[[], Executor]
@@ -311,11 +346,24 @@ class _Chooser:
         return answer
 
 
-def _facts(row: Row | None) -> dict[str, Any]:
-    """Return what identifies a device and its driver; the CPU has no row."""
-    if row is None:
-        return {}
-    return {"identity": dict(row.identity), "fingerprint": row.fingerprint}
+def _measured(predicted: Prediction, runs: Sequence[int], percentile: int) -> Prediction:
+    """Return the prediction of a device on which the model itself was timed.
+
+    A window of a moment is `TIMED_SIGMA` off what the long run has; what opening costs stays.
+    """
+    ordered = sorted(max(ns, 1) for ns in runs)
+    middle = median_low(ordered)
+    spread = ln(max(ordered[len(ordered) * 9 // 10] / middle, MIN_SPREAD)) / Z90
+
+    def at(percent: int) -> int:
+        return min(round(middle * exp(quantile(percent / 100) * spread)), MOST_NS)
+
+    factor = exp(TIMED_SIGMA)
+    return replace(
+        predicted, p50_ns=middle, p90_ns=at(90), at_ns=at(percentile), p99_ns=at(99),
+        low_ns=round(middle / factor), high_ns=min(round(middle * factor), MOST_NS),
+        sigma_micro=round(TIMED_SIGMA * 10**6), confidence="this model was timed on the CPU path",
+    )  # fmt: skip
 
 
 def _sentence(error: GpuEdgeError) -> str:

@@ -7,15 +7,18 @@ number, so a saved decision replays to the same bytes anywhere.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpuedge.core.errors import InputError, NoUsableDeviceError
 from gpuedge.core.reasons import SENTENCES
-from gpuedge.decide import explain
+from gpuedge.decide import explain, words
+from gpuedge.decide.assess import Assessment
+from gpuedge.decide.belief import Belief, Verdict
 from gpuedge.decide.model import Prediction
 from gpuedge.decide.policy import Policy
 from gpuedge.decide.record import AUTO, CPU, SCHEMA, Evidence, Record
+from gpuedge.decide.rules import Outcome, judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,10 @@ class CandidateRow:
     """One candidate and what became of it.
 
     `status` is ``selected`` or ``rejected``, `code` a stable reason code, `reason` its sentence
-    with the specifics. `startup_s` is None where nothing was predicted.
+    with the specifics. `startup_s` is None where nothing was predicted. `belief` and `verdict` say
+    how a GPU compares with the CPU path, None where it was not weighed; `confidence` what that
+    rests on: ``screened``, ``prior only``, ``1 window``, ``n windows`` or ``in service``. `entries`
+    are the ids of the capability database's entries in force.
     """
 
     device: str
@@ -33,11 +39,46 @@ class CandidateRow:
     prediction: Prediction | None = None
     is_software: bool | None = None
     name: str = ""
+    belief: Belief | None = None
+    verdict: Verdict | None = None
+    confidence: str = ""
+    entries: tuple[str, ...] = ()
 
     @property
     def startup_s(self) -> float | None:
         """Seconds that opening the device and compiling take once, None if not predicted."""
         return None if self.prediction is None else self.prediction.startup_s
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary of what was decided; the evidence is in the record."""
+        known, verdict = self.belief, self.verdict
+        return {
+            "belief": None if known is None else [known.mean, known.var, known.visits],
+            "code": self.code,
+            "confidence": self.confidence,
+            "device": self.device,
+            "reason": self.reason,
+            "status": self.status,
+            "verdict": None if verdict is None else asdict(verdict),
+        }
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any], known: Evidence) -> CandidateRow:
+        """Rebuild from `to_dict` and the evidence. Raises if it does not fit."""
+        belief, verdict = record["belief"], record["verdict"]
+        return cls(
+            str(record["device"]),
+            str(record["status"]),
+            str(record["code"]),
+            str(record["reason"]),
+            prediction=known.prediction,
+            is_software=known.is_software,
+            name=known.name,
+            belief=None if belief is None else Belief(*belief),
+            verdict=None if verdict is None else Verdict(**verdict),
+            confidence=str(record["confidence"]),
+            entries=known.entries,
+        )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -97,10 +138,7 @@ class Decision:
             "device": self.device,
             "reason": self.reason,
             "record": self.record.to_dict(),
-            "rows": [
-                {"device": r.device, "status": r.status, "code": r.code, "reason": r.reason}
-                for r in self.rows
-            ],
+            "rows": [row.to_dict() for row in self.rows],
         }
 
     def to_json(self) -> str:
@@ -123,19 +161,22 @@ class Decision:
         """
         schema = record.get("schema") if isinstance(record, Mapping) else None
         if schema != SCHEMA:
+            old = isinstance(schema, str) and schema.startswith("gpuedge.decision/")
             raise InputError(
-                "This is not a saved decision.",
+                "This saved decision is of another version." if old
+                else "This is not a saved decision.",
                 known=f"its schema is {schema!r}; this version reads {SCHEMA!r}",
                 hint="make one with Session.explain().to_json()",
-            )
+            )  # fmt: skip
         made = Record.from_dict(record.get("record", {}))
         try:
             rows = tuple(
-                _row(known, str(row["status"]), str(row["code"]), str(row["reason"]))
+                CandidateRow.from_dict(row, known)
                 for row, known in zip(record["rows"], made.candidates, strict=True)
             )
+            judge(made)  # runs that no trial makes are found out here, not when printing
             return cls(str(record["device"]), str(record["reason"]), rows, made)
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(
                 "This saved decision is damaged.", known=f"{type(error).__name__}: {error}"
             ) from None
@@ -153,9 +194,7 @@ class Decision:
 def decide(record: Record) -> Decision:
     """Choose a device. The result depends on `record` only.
 
-    A device asked for by name is taken. Otherwise the CPU is, unless a GPU that nothing speaks
-    against satisfies ``(latency + startup / inferences) * min_speedup <= CPU latency`` at the
-    policy's percentile and is strictly faster; the fastest such GPU wins, ties go to the first.
+    A device asked for by name is taken. Otherwise `gpuedge.decide.rules` judges.
 
     Raises
     ------
@@ -166,70 +205,58 @@ def decide(record: Record) -> Decision:
 
 
 def _automatic(record: Record) -> Decision:
+    found = judge(record)
     cpu = next((c for c in record.candidates if c.device == CPU), Evidence(CPU))
-    verdicts = [_ruled_out(c, cpu, record) for c in record.candidates]
-    worth = [
-        (_cost(c.prediction, record.policy), i)
-        for i, c in enumerate(record.candidates)
-        if verdicts[i] is None and c.prediction is not None and c.device != CPU
-    ]
-    _, best = min(worth, default=(0, None))
     rows: list[CandidateRow] = []
     for i, candidate in enumerate(record.candidates):
-        code, reason = verdicts[i] or ("not-best", SENTENCES["not-best"])
+        weighed = found.assessments[i]
+        code, reason = found.why[i] or _not_best(record, found.best, i)
         if candidate.device == CPU:
-            rows.append(_cpu_row(candidate, best is None, record))
-        elif i == best:
-            why = explain.speedup(candidate, cpu, record.policy)
-            rows.append(_row(candidate, "selected", "selected", why))
+            rows.append(_cpu_row(candidate, found, record))
+        elif i == found.best and weighed is not None:
+            code = "kept" if found.is_kept else "selected"
+            why = explain.selected(candidate, cpu, weighed, record, is_kept=found.is_kept)
+            rows.append(_row(candidate, "selected", code, why, weighed))
         else:
-            rows.append(_row(candidate, "rejected", code, reason))
-    if best is None:
+            rows.append(_row(candidate, "rejected", code, reason, weighed))
+    if found.best is None:
         return Decision(CPU, explain.why_cpu(rows, record), tuple(rows), record)
-    chosen = record.candidates[best]
-    reason = f"{explain.runs_on(chosen)}: {rows[best].reason}{explain.roads(best, rows, record)}."
+    chosen = record.candidates[found.best]
+    why = f"{rows[found.best].reason}{explain.roads(found.best, rows, record)}"
+    reason = f"{explain.runs_on(chosen)}: {why}."
     return Decision(chosen.device, reason, tuple(rows), record)
 
 
-def _cost(prediction: Prediction, policy: Policy) -> int:
-    """Nanoseconds of all declared inferences with start-up, at the policy's percentile."""
-    return prediction.at_ns * policy.inferences + prediction.startup_ns
+def _not_best(record: Record, best: int | None, i: int) -> tuple[str, str]:
+    """Return why a GPU that nothing speaks against was not the one that is taken."""
+    behind = best is not None and not record.candidates[best].is_demoted
+    code = "demoted" if behind and record.candidates[i].is_demoted else "not-best"
+    return code, SENTENCES[code]
 
 
-def _ruled_out(candidate: Evidence, cpu: Evidence, record: Record) -> tuple[str, str] | None:
-    """Return the code and sentence of what speaks against a GPU in ``auto``, None if nothing."""
-    policy = record.policy
-    if candidate.code != "ok":
-        return candidate.code, explain.sentence(candidate.code, candidate.detail)
-    if record.is_by_name:  # the one that was named failed: no other was asked for
-        return "not-named", SENTENCES["not-named"]
-    if candidate.is_software and not policy.allow_software:
-        return "software", SENTENCES["software"]
-    if candidate.prediction is None or cpu.prediction is None:
-        missing = "" if candidate.prediction is None else "the CPU path has no prediction"
-        return "not-calibrated", explain.sentence("not-calibrated", missing)
-    cost = _cost(candidate.prediction, policy)
-    limit = cpu.prediction.at_ns * policy.inferences
-    if cost < limit and cost * policy.speedup_milli <= limit * 1000:
-        return None
-    return "slower", explain.comparison(candidate, cpu, policy)
-
-
-def _cpu_row(cpu: Evidence, is_chosen: bool, record: Record) -> CandidateRow:
-    if not is_chosen:
+def _cpu_row(cpu: Evidence, found: Outcome, record: Record) -> CandidateRow:
+    if found.best is not None:
         return _row(cpu, "rejected", "not-best", SENTENCES["not-best"])
     compared = cpu.prediction is not None and any(
         c.prediction is not None for c in record.candidates if c.device != CPU
     )
+    if found.is_kept:
+        return _row(cpu, "selected", "kept", SENTENCES["kept"])
     code = "selected" if compared else "fallback"
     sentence = "no device is enough faster" if compared else SENTENCES["fallback"]
     return _row(cpu, "selected", code, sentence)
 
 
-def _row(candidate: Evidence, status: str, code: str, reason: str) -> CandidateRow:
+def _row(
+    candidate: Evidence, status: str, code: str, reason: str, weighed: Assessment | None = None
+) -> CandidateRow:
     return CandidateRow(
         candidate.device, status, code, reason,
         prediction=candidate.prediction, is_software=candidate.is_software, name=candidate.name,
+        belief=None if weighed is None else weighed.belief,
+        verdict=None if weighed is None else weighed.verdict,
+        confidence="" if weighed is None else words.windows(weighed, candidate.served),
+        entries=candidate.entries,
     )  # fmt: skip
 
 
@@ -241,12 +268,12 @@ def _named(record: Record) -> Decision:
     index = _find(record)
     chosen = record.candidates[index]
     rows = [
-        _row(c, "rejected", c.code, explain.sentence(c.code, c.detail))
+        _row(c, "rejected", c.code, words.sentence(c.code, c.detail))
         if c.code not in _STILL_RUNS
         else _row(c, "rejected", "not-named", SENTENCES["not-named"])
         for c in record.candidates
     ]
-    note = "" if chosen.code == "ok" else explain.sentence(chosen.code, chosen.detail)
+    note = "" if chosen.code == "ok" else words.sentence(chosen.code, chosen.detail)
     reason = SENTENCES["named"] + (f", although {note}" if note else "")
     rows[index] = _row(chosen, "selected", "named", reason)
     return Decision(chosen.device, f"{explain.runs_on(chosen)}: {reason}.", tuple(rows), record)
@@ -261,7 +288,7 @@ def _find(record: Record) -> int:
     if usable:
         return usable[0]
     why = [record.candidates[i] for i in exact + family]
-    known = "; ".join(f"{c.label}: {explain.sentence(c.code, c.detail)}" for c in why)
+    known = "; ".join(f"{c.label}: {words.sentence(c.code, c.detail)}" for c in why)
     there = ", ".join(c.device for _, c in rows if c.code == "ok") or "none"
     raise NoUsableDeviceError(
         f"The device {record.asked!r} cannot be used on this machine.",

@@ -6,18 +6,21 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpuedge.core import text
-from gpuedge.core.reasons import SENTENCES
+from gpuedge.decide import sureness, words
 from gpuedge.decide.policy import Policy
 from gpuedge.decide.record import CPU, Evidence, Record
+from gpuedge.decide.words import duration
 
 if TYPE_CHECKING:
+    from gpuedge.decide.assess import Assessment
     from gpuedge.decide.decision import CandidateRow, Decision
 
 TITLES = ("device", "verdict", "code", "p50", "at", "range of p50", "start-up", "reason")
 
 _CLOSENESS = (
-    "run-failed", "compile-failed", "measured-slower", "slower", "deadline", "open-failed",
-    "not-calibrated", "unsupported-op", "software", "other-road",
+    "kept", "run-failed", "compile-failed", "unsure", "measured-slower", "slower", "more-energy",
+    "misses-deadline", "too-much-memory", "deadline", "open-failed", "not-calibrated",
+    "unsupported-op", "software", "other-road",
 )  # fmt: skip
 """Which rejection is told first: the candidate that came nearest to being used."""
 
@@ -31,40 +34,37 @@ _ABSENT = ("no-loader", "no-candidates", "no-device", "no-compute", "not-named")
 """Codes of what was never in the running: drivers without a device, and devices not asked for."""
 
 
-def duration(ns: int) -> str:
-    """Return nanoseconds as text with three significant digits: ``850 ns``, ``1.25 ms``, ``2 s``.
-
-    >>> duration(1_250_000), duration(999_999), duration(61_000_000_000)
-    ('1.25 ms', '1 ms', '61 s')
-    """
-    for unit, size in (("ns", 1), ("us", 10**3), ("ms", 10**6), ("s", 10**9)):
-        value = float(f"{ns / size:.3g}")
-        if value < 1000 or unit == "s":
-            break
-    return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
-
-
-def sentence(code: str, detail: str = "") -> str:
-    """Return a code's sentence, or the more specific `detail` where there is one."""
-    return detail.rstrip(". ") or SENTENCES[code]
-
-
 def runs_on(candidate: Evidence) -> str:
     """Return the start of the first sentence."""
     return f"Runs on {candidate.label}"
 
 
-def speedup(gpu: Evidence, cpu: Evidence, policy: Policy) -> str:
-    """Say how much faster the chosen GPU is predicted to be. Both must have predictions."""
-    if gpu.prediction is None or cpu.prediction is None:
-        return SENTENCES["selected"]
-    total = gpu.prediction.at_ns * policy.inferences + gpu.prediction.startup_ns
-    ratio = cpu.prediction.at_ns * policy.inferences / max(total, 1)
-    return (
-        f"predicted {_times(ratio)} as fast as the CPU path at p{policy.percentile}, "
-        f"{duration(gpu.prediction.at_ns)} against {duration(cpu.prediction.at_ns)}, with "
-        f"{_startup(gpu, policy)}"
-    )
+def selected(
+    gpu: Evidence, cpu: Evidence, weighed: Assessment, record: Record, *, is_kept: bool
+) -> str:
+    """Say why a GPU was chosen: what decided, the figures, and whatever speaks against it."""
+    policy = record.policy
+    text = words.speedup(weighed, policy, cpu_at(cpu, weighed))
+    if is_kept:
+        text = f"{words.kept(gpu.device, _saved(weighed))}; {text}"
+    elif policy.prefer == "energy" and gpu.energy_uj is not None and cpu.energy_uj is not None:
+        text = f"it uses less energy, {words.energy(gpu.energy_uj, cpu.energy_uj)}; {text}"
+    elif policy.deadline_ns is not None and not weighed.verdict.use_gpu:
+        text = f"the CPU path misses the deadline of {duration(policy.deadline_ns)}; {text}"
+    if gpu.is_demoted:
+        text += "; demoted by the capability database, but nothing else is fast enough"
+    return text
+
+
+def cpu_at(cpu: Evidence, weighed: Assessment) -> int:
+    """Return the CPU path's latency at the percentile: measured if it was, else predicted."""
+    if weighed.belief.visits or cpu.prediction is None:
+        return weighed.stakes.cpu_ns
+    return cpu.prediction.at_ns
+
+
+def _saved(weighed: Assessment) -> int:
+    return abs(weighed.verdict.loss_gpu_ppm - weighed.verdict.loss_cpu_ppm)
 
 
 def roads(best: int, rows: Sequence[CandidateRow], record: Record) -> str:
@@ -89,27 +89,6 @@ def roads(best: int, rows: Sequence[CandidateRow], record: Record) -> str:
     return f"; the best road to this device, before {listed}"
 
 
-def comparison(gpu: Evidence, cpu: Evidence, policy: Policy) -> str:
-    """Say why a GPU with a prediction is not worth it."""
-    if gpu.prediction is None or cpu.prediction is None:
-        return SENTENCES["slower"]
-    return (
-        f"predicted {duration(gpu.prediction.at_ns)} at p{policy.percentile} with "
-        f"{_startup(gpu, policy)}, against {duration(cpu.prediction.at_ns)} on the CPU path; "
-        f"{policy.min_speedup:g}x as fast is asked for"
-    )
-
-
-def _startup(gpu: Evidence, policy: Policy) -> str:
-    startup = gpu.prediction.startup_ns if gpu.prediction else 0
-    spread = text.counted(policy.inferences, "inference")
-    return f"{duration(startup)} of start-up spread over {spread}"
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.0f}x" if ratio >= 100 else f"{ratio:.2g}x"
-
-
 def why_cpu(rows: Sequence[CandidateRow], record: Record) -> str:
     """Return the sentence for a decision that keeps the CPU."""
     gpus = [r for r in rows if r.device != CPU]
@@ -130,8 +109,10 @@ def why_cpu(rows: Sequence[CandidateRow], record: Record) -> str:
     label = f"{nearest.device} ({nearest.name})" if nearest.name else nearest.device
     if nearest.code == "software":
         why = f"{label} is a software rasteriser, which is never faster than the CPU path"
-    elif nearest.code == "slower":
+    elif nearest.code in ("slower", "unsure"):
         why = f"{label} is {nearest.reason}"
+    elif nearest.code == "measured-slower" and nearest.belief is not None:
+        why = f"{label} was {nearest.reason}"
     elif nearest.code == "measured-slower":
         why = f"{label} was measured on this model and left out: {nearest.reason}"
     else:
@@ -188,20 +169,36 @@ def _footer(decision: Decision) -> list[str]:
     policy = decision.policy
     # A wish: what a device really keeps is in the rows of the placement, and decided after this.
     wish = f", {policy.storage} storage asked for (exact where a device does not offer it)"
+    rule = _rule(policy)
+    if decision.record.is_by_name:
+        rule = "chooses nothing where a device is asked for by name"
+    lines = [f"policy: {rule}{'' if policy.storage == 'float32' else wish}"]
+    if policy.prefer == "energy" and not decision.record.is_by_name:
+        lines += _energy(decision.record)
+    if decision.calibration:
+        lines.append(f"calibration: {decision.calibration}")
+    return [*lines, *sureness.machine(decision.record), *sureness.lines(decision)]
+
+
+def _rule(policy: Policy) -> str:
     rule = (
         f"at least {policy.min_speedup:g}x as fast at p{policy.percentile}, start-up over "
         f"{text.counted(policy.inferences, 'inference')}, software rasterisers "
         f"{'allowed' if policy.allow_software else 'left aside'}"
     )
-    if decision.record.is_by_name:
-        rule = "chooses nothing where a device is asked for by name"
-    lines = [f"policy: {rule}{'' if policy.storage == 'float32' else wish}"]
-    if decision.calibration:
-        lines.append(f"calibration: {decision.calibration}")
-    for row in decision.rows:
-        if row.prediction is not None:
-            lines.append(f"{row.device}: {row.prediction.confidence}")
-    return lines
+    if policy.deadline_ns is not None:
+        rule += f", every inference within {duration(policy.deadline_ns)}"
+    if policy.max_memory_bytes is not None:
+        rule += f", at most {words.size(policy.max_memory_bytes)} of device memory"
+    return rule
+
+
+def _energy(record: Record) -> list[str]:
+    """Say what energy decided, or that it could not."""
+    metered = [c.device for c in record.candidates if c.energy_uj is not None]
+    if CPU in metered and len(metered) > 1:
+        return [f"energy: decides, as metered on {', '.join(metered)}"]
+    return ["energy: wanted, but not metered on both the CPU and a GPU, so latency decides"]
 
 
 def as_html(decision: Decision) -> str:

@@ -79,8 +79,8 @@ def fit(device: str, samples: Sequence[Sample], open_s: float, complete: bool) -
     return _Fit({s.case: s for s in samples}).model(device, open_s, complete)
 
 
-_RATES = {"conv": ("conv", "conv-small"), "matmul": ("matmul",), "map": ("map", "resident")}
-"""Cases that show the rate of a class, best first; the later ones only bound it from below."""
+_RATES = {"conv": ("conv", "conv-small"), "matmul": ("matmul",), "map": ("map",)}
+"""Cases that show the rate of a class, best first; a later one only bounds it from below."""
 
 _SPREADS = {
     "fixed": ("tiny",), "conv": ("conv", "conv-small"), "matmul": ("matmul",),
@@ -137,11 +137,22 @@ class _Fit:
         whole = tiny.seconds / launches
         chain = self.samples.get("chain")
         if chain is None or chain.work.launches <= launches:
-            # Inseparable: counting it with every launch understates the device.
-            return whole, 0.0
-        per_launch = (chain.seconds - tiny.seconds) / (chain.work.launches - launches)
-        per_launch = min(max(per_launch, 0.0), whole)
+            per_launch = min(whole, self._most_per_launch(tiny, launches))
+        else:
+            per_launch = (chain.seconds - tiny.seconds) / (chain.work.launches - launches)
+            per_launch = min(max(per_launch, 0.0), whole)
         return per_launch, tiny.seconds - per_launch * launches
+
+    def _most_per_launch(self, tiny: Sample, launches: int) -> float:
+        """Bound a launch from above by graphs with more of them, as if they did nothing else."""
+        return min(
+            (
+                max(s.seconds - tiny.seconds, 0.0) / (s.work.launches - launches)
+                for s in self.samples.values()
+                if s.work.launches > launches
+            ),
+            default=tiny.seconds,
+        )
 
     def _fixed(self, work: Work) -> float:
         return self.overhead + self.launch * work.launches
@@ -152,8 +163,17 @@ class _Fit:
     def _memory(self) -> float | None:
         sample = self.samples.get("resident")
         if sample is None or sample.work.bytes_moved <= 0:
-            return None
+            return self._any_byte()
         return self._rest(sample, self._fixed(sample.work)) / sample.work.bytes_moved
+
+    def _any_byte(self) -> float | None:
+        """Return what a byte costs where only a copy was timed, wherever it comes from or goes."""
+        sample = self.samples.get("copy") or self.samples.get("copy-small")
+        if sample is None:
+            return None
+        work = sample.work
+        moved = work.bytes_moved + work.bytes_in + work.bytes_out
+        return self._rest(sample, self._fixed(work)) / moved if moved > 0 else None
 
     def _inside(self, work: Work) -> float:
         return work.bytes_moved * (self.memory or 0.0)
@@ -161,14 +181,14 @@ class _Fit:
     def _inward(self) -> float | None:
         sample = self.samples.get("inward")
         if sample is None or sample.work.bytes_in <= 0:
-            return None
+            return self._any_byte()
         known = self._fixed(sample.work) + self._inside(sample.work)
         return self._rest(sample, known) / sample.work.bytes_in
 
     def _outward(self) -> float | None:
         sample = self.samples.get("copy")
         if sample is None or sample.work.bytes_out <= 0:
-            return None
+            return self._any_byte()
         work, whole = sample.work, sample.seconds
         constant = self._fixed(work)
         small = self.samples.get("copy-small")

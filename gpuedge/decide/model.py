@@ -21,6 +21,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from gpuedge.decide.exact import ln, quantile
+
 if TYPE_CHECKING:  # executors.base pulls numpy in; a cached decision must not need it
     from gpuedge.executors.base import Work
 
@@ -36,7 +38,13 @@ ERROR = max(3.0, MIN_ERROR)
 """Error claimed by this version: nothing yet compares predictions with runs of the model itself."""
 
 PARTIAL_ERROR = 4.0
-"""Error claimed when the work uses something that calibration did not get to."""
+"""Error claimed where calibration was cut short: rates are bounds then, or those of others."""
+
+SIGMA_MICRO = round(ln(ERROR) * 10**6)
+"""`ERROR` as a standard deviation of ln(latency), in millionths."""
+
+MOST_NS = 10**18
+"""Thirty years; a time beyond it is a mistake of a plug-in, and larger ones would not be exact."""
 
 MIN_SPREAD = 1.31
 """Least p90/p50 believed: exp(1.2816 * 0.21). Throttling and background load outlast a window of
@@ -53,6 +61,8 @@ class Prediction:
 
     `at_ns` is at the percentile that was asked for; `low_ns` to `high_ns` is the claimed interval
     of the median (one standard deviation); `startup_ns` is what opening and compiling cost once.
+    `p99_ns` is None where nothing is known of it. `sigma_micro` is the claimed error of the
+    logarithm of the latency, one standard deviation in millionths.
     """
 
     p50_ns: int
@@ -62,12 +72,18 @@ class Prediction:
     high_ns: int
     startup_ns: int
     confidence: str
+    p99_ns: int | None = None
+    sigma_micro: int = SIGMA_MICRO
 
     def __post_init__(self) -> None:
-        for name in ("p50_ns", "p90_ns", "at_ns", "low_ns", "high_ns", "startup_ns"):
+        for name in ("p50_ns", "p90_ns", "at_ns", "low_ns", "high_ns", "startup_ns", "p99_ns"):
             value: Any = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            if value is None and name == "p99_ns":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_NS:
                 raise ValueError(f"Prediction.{name} must be a whole number of nanoseconds")
+        if type(self.sigma_micro) is not int or not 0 <= self.sigma_micro <= 10**7:
+            raise ValueError("Prediction.sigma_micro must be a whole number from 0 to 10000000")
         if not isinstance(self.confidence, str):
             raise ValueError("Prediction.confidence must be text")
 
@@ -157,23 +173,30 @@ class DeviceModel:
         parts, assumed = self._parts(work)
         p50 = sum(seconds for seconds, _ in parts)
         p90 = sum(seconds * spread for seconds, spread in parts)
-        power = _normal_quantile(percentile) / Z90
-        at = sum(seconds * spread**power for seconds, spread in parts)
-        error = PARTIAL_ERROR if assumed else ERROR
+
+        def at(percent: int) -> int:
+            power = quantile(percent / 100) / Z90
+            return _ns(sum(seconds * spread**power for seconds, spread in parts))
+
+        error = PARTIAL_ERROR if assumed or not self.complete else ERROR
         text = (
             "predicted from calibration, not measured with this model: expected to be off by less "
             f"than a factor of {error:g} in two cases of three"
         )
         if assumed:
-            text += f" ({', '.join(assumed)} not calibrated, slowest known rate taken)"
+            text += f" ({', '.join(assumed)} not calibrated, a likely rate taken)"
+        elif not self.complete:
+            text += " (calibration was cut short)"
         return Prediction(
             p50_ns=_ns(p50),
             p90_ns=_ns(p90),
-            at_ns=_ns(at),
+            at_ns=at(percentile),
             low_ns=_ns(p50 / error),
             high_ns=_ns(p50 * error),
             startup_ns=_ns(self.open_s + self.compile_s_per_pass * work.launches),
             confidence=text,
+            p99_ns=at(99),
+            sigma_micro=round(ln(error) * 10**6),
         )
 
     def _parts(self, work: Work) -> tuple[list[tuple[float, float]], list[str]]:
@@ -211,8 +234,22 @@ class DeviceModel:
         rate = self.flops_per_s.get(kind)
         if rate is None:
             assumed.append(f"class {kind}")
-            rate = min(self.flops_per_s.values(), default=math.inf)
+            rate = self._likely_rate(kind)
         return rate
+
+    def _likely_rate(self, kind: str) -> float:
+        """Return a rate for a class that was not timed.
+
+        Convolutions and products do the same arithmetic. Kernels that gather are no slower than
+        memory lets one operation on eight bytes be, and no faster than convolutions: the geometric
+        mean of the two bounds is as far from either.
+        """
+        products = [self.flops_per_s[k] for k in ("conv", "matmul") if k in self.flops_per_s]
+        if not products:
+            return min(self.flops_per_s.values(), default=math.inf)
+        if kind in ("conv", "matmul") or self.bandwidth_bps is None:
+            return min(products)
+        return math.sqrt(min(products) * self.bandwidth_bps / 8)
 
     def _spread(self, kind: str) -> float:
         known = self.spread.get(kind)
@@ -238,11 +275,5 @@ def _check(name: str, value: Any, least: float) -> None:
         raise ValueError(f"DeviceModel.{name} must be finite and at least {least:g}: {value!r}")
 
 
-def _normal_quantile(percentile: int) -> float:
-    from statistics import NormalDist  # 10 ms to import, and needed only while predicting
-
-    return NormalDist().inv_cdf(percentile / 100)
-
-
 def _ns(seconds: float) -> int:
-    return round(seconds * 1e9)
+    return min(round(seconds * 1e9), MOST_NS)

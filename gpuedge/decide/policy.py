@@ -9,6 +9,7 @@ from typing import Any
 from gpuedge.core.errors import ConfigError
 
 STORAGES = ("float32", "float16", "fixed16")
+WISHES = ("latency", "energy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,9 @@ class Policy:
     ----------
     min_speedup : float
         How many times faster than the CPU path a GPU must be, start-up included; 1 to 1000, kept
-        to three decimals. With 1.0 the GPU must still be strictly faster.
+        to three decimals. It is the break-even against which losses are weighed: a GPU is taken
+        where that is expected to lose less than staying on the CPU (docs/decision.md). With 1.0
+        the GPU must still be expected to be faster.
     percentile : int
         Which percentile of latency is compared, 1 to 99.
     allow_software : bool
@@ -44,6 +47,20 @@ class Policy:
     watchdog_s : float, optional
         Seconds that a run on a device may take, 0.001 to 86400, before the device counts as hung.
         By default ten times as long as its slowest runs so far, and at least 2 s.
+    deadline_s : float, optional
+        Seconds that every inference has at the percentile, 0.000001 to 3600. Devices that miss it
+        are out; where all miss it, the fastest is taken.
+    max_memory_bytes : int, optional
+        Most device memory that the model may take on a GPU; at least 1.
+    prefer : {"latency", "energy"}
+        ``energy`` takes the device that uses less of it for an inference and keeps the deadline.
+        Where no meter says what they use, latency decides, and the decision says so.
+    caution : float
+        Most probability, 0.001 to 1, that a GPU may have of being more than a tenth dearer than
+        the CPU path if it is to be taken.
+    monitor : bool
+        Whether a session watches its devices while it serves, and changes over if another one has
+        clearly become faster.
 
     Raises
     ------
@@ -60,20 +77,30 @@ class Policy:
     calibration: Sequence[Mapping[str, Any]] | None = field(default=None, compare=False, repr=False)
     canary: float = 1 / 256
     watchdog_s: float | None = None
+    deadline_s: float | None = None
+    max_memory_bytes: int | None = None
+    prefer: str = "latency"
+    caution: float = 0.3
+    monitor: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "min_speedup", _real(self, "min_speedup", 1.0, 1000.0))
         object.__setattr__(self, "calibration_s", _real(self, "calibration_s", 0.0, 60.0))
         object.__setattr__(self, "canary", _checked(self, "canary", 0.0, 1.0))
-        if self.watchdog_s is not None:
-            wait_s = _checked(self, "watchdog_s", 0.001, 86400.0, " or None")
-            object.__setattr__(self, "watchdog_s", wait_s)
+        object.__setattr__(self, "caution", _real(self, "caution", 0.001, 1.0))
+        for name, low, high in (("watchdog_s", 0.001, 86400.0), ("deadline_s", 1e-6, 3600.0)):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _checked(self, name, low, high, " or None"))
         _whole(self, "percentile", 1, 99)
         _whole(self, "inferences", 1, 10**12)
-        if not isinstance(self.allow_software, bool):
-            raise _refused("allow_software", self.allow_software, "True or False")
-        if not isinstance(self.storage, str) or self.storage not in STORAGES:
-            raise _refused("storage", self.storage, f"one of {', '.join(STORAGES)}")
+        if self.max_memory_bytes is not None:
+            _whole(self, "max_memory_bytes", 1, 2**63 - 1, " or None")
+        for name in ("allow_software", "monitor"):
+            if not isinstance(getattr(self, name), bool):
+                raise _refused(name, getattr(self, name), "True or False")
+        for name, known in (("storage", STORAGES), ("prefer", WISHES)):
+            if not isinstance(getattr(self, name), str) or getattr(self, name) not in known:
+                raise _refused(name, getattr(self, name), f"one of {', '.join(known)}")
         if self.calibration is not None:
             object.__setattr__(self, "calibration", _feeds(self.calibration))
 
@@ -81,6 +108,16 @@ class Policy:
     def speedup_milli(self) -> int:
         """`min_speedup` in thousandths, so that comparing needs no floating point."""
         return round(self.min_speedup * 1000)
+
+    @property
+    def caution_ppm(self) -> int:
+        """`caution` in millionths."""
+        return round(self.caution * 10**6)
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """`deadline_s` in whole nanoseconds."""
+        return None if self.deadline_s is None else round(self.deadline_s * 10**9)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary; `calibration` is left out."""
@@ -125,10 +162,10 @@ def _checked(policy: Policy, name: str, low: float, high: float, also: str = "")
     return float(value)
 
 
-def _whole(policy: Policy, name: str, low: int, high: int) -> None:
+def _whole(policy: Policy, name: str, low: int, high: int, also: str = "") -> None:
     value: Any = getattr(policy, name)
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise _refused(name, value, f"a whole number from {low} to {high}")
+        raise _refused(name, value, f"a whole number from {low} to {high}{also}")
 
 
 def _refused(name: str, value: object, allowed: str) -> ConfigError:

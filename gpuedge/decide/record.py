@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpuedge.core.errors import ConfigError, InputError
 from gpuedge.core.reasons import SENTENCES
-from gpuedge.decide.model import Prediction
+from gpuedge.decide.belief import Belief
+from gpuedge.decide.conditions import UNKNOWN, Conditions
+from gpuedge.decide.model import MOST_NS, Prediction
 from gpuedge.decide.policy import Policy
+from gpuedge.decide.trial import Run
 
-SCHEMA = "gpuedge.decision/1"
+SCHEMA = "gpuedge.decision/2"
+METHOD = "belief/1"
+"""The rules and constants that decide. Whoever changes one in a way that a record could come to
+another choice changes this name, and records of the old one are refused, not reinterpreted."""
+
 CPU = "cpu"
 AUTO = "auto"
 BY_NAME = "not needed: the device was asked for by name"
 """How calibration went where a device was named: true of it even after that device failed."""
-
-LATER = ("canary", "watchdog_s")
-"""Fields of a policy that say how a device is watched, not which one is chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,32 @@ class Evidence:
         Where the prediction comes from: ``measured``, ``cached``, or empty.
     physical : str
         The same text for all roads to one physical device (APIs that reach it); may be empty.
+    entries : tuple of str
+        Ids of the capability database's entries in force for this device.
+    restrictions : mapping
+        What they forbid, as `gpuedge.capdb` writes it; empty if nothing.
+    probe : str
+        Digest of what probing found out about the device; may be empty.
+    memory_bytes : int or None
+        Device memory that the model's plan takes.
+    energy_uj : int or None
+        Energy of one inference in microjoules, where a meter exists.
+    belief : Belief or None
+        What earlier launches came to believe; None where the prediction is all there is.
+    base_ns : int or None
+        Latency of the CPU path as those launches measured it.
+    startup_ns : int or None
+        What opening and compiling took, where this or an earlier launch did it.
+    runs : tuple of Run
+        This launch's trial.
+    rival : str
+        The road to the same device that this one was timed against, in this launch.
+    duel : tuple of Run
+        The runs of that: ``gpu`` is this road, ``cpu`` stands for the rival.
+    audit : int or None
+        The coin that may have it tried although it is predicted to be slower.
+    served : int
+        Requests behind `belief`, where it was watched in service.
     """
 
     device: str
@@ -53,9 +83,22 @@ class Evidence:
     prediction: Prediction | None = None
     source: str = ""
     physical: str = ""
+    entries: tuple[str, ...] = ()
+    restrictions: Mapping[str, Any] = field(default_factory=dict)
+    probe: str = ""
+    memory_bytes: int | None = None
+    energy_uj: int | None = None
+    belief: Belief | None = None
+    base_ns: int | None = None
+    startup_ns: int | None = None
+    runs: tuple[Run, ...] = ()
+    rival: str = ""
+    duel: tuple[Run, ...] = ()
+    audit: int | None = None
+    served: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("device", "code", "detail", "name", "source", "physical"):
+        for name in ("device", "code", "detail", "name", "source", "physical", "probe", "rival"):
             value = getattr(self, name)
             if not isinstance(value, str):
                 raise ValueError(f"Evidence.{name} must be text, not {value!r}")
@@ -66,6 +109,20 @@ class Evidence:
             raise ValueError(f"unknown reason code {self.code!r}")
         if self.is_software not in (None, True, False):
             raise ValueError("Evidence.is_software must be true, false or null")
+        for name in ("memory_bytes", "energy_uj", "base_ns", "startup_ns", "audit", "served"):
+            value = getattr(self, name)
+            is_absent = value is None and name != "served"
+            if not is_absent and (type(value) is not int or not 0 <= value <= MOST_NS):
+                raise ValueError(f"Evidence.{name} must be a whole number, not {value!r}")
+        if not isinstance(self.restrictions, Mapping):
+            raise ValueError("Evidence.restrictions must be a mapping")
+        if not all(isinstance(entry, str) for entry in self.entries):
+            raise ValueError("Evidence.entries must be ids")
+
+    @property
+    def is_demoted(self) -> bool:
+        """Whether the database puts it behind the others."""
+        return self.restrictions.get("is_demoted") is True
 
     @property
     def label(self) -> str:
@@ -76,17 +133,32 @@ class Evidence:
         """Return a JSON-ready dictionary."""
         record: dict[str, Any] = {n: getattr(self, n) for n in self.__dataclass_fields__}
         record["prediction"] = self.prediction.to_dict() if self.prediction else None
-        if not self.physical:  # records of before this field was there replay to the same bytes
-            del record["physical"]
+        record["entries"] = list(self.entries)
+        record["restrictions"] = dict(self.restrictions)
+        known = self.belief
+        record["belief"] = None if known is None else [known.mean, known.var, known.visits]
+        for name in ("runs", "duel"):
+            record[name] = [[r.arm, r.block, r.ns, r.kept] for r in getattr(self, name)]
         return record
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Evidence:
         """Rebuild from `to_dict`. Raises TypeError or ValueError if it does not fit."""
         fields = dict(record)
-        prediction = fields.pop("prediction", None)
-        made = Prediction.from_dict(prediction) if prediction is not None else None
-        return cls(**fields, prediction=made)
+        prediction, belief = fields["prediction"], fields["belief"]
+        fields["prediction"] = None if prediction is None else Prediction.from_dict(prediction)
+        fields["belief"] = None if belief is None else Belief(*belief)
+        fields["entries"] = tuple(fields["entries"])
+        for name in ("runs", "duel"):
+            fields[name] = tuple(_run(*run) for run in fields[name])
+        return cls(**fields)
+
+
+def _run(arm: Any, block: Any, ns: Any, kept: Any) -> Run:
+    is_whole = type(block) is int and type(ns) is int and 0 <= ns <= MOST_NS
+    if arm not in ("cpu", "gpu") or not is_whole or type(kept) is not bool:
+        raise ValueError(f"not a run of a trial: {arm!r}, {block!r}, {ns!r}, {kept!r}")
+    return Run(arm, block, ns, kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +176,14 @@ class Record:
         The gpuedge version that gathered the evidence.
     calibration : str
         One sentence: why and how calibration was or was not done.
+    database : str
+        Version of the capability database that judged the devices; may be empty.
+    conditions : Conditions
+        What the machine was like.
+    previous : str
+        The device an earlier launch chose for this model, empty where that is not known.
+    method : str
+        The rules and constants in force (`METHOD`).
     """
 
     asked: str
@@ -111,6 +191,10 @@ class Record:
     candidates: tuple[Evidence, ...]
     version: str
     calibration: str = ""
+    database: str = ""
+    conditions: Conditions = UNKNOWN
+    previous: str = ""
+    method: str = METHOD
 
     @property
     def is_by_name(self) -> bool:
@@ -123,7 +207,11 @@ class Record:
             "asked": self.asked,
             "calibration": self.calibration,
             "candidates": [c.to_dict() for c in self.candidates],
-            "policy": _of_choice(self.policy),
+            "conditions": self.conditions.to_dict(),
+            "database": self.database,
+            "method": self.method,
+            "policy": self.policy.to_dict(),
+            "previous": self.previous,
             "version": self.version,
         }
 
@@ -143,7 +231,13 @@ class Record:
                 candidates=tuple(Evidence.from_dict(c) for c in record["candidates"]),
                 version=_text(record, "version"),
                 calibration=_text(record, "calibration"),
+                database=_text(record, "database"),
+                conditions=Conditions.from_dict(record["conditions"]),
+                previous=_text(record, "previous"),
+                method=_text(record, "method"),
             )
+            if made.method != METHOD:
+                raise ValueError(f"it was decided by {made.method!r}; this version has {METHOD!r}")
         except (AttributeError, KeyError, TypeError, ValueError, ConfigError) as error:
             raise InputError(
                 "This is not the record of a decision.",
@@ -151,17 +245,6 @@ class Record:
                 hint="make one with Session.explain().to_json()",
             ) from None
         return made
-
-
-def _of_choice(policy: Policy) -> dict[str, Any]:
-    """Return a policy without the fields that choose nothing, where they are at their defaults.
-
-    Records of before these fields were there replay to the same bytes.
-    """
-    usual = Policy().to_dict()
-    rules = policy.to_dict()
-    later = [name for name in LATER if rules[name] == usual[name]]
-    return {name: value for name, value in rules.items() if name not in later}
 
 
 def _text(record: Mapping[str, Any], name: str) -> str:

@@ -18,7 +18,7 @@ from gpuedge.core.reasons import Reason
 from gpuedge.core.store import load_sealed, update_sealed
 from gpuedge.decide.model import DeviceModel
 
-SCHEMA = "gpuedge.calibration/1"
+SCHEMA = "gpuedge.calibration/2"
 FILE = "calibration.json"
 MAX_ENTRIES = 64
 """Calibrations kept, newest first; a machine has a handful."""

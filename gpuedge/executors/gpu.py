@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpuedge.backends.base import Binding, Buffer, DeviceImpl, Dispatch, Program, Recording, Usage
-from gpuedge.capdb import classify
+from gpuedge.capdb import Restrictions, classify, restrict
 from gpuedge.core import debug
 from gpuedge.core.caps import Caps
 from gpuedge.core.dtypes import no_copy, rounded
@@ -35,14 +35,14 @@ from gpuedge.executors.watching import (
     Watchdog,
     submit_and_wait,
 )
-from gpuedge.graph.cost import count
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.kernels.arrange import Arrangement, arrange
+from gpuedge.kernels.costs import planned
 from gpuedge.kernels.library import texts
-from gpuedge.kernels.plan import HostTensor, Pass, Plan, PlanTensor, Source, Step
+from gpuedge.kernels.plan import HostTensor, Pass, Plan, PlanTensor, Step
 from gpuedge.kernels.planner import plan, why_not
 from gpuedge.kernels.storages import EXACT, FIXED, Keeping
-from gpuedge.lang import BlobCache, Kernel, blob_key, load, print_kernel
+from gpuedge.lang import BlobCache, blob_key, load, print_kernel
 
 POISON = 0xAB
 log = logging.getLogger("gpuedge.gpu")
@@ -61,6 +61,8 @@ class GpuExecutor:
         ``inline``, or ``process`` where the driver lives in a process of its own.
     watch : Watch, optional
         What is told before and after the driver is at work.
+    restrictions : Restrictions, optional
+        What the capability database forbids on this device.
 
     Attributes
     ----------
@@ -81,16 +83,17 @@ class GpuExecutor:
         *,
         isolation: str = "inline",
         watch: Watch | None = None,
+        restrictions: Restrictions | None = None,
     ) -> None:
         self.impl = impl
         self.device = name
         self.isolation = isolation
         self.watch: Watch = watch or Unwatched()
-        self.caps: Caps = replace(impl.caps, device_class=classify(impl.info.identity))
+        caps = replace(impl.caps, device_class=classify(impl.info.identity))
+        self.caps: Caps = restrict.apply(caps, restrictions or Restrictions())
         self.lock = threading.RLock()
-        self.closed = self.released = self.is_hung = False
+        self.closed = self.released = self.is_hung = self._was_struck = False
         self.compiling, self.running = Stage(self, "compile"), Stage(self, "run")
-        self._was_struck = False
         self._owner = os.getpid()
         self._restricted: set[str] = set()
         self._blobs = BlobCache(cache_dir() / "kernels.bin")
@@ -143,15 +146,16 @@ class GpuExecutor:
 
         `kinds` are the storage kinds of the kernel's tensors, by their names there.
         """
-        blob_source = one.source
-        text = texts()[blob_source.kernel]
+        source = one.source
+        text = texts()[source.kernel]
         storage = {} if set(kinds.values()) == {BUFFER} else kinds
-        key = blob_key(text, blob_source.epilogue, None, self.caps.dialect, storage)
+        key = blob_key(text, source.epilogue, None, self.caps.dialect, storage)
         blob = self._blobs.get(key)
         debug.say(3, f"{one.variant} {dict(one.specs)} groups {one.groups}")
-        debug.say(4, lambda: text.replace("//EPILOGUE", blob_source.epilogue or "//EPILOGUE"))
+        debug.say(4, lambda: text.replace("//EPILOGUE", source.epilogue or "//EPILOGUE"))
         if blob is None:
-            blob = print_kernel(_load(blob_source, text), self.caps.dialect, storage)
+            kernel = load(text, filename=f"{source.kernel}.kern", epilogue=source.epilogue)
+            blob = print_kernel(kernel, self.caps.dialect, storage)
             self._blobs.put(key, blob)
         known = {s.name for s in blob.specs}
         try:
@@ -236,10 +240,6 @@ class GpuExecutor:
         return True
 
 
-def _load(source: Source, text: str) -> Kernel:
-    return load(text, filename=f"{source.kernel}.kern", epilogue=source.epilogue)
-
-
 class _RefusedError(Exception):
     """The driver refused to build the kernel of a pass."""
 
@@ -256,7 +256,7 @@ class GpuExecutable:
         self.executor = executor
         self.graph = graph
         self.plan = made
-        self.work = replace(Work(**count(graph)), launches=len(made.passes))
+        self.work = Work(**planned(graph, made))
         self.rows = tuple(_row(executor.device, s) for s in made.steps)
         self._buffers: dict[str, Buffer] = {}
         self._programs: list[Program] = []

@@ -48,8 +48,9 @@ def flops(node: Node, graph: Graph) -> tuple[KernelClass, float]:
     """Return a node's kernel class and how many floating-point operations it does.
 
     A multiplication and an addition count one each, and so does any function of one number
-    (exp, tanh, ...). A fused group has the class of its convolution or product, if it has one.
-    Nodes that only ONNX Runtime understands count one operation per output element.
+    (exp, tanh, ...). A depthwise convolution is of class ``map``: it gathers. A fused group has the
+    class of its convolution or product, if it has one. Nodes that only ONNX Runtime understands
+    count one operation per output element.
     """
     if node.body:
         parts = [flops(step, graph) for step in node.body]
@@ -70,7 +71,9 @@ def _known(node: Node, graph: Graph, params: Canon, out: float) -> tuple[KernelC
         # Every output of a convolution, or input of a transposed one, meets these weights.
         taps = params.kernel[0] * params.kernel[1] * graph.shape(node.inputs[1])[1]
         meets = out if isinstance(params, ConvParams) else graph.types[node.inputs[0]].size
-        return "conv", 2.0 * meets * taps + extra
+        # With one channel to a group nothing that was read is used twice: that is gathering.
+        is_deep = taps > params.kernel[0] * params.kernel[1] or params.group == 1
+        return "conv" if is_deep else "map", 2.0 * meets * taps + extra
     if isinstance(params, (GemmParams, MatMulParams)):
         return "matmul", 2.0 * out * params.k + extra
     return "map", out * _per_element(node, params)

@@ -35,6 +35,8 @@ def info_to_record(info: DeviceInfo) -> dict[str, Any]:
         "index": info.index,
         "identity": info.identity.to_dict(),
         "is_software": info.is_software,
+        "disabled": sorted(info.disabled),
+        "limits": dict(info.limits),
     }
 
 
@@ -45,6 +47,8 @@ def info_from_record(record: dict[str, Any]) -> DeviceInfo:
         record["index"],
         Identity.from_dict(record["identity"]),
         record["is_software"],
+        frozenset(record["disabled"]),
+        record["limits"],
     )
 
 

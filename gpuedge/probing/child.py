@@ -11,47 +11,27 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any
 
-from gpuedge.backends.base import Candidate, DeviceImpl, DeviceInfo
-from gpuedge.core.errors import (
-    BackendUnavailableError,
-    DeviceLostError,
-    DeviceTimeoutError,
-    OutOfMemoryError,
-)
+from gpuedge.backends.base import Candidate
 from gpuedge.core.reasons import Reason
 from gpuedge.probing.contain import contain
+from gpuedge.probing.faults import STATUS_OF, reason_of, trace, verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gpuedge.backends.base import DeviceInfo
     from gpuedge.core.caps import Caps
     from gpuedge.core.identity import Identity
-    from gpuedge.executors.base import Executable
-    from gpuedge.probing.kat import Case, Finding
-
-RUNS = 2
-"""Runs of each kernel: a race or stale data shows up as two different answers."""
+    from gpuedge.probing.kat import Case
+    from gpuedge.probing.quirks import Quirks
 
 NOTHING = frozenset({"bad-manifest", "missing-library", "no-device"})
 """Reasons found while loading a driver that hold for all its levels: they are not asked again."""
 
-STATUS_OF = {
-    "ok": "ok",
-    "no-loader": "absent",
-    "no-candidates": "absent",
-    "no-device": "absent",
-    "no-context": "absent",
-    "no-format": "absent",
-    "no-highp": "absent",
-    "no-compute": "absent",
-    "untouched-output": "wrong",
-    "wrong-numbers": "wrong",
-    "unstable-numbers": "wrong",
-    "deadline": "timeout",
-}
-"""Status of each reason code the child can give; every other code is ``broken``."""
+PATIENCE_S = 4.0
+"""Seconds for a driver where nothing is said: those of `gpuedge.probe()`."""
 
 
 class Channel:
@@ -103,45 +83,10 @@ class Channel:
             self.send("step", step=name, index=index)
 
 
-class Announcing:
-    """A device that announces each step to the parent before passing the call on."""
-
-    STEPS: ClassVar = {
-        "build": "build",
-        "record": "build",
-        "submit": "run",
-        "wait": "run",
-        "read": "read",
-    }
-
-    def __init__(self, device: DeviceImpl, announce: Callable[[str], None]) -> None:
-        self._device = device
-        self._announce = announce
-        self.caps = replace(device.caps, device_class=_device_class(device))
-
-    def __getattr__(self, name: str) -> Any:
-        attribute = getattr(self._device, name)
-        step = self.STEPS.get(name)
-        if step is None:
-            return attribute
-
-        def announced(*args: Any, **kwargs: Any) -> Any:
-            self._announce(step)
-            return attribute(*args, **kwargs)
-
-        return announced
-
-
 def _model(identity: Identity) -> str:
     from gpuedge import capdb
 
     return capdb.model(identity)
-
-
-def _device_class(device: DeviceImpl) -> str:
-    from gpuedge import capdb
-
-    return capdb.classify(device.info.identity)
 
 
 def main() -> int:
@@ -152,26 +97,64 @@ def main() -> int:
 
 def work(request: dict[str, Any]) -> None:
     """Probe the candidates of a request in order."""
-    contain(float(request["deadline_s"]))
+    left_s = float(request["deadline_s"])
+    contain(left_s)
+    ends = _ends(left_s, request.get("ends"))
     known = set(sys.path)
     sys.path += [p for p in request["path"] if p not in known]
     channel = Channel(request["result"], request["token"])
     channel.step("start")
     nothing: Reason | None = None
-    for at, record in enumerate(request["candidates"]):
+    records = request["candidates"]
+    for at, record in enumerate(records):
         channel.turn(at)
         skip = frozenset(record.pop("skip"))
+        answers = {int(k): v for k, v in record.pop("answers", {}).items()}
         if nothing is None:
-            nothing = probe(Candidate(**record), skip, channel)
+            now = time.monotonic()
+            share = now + (ends - now) / (len(records) - at)
+            nothing = probe(Candidate(**record), skip, channel, answers=answers, ends=share)
         else:
-            channel.send("failed", **_verdict(nothing), evidence={})
+            channel.send("failed", **verdict(nothing), evidence={})
         channel.send("done")
 
 
-def probe(candidate: Candidate, skip: frozenset[int], channel: Channel) -> Reason | None:
+def _ends(left_s: float, told: object) -> float:
+    """Return when the time of this process is over, on its own clock.
+
+    All processes of a machine have the same clock everywhere that is known; where it turns out not
+    to be so the time that it took to start is not counted.
+    """
+    now = time.monotonic()
+    same = isinstance(told, (int, float)) and 0 < told - now <= left_s
+    return float(told) if same else now + left_s  # type: ignore[arg-type]  # mypy: see `same`
+
+
+def probe(
+    candidate: Candidate,
+    skip: frozenset[int],
+    channel: Channel,
+    *,
+    answers: Mapping[int, Mapping[str, bool]] | None = None,
+    ends: float | None = None,
+) -> Reason | None:
     """Probe all devices of a candidate except those in `skip`, sending events.
 
-    Returns the reason, if it is one that holds for every level of this driver (`NOTHING`).
+    Parameters
+    ----------
+    candidate : Candidate
+    skip : frozenset of int
+        Devices that have their verdict.
+    channel : Channel
+    answers : mapping, optional
+        By device, outcomes of demanded probes that are known already (see `Quirks`).
+    ends : float, optional
+        When probes that entries demand must be over, on the clock of `time.monotonic`.
+
+    Returns
+    -------
+    Reason or None
+        The reason, if it is one that holds for every level of this driver (`NOTHING`).
     """
     from gpuedge import backends
 
@@ -183,156 +166,68 @@ def probe(candidate: Candidate, skip: frozenset[int], channel: Channel) -> Reaso
     except Exception as error:
         reason = reason_of(error, "open-failed")
         absent = STATUS_OF.get(reason.code) == "absent"
-        channel.send("failed", **_verdict(reason), evidence={} if absent else _trace(error))
+        channel.send("failed", **verdict(reason), evidence={} if absent else trace(error))
         return reason if reason.code in NOTHING else None
     if not devices:
         reason = Reason("no-device")
-        channel.send("failed", **_verdict(reason))
+        channel.send("failed", **verdict(reason))
         return reason
-    from gpuedge import capdb
-
     channel.step("prepare")
-    capdb.load()  # a fault of the database ends this process here, not as a driver's verdict
+    quirks = _judged(devices, candidate.backend, answers or {}, channel)
+    ends = time.monotonic() + PATIENCE_S if ends is None else ends
+    waiting = [info for info in devices if info.index not in skip]
+    for i, info in enumerate(waiting):
+        now = time.monotonic()
+        share = now + (ends - now) / (len(waiting) - i)
+        result = _probe_device(info, quirks[info.index], share, channel)
+        channel.send("device", index=info.index, **result)
+    return None
+
+
+def _judged(
+    devices: Sequence[DeviceInfo],
+    level: str,
+    answers: Mapping[int, Mapping[str, bool]],
+    channel: Channel,
+) -> dict[int, Quirks]:
+    """Look all devices up and list them; a fault of the database ends this process here."""
+    from gpuedge import capdb
+    from gpuedge.probing import quirks
+
+    capdb.load()
+    found = {d.index: quirks.Quirks(d, level, answers.get(d.index)) for d in devices}
+    judgements = {index: one.judgement for index, one in found.items()}
     channel.send(
         "devices",
+        database=quirks.version(next(iter(judgements.values()))),
         devices=[
             {
                 "index": d.index,
                 "identity": d.identity.to_dict(),
                 "is_software": d.is_software,
                 "model": _model(d.identity),
+                "valid_until": quirks.valid_until(judgements[d.index]),
             }
             for d in devices
         ],
     )
-    # Only now: most drivers of a machine have no device, and numpy is the slowest import of all.
-    from gpuedge.probing import kat
-
-    for info in devices:
-        if info.index not in skip:
-            result = probe_device(backends.open_disposable, info, kat.cases, channel)
-            channel.send("device", index=info.index, **result)
-    return None
+    return found
 
 
-def probe_device(
-    opener: Callable[[DeviceInfo], DeviceImpl],
-    info: DeviceInfo,
-    tests: Callable[[Caps], list[Case]],
-    channel: Channel,
+def _probe_device(
+    info: DeviceInfo, quirks: Quirks, ends: float, channel: Channel
 ) -> dict[str, Any]:
-    """Open a device, run the tests for it, close it, and return the fields of its event."""
-    start = time.monotonic()
-    caps: dict[str, Any] = {}
-    evidence: dict[str, Any] = {}
-    step = "open"
+    from gpuedge import backends
+    from gpuedge.probing import device
 
-    def announce(name: str) -> None:
-        nonlocal step
-        step = name
-        channel.step(name, info.index)
+    def tests(caps: Caps) -> list[Case]:
+        # Only now: most drivers of a machine have no device, others are blocked, and numpy is the
+        # slowest import of all.
+        from gpuedge.probing import kat
 
-    device: DeviceImpl | None = None
-    try:
-        announce("open")
-        device = opener(info)
-        watched = Announcing(device, announce)
-        caps |= watched.caps.to_dict()
-        finding = _run_tests(watched, tests(watched.caps), evidence, announce)
-        reason = Reason("ok") if finding is None else Reason(finding.code, finding.detail)
-        evidence |= {} if finding is None else {"step": "read"}
-    except Exception as error:
-        reason = reason_of(error, "open-failed" if step == "open" else "kernel-failed")
-        evidence |= {"step": step, **_trace(error)}
-    if device is not None:
-        announce("close")
-        reason = _close(device, reason, evidence)
-    seconds = time.monotonic() - start
-    return {"caps": caps, "evidence": evidence, "seconds": seconds, **_verdict(reason)}
+        return kat.cases(caps)
 
-
-def _close(device: DeviceImpl, reason: Reason, evidence: dict[str, Any]) -> Reason:
-    try:
-        device.close()
-    except Exception as error:
-        if reason.code == "ok":
-            evidence |= {"step": "close", **_trace(error)}
-            return reason_of(error, "device-lost")
-    return reason
-
-
-def _run_tests(
-    device: Announcing, tests: list[Case], evidence: dict[str, Any], announce: Callable[[str], None]
-) -> Finding | None:
-    from gpuedge.executors.gpu import GpuExecutor
-    from gpuedge.probing import kat
-
-    checks: list[dict[str, Any]] = []
-    evidence["checks"] = checks
-    executor = GpuExecutor(cast(DeviceImpl, device), "probe")
-    executable: Executable | None = None
-    graph = None
-    try:
-        for case in tests:
-            if executable is None or case.graph is not graph:
-                announce("build")
-                if executable is not None:
-                    executable.close()
-                executable, graph = executor.compile(case.graph), case.graph
-            runs = [_poisoned_run(executable, case, announce) for _ in range(RUNS)]
-            finding, check = kat.judge_runs(case, runs)
-            checks.append(check)
-            if finding is not None:
-                return finding
-    finally:
-        if executable is not None:
-            executable.close()
-    return None
-
-
-def _poisoned_run(executable: Executable, case: Case, announce: Callable[[str], None]) -> Any:
-    announce("run")
-    executable.poison()  # type: ignore[attr-defined]  # what GPU executables have besides
-    return executable.run(case.inputs)[case.output].copy()
-
-
-def reason_of(error: Exception, fallback: str) -> Reason:
-    """Return the reason code of an exception, with what it says as the detail.
-
-    A backend's own errors may carry a `reason` that knows better than their class.
-    """
-    given = getattr(error, "reason", None)
-    if isinstance(given, Reason):
-        return given if given.detail else Reason(given.code, _words(error, brief=True))
-    for kind, code in (
-        (OutOfMemoryError, "out-of-memory"),
-        (DeviceLostError, "device-lost"),
-        (DeviceTimeoutError, "deadline"),
-        (BackendUnavailableError, "no-device"),
-    ):
-        if isinstance(error, kind):
-            return Reason(code, _words(error))
-    return Reason(fallback, _words(error))
-
-
-def _words(error: Exception, *, brief: bool = False) -> str:
-    """Return what an error says; `brief` leaves out what its reason code says already."""
-    known = getattr(error, "known", None)
-    what = getattr(error, "what", None) or str(error) or type(error).__name__
-    parts = [known] if known and brief else [what, known]
-    text = "; ".join(str(part).strip().rstrip(".") for part in parts if part)
-    return text.replace("\n", " ")[:300]
-
-
-def _trace(error: Exception) -> dict[str, Any]:
-    import traceback
-
-    return {"error": "".join(traceback.format_exception(error))[-2000:]}
-
-
-def _verdict(reason: Reason) -> dict[str, Any]:
-    status = STATUS_OF.get(reason.code, "broken")
-    return {"status": status, "code": reason.code, "detail": reason.detail}
+    return device.Probe(backends.open_disposable, tests, quirks, ends).run(info, channel)
 
 
 if __name__ == "__main__":

@@ -25,9 +25,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from gpuedge.backends.base import Candidate
-from gpuedge.core.reasons import SENTENCES, STATUSES, Reason
-from gpuedge.core.store import is_number
+from gpuedge.core.reasons import Reason
 from gpuedge.core.text import plain
+from gpuedge.probing.events import is_sound
 from gpuedge.probing.report import ProbeRow
 
 Event = Mapping[str, Any]
@@ -207,36 +207,11 @@ def read_events(data: bytes, token: str) -> tuple[list[Event], int]:
             event = json.loads(line)
         except (ValueError, RecursionError):
             event = None
-        if isinstance(event, dict) and event.get("token") == token and _is_sound(event):
+        if isinstance(event, dict) and event.get("token") == token and is_sound(event, STEPS):
             events.append(event)
         else:
             junk += 1
     return events, junk
-
-
-def _is_sound(event: dict[str, Any]) -> bool:
-    kind, step = event.get("event"), event.get("step")
-    if not is_number(event.get("when") or 0):
-        return False
-    if kind in ("device", "failed"):  # not a set: what is no text may not be hashable
-        known = event.get("status") in STATUSES and event.get("code") in list(SENTENCES)
-        tables = all(isinstance(event.get(k) or {}, dict) for k in ("caps", "evidence"))
-        timed = is_number(event.get("seconds") or 0)
-        return known and tables and timed and (kind == "failed" or type(event.get("index")) is int)
-    if kind == "devices":
-        listed = event.get("devices")
-        return isinstance(listed, list) and all(map(_is_device, listed))
-    return kind in ("done", "robbed") or (kind == "step" and step in list(STEPS))
-
-
-def _is_device(record: object) -> bool:
-    return (
-        isinstance(record, dict)
-        and type(record.get("index")) is int
-        and isinstance(record.get("identity"), dict)
-        and isinstance(record.get("is_software"), bool)
-        and isinstance(record.get("model", ""), str)
-    )
 
 
 def judge(candidate: Candidate, transcript: Transcript) -> Outcome:
@@ -374,7 +349,15 @@ def _row(
         seconds=round(float(verdict.get("seconds") or transcript.seconds), 6),
         evidence=_shown(evidence, MOST_DEPTH),
         model=plain(str(device.get("model") or ""), MOST_NAME) if device else "",
+        restrictions=dict(verdict.get("restrictions") or {}),
+        database=_database(transcript) if device else "",
+        valid_until=str(device.get("valid_until") or "") if device else "",
     )
+
+
+def _database(transcript: Transcript) -> str:
+    listed = transcript.first("devices")
+    return plain(str(listed.get("database") or ""), MOST_NAME) if listed else ""
 
 
 def _shown(value: Any, depth: int) -> Any:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from gpuedge.core.caps import Caps
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
-from gpuedge.kernels.storages import BYTES, FLOAT_TEXEL
+from gpuedge.kernels.storages import BYTES, EXACT, FLOAT_TEXEL, Keeping
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -55,6 +55,10 @@ class Case:
     bound : float64 array
         Largest allowed absolute error of each element; zero for integer-valued data, where
         float32 is exact in any order of summation.
+    keeping : Keeping
+        How tensors are to be kept.
+    storage : str
+        The storage kind that is to be the exact one; empty for the one that would be used.
     """
 
     name: str
@@ -62,6 +66,8 @@ class Case:
     inputs: Mapping[str, npt.NDArray[Any]]
     expected: F64
     bound: F64
+    keeping: Keeping = EXACT
+    storage: str = ""
 
     @property
     def output(self) -> str:
@@ -223,10 +229,15 @@ def _places_case(limit: int, *, is_slow: bool) -> Case:
     height, width = (131, 127) if is_slow else (311, 307)
     while 2 * height * width * 16 > limit and height > 1:
         height //= 2
+    return places("every place", height, width)
+
+
+def places(name: str, height: int, width: int) -> Case:
+    """Return every second pixel of eight channels of numbers that are their own places."""
     x = np.arange(8 * height * width, dtype=np.float32).reshape(1, 8, height, width)
     graph = gather_graph(TensorType("float32", x.shape), (1, 2))
     exact = x[:, :, :, ::2].astype(np.float64)
-    return Case("every place", graph, {"x": x}, exact, np.zeros_like(exact))
+    return Case(name, graph, {"x": x}, exact, np.zeros_like(exact))
 
 
 def cases(caps: Caps | None = None) -> list[Case]:

@@ -66,6 +66,14 @@ class ProbeRow(Record):
         Rows with the same text are roads to one physical device; empty where none was reached.
     road : int or None
         Rank of this road among those that work, from 1, the best; None where it does not work.
+    restrictions : dict
+        What entries of the capability database forbid on this device
+        (`gpuedge.capdb.Restrictions.to_dict`); empty where none is in force.
+    database : str
+        Version and digest of the database that was asked; empty where no device was reached.
+    valid_until : str
+        ISO date after which the verdict is found anew, because an entry it rests on is to be
+        reviewed by then; empty for no such date.
     """
 
     device: str
@@ -87,6 +95,14 @@ class ProbeRow(Record):
     model: str = ""
     physical: str = ""
     road: int | None = None
+    restrictions: Mapping[str, Any] = {}
+    database: str = ""
+    valid_until: str = ""
+
+    @property
+    def is_demoted(self) -> bool:
+        """True if an entry of the capability database puts it behind the others."""
+        return self.restrictions.get("is_demoted") is True
 
     @property
     def is_usable(self) -> bool:
@@ -119,7 +135,14 @@ class ProbeRow(Record):
 
         candidate = Candidate(self.backend, self.key, self.fingerprint, dict(self.env))
         identity = Identity.from_dict(dict(self.identity))
-        return DeviceInfo(candidate, self.index, identity, bool(self.is_software))
+        return DeviceInfo(
+            candidate,
+            self.index,
+            identity,
+            bool(self.is_software),
+            frozenset(self.restrictions.get("features", ())),
+            dict(self.restrictions.get("limits", {})),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary."""
@@ -152,7 +175,7 @@ class ProbeRow(Record):
 
 _TEXTS = (
     "device", "backend", "status", "code", "reason", "name", "key", "fingerprint", "model",
-    "physical",
+    "physical", "database", "valid_until",
 )  # fmt: skip
 _IDENTITY_TEXTS = ("api", "name", "os")
 _GL_TEXTS = ("GL_VENDOR", "GL_RENDERER", "GL_VERSION")
@@ -173,7 +196,7 @@ def _fault(row: ProbeRow) -> str | None:
     for name in _TEXTS:
         if not isinstance(getattr(row, name), str):
             return name
-    for name in ("identity", "caps", "env", "evidence"):
+    for name in ("identity", "caps", "env", "evidence", "restrictions"):
         if not _is_table(getattr(row, name)):
             return name
     index = row.index
@@ -187,6 +210,11 @@ def _fault(row: ProbeRow) -> str | None:
         "is_cached": isinstance(row.is_cached, bool),
         "road": row.road is None or (type(row.road) is int and 0 < row.road < _MAX_INDEX),
     }
+    if row.restrictions or row.valid_until:
+        from gpuedge.probing import forbidden
+
+        good["restrictions"] = forbidden.is_sound(row.restrictions)
+        good["valid_until"] = forbidden.is_day(row.valid_until)
     return next((name for name, is_good in good.items() if not is_good), None)
 
 
@@ -252,7 +280,8 @@ class ProbeReport(Record):
     def devices(self) -> tuple[ProbeRow, ...]:
         """Usable devices, best first: hardware before software, discrete before integrated.
 
-        Roads to the same device stand together, the best one first.
+        What the capability database demotes comes after the others, and so does a demoted road to
+        a device. Otherwise roads to the same device stand together, the best one first.
         """
         kinds: dict[str, int] = {}
         places: dict[str, int] = {}
@@ -262,9 +291,10 @@ class ProbeReport(Record):
                 if "device_type" in row.identity:
                     kinds.setdefault(row.physical, _kind(row))
 
-        def order(row: ProbeRow) -> tuple[bool, int, int, int]:
+        def order(row: ProbeRow) -> tuple[bool, bool, int, int, int]:
             name = row.physical or row.device
-            return bool(row.is_software), kinds.get(name, _kind(row)), places[name], row.road or 0
+            kind = kinds.get(name, _kind(row))
+            return bool(row.is_software), row.is_demoted, kind, places[name], row.road or 0
 
         return tuple(sorted((r for r in self.tried if r.is_usable), key=order))
 

@@ -18,15 +18,18 @@ if TYPE_CHECKING:
 def with_roads(rows: Sequence[ProbeRow]) -> tuple[ProbeRow, ...]:
     """Return the rows with `physical` and `road` filled in.
 
-    The best road is the one whose backend comes first in the rows; those that do not work have no
-    rank. Several equal devices of one driver are told apart by their order: APIs list devices of a
-    machine in the same order more often than not, and where they do not, the two are equal anyway.
+    The best road is the one whose backend comes first in the rows, of those that the capability
+    database does not demote; roads that do not work have no rank. Several equal devices of one
+    driver are told apart by their order: APIs list devices of a machine in the same order more
+    often than not, and where they do not, the two are equal anyway.
     """
     names = _physical(rows)
     order = {name: i for i, name in enumerate(dict.fromkeys(r.backend for r in rows))}
     ranks: dict[int, int] = {}
     counts: dict[str, int] = {}
-    for i in sorted(range(len(rows)), key=lambda i: (order[rows[i].backend], i)):
+    for i in sorted(
+        range(len(rows)), key=lambda i: (rows[i].is_demoted, order[rows[i].backend], i)
+    ):
         if names[i] and rows[i].is_usable:
             counts[names[i]] = counts.get(names[i], 0) + 1
             ranks[i] = counts[names[i]]

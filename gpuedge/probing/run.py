@@ -38,6 +38,7 @@ from gpuedge.probing.judge import (
     unstartable,
 )
 from gpuedge.probing.report import ProbeRow
+from gpuedge.probing.retries import Retries
 from gpuedge.probing.turns import Turn
 
 MAX_RESULT_BYTES = 4 << 20
@@ -54,6 +55,9 @@ MAX_ATTEMPTS = 16
 
 MAX_SILENCE = 0.4
 """Share of the deadline for which a child that others wait for may give no sign of life."""
+
+FOR_SURE = {"ok", "absent", "blocked"}
+"""Statuses that are no worse for what ran in the same child before."""
 
 MIN_FORKED = 2
 """With fewer drivers than this there is nothing to be shared."""
@@ -181,6 +185,7 @@ class Level:
         self.is_alone = False
         self.was_trial = False
         self.doubted: list[ProbeRow] = []
+        self.retries = Retries()
 
     @property
     def skip(self) -> frozenset[int]:
@@ -190,7 +195,7 @@ class Level:
     def take(self, transcript: Transcript, *, is_shared: bool) -> None:
         """Judge a transcript; what is bad in a shared child is doubted, and tried alone."""
         outcome = judge(self.candidate, transcript)
-        if is_shared and any(row.status not in {"ok", "absent"} for row in outcome.rows):
+        if is_shared and any(row.status not in FOR_SURE for row in outcome.rows):
             self.doubted, self.is_alone = outcome.rows, True
             return
         died = any(row.status in {"crashed", "timeout"} for row in outcome.rows)
@@ -198,7 +203,12 @@ class Level:
             # Perhaps of a cache it used for the first time, which is in quarantine from now on.
             self.doubted, self.was_trial = outcome.rows, True
             return
+        count = len(outcome.rows)
+        outcome.rows = self.retries.sift(outcome.rows, transcript)
         self._collect(outcome)
+        if len(outcome.rows) < count:
+            self.listing, self.pending, self.is_alone = transcript, outcome.pending, True
+            return
         if None in self.found:  # it died before it listed its devices, perhaps only this time
             self.is_done = True
             return
@@ -211,6 +221,9 @@ class Level:
 
     def rows(self, given_s: float) -> list[ProbeRow]:
         """Return its rows; what it never came to has a row that says so."""
+        for index, row in self.retries.rows.items():
+            if index not in self.found or is_cut_off(self.found[index]):
+                self.found[index] = row
         if self.listing is not None:
             self._collect(unreached(self.candidate, self.listing, self.pending))
         if self.skip:
@@ -239,7 +252,8 @@ class Driver:
         return [level.rows(self._race.given_s) for level in self._levels]
 
     def _next(self) -> list[Level]:
-        waiting = [level for level in self._levels if not level.is_done]
+        left = self._race.left()
+        waiting = [v for v in self._levels if not v.is_done and v.retries.is_worth(left)]
         return [level for level in waiting if not level.is_alone] or waiting[:1]
 
     @staticmethod
@@ -310,6 +324,7 @@ class Driver:
             "token": token,
             "result": str(result),
             "deadline_s": self._race.left(),
+            "ends": self._race.ends,
             "path": interpreter.absolute(sys.path),
             "candidates": [
                 {
@@ -318,6 +333,7 @@ class Driver:
                     "fingerprint": level.candidate.fingerprint,
                     "env": dict(level.candidate.env),
                     "skip": sorted(level.skip),
+                    "answers": level.retries.answers,
                 }
                 for level in levels
             ],
@@ -333,6 +349,7 @@ def child_environment(candidate: Candidate) -> dict[str, str]:
     environ["GPUEDGE_CACHE_DIR"] = os.path.abspath(paths.cache_folder())  # noqa: PTH100
     if config.get("db").value:
         environ["GPUEDGE_DB"] = paths.database_folder()
+    environ["GPUEDGE_IGNORE"] = " ".join(config.get("ignore").value)
     if environ.get("GPUEDGE_CONFIG"):
         environ["GPUEDGE_CONFIG"] = os.path.abspath(environ["GPUEDGE_CONFIG"])  # noqa: PTH100
     # numpy's own threads do nothing here but take time to start, on all cores.

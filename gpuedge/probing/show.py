@@ -42,6 +42,37 @@ def name_of(row: ProbeRow) -> str:
     return f"{row.name} on {under}" if under else row.name
 
 
+def entries(row: ProbeRow) -> list[str]:
+    """Return what entries of the capability database came to on a device, a line for each.
+
+    Their ids, how each came out, and what they are about; rows may come from files of others.
+    """
+    found = row.evidence.get("entries")
+    told = []
+    for entry in found if isinstance(found, list) else ():
+        if isinstance(entry, dict):
+            parts = [str(entry.get(name) or "") for name in ("id", "outcome", "summary")]
+            told.append(clean(f"{parts[0]} ({parts[1]}): {parts[2]}"))
+    return told
+
+
+def forbidden(row: ProbeRow) -> str:
+    """Return what restrictions leave out, as words in one line; empty where there are none.
+
+    >>> from gpuedge.probing.report import ProbeRow
+    >>> table = {"features": ["fp16"], "limits": {"max_outputs": 1}, "is_demoted": True}
+    >>> forbidden(ProbeRow("a", "a", "ok", "ok", "", restrictions=table))
+    'fp16, max_outputs <= 1, demoted'
+    """
+    table = row.restrictions
+    kinds = ("levels", "features", "kernels", "storages")
+    words = [word for kind in kinds for word in table.get(kind, ())]
+    words += [f"{name} <= {most}" for name, most in (table.get("limits") or {}).items()]
+    words += ["the whole backend"] if table.get("is_backend_off") else []
+    words += ["demoted"] if table.get("is_demoted") else []
+    return clean(", ".join(words))
+
+
 def headline(report: ProbeReport) -> str:
     """Return the sentence above the table."""
     if not report.tried:

@@ -1,15 +1,17 @@
 """The verdict store: what earlier probes found, so that the next start touches no driver.
 
 One sealed file, ``<cache folder>/verdicts.json``. A verdict is found by a key over everything that
-could change it: the driver's files, the library's own files, the capability database, the
-environment variables drivers listen to, and the graphics hardware the kernel shows. Writers merge
-with what is there under a lock (`gpuedge.core.lock`) and replace the file in one step. Where there
-is no lock to be had a race can lose a verdict (it is found again) but never tear one.
+could change it: the driver's files, the library's own files, the capability database and which of
+its entries are ignored, the environment variables drivers listen to, and the graphics hardware the
+kernel shows. Writers merge with what is there under a lock (`gpuedge.core.lock`) and replace the
+file in one step. Where there is no lock to be had a race can lose a verdict (it is found again) but
+never tear one.
 """
 
 from __future__ import annotations
 
 import os
+import time
 
 from gpuedge.core import config, paths
 from gpuedge.core.errors import DatabaseError, InputError
@@ -89,8 +91,17 @@ def _read(path: str) -> str:
         return ""
 
 
-UNSEEN = frozenset({"bench", "cli", "conformance", "decide", "farm", "isolation", "ops", "runtime"})
-"""Folders of the package that a probe process never imports."""
+UNSEEN = frozenset(
+    {
+        "bench", "cli", "conformance", "decide", "farm", "isolation", "ops", "runtime",
+        *(f"capdb/{name}.py" for name in (
+            "bundle", "checks_entry", "checks_folder", "checks_pairs", "checks_text", "client",
+            "corpus", "covering", "diff", "keys", "lint", "mirror", "repository", "seal",
+            "signing", "update",
+        )),
+    }
+)  # fmt: skip
+"""Folders of the package, and tools among its files, that a probe process never imports."""
 
 
 def library_state() -> str:
@@ -131,35 +142,51 @@ def check_database() -> None:
         )
 
 
+UNASKED = frozenset({"fixtures", "left_out"})
+"""Folders of the capability database that only its own tools read."""
+
+ENVELOPE = "database.json"
+"""What holds the digests of all entries: where it is, entries cannot change unless it does."""
+
+
 def database_state() -> str:
     """Return the state of the capability database in use: its folder, and as `library_state`."""
     marks = [os.path.realpath(paths.database_folder())]
-    _walk(marks[0], "", marks)
+    is_sealed = os.path.isfile(os.path.join(marks[0], ENVELOPE))
+    _walk(marks[0], "", marks, UNASKED | {"entries"} if is_sealed else UNASKED)
     return "\n".join(marks)
+
+
+def ignored() -> str:
+    """Return the setting ``ignore``, the same text for the same entries in any order."""
+    words: tuple[str, ...] = config.get("ignore").value
+    return f"ignore={' '.join(sorted(set(words)))}"
 
 
 def _walk(root: str, inner: str, marks: list[str], skipped: frozenset[str] = frozenset()) -> None:
     try:
         with os.scandir(os.path.join(root, inner)) as found:
-            entries = sorted(found, key=lambda e: e.name)
+            entries = sorted(found, key=_name)
     except OSError:
         marks.append(f"{inner} unreadable")
         return
+    start = inner and f"{inner}/"
     for entry in entries:
-        name = f"{inner}/{entry.name}".lstrip("/")
+        name = start + entry.name
         if entry.is_dir(follow_symlinks=False):
             if name not in skipped and not entry.name.startswith(("_", ".")):
-                _walk(root, name, marks)
-        else:
-            marks.append(f"{name} {_state(entry)}")
+                _walk(root, name, marks, skipped)
+        elif name not in skipped:
+            try:
+                stat = entry.stat()
+            except OSError:  # a link to nowhere, such as an editor's lock
+                marks.append(f"{name} absent")
+            else:
+                marks.append(f"{name} {stat.st_size} {stat.st_mtime_ns}")
 
 
-def _state(entry: os.DirEntry[str]) -> str:
-    try:
-        stat = entry.stat()
-    except OSError:  # a link to nowhere, such as an editor's lock
-        return "absent"
-    return f"{stat.st_size} {stat.st_mtime_ns}"
+def _name(entry: os.DirEntry[str]) -> str:
+    return entry.name
 
 
 class Keys:
@@ -167,7 +194,7 @@ class Keys:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._variables = driver_environment(environ)
-        self._shared = [library_state(), database_state(), *machine()]
+        self._shared = [library_state(), database_state(), ignored(), *machine()]
 
     def __call__(self, candidate: Candidate) -> str:
         """Return the SHA-256 (hex) of everything that could change this candidate's verdict."""
@@ -182,14 +209,15 @@ class Keys:
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def lifetime(statuses: Collection[str], strikes: int) -> float:
+def lifetime(statuses: Collection[str], strikes: int, *, is_final: bool = True) -> float:
     """Return for how many seconds a candidate's verdict is believed.
 
     Right and wrong numbers are believed until a file changes: both are facts about the driver.
+    Restrictions that apply because a probe could not be finished are not, so they are tried anew.
     """
     if {"crashed", "timeout"} & set(statuses):
         return PATIENCE[min(max(strikes, 1), len(PATIENCE)) - 1]
-    if {"absent", "broken"} & set(statuses):
+    if {"absent", "broken"} & set(statuses) or not is_final:
         return BRIEF
     return float("inf")
 
@@ -207,7 +235,8 @@ class Store:
     def find(self, key: str, deadline_s: float, now: float) -> list[ProbeRow] | None:
         """Return the rows stored under `key`, or None if there are none worth believing.
 
-        A hang says only "not within that deadline", so a longer one asks again.
+        A hang says only "not within that deadline", so a longer one asks again; so it does where
+        a probe that the capability database demands was not finished.
         """
         entry = self._entries.get(key)
         if entry is None:
@@ -219,11 +248,12 @@ class Store:
         if not all(r.code in SENTENCES for r in rows):
             return None
         age, strikes = now - entry["when"], entry["strikes"]
+        is_final = not any(r.evidence.get("is_unfinished") for r in rows)
         hung = any(r.status == "timeout" for r in rows)
-        patient = entry["deadline_s"] < deadline_s
+        is_patient = entry["deadline_s"] < deadline_s and (hung or not is_final)
         # A clock set back by more than a day makes the age meaningless.
-        fresh = -DAY < age < lifetime({r.status for r in rows}, strikes)
-        return rows if rows and fresh and not (hung and patient) else None
+        fresh = -DAY < age < lifetime({r.status for r in rows}, strikes, is_final=is_final)
+        return rows if rows and fresh and not is_patient and not _is_over(rows, now) else None
 
     def save(
         self,
@@ -289,6 +319,12 @@ class Store:
             and (entry["backend"], entry["candidate"]) not in here
             and not os.path.exists(entry["candidate"])
         ]
+
+
+def _is_over(rows: Iterable[ProbeRow], now: float) -> bool:
+    """Say whether an entry that the rows rest on has come up for review since."""
+    ends = [row.valid_until for row in rows if row.valid_until]
+    return bool(ends) and min(ends) < time.strftime("%Y-%m-%d", time.gmtime(now))
 
 
 def _sound(body: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -90,15 +90,19 @@ def _move_up(fd: int) -> int:
 def _prepare() -> None:
     """Import what a child will need, and compute what all of them would compute."""
     from gpuedge import backends, capdb
+    from gpuedge.capdb import database, families
     from gpuedge.probing import kat
 
-    import_module("gpuedge.executors.gpu")
+    for name in ("gpuedge.executors.gpu", "gpuedge.probing.device"):
+        import_module(name)
     for name in backends.PROBED:
         with contextlib.suppress(Exception):  # its children will say what is wrong
             backends.load(name)
     with contextlib.suppress(Exception):
         capdb.load()
         capdb.load_names()
+        families.load_families()
+        database.load()
     kat.cases()
     gc.collect()
     gc.freeze()  # what lies here already is not to be copied into each child for its counts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -25,11 +26,13 @@ from gpuedge.runtime.recovery import DEMOTED, OK, RECOVERING
 from gpuedge.runtime.strings import AUTO, CPU
 
 if TYPE_CHECKING:
+    from gpuedge.decide.attempts import Attempt
     from gpuedge.decide.decision import Decision
     from gpuedge.executors.gpu import GpuExecutor
     from gpuedge.graph.ir import Graph
     from gpuedge.runtime.devices import Pool
     from gpuedge.runtime.recovery import Standing
+    from gpuedge.runtime.trying import Purse, Tries
 
 RETURN_S = 20.0
 """How long a request that takes no other device waits for one that is being opened anew."""
@@ -71,6 +74,10 @@ class Assignment:
     graph : Graph
     request : Request
     pool : Pool
+    purse : Purse, optional
+        What may still be spent on measuring.
+    time_cpu : callable, optional
+        See `gpuedge.runtime.placing.place`.
 
     Attributes
     ----------
@@ -79,19 +86,93 @@ class Assignment:
     chosen : Decision
         What was decided while nothing had failed.
     executor : Executor
-        The device of `decision`, open.
+        The device of `decision`, open; while that says ``cpu``, perhaps one that is held ready.
+    tries : Tries or None
+        What may be measured; None where the choice is not ours.
     is_away : bool
         True while the device of `chosen` is being opened anew.
     """
 
-    def __init__(self, graph: Graph, request: Request, pool: Pool) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        request: Request,
+        pool: Pool,
+        purse: Purse | None = None,
+        time_cpu: Callable[[float], Sequence[int]] | None = None,
+    ) -> None:
         self._request = request
         self._pool = pool
         self._owner = os.getpid()
         self.is_away = False
-        self.decision: Decision = place(graph, request, pool)
+        placed = place(graph, request, pool, purse, time_cpu)
+        self.decision: Decision = placed.decision
+        self.tries: Tries | None = placed.tries
+        self._nodes = placed.nodes
         self.chosen = self.decision
-        self.executor: Executor = request.executor or self._open(is_first=True)
+        self.executor: Executor = request.executor or self._first()
+
+    def _first(self) -> Executor:
+        """Open what was decided; of what is to be tried first, `attempt` does."""
+        if self.tries is not None and self.tries.next(self.decision) is not None:
+            return self._pool.cpu()
+        return self._open(is_first=True)
+
+    def attempt(self) -> Attempt | None:
+        """Open the device of the next trial; None if there is none, or its device is away.
+
+        Until the trial is over `decision` is as if that device had been chosen. Where the device
+        does not open, it is decided again without it, and `executor` is another one.
+        """
+        found = None if self.tries is None else self.tries.next(self.decision)
+        if found is not None:
+            self.decision = replace(self.decision, device=found.device)
+            self.executor = self._open(is_first=True)
+        return found
+
+    @property
+    def nodes(self) -> frozenset[int] | None:
+        """Identities of the nodes that the device is to run; None for all that it can."""
+        return self._nodes.get(self.executor.device)
+
+    def rival(self, device: str) -> tuple[Executor, frozenset[int] | None]:
+        """Open another road to the device in use; return it, and the nodes it is to run.
+
+        Raises
+        ------
+        DeviceError (GE-4xx)
+            It does not open.
+        """
+        standing = self._pool.standing(device, self._request.isolation)
+        if standing.state != OK:
+            raise standing.error()
+        made = self._pool.executor(device, self._request.isolation)
+        return made, self._nodes.get(device)
+
+    def fail_rival(self, executor: Executor, reason: Reason) -> None:
+        """Report that what `rival` opened failed."""
+        standing = self._pool.standing(executor.device, self._request.isolation)
+        standing.fail(reason, cast("GpuExecutor", executor))
+
+    def opened_ns(self, executor: Executor | None = None) -> int:
+        """Return how long opening a device took, by default the one in use."""
+        device = (executor or self.executor).device
+        return self._pool.opened_ns(device, self._request.isolation)
+
+    def take(self, decision: Decision, *, holds: bool = False) -> None:
+        """Go on with another decision, from which there is no way back.
+
+        Parameters
+        ----------
+        decision : Decision
+        holds : bool
+            Whether the device that is open stays so, although the decision says ``cpu``.
+        """
+        self.decision = self.chosen = decision
+        self.is_away = False
+        if not holds and self.executor.device != decision.device:
+            self.executor = self._open(is_first=True)
+            self.chosen = self.decision
 
     @property
     def is_pooled(self) -> bool:
@@ -158,6 +239,9 @@ class Assignment:
 
     def leave(self, reason: Reason, *, is_final: bool) -> None:
         """Take another device; unless for good, `find` takes this one back when it is ready."""
+        if self.decision.device == CPU:  # it was only held, while the CPU answered
+            self.executor = self._pool.cpu()
+            return
         self.is_away = not is_final and self.executor.device == self.chosen.device
         if reason.code in FAILURES:
             reason = Reason(reason.code, reason.sentence)
@@ -180,10 +264,6 @@ class Assignment:
         if reason.code != "compile-failed":
             reason = Reason("compile-failed", reason.sentence)
         self.leave(reason, is_final=True)
-
-    def settle(self) -> None:
-        """Make what holds now the decision there is no way back from."""
-        self.is_away, self.chosen = False, self.decision
 
     def find(self) -> bool:
         """Go on after a fork, after others closed the device, or when it may be ready again.

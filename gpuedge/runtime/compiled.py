@@ -13,22 +13,25 @@ from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
 from gpuedge.core import debug
-from gpuedge.core.errors import ClosedError, DeviceError, DriverError, NotFiniteError
+from gpuedge.core.errors import ClosedError, GpuEdgeError, ModelError
 from gpuedge.core.reasons import Reason
+from gpuedge.decide.attempts import with_duel
 from gpuedge.executors.base import Executor, PlacementRow
 from gpuedge.graph.ir import Array, Graph
 from gpuedge.kernels.storages import Range
-from gpuedge.runtime import segments
-from gpuedge.runtime.assignment import GONE, UNCOMPILED, Assignment, reason_of
-from gpuedge.runtime.canary import Canary
-from gpuedge.runtime.confirming import samples, slower
+from gpuedge.runtime import clock, conditions, segments
+from gpuedge.runtime.answering import Answering
+from gpuedge.runtime.assignment import GONE, Assignment, reason_of
 from gpuedge.runtime.devices import POOL, Pool
-from gpuedge.runtime.health import Health, Tally
+from gpuedge.runtime.health import Health
+from gpuedge.runtime.monitoring import Service, weighed
 from gpuedge.runtime.opening import INLINE
 from gpuedge.runtime.placing import Request
-from gpuedge.runtime.ranges import Ranges
-from gpuedge.runtime.segments import Builder, Part, close_all, offers_storage, outputs_of
-from gpuedge.runtime.strings import AUTO, CPU
+from gpuedge.runtime.running import Rival
+from gpuedge.runtime.sampling import samples, timed
+from gpuedge.runtime.segments import Builder, Part, close_all
+from gpuedge.runtime.strings import CPU
+from gpuedge.runtime.trying import Purse, Tried
 
 if TYPE_CHECKING:
     from gpuedge.decide.decision import Decision
@@ -36,13 +39,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Compiled", "Request"]
 
-EXHAUSTED = 3
-"""Requests in a row for which the device's memory did not do; then it is left."""
-
 log = logging.getLogger("gpuedge")
 
 
-class Compiled:
+class Compiled(Answering):
     """A graph placed and compiled for the types of its inputs; one call at a time.
 
     Parameters
@@ -54,7 +54,10 @@ class Compiled:
         Measures the bounds of values (`gpuedge.runtime.ranges`) if they are needed; without it the
         first inputs do.
     has_canaries : bool
-        Whether a share of the requests is repeated on the CPU, as the policy says.
+        Whether this is a session's model: then a share of the requests is repeated on the CPU, as
+        the policy says, it is watched in service, and measurements are kept for later launches.
+    purse : Purse, optional
+        What this launch may still spend on measuring; by default all that the policy allows.
     """
 
     def __init__(
@@ -65,43 +68,36 @@ class Compiled:
         *,
         calibrate: Callable[[], Mapping[str, Range]] | None = None,
         has_canaries: bool = True,
+        purse: Purse | None = None,
     ) -> None:
-        self.graph = graph
-        self.request = request
-        self._pool = pool
+        super().__init__(graph, request, pool, calibrate, has_canaries=has_canaries)
         self._lock = threading.RLock()
-        self._is_timed = debug.level() >= 2
-        self._builder = Builder(graph, request, pool.cpu())
-        self._inherited: list[object] = []
-        self._at, self._since = CPU, 0.0  # device at work, since when; the CPU between requests
-        self._is_left = False  # by `abandon`
-        self._tally = Tally()
-        self._ailing: Reason | None = None  # what failed during the request under way
-        self._exhausted = 0
-        self._parts: list[Part] = []
-        self._ranges: Ranges | None = None
-        self._canary: Canary | None = None
-        self._has_canaries, self._must_check = has_canaries, False
-        self._assigned = Assignment(graph, request, pool)
+        self._assigned = Assignment(
+            graph, request, pool, purse, self._time_cpu if has_canaries else None
+        )
+        if not self._try():
+            self._compile()
+        self._duel()
         debug.say(1, lambda: self.decision.reason)
-        if self._is_fixed:
-            self._ranges = Ranges(graph, pool.cpu(), calibrate() if calibrate else {})
-        self._compile()
-        self._confirm()
         self._tally.forget_requests()
         self._compare()
+        self._watch()
 
-    # -- placing ------------------------------------------------------------------------------
+    # -- looking ------------------------------------------------------------------------------
 
     @property
     def decision(self) -> Decision:
         """Why it runs where it runs now."""
+        service = self._service
+        if service is not None and service.decision is self._assigned.decision:
+            return service.shown()
         return self._assigned.shown()
 
     @property
     def executor(self) -> Executor:
         """What it runs on now."""
-        return self._assigned.executor
+        is_idle = self._assigned.decision.device == CPU
+        return self._pool.cpu() if is_idle else self._assigned.executor
 
     @property
     def is_usable(self) -> bool:
@@ -116,61 +112,158 @@ class Compiled:
     @property
     def rows(self) -> tuple[PlacementRow, ...]:
         """A row per executed node or fused group, after those folded while reading."""
-        return segments.rows_of(self.graph, self._parts)
+        is_idle = self._held.device != CPU == self._assigned.decision.device
+        return segments.rows_of(self.graph, self._builder.on_cpu() if is_idle else self._parts)
 
-    @property
-    def _is_fixed(self) -> bool:
-        """Whether tensors are kept in fixed point, for which their bounds are needed."""
-        kind = self.request.policy.storage
-        return kind == "fixed16" and offers_storage(self.executor, kind)
+    def health(self) -> Health:
+        """Return how this model fares."""
+        canary, (state, why) = self._canary, self._assigned.state()
+        note = "" if canary is None else canary.why_off or canary.why_skipped or ""
+        service = self._service
+        return Health(
+            state, self._assigned.chosen.device, self._assigned.isolation, why,
+            watchdog_s=segments.watchdog_of(self._parts), canary_note=note,
+            switches=0 if service is None else service.switches,
+            conditions={} if service is None else conditions.current().to_dict(),
+            **self._tally.figures(),
+        )  # fmt: skip
 
-    def _compile(self) -> None:
-        """Compile for the device there is, and for another one where its driver refuses."""
-        if self.executor.device == CPU:
-            self._builder.refusals.clear()
-            self._parts = self._builder.on_cpu()
-            return
-        try:
-            ranges = self._ranges.values if self._ranges else {}
-            self._parts = self._builder.build(self.executor, ranges)
-        except UNCOMPILED as error:
-            reason = reason_of(error, "compile-failed")
-            is_gone = isinstance(error, GONE)
-            if is_gone:
-                self._fail(reason)
-            elif isinstance(error, DeviceError):
-                self._tally.fail(reason)
-            if self.request.fallback == "error":
-                raise
-            log.warning("%s: %s", self.executor.device, reason.sentence)
-            self._assigned.leave_uncompiled(reason, is_gone=is_gone)
+    # -- trying -------------------------------------------------------------------------------
+
+    def _try(self) -> bool:
+        """Time what ``auto`` thinks of on the model itself; tell whether that left it compiled."""
+        is_compiled = False
+        while (trial := Tried.begin(self._assigned)) is not None:
+            self._close_parts()
+            is_compiled = False
+            if self._held.device != trial.device:
+                continue  # it did not open, and was ruled out
+            start = clock.now_ns()
             self._compile()
+            is_compiled = True
+            if self._held.device == trial.device:
+                trial.started(clock.now_ns() - start)
+                self._time(trial)
+        return is_compiled
 
-    def _confirm(self) -> None:
-        """Leave a GPU that ``auto`` chose by prediction if it turns out not to be worth it."""
-        if self.request.device != AUTO or self.executor.device == CPU:
-            return
-        chosen, inputs = self.executor.device, samples(self.graph)
+    def _time(self, trial: Tried) -> None:
+        """Time the device that is open against the CPU, and go on with what is better."""
+        inputs = samples(self.graph)
         self._settle(inputs)
-        cpu = self._pool.cpu().compile(self.graph)
         try:
-            self._serve(inputs)  # drivers compile at the first run; may also fall back
-            least = self.request.policy.min_speedup
-            why = slower(lambda: self._serve(inputs), cpu, inputs, least)
-        except DeviceError as error:
-            self._leave(reason_of(error), is_final=True)
-            return
+            self._builder.on_cpu()  # compiled before its first run is timed
+            is_done = trial.run(lambda: self._sample(inputs), lambda: self._run_whole(inputs))
+            if self._held.device == trial.device:
+                if is_done:
+                    self._conclude(trial, inputs)
+                else:
+                    self._leave(Reason("out-of-memory"), is_final=True)
+        except GpuEdgeError as error:  # the CPU's too: what cannot be compared is not taken
+            if self._held.device == trial.device:
+                self._leave(reason_of(error), is_final=True)
         finally:
-            cpu.close()
             if self._ranges is not None:
                 self._ranges.reset()  # the samples stand for nothing
-        if self.executor.device != chosen:
+        if self._held.device != trial.device:
             self._assigned.is_away = False  # it failed unconfirmed: it is not waited for
-        elif why is not None:
-            self._leave(Reason("measured-slower", why), is_final=True)
-            self._assigned.settle()
 
-    # -- running ------------------------------------------------------------------------------
+    def _sample(self, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
+        """Run once for a trial; None if the device failed and the CPU answered."""
+        before = self._tally.failed
+        made = self._serve(inputs)
+        return made if self._tally.failed == before else None
+
+    def _conclude(self, trial: Tried, inputs: Mapping[str, Array]) -> None:
+        """Decide with the runs of a trial; a device whose numbers differ does not win."""
+        decision = trial.metered(
+            trial.decided(), lambda: self._run(inputs), lambda: self._run_whole(inputs)
+        )
+        holds = self._has_canaries and trial.is_worth_holding(decision)
+        if trial.outputs and (holds or decision.device == trial.device):
+            wrong = self._differs(inputs)
+            if wrong is not None:
+                reason = Reason("drifted", wrong.rstrip("."))
+                self._fail(reason, is_final=True)
+                log.warning("%s: %s", trial.device, reason.sentence)
+                self._leave(reason, is_final=True)
+                return
+        trial.keep(decision)
+        is_other = decision.device not in (trial.device, CPU) or (
+            decision.device == CPU and not holds
+        )
+        if is_other:
+            self._close_parts()
+        self._assigned.take(decision, holds=holds)
+        if is_other:
+            self._compile()
+
+    def _duel(self) -> None:
+        """Time another road to the device that was taken against it, where that may be better."""
+        assigned, tries = self._assigned, self._assigned.tries
+        is_fixed = self._ranges is not None  # whose bounds are not known yet
+        attempt = None if tries is None or is_fixed else tries.duel(assigned.decision)
+        if attempt is None or tries is None or self._held.device != attempt.rival:
+            return
+        inputs, before = samples(self.graph), assigned.decision
+        builder = Builder(self.graph, self.request, self._pool.cpu())
+        other, parts = None, list[Part]()
+        try:
+            other, nodes = assigned.rival(attempt.device)
+            start = clock.now_ns()
+            parts = builder.build(other, {}, nodes)
+            startup_ns = assigned.opened_ns(other) + clock.now_ns() - start
+            tries.run(attempt, {"cpu": lambda: self._must(inputs), "gpu": Rival(parts, inputs)})
+            decision = with_duel(before, attempt, startup_ns)
+            is_better = decision.device == attempt.device and self._held.device == attempt.rival
+            if is_better and builder.differs(other, parts, inputs) is None:
+                self._close_parts()
+                assigned.take(decision)
+                self._compile()
+                tries.keep_rival(decision, attempt.device)
+            elif decision.device == before.device == self._held.device:
+                assigned.take(decision)
+        except GpuEdgeError as error:
+            log.info("%s: not timed against %s: %s", attempt.device, attempt.rival, error)
+            if isinstance(error, GONE) and other is not None and self._held.device != other.device:
+                assigned.fail_rival(other, reason_of(error))
+        finally:
+            close_all(parts)
+            builder.close()
+
+    def _must(self, inputs: Mapping[str, Array]) -> None:
+        """Run once on the device; an error if that failed, and something else answered."""
+        if self._sample(inputs) is None:
+            raise ModelError("The device failed while another one was timed against it.")
+
+    def _differs(self, inputs: Mapping[str, Array]) -> str | None:
+        """Return what is wrong with what the device computes; None if nothing is."""
+        if self.request.policy.canary <= 0:
+            return None
+        return self._builder.differs(self._held, self._parts, inputs)
+
+    def _time_cpu(self, seconds: float) -> list[int]:
+        """Time the graph on the CPU for about so long; return the warm runs in nanoseconds."""
+        inputs = samples(self.graph)
+        try:
+            return timed(lambda: self._run_whole(inputs), seconds)
+        except GpuEdgeError as error:
+            log.debug("the CPU path cannot be timed: %s", error)
+            return []
+
+    def _watch(self) -> None:
+        """Watch in service a device that ``auto`` has opened, if the policy says so."""
+        policy = self.request.policy
+        if not (self._has_canaries and self.request.is_open and policy.monitor):
+            return
+        device = self._held.device
+        if device == CPU or policy.prefer == "energy":
+            return
+        decision = self._assigned.decision
+        known = weighed(decision, device)
+        if known is not None:
+            self._service = Service(decision, device, known)
+
+    # -- running and closing ------------------------------------------------------------------
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Compute the outputs from inputs of exactly the graph's types.
@@ -196,158 +289,12 @@ class Compiled:
                 self._find_device()
                 return self._serve(inputs)
             finally:
-                self._at = CPU
+                self._running.at = CPU
                 self._tally.note_time(perf_counter() - start)
-
-    def _find_device(self) -> None:
-        """Go on after the device was closed by somebody else, came back, or after a fork."""
-        if self._assigned.is_inherited:  # destroying parts would wait for threads not here
-            self._inherited += [self._parts, self.executor, *self._builder.forget()]
-            self._parts = []
-        was_away = self._assigned.is_away
-        if self._assigned.find():
-            self._must_check = was_away and self.executor.device != CPU
-            self._close_parts()
-            self._compile()
-            self._compare()
-
-    def _compare(self) -> None:
-        """Have results of a device compared from now on; at first the CPU may have been in use."""
-        if self._canary is None and self._has_canaries and self.executor.device != CPU:
-            self._canary = self._builder.canary(self.executor)
-
-    def _settle(self, inputs: Mapping[str, Array]) -> None:
-        """Compile again where fixed-point tensors cannot hold these inputs."""
-        if self._ranges is None or not self._is_fixed or self._ranges.covers(inputs):
-            return
-        self._ranges.widen(inputs)
-        self._close_parts()
-        self._compile()
-
-    def _serve(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Answer one request: on the device, and where that fails on the CPU."""
-        is_cpu, ailing = self.executor.device == CPU, None
-        canary = None if is_cpu else self._canary
-        kept = None if canary is None else canary.take(inputs, must=self._must_check)
-        if kept is not None:  # the caller's arrays may change before the CPU has read them, too
-            self._must_check, inputs = True, kept
-        try:
-            outputs = self._run(inputs)
-        except NotFiniteError:
-            if self.request.device != AUTO:
-                raise
-            debug.say(1, f"an input is not finite, which {self.executor.device} does not keep: cpu")
-            is_cpu = True  # the device does what it can, and is kept
-            outputs = self._run_whole(inputs)
-        finally:
-            if self._ailing is not None:
-                ailing, self._ailing = self._ailing, None
-                self._part_with(ailing)
-        if is_cpu or ailing is not None:
-            self._tally.on_cpu += 1
-            return outputs
-        self._exhausted = 0
-        if canary is not None and kept is not None:
-            return self._checked(canary, kept, outputs)
-        self._tally.on_device += 1
-        return outputs
-
-    def _run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run segment by segment; after a failure on the CPU, from inputs that are still there.
-
-        Where no result of the device was used yet, the CPU computes the whole graph, as it does
-        where it was chosen: the answer is the same to the last bit.
-        """
-        values: dict[str, Array] = dict(inputs)
-        is_mixed = False  # whether the device gave something to it
-        for part in self._parts:
-            start = perf_counter() if self._is_timed else 0.0
-            feed = {name: values[name] for name in part.graph.inputs}
-            self._at, self._since = part.device if self._ailing is None else CPU, perf_counter()
-            if self._at == CPU:
-                values |= self._builder.stand_in(part).run(feed)
-            else:
-                try:
-                    values |= part.executable.run(feed)
-                    is_mixed = True
-                except DeviceError as error:
-                    self._note(error)
-                    if not is_mixed:
-                        return self._run_whole(inputs)
-                    values |= self._builder.stand_in(part).run(feed)
-            if self._is_timed:
-                debug.say(2, f"{self._at}: {(perf_counter() - start) * 1e6:.0f} us")
-        return outputs_of(self.graph, values)
-
-    def _run_whole(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Compute one request without the device."""
-        self._at = CPU
-        values: dict[str, Array] = dict(inputs)
-        for part in self._builder.on_cpu():
-            values |= part.executable.run({name: values[name] for name in part.graph.inputs})
-        return outputs_of(self.graph, values)
-
-    # -- failing ------------------------------------------------------------------------------
-
-    def _fail(self, reason: Reason, *, is_final: bool = False) -> None:
-        self._tally.fail(reason)
-        self._assigned.fail(reason, is_final=is_final)
-
-    def _note(self, error: DeviceError) -> None:
-        """Draw the conclusions of a failure, and raise it where the CPU may not answer."""
-        self._at = CPU
-        reason = reason_of(error)
-        if reason.code == "out-of-memory":
-            self._exhausted += 1
-            self._tally.fail(reason)
-        else:
-            self._fail(reason)
-        if self.request.fallback == "error":
-            raise error
-        log.warning("%s: %s", self.executor.device, reason.sentence)
-        self._ailing = reason
-
-    def _part_with(self, reason: Reason) -> None:
-        """Leave the device that failed during a request, for a while or for good."""
-        if reason.code == "out-of-memory":
-            if self._exhausted >= EXHAUSTED:
-                self._leave(reason, is_final=True)
-            return
-        self._close_parts()
-        self._assigned.part_with(reason)
-        self._compile()
-
-    def _leave(self, reason: Reason, *, is_final: bool) -> None:
-        self._close_parts()
-        self._assigned.leave(reason, is_final=is_final)
-        self._compile()
-
-    def _checked(
-        self, canary: Canary, inputs: Mapping[str, Array], outputs: dict[str, Array]
-    ) -> dict[str, Array]:
-        """Return the outputs if the CPU agrees with them; else its own, and leave the device."""
-        self._must_check = False
-        self._at = CPU
-        self._tally.canaries += 1
-        said = canary.check(inputs, outputs)
-        if said is None:
-            self._tally.on_device += 1
-            return outputs
-        self._tally.canaries_failed += 1
-        reason = Reason("drifted", said.rstrip("."))
-        self._fail(reason, is_final=True)
-        if self.request.fallback == "error":
-            what = f"The results of {self.executor.device} drifted from those of the CPU."
-            raise DriverError(what, known=said, reason="drifted")
-        log.warning("%s: %s", self.executor.device, reason.sentence)
-        self._tally.on_cpu += 1
-        self._leave(reason, is_final=True)
-        return self._run_whole(inputs)
 
     def inside_s(self) -> float:
         """Return how long a run is inside a device by now; 0 where none is, or it was left."""
-        since = self._since
-        return 0.0 if self._at == CPU or self._is_left else perf_counter() - since
+        return self._running.inside_s()
 
     def abandon(self) -> bool:
         """Leave the device alone if a run of another thread is inside it, which may never return.
@@ -360,10 +307,10 @@ class Compiled:
         bool
             False if no run is inside a device: what takes so long is the CPU.
         """
-        if self._at == CPU or self._is_left:
+        if self._running.at == CPU or self._running.is_left:
             return False
-        self._is_left = True
-        executor = cast("GpuExecutor", self.executor)
+        self._running.is_left = True
+        executor = cast("GpuExecutor", self._held)
         if self._assigned.isolation != INLINE:
             self._assigned.fail(Reason("device-hung", "a request was given up"))
         elif self._assigned.is_pooled:
@@ -371,22 +318,6 @@ class Compiled:
         executor.is_hung = True
         executor.retire()
         return True
-
-    # -- looking and closing ------------------------------------------------------------------
-
-    def health(self) -> Health:
-        """Return how this model fares."""
-        canary, (state, why) = self._canary, self._assigned.state()
-        note = "" if canary is None else canary.why_off or canary.why_skipped or ""
-        return Health(
-            state, self._assigned.chosen.device, self._assigned.isolation, why,
-            watchdog_s=segments.watchdog_of(self._parts), canary_note=note, **self._tally.figures(),
-        )  # fmt: skip
-
-    def _close_parts(self) -> None:
-        parts, self._parts = self._parts, []
-        if not self._builder.owns(parts):
-            close_all(parts)
 
     def close(self) -> None:
         """Release what was compiled; the device stays open."""

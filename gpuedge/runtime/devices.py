@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, cast
 from gpuedge.core.errors import BackendUnavailableError, DeviceLostError, DeviceTimeoutError
 from gpuedge.core.reasons import SENTENCES, Reason
 from gpuedge.executors.watching import CLOSING
-from gpuedge.runtime import opening
+from gpuedge.runtime import clock, opening
 from gpuedge.runtime.opening import INLINE
 from gpuedge.runtime.proving import Prover
 from gpuedge.runtime.recovery import (
@@ -34,6 +34,7 @@ from gpuedge.runtime.strings import CPU, find
 
 if TYPE_CHECKING:
     from gpuedge.decide.store import CalibrationStore
+    from gpuedge.decide.visits import VisitStore
     from gpuedge.executors.base import Executor
     from gpuedge.executors.cpu import CpuExecutor
     from gpuedge.executors.gpu import GpuExecutor
@@ -83,6 +84,8 @@ class Pool:
         self._prover = Prover()
         self._report: ProbeReport | None = None
         self._calibrations: CalibrationStore | None = None
+        self._visits: VisitStore | None = None
+        self._opened_ns: dict[Key, int] = {}
 
     def _here(self) -> None:
         """Forget everything after a fork: drivers do not survive one."""
@@ -95,7 +98,7 @@ class Pool:
             self._inherited += [self._open, self._standings, self._prover]
             self._open, self._opening, self._stuck, self._standings = {}, {}, set(), {}
             self._prover = Prover()
-            self._report, self._calibrations = None, None
+            self._report, self._calibrations, self._visits = None, None, None
 
     def after_fork(self) -> None:
         """Start empty in a forked child; locks that threads of the parent held stay behind."""
@@ -150,6 +153,20 @@ class Pool:
 
                 self._calibrations = CalibrationStore()
             return self._calibrations
+
+    def visits(self) -> VisitStore:
+        """Return what earlier launches came to believe about models on devices."""
+        self._here()
+        with self._lock:
+            if self._visits is None:
+                from gpuedge.decide.visits import VisitStore
+
+                self._visits = VisitStore()
+            return self._visits
+
+    def opened_ns(self, device: str, isolation: str = INLINE) -> int:
+        """Return how long opening a device took, when it was last opened; 0 if it never was."""
+        return self._opened_ns.get((device, isolation), 0)
 
     def cpu(self) -> CpuExecutor:
         """Return the CPU executor."""
@@ -219,9 +236,11 @@ class Pool:
             with self._lock:
                 ready = self._open.get(key)
             if ready is None or getattr(ready, "closed", False):
+                start = clock.now_ns()
                 ready = make()
                 with self._lock:
                     self._open[key] = ready
+                    self._opened_ns[key] = clock.now_ns() - start
             return ready
 
     def forget(self, name: str, isolation: str = INLINE) -> None:

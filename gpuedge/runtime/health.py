@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,30 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceTimes:
+    """How long a device took for its latest requests, in seconds.
+
+    Attributes
+    ----------
+    device : str
+    count : int
+        Requests it answered, of which the latest 1024 are in the percentiles.
+    p50_s, p90_s, p99_s : float
+    """
+
+    device: str
+    count: int
+    p50_s: float
+    p90_s: float
+    p99_s: float
+
+    @property
+    def times(self) -> str:
+        """The percentiles as text."""
+        return " / ".join(f"{t * 1e3:.3g} ms" for t in (self.p50_s, self.p90_s, self.p99_s))
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     """How a model fares; a snapshot. Prints as a few lines.
 
@@ -53,7 +78,7 @@ class Health:
         ``pending``: nothing has run yet, and nothing is decided. ``ok``: runs on the device that
         was chosen. ``recovering``: the device failed, or does not return from a request that was
         given up; the CPU answers meanwhile. ``demoted``: the device was left for good. ``cpu``:
-        the CPU was chosen in the first place.
+        the CPU was chosen, in the first place or in service.
     device : str
         The device that was chosen, whatever runs now; the one asked for while nothing is decided.
     isolation : str
@@ -74,6 +99,12 @@ class Health:
         Seconds after which the next run counts as hung; None where nothing runs on a device.
     canary_note : str
         What canaries cannot check here, and why; empty where they check everything.
+    devices : tuple of DeviceTimes
+        How long requests took by what answered them; those of a canary and of waiting not counted.
+    switches : int
+        How often the device in use was changed in service because another one was faster.
+    conditions : mapping
+        Load, battery and heat of the machine, as far as it says; empty where nothing is watched.
     """
 
     state: str
@@ -91,6 +122,9 @@ class Health:
     p99_s: float | None = None
     watchdog_s: float | None = None
     canary_note: str = ""
+    devices: tuple[DeviceTimes, ...] = ()
+    switches: int = 0
+    conditions: Mapping[str, Any] = field(default_factory=dict)
 
     def plus(self, tally: Tally) -> Health:
         """Return this with what was counted elsewhere: the CPU's answers and the failures."""
@@ -103,7 +137,12 @@ class Health:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary."""
-        return {"schema": SCHEMA, **asdict(self), "failures": [asdict(f) for f in self.failures]}
+        return {
+            "schema": SCHEMA,
+            **asdict(self),
+            "devices": [asdict(d) for d in self.devices],
+            "failures": [asdict(f) for f in self.failures],
+        }
 
     def __str__(self) -> str:
         times = (self.p50_s, self.p90_s, self.p99_s)
@@ -114,11 +153,17 @@ class Health:
             ("isolation", self.isolation),
             ("requests", f"{self.on_device} on the device, {self.on_cpu} on the CPU"),
             ("p50 / p90 / p99", shown),
+            *((f"  {d.device}", f"{d.times} of {d.count}") for d in self.devices),
             ("watchdog", "-" if self.watchdog_s is None else f"{self.watchdog_s:.3g} s"),
             ("canaries", f"{self.canaries}, {self.canaries_failed} of them differed"),
         ]
         if self.canary_note:
             rows.append(("", self.canary_note))
+        if self.switches or self.conditions:
+            rows.append(("switches", str(self.switches)))
+        known = ", ".join(f"{k} {v}" for k, v in self.conditions.items() if v is not None)
+        if known:
+            rows.append(("machine", known))
         rows.append(("failures", str(self.failed)))
         rows += [(f"  {f.age_s:.0f} s ago", f"{f.code}: {f.detail}") for f in self.failures]
         width = max(len(name) for name, _ in rows)
@@ -133,12 +178,33 @@ class Tally:
         self.failed = self.canaries = self.canaries_failed = 0
         self._failures: deque[tuple[Reason, float]] = deque(maxlen=REMEMBERED)
         self._times: deque[float] = deque(maxlen=WINDOW)
+        self._runs: dict[str, deque[int]] = {}
+        self._counts: dict[str, int] = {}
         self.note_time = self._times.append
 
     def forget_requests(self) -> None:
         """Begin to count requests anew: those before were not the caller's. Failures stay."""
         self.on_device = self.on_cpu = 0
         self._times.clear()
+        self._runs.clear()
+        self._counts.clear()
+
+    def note_run(self, device: str, ns: int) -> None:
+        """Count a request that a device has answered, and how long that took it."""
+        found = self._runs.get(device)
+        if found is None:
+            found = self._runs[device] = deque(maxlen=WINDOW)
+        self._counts[device] = self._counts.get(device, 0) + 1
+        found.append(ns)
+
+    def _devices(self) -> tuple[DeviceTimes, ...]:
+        made = []
+        for device in sorted(self._runs):
+            ordered = [ns / 1e9 for ns in sorted(self._runs[device])]  # others may be adding
+            if ordered:
+                times = (percentile(ordered, share) for share in (50, 90, 99))
+                made.append(DeviceTimes(device, self._counts.get(device, 1), *times))
+        return tuple(made)
 
     def fail(self, reason: Reason) -> None:
         """Count a failure of the device."""
@@ -154,6 +220,7 @@ class Tally:
         figures["failures"] = tuple(
             Failure(reason.code, reason.detail, now - when) for reason, when in self._failures
         )
+        figures["devices"] = self._devices()
         for name in ("on_device", "on_cpu", "failed", "canaries", "canaries_failed"):
             figures[name] = getattr(self, name)
         return figures

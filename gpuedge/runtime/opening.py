@@ -82,7 +82,7 @@ def open_row(row: ProbeRow, isolation: str = INLINE) -> GpuExecutor:
     Raises
     ------
     DeviceError (GE-4xx)
-        It does not open.
+        It does not open, or nothing is left of it that the capability database does not rule out.
     """
     if isolation == PROCESS:
         return _open_hosted(row)
@@ -97,24 +97,21 @@ def open_row(row: ProbeRow, isolation: str = INLINE) -> GpuExecutor:
 
 
 def _open(row: ProbeRow) -> GpuExecutor:
-    from gpuedge.executors.gpu import GpuExecutor
-
     watch = _marker(row)
     try:
         watch.step("open")
         with held:  # most of it is the driver's
             impl = backends.load(row.backend).open(row.info())
         watch.quiet()
+        return _made(impl, row, INLINE, watch)
     except BaseException:
         watch.quiet()
         watch.close()
         raise
-    return GpuExecutor(_traced(impl), row.device, watch=watch)
 
 
 def _open_hosted(row: ProbeRow) -> GpuExecutor:
     from gpuedge.core.errors import DeviceLostError
-    from gpuedge.executors.gpu import GpuExecutor
     from gpuedge.isolation import open_hosted
 
     watch = _marker(row, is_hosted=True)
@@ -126,7 +123,22 @@ def _open_hosted(row: ProbeRow) -> GpuExecutor:
             watch.strike(cause_of(error))
         raise
     watch.quiet()
-    return GpuExecutor(_traced(impl), row.device, isolation=PROCESS, watch=watch)
+    return _made(impl, row, PROCESS, watch)
+
+
+def _made(impl: DeviceImpl, row: ProbeRow, isolation: str, watch: Marker) -> GpuExecutor:
+    """Return the executor of an open device, which may do what the row's restrictions leave."""
+    from gpuedge.capdb import Restrictions
+    from gpuedge.executors.gpu import GpuExecutor
+
+    try:
+        return GpuExecutor(
+            _traced(impl), row.device, isolation=isolation, watch=watch,
+            restrictions=Restrictions.from_dict(row.restrictions),
+        )  # fmt: skip
+    except BaseException:
+        impl.close()
+        raise
 
 
 def _traced(impl: DeviceImpl) -> DeviceImpl:

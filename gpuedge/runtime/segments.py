@@ -84,8 +84,21 @@ class Builder:
         self._whole: list[Part] = []
         self._stand_ins: dict[tuple[str, ...], Part] = {}
 
-    def build(self, main: Executor, ranges: Mapping[str, Range]) -> list[Part]:
+    def build(
+        self,
+        main: Executor,
+        ranges: Mapping[str, Range],
+        chosen: frozenset[int] | None = None,
+    ) -> list[Part]:
         """Compile for a device; what it cannot run goes to the CPU if the request allows that.
+
+        Parameters
+        ----------
+        main : Executor
+        ranges : mapping
+            Bounds of values, for tensors kept in fixed point.
+        chosen : frozenset of int, optional
+            Identities of the nodes that it is to run, where that is not all it can.
 
         Raises
         ------
@@ -94,15 +107,48 @@ class Builder:
         self.refusals.clear()
         where: dict[int, str] = {}
         for node in self._graph.nodes:
+            if chosen is not None and id(node) not in chosen:
+                where[id(node)] = CPU
+                self._note_refusal(main, node)
+                continue
             why = main.supports(node, self._graph)
             where[id(node)] = main.device if why is None else self._elsewhere(main, node, why)
         return self._compiled(main, lambda n: where[id(n)], ranges)
 
+    def _note_refusal(self, main: Executor, node: Node) -> None:
+        """Keep why a node is not on the device, if that is because it cannot run it."""
+        why = main.supports(node, self._graph)
+        if why is not None:
+            self.refusals[label(node)] = why
+
     def canary(self, main: Executor) -> Canary:
         """Return what compares results of a device with the CPU's, as the policy says."""
+        return self._canary(main, self._graph, self._request.policy.canary)
+
+    def differs(
+        self, main: Executor, parts: Iterable[Part], inputs: Mapping[str, Array]
+    ) -> str | None:
+        """Run once, and say what is wrong with what the device makes of it; None if nothing is.
+
+        Segment by segment: of operators that only the CPU knows, no error bound is known either.
+        """
+        values: dict[str, Array] = dict(inputs)
+        for part in parts:
+            feed = {name: values[name] for name in part.graph.inputs}
+            made = part.executable.run(feed)
+            if part.device != CPU:
+                canary = self._canary(main, part.graph, 1.0)
+                said = canary.check(feed, made)
+                canary.close()
+                if said is not None:
+                    return said
+            values |= made
+        return None
+
+    def _canary(self, main: Executor, graph: Graph, share: float) -> Canary:
         policy = self._request.policy
         kept = policy.storage if offers_storage(main, policy.storage) else "float32"
-        return Canary(self._graph, policy.canary, self._cpu, storage=kept)
+        return Canary(graph, share, self._cpu, storage=kept)
 
     def on_cpu(self) -> list[Part]:
         """Return the whole graph compiled for the CPU, as where the CPU was chosen; once."""

@@ -34,6 +34,7 @@ from gpuedge.runtime.inputs import check_inputs
 from gpuedge.runtime.ranges import measure
 from gpuedge.runtime.recovery import OK, RECOVERING
 from gpuedge.runtime.strings import CPU
+from gpuedge.runtime.trying import Purse
 from gpuedge.runtime.turns import STILL_S, Turns
 from gpuedge.runtime.variants import Shapes, Variants
 
@@ -81,6 +82,7 @@ class Compiler:
         self.times: list[float] = []
         self._model = model
         self._ranges: dict[str, Range] | None = None
+        self._purse = Purse(policy.calibration_s)  # of all shapes together
         try:
             self._feeds = [check_inputs(f, model.inputs) for f in policy.calibration or ()]
         except UsageError as error:
@@ -92,7 +94,7 @@ class Compiler:
         graph = self._model.specialise(dict(zip(self._model.inputs, shapes, strict=True)))
         start = perf_counter()
         calibrate = self._calibrate if self._feeds else None
-        made = Compiled(graph, request, calibrate=calibrate)
+        made = Compiled(graph, request, calibrate=calibrate, purse=self._purse)
         note(self.times, perf_counter() - start)
         _end_first()
         return made

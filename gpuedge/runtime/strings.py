@@ -9,7 +9,8 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from gpuedge import backends
-from gpuedge.capdb import classify
+from gpuedge.capdb import Restrictions, classify
+from gpuedge.capdb.restrict import apply
 from gpuedge.core import config
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import FORK_HINT, NoUsableDeviceError, UnknownDeviceError
@@ -141,12 +142,32 @@ def _way_out(rows: Sequence[ProbeRow]) -> str | None:
         )
     if "pinned" in refused:
         return pins.unpin(refused["pinned"].device)
+    if "quirk" in refused:
+        return (
+            f"gpuedge db why shows what entries say; GPUEDGE_IGNORE={blockers(refused['quirk'])} "
+            "uses the device at your own risk"
+        )
     if "deadline" in refused:
         return f"gpuedge probe --deadline {PATIENCE_S} gives slow drivers more time, once for all"
     return None
 
 
+def blockers(row: ProbeRow) -> str:
+    """Return the ids of the entries that block a device, as the setting ``ignore`` takes them."""
+    named = row.restrictions.get("entries") or [
+        entry["id"] for entry in row.evidence.get("entries") or () if "id" in entry
+    ]
+    return ",".join(map(str, named)) or "all"
+
+
 def caps_of(row: ProbeRow) -> Caps:
-    """Return the caps a row recorded, with the tuning class its identity has today."""
+    """Return the caps a row recorded, with the tuning class its identity has today.
+
+    Raises
+    ------
+    DriverError (GE-405)
+        With the reason ``quirk``: the row's restrictions leave nothing to run on.
+    """
     identity = Identity.from_dict(dict(row.identity))
-    return replace(Caps.from_dict(row.caps), device_class=classify(identity))
+    caps = replace(Caps.from_dict(row.caps), device_class=classify(identity))
+    return apply(caps, Restrictions.from_dict(row.restrictions))

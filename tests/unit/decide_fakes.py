@@ -13,6 +13,8 @@ from gpuedge.graph.cost import count
 from gpuedge.graph.ir import Array, Graph, Node
 
 MS = 1_000_000
+TWO = 693_147
+"""A claimed error of a factor of two, in millionths of a nat."""
 
 
 class FakeClock:
@@ -120,8 +122,9 @@ def ms(at: float, startup: float = 0.0) -> Prediction:
     """A prediction of `at` milliseconds at the percentile, `startup` milliseconds to start."""
     ns = round(at * MS)
     return Prediction(
-        ns * 3 // 4, ns, ns, ns * 3 // 8, ns * 3 // 2, round(startup * MS), "made up for a test"
-    )
+        ns * 3 // 4, ns, ns, ns * 3 // 8, ns * 3 // 2, round(startup * MS), "made up for a test",
+        p99_ns=ns * 5 // 4, sigma_micro=TWO,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

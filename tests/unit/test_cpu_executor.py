@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -210,3 +211,20 @@ def test_nothing_is_printed(capfd: Any) -> None:
     with pytest.raises(InputError):
         CpuExecutor().compile(graph).run({"a": np.zeros(2, "f"), "b": np.zeros(3, "f")})
     assert capfd.readouterr() == ("", "")
+
+
+def test_threads_rest_after_a_run() -> None:
+    b = GraphBuilder()
+    x = b.input("x", TensorType("float32", (256, 256)))
+    b.output(b.add("MatMul", [x, b.constant("w", np.ones((256, 256), np.float32))]))
+    executable = CpuExecutor(threads=2).compile(b.build())
+
+    def idle() -> float:
+        for _ in range(5):
+            executable.run({"x": np.ones((256, 256), np.float32)})
+        begin = time.process_time()
+        time.sleep(0.04)
+        return time.process_time() - begin
+
+    # Left to itself ONNX Runtime's second thread waits for work at full speed for longer than that.
+    assert min(idle() for _ in range(3)) < 0.01

@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 import threading
 import time
-from itertools import islice
 
 import pytest
 from decide_fakes import FakeClock, FakeExecutor, edge_cpu, edge_gpu
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gpuedge.core.errors import (
     DeviceLostError,
@@ -22,8 +19,8 @@ from gpuedge.core.errors import (
 from gpuedge.core.reasons import Reason
 from gpuedge.decide.calibrate import MAX_RUNS, calibrate, open_and_calibrate
 from gpuedge.decide.cases import ORDER
-from gpuedge.decide.interleave import compare, serpentine
 from gpuedge.decide.model import DeviceModel
+from gpuedge.executors.base import Work
 
 
 def executor(truth: DeviceModel | None = None, **more: object) -> FakeExecutor:
@@ -94,7 +91,10 @@ def test_long_graphs_are_foreseen_from_short_ones() -> None:
     found = calibrate(fake, 0.3, clock=fake.clock)
     assert fake.clock() - begin <= 0.3e9
     assert isinstance(found, DeviceModel)
-    assert found.bandwidth_bps is None
+    assert not found.complete
+    assert max(e.work.bytes_moved for e in fake.made) < 4 << 20
+    # What the small copy shows stands in for it: input, output and 5e7 of memory are alike.
+    assert 5e7 / 2 < (found.bandwidth_bps or 0) < 5e7 * 2
 
 
 def test_slow_compiler_gives_a_partial_model() -> None:
@@ -113,7 +113,10 @@ def test_operator_that_is_missing_leaves_a_partial_model() -> None:
     found = calibrate(fake, 2.0, clock=fake.clock)
     assert isinstance(found, DeviceModel)
     assert not found.complete
-    assert found.bandwidth_bps is None
+    # Between the slowest of the three ways a copy goes (1e9 out, 2e9 in) and the fastest.
+    for rate in (found.bandwidth_bps, found.transfer_in_bps, found.transfer_out_bps):
+        assert 1e9 <= (rate or 0) <= 10e9
+    assert "factor of 4" in found.predict(Work({"conv": 1e6})).confidence
     none = executor(refuse=frozenset({"Conv"}))
     assert calibrate(none, 2.0, clock=none.clock) == Reason(
         "not-calibrated", "the conv-small graph could not be timed within 2 s"
@@ -208,10 +211,6 @@ def test_first_dispatch_that_compiles_for_long_keeps_the_deadline() -> None:
 # ---- interleaving
 
 
-def test_order_is_a_rough_pair_then_serpentine_blocks() -> None:
-    assert "".join(islice(serpentine(4), 36)) == "abba" + "aaaabbbbbbbbaaaa" * 2
-
-
 def arms(clock: FakeClock, a_s: float, b_s: float, cold_s: float, drift: float) -> tuple:
     """Two callables whose first run after a switch is cold, on a machine that slows down."""
     last = [""]
@@ -223,38 +222,6 @@ def arms(clock: FakeClock, a_s: float, b_s: float, cold_s: float, drift: float) 
         last[0] = arm
 
     return (lambda: run("a", a_s)), (lambda: run("b", b_s))
-
-
-@pytest.mark.parametrize("drift", [0.0, 0.5])
-def test_cold_runs_and_drift_do_not_bias(drift: float) -> None:
-    clock = FakeClock()
-    found = compare(*arms(clock, 0.004, 0.002, 0.02, drift), 2.0, clock=clock)
-    assert found.ln_ratio == pytest.approx(math.log(0.5), abs=0.03)
-    assert found.dropped > 2
-    assert len(found.a_ns) + len(found.b_ns) + found.dropped <= 200
-
-
-def test_slow_arms_still_have_a_run_each() -> None:
-    clock = FakeClock()
-    found = compare(*arms(clock, 0.5, 0.25, 0.0, 0.0), 2.0, clock=clock)
-    assert found.a_ns == (500_000_000, 500_000_000)
-    assert found.b_ns == (250_000_000,)
-    assert found.ln_ratio == pytest.approx(math.log(0.5))
-
-
-@settings(max_examples=50)
-@given(st.floats(1e-4, 0.5), st.floats(1e-4, 0.5), st.floats(0.05, 3.0))
-def test_comparison_keeps_its_budget(a_s: float, b_s: float, budget_s: float) -> None:
-    clock = FakeClock()
-    begin = clock()
-    compare(*arms(clock, a_s, b_s, 0.0, 0.0), budget_s, clock=clock)
-    # Only the very first run of each arm cannot be foreseen.
-    assert (clock() - begin) / 1e9 <= max(budget_s, a_s) + b_s + 1e-6
-
-
-def test_no_runs_no_ratio() -> None:
-    clock = FakeClock()
-    assert compare(*arms(clock, 1.0, 1.0, 0.0, 0.0), 0.5, clock=clock).ln_ratio is None
 
 
 def test_cpu_calibrates_too() -> None:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 import pytest
 from decide_fakes import ms
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gpuedge.core.errors import InputError, NoUsableDeviceError
 from gpuedge.core.reasons import SENTENCES
 from gpuedge.decide.decision import Decision, decide
-from gpuedge.decide.explain import duration
-from gpuedge.decide.model import Prediction
 from gpuedge.decide.policy import Policy
 from gpuedge.decide.record import Evidence, Record
+from gpuedge.decide.words import duration
 
 
 def cpu(at: float | None = 6.0) -> Evidence:
@@ -161,7 +158,7 @@ def test_replay_is_byte_identical(name: str) -> None:
     assert loaded == found
     assert loaded.to_json() == text
     assert loaded.replay().to_json() == text
-    assert json.loads(text)["schema"] == "gpuedge.decision/1"
+    assert json.loads(text)["schema"] == "gpuedge.decision/2"
 
 
 def test_replay_does_not_trust_the_saved_answer() -> None:
@@ -201,7 +198,12 @@ def test_text_is_a_sentence_then_a_table(monkeypatch: pytest.MonkeyPatch) -> Non
         "policy: at least 1.2x as fast at p90, start-up over 1000 inferences, software "
         "rasterisers left aside",
         "calibration: cached",
-        "vulkan:0: made up for a test",
+        "vulkan:0: prior only; made up for a test; 1.1x as fast as the CPU path, 0.33x to 3.6x "
+        "in 9 of 10 cases",
+        "vulkan:0: expected loss 51 % if taken, 14 % if not; more than a tenth slower than the CPU "
+        "path with a probability of 40 %",
+        "vulkan:0: does not pay however many inferences there are; as sure as this, it would be "
+        "taken below 3.82 ms per inference",
         "cpu: made up for a test",
     ]
     assert repr(found) == f"<Decision cpu: {found.reason}>"
@@ -270,6 +272,14 @@ def test_properties_of_a_decision() -> None:
         lambda d: d["record"]["candidates"][0].update(extra=1),
         lambda d: d["record"]["candidates"][0]["prediction"].update(at_ns=1.5),
         lambda d: d["record"]["candidates"][0]["prediction"].update(at_ns=-1),
+        lambda d: d["record"].update(method="belief/0"),
+        lambda d: d["record"]["conditions"].update(thermal="cold"),
+        lambda d: d["record"]["candidates"][0].update(belief=[0, 0, 0]),
+        lambda d: d["record"]["candidates"][0].update(runs=[["gpu", 0, 5, True]]),
+        lambda d: d["record"]["candidates"][0].update(runs=[["cpu", 0, -5, True]]),
+        lambda d: d["record"]["candidates"][0].update(memory_bytes=1.5),
+        lambda d: d["record"]["candidates"][0].pop("entries"),
+        lambda d: d["rows"][0].update(verdict={}), lambda d: d["rows"][0].pop("belief"),
         lambda d: d["record"].update(candidates=3), lambda d: d["record"].update(asked=None),
     ],
 )  # fmt: skip
@@ -280,18 +290,26 @@ def test_damaged_record_is_refused(damage: Any) -> None:
         Decision.from_dict(saved)
 
 
+def test_decision_of_an_earlier_version_is_refused_with_its_version() -> None:
+    saved = json.loads(decide(GOLDEN["gpu wins"][0]).to_json())
+    saved["schema"] = "gpuedge.decision/1"
+    with pytest.raises(InputError, match="of another version") as caught:
+        Decision.from_dict(saved)
+    assert "'gpuedge.decision/1'; this version reads 'gpuedge.decision/2'" in str(caught.value)
+
+
 @pytest.mark.parametrize("saved", [None, [], "text", {}])
 def test_what_is_no_decision_at_all_is_refused(saved: Any) -> None:
     with pytest.raises(InputError):
         Decision.from_dict(saved)
 
 
-def test_boundary_exactly_the_asked_speedup_is_enough() -> None:
-    assert decide(record(gpu(5.0), cpu(6.0))).device == "vulkan:0"
-    just_short = replace(gpu(5.0), prediction=replace(ms(5.0), at_ns=5_000_001))
-    assert decide(record(just_short, cpu(6.0))).device == "cpu"
-    # 1.1 has no exact binary form; 10 * 1.1 <= 11 must hold all the same
-    assert decide(record(gpu(10.0), cpu(11.0), min_speedup=1.1)).device == "vulkan:0"
+def test_boundary_is_where_the_expected_losses_are_equal() -> None:
+    """E(X) = exp(m + V / 2) must stay below 1 / 1.2 with V = ln(2)**2 + 0.24**2 at p90."""
+    turn = 6e6 / 1.2 * math.exp(-(math.log(2) ** 2 + 0.24**2) / 2)
+    for at, device in ((turn * 0.9999, "vulkan:0"), (turn * 1.0001, "cpu")):
+        known = replace(gpu(5.0), prediction=replace(ms(5.0), at_ns=round(at)))
+        assert decide(record(known, cpu(6.0))).device == device
 
 
 def test_tie_goes_to_the_cpu() -> None:
@@ -301,73 +319,6 @@ def test_tie_goes_to_the_cpu() -> None:
 
 def test_equal_gpus_go_to_the_first() -> None:
     assert decide(record(gpu(2.0), gpu(2.0, device="vulkan:1"), cpu())).device == "vulkan:0"
-
-
-times = st.integers(0, 10**11)
-policies = st.builds(
-    Policy,
-    min_speedup=st.floats(1.0, 10.0),
-    inferences=st.integers(1, 10**6),
-    allow_software=st.booleans(),
-)
-
-
-def exact(at: int, startup: int = 0) -> Prediction:
-    return Prediction(at, at, at, at, at, startup, "")
-
-
-def auto(policy: Policy, host: int, *gpus: tuple[int, int], software: bool = False) -> str:
-    candidates = [
-        Evidence(f"vulkan:{i}", is_software=software, prediction=exact(at, startup))
-        for i, (at, startup) in enumerate(gpus)
-    ]
-    candidates.append(Evidence("cpu", prediction=exact(host)))
-    return decide(Record("auto", policy, tuple(candidates), "x")).device
-
-
-@given(policies, times, times, times)
-def test_rule_against_exact_fractions(policy: Policy, host: int, at: int, startup: int) -> None:
-    total = at + Fraction(startup, policy.inferences)
-    wins = total * Fraction(str(policy.min_speedup)) <= host and total < host
-    assert auto(policy, host, (at, startup)) == ("vulkan:0" if wins else "cpu")
-
-
-@given(policies, times, times, times, times, times)
-def test_a_faster_gpu_never_flips_to_the_cpu(
-    policy: Policy, host: int, at: int, startup: int, less: int, sooner: int
-) -> None:
-    if auto(policy, host, (at, startup)) == "vulkan:0":
-        better = (max(at - less, 0), max(startup - sooner, 0))
-        assert auto(policy, host, better) == "vulkan:0"
-        assert auto(policy, host + less, (at, startup)) == "vulkan:0"
-
-
-@given(policies, times, st.lists(st.tuples(times, times), min_size=1, max_size=4),
-       st.integers(1, 1000))  # fmt: skip
-def test_scale_does_not_matter(
-    policy: Policy, host: int, gpus: list[tuple[int, int]], scale: int
-) -> None:
-    scaled = [(at * scale, startup * scale) for at, startup in gpus]
-    assert auto(policy, host, *gpus) == auto(policy, host * scale, *scaled)
-
-
-@given(policies, times, times, times)
-def test_software_needs_permission(policy: Policy, host: int, at: int, startup: int) -> None:
-    found = auto(policy, host, (at, startup), software=True)
-    if policy.allow_software:
-        assert found == auto(policy, host, (at, startup))
-    else:
-        assert found == "cpu"
-
-
-@given(policies, times, st.lists(st.tuples(times, times), min_size=1, max_size=4))
-def test_the_cheapest_gpu_is_taken(policy: Policy, host: int, gpus: list[tuple[int, int]]) -> None:
-    found = auto(policy, host, *gpus)
-    cost = [at + Fraction(startup, policy.inferences) for at, startup in gpus]
-    if found != "cpu":
-        assert found == f"vulkan:{cost.index(min(cost))}"
-    else:
-        assert min(cost) * Fraction(str(policy.min_speedup)) > host or min(cost) >= host
 
 
 @pytest.mark.parametrize(

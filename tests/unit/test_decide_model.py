@@ -64,6 +64,25 @@ def test_what_was_not_calibrated_is_said_and_widens_the_claim() -> None:
     assert "factor of 3" in edge_gpu().predict(WORK).confidence
 
 
+def test_class_that_was_not_timed_gets_a_likely_rate() -> None:
+    partial = edge_gpu(flops_per_s={"conv": 40e9}, complete=False)
+    # Products are arithmetic like convolutions, whatever memory does.
+    assert partial.predict(Work({"matmul": 400e6}), 50).p50_ns == 10_200_000
+    # Gathering: between one operation per eight bytes, 1.25e9, and convolutions, 40e9.
+    likely = math.sqrt(1.25e9 * 40e9)
+    found = partial.predict(Work({"map": 400e6}), 50)
+    assert found.p50_ns == pytest.approx(200_000 + 400e6 / likely * 1e9, abs=1)
+    assert "class map not calibrated" in found.confidence
+    both = edge_gpu(flops_per_s={"conv": 40e9, "matmul": 10e9}, bandwidth_bps=None)
+    assert both.predict(Work({"map": 100e6}), 50).p50_ns == 10_200_000
+
+
+def test_cut_short_calibration_claims_less_whatever_is_asked() -> None:
+    partial, whole = edge_gpu(complete=False), edge_gpu()
+    assert partial.predict(WORK).high_ns == 4 * partial.predict(WORK).p50_ns
+    assert partial.predict(WORK).sigma_micro > whole.predict(WORK).sigma_micro
+
+
 def test_round_trip_and_refusal_of_nonsense() -> None:
     model = edge_gpu(spread={"conv": 1.4})
     assert DeviceModel.from_dict(json.loads(json.dumps(model.to_dict()))) == model
@@ -131,6 +150,32 @@ def test_fit_without_the_chain_blames_the_launch() -> None:
     assert found.launch_s == pytest.approx(tiny, rel=1e-6)
     assert found.overhead_s == 0.0
     assert found.bandwidth_bps is None
+    assert set(found.flops_per_s) == {"conv"}
+
+
+def test_fit_without_the_chain_is_bounded_by_graphs_of_more_launches() -> None:
+    truth = edge_gpu(launch_s=50e-6, overhead_s=1e-3)
+    tiny, conv = samples_of(truth, ("tiny", "conv-small"))
+    whole = tiny.seconds
+    # The convolution is packed and unpacked: two launches more, which cost no more than it does.
+    more = replace(conv, work=replace(conv.work, launches=3), runs_ns=(round(1.25e6),) * 3)
+    found = fit("x", [tiny, more], 0.0, complete=False)
+    assert found.launch_s == pytest.approx((1.25e-3 - whole) / 2, rel=1e-6)
+    assert found.launch_s + found.overhead_s == pytest.approx(whole, rel=1e-6)
+
+
+def test_fit_from_a_small_copy_alone_bounds_every_way_a_byte_goes() -> None:
+    truth = edge_gpu()
+    found = fit("x", samples_of(truth, ("tiny", "conv-small", "copy-small")), 0.0, complete=False)
+    rates = {found.bandwidth_bps, found.transfer_in_bps, found.transfer_out_bps}
+    assert len(rates) == 1
+    assert truth.transfer_out_bps is not None
+    assert truth.bandwidth_bps is not None
+    assert truth.transfer_out_bps < (found.bandwidth_bps or 0) < truth.bandwidth_bps
+
+
+def test_fit_gives_no_rate_of_a_class_that_only_memory_bounds() -> None:
+    found = fit("x", samples_of(edge_gpu(), ("tiny", "conv-small", "resident")), 0.0, False)
     assert set(found.flops_per_s) == {"conv"}
 
 

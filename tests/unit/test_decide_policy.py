@@ -19,6 +19,10 @@ def test_defaults_are_the_contract() -> None:
     assert (policy.min_speedup, policy.percentile, policy.allow_software) == (1.2, 90, False)
     assert (policy.inferences, policy.calibration_s) == (1000, 2.0)
     assert (policy.canary, policy.watchdog_s) == (1 / 256, None)
+    assert (policy.deadline_s, policy.max_memory_bytes, policy.prefer) == (None, None, "latency")
+    assert (policy.caution, policy.monitor) == (0.3, True)
+    assert (policy.caution_ppm, policy.deadline_ns) == (300_000, None)
+    assert Policy(deadline_s=1 / 60).deadline_ns == 16_666_667
 
 
 @pytest.mark.parametrize(
@@ -33,6 +37,12 @@ def test_defaults_are_the_contract() -> None:
         ("canary", None), ("canary", "1/256"),
         ("watchdog_s", 0), ("watchdog_s", -1.0), ("watchdog_s", 1e6), ("watchdog_s", True),
         ("watchdog_s", float("nan")), ("watchdog_s", float("inf")), ("watchdog_s", "2"),
+        ("deadline_s", 0), ("deadline_s", -1.0), ("deadline_s", 1e4), ("deadline_s", True),
+        ("deadline_s", float("nan")), ("deadline_s", "1"), ("max_memory_bytes", 0),
+        ("max_memory_bytes", 1.5), ("max_memory_bytes", True), ("max_memory_bytes", 2**63),
+        ("prefer", "speed"), ("prefer", None), ("prefer", ["energy"]), ("caution", 0),
+        ("caution", 1.1), ("caution", None), ("caution", float("nan")), ("monitor", 1),
+        ("monitor", None),
         ("calibration_s", -0.1), ("calibration_s", 61), ("calibration_s", float("nan")),
     ],
 )  # fmt: skip
@@ -59,17 +69,13 @@ def test_what_watches_a_device_is_recorded_exactly() -> None:
     assert Policy(canary=1).canary == 1.0
 
 
-def test_records_of_before_replay_to_the_same_bytes() -> None:
-    """Decisions do not depend on these fields, so older records, without them, stay as they are."""
-    rules = {n: v for n, v in Policy().to_dict().items() if n not in ("canary", "watchdog_s")}
-    old: dict[str, Any] = {
-        "asked": "cpu", "calibration": "", "version": "0.1.0", "policy": rules,
-        "candidates": [Evidence("cpu", is_software=False).to_dict()],
-    }  # fmt: skip
-    assert Record.from_dict(old).to_dict() == old
-    new = {**old, "policy": {**rules, "canary": 0.5, "watchdog_s": 3.0}}
-    assert Record.from_dict(new).to_dict() == new
-    assert Record.from_dict(new).policy == Policy(canary=0.5, watchdog_s=3.0)
+def test_record_holds_every_field_of_the_policy() -> None:
+    policy = Policy(deadline_s=0.02, max_memory_bytes=1 << 20, prefer="energy", caution=0.1)
+    record = Record("cpu", policy, (Evidence("cpu", is_software=False),), "0.1.0")
+    saved = json.loads(json.dumps(record.to_dict()))
+    assert set(saved["policy"]) == set(Policy.__dataclass_fields__) - {"calibration"}
+    assert Record.from_dict(saved) == record
+    assert Record.from_dict(saved).policy.prefer == "energy"
 
 
 def test_unknown_field_suggests_the_near_one() -> None:

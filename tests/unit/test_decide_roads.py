@@ -108,13 +108,6 @@ def test_decision_with_roads_replays_to_the_same_bytes() -> None:
     assert '"physical":"gpu"' in text
 
 
-def test_record_of_before_there_were_roads_replays_to_the_same_bytes() -> None:
-    made = bench("vulkan:0")
-    text = made.choose(FakeRow("vulkan:0")).to_json()
-    assert "physical" not in text
-    assert Decision.from_dict(json.loads(text)).replay().to_json() == text
-
-
 def test_software_is_told_once_for_all_its_roads() -> None:
     def soft(device: str, physical: str) -> Evidence:
         return Evidence(device, name=physical, is_software=True, physical=physical)

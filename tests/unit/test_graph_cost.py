@@ -22,7 +22,9 @@ def graph(op: str, *shapes: tuple[int, ...], **attrs: Any) -> Graph:
     [
         (graph("Conv", (1, 3, 8, 8), (4, 3, 3, 3)), "conv", 2 * 4 * 36 * 27),
         (graph("Conv", (1, 3, 8, 8), (4, 3, 3, 3), (4,)), "conv", 2 * 4 * 36 * 27 + 4 * 36),
-        (graph("Conv", (1, 4, 8, 8), (4, 1, 3, 3), group=4), "conv", 2 * 4 * 36 * 9),
+        (graph("Conv", (1, 4, 8, 8), (4, 1, 3, 3), group=4), "map", 2 * 4 * 36 * 9),
+        (graph("Conv", (1, 4, 8, 8), (4, 2, 3, 3), group=2), "conv", 2 * 4 * 36 * 18),
+        (graph("Conv", (1, 1, 8, 8), (4, 1, 3, 3)), "conv", 2 * 4 * 36 * 9),
         (graph("ConvTranspose", (1, 3, 8, 8), (3, 5, 2, 2)), "conv", 2 * 3 * 64 * 5 * 4),
         (graph("MatMul", (7, 2, 3), (3, 5)), "matmul", 2 * 7 * 2 * 3 * 5),
         (graph("Gemm", (2, 3), (3, 5), (5,)), "matmul", 2 * 2 * 3 * 5 + 10),

@@ -20,13 +20,21 @@ NAN, INF = float("nan"), float("inf")
 DEEP: Any = json.loads("[" * 900 + "]" * 900)
 
 
+def restrictions(**more: Any) -> dict[str, Any]:
+    lists = ("levels", "features", "kernels", "storages")
+    limits = {"max_invocations": 64}
+    table = {**{k: [] for k in lists}, "is_backend_off": False, "is_demoted": True}
+    return {**table, "limits": limits, "entries": ["a-0001"], **more}
+
+
 def record() -> dict[str, Any]:
     """A row as JSON, with every field set."""
     row = ProbeRow(
         "vulkan:0", "vulkan", "ok", "ok", "because", "GPU",
         {"api": "vulkan", "name": "GPU", "os": "linux", "vendorID": 7, "device_type": "CPU"},
         True, {"level": "vulkan"}, "/a.json", "f", {"VK_DRIVER_FILES": "/a.json"}, 0, 0.5,
-        {"checks": [{"max_error": 0.0}]}, False, "gpu", "gpu", 1,
+        {"checks": [{"max_error": 0.0}]}, False, "gpu", "gpu", 1, restrictions(), "7 abc",
+        "2027-11-21",
     )  # fmt: skip
     made: dict[str, Any] = json.loads(json.dumps(row.to_dict()))
     return made
@@ -46,7 +54,7 @@ def test_a_whole_row_and_a_row_of_the_least_are_accepted() -> None:
 ODD: list[Any] = [None, 5, 5.5, True, "", "text", [], ["a"], {}, {"a": 1}, NAN, INF, -1, 10**400]
 FITTING: dict[str, list[Any]] = {
     **{k: ["", "text"] for k in ("device", "backend", "code", "reason", "name", "key")},
-    **{k: ["", "text"] for k in ("fingerprint", "model", "physical")},
+    **{k: ["", "text"] for k in ("fingerprint", "model", "physical", "database")},
     "status": [],
     "identity": [],
     "is_software": [None, True],
@@ -57,6 +65,8 @@ FITTING: dict[str, list[Any]] = {
     "evidence": [{}, {"a": 1}],
     "is_cached": [True],
     "road": [None, 5],
+    "restrictions": [{}],
+    "valid_until": [""],
 }
 """Of ODD, what each field may hold."""
 
@@ -91,6 +101,24 @@ def test_every_field_has_its_type(field: str) -> None:
         ("evidence", {"checks": [{"max_error": INF}]}),
         ("evidence", {"deep": DEEP}),
         ("evidence", {"long": 10**5000}),
+        ("restrictions", {"is_demoted": True}),
+        ("restrictions", restrictions(more=[])),
+        ("restrictions", restrictions(entries=[])),
+        ("restrictions", restrictions(entries="a-0001")),
+        ("restrictions", restrictions(features=[5])),
+        ("restrictions", restrictions(features=["x" * 999])),
+        ("restrictions", restrictions(kernels=["x"] * 9999)),
+        ("restrictions", restrictions(storages={"rgba16f": True})),
+        ("restrictions", restrictions(is_demoted=1)),
+        ("restrictions", restrictions(limits={"max_invocations": 0})),
+        ("restrictions", restrictions(limits={"max_invocations": -64})),
+        ("restrictions", restrictions(limits={"max_invocations": 6.4})),
+        ("restrictions", restrictions(limits={"max_invocations": True})),
+        ("restrictions", restrictions(limits={"level": 5})),
+        ("restrictions", restrictions(limits=[])),
+        ("valid_until", "soon"),
+        ("valid_until", "2027-1-1"),
+        ("valid_until", "\u0662\u0660\u0662\u0667-01-01"),
         ("identity", {"api": "vulkan", "name": "GPU"}),
         ("identity", {"api": "vulkan", "name": 5, "os": "linux"}),
         ("identity", {"api": "vulkan", "name": "GPU", "os": "linux", "vendorID": "7"}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from gpuedge.graph.ir import Array, Graph, TensorType
 from gpuedge.kernels.storages import UNBOUNDED
 from gpuedge.runtime.compiled import Compiled, Request
 from gpuedge.runtime.ranges import Ranges, measure, union
+from gpuedge.runtime.running import Running
 
 RNG = np.random.default_rng(3)
 W = RNG.standard_normal((4, 3)).astype(np.float32)
@@ -180,9 +182,20 @@ class PlanPool(FakePool):
 
 @pytest.fixture
 def auto(monkeypatch: pytest.MonkeyPatch) -> PlanPool:
-    """A pool whose GPU ``auto`` takes and, whatever it costs, keeps."""
+    """A pool whose GPU ``auto`` takes and keeps: the CPU is slow on its clock."""
     monkeypatch.setattr("gpuedge.runtime.placing.choose", chosen_by_prediction)
-    monkeypatch.setattr("gpuedge.runtime.confirming.median", lambda times: 1)
+    time_ns, whole = [0], Running.whole
+
+    def now_ns() -> int:
+        time_ns[0] += 1_000
+        return time_ns[0]
+
+    def slow(self: Running, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        time_ns[0] += 10_000_000
+        return whole(self, inputs)
+
+    monkeypatch.setattr("gpuedge.runtime.clock.now_ns", now_ns)
+    monkeypatch.setattr(Running, "whole", slow)
     return PlanPool()
 
 

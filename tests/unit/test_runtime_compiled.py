@@ -217,7 +217,7 @@ def test_auto_leaves_software_rasterisers_aside_without_opening_them() -> None:
 
 
 def test_auto_takes_a_gpu_that_is_predicted_faster() -> None:
-    policy = Policy(min_speedup=1.0, calibration_s=1.0)
+    policy = Policy(min_speedup=1.0, calibration_s=1.0, canary=0.0)  # it computes nothing
     builder = GraphBuilder()
     value = builder.input("x", TensorType("float32", (512, 512)))
     builder.output(builder.add("MatMul", [value, value]))
@@ -228,6 +228,16 @@ def test_auto_takes_a_gpu_that_is_predicted_faster() -> None:
     other = {r.device: r for r in compiled.decision.rows}
     # A null device does its work in no time, so only a failed calibration may keep it out.
     assert compiled.decision.device == "vulkan:0" or other["vulkan:0"].code == "not-calibrated"
+
+
+def test_auto_leaves_a_gpu_that_computes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuedge.runtime.placing.choose", chosen_by_prediction)
+    builder = GraphBuilder()
+    value = builder.input("x", TensorType("float32", (700, 700)))
+    builder.output(builder.add("MatMul", [value, value]))
+    compiled = Compiled(builder.build(), Request("auto"), FakePool())
+    row = next(r for r in compiled.decision.rows if r.device == "vulkan:0")
+    assert compiled.decision.device == "cpu" and row.code == "drifted"
 
 
 def test_device_closed_by_another_session_is_opened_again() -> None:
@@ -272,7 +282,7 @@ def test_auto_leaves_a_gpu_that_turns_out_slower(monkeypatch: pytest.MonkeyPatch
     compiled = Compiled(graph("Relu"), Request("auto"), pool)
     assert compiled.decision.device == compiled.executor.device == "cpu"
     row = next(r for r in compiled.decision.rows if r.device == "vulkan:0")
-    assert row.code == "measured-slower" and "us against" in row.reason
+    assert row.code == "measured-slower" and "on the CPU path" in row.reason
     np.testing.assert_array_equal(result(compiled), np.maximum(X, 0))
 
 
@@ -281,7 +291,7 @@ def test_auto_keeps_a_gpu_that_turns_out_faster(monkeypatch: pytest.MonkeyPatch)
     builder = GraphBuilder()
     value = builder.input("x", TensorType("float32", (700, 700)))
     builder.output(builder.add("MatMul", [value, value]))
-    compiled = Compiled(builder.build(), Request("auto"), FakePool())
+    compiled = Compiled(builder.build(), Request("auto", Policy(canary=0.0)), FakePool())
     assert compiled.decision.device == "vulkan:0"
 
 

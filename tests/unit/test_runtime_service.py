@@ -89,13 +89,13 @@ def test_device_comes_back(error: DeviceError, code: str) -> None:
 def test_device_that_is_back_before_the_request_ends_is_taken_back() -> None:
     pool = FlakyPool([LOST], refuses=["Abs"])
     compiled = made(pool, *CHAIN)
-    serve = compiled._run_whole
+    serve = compiled._running.whole
 
     def late(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         until(lambda: pool.standing("vulkan:0").state == "ok")
         return serve(inputs)
 
-    compiled._run_whole = late  # type: ignore[method-assign]
+    compiled._running.whole = late  # type: ignore[method-assign]
     np.testing.assert_array_equal(result(compiled), cpu(*CHAIN))
     result(compiled)
     assert compiled.health().state == "ok" and pool.opened[1].runs == 3

@@ -40,11 +40,14 @@ class Want:
         Desktop OpenGL, whose compute shaders serve ``gles31`` where there is no OpenGL ES.
     is_webgl : bool
         A context that refuses what WebGL forbids; only ANGLE makes such.
+    is_robust : bool
+        Ask for a context that tells of resets, where the driver has such.
     """
 
     level: str
     is_desktop: bool = False
     is_webgl: bool = False
+    is_robust: bool = True
 
     @property
     def version(self) -> tuple[int, int]:
@@ -149,7 +152,7 @@ class Context:
         if "EGL_ANGLE_create_context_backwards_compatible" in extensions:
             wanted.append((names.EGL_ANGLE_BACKWARDS_COMPATIBLE, 0))
         attempts = [wanted]
-        if "EGL_EXT_create_context_robustness" in extensions:
+        if self.want.is_robust and "EGL_EXT_create_context_robustness" in extensions:
             notice = (names.EGL_RESET_STRATEGY_EXT, names.EGL_LOSE_CONTEXT_ON_RESET)
             attempts.insert(0, [*wanted, notice])
         return attempts

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from gpuedge.backends.base import (
@@ -77,6 +77,8 @@ def open_device(info: DeviceInfo, options: Options) -> GlesDevice:
         wanted = wanted[1:]
     if options.webgl:
         wanted = [Want(level, is_webgl=True)]
+    if "robust-access" in info.disabled:
+        wanted = [replace(want, is_robust=False) for want in wanted]
     opened = levels.open_device(info, wanted)
     try:
         return GlesDevice(info, options, opened)
@@ -148,7 +150,8 @@ class GlesDevice:
                         asked_by=f"storages={options.storages!r}",
                         known=", ".join(limits.offered(level, opened.formats, None)),
                     )
-                self.caps = limits.fragment_caps(gl, level, kinds, opened.is_software)
+                side = info.limits.get("max_texture_size", limits.NO_LIMIT)
+                self.caps = limits.fragment_caps(gl, level, kinds, opened.is_software, side)
                 size = self.caps.max_texture_size or 1
                 self._textures = Textures(gl, self.stack, opened.formats, kinds[0], size)
                 row = self._textures.row

@@ -32,9 +32,11 @@ MAX_BYTES = (1 << 31) - TEXEL
 NO_LIMIT = (1 << 31) - 1
 """Of workgroups, where there are none: fragments are drawn, however a plan groups them."""
 
+LEAST_SIDE = 64
+"""Texels per side of the smallest texture limit that the specification allows."""
+
 PUSH_BYTES = 16
 """Bytes of the block of values per tensor: its extents."""
-
 
 MAX_ALIGNMENT = 4096
 """Alignments of parts of a buffer are 256 at most by the specification; such as these are a lie."""
@@ -56,15 +58,20 @@ def check(values: dict[str, int], least: int, most: int = NO_LIMIT) -> None:
             )
 
 
-def fragment_caps(gl: Gl, level: str, kinds: tuple[str, ...], is_software: bool) -> Caps:
+def fragment_caps(
+    gl: Gl, level: str, kinds: tuple[str, ...], is_software: bool, most_side: int = NO_LIMIT
+) -> Caps:
     """Return the limits of a context that draws; `kinds` are the storage kinds on offer.
+
+    Textures are at most `most_side` texels wide and high, whatever the driver says.
 
     Raises DriverError for limits that cannot be.
     """
     size = min(gl.integer(names.MAX_TEXTURE_SIZE), *gl.integers(names.MAX_VIEWPORT_DIMS, 2))
+    size = min(size, max(LEAST_SIDE, most_side))
     units = gl.integer(names.MAX_TEXTURE_IMAGE_UNITS)
     vectors = gl.integer(names.MAX_FRAGMENT_UNIFORM_VECTORS)
-    check({"MAX_TEXTURE_SIZE": size}, least=64)
+    check({"MAX_TEXTURE_SIZE": size}, least=LEAST_SIDE)
     check({"MAX_TEXTURE_IMAGE_UNITS": units, "MAX_FRAGMENT_UNIFORM_VECTORS": vectors}, least=8)
     tensors = max(1, min(units + 1, (vectors - OTHER_VECTORS) // VECTORS_PER_TENSOR))
     largest = row_length(size) * size // KINDS[kinds[0]].units * TEXEL

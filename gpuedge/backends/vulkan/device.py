@@ -117,12 +117,15 @@ class VulkanDevice:
         self._handle = self._create(physical, family)
         api, handle = self._api, self._handle
         self._queue = Queue(api, handle, family, physical.identity.name)
-        self.memory = Pool(api, handle, physical, self._options.staging)
+        off = self.info.disabled
+        staging = True if "mapped-device-memory" in off else self._options.staging
+        self.memory = Pool(api, handle, physical, staging)
         self._recorder = Recorder(api, handle, self._queue, family)
         options = self._options
         self.cache = PipelineCache(
-            api, handle, physical, on_disk=options.disk_cache, first_use=options.first_use
-        )
+            api, handle, physical, on_disk=options.disk_cache, first_use=options.first_use,
+            is_off="pipeline-cache" in off,
+        )  # fmt: skip
         self.unproven = self.cache.unproven
         self._programs = Programs(api, handle, self._queue, self.caps, self.cache.handle)
 
@@ -185,18 +188,22 @@ class VulkanDevice:
         return [name for name in wanted if name in physical.extensions]
 
     def _features(self, physical: Physical) -> Any:
-        """Return the chain that enables every optional feature kernels may use."""
-        have = physical.features
+        """Return the chain that enables every optional feature kernels may use.
+
+        A feature that is disabled is not even asked for: enabling it may be what goes wrong.
+        """
+        have, off = physical.features, self.info.disabled
         chain: Any = None
-        if have.storage_16bit:
+        if have.storage_16bit and "fp16-storage" not in off:
             name = "VkPhysicalDevice16BitStorageFeatures"
             chain = self._api.make(name, pNext=chain, storageBuffer16BitAccess=1)
-        if have.storage_8bit:
+        if have.storage_8bit and "int8-storage" not in off:
             name = "VkPhysicalDevice8BitStorageFeatures"
             chain = self._api.make(name, pNext=chain, storageBuffer8BitAccess=1)
-        if have.float16 or have.int8:
+        float16 = int(bool(have.float16) and "fp16" not in off)
+        int8 = int(bool(have.int8) and "int8" not in off)
+        if float16 or int8:
             name = "VkPhysicalDeviceShaderFloat16Int8Features"
-            float16, int8 = int(bool(have.float16)), int(bool(have.int8))
             chain = self._api.make(name, pNext=chain, shaderFloat16=float16, shaderInt8=int8)
         return chain
 

@@ -68,11 +68,13 @@ class PipelineCache:
         Read and write the file.
     first_use : bool
         This process may die of a blob that has no proof, and gives it to the driver.
+    is_off : bool
+        Make no VkPipelineCache at all: this driver's are not to be trusted.
 
     Attributes
     ----------
     handle
-        The VkPipelineCache, or NULL where the driver refuses one.
+        The VkPipelineCache, or NULL where the driver refuses one or none is wanted.
     is_hit : bool
         True if the driver was given data from disk.
     is_trial : bool
@@ -82,12 +84,19 @@ class PipelineCache:
     """
 
     def __init__(
-        self, api: Api, device: Any, physical: Physical, *, on_disk: bool, first_use: bool = False
+        self,
+        api: Api,
+        device: Any,
+        physical: Physical,
+        *,
+        on_disk: bool,
+        first_use: bool = False,
+        is_off: bool = False,
     ) -> None:
         self._api = api
         self._device = device
         self._physical = physical
-        self._file = file_for(physical) if on_disk else None
+        self._file = file_for(physical) if on_disk and not is_off else None
         limit = _HEADER.size + MAX_BYTES
         self._proofs = Proofs(self._file, _HEADER.size, limit) if self._file is not None else None
         self._unsaved = 0
@@ -100,7 +109,7 @@ class PipelineCache:
         self.is_hit = self.handle is not None
         if self.handle is None:
             self._end_trial()
-            self.handle = self._create(b"") or api.ffi.NULL
+            self.handle = (None if is_off else self._create(b"")) or api.ffi.NULL
         # What the driver holds now, not what was given to it: SwiftShader hands back what it was
         # given behind a header of its own, and would grow the file at every start.
         self._known = self._size()

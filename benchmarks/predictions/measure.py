@@ -1,0 +1,146 @@
+"""In a child: calibrate a device and the CPU path as the product does, then time the models."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from statistics import median
+from typing import Any
+
+import gpuedge
+from gpuedge.core.reasons import Reason
+from gpuedge.decide.calibrate import open_and_calibrate
+from gpuedge.decide.choose import CPU_SHARE
+from gpuedge.decide.fit import quantile
+from gpuedge.decide.model import DeviceModel
+from gpuedge.decide.policy import Policy
+from gpuedge.executors.base import Executable, Executor
+from gpuedge.graph.ir import Array, Graph
+from gpuedge.graph.reader import OnnxModel
+from gpuedge.runtime.devices import POOL
+from predictions.models import MODELS, sample
+
+WINDOW_S, WARM_S, BLOCK_S = 0.4, 0.03, 0.01
+"""Seconds a model is timed on both arms, those before that do not count, and of one block."""
+
+LEAST, MOST = 3, 40
+"""Blocks of each arm."""
+
+SLOW_S = 3.0
+"""After that many seconds two blocks are enough."""
+
+PROBE_S = 60.0
+"""A busy machine may need more than the usual deadline."""
+
+Say = Callable[[str], None]
+
+
+def measured(say: Say) -> dict[str, Any]:
+    """Return what was predicted and measured on the one device of this process's environment."""
+    row = gpuedge.probe(deadline_s=PROBE_S).devices[0]
+    models, spent = _calibrated(row.device)
+    executors: dict[str, Executor] = {"gpu": POOL.executor(row.device), "cpu": POOL.cpu()}
+    say(f"{row.device} ({row.name}) against {POOL.cpu().kernel}: calibrated in {spent:.2f} s")
+    cases: dict[str, Any] = {}
+    for name, make in MODELS.items():
+        cases[name] = _case(make(), executors, models)
+        say(_line(name, cases[name]))
+    return {
+        "device": row.device,
+        "name": row.name,
+        "cpu": POOL.cpu().kernel,
+        "version": gpuedge.__version__,
+        "calibration_s": spent,
+        "models": {arm: model.to_dict() for arm, model in models.items()},
+        "cases": cases,
+    }
+
+
+def _calibrated(device: str) -> tuple[dict[str, DeviceModel], float]:
+    """Calibrate inside the budget of the default policy, in the order and shares of `choose`."""
+    budget, start = Policy().calibration_s, time.perf_counter()
+    cpu = open_and_calibrate(POOL.cpu, budget * CPU_SHARE)
+    left = budget - (time.perf_counter() - start)
+    gpu = open_and_calibrate(lambda: POOL.executor(device), left)
+    spent = time.perf_counter() - start
+    for answer in (cpu, gpu):
+        if isinstance(answer, Reason):
+            raise SystemExit(f"not calibrated: {answer.sentence}")
+    return {a: m for a, m in (("gpu", gpu), ("cpu", cpu)) if isinstance(m, DeviceModel)}, spent
+
+
+def graph_of(data: bytes) -> Graph:
+    """Return the graph of a model whose input shapes are fixed."""
+    model = OnnxModel.load(data)
+    shapes = {name: shape for name, (_, shape) in model.inputs.items()}
+    return model.specialise(shapes)  # type: ignore[arg-type]
+
+
+def _case(
+    data: bytes, executors: Mapping[str, Executor], models: Mapping[str, DeviceModel]
+) -> dict[str, Any]:
+    """Return predicted and measured times of one model, in nanoseconds, by arm."""
+    graph = graph_of(data)
+    inputs = {name: sample(graph.types[name].shape) for name in graph.inputs}
+    arms: dict[str, Executable] = {}
+    case: dict[str, Any] = {}
+    for arm, executor in executors.items():
+        begin = time.perf_counter_ns()
+        arms[arm] = executor.compile(graph)
+        arms[arm].run(inputs)
+        started = time.perf_counter_ns() - begin
+        foreseen = models[arm].predict(arms[arm].work, 50)
+        case[arm] = {
+            "predicted_ns": foreseen.p50_ns,
+            "sigma_micro": foreseen.sigma_micro,
+            "predicted_startup_ns": foreseen.startup_ns,
+            "startup_ns": started + round(models[arm].open_s * 1e9),
+        }
+    for arm, runs in interleaved(arms, inputs).items():
+        case[arm] |= {"p50_ns": round(median(runs)), "p90_ns": round(quantile(runs, 90)),
+                      "runs": len(runs)}  # fmt: skip
+    for executable in arms.values():
+        executable.close()
+    return case
+
+
+def interleaved(
+    arms: Mapping[str, Executable], inputs: Mapping[str, Array]
+) -> dict[str, list[int]]:
+    """Time arms in short blocks, there and back, so that drift hits all of them alike.
+
+    The first run of a block is dropped, because it is cold; of slow models, one run is a block.
+    """
+    runs: dict[str, list[int]] = {arm: [] for arm in arms}
+    counts = {arm: _warm(one, inputs) for arm, one in arms.items()}
+    begin = time.perf_counter()
+    for block in range(MOST):
+        spent = time.perf_counter() - begin
+        if (block >= LEAST and spent > WINDOW_S) or (block >= 2 and spent > SLOW_S):
+            break
+        for arm in tuple(arms) if block % 2 == 0 else reversed(tuple(arms)):
+            if counts[arm] > 1:
+                arms[arm].run(inputs)
+            for _ in range(counts[arm]):
+                start = time.perf_counter_ns()
+                arms[arm].run(inputs)
+                runs[arm].append(time.perf_counter_ns() - start)
+    return runs
+
+
+def _warm(one: Executable, inputs: Mapping[str, Array]) -> int:
+    """Run one arm until it is warm; return how many runs make a block."""
+    begin, took = time.perf_counter(), list[float]()
+    while not took or time.perf_counter() - begin < WARM_S:
+        start = time.perf_counter()
+        one.run(inputs)
+        took.append(time.perf_counter() - start)
+    return min(max(1, int(BLOCK_S / median(took))), 50)
+
+
+def _line(name: str, case: Mapping[str, Any]) -> str:
+    shown = (
+        f"{arm} {one['predicted_ns'] / 1e6:8.3f} -> {one['p50_ns'] / 1e6:8.3f} ms"
+        for arm, one in case.items()
+    )
+    return f"{name:22s} {', '.join(shown)}"

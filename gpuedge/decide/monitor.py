@@ -1,0 +1,282 @@
+"""Watching a choice in service: is the other arm faster by now, and is that sure enough to switch.
+
+The arm in use shows its latency with every request. The other one is tried in short bursts, never
+in single runs, which would only ever meet it cold. Each burst is one more observation of theta
+(`gpuedge.decide.belief`), and between bursts theta is taken to wander, so this is a Kalman filter
+of one dimension. Switching needs a gain that is large, sure and not the second one in a moment.
+
+Nothing here looks at a clock: time comes in, as whole nanoseconds, so that a simulator and the
+product drive the same code.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median_low
+
+from gpuedge.decide.belief import MICRO, Belief, Noise, bounded, forget, seen, updated
+from gpuedge.decide.conditions import UNKNOWN, Conditions
+from gpuedge.decide.exact import exp, ln, phi, root
+from gpuedge.decide.trial import Arm
+
+SECOND = 10**9
+BURST, DROP = 6, 2
+"""Runs of a burst, and how many of its first ones are cold and do not count."""
+
+CALM_S, LONGEST_S, GROWTH = 15.0, 300.0, 1.6
+"""Seconds between bursts: the least, the most, and how they grow while nothing surprising shows."""
+
+EXPLORED = 0.01
+"""Most that bursts may cost beyond what the arm in use would have, as a share of all served."""
+
+GAIN = 0.07
+DWELL_S = 30.0
+"""A switch needs this expected gain, and this time since the last one."""
+
+DOUBT, CALMER, CALMER_S = 0.03, 4, 3600.0
+"""A switch needs any gain to be this sure: 1 - `DOUBT`, where the doubt is divided by `CALMER` for
+each switch within the last `CALMER_S`. Between two arms that are about as good, this is what ends
+going back and forth."""
+
+RATE = 2
+"""Most switches within a minute, whatever the settings above."""
+
+SURPRISE, WIDEN, CLIP = 2.5, 0.35, 1.5
+"""One observation this many standard deviations off is a spike until the next one, which comes
+soon: it counts as if it were `CLIP` off. If that is off on the same side, something changed, and
+the standard deviation of the belief grows by `WIDEN` before it is taken in."""
+
+CHANGED = 0.2
+"""Standard deviation added when the conditions of the machine change."""
+
+KEPT = 512
+"""Served latencies remembered for each arm."""
+
+RECENT, LEVEL = 8, 24
+"""Of these, how many a burst is compared with: those that shared the load of the moment with it.
+And how many say what the latency is by now."""
+
+BURST_WINDOW = 0.27
+"""Least standard deviation of what the runs of a burst share: they are few, and from one moment."""
+
+MOVED = 0.5
+"""Where the arm in use is this many nats off what it was at the last burst, the next one comes at
+once, but never sooner than `CALM_S` after it."""
+
+
+class Monitor:
+    """One model in service on one of two arms, both of which are open.
+
+    Parameters
+    ----------
+    belief : Belief
+        What was believed when it was placed.
+    arm : {"cpu", "gpu"}
+        The arm in use.
+    cpu_ns : int
+        Latency of the CPU path, as far as it is known; served requests take its place.
+    noise : Noise
+    now : int
+        Monotonic, in nanoseconds.
+    speedup_milli : int
+        How many times as fast the GPU must be to be switched to, in thousandths. To stay on it, it
+        must only not be the slower one.
+    """
+
+    def __init__(
+        self,
+        belief: Belief,
+        arm: Arm,
+        *,
+        cpu_ns: int,
+        noise: Noise,
+        now: int,
+        speedup_milli: int = 1_000,
+    ) -> None:
+        self.belief = belief
+        self.arm: Arm = arm
+        self.noise = noise
+        self._burst_noise = replace(noise, window=max(noise.window, BURST_WINDOW))
+        self._surprise = 0  # on which side the last burst was surprising
+        self.speedup_milli = speedup_milli
+        self.bursts = 0
+        self.served_ns = 0
+        """Time that all requests took, those of bursts too."""
+        self.explored_ns = 0
+        """Of that, what bursts took beyond what the arm in use would have."""
+        self._typical: dict[Arm, int] = {"cpu": max(cpu_ns, 1)}
+        self._typical["gpu"] = max(round(cpu_ns * exp(belief.theta)), 1)
+        self._latencies: dict[Arm, deque[int]] = {a: deque(maxlen=KEPT) for a in ("cpu", "gpu")}
+        self._since_look = 0  # requests of the arm in use since the last burst or switch
+        self._last = now  # up to when the belief has wandered
+        self._looked = now  # when the last burst ended
+        self._level_then: int | None = None  # of the arm in use, at the last burst
+        self._wait_s = CALM_S
+        self._due = now + round(CALM_S * SECOND)
+        self._switched: deque[int] = deque(maxlen=16)  # when, the last ones
+        self._settled_at = now
+        self._conditions = UNKNOWN
+
+    @property
+    def other(self) -> Arm:
+        """The arm that is not in use."""
+        return "gpu" if self.arm == "cpu" else "cpu"
+
+    def served(self, arm: Arm, ns: int, now: int) -> None:
+        """Take the latency of a request that was served, outside of a burst."""
+        self.served_ns += ns
+        self._latencies[arm].append(max(ns, 1))
+        if arm != self.arm:
+            return
+        self._since_look += 1
+        if self._since_look % LEVEL == 0:
+            self._follow(now)
+
+    def _follow(self, now: int) -> None:
+        """Have a burst soon where the arm in use is no longer as fast or as slow as it was."""
+        level = self._level(self.arm)
+        if self._level_then is None:
+            self._level_then = level
+        elif abs(ln(level / self._level_then)) > MOVED:
+            self._level_then = level
+            self._due = min(self._due, max(now, self._looked + round(CALM_S * SECOND)))
+
+    def percentiles(self, arm: Arm) -> tuple[int, int, int] | None:
+        """Return p50, p90 and p99 of an arm's recent requests in nanoseconds; None without any."""
+        ordered = sorted(self._latencies[arm])
+        if not ordered:
+            return None
+        last = len(ordered) - 1
+        return ordered[last * 50 // 100], ordered[last * 90 // 100], ordered[last * 99 // 100]
+
+    # -- exploring ----------------------------------------------------------------------------
+
+    def wants_burst(self, now: int) -> bool:
+        """Say whether the next `BURST` requests should go to the other arm."""
+        if now < self._due or self._since_look < BURST - DROP:
+            return False
+        cost = self._burst_cost()
+        return cost == 0 or self.explored_ns + cost <= EXPLORED * self.served_ns
+
+    def _burst_cost(self) -> int:
+        """Return what a burst is expected to cost beyond serving as usual.
+
+        By what the other arm took when it was last seen: the ratio may be what has changed.
+        """
+        usual = self._level(self.arm)
+        if self._latencies[self.other]:
+            other: float = self._level(self.other)
+        else:
+            sign = 1 if self.arm == "cpu" else -1
+            other = usual * exp(min(sign * self.belief.theta, 40.0))
+        return max(round(BURST * (other - usual)), 0)
+
+    def _level(self, arm: Arm) -> int:
+        recent = list(self._latencies[arm])[-LEVEL:]
+        return median_low(recent) if recent else self._typical[arm]
+
+    def burst(self, gpu_ns: Sequence[int], cpu_ns: Sequence[int], now: int) -> None:
+        """Take the latencies of a burst: those of the other arm, first ones included.
+
+        Those of the arm in use may be left out: its recent requests are taken then. Without runs of
+        the other arm (the burst was given up) nothing is learned.
+        """
+        burst, mine = (gpu_ns, cpu_ns) if self.other == "gpu" else (cpu_ns, gpu_ns)
+        usual = mine or list(self._latencies[self.arm])[-RECENT:] or [self._typical[self.arm]]
+        self.served_ns += sum(burst)
+        self.explored_ns += max(sum(burst) - len(burst) * median_low(usual), 0)
+        self.bursts += 1
+        self._since_look, self._looked, self._level_then = 0, now, None
+        warm = list(burst[DROP:])
+        if not warm:
+            self._plan(now, is_calm=True)
+            return
+        self._latencies[self.other].extend(max(ns, 1) for ns in warm)
+        gpu, cpu = (warm, usual) if self.other == "gpu" else (usual, warm)
+        self._observe(gpu, cpu, now)
+
+    def _observe(self, gpu: Sequence[int], cpu: Sequence[int], now: int) -> None:
+        self._wander(now)
+        y, v = seen(gpu, cpu, self._burst_noise)
+        sd = root(self.belief.var + round(v * MICRO))
+        z = (y - self.belief.theta) / sd
+        side = 0 if -SURPRISE <= z <= SURPRISE else 1 if z > 0 else -1
+        if side and side == self._surprise:
+            self._widen(WIDEN)
+        elif side:
+            y = self.belief.theta + side * CLIP * sd
+        self._surprise = side
+        self.belief = updated(self.belief, y, v)
+        self._plan(now, is_calm=not side)
+
+    def _plan(self, now: int, is_calm: bool) -> None:
+        self._wait_s = min(self._wait_s * GROWTH, LONGEST_S) if is_calm else CALM_S
+        self._due = now + round(self._wait_s * SECOND)
+
+    def _wander(self, now: int) -> None:
+        self.belief = forget(self.belief, (now - self._last) / SECOND)
+        self._last = now
+
+    def _widen(self, sd: float) -> None:
+        belief = self.belief
+        self.belief = bounded(belief.theta, belief.var / MICRO + sd * sd, belief.visits)
+
+    # -- switching ----------------------------------------------------------------------------
+
+    def choose(self, now: int, load: Conditions = UNKNOWN) -> Arm:
+        """Return the arm that the next requests should use.
+
+        Parameters
+        ----------
+        now : int
+        load : Conditions
+            What the machine is like. Where that changed, nothing is switched at once, but the
+            belief widens and the next burst comes soon.
+        """
+        if load.differ(self._conditions):
+            self._widen(CHANGED)
+            self._wait_s = CALM_S
+            self._due = min(self._due, now + round(CALM_S * SECOND))
+        if load != UNKNOWN:
+            self._conditions = load
+        if self._may_switch(now) and self._is_better(now):
+            self.arm = self.other
+            self._switched.append(now)
+            self._settled_at = now
+            self._since_look, self._level_then = 0, None
+            self._plan(now, is_calm=False)
+        return self.arm
+
+    def _may_switch(self, now: int) -> bool:
+        if self.bursts == 0 or now - self._settled_at < DWELL_S * SECOND:
+            return False
+        return len(self._switched) < RATE or now - self._switched[-RATE] >= 60 * SECOND
+
+    def _sureness(self, now: int) -> float:
+        """Return the probability of any gain that a switch needs now."""
+        recent = sum(now - then < CALMER_S * SECOND for then in self._switched)
+        doubt = DOUBT
+        for _ in range(recent):
+            doubt /= CALMER
+        return 1 - doubt
+
+    def _is_better(self, now: int) -> bool:
+        """Say whether the other arm is faster by enough, and surely enough."""
+        bar = min(1 - GAIN, 1000 / self.speedup_milli if self.other == "gpu" else 1.0)
+        mean = self.belief.theta if self.other == "gpu" else -self.belief.theta
+        var = self.belief.var + self.noise.lasting_micro
+        expected = exp(min(mean + var / MICRO / 2, 40.0))
+        return expected <= bar and phi((ln(1.0) - mean) / root(var)) >= self._sureness(now)
+
+    def state(self) -> dict[str, object]:
+        """Return what a report of the service shows, JSON-ready."""
+        return {
+            "arm": self.arm,
+            "belief": [self.belief.mean, self.belief.var, self.belief.visits],
+            "bursts": self.bursts,
+            "explored_ns": self.explored_ns,
+            "percentiles_ns": {a: self.percentiles(a) for a in self._latencies},
+            "served_ns": self.served_ns,
+        }

@@ -1,0 +1,340 @@
+"""Timing a GPU against the CPU path on the model itself, and keeping what came of it.
+
+What to time, in which order and what it means is `gpuedge.decide`'s; here it meets the clock, the
+time a launch may spend, and what earlier launches left on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from gpuedge.decide import audit
+from gpuedge.decide.assess import begin
+from gpuedge.decide.attempts import Attempt, next_attempt, next_duel, outcome, with_trial
+from gpuedge.decide.belief import Rule
+from gpuedge.decide.decision import Decision, decide
+from gpuedge.decide.kin import DUEL_NS
+from gpuedge.decide.record import CPU
+from gpuedge.decide.rules import judge
+from gpuedge.decide.visits import Visit, VisitStore, visit_key
+from gpuedge.runtime import clock
+
+if TYPE_CHECKING:
+    from gpuedge.decide.policy import Policy
+    from gpuedge.decide.trial import Arm
+    from gpuedge.graph.ir import Array
+    from gpuedge.runtime.assignment import Assignment
+    from gpuedge.runtime.meters import Meter
+
+CONFIRM_S = 0.25
+"""Time for a trial of a GPU that is chosen by prediction, however little of the budget is left: a
+promise never to be slower than the CPU path cannot rest on a prediction."""
+
+WORTH_S = 0.25
+"""Time below which no trial is begun that a choice does not wait for: a later launch has more."""
+
+TRIAL_SHARE = 0.3
+"""Share of a launch's budget that calibrating devices leaves for trials."""
+
+DAY_S = 86_400
+
+
+class Purse:
+    """What one launch may still spend on measuring one model, over all its input shapes.
+
+    Parameters
+    ----------
+    seconds : float
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.left_s = seconds
+
+    def spend(self, ns: int) -> None:
+        """Take out what was used; never less than nothing is left."""
+        self.left_s = max(self.left_s - ns / 1e9, 0.0)
+
+
+@dataclass(frozen=True)
+class Past:
+    """Where what earlier launches found about one model is kept.
+
+    Parameters
+    ----------
+    store : VisitStore
+    digest : callable
+        Makes the model's digest; not called before it is needed.
+    key_of : callable
+        Device string to the device's key, driver included.
+    percentile : int
+        Of the policy.
+    """
+
+    store: VisitStore
+    digest: Callable[[], str]
+    key_of: Callable[[str], str]
+    percentile: int
+
+    @cached_property
+    def model(self) -> str:
+        """The model's digest."""
+        return self.digest()
+
+    @property
+    def previous(self) -> str:
+        """The device that an earlier launch chose; empty if there was none."""
+        return self.store.previous(self.model, self.percentile)
+
+    def visit_of(self, device: str) -> Visit | None:
+        """Return what earlier launches came to believe about a device."""
+        return self.store.get(self._key(device))
+
+    def coin_of(self, device: str) -> int:
+        """Return today's coin of `gpuedge.decide.audit`."""
+        return audit.coin(self.key_of(device), self.model, clock.epoch_s() // DAY_S)
+
+    def keep(self, device: str, visit: Visit) -> None:
+        """Keep a visit."""
+        self.store.put(self._key(device), visit)
+
+    def chose(self, device: str) -> None:
+        """Keep which device was chosen."""
+        self.store.chose(self.model, self.percentile, device)
+
+    def _key(self, device: str) -> str:
+        return visit_key(self.model, self.key_of(device), self.percentile)
+
+
+class Tries:
+    """What one launch measures of one model.
+
+    Parameters
+    ----------
+    policy : Policy
+    purse : Purse
+    past : Past, optional
+        Without it nothing is kept, and a GPU is only tried where it is about to be chosen.
+    meter : Meter, optional
+        Where energy is to decide, and is metered.
+    type_of : callable, optional
+        Device string to the type of the device, which says what meter sees it.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        purse: Purse,
+        past: Past | None,
+        meter: Meter | None = None,
+        type_of: Callable[[str], str | None] = lambda _: None,
+    ) -> None:
+        self.policy = policy
+        self.purse = purse
+        self.meter = meter
+        self._past = past
+        self._type_of = type_of
+        self._done: set[str] = set()
+
+    def next(self, decision: Decision) -> Attempt | None:
+        """Return the trial that a decision asks for now, None where it is good as it is."""
+        left_s = CONFIRM_S if self._past is None else max(self.purse.left_s, CONFIRM_S)
+        budget_ns = round(left_s * 1e9)
+        needed = self._unmeasured(decision, budget_ns)
+        if needed is not None or self._past is None or self.purse.left_s < WORTH_S:
+            return needed
+        budget_ns = round(self.purse.left_s * 1e9)
+        unmetered = self._unmetered(decision, budget_ns)
+        if unmetered is not None:
+            return unmetered
+        return next_attempt(decision, skip=self._skipped(decision), budget_ns=budget_ns)
+
+    def _unmeasured(self, decision: Decision, budget_ns: int) -> Attempt | None:
+        """Return the trial of a GPU that is chosen although nothing was measured of it yet."""
+        record = decision.record
+        if decision.device == CPU or record.is_by_name or decision.device in self._done:
+            return None
+        for candidate, weighed in zip(record.candidates, judge(record).assessments, strict=True):
+            if candidate.device == decision.device and weighed and not weighed.belief.visits:
+                cpu = next(c for c in record.candidates if c.device == CPU)
+                trial = begin(candidate, cpu, record.policy, budget_ns)
+                return Attempt(candidate.device, trial, "unmeasured")
+        return None
+
+    def sees(self, device: str) -> bool:
+        """Say whether the energy of a device is to decide, and is metered."""
+        return self.meter is not None and self.meter.sees(self._type_of(device))
+
+    def _unmetered(self, decision: Decision, budget_ns: int) -> Attempt | None:
+        """Return the trial of the fastest GPU that is metered, where energy is to decide."""
+        record = decision.record
+        if self.meter is None or self._done or record.is_by_name:
+            return None
+        found = judge(record).assessments
+        known = [
+            (weighed.cost_ppm, i)
+            for i, (c, weighed) in enumerate(zip(record.candidates, found, strict=True))
+            if weighed is not None and self.sees(c.device)
+        ]
+        if not known:
+            return None
+        candidate = record.candidates[min(known)[1]]
+        cpu = next(c for c in record.candidates if c.device == CPU)
+        trial = begin(candidate, cpu, record.policy, budget_ns)
+        return Attempt(candidate.device, trial, "energy")
+
+    def _skipped(self, decision: Decision) -> Collection[str]:
+        """Return the devices that had a window a moment ago, or as many as are worth it."""
+        rule, now = Rule(), clock.epoch_s()
+        skipped = set(self._done)
+        for candidate in decision.record.candidates:
+            if candidate.belief is None or self._past is None:
+                continue
+            visit = self._past.visit_of(candidate.device)
+            if visit is not None and not visit.is_due(now, rule):
+                skipped.add(candidate.device)
+        return skipped
+
+    def duel(self, decision: Decision) -> Attempt | None:
+        """Return the trial of another road to the chosen device; None if none is worth it now."""
+        if self._past is None or self.purse.left_s < WORTH_S:
+            return None
+        budget_ns = min(DUEL_NS, round(self.purse.left_s * 1e9))
+        return next_duel(decision, skip=self._done, budget_ns=budget_ns)
+
+    def run(self, attempt: Attempt, arms: Mapping[Arm, Callable[[], object]]) -> None:
+        """Time the arms as the trial asks for. Raises whatever they raise."""
+        now, trial = clock.now_ns, attempt.trial
+        begin = now()
+        self._done.add(attempt.device)
+        try:
+            while (arm := trial.next(now())) is not None:
+                start = now()
+                arms[arm]()
+                trial.add(arm, max(now() - start, 0))
+        finally:
+            self.purse.spend(now() - begin)
+
+    def keep_rival(self, decision: Decision, device: str) -> None:
+        """Keep for later launches a road that won against the one that was measured."""
+        rows = zip(decision.record.candidates, judge(decision.record).assessments, strict=True)
+        found = next((one for c, one in rows if c.device == device), None)
+        if self._past is not None and found is not None:
+            loss, stakes = found.verdict.loss_ppm, found.stakes
+            now = clock.epoch_s()
+            visit = Visit(found.belief, stakes.cpu_ns, stakes.startup_ns, loss, now)
+            self._past.keep(device, visit)
+            self._past.chose(decision.device)
+
+    def keep(self, decision: Decision, attempt: Attempt) -> None:
+        """Keep for later launches what a trial showed."""
+        found = outcome(decision, attempt.device)
+        if self._past is None or found is None:
+            return
+        belief, cpu_ns = found
+        trial = attempt.trial
+        loss = trial.verdict.loss_ppm
+        visit = Visit(belief, cpu_ns, trial.stakes.startup_ns, loss, clock.epoch_s())
+        self._past.keep(attempt.device, visit)
+        self._past.chose(decision.device)
+
+
+class Tried:
+    """One trial on its way, of the device that an assignment has opened for it.
+
+    Attributes
+    ----------
+    device : str
+    outputs : dict
+        Those of the first run on the device.
+    """
+
+    def __init__(self, assigned: Assignment, tries: Tries, before: Decision, attempt: Attempt):
+        self.device = attempt.device
+        self.outputs: dict[str, Array] = {}
+        self._assigned = assigned
+        self._tries = tries
+        self._before = before
+        self._attempt = attempt
+
+    @classmethod
+    def begin(cls, assigned: Assignment) -> Tried | None:
+        """Open what is to be tried next; None if there is nothing, or nothing more."""
+        before, tries = assigned.decision, assigned.tries
+        attempt = assigned.attempt()
+        if attempt is None or tries is None:
+            return None
+        return cls(assigned, tries, before, attempt)
+
+    def started(self, compile_ns: int) -> None:
+        """Take how long compiling took, with uploading what is constant."""
+        self._attempt.trial.started(self._assigned.opened_ns() + compile_ns)
+
+    def run(
+        self, gpu: Callable[[], dict[str, Array] | None], cpu: Callable[[], object]
+    ) -> bool:  # fmt: skip
+        """Time both arms; False if the device failed. Raises what the arms raise.
+
+        Parameters
+        ----------
+        gpu : callable
+            Returns outputs, or None if the device failed and something else answered.
+        cpu : callable
+        """
+
+        def on_gpu() -> None:
+            made = gpu()
+            if made is None:
+                raise _FailedError
+            self.outputs = self.outputs or made
+
+        try:
+            self._tries.run(self._attempt, {"cpu": cpu, "gpu": on_gpu})
+        except _FailedError:
+            return False
+        return True
+
+    def decided(self) -> Decision:
+        """Decide again with the runs."""
+        if not self._attempt.trial.runs:
+            return self._before  # there was no time even for one
+        return with_trial(self._before, self.device, self._attempt.trial)
+
+    def metered(
+        self, decision: Decision, gpu: Callable[[], object], cpu: Callable[[], object]
+    ) -> Decision:
+        """Decide again with the energy that both arms take, where that is to decide and is seen.
+
+        Raises whatever the arms raise.
+        """
+        meter, tries = self._tries.meter, self._tries
+        if meter is None or not tries.sees(self.device):
+            return decision
+        start = clock.now_ns()
+        taken = {CPU: meter.per_run(cpu), self.device: meter.per_run(gpu)}
+        tries.purse.spend(clock.now_ns() - start)
+        candidates = tuple(
+            replace(c, energy_uj=taken[c.device]) if c.device in taken else c
+            for c in decision.record.candidates
+        )
+        return decide(replace(decision.record, candidates=candidates))
+
+    def keep(self, decision: Decision) -> None:
+        """Keep for later launches what the runs showed, and what came of it."""
+        if self._attempt.trial.runs:
+            self._tries.keep(decision, self._attempt)
+
+    def is_worth_holding(self, decision: Decision) -> bool:
+        """Say whether a device that did not win is to be watched all the same.
+
+        It stays open then, and with it its memory: only where much may be lost without it.
+        """
+        policy, verdict = self._tries.policy, self._attempt.trial.verdict
+        is_wanted = policy.monitor and policy.prefer != "energy" and bool(self.outputs)
+        return is_wanted and decision.device == CPU and verdict.loss_cpu_ppm >= Rule().eps_ppm
+
+
+class _FailedError(Exception):
+    """The device failed during its trial."""

@@ -1,0 +1,97 @@
+"""A process that loads one model under ``auto``, on a CPU path as slow as it is told to be.
+
+Usage: decision_child.py MILLISECONDS KIND; prints a JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+
+import numpy as np
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+import gpuedge
+from gpuedge.decide.decision import Decision
+from gpuedge.executors.base import Executable
+from gpuedge.executors.cpu import CpuExecutor
+from gpuedge.graph.ir import Array, Graph
+
+SIDE, CHANNELS = 40, 24
+
+
+def model(kind: str) -> ModelProto:
+    """Return two convolutions; ``mixed`` ends in what no GPU here has a kernel for."""
+    rng = np.random.default_rng(0)
+    nodes, weights, before, width = [], [], "x", 3
+    for i in range(2):
+        w = (rng.standard_normal((CHANNELS, width, 3, 3)) * 0.1).astype(np.float32)
+        weights.append(numpy_helper.from_array(w, f"w{i}"))
+        nodes.append(helper.make_node("Conv", [before, f"w{i}"], [f"c{i}"], pads=[1, 1, 1, 1]))
+        before, width = f"c{i}", CHANNELS
+    last = "ThresholdedRelu" if kind == "mixed" else "Relu"
+    nodes.append(helper.make_node(last, [before], ["y"]))
+    shapes = [[1, 3, SIDE, SIDE], [1, CHANNELS, SIDE, SIDE]]
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in zip("xy", shapes, strict=True)
+    )
+    graph = helper.make_graph(nodes, "two", [x], [y], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+class Slow:
+    """An executable that takes so much longer."""
+
+    def __init__(self, inner: Executable, seconds: float) -> None:
+        self.inner, self.seconds = inner, seconds
+        self.work, self.rows = inner.work, inner.rows
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Wait, then compute."""
+        time.sleep(self.seconds)
+        return self.inner.run(inputs)
+
+    def close(self) -> None:
+        """Close."""
+        self.inner.close()
+
+
+def main(milliseconds: float, kind: str) -> dict[str, object]:
+    """Load the model, run it, and say what was decided."""
+    compile_ = CpuExecutor.compile
+    x = np.random.default_rng(1).standard_normal((1, 3, SIDE, SIDE)).astype(np.float32)
+    with gpuedge.Session(model(kind), device="cpu") as alone:
+        wanted = alone.run({"x": x})["y"]
+
+    def slow(self: CpuExecutor, segment: Graph) -> Executable:
+        work = sum(name in segment.constants for name in ("w0", "w1")) / 2
+        return Slow(compile_(self, segment), milliseconds / 1e3 * work)
+
+    CpuExecutor.compile = slow  # type: ignore[method-assign]
+    policy = gpuedge.Policy(allow_software=True, min_speedup=1.0, calibration_s=6.0)
+    start = time.perf_counter()
+    with gpuedge.Session(model(kind), policy=policy) as session:
+        loaded_s = time.perf_counter() - start
+        found = session.run({"x": x})["y"]
+        decision, health = session.explain(), session.health
+        text = decision.to_json()
+        known = decision.record.candidates
+        return {
+            "device": decision.device,
+            "loaded_s": loaded_s,
+            "places": [row.device for row in session.placement for _ in row.nodes],
+            "apart": float(np.abs(found - wanted).max() / np.abs(wanted).max()),
+            "codes": {row.device: row.code for row in decision.rows},
+            "runs": max(len(c.runs) for c in known),
+            "visits": max((c.belief.visits for c in known if c.belief), default=0),
+            "replays": Decision.from_dict(json.loads(text)).replay().to_json() == text,
+            "health": health.to_dict(),
+            "said": str(decision),
+        }  # fmt: skip
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(float(sys.argv[1]), sys.argv[2])))

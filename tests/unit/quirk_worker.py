@@ -1,0 +1,115 @@
+"""A probe's child that fails, crashes or has no time in a demanded probe, as its key says.
+
+It notes each start, and what it was told, in the file that the variable STARTS names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+WORKER = (sys.executable, __file__)
+
+
+class Worker:
+    """The far end of one request."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.request = request
+        self.candidate = request["candidates"][0]
+        self.answers = self.candidate["answers"].get("0", {})
+        starts = Path(self.candidate["env"]["STARTS"])
+        with starts.open("a") as file:
+            file.write(json.dumps({"key": self.candidate["key"], "answers": self.answers}) + "\n")
+        self.attempt = len(starts.read_text().splitlines())
+
+    def send(self, event: str, **fields: Any) -> None:
+        """Write an event."""
+        line = {"token": self.request["token"], "event": event, "at": 0, **fields}
+        with open(self.request["result"], "a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def play(self) -> None:
+        """Be a device that an entry asks something of."""
+        who = {"api": "vulkan", "name": "GPU", "os": "linux"}
+        device = {"index": 0, "identity": who, "is_software": False, "valid_until": "2099-01-01"}
+        self.send("step", step="enumerate", index=None)
+        self.send("devices", database="3 abc", devices=[device])
+        self.send("step", step="open", index=0)
+        getattr(self, "play_" + self.candidate["key"].replace("-", "_"))()
+        self.send("done")
+
+    def ask(self) -> None:
+        """Come to the demanded probe."""
+        self.send("demand", index=0, entries=["mesa-0001"])
+        self.send("step", step="run", index=0)
+
+    def result(self, outcome: str, *, is_blocked: bool = False) -> None:
+        """Send the device's verdict."""
+        lists = dict.fromkeys(("levels", "features", "kernels", "storages"), ())
+        restrictions = {
+            **lists, "kernels": ["conv2d_px4"], "limits": {}, "is_backend_off": is_blocked,
+            "is_demoted": False, "entries": ["mesa-0001"],
+        }  # fmt: skip
+        unfinished = {"is_unfinished": True} if outcome in {"failed", "cut"} else {}
+        self.send(
+            "device", index=0, seconds=0.1, caps={}, detail="",
+            status="blocked" if is_blocked else "ok", code="quirk" if is_blocked else "ok",
+            restrictions={} if outcome == "cleared" else restrictions,
+            evidence={"entries": [{"id": "mesa-0001", "outcome": outcome}], **unfinished},
+        )  # fmt: skip
+
+    def play_fails(self) -> None:
+        """Fail the probe whenever it is run."""
+        self.ask()
+        self.result("failed")
+
+    def play_fails_and_blocks(self) -> None:
+        """Fail the probe of an entry that takes the device away."""
+        self.ask()
+        self.result("failed", is_blocked=True)
+
+    def play_fails_once(self) -> None:
+        """Fail it the first time only."""
+        self.ask()
+        self.result("failed" if self.attempt == 1 else "cleared")
+
+    def play_fails_slowly(self) -> None:
+        """Fail it when most of the time is over."""
+        self.ask()
+        time.sleep(1.2)
+        self.result("failed")
+
+    def play_is_cut(self) -> None:
+        """Have no time for it."""
+        self.ask()
+        self.result("cut")
+
+    def play_dies(self) -> None:
+        """Crash in the probe, unless it need not be run."""
+        if self.answers == {"mesa-0001": False}:
+            self.result("confirmed")
+            return
+        self.ask()
+        os.abort()
+
+    def play_dies_once(self) -> None:
+        """Crash in it the first time only."""
+        self.ask()
+        if self.attempt == 1:
+            os.abort()
+        self.result("cleared")
+
+    def play_dies_after(self) -> None:
+        """Crash when the probe is over."""
+        self.ask()
+        self.send("demand", index=0, entries=[])
+        os.abort()
+
+
+if __name__ == "__main__":
+    Worker(json.loads(sys.stdin.readline())).play()

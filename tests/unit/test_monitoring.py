@@ -1,0 +1,205 @@
+"""A session's model in service on two arms whose latencies a test scripts and changes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flaky import LOST, X, graph
+from scripted_fakes import ScriptedGpu, ScriptedPool, World
+
+from gpuedge.decide.conditions import Conditions
+from gpuedge.decide.decision import Decision
+from gpuedge.decide.monitor import BURST
+from gpuedge.decide.policy import Policy
+from gpuedge.runtime.compiled import Compiled, Request
+
+POLICY = Policy(min_speedup=1.0)
+PERIOD_S = 0.2
+"""Between requests."""
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
+    monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(tmp_path))
+    return World(monkeypatch)
+
+
+def on_auto(pool: ScriptedPool, policy: Policy = POLICY) -> Compiled:
+    return Compiled(graph("Abs"), Request("auto", policy), pool)
+
+
+def serve(world: World, compiled: Compiled, seconds: float) -> list[int]:
+    """Answer requests for so long; return when the device in use changed."""
+    changed, device = [], compiled.executor.device
+    end = world.clock() + round(seconds * 1e9)
+    while world.clock() < end:
+        out = next(iter(compiled.run({"x": X}).values()))
+        np.testing.assert_array_equal(out, np.abs(X))
+        if compiled.executor.device != device:
+            device = compiled.executor.device
+            changed.append(world.clock())
+        world.clock.spend(PERIOD_S)
+    return changed
+
+
+def replays(decision: Decision) -> bool:
+    text = decision.to_json()
+    return Decision.from_dict(json.loads(text)).replay().to_json() == text
+
+
+def test_gpu_that_becomes_slow_is_left_and_taken_again(world: World) -> None:
+    world.predict(10.0, 1.0)
+    pool = world.pool(10.0, 1.0)
+    compiled = on_auto(pool)
+    assert compiled.executor.device == "vulkan:0"
+    assert serve(world, compiled, 900) == []
+    pool.seconds["gpu"] = 0.05
+    assert len(serve(world, compiled, 900)) == 1
+    assert compiled.executor.device == compiled.decision.device == "cpu"
+    assert {row.device for row in compiled.rows} == {"cpu"}
+    assert "in service" in str(compiled.decision) and replays(compiled.decision)
+    health = compiled.health()
+    assert (health.state, health.switches) == ("cpu", 1)
+    assert {d.device for d in health.devices} == {"cpu", "vulkan:0"}
+    slow = next(d for d in health.devices if d.device == "vulkan:0")
+    assert slow.p90_s == pytest.approx(0.05, rel=0.01)
+    pool.seconds["gpu"] = 0.001
+    assert len(serve(world, compiled, 3600)) == 1
+    assert compiled.executor.device == compiled.decision.device == "vulkan:0"
+    assert {row.device for row in compiled.rows} == {"vulkan:0"}
+    assert replays(compiled.decision) and len(pool.opened) == 1
+
+
+def test_arms_that_are_close_are_not_changed(world: World) -> None:
+    world.predict(10.0, 5.0)
+    pool = world.pool(10.0, 5.0)
+    compiled = on_auto(pool)
+    assert compiled.executor.device == "vulkan:0"
+    pool.seconds["gpu"] = 0.0103  # a little slower: not worth it
+    assert serve(world, compiled, 3600) == []
+
+
+def test_at_most_two_changes_a_minute(world: World) -> None:
+    world.predict(10.0, 1.0)
+    pool = world.pool(10.0, 1.0)
+    compiled = on_auto(pool)
+    changed: list[int] = []
+    for round_ in range(40):  # the arms change places every 40 s
+        pool.seconds["gpu"] = 0.001 if round_ % 2 else 0.1
+        changed += serve(world, compiled, 40)
+    assert changed
+    for i, at in enumerate(changed):
+        assert sum(at - 60e9 < other <= at for other in changed[: i + 1]) <= 2
+
+
+@pytest.mark.parametrize(("cpu_ms", "gpu_ms"), [(10.0, 1.0), (20.0, 1.0)])
+def test_looking_at_the_other_arm_costs_no_more_than_one_percent(
+    world: World, cpu_ms: float, gpu_ms: float
+) -> None:
+    world.predict(cpu_ms, gpu_ms)
+    pool = world.pool(cpu_ms, gpu_ms)
+    compiled = on_auto(pool, Policy(min_speedup=1.0, canary=0.0))
+    assert compiled.executor.device == "vulkan:0"
+    before = dict(pool.spent), dict(pool.runs)
+    serve(world, compiled, 5400)
+    spent = {arm: pool.spent[arm] - before[0][arm] for arm in pool.spent}
+    runs = {arm: pool.runs[arm] - before[1][arm] for arm in pool.runs}
+    assert runs["cpu"] and runs["cpu"] % BURST == 0  # bursts, not single requests
+    excess = spent["cpu"] - runs["cpu"] * gpu_ms / 1e3
+    assert excess <= 0.01 * sum(spent.values())
+
+
+def test_policy_may_switch_watching_off(world: World) -> None:
+    world.predict(10.0, 1.0)
+    pool = world.pool(10.0, 1.0)
+    compiled = on_auto(pool, Policy(min_speedup=1.0, monitor=False, canary=0.0))
+    before = pool.runs["cpu"]
+    pool.seconds["gpu"] = 0.1
+    assert serve(world, compiled, 900) == []
+    assert pool.runs["cpu"] == before and compiled.health().conditions == {}
+
+
+def test_single_operations_and_named_devices_are_not_watched(world: World) -> None:
+    world.predict(10.0, 1.0)
+    pool = world.pool(10.0, 1.0)
+    operation = Compiled(graph("Abs"), Request("auto", POLICY), pool, has_canaries=False)
+    named = Compiled(graph("Abs"), Request("vulkan", Policy(canary=0.0)), pool)
+    pool.seconds["gpu"] = 0.1
+    before = pool.runs["cpu"]
+    assert serve(world, operation, 300) == serve(world, named, 300) == []
+    assert pool.runs["cpu"] == before
+
+
+def test_gpu_that_may_yet_win_is_held_ready(world: World) -> None:
+    world.predict(10.0, 10.0)
+    pool = world.pool(10.0, 9.9)
+    compiled = on_auto(pool, Policy(min_speedup=1.1))
+    assert compiled.decision.device == compiled.executor.device == "cpu"
+    assert {row.device for row in compiled.rows} == {"cpu"}
+    pool.seconds["gpu"] = 0.001
+    assert len(serve(world, compiled, 3600)) == 1
+    assert compiled.executor.device == compiled.decision.device == "vulkan:0"
+    assert replays(compiled.decision)
+
+
+@pytest.mark.parametrize("fallback", ["cpu", "error"])
+def test_held_gpu_that_fails_is_let_go(world: World, fallback: str) -> None:
+    world.predict(10.0, 10.0)
+    pool = world.pool(10.0, 9.9)
+    request = Request("auto", Policy(min_speedup=1.1), fallback)
+    compiled = Compiled(graph("Abs"), request, pool)
+    assert compiled.executor.device == "cpu"
+    gpu = pool.opened[0]
+    assert isinstance(gpu, ScriptedGpu)
+    gpu._script = [None, LOST]
+    assert serve(world, compiled, 900) == []
+    health = compiled.health()
+    assert (health.state, health.failed) == ("cpu", 1)
+    assert compiled.decision.predicted is not None  # nothing is held against the CPU
+    runs = gpu.runs
+    serve(world, compiled, 900)
+    assert gpu.runs == runs
+
+
+def test_gpu_in_use_that_fails_comes_back_and_is_watched_on(world: World) -> None:
+    world.predict(10.0, 1.0)
+    pool = world.pool(10.0, 1.0)
+    compiled = on_auto(pool)
+    gpu = pool.opened[0]
+    gpu._script = [LOST]
+    serve(world, compiled, 1)
+    end = world.clock() + 3600 * 10**9
+    while len(pool.opened) < 2 or compiled.health().state != "ok":
+        serve(world, compiled, 0.2)
+        assert world.clock() < end
+        pool.standing("vulkan:0").wait(5)
+    pool.seconds["gpu"] = 0.1
+    assert len(serve(world, compiled, 900)) == 1
+    assert compiled.executor.device == "cpu"
+
+
+def test_wrong_numbers_in_a_burst_are_not_answered(world: World) -> None:
+    world.predict(10.0, 10.0)
+    pool = world.pool(10.0, 9.9)
+    compiled = on_auto(pool, Policy(min_speedup=1.1, canary=1.0))
+    gpu = pool.opened[0]
+    gpu.factor = 2.0
+    serve(world, compiled, 600)  # every answer is compared there
+    assert compiled.health().canaries_failed == 1
+    assert compiled.health().state == "cpu"
+
+
+def test_health_says_what_the_machine_is_like(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hot = Conditions(load_milli=900, is_on_battery=True, battery_percent=30, thermal="throttling")
+    monkeypatch.setattr("gpuedge.runtime.conditions.current", lambda: hot)
+    world.predict(10.0, 1.0)
+    compiled = on_auto(world.pool(10.0, 1.0))
+    health = compiled.health()
+    assert health.conditions["thermal"] == "throttling"
+    assert "thermal throttling" in str(health) and "load_milli 900" in str(health)
+    assert "thermal state throttling" in str(compiled.decision)

@@ -1,0 +1,226 @@
+"""Demanded probes that fail are tried again; rows keep what applies, and until when."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import quirk_db
+from quirk_db import entry
+from quirk_fakes import NAME, Told, be_quick
+from quirk_worker import WORKER
+
+from gpuedge.backends.base import Candidate
+from gpuedge.capdb import Restrictions
+from gpuedge.capdb.fields import LIMITS
+from gpuedge.probing import forbidden, quirks, report, run, verdicts
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let the interpreter do with smaller tensors."""
+    be_quick(monkeypatch, tmp_path)
+
+
+def tried(
+    tmp_path: Path, key: str, deadline_s: float = 30.0
+) -> tuple[report.ProbeRow, list[dict[str, Any]]]:
+    """Return the row of a device that `quirk_fakes` plays, and what each of its children got."""
+    starts = tmp_path / f"{key}.starts"
+    candidate = Candidate("vulkan", key, "f", {"STARTS": str(starts)})
+    ((row,),) = run.probe_all([candidate], deadline_s, WORKER)
+    return row, [json.loads(line) for line in starts.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("key", "children", "status", "outcome"),
+    [
+        ("fails", 2, "ok", "confirmed"),
+        ("fails-and-blocks", 2, "blocked", "confirmed"),
+        ("fails-once", 2, "ok", "cleared"),
+        ("is-cut", 1, "ok", "cut"),
+        ("dies", 3, "ok", "confirmed"),
+        ("dies-once", 2, "ok", "cleared"),
+    ],
+)
+def test_failed_demand_is_tried_once_more(
+    tmp_path: Path, key: str, children: int, status: str, outcome: str
+) -> None:
+    row, starts = tried(tmp_path, key)
+    assert (row.status, row.evidence["entries"][0]["outcome"]) == (status, outcome)
+    assert len(starts) == children
+    assert (row.restrictions == {}) is (outcome == "cleared")
+    assert row.evidence.get("is_unfinished", False) is (outcome == "cut")
+    assert (row.database, row.valid_until) == ("3 abc", "2099-01-01")
+
+
+def test_demand_that_kills_twice_is_answered_for_the_third(tmp_path: Path) -> None:
+    _, starts = tried(tmp_path, "dies")
+    assert [start["answers"] for start in starts] == [{}, {}, {"mesa-0001": False}]
+
+
+def test_crash_outside_a_demand_is_the_devices(tmp_path: Path) -> None:
+    row, starts = tried(tmp_path, "dies-after")
+    assert (row.status, len(starts)) == ("crashed", 1)
+
+
+def test_without_time_for_a_second_try_the_first_stands(tmp_path: Path) -> None:
+    row, starts = tried(tmp_path, "fails-slowly", 2.5)
+    assert len(starts) == 1
+    assert (row.status, row.evidence["entries"][0]["outcome"]) == ("ok", "failed")
+    assert row.evidence["is_unfinished"] is True
+    assert row.restrictions["kernels"] == ["conv2d_px4"]
+
+
+def table(**more: Any) -> dict[str, Any]:
+    return Restrictions(entries=("mesa-0001",), **more).to_dict()
+
+
+def row(name: str, **more: Any) -> report.ProbeRow:
+    identity = {"api": "vulkan", "name": name, "os": "linux", "device_type": "DISCRETE_GPU"}
+    fields = {"identity": identity, "is_software": False, "index": 0, "name": name, "model": name}
+    made = report.ProbeRow("vulkan", "vulkan", "ok", "ok", "because")
+    return made.replace(**{**fields, **more})
+
+
+def test_demoted_devices_come_after_others_but_before_software() -> None:
+    demoted = table(is_demoted=True)
+    rows = report.number([
+        row("slow", restrictions=demoted),
+        row("weak", identity={**row("weak").identity, "device_type": "INTEGRATED_GPU"}),
+        row("strong"),
+        row("none", is_software=True),
+    ])  # fmt: skip
+    found = report.ProbeReport(rows, "1")
+    assert [r.name for r in found.devices] == ["strong", "weak", "slow", "none"]
+
+
+def test_demoted_road_to_a_device_comes_after_the_other() -> None:
+    rows = report.number([
+        row("one", restrictions=table(is_demoted=True)), row("one", backend="gles31"),
+    ])  # fmt: skip
+    assert [(r.backend, r.road) for r in report.ProbeReport(rows, "1").devices] == [
+        ("gles31", 1), ("vulkan", 2),
+    ]  # fmt: skip
+
+
+def test_row_names_what_a_backend_must_leave() -> None:
+    restricted = table(
+        features=frozenset({"pipeline-cache", "fp16"}), limits={"max_texture_size": 2048}
+    )
+    made = row("one", restrictions=restricted).info()
+    assert (made.disabled, made.limits) == ({"pipeline-cache", "fp16"}, {"max_texture_size": 2048})
+    assert row("one").info().disabled == frozenset()
+
+
+def test_row_check_knows_every_limit_and_what_restrictions_are() -> None:
+    assert set(LIMITS) == forbidden.LIMITS
+    made = Restrictions(
+        levels=frozenset({"gles20"}), is_backend_off=True, features=frozenset({"fp16"}),
+        kernels=frozenset({"pool_map"}), storages=frozenset({"rgba16f"}),
+        limits=dict.fromkeys(LIMITS, 5), is_demoted=True, entries=("mesa-0001",),
+    )  # fmt: skip
+    assert forbidden.is_sound(made.to_dict())
+    assert forbidden.is_sound(Restrictions().to_dict())
+
+
+def stored(folder: Path, made: report.ProbeRow, now: float, deadline_s: float = 4.0) -> None:
+    candidate = Candidate("vulkan", "/a.json", "f")
+    assert verdicts.Store(folder).save({"key": (candidate, [made])}, deadline_s, now)
+
+
+def is_found(folder: Path, now: float, deadline_s: float = 4.0) -> bool:
+    return verdicts.Store(folder).find("key", deadline_s, now) is not None
+
+
+def test_verdict_is_stale_when_an_entry_is_to_be_reviewed(tmp_path: Path) -> None:
+    last = 1798761600.0  # the day 2027-01-01 begins
+    stored(tmp_path, row("one", valid_until="2027-01-01"), last - 9e7)
+    assert is_found(tmp_path, last + 86399)
+    assert not is_found(tmp_path, last + 86400)
+
+
+def test_unfinished_demand_is_tried_again_after_a_day_or_with_more_time(tmp_path: Path) -> None:
+    stored(tmp_path, row("one", evidence={"is_unfinished": True}), 1e9)
+    assert is_found(tmp_path, 1e9 + 80000)
+    assert not is_found(tmp_path, 1e9 + 90000)
+    assert not is_found(tmp_path, 1e9 + 10, deadline_s=20.0)
+    stored(tmp_path, row("one"), 1e9)
+    assert is_found(tmp_path, 1e9 + 90000, deadline_s=20.0)
+
+
+def test_key_covers_ignored_entries_and_the_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    candidate = Candidate("vulkan", "/a.json", "f")
+    place = quirk_db.folder(tmp_path / "db", entry(1, "crash", {"disable_backend": True}))
+    monkeypatch.setenv("GPUEDGE_DB", str(place))
+    keys = [verdicts.Keys({})(candidate)]
+    for words in ("mesa-0001", "mesa-0001,mesa-0002", "all"):
+        monkeypatch.setenv("GPUEDGE_IGNORE", words)
+        keys.append(verdicts.Keys({})(candidate))
+    monkeypatch.setenv("GPUEDGE_IGNORE", "mesa-0002 mesa-0001")
+    assert verdicts.Keys({})(candidate) == keys[2]
+    monkeypatch.delenv("GPUEDGE_IGNORE")
+    assert verdicts.Keys({})(candidate) == keys[0]
+    quirk_db.folder(tmp_path / "db", entry(1, "hang", {"disable_backend": True}))
+    keys.append(verdicts.Keys({})(candidate))
+    assert len(set(keys)) == len(keys)
+
+
+def test_child_ignores_what_the_application_says_in_code() -> None:
+    from gpuedge.core.config import config
+
+    with config(ignore="mesa-0001 mesa-0002"):
+        environ = run.child_environment(Candidate("vulkan", "/a.json", "f"))
+    assert environ["GPUEDGE_IGNORE"].split() == ["mesa-0001", "mesa-0002"]
+
+
+def test_first_review_counts_and_only_where_something_would_change(tmp_path: Path) -> None:
+    def review(by: str, then: str) -> dict[str, Any]:
+        return {"owner": "gpuedge", "added": "2020-01-01", "review_by": by, "on_expiry": then}
+
+    kernels = {"disable_kernels": ["conv2d_px4"]}
+    rows = [
+        entry(1, "wrong_result", kernels, review=review("2098-01-01", "drop")),
+        entry(2, "wrong_result", kernels, review=review("2097-01-01", "keep")),
+        entry(3, "wrong_result", kernels, review=review("2021-01-01", "drop")),
+        entry(4, "slow", {"note": "Nothing follows from it."}, review=review("2096-01-01", "drop")),
+        entry(5, "wrong_result", kernels, review=review("2099-01-01", "probe")),
+    ]
+    found = Told(tmp_path, *rows)
+    assert quirks.valid_until(found.quirks.judgement) == "2098-01-01"
+    assert found.outcomes == dict.fromkeys(("mesa-0001", "mesa-0002", "mesa-0005"), "applies")
+    assert quirks.version(found.quirks.judgement).startswith("1 ")
+    assert NAME in found.quirks.judgement.subject.raw["name"]
+
+
+MODULES = """
+import sys
+from gpuedge import backends
+from gpuedge.capdb.lookup import lookup
+from gpuedge.probing import api, asked, child, quirks, run, zygote
+zygote._prepare()
+lookup({"api": "vulkan", "name": "Adreno (TM) 640", "os": "android"}).to_dict(all=True)
+print(*(name for name in sys.modules if name.startswith("gpuedge.")))
+"""
+
+
+def test_files_that_no_verdict_depends_on_are_not_imported_by_a_probe(tmp_path: Path) -> None:
+    environ = {**os.environ, "GPUEDGE_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", MODULES], env=environ, capture_output=True, text=True, check=True
+    )
+    seen = {name.removeprefix("gpuedge.").replace(".", "/") for name in done.stdout.split()}
+    assert {"capdb/source", "capdb/lookup", "probing/asked"} <= seen
+    files = {f"{name}.py" for name in seen}
+    folders = {name.partition("/")[0] for name in seen}
+    assert not verdicts.UNSEEN & (files | folders)
+    package = Path(verdicts.__file__).parents[1]
+    named = {name for name in verdicts.UNSEEN if name.endswith(".py")}
+    assert all((package / name).is_file() for name in named)
