@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuedge.capdb import database, lookup
+from gpuedge.capdb.identity.subject import subject
 from gpuedge.capdb.seal import seal
-from gpuedge.capdb.subject import subject
 from gpuedge.core import paths
 
 TABLES = ("classes.json", "names.json", "families.json")

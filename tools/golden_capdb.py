@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gpuedge.capdb import corpus
 from gpuedge.capdb.database import read_unsealed
-from gpuedge.capdb.diff import decisions, title
+from gpuedge.capdb.lint import corpus
+from gpuedge.capdb.lint.diff import decisions, title
 from gpuedge.core.config import config
 
 ROOT = Path(__file__).resolve().parents[1]

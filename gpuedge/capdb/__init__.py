@@ -7,8 +7,8 @@ the name that is the same under every API.
 from __future__ import annotations
 
 from gpuedge.capdb.classes import DEVICE_CLASSES, ClassRow, classify, load
-from gpuedge.capdb.lookup import Judgement, lookup
-from gpuedge.capdb.names import NameRules, load_names, model
+from gpuedge.capdb.identity.names import NameRules, load_names, model
+from gpuedge.capdb.judgement import Judgement, lookup
 from gpuedge.capdb.restrict import Restrictions
 
 __all__ = [

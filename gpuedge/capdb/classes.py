@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuedge.capdb.names import load_names
+from gpuedge.capdb.identity.names import load_names
 from gpuedge.capdb.place import bad, folder
 from gpuedge.core.errors import ConfigError, DatabaseError
 from gpuedge.core.identity import Identity

@@ -19,7 +19,7 @@ from gpuedge.capdb.place import bad
 from gpuedge.capdb.place import folder as place_in_use
 
 if TYPE_CHECKING:
-    from gpuedge.capdb.subject import Subject
+    from gpuedge.capdb.identity.subject import Subject
 
 __all__ = ["Database", "check_folder", "forget", "load", "of_entries", "read_unsealed"]
 
@@ -200,7 +200,8 @@ def check_folder(path: Path) -> Database:
     DatabaseError (GE-600)
         The first thing that is wrong, with its file.
     """
-    from gpuedge.capdb import classes, families, names
+    from gpuedge.capdb import classes
+    from gpuedge.capdb.identity import families, names
 
     folder = Path(path).absolute()
     made = source.read(folder)

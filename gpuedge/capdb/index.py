@@ -15,7 +15,7 @@ from gpuedge.capdb.fields import FAMILIES
 from gpuedge.capdb.matching import is_stranger, soc_names
 
 if TYPE_CHECKING:
-    from gpuedge.capdb.subject import Subject
+    from gpuedge.capdb.identity.subject import Subject
 
 FIELDS: Final = (
     "api", "level", "os", "layer", "soc", "brand", "device", "vendor", "driver_id", "family",

@@ -17,7 +17,7 @@ from gpuedge.capdb.fields import FAMILIES, DeviceIds, Range, stripped
 from gpuedge.capdb.patterns import Pattern
 
 if TYPE_CHECKING:
-    from gpuedge.capdb.subject import Subject
+    from gpuedge.capdb.identity.subject import Subject
 
 
 class Truth(Enum):

@@ -35,8 +35,8 @@ def _loads(path: Path, changed: object) -> bool:
     """Say whether an update is whole; `changed` makes one that was installed anew be looked at."""
     from gpuedge.capdb.classes import load as load_classes
     from gpuedge.capdb.database import load
-    from gpuedge.capdb.families import load_families
-    from gpuedge.capdb.names import load_names
+    from gpuedge.capdb.identity.families import load_families
+    from gpuedge.capdb.identity.names import load_names
 
     try:
         load(path)

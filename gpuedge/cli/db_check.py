@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpuedge.capdb import corpus, lint
 from gpuedge.capdb.database import check_folder, read_unsealed
+from gpuedge.capdb.lint import corpus, lint
 from gpuedge.capdb.place import folder as in_use
 from gpuedge.capdb.seal import seal
 from gpuedge.cli.output import Output

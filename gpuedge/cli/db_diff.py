@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from gpuedge.capdb import corpus
-from gpuedge.capdb import diff as comparing
 from gpuedge.capdb.database import Database, read_unsealed
+from gpuedge.capdb.lint import corpus
+from gpuedge.capdb.lint import diff as comparing
 from gpuedge.cli.db_check import naming, place
 from gpuedge.cli.output import Output, read_json
 from gpuedge.core.text import counted, plain

@@ -6,14 +6,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from gpuedge.capdb.repository import LONG_DAYS
+from gpuedge.capdb.updates.repository import LONG_DAYS
 from gpuedge.cli.output import Output
 from gpuedge.core.errors import UsageError
 
 
 def update(options: argparse.Namespace, output: Output) -> int:
     """Get a newer database, or go back; 1 where that was refused."""
-    from gpuedge.capdb import update as updating
+    from gpuedge.capdb.updates import update as updating
 
     if options.rollback == (options.source is not None):
         raise UsageError(
@@ -55,7 +55,7 @@ def sign(options: argparse.Namespace, output: Output) -> int:
 
 
 def _init(options: argparse.Namespace, repository: Path, keys: Path) -> dict[str, Any]:
-    from gpuedge.capdb import signing
+    from gpuedge.capdb.updates import signing
 
     root = signing.init(
         repository,
@@ -68,7 +68,7 @@ def _init(options: argparse.Namespace, repository: Path, keys: Path) -> dict[str
 
 
 def _publish(options: argparse.Namespace, repository: Path, keys: Path) -> dict[str, Any]:
-    from gpuedge.capdb import signing
+    from gpuedge.capdb.updates import signing
 
     if options.database is None:
         raise UsageError(
@@ -85,14 +85,14 @@ def _publish(options: argparse.Namespace, repository: Path, keys: Path) -> dict[
 
 def _unfit(folder: Path) -> list[str]:
     """Return what the lint finds: what it calls an error is not published."""
-    from gpuedge.capdb import lint
+    from gpuedge.capdb.lint import lint
     from gpuedge.cli.db_check import kernels
 
     return lint.fitness(folder, kernels=kernels())
 
 
 def _renew(options: argparse.Namespace, repository: Path, keys: Path) -> dict[str, Any]:
-    from gpuedge.capdb import signing
+    from gpuedge.capdb.updates import signing
 
     return signing.renew(
         repository, keys, expires_days=options.days or signing.EXPIRES_DAYS
@@ -100,7 +100,7 @@ def _renew(options: argparse.Namespace, repository: Path, keys: Path) -> dict[st
 
 
 def _rotate(options: argparse.Namespace, repository: Path, keys: Path) -> dict[str, Any]:
-    from gpuedge.capdb import signing
+    from gpuedge.capdb.updates import signing
 
     if not options.role:
         raise UsageError(

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpuedge.capdb import corpus
 from gpuedge.capdb.database import load
-from gpuedge.capdb.diff import decision, on_levels, title
-from gpuedge.capdb.lookup import Judgement
-from gpuedge.capdb.lookup import lookup as judge
+from gpuedge.capdb.judgement import Judgement
+from gpuedge.capdb.judgement import lookup as judge
+from gpuedge.capdb.lint import corpus
+from gpuedge.capdb.lint.diff import decision, on_levels, title
 from gpuedge.capdb.place import folder
 from gpuedge.cli.db_show import about, describe, entries_counted, headline
 from gpuedge.cli.output import Output, read_json

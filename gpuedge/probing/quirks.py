@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuedge.capdb.classes import family
-from gpuedge.capdb.host import host_facts
-from gpuedge.capdb.lookup import Judgement, lookup
-from gpuedge.capdb.subject import subject
+from gpuedge.capdb.identity.host import host_facts
+from gpuedge.capdb.identity.subject import subject
+from gpuedge.capdb.judgement import Judgement, lookup
 from gpuedge.core.reasons import Reason
 from gpuedge.probing.report import ProbeRow
 

@@ -90,7 +90,8 @@ def _move_up(fd: int) -> int:
 def _prepare() -> None:
     """Import what a child will need, and compute what all of them would compute."""
     from gpuedge import backends, capdb
-    from gpuedge.capdb import database, families
+    from gpuedge.capdb import database
+    from gpuedge.capdb.identity import families
     from gpuedge.probing import kat
 
     for name in ("gpuedge.executors.gpu", "gpuedge.probing.device"):

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuedge.capdb.entries import Entry, parse
+from gpuedge.capdb.identity.subject import Subject
 from gpuedge.capdb.seal import seal
-from gpuedge.capdb.subject import Subject
 
 TODAY = "2026-12-01"
 

@@ -36,7 +36,8 @@ from update_fakes import (
     world,
 )
 
-from gpuedge.capdb import bundle, place, repository, signing
+from gpuedge.capdb import place
+from gpuedge.capdb.updates import bundle, repository, signing
 
 __all__ = ["cache", "honest", "world"]
 

@@ -23,7 +23,7 @@ from update_fakes import (
     world,
 )
 
-from gpuedge.capdb import bundle
+from gpuedge.capdb.updates import bundle
 
 __all__ = ["cache", "honest", "world"]
 

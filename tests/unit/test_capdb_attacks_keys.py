@@ -21,7 +21,7 @@ from update_fakes import (
     world,
 )
 
-from gpuedge.capdb import signing
+from gpuedge.capdb.updates import signing
 
 __all__ = ["cache", "honest", "world"]
 

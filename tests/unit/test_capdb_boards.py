@@ -8,11 +8,11 @@ from pathlib import Path
 import capdb_folders as made
 import pytest
 
-from gpuedge.capdb import host
 from gpuedge.capdb.database import of_entries
 from gpuedge.capdb.entries import parse
-from gpuedge.capdb.lookup import lookup
-from gpuedge.capdb.subject import subject
+from gpuedge.capdb.identity import host
+from gpuedge.capdb.identity.subject import subject
+from gpuedge.capdb.judgement import lookup
 from gpuedge.core.identity import Identity
 
 

@@ -13,7 +13,7 @@ import pytest
 from capdb_rows import TODAY, adreno, entries_of, row, six, write
 
 from gpuedge.capdb import compiled, database, place, source
-from gpuedge.capdb.lookup import lookup
+from gpuedge.capdb.judgement import lookup
 from gpuedge.capdb.seal import seal
 from gpuedge.core import config, databases, paths, store
 from gpuedge.core.errors import DatabaseError
@@ -115,7 +115,7 @@ EMBEDDED = Path(paths.data_folder("capability_db"))
 
 
 def install(number: int, previous: dict[str, Any] | None = None, name: str = "") -> dict[str, Any]:
-    """Install an update as `gpuedge.capdb.update` leaves it; return its record."""
+    """Install an update as `gpuedge.capdb.updates.update` leaves it; return its record."""
     name = name or f"{number}-0123456789ab"
     folder = Path(databases.updates_folder()) / "versions" / name
     shutil.rmtree(folder, ignore_errors=True)

@@ -10,10 +10,10 @@ import capdb_folders as made
 import pytest
 
 from gpuedge.capdb.database import of_entries, read_unsealed
-from gpuedge.capdb.diff import compare, decision, decisions, entries_changed, levels, on_levels
 from gpuedge.capdb.entries import parse
-from gpuedge.capdb.lookup import lookup
-from gpuedge.capdb.subject import subject
+from gpuedge.capdb.identity.subject import subject
+from gpuedge.capdb.judgement import lookup
+from gpuedge.capdb.lint.diff import compare, decision, decisions, entries_changed, levels, on_levels
 
 PACKAGED = Path(__file__).resolve().parents[2] / "capability_db"
 IDENTITIES = {record["id"]: record for record in made.IDENTITIES}

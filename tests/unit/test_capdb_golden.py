@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from gpuedge.capdb.corpus import identities
 from gpuedge.capdb.database import of_entries, read_unsealed
-from gpuedge.capdb.diff import decisions, on_levels
+from gpuedge.capdb.lint.corpus import identities
+from gpuedge.capdb.lint.diff import decisions, on_levels
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "capability_db"

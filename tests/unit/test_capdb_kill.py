@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from update_fakes import World, cache, database
 
-from gpuedge.capdb import bundle
+from gpuedge.capdb.updates import bundle
 
 __all__ = ["cache"]
 

@@ -12,9 +12,9 @@ from typing import Any
 import capdb_folders as made
 import pytest
 
-from gpuedge.capdb import checks_entry
 from gpuedge.capdb.fields import SCHEMES
-from gpuedge.capdb.lint import RULES, fitness, lint
+from gpuedge.capdb.lint import checks_entry
+from gpuedge.capdb.lint.lint import RULES, fitness, lint
 from gpuedge.core.errors import DatabaseError
 from gpuedge.kernels import library
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from gpuedge.capdb.database import of_entries
 from gpuedge.capdb.entries import Entry, parse
+from gpuedge.capdb.identity.subject import Subject
 from gpuedge.capdb.index import Index
-from gpuedge.capdb.lookup import Judgement, lookup
+from gpuedge.capdb.judgement import Judgement, lookup
 from gpuedge.capdb.matching import FALSE, result
-from gpuedge.capdb.subject import Subject
 from gpuedge.core import config
 
 BLOCK = {"disable_backend": True}

@@ -10,8 +10,8 @@ from capdb_rows import PROBE, TODAY, adreno, entry
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuedge.capdb.identity.subject import Subject
 from gpuedge.capdb.matching import FALSE, TRUE, UNKNOWN, Truth, every, judge, opposite, result, some
-from gpuedge.capdb.subject import Subject
 
 VALUES = (TRUE, FALSE, UNKNOWN)
 

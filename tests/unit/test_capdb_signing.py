@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from update_fakes import PAST, ROLES, World, cache, contents, database, in_use, world
 
-from gpuedge.capdb import bundle, keys, repository, signing
+from gpuedge.capdb.updates import bundle, keys, repository, signing
 from gpuedge.core.errors import DatabaseError, UpdateError
 from gpuedge.core.lock import Lock
 

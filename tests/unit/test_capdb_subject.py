@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuedge.capdb.subject import Subject, subject
+from gpuedge.capdb.identity.subject import Subject, subject
 
 DATABASE = Path(__file__).resolve().parents[2] / "capability_db"
 RECORDS: list[dict[str, Any]] = json.loads((DATABASE / "fixtures/identities.json").read_bytes())

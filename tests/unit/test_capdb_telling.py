@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from gpuedge.capdb import families, host, tame
-from gpuedge.capdb.names import load_names
-from gpuedge.capdb.subject import Subject, subject
+from gpuedge.capdb.identity import families, host, tame
+from gpuedge.capdb.identity.names import load_names
+from gpuedge.capdb.identity.subject import Subject, subject
 from gpuedge.core.errors import DatabaseError
 from gpuedge.core.identity import Identity
 

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from update_fakes import World, cache, contents, database, in_use, serving, world
 
-from gpuedge.capdb import installed, place, signing, update
-from gpuedge.capdb.bundle import NAME
+from gpuedge.capdb import place
+from gpuedge.capdb.updates import installed, signing, update
+from gpuedge.capdb.updates.bundle import NAME
 from gpuedge.core import paths, store
 from gpuedge.core.config import config
 from gpuedge.core.errors import UpdateError
@@ -324,7 +325,7 @@ def test_every_code_has_a_sentence_and_an_outcome_says_it(world: World) -> None:
 
 def test_libraries_for_signatures_are_loaded_by_updates_only() -> None:
     code = (
-        "import sys, gpuedge.capdb.update, gpuedge.capdb.signing, gpuedge.capdb.mirror\n"
+        "import sys\nfrom gpuedge.capdb.updates import mirror, signing, update\n"
         "print(sorted({'tuf', 'securesystemslib', 'cryptography', 'urllib3'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuedge.capdb.versions import MAX_PART, MAX_TEXT, SCHEMES, decode, integer, show
+from gpuedge.capdb.identity.versions import MAX_PART, MAX_TEXT, SCHEMES, decode, integer, show
 
 ROOT = Path(__file__).resolve().parents[2]
 

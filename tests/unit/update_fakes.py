@@ -19,9 +19,10 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from securesystemslib.signer import CryptoSigner
 from tuf.api.metadata import Metadata, MetaFile, TargetFile
 
-from gpuedge.capdb import place, signing
-from gpuedge.capdb.bundle import NAME
-from gpuedge.capdb.update import SENTENCES, Outcome, update
+from gpuedge.capdb import place
+from gpuedge.capdb.updates import signing
+from gpuedge.capdb.updates.bundle import NAME
+from gpuedge.capdb.updates.update import SENTENCES, Outcome, update
 from gpuedge.core import paths
 
 DATA = Path(__file__).resolve().parents[2] / "capability_db"

@@ -19,7 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gpuedge.capdb import place, signing, update
+from gpuedge.capdb import place
+from gpuedge.capdb.updates import signing, update
 from gpuedge.core import paths
 
 HALF = "half"

@@ -12,13 +12,13 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuedge.capdb.bundle import MAX_BYTES, NAME, digest
+from gpuedge.capdb.updates.bundle import MAX_BYTES, NAME, digest
 from gpuedge.core.record import Record
 
 if TYPE_CHECKING:
     from tuf.ngclient import TargetFile, Updater
 
-    from gpuedge.capdb.mirror import Mirror
+    from gpuedge.capdb.updates.mirror import Mirror
 
 ROOT_BYTES = 256 << 10
 TIMESTAMP_BYTES = 16 << 10
@@ -38,7 +38,7 @@ class RefusedError(Exception):
     Parameters
     ----------
     code : str
-        Key of `gpuedge.capdb.update.SENTENCES`.
+        Key of `gpuedge.capdb.updates.update.SENTENCES`.
     detail : str
         What was seen.
     """
@@ -128,7 +128,7 @@ class Client:
     def _made(self) -> Updater:
         from tuf.ngclient import Updater, UpdaterConfig
 
-        from gpuedge.capdb.mirror import fetcher
+        from gpuedge.capdb.updates.mirror import fetcher
 
         self._state.mkdir(parents=True, exist_ok=True)
         config = UpdaterConfig(

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Final
 
-from gpuedge.capdb.covering import covers, is_as_strong, overlap
 from gpuedge.capdb.entries import Entry
-from gpuedge.capdb.lint import Folder, Problem
+from gpuedge.capdb.lint.covering import covers, is_as_strong, overlap
+from gpuedge.capdb.lint.lint import Folder, Problem
 
 
 def check(folder: Folder) -> Iterator[Problem]:

@@ -13,8 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from gpuedge.capdb.identity.tame import compile_tame
 from gpuedge.capdb.place import bad, folder
-from gpuedge.capdb.tame import compile_tame
 from gpuedge.core.errors import ConfigError, DatabaseError
 from gpuedge.core.identity import Identity
 

@@ -1,6 +1,6 @@
 """Finds entries that are valid and yet wrong: each rule is a fault that public lists really had.
 
->>> from gpuedge.capdb.lint import lint
+>>> from gpuedge.capdb.lint.lint import lint
 >>> [problem.rule for problem in lint(folder)]                                # doctest: +SKIP
 ['dead', 'over-broad']
 
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from gpuedge.capdb import source
-from gpuedge.capdb.corpus import contents
 from gpuedge.capdb.entries import Entry, parse
+from gpuedge.capdb.lint.corpus import contents
 from gpuedge.capdb.place import bad
 from gpuedge.core.errors import DatabaseError
 
@@ -140,7 +140,7 @@ def lint(
         The folder, its identities or its facts cannot be read at all. What is wrong with single
         files of entries is told as problems.
     """
-    from gpuedge.capdb import checks_entry, checks_folder, checks_pairs, checks_text
+    from gpuedge.capdb.lint import checks_entry, checks_folder, checks_pairs, checks_text
 
     day = today or time.strftime("%Y-%m-%d", time.gmtime())
     path = Path(folder).absolute()

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from gpuedge.capdb.database import Database
-from gpuedge.capdb.lookup import Judgement, lookup
-from gpuedge.capdb.subject import Subject, subject
+from gpuedge.capdb.identity.subject import Subject, subject
+from gpuedge.capdb.judgement import Judgement, lookup
 from gpuedge.core.config import config
 from gpuedge.core.identity import Identity
 

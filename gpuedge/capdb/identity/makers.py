@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpuedge.capdb import tell
-from gpuedge.capdb.families import Driver, Families, NameRow
-from gpuedge.capdb.names import MAX_NAME, NameRules
-from gpuedge.capdb.versions import Version, integer
+from gpuedge.capdb.identity import tell
+from gpuedge.capdb.identity.families import Driver, Families, NameRow
+from gpuedge.capdb.identity.names import MAX_NAME, NameRules
+from gpuedge.capdb.identity.versions import Version, integer
 
 NAMES = ("GL_RENDERER", "deviceName", "name", "CL_DEVICE_NAME")
 """Keys of records that hold the device's name."""

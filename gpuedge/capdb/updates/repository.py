@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuedge.capdb import bundle
-from gpuedge.capdb.client import ROOT_BYTES, SNAPSHOT_BYTES, TARGETS_BYTES, TIMESTAMP_BYTES
+from gpuedge.capdb.updates import bundle
+from gpuedge.capdb.updates.client import ROOT_BYTES, SNAPSHOT_BYTES, TARGETS_BYTES, TIMESTAMP_BYTES
 from gpuedge.core import paths
 from gpuedge.core.errors import UpdateError
 from gpuedge.core.record import Record
@@ -191,7 +191,7 @@ def newest_root(folder: Path) -> Metadata[Root]:
     numbers = [int(match[1]) for match in found if match]
     if not numbers:
         raise UpdateError(
-            "There is no repository.", known=str(folder), hint="gpuedge.capdb.signing.init"
+            "There is no repository.", known=str(folder), hint="gpuedge.capdb.updates.signing.init"
         )
     return read(folder, f"{max(numbers)}.root.json")
 

@@ -13,9 +13,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from gpuedge.capdb.identity.tame import compile_tame
+from gpuedge.capdb.identity.versions import SCHEMES
 from gpuedge.capdb.place import bad, folder
-from gpuedge.capdb.tame import compile_tame
-from gpuedge.capdb.versions import SCHEMES
 from gpuedge.core import paths
 from gpuedge.core.errors import ConfigError, DatabaseError
 

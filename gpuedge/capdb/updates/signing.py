@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpuedge.capdb import bundle
-from gpuedge.capdb.keys import check_apart, make_key, read_keys
-from gpuedge.capdb.repository import (
+from gpuedge.capdb.updates import bundle
+from gpuedge.capdb.updates.keys import check_apart, make_key, read_keys
+from gpuedge.capdb.updates.repository import (
     LONG_DAYS,
     ONLINE,
     ROLES,

@@ -6,11 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from gpuedge.capdb import corpus
 from gpuedge.capdb.entries import Entry
-from gpuedge.capdb.lint import Folder, Problem
+from gpuedge.capdb.identity.subject import Subject, subject
+from gpuedge.capdb.lint import corpus
+from gpuedge.capdb.lint.lint import Folder, Problem
 from gpuedge.capdb.matching import FALSE, TRUE, Known, Truth, result
-from gpuedge.capdb.subject import Subject, subject
 
 BROAD: Final = 0.4
 """Share of an API's identities above which an entry that blocks is broad."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpuedge.capdb import patterns
-from gpuedge.capdb.lint import Folder, Problem, Row
+from gpuedge.capdb.lint.lint import Folder, Problem, Row
 from gpuedge.capdb.reading import SHAPES
 
 

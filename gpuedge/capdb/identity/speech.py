@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpuedge.capdb import makers, tell
-from gpuedge.capdb.families import Driver, Families
-from gpuedge.capdb.versions import Version, dotted, integer
+from gpuedge.capdb.identity import makers, tell
+from gpuedge.capdb.identity.families import Driver, Families
+from gpuedge.capdb.identity.versions import Version, dotted, integer
 
 MESA_LAYERS = frozenset({"zink", "virgl", "venus", "dozen", "kosmickrisp", "d3d12-gl"})
 """Layers that are drivers of Mesa."""

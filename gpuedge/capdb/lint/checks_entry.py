@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any, Final
 
-from gpuedge.capdb.covering import is_void
 from gpuedge.capdb.entries import Entry
 from gpuedge.capdb.fields import FAMILIES
-from gpuedge.capdb.lint import Folder, Problem
+from gpuedge.capdb.lint.covering import is_void
+from gpuedge.capdb.lint.lint import Folder, Problem
 from gpuedge.capdb.parts import Match
 
 SPOKEN_BY: Final = {

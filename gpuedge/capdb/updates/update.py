@@ -1,6 +1,6 @@
 """Signed updates of the capability database, from any folder or web server.
 
->>> from gpuedge.capdb.update import update
+>>> from gpuedge.capdb.updates.update import update
 >>> update("https://example.org/gpuedge/", root=Path("root.json"))     # doctest: +SKIP
 Outcome(status='updated', code='updated', ...)
 
@@ -17,10 +17,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from gpuedge.capdb import bundle, installed
-from gpuedge.capdb.client import ANCHOR, ROOT_BYTES, Client, Offer, RefusedError, check_root
-from gpuedge.capdb.installed import Version
-from gpuedge.capdb.mirror import Mirror
+from gpuedge.capdb.updates import bundle, installed
+from gpuedge.capdb.updates.client import ANCHOR, ROOT_BYTES, Client, Offer, RefusedError, check_root
+from gpuedge.capdb.updates.installed import Version
+from gpuedge.capdb.updates.mirror import Mirror
 from gpuedge.core import config, paths
 from gpuedge.core.errors import GpuEdgeError, UpdateError
 from gpuedge.core.lock import Lock

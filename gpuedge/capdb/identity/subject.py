@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuedge.capdb import makers, speech, tell
-from gpuedge.capdb.families import load_families
-from gpuedge.capdb.host import host_facts
-from gpuedge.capdb.names import load_names
-from gpuedge.capdb.versions import Version, integer
+from gpuedge.capdb.identity import makers, speech, tell
+from gpuedge.capdb.identity.families import load_families
+from gpuedge.capdb.identity.host import host_facts
+from gpuedge.capdb.identity.names import load_names
+from gpuedge.capdb.identity.versions import Version, integer
 from gpuedge.core.identity import Identity
 
 

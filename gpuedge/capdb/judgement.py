@@ -24,7 +24,7 @@ from gpuedge.capdb.restrict import Restrictions, combine
 from gpuedge.core import config
 
 if TYPE_CHECKING:
-    from gpuedge.capdb.subject import Subject
+    from gpuedge.capdb.identity.subject import Subject
     from gpuedge.core.identity import Identity
 
 SCHEMA: Final = "gpuedge.db.why/1"
@@ -122,7 +122,7 @@ class Judgement:
 
     def to_dict(self, *, all: bool = False) -> dict[str, Any]:
         """Return a JSON-ready dictionary; with `all`, every entry of the database is in it."""
-        from gpuedge.capdb.versions import show
+        from gpuedge.capdb.identity.versions import show
 
         blocking = next((n for n in sorted(self.in_force) if self.actions[n].blocks), None)
         versions = self.subject.versions
@@ -200,7 +200,7 @@ def lookup(
     DatabaseError (GE-600)
         The database in use cannot be read.
     """
-    from gpuedge.capdb.subject import Subject, subject
+    from gpuedge.capdb.identity.subject import Subject, subject
 
     base = load() if database is None else database
     who = record if isinstance(record, Subject) else subject(record)

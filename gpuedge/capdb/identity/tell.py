@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from datetime import date
 from typing import Any
 
-from gpuedge.capdb.versions import MAX_TEXT, Version, decode, dotted
+from gpuedge.capdb.identity.versions import MAX_TEXT, Version, decode, dotted
 
 MAX_KEYS = 256
 """Keys of a record that are looked at; a saved identity has about twenty."""

@@ -1,0 +1,1 @@
+"""Who a device is: makers, families, models, layers and driver versions, out of what it reports."""
