@@ -1,0 +1,1 @@
+"""A simulated fleet of devices: what the decision of gpuedge would do in the field."""
