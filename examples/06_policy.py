@@ -1,5 +1,6 @@
 """What you will see: the same model under three policies, and what each one decides."""
 
+from collections import Counter
 from pathlib import Path
 
 from train_digits import load_split
@@ -21,5 +22,7 @@ for title, policy in policies.items():
         decision = session.explain()
         print(f"--- {title}")
         print(decision.reason)
-        for row in decision.rows:
-            print(f"    {row.device:10s} {row.status:9s} {row.code}")
+        alike = Counter((row.device, row.status, row.code) for row in decision.rows)
+        for (device, status, code), count in alike.items():
+            drivers = f" ({count} drivers)" if count > 1 else ""
+            print(f"    {device:10s} {status:9s} {code}{drivers}")

@@ -12,11 +12,15 @@ from typing import Any
 
 from gpuedge.capdb.identity.names import load_names
 from gpuedge.capdb.place import bad, folder
+from gpuedge.core import paths
 from gpuedge.core.errors import ConfigError, DatabaseError
 from gpuedge.core.identity import Identity
 
 SCHEMA = "gpuedge.classes/1"
 FILE = "classes.json"
+
+MAX_FILE = 1 << 20
+"""Bytes of ``classes.json`` that are read; the packaged one has some thousand."""
 
 DEVICE_CLASSES = (
     "mali",
@@ -117,7 +121,7 @@ def load(place: Path | None = None) -> tuple[ClassRow, ...]:
             raise
         raise DatabaseError(error.what, known=error.known, hint=error.hint) from None
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(paths.read_start(path, MAX_FILE))
     except (OSError, ValueError, RecursionError) as error:
         raise bad(path, f"it cannot be read: {error}") from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:

@@ -8,6 +8,7 @@ long as no file of the folder changes.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -34,7 +35,7 @@ class Database:
     Attributes
     ----------
     version : int
-        Its number; 0 of a folder that holds tuning classes only.
+        Its number; 0 of a folder that is worked on.
     digest : str
         SHA-256 of its ``database.json``.
     folder : Path
@@ -165,7 +166,7 @@ def _load(folder: Path, state: list[list[Any]]) -> Database:
         except (KeyError, TypeError, ValueError):  # sealed, yet not of our making
             compiled.discard(name)
     made = source.read(folder)
-    if made.envelope is not source.NO_ENTRIES and source.state(folder) == state:
+    if source.state(folder) == state:
         compiled.keep(name, compiled.pack(made, name))
     return Database(folder, made, name)
 
@@ -189,11 +190,19 @@ def read_unsealed(path: Path) -> Database:
     return Database(folder, source.read(folder, is_sealed=False), "")
 
 
-def check_folder(path: Path) -> Database:
+def check_folder(path: Path, *, is_sealed: bool = True) -> Database:
     """Read everything in a folder from its own files, and return the database if all is good.
 
     Tuning classes, names and families are checked besides the entries, and so is that there is a
     ``database.json``. Nothing cached is believed, and nothing is cached.
+
+    Parameters
+    ----------
+    path : Path
+        The folder.
+    is_sealed : bool
+        Where it is false, the digests of the files are left unchecked, and ``database.json`` may
+        be missing: what is good then can be sealed.
 
     Raises
     ------
@@ -204,9 +213,9 @@ def check_folder(path: Path) -> Database:
     from gpuedge.capdb.identity import families, names
 
     folder = Path(path).absolute()
-    made = source.read(folder)
-    if made.envelope is source.NO_ENTRIES:
-        raise bad(folder / source.FILE, "it is not there")
+    made = source.read(folder, is_sealed=is_sealed)
+    if not is_sealed and os.path.lexists(folder / source.FILE):
+        source.envelope(folder)
     classes.load(folder)
     names.load_names(folder)
     families.load_families(folder)

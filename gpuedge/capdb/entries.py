@@ -74,6 +74,11 @@ class Entry:
         return self.effect in SEVERE
 
     @cached_property
+    def sole(self) -> Match | None:
+        """Its conjunction where there is one and no exception, as in most entries; else None."""
+        return self.match[0] if len(self.match) == 1 and not self.exceptions else None
+
+    @cached_property
     def demand(self) -> Demand:
         """The probe that it asks for where it asks for one."""
         if self.probe is None:

@@ -54,7 +54,7 @@ class Index:
 
     def _sieves(self, s: Subject) -> Iterator[int]:
         if s.apis is not None:
-            yield self._asking("api", s.apis)
+            yield self._asking("api", s.apis | s.hidden_apis)
         if s.layers is not None:
             yield self._asking("layer", s.layers or ("native",))
         if s.vendor is not None or is_stranger(s):

@@ -17,11 +17,13 @@ from gpuedge.capdb.matching import (
     Truth,
     becomes,
     finding,
+    holds,
     judge,
     result,
 )
 from gpuedge.capdb.restrict import Restrictions, combine
 from gpuedge.core import config
+from gpuedge.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from gpuedge.capdb.identity.subject import Subject
@@ -178,7 +180,7 @@ def lookup(
     record: Mapping[str, Any] | Identity | Subject,
     *,
     database: Database | None = None,
-    ignore: Iterable[str] | None = None,
+    ignore: Iterable[str] | str | None = None,
     today: str | None = None,
 ) -> Judgement:
     """Return what the capability database says of a device.
@@ -189,9 +191,9 @@ def lookup(
         The device, as drivers report it: the keys of `Identity`, or of a saved record.
     database : Database, optional
         The one in use where none is given.
-    ignore : iterable of str, optional
-        Ids of entries that are not to count, ``all`` for every one; the setting ``ignore`` where
-        none are given.
+    ignore : iterable of str, or str, optional
+        Ids of entries that are not to count, ``all`` for every one; as one text, with commas or
+        spaces between them. The setting ``ignore`` where none are given. Case does not matter.
     today : str, optional
         ISO date that reviews are compared with.
 
@@ -199,13 +201,15 @@ def lookup(
     ------
     DatabaseError (GE-600)
         The database in use cannot be read.
+    ConfigError (GE-101)
+        `ignore` holds something else than texts.
     """
     from gpuedge.capdb.identity.subject import Subject, subject
 
     base = load() if database is None else database
     who = record if isinstance(record, Subject) else subject(record)
-    words = config.get("ignore", None if ignore is None else tuple(ignore)).value
-    ignored, day = frozenset(words), today or _today()
+    words = config.get("ignore").value if ignore is None else _listed(ignore)
+    ignored, day = frozenset(word.lower() for word in words), today or _today()
     hits = tuple(_hits(base.candidates(who), who, ignored, day))
     actions = {e.id: e.action for e, _, _, comes_to in hits if comes_to in {"applies", "probe"}}
     in_force = frozenset(
@@ -222,15 +226,38 @@ def _hits(
     entries: Iterable[Entry], subject: Subject, ignored: frozenset[str], today: str
 ) -> Iterator[Hit]:
     known = Known()
+    seen = known.matches
     is_all = ALL in ignored
     for entry in entries:
-        value, by = result(entry, subject, known)
-        if value is not FALSE:
-            is_ignored = is_all or entry.id in ignored
-            comes_to = becomes(entry, value, subject, today, is_ignored=is_ignored)
-            if entry.action.disable_levels and _is_elsewhere(entry.action, subject):
-                comes_to = "none" if comes_to in {"applies", "probe"} else comes_to
-            yield entry, value, by, comes_to
+        sole = entry.sole
+        if sole is None:
+            value, by = result(entry, subject, known)
+        else:  # most entries; what `result` does for them, without the calls
+            value, by = seen.get(id(sole)) or holds(sole, subject, known)
+        if value is FALSE:
+            continue
+        if sole is not None:
+            by = f"match[0].{by}" if by else "match[0]"
+        is_ignored = is_all or entry.id in ignored
+        comes_to = becomes(entry, value, subject, today, is_ignored=is_ignored)
+        if entry.action.disable_levels and _is_elsewhere(entry.action, subject):
+            comes_to = "none" if comes_to in {"applies", "probe"} else comes_to
+        yield entry, value, by, comes_to
+
+
+def _listed(ignore: Iterable[str] | str) -> tuple[str, ...]:
+    """Return the ids in an argument. Raises ConfigError where they are none."""
+    if isinstance(ignore, str):
+        return tuple(ignore.replace(",", " ").split())
+    words = tuple(ignore) if isinstance(ignore, Iterable) else (ignore,)
+    for word in words:
+        if not isinstance(word, str):
+            raise ConfigError(
+                f"lookup() cannot ignore {word!r}.",
+                asked_by="ignore",
+                known="ids of entries are texts, such as 'adreno-0001'",
+            )
+    return words
 
 
 def _strangers(database: Database, ignored: frozenset[str]) -> tuple[str, ...]:

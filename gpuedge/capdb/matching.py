@@ -106,7 +106,11 @@ def _among(wanted: frozenset[Any], found: Any) -> Truth:
 
 
 def _api(wanted: frozenset[str], subject: Subject) -> Truth:
-    return UNKNOWN if subject.apis is None else _truth(not wanted.isdisjoint(subject.apis))
+    if subject.apis is None:
+        return UNKNOWN
+    if not wanted.isdisjoint(subject.apis):
+        return TRUE
+    return FALSE if wanted.isdisjoint(subject.hidden_apis) else UNKNOWN
 
 
 def _layer(wanted: frozenset[str], subject: Subject) -> Truth:

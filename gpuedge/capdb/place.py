@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,9 +15,15 @@ def folder() -> Path:
 
     An update that does not load is passed over, and remembered as such: the one before it is used,
     or the packaged database. Where no update was installed, no file is read.
+
+    Raises
+    ------
+    DatabaseError (GE-600)
+        The setting names no folder, or one that cannot be read.
     """
     first = paths.database_folder()
     if config.get("db").value:
+        check_place(Path(first))
         return Path(first)
     from gpuedge.core import databases
 
@@ -43,9 +50,23 @@ def _loads(path: Path, changed: object) -> bool:
         load_classes(path)
         load_names(path)
         load_families(path)
-    except DatabaseError:
+    except (DatabaseError, OSError):
         return False
     return True
+
+
+def check_place(folder: Path) -> None:
+    """Refuse what is no folder that can be listed. Raises DatabaseError."""
+    try:
+        with os.scandir(folder):
+            return
+    except NotADirectoryError:
+        why = "it is no folder"
+    except FileNotFoundError:
+        why = "there is no such folder"
+    except (OSError, ValueError) as error:
+        why = f"it cannot be read: {getattr(error, 'strerror', None) or error}"
+    raise bad(folder, why)
 
 
 def bad(path: Path, why: str) -> DatabaseError:

@@ -17,9 +17,10 @@ from typing import Any, Final
 
 from gpuedge.capdb.entries import Entry, parse
 from gpuedge.capdb.fields import APIS
-from gpuedge.capdb.place import bad
+from gpuedge.capdb.place import bad, check_place
 from gpuedge.capdb.reading import SHAPES
 from gpuedge.core import paths
+from gpuedge.core.databases import MAX_ENVELOPE
 
 SCHEMA: Final = "gpuedge.database/1"
 ENTRIES_SCHEMA: Final = "gpuedge.entries/1"
@@ -53,10 +54,6 @@ class Envelope:
     digest: str
 
 
-NO_ENTRIES: Final = Envelope(0, "", "", {}, frozenset(), "")
-"""Of a folder that holds tuning classes only."""
-
-
 UNSEALED: Final = Envelope(0, "", "", {}, frozenset(), "")
 """Of a folder that is worked on."""
 
@@ -80,8 +77,9 @@ class Source:
 def names(folder: Path) -> list[str]:
     """Return the files in a folder that the library reads, sorted, besides ``database.json``.
 
-    Raises DatabaseError where there are too many, or a folder cannot be listed.
+    Raises DatabaseError where there are too many, or a folder is none that can be listed.
     """
+    check_place(folder)
     found = [name for name in READ_BESIDES if os.path.exists(os.path.join(folder, name))]
     top = os.path.join(folder, ENTRIES)
     try:
@@ -156,16 +154,19 @@ def document(path: Path, data: bytes) -> dict[str, Any]:
 
 
 def envelope(folder: Path) -> Envelope:
-    """Read and check ``database.json``; a folder without it and without entries is `NO_ENTRIES`.
+    """Read and check ``database.json``.
 
     Raises
     ------
     DatabaseError (GE-600)
+        It is not there, so the folder is no database, or half of one; or it cannot be used.
     """
     path = folder / FILE
-    if not path.exists() and not (folder / ENTRIES).exists():
-        return NO_ENTRIES
+    if not os.path.lexists(path):
+        raise bad(folder, f"it is no database: it has no {FILE}")
     data = _bytes(path)
+    if len(data) > MAX_ENVELOPE:
+        raise bad(path, f"it is larger than {MAX_ENVELOPE >> 20} MiB")
     record = document(path, data)
     try:
         _check(record)
@@ -244,16 +245,14 @@ def read(folder: Path, *, is_sealed: bool = True) -> Source:
     DatabaseError (GE-600)
         It names the file, and what is wrong with it.
     """
-    if not folder.is_dir():
-        raise bad(folder, "it is no folder")
     state(folder)  # sizes first: nothing large is read
     about = envelope(folder) if is_sealed else UNSEALED
     present = names(folder)
-    if about is NO_ENTRIES:
-        return Source(about, ())
-    contents = {name: _bytes(folder / name) for name in present}
     if is_sealed:
-        _check_digests(folder, about, contents)
+        _check_listed(folder, about, present)
+    # What is listed is read even if it was not seen before: somebody may be copying the folder.
+    contents = {name: _bytes(folder / name) for name in sorted({*present, *about.files})}
+    _check_digests(folder, about, contents)
     sections = tuple(
         _section(folder, name, data)
         for name, data in contents.items()
@@ -263,13 +262,15 @@ def read(folder: Path, *, is_sealed: bool = True) -> Source:
     return Source(about, sections)
 
 
-def _check_digests(folder: Path, about: Envelope, contents: Mapping[str, bytes]) -> None:
-    for name in contents:
+def _check_listed(folder: Path, about: Envelope, present: list[str]) -> None:
+    for name in present:
         if name not in about.files:
             raise bad(folder / name, f"{FILE} does not list it")
+
+
+def _check_digests(folder: Path, about: Envelope, contents: Mapping[str, bytes]) -> None:
     for name, digest in about.files.items():
-        data = contents[name] if name in contents else _bytes(folder / name)
-        if hashlib.sha256(data).hexdigest() != digest:
+        if hashlib.sha256(contents[name]).hexdigest() != digest:
             why = f"its digest is not the one in {FILE}; where it was edited, seal the folder"
             raise bad(folder / name, why)
 

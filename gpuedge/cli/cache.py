@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,13 @@ OURS = (
     "pipelines/trials/*.mark",
 )  # fmt: skip
 """Files the cache may hold. Anything else in the folder is not ours to delete."""
+
+DATABASE = "capability_db"
+"""Folder of what updates of the capability database keep, and of compiled databases."""
+
+DATABASE_FILES = ("current.json", "updates.json", "refused.json", "lock", "compiled/*.bin")
+TREES = ("versions", "tuf")
+"""What it holds: these files, and everything in these folders."""
 
 CRASHES = ("crashes.json", "crashes")
 """What of them is crash memory."""
@@ -43,7 +52,8 @@ def run(options: argparse.Namespace, output: Output) -> int:
     if options.action == "clear":
         found = _unused(found)
     files = [(p, _size(p)) for p in found]
-    left = _clear(found) if options.action == "clear" else []
+    is_update = any(p == folder / DATABASE / "current.json" for p in found)
+    left = _clear(found, folder) if options.action == "clear" else []
     rows = [{"name": str(p.relative_to(folder)), "nbytes": size} for p, size in files]
     output.document(
         {
@@ -60,8 +70,10 @@ def run(options: argparse.Namespace, output: Output) -> int:
     if options.action == "clear":
         removed = counted(len(files) - len(left), "file")
         output.text(f"removed {removed} ({total} bytes) from {folder}")
+        if is_update:
+            output.text(REMOVED)
     elif files:
-        table = [(row["name"], row["nbytes"]) for row in rows]
+        table = list(_together(rows).items())
         output.table(f"{folder} ({source}), {total} bytes", ("file", "bytes"), table)
     else:
         output.text(f"{folder} ({source}) is empty")
@@ -70,6 +82,20 @@ def run(options: argparse.Namespace, output: Output) -> int:
     for path in left:
         output.say(f"cannot remove {path}")
     return 1 if left else 0
+
+
+REMOVED = "the installed update of the capability database is removed: the packaged one is in use"
+
+
+def _together(rows: list[dict[str, Any]]) -> dict[str, int]:
+    """Return sizes by name; an installed database, or what is known of a mirror, is one row."""
+    found: dict[str, int] = {}
+    for row in rows:
+        parts = Path(row["name"]).parts
+        is_deep = parts[0] == DATABASE and parts[1] in TREES and len(parts) > 3
+        name = str(Path(*parts[:3])) + os.sep if is_deep else row["name"]
+        found[name] = found.get(name, 0) + row["nbytes"]
+    return found
 
 
 def _crashes(folder: Path) -> list[dict[str, Any]]:
@@ -122,6 +148,7 @@ def cache_files(folder: Path) -> list[Path]:
             place, _, name = pattern.rpartition("/")
             found |= set((folder / place).glob(f".{name}.*"))
             found |= set((folder / place).glob(".new-*")) if name == "*.mark" else set()
+        found |= _database_files(folder / DATABASE)
         if folder.exists():
             next(folder.iterdir(), None)
     except OSError as error:
@@ -131,6 +158,19 @@ def cache_files(folder: Path) -> list[Path]:
             hint="set GPUEDGE_CACHE_DIR to a folder",
         ) from None
     return sorted(found)
+
+
+def _database_files(folder: Path) -> set[Path]:
+    """Return the files of updates of the database, those left by killed writers with them."""
+    found = {p for pattern in DATABASE_FILES for p in folder.glob(pattern) if p.is_file()}
+    for pattern in DATABASE_FILES:
+        place, _, name = pattern.rpartition("/")
+        found |= set((folder / place).glob(f".{name}.*"))
+    for tree in TREES:
+        for top, inner, names in os.walk(folder / tree):  # which follows no link
+            found |= {Path(top, name) for name in names}
+            found |= {path for name in inner if (path := Path(top, name)).is_symlink()}
+    return found
 
 
 def _unused(files: list[Path]) -> list[Path]:
@@ -146,11 +186,17 @@ def _unused(files: list[Path]) -> list[Path]:
     return [p for p in files if p not in used]
 
 
-def _clear(files: list[Path]) -> list[Path]:
+def _clear(files: list[Path], folder: Path) -> list[Path]:
+    """Remove files, and the folders of databases that are empty then; return what is left."""
     left = []
-    for path in files:
+    # First what names the update in use: nobody shall find it there, and its files gone.
+    for path in sorted(files, key=lambda p: p.name != "current.json"):
         try:
             path.unlink(missing_ok=True)
         except OSError:
             left.append(path)
+    above = {parent for p in files for parent in p.parents if folder / DATABASE in parent.parents}
+    for place in sorted(above, reverse=True):  # the inner ones first
+        with suppress(OSError):  # it holds something that is not ours
+            place.rmdir()
     return left

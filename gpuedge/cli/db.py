@@ -6,6 +6,7 @@ Actions are in files of their own; this one knows their arguments, and loads the
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import cast
@@ -103,10 +104,20 @@ def _update(parser: argparse.ArgumentParser) -> None:
         "source", nargs="?", metavar="MIRROR", help="a folder or an http(s) address"
     )
     parser.add_argument("--root", metavar="FILE", help="the root of trust, a TUF root.json")
-    parser.add_argument("--deadline", type=float, metavar="S", help="seconds in all (30)")
+    parser.add_argument("--deadline", type=_seconds, metavar="S", help="seconds in all (30)")
     parser.add_argument(
         "--rollback", action="store_true", help="go back to the version before the last update"
     )
+
+
+def _seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above zero")
+    return number
 
 
 def _whole(text: str) -> int:

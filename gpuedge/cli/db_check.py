@@ -51,10 +51,11 @@ def validate(options: argparse.Namespace, output: Output) -> int:
     with naming(options.folder):
         problems = lint.lint(folder, kernels=kernels())
     is_bad = _is_bad(problems, options.strict)
-    is_sealed = options.seal and not is_bad
+    unfit = _refused(folder, is_sealed=False) if options.seal else []
+    is_sealed = options.seal and not (is_bad or unfit)
     if is_sealed:
         seal(folder)
-    refused = _refused(folder)
+    refused = unfit or _refused(folder, is_sealed=True)
     problems = [*refused, *problems]
     is_bad = is_bad or bool(refused)
     counts = Counter(problem.severity for problem in problems)
@@ -86,10 +87,10 @@ def _is_bad(problems: list[lint.Problem], is_strict: bool) -> bool:
     return any(is_strict or problem.severity == lint.ERROR for problem in problems)
 
 
-def _refused(folder: Path) -> list[lint.Problem]:
-    """Return why the library would not use the folder, if it would not."""
+def _refused(folder: Path, *, is_sealed: bool) -> list[lint.Problem]:
+    """Return why the library would not use the folder, if it would not (as `check_folder`)."""
     try:
-        check_folder(folder)
+        check_folder(folder, is_sealed=is_sealed)
     except DatabaseError as error:
         why = (error.known or error.what).replace(f"{folder.absolute()}/", "")
         return [lint.Problem("refused", "", "", why)]

@@ -13,6 +13,7 @@ from gpuedge.capdb.lint import corpus
 from gpuedge.capdb.lint import diff as comparing
 from gpuedge.cli.db_check import naming, place
 from gpuedge.cli.output import Output, read_json
+from gpuedge.core.errors import InputError, NoUsableDeviceError
 from gpuedge.core.text import counted, plain
 
 
@@ -73,9 +74,16 @@ def replay(options: argparse.Namespace, output: Output) -> int:
 
     saved = _saved(options.file)
     decision = Decision.from_dict(saved)
-    again = decision.replay()
-    before, after = _canonical(saved), again.to_json()
-    differences = list(_differences(saved, json.loads(after), ""))
+    try:
+        again = decision.replay()
+    except NoUsableDeviceError as error:  # nothing about this machine: it is not in the record
+        raise InputError(f"{options.file} cannot be decided again: {error.what}") from None
+    after = again.to_json()
+    try:
+        before = _canonical(saved)
+        differences = list(_differences(saved, json.loads(after), ""))
+    except (ValueError, RecursionError) as error:  # in what no decision has, and nothing reads
+        raise InputError(f"{options.file} holds what no saved decision does: {error}.") from None
     is_same = before == after
     output.document(
         {
@@ -106,7 +114,9 @@ def _saved(path: str) -> dict[str, Any]:
 
 def _canonical(body: dict[str, Any]) -> str:
     """Return what was saved in the form of `Decision.to_json`, whatever its spaces were."""
-    return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return json.dumps(
+        body, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+    )
 
 
 def _differences(one: Any, other: Any, path: str) -> Iterator[tuple[str, Any, Any]]:

@@ -15,7 +15,8 @@ def update(options: argparse.Namespace, output: Output) -> int:
     """Get a newer database, or go back; 1 where that was refused."""
     from gpuedge.capdb.updates import update as updating
 
-    if options.rollback == (options.source is not None):
+    is_named = options.source is not None and bool(options.source.strip())
+    if options.rollback == is_named or (options.rollback and options.source is not None):
         raise UsageError(
             "`db update` needs a mirror, or --rollback without one.",
             asked_by="the command line",

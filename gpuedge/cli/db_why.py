@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpuedge.capdb.database import load
@@ -93,7 +92,7 @@ def devices(named: str | None) -> list[Known]:
     """
     if named is None:
         return _here()
-    if Path(named).exists() or named.endswith(".json") or os.sep in named:
+    if os.path.lexists(named) or named.endswith(".json") or os.sep in named:
         record = read_json(named)
         return [Known(named, title(record), record)]
     stored = corpus.identities(folder())
@@ -114,9 +113,9 @@ def devices(named: str | None) -> list[Known]:
 
 
 def _here() -> list[Known]:
-    from gpuedge.cli.info import known_devices
+    from gpuedge.probing.recent import latest
 
-    rows = known_devices().rows
+    rows = latest()  # whatever database or settings they were probed under
     return [
         Known(row.device, row.name, Identity.from_dict(dict(row.identity)))
         for row in rows

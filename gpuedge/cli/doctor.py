@@ -60,6 +60,9 @@ HIDING = {
 }
 """Variables that hide every driver they do not name, by the start of the backend's name."""
 
+MORE_TIME = "give its probe more time: gpuedge probe --refresh --deadline 60"
+"""What helps where tests that entries ask for were cut off."""
+
 DEFAULT_REMEDY = "update the driver, then: gpuedge probe --refresh"
 
 CHOOSING = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES")
@@ -247,7 +250,7 @@ def _usable(name: str, detail: str, row: ProbeRow) -> Check:
         return Check(name, PASS, detail)
     ids = ", ".join(row.restrictions["entries"])
     unfinished = row.evidence.get("is_unfinished") is True
-    fix = "give its probe more time: gpuedge probe --refresh --deadline 20" if unfinished else ""
+    fix = MORE_TIME if unfinished else ""
     return Check(name, INFO, f"{detail}; {ids}: without {left_out}", fix)
 
 
@@ -275,6 +278,8 @@ def _remedy(row: ProbeRow) -> str:
                 return f"{variable}={value} hides every driver: correct it, or unset {variable}"
     if row.code == "crash-memory":
         return f"gpuedge cache clear --crashes, or GPUEDGE_PIN={row.device}=always"
+    if row.evidence.get("is_untested") is True:
+        return MORE_TIME
     if row.code == "quirk":
         ids = ",".join(e["id"] for e in row.evidence.get("entries", ()) if "id" in e) or "all"
         return f"update the driver, or at your own risk: GPUEDGE_IGNORE={ids} (gpuedge db why)"

@@ -18,6 +18,7 @@ from gpuedge import backends
 from gpuedge.cli import facts, matrix
 from gpuedge.cli.output import Output
 from gpuedge.core import config, paths
+from gpuedge.core.errors import GpuEdgeError
 from gpuedge.probing import verdicts
 from gpuedge.probing.pins import check_pins
 from gpuedge.probing.report import ProbeRow, number
@@ -34,7 +35,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
     """Print what is known without touching any driver."""
     check_pins()
     packages, settings, folders = facts.package_versions(), facts.settings(), facts.folders()
-    known = known_devices()
+    known, database = known_devices(), database_in_use()
     body = {
         "schema": "gpuedge.info/1",
         "version": gpuedge.__version__,
@@ -42,15 +43,17 @@ def run(options: argparse.Namespace, output: Output) -> int:
         "packages": packages,
         "glsl_compiler": facts.glsl_compiler(),
         "settings": settings,
+        "database": database,
         "devices": [_summary(row) for row in known.rows],
         "not_probed": list(known.unprobed),
         "paths": folders,
     }
     output.document(body)
-    output.table("Versions", ("what", "version"), _versions(packages))
+    output.table("Versions", ("what", "version"), [*_versions(packages), _database(database)])
     rows = [(v["variable"], _show(v["value"]), v["source"]) for v in settings.values()]
     output.table("Settings", ("variable", "value", "from"), rows)
-    output.table("Folders", ("what", "where"), folders.items())
+    used = {"database in use": database.get("folder")}
+    output.table("Folders", ("what", "where"), [*folders.items(), *used.items()])
     cells = [(r.device, r.name, r.status, r.brief) for r in known.rows]
     limits = matrix.limits([row for row in known.rows if row.is_usable])
     cells += [("-", name, "-", "not probed yet: run `gpuedge probe`") for name in known.unprobed]
@@ -62,6 +65,26 @@ def run(options: argparse.Namespace, output: Output) -> int:
     if limits:
         output.table("What they hold", matrix.LIMIT_TITLES, limits)
     return 0
+
+
+def database_in_use() -> dict[str, Any]:
+    """Return which capability database is in use; ``error`` says why none can be."""
+    from gpuedge.capdb.database import load
+    from gpuedge.cli.db_show import about
+
+    try:
+        return about(load())
+    except GpuEdgeError as error:
+        return {"error": error.known or error.what}
+
+
+def _database(found: Mapping[str, Any]) -> tuple[str, str]:
+    from gpuedge.cli.db_show import entries_counted
+
+    if "error" in found:
+        return "capability database", f"none can be used: {found['error']}"
+    entries = entries_counted(found["entries"])
+    return "capability database", f"version {found['version']}, {entries}"
 
 
 class Known(NamedTuple):

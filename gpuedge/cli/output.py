@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TextIO
 
-from gpuedge.core import config
+from gpuedge.core import config, paths
 from gpuedge.core.errors import GpuEdgeError, InputError
-from gpuedge.core.text import table
+from gpuedge.core.text import escaped, table
 
 COLOURS = {
     "title": "bold",
@@ -35,6 +35,12 @@ def is_colourless(asked: bool) -> bool:
     return asked or bool(os.environ.get("NO_COLOR"))
 
 
+RULE = "\u2500"
+"""What the line under a table's head is made of, where the output can write it."""
+
+MAX_JSON = 64 << 20
+"""Bytes of a JSON file that are read."""
+
 ECHOES = ("device=", "fallback=")
 """How errors repeat the arguments of a Python call, which nobody made here."""
 
@@ -50,7 +56,7 @@ class Output:
     def say(self, text: str) -> None:
         """Print talk on stderr, unless quiet."""
         if not self.quiet:
-            print(text, file=sys.stderr)
+            _put(_clean(text), sys.stderr)
 
     @contextmanager
     def working(self, text: str) -> Iterator[None]:
@@ -74,7 +80,7 @@ class Output:
     def text(self, text: str) -> None:
         """Print a line of result, unless JSON was asked for."""
         if not self.json:
-            print(text)
+            _put(_clean(text), sys.stdout)
 
     def table(self, title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         """Print a table, unless JSON was asked for; the last column wraps at the terminal's width.
@@ -86,13 +92,14 @@ class Output:
         cells = [["-" if c is None else _printable(str(c)) for c in row] for row in rows]
         paint = self._painter()
         head, *body = table([columns, *cells], paint=paint)
-        rule = "\u2500" * max(map(len, table([columns, *cells])))
+        rule = RULE * max(map(len, table([columns, *cells])))
         title = _printable(title)
-        print(paint("title", title) if paint else title, head, rule, *body, sep="\n", end="\n\n")
+        first = paint("title", title) if paint else title
+        _put("\n".join((first, head, rule, *body, "")), sys.stdout)
 
     def error(self, error: GpuEdgeError) -> None:
         """Print an error: its four-part message on stderr, and a document if JSON was asked for."""
-        print(error, file=sys.stderr)
+        _put(_clean(str(error)), sys.stderr)
         self.document(
             {
                 "schema": "gpuedge.error/1",
@@ -125,8 +132,23 @@ class Output:
         return paint
 
 
+def _put(text: str, stream: TextIO) -> None:
+    """Print a line, in the characters that the stream can write: terminals know few at times."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    try:
+        text.encode(encoding, getattr(stream, "errors", None) or "strict")
+    except UnicodeEncodeError:
+        text = text.replace(RULE, "-").encode(encoding, "backslashreplace").decode(encoding)
+    print(text, file=stream)
+
+
+def _clean(text: str) -> str:
+    """Return text that may hold what drivers and mirrors say: it must not steer a terminal."""
+    return escaped(text, {"\n": "\n", "\t": "\t"})
+
+
 def _printable(text: str) -> str:
-    # Names come from drivers and files: an escape sequence must not reach the terminal.
+    # As above, but in cells, whose width is counted.
     return "".join(c if c.isprintable() or c == "\n" else " " for c in text)
 
 
@@ -171,13 +193,15 @@ def read_json(path: str) -> dict[str, Any]:
     Raises
     ------
     InputError (GE-203)
-        The file cannot be read, or holds something else.
+        It is no file (a pipe would be waited for), it cannot be read, or holds something else.
     """
     import json
 
     try:
-        with open(path, encoding="utf-8") as file:
-            body = json.load(file)
+        data = paths.read_start(path, MAX_JSON + 1)
+        if len(data) > MAX_JSON:
+            raise ValueError(f"it is larger than {MAX_JSON >> 20} MiB")
+        body = json.loads(data.decode())
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as JSON: {error}.") from None
     if not isinstance(body, dict):

@@ -11,12 +11,6 @@ from gpuedge.probing.report import ProbeReport, ProbeRow
 
 GOOD, NO_DEVICE = 0, 3
 
-CUT_OFF = (
-    "time was over before some drivers had enough of it (a busy machine?); nothing is remembered "
-    "of them: run it again, or gpuedge probe --deadline 20"
-)
-"""What to do where a row is about this attempt, not about the driver."""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb."""
@@ -58,15 +52,15 @@ def show(report: ProbeReport, output: Output, *, verbose: int = 0) -> None:
     """Print a report as a table: the headline, one row per candidate, more when `verbose`."""
     headline = told.headline(report)
     rows = [
-        (device, row.name, row.status, _details(row) if verbose else row.brief)
+        (device, row.name, told.status_of(row), _details(row) if verbose else row.brief)
         for device, row in told.lines(report)
     ]
     if rows:
         output.table(headline, told.TITLES, rows)
     else:
         output.text(headline)
-    if any(row.evidence.get("is_cut_off") for row in report.tried):
-        output.say(CUT_OFF)
+    for note in told.footnotes(report):
+        output.say(note)
 
 
 def _details(row: ProbeRow) -> str:

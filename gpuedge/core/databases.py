@@ -31,8 +31,8 @@ def updates_folder() -> str:
 def installed() -> list[str]:
     """Return the folders of installed updates that may be used, best first.
 
-    An update counts if its number is higher than the packaged database's, and if it was not
-    refused as it now lies there.
+    An update counts if its number is higher than the packaged database's, if its ``database.json``
+    is the one that was installed, and if it was not refused as it now lies there.
     """
     top = updates_folder()
     body = load_sealed(os.path.join(top, CURRENT), CURRENT_SCHEMA)
@@ -48,8 +48,9 @@ def installed() -> list[str]:
         if not isinstance(name, str) or not name.replace("-", "").isalnum():
             continue  # a folder is a plain name: nothing that leads elsewhere
         number, folder = record.get("db_version"), _inside(top, name)
-        is_newer = type(number) is int and number > least
-        if is_newer and os.path.isdir(folder) and refused.get(name) != _stamp(folder):
+        if type(number) is not int or number <= least or refused.get(name) == _stamp(folder):
+            continue
+        if _digest(folder) == record.get("digest"):
             found.append(folder)
     return found
 
@@ -82,6 +83,14 @@ def _refused(top: str) -> dict[str, Any]:
     body = load_sealed(os.path.join(top, REFUSED), REFUSED_SCHEMA) or {}
     folders = body.get("folders")
     return folders if isinstance(folders, dict) else {}
+
+
+def _digest(folder: str) -> str:
+    """Return the SHA-256 of a folder's ``database.json``, empty where it cannot be read."""
+    from hashlib import sha256
+
+    data = paths.read_regular(os.path.join(folder, "database.json"), MAX_ENVELOPE)
+    return "" if data is None else sha256(data).hexdigest()
 
 
 def _stamp(folder: str) -> list[int]:

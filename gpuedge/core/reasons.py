@@ -39,9 +39,9 @@ SENTENCES: dict[str, str] = {
     # deciding
     "selected": "selected",
     "named": "asked for by name",
-    "software": "a software rasteriser is never faster than the CPU path",
+    "software": "a software rasteriser, left aside unless Policy(allow_software=True)",
     "slower": "predicted to be slower than the CPU path, or not enough faster",
-    "not-best": "another device is predicted to be faster",
+    "not-best": "another device is expected to be better",
     "other-road": "the same device is reached by a better road",
     "not-named": "another device was asked for by name",
     "unsupported-op": "an operator of the model cannot run there",

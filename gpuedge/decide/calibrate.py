@@ -56,7 +56,12 @@ def calibrate(
 
 
 def open_and_calibrate(
-    opener: Callable[[], Executor], budget_s: float, *, clock: Clock = time.perf_counter_ns
+    opener: Callable[[], Executor],
+    budget_s: float,
+    *,
+    clock: Clock = time.perf_counter_ns,
+    on_late: Callable[[], None] | None = None,
+    on_back: Callable[[], None] | None = None,
 ) -> DeviceModel | Reason:
     """Open an executor and time it, both inside the budget.
 
@@ -68,6 +73,11 @@ def open_and_calibrate(
         Seconds of wall time after which this function has returned.
     clock : callable
         Times the runs, in integer nanoseconds; the outer limit always uses the real clock.
+    on_late : callable, optional
+        Called before this function returns with code ``deadline``.
+    on_back : callable, optional
+        Called after `on_late`, in the thread that was left behind, if it comes back: the executor
+        is in use by nobody then.
 
     Returns
     -------
@@ -76,9 +86,14 @@ def open_and_calibrate(
         by the thread that hangs in it, and must be neither used nor closed.
     """
     answer: list[DeviceModel | Reason] = []
+    turn, is_late = threading.Lock(), threading.Event()
 
     def work() -> None:
-        answer.append(_guarded(opener, budget_s, clock))
+        made = _guarded(opener, budget_s, clock)
+        with turn:
+            answer.append(made)
+        if is_late.is_set() and on_back is not None:
+            on_back()
 
     thread = threading.Thread(target=work, name="gpuedge-calibrate", daemon=True)
     try:
@@ -86,8 +101,12 @@ def open_and_calibrate(
     except RuntimeError as error:  # no more threads, or the interpreter is ending
         return Reason("not-calibrated", _one_line(error))
     thread.join(max(budget_s, 0.0))
-    if answer:
-        return answer[0]
+    with turn:  # it is either in time or late, never both
+        if answer:
+            return answer[0]
+        is_late.set()
+        if on_late is not None:
+            on_late()
     return Reason("deadline", f"calibration did not end within {budget_s:.3g} s")
 
 

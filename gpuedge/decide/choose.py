@@ -25,6 +25,7 @@ from gpuedge.decide.model import MIN_SPREAD, MOST_NS, Z90, DeviceModel, Predicti
 from gpuedge.decide.policy import Policy
 from gpuedge.decide.record import AUTO, BY_NAME, CPU, Evidence, Record
 from gpuedge.decide.store import CalibrationStore, calibration_key
+from gpuedge.decide.words import TIMED
 
 if TYPE_CHECKING:
     from gpuedge.decide.trial import Arm
@@ -42,7 +43,11 @@ TIMED_SIGMA = 0.21
 """What is claimed of a median of warm runs (`gpuedge.decide.belief.Noise.window`)."""
 
 MIN_WINDOW_S = 0.1
-"""Below this no device is opened and answers ten graphs; the first one gets at least this."""
+"""Below this the CPU does not answer ten graphs."""
+
+MIN_OPENING_S = 0.5
+"""Below this no GPU is opened and answers ten graphs; the first one gets at least this. A device
+that was begun too late would look like one that hangs."""
 
 
 class Parts(Protocol):
@@ -71,6 +76,7 @@ def choose(
     kernel_of: Callable[[str], str] | None = None,
     store: CalibrationStore | None = None,
     on_hang: Callable[[str], None] | None = None,
+    on_back: Callable[[str], None] | None = None,
     clock: Clock = time.perf_counter_ns,
     background: Background | None = None,
     budget_s: float | None = None,
@@ -100,8 +106,10 @@ def choose(
     store : CalibrationStore, optional
         Where calibrations are kept, one per process; None keeps none.
     on_hang : callable, optional
-        Called with the string of a device that did not come back in time. A thread is stuck in it
-        for good: it must be forgotten, neither used nor closed.
+        Called with the string of a device that did not come back in time. A thread is still in
+        it: it must be left alone, neither used nor closed.
+    on_back : callable, optional
+        Called with that string, in that thread, if it comes back after all: the device was slow.
     clock : callable
         Monotonic, in integer nanoseconds.
     background : Background, optional
@@ -136,6 +144,7 @@ def choose(
             store,
             kernel_of or (lambda _: ""),
             on_hang or (lambda _: None),
+            on_back or (lambda _: None),
             budget,
             known,
             time_cpu,
@@ -191,6 +200,7 @@ class _Chooser:
     store: CalibrationStore | None
     kernel_of: Callable[[str], str]
     on_hang: Callable[[str], None]
+    on_back: Callable[[str], None]
     budget: _Budget
     known: Background
     time_cpu: Callable[[float], Sequence[int]] | None = None
@@ -214,13 +224,19 @@ class _Chooser:
                 for e, work, _ in looked
             ]
             return [*evidence, replace(cpu, code="ok", detail="")], why
-        is_new = any(
-            work is not None and self.known.visit_of(e.device) is None for e, work, _ in looked
-        )
-        if is_new:
+        possible = [e for e, work, _ in looked if work is not None]
+        if self._has_new(possible):
             cpu = self._timed(cpu, cpu.prediction)
         self.host = cpu.prediction
         return [*self._predict_gpus(looked), cpu], self.budget.summary(self.cached)
+
+    def _has_new(self, possible: Sequence[Evidence]) -> bool:
+        """Say whether a device was not compared with the CPU yet by any of its roads.
+
+        Of the roads to one device the best is weighed; the others are timed against that one.
+        """
+        known = {e.physical or e.device for e in possible if self.known.visit_of(e.device)}
+        return any((e.physical or e.device) not in known for e in possible)
 
     def _timed(self, cpu: Evidence, predicted: Prediction) -> Evidence:
         """Put what the CPU path takes for the model itself in place of what was predicted."""
@@ -244,7 +260,7 @@ class _Chooser:
             elif name in served:
                 evidence.append(self._with_cached(e, work, row, served[name]))
             else:
-                share = max(self.budget.left() / max(len(waiting), 1), MIN_WINDOW_S)
+                share = max(self.budget.left() / max(len(waiting), 1), MIN_OPENING_S)
                 opener = partial(self.open_executor, e.device)
                 evidence.append(self._with_model(e, work, row, share, opener))
                 if evidence[-1].prediction is not None:
@@ -331,18 +347,25 @@ class _Chooser:
         before = self.store.failure(key, share) if self.store is not None else None
         if before is not None:
             return before
-        if share < MIN_WINDOW_S:
+        if share < (MIN_WINDOW_S if device == CPU else MIN_OPENING_S):
             return Reason("not-calibrated", f"no time left of {self.policy.calibration_s:g} s")
         self.budget.used.append(device)
-        answer = open_and_calibrate(opener, share, clock=self.budget.clock)
-        if isinstance(answer, DeviceModel):
+        late = Reason("deadline", f"calibration did not end within {share:.3g} s")
+        slow = Reason("not-calibrated", late.detail)
+
+        def left(reason: Reason, tell: Callable[[str], None]) -> None:
             if self.store is not None:
-                self.store.put(key, answer)
-            return answer
-        if self.store is not None:
+                self.store.fail(key, reason, share)
+            tell(device)
+
+        answer = open_and_calibrate(
+            opener, share, clock=self.budget.clock,
+            on_late=partial(left, late, self.on_hang), on_back=partial(left, slow, self.on_back),
+        )  # fmt: skip
+        if self.store is not None and isinstance(answer, DeviceModel):
+            self.store.put(key, answer)
+        elif self.store is not None and isinstance(answer, Reason) and answer.code != "deadline":
             self.store.fail(key, answer, share)
-        if answer.code == "deadline":
-            self.on_hang(device)
         return answer
 
 
@@ -362,7 +385,7 @@ def _measured(predicted: Prediction, runs: Sequence[int], percentile: int) -> Pr
     return replace(
         predicted, p50_ns=middle, p90_ns=at(90), at_ns=at(percentile), p99_ns=at(99),
         low_ns=round(middle / factor), high_ns=min(round(middle * factor), MOST_NS),
-        sigma_micro=round(TIMED_SIGMA * 10**6), confidence="this model was timed on the CPU path",
+        sigma_micro=round(TIMED_SIGMA * 10**6), confidence=TIMED,
     )  # fmt: skip
 
 

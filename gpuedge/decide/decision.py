@@ -12,13 +12,17 @@ from typing import Any
 
 from gpuedge.core.errors import InputError, NoUsableDeviceError
 from gpuedge.core.reasons import SENTENCES
+from gpuedge.core.text import plain
 from gpuedge.decide import explain, words
 from gpuedge.decide.assess import Assessment
 from gpuedge.decide.belief import Belief, Verdict
-from gpuedge.decide.model import Prediction
+from gpuedge.decide.model import Prediction, printable
 from gpuedge.decide.policy import Policy
 from gpuedge.decide.record import AUTO, CPU, SCHEMA, Evidence, Record
 from gpuedge.decide.rules import Outcome, judge
+
+MOST_PPM = 10**30
+"""Beyond what any stakes come to: `gpuedge.decide.model.MOST_NS` in millionths of a nanosecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +71,16 @@ class CandidateRow:
         """Rebuild from `to_dict` and the evidence. Raises if it does not fit."""
         belief, verdict = record["belief"], record["verdict"]
         return cls(
-            str(record["device"]),
-            str(record["status"]),
-            str(record["code"]),
-            str(record["reason"]),
+            _text(record["device"]),
+            _text(record["status"]),
+            _text(record["code"]),
+            _text(record["reason"]),
             prediction=known.prediction,
             is_software=known.is_software,
             name=known.name,
             belief=None if belief is None else Belief(*belief),
-            verdict=None if verdict is None else Verdict(**verdict),
-            confidence=str(record["confidence"]),
+            verdict=None if verdict is None else _verdict(verdict),
+            confidence=_text(record["confidence"]),
             entries=known.entries,
         )
 
@@ -165,7 +169,7 @@ class Decision:
             raise InputError(
                 "This saved decision is of another version." if old
                 else "This is not a saved decision.",
-                known=f"its schema is {schema!r}; this version reads {SCHEMA!r}",
+                known=f"its schema is {plain(repr(schema))}; this version reads {SCHEMA!r}",
                 hint="make one with Session.explain().to_json()",
             )  # fmt: skip
         made = Record.from_dict(record.get("record", {}))
@@ -175,11 +179,12 @@ class Decision:
                 for row, known in zip(record["rows"], made.candidates, strict=True)
             )
             judge(made)  # runs that no trial makes are found out here, not when printing
-            return cls(str(record["device"]), str(record["reason"]), rows, made)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                "This saved decision is damaged.", known=f"{type(error).__name__}: {error}"
-            ) from None
+            return cls(_text(record["device"]), _text(record["reason"]), rows, made)
+        except (
+            AttributeError, KeyError, TypeError, ValueError, ArithmeticError, RecursionError
+        ) as error:  # fmt: skip
+            known = plain(f"{type(error).__name__}: {error}", 300)
+            raise InputError("This saved decision is damaged.", known=known) from None
 
     def __str__(self) -> str:
         return explain.as_text(self)
@@ -189,6 +194,22 @@ class Decision:
 
     def _repr_html_(self) -> str:
         return explain.as_html(self)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("a text of a saved decision is none")
+    return printable(value)
+
+
+def _verdict(fields: Mapping[str, Any]) -> Verdict:
+    made = Verdict(**fields)
+    for name, value in fields.items():
+        is_flag = name in ("use_gpu", "is_settled")
+        is_whole = type(value) is int and abs(value) <= MOST_PPM
+        if not (type(value) is bool if is_flag else is_whole):
+            raise TypeError(f"Verdict.{name} is not what a verdict has")
+    return made
 
 
 def decide(record: Record) -> Decision:
@@ -210,33 +231,40 @@ def _automatic(record: Record) -> Decision:
     rows: list[CandidateRow] = []
     for i, candidate in enumerate(record.candidates):
         weighed = found.assessments[i]
-        code, reason = found.why[i] or _not_best(record, found.best, i)
         if candidate.device == CPU:
             rows.append(_cpu_row(candidate, found, record))
-        elif i == found.best and weighed is not None:
+            continue
+        code, reason = found.why[i] or _not_best(record, cpu, found, i)
+        if found.best is None or weighed is None:
+            rows.append(_row(candidate, "rejected", code, reason, weighed))
+        elif i == found.best:
             code = "kept" if found.is_kept else "selected"
-            why = explain.selected(candidate, cpu, weighed, record, is_kept=found.is_kept)
+            why = explain.selected(candidate, cpu, weighed, record, found)
             rows.append(_row(candidate, "selected", code, why, weighed))
         else:
             rows.append(_row(candidate, "rejected", code, reason, weighed))
     if found.best is None:
-        return Decision(CPU, explain.why_cpu(rows, record), tuple(rows), record)
+        return Decision(CPU, explain.why_cpu(rows, record, found), tuple(rows), record)
     chosen = record.candidates[found.best]
     why = f"{rows[found.best].reason}{explain.roads(found.best, rows, record)}"
     reason = f"{explain.runs_on(chosen)}: {why}."
     return Decision(chosen.device, reason, tuple(rows), record)
 
 
-def _not_best(record: Record, best: int | None, i: int) -> tuple[str, str]:
+def _not_best(record: Record, cpu: Evidence, found: Outcome, i: int) -> tuple[str, str]:
     """Return why a GPU that nothing speaks against was not the one that is taken."""
-    behind = best is not None and not record.candidates[best].is_demoted
-    code = "demoted" if behind and record.candidates[i].is_demoted else "not-best"
-    return code, SENTENCES[code]
+    if found.best is None:
+        return "not-best", SENTENCES["not-best"]
+    best = record.candidates[found.best]
+    if record.candidates[i].is_demoted and not best.is_demoted:
+        return "demoted", SENTENCES["demoted"]
+    return "not-best", explain.behind(best, cpu, record, found)
 
 
 def _cpu_row(cpu: Evidence, found: Outcome, record: Record) -> CandidateRow:
     if found.best is not None:
-        return _row(cpu, "rejected", "not-best", SENTENCES["not-best"])
+        best = record.candidates[found.best]
+        return _row(cpu, "rejected", *explain.beside(best, cpu, record, found))
     compared = cpu.prediction is not None and any(
         c.prediction is not None for c in record.candidates if c.device != CPU
     )
@@ -244,6 +272,9 @@ def _cpu_row(cpu: Evidence, found: Outcome, record: Record) -> CandidateRow:
         return _row(cpu, "selected", "kept", SENTENCES["kept"])
     code = "selected" if compared else "fallback"
     sentence = "no device is enough faster" if compared else SENTENCES["fallback"]
+    limit = record.policy.deadline_ns
+    if found.is_by_deadline and limit is not None and found.cpu_at_ns is not None:
+        sentence = f"{words.deadline(found.cpu_at_ns, limit)}, but nothing is faster"
     return _row(cpu, "selected", code, sentence)
 
 

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpuedge.core import text
+from gpuedge.core.reasons import SENTENCES
 from gpuedge.decide import sureness, words
+from gpuedge.decide.figures import View, view
 from gpuedge.decide.policy import Policy
 from gpuedge.decide.record import CPU, Evidence, Record
 from gpuedge.decide.words import duration
@@ -14,8 +16,9 @@ from gpuedge.decide.words import duration
 if TYPE_CHECKING:
     from gpuedge.decide.assess import Assessment
     from gpuedge.decide.decision import CandidateRow, Decision
+    from gpuedge.decide.rules import Outcome
 
-TITLES = ("device", "verdict", "code", "p50", "at", "range of p50", "start-up", "reason")
+TITLES = ("device", "verdict", "code", "at", "from", "start-up", "reason")
 
 _CLOSENESS = (
     "kept", "run-failed", "compile-failed", "unsure", "measured-slower", "slower", "more-energy",
@@ -40,27 +43,58 @@ def runs_on(candidate: Evidence) -> str:
 
 
 def selected(
-    gpu: Evidence, cpu: Evidence, weighed: Assessment, record: Record, *, is_kept: bool
+    gpu: Evidence, cpu: Evidence, weighed: Assessment, record: Record, found: Outcome
 ) -> str:
     """Say why a GPU was chosen: what decided, the figures, and whatever speaks against it."""
     policy = record.policy
-    text = words.speedup(weighed, policy, cpu_at(cpu, weighed))
-    if is_kept:
+    text = words.speedup(weighed, policy, found.cpu_at_ns or weighed.stakes.cpu_ns)
+    if found.is_kept:
         text = f"{words.kept(gpu.device, _saved(weighed))}; {text}"
-    elif policy.prefer == "energy" and gpu.energy_uj is not None and cpu.energy_uj is not None:
-        text = f"it uses less energy, {words.energy(gpu.energy_uj, cpu.energy_uj)}; {text}"
-    elif policy.deadline_ns is not None and not weighed.verdict.use_gpu:
-        text = f"the CPU path misses the deadline of {duration(policy.deadline_ns)}; {text}"
+    elif policy.deadline_ns is not None and found.is_by_deadline:
+        limit = duration(policy.deadline_ns)
+        if weighed.at_ns <= policy.deadline_ns:
+            text = f"the CPU path misses the deadline of {limit}, and this device meets it; {text}"
+        else:
+            text = f"nothing meets the deadline of {limit}, and this device is the fastest; {text}"
+    elif is_by_energy(gpu, cpu, policy):
+        text = f"it uses less energy, {_energy_of(gpu, cpu)}; {text}"
     if gpu.is_demoted:
         text += "; demoted by the capability database, but nothing else is fast enough"
     return text
 
 
-def cpu_at(cpu: Evidence, weighed: Assessment) -> int:
-    """Return the CPU path's latency at the percentile: measured if it was, else predicted."""
-    if weighed.belief.visits or cpu.prediction is None:
-        return weighed.stakes.cpu_ns
-    return cpu.prediction.at_ns
+def is_by_energy(gpu: Evidence, cpu: Evidence, policy: Policy) -> bool:
+    """Say whether energy decides about a GPU: wanted, and metered on both."""
+    is_metered = gpu.energy_uj is not None and cpu.energy_uj is not None
+    return policy.prefer == "energy" and is_metered
+
+
+def _energy_of(gpu: Evidence, cpu: Evidence) -> str:
+    return words.energy(gpu.energy_uj or 0, cpu.energy_uj or 0)
+
+
+def beside(gpu: Evidence, cpu: Evidence, record: Record, found: Outcome) -> tuple[str, str]:
+    """Return code and reason of the CPU path's row where a GPU was chosen."""
+    weighed = None if found.best is None else found.assessments[found.best]
+    limit, at = record.policy.deadline_ns, found.cpu_at_ns
+    if found.is_kept:
+        return "not-best", f"an earlier launch chose {gpu.device}, which is about as good or better"
+    if found.is_by_deadline and limit is not None and at is not None:
+        return "misses-deadline", words.deadline(at, limit)
+    if is_by_energy(gpu, cpu, record.policy):
+        return "not-best", f"{gpu.device} uses less energy"
+    if weighed is not None and weighed.belief.visits:
+        return "not-best", f"{gpu.device} was measured to be faster"
+    return "not-best", f"{gpu.device} is predicted to be faster"
+
+
+def behind(gpu: Evidence, cpu: Evidence, record: Record, found: Outcome) -> str:
+    """Return the reason of a GPU's row that is good enough, where `gpu` was chosen."""
+    if found.is_kept:
+        return f"not clearly better than {gpu.device}, which an earlier launch chose"
+    if not found.is_by_deadline and is_by_energy(gpu, cpu, record.policy):
+        return f"{gpu.device} uses less energy"
+    return f"{gpu.device} is expected to take less time, doubt and start-up included"
 
 
 def _saved(weighed: Assessment) -> int:
@@ -89,14 +123,34 @@ def roads(best: int, rows: Sequence[CandidateRow], record: Record) -> str:
     return f"; the best road to this device, before {listed}"
 
 
-def why_cpu(rows: Sequence[CandidateRow], record: Record) -> str:
+def why_cpu(rows: Sequence[CandidateRow], record: Record, found: Outcome) -> str:
     """Return the sentence for a decision that keeps the CPU."""
+    return f"Runs on cpu: {_why_cpu(rows, record)}{_in_time(rows, record, found)}."
+
+
+def _in_time(rows: Sequence[CandidateRow], record: Record, found: Outcome) -> str:
+    """Say how the CPU path stands to the deadline where it was chosen."""
+    if record.policy.deadline_ns is None or record.is_by_name:
+        return ""
+    limit = f"the deadline of {duration(record.policy.deadline_ns)}"
+    if found.cpu_at_ns is None:
+        return f"; whether the CPU path meets {limit} is not known, as nothing was measured"
+    at = duration(found.cpu_at_ns)
+    if not found.is_by_deadline:
+        is_late = any(r.code == "misses-deadline" for r in rows)
+        return f"; the CPU path meets {limit}, with {at}" if is_late else ""
+    if any(found.assessments):
+        return f"; nothing meets {limit}, and the CPU path is the fastest, with {at}"
+    return f"; the CPU path misses {limit}, with {at}, but nothing else came into question"
+
+
+def _why_cpu(rows: Sequence[CandidateRow], record: Record) -> str:
     gpus = [r for r in rows if r.device != CPU]
     if not gpus:
-        return "Runs on cpu: no GPU driver was found."
+        return "no GPU driver was found"
     bare = sum(r.code == "no-device" for r in gpus)
     if bare == len(gpus) > 1:
-        return f"Runs on cpu: none of {bare} drivers offers a device here."
+        return f"none of {bare} drivers offers a device here"
     order = {code: i for i, code in enumerate(_CLOSENESS)}
     is_aside = not record.policy.allow_software and not record.is_by_name
 
@@ -108,7 +162,7 @@ def why_cpu(rows: Sequence[CandidateRow], record: Record) -> str:
     nearest = min(gpus, key=distance)
     label = f"{nearest.device} ({nearest.name})" if nearest.name else nearest.device
     if nearest.code == "software":
-        why = f"{label} is a software rasteriser, which is never faster than the CPU path"
+        why = f"{label} is {SENTENCES['software']}"
     elif nearest.code in ("slower", "unsure"):
         why = f"{label} is {nearest.reason}"
     elif nearest.code == "measured-slower" and nearest.belief is not None:
@@ -117,7 +171,7 @@ def why_cpu(rows: Sequence[CandidateRow], record: Record) -> str:
         why = f"{label} was measured on this model and left out: {nearest.reason}"
     else:
         why = f"{label} was left out: {nearest.reason}"
-    return f"Runs on cpu: {why}{_others(nearest, gpus, record)}."
+    return f"{why}{_others(nearest, gpus, record)}"
 
 
 def _others(nearest: CandidateRow, gpus: Sequence[CandidateRow], record: Record) -> str:
@@ -132,21 +186,18 @@ def _others(nearest: CandidateRow, gpus: Sequence[CandidateRow], record: Record)
     return f"; {text.counted(others, 'other candidate')} {verb} rejected too"
 
 
-def _cells(decision: Decision) -> list[tuple[str, ...]]:
+def _cells(decision: Decision, seen: View) -> list[tuple[str, ...]]:
     """Return the titles and a row for each candidate that has something to offer."""
     titles = list(TITLES)
     titles[titles.index("at")] = f"p{decision.percentile}"
     cells = [tuple(titles)]
-    for row in decision.rows:
+    for row, figure in zip(decision.rows, seen.figures, strict=True):
         if row.code in _NOTHING:
             continue
-        known = row.prediction
-        times = ("-",) * 4
-        if known is not None:
-            interval = f"{duration(known.low_ns)} - {duration(known.high_ns)}"
-            times = (duration(known.p50_ns), duration(known.at_ns), interval,
-                     duration(known.startup_ns))  # fmt: skip
-        cells.append((row.device, row.status, row.code, *times, row.reason))
+        shown = ("-",) * 3
+        if figure is not None:
+            shown = duration(figure.at_ns), figure.source, duration(figure.startup_ns)
+        cells.append((row.device, row.status, row.code, *shown, row.reason))
     return cells
 
 
@@ -161,26 +212,30 @@ def _without_device(decision: Decision) -> list[str]:
 
 def as_text(decision: Decision) -> str:
     """Return the reason, a table as wide as the terminal, and how the numbers came about."""
-    lines = [*text.table(_cells(decision)), *_without_device(decision)]
-    return "\n".join([decision.reason, "", *lines, "", *_footer(decision)])
+    seen = view(decision.record)
+    lines = [*text.table(_cells(decision, seen)), *_without_device(decision)]
+    return "\n".join([decision.reason, "", *lines, "", *_footer(decision, seen)])
 
 
-def _footer(decision: Decision) -> list[str]:
-    policy = decision.policy
+def _footer(decision: Decision, seen: View) -> list[str]:
+    policy, record = decision.policy, decision.record
     # A wish: what a device really keeps is in the rows of the placement, and decided after this.
     wish = f", {policy.storage} storage asked for (exact where a device does not offer it)"
     rule = _rule(policy)
-    if decision.record.is_by_name:
-        rule = "chooses nothing where a device is asked for by name"
+    if record.is_by_name:
+        rule = "not applied to the choice, as a device was asked for by name"
     lines = [f"policy: {rule}{'' if policy.storage == 'float32' else wish}"]
-    if policy.prefer == "energy" and not decision.record.is_by_name:
-        lines += _energy(decision.record)
+    if policy.deadline_ns is not None:
+        lines.append(_deadline(policy.deadline_ns, decision, seen))
+    if policy.prefer == "energy" and not record.is_by_name:
+        lines += _energy(record)
     if decision.calibration:
         lines.append(f"calibration: {decision.calibration}")
-    return [*lines, *sureness.machine(decision.record), *sureness.lines(decision)]
+    return [*lines, *sureness.machine(record), *sureness.lines(decision, seen)]
 
 
 def _rule(policy: Policy) -> str:
+    """Return the policy: what always matters, and what is not at its default."""
     rule = (
         f"at least {policy.min_speedup:g}x as fast at p{policy.percentile}, start-up over "
         f"{text.counted(policy.inferences, 'inference')}, software rasterisers "
@@ -190,7 +245,35 @@ def _rule(policy: Policy) -> str:
         rule += f", every inference within {duration(policy.deadline_ns)}"
     if policy.max_memory_bytes is not None:
         rule += f", at most {words.size(policy.max_memory_bytes)} of device memory"
+    usual = Policy()
+    if policy.caution != usual.caution:
+        allowed = words.percent(policy.caution_ppm)
+        rule += f", at most {allowed} probability of being over a tenth slower (caution)"
+    if policy.calibration_s != usual.calibration_s:
+        rule += f", {policy.calibration_s:g} s for calibration and trial"
+    if policy.monitor != usual.monitor:
+        rule += ", not watched in service"
     return rule
+
+
+def _deadline(limit_ns: int, decision: Decision, seen: View) -> str:
+    """Say which candidates meet the deadline, by the figures of the table."""
+    policy = decision.policy
+    start = f"deadline: {duration(limit_ns)} at p{policy.percentile}"
+    if decision.record.is_by_name:
+        return f"{start}, not checked, as a device was asked for by name"
+    met: list[str] = []
+    missed: list[str] = []
+    for row, figure in zip(decision.rows, seen.figures, strict=True):
+        if figure is not None:
+            known = f"{row.device} ({figure.source} {duration(figure.at_ns)})"
+            (met if figure.at_ns <= limit_ns else missed).append(known)
+    if not met and not missed:
+        return f"{start}, not checked: nothing was measured, as no GPU came into question"
+    parts = [f"met by {', '.join(met)}" if met else "met by nothing"]
+    if missed:
+        parts.append(f"missed by {', '.join(missed)}")
+    return f"{start}, {'; '.join(parts)}"
 
 
 def _energy(record: Record) -> list[str]:
@@ -208,8 +291,9 @@ def as_html(decision: Decision) -> str:
     def row(cells: Sequence[str], tag: str) -> str:
         return "<tr>" + "".join(f"<{tag}>{escape(c)}</{tag}>" for c in cells) + "</tr>"
 
-    head, *body = _cells(decision)
+    seen = view(decision.record)
+    head, *body = _cells(decision, seen)
     table = row(head, "th") + "".join(row(cells, "td") for cells in body)
-    lines = [*_without_device(decision), *_footer(decision)]
+    lines = [*_without_device(decision), *_footer(decision, seen)]
     footer = "<br>".join(escape(line) for line in lines)
     return f"<p>{escape(decision.reason)}</p><table>{table}</table><p>{footer}</p>"

@@ -75,12 +75,28 @@ def _evidence(row: Row) -> Evidence:
     if code not in SENTENCES or (code == "ok") != (row.status == "ok"):
         code = "open-failed"  # a report of another version: its sentence still says what happened
     restrictions = restrictions_of(row)
-    entries = restrictions.get("entries") or getattr(row, "evidence", {}).get("entries", ())
     return Evidence(
         row.device, code, detail, row.name, row.is_software, physical=row.physical,
-        entries=tuple(str(entry) for entry in entries), restrictions=restrictions,
+        entries=_in_force(row, restrictions), restrictions=restrictions,
         probe=digest_of(getattr(row, "evidence", {})),
     )  # fmt: skip
+
+
+_CLEARED = "cleared"
+"""Outcome of an entry that a probe showed not to apply (`gpuedge.probing.quirks`); every other one
+is in force, not yet tested ones included."""
+
+
+def _in_force(row: Row, restrictions: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the ids of the entries in force: those that restrict, or blocked the device."""
+    names = restrictions.get("entries")
+    if names:
+        return tuple(name for name in names if isinstance(name, str))
+    found = getattr(row, "evidence", {}).get("entries")
+    listed = found if isinstance(found, (list, tuple)) else ()
+    rows = [e if isinstance(e, Mapping) else {"id": e} for e in listed]
+    ids = [e.get("id") for e in rows if e.get("outcome") != _CLEARED]
+    return tuple(name for name in ids if isinstance(name, str))
 
 
 def facts_of(row: Row | None) -> dict[str, Any]:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:  # executors.base pulls numpy in; a cached decision must not n
 CLASSES = ("conv", "matmul", "map")
 """Kernel classes whose arithmetic rate is measured; other classes are taken as the slowest."""
 
+NAMES = {"conv": "convolutions", "matmul": "matrix products", "map": "other operators"}
+"""What they are called in sentences."""
+
 MIN_ERROR = 2.0
 """Least model error ever claimed: a factor, as one standard deviation of ln(latency). A model that
 claims less than it should (1.2 where the truth is 4) screens itself out of being corrected;
@@ -50,6 +53,10 @@ MIN_SPREAD = 1.31
 """Least p90/p50 believed: exp(1.2816 * 0.21). Throttling and background load outlast a window of
 2 s, so its own spread says too little; 0.21 is the standard deviation of ln(latency) left over in
 a simulated study of phones (log-normal noise with coefficient of variation 0.95)."""
+
+MOST_S, MOST_RATE, MOST_SPREAD = 1e9, 1e21, 1e6
+"""What a calibration may say at most: seconds, bytes or operations per second, and p90/p50. A file
+that says more was not written by a measurement, and sums of it would not be finite."""
 
 Z90 = 1.2815515655446004
 """The 90th percentile of the standard normal distribution."""
@@ -86,6 +93,7 @@ class Prediction:
             raise ValueError("Prediction.sigma_micro must be a whole number from 0 to 10000000")
         if not isinstance(self.confidence, str):
             raise ValueError("Prediction.confidence must be text")
+        object.__setattr__(self, "confidence", printable(self.confidence))
 
     @property
     def p50_s(self) -> float:
@@ -139,15 +147,17 @@ class DeviceModel:
     complete: bool = True
 
     def __post_init__(self) -> None:
+        if not isinstance(self.device, str) or not isinstance(self.complete, bool):
+            raise TypeError("DeviceModel.device must be text, and complete true or false")
         for name in ("launch_s", "overhead_s", "open_s", "compile_s_per_pass"):
-            _check(name, getattr(self, name), 0.0)
+            _check(name, getattr(self, name), 0.0, MOST_S)
         for name in ("transfer_in_bps", "transfer_out_bps", "bandwidth_bps"):
             if getattr(self, name) is not None:
-                _check(name, getattr(self, name), 1e-9)
+                _check(name, getattr(self, name), 1e-9, MOST_RATE)
         for kind, rate in self.flops_per_s.items():
-            _check(f"flops_per_s[{kind}]", rate, 1e-9)
+            _check(f"flops_per_s[{kind}]", rate, 1e-9, MOST_RATE)
         for kind, ratio in self.spread.items():
-            _check(f"spread[{kind}]", ratio, 1.0)
+            _check(f"spread[{kind}]", ratio, 1.0, MOST_SPREAD)
 
     def scaled(self, factor: float) -> DeviceModel:
         """Return the model of a device that is `factor` times as fast in every respect."""
@@ -184,7 +194,7 @@ class DeviceModel:
             f"than a factor of {error:g} in two cases of three"
         )
         if assumed:
-            text += f" ({', '.join(assumed)} not calibrated, a likely rate taken)"
+            text += f" (not timed: {', '.join(assumed)}; estimated from what was)"
         elif not self.complete:
             text += " (calibration was cut short)"
         return Prediction(
@@ -233,7 +243,7 @@ class DeviceModel:
     def _rate(self, kind: str, assumed: list[str]) -> float:
         rate = self.flops_per_s.get(kind)
         if rate is None:
-            assumed.append(f"class {kind}")
+            assumed.append(NAMES.get(kind, kind))
             rate = self._likely_rate(kind)
         return rate
 
@@ -268,11 +278,16 @@ class DeviceModel:
         return cls(**record)
 
 
-def _check(name: str, value: Any, least: float) -> None:
+def printable(text: str) -> str:
+    """Return text without control characters: it reaches terminals and one-line records."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+def _check(name: str, value: Any, least: float, most: float) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"DeviceModel.{name} must be a number, not {value!r}")
-    if not math.isfinite(value) or value < least:
-        raise ValueError(f"DeviceModel.{name} must be finite and at least {least:g}: {value!r}")
+    if not least <= value <= most:  # a comparison never overflows, and refuses what is no number
+        raise ValueError(f"DeviceModel.{name} must be from {least:g} to {most:g}")
 
 
 def _ns(seconds: float) -> int:

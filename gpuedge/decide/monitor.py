@@ -115,6 +115,8 @@ class Monitor:
         self._level_then: int | None = None  # of the arm in use, at the last burst
         self._wait_s = CALM_S
         self._due = now + round(CALM_S * SECOND)
+        self._planned = self._wait_s, self._due  # before the last switch
+        self._short_ns = 0  # what the last burst cost, if it ended early
         self._switched: deque[int] = deque(maxlen=16)  # when, the last ones
         self._settled_at = now
         self._conditions = UNKNOWN
@@ -171,7 +173,22 @@ class Monitor:
         else:
             sign = 1 if self.arm == "cpu" else -1
             other = usual * exp(min(sign * self.belief.theta, 40.0))
-        return max(round(BURST * (other - usual)), 0)
+        # After a burst that ended early there must be enough for the next one to get further.
+        return max(round(BURST * (other - usual)) + 2 * self._short_ns, 0)
+
+    def is_too_dear(self, burst: Sequence[int]) -> bool:
+        """Say whether a burst is to end with the runs of the other arm that it has had.
+
+        It may always cost as much as it takes the arm in use: cold runs alone are no reason.
+        """
+        excess = self._excess(burst)
+        is_over = self.explored_ns + excess > EXPLORED * (self.served_ns + sum(burst))
+        return is_over and excess > BURST * self._level(self.arm)
+
+    def _excess(self, burst: Sequence[int]) -> int:
+        """Return what runs of the other arm cost beyond those of the one in use."""
+        usual = list(self._latencies[self.arm])[-RECENT:] or [self._typical[self.arm]]
+        return max(sum(burst) - len(burst) * median_low(usual), 0)
 
     def _level(self, arm: Arm) -> int:
         recent = list(self._latencies[arm])[-LEVEL:]
@@ -186,7 +203,9 @@ class Monitor:
         burst, mine = (gpu_ns, cpu_ns) if self.other == "gpu" else (cpu_ns, gpu_ns)
         usual = mine or list(self._latencies[self.arm])[-RECENT:] or [self._typical[self.arm]]
         self.served_ns += sum(burst)
-        self.explored_ns += max(sum(burst) - len(burst) * median_low(usual), 0)
+        excess = max(sum(burst) - len(burst) * median_low(usual), 0)
+        self.explored_ns += excess
+        self._short_ns = excess if len(burst) < BURST else 0
         self.bursts += 1
         self._since_look, self._looked, self._level_then = 0, now, None
         warm = list(burst[DROP:])
@@ -196,6 +215,17 @@ class Monitor:
         self._latencies[self.other].extend(max(ns, 1) for ns in warm)
         gpu, cpu = (warm, usual) if self.other == "gpu" else (usual, warm)
         self._observe(gpu, cpu, now)
+
+    def failed(self, burst: Sequence[int], now: int) -> None:
+        """Take that the other arm failed in a burst, with what its runs took until then.
+
+        Nothing is learned of an arm that does not answer, and it is asked as rarely as can be.
+        """
+        self.served_ns += sum(burst)
+        self.explored_ns += self._excess(burst)
+        self._since_look, self._looked, self._level_then = 0, now, None
+        self._wait_s = LONGEST_S
+        self._due = now + round(LONGEST_S * SECOND)
 
     def _observe(self, gpu: Sequence[int], cpu: Sequence[int], now: int) -> None:
         self._wander(now)
@@ -243,11 +273,18 @@ class Monitor:
             self._conditions = load
         if self._may_switch(now) and self._is_better(now):
             self.arm = self.other
+            self._planned, self._short_ns = (self._wait_s, self._due), 0
             self._switched.append(now)
             self._settled_at = now
             self._since_look, self._level_then = 0, None
             self._plan(now, is_calm=False)
         return self.arm
+
+    def refuse(self) -> None:
+        """Take back the switch that `choose` has just made; the next one waits as after it."""
+        self.arm = self.other
+        self._switched.pop()
+        self._wait_s, self._due = self._planned
 
     def _may_switch(self, now: int) -> bool:
         if self.bursts == 0 or now - self._settled_at < DWELL_S * SECOND:

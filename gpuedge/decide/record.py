@@ -8,9 +8,10 @@ from typing import Any
 
 from gpuedge.core.errors import ConfigError, InputError
 from gpuedge.core.reasons import SENTENCES
+from gpuedge.core.text import plain
 from gpuedge.decide.belief import Belief
 from gpuedge.decide.conditions import UNKNOWN, Conditions
-from gpuedge.decide.model import MOST_NS, Prediction
+from gpuedge.decide.model import MOST_NS, Prediction, printable
 from gpuedge.decide.policy import Policy
 from gpuedge.decide.trial import Run
 
@@ -102,9 +103,7 @@ class Evidence:
             value = getattr(self, name)
             if not isinstance(value, str):
                 raise ValueError(f"Evidence.{name} must be text, not {value!r}")
-            # Driver strings reach terminals and one-line records: no control characters.
-            text = "".join(c if c.isprintable() else " " for c in value)
-            object.__setattr__(self, name, text)
+            object.__setattr__(self, name, printable(value))
         if self.code not in SENTENCES:
             raise ValueError(f"unknown reason code {self.code!r}")
         if self.is_software not in (None, True, False):
@@ -114,10 +113,11 @@ class Evidence:
             is_absent = value is None and name != "served"
             if not is_absent and (type(value) is not int or not 0 <= value <= MOST_NS):
                 raise ValueError(f"Evidence.{name} must be a whole number, not {value!r}")
-        if not isinstance(self.restrictions, Mapping):
-            raise ValueError("Evidence.restrictions must be a mapping")
+        if not isinstance(self.restrictions, Mapping) or not _is_plain(self.restrictions):
+            raise ValueError("Evidence.restrictions must be a mapping of finite JSON values")
         if not all(isinstance(entry, str) for entry in self.entries):
             raise ValueError("Evidence.entries must be ids")
+        object.__setattr__(self, "entries", tuple(map(printable, self.entries)))
 
     @property
     def is_demoted(self) -> bool:
@@ -152,6 +152,23 @@ class Evidence:
         for name in ("runs", "duel"):
             fields[name] = tuple(_run(*run) for run in fields[name])
         return cls(**fields)
+
+
+DEEP = 8
+"""How deeply restrictions may be nested."""
+
+
+def _is_plain(value: Any, depth: int = DEEP) -> bool:
+    """Tell whether a value can be written as JSON, and read again as the same."""
+    if depth == 0:
+        return False
+    if isinstance(value, Mapping):
+        return all(isinstance(k, str) and _is_plain(v, depth - 1) for k, v in value.items())
+    if isinstance(value, (list, tuple)):
+        return all(_is_plain(v, depth - 1) for v in value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return -MOST_NS <= value <= MOST_NS
+    return value is None or isinstance(value, (str, bool))
 
 
 def _run(arm: Any, block: Any, ns: Any, kept: Any) -> Run:
@@ -196,6 +213,10 @@ class Record:
     previous: str = ""
     method: str = METHOD
 
+    def __post_init__(self) -> None:
+        for name in ("asked", "version", "calibration", "database", "previous", "method"):
+            object.__setattr__(self, name, printable(getattr(self, name)))
+
     @property
     def is_by_name(self) -> bool:
         """Whether a device was asked for by name, which may have failed since."""
@@ -238,10 +259,13 @@ class Record:
             )
             if made.method != METHOD:
                 raise ValueError(f"it was decided by {made.method!r}; this version has {METHOD!r}")
-        except (AttributeError, KeyError, TypeError, ValueError, ConfigError) as error:
+        except (
+            AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError,
+            ConfigError,
+        ) as error:  # fmt: skip
             raise InputError(
                 "This is not the record of a decision.",
-                known=f"{type(error).__name__}: {getattr(error, 'what', error)}",
+                known=plain(f"{type(error).__name__}: {getattr(error, 'what', error)}", 300),
                 hint="make one with Session.explain().to_json()",
             ) from None
         return made

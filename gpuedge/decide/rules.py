@@ -37,12 +37,18 @@ class Outcome:
         None where a candidate could not be weighed.
     is_kept : bool
         Whether the choice is that of an earlier launch, and not what the figures alone say.
+    cpu_at_ns : int or None
+        The CPU path's latency at the percentile: measured if it was, else predicted.
+    is_by_deadline : bool
+        Whether the CPU path misses the deadline, so that meeting it decides.
     """
 
     best: int | None
     why: tuple[Why | None, ...]
     assessments: tuple[Assessment | None, ...]
     is_kept: bool = False
+    cpu_at_ns: int | None = None
+    is_by_deadline: bool = False
 
 
 def judge(record: Record) -> Outcome:
@@ -102,7 +108,9 @@ class _Judge:
             why[kept] = None
         if kept is None and best is not None:
             why = [self._not_clearly(i) if i in worth else w for i, w in enumerate(why)]
-        return Outcome(kept, tuple(why), tuple(self.found), kept != best)
+        return Outcome(
+            kept, tuple(why), tuple(self.found), kept != best, self._cpu_at(kept), late is not None
+        )
 
     def _rank(self, i: int) -> tuple[bool, int, int]:
         """Order what is worth taking: demoted last, then by cost, then as probing ordered it."""
@@ -133,9 +141,14 @@ class _Judge:
             for i in range(len(self.candidates))
         ]
 
-    def _cpu_at(self) -> int | None:
-        """Return the CPU path's latency at the percentile: measured if it was, else predicted."""
-        measured = (w.stakes.cpu_ns for w in self.found if w is not None and w.belief.visits)
+    def _cpu_at(self, best: int | None = None) -> int | None:
+        """Return the CPU path's latency at the percentile: measured if it was, else predicted.
+
+        Where two windows measured it, that of the GPU that is taken counts.
+        """
+        first = [] if best is None else [self.found[best]]
+        known = (w for w in (*first, *self.found) if w is not None)
+        measured = (w.stakes.cpu_ns for w in known if w.belief.visits)
         predicted = None if self.cpu.prediction is None else self.cpu.prediction.at_ns
         return next(measured, predicted)
 

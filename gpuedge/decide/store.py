@@ -121,7 +121,7 @@ class CalibrationStore:
     def failure(self, key: str, budget_s: float) -> Reason | None:
         """Return why calibrating failed before; None if it did not, or had much less time then.
 
-        A device that hung is stuck for as long as this process lives, whatever the budget.
+        One that did not come back in time is left alone until it does, whatever the budget.
         """
         reason, before = self._failed.get(key, (None, 0.0))
         is_final = reason is not None and reason.code == "deadline"

@@ -9,71 +9,70 @@ from gpuedge.decide import words
 from gpuedge.decide.assess import Assessment
 from gpuedge.decide.belief import MICRO
 from gpuedge.decide.exact import exp, root
-from gpuedge.decide.record import AUTO, Evidence, Record
-from gpuedge.decide.rules import judge
+from gpuedge.decide.figures import View, plain
+from gpuedge.decide.record import Evidence, Record
 
 if TYPE_CHECKING:
-    from gpuedge.decide.decision import Decision
+    from gpuedge.decide.decision import CandidateRow, Decision
 
 _STOPS = {
-    "settled": "it was sure enough",
-    "enough": "more of the same window would show nothing new",
-    "time": "the time was up",
-    "runs": "the runs were used up",
+    "settled": "until the choice was sure enough",
+    "enough": "until more runs would have shown nothing new in this launch",
+    "time": "until the time was up",
+    "runs": "until it had as many runs as any trial may",
 }
+
+MOST_LOST = 100 * MICRO
+"""Expected loss above which it is said in words, in millionths."""
 
 
 def machine(record: Record) -> list[str]:
     """Return what the database and the machine were at the time, as far as is known."""
     lines = []
     if record.database:
-        lines.append(f"capability database: {record.database}")
-    now = record.conditions
-    known = [
-        None if now.load_milli is None else f"load {now.load_milli / 10:.3g} %",
-        None if now.is_on_battery is None else "on battery" if now.is_on_battery else "on mains",
-        None if now.battery_percent is None else f"battery at {now.battery_percent} %",
-        None if now.thermal is None else f"thermal state {now.thermal}",
-    ]
-    told = [part for part in known if part is not None]
-    return [*lines, *([f"machine: {', '.join(told)}"] if told else [])]
+        lines.append(f"capability database: {words.database(record.database)}")
+    told = words.conditions(record.conditions.to_dict())
+    return [*lines, *([f"machine: {told}"] if told else [])]
 
 
-def lines(decision: Decision) -> list[str]:
+def lines(decision: Decision, seen: View) -> list[str]:
     """Return some lines for each candidate with a prediction."""
-    record = decision.record
-    found = judge(record).assessments if record.asked == AUTO else (None,) * len(decision.rows)
     made: list[str] = []
-    for row, candidate, weighed in zip(decision.rows, record.candidates, found, strict=True):
+    for i, (row, candidate) in enumerate(
+        zip(decision.rows, decision.record.candidates, strict=True)
+    ):
+        weighed = seen.assessment(i)
         if candidate.entries:
             made.append(f"{row.device}: entries in force: {', '.join(candidate.entries)}")
         if candidate.prediction is None:
             continue
-        if weighed is None or row.verdict is None:
+        if weighed is not None and row.verdict is not None:
+            made += _about(candidate, weighed, row, decision.percentile)
+        elif seen.figures[i] == plain(candidate):
             made.append(f"{row.device}: {candidate.prediction.confidence}")
-        else:
-            made += _about(candidate, weighed, row.confidence)
     return made
 
 
-def _about(candidate: Evidence, weighed: Assessment, label: str) -> list[str]:
-    device = candidate.device
-    verdict = weighed.verdict
-    first = f"{device}: {label}"
+def _about(
+    candidate: Evidence, weighed: Assessment, row: CandidateRow, percentile: int
+) -> list[str]:
+    device, verdict = candidate.device, weighed.verdict
+    known = words.rests_on(row.confidence, candidate.served)
+    first = f"{device}: {known}: {words.pace(weighed.speedup())} ({words.interval(weighed)})"
     if not weighed.belief.visits and candidate.prediction is not None:
         first += f"; {candidate.prediction.confidence}"
-    elif candidate.served:
-        first += f", {text.counted(candidate.served, 'request')}"
-    made = [f"{first}; {words.times(weighed.speedup())} as fast as the CPU path, "
-            f"{words.interval(weighed)}"]  # fmt: skip
-    made += _against_prior(device, candidate, weighed)
-    made.append(
-        f"{device}: expected loss {words.percent(verdict.loss_gpu_ppm)} if taken, "
-        f"{words.percent(verdict.loss_cpu_ppm)} if not; more than a tenth slower than the CPU path "
-        f"with a probability of {words.percent(verdict.harm_ppm)}"
-    )
-    made.append(f"{device}: {_break_even(weighed)}; {_turn(weighed)}")
-    return made
+    return [
+        first,
+        *_against_prior(device, candidate, weighed),
+        f"{device}: expected loss per inference: {_loss(verdict.loss_gpu_ppm)} the CPU path's time "
+        f"if it is taken, {_loss(verdict.loss_cpu_ppm)} it if not; more than a tenth slower than "
+        f"the CPU path with a probability of {words.percent(verdict.harm_ppm)}",
+        f"{device}: {_turn(weighed, row, percentile)}",
+    ]
+
+
+def _loss(ppm: int) -> str:
+    return "over 100 times" if ppm > MOST_LOST else f"{words.percent(ppm)} of"
 
 
 def _against_prior(device: str, candidate: Evidence, weighed: Assessment) -> list[str]:
@@ -81,31 +80,40 @@ def _against_prior(device: str, candidate: Evidence, weighed: Assessment) -> lis
     if weighed.seen is None:
         return []
     y, v = weighed.seen
-    z = (y - weighed.before.theta) / root(weighed.before.var + round(v * MICRO))
-    before = "earlier windows said" if weighed.before.visits else "the model predicted"
+    off = abs(y - weighed.before.theta) / root(weighed.before.var + round(v * MICRO))
+    before = "earlier launches measured" if weighed.before.visits else "calibration predicted"
     kept = sum(run.kept for run in candidate.runs)
     cold = len(candidate.runs) - kept
     seconds = sum(run.ns for run in candidate.runs)
     return [
-        f"{device}: {before} {words.times(exp(-weighed.before.theta))}, measured "
-        f"{words.times(exp(-y))} (z = {z:+.1f}); {text.counted(kept, 'run')} kept, {cold} dropped "
-        f"in {words.duration(seconds)}, until {_STOPS[weighed.stop]}"
+        f"{device}: timed on this model for {words.duration(seconds)}, "
+        f"{_STOPS[weighed.stop]}: {text.counted(kept, 'run')} counted, {cold} dropped as cold; "
+        f"{words.pace(exp(-y))} by these runs alone; {before} "
+        f"{words.times(exp(-weighed.before.theta))}, {off:.1f} standard deviations away"
     ]
 
 
-def _break_even(weighed: Assessment) -> str:
-    pays = weighed.pays_from()
-    if pays is None:
-        return "does not pay however many inferences there are"
-    return f"pays from {text.counted(pays, 'inference')}"
-
-
-def _turn(weighed: Assessment) -> str:
-    """Say what would turn the choice."""
-    turn = weighed.turns_at_ns()
+def _turn(weighed: Assessment, row: CandidateRow, percentile: int) -> str:
+    """Say from how many inferences a GPU pays, and what would turn the choice."""
+    pays, turn = weighed.pays_from(), weighed.turns_at_ns()
+    spread = text.counted(weighed.stakes.inferences, "inference")
     if turn is None:
-        return "start-up alone costs more than the CPU path, so no speed would make it worth taking"
-    at = words.duration(turn)
-    if weighed.verdict.use_gpu:
-        return f"as sure as this, it would be left from {at} per inference"
-    return f"as sure as this, it would be taken below {at} per inference"
+        return (
+            f"start-up alone, {words.duration(weighed.stakes.startup_ns)}, outweighs {spread} on "
+            f"the CPU path" + ("" if pays is None else f"; {_pays(pays)}")
+        )
+    at = f"{words.duration(turn)} at p{percentile}"
+    is_taken = row.status == "selected"
+    if is_taken and weighed.verdict.use_gpu:
+        end = f"with as much doubt, the CPU path would be taken if this device needed over {at}"
+    elif is_taken:
+        end = f"by speed alone it would be taken only below {at}"
+    elif weighed.verdict.use_gpu:
+        end = f"by speed alone, it is better than the CPU path below {at}"
+    else:
+        end = f"with as much doubt, it would be taken if it needed less than {at}"
+    return end if pays is None else f"{_pays(pays)}; {end}"
+
+
+def _pays(pays: int) -> str:
+    return f"start-up pays from {text.counted(pays, 'inference')} on"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuedge.core.store import load_sealed, update_sealed
+from gpuedge.core.text import MOST
 from gpuedge.decide.belief import Belief, Rule
 from gpuedge.decide.model import MOST_NS
 
@@ -103,7 +104,7 @@ class VisitStore:
         key = visit_key(model, "", percentile)
         for known, device in reversed(self._rows("picks")):
             if known == key and isinstance(device, str):
-                return device
+                return device if device.isprintable() and len(device) <= MOST else ""
         return ""
 
     def chose(self, model: str, percentile: int, device: str) -> bool:
@@ -136,7 +137,7 @@ def _visit(fields: Any) -> Visit | None:
         return None
     if not all(type(value) is int and abs(value) <= MOST_NS for value in fields):
         return None
-    if min(fields[3:]) < 0:
+    if fields[3] < 1 or min(fields[4:]) < 0:  # nothing takes no time
         return None
     try:
         return Visit(Belief(*fields[:3]), *fields[3:])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from gpuedge.core import text
 from gpuedge.core.reasons import SENTENCES
@@ -13,6 +14,12 @@ if TYPE_CHECKING:
 
 NINE_OF_TEN = 1.6448536269514722
 """Half the width, in standard deviations, of the interval that holds nine cases of ten."""
+
+TIMED = "this model was timed on the CPU path"
+"""What is said of the CPU path's figures where they are measured and not predicted."""
+
+SLOW = 0.5
+"""Ratio of speeds below which is said how many times slower a device is."""
 
 
 def duration(ns: int) -> str:
@@ -33,18 +40,40 @@ def sentence(code: str, detail: str = "") -> str:
     return detail.rstrip(". ") or SENTENCES[code]
 
 
+def number(value: float) -> str:
+    """Return a number with two significant digits: ``2.9``, ``0.042``, ``340``.
+
+    >>> number(2.94), number(0.0421), number(344.0), number(3e7)
+    ('2.9', '0.042', '340', 'over 1000000')
+    """
+    if value >= 100:
+        return f"{float(f'{value:.2g}'):.0f}" if value < 1e6 else "over 1000000"
+    return f"{value:.2g}" if value >= 0.001 else "under 0.001"
+
+
 def times(ratio: float) -> str:
     """Return a ratio as text with two significant digits: ``2.9x``, ``0.042x``, ``340x``."""
-    if ratio >= 100:
-        return f"{float(f'{ratio:.2g}'):.0f}x" if ratio < 1e6 else "over 1000000x"
-    return f"{ratio:.2g}x" if ratio >= 0.001 else "under 0.001x"
+    return f"{number(ratio)}x"
+
+
+def pace(ratio: float) -> str:
+    """Say how fast a device is, by the ratio of its speed to that of the CPU path.
+
+    >>> print(pace(2.34), "/", pace(0.002))
+    2.3x as fast as the CPU path / about 500 times slower than the CPU path
+    """
+    if ratio >= SLOW:
+        return f"{times(ratio)} as fast as the CPU path"
+    slower = 1 / max(ratio, 1e-9)
+    about = "" if slower >= 1e6 else "about "
+    return f"{about}{number(slower)} times slower than the CPU path"
 
 
 def percent(ppm: int) -> str:
     """Return millionths as a percentage: ``0.35 %``, ``12 %``."""
     value = ppm / 10_000
-    if value >= 10_000:
-        return "over 10000 %"
+    if 0 < value < 0.01:
+        return "under 0.01 %"
     return f"{value:.0f} %" if value >= 10 else f"{value:.2g} %"
 
 
@@ -56,8 +85,36 @@ def size(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
+def conditions(now: Mapping[str, Any]) -> str:
+    """Return what the machine is like (`Conditions.to_dict`), as far as is known; may be empty."""
+    load, power = now.get("load_milli"), now.get("power_mw")
+    battery, percent_left = now.get("is_on_battery"), now.get("battery_percent")
+    thermal = now.get("thermal")
+    known = [
+        None if load is None else f"load {load / 10:.3g} %",
+        None if battery is None else "on battery" if battery else "on mains",
+        None if percent_left is None else f"battery at {percent_left} %",
+        None if thermal is None else f"thermal state {thermal}",
+        None if power is None else f"draws {power / 1000:.3g} W",
+    ]
+    return ", ".join(part for part in known if part is not None)
+
+
+def database(label: str) -> str:
+    """Return the label of a capability database: ``version 1 (ae70a3920baf)``.
+
+    >>> database("1 ae70a3920baf0000"), database("12 (embedded)"), database("unknown")
+    ('version 1 (ae70a3920baf)', 'version 12 (embedded)', 'unknown')
+    """
+    version, _, digest = label.partition(" ")
+    if not version.isdigit():
+        return label
+    shown = digest if digest.startswith("(") else f"({digest.rstrip('.')[:12]})"
+    return f"version {version} {shown}" if digest else f"version {version}"
+
+
 def windows(weighed: Assessment, served: int) -> str:
-    """Return what a belief rests on: ``prior only``, ``1 window``, ``in service`` ..."""
+    """Return the label of what a belief rests on: ``prior only``, ``1 window``, ``in service``."""
     if served:
         return "in service"
     if weighed.belief.visits:
@@ -67,6 +124,15 @@ def windows(weighed: Assessment, served: int) -> str:
     )
 
 
+def rests_on(label: str, served: int) -> str:
+    """Say what such a label means."""
+    if served:
+        return f"measured in service, {text.counted(served, 'request')}"
+    if label in ("screened", "prior only"):
+        return "by prediction alone"
+    return f"measured with this model, {label}"
+
+
 def startup(weighed: Assessment) -> str:
     """Return how much start-up is spread over how many inferences."""
     spread = text.counted(weighed.stakes.inferences, "inference")
@@ -74,9 +140,14 @@ def startup(weighed: Assessment) -> str:
 
 
 def interval(weighed: Assessment) -> str:
-    """Return the range of speedups that holds nine cases of ten."""
+    """Return the range of speedups that holds nine cases of ten, in the form that `pace` takes."""
     low, high = weighed.speedup(-NINE_OF_TEN), weighed.speedup(NINE_OF_TEN)
-    return f"{times(low)} to {times(high)} in 9 of 10 cases"
+    if weighed.speedup() >= SLOW:
+        return f"{times(low)} to {times(high)} in 9 of 10 cases"
+    slowest = f"{number(1 / max(low, 1e-9))} times"
+    if high < 1:
+        return f"{number(1 / max(high, 1e-9))} to {slowest} in 9 of 10 cases"
+    return f"{slowest} slower to {times(high)} as fast in 9 of 10 cases"
 
 
 def speedup(weighed: Assessment, policy: Policy, cpu_at_ns: int) -> str:
@@ -84,11 +155,11 @@ def speedup(weighed: Assessment, policy: Policy, cpu_at_ns: int) -> str:
     known = f"p{policy.percentile}, {duration(weighed.at_ns)} against {duration(cpu_at_ns)}"
     if weighed.belief.visits:
         return (
-            f"measured {times(weighed.speedup())} as fast as the CPU path at {known} "
+            f"measured {pace(weighed.speedup())} at {known} "
             f"({interval(weighed)}), with {startup(weighed)}"
         )
     ratio = 1 / max(1 / max(weighed.speedup(), 1e-9) + weighed.stakes.share, 1e-9)
-    return f"predicted {times(ratio)} as fast as the CPU path at {known}, with {startup(weighed)}"
+    return f"predicted {pace(ratio)} at {known}, with {startup(weighed)}"
 
 
 def comparison(weighed: Assessment, policy: Policy, cpu_at_ns: int) -> str:
@@ -124,7 +195,7 @@ def memory(needs: int, bound: int) -> str:
 
 
 def energy(mine_uj: int, host_uj: int) -> str:
-    """Say that a device saves no energy."""
+    """Say what an inference takes of energy."""
     return f"{mine_uj / 1000:.3g} mJ for an inference, against {host_uj / 1000:.3g} mJ on the CPU"
 
 
@@ -132,5 +203,5 @@ def kept(device: str, saved_ppm: int) -> str:
     """Say why the choice of an earlier launch stands."""
     return (
         f"an earlier launch chose {device}, and changing is expected to save only "
-        f"{percent(max(saved_ppm, 0))}"
+        f"{percent(max(saved_ppm, 0))} of the CPU path's time"
     )

@@ -1,4 +1,10 @@
-"""Running the probes that entries demand on an open device, as far as there is time."""
+"""Running the probes that entries demand on an open device, as far as there is time.
+
+All cases of all tests take turns: each is run once, then each a second time, and so on. So a fault
+that is always there shows at once, each kernel runs after every other one, and where time is short
+every case has had about as many runs. A few runs of every case are essential: they clear a device
+of an entry that asks for more, and may take time that further runs may not.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +21,7 @@ from gpuedge.core.errors import (
 )
 from gpuedge.executors.gpu import GpuExecutor
 from gpuedge.probing import demanded, kat
-from gpuedge.probing.device import Announcing, Steps, poisoned_run
+from gpuedge.probing.device import Announcing, Steps, poisoned_run, times
 from gpuedge.probing.faults import reason_of
 from gpuedge.probing.quirks import CLEARED, CUT, FAILED
 
@@ -28,9 +34,13 @@ if TYPE_CHECKING:
 ORDER: Final = ("standard", "kernels", "half", "storages", "large", "repeat")
 """Tests in the order they are run."""
 
-MOST_ELEMENTS: Final = 1 << 22
-"""Elements of the outputs of all runs of one case: small kernels are run as often as an entry says,
-large ones a few times."""
+ESSENTIAL: Final = 4
+"""Runs of each case, all of them right and alike, that clear a device where time is short, however
+many an entry asks for. They are twice as many as every device must pass."""
+
+HEAVY: Final = 1 << 20
+"""Elements of an output from which on a case does not take turns: it is run to its end and let go,
+so that few large tensors exist at a time."""
 
 
 class Asked:
@@ -41,110 +51,136 @@ class Asked:
     device : Announcing
     demands : sequence of Demand
     announce : Steps
-    ends : float
-        When they must be over, on the clock of `time.monotonic`.
+    ends, most : float
+        When the essential runs must be over, and when further ones, on the clock of
+        `time.monotonic`.
 
     Attributes
     ----------
     checks : list of dict
-        What was run, for the evidence: case, test, kernel variants, runs, largest error.
+        What was run, for the evidence: case, tests, kernel variants, runs, largest error.
     """
 
     def __init__(
-        self, device: Announcing, demands: Sequence[Demand], announce: Steps, ends: float
+        self,
+        device: Announcing,
+        demands: Sequence[Demand],
+        announce: Steps,
+        ends: float,
+        most: float | None = None,
     ) -> None:
         self.checks: list[dict[str, Any]] = []
         self._device = device
         self._demands = demands
         self._announce = announce
         self._ends = ends
+        self._most = ends if most is None else most
         self._executors: dict[str, GpuExecutor] = {}
-        self._came: dict[str, tuple[str, str]] = {}
-        self._passed: dict[tuple[str, ...], int] = {}
+        self._trials: list[Trial] = []
+        self._failed: dict[str, str] = {}
+        self._lost = ""
+        self._is_over = False
+        self._longest = 0.0
 
     def run(self) -> None:
-        """Run every test that is asked for, once for all entries that ask for it."""
-        wanted = {test for demand in self._demands for test in demand.tests}
-        for test in ORDER:
-            if test in wanted:
-                runs = max(d.runs for d in self._demands if test in d.tests)
-                self._came[test] = self._tried(test, runs)
-                if self._came[test][0] == "lost":
-                    break
+        """Run every case that is asked for, once for all entries and tests that ask for it."""
+        try:
+            self._list()
+            number = 0
+            while any(trial.is_wanted(number) for trial in self._trials):
+                for trial in self._trials:
+                    self._turn(trial, number)
+                    if self._is_over or self._lost:
+                        return
+                number += 1
+        finally:
+            for trial in self._trials:
+                trial.close()
+
+    @property
+    def is_partial(self) -> bool:
+        """True if an entry was cleared by fewer runs than it asks for."""
+        found = [self._outcome(demand) for demand in self._demands]
+        return any(outcome == CLEARED and detail for outcome, detail in found)
 
     def outcomes(self) -> dict[str, str]:
         """Return what came of each entry's probe."""
         return {demand.entry: self._outcome(demand)[0] for demand in self._demands}
 
     def details(self) -> dict[str, str]:
-        """Return why probes did not pass, by entry."""
+        """Return why probes did not pass, or how far they came, by entry."""
         return {demand.entry: self._outcome(demand)[1] for demand in self._demands}
 
     def _outcome(self, demand: Demand) -> tuple[str, str]:
-        lost = next((why for out, why in self._came.values() if out == "lost"), "")
-        found = [self._came.get(test, (FAILED, lost)) for test in demand.tests]
-        for word, outcome in (("lost", FAILED), (FAILED, FAILED), (CUT, CUT)):
-            for out, why in found:
-                if out == word:
-                    return outcome, why
-        return CLEARED, ""
+        for test in ORDER:
+            if test in demand.tests and test in self._failed:
+                return FAILED, self._failed[test]
+        if self._lost:
+            return FAILED, self._lost
+        trials = [t for t in self._trials if not t.tests.isdisjoint(demand.tests)]
+        short = [t for t in trials if t.lacks(min(demand.runs, ESSENTIAL))]
+        if short:
+            return CUT, f"{_first(short[0].tests)}: time was over after {_counted(short)}"
+        fewest = min((t.runs for t in trials if t.lacks(demand.runs)), default=None)
+        return CLEARED, "" if fewest is None else f"passed with {fewest} of {demand.runs} runs"
 
-    def _tried(self, test: str, runs: int) -> tuple[str, str]:
-        """Run a test; return its outcome (``lost`` where the device is gone) and why."""
-        try:
-            cases = demanded.cases(test, self._device.caps)
-            together = test == "repeat"  # each kernel after every other one
-            groups = [cases] if together else [[c] for c in cases if self._is_new(c, runs)]
-            for group in groups:
-                outcome, why = self._group(test, group, runs)
-                if outcome != CLEARED:
-                    return outcome, why
-        except Exception as error:
-            lost = isinstance(error, (DeviceLostError, DeviceTimeoutError))
-            reason = reason_of(error, "kernel-failed")
-            return ("lost" if lost else FAILED), f"{test}: {reason.sentence}"
-        return CLEARED, ""
-
-    def _group(self, test: str, cases: list[kat.Case], runs: int) -> tuple[str, str]:
-        trials = []
-        try:
+    def _list(self) -> None:
+        """Gather the cases; one that several tests have is run for all of them."""
+        known: dict[tuple[str, ...], Trial] = {}
+        first = self._device.caps.storages[0]
+        for test in ORDER:
+            runs = max((d.runs for d in self._demands if test in d.tests), default=0)
+            if not runs:
+                continue
+            try:
+                cases = demanded.cases(test, self._device.caps)
+            except Exception as error:
+                self._failed[test] = f"{test}: {reason_of(error, 'kernel-failed').sentence}"
+                continue
             for case in cases:
+                key = (case.name, case.keeping.kind, case.storage or first)
+                trial = known.setdefault(key, Trial(case))
+                trial.tests.add(test)
+                trial.goal = max(trial.goal, runs)
+        self._trials = list(known.values())
+
+    def _turn(self, trial: Trial, number: int) -> None:
+        """Run a case once more, unless it has had enough; a large one until it has."""
+        count = 1
+        if trial.is_heavy:
+            count = 0 if number else times(trial.case, trial.goal)
+        for more in range(number, number + count):
+            if trial.is_wanted(more) and not self._has_failed(trial):
+                start = time.monotonic()
+                ends = self._ends if more < ESSENTIAL else self._most
+                self._is_over = start + self._longest >= ends
                 if self._is_over:
-                    break
-                made = self._compiled(case)
-                if made is not None:
-                    trials.append(Trial(test, case, made))
-                    self.checks.append(trials[-1].check)
-            for number in range(runs):
-                for trial in trials:
-                    if self._is_over:
-                        break
-                    if number < trial.most:
-                        finding = trial.run(self._announce)
-                        if finding is not None:
-                            return FAILED, f"{test}: {finding}"
-        finally:
-            for trial in trials:
-                trial.executable.close()
-        if self._is_over and not _are_done(trials, cases, runs):
-            return CUT, f"{test}: time was over after {_counted(trials)}"
-        self._passed |= {self._key(trial.case): runs for trial in trials}
-        return CLEARED, ""
+                    return
+                self._try(trial)
+                self._longest = max(self._longest, time.monotonic() - start)
+        if trial.is_heavy or self._has_failed(trial):
+            trial.close()
 
-    def _key(self, case: kat.Case) -> tuple[str, ...]:
-        return case.name, case.keeping.kind, case.storage or self._device.caps.storages[0]
+    def _has_failed(self, trial: Trial) -> bool:
+        return trial.tests <= self._failed.keys()
 
-    def _is_new(self, case: kat.Case, runs: int) -> bool:
-        """Say whether a case was not yet run so often for another test."""
-        return self._passed.get(self._key(case), 0) < runs
-
-    @property
-    def _is_over(self) -> bool:
-        return time.monotonic() >= self._ends
+    def _try(self, trial: Trial) -> None:
+        try:
+            if trial.executable is None and not trial.is_ruled_out:
+                self._announce("build")
+                trial.built(self._compiled(trial.case))
+                if not trial.is_ruled_out:
+                    self.checks.append(trial.check)
+            why = None if trial.is_ruled_out else trial.run(self._announce)
+        except Exception as error:
+            why = reason_of(error, "kernel-failed").sentence
+            if isinstance(error, (DeviceLostError, DeviceTimeoutError)):
+                self._lost = f"{_first(trial.tests)}: {why}"
+        if why is not None:
+            self._failed |= {test: f"{test}: {why}" for test in trial.tests}
 
     def _compiled(self, case: kat.Case) -> GpuExecutable | None:
         """Return the case built; None where the device does not offer what it takes."""
-        self._announce("build")
         try:
             return self._executor(case.storage).compile(case.graph, case.keeping)
         except (KernelLimitError, UnsupportedOpError):  # so it is for the product, too
@@ -161,29 +197,68 @@ class Asked:
 
 
 class Trial:
-    """One case on one executable, run again and again.
+    """One case, run again and again.
 
     Attributes
     ----------
+    tests : set of str
+        Tests that it is part of.
+    goal : int
+        Runs that are asked for.
     check : dict
         The evidence.
-    most : int
-        Runs that are worth their time.
+    is_ruled_out : bool
+        True where the device does not offer what the case takes.
     """
 
-    def __init__(self, test: str, case: kat.Case, executable: GpuExecutable) -> None:
-        storage = ", ".join(sorted({t.storage.kind for t in executable.plan.tensors.values()}))
+    def __init__(self, case: kat.Case) -> None:
         self.case = case
-        self.executable = executable
-        self.most = max(2, MOST_ELEMENTS // max(1, case.expected.size))
-        self.check: dict[str, Any] = {
-            "name": case.name, "test": test, "storage": storage,
-            "kernels": variants(executable.plan), "runs": 0, "seconds": 0.0,
-        }  # fmt: skip
+        self.tests: set[str] = set()
+        self.goal = 0
+        self.executable: GpuExecutable | None = None
+        self.is_ruled_out = False
+        self.check: dict[str, Any] = {"runs": 0}
         self._first = b""
+
+    @property
+    def runs(self) -> int:
+        """Runs so far."""
+        return int(self.check["runs"])
+
+    @property
+    def is_heavy(self) -> bool:
+        """True if it is to be let go as soon as it is done."""
+        return self.case.expected.size >= HEAVY
+
+    def is_wanted(self, number: int) -> bool:
+        """Say whether one more run is asked for after this many."""
+        return not self.is_ruled_out and number < times(self.case, self.goal)
+
+    def lacks(self, runs: int) -> bool:
+        """Say whether so many runs, or as many as are worth their time, were not made."""
+        return not self.is_ruled_out and self.runs < times(self.case, runs)
+
+    def built(self, executable: GpuExecutable | None) -> None:
+        """Take what the case is run on; None where there is nothing to run it on."""
+        self.executable, self.is_ruled_out = executable, executable is None
+        if executable is not None:
+            kinds = sorted({t.storage.kind for t in executable.plan.tensors.values()})
+            self.check |= {
+                "name": self.case.name,
+                "test": ", ".join(test for test in ORDER if test in self.tests),
+                "storage": ", ".join(kinds), "kernels": variants(executable.plan), "seconds": 0.0,
+            }  # fmt: skip
+
+    def close(self) -> None:
+        """Let go of what it was run on."""
+        if self.executable is not None:
+            self.executable.close()
+            self.executable = None
 
     def run(self, announce: Steps) -> str | None:
         """Run it once more; return what is wrong, None if nothing is."""
+        if self.executable is None:
+            return None
         start = time.monotonic()
         array = poisoned_run(self.executable, self.case, announce)
         self.check["runs"] += 1
@@ -204,11 +279,10 @@ def variants(plan: Plan) -> list[str]:
     return sorted({one.variant for one in plan.passes})
 
 
-def _are_done(trials: Sequence[Trial], cases: Sequence[kat.Case], runs: int) -> bool:
-    done = all(trial.check["runs"] >= min(runs, trial.most) for trial in trials)
-    return done and len(trials) == len(cases)
+def _first(tests: Iterable[str]) -> str:
+    return min(tests, key=ORDER.index)
 
 
 def _counted(trials: Iterable[Trial]) -> str:
-    counts = [f"{trial.check['runs']} runs of {trial.case.name}" for trial in trials]
-    return ", ".join(counts[:3]) or "no run"
+    counts = [f"{trial.runs} runs of {trial.case.name}" for trial in trials]
+    return ", ".join(counts[:3]) + (f" and {len(counts) - 3} more" if len(counts) > 3 else "")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gpuedge.backends.base import Candidate
 from gpuedge.core.reasons import Reason
 from gpuedge.probing.contain import contain
+from gpuedge.probing.events import Time
 from gpuedge.probing.faults import STATUS_OF, reason_of, trace, verdict
 
 if TYPE_CHECKING:
@@ -110,10 +111,11 @@ def work(request: dict[str, Any]) -> None:
         channel.turn(at)
         skip = frozenset(record.pop("skip"))
         answers = {int(k): v for k, v in record.pop("answers", {}).items()}
+        harder = frozenset(record.pop("harder", ()))
         if nothing is None:
-            now = time.monotonic()
-            share = now + (ends - now) / (len(records) - at)
-            nothing = probe(Candidate(**record), skip, channel, answers=answers, ends=share)
+            time_ = Time(ends, len(records) - at - 1)
+            candidate = Candidate(**record)
+            nothing = probe(candidate, skip, channel, answers=answers, harder=harder, time_=time_)
         else:
             channel.send("failed", **verdict(nothing), evidence={})
         channel.send("done")
@@ -136,7 +138,8 @@ def probe(
     channel: Channel,
     *,
     answers: Mapping[int, Mapping[str, bool]] | None = None,
-    ends: float | None = None,
+    harder: frozenset[int] = frozenset(),
+    time_: Time | None = None,
 ) -> Reason | None:
     """Probe all devices of a candidate except those in `skip`, sending events.
 
@@ -148,8 +151,10 @@ def probe(
     channel : Channel
     answers : mapping, optional
         By device, outcomes of demanded probes that are known already (see `Quirks`).
-    ends : float, optional
-        When probes that entries demand must be over, on the clock of `time.monotonic`.
+    harder : frozenset of int, optional
+        Devices that must be right in more runs than others.
+    time_ : Time, optional
+        That of this process; None: `PATIENCE_S` from now.
 
     Returns
     -------
@@ -174,12 +179,14 @@ def probe(
         return reason
     channel.step("prepare")
     quirks = _judged(devices, candidate.backend, answers or {}, channel)
-    ends = time.monotonic() + PATIENCE_S if ends is None else ends
+    time_ = time_ or Time(time.monotonic() + PATIENCE_S)
     waiting = [info for info in devices if info.index not in skip]
     for i, info in enumerate(waiting):
-        now = time.monotonic()
-        share = now + (ends - now) / (len(waiting) - i)
-        result = _probe_device(info, quirks[info.index], share, channel)
+        after = len(waiting) - i - 1
+        own = Time(time_.ends, time_.others + after, after)
+        result = _probe_device(
+            info, quirks[info.index], own, channel, is_harder=info.index in harder
+        )
         channel.send("device", index=info.index, **result)
     return None
 
@@ -215,7 +222,7 @@ def _judged(
 
 
 def _probe_device(
-    info: DeviceInfo, quirks: Quirks, ends: float, channel: Channel
+    info: DeviceInfo, quirks: Quirks, time_: Time, channel: Channel, *, is_harder: bool = False
 ) -> dict[str, Any]:
     from gpuedge import backends
     from gpuedge.probing import device
@@ -227,7 +234,8 @@ def _probe_device(
 
         return kat.cases(caps)
 
-    return device.Probe(backends.open_disposable, tests, quirks, ends).run(info, channel)
+    runs = device.HARDER_RUNS if is_harder else device.RUNS
+    return device.Probe(backends.open_disposable, tests, quirks, time_, runs).run(info, channel)
 
 
 if __name__ == "__main__":

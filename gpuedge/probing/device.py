@@ -23,18 +23,28 @@ if TYPE_CHECKING:
     from gpuedge.executors.base import Executable
     from gpuedge.executors.gpu import GpuExecutor
     from gpuedge.probing.child import Channel
+    from gpuedge.probing.events import Time
     from gpuedge.probing.kat import Case, Finding
     from gpuedge.probing.quirks import Quirks
 
 RUNS = 2
 """Runs of each kernel: a race or stale data shows up as two different answers."""
 
+HARDER_RUNS = 16
+"""Runs of each kernel on a device whose numbers were wrong before, and may be wrong now and then:
+one that is in one run of ten passes two of them four times in five, and sixteen once in five."""
+
+MOST_ELEMENTS = 1 << 22
+"""Elements of the outputs of all runs of one case: small kernels are run as often as they are to
+be, large ones a few times."""
+
 EVERY_S = 0.05
 """Between two announcements while a kernel is run over and over."""
 
 RESERVE, LEAST_SHARE = 1.5, 0.1
-"""What demanded probes leave of the time for closing the device, and for another round under
-restrictions: in rounds of the known answers, and as a share of the device's time at least."""
+"""What demanded probes leave of the time for closing the device, for another round under
+restrictions, and for devices that come after it: in rounds of the known answers, and as a share of
+the time at least. Essential ones leave the share alone: in most cases no other round follows."""
 
 
 class Announcing:
@@ -109,15 +119,17 @@ class Probe:
     tests : callable
         Gives the known answers for some capabilities.
     quirks : Quirks
-    ends : float
-        When the time of this device is over, on the clock of `time.monotonic`; demanded probes
-        are cut off in time before that.
+    time_ : Time
+        Demanded probes are cut off in time before it is over.
+    runs : int
+        Runs of each known answer.
     """
 
     opener: Callable[[DeviceInfo], DeviceImpl]
     tests: Callable[[Caps], list[Case]]
     quirks: Quirks
-    ends: float
+    time_: Time
+    runs: int = RUNS
 
     def run(self, info: DeviceInfo, channel: Channel) -> dict[str, Any]:
         """Open the device, run the tests for it, close it, and return the fields of its event."""
@@ -209,7 +221,8 @@ class Round:
                     if executable is not None:
                         executable.close()
                     executable, graph = executor.compile(case.graph), case.graph
-                runs = [poisoned_run(executable, case, self._announce) for _ in range(RUNS)]
+                count = times(case, self._probe.runs)
+                runs = [poisoned_run(executable, case, self._announce) for _ in range(count)]
                 finding, check = kat.judge_runs(case, runs)
                 checks.append(check)
                 if finding is not None:
@@ -223,19 +236,34 @@ class Round:
         """Run what entries demand, as far as there is time for it."""
         quirks, announce = self._probe.quirks, self._announce
         names = [demand.entry for demand in quirks.demands]
-        now, whole = time.monotonic(), self._probe.ends
-        ends = whole - max(RESERVE * (now - self._start), LEAST_SHARE * (whole - self._start))
-        if now >= ends:
+        now = time.monotonic()
+        least, most = self._bounds(now)
+        if now >= least:
             quirks.settle_all(CUT, "no time was left after the known answers")
             return
         from gpuedge.probing.asked import Asked
 
         announce.demand(names)
-        asked = Asked(device, quirks.demands, announce, ends)
+        asked = Asked(device, quirks.demands, announce, least, most)
         asked.run()
         self.evidence["demanded"] = asked.checks
+        if asked.is_partial:
+            self.evidence["is_partial"] = True
         quirks.settle(asked.outcomes(), asked.details())
         announce.demand([])
+
+    def _bounds(self, now: float) -> tuple[float, float]:
+        """Return when demanded probes end that are essential, and when the others do.
+
+        Those that clear a device of an entry may take what is left of the whole time, but for the
+        known answers of the level's other devices; more runs of the same only a share of it. A
+        level that comes too late for that is tried by the next start, which has fewer to try.
+        """
+        time_, start = self._probe.time_, self._start
+        spent, share = RESERVE * (now - start), time_.share(start)
+        most = share - max(spent, LEAST_SHARE * (share - start))
+        kept = LEAST_SHARE * (time_.ends - start) + spent * time_.devices
+        return max(most, time_.ends - kept), most
 
     def _doubt(self, reason: Reason) -> None:
         """Where the device fails with entries still asking: try it once more as they would have it.
@@ -263,6 +291,11 @@ def _is_possible(executor: GpuExecutor, case: Case) -> bool:
     Where there is none the product does not run such operators on the device, either.
     """
     return all(executor.supports(node, case.graph) is None for node in case.graph.nodes)
+
+
+def times(case: Case, runs: int) -> int:
+    """Return how often a case is run: a large one less often, but no less than `RUNS` times."""
+    return min(runs, max(RUNS, MOST_ELEMENTS // max(1, case.expected.size)))
 
 
 def poisoned_run(executable: Executable, case: Case, announce: Callable[[str], None]) -> Any:

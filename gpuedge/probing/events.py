@@ -3,11 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuedge.core.reasons import SENTENCES, STATUSES
 from gpuedge.core.store import is_number
 from gpuedge.probing import forbidden
+
+
+class Time(NamedTuple):
+    """The time of a process, as one of its devices has it.
+
+    Attributes
+    ----------
+    ends : float
+        When it is over for all of them, on the clock of `time.monotonic`.
+    others : int
+        Devices and levels that come after this one.
+    devices : int
+        Devices among them that belong to the same level.
+    """
+
+    ends: float
+    others: int = 0
+    devices: int = 0
+
+    def share(self, begin: float) -> float:
+        """Return when the time of this one is over that began then, if each takes as much."""
+        return begin + (self.ends - begin) / (1 + self.others)
 
 
 def is_sound(event: Mapping[str, Any], steps: Collection[str]) -> bool:

@@ -92,7 +92,21 @@ class Quirks:
 
     def event(self) -> dict[str, Any]:
         """Return the fields of a device's event about restrictions."""
-        return {"restrictions": self.judgement.restrictions.to_dict()}
+        told = {"reason": self._untested} if self._untested else {}
+        return {"restrictions": self.judgement.restrictions.to_dict(), **told}
+
+    @property
+    def _untested(self) -> str:
+        """Why the level is blocked, where nothing but a lack of time is to blame; empty if not."""
+        names = blocking(self.judgement, self.level)
+        if not names or any(self.outcomes.get(name) != CUT for name in names):
+            return ""
+        why = self.details.get(names[0]) or "time was over"
+        asked = "asks for tests" if len(names) == 1 else "ask for tests"
+        return (
+            f"it could not be tested in time, and {', '.join(names)} {asked} ({why}): "
+            f"{self._summary(names[0])}"
+        )
 
     def evidence(self) -> dict[str, Any]:
         """Return what the row keeps of the entries; nothing where none came to anything."""
@@ -104,7 +118,8 @@ class Quirks:
             for name, outcome in sorted(self.outcomes.items())
         ]
         unfinished = not UNFINISHED.isdisjoint(self.outcomes.values())
-        return {"entries": rows, **({"is_unfinished": True} if unfinished else {})}
+        flags = {"is_unfinished": unfinished, "is_untested": bool(self._untested)}
+        return {"entries": rows, **{name: True for name, is_set in flags.items() if is_set}}
 
     def _summary(self, name: str) -> str:
         return _summary(self.judgement, name)

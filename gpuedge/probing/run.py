@@ -50,8 +50,8 @@ MIN_RETRY_S = 0.3
 MIN_START_S = 0.02
 """With less than this no child is: starting one could take longer than what is left."""
 
-MAX_ATTEMPTS = 16
-"""Children per candidate: one more for each device that took its child down."""
+MAX_ATTEMPTS = 32
+"""Children per driver: two more for each device that took its child down."""
 
 MAX_SILENCE = 0.4
 """Share of the deadline for which a child that others wait for may give no sign of life."""
@@ -189,19 +189,30 @@ class Level:
 
     @property
     def skip(self) -> frozenset[int]:
-        """Devices that have their verdict."""
-        return frozenset(i for i in self.found if i is not None)
+        """Devices that have their verdict, and those tried again once all others have one."""
+        known = frozenset(i for i in self.found if i is not None)
+        return known | self.retries.waiting if self._has_untried else known
+
+    @property
+    def _has_untried(self) -> bool:
+        return not self.retries.waiting.issuperset(self.pending)
+
+    def is_worth(self, left_s: float) -> bool:
+        """Say whether there is time for what is still to be done."""
+        return self._has_untried or self.retries.is_worth(left_s)
 
     def take(self, transcript: Transcript, *, is_shared: bool) -> None:
         """Judge a transcript; what is bad in a shared child is doubted, and tried alone."""
         outcome = judge(self.candidate, transcript)
         if is_shared and any(row.status not in FOR_SURE for row in outcome.rows):
             self.doubted, self.is_alone = outcome.rows, True
+            self.retries.note(outcome.rows)
             return
         died = any(row.status in {"crashed", "timeout"} for row in outcome.rows)
         if died and not self.was_trial and unfinished.has_trials():
             # Perhaps of a cache it used for the first time, which is in quarantine from now on.
             self.doubted, self.was_trial = outcome.rows, True
+            self.retries.note(outcome.rows)
             return
         count = len(outcome.rows)
         outcome.rows = self.retries.sift(outcome.rows, transcript)
@@ -213,7 +224,8 @@ class Level:
             self.is_done = True
             return
         self.pending, self.listing = outcome.pending, transcript
-        self.is_done = not outcome.pending or not outcome.rows
+        is_over = not outcome.pending or not outcome.rows
+        self.is_done = is_over and not self.retries.waiting
 
     def _collect(self, outcome: Outcome) -> None:
         for row in outcome.rows:
@@ -221,7 +233,7 @@ class Level:
 
     def rows(self, given_s: float) -> list[ProbeRow]:
         """Return its rows; what it never came to has a row that says so."""
-        for index, row in self.retries.rows.items():
+        for index, row in self.retries.left_over().items():
             if index not in self.found or is_cut_off(self.found[index]):
                 self.found[index] = row
         if self.listing is not None:
@@ -253,7 +265,7 @@ class Driver:
 
     def _next(self) -> list[Level]:
         left = self._race.left()
-        waiting = [v for v in self._levels if not v.is_done and v.retries.is_worth(left)]
+        waiting = [v for v in self._levels if not v.is_done and v.is_worth(left)]
         return [level for level in waiting if not level.is_alone] or waiting[:1]
 
     @staticmethod
@@ -334,6 +346,7 @@ class Driver:
                     "env": dict(level.candidate.env),
                     "skip": sorted(level.skip),
                     "answers": level.retries.answers,
+                    "harder": level.retries.harder,
                 }
                 for level in levels
             ],

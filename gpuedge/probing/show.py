@@ -11,6 +11,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpuedge.probing.report import ProbeReport, ProbeRow
 
+CUT_OFF = (
+    "time was over before some drivers had enough of it (a busy machine?); nothing is remembered "
+    "of them: run it again, or gpuedge probe --deadline 20"
+)
+"""What to do where a row is about this attempt, not about the driver."""
+
+UNFINISHED = (
+    "time was too short for some tests that entries ask for, or for a second attempt; the next "
+    "start tries again, or give it more time now: gpuedge probe --refresh --deadline 60"
+)
+"""What to do where a restriction or a failure may not stand."""
+
 TITLES = ("device", "name", "status", "reason")
 
 
@@ -51,8 +63,10 @@ def entries(row: ProbeRow) -> list[str]:
     told = []
     for entry in found if isinstance(found, list) else ():
         if isinstance(entry, dict):
-            parts = [str(entry.get(name) or "") for name in ("id", "outcome", "summary")]
-            told.append(clean(f"{parts[0]} ({parts[1]}): {parts[2]}"))
+            names = ("id", "outcome", "summary", "detail")
+            parts = [str(entry.get(name) or "") for name in names]
+            how = f"{parts[1]}; {parts[3]}" if parts[3] else parts[1]
+            told.append(clean(f"{parts[0]} ({how}): {parts[2]}"))
     return told
 
 
@@ -79,7 +93,7 @@ def headline(report: ProbeReport) -> str:
         return "No GPU driver was tried: no backend is switched on."
     best, usable = report.best, len(report.devices)
     if best is None:
-        return f"No usable GPU: {len(report.tried)} tried, none gave the right numbers."
+        return f"No usable GPU: {len(report.tried)} tried, {_why_none(report)}."
     kind = ", a software rasteriser" if best.is_software else ""
     name = clean(best.name, 80)
     there = len({r.physical or r.device for r in report.devices})
@@ -89,13 +103,46 @@ def headline(report: ProbeReport) -> str:
     )
 
 
+def _why_none(report: ProbeReport) -> str:
+    """Return why no device is usable; what is not there at all does not count beside the others."""
+    statuses = [r.status for r in report.tried if r.status != "absent"]
+    held = statuses.count("blocked")
+    if not held:
+        return "none gave the right numbers"
+    if held == len(statuses):
+        return "all blocked" if held == len(report.tried) else f"{held} blocked, the others absent"
+    return f"{held} blocked, none of the others gave the right numbers"
+
+
+def status_of(row: ProbeRow) -> str:
+    """Return the status as tables show it: with a star where a usable device has restrictions."""
+    return f"{row.status}*" if row.is_usable and row.restrictions.get("entries") else row.status
+
+
+def footnotes(report: ProbeReport) -> list[str]:
+    """Return what is to be said below the table: restrictions, and what time was too short for."""
+    said = []
+    for device, row in lines(report):
+        if status_of(row) != row.status:
+            ids = ", ".join(map(str, row.restrictions["entries"]))
+            what = forbidden(row)
+            said.append(clean(f"* {device}{f' without {what}' if what else ''}: {ids}"))
+    if said:
+        said.append("  (entries of the capability database; gpuedge db why says why)")
+    if any(row.evidence.get("is_cut_off") for row in report.tried):
+        said.append(CUT_OFF)
+    if any(row.evidence.get("is_unfinished") for row in report.tried):
+        said.append(UNFINISHED)
+    return said
+
+
 def as_text(report: ProbeReport) -> str:
     """Return the headline and a table as wide as the terminal."""
     if not report.tried:
         return headline(report)
     cells = [TITLES]
-    cells += [(d, clean(r.name, 44), r.status, clean(r.brief)) for d, r in lines(report)]
-    return "\n".join([headline(report), "", *text.table(cells)])
+    cells += [(d, clean(r.name, 44), status_of(r), clean(r.brief)) for d, r in lines(report)]
+    return "\n".join([headline(report), "", *text.table(cells), *footnotes(report)])
 
 
 def as_html(report: ProbeReport) -> str:
@@ -105,11 +152,12 @@ def as_html(report: ProbeReport) -> str:
     head = "".join(f"<th>{t}</th>" for t in TITLES)
     rows = "".join(
         "<tr>"
-        + "".join(f"<td>{escape(t)}</td>" for t in (device, r.name, r.status, r.brief))
+        + "".join(f"<td>{escape(t)}</td>" for t in (device, r.name, status_of(r), r.brief))
         + "</tr>"
         for device, r in lines(report)
     )
-    return f"<p>{escape(headline(report))}</p><table><tr>{head}</tr>{rows}</table>"
+    notes = "".join(f"<p>{escape(note.strip())}</p>" for note in footnotes(report))
+    return f"<p>{escape(headline(report))}</p><table><tr>{head}</tr>{rows}</table>{notes}"
 
 
 def clean(words: str, limit: int = 400) -> str:

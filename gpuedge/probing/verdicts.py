@@ -40,6 +40,10 @@ PATIENCE = (1 * DAY, 7 * DAY, 30 * DAY)
 """How long a crash or hang is believed, by how often it was seen in a row. Never for ever: a
 driver that crashed once because memory was short must get another chance."""
 
+TRIES = 3
+"""How often in a day a probe is tried anew that had too little time for what it was to test, before
+its verdict is believed for that day: a machine is busy when much is started at once."""
+
 BRIEF = 1 * DAY
 """How long "nothing there" and "refused" are believed: what is missing may be installed or plugged
 in without any driver file changing."""
@@ -232,7 +236,8 @@ class Store:
         """Return the rows stored under `key`, or None if there are none worth believing.
 
         A hang says only "not within that deadline", so a longer one asks again; so it does where
-        a probe that the capability database demands was not finished.
+        a probe that the capability database demands was not finished, or had fewer runs than it
+        is to have. One that was not finished is tried again by the next starts, too (`TRIES`).
         """
         entry = self._entries.get(key)
         if entry is None:
@@ -244,9 +249,11 @@ class Store:
         if not all(r.code in SENTENCES for r in rows):
             return None
         age, strikes = now - entry["when"], entry["strikes"]
-        is_final = not any(r.evidence.get("is_unfinished") for r in rows)
-        hung = any(r.status == "timeout" for r in rows)
-        is_patient = entry["deadline_s"] < deadline_s and (hung or not is_final)
+        is_final = not _is_unfinished(rows)
+        if not is_final and entry.get("tries", TRIES) < TRIES:
+            return None
+        open_ = any(r.status == "timeout" or r.evidence.get("is_partial") for r in rows)
+        is_patient = entry["deadline_s"] < deadline_s and (open_ or not is_final)
         # A clock set back by more than a day makes the age meaningless.
         fresh = -DAY < age < lifetime({r.status for r in rows}, strikes, is_final=is_final)
         return rows if rows and fresh and not is_patient and not _is_over(rows, now) else None
@@ -283,6 +290,7 @@ class Store:
                     "when": now,
                     "deadline_s": deadline_s,
                     "strikes": self._strikes(candidate, rows),
+                    **self._tries(entries.get(key), rows, now),
                 }
             return {"entries": _newest(entries)}
 
@@ -290,6 +298,16 @@ class Store:
         is_saved = update_sealed(self.path, SCHEMA, merged)
         self._entries = self._load() if is_saved else merged({"entries": self._entries})["entries"]
         return is_saved
+
+    @staticmethod
+    def _tries(
+        before: Mapping[str, Any] | None, rows: list[ProbeRow], now: float
+    ) -> dict[str, Any]:
+        """Return how often in a row a probe was not finished, and since when; nothing if it was."""
+        if not _is_unfinished(rows):
+            return {}
+        known = before if before and 0 <= now - before.get("since", -DAY) < BRIEF else {}
+        return {"tries": 1 + known.get("tries", 0), "since": known.get("since", now)}
 
     def _strikes(self, candidate: Candidate, rows: list[ProbeRow]) -> int:
         if not any(r.status in {"crashed", "timeout"} for r in rows):
@@ -300,7 +318,20 @@ class Store:
             if (e["backend"], e["candidate"]) == (candidate.backend, candidate.key)
             and any(r.get("fingerprint") == candidate.fingerprint for r in e["rows"])
         ]
+        if _is_unfinished(rows):  # seen once only, and tried again soon
+            return max(before, default=1)
         return 1 + max(before, default=0)
+
+    def latest(self, candidate: Candidate) -> list[ProbeRow]:
+        """Return the newest rows of a driver, whatever they were found under and however old."""
+        here = (candidate.backend, candidate.key)
+        found = [e for e in self._entries.values() if (e["backend"], e["candidate"]) == here]
+        for entry in sorted(found, key=lambda e: float(e["when"]), reverse=True):
+            try:
+                return [ProbeRow.from_dict({**r, "is_cached": True}) for r in entry["rows"]]
+            except InputError:
+                continue
+        return []
 
     def gone(self, present: Collection[Candidate], backends: Collection[str]) -> list[str]:
         """Return the keys of stored candidates that no longer exist on this machine.
@@ -315,6 +346,10 @@ class Store:
             and (entry["backend"], entry["candidate"]) not in here
             and not os.path.exists(entry["candidate"])
         ]
+
+
+def _is_unfinished(rows: Iterable[ProbeRow]) -> bool:
+    return any(row.evidence.get("is_unfinished") for row in rows)
 
 
 def _is_over(rows: Iterable[ProbeRow], now: float) -> bool:
@@ -351,4 +386,5 @@ def _is_sound(entry: object) -> bool:
         and all(isinstance(entry.get(name), str) for name in ("backend", "candidate"))
         and all(is_number(entry.get(name)) for name in ("when", "deadline_s", "strikes"))
         and isinstance(entry["strikes"], int)
+        and all(is_number(entry.get(name, 0)) for name in ("tries", "since"))
     )

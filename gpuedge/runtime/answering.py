@@ -26,6 +26,7 @@ from gpuedge.runtime.segments import Builder, Part, close_all, offers_storage
 from gpuedge.runtime.strings import AUTO, CPU
 
 if TYPE_CHECKING:
+    from gpuedge.decide.trial import Arm
     from gpuedge.runtime.devices import Pool
     from gpuedge.runtime.monitoring import Service
     from gpuedge.runtime.placing import Request
@@ -142,18 +143,47 @@ class Answering:
     def _serve(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Answer one request on the arm whose turn it is."""
         service = self._service
+        if service is not None and self._assigned.may_hold:
+            self._hold_again(service)
         if service is None or self._held.device != service.device:
             return self._answer(inputs)
         arm = service.begin()
         if service.decision is not self._assigned.decision:
             self._assigned.take(service.decision, holds=True)
-        if arm == "gpu":
-            return self._answer(inputs, service)
+        start = clock.now_ns()
+        try:
+            return self._serve_on(arm, inputs, service)
+        except Exception as error:  # whatever it is, the request need not have gone there
+            if not service.fail(clock.now_ns() - start):
+                raise
+            log.warning("%s, tried in service: %s", CPU if arm == "cpu" else service.device, error)
+        if arm == "gpu":  # which may have been left by now
+            return self._on_cpu(inputs, service)
+        return self._serve_on("gpu", inputs, service)
+
+    def _serve_on(
+        self, arm: Arm, inputs: Mapping[str, Array], service: Service
+    ) -> dict[str, Array]:
+        return self._answer(inputs, service) if arm == "gpu" else self._on_cpu(inputs, service)
+
+    def _on_cpu(self, inputs: Mapping[str, Array], service: Service) -> dict[str, Array]:
         start = clock.now_ns()
         outputs = self._run_whole(inputs)
         self._note_time(CPU, clock.now_ns() - start, service)
         self._tally.on_cpu += 1
         return outputs
+
+    def _hold_again(self, service: Service) -> None:
+        """Watch a device again that was lost while the CPU was in use, once it is ready."""
+        if not self._assigned.hold(service.device):
+            return
+        self._close_parts()
+        try:
+            self._compile()
+        except Exception as error:  # the CPU can do the request without
+            log.warning("%s: %s", service.device, error)
+            self._leave(Reason("compile-failed"), is_final=True)
+        self._must_check = self._held.device != CPU
 
     def _note_time(self, device: str, ns: int, service: Service | None) -> None:
         self._tally.note_run(device, ns)

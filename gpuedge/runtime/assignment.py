@@ -91,6 +91,8 @@ class Assignment:
         What may be measured; None where the choice is not ours.
     is_away : bool
         True while the device of `chosen` is being opened anew.
+    may_hold : bool
+        True while one that was held ready is, or was closed by somebody else; see `hold`.
     """
 
     def __init__(
@@ -104,7 +106,7 @@ class Assignment:
         self._request = request
         self._pool = pool
         self._owner = os.getpid()
-        self.is_away = False
+        self.is_away = self.may_hold = False
         placed = place(graph, request, pool, purse, time_cpu)
         self.decision: Decision = placed.decision
         self.tries: Tries | None = placed.tries
@@ -240,6 +242,7 @@ class Assignment:
     def leave(self, reason: Reason, *, is_final: bool) -> None:
         """Take another device; unless for good, `find` takes this one back when it is ready."""
         if self.decision.device == CPU:  # it was only held, while the CPU answered
+            self.may_hold = not is_final and self.is_pooled
             self.executor = self._pool.cpu()
             return
         self.is_away = not is_final and self.executor.device == self.chosen.device
@@ -247,6 +250,25 @@ class Assignment:
             reason = Reason(reason.code, reason.sentence)
         self.decision = without(self.decision, reason)
         self.executor = self._open()
+
+    def hold(self, device: str) -> bool:
+        """Hold a device ready again if it can be used by now; true if everything is to be compiled.
+
+        The CPU is in use, and stays that.
+        """
+        isolation = self._request.isolation
+        standing = self._pool.standing(device, isolation)
+        if standing.state == RECOVERING:
+            return False
+        self.may_hold = False
+        if standing.state != OK or self.decision.device != CPU:
+            return False
+        try:
+            self.executor = self._pool.executor(device, isolation)
+        except DeviceError as error:
+            log.warning("%s: %s", device, reason_of(error, "open-failed").sentence)
+            return False
+        return True
 
     def part_with(self, reason: Reason) -> None:
         """Leave the device that failed, for as long as its standing says."""
@@ -273,9 +295,11 @@ class Assignment:
         bool
             True if everything has to be compiled anew.
         """
-        self._owner = os.getpid()
+        is_heir, self._owner = self.is_inherited, os.getpid()
         if not self.is_pooled:
             return False
+        if self.decision.device == CPU != self.executor.device and not is_heir:
+            self.may_hold = True
         if self.is_away:
             standing = self._pool.standing(self.chosen.device, self._request.isolation)
             if standing.state == RECOVERING and self.is_usable:

@@ -117,6 +117,8 @@ class Canary:
             self._skip(str(why))
         except GpuEdgeError as error:
             self._skip(f"the CPU cannot repeat it: {error.what}")
+        except MemoryError:  # the answer is there; only the comparison has no room
+            self._skip("the CPU cannot repeat it: out of memory")
         return None
 
     def close(self) -> None:

@@ -12,7 +12,9 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 from gpuedge.core.errors import BackendUnavailableError, DeviceLostError, DeviceTimeoutError
@@ -48,6 +50,10 @@ log = logging.getLogger("gpuedge")
 EXIT_S = 2.0
 """How long the end of the interpreter waits for a device to be given back."""
 
+AWAY_S = 20.0
+"""How long a device whose calibration did not end in time may take to come back, before whoever
+asks for it is told that it hangs."""
+
 TRIAL_S = 1.0
 """How long the end of the interpreter waits for a child that tries a driver to be gone."""
 
@@ -80,6 +86,7 @@ class Pool:
         self._open: dict[Key, Executor] = {}
         self._opening: dict[Key, threading.RLock] = {}
         self._stuck: set[Key] = set()
+        self._away: dict[Key, _Away] = {}
         self._standings: dict[Key, Standing] = {}
         self._prover = Prover()
         self._report: ProbeReport | None = None
@@ -98,6 +105,7 @@ class Pool:
             self._inherited += [self._open, self._standings, self._prover]
             self._open, self._opening, self._stuck, self._standings = {}, {}, set(), {}
             self._prover = Prover()
+            self._away = {}
             self._report, self._calibrations, self._visits = None, None, None
 
     def after_fork(self) -> None:
@@ -225,8 +233,8 @@ class Pool:
         self._here()
         with self._lock:
             own = self._opening.setdefault(key, threading.RLock())
-            stuck = key in self._stuck
-        if stuck:
+            stuck, away = key in self._stuck, self._away.get(key)
+        if stuck or (away is not None and not away.ends()):
             raise DeviceTimeoutError(
                 f"The device '{key[0]}' did not answer before and is left alone.",
                 hint="restart the process; gpuedge probe --refresh tries the driver again",
@@ -263,6 +271,40 @@ class Pool:
         self.standing(name, isolation).demote(
             Reason("device-hung", "a thread is stuck in its driver")
         )
+
+    def leave(self, name: str, isolation: str = INLINE) -> None:
+        """Leave a device alone until `take_back`: the thread that calibrates it is still in it.
+
+        Whoever asks for it meanwhile waits for that, at most `AWAY_S` from now. It is not closed.
+        """
+        if name == CPU:
+            self.forget(name, isolation)
+            return
+        self._here()
+        key = (name, isolation)
+        with self._lock:
+            left = self._open.pop(key, None)
+            self._away[key] = _Away(left, threading.Event(), monotonic() + AWAY_S)
+        if left is not None:
+            cast("GpuExecutor", left).retire()
+        log.info("%s: left alone until its calibration ends", name)
+
+    def take_back(self, name: str, isolation: str = INLINE) -> None:
+        """Take a device back that was left: it was slow, not stuck. Closes what was retired."""
+        self._here()
+        key = (name, isolation)
+        with self._lock:
+            away = self._away.get(key)
+        if away is None:
+            return
+        try:
+            if away.left is not None:
+                self.drop(away.left)
+        finally:
+            with self._lock:
+                self._away.pop(key, None)
+            away.is_back.set()
+        log.info("%s: its calibration ended, it may be used again", name)
 
     def drop(self, executor: Executor) -> None:
         """Close and forget an executor whose device failed."""
@@ -325,6 +367,18 @@ class Pool:
                 work = partial(_give_back, cast("GpuExecutor", executor))
                 if not bounded(work, 2 * EXIT_S, f"close {executor.device}"):
                     log.debug("%s is left open: it does not answer", executor.device)
+
+
+@dataclass(frozen=True)
+class _Away:
+    """A device that was left: what was open of it, when it is back, until when that is awaited."""
+
+    left: Executor | None
+    is_back: threading.Event
+    until: float
+
+    def ends(self) -> bool:
+        return self.is_back.wait(max(self.until - monotonic(), 0.0))
 
 
 def _give_back(executor: GpuExecutor) -> None:

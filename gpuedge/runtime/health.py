@@ -145,6 +145,8 @@ class Health:
         }
 
     def __str__(self) -> str:
+        from gpuedge.decide import words
+
         times = (self.p50_s, self.p90_s, self.p99_s)
         shown = " / ".join("-" if t is None else f"{t * 1e3:.3g} ms" for t in times)
         rows = [
@@ -161,8 +163,7 @@ class Health:
             rows.append(("", self.canary_note))
         if self.switches or self.conditions:
             rows.append(("switches", str(self.switches)))
-        known = ", ".join(f"{k} {v}" for k, v in self.conditions.items() if v is not None)
-        if known:
+        if known := words.conditions(self.conditions):
             rows.append(("machine", known))
         rows.append(("failures", str(self.failed)))
         rows += [(f"  {f.age_s:.0f} s ago", f"{f.code}: {f.detail}") for f in self.failures]

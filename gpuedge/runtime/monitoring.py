@@ -80,7 +80,7 @@ class Service:
         now = clock.now_ns()
         before = self.monitor.arm
         if self.monitor.choose(now, conditions.current()) != before:
-            self._switch(before)
+            self._switch()
         elif self.monitor.wants_burst(now):
             self._burst = []
             return self.monitor.other
@@ -93,8 +93,19 @@ class Service:
             self.monitor.served(arm, ns, clock.now_ns())
             return
         self._burst.append(ns)
-        if len(self._burst) >= BURST:
+        if len(self._burst) >= BURST or self.monitor.is_too_dear(self._burst):
             self.give_up()
+
+    def fail(self, ns: int) -> bool:
+        """Take that a request ended with an error after so long; say if that ended a burst.
+
+        Then the arm in use is to answer the request.
+        """
+        burst, self._burst = self._burst, None
+        if burst is None:
+            return False
+        self.monitor.failed([*burst, ns], clock.now_ns())
+        return True
 
     def give_up(self) -> None:
         """End a burst with what there is of it."""
@@ -105,11 +116,11 @@ class Service:
         pair = (burst, []) if self.monitor.other == "gpu" else ([], burst)
         self.monitor.burst(*pair, clock.now_ns())
 
-    def _switch(self, before: Arm) -> None:
+    def _switch(self) -> None:
         """Decide again on what was seen; where the rules do not agree, nothing is changed."""
         found = self._decided(self.device if self.monitor.arm == "gpu" else CPU)
         if found is None:
-            self.monitor.arm = before
+            self.monitor.refuse()
             return
         self.switches += 1
         self.decision = found

@@ -143,13 +143,21 @@ def _way_out(rows: Sequence[ProbeRow]) -> str | None:
     if "pinned" in refused:
         return pins.unpin(refused["pinned"].device)
     if "quirk" in refused:
-        return (
-            f"gpuedge db why shows what entries say; GPUEDGE_IGNORE={blockers(refused['quirk'])} "
-            "uses the device at your own risk"
-        )
+        return _past_entries(refused["quirk"])
     if "deadline" in refused:
         return f"gpuedge probe --deadline {PATIENCE_S} gives slow drivers more time, once for all"
     return None
+
+
+def _past_entries(row: ProbeRow) -> str:
+    """Return what helps where entries block a device: more time, if their tests had too little."""
+    if row.evidence.get("is_untested") is True:
+        more = f"gpuedge probe --refresh --deadline {PATIENCE_S}"
+        return f"{more} gives the tests that entries ask for more time, once for all"
+    return (
+        f"gpuedge db why shows what entries say; GPUEDGE_IGNORE={blockers(row)} "
+        "uses the device at your own risk"
+    )
 
 
 def blockers(row: ProbeRow) -> str:

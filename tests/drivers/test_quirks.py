@@ -234,11 +234,13 @@ def test_demand_does_not_make_a_good_driver_miss_the_deadline(bench: Bench) -> N
     row = bench.choose("vulkan-lavapipe").probe(asks, deadline_s=5.0)
     assert row.status == "ok"
     (about,) = row.evidence["entries"]
-    # Where a machine is so fast that 1,024 runs fit into the time, the device is cleared.
+    # All cases had a few runs each in this time, or the machine is very busy.
     assert about["outcome"] in {"cut", "cleared"}
     assert bool(row.restrictions) is (about["outcome"] == "cut")
     if about["outcome"] == "cut":
         assert "time was over" in about["detail"]
+    elif row.evidence.get("is_partial"):
+        assert about["detail"].endswith(" of 1024 runs")
 
 
 @pytest.mark.parametrize("name", sorted(name for name in FARM if not FARM[name].is_slow))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import runpy
@@ -137,6 +138,25 @@ def test_operators_page_says_what_the_planner_says(op: str) -> None:
     graph = Graph((node,), names, ("out",), dict.fromkeys((*names, "out"), kind))
     listed = {row[0].strip("`"): row[1] for row in cells(page("operators.md")) if len(row) == 3}
     assert listed[op] == ("yes" if why_not(node, graph, VULKAN_MINIMUM) is None else "no")
+
+
+def test_readme_counts_the_entries_that_are_there() -> None:
+    files = sorted((ROOT / "capability_db" / "entries").glob("*/*.json"))
+    entries = [e for f in files for e in json.loads(f.read_text(encoding="utf-8"))["entries"]]
+    active = [e for e in entries if e["state"] == "active"]
+    deadly = [e for e in active if e["effect"] in ("crash", "crash_at_load", "hang")]
+    away = sum(not {"disable_backend", "disable_levels"}.isdisjoint(e["action"]) for e in deadly)
+    notes = sum(set(e["action"]) <= {"note"} for e in deadly)
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"`capability_db/` holds {len(entries)} entries about drivers" in text
+    assert (
+        f"Of the {len(deadly)} active ones about crashes and hangs, {away} take a backend or a "
+        f"level of the driver away at once, {len(deadly) - away - notes} a feature or a limit, and "
+        f"{notes} are notes"
+    ) in text
+    others = [e for e in active if e not in deadly]
+    taking = [e for e in others if {"disable_backend", "disable_levels"} & set(e["action"])]
+    assert taking and all("probe" in e for e in taking)
 
 
 def same_everywhere(text: str) -> str:

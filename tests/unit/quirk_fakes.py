@@ -20,6 +20,7 @@ from gpuedge.core.identity import Identity
 from gpuedge.kernels.planner import plan, why_not
 from gpuedge.kernels.storages import EXACT
 from gpuedge.probing import asked, demanded, device, kat, quirks
+from gpuedge.probing.events import Time
 
 NAME = "llvmpipe (LLVM 15.0.6, 256 bits)"
 
@@ -157,6 +158,8 @@ class Told:
         impl: Rasteriser | None = None,
         answers: Mapping[str, bool] | None = None,
         seconds: float = 600.0,
+        others: int = 0,
+        runs: int = device.RUNS,
     ) -> None:
         self.impl = impl or Rasteriser()
         self.channel = Channel()
@@ -166,8 +169,8 @@ class Told:
                 patch.setattr(f"{place}.GpuExecutor", executor or Interpreted())
             who = info()
             self.quirks = quirks.Quirks(who, "vulkan", answers)
-            ends = time.monotonic() + seconds
-            probe = device.Probe(self.impl, kat.cases, self.quirks, ends)
+            given = Time(time.monotonic() + seconds, others)
+            probe = device.Probe(self.impl, kat.cases, self.quirks, given, runs)
             self.event = probe.run(who, self.channel)
 
     @property

@@ -22,9 +22,10 @@ class Worker:
         self.request = request
         self.candidate = request["candidates"][0]
         self.answers = self.candidate["answers"].get("0", {})
+        told = {name: self.candidate[name] for name in ("harder", "skip")}
         starts = Path(self.candidate["env"]["STARTS"])
         with starts.open("a") as file:
-            file.write(json.dumps({"key": self.candidate["key"], "answers": self.answers}) + "\n")
+            file.write(json.dumps({"answers": self.answers, **told}) + "\n")
         self.attempt = len(starts.read_text().splitlines())
 
     def send(self, event: str, **fields: Any) -> None:
@@ -62,6 +63,54 @@ class Worker:
             restrictions={} if outcome == "cleared" else restrictions,
             evidence={"entries": [{"id": "mesa-0001", "outcome": outcome}], **unfinished},
         )  # fmt: skip
+
+    def verdict(self, status: str = "ok", code: str = "ok", index: int = 0) -> None:
+        """Send a verdict that no entry has to do with."""
+        self.send(
+            "device", index=index, seconds=0.1, caps={}, detail="", status=status, code=code,
+            evidence={},
+        )  # fmt: skip
+
+    def play_wrong(self) -> None:
+        """Be wrong each time."""
+        self.verdict("wrong", "wrong-numbers")
+
+    def play_wrong_once(self) -> None:
+        """Be wrong the first time only."""
+        self.verdict(*(("wrong", "wrong-numbers") if self.attempt == 1 else ()))
+
+    def play_wrong_slowly(self) -> None:
+        """Be wrong when most of the time is over."""
+        time.sleep(1.2)
+        self.verdict("wrong", "wrong-numbers")
+
+    def play_full_once(self) -> None:
+        """Have no memory the first time."""
+        self.verdict(*(("broken", "out-of-memory") if self.attempt == 1 else ()))
+
+    def play_lacking(self) -> None:
+        """Lack what nothing will bring."""
+        self.verdict("broken", "no-shaders")
+
+    def play_crashes_once(self) -> None:
+        """Crash while it is opened, the first time only."""
+        if self.attempt == 1:
+            os.abort()
+        self.verdict()
+
+    def play_exits(self) -> None:
+        """Leave each time."""
+        os._exit(0)
+
+    def play_exits_then_crashes(self) -> None:
+        """Fail in two ways."""
+        if self.attempt == 1:
+            os._exit(0)
+        os.abort()
+
+    def play_hangs(self) -> None:
+        """Sleep."""
+        time.sleep(60)
 
     def play_fails(self) -> None:
         """Fail the probe whenever it is run."""

@@ -121,7 +121,8 @@ def install(number: int, previous: dict[str, Any] | None = None, name: str = "")
     shutil.rmtree(folder, ignore_errors=True)
     write(folder, row(1), row(2))
     seal(folder, db_version=number)
-    record = {"folder": name, "db_version": number, "digest": "0" * 64, "bundle": "0" * 64}
+    digest = sha256((folder / "database.json").read_bytes()).hexdigest()
+    record = {"folder": name, "db_version": number, "digest": digest, "bundle": "0" * 64}
     body = {**record, "schema": databases.CURRENT_SCHEMA, "previous": previous}
     path = Path(databases.updates_folder()) / databases.CURRENT
     assert store.save_sealed(path, databases.CURRENT_SCHEMA, body)

@@ -17,7 +17,7 @@ import pytest
 
 from gpuedge.capdb.database import of_entries, read_unsealed
 from gpuedge.capdb.lint.corpus import identities
-from gpuedge.capdb.lint.diff import decisions, on_levels
+from gpuedge.capdb.lint.diff import decisions
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "capability_db"
@@ -68,36 +68,19 @@ def test_order_of_entries_changes_nothing() -> None:
         ]
 
 
-def test_nothing_blocks_a_device_that_tells_its_name_and_version_unless_it_is_certain() -> None:
-    """What is not known may ask for tests; to refuse a device that tells all takes a true entry."""
-    records, blocked = identities(FOLDER), set()
-    for name, level, row in rows():
-        record = records[name]
-        keys = {"os", *(_GL if "GL_VERSION" in record else _VULKAN)}
-        if row["use"] == "no" and keys <= record.keys():
-            assert row["true"], (name, level)
-            blocked.add(name)
-    assert blocked == {"D003", "D128"}  # a G6430 that crashes, and an Adreno of OpenGL ES 3.0
+def test_only_what_is_certain_refuses_a_device() -> None:
+    """What is not known may ask for tests; to refuse takes an entry that is true and refuses."""
+    blocking = {entry.id for entry in read_unsealed(FOLDER) if entry.action.blocks}
+    refused = {name: row["true"] for name, _, row in rows() if row["use"] == "no"}
+    for name, true in refused.items():
+        assert blocking & set(true), name
+    assert set(refused) == {"D003"}  # a G6430 whose driver crashes
 
 
-_GL = ("GL_RENDERER", "GL_VERSION")
-_VULKAN = ("deviceName", "driverVersion")
-
-
-def test_devices_without_a_name_may_be_blocked_by_what_names_would_rule_out() -> None:
-    """The table shows it; the same record with the device's name is free again."""
-    records = identities(FOLDER)
-    base = read_unsealed(FOLDER)
-    nameless = [
-        name for name, _, row in rows()
-        if row["use"] == "no" and not row["true"] and "GL_RENDERER" not in records[name]
-        and "deviceName" not in records[name]
-    ]  # fmt: skip
-    assert nameless
-    for name in nameless:
-        named = {**records[name], "GL_RENDERER": "PowerVR Rogue GE8320", "os": "android"}
-        for level, judged in on_levels(base, named, ignore=(), today=golden()["today"]).items():
-            assert judged.blocks(level) is None, (name, level)
+def test_no_entry_refuses_what_it_may_be_about() -> None:
+    for entry in read_unsealed(FOLDER):
+        if entry.is_in_use and entry.action.blocks:
+            assert entry.if_unknown in {"probe", "skipped"}, entry.id
 
 
 @pytest.mark.parametrize(

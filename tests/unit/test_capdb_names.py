@@ -155,10 +155,6 @@ def test_bad_rules_are_refused(tmp_path: Path, change: dict[str, Any], words: st
     assert words in str(caught.value)
 
 
-def test_database_without_rules_keeps_names(tmp_path: Path) -> None:
-    assert capdb.load_names(tmp_path).model("zink (GPU)") == "zink (gpu)"
-
-
 def test_edited_rules_are_read_again(tmp_path: Path) -> None:
     import os
 

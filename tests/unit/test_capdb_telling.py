@@ -6,15 +6,13 @@ Records are made here, each about one question; `test_capdb_subject` has those o
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpuedge.capdb.identity import families, host, tame
-from gpuedge.capdb.identity.names import load_names
+from gpuedge.capdb.identity import families, host
 from gpuedge.capdb.identity.subject import Subject, subject
 from gpuedge.core.errors import DatabaseError
 from gpuedge.core.identity import Identity
@@ -301,35 +299,3 @@ def test_file_that_is_no_table(tmp_path: Path, data: bytes) -> None:
 
 def test_database_without_tables_has_the_packaged_ones(tmp_path: Path) -> None:
     assert families.load_families(tmp_path) is families.load_families(DATABASE)
-
-
-@pytest.mark.parametrize(
-    ("pattern", "why"),
-    [
-        ("(a+)+b", "repeats a group"), ("(?:a|a)*b", "repeats a group"),
-        ("(?:a?){9}", "repeats a group"),
-        (".*.*.*.*b", "more than"), (r"\w+\w+\S+\W+b", "more than"),
-        ("[^a]*[^b]*[^c]*.*", "more than"),
-        ("a+a+a+a+a+a+b", "more than"), ("a{2,}" * 6, "more than"), (r"(a)\1", "refers"),
-        ("(?P<x>a)(?P=x)", "refers"), ("(?i)a", "may not"), ("[^]a]*", "may not"),
-        ("a" * 401, "400"),
-    ],
-)  # fmt: skip
-def test_pattern_that_might_search_for_ever(tmp_path: Path, pattern: str, why: str) -> None:
-    assert why in (tame.wildness(pattern) or "")
-    document = json.loads((DATABASE / families.FILE).read_bytes())
-    document["names"][0]["pattern"] = pattern
-    (tmp_path / families.FILE).write_text(json.dumps(document))
-    with pytest.raises(DatabaseError, match=why):
-        families.load_families(tmp_path)
-    rule = {"id": "odd", "pattern": pattern}
-    rules = {"schema": "gpuedge.names/1", "layers": [], "noise": [rule]}
-    (tmp_path / "names.json").write_text(json.dumps(rules))
-    with pytest.raises(DatabaseError, match=why):
-        load_names(tmp_path)
-
-
-@pytest.mark.parametrize("pattern", ["a.*b.+c[^d]*", r"x\.+\(y+\)*", "[a-f.]+(?:b|c)?", r"a{2}\b"])
-def test_pattern_that_cannot(pattern: str) -> None:
-    assert tame.wildness(pattern) is None
-    assert tame.compile_tame(pattern, re.ASCII).pattern == pattern

@@ -12,9 +12,10 @@ import pytest
 from cli_fakes import GOOD
 
 from gpuedge.capdb.seal import seal
-from gpuedge.cli import db_check, db_why, info
+from gpuedge.cli import db_check, db_why
 from gpuedge.cli.db_show import describe
 from gpuedge.cli.main import main
+from gpuedge.probing import recent
 
 PACKAGED = Path(__file__).resolve().parents[2] / "capability_db"
 Capture = pytest.CaptureFixture[str]
@@ -140,7 +141,7 @@ def test_devices_of_the_last_probe_are_judged_by_their_device_string(
     small: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = GOOD.replace(identity={**made.IDENTITIES[0], "os": "android", "name": "x"})
-    monkeypatch.setattr(info, "known_devices", lambda: info.Known((row,), ()))
+    monkeypatch.setattr(recent, "latest", lambda: (row,))
     assert document(["why", "--device", "vulkan:0"], capsys)["blocked_by"] == "adreno-0001"
     assert document(["why", "--device", "vulkan"], capsys)["blocked_by"] == "adreno-0001"
     here = document(["why"], capsys)
@@ -152,7 +153,7 @@ def test_devices_of_the_last_probe_are_judged_by_their_device_string(
 def test_a_machine_without_devices_says_so(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(info, "known_devices", lambda: info.Known((), ()))
+    monkeypatch.setattr(recent, "latest", lambda: ())
     for action in ("why", "lookup"):
         assert document([action], capsys)["devices"] == []
         assert db_why.NOTHING in text([action], capsys)
@@ -281,8 +282,17 @@ def test_a_decision_replays_to_the_same_bytes_or_the_difference_is_shown(
     assert [d["field"] for d in body["differences"]] == ["reason"]
     assert body["differences"][0]["saved"] == "Because I say so."
     assert "Because I say so." in text(["replay", str(path)], capsys, 1)
-    path.write_text("{}")
-    assert document(["replay", str(path)], capsys, 2)["code"] == "GE-203"
+    saved = json.loads(_decision())
+    asked = {**saved, "record": {**saved["record"], "asked": "vulkan:77"}}
+    deep = _decision().replace('"schema"', '"x":' + "[" * 700 + "]" * 700 + ',"schema"')
+    for forged in ("{}", json.dumps({**saved, "x": float("inf")}), json.dumps(asked), "[" * 10**5):
+        path.write_text(forged)
+        assert document(["replay", str(path)], capsys, 2)["code"] == "GE-203"
+    path.write_text(deep)
+    assert main(["db", "replay", str(path)]) in (
+        1,
+        2,
+    )  # a difference, or refused; never a traceback
 
 
 def _decision() -> str:

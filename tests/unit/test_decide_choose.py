@@ -89,7 +89,11 @@ def test_nothing_is_opened_or_measured_when_no_gpu_comes_into_question(
 def test_probe_reasons_are_kept_in_order_with_the_cpu_last() -> None:
     found = Bench().choose(GONE, SOFT)
     assert [(r.device, r.code, r.reason) for r in found.rows[:2]] == [
-        ("vulkan:1", "software", "a software rasteriser is never faster than the CPU path"),
+        (
+            "vulkan:1",
+            "software",
+            "a software rasteriser, left aside unless Policy(allow_software=True)",
+        ),
         ("vulkan", "missing-library", "libfoo.so cannot be loaded"),
     ]
     assert found.rows[-1].device == "cpu"
@@ -277,12 +281,12 @@ def test_hung_device_is_reported_once_and_never_tried_again(tmp_path: Path) -> N
     bench.open = hang  # type: ignore[method-assign]
     store, hung = CalibrationStore(tmp_path), []
     begin = time.perf_counter()
-    for seconds in (0.6, 6.0):
+    for seconds in (1.2, 6.0):
         found = bench.choose(
             GPU, store=store, on_hang=hung.append, policy=Policy(calibration_s=seconds)
         )
         assert (found.device, found.rows[0].code) == ("cpu", "deadline")
-    assert time.perf_counter() - begin < 2.0
+    assert time.perf_counter() - begin < 3.0
     release.set()
     assert stuck.is_set()
     assert hung == ["vulkan:0"]

@@ -103,7 +103,7 @@ def test_road_that_was_not_measured_learns_from_the_one_that_was() -> None:
     assert alone.belief == first.rows[2].belief  # another GPU
     assert after.device == "vulkan:1"
     assert replays(after)
-    assert "gles31:0: prior only" in str(after)
+    assert "gles31:0: by prediction alone" in str(after)
 
 
 def test_devices_that_may_be_the_same_or_not_learn_nothing() -> None:

@@ -175,6 +175,60 @@ def test_given_up_burst_teaches_nothing_and_waits() -> None:
     assert not watched.wants_burst(3601 * S)
 
 
+def test_burst_is_too_dear_beyond_what_is_left_and_six_requests() -> None:
+    watched = monitor()
+    for i in range(500):  # five seconds: 50 ms are left
+        watched.served("gpu", 10 * MS, i)
+    assert not watched.is_too_dear([50 * MS])
+    assert not watched.is_too_dear([35 * MS] * 2)
+    assert not watched.is_too_dear([70 * MS])  # a cold one; 60 ms is what six take
+    assert watched.is_too_dear([75 * MS])
+    for i in range(1000):
+        watched.served("gpu", 10 * MS, i)
+    assert not watched.is_too_dear([75 * MS])
+
+
+def test_burst_that_ended_early_is_repeated_when_there_is_enough_to_get_further() -> None:
+    watched = monitor()
+    for i in range(500):
+        watched.served("gpu", 10 * MS, i)
+    for runs, needed_s in (([1010 * MS], 300), ([1010 * MS] * 3, 1000)):
+        watched.burst([], runs, 3600 * S)
+        while not watched.wants_burst(7200 * S):
+            watched.served("gpu", 10 * MS, 3600 * S)
+        assert watched.served_ns >= needed_s * S
+    assert watched.explored_ns == 4 * S
+
+
+def test_arm_that_failed_teaches_nothing_and_waits_longest() -> None:
+    watched = monitor()
+    for i in range(5000):
+        watched.served("gpu", 10 * MS, i)
+    known = watched.belief
+    watched.failed([5 * MS] * 4 + [80 * MS], 100 * S)
+    assert (watched.belief, watched.bursts) == (known, 0)
+    assert watched.explored_ns == (4 * 5 + 80 - 5 * 10) * MS
+    for i in range(5000):
+        watched.served("gpu", 10 * MS, i)
+    assert not watched.wants_burst((100 + round(LONGEST_S)) * S - 1)
+    assert watched.wants_burst((100 + round(LONGEST_S)) * S)
+
+
+def test_switch_that_is_refused_does_not_count_but_is_waited_after() -> None:
+    watched = monitor("cpu", 0.0)
+    for at in (60, 61, 62):
+        for i in range(40):
+            watched.served("cpu", 20 * MS, i)
+        watched.burst([2 * MS] * BURST, [], at * S)
+    due = watched._due
+    assert watched.choose(70 * S) == "gpu"
+    watched.refuse()
+    assert (watched.arm, watched._due) == ("cpu", due)
+    assert watched._sureness(70 * S) == pytest.approx(0.97)
+    assert watched.choose(70 * S + round(DWELL_S * S) - 1) == "cpu"
+    assert watched.choose(70 * S + round(DWELL_S * S)) == "gpu"
+
+
 def flapping(now_s: int, watched: Monitor, seconds: int) -> list[int]:
     """Show the other arm ten times as fast, again and again; return when it switched."""
     times = []

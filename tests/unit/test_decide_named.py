@@ -21,7 +21,7 @@ def decided(asked: str, *candidates: Evidence, calibration: str = BY_NAME) -> De
 def test_policy_is_not_said_to_choose_where_a_device_was_named() -> None:
     for asked in ("vulkan:0", "cpu"):
         shown = str(decided(asked, LLVMPIPE))
-        assert "policy: chooses nothing where a device is asked for by name\n" in shown
+        assert "policy: not applied to the choice, as a device was asked for by name\n" in shown
         assert "left aside" not in shown
     assert "rasterisers left aside" in str(decided(AUTO, LLVMPIPE, calibration="not needed"))
 

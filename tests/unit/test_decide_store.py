@@ -165,7 +165,12 @@ def test_corrupt_file_is_rebuilt(tmp_path: Path) -> None:
     "entry",
     [["k", {}, 1], ["k", None, 1], ["k", {"device": "x", "launch_s": -1, "overhead_s": 0}, 1],
      ["k"], 7, ["k", edge_gpu().to_dict(), "1"],
-     ["k", {"device": "x", "launch_s": 1, "overhead_s": 0, "spread": 3}, 1]],
+     ["k", {"device": "x", "launch_s": 1, "overhead_s": 0, "spread": 3}, 1],
+     *(["k", {**edge_gpu().to_dict(), **absurd}, 1] for absurd in (
+         {"launch_s": 10**400}, {"overhead_s": 1e308}, {"open_s": 1e10}, {"bandwidth_bps": 1e308},
+         {"flops_per_s": {"conv": 1e300}}, {"spread": {"fixed": 1e300}}, {"device": [1]},
+         {"complete": "yes"},
+     ))],
 )  # fmt: skip
 def test_sealed_nonsense_is_no_model(tmp_path: Path, entry: Any) -> None:
     store = CalibrationStore(tmp_path)

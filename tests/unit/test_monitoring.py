@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 from flaky import LOST, X, graph
 from scripted_fakes import ScriptedGpu, ScriptedPool, World
 
+from gpuedge.core.errors import KernelError, OutOfMemoryError
 from gpuedge.decide.conditions import Conditions
 from gpuedge.decide.decision import Decision
-from gpuedge.decide.monitor import BURST
+from gpuedge.decide.monitor import BURST, DWELL_S, LONGEST_S
 from gpuedge.decide.policy import Policy
 from gpuedge.runtime.compiled import Compiled, Request
 
@@ -181,6 +183,129 @@ def test_gpu_in_use_that_fails_comes_back_and_is_watched_on(world: World) -> Non
     assert compiled.executor.device == "cpu"
 
 
+def failing(pool: ScriptedPool, arm: str, error: BaseException) -> list[int]:
+    """Let every run on an arm fail; return a list that gets the time of each one."""
+    spend, failed = pool.spend, list[int]()
+
+    def fail(name: str, nodes: int) -> None:
+        spend(name, nodes)
+        if (name == "cpu") == (arm == "cpu"):
+            failed.append(pool.clock())
+            raise error
+
+    pool.spend = fail  # type: ignore[method-assign]
+    return failed
+
+
+@pytest.mark.parametrize(
+    "error", [OutOfMemoryError("No memory."), MemoryError("cpu"), KernelError("A kernel.")]
+)
+def test_cpu_that_fails_in_a_burst_fails_no_request(world: World, error: Exception) -> None:
+    world.predict(10.0, 9.0)
+    pool = world.pool(10.0, 9.0)
+    compiled = on_auto(pool, Policy(min_speedup=1.0, canary=0.0))
+    assert compiled.executor.device == "vulkan:0"
+    failed = failing(pool, "cpu", error)
+    assert serve(world, compiled, 1500) == []  # every answer is compared there
+    assert 2 <= len(failed) <= 5
+    assert all(b - a >= LONGEST_S * 1e9 for a, b in pairwise(failed))
+    assert compiled.health().state == "ok"
+
+
+def test_cpu_that_does_not_compile_in_a_burst_fails_no_request(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.predict(10.0, 9.0)
+    compiled = on_auto(world.pool(10.0, 9.0), Policy(min_speedup=1.0, canary=0.0))
+    asked = []
+
+    def refuse() -> None:
+        asked.append(world.clock())
+        raise MemoryError
+
+    monkeypatch.setattr(compiled._builder, "on_cpu", refuse)
+    assert serve(world, compiled, 400) == [] and asked
+    assert compiled.executor.device == "vulkan:0"
+
+
+def test_error_of_a_held_gpu_that_is_no_device_error_fails_no_request(world: World) -> None:
+    world.predict(10.0, 10.0)
+    pool = world.pool(10.0, 9.9)
+    compiled = on_auto(pool, Policy(min_speedup=1.1))
+    assert compiled.executor.device == "cpu"
+    failed = failing(pool, "gpu", KernelError("A kernel."))
+    assert serve(world, compiled, 1500) == []
+    assert 2 <= len(failed) <= 5
+
+
+def test_error_outside_of_a_burst_is_raised(world: World) -> None:
+    world.predict(10.0, 1.0)
+    pool = world.pool(10.0, 1.0)
+    compiled = on_auto(pool)
+    failing(pool, "gpu", KernelError("A kernel."))
+    with pytest.raises(KernelError):
+        compiled.run({"x": X})
+
+
+@pytest.mark.parametrize("fallback", ["cpu", "error"])
+def test_held_gpu_that_failed_once_is_watched_again(world: World, fallback: str) -> None:
+    world.predict(10.0, 10.0)
+    pool = world.pool(10.0, 9.9)
+    compiled = Compiled(graph("Abs"), Request("auto", Policy(min_speedup=1.1), fallback), pool)
+    assert compiled.executor.device == "cpu"
+    gpu = pool.opened[0]
+    gpu._script = [None, LOST]
+    end = world.clock() + 3600 * 10**9
+    while not compiled.health().failed:
+        serve(world, compiled, 1)
+        assert world.clock() < end
+    assert pool.standing("vulkan:0").wait(5)
+    pool.seconds["gpu"] = 0.001
+    assert len(serve(world, compiled, 3600)) == 1
+    assert compiled.executor.device == compiled.decision.device == "vulkan:0"
+    assert len(pool.opened) == 2 and replays(compiled.decision)
+
+
+def test_held_gpu_that_others_closed_is_watched_again(world: World) -> None:
+    world.predict(10.0, 10.0)
+    pool = world.pool(10.0, 9.9)
+    compiled = on_auto(pool, Policy(min_speedup=1.1))
+    assert compiled.executor.device == "cpu"
+    pool.close()
+    pool.seconds["gpu"] = 0.001
+    assert len(serve(world, compiled, 3600)) == 1
+    assert compiled.executor.device == "vulkan:0"
+
+
+def test_burst_ends_early_where_the_other_arm_became_very_slow(world: World) -> None:
+    world.predict(10.0, 9.0)
+    pool = world.pool(10.0, 9.0)
+    compiled = on_auto(pool, Policy(min_speedup=1.0, canary=0.0))
+    assert serve(world, compiled, 60) == []
+    pool.seconds["cpu"] = 5.0
+    before = pool.runs["cpu"]
+    serve(world, compiled, 1200)
+    assert pool.runs["cpu"] == before + 1
+
+
+def test_change_that_the_rules_refuse_does_not_count(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.predict(10.0, 1.0)
+    pool = world.pool(10.0, 1.0)
+    compiled = on_auto(pool)
+    watched = compiled._service
+    assert watched is not None
+    asked: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(watched, "_decided", lambda device: asked.append(world.clock()))
+        pool.seconds["gpu"] = 0.05
+        assert serve(world, compiled, 300) == []
+    assert len(asked) >= 3 and all(b - a >= DWELL_S * 1e9 for a, b in pairwise(asked))
+    assert compiled.health().switches == 0
+    assert len(serve(world, compiled, 60)) == 1  # as sure as for a first one
+
+
 def test_wrong_numbers_in_a_burst_are_not_answered(world: World) -> None:
     world.predict(10.0, 10.0)
     pool = world.pool(10.0, 9.9)
@@ -201,5 +326,5 @@ def test_health_says_what_the_machine_is_like(
     compiled = on_auto(world.pool(10.0, 1.0))
     health = compiled.health()
     assert health.conditions["thermal"] == "throttling"
-    assert "thermal throttling" in str(health) and "load_milli 900" in str(health)
+    assert "load 90 %, on battery, battery at 30 %, thermal state throttling" in str(health)
     assert "thermal state throttling" in str(compiled.decision)

@@ -15,10 +15,12 @@ from quirk_db import demand, entry
 from quirk_fakes import Interpreted, Rasteriser, Told, be_quick, broken, info
 
 from gpuedge.backends.base import Candidate
+from gpuedge.cli import doctor
 from gpuedge.core.caps import VULKAN_MINIMUM
-from gpuedge.core.errors import DeviceLostError, DriverError
+from gpuedge.core.errors import DeviceLostError, DriverError, NoUsableDeviceError
 from gpuedge.isolation import messages
-from gpuedge.probing import asked, child, kat, quirks, report
+from gpuedge.probing import asked, child, device, kat, quirks, report
+from gpuedge.runtime.strings import find
 
 
 @pytest.fixture(autouse=True)
@@ -115,7 +117,7 @@ def test_good_device_is_cleared(tmp_path: Path) -> None:
     assert "is_unfinished" not in found.event["evidence"]
     checks = found.event["evidence"]["demanded"]
     assert {check["runs"] for check in checks} == {4}
-    assert {check["test"] for check in checks} == {"standard", "kernels", "repeat"}
+    assert {check["test"] for check in checks} == {"kernels", "standard, kernels, repeat"}
     assert "matmul_rows" in {kernel for check in checks for kernel in check["kernels"]}
     marks = [e["entries"] for e in found.channel.events if e["event"] == "demand"]
     assert marks == [["mesa-0001"], []]
@@ -219,22 +221,99 @@ def test_probe_that_time_is_too_short_for_is_cut(tmp_path: Path) -> None:
     assert found.caps.ruled_out == {"matmul_rows"}
 
 
-def test_probe_is_cut_between_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that goes on by a second with each run: the time is over amid the first case."""
-    now = [0.0]
+class Clock:
+    """Goes on by a second with each run of a kernel, and by nothing else."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+    def __call__(self, plan: Any, number: int, array: Any) -> None:
+        """Be what spoils an output."""
+        self.now += 1.0
+
+
+CASES = len(kat.cases(VULKAN_MINIMUM))
+ALWAYS = 2 * CASES
+"""Seconds of the known answers by this clock."""
+
+
+@pytest.mark.parametrize(("essential", "outcome"), [(3, "cut"), (4, "cleared")])
+def test_few_runs_of_each_case_clear_where_time_is_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, essential: int, outcome: str
+) -> None:
+    """Levels that come after this one take none of the time that essential runs need."""
+    clock = Clock(monkeypatch)
+    row = entry(1, "wrong_result", {"disable_backend": True}, probe=demand("standard", runs=1000))
+    seconds = (ALWAYS + essential * CASES + 1) / (1 - device.LEAST_SHARE)
+    found = Told(tmp_path, row, executor=Interpreted(clock), seconds=seconds, others=3)
+    assert found.outcomes == {"mesa-0001": outcome}
+    assert clock.now <= seconds
+    (about,) = found.event["evidence"]["entries"]
+    checks = found.event["evidence"]["demanded"]
+    assert [check["runs"] for check in checks] == [essential] * CASES
+    if outcome == "cleared":
+        assert about["detail"] == "passed with 4 of 1000 runs"
+        assert found.event["evidence"]["is_partial"] is True
+        assert found.event["restrictions"] == {}
+    else:
+        assert about["detail"].startswith("standard: time was over after 3 runs of ")
+        assert found.event["status"] == "blocked"
+        assert found.event["reason"].startswith("it could not be tested in time, and mesa-0001")
+        assert found.event["evidence"]["is_untested"] is True
+        told = report.ProbeRow("vulkan:0", "vulkan", "blocked", "quirk", found.event["reason"])
+        told = told.replace(index=0, evidence=found.event["evidence"])
+        with pytest.raises(NoUsableDeviceError) as caught:
+            find("vulkan:0", report.ProbeReport((told,), "1"))
+        assert "could not be tested in time" in (caught.value.known or "")
+        assert "--deadline 60" in (caught.value.hint or "")
+        assert "IGNORE" not in str(caught.value)
+        (check,) = (
+            c
+            for c in doctor.report_checks(report.ProbeReport((told,), "1"))
+            if c.name == "vulkan:0"
+        )
+        assert "--deadline 60" in check.fix
+
+
+def test_further_runs_take_a_share_of_the_time_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for others, share in ((0, 1.0), (3, 0.25)):
+        clock = Clock(monkeypatch)
+        row = entry(1, "wrong_result", {"demote": True}, probe=demand("repeat", runs=1000))
+        seconds = 40.0 * CASES
+        Told(tmp_path, row, executor=Interpreted(clock), seconds=seconds, others=others)
+        most = share * seconds - max(1.5 * ALWAYS, 0.1 * share * seconds)
+        assert max(ALWAYS + 4 * CASES, most) - 2 <= clock.now <= max(ALWAYS + 4 * CASES, most) + 1
+
+
+def test_all_cases_take_turns_so_that_a_fault_shows_at_once(tmp_path: Path) -> None:
+    order: list[int] = []
 
     def spoil(plan: Any, number: int, array: Any) -> None:
-        now[0] += 1.0
+        order.append(number)
 
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    runs = 2 * len(kat.cases(VULKAN_MINIMUM))
-    row = entry(1, "wrong_result", {"disable_backend": True}, probe=demand("standard", runs=1000))
-    found = Told(tmp_path, row, executor=Interpreted(spoil), seconds=10.0 * runs)
-    assert found.outcomes == {"mesa-0001": "cut"}
-    assert found.event["status"] == "blocked"
-    assert "no time was left" in found.event["detail"]
-    (check,) = found.event["evidence"]["demanded"]
-    assert check["runs"] + runs < 10 * runs - 1.5 * runs + 2
+    row = entry(1, "wrong_result", {"demote": True}, probe=demand("kernels", "repeat", runs=5))
+    Told(tmp_path, row, executor=Interpreted(spoil))
+    asked_for = order[ALWAYS:]
+    assert asked_for == sorted(asked_for)
+    assert set(asked_for) == set(range(5))
+
+
+def test_device_that_was_wrong_once_must_be_right_in_many_runs(tmp_path: Path) -> None:
+    """Wrong in the twelfth run: two find nothing, sixteen do."""
+
+    def spoil(plan: Any, number: int, array: Any) -> None:
+        if number == 11:
+            array.reshape(-1)[0] += 1
+
+    assert Told(tmp_path, executor=Interpreted(spoil)).event["status"] == "ok"
+    runs = device.HARDER_RUNS
+    found = Told(tmp_path, executor=Interpreted(spoil), runs=runs)
+    assert (found.event["status"], found.event["code"]) == ("wrong", "wrong-numbers")
+    checks = Told(tmp_path, runs=runs).event["evidence"]["checks"]
+    assert {check["runs"] for check in checks} == {runs}
 
 
 @pytest.mark.parametrize("error", [DriverError("refused"), DeviceLostError("gone")])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gpuedge.capdb import Restrictions
 from gpuedge.core.errors import InputError
 from gpuedge.core.reasons import STATUSES
 from gpuedge.probing.report import ProbeReport, ProbeRow, number
@@ -151,6 +152,50 @@ def test_table_without_devices() -> None:
     assert "No usable GPU: 1 tried" in str(report(row("a", "wrong")))
     assert str(report()) == "No GPU driver was tried: no backend is switched on."
     assert repr(report()) == "<ProbeReport 0 of 0 usable, no usable device>"
+
+
+@pytest.mark.parametrize(
+    ("statuses", "words"),
+    [
+        (("blocked", "blocked"), "2 tried, all blocked."),
+        (("blocked", "absent"), "2 tried, 1 blocked, the others absent."),
+        (("blocked", "wrong"), "2 tried, 1 blocked, none of the others gave the right numbers."),
+        (("wrong", "absent"), "2 tried, none gave the right numbers."),
+    ],
+)
+def test_headline_says_why_there_is_none(statuses: tuple[str, ...], words: str) -> None:
+    rows = [row(s, s, None if s == "absent" else 0) for s in statuses]
+    assert str(report(*rows)).startswith(f"No usable GPU: {words}")
+
+
+def restricted(*entries: str, **changes: Any) -> dict[str, Any]:
+    return {**Restrictions(entries=entries).to_dict(), **changes}
+
+
+def test_restricted_devices_have_a_star_and_a_footnote() -> None:
+    made = report(
+        row("free", physical="a"),
+        row("less", physical="b", restrictions=restricted("x-0001", features=["fp16"])),
+        row("shut", "blocked", physical="c", restrictions=restricted("x-0002")),
+    )
+    lines = str(made).splitlines()
+    assert [line.split()[2] for line in lines[3:6]] == ["ok", "ok*", "blocked"]
+    assert lines[6:] == [
+        "* vulkan:1 without fp16: x-0001",
+        "  (entries of the capability database; gpuedge db why says why)",
+    ]
+    assert "ok*" in made._repr_html_()
+    assert "without fp16" in made._repr_html_()
+    assert "*" not in str(report(row("free")))
+
+
+def test_what_time_was_too_short_for_is_said_below_the_table() -> None:
+    for name, words in (
+        ("is_cut_off", "gpuedge probe --deadline 20"),
+        ("is_unfinished", "gpuedge probe --refresh --deadline 60"),
+    ):
+        assert words in str(report(row("a", "blocked", evidence={name: True})))
+        assert words not in str(report(row("a", "blocked")))
 
 
 def test_hostile_names_cannot_reach_the_terminal_or_the_page() -> None:

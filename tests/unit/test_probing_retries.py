@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from quirk_worker import WORKER
 from gpuedge.backends.base import Candidate
 from gpuedge.capdb import Restrictions
 from gpuedge.capdb.fields import LIMITS
-from gpuedge.probing import forbidden, quirks, report, run, verdicts
+from gpuedge.probing import forbidden, quirks, recent, report, run, verdicts
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +67,48 @@ def test_demand_that_kills_twice_is_answered_for_the_third(tmp_path: Path) -> No
 
 def test_crash_outside_a_demand_is_the_devices(tmp_path: Path) -> None:
     row, starts = tried(tmp_path, "dies-after")
-    assert (row.status, len(starts)) == ("crashed", 1)
+    assert (row.status, len(starts)) == ("crashed", 2)
+
+
+@pytest.mark.parametrize(
+    ("key", "children", "code", "first"),
+    [
+        ("wrong", 2, "wrong-numbers", None),
+        ("wrong-once", 2, "ok", "wrong-numbers"),
+        ("full-once", 2, "ok", "out-of-memory"),
+        ("crashes-once", 2, "ok", "crashed"),
+        ("exits", 2, "exited", None),
+        ("exits-then-crashes", 2, "exited", None),
+        ("lacking", 1, "no-shaders", None),
+    ],
+)
+def test_every_failure_is_tried_once_more(
+    tmp_path: Path, key: str, children: int, code: str, first: str | None
+) -> None:
+    row, starts = tried(tmp_path, key)
+    assert (row.code, len(starts)) == (code, children)
+    assert row.evidence.get("first_attempt", {}).get("code") == first
+    assert ("on the second attempt" in row.reason) is (first is not None)
+    assert "is_unfinished" not in row.evidence
+    if key == "exits-then-crashes":
+        assert row.evidence["second_attempt"]["code"] == "crashed"
+
+
+def test_numbers_that_were_wrong_once_are_tested_harder(tmp_path: Path) -> None:
+    for key, harder in (("wrong-once", [0]), ("crashes-once", [])):
+        _, starts = tried(tmp_path, key)
+        assert [start["harder"] for start in starts] == [[], harder]
+
+
+def test_hang_is_not_tried_again(tmp_path: Path) -> None:
+    row, starts = tried(tmp_path, "hangs", 1.6)
+    assert (row.status, len(starts)) == ("timeout", 1)
+
+
+def test_failure_without_time_for_a_second_try_is_not_believed_for_long(tmp_path: Path) -> None:
+    row, starts = tried(tmp_path, "wrong-slowly", 2.5)
+    assert (row.code, len(starts)) == ("wrong-numbers", 1)
+    assert row.evidence["is_unfinished"] is True
 
 
 def test_without_time_for_a_second_try_the_first_stands(tmp_path: Path) -> None:
@@ -145,13 +187,49 @@ def test_verdict_is_stale_when_an_entry_is_to_be_reviewed(tmp_path: Path) -> Non
     assert not is_found(tmp_path, last + 86400)
 
 
-def test_unfinished_demand_is_tried_again_after_a_day_or_with_more_time(tmp_path: Path) -> None:
-    stored(tmp_path, row("one", evidence={"is_unfinished": True}), 1e9)
+def test_unfinished_verdict_is_tried_three_times_and_then_once_a_day(tmp_path: Path) -> None:
+    cut = row("one", evidence={"is_unfinished": True})
+    for attempt in range(1, 4):
+        stored(tmp_path, cut, 1e9 + attempt)
+        assert is_found(tmp_path, 1e9 + 10) is (attempt == 3)
     assert is_found(tmp_path, 1e9 + 80000)
     assert not is_found(tmp_path, 1e9 + 90000)
     assert not is_found(tmp_path, 1e9 + 10, deadline_s=20.0)
+    stored(tmp_path, cut, 1e9 + 90000)  # another day, three more
+    assert not is_found(tmp_path, 1e9 + 90001)
     stored(tmp_path, row("one"), 1e9)
     assert is_found(tmp_path, 1e9 + 90000, deadline_s=20.0)
+
+
+def test_crash_seen_once_is_no_strike(tmp_path: Path) -> None:
+    died = row("one", status="crashed", code="crashed", evidence={"is_unfinished": True})
+    for attempt in range(5):
+        stored(tmp_path, died, 1e9 + attempt)
+    assert is_found(tmp_path, 1e9 + 80000)
+    assert not is_found(tmp_path, 1e9 + 90000)
+
+
+def test_device_cleared_by_few_runs_has_more_where_there_is_more_time(tmp_path: Path) -> None:
+    stored(tmp_path, row("one", evidence={"is_partial": True}), 1e9)
+    assert is_found(tmp_path, 1e9 + 9e6)
+    assert not is_found(tmp_path, 1e9 + 1, deadline_s=20.0)
+
+
+def test_newest_rows_are_found_whatever_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("GPUEDGE_BACKENDS", "vulkan")
+    here = Candidate("vulkan", "/a.json", "f")
+    loaded = SimpleNamespace(candidates=lambda environ: [here])
+    monkeypatch.setattr("gpuedge.probing.recent.backends.load", lambda name: loaded)
+    assert recent.latest() == ()
+    store = verdicts.Store(tmp_path)
+    for key, name, when in (("x", "old", 1.0), ("y", "new", 2.0), ("z", "older", 0.0)):
+        store.save({key: (here, [row(name)])}, 4.0, when)
+    store.save({"w": (Candidate("vulkan", "/gone.json", "f"), [row("other")])}, 4.0, 3.0)
+    (found,) = recent.latest()
+    assert (found.name, found.device, found.is_cached) == ("new", "vulkan:0", True)
 
 
 def test_key_covers_ignored_entries_and_the_database(

@@ -70,7 +70,7 @@ def test_one_program_is_started_for_all(tmp_path: Path) -> None:
 
 def test_a_single_driver_is_not_worth_one(tmp_path: Path) -> None:
     assert verdicts("good") == [GOOD]
-    assert programs_started(tmp_path) == "c"
+    assert programs_started(tmp_path) == "cc"
 
 
 @pytest.mark.parametrize("fault", ["dies", "hangs", "threads"])
@@ -80,12 +80,12 @@ def test_without_a_zygote_children_are_started(
     monkeypatch.setenv("PROBE_ZYGOTE", fault)
     monkeypatch.setattr(forking, "PATIENCE", 0.05)
     assert verdicts("good#1", "good#2") == [GOOD] * 2
-    assert programs_started(tmp_path) == "ccz"
+    assert programs_started(tmp_path) == "ccccz"
 
 
 def test_a_driver_that_kills_it_harms_nobody(tmp_path: Path) -> None:
     assert verdicts("patricide", "good#1", "good#2") == [GOOD] * 3
-    assert programs_started(tmp_path) == "cccz"
+    assert programs_started(tmp_path) == "ccccccz"
 
 
 def test_a_driver_that_stops_it_does_not_move_the_deadline() -> None:
@@ -116,7 +116,7 @@ def test_a_zygote_that_is_never_ready_does_not_move_the_deadline(
 
 def test_variables_that_only_a_start_reads_need_one(tmp_path: Path) -> None:
     assert verdicts("good#1", "good#2", LD_BIND_NOW="1") == [GOOD] * 2
-    assert programs_started(tmp_path) == "ccz"
+    assert programs_started(tmp_path) == "ccccz"
 
 
 @pytest.mark.parametrize("keys", [("tell", "good"), ("tell",)], ids=["forked", "started"])

@@ -6,14 +6,15 @@ Vendor ids, ranges of device ids and patterns of names are data; code here holds
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from gpuedge.capdb.identity.tame import compile_tame
+from gpuedge.capdb.identity.tame import LENGTH, check_together, compile_tame
 from gpuedge.capdb.identity.versions import SCHEMES
 from gpuedge.capdb.place import bad, folder
 from gpuedge.core import paths
@@ -129,6 +130,19 @@ class Families:
     socs: Mapping[str, tuple[str, str, int]] = field(default_factory=dict)
     spellings: tuple[tuple[re.Pattern[str], str], ...] = ()
 
+    def patterns(self) -> Iterator[re.Pattern[str]]:
+        """Return every pattern of the tables."""
+        yield from (row.pattern for row in self.names)
+        yield from (pattern for driver in self.drivers.values() for pattern in driver.names)
+        for pairs in (self.signs, self.marks, self.spellings):
+            yield from (pattern for pattern, _ in pairs)
+
+    def spelled(self, name: str) -> str:
+        """Return a name in the spelling of drivers."""
+        for pattern, form in self.spellings:
+            name = pattern.sub(form, name[:LENGTH])
+        return name
+
     def vendor_of(self, text: str) -> str | None:
         """Return whose name a text such as ``GL_VENDOR`` begins with."""
         text = text.casefold()
@@ -136,21 +150,25 @@ class Families:
 
     def named(self, name: str) -> tuple[NameRow, re.Match[str]] | None:
         """Return the row that a device's name fits, with its match."""
+        name = name[:LENGTH]
         return next(((row, m) for row in self.names if (m := row.pattern.fullmatch(name))), None)
 
     def driver_of(self, text: str) -> Driver | None:
         """Return the driver that a ``driverName`` is of."""
+        text = text[:LENGTH]
         return next(
             (d for d in self.drivers.values() if any(p.fullmatch(text) for p in d.names)), None
         )
 
     def signed(self, name: str) -> Driver | None:
         """Return the driver of Vulkan that writes a device's name so: ``(RADV NAVI21)``."""
+        name = name[:LENGTH]
         found = (number for pattern, number in self.signs if pattern.fullmatch(name))
         return self.drivers.get(next(found, 0))
 
     def marked(self, text: str) -> str | None:
         """Return whose mark stands in a text such as ``GL_VERSION``."""
+        text = text[:LENGTH]
         return next((vendor for pattern, vendor in self.marks if pattern.fullmatch(text)), None)
 
     def numbered(self, vendor: str, number: int) -> Numbers | None:
@@ -174,7 +192,7 @@ def load_families(place: Path | None = None) -> Families:
     """
     try:
         path = (place or folder()) / FILE
-        if not path.is_file():
+        if not os.path.lexists(path):
             path = paths.data_dir("capability_db") / FILE
     except ConfigError as error:
         raise DatabaseError(error.what, known=error.known, hint=error.hint) from None
@@ -191,7 +209,7 @@ def load_families(place: Path | None = None) -> Families:
 def _read(path: Path, changed: int) -> Families:
     """Read the file; `changed` makes an edited one be read again."""
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(paths.read_start(path, MAX_FILE))
     except (OSError, ValueError, RecursionError) as error:
         raise bad(path, f"it cannot be read: {error}") from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
@@ -202,7 +220,9 @@ def _read(path: Path, changed: int) -> Families:
         for table, rows in document.items():
             if table != "schema":
                 _check(table, rows)
-        return _made(document)
+        made = _made(document)
+        check_together(made.patterns())
+        return made
     except (ValueError, TypeError, re.error, RecursionError) as error:
         raise bad(path, str(error)) from None
 
@@ -244,7 +264,7 @@ def _made(document: dict[str, Any]) -> Families:
         socs={
             r["soc"].casefold(): (r["vendor"], r["family"], r["model"]) for r in document["socs"]
         },
-        spellings=tuple((_rx(r["pattern"]), r["with"]) for r in document["spellings"]),
+        spellings=tuple(_spelling(row) for row in document["spellings"]),
     )
 
 
@@ -265,12 +285,18 @@ def _numbers(row: dict[str, Any]) -> Numbers:
     return Numbers(row["vendor"], first, last, row["family"], row.get("model"), shifts)
 
 
+def _spelling(row: dict[str, str]) -> tuple[re.Pattern[str], str]:
+    pattern = compile_tame(row["pattern"], re.ASCII, is_search=True)
+    pattern.sub(row["with"], "")  # which refuses a form that speaks of groups that are not there
+    return pattern, row["with"]
+
+
 def _rest(row: dict[str, Any], key: str) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != key}
 
 
 def _rx(pattern: str) -> re.Pattern[str]:
-    return compile_tame(pattern, re.IGNORECASE | re.ASCII)
+    return compile_tame(pattern, re.ASCII)
 
 
 def _hex(text: str) -> int:

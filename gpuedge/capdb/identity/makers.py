@@ -39,8 +39,7 @@ def look(raw: Mapping[str, Any], rules: NameRules, tables: Families) -> Found:
         return Found() if row is None else replace(row, layers=(), vulkan=None, drivers=())
     spaced = tell.canonical(name)
     if spaced is not None:
-        for pattern, form in tables.spellings:
-            spaced = pattern.sub(form, spaced)
+        spaced = tables.spelled(spaced)
     peeled = rules.peel(spaced or name)
     beneath = (peeled[-1][1]["device"] if peeled else (spaced or name)[:MAX_NAME]).strip()
     groups = [m.groupdict() for _, m in peeled]
@@ -60,7 +59,7 @@ def _model(match: re.Match[str]) -> int | None:
     """Return the model's number in a name: 630 of Adreno 630, 42 of V3D 4.2."""
     groups = match.groupdict()
     digits = groups.get("model") or "".join(groups.get(k) or "" for k in ("major", "minor"))
-    return int(digits) if digits else None
+    return integer(digits)
 
 
 def gl_texts(raw: Mapping[str, Any], found: Found) -> list[str]:

@@ -7,24 +7,29 @@ adds its versions. Two names that are equal here are the same model of GPU.
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from gpuedge.capdb.identity.tame import compile_tame
+from gpuedge.capdb.identity.tame import LENGTH, check_together, compile_tame
 from gpuedge.capdb.place import bad, folder
+from gpuedge.core import paths
 from gpuedge.core.errors import ConfigError, DatabaseError
 from gpuedge.core.identity import Identity
 
 SCHEMA = "gpuedge.names/1"
 FILE = "names.json"
 
+MAX_FILE = 1 << 20
+"""Bytes of ``names.json`` at most."""
+
 MAX_LAYERS = 4
 """Layers upon layers that are looked through: an emulator over ANGLE over Vulkan is three."""
 
-MAX_NAME = 300
+MAX_NAME = LENGTH
 """Characters of a name that are looked at; Vulkan's names have at most 255."""
 
 
@@ -84,7 +89,7 @@ class NameRules:
 
 
 def load_names(place: Path | None = None) -> NameRules:
-    """Read and check the rules of ``names.json``; a database without that file has no rules.
+    """Read and check ``names.json``; a database without that file has the packaged one.
 
     Parameters
     ----------
@@ -98,28 +103,34 @@ def load_names(place: Path | None = None) -> NameRules:
     """
     try:
         path = (place or folder()) / FILE
+        if not os.path.lexists(path):
+            path = paths.data_dir("capability_db") / FILE
     except ConfigError as error:
         raise DatabaseError(error.what, known=error.known, hint=error.hint) from None
     try:
-        changed = path.stat().st_mtime_ns
-    except FileNotFoundError:
-        return NameRules((), ())
+        state = path.stat()
     except (OSError, ValueError) as error:
         raise bad(path, f"it cannot be read: {error}") from None
-    return _read(path, changed)
+    if state.st_size > MAX_FILE:
+        raise bad(path, f"it has {state.st_size} bytes, more than {MAX_FILE}")
+    return _read(path, state.st_mtime_ns)
 
 
 @lru_cache(maxsize=2)
 def _read(path: Path, changed: int) -> NameRules:
     """Read the file; `changed` makes an edited one be read again."""
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(paths.read_start(path, MAX_FILE))
     except (OSError, ValueError, RecursionError) as error:
         raise bad(path, f"it cannot be read: {error}") from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise bad(path, f"its schema is not {SCHEMA!r}")
     layers = _patterns(path, document, "layers", optional=frozenset({"layer"}))
-    noise = _patterns(path, document, "noise")
+    noise = _patterns(path, document, "noise", is_search=True)
+    try:
+        check_together((*layers, *noise))
+    except ValueError as error:
+        raise bad(path, str(error)) from None
     for pattern in layers:
         if "device" not in pattern.groupindex:
             raise bad(path, f"layers: {pattern.pattern!r} has no group 'device'")
@@ -130,7 +141,12 @@ def _read(path: Path, changed: int) -> NameRules:
 
 
 def _patterns(
-    path: Path, document: dict[str, Any], name: str, optional: frozenset[str] = frozenset()
+    path: Path,
+    document: dict[str, Any],
+    name: str,
+    optional: frozenset[str] = frozenset(),
+    *,
+    is_search: bool = False,
 ) -> tuple[re.Pattern[str], ...]:
     rules = document.get(name)
     if not isinstance(rules, list):
@@ -140,7 +156,7 @@ def _patterns(
         if not isinstance(rule, dict) or set(rule) - optional != {"id", "pattern"}:
             raise bad(path, f"{name} {i}: it must have exactly id and pattern")
         try:
-            made.append(compile_tame(rule["pattern"], re.IGNORECASE))
+            made.append(compile_tame(rule["pattern"], re.RegexFlag(0), is_search=is_search))
         except (re.error, ValueError, RecursionError) as error:
             raise bad(path, f"{name} {i}: its pattern cannot be used: {error}") from None
     return tuple(made)

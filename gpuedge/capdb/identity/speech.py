@@ -29,6 +29,7 @@ class Facts:
     found: makers.Found
     driver: Driver | None
     apis: frozenset[str] | None
+    hidden_apis: frozenset[str]
     os: str | None
     vendor: str | None
     by_gl: Mapping[str, Version]
@@ -44,6 +45,10 @@ class Facts:
     def has(self, api: str) -> bool:
         """Say whether the record is about an API."""
         return self.apis is not None and api in self.apis
+
+    def may_have(self, api: str) -> bool:
+        """Say whether the record is about an API, or may be."""
+        return self.apis is None or api in self.apis or api in self.hidden_apis
 
 
 def layers(facts: Facts, tables: Families) -> tuple[str, ...] | None:
@@ -73,9 +78,9 @@ def _is_layer_hidden(facts: Facts, tables: Families) -> bool:
     if found.row is not None and found.row.is_vague:
         return True
     is_apple = facts.os in TRANSLATED or (facts.vendor == "apple" and facts.os is None)
-    if facts.has("vulkan") and is_apple and facts.driver is None:
+    if facts.may_have("vulkan") and is_apple and facts.driver is None:
         return True
-    if found.name is None or tell.text(raw, *makers.NAMES) is None:
+    if facts.apis is None or found.name is None or tell.text(raw, *makers.NAMES) is None:
         is_told = not facts.by_gl.keys().isdisjoint(tell.GL_SCHEMES)
         mark = tables.marked(tell.text(raw, "GL_VERSION") or "")
         return facts.driver is None and mark is None and not is_told
@@ -202,6 +207,6 @@ def notes(facts: Facts, between: tuple[str, ...] | None, known: Mapping[str, Ver
     schemes = set(known) - {"vk-raw", "vk-api"}
     if "driverVersion" in raw and not any(s.startswith("vk-") for s in schemes):
         made.append("nothing tells the scheme of driverVersion")
-    if facts.has("wgpu") and facts.apis == frozenset({"wgpu"}):
+    if facts.hidden_apis:
         made.append("nothing tells which API WebGPU runs on")
     return made

@@ -28,6 +28,8 @@ class Subject:
     apis : frozenset of str or None
         Of ``vulkan``, ``gles``, ``metal``, ``d3d12``, ``wgpu``; WebGPU over Vulkan is two of them.
         Empty for APIs that no entry speaks of.
+    hidden_apis : frozenset of str
+        Those that it may be besides: what WebGPU runs on, where the record does not tell.
     level : str or None
         The level that is asked about: ``gles31``.
     os : str or None
@@ -67,6 +69,7 @@ class Subject:
     """
 
     apis: frozenset[str] | None = None
+    hidden_apis: frozenset[str] = frozenset()
     level: str | None = None
     os: str | None = None
     layers: tuple[str, ...] | None = None
@@ -118,12 +121,14 @@ def subject(
     driver = makers.driver(raw, found, tables)
     vendor, notes = makers.vendor(raw, found, driver, by_gl, tables)
     family, model = makers.family(raw, found, vendor, tables)
+    system = tell.system(tell.text(raw, "os"))
     facts = speech.Facts(
         raw=raw,
         found=found,
         driver=driver,
         apis=tell.apis(tell.text(raw, "api"), tell.text(raw, "backend")),
-        os=tell.system(tell.text(raw, "os")),
+        hidden_apis=tell.hidden_apis(tell.text(raw, "api"), tell.text(raw, "backend"), system),
+        os=system,
         vendor=vendor,
         by_gl=by_gl,
     )
@@ -134,6 +139,7 @@ def subject(
     texts = facts.texts()
     return Subject(
         apis=facts.apis,
+        hidden_apis=facts.hidden_apis,
         level=tell.LEVELS.get((tell.text(raw, "api") or "").casefold()),
         os=facts.os,
         layers=layers,

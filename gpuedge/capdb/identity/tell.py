@@ -15,6 +15,9 @@ from gpuedge.capdb.identity.versions import MAX_TEXT, Version, decode, dotted
 MAX_KEYS = 256
 """Keys of a record that are looked at; a saved identity has about twenty."""
 
+MAX_INTEGER = 2**64 - 1
+"""Largest number of a record that is looked at; Python cannot print one that is long enough."""
+
 APIS: Mapping[str, frozenset[str]] = {
     "vulkan": frozenset({"vulkan"}),
     "metal": frozenset({"metal"}),
@@ -26,6 +29,9 @@ APIS: Mapping[str, frozenset[str]] = {
     **{name: frozenset[str]() for name in ("opencl", "cuda", "rocm", "null", "cpu", "webnn")},
 }
 """APIs of records, in the words of entries."""
+
+BENEATH = ("vulkan", "gles", "metal", "d3d12")
+"""APIs that WebGPU may run on."""
 
 LEVELS = {
     "vulkan": "vulkan", "wgpu": "wgpu", "webgpu": "wgpu",
@@ -83,16 +89,19 @@ def reported(record: object) -> dict[str, Any]:
     except Exception:  # a mapping of a caller's own make may do anything
         return {}
     kept: dict[str, Any] = {}
-    for key, value in pairs[:MAX_KEYS]:
-        if not isinstance(key, str):
-            continue
-        if isinstance(value, str):
-            if text := value[:MAX_TEXT].strip():
+    # A text or number of a caller's own make may do anything, too: only what it holds is kept.
+    texts = ((str.__str__(k), v) for k, v in pairs[:MAX_KEYS] if isinstance(k, str))
+    for key, value in texts:
+        if key == "features":
+            if isinstance(value, Mapping):
+                kept[key] = flags(value)
+        elif isinstance(value, str):
+            if text := str.__getitem__(value, slice(MAX_TEXT)).strip():
                 kept[key] = text
-        elif isinstance(value, (bool, int)):
+        elif isinstance(value, bool):
             kept[key] = value
-        elif key == "features" and isinstance(value, Mapping):
-            kept[key] = flags(value)
+        elif isinstance(value, int) and abs(number := int.__int__(value)) <= MAX_INTEGER:
+            kept[key] = number
     return kept
 
 
@@ -102,7 +111,8 @@ def flags(features: Mapping[Any, Any]) -> dict[str, bool]:
         pairs = list(features.items())
     except Exception:  # as above
         return {}
-    return {k: v for k, v in pairs[:MAX_KEYS] if isinstance(k, str) and isinstance(v, bool)}
+    found = ((k, v) for k, v in pairs[:MAX_KEYS] if isinstance(k, str) and isinstance(v, bool))
+    return {str.__str__(k): v for k, v in found}
 
 
 def text(raw: Mapping[str, Any], *keys: str) -> str | None:
@@ -116,6 +126,19 @@ def apis(api: str | None, backend: str | None) -> frozenset[str] | None:
     if word in {"wgpu", "webgpu"}:
         return frozenset({"wgpu"}) | APIS.get(beneath, frozenset())
     return APIS.get(word)
+
+
+def hidden_apis(api: str | None, backend: str | None, system: str | None) -> frozenset[str]:
+    """Return the APIs that WebGPU may run on besides, where the record does not tell which.
+
+    Metal is of Apple's systems only, and Direct3D 12 of Windows.
+    """
+    word, beneath = (w.casefold().replace(" ", "") for w in (api or "", backend or ""))
+    if word not in {"wgpu", "webgpu"} or beneath in APIS:
+        return frozenset()
+    homes = {"metal": {"macos", "ios"}, "d3d12": {"windows"}}
+    found = (a for a in BENEATH if system is None or system in homes.get(a, {system}))
+    return frozenset(found)
 
 
 def system(name: str | None) -> str | None:

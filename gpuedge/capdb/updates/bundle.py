@@ -13,6 +13,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from gpuedge.core import paths
+
 SCHEMA = "gpuedge.bundle/1"
 
 NAME = "capability_db.json"
@@ -90,7 +92,7 @@ def _text(folder: Path, name: str) -> str:
     if problem:
         raise ValueError(f"{name[:80]!r}: {problem}")
     try:
-        return (folder / name).read_bytes().decode("utf-8")
+        return paths.read_start(folder / name, MAX_FILE_BYTES + 1).decode("utf-8")
     except (OSError, ValueError) as error:
         raise ValueError(f"{name} cannot be read: {error}") from None
 

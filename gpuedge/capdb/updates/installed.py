@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuedge.core import paths, store
+from gpuedge.core.lock import FILE as LOCK
 from gpuedge.core.record import Record
 
 FILE = "current.json"
@@ -61,6 +62,21 @@ class Version(Record):
 def cache() -> Path:
     """Return the folder of everything that updates keep."""
     return paths.cache_dir() / "capability_db"
+
+
+def why_not_held() -> tuple[str, str]:
+    """Return why the lock of updates was not had: the code of the outcome, and its detail."""
+    top = cache() / "tuf"
+    probe, held = top / f".lock.{os.getpid()}", top / LOCK
+    try:
+        top.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+        if os.path.lexists(held):  # it may be another user's
+            os.close(os.open(held, os.O_RDWR | getattr(os, "O_NONBLOCK", 0)))
+    except (OSError, ValueError) as error:
+        return "not-writable", str(error)
+    return "busy", ""
 
 
 def versions_folder() -> Path:

@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuedge.core import paths
 from gpuedge.core.errors import UpdateError
 
 if TYPE_CHECKING:
@@ -28,7 +29,10 @@ def check_apart(keys: Path, repository: Path) -> None:
     UpdateError (GE-601)
         They are not apart.
     """
-    inner, outer = keys.expanduser().resolve(), repository.expanduser().resolve()
+    try:
+        inner, outer = keys.expanduser().resolve(), repository.expanduser().resolve()
+    except (OSError, RuntimeError) as error:  # the home of nobody; links in a circle
+        raise UpdateError("A folder cannot be used.", known=str(error)) from None
     if inner.is_relative_to(outer) or outer.is_relative_to(inner):
         raise UpdateError(
             "Private keys must not lie where they could be published.",
@@ -78,15 +82,15 @@ def _read(path: Path) -> Ed25519PrivateKey:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
-                raise UpdateError(
-                    "A private key can be read by others.",
-                    known=f"{path} has mode {stat.S_IMODE(mode):04o}",
-                    hint=f"chmod 600 {path}, or make a new key if others may have read it",
-                )
-            key = load_pem_private_key(file.read(MAX_KEY_BYTES), None)
+        data = paths.read_start(path, MAX_KEY_BYTES)  # never waits for a pipe
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if os.name == "posix" and mode & 0o077:
+            raise UpdateError(
+                "A private key can be read by others.",
+                known=f"{path} has mode {mode:04o}",
+                hint=f"chmod 600 {path}, or make a new key if others may have read it",
+            )
+        key = load_pem_private_key(data, None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise UpdateError("A key cannot be read.", known=f"{path}: {error}") from None
     if not isinstance(key, Ed25519PrivateKey):

@@ -154,16 +154,24 @@ def _put(
 
 
 def _opener(source: str | Path, left: Callable[[], float]) -> Callable[[str], Stream]:
-    scheme = "" if isinstance(source, Path) else urlsplit(source).scheme.lower()
-    if scheme in {"http", "https"}:
-        return _web(str(source), left)
+    try:
+        scheme = "" if isinstance(source, Path) else urlsplit(source).scheme.lower()
+        if scheme in {"http", "https"}:
+            return _web(str(source), left)
+        folder = Path(source).expanduser()
+    except (ValueError, RuntimeError) as error:  # half of an IPv6 address; the home of nobody
+        raise _unusable(source, str(error)) from None
+    if not str(source).strip():
+        raise _unusable(source, "it is empty")
     if len(scheme) > 1:  # one letter is a drive
-        raise UpdateError(
-            f"The mirror {source!r} cannot be used.",
-            known="a mirror is a folder, or an address that starts with https:// or http://",
+        raise _unusable(
+            source, "a mirror is a folder, or an address that starts with https:// or http://"
         )
-    folder = Path(source).expanduser()
     return lambda path: _file(folder / path)
+
+
+def _unusable(source: str | Path, why: str) -> UpdateError:
+    return UpdateError(f"The mirror {str(source)!r} cannot be used.", known=why)
 
 
 def _file(path: Path) -> Stream:
@@ -181,10 +189,7 @@ def _file(path: Path) -> Stream:
 def _web(source: str, left: Callable[[], float]) -> Callable[[str], Stream]:
     parts = urlsplit(source)
     if not parts.netloc or parts.query or parts.fragment:
-        raise UpdateError(
-            f"The mirror {source!r} cannot be used.",
-            known="an address needs a host, and may have no '?' and no '#'",
-        )
+        raise _unusable(source, "an address needs a host, and may have no '?' and no '#'")
     base = source if source.endswith("/") else source + "/"
     opener: list[Any] = []
 
@@ -198,9 +203,33 @@ def _web(source: str, left: Callable[[], float]) -> Callable[[str], Stream]:
         except urllib.error.HTTPError as error:
             error.close()
             raise AbsentError(error.code) from None
-        return cast("Stream", answer)
+        return _Whole(answer)
 
     return opened
+
+
+class _Whole:
+    """An answer of which the end is believed only where as much came as was announced.
+
+    What `http.client` reads in pieces it does not count.
+    """
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+        told = answer.headers.get("Content-Length", "")
+        is_counted = told.isdecimal() and not answer.headers.get("Transfer-Encoding")
+        self._whole = int(told) if is_counted else None
+        self._come = 0
+
+    def read1(self, size: int, /) -> bytes:
+        piece = cast("bytes", self._answer.read1(size))
+        self._come += len(piece)
+        if not piece and self._whole is not None and self._come < self._whole:
+            raise OSError(f"the answer was cut: {self._come} of {self._whole} bytes came")
+        return piece
+
+    def close(self) -> None:
+        self._answer.close()
 
 
 def _web_opener() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,6 +35,8 @@ LIMITS = {
     "timestamp": TIMESTAMP_BYTES,
 }
 """What clients read of each role's metadata at most, in bytes."""
+
+MAX_METADATA = max(LIMITS.values())
 
 _ROOT = re.compile(r"([1-9][0-9]*)\.root\.json")
 
@@ -87,7 +90,7 @@ class Repository:
         self.timestamp = Metadata(Timestamp())
         for new in (self.targets, self.snapshot, self.timestamp):
             new.signed.version = 0
-        if (folder / "metadata" / "timestamp.json").exists():
+        if os.path.lexists(folder / "metadata" / "timestamp.json"):
             self.timestamp = read(folder, "timestamp.json")
             number = self.timestamp.signed.snapshot_meta.version
             self.snapshot = read(folder, f"{number}.snapshot.json")
@@ -204,14 +207,13 @@ def read(folder: Path, name: str) -> Metadata[Any]:
     UpdateError (GE-601)
         They are not there, or are none.
     """
-    from securesystemslib.exceptions import StorageError
     from tuf.api.metadata import Metadata
     from tuf.api.serialization import DeserializationError
 
     path = folder / "metadata" / name
     try:
-        return Metadata.from_file(str(path))
-    except (StorageError, DeserializationError, OSError) as error:
+        return Metadata.from_bytes(paths.read_start(path, MAX_METADATA))  # never waits for a pipe
+    except (DeserializationError, OSError, ValueError) as error:
         raise UpdateError("The repository cannot be read.", known=f"{path}: {error}") from None
 
 

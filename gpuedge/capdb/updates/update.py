@@ -11,9 +11,9 @@ that was signed, is whole, and loads here. The packaged database is the floor.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
-import tempfile
 import time
 from pathlib import Path
 
@@ -43,7 +43,10 @@ SENTENCES: dict[str, str] = {
     "nothing-installed": "no update is installed; the packaged database is in use",
     "busy": "another process is updating, or the cache folder has no locks",
     "not-writable": "the cache folder cannot be written to",
-    "clock": "this machine's clock stands before its last update, so expiry cannot be judged",
+    "clock": (
+        "this machine's clock stands before its last update, so expiry cannot be judged; if it "
+        "stood wrong then, `gpuedge db update --rollback` or `gpuedge cache clear` forgets that"
+    ),
     "unreachable": "the mirror cannot be read",
     "slow": "the mirror did not answer before the deadline",
     "too-large": "the mirror sends more than it may",
@@ -115,7 +118,7 @@ def update(
         none is given: the setting ``db_root``, else the packaged one, else the one that the last
         update was checked with.
     deadline_s : float
-        Seconds within which everything must have been read.
+        Seconds within which everything must have been read, above zero.
     max_bytes : int
         Largest bundle that is read.
 
@@ -127,8 +130,13 @@ def update(
     Raises
     ------
     UpdateError (GE-601)
-        No root of trust is known, it cannot be used, or the source is neither kind of mirror.
+        No root of trust is known, it cannot be used, the source is neither kind of mirror, or the
+        deadline is no time.
     """
+    if not 0 < deadline_s < math.inf:
+        raise UpdateError(
+            f"The deadline {deadline_s!r} cannot be kept.", known="it is in seconds, above zero"
+        )
     before = version_in_use()
     if config.get("db").value:
         source_of_pin = config.get("db").source
@@ -138,7 +146,7 @@ def update(
     try:
         with Lock(installed.cache() / "tuf") as is_held:
             if not is_held:
-                raise RefusedError("busy")
+                raise RefusedError(*installed.why_not_held())
             _look_at_clock()
             client = Client(mirror, _state(anchor), anchor, max_bytes)
             offer = client.look()
@@ -161,19 +169,22 @@ def update(
 def rollback() -> Outcome:
     """Use the version from before the last update, or the packaged one, and hold the last back.
 
-    What was rolled back from is not installed again; the next higher version is.
+    What was rolled back from is not installed again; the next higher version is. When the last
+    update was is forgotten, so one that was made while the clock stood wrong blocks no later one.
     """
     before = version_in_use()
     if config.get("db").value:
         return Outcome("kept", "pinned", f"from {config.get('db').source}", before, before)
     with Lock(installed.cache() / "tuf") as is_held:
         if not is_held:
-            return Outcome("kept", "busy", "", before, before)
+            return Outcome("kept", *installed.why_not_held(), before, before)
+        is_done = installed.remember(seen_s=0)
         bad, good = installed.current()
         if bad is None:
             return Outcome("kept", "nothing-installed", "", before, before)
         held = [*installed.memory().get("held_back", []), bad.bundle][-MAX_HELD_BACK:]
-        is_done = installed.remember(held_back=held)  # first: nobody shall install it in between
+        # first: nobody shall install it in between
+        is_done = is_done and installed.remember(held_back=held)
         if good is not None and _loads(good):
             is_done = is_done and installed.make_current(good, None)
         else:
@@ -189,7 +200,7 @@ def version_in_use() -> int:
 
     try:
         return _db_version(folder())
-    except GpuEdgeError:
+    except (GpuEdgeError, OSError):
         return 0
 
 
@@ -205,9 +216,9 @@ def _db_version(folder: Path) -> int:
 def _anchor(root: Path | None) -> bytes:
     """Return the first root: given, set, packaged, or the one of the last update."""
     named = root or config.get("db_root").value or None
-    place = Path(named).expanduser() if named else paths.data_dir("capability_db") / "root.json"
+    place = _expanded(named) if named else paths.data_dir("capability_db") / "root.json"
     trust = None
-    if not named and not place.is_file():
+    if not named and paths.stamp(place) is None:
         trust = installed.memory().get("trust")
         if trust is None:
             raise UpdateError(
@@ -226,6 +237,13 @@ def _anchor(root: Path | None) -> bytes:
     except RefusedError as error:
         raise _bad_root(place, f"{SENTENCES[error.code]}: {error.detail}") from None
     return data
+
+
+def _expanded(named: str | Path) -> Path:
+    try:
+        return Path(named).expanduser()
+    except RuntimeError as error:  # the home folder of nobody
+        raise _bad_root(Path(named), str(error)) from None
 
 
 def _trust(anchor: bytes) -> str:
@@ -275,7 +293,7 @@ def _loads(version: Version) -> bool:
 
     try:
         check_folder(version.path)
-    except GpuEdgeError:
+    except (GpuEdgeError, OSError):
         return False
     envelope = paths.read_regular(version.path / bundle.ENVELOPE, bundle.MAX_FILE_BYTES)
     return envelope is not None and bundle.digest(envelope) == version.digest
@@ -283,8 +301,9 @@ def _loads(version: Version) -> bool:
 
 def _install(data: bytes, offer: Offer) -> None:
     """Unpack a bundle beside the installed versions, check it, and put it into use."""
-    installed.versions_folder().mkdir(parents=True, exist_ok=True)
-    unpacked = Path(tempfile.mkdtemp(prefix="new-", dir=installed.versions_folder()))
+    # Not by tempfile, whose folders are of one user alone: others may share the cache folder.
+    unpacked = installed.versions_folder() / f"new-{os.getpid()}-{os.urandom(4).hex()}"
+    unpacked.mkdir(parents=True)
     try:
         version = _unpacked(data, offer, unpacked)
         installed.place_version(unpacked, version)

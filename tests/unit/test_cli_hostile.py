@@ -1,0 +1,207 @@
+"""The command line where files, names, terminals and arguments are not as they should be."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import capdb_folders as made
+import pytest
+from capdb_rows import six
+from update_fakes import World, cache, in_use, world
+
+from gpuedge.capdb import database
+from gpuedge.capdb.updates import installed
+from gpuedge.cli import output as speaking
+from gpuedge.cli.main import main
+from gpuedge.cli.output import Output
+from gpuedge.core import paths
+
+__all__ = ["cache", "world"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A database of a test's own, in use."""
+    monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(tmp_path / "cache"))
+    place = six(tmp_path / "db")
+    monkeypatch.setenv("GPUEDGE_DB", str(place))
+    return place
+
+
+HOSTILE = "ok\x1b[2Jgone\x07\x9b31m\u202etxt\rback"
+
+
+def test_foreign_text_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    Output().text(HOSTILE)
+    Output().say(HOSTILE)
+    Output().table(HOSTILE, ("a", "b"), [(HOSTILE, HOSTILE)])
+    said = capsys.readouterr()
+    for text in (said.out, said.err):
+        assert "gone" in text
+        assert all(c.isprintable() or c == "\n" for c in text)
+
+
+def test_status_line_of_a_mirror_steers_no_terminal(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuedge.capdb.updates.mirror._file", lambda path: _refusing())
+    assert main(["db", "update", str(world.repository), "--root", str(world.root)]) == 1
+    said = capsys.readouterr().out
+    assert "\\x1b[2J" in said
+    assert "\x1b" not in said
+
+
+def _refusing() -> Any:
+    raise OSError(HOSTILE)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1", "utf-8"])
+def test_tables_and_names_for_every_terminal(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = [io.TextIOWrapper(io.BytesIO(), encoding=encoding) for _ in range(2)]
+    monkeypatch.setattr(sys, "stdout", streams[0])
+    monkeypatch.setattr(sys, "stderr", streams[1])
+    Output().table("Title", ("a", "b"), [("x", "Grafikkarte \u2122 \u4e2d")])
+    Output().text("\u4e2d")
+    Output().say("\u4e2d")
+    said = []
+    for stream in streams:
+        stream.flush()
+        assert isinstance(stream.buffer, io.BytesIO)
+        said.append(stream.buffer.getvalue().decode(encoding))
+    rule = "\u2500" if encoding == "utf-8" else "-"
+    assert said[0].splitlines()[2].strip(rule) == ""
+    shown = "\u4e2d" if encoding == "utf-8" else "\\u4e2d"
+    assert said[0].splitlines()[-1] == said[1].strip() == shown
+
+
+def test_listing_in_a_terminal_without_unicode(folder: Path) -> None:
+    environ = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuedge", "db", "show"], env=environ, capture_output=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"----" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments", [["db", "lookup", "--device"], ["db", "why", "--device"], ["db", "replay"]]
+)
+@pytest.mark.parametrize("kind", ["pipe", "device", "long"])
+def test_only_files_of_a_bounded_size_are_read(
+    folder: Path, arguments: list[str], kind: str, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    place = folder.parent / "record.json"
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "long":
+        monkeypatch.setattr(speaking, "MAX_JSON", 10)
+        place.write_text(json.dumps({"api": "vulkan"}))
+    named = "/dev/zero" if kind == "device" else str(place)
+    assert main([*arguments, named]) == 2
+    said = capsys.readouterr().err
+    assert ("larger than" if kind == "long" else "not a file") in said
+
+
+@pytest.mark.parametrize("word", ["inf", "nan", "0", "-1", "1e999", "soon"])
+def test_deadline_that_is_no_time(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["db", "update", "x", f"--deadline={word}"]) == 2
+    assert "above zero" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[""], [" "], ["", "--rollback"], ["--rollback", "x"]])
+def test_mirror_that_is_not_named(arguments: list[str]) -> None:
+    assert main(["db", "update", *arguments]) == 2
+
+
+def tables(place: Path) -> Path:
+    for name in ("families.json", "names.json", "classes.json"):
+        shutil.copy(Path(paths.data_folder("capability_db")) / name, place)
+    return place
+
+
+@pytest.mark.parametrize("name", ["classes.json", "names.json", "families.json"])
+def test_folder_that_is_not_good_is_not_sealed(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tables(made.folder(tmp_path / "db", [made.entry()]))
+    good = (place / name).read_bytes()
+    (place / name).write_text("{")
+    before = sorted(place.rglob("*"))
+    assert main(["db", "validate", str(place), "--seal", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["sealed"], told["result"]) == (False, "FAIL")
+    assert any(name in problem["text"] for problem in told["problems"])
+    assert sorted(place.rglob("*")) == before
+    (place / name).write_bytes(good)
+    assert main(["db", "validate", str(place), "--seal"]) == 0
+    assert len(database.check_folder(place)) == 1
+
+
+def test_folder_of_something_else_is_not_sealed(tmp_path: Path) -> None:
+    (tmp_path / "letter").write_text("")
+    assert main(["db", "validate", str(tmp_path), "--seal"]) == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["letter"]
+
+
+def test_info_shows_the_database_in_use(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["info", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["database"]
+    assert (told["version"], told["entries"], told["folder"]) == (2, 6, str(folder))
+    assert main(["info"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "capability database version 2, 6 entries" in shown
+    assert f"database in use {folder}" in shown
+    (folder / "database.json").unlink()
+    assert main(["info"]) == 0
+    assert "none can be used" in " ".join(capsys.readouterr().out.split())
+
+
+def test_cache_shows_and_removes_the_installed_update(
+    world: World, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = installed.current()[0]
+    assert now is not None and in_use() == 2
+    assert main(["cache"]) == 0
+    shown = capsys.readouterr().out
+    assert f"capability_db/versions/{now.folder}/" in shown
+    assert "database.json" not in shown
+    assert main(["cache", "--json"]) == 0
+    files = json.loads(capsys.readouterr().out)["files"]
+    there = {p.relative_to(cache).as_posix(): p.stat().st_size for p in files_of(cache)}
+    assert {row["name"]: row["nbytes"] for row in files} == there
+    outside = cache.parent / "outside.json"
+    outside.write_text("")
+    (now.path / "link").symlink_to(outside)
+    (now.path / "folder").symlink_to(cache.parent)
+    assert main(["cache", "clear"]) == 0
+    assert "the installed update of the capability database is removed" in capsys.readouterr().out
+    assert outside.exists() and world.root.exists()
+    assert not now.path.parent.exists()
+    assert in_use() == 1
+    assert main(["cache", "clear"]) == 0
+    assert "installed update" not in capsys.readouterr().out
+
+
+def files_of(folder: Path) -> list[Path]:
+    return [p for p in folder.rglob("*") if p.is_file()]
+
+
+def test_cleared_cache_forgets_a_clock_that_stood_wrong(world: World, cache: Path) -> None:
+    assert installed.remember(seen_s=2e9)
+    world.publish(3)
+    assert world.update().code == "clock"
+    assert main(["cache", "clear"]) == 0
+    assert world.update().db_version == 3
