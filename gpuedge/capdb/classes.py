@@ -5,22 +5,17 @@ Does not judge whether a driver is good; a class only chooses where tuning start
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpuedge.capdb.identity.names import load_names
-from gpuedge.capdb.place import bad, folder
-from gpuedge.core import paths
+from gpuedge.capdb.place import bad, folder, read_table
 from gpuedge.core.errors import ConfigError, DatabaseError
 from gpuedge.core.identity import Identity
 
 SCHEMA = "gpuedge.classes/1"
 FILE = "classes.json"
-
-MAX_FILE = 1 << 20
-"""Bytes of ``classes.json`` that are read; the packaged one has some thousand."""
 
 DEVICE_CLASSES = (
     "mali",
@@ -120,12 +115,7 @@ def load(place: Path | None = None) -> tuple[ClassRow, ...]:
         if error.asked_by:  # the setting itself is unusable: its own message is the better one
             raise
         raise DatabaseError(error.what, known=error.known, hint=error.hint) from None
-    try:
-        document = json.loads(paths.read_start(path, MAX_FILE))
-    except (OSError, ValueError, RecursionError) as error:
-        raise bad(path, f"it cannot be read: {error}") from None
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise bad(path, f"its schema is not {SCHEMA!r}")
+    document = read_table(path, SCHEMA)
     records = document.get("rows")
     if not isinstance(records, list) or not records:
         raise bad(path, "it has no rows")

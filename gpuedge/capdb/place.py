@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from gpuedge.core import config, paths
-from gpuedge.core.errors import DatabaseError
+from gpuedge.core.errors import ConfigError, DatabaseError
+
+MAX_TABLE = 1 << 20
+"""Bytes of a table; the largest packaged one has 23,000."""
 
 
 def folder() -> Path:
@@ -67,6 +72,40 @@ def check_place(folder: Path) -> None:
     except (OSError, ValueError) as error:
         why = f"it cannot be read: {getattr(error, 'strerror', None) or error}"
     raise bad(folder, why)
+
+
+def find_table(name: str, place: Path | None) -> tuple[Path, int]:
+    """Return the path of a table and when it was changed; the packaged one where a folder has none.
+
+    Raises
+    ------
+    DatabaseError (GE-600)
+        It cannot be read, or is too large.
+    """
+    try:
+        path = (place or folder()) / name
+        if not os.path.lexists(path):
+            path = paths.data_dir("capability_db") / name
+    except ConfigError as error:
+        raise DatabaseError(error.what, known=error.known, hint=error.hint) from None
+    try:
+        state = path.stat()
+    except (OSError, ValueError) as error:
+        raise bad(path, f"it cannot be read: {error}") from None
+    if state.st_size > MAX_TABLE:
+        raise bad(path, f"it has {state.st_size} bytes, more than {MAX_TABLE}")
+    return path, state.st_mtime_ns
+
+
+def read_table(path: Path, schema: str) -> dict[str, Any]:
+    """Return the JSON object of a table that says it is of this schema. Raises DatabaseError."""
+    try:
+        document = json.loads(paths.read_start(path, MAX_TABLE))
+    except (OSError, ValueError, RecursionError) as error:
+        raise bad(path, f"it cannot be read: {error}") from None
+    if not isinstance(document, dict) or document.get("schema") != schema:
+        raise bad(path, f"its schema is not {schema!r}")
+    return document
 
 
 def bad(path: Path, why: str) -> DatabaseError:

@@ -14,6 +14,7 @@ import pytest
 
 from gpuedge.capdb.identity import families, host
 from gpuedge.capdb.identity.subject import Subject, subject
+from gpuedge.capdb.place import MAX_TABLE
 from gpuedge.core.errors import DatabaseError
 from gpuedge.core.identity import Identity
 
@@ -288,9 +289,7 @@ def test_tables_that_cannot_be_used(tmp_path: Path, change: Any, why: str) -> No
     assert str(tmp_path / families.FILE) in str(caught.value) and why in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"[]", b"{", b"\xff", b"[" * 5000, b" " * (families.MAX_FILE + 1)]
-)
+@pytest.mark.parametrize("data", [b"", b"[]", b"{", b"\xff", b"[" * 5000, b" " * (MAX_TABLE + 1)])
 def test_file_that_is_no_table(tmp_path: Path, data: bytes) -> None:
     (tmp_path / families.FILE).write_bytes(data)
     with pytest.raises(DatabaseError):

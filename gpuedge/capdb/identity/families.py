@@ -5,8 +5,6 @@ Vendor ids, ranges of device ids and patterns of names are data; code here holds
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,15 +14,10 @@ from typing import Any
 
 from gpuedge.capdb.identity.tame import LENGTH, check_together, compile_tame
 from gpuedge.capdb.identity.versions import SCHEMES
-from gpuedge.capdb.place import bad, folder
-from gpuedge.core import paths
-from gpuedge.core.errors import ConfigError, DatabaseError
+from gpuedge.capdb.place import bad, find_table, read_table
 
 SCHEMA = "gpuedge.families/1"
 FILE = "families.json"
-
-MAX_FILE = 1 << 20
-"""Bytes of ``families.json`` at most; the packaged one has about 22,000."""
 
 _HEX = re.compile(r"0x[0-9a-f]{1,8}")
 
@@ -190,30 +183,13 @@ def load_families(place: Path | None = None) -> Families:
     DatabaseError (GE-600)
         The file is missing, too large, is not JSON, or holds a row that cannot be used.
     """
-    try:
-        path = (place or folder()) / FILE
-        if not os.path.lexists(path):
-            path = paths.data_dir("capability_db") / FILE
-    except ConfigError as error:
-        raise DatabaseError(error.what, known=error.known, hint=error.hint) from None
-    try:
-        state = path.stat()
-    except (OSError, ValueError) as error:
-        raise bad(path, f"it cannot be read: {error}") from None
-    if state.st_size > MAX_FILE:
-        raise bad(path, f"it has {state.st_size} bytes, more than {MAX_FILE}")
-    return _read(path, state.st_mtime_ns)
+    return _read(*find_table(FILE, place))
 
 
 @lru_cache(maxsize=2)
 def _read(path: Path, changed: int) -> Families:
     """Read the file; `changed` makes an edited one be read again."""
-    try:
-        document = json.loads(paths.read_start(path, MAX_FILE))
-    except (OSError, ValueError, RecursionError) as error:
-        raise bad(path, f"it cannot be read: {error}") from None
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise bad(path, f"its schema is not {SCHEMA!r}")
+    document = read_table(path, SCHEMA)
     if set(document) != {"schema", *_KEYS}:
         raise bad(path, f"it must have exactly {', '.join(_KEYS)}")
     try:

@@ -6,8 +6,6 @@ adds its versions. Two names that are equal here are the same model of GPU.
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,16 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from gpuedge.capdb.identity.tame import LENGTH, check_together, compile_tame
-from gpuedge.capdb.place import bad, folder
-from gpuedge.core import paths
-from gpuedge.core.errors import ConfigError, DatabaseError
+from gpuedge.capdb.place import bad, find_table, read_table
 from gpuedge.core.identity import Identity
 
 SCHEMA = "gpuedge.names/1"
 FILE = "names.json"
-
-MAX_FILE = 1 << 20
-"""Bytes of ``names.json`` at most."""
 
 MAX_LAYERS = 4
 """Layers upon layers that are looked through: an emulator over ANGLE over Vulkan is three."""
@@ -101,30 +94,13 @@ def load_names(place: Path | None = None) -> NameRules:
     DatabaseError (GE-600)
         The file is not JSON, or holds a rule that cannot be used.
     """
-    try:
-        path = (place or folder()) / FILE
-        if not os.path.lexists(path):
-            path = paths.data_dir("capability_db") / FILE
-    except ConfigError as error:
-        raise DatabaseError(error.what, known=error.known, hint=error.hint) from None
-    try:
-        state = path.stat()
-    except (OSError, ValueError) as error:
-        raise bad(path, f"it cannot be read: {error}") from None
-    if state.st_size > MAX_FILE:
-        raise bad(path, f"it has {state.st_size} bytes, more than {MAX_FILE}")
-    return _read(path, state.st_mtime_ns)
+    return _read(*find_table(FILE, place))
 
 
 @lru_cache(maxsize=2)
 def _read(path: Path, changed: int) -> NameRules:
     """Read the file; `changed` makes an edited one be read again."""
-    try:
-        document = json.loads(paths.read_start(path, MAX_FILE))
-    except (OSError, ValueError, RecursionError) as error:
-        raise bad(path, f"it cannot be read: {error}") from None
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise bad(path, f"its schema is not {SCHEMA!r}")
+    document = read_table(path, SCHEMA)
     layers = _patterns(path, document, "layers", optional=frozenset({"layer"}))
     noise = _patterns(path, document, "noise", is_search=True)
     try:
