@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 PYTEST_FLAGS ?= -n 2
 
-.PHONY: help demo test drivers conformance lint bench clean
+.PHONY: help demo test test-long drivers conformance lint bench clean
 .DEFAULT_GOAL := help
 
 help: ## say what can be made
@@ -15,6 +15,10 @@ demo: ## set up, then filter a photograph and classify digits on every device fo
 test: ## set up, then run all tests
 	@sh tools/setup.sh test
 	@$(PY) -m pytest $(PYTEST_FLAGS)
+
+test-long: ## set up, then run the long campaigns
+	@sh tools/setup.sh test
+	@$(PY) -m pytest $(PYTEST_FLAGS) -m long
 
 drivers: ## set up for tests and fetch the test drivers; fails if one is missing
 	@sh tools/setup.sh test
