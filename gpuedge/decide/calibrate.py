@@ -8,7 +8,6 @@ a daemon, is left behind with the device it is stuck in. Every failure becomes a
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -25,6 +24,7 @@ from gpuedge.core.errors import (
 )
 from gpuedge.core.reasons import Reason
 from gpuedge.decide.model import DeviceModel
+from gpuedge.safety.deadline import Call
 
 if TYPE_CHECKING:
     from gpuedge.decide.fit import Sample
@@ -85,28 +85,12 @@ def open_and_calibrate(
         A reason says why there is no model. After code ``deadline`` the executor is still in use
         by the thread that hangs in it, and must be neither used nor closed.
     """
-    answer: list[DeviceModel | Reason] = []
-    turn, is_late = threading.Lock(), threading.Event()
-
-    def work() -> None:
-        made = _guarded(opener, budget_s, clock)
-        with turn:
-            answer.append(made)
-        if is_late.is_set() and on_back is not None:
-            on_back()
-
-    thread = threading.Thread(target=work, name="gpuedge-calibrate", daemon=True)
     try:
-        thread.start()
+        call = Call(lambda: _guarded(opener, budget_s, clock), "gpuedge-calibrate")
     except RuntimeError as error:  # no more threads, or the interpreter is ending
         return Reason("not-calibrated", _one_line(error))
-    thread.join(max(budget_s, 0.0))
-    with turn:  # it is either in time or late, never both
-        if answer:
-            return answer[0]
-        is_late.set()
-        if on_late is not None:
-            on_late()
+    if call.wait(budget_s) or not call.give_up(on_back, now=on_late):
+        return call.result()
     return Reason("deadline", f"calibration did not end within {budget_s:.3g} s")
 
 

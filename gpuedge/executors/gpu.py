@@ -32,7 +32,6 @@ from gpuedge.executors.watching import (
     Stage,
     Unwatched,
     Watch,
-    Watchdog,
     submit_and_wait,
 )
 from gpuedge.graph.ir import Array, Graph, Node
@@ -43,6 +42,7 @@ from gpuedge.kernels.plan import HostTensor, Pass, Plan, PlanTensor, Step
 from gpuedge.kernels.planner import plan, why_not
 from gpuedge.kernels.storages import EXACT, FIXED, Keeping
 from gpuedge.lang import BlobCache, blob_key, load, print_kernel
+from gpuedge.safety.watchdog import Watchdog
 
 POISON = 0xAB
 log = logging.getLogger("gpuedge.gpu")

@@ -9,27 +9,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from gpuedge.core.errors import DeviceError, DeviceLostError, DeviceTimeoutError, GpuEdgeError
+from gpuedge.safety.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from gpuedge.backends.base import DeviceImpl, Recording
     from gpuedge.executors.gpu import GpuExecutor
 
-RUN_TIMEOUT_S = 60.0
-"""What a first run may take: drivers compile during it, software rasterisers need seconds."""
-
-FLOOR_S = 2.0
-"""The least a run may take before its device counts as hung: shorter gaps are the system's."""
-
-FACTOR = 10.0
-"""A run that takes this many times the slowest of the runs before it is no slow run any more."""
-
-WINDOW = 128
-"""Runs that the watchdog remembers."""
-
 STOPPED_S = 1.0
 """A wait that took so much longer than it was told to: the whole process stood still meanwhile."""
-
-_OFTEN, _SELDOM = 8, 32
 
 MAX_WORDS = 300
 """Characters of a cause that are kept: a compiler's log may fill pages."""
@@ -145,43 +132,6 @@ class Stage:
             return
         elif error.reason is not None:
             self._executor.lost(error.reason.code, cause_of(error))
-
-
-class Watchdog:
-    """How long a run may take: ten times the 99th percentile of its own past, at least 2 s.
-
-    Attributes
-    ----------
-    limit_s : float
-        What the next run may take, in seconds.
-    """
-
-    def __init__(self) -> None:
-        self._is_fixed = False
-        self._times: list[float] = []
-        self._runs = 0
-        self.limit_s = RUN_TIMEOUT_S
-
-    def fix(self, limit_s: float) -> None:
-        """Set a limit that stays, whatever is measured."""
-        self._is_fixed, self.limit_s = True, limit_s
-
-    def note(self, seconds: float) -> None:
-        """Remember how long a run took."""
-        times, runs = self._times, self._runs
-        if runs < WINDOW:
-            times.append(seconds)
-        else:
-            times[runs % WINDOW] = seconds
-        self._runs = runs = runs + 1
-        if (runs <= _OFTEN or runs % _SELDOM == 0) and not self._is_fixed:
-            slow = percentile(sorted(times), 99)
-            self.limit_s = min(max(FLOOR_S, FACTOR * slow), RUN_TIMEOUT_S)
-
-
-def percentile(ordered: list[float], share: int) -> float:
-    """Return the smallest of the ordered times that `share` per cent of them do not exceed."""
-    return ordered[max(0, -(-len(ordered) * share // 100) - 1)]
 
 
 def submit_and_wait(impl: DeviceImpl, recording: Recording, watchdog: Watchdog) -> None:

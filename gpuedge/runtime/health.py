@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from gpuedge.executors.watching import percentile
+from gpuedge.safety.watchdog import percentile
 
 if TYPE_CHECKING:
     from gpuedge.core.reasons import Reason

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gpuedge.core.errors import DeviceLostError, GpuEdgeError
 from gpuedge.core.reasons import SENTENCES, Reason
+from gpuedge.safety.deadline import Call
 
 if TYPE_CHECKING:
     from gpuedge.probing.report import ProbeRow
@@ -202,17 +203,17 @@ class Standing:
 
 def bounded(call: Callable[[], None], seconds: float, name: str) -> bool:
     """Run a call in a thread of its own; False if it did not end in time. It is never stopped."""
-    done = threading.Event()
-
-    def work() -> None:
-        try:
-            call()
-        except Exception:
-            log.debug("%s", name, exc_info=True)
-        finally:
-            done.set()
-
-    return _start(work, f"gpuedge-{name}") and done.wait(seconds)
+    try:
+        started = Call(call, f"gpuedge-{name}")
+    except RuntimeError:  # no more threads, or the interpreter is ending
+        return False
+    if not started.wait(seconds):
+        return False
+    try:
+        started.result()
+    except Exception:
+        log.debug("%s", name, exc_info=True)
+    return True
 
 
 def _start(work: Callable[[], None], name: str) -> bool:

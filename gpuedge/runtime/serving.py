@@ -21,7 +21,6 @@ from gpuedge.core.errors import (
     UsageError,
 )
 from gpuedge.core.reasons import Reason
-from gpuedge.executors.watching import RUN_TIMEOUT_S
 from gpuedge.graph.ir import Array
 from gpuedge.graph.reader import OnnxModel
 from gpuedge.kernels.storages import Range
@@ -37,6 +36,7 @@ from gpuedge.runtime.strings import CPU
 from gpuedge.runtime.trying import Purse
 from gpuedge.runtime.turns import STILL_S, Turns
 from gpuedge.runtime.variants import Shapes, Variants
+from gpuedge.safety.watchdog import RUN_LIMIT_S
 
 if TYPE_CHECKING:
     from gpuedge.decide.policy import Policy
@@ -287,7 +287,7 @@ class Server:
     @property
     def _patience_s(self) -> float:
         """How long a device may take before it counts as hung."""
-        return self._request.policy.watchdog_s or RUN_TIMEOUT_S
+        return self._request.policy.watchdog_s or RUN_LIMIT_S
 
     def _look(self) -> None:
         """Leave a run without a limit alone that is stuck inside a device."""

@@ -24,9 +24,10 @@ from gpuedge.core.errors import (
 from gpuedge.core.kernel import Number, PushArg
 from gpuedge.executors.base import Executor
 from gpuedge.executors.gpu import GpuExecutor
-from gpuedge.executors.watching import Watchdog, submit_and_wait
+from gpuedge.executors.watching import submit_and_wait
 from gpuedge.lang.glsl import compile_glsl
 from gpuedge.lang.reflect import BufferArg, Reflection, reflect
+from gpuedge.safety.watchdog import Watchdog
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]

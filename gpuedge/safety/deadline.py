@@ -1,0 +1,125 @@
+"""Calls with a deadline: the one way to wait for something that may never return.
+
+A call into a driver, a file system or a network library may hang and cannot be interrupted. It runs
+in a daemon thread, and whoever asked for it waits only as long as there is time. A thread that is
+stuck holds up neither its caller nor the end of the interpreter.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable
+from time import monotonic
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Call(Generic[T]):
+    """A call under way in a daemon thread.
+
+    Parameters
+    ----------
+    work : callable
+        Runs in the context of the caller (`gpuedge.config` holds there too).
+    name : str
+        Of the thread.
+
+    Attributes
+    ----------
+    ended : float or None
+        When the call returned, in monotonic seconds.
+
+    Raises
+    ------
+    RuntimeError
+        No thread can be started: there are too many, or the interpreter is ending.
+    """
+
+    def __init__(self, work: Callable[[], T], name: str = "gpuedge-call") -> None:
+        self.ended: float | None = None
+        self._work = work
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._result: list[T] = []
+        self._error: BaseException | None = None
+        self._is_given_up = False
+        self._on_return: Callable[[], object] | None = None
+        context = contextvars.copy_context()
+        threading.Thread(target=context.run, args=(self._run,), name=name, daemon=True).start()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the call has returned."""
+        return self._done.is_set()
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether nobody waits for it any more; long work may look at this and stop."""
+        return self._is_given_up
+
+    def wait(self, seconds: float) -> bool:
+        """Wait at most so long for the call to return; tell whether it has."""
+        return self._done.wait(min(max(seconds, 0.0), threading.TIMEOUT_MAX))
+
+    def result(self) -> T:
+        """Return what the call returned, or raise what it raised; only once it is over."""
+        if self._error is not None:
+            raise self._error
+        return self._result[0]
+
+    def give_up(
+        self,
+        on_return: Callable[[], object] | None = None,
+        *,
+        now: Callable[[], object] | None = None,
+    ) -> bool:
+        """Wait no longer.
+
+        Parameters
+        ----------
+        now : callable, optional
+            Runs at once, and before `on_return` may.
+        on_return : callable, optional
+            Runs in the thread of the call if that returns after all.
+
+        Returns
+        -------
+        bool
+            False if the call was over already: it is in time or late, never both.
+        """
+        with self._lock:
+            if self.ended is not None:
+                return False
+            self._is_given_up, self._on_return = True, on_return
+            if now is not None:
+                now()
+            return True
+
+    def _run(self) -> None:
+        try:
+            self._result.append(self._work())
+        except BaseException as error:  # handed to whoever waits
+            self._error = error
+        with self._lock:
+            self.ended = monotonic()
+        self._done.set()
+        if self._on_return is not None:
+            self._on_return()
+
+
+def call_within(seconds: float, work: Callable[[], T], name: str = "gpuedge-call") -> T:
+    """Return what a call returns, if it does so in time. Raises whatever the call raises.
+
+    Raises
+    ------
+    TimeoutError
+        It did not return in time. It runs on, and its result is dropped.
+    RuntimeError
+        No thread can be started.
+    """
+    call = Call(work, name)
+    if not call.wait(seconds) and call.give_up():
+        raise TimeoutError(f"no answer within {seconds:.3g} s")
+    return call.result()

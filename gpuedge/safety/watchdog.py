@@ -1,0 +1,173 @@
+"""Is it hung? The one answer for runs, requests, worker processes and probing children.
+
+Two things tell a hung driver from a slow one, and each is one class here:
+
+* `Watchdog` learns how long a run may take from the runs before it.
+* `Watch` follows one piece of work. Whoever waits asks it `look()` a few times a second; it says
+  True once the work has taken longer than its limit, or once the process that does the work has
+  been idle for too long. Time in which nobody looked counts little: the whole machine may have been
+  asleep (a closed lid, ``SIGSTOP``), and that says nothing about a driver.
+
+A process is idle if it used almost no processor time and no thread of it wanted any. A driver that
+compiles for a minute computes; one that waits for an interrupt that never comes does not.
+"""
+
+from __future__ import annotations
+
+import os
+from time import monotonic
+
+RUN_LIMIT_S = 60.0
+"""What a first run may take: drivers compile during it, software rasterisers need seconds."""
+
+FLOOR_S = 2.0
+"""The least a run may take before its device counts as hung: shorter gaps are the system's."""
+
+FACTOR = 10.0
+"""A run that takes this many times the slowest of the runs before it is no longer a slow run."""
+
+WINDOW = 128
+"""Runs that a watchdog remembers."""
+
+LOOK_S = 0.5
+"""How often to look at work under way."""
+
+MOST_GAP_S = 2 * LOOK_S
+"""What the time between two looks counts for at most."""
+
+IDLE_SHARE = 0.1
+"""A process that used less than this share of the time was idle."""
+
+MAX_TASKS = 64
+"""Threads of a process that are looked at."""
+
+_OFTEN, _SELDOM = 8, 32
+
+
+class Watchdog:
+    """How long a run may take: ten times the 99th percentile of its own past, at least 2 s.
+
+    Attributes
+    ----------
+    limit_s : float
+        What the next run may take, in seconds.
+    """
+
+    def __init__(self) -> None:
+        self._is_fixed = False
+        self._times: list[float] = []
+        self._runs = 0
+        self.limit_s = RUN_LIMIT_S
+
+    def fix(self, limit_s: float) -> None:
+        """Set a limit that stays, whatever is measured."""
+        self._is_fixed, self.limit_s = True, limit_s
+
+    def note(self, seconds: float) -> None:
+        """Remember how long a run took."""
+        times, runs = self._times, self._runs
+        if runs < WINDOW:
+            times.append(seconds)
+        else:
+            times[runs % WINDOW] = seconds
+        self._runs = runs = runs + 1
+        if (runs <= _OFTEN or runs % _SELDOM == 0) and not self._is_fixed:
+            slow = percentile(sorted(times), 99)
+            self.limit_s = min(max(FLOOR_S, FACTOR * slow), RUN_LIMIT_S)
+
+
+def percentile(ordered: list[float], share: int) -> float:
+    """Return the smallest of the ordered times that `share` per cent of them do not exceed."""
+    return ordered[max(0, -(-len(ordered) * share // 100) - 1)]
+
+
+class Watch:
+    """Follows one piece of work; not for several threads at once.
+
+    Parameters
+    ----------
+    limit_s : float
+        How long the work may take in all.
+    pid : int, optional
+        The process that does the work, if that is another one.
+    idle_s : float, optional
+        How long that process may be idle. Where the system does not tell (only Linux does), a
+        process counts as busy.
+
+    Attributes
+    ----------
+    spent_s : float
+        How long the work has taken by the last look.
+    idle_for_s : float
+        How long the process had been idle by then.
+    """
+
+    def __init__(self, limit_s: float, pid: int | None = None, idle_s: float | None = None) -> None:
+        self.limit_s = limit_s
+        self._pid = pid
+        self._idle_s = idle_s
+        self.restart()
+
+    def restart(self, limit_s: float | None = None) -> None:
+        """Start over: there was a sign of life, or other work has begun."""
+        if limit_s is not None:
+            self.limit_s = limit_s
+        self.spent_s = self.idle_for_s = 0.0
+        self._when = monotonic()
+        self._used = None if self._pid is None else cpu_seconds(self._pid)
+        self._busy_looked = self._when
+
+    def look(self) -> bool:
+        """Tell whether the work hangs."""
+        now = monotonic()
+        self.spent_s += min(now - self._when, MOST_GAP_S)
+        self._when = now
+        if self._pid is not None and now - self._busy_looked >= LOOK_S / 5:
+            self._look_at_process(self._pid, now)
+        is_idle = self._idle_s is not None and self.idle_for_s >= self._idle_s
+        return is_idle or self.spent_s >= self.limit_s
+
+    def _look_at_process(self, pid: int, now: float) -> None:
+        gap, self._busy_looked = now - self._busy_looked, now
+        before, self._used = self._used, cpu_seconds(pid)
+        if (
+            before is None
+            or self._used is None
+            or self._used - before >= IDLE_SHARE * gap
+            or wants_to_run(pid)
+        ):
+            self.idle_for_s = 0.0
+        else:
+            self.idle_for_s += min(gap, MOST_GAP_S)
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """Return the processor time that a process has used; None where the system does not say."""
+    try:
+        fields = _stat(f"/proc/{pid}")
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None
+
+
+def wants_to_run(pid: int) -> bool:
+    """Tell whether a thread of a process runs or waits for a processor (Linux)."""
+    folder = f"/proc/{pid}/task"
+    try:
+        tasks = os.listdir(folder)[:MAX_TASKS]  # noqa: PTH208
+    except OSError:
+        return False
+    return any(_is_ready(f"{folder}/{task}") for task in tasks)
+
+
+def _is_ready(place: str) -> bool:
+    try:
+        return _stat(place)[0] == "R"
+    except (OSError, IndexError):  # it has ended
+        return False
+
+
+def _stat(place: str) -> list[str]:
+    """Return the fields of a ``stat`` file after the name, which may hold anything."""
+    with open(f"{place}/stat", "rb") as file:
+        return file.read(4096).rpartition(b")")[2].decode("ascii", "replace").split()

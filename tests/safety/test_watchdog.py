@@ -1,0 +1,94 @@
+"""The watchdog: what is slow, what is hung, and what only slept with the machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gpuedge.safety import watchdog
+from gpuedge.safety.watchdog import MOST_GAP_S, RUN_LIMIT_S, Watch, Watchdog, percentile
+
+HAS_PROC = Path("/proc/self/stat").exists()
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(watchdog, "monotonic", lambda: self.now)
+
+
+def test_limit_follows_the_slowest_runs() -> None:
+    dog = Watchdog()
+    assert dog.limit_s == RUN_LIMIT_S
+    dog.note(0.001)
+    assert dog.limit_s == 2.0
+    dog.note(0.5)
+    assert dog.limit_s == pytest.approx(5.0)
+
+
+def test_fixed_limit_stays() -> None:
+    dog = Watchdog()
+    dog.fix(0.25)
+    for _ in range(40):
+        dog.note(9.0)
+    assert dog.limit_s == 0.25
+
+
+def test_percentile_is_the_least_that_holds() -> None:
+    assert percentile([1.0, 2.0, 3.0, 4.0], 50) == 2.0
+    assert percentile([1.0], 99) == 1.0
+
+
+def test_work_hangs_once_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    watch = Watch(3.0)
+    for _ in range(5):
+        clock.now += 0.5
+        assert not watch.look()
+    clock.now += 0.5
+    assert watch.look()
+    watch.restart()
+    assert not watch.look()
+
+
+def test_sleep_of_the_machine_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    watch = Watch(3.0)
+    clock.now += 3600
+    assert not watch.look()
+    assert watch.spent_s == MOST_GAP_S
+
+
+@pytest.mark.skipif(not HAS_PROC, reason="the system does not tell what processes do")
+@pytest.mark.parametrize(
+    ("text", "is_idle"), [("import time; time.sleep(60)", True), ("while True: pass", False)]
+)
+def test_idle_process_is_told_from_one_that_computes(text: str, is_idle: bool) -> None:
+    with subprocess.Popen([sys.executable, "-c", text]) as child:
+        try:
+            time.sleep(0.5)  # it starts
+            watch = Watch(60.0, child.pid, idle_s=0.6)
+            until = time.monotonic() + 1.5
+            found = False
+            while not found and time.monotonic() < until:
+                time.sleep(0.1)
+                found = watch.look()
+            assert found is is_idle
+        finally:
+            child.kill()
+
+
+@pytest.mark.skipif(not HAS_PROC, reason="the system does not tell what processes do")
+def test_process_that_is_gone_is_not_idle() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        child.wait()
+        pid = child.pid
+    watch = Watch(60.0, pid, idle_s=0.1)
+    time.sleep(0.3)
+    assert not watch.look()
+    assert watchdog.cpu_seconds(os.getpid()) is not None
