@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from gpuedge.core import config, paths
 from gpuedge.core.errors import GpuEdgeError, InputError
-from gpuedge.core.text import escaped, table
+from gpuedge.core.text import plain, table
 
 COLOURS = {
     "title": "bold",
@@ -144,7 +144,7 @@ def _put(text: str, stream: TextIO) -> None:
 
 def _clean(text: str) -> str:
     """Return text that may hold what drivers and mirrors say: it must not steer a terminal."""
-    return escaped(text, {"\n": "\n", "\t": "\t"})
+    return plain(text, None, lines=True)
 
 
 def _printable(text: str) -> str:

@@ -240,10 +240,14 @@ def _as_text(raw: Any, source: str) -> str:
     )
 
 
-def check_environment() -> list[str]:
-    """Parse every set variable (raising ConfigError), and return unknown ``GPUEDGE_*`` names."""
+def check_environment() -> None:
+    """Parse every setting that is set anywhere. Raises ConfigError (GE-101)."""
     for name in SETTINGS:
         get(name)
+
+
+def unknown_variables() -> list[str]:
+    """Return the ``GPUEDGE_*`` variables that are set and mean nothing here."""
     known = {s.variable for s in SETTINGS.values()} | OTHERS
     return sorted(v for v in os.environ if v.startswith(PREFIX) and v not in known)
 

@@ -30,6 +30,7 @@ GpuEdgeError                      GE-100
 from __future__ import annotations
 
 from gpuedge.core.reasons import Reason
+from gpuedge.core.text import plain
 
 __all__ = [
     "BackendUnavailableError", "ClosedError", "CompilerUnavailableError", "ConfigError",
@@ -45,6 +46,10 @@ FORK_HINT = (
     "opened one): open devices only in the children, or start processes by 'spawn'"
 )
 """What to do where a driver would have to survive a fork, which none does."""
+
+
+MOST = 1000
+"""Characters of each part that a message shows; the attributes keep all of it."""
 
 
 class GpuEdgeError(Exception):
@@ -84,52 +89,15 @@ class GpuEdgeError(Exception):
         super().__init__(what)
 
     def __str__(self) -> str:
-        lines = [f"[{self.code}] {_printable(self.what)}"]
+        lines = [f"[{self.code}] {plain(self.what, MOST, lines=True)}"]
         for label, text in (
             ("requested by", self.asked_by),
             ("known here", self.known),
             ("try", self.hint),
         ):
             if text:
-                lines.append(f"  {label + ':':<14}{_printable(text)}")
+                lines.append(f"  {label + ':':<14}{plain(text, MOST, lines=True)}")
         return "\n".join(lines)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (type(self), self.what, self.asked_by, self.known, self.hint))
-
-
-LONGEST = 8000
-"""Characters of a part of a message that are shown."""
-
-
-def _printable(text: str) -> str:
-    """Return `text` as a terminal may show it: names from files may hold escape sequences."""
-    if len(text) > LONGEST:
-        text = f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
-    if text.isprintable():
-        return text
-    from gpuedge.core.text import escaped
-
-    return escaped(text, {"\n": "\n", "\t": "\t"})
-
-
-def _rebuild(
-    kind: type[GpuEdgeError],
-    what: str,
-    asked_by: str | None,
-    known: str | None,
-    hint: str | None,
-) -> GpuEdgeError:
-    return kind(what, asked_by=asked_by, known=known, hint=hint)
-
-
-def _rebuild_device(
-    kind: type[DeviceError], reason: Reason | None, *parts: str | None
-) -> DeviceError:
-    what, asked_by, known, hint = parts
-    made = kind(what or "", asked_by=asked_by, known=known, hint=hint)
-    made.reason = reason
-    return made
 
 
 class ConfigError(GpuEdgeError):
@@ -237,10 +205,6 @@ class DeviceError(GpuEdgeError):
     ) -> None:
         super().__init__(what, asked_by=asked_by, known=known, hint=hint)
         self.reason = None if reason is None else Reason(reason, known or "")
-
-    def __reduce__(self) -> tuple[object, ...]:
-        parts = (self.what, self.asked_by, self.known, self.hint)
-        return (_rebuild_device, (type(self), self.reason, *parts))
 
 
 class DeviceLostError(DeviceError):

@@ -1,14 +1,14 @@
 """Plain text for terminals and files: its width, tables that keep to it, and foreign words in it.
 
-For what prints itself (reports, decisions); the command line draws its own tables. What a model or
-a driver calls itself may be a megabyte, or steer a terminal: `plain` is how it is written.
+What a model or a driver calls itself may be a megabyte, or steer a terminal: `plain` is how it is
+shown everywhere.
 """
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
 DEFAULT_WIDTH = 100
 """Columns of text that goes to a file, a pipe or a notebook, unless ``COLUMNS`` says otherwise."""
@@ -22,8 +22,8 @@ INDENT = 4
 MOST = 80
 """Characters of a name that a message shows."""
 
-SPACES = {"\n": "\n", "\t": "\t", "\r": ""}
-"""What is kept, or left out, where text of several lines is wanted."""
+LINES = {"\n": "\n", "\t": "\t", "\r": ""}
+"""What text of several lines keeps of what does not print."""
 
 
 def width() -> int:
@@ -38,26 +38,38 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def plain(text: str, most: int = MOST, *, lines: bool = False) -> str:
-    r"""Return foreign text as it can be shown: on one line, or on `lines`, and of bounded length.
+def plain(text: str, most: int | None = MOST, *, lines: bool = False) -> str:
+    r"""Return foreign text as it can be shown: bounded, and with nothing that steers a terminal.
 
-    What does not print (control characters, marks that turn text round, halves of characters) is
-    escaped; of a long text the middle is left out.
+    The one function for names and messages of models, drivers and files. Control characters, marks
+    that turn text round and halves of characters are escaped; what prints stays as it is.
 
-    >>> print(plain("GPU\x1b[2J"))
-    GPU\x1b[2J
+    Parameters
+    ----------
+    text : str
+    most : int, optional
+        Of a longer text the middle is left out; None for no limit.
+    lines : bool
+        Keep line ends and tabs.
+
+    Examples
+    --------
+    >>> print(plain("GPU\x1b[2J é"))
+    GPU\x1b[2J é
     """
+    shown = _clipped(text, most)
+    if shown.isprintable():
+        return shown
+    kept = LINES if lines else {}
+    shown = "".join(c if c.isprintable() else kept.get(c, _escape(c)) for c in shown)
+    return _clipped(shown, None if most is None else 2 * most)
+
+
+def _clipped(text: str, most: int | None) -> str:
+    if most is None or len(text) <= most:
+        return text
     half = most // 2
-    clipped = text if len(text) <= most else f"{text[:half]}...{text[-half:]}"
-    if clipped.isprintable():
-        return clipped
-    shown = escaped(clipped, SPACES if lines else {})
-    return shown if len(shown) <= 2 * most else f"{shown[:most]}...{shown[-most:]}"
-
-
-def escaped(text: str, kept: Mapping[str, str]) -> str:
-    """Return `text` with what does not print escaped, except what `kept` has something else for."""
-    return "".join(c if c.isprintable() else kept.get(c, _escape(c)) for c in text)
+    return f"{text[:half]}...{text[-half:]}"
 
 
 def _escape(character: str) -> str:

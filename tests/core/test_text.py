@@ -85,3 +85,31 @@ def test_width_is_that_of_columns_else_a_hundred(
 
 def test_counting() -> None:
     assert [text.counted(n, "row") for n in (0, 1, 2)] == ["0 rows", "1 row", "2 rows"]
+
+
+@pytest.mark.parametrize(
+    ("foreign", "shown"),
+    [
+        ("Mali\x1b[2J", "Mali\\x1b[2J"),
+        ("caf\u00e9 \u4e2d", "caf\u00e9 \u4e2d"),
+        ("turned \u202e round", "turned \\u202e round"),
+        ("half \ud800", "half \\ud800"),
+        ("one\r\ntwo\tthree", "one\\r\\ntwo\\tthree"),
+        ("back\\slash", "back\\slash"),
+    ],
+)
+def test_foreign_names_are_escaped_only_where_they_do_not_print(foreign: str, shown: str) -> None:
+    assert text.plain(foreign) == shown
+    assert text.plain(shown) == shown
+
+
+def test_lines_are_kept_where_they_are_wanted() -> None:
+    assert text.plain("one\r\ntwo\t\x07", lines=True) == "one\ntwo\t\\x07"
+
+
+@given(st.text(), st.integers(8, 200))
+def test_foreign_text_is_bounded_and_printable(foreign: str, most: int) -> None:
+    shown = text.plain(foreign, most)
+    assert shown.isprintable()
+    assert len(shown) <= 2 * most + 3
+    assert text.plain(foreign, None, lines=True).replace("\n", "").replace("\t", "").isprintable()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,20 @@ def test_message_has_four_parts_and_leaves_out_empty_ones() -> None:
     ]
     assert str(errors.ShapeError("It broke.")) == "[GE-201] It broke."
     assert isinstance(full, ValueError) and isinstance(errors.DTypeError("x"), TypeError)
+
+
+def test_message_is_bounded_and_attributes_are_whole() -> None:
+    error = errors.KernelError("w" * 50_000, known="\x1b" * 50_000, hint="h\n" * 50_000)
+    assert len(str(error)) < 6000
+    assert "\x1b" not in str(error)
+    assert len(error.what) == 50_000
+
+
+def test_error_survives_pickle_whole() -> None:
+    lost = errors.DeviceLostError("Gone.", asked_by="me", known="it died", reason="deadline")
+    lost.is_outside = True
+    back = pickle.loads(pickle.dumps(lost))
+    assert (str(back), back.reason, back.is_outside) == (str(lost), lost.reason, True)
 
 
 class Point(Record):
