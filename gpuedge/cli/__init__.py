@@ -1,1 +1,1 @@
-"""The command line: one file per verb. Only here is ``rich`` imported, and only to print tables."""
+"""The command line: one file per verb. ``rich`` is imported only here, and only for terminals."""

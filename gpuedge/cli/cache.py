@@ -35,7 +35,9 @@ CRASHES = ("crashes.json", "crashes")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb."""
-    parser.add_argument("action", nargs="?", choices=("info", "clear"), default="info")
+    parser.add_argument(
+        "action", nargs="?", choices=("info", "clear"), default="info", help="what to do (info)"
+    )
     parser.add_argument(
         "--crashes", action="store_true", help="only what is remembered of devices that failed"
     )
@@ -80,7 +82,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
     if crashes and options.action == "info":
         _show(crashes, output)
     for path in left:
-        output.say(f"cannot remove {path}")
+        output.log(f"cannot remove {path}")
     return 1 if left else 0
 
 

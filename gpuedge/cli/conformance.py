@@ -11,22 +11,23 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import gpuedge
+from gpuedge.cli.arguments import check_writable, is_same_file, seconds, whole
 from gpuedge.cli.output import Output, blaming
-from gpuedge.core.errors import (
-    InputError,
-    NoUsableDeviceError,
-    UnknownDeviceError,
-    UsageError,
-)
+from gpuedge.conformance import SCHEMA
+from gpuedge.conformance.bench import versions
+from gpuedge.conformance.case import Spec
+from gpuedge.conformance.catalogue import everything, shard_of
+from gpuedge.conformance.results import Results, ResultsFile, check_same, junit, read, save, summary
+from gpuedge.conformance.runner import Request, Runner
+from gpuedge.core.errors import NoUsableDeviceError, UnknownDeviceError, UsageError
 from gpuedge.core.paths import is_stream
-
-if TYPE_CHECKING:
-    from gpuedge.conformance.case import Spec
-    from gpuedge.conformance.results import Results, ResultsFile
-    from gpuedge.conformance.runner import Runner
+from gpuedge.core.text import plain
+from gpuedge.runtime.strings import AUTO, CPU, find, wanted
 
 LIST_SCHEMA = "gpuedge.conformance.list/1"
 PROFILES = ("smoke", "full")
@@ -46,8 +47,8 @@ Tick = Callable[[dict[str, Any]], None]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    for name, summary in (("list", "list the cases"), ("run", "run the cases on a device")):
-        one = actions.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
+    for name, about in (("list", "list the cases"), ("run", "run the cases on a device")):
+        one = actions.add_parser(name, help=about, description=f"{about.capitalize()}.")
         one.add_argument(
             "--profile", choices=PROFILES, default="smoke", help="how many and how large"
         )
@@ -59,23 +60,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--only", action="append", default=[], metavar="GLOB",
             help="only cases whose name matches, such as 'conv2d/*'; repeatable",
         )  # fmt: skip
-        # Accepted after the action too, without hiding what was said before it.
-        one.add_argument("--json", action="store_true", default=argparse.SUPPRESS,
-                         help="print one JSON document on stdout")  # fmt: skip
-        one.add_argument("-q", "--quiet", action="store_true", default=argparse.SUPPRESS,
-                         help="no talk on stderr")  # fmt: skip
     one.add_argument("--device", metavar="D", help="such as vulkan, gles20:1; never the CPU")
     one.add_argument("--junit", metavar="F", help="write a JUnit report to F")
     one.add_argument("--jsonl", metavar="F", help="write a JSON line for each case to F")
     one.add_argument("--resume", metavar="F", help="run only what a file of results lacks")
     one.add_argument(
         "--jobs",
-        type=_count,
+        type=whole(1, MAX_JOBS),
         metavar="N",
         help=f"processes at once, 1 to {MAX_JOBS}; by default one for each core",
     )
     one.add_argument(
-        "--case-timeout", type=_seconds, default=60.0, metavar="S",
+        "--case-timeout", type=seconds(*CASE_TIMEOUT_S), default=60.0, metavar="S",
         help="seconds after which a case is given up, 0.1 to 86400 (60)",
     )  # fmt: skip
 
@@ -88,24 +84,6 @@ def shard(text: str) -> tuple[int, int]:
             f"{text!r} is not I/N with I from 1 to N and N up to 99999"
         )
     return int(match[1]), int(match[2])
-
-
-def _count(text: str) -> int:
-    number = int(text) if re.fullmatch("[0-9]{1,5}", text) else 0
-    if not 1 <= number <= MAX_JOBS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {MAX_JOBS}")
-    return number
-
-
-def _seconds(text: str) -> float:
-    try:
-        number = float(text) if text.isascii() else 0.0
-    except ValueError:
-        number = 0.0
-    low, high = CASE_TIMEOUT_S
-    if not low <= number <= high:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from {low} to {high}")
-    return number
 
 
 def run(options: argparse.Namespace, output: Output) -> int:
@@ -122,10 +100,6 @@ def run(options: argparse.Namespace, output: Output) -> int:
 
 def chosen(options: argparse.Namespace) -> list[Spec]:
     """Return the cases that the options select. Raises UsageError (GE-200) if there are none."""
-    from fnmatch import fnmatchcase
-
-    from gpuedge.conformance.catalogue import everything, shard_of
-
     part, parts = options.shard
     specs = [
         spec
@@ -143,15 +117,12 @@ def chosen(options: argparse.Namespace) -> list[Spec]:
 
 
 def _run(options: argparse.Namespace, specs: list[Spec], output: Output) -> int:
-    from gpuedge.conformance.bench import versions
-    from gpuedge.conformance.results import Results, ResultsFile, check_same, read
-
     for name in ("junit", "jsonl"):
-        _check_writable(getattr(options, name), f"--{name}")
-    _check_apart(options.junit, {"--jsonl": options.jsonl, "--resume": options.resume})
+        check_writable(getattr(options, name), f"--{name}")
+    _check_apart(options)
     old, damaged = read(options.resume) if options.resume else (None, 0)
     if damaged:
-        output.say(f"{options.resume}: {damaged} damaged lines were left out")
+        output.log(f"{options.resume}: {damaged} damaged lines were left out")
     header: dict[str, Any] = {
         **_device(options.device, output),
         "profile": options.profile,
@@ -164,7 +135,7 @@ def _run(options: argparse.Namespace, specs: list[Spec], output: Output) -> int:
         check_same(old, header, options.resume)
         header |= {k: v for k, v in old.header.items() if k == "caps"}
         results.rows = {s.id: old.rows[s.id] for s in specs if s.id in old.rows}
-        output.say(f"{len(results.rows)} of {len(specs)} cases are in {options.resume}")
+        output.log(f"{len(results.rows)} of {len(specs)} cases are in {options.resume}")
     return _carry_out(options, specs, results, ResultsFile(options.jsonl, results), output)
 
 
@@ -176,9 +147,6 @@ def _carry_out(
     output: Output,
 ) -> int:
     """Run what is missing; whatever happens, what was found is written."""
-    from gpuedge.conformance.results import junit, save, summary
-    from gpuedge.conformance.runner import Request, Runner
-
     left = [s for s in specs if s.id not in results.rows]
     jobs = options.jobs or max(1, os.cpu_count() or 1)
     runner = Runner(
@@ -198,7 +166,7 @@ def _carry_out(
     not_run = [s.id for s in specs if s.id not in results.rows]
     body = summary(results, not_run, runner.notes)
     if failure is not None:
-        output.say(f"{len(not_run)} of {len(specs)} cases were not run; --resume runs them")
+        output.log(f"{len(not_run)} of {len(specs)} cases were not run; --resume runs them")
         raise failure
     output.document(body)
     _show(body, output)
@@ -222,9 +190,6 @@ def _collect(runner: Runner, results: Results, file: ResultsFile, tick: Tick) ->
 
 def _device(named: str | None, output: Output) -> dict[str, Any]:
     """Return the device string and identity of a usable GPU; the probe's children look for it."""
-    import gpuedge
-    from gpuedge.runtime.strings import AUTO, CPU, find, wanted
-
     with blaming(device=(UnknownDeviceError, NoUsableDeviceError)):
         device = wanted(named)
         if device in (AUTO, CPU):
@@ -237,84 +202,46 @@ def _device(named: str | None, output: Output) -> dict[str, Any]:
             # A farm's machine may be slow; the children then find this verdict in the cache.
             report = gpuedge.probe(deadline_s=PROBE_S, backends=[device.partition(":")[0]])
             row = find(device, report)
-    return {"schema": _schema(), "device": row.device, "identity": dict(row.identity)}
+    return {"schema": SCHEMA, "device": row.device, "identity": dict(row.identity)}
 
 
-def _schema() -> str:
-    from gpuedge.conformance import SCHEMA
-
-    return SCHEMA
-
-
-def _check_writable(named: str | None, option: str) -> None:
-    """Raise InputError (GE-203) where a file clearly cannot be written."""
-    if named is None:
-        return
-    try:
-        why = _why_not_writable(Path(named))
-    except (OSError, ValueError, RuntimeError) as error:  # too long, with a NUL, a circle of links
-        raise InputError(f"{option} cannot be used: {error}.", asked_by=option) from None
-    if why is not None:
-        raise InputError(f"{named} cannot be written.", asked_by=option, known=why)
-
-
-def _why_not_writable(path: Path) -> str | None:
-    if is_stream(path):
-        return None if os.access(path, os.W_OK) else "one may not write to it"
-    target = path.resolve()
-    if target.exists() and not target.is_file():
-        return "it is a folder" if target.is_dir() else "it is no file"
-    nearest = next(p for p in target.parents if p.exists())
-    is_open = nearest.is_dir() and os.access(nearest, os.W_OK)
-    return None if is_open else f"{nearest} is no folder one may write to"
-
-
-def _check_apart(junit: str | None, others: dict[str, str | None]) -> None:
+def _check_apart(options: argparse.Namespace) -> None:
     """Raise UsageError (GE-200) where the JUnit report would replace a file of results."""
-    if junit is None or is_stream(junit):
+    report = options.junit
+    if report is None or is_stream(report):
         return
-    for option, other in others.items():
-        if other is not None and _is_same(junit, other):
+    for option, other in (("--jsonl", options.jsonl), ("--resume", options.resume)):
+        if other is not None and is_same_file(report, other):
             raise UsageError(
                 f"--junit and {option} name the same file.",
                 asked_by="the command line",
-                known=f"{Path(junit).resolve()}",
+                known=f"{Path(report).resolve()}",
             )
-
-
-def _is_same(one: str, other: str) -> bool:
-    try:
-        return Path(one).samefile(other)
-    except (OSError, ValueError):  # one of them is not there yet
-        return os.path.normcase(os.path.realpath(one)) == os.path.normcase(os.path.realpath(other))
 
 
 @contextmanager
 def _progress(total: int, done: int, output: Output) -> Iterator[Tick]:
     """Show how far the run is on a terminal's stderr; problems are printed as they come."""
-    import sys
 
     def problem(row: dict[str, Any]) -> str:
         is_good = row["status"] in ("passed", "skipped")
         return "" if is_good else f"{row['status']}: {row['id']}: {row.get('reason', '')}"
 
-    if output.quiet or not sys.stderr.isatty():
-        yield lambda row: output.say(problem(row)) if problem(row) else None
+    console = output.progress()
+    if console is None:
+        yield lambda row: output.log(problem(row)) if problem(row) else None
         return
-    from rich.console import Console
-    from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    console = Console(stderr=True, color_system=None if output.colourless else "auto")
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-               TextColumn("{task.description}"))  # fmt: skip
+               TextColumn("{task.description}", markup=False))  # fmt: skip
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=total, completed=done)
 
         def tick(row: dict[str, Any]) -> None:
             if problem(row):
-                bar.console.print(escape(problem(row)), highlight=False)
-            bar.update(task, advance=1, description=escape(row["id"][:60]))
+                console.print(plain(problem(row), None), markup=False, highlight=False)
+            bar.update(task, advance=1, description=row["id"][:60])
 
         yield tick
 

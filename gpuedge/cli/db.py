@@ -6,11 +6,11 @@ Actions are in files of their own; this one knows their arguments, and loads the
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import cast
 
+from gpuedge.cli.arguments import seconds, whole
 from gpuedge.cli.output import Output
 
 ACTIONS: Mapping[str, tuple[str, str]] = {
@@ -36,16 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         about = f"{summary[0].upper()}{summary[1:]}."
         one = actions.add_parser(name, help=summary, description=about)
         _ARGUMENTS[name](one)
-        # Accepted after the action too, without hiding what was said before it.
-        for flags, text in _COMMON:
-            one.add_argument(*flags, action="store_true", default=argparse.SUPPRESS, help=text)
-
-
-_COMMON = (
-    (("--json",), "print one JSON document on stdout"),
-    (("-q", "--quiet"), "no talk on stderr"),
-    (("--no-color",), "plain text (as NO_COLOR does)"),
-)
 
 
 def _show(parser: argparse.ArgumentParser) -> None:
@@ -79,20 +69,27 @@ def _replay(parser: argparse.ArgumentParser) -> None:
 
 
 def _sign(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("step", choices=("init", "publish", "renew", "rotate"))
+    parser.add_argument("step", choices=("init", "publish", "renew", "rotate"), help="what to do")
     parser.add_argument("repository", metavar="REPOSITORY", help="folder that is published")
     parser.add_argument(
         "--keys", required=True, metavar="FOLDER", help="folder of the private keys, apart from it"
     )
     parser.add_argument("--database", metavar="FOLDER", help="publish: a sealed database folder")
     parser.add_argument(
-        "--days", type=_whole, metavar="N", help="days until what is signed expires"
+        "--days", type=whole(1, 36_500), metavar="N", help="days until what is signed expires"
     )
     parser.add_argument(
-        "--threshold", type=_whole, default=1, metavar="N", help="init: signatures of the root (1)"
+        "--threshold",
+        type=whole(1, 36_500),
+        default=1,
+        metavar="N",
+        help="init: signatures of the root (1)",
     )
     parser.add_argument(
-        "--root-keys", type=_whole, metavar="N", help="init: keys of the root (the threshold)"
+        "--root-keys",
+        type=whole(1, 36_500),
+        metavar="N",
+        help="init: keys of the root (the threshold)",
     )
     parser.add_argument(
         "--role", action="append", default=[], metavar="ROLE", help="rotate: whose; repeatable"
@@ -104,26 +101,10 @@ def _update(parser: argparse.ArgumentParser) -> None:
         "source", nargs="?", metavar="MIRROR", help="a folder or an http(s) address"
     )
     parser.add_argument("--root", metavar="FILE", help="the root of trust, a TUF root.json")
-    parser.add_argument("--deadline", type=_seconds, metavar="S", help="seconds in all (30)")
+    parser.add_argument("--deadline", type=seconds(), metavar="S", help="seconds in all (30)")
     parser.add_argument(
         "--rollback", action="store_true", help="go back to the version before the last update"
     )
-
-
-def _seconds(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above zero")
-    return number
-
-
-def _whole(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 36500:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 36500")
-    return int(text)
 
 
 _ARGUMENTS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = {

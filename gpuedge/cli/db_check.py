@@ -79,7 +79,7 @@ def validate(options: argparse.Namespace, output: Output) -> int:
     errors, warnings = (counted(counts[s], s) for s in (lint.ERROR, lint.WARNING))
     output.text(f"{what}{sealed}; {errors}, {warnings}{_coverage(covered)}")
     if any("digest" in problem.text for problem in refused):
-        output.say(HOW_TO_SEAL)
+        output.log(HOW_TO_SEAL)
     return 1 if is_bad else 0
 
 

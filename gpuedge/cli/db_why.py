@@ -125,7 +125,7 @@ def _here() -> list[Known]:
 
 def _say_nothing(output: Output) -> None:
     output.text(NOTHING)
-    output.say(HOW)
+    output.log(HOW)
 
 
 def _brief(made: Mapping[str, Any]) -> str:

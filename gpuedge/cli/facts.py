@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import sys
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,27 +15,31 @@ from typing import Any
 from gpuedge.core import config, paths
 from gpuedge.core.errors import GpuEdgeError
 
-REQUIRED = (
-    "jsonschema", "moderngl", "numpy", "onnx", "onnxruntime", "platformdirs", "psutil", "rich",
-    "securesystemslib", "tuf", "vulkan", "wgpu",
-)  # fmt: skip
-"""Packages gpuedge declares as dependencies (a test compares with the metadata)."""
-
-GPU_LIBRARIES = ("moderngl", "vulkan", "wgpu")
-"""Of these, those that a GPU needs but the CPU does not."""
-
-OPTIONAL = ("pyshaderc", "pillow", "scikit-learn")
 COMPILERS = ("glslangValidator", "glslang", "glslc")
-HIDDEN_MANIFESTS = {"SwiftShader": "/usr/lib/chromium/vk_swiftshader_icd.json"}
-"""Software rasterisers where no loader looks, as Debian's packages install them (chromium)."""
-
 DATA = ("shaders", "capability_db")
+
+
+def requirements() -> dict[str, bool]:
+    """Return the packages that gpuedge's metadata name, True for those that it cannot do without.
+
+    Empty where gpuedge was not installed but is run from its sources.
+    """
+    found: dict[str, bool] = {}
+    try:
+        lines = requires("gpuedge") or []
+    except PackageNotFoundError:
+        lines = []
+    for line in lines:
+        name, _, marker = line.partition(";")
+        if "python_version" not in marker:  # of another Python
+            found[re.split(r"[\s<>=!~\[]", name, maxsplit=1)[0]] = "extra" not in marker
+    return found
 
 
 def package_versions() -> dict[str, str | None]:
     """Return the version of each package, None where it is not installed."""
     found: dict[str, str | None] = {}
-    for name in (*REQUIRED, *OPTIONAL):
+    for name in requirements():
         try:
             found[name] = version(name)
         except PackageNotFoundError:
@@ -65,10 +70,10 @@ def folders() -> dict[str, str | None]:
     found: dict[str, str | None] = {"package": str(Path(paths.__file__).resolve().parent.parent)}
     for name in DATA:
         try:
-            found[name] = str(paths.data_dir(name))
+            found[name] = paths.data_folder(name)
         except GpuEdgeError:
             found[name] = None
-    found["cache"] = str(paths.cache_dir())
+    found["cache"] = paths.cache_folder()
     return found
 
 

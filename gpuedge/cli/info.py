@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 
 import gpuedge
 from gpuedge import backends
+from gpuedge.capdb.database import load
 from gpuedge.cli import facts, matrix
+from gpuedge.cli.db_show import about, entries_counted
 from gpuedge.cli.output import Output
 from gpuedge.core import config, paths
 from gpuedge.core.errors import GpuEdgeError
@@ -34,57 +36,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, output: Output) -> int:
     """Print what is known without touching any driver."""
     check_pins()
-    packages, settings, folders = facts.package_versions(), facts.settings(), facts.folders()
-    known, database = known_devices(), database_in_use()
+    known = known_devices()
     body = {
         "schema": "gpuedge.info/1",
         "version": gpuedge.__version__,
         "python": facts.python(),
-        "packages": packages,
+        "packages": facts.package_versions(),
         "glsl_compiler": facts.glsl_compiler(),
-        "settings": settings,
-        "database": database,
+        "settings": facts.settings(),
+        "database": database_in_use(),
         "devices": [_summary(row) for row in known.rows],
         "not_probed": list(known.unprobed),
-        "paths": folders,
+        "paths": facts.folders(),
     }
     output.document(body)
-    output.table("Versions", ("what", "version"), [*_versions(packages), _database(database)])
-    rows = [(v["variable"], _show(v["value"]), v["source"]) for v in settings.values()]
-    output.table("Settings", ("variable", "value", "from"), rows)
-    used = {"database in use": database.get("folder")}
-    output.table("Folders", ("what", "where"), [*folders.items(), *used.items()])
-    cells = [(r.device, r.name, r.status, r.brief) for r in known.rows]
-    limits = matrix.limits([row for row in known.rows if row.is_usable])
-    cells += [("-", name, "-", "not probed yet: run `gpuedge probe`") for name in known.unprobed]
-    if cells:
-        columns = ("device", "name", "status", "reason")
-        output.table("Devices, from earlier probes", columns, cells)
-    else:
-        output.text("No driver is installed, or no backend is switched on.")
-    if limits:
-        output.table("What they hold", matrix.LIMIT_TITLES, limits)
+    _show(body, known, output)
     return 0
 
 
 def database_in_use() -> dict[str, Any]:
     """Return which capability database is in use; ``error`` says why none can be."""
-    from gpuedge.capdb.database import load
-    from gpuedge.cli.db_show import about
-
     try:
         return about(load())
     except GpuEdgeError as error:
         return {"error": error.known or error.what}
 
 
-def _database(found: Mapping[str, Any]) -> tuple[str, str]:
-    from gpuedge.cli.db_show import entries_counted
-
+def database_line(found: Mapping[str, Any]) -> str:
+    """Return in a few words which database was found."""
     if "error" in found:
-        return "capability database", f"none can be used: {found['error']}"
-    entries = entries_counted(found["entries"])
-    return "capability database", f"version {found['version']}, {entries}"
+        return f"none can be used: {found['error']}"
+    return f"version {found['version']}, {entries_counted(found['entries'])}"
 
 
 class Known(NamedTuple):
@@ -120,14 +102,29 @@ def _summary(row: ProbeRow) -> dict[str, Any]:
     return {name: getattr(row, name) for name in names}
 
 
-def _versions(packages: Mapping[str, str | None]) -> list[tuple[str, str]]:
-    here = facts.python()
-    rows = [("gpuedge", gpuedge.__version__), ("python", f"{here['version']} on {here['os']}")]
-    rows += [(name, found or "not installed") for name, found in packages.items()]
-    return [*rows, ("GLSL compiler", facts.glsl_compiler() or "none")]
+def _show(body: Mapping[str, Any], known: Known, output: Output) -> None:
+    here, database = body["python"], body["database"]
+    versions = [("gpuedge", body["version"]), ("python", f"{here['version']} on {here['os']}")]
+    versions += [(name, found or "not installed") for name, found in body["packages"].items()]
+    versions.append(("GLSL compiler", body["glsl_compiler"] or "none"))
+    versions.append(("capability database", database_line(database)))
+    output.table("Versions", ("what", "version"), versions)
+    settings = body["settings"].values()
+    rows = [(v["variable"], _value(v["value"]), v["source"]) for v in settings]
+    output.table("Settings", ("variable", "value", "from"), rows)
+    folders = {**body["paths"], "database in use": database.get("folder")}
+    output.table("Folders", ("what", "where"), list(folders.items()))
+    cells = [(r.device, r.name, r.status, r.brief) for r in known.rows]
+    cells += [("-", name, "-", "not probed yet: run `gpuedge probe`") for name in known.unprobed]
+    if cells:
+        titles = ("device", "name", "status", "reason")
+        output.table("Devices, from earlier probes", titles, cells)
+    else:
+        output.text("No driver is installed, or no backend is switched on.")
+    matrix.show_limits("What they hold", [row for row in known.rows if row.is_usable], output)
 
 
-def _show(value: Any) -> str:
+def _value(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(value) or "(empty)"
     return str(value) if value != "" else "(empty)"

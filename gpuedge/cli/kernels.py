@@ -7,23 +7,29 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict
+from difflib import get_close_matches
 from typing import Any
 
+from gpuedge import lang
 from gpuedge.cli.output import Output
 from gpuedge.core.errors import GpuEdgeError, UsageError
-from gpuedge.core.kernel import KernelBlob
 from gpuedge.kernels import library
-from gpuedge.lang import PRINTERS
 from gpuedge.lang.tree import Kernel
 
-DIALECTS = tuple(PRINTERS)
+DIALECTS = tuple(lang.PRINTERS)
 FRAGMENTS = ("essl300", "essl100")
 """Dialects of fragment shaders, which cannot say all that the language can."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb."""
-    parser.add_argument("action", nargs="?", choices=("list", "show", "check"), default="list")
+    parser.add_argument(
+        "action",
+        nargs="?",
+        choices=("list", "show", "check"),
+        default="list",
+        help="what to do (list)",
+    )
     parser.add_argument("name", nargs="?", metavar="NAME", help="with show: such as map/conv2d")
     parser.add_argument("--dialect", choices=DIALECTS, help="with show: what it prints to")
 
@@ -45,26 +51,14 @@ def _list(output: Output) -> int:
     for name, text in library.texts().items():
         users = [v.id for v in variants if v.kernel == name]
         kernels.append({"name": name, "lines": len(text.splitlines()), "variants": users})
-    output.document(
-        {
-            "schema": "gpuedge.kernels/1",
-            "kernels": kernels,
-            "variants": [asdict(v) for v in variants],
-        }
-    )
+    found = [asdict(v) for v in variants]
+    output.document({"schema": "gpuedge.kernels/1", "kernels": kernels, "variants": found})
     rows = [(k["name"], k["lines"], ", ".join(k["variants"])) for k in kernels]
     output.table("Kernel texts", ("kernel", "lines", "variants"), rows)
-    details = [(v.op, v.id, _extents(v.local), _facts(v)) for v in variants]
-    output.table(
-        "Variants, as in variants.toml",
-        ("operation", "variant", "workgroup", "only where"),
-        details,
-    )
+    details = [(v.op, v.id, "x".join(map(str, v.local)), _facts(v)) for v in variants]
+    titles = ("operation", "variant", "workgroup", "only where")
+    output.table("Variants, as in variants.toml", titles, details)
     return 0
-
-
-def _extents(local: tuple[int, ...]) -> str:
-    return "x".join(map(str, local))
 
 
 def _facts(variant: library.Variant) -> str:
@@ -77,8 +71,6 @@ def _text_of(name: str | None) -> str:
     texts = library.texts()
     if name in texts:
         return texts[name]
-    from difflib import get_close_matches
-
     near = get_close_matches(name or "", texts, n=1)
     raise UsageError(
         f"No kernel is called {name!r}." if name else "`kernels show` needs a name.",
@@ -88,15 +80,7 @@ def _text_of(name: str | None) -> str:
 
 
 def _load(name: str, text: str) -> Kernel:
-    from gpuedge import lang
-
     return lang.load(text, filename=f"shaders/{name}.kern")
-
-
-def _printed(kernel: Kernel, dialect: str) -> KernelBlob:
-    from gpuedge import lang
-
-    return lang.print_kernel(kernel, dialect)
 
 
 def beyond(kernel: Kernel, dialect: str) -> str:
@@ -115,7 +99,7 @@ def _show(options: argparse.Namespace, output: Output) -> int:
         output.document(body)
         output.text(text.rstrip("\n"))
         return 0
-    blob = _printed(_load(options.name, text), options.dialect)
+    blob = lang.print_kernel(_load(options.name, text), options.dialect)
     is_text = options.dialect != "spirv"
     listing = blob.code.decode() if is_text else disassemble(blob.code)
     body |= {
@@ -138,7 +122,7 @@ def _show(options: argparse.Namespace, output: Output) -> int:
         + [("push", p.name, p.type, f"byte {p.offset}") for p in blob.push],
     )
     if listing is None:
-        output.say(
+        output.log(
             "no disassembly: spirv-dis is not installed (Debian: apt-get install spirv-tools)"
         )
     else:
@@ -179,6 +163,6 @@ def _check_one(name: str, text: str) -> Iterator[tuple[str, str, str, str]]:
             yield name, dialect, "INFO", missing
             continue
         try:
-            yield name, dialect, "PASS", f"{len(_printed(kernel, dialect).code)} bytes"
+            yield name, dialect, "PASS", f"{len(lang.print_kernel(kernel, dialect).code)} bytes"
         except GpuEdgeError as error:
             yield name, dialect, "FAIL", str(error)

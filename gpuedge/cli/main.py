@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import errno
+import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import NoReturn, Protocol, cast
@@ -69,21 +71,36 @@ def build_parser(verb: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"gpuedge {gpuedge.__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for name, summary in VERBS.items():
-        one = verbs.add_parser(
-            name, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
-        )
-        _add_common(one)
+        about = f"{summary[0].upper()}{summary[1:]}."
+        one = verbs.add_parser(name, help=summary, description=about)
         if name == verb:
             _module(name).add_arguments(one)
+        _add_output_options(one)
     return parser
 
 
-def _add_common(parser: argparse.ArgumentParser) -> None:
+def _add_output_options(parser: argparse.ArgumentParser, *, is_action: bool = False) -> None:
+    """Add what every verb takes to its parser and to those of its actions."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for one in action.choices.values():
+                _add_output_options(one, is_action=True)
+    # An action's default would hide what was said before the action.
+    flag, count = (argparse.SUPPRESS, argparse.SUPPRESS) if is_action else (False, 0)
     common = parser.add_argument_group("output")
-    common.add_argument("--json", action="store_true", help="print one JSON document on stdout")
-    common.add_argument("-q", "--quiet", action="store_true", help="no talk on stderr")
-    common.add_argument("-v", "--verbose", action="count", default=0, help="more; repeatable")
-    common.add_argument("--no-color", action="store_true", help="plain text (as NO_COLOR does)")
+    common.add_argument(
+        "--json", action="store_true", default=flag, help="print one JSON document on stdout"
+    )
+    common.add_argument(
+        "-q", "--quiet", action="store_true", default=flag, help="no messages on stderr but errors"
+    )
+    common.add_argument(
+        "-v", "--verbose", action="count", default=count,
+        help="more, and tracebacks of errors; -vv for the whole log",
+    )  # fmt: skip
+    common.add_argument(
+        "--no-color", action="store_true", default=flag, help="plain text, as NO_COLOR=1 does"
+    )
 
 
 def _module(verb: str) -> Verb:
@@ -111,39 +128,39 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     arguments = list(sys.argv[1:] if argv is None else argv)
     verb = next((a for a in arguments if not a.startswith("-")), None)
-    output = Output(
-        json="--json" in arguments,
-        quiet=bool({"-q", "--quiet"} & set(arguments)),
-        colourless=is_colourless("--no-color" in arguments),
-    )
-    options = None
+    # Until the arguments are parsed: an error in them is printed as was asked for, too.
+    output = Output(json="--json" in arguments)
+    is_verbose = False
     try:
         options = build_parser(verb).parse_args(arguments)
+        is_verbose = options.verbose > 0  # a traceback of the parser helps nobody
+        output = Output(options.json, options.quiet, is_colourless(options.no_color))
         _start_logging(options.verbose, options.quiet)
         code = _module(options.verb).run(options, output)
         sys.stdout.flush()
     except GpuEdgeError as error:
-        if options is not None and options.verbose:  # a traceback of the parser helps nobody
-            import traceback
-
+        if is_verbose:
             traceback.print_exc()
         output.error(error)
         return exit_code(error)
     except KeyboardInterrupt:
         return INTERRUPTED
     except OSError as error:
-        if error.errno not in (errno.EPIPE, errno.ENOSPC):
-            raise
-        if error.errno == errno.ENOSPC:
-            output.say(f"The output cannot be written: {error.strerror}.")
-        # Python flushes stdout once more at exit, and would complain there.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE if error.errno == errno.EPIPE else USAGE
+        return _unwritable(error, output)
     return code
 
 
-def _start_logging(verbose: int, quiet: bool) -> None:
-    import logging
+def _unwritable(error: OSError, output: Output) -> int:
+    """Return the exit code where stdout cannot take the output; other errors are raised again."""
+    if error.errno not in (errno.EPIPE, errno.ENOSPC):
+        raise error
+    if error.errno == errno.ENOSPC:
+        output.log(f"The output cannot be written: {error.strerror}.")
+    # Python flushes stdout once more at exit, and would complain there.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return BROKEN_PIPE if error.errno == errno.EPIPE else USAGE
 
+
+def _start_logging(verbose: int, quiet: bool) -> None:
     level = logging.ERROR if quiet else max(logging.DEBUG, logging.WARNING - 10 * verbose)
     logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")

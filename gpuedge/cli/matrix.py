@@ -1,4 +1,4 @@
-"""The matrix of drivers and levels, and what each level that works can hold, as plain rows.
+"""The matrix of drivers and levels, and what each level that works can hold.
 
 Made from a probe report alone; `gpuedge doctor` and `gpuedge info` print it.
 """
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuedge import backends
+from gpuedge.cli.output import Output
 from gpuedge.core import text
 from gpuedge.probing.report import ProbeReport, ProbeRow
 from gpuedge.probing.show import clean
@@ -20,12 +21,17 @@ MIN_NAME = 16
 NOTHING = "-"
 """Cell of a level that a driver does not offer, or that has no driver at all."""
 
-LIMIT_TITLES = ("device", "tensor", "texture", "bindings", "numbers", "storage, exact one first")
+LIMITS = (
+    "level", "dialect", "storages", "max_storage_buffer_bytes", "max_storage_buffers",
+    "max_outputs", "max_texture_size", "max_local_size", "max_shared_bytes", "is_finite_only",
+    "has_suballocation", "has_fp16_storage", "device_class", "ruled_out",
+)  # fmt: skip
+"""Facts of `Caps` that the JSON document repeats for each usable device."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the matrix: a physical device with all roads to it, or a driver without one."""
+    """One line of the matrix: a device with every API route to it, or a driver without one."""
 
     name: str
     physical: str
@@ -73,25 +79,39 @@ def lines(report: ProbeReport) -> list[Line]:
     return list(made.values())
 
 
-def cells(report: ProbeReport) -> tuple[list[str], list[list[str]]]:
-    """Return the titles and the cells of the matrix."""
+def show(report: ProbeReport, output: Output) -> None:
+    """Print the matrix, and the limits of the devices that work."""
     columns = levels(report)
     body = [[line.name, *(line.cell(level) for level in columns)] for line in lines(report)]
-    sizes = [
-        max(len(title), *(len(row[i]) for row in body)) if body else 0
-        for i, title in enumerate(columns, 1)
-    ]
-    room = max(MIN_NAME, text.width() - sum(sizes) - 2 * len(sizes))
-    return ["driver or device", *columns], [[clean(name, room), *rest] for name, *rest in body]
+    if body:
+        sizes = [
+            max(len(cell) for cell in column)
+            for column in zip(columns, *(r[1:] for r in body), strict=True)
+        ]
+        room = max(MIN_NAME, text.width() - sum(sizes) - 2 * len(sizes))
+        output.table(
+            "Drivers and levels (ok :0 under gles30 is gles30:0, ok :0* has restrictions)",
+            ["driver or device", *columns],
+            [[clean(name, room), *cells] for name, *cells in body],
+        )
+    title = "What works, and what it holds (the largest tensor, counted as float32)"
+    show_limits(title, report.devices, output)
+
+
+def show_limits(title: str, rows: Sequence[ProbeRow], output: Output) -> None:
+    """Print a line for each usable device: how it keeps tensors, and how large they may be."""
+    found = limits(rows)
+    if found:
+        titles = ("device", "tensor", "texture", "bindings", "numbers", "storage, exact one first")
+        output.table(title, titles, found)
 
 
 def limits(rows: Sequence[ProbeRow]) -> list[list[str]]:
-    """Return a line for each usable device: how it keeps tensors, and how large they may be."""
+    """Return the lines of `show_limits`."""
     return [[row.device, *_limits(row.caps)] for row in rows if row.caps]
 
 
 def _limits(caps: Any) -> list[str]:
-    storages = list(caps.get("storages") or ["buffer"])
     side = caps.get("max_texture_size")
     outputs = caps.get("max_outputs") or 1
     bindings = caps.get("max_storage_buffers")
@@ -100,7 +120,7 @@ def _limits(caps: Any) -> list[str]:
         NOTHING if side is None else f"{side}\u00b2",
         str(bindings) if side is None else f"{bindings} ({outputs} out)",
         "finite" if caps.get("is_finite_only") else "all",
-        " ".join(storages),
+        " ".join(caps.get("storages") or ["buffer"]),
     ]
 
 
@@ -122,16 +142,11 @@ def size(count: object) -> str:
 def to_dict(report: ProbeReport) -> dict[str, Any]:
     """Return the matrix and the limits as a JSON-ready dictionary."""
     columns = levels(report)
-    facts = (
-        "level", "dialect", "storages", "max_storage_buffer_bytes", "max_storage_buffers",
-        "max_outputs", "max_texture_size", "max_local_size", "max_shared_bytes", "is_finite_only",
-        "has_suballocation", "has_fp16_storage", "device_class", "ruled_out",
-    )  # fmt: skip
     return {
         "levels": columns,
         "lines": [line.to_dict(columns) for line in lines(report)],
         "limits": {
-            row.device: {name: row.caps.get(name) for name in facts}
+            row.device: {name: row.caps.get(name) for name in LIMITS}
             for row in report.devices
             if row.caps
         },

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 
 from gpuedge.cli.output import Output, blaming, read_json
-from gpuedge.core.errors import GpuEdgeError, UnknownDeviceError
-from gpuedge.probing import show as told
+from gpuedge.core.errors import UnknownDeviceError
+from gpuedge.probing import api
+from gpuedge.probing import show as lines
 from gpuedge.probing.report import ProbeReport, ProbeRow
 
 GOOD, NO_DEVICE = 0, 3
@@ -14,15 +15,23 @@ GOOD, NO_DEVICE = 0, 3
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb."""
-    parser.add_argument("--refresh", action="store_true", help="test again, ignoring the cache")
     parser.add_argument(
-        "--deadline", type=float, metavar="S", default=4.0, help="seconds in all (default 4)"
+        "--refresh", action="store_true", help="test again, whatever the cache says"
     )
     parser.add_argument(
-        "--backend", action="append", metavar="B", help="only this backend; may be repeated"
+        "--deadline",
+        type=float,
+        metavar="S",
+        default=4.0,
+        help="seconds for all drivers together (4)",
     )
     parser.add_argument(
-        "--input", metavar="REPORT.json", help="show a report made elsewhere; nothing is tested"
+        "--backend", action="append", metavar="B", help="only this backend; repeatable"
+    )
+    parser.add_argument(
+        "--input",
+        metavar="REPORT.json",
+        help="show a report made elsewhere with --json; nothing is tested",
     )
 
 
@@ -39,34 +48,31 @@ def run(options: argparse.Namespace, output: Output) -> int:
 
 
 def _probe(options: argparse.Namespace) -> ProbeReport:
-    from gpuedge.probing.api import probe
-
-    given: dict[str, tuple[type[GpuEdgeError], ...]] = {}
-    if options.backend:
-        given["backend"] = (UnknownDeviceError,)
-    with blaming(**given):
-        return probe(refresh=options.refresh, deadline_s=options.deadline, backends=options.backend)
+    with blaming(**({"backend": (UnknownDeviceError,)} if options.backend else {})):
+        return api.probe(
+            refresh=options.refresh, deadline_s=options.deadline, backends=options.backend
+        )
 
 
 def show(report: ProbeReport, output: Output, *, verbose: int = 0) -> None:
     """Print a report as a table: the headline, one row per candidate, more when `verbose`."""
-    headline = told.headline(report)
+    headline = lines.headline(report)
     rows = [
-        (device, row.name, told.status_of(row), _details(row) if verbose else row.brief)
-        for device, row in told.lines(report)
+        (device, row.name, lines.status_of(row), _details(row) if verbose else row.brief)
+        for device, row in lines.lines(report)
     ]
     if rows:
-        output.table(headline, told.TITLES, rows)
+        output.table(headline, lines.TITLES, rows)
     else:
         output.text(headline)
-    for note in told.footnotes(report):
-        output.say(note)
+    for note in lines.footnotes(report):
+        output.log(note)
 
 
 def _details(row: ProbeRow) -> str:
     facts = {
-        "entries": "; ".join(told.entries(row)),
-        "left out": told.forbidden(row),
+        "entries": "; ".join(lines.entries(row)),
+        "left out": lines.forbidden(row),
         "database": row.database,
         "class": row.caps.get("device_class"),
         "storages": " ".join(row.caps.get("storages") or ()),

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import math
-import os
 import re
 import statistics
 import time
@@ -18,6 +16,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpuedge.cli.arguments import check_writable, seconds, whole
 from gpuedge.cli.output import Output, blaming
 from gpuedge.core.errors import (
     GpuEdgeError,
@@ -52,14 +51,22 @@ SHOWN_OPS = 6
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb."""
-    parser.add_argument("model", metavar="MODEL.onnx")
+    parser.add_argument("model", metavar="MODEL.onnx", help="the model, an ONNX file")
     parser.add_argument(
-        "--input", action="append", default=[], metavar="NAME=FILE.npy", help="one per input"
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=FILE.npy",
+        help="one per input of the model; repeatable",
     )
-    parser.add_argument("--output", metavar="DIR", help="write each output to DIR/NAME.npy")
+    parser.add_argument(
+        "--output", metavar="DIR", help="write each output to DIR/NAME.npy, whole or not at all"
+    )
     parser.add_argument("--device", metavar="D", help="such as cpu, vulkan:0, auto (the default)")
     parser.add_argument(
-        "--fallback", choices=("cpu", "error"), help="what happens when the device fails"
+        "--fallback",
+        choices=("cpu", "error"),
+        help="what happens to operators the device cannot run, and when it fails",
     )
     parser.add_argument(
         "--isolation",
@@ -67,37 +74,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where the driver lives: in this process (the default), or in one of its own",
     )
     parser.add_argument(
-        "--timeout", type=_seconds, metavar="SECONDS", help="give up a run that takes longer"
+        "--timeout",
+        type=seconds(),
+        metavar="SECONDS",
+        help="give up a run that takes longer (GE-406)",
     )
     parser.add_argument(
-        "--repeat", type=_count, default=1, metavar="N", help="run N times, for the time when warm"
+        "--repeat",
+        type=whole(1, 999_999_999),
+        default=1,
+        metavar="N",
+        help="run N times (1); prints the first time and the median of the others",
     )
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
-
-
-_count.__name__ = "count"  # argparse shows it: "invalid count value"
-
-
-def _seconds(text: str) -> float:
-    number = float(text)
-    if not 0 < number < math.inf:
-        raise ValueError
-    return number
-
-
-_seconds.__name__ = "time"
 
 
 def run(options: argparse.Namespace, output: Output) -> int:
     """Run the model, write the outputs, print where it ran, why and how long it took."""
     inputs = read_inputs(options.input)
-    folder = _output_folder(options.output)
+    check_writable(options.output, "--output", is_folder=True)
     if not Path(options.model).is_file():
         raise InputError(f"There is no model file {options.model}.", asked_by="the command line")
     import gpuedge
@@ -111,10 +105,10 @@ def run(options: argparse.Namespace, output: Output) -> int:
         working,
         gpuedge.Session(options.model, **chosen) as session,
     ):
-        results, seconds = _timed(session, inputs, options.repeat, options.timeout)
+        results, times = _timed(session, inputs, options.repeat, options.timeout)
         placement = [asdict(row) for row in session.placement]
         decision, health = session.explain(), session.health
-    files = write_outputs(results, folder) if folder else {}
+    files = {} if options.output is None else write_outputs(results, Path(options.output))
     body = {
         "schema": SCHEMA,
         "model": options.model,
@@ -124,8 +118,8 @@ def run(options: argparse.Namespace, output: Output) -> int:
         "health": health.to_dict(),
         "placement": placement,
         "outputs": [_described(n, a, files.get(n)) for n, a in results.items()],
-        "first_ms": round(seconds[0] * 1e3, 3),
-        "warm_ms": round(statistics.median(seconds[1:]) * 1e3, 3) if seconds[1:] else None,
+        "first_ms": round(times[0] * 1e3, 3),
+        "warm_ms": round(statistics.median(times[1:]) * 1e3, 3) if times[1:] else None,
     }
     output.document(body)
     _show(body, str(decision), output)
@@ -175,30 +169,10 @@ def read_array(path: str) -> Array:
     return array
 
 
-def _output_folder(named: str | None) -> Path | None:
-    """Check the folder, but leave making it to the first output: a failed run leaves nothing."""
-    if named is None:
-        return None
-    folder = Path(named)
-    try:
-        nearest = next(p for p in (folder, *folder.absolute().parents) if p.exists())
-    except (OSError, ValueError) as error:  # too long, or with a NUL
-        raise InputError(
-            f"The output folder cannot be used: {error}.", asked_by="--output"
-        ) from None
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        raise InputError(
-            f"The output folder {named} cannot be written.",
-            asked_by="--output",
-            known=f"{nearest} is not a folder that this user can write to",
-        )
-    return folder
-
-
 def _timed(
     session: Session, inputs: Mapping[str, Array], repeat: int, timeout_s: float | None
 ) -> tuple[dict[str, Array], list[float]]:
-    seconds = []
+    times = []
     for _ in range(repeat):
         start = time.perf_counter()
         try:
@@ -206,8 +180,8 @@ def _timed(
         except RequestTimeoutError as error:  # a command has no next request
             error.asked_by, error.hint = "--timeout", "a larger --timeout"
             raise
-        seconds.append(time.perf_counter() - start)
-    return results, seconds
+        times.append(time.perf_counter() - start)
+    return results, times
 
 
 def write_outputs(results: Mapping[str, Array], folder: Path) -> dict[str, str]:

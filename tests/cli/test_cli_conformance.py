@@ -19,7 +19,7 @@ from gpuedge.conformance.catalogue import everything
 from gpuedge.conformance.results import read
 from gpuedge.core.errors import NoUsableDeviceError
 
-CHILD = Path(__file__).with_name("conformance_child.py")
+CHILD = next(Path(__file__).parents[1].rglob("conformance_child.py"))
 IDENTITY = {"name": "Fake"}
 ADDS = [s.id for s in everything("smoke") if s.op == "add"]
 
@@ -62,10 +62,10 @@ RUN = ("run", "--only", "add/*", "--device", "fake")
         (("run", "--shard", "half"), "not I/N"),
         (("run", "--profile", "huge"), "huge"),
         (("run", "--shard", "\u0661/\u0662"), "not I/N"),
-        (("run", "--jobs", "0"), "--jobs: '0' is no number from 1 to 256"),
-        (("run", "--jobs", "\u0663"), "is no number from 1 to 256"),
-        (("run", "--case-timeout", "nan"), "'nan' is no number of seconds from 0.1 to 86400"),
-        (("run", "--case-timeout", "soon"), "is no number of seconds from 0.1 to 86400"),
+        (("run", "--jobs", "0"), "--jobs: '0' is not a whole number from 1 to 256"),
+        (("run", "--jobs", "\u0663"), "is not a whole number from 1 to 256"),
+        (("run", "--case-timeout", "nan"), "'nan' is not a number of seconds from 0.1 to 86400"),
+        (("run", "--case-timeout", "soon"), "is not a number of seconds from 0.1 to 86400"),
         (("run", "--only", "nothing/*"), "No case matches nothing/*"),
         (("list", "--device", "vulkan"), "--device"),
         (("run", "--jsonl", "/"), "/ cannot be written"),

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import gpuedge
 from gpuedge.cli import main as cli
+from gpuedge.cli.output import Output, blaming, is_colourless
 from gpuedge.core import errors
 from gpuedge.core.errors import GpuEdgeError
 
@@ -216,8 +218,6 @@ def test_ctrl_c_in_a_process_is_quiet() -> None:
 
 
 def test_colours_only_where_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpuedge.cli.output import is_colourless
-
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert not is_colourless(False)
     assert is_colourless(True)
@@ -228,8 +228,6 @@ def test_colours_only_where_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_table_prints_no_escape_sequence(capsys: pytest.CaptureFixture[str]) -> None:
-    from gpuedge.cli.output import Output
-
     Output(colourless=True).table("T", ("a",), [["\x1b[31mred\x07 [bold]x[/bold]"], [None]])
     out = capsys.readouterr().out
     assert "\x1b" not in out
@@ -242,8 +240,6 @@ def test_table_prints_no_escape_sequence(capsys: pytest.CaptureFixture[str]) -> 
 def test_table_keeps_to_the_width_and_breaks_neither_titles_nor_names(
     columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gpuedge.cli.output import Output
-
     monkeypatch.setenv("COLUMNS", columns)
     title = "a title that is longer than its table"
     prose = "many words " * 20
@@ -259,8 +255,6 @@ def test_table_keeps_to_the_width_and_breaks_neither_titles_nor_names(
 def test_table_on_a_terminal_is_coloured(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gpuedge.cli.output import Output
-
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -269,6 +263,65 @@ def test_table_on_a_terminal_is_coloured(
     head, *_, row, _ = capsys.readouterr().out.splitlines()
     assert "\x1b[1mT" in head
     assert "\x1b[32mPASS" in row
+
+
+def test_terminal_without_rich_gets_the_same_plainly(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    output = Output()
+    with output.working("thinking"):
+        output.table("T", ("result", "why"), [["PASS", "ok"]])
+    out, err = capsys.readouterr()
+    assert out.splitlines()[0] == "T"
+    assert out.splitlines()[3] == "PASS    ok"
+    assert err == ""
+
+
+def every_parser() -> Iterator[tuple[list[str], argparse.ArgumentParser]]:
+    for verb in cli.VERBS:
+        for words, one in parsers(cli.build_parser(verb), []):
+            if words[:1] == [verb]:
+                yield words, one
+
+
+def parsers(
+    parser: argparse.ArgumentParser, words: list[str]
+) -> Iterator[tuple[list[str], argparse.ArgumentParser]]:
+    yield words, parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, one in action.choices.items():
+                yield from parsers(one, [*words, name])
+
+
+def test_every_verb_and_action_takes_the_options_of_every_verb() -> None:
+    found = {" ".join(words): one for words, one in every_parser()}
+    assert {"probe", "conformance run", "db update"} <= set(found)
+    for name, parser in found.items():
+        taken = {option for action in parser._actions for option in action.option_strings}
+        missing = {"--json", "-q", "--quiet", "-v", "--verbose", "--no-color"} - taken
+        assert not missing, name
+
+
+@pytest.mark.parametrize(
+    ("words", "json", "quiet", "verbose"),
+    [
+        ("conformance run -v", False, False, 1),
+        ("conformance -v run", False, False, 1),
+        ("conformance --json run -vv -q", True, True, 2),
+        ("db --json show", True, False, 0),
+        ("db show --json -q", True, True, 0),
+        ("cache -q", False, True, 0),
+    ],
+)
+def test_options_count_before_and_after_an_action(
+    words: str, json: bool, quiet: bool, verbose: int
+) -> None:
+    found = cli.build_parser(words.split(maxsplit=1)[0]).parse_args(words.split())
+    assert (found.json, found.quiet, found.verbose) == (json, quiet, verbose)
 
 
 @pytest.mark.parametrize(
@@ -290,8 +343,6 @@ def test_error_names_the_option_it_is_about(
     wanted: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from gpuedge.cli.output import blaming
-
     monkeypatch.setenv("GPUEDGE_FALLBACK", "error")
     given = {
         "device": (errors.UnknownDeviceError, errors.NoUsableDeviceError),
@@ -313,8 +364,6 @@ class Terminal(io.StringIO):
 def test_long_work_shows_on_a_terminal(
     quiet: bool, shown: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gpuedge.cli.output import Output
-
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
@@ -324,8 +373,6 @@ def test_long_work_shows_on_a_terminal(
 
 
 def test_long_work_is_silent_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
-    from gpuedge.cli.output import Output
-
     with Output().working("thinking"):
         pass
     assert capsys.readouterr() == ("", "")

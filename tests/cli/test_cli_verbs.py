@@ -6,7 +6,6 @@ import json
 import os
 import re
 import time
-from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
@@ -169,15 +168,6 @@ def test_info_refuses_a_setting_that_does_not_parse(
     monkeypatch.setenv("GPUEDGE_DEBUG", "lots")
     assert main(["info"]) == 2
     assert "GPUEDGE_DEBUG" in capsys.readouterr().err
-
-
-def test_required_packages_are_those_the_metadata_declares() -> None:
-    declared = {
-        re.split(r"[\s<>=!;\[]", line, maxsplit=1)[0]
-        for line in requires("gpuedge") or []
-        if "extra ==" not in line and "python_version" not in line
-    }
-    assert declared == set(facts.REQUIRED)
 
 
 # --- kernels

@@ -1,8 +1,7 @@
-"""The command line where files, names, terminals and arguments are not as they should be."""
+"""Databases and mirrors on the command line where files and names are not as they should be."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
@@ -20,7 +19,6 @@ from gpuedge.capdb import database
 from gpuedge.capdb.updates import installed
 from gpuedge.cli import output as speaking
 from gpuedge.cli.main import main
-from gpuedge.cli.output import Output
 from gpuedge.core import paths
 
 __all__ = ["cache", "world"]
@@ -38,16 +36,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 HOSTILE = "ok\x1b[2Jgone\x07\x9b31m\u202etxt\rback"
 
 
-def test_foreign_text_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    Output().text(HOSTILE)
-    Output().say(HOSTILE)
-    Output().table(HOSTILE, ("a", "b"), [(HOSTILE, HOSTILE)])
-    said = capsys.readouterr()
-    for text in (said.out, said.err):
-        assert "gone" in text
-        assert all(c.isprintable() or c == "\n" for c in text)
-
-
 def test_status_line_of_a_mirror_steers_no_terminal(
     world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,27 +48,6 @@ def test_status_line_of_a_mirror_steers_no_terminal(
 
 def _refusing() -> Any:
     raise OSError(HOSTILE)
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1", "utf-8"])
-def test_tables_and_names_for_every_terminal(
-    encoding: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    streams = [io.TextIOWrapper(io.BytesIO(), encoding=encoding) for _ in range(2)]
-    monkeypatch.setattr(sys, "stdout", streams[0])
-    monkeypatch.setattr(sys, "stderr", streams[1])
-    Output().table("Title", ("a", "b"), [("x", "Grafikkarte \u2122 \u4e2d")])
-    Output().text("\u4e2d")
-    Output().say("\u4e2d")
-    said = []
-    for stream in streams:
-        stream.flush()
-        assert isinstance(stream.buffer, io.BytesIO)
-        said.append(stream.buffer.getvalue().decode(encoding))
-    rule = "\u2500" if encoding == "utf-8" else "-"
-    assert said[0].splitlines()[2].strip(rule) == ""
-    shown = "\u4e2d" if encoding == "utf-8" else "\\u4e2d"
-    assert said[0].splitlines()[-1] == said[1].strip() == shown
 
 
 def test_listing_in_a_terminal_without_unicode(folder: Path) -> None:
@@ -111,12 +78,6 @@ def test_only_files_of_a_bounded_size_are_read(
     assert main([*arguments, named]) == 2
     said = capsys.readouterr().err
     assert ("larger than" if kind == "long" else "not a file") in said
-
-
-@pytest.mark.parametrize("word", ["inf", "nan", "0", "-1", "1e999", "soon"])
-def test_deadline_that_is_no_time(word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["db", "update", "x", f"--deadline={word}"]) == 2
-    assert "above zero" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [[""], [" "], ["", "--rollback"], ["--rollback", "x"]])

@@ -1,0 +1,50 @@
+"""The command line where names, terminals and arguments are not as they should be."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from gpuedge.cli.main import main
+from gpuedge.cli.output import Output
+
+HOSTILE = "ok\x1b[2Jgone\x07\x9b31m\u202etxt\rback"
+
+
+def test_foreign_text_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    Output().text(HOSTILE)
+    Output().log(HOSTILE)
+    Output().table(HOSTILE, ("a", "b"), [(HOSTILE, HOSTILE)])
+    said = capsys.readouterr()
+    for text in (said.out, said.err):
+        assert "gone" in text
+        assert all(c.isprintable() or c == "\n" for c in text)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1", "utf-8"])
+def test_tables_and_names_for_every_terminal(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = [io.TextIOWrapper(io.BytesIO(), encoding=encoding) for _ in range(2)]
+    monkeypatch.setattr(sys, "stdout", streams[0])
+    monkeypatch.setattr(sys, "stderr", streams[1])
+    Output().table("Title", ("a", "b"), [("x", "Grafikkarte \u2122 \u4e2d")])
+    Output().text("\u4e2d")
+    Output().log("\u4e2d")
+    said = []
+    for stream in streams:
+        stream.flush()
+        assert isinstance(stream.buffer, io.BytesIO)
+        said.append(stream.buffer.getvalue().decode(encoding))
+    rule = "\u2500" if encoding == "utf-8" else "-"
+    assert said[0].splitlines()[2].strip(rule) == ""
+    shown = "\u4e2d" if encoding == "utf-8" else "\\u4e2d"
+    assert said[0].splitlines()[-1] == said[1].strip() == shown
+
+
+@pytest.mark.parametrize("word", ["inf", "nan", "0", "-1", "1e999", "soon"])
+def test_deadline_that_is_no_time(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["db", "update", "x", f"--deadline={word}"]) == 2
+    assert "above zero" in capsys.readouterr().err
