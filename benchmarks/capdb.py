@@ -23,7 +23,7 @@ from typing import Any
 from gpuedge.capdb import database, lookup
 from gpuedge.capdb.identity.subject import subject
 from gpuedge.capdb.seal import seal
-from gpuedge.core import paths
+from gpuedge.safety import paths
 
 TABLES = ("classes.json", "names.json", "families.json")
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from gpuedge.device import open as open
     from gpuedge.ops import *
     from gpuedge.probing.api import probe as probe
-    from gpuedge.probing.interpreter import freeze_support as freeze_support
     from gpuedge.probing.report import ProbeReport as ProbeReport
+    from gpuedge.safety.interpreter import freeze_support as freeze_support
     from gpuedge.session import Session as Session
 
 _LAZY = {
@@ -28,7 +28,7 @@ _LAZY = {
     "ProbeReport": "gpuedge.probing.report",
     "Session": "gpuedge.session",
     "config": "gpuedge.core.config",
-    "freeze_support": "gpuedge.probing.interpreter",
+    "freeze_support": "gpuedge.safety.interpreter",
     "open": "gpuedge.device",
     "probe": "gpuedge.probing.api",
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuedge.capdb.seal import seal
-from gpuedge.core import paths
+from gpuedge.safety import paths
 
 TABLES = ("classes.json", "names.json", "families.json")
 RASTERISER = {"api": ["vulkan"], "vendor": ["mesa-software"]}

@@ -23,14 +23,14 @@ sys.path[:0] = [str(ROOT)]
 from gpuedge import lang  # noqa: E402
 from gpuedge.backends.base import Candidate  # noqa: E402
 from gpuedge.backends.vulkan import pipecache, proofs  # noqa: E402
-from gpuedge.core import markers  # noqa: E402
 from gpuedge.core.identity import Identity  # noqa: E402
-from gpuedge.core.store import save_sealed, unsealed  # noqa: E402
 from gpuedge.decide import store as calibrations  # noqa: E402
 from gpuedge.decide.model import DeviceModel  # noqa: E402
 from gpuedge.lang import cache as kernels  # noqa: E402
-from gpuedge.probing import crashes, verdicts  # noqa: E402
+from gpuedge.probing import verdicts  # noqa: E402
 from gpuedge.probing.report import ProbeRow  # noqa: E402
+from gpuedge.safety import blocklist, markers  # noqa: E402
+from gpuedge.safety.store import save_sealed, unsealed  # noqa: E402
 
 PHYSICAL: Any = SimpleNamespace(
     identity=SimpleNamespace(vendorID=7, deviceID=9, driverVersion=11, name="fuzz", driverInfo="1"),
@@ -59,7 +59,7 @@ def formats() -> list[Format]:
             _kernels(folder),
             _sealed("verdicts", verdicts.SCHEMA, _verdicts(folder), _use_verdicts),
             _sealed("calibration", calibrations.SCHEMA, _calibrations(folder), _use_calibration),
-            _sealed("crashes", crashes.SCHEMA, _crashes(folder), _use_crashes),
+            _sealed("crashes", blocklist.SCHEMA, _crashes(folder), _use_crashes),
             _sealed("proof", proofs.SCHEMA, _proofs(folder), _use_proof),
             _markers(),
         ]
@@ -175,19 +175,19 @@ def _crashes(folder: Path) -> tuple[bytes, ...]:
     for n in (1, 4):
         entry = None
         for i in range(n):
-            entry = crashes.struck(entry, _marker(i), 1e9)
+            entry = blocklist.crashed(entry, _marker(i), 1e9)
         path = folder / f"s{n}.json"
-        assert save_sealed(path, crashes.SCHEMA, {"entries": {"k": entry}})
+        assert save_sealed(path, blocklist.SCHEMA, {"entries": {"k": entry}})
         good.append(path.read_bytes())
     return tuple(good)
 
 
 def _use_crashes(data: bytes, place: Path) -> object:
-    memory = crashes.CrashMemory(place)
+    memory = blocklist.Blocklist(place)
     Path(memory.path).write_bytes(data)
     memory.block("k", 1e9)
     watch = memory.begin("k")
-    watch.strike("again")
+    watch.crashed("again")
     watch.close()
     return memory.block("k")
 
@@ -220,7 +220,7 @@ def _markers() -> Format:
         return file[: markers._DIGEST] + digest + file[markers._TEXT :]
 
     def use(data: bytes, place: Path) -> object:
-        memory = crashes.CrashMemory(place)
+        memory = blocklist.Blocklist(place)
         folder = Path(memory.markers)
         folder.mkdir(exist_ok=True)
         (folder / "0123.mark").write_bytes(data)

@@ -30,20 +30,20 @@ from cache_formats import PHYSICAL, ROOT, _row, formats
 from gpuedge import lang
 from gpuedge.backends.base import Candidate
 from gpuedge.backends.vulkan import pipecache, proofs
-from gpuedge.core import paths, unfinished
 from gpuedge.core.kernel import KernelBlob
-from gpuedge.core.lock import Lock
 from gpuedge.decide.model import DeviceModel
 from gpuedge.decide.store import CalibrationStore
 from gpuedge.lang.cache import BlobCache
-from gpuedge.probing.crashes import CrashMemory
 from gpuedge.probing.verdicts import Store
+from gpuedge.safety import markers, paths
+from gpuedge.safety.blocklist import Blocklist
+from gpuedge.safety.lock import Lock
 
 LONGEST_S = 0.1
 """A writer lives up to this long: it writes each file several times in it."""
 
 WRITERS = 2
-MOST_LEFT = 6 * (paths.MAX_TEMPORARIES + WRITERS) + unfinished.MAX_NEW
+MOST_LEFT = 6 * (paths.MAX_TEMPORARIES + WRITERS) + markers.MAX_NEW
 """Half-written files there may be at any time: of six files, and of markers."""
 
 LIMIT = 1 << 24
@@ -103,7 +103,7 @@ class Writer:
 
     def marker(self) -> None:
         """Open a device, run, and close it."""
-        watch = CrashMemory(self._folder).begin(self._name[:2], "fake:0")
+        watch = Blocklist(self._folder).begin(self._name[:2], "fake:0")
         for step in ("open", "compile", "run", "run"):
             watch.step(step)
             watch.quiet()
@@ -177,7 +177,7 @@ class Campaign:
         store = Store(folder)
         calibrations = folder / "calibration.json"
         text = calibrations.read_text() if calibrations.exists() else ""
-        kernels, memory = BlobCache(folder / "kernels.bin"), CrashMemory(folder)
+        kernels, memory = BlobCache(folder / "kernels.bin"), Blocklist(folder)
         believed: dict[str, Callable[[str], object]] = {
             "verdict": lambda k: store.find(k, 4.0, time.time()),
             "calibration": lambda k: k in text,
@@ -231,7 +231,7 @@ def campaign(
         run.round(number)
         if number % 50 == 0:
             progress(f"round {number} of {n}, {len(run.faults)} faults")
-    strikes = sum(len(e["strikes"]) for e in CrashMemory(folder).entries().values())
+    strikes = sum(len(e["crashes"]) for e in Blocklist(folder).entries().values())
     return {
         "schema": "gpuedge.kill-campaign/1",
         "rounds": n,

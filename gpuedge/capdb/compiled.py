@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from gpuedge.capdb.index import record
 from gpuedge.capdb.source import Envelope, Source
-from gpuedge.core import paths
+from gpuedge.safety import paths
 
 SCHEMA: Final = "gpuedge.db.compiled/1"
 FOLDER: Final = "compiled"

@@ -8,8 +8,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from gpuedge.core import config, paths
+from gpuedge.core import config
 from gpuedge.core.errors import ConfigError, DatabaseError
+from gpuedge.safety import paths
 
 MAX_TABLE = 1 << 20
 """Bytes of a table; the largest packaged one has 23,000."""
@@ -30,7 +31,7 @@ def folder() -> Path:
     if config.get("db").value:
         check_place(Path(first))
         return Path(first)
-    from gpuedge.core import databases
+    from gpuedge.safety import databases
 
     if not databases.is_installed(first):
         return Path(first)

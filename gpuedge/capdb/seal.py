@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from gpuedge.capdb import source
 from gpuedge.capdb.place import bad
-from gpuedge.core import paths
+from gpuedge.safety import paths
 
 VALID_DAYS: Final = 365
 ENGINE: Final = {"min": "0.1", "below": "2"}

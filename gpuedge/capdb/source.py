@@ -19,8 +19,8 @@ from gpuedge.capdb.entries import Entry, parse
 from gpuedge.capdb.fields import APIS
 from gpuedge.capdb.place import bad, check_place
 from gpuedge.capdb.reading import SHAPES
-from gpuedge.core import paths
-from gpuedge.core.databases import MAX_ENVELOPE
+from gpuedge.safety import paths
+from gpuedge.safety.databases import MAX_ENVELOPE
 
 SCHEMA: Final = "gpuedge.database/1"
 ENTRIES_SCHEMA: Final = "gpuedge.entries/1"

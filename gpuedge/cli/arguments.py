@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpuedge.core.errors import InputError
-from gpuedge.core.paths import is_stream
+from gpuedge.safety.paths import is_stream
 
 
 def whole(low: int, high: int) -> Callable[[str], int]:

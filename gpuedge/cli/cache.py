@@ -10,27 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from gpuedge.cli.output import Output
-from gpuedge.core import config, paths
+from gpuedge.core import config
 from gpuedge.core.errors import ConfigError
 from gpuedge.core.text import counted
-from gpuedge.probing.crashes import CrashMemory, blocked, date
-
-OURS = (
-    "verdicts.json", "calibration.json", "kernels.bin", "crashes.json", "lock", "crashes/*.mark",
-    "pipelines/*.bin", "pipelines/*.ok", "pipelines/*.bad", "pipelines/lock",
-    "pipelines/trials/*.mark",
-)  # fmt: skip
-"""Files the cache may hold. Anything else in the folder is not ours to delete."""
+from gpuedge.safety import markers, paths
+from gpuedge.safety.blocklist import Blocklist, blocked, date
+from gpuedge.safety.store import FILES, FileKind
 
 DATABASE = "capability_db"
-"""Folder of what updates of the capability database keep, and of compiled databases."""
+"""Folder of what updates of the capability database keep."""
 
-DATABASE_FILES = ("current.json", "updates.json", "refused.json", "lock", "compiled/*.bin")
-TREES = ("versions", "tuf")
-"""What it holds: these files, and everything in these folders."""
+IN_USE = "current.json"
+"""What names the update in use."""
 
-CRASHES = ("crashes.json", "crashes")
-"""What of them is crash memory."""
+REMOVED = "the installed update of the capability database is removed: the packaged one is in use"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,13 +43,17 @@ def run(options: argparse.Namespace, output: Output) -> int:
     crashes = _crashes(folder)  # first: it counts the markers of processes that are gone
     found = cache_files(folder)
     if options.crashes:
-        found = [p for p in found if p.relative_to(folder).parts[0] in CRASHES]
+        found = {path: kind for path, kind in found.items() if kind.is_crash}
     if options.action == "clear":
-        found = _unused(found)
-    files = [(p, _size(p)) for p in found]
-    is_update = any(p == folder / DATABASE / "current.json" for p in found)
-    left = _clear(found, folder) if options.action == "clear" else []
-    rows = [{"name": str(p.relative_to(folder)), "nbytes": size} for p, size in files]
+        used = _used(found)
+        found = {path: kind for path, kind in found.items() if path not in used}
+    sizes = {path: _size(path) for path in found}
+    is_update = any(path == folder / DATABASE / IN_USE for path in found)
+    left = _clear(list(found), folder) if options.action == "clear" else []
+    rows = [
+        {"name": str(p.relative_to(folder)), "nbytes": sizes[p], "purpose": kind.purpose}
+        for p, kind in found.items()
+    ]
     output.document(
         {
             "schema": "gpuedge.cache/1",
@@ -68,15 +65,15 @@ def run(options: argparse.Namespace, output: Output) -> int:
             "not_removed": [str(p) for p in left],
         }
     )
-    total = sum(size for _, size in files)
+    total = sum(sizes.values())
     if options.action == "clear":
-        removed = counted(len(files) - len(left), "file")
+        removed = counted(len(found) - len(left), "file")
         output.text(f"removed {removed} ({total} bytes) from {folder}")
         if is_update:
             output.text(REMOVED)
-    elif files:
-        table = list(_together(rows).items())
-        output.table(f"{folder} ({source}), {total} bytes", ("file", "bytes"), table)
+    elif found:
+        columns = ("file", "bytes", "what for")
+        output.table(f"{folder} ({source}), {total} bytes", columns, _together(rows))
     else:
         output.text(f"{folder} ({source}) is empty")
     if crashes and options.action == "info":
@@ -86,29 +83,27 @@ def run(options: argparse.Namespace, output: Output) -> int:
     return 1 if left else 0
 
 
-REMOVED = "the installed update of the capability database is removed: the packaged one is in use"
-
-
-def _together(rows: list[dict[str, Any]]) -> dict[str, int]:
-    """Return sizes by name; an installed database, or what is known of a mirror, is one row."""
-    found: dict[str, int] = {}
+def _together(rows: list[dict[str, Any]]) -> list[tuple[str, int, str]]:
+    """Return the rows of the table; an installed database, or what a mirror signed, is one row."""
+    found: dict[str, tuple[str, int, str]] = {}
     for row in rows:
         parts = Path(row["name"]).parts
-        is_deep = parts[0] == DATABASE and parts[1] in TREES and len(parts) > 3
+        is_deep = parts[0] == DATABASE and len(parts) > 3
         name = str(Path(*parts[:3])) + os.sep if is_deep else row["name"]
-        found[name] = found.get(name, 0) + row["nbytes"]
-    return found
+        _, size, purpose = found.get(name, (name, 0, row["purpose"]))
+        found[name] = (name, size + row["nbytes"], purpose)
+    return list(found.values())
 
 
 def _crashes(folder: Path) -> list[dict[str, Any]]:
     """Return what is remembered of devices whose use ended processes."""
     rows = []
-    for entry in CrashMemory(folder).entries().values():
+    for entry in Blocklist(folder).entries().values():
         block = blocked(entry, time.time())
         rows.append(
             {
                 "device": entry["name"],
-                "strikes": [{"step": s["step"], "when": s["when"]} for s in entry["strikes"]],
+                "starts": [{"step": s["step"], "when": s["when"]} for s in entry["crashes"]],
                 "level": entry["level"],
                 "blocked_until": None if block is None else block.until,
             }
@@ -121,9 +116,9 @@ def _show(crashes: list[dict[str, Any]], output: Output) -> None:
     for crash in crashes:
         until = crash["blocked_until"]
         state = "may be used" if until is None else f"left alone until {date(until)}"
-        strikes = crash["strikes"]
-        last = f"{date(strikes[-1]['when'])} ({strikes[-1]['step']})" if strikes else "-"
-        rows.append((crash["device"], str(len(strikes)), last, state))
+        starts = crash["starts"]
+        last = f"{date(starts[-1]['when'])} ({starts[-1]['step']})" if starts else "-"
+        rows.append((crash["device"], str(len(starts)), last, state))
     columns = ("device", "times", "last (and at what step)", "state")
     output.table("unfinished starts", columns, rows)
     output.text("forget them: gpuedge cache clear --crashes")
@@ -136,21 +131,20 @@ def _size(path: Path) -> int:
         return 0
 
 
-def cache_files(folder: Path) -> list[Path]:
-    """Return the files of the cache, sorted; none where the folder does not exist.
+def cache_files(folder: Path) -> dict[Path, FileKind]:
+    """Return the files of the cache, sorted, each with its row of the table of files.
+
+    Anything else in the folder is not ours to delete.
 
     Raises
     ------
     ConfigError (GE-101)
         The path exists but is not a folder that can be listed.
     """
+    found: dict[Path, FileKind] = {}
     try:
-        found = {p for pattern in OURS for p in folder.glob(pattern) if p.is_file()}
-        for pattern in OURS:  # what a writer that was killed left behind (see write_atomic)
-            place, _, name = pattern.rpartition("/")
-            found |= set((folder / place).glob(f".{name}.*"))
-            found |= set((folder / place).glob(".new-*")) if name == "*.mark" else set()
-        found |= _database_files(folder / DATABASE)
+        for kind in FILES:
+            found |= dict.fromkeys(_of_kind(folder, kind.pattern) - found.keys(), kind)
         if folder.exists():
             next(folder.iterdir(), None)
     except OSError as error:
@@ -159,40 +153,50 @@ def cache_files(folder: Path) -> list[Path]:
             asked_by=config.get("cache_dir").source,
             hint="set GPUEDGE_CACHE_DIR to a folder",
         ) from None
-    return sorted(found)
+    return dict(sorted(found.items()))
 
 
-def _database_files(folder: Path) -> set[Path]:
-    """Return the files of updates of the database, those left by killed writers with them."""
-    found = {p for pattern in DATABASE_FILES for p in folder.glob(pattern) if p.is_file()}
-    for pattern in DATABASE_FILES:
-        place, _, name = pattern.rpartition("/")
-        found |= set((folder / place).glob(f".{name}.*"))
-    for tree in TREES:
-        for top, inner, names in os.walk(folder / tree):  # which follows no link
-            found |= {Path(top, name) for name in names}
-            found |= {path for name in inner if (path := Path(top, name)).is_symlink()}
+def _of_kind(folder: Path, pattern: str) -> set[Path]:
+    """Return the files that a pattern of the table means, with what killed writers of them left."""
+    place, _, name = pattern.rpartition("/")
+    if name == "**":
+        return _below(folder / place)
+    places = [folder / p for p in LOCKED] if place == "**" else [folder / place]
+    found = {p for at in places for p in at.glob(name) if p.is_file()}
+    found |= {p for at in places for p in at.glob(f".{name}.*")}  # see write_atomic
+    if name == f"*{markers.SUFFIX}":
+        found |= {p for at in places for p in at.glob(f"{markers.NEW}*")}
     return found
 
 
-def _unused(files: list[Path]) -> list[Path]:
-    """Return the files without the markers of processes that run: those are in use."""
-    from gpuedge.core import unfinished
+LOCKED = ("", "pipelines", DATABASE)
+"""Folders that have a lock file; those of updates go with all that is below them."""
 
+
+def _below(folder: Path) -> set[Path]:
+    found: set[Path] = set()
+    for top, inner, names in os.walk(folder):  # which follows no link
+        found |= {Path(top, name) for name in names}
+        found |= {path for name in inner if (path := Path(top, name)).is_symlink()}
+    return found
+
+
+def _used(files: dict[Path, FileKind]) -> set[Path]:
+    """Return the markers of processes that run: those are in use."""
     used = set()
-    for place in {p.parent for p in files if p.suffix == ".mark"}:
-        gone = unfinished.dead(str(place))
-        used |= {place / n for n in unfinished.listed(str(place))} - {Path(d.path) for d in gone}
+    for place in {p.parent for p in files if p.suffix == markers.SUFFIX}:
+        gone = markers.dead(str(place))
+        used |= {place / n for n in markers.listed(str(place))} - {Path(d.path) for d in gone}
         for one in gone:
-            one.close(remove=False)
-    return [p for p in files if p not in used]
+            one.close(is_counted=False)
+    return used
 
 
 def _clear(files: list[Path], folder: Path) -> list[Path]:
     """Remove files, and the folders of databases that are empty then; return what is left."""
     left = []
     # First what names the update in use: nobody shall find it there, and its files gone.
-    for path in sorted(files, key=lambda p: p.name != "current.json"):
+    for path in sorted(files, key=lambda p: p.name != IN_USE):
         try:
             path.unlink(missing_ok=True)
         except OSError:

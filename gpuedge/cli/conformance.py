@@ -25,9 +25,9 @@ from gpuedge.conformance.catalogue import everything, shard_of
 from gpuedge.conformance.results import Results, ResultsFile, check_same, junit, read, save, summary
 from gpuedge.conformance.runner import Request, Runner
 from gpuedge.core.errors import NoUsableDeviceError, UnknownDeviceError, UsageError
-from gpuedge.core.paths import is_stream
 from gpuedge.core.text import plain
 from gpuedge.runtime.strings import AUTO, CPU, find, wanted
+from gpuedge.safety.paths import is_stream
 
 LIST_SCHEMA = "gpuedge.conformance.list/1"
 PROFILES = ("smoke", "full")

@@ -13,9 +13,9 @@ from gpuedge.capdb.lint import corpus, lint
 from gpuedge.capdb.place import folder as in_use
 from gpuedge.capdb.seal import seal
 from gpuedge.cli.output import Output
-from gpuedge.core import paths
 from gpuedge.core.errors import DatabaseError
 from gpuedge.core.text import counted
+from gpuedge.safety import paths
 
 HOW_TO_SEAL = "files changed on purpose: gpuedge db validate --seal"
 

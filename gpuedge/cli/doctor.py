@@ -21,12 +21,13 @@ from gpuedge.cli import facts, matrix
 from gpuedge.cli.info import database_in_use, database_line
 from gpuedge.cli.output import Output, blaming
 from gpuedge.cli.remedies import FAIL, INFO, PASS, WARN, Check, failed, report_checks
-from gpuedge.core import config, paths
+from gpuedge.core import config
 from gpuedge.core.errors import GpuEdgeError
 from gpuedge.probing import api
 from gpuedge.probing.pins import check_pins
 from gpuedge.probing.report import ProbeReport
 from gpuedge.runtime.strings import AUTO, CPU, parse
+from gpuedge.safety import paths
 
 SCHEMA = "gpuedge.doctor/1"
 

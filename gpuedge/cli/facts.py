@@ -12,8 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from gpuedge.core import config, paths
+from gpuedge.core import config
 from gpuedge.core.errors import GpuEdgeError
+from gpuedge.safety import paths
 
 COMPILERS = ("glslangValidator", "glslang", "glslc")
 DATA = ("shaders", "capability_db")

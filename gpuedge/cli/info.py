@@ -19,11 +19,12 @@ from gpuedge.capdb.database import load
 from gpuedge.cli import facts, matrix
 from gpuedge.cli.db_show import about, entries_counted
 from gpuedge.cli.output import Output
-from gpuedge.core import config, paths
+from gpuedge.core import config
 from gpuedge.core.errors import GpuEdgeError
 from gpuedge.probing import verdicts
 from gpuedge.probing.pins import check_pins
 from gpuedge.probing.report import ProbeRow, number
+from gpuedge.safety import paths
 
 DEADLINE_S = 4.0
 """The default deadline of `gpuedge.probe()`: which hangs it would believe without trying again."""

@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
-from gpuedge.core import config, paths
+from gpuedge.core import config
 from gpuedge.core.errors import GpuEdgeError, InputError
 from gpuedge.core.text import plain, table
+from gpuedge.safety import paths
 
 if TYPE_CHECKING:
     from rich.console import Console

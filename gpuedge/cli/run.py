@@ -27,7 +27,7 @@ from gpuedge.core.errors import (
     UnsupportedOpError,
     UsageError,
 )
-from gpuedge.core.paths import write_named
+from gpuedge.safety.paths import write_named
 
 if TYPE_CHECKING:
     import numpy as np

@@ -27,7 +27,7 @@ from gpuedge.conformance.bench import (
     Row,
 )
 from gpuedge.core.errors import InputError
-from gpuedge.core.paths import is_stream, read_start, write_named
+from gpuedge.safety.paths import is_stream, read_start, write_named
 
 FLUSH_S = 5.0
 """How often a results file is brought up to date during a run."""

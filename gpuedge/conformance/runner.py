@@ -30,10 +30,10 @@ from gpuedge.core.errors import (
     DeviceTimeoutError,
     NoUsableDeviceError,
 )
-from gpuedge.core.paths import read_start
 from gpuedge.probing import process
 from gpuedge.probing.judge import CLEAN, Ending
 from gpuedge.probing.run import child_environment
+from gpuedge.safety.paths import read_start
 
 COMMAND = (sys.executable or "", "-X", "faulthandler", "-m", "gpuedge.conformance.child")
 """The program of a child; tests put a misbehaving one here."""

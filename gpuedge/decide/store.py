@@ -2,7 +2,7 @@
 
 One sealed file, ``<cache folder>/calibration.json``. The key covers what changes the speed: the
 device and its driver, gpuedge's version, what computes, and how many cores there are. A writer
-merges with what is there under a lock (`gpuedge.core.lock`) and replaces the file in one step;
+merges with what is there under a lock (`gpuedge.safety.lock`) and replaces the file in one step;
 where no lock is to be had a race can lose an entry (it is measured again) but never tear one.
 """
 
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuedge.core.reasons import Reason
-from gpuedge.core.store import load_sealed, update_sealed
 from gpuedge.decide.model import DeviceModel
+from gpuedge.safety.store import load_sealed, update_sealed
 
 SCHEMA = "gpuedge.calibration/2"
 FILE = "calibration.json"
@@ -85,7 +85,7 @@ class CalibrationStore:
 
     def __init__(self, folder: Path | None = None) -> None:
         if folder is None:
-            from gpuedge.core.paths import cache_dir
+            from gpuedge.safety.paths import cache_dir
 
             folder = cache_dir()
         self.path = folder / FILE

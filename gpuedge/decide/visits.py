@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuedge.core.store import load_sealed, update_sealed
 from gpuedge.core.text import MOST
 from gpuedge.decide.belief import Belief, Rule
 from gpuedge.decide.model import MOST_NS
+from gpuedge.safety.store import load_sealed, update_sealed
 
 SCHEMA = "gpuedge.visits/1"
 FILE = "visits.json"
@@ -80,7 +80,7 @@ class VisitStore:
 
     def __init__(self, folder: Path | None = None) -> None:
         if folder is None:
-            from gpuedge.core.paths import cache_dir
+            from gpuedge.safety.paths import cache_dir
 
             folder = cache_dir()
         self.path = folder / FILE

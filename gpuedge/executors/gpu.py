@@ -23,8 +23,6 @@ from gpuedge.core.errors import (
     NotFiniteError,
     OutOfMemoryError,
 )
-from gpuedge.core.interrupts import held
-from gpuedge.core.paths import cache_dir
 from gpuedge.core.storage import BUFFER
 from gpuedge.executors.base import PlacementRow, Work
 from gpuedge.executors.watching import (
@@ -42,6 +40,8 @@ from gpuedge.kernels.plan import HostTensor, Pass, Plan, PlanTensor, Step
 from gpuedge.kernels.planner import plan, why_not
 from gpuedge.kernels.storages import EXACT, FIXED, Keeping
 from gpuedge.lang import BlobCache, blob_key, load, print_kernel
+from gpuedge.safety.interrupts import held
+from gpuedge.safety.paths import cache_dir
 from gpuedge.safety.watchdog import Watchdog
 
 POISON = 0xAB
@@ -186,7 +186,7 @@ class GpuExecutor:
         """Note that the device was lost; if its driver killed its host, the watch is told, once."""
         if code == "host-died" and not self._was_struck:
             self._was_struck = True
-            self.watch.strike(why)
+            self.watch.crashed(why)
 
     def retire(self) -> None:
         """Let nothing start on it any more; closing it is left to `close`."""

@@ -34,7 +34,7 @@ def cause_of(error: GpuEdgeError) -> str:
 
 
 class Watch(Protocol):
-    """What is told before each risky call (`gpuedge.probing.crashes.Watch` writes it down)."""
+    """What is told before each risky call (`gpuedge.safety.markers.Watch` writes it down)."""
 
     def step(self, name: str) -> None:
         """Note that ``open``, ``compile``, ``run`` or ``close`` begins."""
@@ -42,7 +42,7 @@ class Watch(Protocol):
     def quiet(self) -> None:
         """Note that the driver has returned."""
 
-    def strike(self, why: str) -> None:
+    def crashed(self, why: str) -> None:
         """Note that the driver killed the process it lived in, which was not this one."""
 
     def close(self) -> None:
@@ -58,7 +58,7 @@ class Unwatched:
     def quiet(self) -> None:
         """Do nothing."""
 
-    def strike(self, why: str) -> None:
+    def crashed(self, why: str) -> None:
         """Do nothing."""
 
     def close(self) -> None:

@@ -223,7 +223,7 @@ def serve(pipe: Pipe, host: Host, alarm: Alarm) -> None:
 
 def prepare(life: int, deadline_s: float) -> Alarm:
     """Leave no core file, no crash dialog and no orphan behind."""
-    from gpuedge.probing.contain import contain
+    from gpuedge.safety.contain import contain
 
     contain(deadline_s)
     alarm = Alarm(is_needed=not die_with(life))

@@ -31,8 +31,9 @@ from gpuedge.isolation.messages import (
 from gpuedge.isolation.patience import CALL_S, FLOOR_S, STILL_S, Opening, Patience, Stillness
 from gpuedge.isolation.shared import ALIGNMENT, CONTROL, NOTHING, TOTAL, Arena
 from gpuedge.isolation.wire import FrameError, pack, parse
-from gpuedge.probing import interpreter, process
+from gpuedge.probing import process
 from gpuedge.probing.judge import STEPS
+from gpuedge.safety import interpreter
 
 BUILD_S = 60.0
 """Time for compiling a kernel and for recording work."""

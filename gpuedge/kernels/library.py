@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from gpuedge.core.errors import ConfigError
-from gpuedge.core.paths import data_dir
+from gpuedge.safety.paths import data_dir
 
 if sys.version_info >= (3, 11):
     import tomllib

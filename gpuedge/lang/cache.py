@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from gpuedge.core.kernel import KernelBlob
-from gpuedge.core.lock import Lock
-from gpuedge.core.paths import read_regular, stamp, sweep, write_atomic
-from gpuedge.core.store import TRIES
+from gpuedge.safety.lock import Lock
+from gpuedge.safety.paths import read_regular, stamp, sweep, write_atomic
+from gpuedge.safety.store import TRIES
 
 LANGUAGE_VERSION = 3
 """Raise this whenever a printer's output for an unchanged text changes."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 
 from gpuedge import __version__, backends
-from gpuedge.core import config, paths
+from gpuedge.core import config
 from gpuedge.core.errors import ConfigError
 from gpuedge.core.reasons import Reason
 from gpuedge.probing import pins
-from gpuedge.probing.interpreter import environment
 from gpuedge.probing.report import HOW_TO_REFRESH, ProbeReport, ProbeRow, number
 from gpuedge.probing.verdicts import Keys, Store, check_database
+from gpuedge.safety import paths
+from gpuedge.safety.interpreter import environment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpuedge.backends.base import Candidate
 from gpuedge.core.reasons import Reason
-from gpuedge.probing.contain import contain
 from gpuedge.probing.events import Time
 from gpuedge.probing.faults import STATUS_OF, reason_of, trace, verdict
+from gpuedge.safety.contain import contain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpuedge.core.reasons import SENTENCES, STATUSES
-from gpuedge.core.store import is_number
 from gpuedge.probing import forbidden
+from gpuedge.safety.store import is_number
 
 
 class Time(NamedTuple):

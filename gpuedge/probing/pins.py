@@ -1,25 +1,27 @@
-"""The setting ``pin``, and whether the crash memory has anything to say at all.
+"""What the setting ``pin`` and the crash blocklist make of the rows of a report.
 
-On the path of a cached `probe()`: the crash memory itself is imported only where it matters.
+On the path of a cached `probe()`: the blocklist itself is imported only where it matters.
 """
 
 from __future__ import annotations
 
 import os
+import time
 
-from gpuedge.core import config, paths
+from gpuedge.core import config
 from gpuedge.core.reasons import Reason
 from gpuedge.probing.report import ProbeRow
+from gpuedge.safety import paths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuedge.core.driver import Candidate
+    from gpuedge.safety.blocklist import Blocklist
 
-FILE = "crashes.json"
-FOLDER = "crashes"
-"""Where the crash memory keeps strikes and markers, in the cache folder."""
+FILE, FOLDER = "crashes.json", "crashes"
+"""As in `gpuedge.safety.blocklist`, which is not imported where neither is there."""
 
 
 def pins() -> dict[str, str]:
@@ -115,17 +117,48 @@ def pinned_row(candidate: Candidate) -> ProbeRow:
     )
 
 
-def apply(rows: Sequence[ProbeRow]) -> Sequence[ProbeRow]:
-    """Return the rows with what pins and crash memory say; `rows` itself where they are mute."""
-    if not pins() and not _is_remembered(paths.cache_folder()):
-        return rows
-    from gpuedge.probing import crashes
+def apply(rows: Sequence[ProbeRow], now: float | None = None) -> Sequence[ProbeRow]:
+    """Return the rows with what pins and the blocklist say; `rows` itself where they are mute.
 
-    return crashes.apply(rows)
+    Only devices that would be used are shown as ``blocked``: what a probe found wrong says more.
+    """
+    rules = pins()
+    folder = paths.cache_folder()
+    is_remembered = _is_remembered(folder)
+    if not rules and not is_remembered:
+        return rows
+    memory = None
+    if is_remembered:
+        from gpuedge.safety import blocklist
+
+        memory = blocklist.Blocklist(folder)
+        now = time.time() if now is None else now
+        if all(blocklist.blocked(e, now) is None for e in memory.entries().values()):
+            memory = None
+    new = [_applied(row, rules, memory, now) for row in rows]
+    return rows if new == list(rows) else new
+
+
+def _applied(
+    row: ProbeRow, rules: dict[str, str], memory: Blocklist | None, now: float | None
+) -> ProbeRow:
+    rule = rules.get(row.device, rules.get(row.backend))
+    if rule == "never" and row.is_usable:
+        return row.replace(status="blocked", code="pinned", reason=Reason("pinned").sentence)
+    if rule == "always" or memory is None or not row.is_usable:
+        return row
+    from gpuedge.safety.blocklist import key_of
+
+    block = memory.block(key_of(row.info().candidate, row.index or 0), now)
+    if block is None:
+        return row
+    how = f"to try now: gpuedge cache clear --crashes, or GPUEDGE_PIN={row.device}=always"
+    reason = f"{block.reason.sentence}; {how}"
+    return row.replace(status="blocked", code="crash-memory", reason=reason)
 
 
 def _is_remembered(folder: str) -> bool:
-    """Say whether there are strikes, or markers that may become some."""
+    """Say whether there are crashes, or markers that may become some."""
     try:
         return os.path.exists(os.path.join(folder, FILE)) or bool(
             os.listdir(os.path.join(folder, FOLDER))

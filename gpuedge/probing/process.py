@@ -19,8 +19,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from gpuedge.probing import interpreter, leftovers
+from gpuedge.probing import leftovers
 from gpuedge.probing.judge import Ending
+from gpuedge.safety import interpreter
 
 COMMAND: tuple[str, ...] | None = None
 """The program of a probe's child; None: what `command` says. Tests put a misbehaving one here."""

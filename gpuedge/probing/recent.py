@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 
 from gpuedge import backends
-from gpuedge.core import config, paths
+from gpuedge.core import config
 from gpuedge.probing.report import ProbeRow, number
 from gpuedge.probing.verdicts import Store
+from gpuedge.safety import paths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from subprocess import Popen
 from typing import Any
 
 from gpuedge.backends.base import Candidate
-from gpuedge.core import config, paths, unfinished
-from gpuedge.probing import folders, forking, interpreter, leftovers, process
+from gpuedge.core import config
+from gpuedge.probing import folders, forking, leftovers, process
 from gpuedge.probing.forking import Zygote
 from gpuedge.probing.judge import (
     Ending,
@@ -40,6 +40,7 @@ from gpuedge.probing.judge import (
 from gpuedge.probing.report import ProbeRow
 from gpuedge.probing.retries import Retries
 from gpuedge.probing.turns import Turn
+from gpuedge.safety import interpreter, markers, paths
 
 MAX_RESULT_BYTES = 4 << 20
 """A result file larger than this is a driver's doing; the rest is not read."""
@@ -209,7 +210,7 @@ class Level:
             self.retries.note(outcome.rows)
             return
         died = any(row.status in {"crashed", "timeout"} for row in outcome.rows)
-        if died and not self.was_trial and unfinished.has_trials():
+        if died and not self.was_trial and _has_trials():
             # Perhaps of a cache it used for the first time, which is in quarantine from now on.
             self.doubted, self.was_trial = outcome.rows, True
             self.retries.note(outcome.rows)
@@ -368,6 +369,10 @@ def child_environment(candidate: Candidate) -> dict[str, str]:
     # numpy's own threads do nothing here but take time to start, on all cores.
     environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     return environ
+
+
+def _has_trials() -> bool:
+    return bool(markers.listed(os.path.join(paths.cache_folder(), "pipelines", "trials")))  # noqa: PTH118
 
 
 def _read(path: Path) -> bytes:

@@ -9,16 +9,17 @@ from itertools import count
 from typing import TYPE_CHECKING, cast
 
 from gpuedge import backends
-from gpuedge.core import debug, paths
-from gpuedge.core.interrupts import held
+from gpuedge.core import debug
 from gpuedge.executors.watching import cause_of
+from gpuedge.safety import paths
+from gpuedge.safety.interrupts import held
 
 if TYPE_CHECKING:
     from gpuedge.backends.base import DeviceImpl
     from gpuedge.executors.base import Executor
     from gpuedge.executors.gpu import GpuExecutor
-    from gpuedge.probing.crashes import Watch as Marker
     from gpuedge.probing.report import ProbeRow
+    from gpuedge.safety.markers import Watch as Marker
 
 INLINE, PROCESS = "inline", "process"
 
@@ -120,7 +121,7 @@ def _open_hosted(row: ProbeRow) -> GpuExecutor:
         impl = open_hosted(row.info())
     except DeviceLostError as error:
         if not error.is_outside and error.reason is not None and error.reason.code == "host-died":
-            watch.strike(cause_of(error))
+            watch.crashed(cause_of(error))
         raise
     watch.quiet()
     return _made(impl, row, PROCESS, watch)
@@ -146,10 +147,10 @@ def _traced(impl: DeviceImpl) -> DeviceImpl:
 
 
 def _marker(row: ProbeRow, *, is_hosted: bool = False) -> Marker:
-    from gpuedge.probing.crashes import CrashMemory, key_of
+    from gpuedge.safety.blocklist import Blocklist, key_of
 
     info = row.info()
-    memory = CrashMemory(paths.cache_folder())
+    memory = Blocklist(paths.cache_folder())
     key = key_of(info.candidate, info.index)
     return memory.begin(key, f"{row.device} ({row.name})", is_hosted=is_hosted)
 

@@ -154,7 +154,7 @@ def wants_to_run(pid: int) -> bool:
     """Tell whether a thread of a process runs or waits for a processor (Linux)."""
     folder = f"/proc/{pid}/task"
     try:
-        tasks = os.listdir(folder)[:MAX_TASKS]  # noqa: PTH208
+        tasks = os.listdir(folder)[:MAX_TASKS]
     except OSError:
         return False
     return any(_is_ready(f"{folder}/{task}") for task in tasks)

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from gpuedge.cli.main import main
-from gpuedge.core import markers
-from gpuedge.probing.crashes import CrashMemory
+from gpuedge.safety import markers
+from gpuedge.safety.blocklist import Blocklist
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder with a verdict file and two strikes against one device."""
+    """A cache folder with a verdict file and two crashes against one device."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(folder))
     for process in ("one", "two"):
         monkeypatch.setattr(markers, "PROCESS", process)
-        CrashMemory(folder).begin("k", "vulkan:0").strike("SIGSEGV")
+        Blocklist(folder).begin("k", "vulkan:0").crashed("SIGSEGV")
     (folder / "verdicts.json").write_text("{}")
     return folder
 
@@ -35,25 +35,25 @@ def test_blocks_are_shown(cache: Path, capsys: pytest.CaptureFixture[str]) -> No
         assert word in shown
     assert main(["cache", "--json"]) == 0
     (crash,) = json.loads(capsys.readouterr().out)["crashes"]
-    assert (crash["device"], crash["level"], len(crash["strikes"])) == ("vulkan:0", 1, 2)
-    assert crash["blocked_until"] > crash["strikes"][0]["when"]
+    assert (crash["device"], crash["level"], len(crash["crashes"])) == ("vulkan:0", 1, 2)
+    assert crash["blocked_until"] > crash["crashes"][0]["when"]
 
 
 def test_clear_crashes_forgets_them_and_nothing_else(
     cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert CrashMemory(cache).block("k") is not None
+    assert Blocklist(cache).block("k") is not None
     before = names(cache)
     assert main(["cache", "clear", "--crashes"]) == 0
     assert "removed 1 file (" in capsys.readouterr().out
     assert names(cache) == before - {"crashes.json"}
-    assert CrashMemory(cache).block("k") is None
+    assert Blocklist(cache).block("k") is None
 
 
 def test_clear_leaves_the_marker_of_a_process_that_runs(
     cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    watch = CrashMemory(cache).begin("k")
+    watch = Blocklist(cache).begin("k")
     watch.step("open")
     assert main(["cache", "clear"]) == 0
     (left,) = names(cache)
@@ -77,8 +77,8 @@ def test_tables_keep_to_100_columns_and_name_no_file_that_is_gone(
 ) -> None:
     for process in ("three", "four"):
         monkeypatch.setattr(markers, "PROCESS", process)
-        CrashMemory(cache).begin("k", "vulkan:0").strike("SIGSEGV")
-    left = CrashMemory(cache).markers
+        Blocklist(cache).begin("k", "vulkan:0").crashed("SIGSEGV")
+    left = Blocklist(cache).markers
     gone = Path(left) / "gone.mark"  # of a process that ended: counted, and removed, at once
     gone.write_bytes(b"")
     monkeypatch.setenv("COLUMNS", "100")

@@ -17,9 +17,9 @@ from gpuedge.backends.base import Candidate
 from gpuedge.cli import facts, info
 from gpuedge.cli.main import main
 from gpuedge.core import config
-from gpuedge.core.store import save_sealed
 from gpuedge.probing.report import ProbeReport, ProbeRow
 from gpuedge.probing.verdicts import Keys, Store
+from gpuedge.safety.store import save_sealed
 
 
 @pytest.fixture(autouse=True)

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuedge.core import errors, paths
+from gpuedge.core import errors
 from gpuedge.core.caps import VULKAN_MINIMUM, Caps
 from gpuedge.core.kernel import KernelBlob, PushArg, TensorArg
 from gpuedge.core.reasons import SENTENCES, Reason
 from gpuedge.core.record import Record
+from gpuedge.safety import paths
 
 CLASSES = [getattr(errors, name) for name in errors.__all__]
 

@@ -29,13 +29,13 @@ from gpuedge import backends
 from gpuedge.backends.gles import egl, names
 from gpuedge.backends.gles.context import Context, Want
 from gpuedge.backends.gles.device import GlesDevice
+from gpuedge.backends.loading import driver_environment
 from gpuedge.core.errors import (
     ClosedError,
     DeviceLostError,
     DriverError,
 )
 from gpuedge.core.kernel import KernelBlob
-from gpuedge.core.loading import driver_environment
 
 ONES = np.ones(256, np.float32)
 

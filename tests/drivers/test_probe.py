@@ -13,11 +13,11 @@ import pytest
 from required import absent
 
 from gpuedge.backends.base import Candidate
-from gpuedge.core import paths
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.probing import kat
 from gpuedge.probing.api import probe
 from gpuedge.probing.report import ProbeReport, ProbeRow
+from gpuedge.safety import paths
 
 pytestmark = pytest.mark.driver
 

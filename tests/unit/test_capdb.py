@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gpuedge import capdb
-from gpuedge.core import paths
 from gpuedge.core.errors import DatabaseError
 from gpuedge.core.identity import Identity
+from gpuedge.safety import paths
 
 FOLDER = paths.data_dir("capability_db")
 WILD = json.loads((FOLDER / "fixtures" / "devices.json").read_text())

@@ -15,8 +15,9 @@ from capdb_rows import TODAY, adreno, entries_of, row, six, write
 from gpuedge.capdb import compiled, database, place, source
 from gpuedge.capdb.judgement import lookup
 from gpuedge.capdb.seal import seal
-from gpuedge.core import config, databases, paths, store
+from gpuedge.core import config
 from gpuedge.core.errors import DatabaseError
+from gpuedge.safety import databases, paths, store
 
 
 @pytest.fixture(autouse=True)

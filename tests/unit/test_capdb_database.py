@@ -17,8 +17,8 @@ from capdb_rows import entries_of, six
 import gpuedge
 from gpuedge.capdb import database, source
 from gpuedge.capdb.seal import seal
-from gpuedge.core import paths
 from gpuedge.core.errors import DatabaseError
+from gpuedge.safety import paths
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from update_fakes import PAST, ROLES, World, cache, contents, database, in_use, 
 
 from gpuedge.capdb.updates import bundle, keys, repository, signing
 from gpuedge.core.errors import DatabaseError, UpdateError
-from gpuedge.core.lock import Lock
+from gpuedge.safety.lock import Lock
 
 __all__ = ["cache", "world"]
 

@@ -18,10 +18,10 @@ from update_fakes import World, cache, contents, database, in_use, serving, worl
 from gpuedge.capdb import place
 from gpuedge.capdb.updates import installed, signing, update
 from gpuedge.capdb.updates.bundle import NAME
-from gpuedge.core import paths, store
 from gpuedge.core.config import config
 from gpuedge.core.errors import UpdateError
-from gpuedge.core.lock import Lock
+from gpuedge.safety import paths, store
+from gpuedge.safety.lock import Lock
 
 __all__ = ["cache", "world"]
 

@@ -19,7 +19,7 @@ from gpuedge.capdb import database
 from gpuedge.capdb.updates import installed
 from gpuedge.cli import output as speaking
 from gpuedge.cli.main import main
-from gpuedge.core import paths
+from gpuedge.safety import paths
 
 __all__ = ["cache", "world"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuedge.probing.crashes import CrashMemory
+from gpuedge.safety.blocklist import Blocklist
 
 CODE = """
 import atexit, signal, sys, threading, time
@@ -20,7 +20,7 @@ from gpuedge.backends.null import NullBackend, NullDevice
 from gpuedge.core.errors import DeviceLostError
 from gpuedge.decide.policy import Policy
 from gpuedge.executors.gpu import GpuExecutor
-from gpuedge.probing.crashes import CrashMemory
+from gpuedge.safety.blocklist import Blocklist
 from gpuedge.runtime import devices
 from gpuedge.runtime.compiled import Compiled, Request
 from gpuedge.runtime.recovery import Patience
@@ -30,7 +30,7 @@ devices.EXIT_S = 0.3
 class Marked(FakePool):
     def _open_gpu(self, name, isolation):
         made = super()._open_gpu(name, isolation)
-        watch = CrashMemory(sys.argv[1]).begin("k", name)
+        watch = Blocklist(sys.argv[1]).begin("k", name)
         watch.step("open")
         watch.quiet()
         return GpuExecutor(made.impl, name, watch=watch)
@@ -78,5 +78,5 @@ def test_crash_while_closing_is_an_unfinished_start(
     command = [sys.executable, "-c", code, str(tmp_path), when, does]
     ended = subprocess.run(command, capture_output=True, timeout=60, check=False, text=True)
     assert ended.returncode == status, ended.stderr
-    entry = CrashMemory(tmp_path).entries().get("k")
-    assert [s["step"] for s in entry["strikes"]] == steps if entry else steps == []
+    entry = Blocklist(tmp_path).entries().get("k")
+    assert [s["step"] for s in entry["crashes"]] == steps if entry else steps == []

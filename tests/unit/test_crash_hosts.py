@@ -1,4 +1,4 @@
-"""Crash memory and devices in host processes: which deaths of a host count, and what they mean."""
+"""The crash blocklist and devices in worker processes: which deaths count, and what they mean."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from runtime_fakes import SOON
 
 import gpuedge
 from gpuedge.backends.base import Usage
-from gpuedge.core import markers, paths
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import DeviceError, DeviceLostError, NoUsableDeviceError
-from gpuedge.probing import process, verdicts
-from gpuedge.probing.crashes import CrashMemory, key_of
+from gpuedge.probing import process
 from gpuedge.probing.report import ProbeReport, ProbeRow
 from gpuedge.runtime.compiled import Compiled, Request
 from gpuedge.runtime.devices import Pool
 from gpuedge.runtime.opening import open_row
+from gpuedge.safety import machine, markers, paths
+from gpuedge.safety.blocklist import Blocklist, key_of
 
 INFO = fakes.info()
 ROW = ProbeRow(
@@ -55,7 +55,7 @@ class NullPool(Pool):
 @pytest.fixture
 def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NullPool]:
     """Make a pool and a fresh cache folder; an edit of gpuedge meanwhile is no other driver."""
-    monkeypatch.setattr(verdicts, "library_state", lambda: "")
+    monkeypatch.setattr(machine, "library_state", lambda: "")
     monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(tmp_path))
     made = NullPool(SOON)
     yield made
@@ -81,21 +81,21 @@ def key() -> str:
 
 
 def steps() -> list[str]:
-    """Return the step of each strike remembered."""
-    entry = CrashMemory(paths.cache_folder()).entries().get(key())
-    return [s["step"] for s in entry["strikes"]] if entry else []
+    """Return the step of each crash remembered."""
+    entry = Blocklist(paths.cache_folder()).entries().get(key())
+    return [s["step"] for s in entry["crashes"]] if entry else []
 
 
-def strike_of_another(monkeypatch: pytest.MonkeyPatch, name: str = "another") -> None:
+def crash_of_another(monkeypatch: pytest.MonkeyPatch, name: str = "another") -> None:
     with monkeypatch.context() as patch:
         patch.setattr(markers, "PROCESS", name)
-        watch = CrashMemory(paths.cache_folder()).begin(key(), "null:0", is_hosted=True)
+        watch = Blocklist(paths.cache_folder()).begin(key(), "null:0", is_hosted=True)
         watch.step("run")
-        watch.strike("SIGSEGV")
+        watch.crashed("SIGSEGV")
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGSEGV"])
-def test_end_of_an_idle_host_is_no_strike(pool: NullPool, name: str) -> None:
+def test_end_of_an_idle_host_is_no_crash(pool: NullPool, name: str) -> None:
     compiled = made(pool)
     standing = pool.standing("null:0", "process")
     for count in (1, 2):
@@ -111,7 +111,7 @@ def test_end_of_an_idle_host_is_no_strike(pool: NullPool, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("does", "strikes"),
+    ("does", "crashes"),
     [
         ("submit=signal:SIGSEGV", ["run"]),
         ("read=exit:0", ["run"]),
@@ -121,18 +121,18 @@ def test_end_of_an_idle_host_is_no_strike(pool: NullPool, name: str) -> None:
         ("build=signal:SIGKILL", []),
     ],
 )
-def test_end_of_a_host_in_a_call_is_a_strike_unless_it_came_from_outside(
-    pool: NullPool, hosts: Callable[[str], None], does: str, strikes: list[str]
+def test_end_of_a_host_in_a_call_is_a_crash_unless_it_came_from_outside(
+    pool: NullPool, hosts: Callable[[str], None], does: str, crashes: list[str]
 ) -> None:
     hosts(does)
     compiled = made(pool)
     compiled.run({"x": X})
     assert compiled.health().failures[0].code == "host-died"
-    assert steps() == strikes
+    assert steps() == crashes
 
 
 @pytest.mark.parametrize(
-    ("does", "strikes"),
+    ("does", "crashes"),
     [
         ("open=signal:SIGSEGV", ["open"]),
         ("open=exit:0", ["open"]),
@@ -140,12 +140,12 @@ def test_end_of_a_host_in_a_call_is_a_strike_unless_it_came_from_outside(
     ],
 )
 def test_end_of_a_host_while_it_opens(
-    pool: NullPool, hosts: Callable[[str], None], does: str, strikes: list[str]
+    pool: NullPool, hosts: Callable[[str], None], does: str, crashes: list[str]
 ) -> None:
     hosts(does)
     with pytest.raises(DeviceLostError):
         open_row(ROW, "process")
-    assert steps() == strikes
+    assert steps() == crashes
 
 
 def test_crash_while_giving_memory_back_is_not_from_outside() -> None:
@@ -186,13 +186,13 @@ def test_process_whose_host_dies_three_times_is_one_bad_start(
     assert compiled.health().failed == 3
     assert standing.reason is not None and standing.reason.code == "failed-often"
     assert steps() == ["run"]
-    assert CrashMemory(paths.cache_folder()).block(key()) is None
+    assert Blocklist(paths.cache_folder()).block(key()) is None
 
 
 def test_second_bad_start_ends_recovery_and_keeps_later_sessions_away(
     pool: NullPool, hosts: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    strike_of_another(monkeypatch)
+    crash_of_another(monkeypatch)
     hosts("submit=signal:SIGSEGV")
     compiled = made(pool)
     compiled.run({"x": X})
@@ -217,7 +217,7 @@ def test_what_is_open_goes_on_and_what_is_opened_later_does_not(
     compiled = made(pool)
     compiled.run({"x": X})
     for name in ("one", "two"):
-        strike_of_another(monkeypatch, name)
+        crash_of_another(monkeypatch, name)
     compiled.run({"x": X})
     assert compiled.health().on_device == 2
     assert compiled.health().state == "ok"

@@ -12,9 +12,9 @@ from decide_fakes import edge_gpu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuedge.core.store import load_sealed, save_sealed
 from gpuedge.decide import store as store_module
 from gpuedge.decide.store import MAX_ENTRIES, PATIENCE, CalibrationStore, calibration_key
+from gpuedge.safety.store import load_sealed, save_sealed
 
 SCHEMA = "gpuedge.test/1"
 BODY = {"list": [1, 2.5, None, True], "text": "grün \ud800", "nested": {"a": {}}}

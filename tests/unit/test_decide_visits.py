@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from gpuedge.core.store import load_sealed, save_sealed
 from gpuedge.decide import audit
 from gpuedge.decide.belief import Belief, Rule
 from gpuedge.decide.visits import (
@@ -20,6 +19,7 @@ from gpuedge.decide.visits import (
     VisitStore,
     visit_key,
 )  # fmt: skip
+from gpuedge.safety.store import load_sealed, save_sealed
 
 NOW = 1_800_000_000
 VISIT = Visit(Belief(-200_000, 90_000, 1), 10**7, 2 * 10**8, 9_000, NOW)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuedge.backends.gles import Gles20Backend, Gles30Backend, Gles31Backend, find
-from gpuedge.core.manifests import LOADER_DEFAULT
+from gpuedge.backends.manifests import LOADER_DEFAULT
 
 NOTHING = {find.VENDOR_FOLDERS: "/nonexistent"}
 

@@ -49,6 +49,9 @@ SIDEWAYS = {
 TYPES_UPWARD = {("runtime", "device")}
 """What may be imported for annotations only: `runtime` takes a Device that a caller opened."""
 
+SHARED = {"base", "manifests", "loading"}
+"""What backends share: the seam, and Vulkan drivers as files, which three of them run on."""
+
 HOMES = {
     "vulkan": "backends/vulkan",
     "moderngl": "backends/gles",
@@ -135,7 +138,7 @@ def _from_backend(path: str, rest: list[str]) -> str | None:
     if rest[0] != "backends":
         return f"a backend imports {rest[0]}, which is above the seam"
     folder = path.split("/")[1]
-    if len(rest) > 1 and rest[1] not in {"base", folder.removesuffix(".py")}:
+    if len(rest) > 1 and rest[1] not in {*SHARED, folder.removesuffix(".py")}:
         return f"the backend {folder} imports the backend {rest[1]}"
     return None
 

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
+from gpuedge.backends.loading import driver_environment
 from gpuedge.core.driver import Candidate
-from gpuedge.core.loading import driver_environment
 
 
 def candidate(backend: str, **env: str) -> Candidate:

@@ -16,10 +16,10 @@ from probing_fakes import WORKER
 
 from gpuedge import backends
 from gpuedge.core.errors import ConfigError, UnknownDeviceError
-from gpuedge.core.store import load_sealed, save_sealed
 from gpuedge.probing import process, run, verdicts
 from gpuedge.probing.api import probe
 from gpuedge.probing.report import ProbeReport
+from gpuedge.safety.store import load_sealed, save_sealed
 
 
 @pytest.fixture(autouse=True)
@@ -125,7 +125,7 @@ def test_new_library_version_probes_again(fakes: Path, monkeypatch: pytest.Monke
 
 def test_new_hardware_probes_again(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     probe()
-    monkeypatch.setattr(verdicts, "machine", lambda: ["/dev/dri/card7"])
+    monkeypatch.setattr("gpuedge.safety.machine.hardware", lambda: ["/dev/dri/card7"])
     probe()
     assert started(fakes) == ONCE * 2
 

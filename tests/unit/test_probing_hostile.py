@@ -20,10 +20,10 @@ from probing_fakes import WORKER
 from gpuedge import backends, capdb
 from gpuedge.backends.base import Candidate
 from gpuedge.backends.null import NullBackend
-from gpuedge.core import paths
 from gpuedge.core.errors import ConfigError, DatabaseError
 from gpuedge.probing import child, folders, judge, process, verdicts
 from gpuedge.probing.api import probe
+from gpuedge.safety import machine, paths
 
 pytestmark = pytest.mark.timeout(60)
 PACKAGED = Path(paths.data_folder("capability_db"))
@@ -145,10 +145,10 @@ def test_a_link_to_nowhere_beside_our_files_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Editors lock a file by such a link."""
-    monkeypatch.setattr("gpuedge.core.paths.data_folder", lambda name: str(tmp_path))
-    before = verdicts.library_state()
+    monkeypatch.setattr("gpuedge.safety.paths.data_folder", lambda name: str(tmp_path))
+    before = machine.library_state()
     (tmp_path / "#a.kern").symlink_to("user@host.123")
-    assert verdicts.library_state() != before
+    assert machine.library_state() != before
 
 
 def test_the_child_is_told_whole_paths(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:

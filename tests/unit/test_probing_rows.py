@@ -12,9 +12,9 @@ import pytest
 
 from gpuedge.backends.base import Candidate
 from gpuedge.core.errors import InputError
-from gpuedge.core.store import load_sealed, save_sealed
 from gpuedge.probing import verdicts
 from gpuedge.probing.report import ProbeReport, ProbeRow, number
+from gpuedge.safety.store import load_sealed, save_sealed
 
 NAN, INF = float("nan"), float("inf")
 DEEP: Any = json.loads("[" * 900 + "]" * 900)
@@ -196,7 +196,7 @@ def test_an_entry_as_it_was_is_found(tmp_path: Path) -> None:
     assert use(stored(tmp_path, lambda entry: None)) is not None
 
 
-FIELDS = ["backend", "candidate", "rows", "when", "deadline_s", "strikes"]
+FIELDS = ["backend", "candidate", "rows", "when", "deadline_s", "crashes"]
 UNFIT: list[Any] = [None, "text", [5], [[]], {}, {"a": 1}, True, 10**400, [None]]
 
 

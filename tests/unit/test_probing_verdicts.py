@@ -9,9 +9,10 @@ import pytest
 
 from gpuedge.backends.base import Candidate
 from gpuedge.core.errors import ConfigError
-from gpuedge.core.store import load_sealed
 from gpuedge.probing import verdicts
 from gpuedge.probing.report import ProbeRow
+from gpuedge.safety import machine
+from gpuedge.safety.store import load_sealed
 
 CANDIDATE = Candidate("vulkan", "/a.json", "f1", {"VK_DRIVER_FILES": "/a.json"})
 
@@ -68,24 +69,24 @@ def test_library_state_sees_an_edited_kernel(
     kernel = tmp_path / "map" / "a.kern"
     kernel.write_text("one")
     (tmp_path / "__pycache__").mkdir()
-    monkeypatch.setattr("gpuedge.core.paths.data_folder", lambda name: str(tmp_path))
-    first = verdicts.library_state()
-    assert first == verdicts.library_state()
+    monkeypatch.setattr("gpuedge.safety.paths.data_folder", lambda name: str(tmp_path))
+    first = machine.library_state()
+    assert first == machine.library_state()
     os.utime(kernel, ns=(1, 1))
-    second = verdicts.library_state()
+    second = machine.library_state()
     assert second != first
     (tmp_path / "map" / "b.kern").write_text("two")
-    third = verdicts.library_state()
+    third = machine.library_state()
     assert third != second
     (tmp_path / "__pycache__" / "x.pyc").write_text("never mind")
-    assert verdicts.library_state() == third
+    assert machine.library_state() == third
     assert "probing/verdicts.py" in third
 
 
 def test_missing_data_folder_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuedge.core.paths._PACKAGE", "/nowhere/gpuedge")
+    monkeypatch.setattr("gpuedge.safety.paths._PACKAGE", "/nowhere/gpuedge")
     with pytest.raises(ConfigError, match="shaders"):
-        verdicts.library_state()
+        machine.library_state()
 
 
 def test_lifetimes() -> None:

@@ -74,7 +74,7 @@ def test_cache_folder_is_what_platformdirs_says(
 ) -> None:
     from platformdirs import user_cache_dir
 
-    from gpuedge.core.paths import cache_dir
+    from gpuedge.safety.paths import cache_dir
 
     monkeypatch.delenv("GPUEDGE_CACHE_DIR", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)

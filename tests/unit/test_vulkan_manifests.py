@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuedge.core import manifests
-from gpuedge.core.manifests import LOADER_DEFAULT, inspect_manifest
+from gpuedge.backends import manifests
+from gpuedge.backends.manifests import LOADER_DEFAULT, inspect_manifest
 
 Env = dict[str, str]
 

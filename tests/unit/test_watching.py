@@ -52,7 +52,7 @@ class Diary:
     def quiet(self) -> None:
         self.said.append("quiet")
 
-    def strike(self, why: str) -> None:
+    def crashed(self, why: str) -> None:
         self.said.append(f"strike: {why}")
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ from gpuedge.capdb import place
 from gpuedge.capdb.updates import signing
 from gpuedge.capdb.updates.bundle import NAME
 from gpuedge.capdb.updates.update import SENTENCES, Outcome, update
-from gpuedge.core import paths
+from gpuedge.safety import paths
 
 DATA = Path(__file__).resolve().parents[2] / "capability_db"
 ROLES = ("targets", "snapshot", "timestamp")

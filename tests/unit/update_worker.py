@@ -21,7 +21,7 @@ from typing import Any
 
 from gpuedge.capdb import place
 from gpuedge.capdb.updates import signing, update
-from gpuedge.core import paths
+from gpuedge.safety import paths
 
 HALF = "half"
 """Cut the file in two before the kill, as a machine may that loses its power."""

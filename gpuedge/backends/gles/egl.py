@@ -16,8 +16,8 @@ from typing import Any
 from gpuedge.backends.base import Candidate
 from gpuedge.backends.gles import names
 from gpuedge.backends.gles.find import is_manifest, library_of
+from gpuedge.backends.manifests import inspect_manifest
 from gpuedge.core.errors import BackendUnavailableError
-from gpuedge.core.manifests import inspect_manifest
 
 log = logging.getLogger("gpuedge.gles")
 
@@ -151,7 +151,7 @@ class Library:
 
 
 def load(candidate: Candidate) -> Library:
-    """Load the EGL library of a candidate; call it within `core.loading.driver_environment`.
+    """Load the EGL library of a candidate; call it within `backends.loading.driver_environment`.
 
     Raises
     ------
@@ -181,7 +181,7 @@ def vendor_problem(candidate: Candidate) -> str | None:
     """Return why the library that a manifest names is no EGL driver; None if it is one.
 
     The loader says nothing when it leaves a library out, so this looks again: within
-    `core.loading.driver_environment`, and only after the loader found no display.
+    `backends.loading.driver_environment`, and only after the loader found no display.
     """
     path = inspect_manifest(candidate.key)[0] if is_manifest(candidate) else None
     if path is None:

@@ -13,9 +13,9 @@ import os
 import sys
 from hashlib import sha256
 
-from gpuedge.core import manifests
+from gpuedge.backends import manifests
+from gpuedge.backends.manifests import LOADER_DEFAULT
 from gpuedge.core.driver import Candidate
-from gpuedge.core.manifests import LOADER_DEFAULT
 from gpuedge.core.reasons import Reason
 
 TYPE_CHECKING = False

@@ -15,9 +15,9 @@ from gpuedge.backends.gles import egl, formats, names, shaders
 from gpuedge.backends.gles.context import Context, Want
 from gpuedge.backends.gles.gl import Gl
 from gpuedge.backends.gles.stack import Format
+from gpuedge.backends.loading import driver_environment
 from gpuedge.core.errors import BackendUnavailableError, DeviceError, DriverError
 from gpuedge.core.identity import Identity
-from gpuedge.core.loading import driver_environment
 
 SOFTWARE = ("llvmpipe", "softpipe", "swiftshader", "swrast", "software rasterizer", "basic render")
 """Parts of GL_RENDERER, in lower case, of rasterisers that compute on the CPU. OpenGL ES has no

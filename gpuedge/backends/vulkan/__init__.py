@@ -21,7 +21,7 @@ class VulkanBackend:
 
     def candidates(self, environ: Mapping[str, str]) -> Sequence[Candidate]:
         """List drivers that may exist, without loading any. Never raises for absence."""
-        from gpuedge.core import manifests
+        from gpuedge.backends import manifests
 
         return manifests.candidates(environ)
 
@@ -36,10 +36,10 @@ class VulkanBackend:
             ``missing-library``, ``no-device``, ``open-failed``.
         """
         from gpuedge.backends.base import DeviceInfo
+        from gpuedge.backends.manifests import inspect_manifest
         from gpuedge.backends.vulkan.instance import Instance
         from gpuedge.backends.vulkan.physical import describe
         from gpuedge.core.errors import BackendUnavailableError
-        from gpuedge.core.manifests import inspect_manifest
 
         _, _, problem = inspect_manifest(candidate.key)
         if problem is not None:

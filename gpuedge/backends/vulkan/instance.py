@@ -9,10 +9,10 @@ import logging
 from typing import Any
 
 from gpuedge.backends.base import Candidate
+from gpuedge.backends.loading import driver_environment, keep_loaded, load_fault
 from gpuedge.backends.vulkan import conv
 from gpuedge.backends.vulkan.api import Api, load
 from gpuedge.core.errors import BackendUnavailableError, DriverError
-from gpuedge.core.loading import driver_environment, keep_loaded, load_fault
 
 log = logging.getLogger("gpuedge.vulkan")
 

@@ -17,8 +17,8 @@ from gpuedge.backends.vulkan import conv
 from gpuedge.backends.vulkan.api import Api
 from gpuedge.backends.vulkan.physical import Physical
 from gpuedge.backends.vulkan.proofs import Proofs
-from gpuedge.core import paths
-from gpuedge.core.markers import Watch
+from gpuedge.safety import paths
+from gpuedge.safety.markers import Watch
 
 log = logging.getLogger("gpuedge.vulkan")
 

@@ -14,14 +14,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from gpuedge.core import paths, unfinished
-from gpuedge.core.lock import Lock
-from gpuedge.core.markers import Watch
-from gpuedge.core.store import load_sealed, save_sealed
+from gpuedge.safety import markers, paths
+from gpuedge.safety.lock import Lock
+from gpuedge.safety.markers import Watch
+from gpuedge.safety.store import load_sealed, save_sealed
 
 SCHEMA = "gpuedge.pipeline-proof/1"
 TRIALS = "trials"
-"""See `gpuedge.core.unfinished.TRIALS`."""
+"""Folder of the markers of first uses, beside the blobs."""
 
 MAX_BAD_FILES = 4
 """Quarantined files kept for whoever looks into the driver's fault."""
@@ -73,18 +73,18 @@ class Proofs:
 
     def collect(self) -> None:
         """Quarantine blobs whose trial ended a process. The lock is needed: a trial counts once."""
-        if not unfinished.listed(self._trials):
+        if not markers.listed(self._trials):
             return
         with Lock(self._folder) as is_held:
             if not is_held:
                 return
-            unfinished.sweep_new(self._trials)
-            for one in unfinished.dead(self._trials):
+            markers.sweep_new(self._trials)
+            for one in markers.dead(self._trials):
                 marker = one.marker
                 is_ours = marker is None or marker.name == self._file.name
                 if is_ours and marker is not None and marker.step:
                     self._quarantine(marker.key)
-                one.close(remove=is_ours)
+                one.close(is_counted=is_ours)
 
     def _quarantine(self, digest: str) -> None:
         bad = {**self._load()["bad"], digest: time.time()}

@@ -10,7 +10,7 @@ import os
 import sys
 from hashlib import sha256
 
-from gpuedge.core import manifests
+from gpuedge.backends import manifests
 from gpuedge.core.driver import Candidate
 
 TYPE_CHECKING = False

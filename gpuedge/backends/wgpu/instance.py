@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuedge.backends.base import Candidate
+from gpuedge.backends.loading import driver_environment, keep_loaded, load_fault
+from gpuedge.backends.manifests import inspect_manifest
 from gpuedge.backends.wgpu import conv
 from gpuedge.backends.wgpu.api import Api, load
 from gpuedge.backends.wgpu.candidates import api_of
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import BackendUnavailableError
 from gpuedge.core.identity import Identity
-from gpuedge.core.loading import driver_environment, keep_loaded, load_fault
-from gpuedge.core.manifests import inspect_manifest
 
 log = logging.getLogger("gpuedge.wgpu")
 

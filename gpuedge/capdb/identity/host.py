@@ -58,7 +58,7 @@ def host_facts() -> dict[str, str]:
 
 def _board() -> str:
     """Return the name of this board, empty where it has none."""
-    from gpuedge.core import paths
+    from gpuedge.safety import paths
 
     data = paths.read_regular(BOARD, 4096) or b""
     return data.decode("utf-8", "replace").strip("\0 \n")

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from gpuedge.capdb import source
 from gpuedge.capdb.place import bad
-from gpuedge.core import paths
+from gpuedge.safety import paths
 
 IDENTITIES: Final = "fixtures/identities.json"
 LEFT_OUT: Final = "left_out"

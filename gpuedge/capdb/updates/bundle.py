@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from gpuedge.core import paths
+from gpuedge.safety import paths
 
 SCHEMA = "gpuedge.bundle/1"
 

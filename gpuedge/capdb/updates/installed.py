@@ -19,9 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpuedge.core import paths, store
-from gpuedge.core.lock import FILE as LOCK
 from gpuedge.core.record import Record
+from gpuedge.safety import paths, store
+from gpuedge.safety.lock import FILE as LOCK
 
 FILE = "current.json"
 SCHEMA = "gpuedge.db.current/1"

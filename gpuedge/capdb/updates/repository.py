@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpuedge.capdb.updates import bundle
 from gpuedge.capdb.updates.client import ROOT_BYTES, SNAPSHOT_BYTES, TARGETS_BYTES, TIMESTAMP_BYTES
-from gpuedge.core import paths
 from gpuedge.core.errors import UpdateError
 from gpuedge.core.record import Record
+from gpuedge.safety import paths
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

@@ -32,7 +32,7 @@ from gpuedge.capdb.updates.repository import (
     write,
 )
 from gpuedge.core.errors import UpdateError
-from gpuedge.core.lock import Lock
+from gpuedge.safety.lock import Lock
 
 EXPIRES_DAYS = 30
 """Life of a timestamp: for so long a mirror can withhold news without clients noticing it."""

@@ -21,10 +21,11 @@ from gpuedge.capdb.updates import bundle, installed
 from gpuedge.capdb.updates.client import ANCHOR, ROOT_BYTES, Client, Offer, RefusedError, check_root
 from gpuedge.capdb.updates.installed import Version
 from gpuedge.capdb.updates.mirror import Mirror
-from gpuedge.core import config, paths
+from gpuedge.core import config
 from gpuedge.core.errors import GpuEdgeError, UpdateError
-from gpuedge.core.lock import Lock
 from gpuedge.core.record import Record
+from gpuedge.safety import paths
+from gpuedge.safety.lock import Lock
 
 DEADLINE_S = 30.0
 

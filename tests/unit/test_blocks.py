@@ -13,12 +13,12 @@ from probing_fakes import WORKER
 
 import gpuedge
 from gpuedge import backends
-from gpuedge.core import markers
 from gpuedge.core.errors import ConfigError, UnknownDeviceError
-from gpuedge.core.markers import Marker
-from gpuedge.probing import crashes, process
+from gpuedge.probing import process
 from gpuedge.probing.api import probe
-from gpuedge.probing.crashes import CrashMemory
+from gpuedge.safety import blocklist, markers
+from gpuedge.safety.blocklist import Blocklist
+from gpuedge.safety.markers import Marker
 
 DAY = 86400.0
 NOW = 1.8e9
@@ -32,7 +32,7 @@ class Device:
         self.now = NOW
         self._count = 0
 
-    def strike(
+    def crashed(
         self, began: float | None = None, *, is_late: bool = False, process: str = ""
     ) -> None:
         self._count += 1
@@ -40,26 +40,26 @@ class Device:
         mark = Marker(
             f"m{self._count}", "k", "fake:0", began, self.now, "run", True, is_late, "", process
         )
-        self.entry = crashes.struck(self.entry, mark, self.now)
+        self.entry = blocklist.crashed(self.entry, mark, self.now)
 
     def clean(self) -> None:
         assert self.entry is not None
-        self.entry = crashes.cleaned(self.entry, self.now)
+        self.entry = blocklist.cleaned(self.entry, self.now)
 
     def days(self) -> float:
         """Days until it is tried again; 0 where it may be tried now."""
-        block = None if self.entry is None else crashes.blocked(self.entry, self.now)
+        block = None if self.entry is None else blocklist.blocked(self.entry, self.now)
         return 0.0 if block is None else (block.until - self.now) / DAY
 
 
 def test_days_without_a_good_start_are_1_7_30_30() -> None:
     device = Device()
-    device.strike()
+    device.crashed()
     assert device.days() == 0
     seen = []
     for _ in range(6):
         device.now += 60
-        device.strike()
+        device.crashed()
         seen.append(device.days())
         device.now += device.days() * DAY - 1
         assert device.days() > 0
@@ -68,129 +68,129 @@ def test_days_without_a_good_start_are_1_7_30_30() -> None:
     assert seen == [1, 7, 30, 30, 30, 30]
 
 
-def test_strikes_a_month_apart_are_two_accidents() -> None:
+def test_crashes_a_month_apart_are_two_accidents() -> None:
     device = Device()
     for _ in range(5):
-        device.strike()
+        device.crashed()
         device.now += 30.01 * DAY
     assert device.days() == 0
-    device.strike()
+    device.crashed()
     device.now += 29 * DAY
-    device.strike()
+    device.crashed()
     assert device.days() == 1
 
 
-def test_good_start_on_probation_clears_strikes_and_keeps_the_level() -> None:
+def test_good_start_on_probation_clears_crashes_and_keeps_the_level() -> None:
     device = Device()
-    device.strike()
+    device.crashed()
     for _ in range(4):
         device.clean()
-    device.strike()
+    device.crashed()
     assert device.days() == 1, "it may crash at every fifth start"
     device.clean()
     assert device.days() == 1, "what closes during the block began before it"
     device.now += 1.5 * DAY
     device.clean()
     assert device.entry is not None
-    assert device.entry["strikes"] == []
-    device.strike()
+    assert device.entry["crashes"] == []
+    device.crashed()
     assert device.days() == 0, "two are needed again"
-    device.strike()
+    device.crashed()
     assert device.days() == 7
     device.now += 8 * DAY
     device.clean()
     device.now += 31 * DAY
-    device.strike()
-    device.strike()
+    device.crashed()
+    device.crashed()
     assert device.days() == 1, "after 30 good days it begins anew"
 
 
 def test_processes_that_fail_together_on_probation_fail_once() -> None:
     device = Device()
-    device.strike()
-    device.strike()
+    device.crashed()
+    device.crashed()
     device.now += 2 * DAY
     began = device.now - 10
     for _ in range(5):
-        device.strike(began)
+        device.crashed(began)
         device.now += 1
     assert round(device.days(), 2) == 7
     device.now += 8 * DAY
-    device.strike()
+    device.crashed()
     assert device.days() == 30
 
 
-def test_five_good_starts_in_a_row_make_up_for_a_strike() -> None:
+def test_five_good_starts_in_a_row_make_up_for_a_crash() -> None:
     device = Device()
-    device.strike()
+    device.crashed()
     for _ in range(5):
         device.clean()
-    assert device.entry is not None and device.entry["strikes"] == []
-    device.strike()
+    assert device.entry is not None and device.entry["crashes"] == []
+    device.crashed()
     assert device.days() == 0
     device.now += 60
-    device.strike()
+    device.crashed()
     assert device.days() == 1
     device.now += 2 * DAY
     device.clean()
-    device.strike()
+    device.crashed()
     for _ in range(5):
         device.clean()
-    device.strike()
+    device.crashed()
     assert device.days() == 0, "after a block, too"
-    device.strike()
+    device.crashed()
     assert device.days() == 7
 
 
 def test_process_counts_once_a_day() -> None:
     device = Device()
     for _ in range(3):
-        device.strike(process="one")
+        device.crashed(process="one")
         device.now += 20
-    assert device.entry is not None and len(device.entry["strikes"]) == 1
+    assert device.entry is not None and len(device.entry["crashes"]) == 1
     assert device.days() == 0
     device.now += DAY
-    device.strike(process="one")
+    device.crashed(process="one")
     assert device.days() == 1
-    device.strike(process="two")
-    assert len(device.entry["strikes"]) == 3
+    device.crashed(process="two")
+    assert len(device.entry["crashes"]) == 3
 
 
-def test_strikes_while_a_block_is_in_force_raise_no_level() -> None:
+def test_crashes_while_a_block_is_in_force_raise_no_level() -> None:
     device = Device()
     for name in ("one", "two", "three", "four"):
         device.now += 10
-        device.strike(process=name)
-    assert device.entry is not None and len(device.entry["strikes"]) == 4
+        device.crashed(process=name)
+    assert device.entry is not None and len(device.entry["crashes"]) == 4
     assert 0.99 < device.days() <= 1
     held_open = device.now
     device.now += 2 * DAY
-    device.strike(held_open, process="five")
+    device.crashed(held_open, process="five")
     assert device.days() == 0, "that start was no try after the block"
-    device.strike(process="six")
+    device.crashed(process="six")
     assert device.days() == 7
 
 
 def test_busy_server_that_is_killed_on_probation_gets_on() -> None:
     device = Device()
-    device.strike()
-    device.strike()
+    device.crashed()
+    device.crashed()
     for count in range(1, 5):
         device.now += 2 * DAY
-        device.strike(is_late=True)
+        device.crashed(is_late=True)
         assert device.days() == (7 if count == 4 else 0)
 
 
 @pytest.mark.parametrize("years", [-50, -10, -1, 1, 10, 50])
 def test_wrong_clock_makes_no_block_permanent(years: float) -> None:
     device = Device()
-    device.strike()
-    device.strike()
+    device.crashed()
+    device.crashed()
     assert device.days() == 1
     device.now += years * 365 * DAY
     assert device.days() == 0
-    device.strike()
-    device.strike()
+    device.crashed()
+    device.crashed()
     assert 0 < device.days() <= 7
     device.now -= years * 365 * DAY
     assert device.days() == 0 or device.days() <= 7
@@ -204,32 +204,32 @@ def test_no_clock_and_no_order_of_events_blocks_longer_than_30_days() -> None:
         for _ in range(30):
             device.now = max(0.0, device.now + events.uniform(-3, 5) * 10 ** events.uniform(0, 9))
             if events.random() < 0.7:
-                device.strike(device.now + events.uniform(-1e6, 10), is_late=events.random() < 0.3)
+                device.crashed(device.now + events.uniform(-1e6, 10), is_late=events.random() < 0.3)
             elif device.entry is not None:
                 device.clean()
             assert device.days() <= 31
             later = device.now + 31 * DAY
-            assert device.entry is None or crashes.blocked(device.entry, later) is None
-            kept = [] if device.entry is None else device.entry["strikes"]
-            assert len(kept) <= crashes.MAX_STRIKES
+            assert device.entry is None or blocklist.blocked(device.entry, later) is None
+            kept = [] if device.entry is None else device.entry["crashes"]
+            assert len(kept) <= blocklist.MAX_CRASHES
 
 
 def test_sealed_nonsense_is_nothing(tmp_path: Path) -> None:
-    from gpuedge.core.store import save_sealed
+    from gpuedge.safety.store import save_sealed
 
     good = Device()
-    good.strike()
-    good.strike()
+    good.crashed()
+    good.crashed()
     assert good.entry is not None
-    memory = CrashMemory(tmp_path)
+    memory = Blocklist(tmp_path)
     for field, value in [
-        ("level", "1"), ("level", 1.5), ("level", -1), ("since", None), ("strikes", {}),
-        ("strikes", [{}]), ("cleared", "x"), ("name", 5), ("when", True),
+        ("level", "1"), ("level", 1.5), ("level", -1), ("since", None), ("crashes", {}),
+        ("crashes", [{}]), ("cleared", "x"), ("name", 5), ("when", True),
     ]:  # fmt: skip
-        save_sealed(memory.path, crashes.SCHEMA, {"entries": {"k": {**good.entry, field: value}}})
-        assert CrashMemory(tmp_path).entries() == {}, (field, value)
-    save_sealed(memory.path, crashes.SCHEMA, {"entries": {"k": good.entry}})
-    block = CrashMemory(tmp_path).block("k", NOW + 5)
+        save_sealed(memory.path, blocklist.SCHEMA, {"entries": {"k": {**good.entry, field: value}}})
+        assert Blocklist(tmp_path).entries() == {}, (field, value)
+    save_sealed(memory.path, blocklist.SCHEMA, {"entries": {"k": good.entry}})
+    block = Blocklist(tmp_path).block("k", NOW + 5)
     assert block is not None
     assert block.level == 1
 
@@ -260,15 +260,15 @@ def shown() -> dict[str, tuple[str, str]]:
 
 
 def fail_twice(device: str) -> None:
-    from gpuedge.core import paths
+    from gpuedge.safety import paths
 
     row = probe().find(device)
     assert row is not None
-    key = crashes.key_of(row.info().candidate, 0)
+    key = blocklist.key_of(row.info().candidate, 0)
     for name in ("one", "two"):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(markers, "PROCESS", name)
-            CrashMemory(paths.cache_folder()).begin(key, device).strike("SIGSEGV")
+            Blocklist(paths.cache_folder()).begin(key, device).crashed("SIGSEGV")
 
 
 GOOD = {
@@ -299,7 +299,7 @@ def test_probe_shows_the_block_in_cached_rows(fakes: Path) -> None:
     ):
         assert word in row.reason
     assert gpuedge.probe(refresh=True).tried[0].status == "blocked", "a probe is no real work"
-    assert CrashMemory(fakes / "cache").clear()
+    assert Blocklist(fakes / "cache").clear()
     assert shown() == GOOD
 
 

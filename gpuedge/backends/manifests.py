@@ -13,8 +13,8 @@ import sys
 from hashlib import sha256
 
 from gpuedge.core.driver import Candidate
-from gpuedge.core.paths import read_start
 from gpuedge.core.reasons import Reason
+from gpuedge.safety.paths import read_start
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

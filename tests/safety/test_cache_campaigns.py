@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import cache_formats  # noqa: E402
 import cache_fuzz  # noqa: E402
 
-from gpuedge.core import store  # noqa: E402
+from gpuedge.safety import store  # noqa: E402
 
 
 def test_damaged_files_are_never_believed() -> None:
@@ -31,13 +31,13 @@ def test_damaged_files_are_never_believed() -> None:
 
 
 def test_reader_that_does_not_check_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Anything(str):
+    class Anything(bytes):
         def __eq__(self, _: object) -> bool:
             return True
 
-        __hash__ = str.__hash__
+        __hash__ = bytes.__hash__
 
-    monkeypatch.setattr(store, "_digest", lambda *_: Anything())
+    monkeypatch.setattr(store, "_head", lambda *_: Anything(b"head\n"))
     summary = cache_fuzz.fuzz(1_400, 7)
     assert set(summary["faults"]) == {"verdicts", "calibration", "crashes", "proof"}
     assert not summary["is_good"]

@@ -1,4 +1,4 @@
-"""Crash memory: which ends of a process are strikes, and what becomes of them."""
+"""The crash blocklist: which ends of a process count, and what becomes of them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import crash_worker
 import pytest
 
 from gpuedge.backends.base import Candidate
-from gpuedge.core import lock, markers
-from gpuedge.probing import crashes
-from gpuedge.probing.crashes import CrashMemory
+from gpuedge.safety import blocklist, lock, markers
+from gpuedge.safety.blocklist import Blocklist
 
 DAY = 86400.0
 UP = ("open", "quiet", "compile", "quiet", "run")
@@ -36,10 +35,10 @@ def end(folder: Path, *words: str, key: str = "k") -> int:
     return finish(start(folder, *words, key=key))
 
 
-def strikes(folder: Path, key: str = "k") -> list[str]:
-    """Return the step of each strike remembered."""
-    entry = CrashMemory(folder).entries().get(key)
-    return [s["step"] for s in entry["strikes"]] if entry else []
+def crashes_of(folder: Path, key: str = "k") -> list[str]:
+    """Return the step of each crash remembered."""
+    entry = Blocklist(folder).entries().get(key)
+    return [s["step"] for s in entry["crashes"]] if entry else []
 
 
 def marks(folder: Path) -> list[Path]:
@@ -50,39 +49,39 @@ def marks(folder: Path) -> list[Path]:
 def test_two_unfinished_starts_block_for_a_day(tmp_path: Path, words: tuple[str, ...]) -> None:
     at = words[-1]
     assert end(tmp_path, *words, "segv") == -signal.SIGSEGV
-    assert CrashMemory(tmp_path).block("k") is None
-    assert strikes(tmp_path) == [at]
+    assert Blocklist(tmp_path).block("k") is None
+    assert crashes_of(tmp_path) == [at]
     assert end(tmp_path, *words, "exit") == 0, "a driver that calls exit() is no better"
-    block = CrashMemory(tmp_path).block("k")
+    block = Blocklist(tmp_path).block("k")
     assert block is not None
-    assert (block.strikes, block.level, block.step) == (2, 1, at)
+    assert (block.crashes, block.level, block.step) == (2, 1, at)
     assert 0.99 * DAY < block.until - time.time() <= DAY
-    assert CrashMemory(tmp_path).block("k", time.time() + 1.01 * DAY) is None
-    assert CrashMemory(tmp_path).block("another") is None
+    assert Blocklist(tmp_path).block("k", time.time() + 1.01 * DAY) is None
+    assert Blocklist(tmp_path).block("another") is None
     assert marks(tmp_path) == [], "what was counted is removed"
 
 
 @pytest.mark.parametrize("last", ["kill", "exit", "segv"])
-def test_end_while_nothing_is_under_way_is_no_strike(tmp_path: Path, last: str) -> None:
+def test_end_while_nothing_is_under_way_is_no_crash(tmp_path: Path, last: str) -> None:
     for _ in range(2):
         end(tmp_path, *UP, "quiet", last)
     end(tmp_path, *UP, "quiet", "shut", last)
     end(tmp_path, "quiet", last)
-    assert strikes(tmp_path) == []
+    assert crashes_of(tmp_path) == []
     assert marks(tmp_path) == []
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="this system cannot stop a process")
-def test_process_that_lives_is_no_strike_until_it_ends(tmp_path: Path) -> None:
+def test_process_that_lives_is_no_crash_until_it_ends(tmp_path: Path) -> None:
     process = start(tmp_path, *UP, "wait")
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    assert strikes(tmp_path) == []
+    assert crashes_of(tmp_path) == []
     process.send_signal(signal.SIGSTOP)
-    assert strikes(tmp_path) == []
+    assert crashes_of(tmp_path) == []
     process.kill()
     process.communicate(timeout=60)
-    assert strikes(tmp_path) == ["run"]
+    assert crashes_of(tmp_path) == ["run"]
 
 
 def test_forked_child_neither_touches_the_marker_nor_keeps_it_alive(tmp_path: Path) -> None:
@@ -94,47 +93,47 @@ def test_forked_child_neither_touches_the_marker_nor_keeps_it_alive(tmp_path: Pa
     assert mark.read_bytes()[markers.STATE] == markers.STEPS["run"]
     process.kill()  # the child, which shares its pipes, still waits for a line
     process.wait(60)
-    assert strikes(tmp_path) == ["run"]
+    assert crashes_of(tmp_path) == ["run"]
     process.communicate(timeout=60)
 
 
 @pytest.mark.parametrize("at", ["open", "compile", "run"])
-def test_host_that_died_is_one_strike_of_a_living_process(tmp_path: Path, at: str) -> None:
+def test_host_that_died_is_one_crash_of_a_living_process(tmp_path: Path, at: str) -> None:
     for _ in range(2):
-        assert CrashMemory(tmp_path).block("k") is None
-        watch = CrashMemory(tmp_path).begin("k", "vulkan:0", is_hosted=True)
+        assert Blocklist(tmp_path).block("k") is None
+        watch = Blocklist(tmp_path).begin("k", "vulkan:0", is_hosted=True)
         watch.step(at)
-        watch.strike("its host was killed by SIGSEGV")
+        watch.crashed("its host was killed by SIGSEGV")
         watch.close()
-    assert strikes(tmp_path) == [at]
-    words = ("host", *UP[: UP.index(at) + 1], "strike", "quiet", *UP, "strike")
+    assert crashes_of(tmp_path) == [at]
+    words = ("host", *UP[: UP.index(at) + 1], "crash", "quiet", *UP, "crash")
     assert end(tmp_path, *words) == 0
-    block = CrashMemory(tmp_path).block("k")
+    block = Blocklist(tmp_path).block("k")
     assert block is not None
-    assert (block.strikes, block.level, block.step) == (2, 1, at)
+    assert (block.crashes, block.level, block.step) == (2, 1, at)
     assert "SIGSEGV" in block.reason.sentence
     assert marks(tmp_path) == []
 
 
-def test_device_in_a_host_leaves_no_marker_and_no_strike_while_idle(tmp_path: Path) -> None:
-    watch = CrashMemory(tmp_path).begin("k", "vulkan:0", is_hosted=True)
+def test_device_in_a_host_leaves_no_marker_and_no_crash_while_idle(tmp_path: Path) -> None:
+    watch = Blocklist(tmp_path).begin("k", "vulkan:0", is_hosted=True)
     watch.step("open")
     assert marks(tmp_path) == []
     watch.quiet()
-    watch.strike("SIGSEGV")
-    assert strikes(tmp_path) == []
+    watch.crashed("SIGSEGV")
+    assert crashes_of(tmp_path) == []
     for step in ("compile", "run"):
         assert not watch.is_clean
         watch.step(step)
         watch.quiet()
     assert watch.is_clean
     watch.step("run")
-    watch.strike("SIGSEGV")
+    watch.crashed("SIGSEGV")
     assert not watch.is_clean, "it cost a host"
-    assert CrashMemory(tmp_path).clear()
+    assert Blocklist(tmp_path).clear()
     for last in ("kill", "segv", "exit"):
         end(tmp_path, "host", *UP, last)
-    assert strikes(tmp_path) == []
+    assert crashes_of(tmp_path) == []
 
 
 @pytest.mark.parametrize("where", ["host", "open"])
@@ -144,25 +143,25 @@ def test_good_starts_are_counted(tmp_path: Path, where: str) -> None:
         end(tmp_path, where, *UP[:3], "quiet", "shut")  # nothing ran
     for _ in range(4):
         end(tmp_path, where, *UP, "quiet", "shut")
-    assert strikes(tmp_path) == ["run"]
+    assert crashes_of(tmp_path) == ["run"]
     end(tmp_path, where, *UP, "quiet", "shut")
-    assert strikes(tmp_path) == []
-    assert CrashMemory(tmp_path).entries() == {}
+    assert crashes_of(tmp_path) == []
+    assert Blocklist(tmp_path).entries() == {}
 
 
 def test_process_that_got_along_for_long_counts_less(tmp_path: Path) -> None:
     words = (*UP, "late", "run")
     for _ in range(3):
         end(tmp_path, *words, "kill")
-    assert strikes(tmp_path) == ["run"] * 3
-    assert CrashMemory(tmp_path).block("k") is None
+    assert crashes_of(tmp_path) == ["run"] * 3
+    assert Blocklist(tmp_path).block("k") is None
     end(tmp_path, *UP, "kill")
-    assert CrashMemory(tmp_path).block("k") is None
+    assert Blocklist(tmp_path).block("k") is None
     end(tmp_path, *words, "kill")
-    assert CrashMemory(tmp_path).block("k") is not None
+    assert Blocklist(tmp_path).block("k") is not None
 
 
-def test_many_processes_at_once_lose_no_strike(tmp_path: Path) -> None:
+def test_many_processes_at_once_lose_no_crash(tmp_path: Path) -> None:
     processes = [start(tmp_path, *UP, "wait", "kill") for _ in range(12)]
     for process in processes:
         assert process.stdout is not None
@@ -174,8 +173,8 @@ def test_many_processes_at_once_lose_no_strike(tmp_path: Path) -> None:
     # All at once, as applications that start again after a crash do.
     collectors = [start(tmp_path, key="other") for _ in range(4)]
     assert [finish(c) for c in collectors] == [0] * 4
-    assert len(strikes(tmp_path)) == 12
-    block = CrashMemory(tmp_path).block("k")
+    assert len(crashes_of(tmp_path)) == 12
+    block = Blocklist(tmp_path).block("k")
     assert block is not None
     assert block.level == 1, "they were one try"
     assert marks(tmp_path) == []
@@ -192,7 +191,7 @@ def test_marker_is_on_disk_before_the_driver_is_called(
         real(fd)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    watch = CrashMemory(tmp_path).begin("k")
+    watch = Blocklist(tmp_path).begin("k")
     assert marks(tmp_path) == []
     watch.step("open")
     (mark,) = marks(tmp_path)
@@ -216,7 +215,7 @@ def test_state_of_a_run_costs_little(
 ) -> None:
     kinds = markers._SAFE_TO_MAP if is_mapped else frozenset()
     monkeypatch.setattr(markers, "_SAFE_TO_MAP", kinds)
-    watch = CrashMemory(tmp_path).begin("k")
+    watch = Blocklist(tmp_path).begin("k")
     watch.step("open")
     can_map = markers._kind(tmp_path.stat().st_dev) in kinds
     assert (watch._map is not None) is can_map
@@ -249,20 +248,20 @@ def test_where_nothing_can_be_kept_nothing_is_said(
         monkeypatch.setattr(lock, "take", refuse)
     else:
         folder = Path("/proc/nowhere")
-    watch = CrashMemory(folder).begin("k")
+    watch = Blocklist(folder).begin("k")
     for step in ("open", "compile", "run"):
         watch.step(step)
         watch.quiet()
     watch.step("run")
-    watch.strike("why")
+    watch.crashed("why")
     watch.close()
-    assert CrashMemory(folder).block("k") is None
+    assert Blocklist(folder).block("k") is None
     monkeypatch.undo()
-    assert strikes(folder) == []
+    assert crashes_of(folder) == []
     assert not folder.is_dir() or not list((folder / "crashes").glob("*"))
 
 
-def test_damaged_markers_are_no_strikes(tmp_path: Path) -> None:
+def test_damaged_markers_are_no_crashes_of(tmp_path: Path) -> None:
     end(tmp_path, *UP, "kill")
     (mark,) = marks(tmp_path)
     good = mark.read_bytes()
@@ -275,10 +274,10 @@ def test_damaged_markers_are_no_strikes(tmp_path: Path) -> None:
     for i, data in enumerate(bad):
         (mark.parent / f"{i:024x}.mark").write_bytes(data)
     os.mkfifo(mark.parent / "pipe.mark")
-    assert strikes(tmp_path) == []
+    assert crashes_of(tmp_path) == []
     assert [p.name for p in marks(tmp_path)] in ([], ["pipe.mark"])
     mark.write_bytes(good)
-    assert strikes(tmp_path) == ["run"], "the good one is"
+    assert crashes_of(tmp_path) == ["run"], "the good one is"
 
 
 @pytest.mark.parametrize("began", [10**400, -(10**400), 1e300, "now", None, True])
@@ -294,32 +293,32 @@ def test_marker_that_was_counted_is_not_counted_again(tmp_path: Path) -> None:
     (mark,) = marks(tmp_path)
     data = mark.read_bytes()
     for _ in range(3):  # whoever counted it was killed before it could remove it
-        assert strikes(tmp_path) == ["run"]
+        assert crashes_of(tmp_path) == ["run"]
         mark.write_bytes(data)
-    assert strikes(tmp_path) == ["run"]
-    assert CrashMemory(tmp_path).block("k") is None
+    assert crashes_of(tmp_path) == ["run"]
+    assert Blocklist(tmp_path).block("k") is None
 
 
-def test_strikes_wait_for_the_lock(tmp_path: Path) -> None:
+def test_crashes_wait_for_the_lock(tmp_path: Path) -> None:
     end(tmp_path, *UP, "kill")
     with lock.Lock(tmp_path) as is_held:
         assert is_held
-        assert strikes(tmp_path) == []
+        assert crashes_of(tmp_path) == []
         assert len(marks(tmp_path)) == 1
-    assert strikes(tmp_path) == ["run"]
+    assert crashes_of(tmp_path) == ["run"]
 
 
 def test_key_changes_with_the_driver_and_the_device() -> None:
     one = Candidate("fake", "/a", "f1", {})
     keys = {
-        crashes.key_of(one, 0),
-        crashes.key_of(one, 1),
-        crashes.key_of(one.replace(fingerprint="f2"), 0),
-        crashes.key_of(one.replace(key="/b"), 0),
-        crashes.key_of(one.replace(backend="other"), 0),
+        blocklist.key_of(one, 0),
+        blocklist.key_of(one, 1),
+        blocklist.key_of(one.replace(fingerprint="f2"), 0),
+        blocklist.key_of(one.replace(key="/b"), 0),
+        blocklist.key_of(one.replace(backend="other"), 0),
     }
     assert len(keys) == 5
-    assert crashes.key_of(one.replace(env={"A": "1"}), 0) in keys
+    assert blocklist.key_of(one.replace(env={"A": "1"}), 0) in keys
 
 
 def test_marker_that_cannot_be_updated_does_not_stay(
@@ -327,7 +326,7 @@ def test_marker_that_cannot_be_updated_does_not_stay(
 ) -> None:
     monkeypatch.setattr(markers, "_mapped", lambda _: None)
     monkeypatch.delattr(os, "pwrite")
-    watch = CrashMemory(tmp_path).begin("k")
+    watch = Blocklist(tmp_path).begin("k")
     watch.step("open")
     assert marks(tmp_path) == []
     watch.step("compile")

@@ -82,7 +82,7 @@ def database_folder() -> str:
     if named and named != EMBEDDED:
         return os.path.abspath(os.path.expanduser(named))
     if not named and os.path.exists(os.path.join(cache_folder(), "capability_db", "current.json")):
-        from gpuedge.core.databases import installed
+        from gpuedge.safety.databases import installed
 
         for folder in installed():
             return folder

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 
-from gpuedge.core import paths
-from gpuedge.core.store import load_sealed, update_sealed
+from gpuedge.safety import paths
+from gpuedge.safety.store import load_sealed, update_sealed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,15 +1,16 @@
-"""Crash memory: a device that ended two processes is left alone for a while.
+"""The crash blocklist: a device that ended two processes is left alone for a while.
 
 A probe runs a driver in a process of its own, the work itself does not (unless isolated). So every
-process that opens a device inline leaves a marker (`gpuedge.core.markers`) of what it is doing.
-A marker whose process is gone while the driver was at work is an *unfinished start*, a strike; so
-is the death of a host in a call. A process counts once a day, however often it restarts a host. Two
-within 30 days block the device: for 1 day at first, then one start is let through, and if that ends
-unfinished too, for 7 and from then on for 30 days. Never for ever: only the setting ``pin`` is.
+process that opens a device inline leaves a marker (`gpuedge.safety.markers`) of what it is doing.
+A marker whose process is gone while the driver was at work is an *unfinished start*, and counts as
+a crash; so does the death of a worker in a call. A process counts once a day, however often it
+restarts a worker. Two crashes within 30 days block the device: for 1 day at first, then one start
+is let through, and if that ends unfinished too, for 7 and from then on for 30 days. Never forever:
+only the setting ``pin`` is.
 
-The strikes are kept in ``<cache folder>/crashes.json`` by a key over the driver, its files, the
-device, gpuedge's own files and the hardware, so that a change of any of them is a fresh start. All
-of it is silent where the folder cannot be written: then nothing is remembered.
+The list is kept in ``<cache folder>/crashes.json`` by a key over the driver, its files, the device,
+gpuedge's own files and the hardware, so that a change of any of them is a fresh start. All of it is
+silent where the folder cannot be written: then nothing is remembered.
 """
 
 from __future__ import annotations
@@ -17,14 +18,12 @@ from __future__ import annotations
 import os
 import time
 
-from gpuedge.core import paths, unfinished
-from gpuedge.core.lock import Lock
-from gpuedge.core.markers import Watch
 from gpuedge.core.reasons import Reason
 from gpuedge.core.record import Record
-from gpuedge.core.store import is_number, load_sealed, save_sealed
-from gpuedge.probing.pins import FILE, FOLDER, pins
-from gpuedge.probing.report import ProbeRow
+from gpuedge.safety import machine, markers
+from gpuedge.safety.lock import Lock
+from gpuedge.safety.markers import Watch
+from gpuedge.safety.store import is_number, load_sealed, save_sealed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,13 +31,15 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gpuedge.core.driver import Candidate
-    from gpuedge.core.markers import Marker
+    from gpuedge.safety.markers import Marker
 
-__all__ = ["Block", "CrashMemory", "Watch", "apply", "key_of"]
+FILE = "crashes.json"
+FOLDER = "crashes"
+"""Where the list and the markers lie, in the cache folder."""
 
-SCHEMA = "gpuedge.crashes/1"
+SCHEMA = "gpuedge.crashes/2"
 DAY = 86400.0
-STRIKES = 2
+CRASHES = 2
 WINDOW = 30 * DAY
 PATIENCE = (1 * DAY, 7 * DAY, 30 * DAY)
 """How long a device is left alone, by how often it had to be."""
@@ -48,10 +49,10 @@ LATE_WEIGHT = 0.25
 killed from outside dies in a run more often than not, and a start it was not."""
 
 CLEAN = 5
-"""Starts that ended well after which strikes that led to no block are forgotten."""
+"""Starts that ended well after which crashes that led to no block are forgotten."""
 
 MAX_ENTRIES = 64
-MAX_STRIKES = 16
+MAX_CRASHES = 16
 
 WORDS = {
     "open": "while the device was opened",
@@ -65,7 +66,7 @@ class Block(Record):
     """Why a device is left alone, and until when (seconds since the epoch)."""
 
     until: float
-    strikes: int
+    crashes: int
     level: int
     step: str
     why: str = ""
@@ -73,7 +74,7 @@ class Block(Record):
     @property
     def reason(self) -> Reason:
         """The reason that a row of the probe report shows."""
-        starts = f"{self.strikes} unfinished start" + ("" if self.strikes == 1 else "s")
+        starts = f"{self.crashes} unfinished start" + ("" if self.crashes == 1 else "s")
         how = WORDS.get(self.step, "in the driver") + (f" ({self.why})" if self.why else "")
         detail = f"{starts}, the last {how}; tried again after {date(self.until)}"
         return Reason("crash-memory", detail)
@@ -85,21 +86,19 @@ def date(when: float) -> str:
 
 
 def key_of(candidate: Candidate, index: int) -> str:
-    """Return the SHA-256 (hex) of what a device is to the crash memory.
+    """Return the SHA-256 (hex) of what a device is to the blocklist.
 
     Not of the environment: what a driver does to a process is believed whatever variables were set.
     """
     import hashlib
 
-    from gpuedge.probing.verdicts import library_state, machine
-
     parts = [candidate.backend, candidate.key, candidate.fingerprint, str(index)]
-    text = "\0".join([*parts, "", library_state(), *machine()])
+    text = "\0".join([*parts, "", machine.library_state(), *machine.hardware()])
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-class CrashMemory:
-    """The strikes and blocks kept in one cache folder. Nothing here raises or waits for long.
+class Blocklist:
+    """The crashes and blocks kept in one cache folder. Nothing here raises or waits for long.
 
     Parameters
     ----------
@@ -130,10 +129,10 @@ class CrashMemory:
         return dict(self._known())
 
     def clear(self) -> bool:
-        """Forget all strikes, and markers of processes that are gone; False if impossible."""
+        """Forget all crashes, and markers of processes that are gone; False if impossible."""
         with Lock(self._folder):
-            for one in unfinished.dead(self.markers):
-                one.close(remove=True)
+            for one in markers.dead(self.markers):
+                one.close(is_counted=True)
             self._entries = None
             try:
                 os.unlink(self.path)
@@ -146,20 +145,20 @@ class CrashMemory:
     def collect(self, now: float | None = None) -> None:
         """Count the unfinished starts of processes that are gone.
 
-        Under the lock only: without it a strike could be lost, and a marker that stays can be
-        counted by the next process. A marker is removed after its strike is on disk; one that was
+        Under the lock only: without it a crash could be lost, and a marker that stays can be
+        counted by the next process. A marker is removed after its crash is on disk; one that was
         counted by a process that was then killed is known by its id and not counted twice.
         """
-        if not unfinished.listed(self.markers):
+        if not markers.listed(self.markers):
             return
         with Lock(self._folder) as is_held:
             if not is_held:
                 return
-            unfinished.sweep_new(self.markers)
-            found = unfinished.dead(self.markers)
+            markers.sweep_new(self.markers)
+            found = markers.dead(self.markers)
             is_saved = not found or self._count([d.marker for d in found], now)
             for one in found:
-                one.close(remove=is_saved)
+                one.close(is_counted=is_saved)
 
     def _count(self, found: Sequence[Marker | None], now: float | None) -> bool:
         now = time.time() if now is None else now
@@ -167,7 +166,7 @@ class CrashMemory:
         before = dict(entries)
         for marker in sorted((m for m in found if m is not None), key=lambda m: m.when):
             if marker.step:
-                entries[marker.key] = struck(entries.get(marker.key), marker, now)
+                entries[marker.key] = crashed(entries.get(marker.key), marker, now)
             elif marker.has_run and marker.key in entries:
                 entries[marker.key] = cleaned(entries[marker.key], now)
         return entries == before or self._save(entries)
@@ -193,7 +192,7 @@ class CrashMemory:
         return {key: entry for key, entry in found if _is_sound(entry)}
 
     def _save(self, entries: dict[str, dict[str, Any]]) -> bool:
-        entries = {k: e for k, e in entries.items() if e["strikes"] or e["level"]}
+        entries = {k: e for k, e in entries.items() if e["crashes"] or e["level"]}
         newest = sorted(entries, key=lambda k: float(entries[k]["when"]), reverse=True)
         self._entries = {key: entries[key] for key in newest[:MAX_ENTRIES]}
         return save_sealed(self.path, SCHEMA, {"entries": self._entries})
@@ -202,20 +201,20 @@ class CrashMemory:
 # --- what is remembered of one device ------------------------------------------------------------
 
 
-def struck(entry: dict[str, Any] | None, marker: Marker, now: float) -> dict[str, Any]:
+def crashed(entry: dict[str, Any] | None, marker: Marker, now: float) -> dict[str, Any]:
     """Return the entry after one more unfinished start, noticed `now`."""
-    entry = {"level": 0, "since": 0.0, "cleared": None, "strikes": [], **(entry or {})}
-    strikes = [s for s in entry["strikes"] if abs(now - s["when"]) < WINDOW]
+    entry = {"level": 0, "since": 0.0, "cleared": None, "crashes": [], **(entry or {})}
+    crashes = [s for s in entry["crashes"] if abs(now - s["when"]) < WINDOW]
     # A clock that was set back since makes a time in the future: it was some time before now.
     when = min(marker.when, now)
-    if any(_is_counted(s, marker, when) for s in entry["strikes"]):
+    if any(_is_counted(s, marker, when) for s in entry["crashes"]):
         return entry
-    strike = {"id": marker.id, "when": when, "step": marker.step, "why": marker.why}
-    strike["weight"] = LATE_WEIGHT if marker.is_late else 1.0
-    strike["process"] = marker.process
+    crash = {"id": marker.id, "when": when, "step": marker.step, "why": marker.why}
+    crash["weight"] = LATE_WEIGHT if marker.is_late else 1.0
+    crash["process"] = marker.process
     if now - when < WINDOW:
-        strikes.append(strike)
-    entry |= {"strikes": strikes[-MAX_STRIKES:], "name": marker.name, "when": now, "clean": 0}
+        crashes.append(crash)
+    entry |= {"crashes": crashes[-MAX_CRASHES:], "name": marker.name, "when": now, "clean": 0}
     cleared, since = entry["cleared"], entry["since"]
     if cleared is not None and abs(now - cleared) > WINDOW:
         entry |= {"level": 0, "cleared": None}
@@ -226,18 +225,18 @@ def struck(entry: dict[str, Any] | None, marker: Marker, now: float) -> dict[str
     # What began before the block was over is no try after it. Processes that started together end
     # together, and a program that has the device open may go on: that is paid for.
     is_old = is_probation and marker.began < until
-    needed = 1 if is_probation else STRIKES
-    weights = [s["weight"] for s in strikes if s["when"] >= until]
+    needed = 1 if is_probation else CRASHES
+    weights = [s["weight"] for s in crashes if s["when"] >= until]
     if weights and not is_old and sum(weights) >= needed:
         level = min(entry["level"] + 1, len(PATIENCE))
         entry |= {"level": level, "since": now, "cleared": None}
     return entry
 
 
-def _is_counted(strike: dict[str, Any], marker: Marker, when: float) -> bool:
-    """Say whether a marker is one that was counted, or of a process that has had its strike."""
-    is_same = bool(marker.process) and strike.get("process") == marker.process
-    return bool(strike["id"] == marker.id or (is_same and abs(when - strike["when"]) < DAY))
+def _is_counted(crash: dict[str, Any], marker: Marker, when: float) -> bool:
+    """Say whether a marker is one that was counted, or of a process that has had its crash."""
+    is_same = bool(marker.process) and crash.get("process") == marker.process
+    return bool(crash["id"] == marker.id or (is_same and abs(when - crash["when"]) < DAY))
 
 
 def _patience(level: int) -> float:
@@ -254,11 +253,11 @@ def cleaned(entry: dict[str, Any], now: float) -> dict[str, Any]:
     if blocked(entry, now) is not None:
         return entry
     if entry["level"] > 0 and entry["cleared"] is None:
-        return {**entry, "strikes": [], "cleared": now, "when": now}
-    if not entry["strikes"]:
+        return {**entry, "crashes": [], "cleared": now, "when": now}
+    if not entry["crashes"]:
         return entry
     clean = entry.get("clean", 0) + 1
-    return {**entry, "clean": clean} if clean < CLEAN else {**entry, "strikes": [], "clean": 0}
+    return {**entry, "clean": clean} if clean < CLEAN else {**entry, "crashes": [], "clean": 0}
 
 
 def blocked(entry: dict[str, Any], now: float) -> Block | None:
@@ -271,13 +270,13 @@ def blocked(entry: dict[str, Any], now: float) -> Block | None:
     # A clock set back by more than a day says nothing any more; one set forward ends the block.
     if not since - DAY < now < until:
         return None
-    last = entry["strikes"][-1] if entry["strikes"] else {"step": "", "why": ""}
-    return Block(until, len(entry["strikes"]), level, last["step"], last["why"])
+    last = entry["crashes"][-1] if entry["crashes"] else {"step": "", "why": ""}
+    return Block(until, len(entry["crashes"]), level, last["step"], last["why"])
 
 
 def _is_sound(entry: object) -> bool:
-    """Say whether an entry has the fields that `struck` gives it; a seal proves no author."""
-    if not isinstance(entry, dict) or not isinstance(strikes := entry.get("strikes"), list):
+    """Say whether an entry has the fields that `crashed` gives it; a seal proves no author."""
+    if not isinstance(entry, dict) or not isinstance(crashes := entry.get("crashes"), list):
         return False
     cleared = entry.get("cleared")
     clean = entry.get("clean", 0)
@@ -289,47 +288,14 @@ def _is_sound(entry: object) -> bool:
         and entry["level"] >= 0
         and isinstance(entry.get("name"), str)
         and (cleared is None or is_number(cleared))
-        and all(map(_is_strike, strikes))
+        and all(map(_is_crash, crashes))
     )
 
 
-def _is_strike(strike: object) -> bool:
+def _is_crash(crash: object) -> bool:
     return (
-        isinstance(strike, dict)
-        and all(isinstance(strike.get(name), str) for name in ("id", "step", "why"))
-        and isinstance(strike.get("process", ""), str)
-        and all(is_number(strike.get(name)) for name in ("when", "weight"))
+        isinstance(crash, dict)
+        and all(isinstance(crash.get(name), str) for name in ("id", "step", "why"))
+        and isinstance(crash.get("process", ""), str)
+        and all(is_number(crash.get(name)) for name in ("when", "weight"))
     )
-
-
-# --- what a probe report shows of it -------------------------------------------------------------
-
-
-def apply(rows: Sequence[ProbeRow], now: float | None = None) -> Sequence[ProbeRow]:
-    """Return the rows of a report with what pins and crash memory say; `rows` where they are mute.
-
-    Only devices that would be used are shown as ``blocked``: what a probe found wrong says more.
-    """
-    rules = pins()
-    memory = CrashMemory(paths.cache_folder())
-    now = time.time() if now is None else now
-    has_blocks = any(blocked(e, now) is not None for e in memory.entries().values())
-    new = [_applied(row, rules, memory if has_blocks else None, now) for row in rows]
-    return rows if new == list(rows) else new
-
-
-def _applied(
-    row: ProbeRow, rules: dict[str, str], memory: CrashMemory | None, now: float
-) -> ProbeRow:
-    rule = rules.get(row.device, rules.get(row.backend))
-    if rule == "never" and row.is_usable:
-        return row.replace(status="blocked", code="pinned", reason=Reason("pinned").sentence)
-    if rule == "always" or memory is None or not row.is_usable:
-        return row
-    candidate = row.info().candidate
-    block = memory.block(key_of(candidate, row.index or 0), now)
-    if block is None:
-        return row
-    how = f"to try now: gpuedge cache clear --crashes, or GPUEDGE_PIN={row.device}=always"
-    reason = f"{block.reason.sentence}; {how}"
-    return row.replace(status="blocked", code="crash-memory", reason=reason)

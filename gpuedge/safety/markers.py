@@ -4,7 +4,7 @@ The file is written and forced to disk before the driver is opened, and again be
 compilation; after that its state is one byte in mapped memory, which costs a fraction of a
 microsecond and survives the process however it ends (the pages belong to the kernel). Whoever comes
 later finds the marker, sees by its lock that the process is gone, and reads what it died of
-(`gpuedge.core.unfinished`).
+(`dead`).
 
 Who lives is asked of a lock on the marker, not of a process id: the kernel drops the lock with the
 process, knows no two processes by one name, and answers for containers that share the folder. A
@@ -16,8 +16,9 @@ from __future__ import annotations
 import os
 import time
 
-from gpuedge.core import lock
 from gpuedge.core.record import Record
+from gpuedge.safety import lock
+from gpuedge.safety.store import is_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Watch:
     """What one open device reports of itself; cheap, and silent where nothing can be written.
 
     Use it from one thread at a time, as the device. ``step`` before a risky call, ``quiet`` after
-    it, ``close`` when the device was closed. That of a device in a host process (`is_hosted`)
+    it, ``close`` when the device was closed. That of a device in a worker process (`is_hosted`)
     leaves nothing behind: the end of this process says nothing of a driver that is not in it.
     """
 
@@ -97,9 +98,9 @@ class Watch:
         self._folder, self._key, self._name = folder, key, name[:MAX_WORDS]
         self._ended = ended
         self._is_hosted = is_hosted
-        self._was_struck = False
+        self._was_crash = False
         self._began = time.time()
-        # Until there is a file, and in a forked child for ever, states go to memory of no one.
+        # Until there is a file, and in a forked child forever, states go to memory of no one.
         self._cells: Any = bytearray(_TEXT)
         self._fd: int | None = None
         self._map: Any = None
@@ -122,7 +123,7 @@ class Watch:
     def is_clean(self) -> bool:
         """True if it was opened, compiled, ran, and nothing is under way or went wrong."""
         is_used = {"open", "compile", "run"} <= self._seen
-        return is_used and not self._was_struck and self._cells[STATE] == QUIET
+        return is_used and not self._was_crash and self._cells[STATE] == QUIET
 
     def step(self, name: str) -> None:
         """Say that ``open``, ``compile``, ``run`` or ``close`` is about to begin."""
@@ -137,14 +138,14 @@ class Watch:
         if self._finished == LATE_AFTER:
             self._cells[LATE] = 1
 
-    def strike(self, why: str) -> None:
+    def crashed(self, why: str) -> None:
         """Count an unfinished start although this process lives: the driver's own process died.
 
-        While nothing is under way it is none.
+        It counts only while something is under way.
         """
         if self._cells[STATE] == QUIET:
             return
-        self._was_struck = True
+        self._was_crash = True
         step = _NAMES.get(self._cells[STATE], "run")
         text = {**self._facts(), "why": why[:MAX_WORDS]}
         made = _written(self._folder, text, STEPS[step], is_late=bool(self._cells[LATE]))
@@ -322,8 +323,6 @@ def unpacked(data: bytes, unique: str, when: float) -> Marker | None:
     import hashlib
     import json
 
-    from gpuedge.core.store import is_number
-
     if len(data) != SIZE or data[:8] != MAGIC:
         return None
     end = _TEXT + int.from_bytes(data[_LENGTH:_DIGEST], "little")
@@ -369,3 +368,80 @@ def _quietly(call: Callable[..., object], *arguments: object) -> None:
         call(*arguments)
     except OSError:
         return
+
+
+# --- markers of processes that are gone: to be read under the lock of the caches ------------------
+
+STALE_S = 60.0
+"""A marker that was not finished by now never will be."""
+
+MAX_LISTED = 1024
+MAX_NEW = 64
+
+
+class Dead:
+    """The marker of a process that is gone, held so that no other process counts it as well."""
+
+    def __init__(self, path: str, fd: int, marker: Marker | None) -> None:
+        self.path, self._fd = path, fd
+        self.marker = marker
+
+    def close(self, *, is_counted: bool) -> None:
+        """Let it go, and remove it once it was counted."""
+        if is_counted and os.name != "nt":
+            remove(self.path)
+        os.close(self._fd)
+        if is_counted and os.name == "nt":  # an open file cannot be removed there
+            remove(self.path)
+
+
+def listed(folder: str) -> list[str]:
+    """Return the names of the markers in a folder, at most `MAX_LISTED` of them."""
+    try:
+        names = [n for n in os.listdir(folder) if n.endswith(SUFFIX)]
+    except OSError:
+        return []
+    return sorted(names)[:MAX_LISTED]
+
+
+def dead(folder: str) -> list[Dead]:
+    """Return the markers whose process is gone. What is damaged or of another kind has none."""
+    own = {watch.path for watch in tuple(watches)}
+    found = []
+    for name in listed(folder):
+        path = os.path.join(folder, name)
+        one = None if path in own else _dead(path, name.removesuffix(SUFFIX))
+        if one is not None:
+            found.append(one)
+    return found
+
+
+def _dead(path: str, unique: str) -> Dead | None:
+    try:
+        fd = os.open(path, OPEN)
+    except OSError:
+        return None
+    try:
+        if lock.take(fd) and os.path.samestat(os.fstat(fd), os.lstat(path)):
+            os.lseek(fd, 0, os.SEEK_SET)
+            data = os.read(fd, SIZE + 1)
+            return Dead(path, fd, unpacked(data, unique, os.fstat(fd).st_mtime))
+    except OSError:
+        pass
+    os.close(fd)
+    return None
+
+
+def sweep_new(folder: str) -> None:
+    """Remove markers that were never finished, because their writer was killed."""
+    try:
+        with os.scandir(folder) as entries:
+            new = [e for e in entries if e.name.startswith(NEW)][:MAX_LISTED]
+            now = os.stat(folder).st_mtime
+            stale = [
+                e.path for e in new if abs(now - e.stat().st_mtime) > STALE_S or len(new) > MAX_NEW
+            ]
+    except OSError:
+        return
+    for path in stale:
+        remove(path)

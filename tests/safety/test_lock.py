@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from gpuedge.backends.base import Candidate
-from gpuedge.core import lock
-from gpuedge.core.lock import Lock
-from gpuedge.core.store import load_sealed, save_sealed, update_sealed
 from gpuedge.probing import verdicts
 from gpuedge.probing.report import ProbeRow
+from gpuedge.safety import lock
+from gpuedge.safety.lock import Lock
+from gpuedge.safety.store import load_sealed, save_sealed, update_sealed
 
 HOLDER = """
 import sys
-from gpuedge.core.lock import Lock
-from gpuedge.core.store import load_sealed, save_sealed, update_sealed
+from gpuedge.safety.lock import Lock
+from gpuedge.safety.store import load_sealed, save_sealed, update_sealed
 with Lock(sys.argv[1]) as is_held:
     print(is_held, flush=True)
     sys.stdin.readline()
@@ -90,8 +90,8 @@ def test_stopped_holder_holds_nobody_up(tmp_path: Path) -> None:
 def test_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
     program = """
 import os, sys
-from gpuedge.core.lock import Lock
-from gpuedge.core.store import load_sealed, save_sealed, update_sealed
+from gpuedge.safety.lock import Lock
+from gpuedge.safety.store import load_sealed, save_sealed, update_sealed
 held = Lock(sys.argv[1])
 print(held.__enter__(), flush=True)
 if os.fork() == 0:

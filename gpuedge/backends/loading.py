@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from gpuedge.backends.manifests import inspect_manifest
 from gpuedge.core.driver import Candidate
-from gpuedge.core.manifests import inspect_manifest
 
 _QUIET = {
     # Mesa's implicit device-select layer connects to Wayland and complains on stderr without it;

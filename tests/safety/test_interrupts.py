@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuedge.core.interrupts import held
+from gpuedge.safety.interrupts import held
 
 
 @pytest.fixture(autouse=True)

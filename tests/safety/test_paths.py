@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuedge.core import paths
+from gpuedge.safety import paths
 
 pytestmark = pytest.mark.timeout(20)
 ODD_NAMES = ["nul\0inside", "half a pair \ud800", "x" * 300, "d/" * 3000 + "deep"]
@@ -207,7 +207,7 @@ def test_terminal_is_written_into(tmp_path: Path) -> None:
 def test_own_output_is_written_into(to_file: bool, tmp_path: Path) -> None:
     """A file that the shell opened must not be another one afterwards."""
     code = (
-        "from pathlib import Path; from gpuedge.core.paths import write_named\n"
+        "from pathlib import Path; from gpuedge.safety.paths import write_named\n"
         "print('before')\n"
         "assert write_named(Path('/dev/stdout'), b'data\\n') is None\n"
         "print('after')\n"

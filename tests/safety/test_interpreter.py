@@ -15,8 +15,9 @@ import pytest
 
 import gpuedge
 from gpuedge.backends.base import Candidate
-from gpuedge.probing import interpreter, process
+from gpuedge.probing import process
 from gpuedge.probing.run import probe_all
+from gpuedge.safety import interpreter
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULE = "gpuedge.probing.child"

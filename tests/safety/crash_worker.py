@@ -1,7 +1,7 @@
 """A process that reports to the crash memory and then ends as it is told.
 
 ``crash_worker.py FOLDER KEY WORD...``: words are steps, ``quiet``, ``shut``, ``late``, ``host``
-(the device lives in a process of its own), ``strike``, ``wait`` (print a line, then wait for one),
+(the device lives in a process of its own), ``crash``, ``wait`` (print a line, then wait for one),
 ``fork`` (a child that lives on and meddles), and at last ``segv``, ``kill``, ``exit`` or nothing.
 """
 
@@ -11,8 +11,8 @@ import os
 import signal
 import sys
 
-from gpuedge.core import markers
-from gpuedge.probing.crashes import CrashMemory
+from gpuedge.safety import markers
+from gpuedge.safety.blocklist import Blocklist
 
 
 def meddle(watch: markers.Watch) -> None:
@@ -26,7 +26,7 @@ def meddle(watch: markers.Watch) -> None:
 
 
 def main(folder: str, key: str, *words: str) -> None:
-    watch = CrashMemory(folder).begin(key, "fake:0")
+    watch = Blocklist(folder).begin(key, "fake:0")
     for word in words:
         if word in markers.STEPS:
             watch.step(word)
@@ -40,9 +40,9 @@ def main(folder: str, key: str, *words: str) -> None:
             if os.fork() == 0:
                 meddle(watch)
         elif word == "host":
-            watch = CrashMemory(folder).begin(key, "fake:0", is_hosted=True)
-        elif word == "strike":
-            watch.strike("its host was killed by SIGSEGV")
+            watch = Blocklist(folder).begin(key, "fake:0", is_hosted=True)
+        elif word == "crash":
+            watch.crashed("its host was killed by SIGSEGV")
         elif word == "segv":
             os.kill(os.getpid(), signal.SIGSEGV)
         elif word == "kill":

@@ -1,0 +1,393 @@
+"""Child processes: one way to start one, watch it, and end it with all that it started.
+
+Probes, conformance runs and isolated devices run drivers in child processes. Each is a process
+group of its own, started with a known interpreter (`gpuedge.safety.interpreter`), and is killed as
+a whole: no zombie, no descriptor and no grandchild outlives `Child.end`. How one ended is never
+guessed: an application that ignores SIGCHLD, or collects every child that ends, takes the exit
+status away, and then the ending is ``unknown``.
+
+For a driver that hangs, or that somebody kills a process for: `Activity` tells a process that does
+nothing from one that computes, or that is kept from it by a busy machine.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from gpuedge.core import config
+from gpuedge.core.record import Record
+from gpuedge.safety import interpreter, paths
+
+TICK_S = 0.005
+"""How often a child is looked at while it is waited for."""
+
+REAP_S = 0.05
+"""How long a killed process is waited for. On a busy machine, or behind a broken kernel driver, it
+takes longer: then a thread collects it."""
+
+TAIL_BYTES = 4096
+"""How much is kept of what a child prints, from the end."""
+
+MAX_OUTPUT_BYTES = 1 << 20
+"""A file of output that grew beyond this is emptied: a driver may print without end."""
+
+LOST = "its exit status was taken by another part of the application, which collects children"
+
+
+class Ending(Record):
+    """How a process ended: by itself (`code`), by a signal, or because its time was over.
+
+    Attributes
+    ----------
+    how : str
+        ``exit``, ``signal``, ``deadline`` (ended by us), ``unknown`` (somebody else took its exit
+        status), ``no-child`` (it could not be started).
+    code : int
+        Exit status or signal number.
+    what : str
+        The name of the signal, or why.
+    """
+
+    how: Literal["exit", "signal", "deadline", "unknown", "no-child"]
+    code: int = 0
+    what: str = ""
+
+
+CLEAN = Ending("exit", 0)
+"""What is right where a process gave all that was asked of it."""
+
+
+class Child:
+    """A process in a group of its own. Use it from one thread at a time, but for `kill`.
+
+    Parameters
+    ----------
+    argv : sequence of str
+        The program.
+    environ : mapping
+        Its whole environment.
+    folder : path
+        Its current folder.
+    request : bytes, optional
+        Written to its standard input, which stays open until `end`: a child may watch for that.
+    output : path, optional
+        A file that takes what it prints (see `tail`). Without it standard output and standard error
+        are pipes, `stdout` and `stderr`.
+    pass_fds : sequence of int, optional
+        Descriptors that it inherits.
+
+    Attributes
+    ----------
+    pid : int
+    stdin, stdout, stderr : unbuffered files or None
+
+    Raises
+    ------
+    OSError
+        The process cannot be started.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environ: Mapping[str, str],
+        folder: str | os.PathLike[str],
+        *,
+        request: bytes = b"",
+        output: Path | None = None,
+        pass_fds: Sequence[int] = (),
+    ) -> None:
+        options: dict[str, Any] = (
+            {"creationflags": 0x08000200}  # CREATE_NO_WINDOW | CREATE_NEW_PROCESS_GROUP
+            if sys.platform == "win32"
+            else {"start_new_session": True, "pass_fds": pass_fds}
+        )
+        with _low_descriptors_taken(), _opened(output) as file:
+            pipe = subprocess.PIPE
+            self._popen: subprocess.Popen[bytes] | None = subprocess.Popen(
+                argv, stdin=pipe, stdout=pipe if file is None else file,
+                stderr=pipe if file is None else subprocess.STDOUT,
+                env=dict(environ), cwd=folder, bufsize=0, **options,
+            )  # fmt: skip
+        self.pid = self._popen.pid
+        self.stdin: IO[bytes] | None = self._popen.stdin
+        self.stdout: IO[bytes] | None = self._popen.stdout
+        self.stderr: IO[bytes] | None = self._popen.stderr
+        self._output = output
+        self._begin()
+        if request and self.stdin is not None:
+            with suppress(OSError):  # it died at once; its ending says why
+                self.stdin.write(request)
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._is_lost = self._is_collected = False
+        self._ending: Ending | None = None
+
+    @classmethod
+    def of_fork(cls, pid: int, output: Path) -> Child:
+        """Return the child that this process forked off; it prints into the file `output`."""
+        made = cls.__new__(cls)
+        made.pid, made._popen, made._output = pid, None, output
+        made.stdin = made.stdout = made.stderr = None
+        made._begin()
+        return made
+
+    def has_ended(self) -> bool:
+        """Say whether it ended; its id stays its own until `end`."""
+        if self._is_lost or self._is_collected:
+            return True
+        if not hasattr(os, "waitid"):
+            return self._popen is not None and self._popen.poll() is not None
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            self._is_lost = True
+            return True
+
+    def wait(self, until: float, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Wait for it to end by itself until a time of `time.monotonic`; say whether it did.
+
+        `stop` is asked now and then whether to give up earlier.
+        """
+        while not self.has_ended():
+            if time.monotonic() >= until or stop():
+                return False
+            self.trim()
+            time.sleep(max(0.0, min(TICK_S, until - time.monotonic())))
+        return True
+
+    def kill(self) -> None:
+        """End it and all that it started, now: a hung driver may ignore anything gentler."""
+        with self._lock:
+            if not (self._is_lost or self._is_collected):
+                _kill_group(self.pid, self._popen)
+
+    def end(self, seconds: float = 0.0) -> Ending:
+        """Wait so long for it to end by itself, end what is left, and say how it ended."""
+        if self._ending is None:
+            is_own = self.wait(time.monotonic() + seconds)
+            self.kill()  # its group too, while its process id is still its own
+            found = self._collected(REAP_S)
+            self._ending = found if is_own and found else Ending("deadline")
+            for pipe in (self.stdin, self.stdout, self.stderr):
+                if pipe is not None:
+                    with suppress(OSError):
+                        pipe.close()
+        return self._ending
+
+    def abandon(self) -> None:
+        """Close our copies of the pipes: this process was forked off the one that has the child."""
+        self._is_lost = True
+        self._forget_popen()
+        self.end()
+
+    def _collected(self, seconds: float) -> Ending | None:
+        until = time.monotonic() + seconds
+        while not self.has_ended():
+            if time.monotonic() > until:
+                with self._lock:
+                    self._is_collected = True
+                _collect_later(self.pid, self._popen)
+                return None
+            time.sleep(0.001)
+        with self._lock:
+            self._is_collected = True
+            return Ending("unknown", 0, LOST) if self._is_lost else self._status()
+
+    def _status(self) -> Ending:
+        if not hasattr(os, "waitid"):
+            return _ending(0 if self._popen is None else self._popen.wait())
+        try:  # not Popen.wait: where the status was taken away it says 0
+            _, status = os.waitpid(self.pid, 0)
+        except ChildProcessError:
+            return Ending("unknown", 0, LOST)
+        finally:
+            self._forget_popen()
+        return _ending(os.waitstatus_to_exitcode(status))
+
+    def _forget_popen(self) -> None:
+        if self._popen is not None:
+            self._popen.returncode = 0  # or it would wait for the process once more
+
+    def trim(self) -> None:
+        """Empty the file of output where it has grown too large."""
+        with suppress(OSError):
+            if self._output is not None and self._output.stat().st_size > MAX_OUTPUT_BYTES:
+                os.truncate(self._output, 0)
+
+    def tail(self) -> str:
+        """Return the end of what it printed into its file."""
+        if self._output is None:
+            return ""
+        try:
+            with self._output.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - TAIL_BYTES))
+                return file.read(TAIL_BYTES).decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of a child: this process's, `extra`, and settings made in code."""
+    environ = {**interpreter.environment(), **(extra or {})}
+    # Both must use the same folders. Absolute, because the child has a folder of its own.
+    environ["GPUEDGE_CACHE_DIR"] = os.path.abspath(paths.cache_folder())
+    if config.get("db").value:
+        environ["GPUEDGE_DB"] = paths.database_folder()
+    environ["GPUEDGE_IGNORE"] = " ".join(config.get("ignore").value)
+    if environ.get("GPUEDGE_CONFIG"):
+        environ["GPUEDGE_CONFIG"] = os.path.abspath(environ["GPUEDGE_CONFIG"])
+    # numpy's own threads do nothing here but take time to start, on all cores.
+    environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    return environ
+
+
+def _kill_group(pid: int, popen: subprocess.Popen[bytes] | None) -> None:
+    if sys.platform == "win32":
+        if popen is not None:
+            popen.kill()
+        return
+    for kill in (os.killpg, os.kill):  # a fork may be in no group of its own yet
+        with suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
+
+
+def _collect_later(pid: int, popen: subprocess.Popen[bytes] | None) -> None:
+    """Collect a killed process when it is gone, on a thread."""
+
+    def collect() -> None:
+        with suppress(OSError):
+            if sys.platform != "win32":
+                os.waitpid(pid, 0)
+
+    if popen is not None:
+        popen.returncode = -9
+    with suppress(RuntimeError):  # no more threads
+        threading.Thread(target=collect, name="gpuedge-collect", daemon=True).start()
+
+
+def _ending(code: int) -> Ending:
+    if code < 0:
+        return Ending("signal", -code, _signal_name(-code))
+    if code >= 0x80000000:  # Windows reports a crash as an exception code such as 0xC0000005
+        return Ending("signal", code, f"exception 0x{code:08X}")
+    return Ending("exit", code)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+@contextmanager
+def _opened(output: Path | None) -> Iterator[IO[bytes] | None]:
+    if output is None:
+        yield None
+        return
+    with output.open("ab", buffering=0) as file:
+        yield file
+
+
+@contextmanager
+def _low_descriptors_taken() -> Iterator[None]:
+    """Keep descriptors 0 to 2 from being given to pipes of ours where the application closed them.
+
+    What it prints all the same, or a library of it, would end up in such a pipe.
+    """
+    taken: list[int] = []
+    with suppress(OSError):
+        while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+            taken.append(fd)
+        os.close(fd)
+    try:
+        yield
+    finally:
+        for fd in taken:
+            os.close(fd)
+
+
+# --- what a child does: it computes, waits for a processor, or sleeps ----------------------------
+
+BUSY_SHARE = 0.1
+"""A process that used less than this share of the time for computing was waiting."""
+
+LOOK_S = 0.1
+"""Between two looks: reading it costs some microseconds per thread of the process."""
+
+MAX_TASKS = 64
+"""Threads of a process that are looked at."""
+
+
+class Activity:
+    """When a process last did something: computed, or wanted to and had no processor.
+
+    Only a process that does neither can be hanging, however silent the others are. Linux alone says
+    all this; elsewhere a process counts as idle since it last gave a sign of life.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._when = self._active = time.monotonic()
+        self._used = cpu_seconds(pid)
+
+    @property
+    def used_s(self) -> float | None:
+        """Processor time used so far, when it was last looked at; None where not known."""
+        return self._used
+
+    def touch(self) -> None:
+        """Note a sign of life."""
+        self._active = time.monotonic()
+
+    def idle_s(self) -> float:
+        """Return for how long it has done nothing; to be asked again and again."""
+        now = time.monotonic()
+        gap = now - self._when
+        if gap >= LOOK_S:
+            used, before = cpu_seconds(self._pid), self._used
+            if used is not None:
+                # A gap of seconds means that we stood still ourselves: nothing is known of it.
+                is_busy = before is None or used - before >= BUSY_SHARE * gap or gap > 1.0
+                if is_busy or _wants_to_run(self._pid):
+                    self._active = now
+                self._used = used
+            self._when = now
+        return now - self._active
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """Return the processor time a process used so far, None where the system does not say."""
+    try:
+        fields = _stat_fields(f"/proc/{pid}")
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None
+
+
+def _wants_to_run(pid: int) -> bool:
+    """Say whether a thread of a process runs or waits for a processor."""
+    with suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task")[:MAX_TASKS]:
+            with suppress(OSError, IndexError):
+                if _stat_fields(f"/proc/{pid}/task/{task}")[0] == "R":
+                    return True
+    return False
+
+
+def _stat_fields(place: str) -> list[str]:
+    """Return what the system says of a process or thread, from its state on (Linux, proc(5))."""
+    with open(f"{place}/stat", encoding="ascii", errors="replace") as file:
+        return file.read(4096).rpartition(")")[2].split()

@@ -1,0 +1,112 @@
+"""What a verdict on a driver rests on besides the driver: gpuedge's own files, and the hardware.
+
+On the path of a cached `probe()`: a hundred looks at files, and nothing is read but short lines.
+"""
+
+from __future__ import annotations
+
+import os
+
+from gpuedge.safety import paths
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DRIVER_VARIABLES = (
+    "AMD_", "AMDVLK_", "ANGLE_", "ANV_", "CUDA_VISIBLE_DEVICES", "D3D", "DISABLE_LAYER_", "DISPLAY",
+    "DRI_", "DYLD_", "DZN_", "EGL_", "ENABLE_", "ETNA_", "FD_", "GALLIUM_", "GBM_", "GPUEDGE_EGL",
+    "INTEL_", "LD_LIBRARY_PATH", "LD_PRELOAD", "LIBEGL_", "LIBGL_", "LIMA_", "LP_", "MALI_",
+    "MESA_", "METAL_", "MTL_", "MVK_", "NIR_", "NOUVEAU_", "NVIDIA_", "NVK_", "PAN_", "PVR_",
+    "RADV_", "RUSTICL_", "SOFTPIPE_", "ST_", "TU_", "V3D", "VC4_", "VK_", "VULKAN_",
+    "WAYLAND_DISPLAY", "WGPU", "ZINK_", "__EGL_", "__GL", "__NV", "__VK",
+)  # fmt: skip
+"""Prefixes of the variables that choose or change a driver, its layers or its compiler."""
+
+
+def driver_environment(environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the variables that can change a verdict, sorted."""
+    return sorted((k, v) for k, v in environ.items() if k.startswith(DRIVER_VARIABLES))
+
+
+def hardware() -> list[str]:
+    """Return what the kernel shows of the graphics hardware; empty where it shows nothing."""
+    marks = [os.uname().release] if hasattr(os, "uname") else []
+    for folder in ("/dev/dri", "/dev"):
+        marks += [f"{folder}/{n}" for n in _names(folder) if folder != "/dev" or _is_gpu_node(n)]
+    for card in _names("/sys/class/drm"):
+        if card.startswith("card") and card[4:].isdigit():
+            for part in ("vendor", "device"):
+                marks.append(_read(f"/sys/class/drm/{card}/device/{part}"))
+    return marks
+
+
+def _is_gpu_node(name: str) -> bool:
+    return name.startswith(("nvidia", "mali", "kgsl", "kfd", "dxg", "pvr", "galcore"))
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read(64).strip()
+    except OSError:
+        return ""
+
+
+UNSEEN = frozenset(
+    {
+        "bench", "cli", "conformance", "decide", "farm", "isolation", "ops", "runtime",
+        "capdb/lint", "capdb/seal.py", "capdb/updates",
+    }
+)  # fmt: skip
+"""Folders of the package, and tools among its files, that a probe process never imports."""
+
+
+def library_state() -> str:
+    """Return the state of gpuedge's own files: version, and path, size and time of each file.
+
+    Sizes and times stand in for contents: reading a hundred files would cost more than the rest
+    of a cached probe. An edited kernel or planner makes every verdict stale, as it should; rooms
+    that no probe enters (`UNSEEN`) are left out.
+    """
+    from gpuedge import __version__
+
+    package = os.path.dirname(os.path.dirname(__file__))
+    marks = [__version__]
+    for root, skipped in ((package, UNSEEN), (paths.data_folder("shaders"), frozenset())):
+        walk(root, "", marks, skipped)
+    return "\n".join(marks)
+
+
+def walk(root: str, inner: str, marks: list[str], skipped: frozenset[str] = frozenset()) -> None:
+    """Append path, size and time of each file below a folder to `marks`."""
+    try:
+        with os.scandir(os.path.join(root, inner)) as found:
+            entries = sorted(found, key=_name)
+    except OSError:
+        marks.append(f"{inner} unreadable")
+        return
+    start = inner and f"{inner}/"
+    for entry in entries:
+        name = start + entry.name
+        if entry.is_dir(follow_symlinks=False):
+            if name not in skipped and not entry.name.startswith(("_", ".")):
+                walk(root, name, marks, skipped)
+        elif name not in skipped:
+            try:
+                stat = entry.stat()
+            except OSError:  # a link to nowhere, such as an editor's lock
+                marks.append(f"{name} absent")
+            else:
+                marks.append(f"{name} {stat.st_size} {stat.st_mtime_ns}")
+
+
+def _name(entry: os.DirEntry[str]) -> str:
+    return entry.name

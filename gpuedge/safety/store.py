@@ -1,0 +1,262 @@
+"""Sealed files: what gpuedge keeps on disk, and the one table of all of it.
+
+A sealed file is one line of text and a body. The line names the format, the schema of the body,
+whom it is for (a driver's identity, where only that driver may read it), and the length and SHA-256
+of the body. So a file that was cut short, edited, or written by another version or for
+another driver reads as "not there", and what was in it is found again. Neither reading nor writing
+ever raises: a cache cannot be the reason that an application fails.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from gpuedge.core.record import Record
+from gpuedge.safety.lock import Lock
+from gpuedge.safety.paths import read_regular, stamp, sweep, write_atomic
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+MAGIC = "gpuedge-sealed/2"
+MAX_BYTES = 16 << 20
+"""Bytes of a file where nothing else is said: reading one must not exhaust a small device."""
+
+MAX_HEAD = 1024
+TRIES = 32
+"""Times that an update is made again because another process was faster."""
+
+MEGABYTE = 1 << 20
+
+
+class FileKind(Record):
+    """One row of the table of files: `gpuedge cache` and docs/files-on-disk.md read it.
+
+    `pattern` is a glob below the cache folder, where ``**`` stands for everything below.
+    """
+
+    pattern: str
+    purpose: str
+    writer: str
+    expires: str
+    max_bytes: int | None
+    is_crash: bool = False
+
+
+FILES = (
+    FileKind(
+        "verdicts.json", "what the probe found of each driver", "probe()",
+        "when the driver, gpuedge or its database changes; failures after 1, 7, 30 days",
+        16 * MEGABYTE,
+    ),
+    FileKind(
+        "calibration.json", "measured speed of each device", "Session, on a device's first use",
+        "when the driver, gpuedge or the cores change; 64 newest kept", 16 * MEGABYTE,
+    ),
+    FileKind(
+        "visits.json", "what earlier launches measured of each model, and what was chosen",
+        "Session", "512 newest kept", 16 * MEGABYTE,
+    ),
+    FileKind(
+        "kernels.bin", "printed kernels", "the first compilation of each kernel",
+        "when gpuedge changes; newest kept", 64 * MEGABYTE,
+    ),
+    FileKind(
+        "crashes.json", "the crash blocklist: devices whose use ended processes",
+        "the first start after a crash", "1, 7, then 30 days", 16 * MEGABYTE, is_crash=True,
+    ),
+    FileKind(
+        "crashes/*.mark", "one per device that a running process has open", "opening a device",
+        "when the device is closed, else counted at the next start", 4096, is_crash=True,
+    ),
+    FileKind(
+        "pipelines/*.bin", "compiled pipelines of one Vulkan driver", "closing a Vulkan device",
+        "when the driver changes", 256 * MEGABYTE,
+    ),
+    FileKind(
+        "pipelines/*.ok", "which of these its driver has survived", "a probe or a worker",
+        "when the pipelines change", 16 * MEGABYTE,
+    ),
+    FileKind(
+        "pipelines/*.bad", "pipelines that their driver did not survive",
+        "the first start after that", "4 newest kept", 256 * MEGABYTE,
+    ),
+    FileKind(
+        "pipelines/trials/*.mark", "one per process that uses such pipelines for the first time",
+        "a probe or a worker", "when the device is closed, else counted at the next start", 4096,
+    ),
+    FileKind(
+        "capability_db/current.json", "which update of the database is in use", "gpuedge db update",
+        "with the next update", 16 * MEGABYTE,
+    ),
+    FileKind(
+        "capability_db/updates.json", "root of trust, clock and versions held back of updates",
+        "gpuedge db update", "never", 16 * MEGABYTE,
+    ),
+    FileKind(
+        "capability_db/refused.json", "updates that do not load", "the first start after that",
+        "with the next update", 16 * MEGABYTE,
+    ),
+    FileKind(
+        "capability_db/compiled/*.bin", "the database as a start reads it", "the first start",
+        "when the database changes", None,
+    ),
+    FileKind(
+        "capability_db/versions/**", "installed updates", "gpuedge db update",
+        "the one in use and the one before it are kept", None,
+    ),
+    FileKind(
+        "capability_db/tuf/**", "signed metadata of the mirror", "gpuedge db update",
+        "as its signers say", None,
+    ),
+    FileKind(
+        "**/lock", "keeps two processes from writing at once; empty but for 8 bytes",
+        "every writer", "never", 8,
+    ),
+)  # fmt: skip
+"""Every file that gpuedge keeps. Outside the cache folder there is only the folder of a probe under
+way (``gpuedge-probe-*`` in the folder for temporary files), which is removed when it ends."""
+
+
+def is_number(value: object) -> bool:
+    """Say whether a value that was read is a finite number that times, sizes and counts can have.
+
+    JSON may hold whole numbers of any length, and names for infinity and NaN.
+    """
+    return type(value) in (int, float) and abs(value) < 1e30  # type: ignore[arg-type]
+
+
+def save_bytes(
+    path: str | os.PathLike[str],
+    schema: str,
+    body: bytes,
+    identity: str = "",
+    *,
+    max_bytes: int = MAX_BYTES,
+    unless: Callable[[], bool] | None = None,
+) -> bool:
+    """Write `body` to `path` in one step, sealed.
+
+    Parameters
+    ----------
+    path : path
+        The file to replace; its folder is made if needed.
+    schema : str
+        What the body is, with its version, such as ``"gpuedge.verdicts/1"``.
+    body : bytes
+    identity : str, optional
+        Whom it is for; readers must name the same.
+    max_bytes : int
+        Larger bodies are not written.
+    unless : callable, optional
+        See `gpuedge.safety.paths.write_atomic`.
+
+    Returns
+    -------
+    bool
+        False if the folder is read-only or full, or the body too large.
+    """
+    from pathlib import Path
+
+    if len(body) > max_bytes:
+        return False
+    if not write_atomic(Path(path), _head(schema, identity, body) + body, unless):
+        return False
+    sweep(path)
+    return True
+
+
+def load_bytes(
+    path: str | os.PathLike[str], schema: str, identity: str = "", *, max_bytes: int = MAX_BYTES
+) -> bytes | None:
+    """Return the body sealed in `path`; None if it is absent, damaged, or another's."""
+    data = read_regular(path, max_bytes + MAX_HEAD)
+    return None if data is None else unsealed_bytes(data, schema, identity)
+
+
+def unsealed_bytes(data: bytes, schema: str, identity: str = "") -> bytes | None:
+    """Return the body in the bytes of a sealed file, or None if they are damaged or another's."""
+    at = data.find(b"\n", 0, MAX_HEAD) + 1
+    body = data[at:]
+    return body if at and data[:at] == _head(schema, identity, body) else None
+
+
+def _head(schema: str, identity: str, body: bytes) -> bytes:
+    import hashlib
+
+    whose = hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    digest = hashlib.sha256(body).hexdigest()
+    return f"{MAGIC} {schema} {whose} {len(body)} {digest}\n".encode()
+
+
+def save_sealed(
+    path: str | os.PathLike[str],
+    schema: str,
+    body: dict[str, Any],
+    unless: Callable[[], bool] | None = None,
+) -> bool:
+    """Write a JSON object to `path`, as `save_bytes` does.
+
+    Returns False also where the body is not JSON-ready: string keys, no NaN or infinity.
+    """
+    try:
+        text = json.dumps(body, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+        if json.loads(text) != body:  # tuples, integer keys: would not read back as written
+            return False
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return save_bytes(path, schema, text.encode(), unless=unless)
+
+
+def load_sealed(path: str | os.PathLike[str], schema: str) -> dict[str, Any] | None:
+    """Return the JSON object sealed in `path`; None if it is absent, damaged, or another's."""
+    data = read_regular(path, MAX_BYTES + MAX_HEAD)
+    return None if data is None else unsealed(data, schema)
+
+
+def unsealed(data: bytes, schema: str) -> dict[str, Any] | None:
+    """Return the JSON object in the bytes of a sealed file, or None if there is none for us."""
+    body = unsealed_bytes(data, schema)
+    if body is None:
+        return None
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):  # a seal proves no author
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def update_sealed(
+    path: str | os.PathLike[str],
+    schema: str,
+    change: Callable[[dict[str, Any]], dict[str, Any]],
+) -> bool:
+    """Replace a sealed JSON object by what `change` makes of it, losing no other process's change.
+
+    It happens under the folder's lock. Where that is not to be had (see `gpuedge.safety.lock`), and
+    against those who could not have it, whether the file is still the one that was read is looked
+    at just before it is replaced.
+
+    Parameters
+    ----------
+    change : callable
+        Given the present body, empty where there is none; returns the new one. It may be called
+        more than once.
+
+    Returns
+    -------
+    bool
+        As `save_sealed`.
+    """
+    with Lock(os.path.dirname(os.fspath(path))):
+        for _ in range(TRIES):
+            seen = stamp(path)
+            body = change(load_sealed(path, schema) or {})
+            if save_sealed(path, schema, body, lambda seen=seen: stamp(path) != seen):  # type: ignore[misc]
+                return True
+            if stamp(path) == seen:  # it was not the others
+                return False
+    return False
