@@ -35,8 +35,8 @@ def test_blocks_are_shown(cache: Path, capsys: pytest.CaptureFixture[str]) -> No
         assert word in shown
     assert main(["cache", "--json"]) == 0
     (crash,) = json.loads(capsys.readouterr().out)["crashes"]
-    assert (crash["device"], crash["level"], len(crash["crashes"])) == ("vulkan:0", 1, 2)
-    assert crash["blocked_until"] > crash["crashes"][0]["when"]
+    assert (crash["device"], crash["level"], len(crash["starts"])) == ("vulkan:0", 1, 2)
+    assert crash["blocked_until"] > crash["starts"][0]["when"]
 
 
 def test_clear_crashes_forgets_them_and_nothing_else(
