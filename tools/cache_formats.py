@@ -22,7 +22,7 @@ sys.path[:0] = [str(ROOT)]
 
 from gpuedge import lang  # noqa: E402
 from gpuedge.backends.base import Candidate  # noqa: E402
-from gpuedge.backends.vulkan import pipecache, proofs  # noqa: E402
+from gpuedge.backends.vulkan import pipeline_cache  # noqa: E402
 from gpuedge.core.identity import Identity  # noqa: E402
 from gpuedge.decide import store as calibrations  # noqa: E402
 from gpuedge.decide.model import DeviceModel  # noqa: E402
@@ -60,7 +60,6 @@ def formats() -> list[Format]:
             _sealed("verdicts", verdicts.SCHEMA, _verdicts(folder), _use_verdicts),
             _sealed("calibration", calibrations.SCHEMA, _calibrations(folder), _use_calibration),
             _sealed("crashes", blocklist.SCHEMA, _crashes(folder), _use_crashes),
-            _sealed("proof", proofs.SCHEMA, _proofs(folder), _use_proof),
             _markers(),
         ]
 
@@ -71,12 +70,12 @@ def _pipelines() -> Format:
         return head + b"".join(hashlib.sha256(bytes([i])).digest() for i in range(count))
 
     def reseal(file: bytes) -> bytes:
-        return pipecache.pack(PHYSICAL, file[pipecache._HEADER.size :])
+        return pipeline_cache.pack(PHYSICAL, file[pipeline_cache._HEADER.size :])
 
-    good = tuple(pipecache.pack(PHYSICAL, data(n)) for n in (20, 70))
+    good = tuple(pipeline_cache.pack(PHYSICAL, data(n)) for n in (20, 70))
     return Format(
-        "pipelines", good, lambda d: pipecache.unpack(PHYSICAL, d), reseal,
-        lambda d, _: pipecache.unpack(PHYSICAL, d),
+        "pipelines", good, lambda d: pipeline_cache.unpack(PHYSICAL, d), reseal,
+        lambda d, _: pipeline_cache.unpack(PHYSICAL, d),
     )  # fmt: skip
 
 
@@ -190,22 +189,6 @@ def _use_crashes(data: bytes, place: Path) -> object:
     watch.crashed("again")
     watch.close()
     return memory.block("k")
-
-
-def _proofs(folder: Path) -> tuple[bytes, ...]:
-    good = []
-    for n in "ab":
-        known = proofs.Proofs(folder / f"{n}.bin", 0, 1000)
-        assert known.prove(hashlib.sha256(n.encode()).hexdigest())
-        good.append(known.path.read_bytes())
-    return tuple(good)
-
-
-def _use_proof(data: bytes, place: Path) -> object:
-    known = proofs.Proofs(place / "p.bin", 0, 1000)
-    known.path.write_bytes(data)
-    digest = hashlib.sha256(b"a").hexdigest()
-    return known.is_proven(digest), known.is_bad(digest), known.prove(digest)
 
 
 def _markers() -> Format:

@@ -9,7 +9,7 @@ from gpuedge.core.errors import UnknownDeviceError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gpuedge.backends.base import Backend, DeviceImpl, DeviceInfo
+    from gpuedge.backends.base import Backend
 
 BUILTIN = {
     "metal": "gpuedge.backends.wgpu:MetalBackend",
@@ -66,15 +66,3 @@ def load(name: str) -> Backend:
     module, _, attribute = target.partition(":")
     backend: Backend = getattr(import_module(module), attribute)()
     return backend
-
-
-def open_disposable(info: DeviceInfo) -> DeviceImpl:
-    """Open a device in a process that may die of it, for those that make such processes.
-
-    A backend that keeps data for its drivers on disk has the option ``first_use``: data that no
-    process has used before are given to the driver here, and only here.
-    """
-    backend = load(info.candidate.backend)
-    if getattr(backend, "has_first_use", False):
-        return backend.open(info, first_use=True)
-    return backend.open(info)

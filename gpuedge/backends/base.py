@@ -98,17 +98,11 @@ class Counters:
 
 
 class DeviceImpl(Protocol):
-    """An open device. Methods may be called from one thread at a time.
-
-    `unproven` is true if data on disk were left aside because no process has used them yet: a
-    disposable process that opens the device with ``first_use=True`` (where the backend has that
-    option) uses them, and the next one that opens it here finds them proven.
-    """
+    """An open device. Methods may be called from one thread at a time."""
 
     info: DeviceInfo
     caps: Caps
     counters: Counters
-    unproven: bool
 
     def entered(self) -> AbstractContextManager[None]:
         """Hold the device for several calls in a row from one thread; calls work outside too.

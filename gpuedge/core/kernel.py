@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from gpuedge.core.errors import InputError
+
 ScalarType = Literal["int", "float", "bool"]
 Number = int | float | bool
 Extents = tuple[int, int, int, int]
@@ -84,6 +86,24 @@ class KernelBlob:
             push_bytes, digest,
         )  # fmt: skip
 
+    def values(self, specs: Mapping[str, Number]) -> tuple[Number, ...]:
+        """Return the value of every specialisation constant, in order: given, or its default.
+
+        Raises
+        ------
+        InputError (GE-203)
+            The kernel has no such constant.
+        """
+        known = [spec.name for spec in self.specs]
+        unknown = sorted(set(specs) - set(known))
+        if unknown:
+            raise InputError(
+                f"Kernel {self.name!r} has no specialisation constant {unknown[0]!r}.",
+                known=f"it has: {', '.join(sorted(known)) or 'none'}",
+            )
+        kinds: dict[str, type[int | float | bool]] = {"int": int, "float": float, "bool": bool}
+        return tuple(kinds[s.type](specs.get(s.name, s.default)) for s in self.specs)
+
     def specialised(
         self, specs: Mapping[str, Number], macros: Mapping[str, Number] | None = None
     ) -> str:
@@ -92,7 +112,7 @@ class KernelBlob:
         The line ``//SPECS`` of the code is replaced by one ``#define S_NAME value`` per spec, and
         one ``#define NAME value`` per entry of `macros`. In ``essl100`` ints are floats.
         """
-        given = {f"S_{s.name}": specs.get(s.name, s.default) for s in self.specs}
+        given = {f"S_{s.name}": v for s, v in zip(self.specs, self.values(specs), strict=True)}
         types = {f"S_{s.name}": s.type for s in self.specs}
         lines = []
         for name, value in {**given, **(macros or {})}.items():

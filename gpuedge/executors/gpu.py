@@ -25,6 +25,7 @@ from gpuedge.core.errors import (
 )
 from gpuedge.core.storage import BUFFER
 from gpuedge.executors.base import PlacementRow, Work
+from gpuedge.executors.programs import Programs
 from gpuedge.executors.watching import (
     CLOSING,
     Stage,
@@ -66,6 +67,8 @@ class GpuExecutor:
 
     Attributes
     ----------
+    programs : Programs
+        Its kernels; entered under `lock`.
     closed : bool
         True as soon as nothing may start on it any more.
     released : bool
@@ -91,6 +94,7 @@ class GpuExecutor:
         self.watch: Watch = watch or Unwatched()
         caps = replace(impl.caps, device_class=classify(impl.info.identity))
         self.caps: Caps = restrict.apply(caps, restrictions or Restrictions())
+        self.programs = Programs(impl)
         self.lock = threading.RLock()
         self.closed = self.released = self.is_hung = self._was_struck = False
         self.compiling, self.running = Stage(self, "compile"), Stage(self, "run")
@@ -159,7 +163,8 @@ class GpuExecutor:
             self._blobs.put(key, blob)
         known = {s.name for s in blob.specs}
         try:
-            return self.impl.build(blob, {k: v for k, v in one.specs.items() if k in known})
+            specs = {k: v for k, v in one.specs.items() if k in known}
+            return self.programs.build(blob, specs, self.caps)
         except DriverError as error:
             raise _RefusedError(one, error) from error
 
@@ -372,7 +377,7 @@ class GpuExecutable:
             impl.release(self._recording)
             self._recording = None
         for program in self._programs:
-            impl.release(program)
+            self.executor.programs.release(program)
         for buffer in self._buffers.values():
             impl.free(buffer)
         self._programs, self._buffers = [], {}

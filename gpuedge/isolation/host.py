@@ -196,7 +196,8 @@ def main() -> int:
     os.set_inheritable(arena.fd, False)
     arena.tell(0, time.monotonic())
     try:
-        device = backends.open_disposable(info_from_record(request["device"]))
+        info = info_from_record(request["device"])
+        device = backends.load(info.candidate.backend).open(info)
     except Exception as error:
         pipe.write(sequence, {"error": error_to_record(error)})
         return 0

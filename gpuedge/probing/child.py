@@ -22,7 +22,7 @@ from gpuedge.safety.contain import contain
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gpuedge.backends.base import DeviceInfo
+    from gpuedge.backends.base import DeviceImpl, DeviceInfo
     from gpuedge.core.caps import Caps
     from gpuedge.core.identity import Identity
     from gpuedge.probing.kat import Case
@@ -234,8 +234,11 @@ def _probe_device(
 
         return kat.cases(caps)
 
+    def opened(one: DeviceInfo) -> DeviceImpl:
+        return backends.load(one.candidate.backend).open(one)
+
     runs = device.HARDER_RUNS if is_harder else device.RUNS
-    return device.Probe(backends.open_disposable, tests, quirks, time_, runs).run(info, channel)
+    return device.Probe(opened, tests, quirks, time_, runs).run(info, channel)
 
 
 if __name__ == "__main__":

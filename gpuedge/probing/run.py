@@ -40,7 +40,7 @@ from gpuedge.probing.judge import (
 from gpuedge.probing.report import ProbeRow
 from gpuedge.probing.retries import Retries
 from gpuedge.probing.turns import Turn
-from gpuedge.safety import interpreter, markers, paths
+from gpuedge.safety import interpreter, paths
 
 MAX_RESULT_BYTES = 4 << 20
 """A result file larger than this is a driver's doing; the rest is not read."""
@@ -372,7 +372,8 @@ def child_environment(candidate: Candidate) -> dict[str, str]:
 
 
 def _has_trials() -> bool:
-    return bool(markers.listed(os.path.join(paths.cache_folder(), "pipelines", "trials")))  # noqa: PTH118
+    """Say whether a process is giving a driver its own compiled pipelines, or just died of it."""
+    return any(paths.cache_dir().glob("pipelines/*.trial"))
 
 
 def _read(path: Path) -> bytes:

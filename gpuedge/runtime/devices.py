@@ -22,7 +22,6 @@ from gpuedge.core.reasons import SENTENCES, Reason
 from gpuedge.executors.watching import CLOSING
 from gpuedge.runtime import clock, opening
 from gpuedge.runtime.opening import INLINE
-from gpuedge.runtime.proving import Prover
 from gpuedge.runtime.recovery import (
     Care,
     Patience,
@@ -88,7 +87,6 @@ class Pool:
         self._stuck: set[Key] = set()
         self._away: dict[Key, _Away] = {}
         self._standings: dict[Key, Standing] = {}
-        self._prover = Prover()
         self._report: ProbeReport | None = None
         self._calibrations: CalibrationStore | None = None
         self._visits: VisitStore | None = None
@@ -102,9 +100,8 @@ class Pool:
             self._lock = threading.RLock()
             self._owner = os.getpid()
             # Destroying what is open would wait for threads that did not come along.
-            self._inherited += [self._open, self._standings, self._prover]
+            self._inherited += [self._open, self._standings]
             self._open, self._opening, self._stuck, self._standings = {}, {}, set(), {}
-            self._prover = Prover()
             self._away = {}
             self._report, self._calibrations, self._visits = None, None, None
 
@@ -225,8 +222,6 @@ class Pool:
             )
         row = self.row(name)
         made = opening.open_row(row, isolation)
-        if isolation == INLINE and getattr(made.impl, "unproven", False):
-            self._prover.prove(row)
         return cast("Executor", made)
 
     def _get(self, key: Key, make: Callable[[], Executor]) -> Executor:
@@ -347,8 +342,6 @@ class Pool:
             ready = [e for e in self._open.values() if not getattr(e, "closed", False)]
             self._open, self._report = {}, None
             standings, self._standings = list(self._standings.values()), {}
-            prover, self._prover = self._prover, Prover()
-        prover.stop()
         for one in standings:
             one.stop()
         return ready

@@ -63,11 +63,11 @@ class UserKernel:
         self._wanted = dict(outputs)
         self._arrays = self._match()
         self._check_outputs()
-        _check_specs(reflection, specs)
-        _check_limits(reflection, executor)
         executor.check_open()
         with executor.lock, executor.compiling:
-            program = executor.impl.build(reflection.blob, specs)
+            program = executor.programs.build(
+                reflection.blob, specs, executor.caps, reflection.local_size
+            )
         self._program: Program | None = program
         self._ready: _Recorded | None = None
 
@@ -246,7 +246,7 @@ class UserKernel:
             program, self._program = self._program, None
             if program is not None and not self._executor.closed:
                 self._forget()
-                self._executor.impl.release(program)
+                self._executor.programs.release(program)
 
 
 class _Recorded:
@@ -311,29 +311,3 @@ def _scalar(argument: PushArg, value: Any) -> Number:
         raise DTypeError(f"The parameter '{argument.name}' is one {argument.type}, not {value!r}.")
     number = array.item()
     return float(number) if argument.type == "float" else int(number)
-
-
-def _check_specs(reflection: Reflection, specs: Mapping[str, Number]) -> None:
-    known = [s.name for s in reflection.blob.specs]
-    unknown = [n for n in specs if n not in known]
-    if unknown:
-        raise InputError(
-            f"{reflection.blob.name} has no specialisation constant '{unknown[0]}'.",
-            known=f"it has: {', '.join(known) or 'none'}",
-        )
-
-
-def _check_limits(reflection: Reflection, executor: GpuExecutor) -> None:
-    caps = executor.caps
-    if prod(reflection.local_size) > caps.max_invocations:
-        raise KernelLimitError(
-            f"{reflection.blob.name} has workgroups of {prod(reflection.local_size)} invocations.",
-            known=f"{executor.device} allows {caps.max_invocations}",
-        )
-    if len(reflection.buffers) > caps.max_storage_buffers:
-        raise KernelLimitError(
-            f"{reflection.blob.name} binds {len(reflection.buffers)} buffers.",
-            known=f"{executor.device} allows {caps.max_storage_buffers}",
-        )
-    if reflection.blob.push_bytes > caps.max_push_bytes:
-        raise KernelLimitError(f"{reflection.blob.name} has too many push constants.")

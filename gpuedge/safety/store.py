@@ -73,20 +73,27 @@ FILES = (
         "when the device is closed, else counted at the next start", 4096, is_crash=True,
     ),
     FileKind(
-        "pipelines/*.bin", "compiled pipelines of one Vulkan driver", "closing a Vulkan device",
-        "when the driver changes", 256 * MEGABYTE,
+        "pipelines/*.new", "compiled pipelines of one Vulkan driver, not yet given back to it",
+        "closing a Vulkan device", "the next time the device is opened", 256 * MEGABYTE,
     ),
     FileKind(
-        "pipelines/*.ok", "which of these its driver has survived", "a probe or a worker",
-        "when the pipelines change", 16 * MEGABYTE,
+        "pipelines/*.trial", "pipelines that a driver is being given for the first time",
+        "opening a Vulkan device", "when work is finished; else after a minute", 256 * MEGABYTE,
     ),
     FileKind(
-        "pipelines/*.bad", "pipelines that their driver did not survive",
-        "the first start after that", "4 newest kept", 256 * MEGABYTE,
+        "pipelines/*.bin", "pipelines that a driver has worked with",
+        "the first finished work", "when the driver changes", 256 * MEGABYTE,
     ),
     FileKind(
-        "pipelines/trials/*.mark", "one per process that uses such pipelines for the first time",
-        "a probe or a worker", "when the device is closed, else counted at the next start", 4096,
+        "pipelines/*.bad", "pipelines that a process died of", "the first start after that",
+        "after 30 days", 256 * MEGABYTE,
+    ),
+    FileKind(
+        "pipelines/*.ok", "nothing any more: notes of earlier versions", "-", "never", None,
+    ),
+    FileKind(
+        "pipelines/trials/*.mark", "nothing any more: notes of earlier versions", "-", "never",
+        None,
     ),
     FileKind(
         "capability_db/current.json", "which update of the database is in use", "gpuedge db update",

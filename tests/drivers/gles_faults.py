@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
-import threading
 import time
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 from gles_kernels import COPY, SPIN, infos, launch, opened, printed, tensor, uploaded
-from gles_life import ONES, add, application
+from gles_life import ONES, add
 
 from gpuedge import backends
 from gpuedge.backends.base import Recording, Usage
-from gpuedge.backends.gles import names
+from gpuedge.backends.gles import constants as c
 from gpuedge.backends.gles.device import GlesDevice
 from gpuedge.core.errors import (
     DeviceLostError,
@@ -34,7 +31,7 @@ def lost(level: str) -> None:
     recording = device.record([launch(device, blob, buffers)])
     ticket = device.submit(recording)
     real = device._gl.GetError
-    device._gl.GetError = lambda: names.CONTEXT_LOST
+    device._gl.GetError = lambda: c.CONTEXT_LOST
     calls: list[Callable[[], Any]] = [
         lambda: device.submit(recording),
         lambda: device.wait(ticket, 1.0),
@@ -80,21 +77,18 @@ def reset(level: str) -> None:
 
 def memory(level: str) -> None:
     """A driver that is out of memory says so in the right class, and may have some later."""
-    for stack in ("raw", "moderngl") if level != "gles20" else ("raw",):
-        device = opened(level, stack=stack)
-        real, answers = device._gl.GetError, [0, names.OUT_OF_MEMORY] + [0] * 9
-        if stack == "raw":
-            answers = answers[1:]
-        device._gl.GetError = lambda a=answers: a.pop(0) if a else 0  # type: ignore[misc]
-        try:
-            tensor(device, 4)
-        except OutOfMemoryError as error:
-            assert "GL_OUT_OF_MEMORY" in str(error)
-        else:
-            raise AssertionError("no error")
-        device._gl.GetError = real
-        add(device)
-        device.close()
+    device = opened(level)
+    real, answers = device._gl.GetError, [c.OUT_OF_MEMORY] + [0] * 9
+    device._gl.GetError = lambda: answers.pop(0) if answers else 0
+    try:
+        tensor(device, 4)
+    except OutOfMemoryError as error:
+        assert "GL_OUT_OF_MEMORY" in str(error)
+    else:
+        raise AssertionError("no error")
+    device._gl.GetError = real
+    add(device)
+    device.close()
 
 
 def spinning(device: GlesDevice, seconds: float) -> Recording:
@@ -164,61 +158,6 @@ def unwaited(level: str) -> None:
         device.wait(ticket, 5.0)
     assert device._flying == []
     device.close()
-
-
-def interrupted(level: str) -> None:
-    """An interruption at any point of taking and giving back the context is undone at once."""
-    device = opened(level)
-    library = device._opened.display.library
-    for name in ("QueryAPI", "GetCurrentDisplay", "GetCurrentContext", "MakeCurrent", "BindAPI"):
-        real = getattr(library, name)
-        setattr(library, name, lambda *args, real=real: real(*args))
-    mine = {device._context._take.__code__.co_filename, __file__}
-    left = 0
-
-    def event(frame: FrameType, kind: str, _: object) -> None:
-        nonlocal left
-        code = frame.f_code
-        if kind == "c_call" or code.co_filename not in mine or code.co_name == "__del__":
-            return
-        left -= 1
-        if left == 0:
-            raise KeyboardInterrupt
-
-    def attempt() -> bool:
-        try:
-            sys.setprofile(event)  # after every call of C or Python, and before each of Python
-            with device.entered(), device.entered():
-                pass
-            sys.setprofile(None)
-        except KeyboardInterrupt:
-            return True
-        return False
-
-    with application(level, is_desktop=True) as state:
-        before, count = state(), 1
-        left = count
-        while attempt():
-            assert state() == before, count
-            free: list[bool] = []
-            other = threading.Thread(target=lambda f=free: f.append(is_free(device)))
-            other.start()
-            other.join(20)
-            assert free == [True], count
-            count += 1
-            left = count
-        assert count > 25
-        add(device)
-    device.close()
-
-
-def is_free(device: GlesDevice) -> bool:
-    """Whether this thread can have the context without waiting."""
-    taken = bool(device._context._lock.acquire(timeout=0.0))
-    if taken:
-        device._context._lock.release()
-        add(device)
-    return taken
 
 
 def busy(level: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +25,8 @@ from gles_kernels import (
 )
 
 from gpuedge import backends
-from gpuedge.backends.gles import egl, names
+from gpuedge.backends.gles import api
+from gpuedge.backends.gles import constants as c
 from gpuedge.backends.gles.context import Context, Want
 from gpuedge.backends.gles.device import GlesDevice
 from gpuedge.backends.loading import driver_environment
@@ -94,9 +94,9 @@ def alive(device: GlesDevice) -> dict[str, int]:
     return found
 
 
-def objects(level: str, stack: str) -> None:
+def objects(level: str) -> None:
     """Freeing and releasing deletes what was made."""
-    device = opened(level, stack=stack)
+    device = opened(level)
     before = alive(device)
     for _ in range(3):
         add(device)
@@ -113,11 +113,11 @@ def application(level: str, *, is_desktop: bool) -> Iterator[Callable[[], tuple[
     """Have a context of the application's own current; yields what tells the state."""
     candidate = infos(level)[0].candidate
     with driver_environment(candidate):
-        library = egl.load(candidate)
-        display = egl.Display(library, egl.roads(library, candidate)[0])
+        library = api.load(candidate)
+        display = api.Display(library, api.platforms(library, candidate)[0])
         context = Context(display, Want("gles31" if is_desktop else level, is_desktop))
-    size = egl.attributes((names.EGL_WIDTH, 3), (names.EGL_HEIGHT, 5))
-    config = context._config(names.EGL_PBUFFER_BIT)
+    size = api.attributes((c.EGL_WIDTH, 3), (c.EGL_HEIGHT, 5))
+    config = context._config(c.EGL_PBUFFER_BIT)
     surface = library.CreatePbufferSurface(display.handle, config, size)
     assert surface
     assert library.BindAPI(context.api)
@@ -127,8 +127,8 @@ def application(level: str, *, is_desktop: bool) -> Iterator[Callable[[], tuple[
         return (
             library.QueryAPI(),
             library.GetCurrentDisplay(),
-            library.GetCurrentSurface(names.EGL_DRAW),
-            library.GetCurrentSurface(names.EGL_READ),
+            library.GetCurrentSurface(c.EGL_DRAW),
+            library.GetCurrentSurface(c.EGL_READ),
             library.GetCurrentContext(),
         )
 
@@ -159,12 +159,12 @@ def manners(level: str, desktop: bool = False) -> None:
         assert state() == before
     device = opened(level)  # and nothing where nothing was
     add(device)
-    library = egl.load(device.info.candidate)
+    library = api.load(device.info.candidate)
     assert library.GetCurrentContext() is None
     device.close()
 
 
-def terminate(library: egl.Library, handle: int) -> None:
+def terminate(library: api.Library, handle: int) -> None:
     """Do as an application that is done with its display."""
     function = ctypes.CDLL(library.path).eglTerminate
     function.argtypes = [ctypes.c_void_p]
@@ -183,7 +183,7 @@ def latecomer(level: str) -> None:
         device.close()
         assert library.GetCurrentContext() == application._handle
         assert library.GetCurrentDisplay() == handle
-    assert library.QueryString(handle, names.EGL_VENDOR)
+    assert library.QueryString(handle, c.EGL_VENDOR)
     with application.turn():
         assert library.GetCurrentContext() == application._handle
     application.close()
@@ -212,7 +212,7 @@ def terminated(level: str) -> None:
             add(again)
             again.close()
             assert state() == before
-        assert library.QueryString(handle, names.EGL_VENDOR)
+        assert library.QueryString(handle, c.EGL_VENDOR)
     device = opened(level)
     terminate(library, handle)
     device.close()
@@ -284,32 +284,6 @@ def fork(level: str) -> None:
         device.close()
         os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
-    add(device)
-    device.close()
-
-
-def without_moderngl(level: str) -> None:
-    """Without the package every level works all the same."""
-    sys.modules["moderngl"] = None  # type: ignore[assignment]
-    device = opened(level)
-    assert device.stack.name == "raw"
-    add(device)
-    device.close()
-    try:
-        opened(level, stack="moderngl")
-    except DriverError as error:
-        assert "not installed" in str(error)
-    else:
-        raise AssertionError("it opens")
-
-
-def beside_moderngl(level: str) -> None:
-    """The application's own use of moderngl is left alone."""
-    import moderngl
-
-    moderngl._store.default_context = "mine"  # type: ignore[attr-defined]
-    device = opened(level, stack="moderngl")
-    assert moderngl._store.default_context == "mine"  # type: ignore[attr-defined]
     add(device)
     device.close()
 

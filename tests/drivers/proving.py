@@ -50,8 +50,10 @@ def _child(
     pipe: Connection, info: DeviceInfo, restricted: tuple[str, ...], options: dict[str, Any]
 ) -> None:
     """Compile and run graphs until the pipe closes."""
+    limits = options.pop("limits", None)
     watch = _Watch(VulkanBackend().open(info, **options))
     executor = GpuExecutor(watch, "child")
+    executor.caps = limits or executor.caps
     executor._restricted.update(restricted)
     library = gpu.texts()
     while True:
@@ -152,10 +154,12 @@ def proved(
 ) -> Iterator[Device]:
     """Give an open device as something for `device=`.
 
-    `restricted` are variants not to use; `options` open the child's device.
+    `restricted` are variants not to use; `options` open the child's device. Of these, `limits` are
+    what both devices are to be used for.
     """
     prover = Prover(impl.info, restricted, options)
     executor = ProvedExecutor(impl, prover)
+    executor.caps = options.get("limits") or executor.caps
     executor._restricted.update(restricted)
     try:
         yield Device(executor, "for tests")

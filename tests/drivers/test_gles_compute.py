@@ -1,4 +1,4 @@
-"""Kernels on every driver, level, storage kind and stack, against numpy."""
+"""Kernels on every driver, level and storage kind, against numpy."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ pytestmark = pytest.mark.driver
 
 def checks(level: str) -> list[str | Check]:
     """The checks that a level must pass."""
-    stacks = ["raw"] if level == "gles20" else ["raw", "moderngl"]
-    found: list[str | Check] = [("storages", {"stack": s}) for s in stacks]
-    found += [("chain", {"stack": s}) for s in stacks]
-    found += ["reuse", "parts", "special", "refusals"]
+    found: list[str | Check] = ["storages", "chain", "reuse", "parts", "special", "refusals"]
     found += ["mixed"] if level != "gles31" else ["groups"]
     found += ["outputs"] if level != "gles20" else []
     return found

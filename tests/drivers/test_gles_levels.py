@@ -43,7 +43,6 @@ def test_facts(configuration: str) -> None:
         "is_finite_only": storages[0] == "rgba8_float",
         "has_suballocation": level == "gles31",
         "software": True,
-        "stack": "raw" if level == "gles20" else "moderngl",
         "renderer": NAMES.get(driver, "SwiftShader" if driver != "bare" else "llvmpipe"),
     }
     if level == "gles20":

@@ -26,7 +26,7 @@ def gpu(vulkan_device: VulkanDevice) -> Iterator[Device]:
 @pytest.fixture(scope="module")
 def smallest(vulkan_info: DeviceInfo) -> Iterator[Device]:
     """A device clamped to the limits every Vulkan device must meet."""
-    impl = VulkanBackend().open(vulkan_info, validation=True, limits=VULKAN_MINIMUM)
+    impl = VulkanBackend().open(vulkan_info, validation=True)
     assert isinstance(impl, VulkanDevice)
     with proved(impl, limits=VULKAN_MINIMUM) as device:
         assert device.caps is not None

@@ -1,12 +1,18 @@
 """The pipeline cache on disk: reused when it is right, ignored when it is anything else.
 
 Drivers of the test machines keep nothing but a header in it, so here they seem to gain that header
-with the first pipeline.
+with the first pipeline. A driver that dies of its own cache is staged: the process ends at the
+chosen point of the backend's way through the real driver.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +20,12 @@ import pytest
 from vulkan_kernels import SCALE, add_on
 
 from gpuedge.backends.base import DeviceInfo
-from gpuedge.backends.vulkan import VulkanBackend, pipecache
+from gpuedge.backends.vulkan import VulkanBackend, pipeline_cache
 from gpuedge.backends.vulkan.device import VulkanDevice
 from gpuedge.backends.vulkan.physical import Physical
-from gpuedge.backends.vulkan.pipecache import PipelineCache
+from gpuedge.backends.vulkan.pipeline_cache import PipelineCache
+from gpuedge.core.errors import DeviceLostError
+from gpuedge.probing import run
 
 pytestmark = pytest.mark.driver
 ONES = np.ones(64, np.float32)
@@ -41,71 +49,85 @@ def _growing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PipelineCache, "_size", size)
 
 
-def use(info: DeviceInfo, **options: object) -> bool:
-    """Open, compute, close; return whether the cache was used."""
+def opened(info: DeviceInfo, **options: object) -> VulkanDevice:
     device = VulkanBackend().open(info, validation=True, **options)
     assert isinstance(device, VulkanDevice)
+    return device
+
+
+def use(info: DeviceInfo, **options: object) -> bool:
+    """Open, compute, close; return whether the cache was used."""
+    device = opened(info, **options)
     np.testing.assert_array_equal(add_on(device, ONES, ONES), 2 * ONES)
     hit = device.cache.is_hit
     device.close()
     return hit
 
 
-def fill(info: DeviceInfo) -> None:
-    """Make a cache, and prove it as a disposable process would."""
+def files(folder: Path) -> list[str]:
+    """Suffixes of the files in the folder."""
+    return sorted(p.suffix for p in folder.rglob("pipelines/*"))
+
+
+def the_file(folder: Path, suffix: str) -> Path:
+    (file,) = folder.rglob(f"pipelines/*{suffix}")
+    return file
+
+
+def fill(info: DeviceInfo, folder: Path) -> Path:
+    """Make a cache and use it once; return its file."""
     assert not use(info)
-    assert use(info, first_use=True)
-
-
-def files(folder: Path) -> list[Path]:
-    return sorted(folder.rglob("*.bin"))
+    assert use(info)
+    assert files(folder) == [".bin"]
+    return the_file(folder, ".bin")
 
 
 def physical_of(info: DeviceInfo) -> Physical:
-    device = VulkanBackend().open(info, disk_cache=False)
-    assert isinstance(device, VulkanDevice)
+    device = opened(info, disk_cache=False)
     device.close()
     return device.physical
 
 
 def test_second_open_starts_from_the_first_ones_data(vulkan_info: DeviceInfo, folder: Path) -> None:
     assert not use(vulkan_info)
-    (file,) = files(folder)
-    assert file.parent.name == "pipelines"
-    data = pipecache.unpack(physical_of(vulkan_info), file.read_bytes())
+    file = the_file(folder, ".new")
+    data = pipeline_cache.unpack(physical_of(vulkan_info), file.read_bytes())
     assert data is not None
     # VkPipelineCacheHeaderVersionOne: its length, version, vendor, device.
     header = np.frombuffer(data[:16], np.uint32)
     who = vulkan_info.identity
     assert header.tolist() == [32, 1, who.vendorID, who.deviceID]
-    for first_use in (True, False, False, True):
-        before = file.stat().st_mtime_ns
-        assert use(vulkan_info, first_use=first_use)
+    assert use(vulkan_info)
+    (file,) = folder.rglob("pipelines/*.bin")
+    before = file.stat().st_mtime_ns
+    for _ in range(3):
+        assert use(vulkan_info)
+        assert files(folder) == [".bin"]
         assert file.stat().st_mtime_ns == before, "a cache that did not grow is not written"
 
 
 def test_every_damage_is_a_miss(vulkan_info: DeviceInfo, folder: Path) -> None:
-    fill(vulkan_info)
-    (file,) = files(folder)
+    file = fill(vulkan_info, folder)
     good = file.read_bytes()
-    header = pipecache._HEADER.size
+    header = pipeline_cache._HEADER.size
     damaged = [b"", good[:7], good[:header], good[:-1], good + b"\0", bytes(len(good))]
     for place in range(len(good)):
         damaged.append(good[:place] + bytes([good[place] ^ 0x40]) + good[place + 1 :])
     physical = physical_of(vulkan_info)
-    assert pipecache.unpack(physical, good) == good[header:]
+    assert pipeline_cache.unpack(physical, good) == good[header:]
     for bad in damaged:
-        assert pipecache.unpack(physical, bad) is None
+        assert pipeline_cache.unpack(physical, bad) is None
     for bad in damaged[:8]:
         file.write_bytes(bad)
         assert not use(vulkan_info)
+        assert use(vulkan_info)
         assert file.read_bytes() == good, "a damaged file is replaced"
 
 
 @pytest.mark.timeout(120)
 def test_pipe_in_its_place_is_a_miss_and_not_awaited(vulkan_info: DeviceInfo, folder: Path) -> None:
-    fill(vulkan_info)
-    (file,) = files(folder)
+    assert not use(vulkan_info)
+    file = the_file(folder, ".new")
     file.unlink()
     os.mkfifo(file)
     assert not use(vulkan_info)
@@ -116,37 +138,35 @@ def test_pipe_in_its_place_is_a_miss_and_not_awaited(vulkan_info: DeviceInfo, fo
 def test_file_above_the_limit_is_a_miss(
     vulkan_info: DeviceInfo, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(vulkan_info)
-    (file,) = files(folder)
-    limit = file.stat().st_size - pipecache._HEADER.size
-    monkeypatch.setattr(pipecache, "MAX_BYTES", limit)
+    file = fill(vulkan_info, folder)
+    limit = file.stat().st_size - pipeline_cache._HEADER.size
+    monkeypatch.setattr(pipeline_cache, "MAX_BYTES", limit)
     assert use(vulkan_info)
-    monkeypatch.setattr(pipecache, "MAX_BYTES", limit - 1)
+    monkeypatch.setattr(pipeline_cache, "MAX_BYTES", limit - 1)
     assert not use(vulkan_info)
 
 
 def test_another_drivers_file_is_a_miss(
     vulkan_info: DeviceInfo, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(vulkan_info)
-    (file,) = files(folder)
-    real = pipecache._identity
+    file = fill(vulkan_info, folder)
+    real = pipeline_cache._identity
 
     def updated(physical: Physical) -> tuple[int, int, int, bytes]:
         vendor, device, version, uuid = real(physical)
         return vendor, device, version + 1, uuid
 
-    monkeypatch.setattr(pipecache, "_identity", updated)
+    monkeypatch.setattr(pipeline_cache, "_identity", updated)
     assert not use(vulkan_info)
-    assert len(files(folder)) == 2, "each driver version has its own file"
-    monkeypatch.setattr(pipecache, "file_for", lambda _: file)
+    assert files(folder) == [".bin", ".new"], "each driver version has its own file"
+    monkeypatch.setattr(pipeline_cache, "file_for", lambda _: file)
     assert not use(vulkan_info)
 
 
 def test_driver_that_refuses_its_data_starts_empty(
     vulkan_info: DeviceInfo, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(vulkan_info)
+    assert not use(vulkan_info)
     real = PipelineCache._create
     given: list[int] = []
 
@@ -167,19 +187,164 @@ def test_folder_that_cannot_be_written_is_no_error(vulkan_info: DeviceInfo, fold
 
 
 def test_cache_can_be_switched_off(vulkan_info: DeviceInfo, folder: Path) -> None:
-    fill(vulkan_info)
-    before = files(folder)[0].stat().st_mtime_ns
+    file = fill(vulkan_info, folder)
+    before = file.stat().st_mtime_ns
     assert not use(vulkan_info, disk_cache=False)
-    assert files(folder)[0].stat().st_mtime_ns == before
+    assert not use(vulkan_info.replace(disabled=frozenset({"pipeline-cache"})))
+    assert file.stat().st_mtime_ns == before
 
 
 def test_cache_is_saved_before_close_after_many_pipelines(
     vulkan_info: DeviceInfo, folder: Path
 ) -> None:
-    device = VulkanBackend().open(vulkan_info, validation=True)
-    for width in range(1, pipecache.SAVE_EVERY):
+    device = opened(vulkan_info)
+    for width in range(1, pipeline_cache.SAVE_EVERY):
         device.build(SCALE, {"LX": width})
     assert files(folder) == []
-    device.build(SCALE, {"LX": pipecache.SAVE_EVERY})
-    assert len(files(folder)) == 1
+    device.build(SCALE, {"LX": pipeline_cache.SAVE_EVERY})
+    assert files(folder) == [".new"]
     device.close()
+
+
+# --- the first use ------------------------------------------------------------------------------
+
+CHILD = """
+import json, os, sys
+sys.path.insert(0, sys.argv[3])
+from gpuedge.backends.base import Candidate, DeviceInfo
+from gpuedge.core.identity import Identity
+import test_vulkan_cache as cache
+from gpuedge.backends.vulkan.pipeline_cache import PipelineCache
+from gpuedge.backends.vulkan.program import Programs
+from gpuedge.backends.vulkan.queue import Queue
+
+request, point = json.loads(sys.argv[1]), sys.argv[2]
+end, _, at = point.partition("@")
+def die():
+    os.kill(os.getpid(), 9) if end == "kill" else os._exit(0) if end == "exit" else os.abort()
+def dying(real):  # the driver did its part, and then it is over
+    return lambda *given: (real(*given), die())
+real_size = PipelineCache._size
+PipelineCache._size = lambda s: real_size(s) if s._unsaved or s.is_hit else 0
+if at == "create":
+    create = PipelineCache._create
+    PipelineCache._create = lambda self, data: die() if data else create(self, data)
+elif at == "build":
+    Programs.build = dying(Programs.build)
+elif at == "run":
+    Queue.wait = dying(Queue.wait)
+elif at == "settled":
+    PipelineCache.settle = dying(PipelineCache.settle)
+info = DeviceInfo(Candidate(**request["candidate"]), request["index"],
+                  Identity.from_dict(request["identity"]), True)
+assert cache.use(info), "it was not tried"
+"""
+
+
+def child(info: DeviceInfo, point: str) -> int:
+    """Use the cache in a process that ends at a point; return its exit status."""
+    request = {
+        "candidate": {**info.candidate.as_dict(), "env": dict(info.candidate.env)},
+        "index": info.index,
+        "identity": info.identity.to_dict(),
+    }
+    command = [sys.executable, "-c", CHILD, json.dumps(request), point, str(Path(__file__).parent)]
+    environ = {**os.environ, "PYTHONFAULTHANDLER": ""}
+    done = subprocess.run(
+        command, check=False, env=environ, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode != 1, done.stderr
+    return done.returncode
+
+
+def age(file: Path, seconds: float) -> None:
+    """Make a file look that old."""
+    when = time.time() - seconds
+    os.utime(file, (when, when))
+
+
+@pytest.mark.parametrize("point", ["abort@create", "exit@create", "abort@build", "abort@run"])
+def test_data_that_end_a_process_are_dropped(
+    vulkan_info: DeviceInfo, folder: Path, point: str
+) -> None:
+    assert not use(vulkan_info)
+    data = the_file(folder, ".new").read_bytes()
+    assert child(vulkan_info, point) == (0 if "exit" in point else -signal.SIGABRT)
+    assert files(folder) == [".trial"]
+    assert not use(vulkan_info), "the next start does without it"
+    assert files(folder) == [".trial"], (
+        "the driver makes the same bytes again, and they are kept out"
+    )
+    age(the_file(folder, ".trial"), pipeline_cache.TRIAL_S + 1)
+    assert not use(vulkan_info)
+    bad = the_file(folder, ".bad")
+    assert bad.read_bytes() == data
+    age(bad, pipeline_cache.BAD_FOR_S - 60)
+    assert not use(vulkan_info)
+    assert files(folder) == [".bad"]
+    age(bad, pipeline_cache.BAD_FOR_S + 60)
+    assert not use(vulkan_info)
+    assert files(folder) == [".new"], "after a month the driver may try again"
+
+
+def test_data_that_were_good_stay_when_later_ones_are_not(
+    vulkan_info: DeviceInfo, folder: Path
+) -> None:
+    good = fill(vulkan_info, folder)
+    good.with_suffix(".new").write_bytes(good.read_bytes())
+    assert child(vulkan_info, "abort@create") == -signal.SIGABRT
+    assert files(folder) == [".bin", ".trial"]
+    assert use(vulkan_info)
+    assert files(folder) == [".bin", ".trial"]
+
+
+def test_process_that_is_killed_after_the_first_run_says_nothing_of_the_data(
+    vulkan_info: DeviceInfo, folder: Path
+) -> None:
+    assert not use(vulkan_info)
+    assert child(vulkan_info, "kill@settled") == -signal.SIGKILL
+    assert files(folder) == [".bin"]
+    assert use(vulkan_info)
+
+
+def test_trial_without_work_ends_as_it_began(vulkan_info: DeviceInfo, folder: Path) -> None:
+    assert not use(vulkan_info)
+    device = opened(vulkan_info)
+    assert files(folder) == [".trial"]
+    assert not use(vulkan_info), "another device meanwhile does without"
+    device.close()
+    assert files(folder) == [".new"]
+
+
+def test_lost_device_says_nothing_good_of_its_data(vulkan_info: DeviceInfo, folder: Path) -> None:
+    assert not use(vulkan_info)
+    device = opened(vulkan_info)
+    assert device.cache.is_trial
+    device._queue.lost = DeviceLostError("It is gone.")
+    device.close()
+    assert files(folder) == [".trial"]
+
+
+PROBE_CHILD = """
+import os, sys
+from gpuedge.backends.vulkan.pipeline_cache import PipelineCache
+from gpuedge.probing import child
+create, size = PipelineCache._create, PipelineCache._size
+PipelineCache._create = lambda self, data: os.abort() if data and {dies} else create(self, data)
+PipelineCache._size = lambda s: size(s) if s._unsaved or s.is_hit else 0
+sys.exit(child.main())
+"""
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_probe_is_a_first_use_and_a_bad_cache_is_not_a_bad_driver(
+    vulkan_info: DeviceInfo, folder: Path, tmp_path: Path, dies: bool
+) -> None:
+    assert not use(vulkan_info)
+    program = tmp_path / "child.py"
+    program.write_text(PROBE_CHILD.format(dies=dies))
+    command = (sys.executable, str(program))
+    (rows,) = run.probe_all([vulkan_info.candidate], 60.0, command)
+    assert [r.status for r in rows] == ["ok"]
+    assert files(folder) == ([".trial"] if dies else [".bin"])
+    assert use(vulkan_info) is not dies

@@ -10,12 +10,11 @@ import pytest
 from vulkan_kernels import add_on
 
 from gpuedge.backends.base import Buffer, DeviceInfo, Usage
-from gpuedge.backends.vulkan import VulkanBackend, conv
+from gpuedge.backends.vulkan import VulkanBackend, constants
 from gpuedge.backends.vulkan import device as device_module
 from gpuedge.backends.vulkan.device import VulkanDevice
-from gpuedge.backends.vulkan.memory import MemoryType
-from gpuedge.backends.vulkan.physical import Physical, describe
-from gpuedge.backends.vulkan.pool import FIRST_BLOCK, VulkanBuffer
+from gpuedge.backends.vulkan.memory import FIRST_BLOCK, VulkanBuffer
+from gpuedge.backends.vulkan.physical import MemoryType, Physical, describe
 
 pytestmark = pytest.mark.driver
 USAGES = list(Usage)
@@ -136,7 +135,7 @@ def test_memory_that_is_not_coherent_is_flushed_and_invalidated(
     def incoherent(*args: Any) -> Physical:
         found = describe(*args)
         hidden = tuple(
-            MemoryType(t.flags & ~conv.HOST_COHERENT, t.heap) for t in found.memory_types
+            MemoryType(t.flags & ~constants.HOST_COHERENT, t.heap) for t in found.memory_types
         )
         return replace(found, memory_types=hidden, non_coherent_atom=256)
 

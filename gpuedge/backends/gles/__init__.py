@@ -1,6 +1,6 @@
 """The OpenGL ES backends: one folder, three levels (2.0 and 3.0 fragment, 3.1 compute).
 
-Importing this loads neither `moderngl` nor a driver; `enumerate` and `open` do.
+Importing this loads no library and no driver; `enumerate` and `open` do.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class _GlesBackend:
 
     def candidates(self, environ: Mapping[str, str]) -> Sequence[Candidate]:
         """List drivers that may exist, without loading any. Never raises for absence."""
-        from gpuedge.backends.gles import find
+        from gpuedge.backends.gles import candidates
 
-        return find.candidates(environ, self.name)
+        return candidates.candidates(environ, self.name)
 
     def enumerate(self, candidate: Candidate) -> Sequence[DeviceInfo]:
         """Load a driver and list its devices.
@@ -34,10 +34,10 @@ class _GlesBackend:
             ``missing-library``, ``no-device``, ``no-context``, ``no-shaders``, ``no-highp``,
             ``no-format``, ``open-failed``.
         """
-        from gpuedge.backends.gles import find, levels
+        from gpuedge.backends.gles import candidates, physical
         from gpuedge.core.errors import BackendUnavailableError
 
-        problem = find.problem(candidate)
+        problem = candidates.problem(candidate)
         if problem is not None:
             raise BackendUnavailableError(
                 f"There is no OpenGL ES driver here: {problem.sentence}.",
@@ -45,7 +45,7 @@ class _GlesBackend:
                 known=problem.detail,
                 reason=problem.code,
             )
-        return levels.enumerate_devices(candidate, self.name)
+        return physical.enumerate_devices(candidate, self.name)
 
     def open(self, info: DeviceInfo, **options: Any) -> DeviceImpl:
         """Open a device; `options` are the fields of `gpuedge.backends.gles.device.Options`.

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from gpuedge.backends.gles import names
-from gpuedge.backends.gles.egl import Display, attributes
-from gpuedge.backends.gles.names import egl_error_for
+from gpuedge.backends.gles import constants as c
+from gpuedge.backends.gles.api import Display, attributes
 from gpuedge.core.errors import (
     FORK_HINT,
     BackendUnavailableError,
@@ -58,20 +57,27 @@ class Want:
 class Context:
     """A context on a display; `close` destroys it, not the display.
 
+    Parameters
+    ----------
+    display : Display
+    want : Want
+    share : int, optional
+        A context of the same display and API whose textures and buffers this one sees as well.
+
     Raises
     ------
     BackendUnavailableError
         ``no-context``: the driver makes none of this version; ``out-of-memory``, ``device-lost``.
     """
 
-    def __init__(self, display: Display, want: Want) -> None:
+    def __init__(self, display: Display, want: Want, share: int | None = None) -> None:
         self.display = display
         self.want = want
-        self.api = names.EGL_OPENGL_API if want.is_desktop else names.EGL_OPENGL_ES_API
+        self.api = c.EGL_OPENGL_API if want.is_desktop else c.EGL_OPENGL_ES_API
         self.lost: DeviceLostError | None = None
         self._egl: Any = display.library
         self._is_gone = False
-        self._lock: Any = threading.RLock()  # a thread that has it never takes it twice
+        self._lock = threading.RLock()
         self._depth = 0
         self._before: tuple[Any, ...] | None = None
         self._owner = os.getpid()
@@ -79,30 +85,30 @@ class Context:
         self.tells_resets = False
         before = self._egl.QueryAPI()
         try:
-            self._handle: int | None = self._create()
+            self._handle: int | None = self._create(share)
         finally:
             self._egl.BindAPI(before)
 
-    def _create(self) -> int:
+    def _create(self, share: int | None) -> int:
         egl, display = self._egl, self.display
         if not egl.BindAPI(self.api):
             raise self._refused(f"eglBindAPI: {egl.error()}")
         surfaceless = "EGL_KHR_surfaceless_context" in display.extensions
-        config = self._config(names.EGL_PBUFFER_BIT)
+        config = self._config(c.EGL_PBUFFER_BIT)
         if config is None and surfaceless:
             config = self._config(0)
         if config is None:
             raise self._refused("there is no configuration for it")
         handle: int | None = None
         for attempt in self._attempts():
-            handle = egl.CreateContext(display.handle, config, None, attributes(*attempt))
+            handle = egl.CreateContext(display.handle, config, share, attributes(*attempt))
             if handle:
-                self.tells_resets = any(k == names.EGL_RESET_STRATEGY_EXT for k, _ in attempt)
+                self.tells_resets = any(k == c.EGL_RESET_STRATEGY_EXT for k, _ in attempt)
                 break
         if not handle:
             raise self._refused_by("eglCreateContext")
         if not surfaceless:
-            size = attributes((names.EGL_WIDTH, 1), (names.EGL_HEIGHT, 1))
+            size = attributes((c.EGL_WIDTH, 1), (c.EGL_HEIGHT, 1))
             self._surface = egl.CreatePbufferSurface(display.handle, config, size)
             if not self._surface:
                 refused = self._refused_by("eglCreatePbufferSurface")
@@ -112,8 +118,8 @@ class Context:
 
     def _refused_by(self, call: str) -> BackendUnavailableError:
         code = self._egl.GetError()
-        known = f"{call}: {names.egl_error_name(code)}"
-        return self._refused(known, names.EGL_REASONS.get(code, "no-context"))
+        known = f"{call}: {c.egl_error_name(code)}"
+        return self._refused(known, c.EGL_REASONS.get(code, "no-context"))
 
     def _refused(self, known: str, reason: str = "no-context") -> BackendUnavailableError:
         version = ".".join(map(str, self.want.version))
@@ -124,13 +130,11 @@ class Context:
 
     def _config(self, surfaces: int) -> int | None:
         """Return a configuration; its surfaces are never used, so any will do."""
-        kind = names.EGL_ES2_BIT if self.want.level == "gles20" else names.EGL_ES3_BIT
-        kind = names.EGL_OPENGL_BIT if self.want.is_desktop else kind
+        kind = c.EGL_ES2_BIT if self.want.level == "gles20" else c.EGL_ES3_BIT
+        kind = c.EGL_OPENGL_BIT if self.want.is_desktop else kind
         # EGL 1.4 knows no bit for 3.x; drivers that make such contexts take the one of 2.0.
-        for bit in (kind, names.EGL_ES2_BIT):
-            wanted = attributes(
-                (names.EGL_SURFACE_TYPE, surfaces), (names.EGL_RENDERABLE_TYPE, bit)
-            )
+        for bit in (kind, c.EGL_ES2_BIT):
+            wanted = attributes((c.EGL_SURFACE_TYPE, surfaces), (c.EGL_RENDERABLE_TYPE, bit))
             found, count = (ctypes.c_void_p * 1)(), ctypes.c_int(0)
             self._egl.ChooseConfig(self.display.handle, wanted, found, 1, ctypes.byref(count))
             self._egl.GetError()
@@ -142,18 +146,18 @@ class Context:
         """Return attribute lists to try in turn: with the notice of resets, then without."""
         major, minor = self.want.version
         extensions, version = self.display.extensions, self.display.version
-        wanted = [(names.EGL_CONTEXT_MAJOR, major)]
+        wanted = [(c.EGL_CONTEXT_MAJOR, major)]
         if version >= (1, 5) or "EGL_KHR_create_context" in extensions:
-            wanted.append((names.EGL_CONTEXT_MINOR, minor))
+            wanted.append((c.EGL_CONTEXT_MINOR, minor))
         if self.want.is_desktop:
-            wanted.append((names.EGL_CONTEXT_PROFILE_MASK, names.EGL_CORE_PROFILE))
+            wanted.append((c.EGL_CONTEXT_PROFILE_MASK, c.EGL_CORE_PROFILE))
         if self.want.is_webgl:
-            wanted.append((names.EGL_ANGLE_WEBGL, 1))
+            wanted.append((c.EGL_ANGLE_WEBGL, 1))
         if "EGL_ANGLE_create_context_backwards_compatible" in extensions:
-            wanted.append((names.EGL_ANGLE_BACKWARDS_COMPATIBLE, 0))
+            wanted.append((c.EGL_ANGLE_BACKWARDS_COMPATIBLE, 0))
         attempts = [wanted]
         if self.want.is_robust and "EGL_EXT_create_context_robustness" in extensions:
-            notice = (names.EGL_RESET_STRATEGY_EXT, names.EGL_LOSE_CONTEXT_ON_RESET)
+            notice = (c.EGL_RESET_STRATEGY_EXT, c.EGL_LOSE_CONTEXT_ON_RESET)
             attempts.insert(0, [*wanted, notice])
         return attempts
 
@@ -183,8 +187,8 @@ class Context:
         self._before = (
             api,
             egl.GetCurrentDisplay(),
-            egl.GetCurrentSurface(names.EGL_DRAW),
-            egl.GetCurrentSurface(names.EGL_READ),
+            egl.GetCurrentSurface(c.EGL_DRAW),
+            egl.GetCurrentSurface(c.EGL_READ),
             egl.GetCurrentContext(),
         )
         if api != self.api:
@@ -197,8 +201,8 @@ class Context:
         if api != self.api:
             self._egl.BindAPI(api)
         self._before = None
-        error = egl_error_for(code, "eglMakeCurrent")
-        if code in names.EGL_GONE:
+        error = c.egl_error_for(code, "eglMakeCurrent")
+        if code in c.EGL_GONE:
             error = DeviceLostError(
                 "The EGL display of this device was terminated.",
                 known=error.known,
@@ -206,7 +210,7 @@ class Context:
             )
         if isinstance(error, DeviceLostError):
             self.lost = error
-        self._is_gone = code in names.EGL_GONE
+        self._is_gone = code in c.EGL_GONE
         return error
 
     def _restore(self) -> None:
@@ -241,18 +245,12 @@ class Context:
 
 
 class Turn:
-    """One use of a context by one thread, for a ``with`` statement.
+    """One use of a context by one thread, for a ``with`` statement; turns may be nested."""
 
-    An interruption (`KeyboardInterrupt`) may come after any call, even before `__exit__` has begun.
-    So every step can be repeated, and a turn that nobody ended ends with its last reference. Depths
-    are absolute: ending a turn ends those that were left open within it, too.
-    """
-
-    __slots__ = ("_context", "_depth")
+    __slots__ = ("_context",)
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._depth: int | None = None
 
     def __enter__(self) -> None:
         """Take the context for this thread. Raises ClosedError, DeviceLostError."""
@@ -262,17 +260,13 @@ class Turn:
                 "This OpenGL ES device was opened before this process was forked off.",
                 hint=FORK_HINT,
             )
-        if context._depth and context._lock._is_owned():
-            self._depth = context._depth
-            context._depth += 1
-            return
+        context._lock.acquire()
         try:
-            if not context._lock._is_owned():
-                context._lock.acquire()
-            context._take()
-            self._depth, context._depth = 0, 1
+            if context._depth == 0:
+                context._take()
+            context._depth += 1
         except BaseException:
-            self._leave()
+            context._lock.release()
             raise
 
     def __exit__(
@@ -282,28 +276,10 @@ class Turn:
         trace: TracebackType | None,
     ) -> None:
         """Put back what the application had current."""
-        if self._depth:
-            self._context._depth, self._depth = self._depth, None
-        elif self._depth is not None:
-            self._leave()
-
-    def _leave(self) -> None:
         context = self._context
-        if not context._lock._is_owned():
-            return
         try:
-            context._restore()
-        except BaseException:
-            context._restore()
-            raise
+            context._depth -= 1
+            if context._depth == 0:
+                context._restore()
         finally:
-            if context._lock._is_owned():
-                self._depth, context._depth = None, 0
-                context._lock.release()
-
-    def __del__(self) -> None:
-        depth = getattr(self, "_depth", None)  # even making it may have been interrupted
-        if depth is None or self._context._depth != depth + 1 or self._context.is_inherited:
-            return
-        if self._context._lock._is_owned():
-            self.__exit__(None, None, None)
+            context._lock.release()

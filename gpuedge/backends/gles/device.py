@@ -21,16 +21,14 @@ from gpuedge.backends.base import (
     Ticket,
     Usage,
 )
-from gpuedge.backends.gles import levels, limits, names
+from gpuedge.backends.gles import constants as c
+from gpuedge.backends.gles import physical
 from gpuedge.backends.gles.context import Want
-from gpuedge.backends.gles.levels import Opened
-from gpuedge.backends.gles.program import GlesProgram, Programs
+from gpuedge.backends.gles.memory import Buffers, GlesBuffer, GlesTexture, Textures
+from gpuedge.backends.gles.physical import Opened
+from gpuedge.backends.gles.program import GlesProgram, build, prepare_drawing
+from gpuedge.backends.gles.queue import GlesTicket, fences
 from gpuedge.backends.gles.record import GlesRecording, record_dispatches, record_draws
-from gpuedge.backends.gles.stack import Stack
-from gpuedge.backends.gles.stack_raw import RawStack
-from gpuedge.backends.gles.storage_buffer import Buffers, GlesBuffer
-from gpuedge.backends.gles.sync import GlesTicket, fences
-from gpuedge.backends.gles.texture import GlesTexture, Textures
 from gpuedge.core.errors import (
     DeviceError,
     DeviceLostError,
@@ -52,8 +50,6 @@ class Options:
     ----------
     storages : sequence of str, optional
         Storage kinds to offer, of those that work; all by default.
-    stack : str, optional
-        ``"raw"`` or ``"moderngl"``; by default moderngl where it can drive the context.
     webgl : bool
         A context that refuses what WebGL forbids; only ANGLE makes such.
     desktop : bool
@@ -63,7 +59,6 @@ class Options:
     """
 
     storages: Sequence[str] | None = None
-    stack: str | None = None
     webgl: bool = False
     desktop: bool = False
     close_timeout_s: float = CLOSE_TIMEOUT_S
@@ -72,38 +67,19 @@ class Options:
 def open_device(info: DeviceInfo, options: Options) -> GlesDevice:
     """Open a device. Raises DeviceError."""
     level = info.candidate.backend
-    wanted = levels.wants(level)
+    wanted = physical.wants(level)
     if options.desktop:
         wanted = wanted[1:]
     if options.webgl:
         wanted = [Want(level, is_webgl=True)]
     if "robust-access" in info.disabled:
         wanted = [replace(want, is_robust=False) for want in wanted]
-    opened = levels.open_device(info, wanted)
+    opened = physical.open_device(info, wanted)
     try:
         return GlesDevice(info, options, opened)
     except BaseException:
         opened.close()
         raise
-
-
-def _stack(options: Options, opened: Opened, draws: bool) -> Stack:
-    """Return moderngl's stack where it works and is not unwanted, else the bare one."""
-    version, lookup = opened.context.want.version, opened.display.library.lookup
-    if options.stack not in (None, "raw", "moderngl"):
-        raise InputError(f"There is no stack {options.stack!r}.", known="raw, moderngl")
-    # moderngl draws through vertex arrays, which OpenGL ES 2.0 does not have.
-    if options.stack == "moderngl" or (options.stack is None and version >= (3, 0)):
-        from gpuedge.backends.gles.stack_moderngl import ModernglStack
-
-        try:
-            driver = f"{opened.display.library.path}\n{opened.identity.name}"
-            return ModernglStack(opened.gl, lookup, version, driver, draws)
-        except DriverError as error:
-            if options.stack == "moderngl":
-                raise
-            log.debug("moderngl is not used: %s (%s)", error.what, error.known)
-    return RawStack(opened.gl, draws)
 
 
 def _reset_status(opened: Opened) -> Callable[[], int] | None:
@@ -122,8 +98,6 @@ def _reset_status(opened: Opened) -> Callable[[], int] | None:
 class GlesDevice:
     """An open device; see `gpuedge.backends.base.DeviceImpl` for what each call promises."""
 
-    unproven = False
-
     def __init__(self, info: DeviceInfo, options: Options, opened: Opened) -> None:
         self.info = info
         self.counters = Counters()
@@ -137,25 +111,22 @@ class GlesDevice:
         with self._context.turn():
             self._textures: Textures | None = None
             self._buffers: Buffers | None = None
-            row = None
-            self.stack = _stack(options, opened, draws=level != "gles31")
+            self._corners = None if level == "gles31" else prepare_drawing(gl)
             if level == "gles31":
-                self.caps = limits.compute_caps(gl, opened.is_software)
-                self._buffers = Buffers(gl, self.stack)
+                self.caps = physical.compute_caps(gl, opened.is_software)
+                self._buffers = Buffers(gl)
             else:
-                kinds = limits.offered(level, opened.formats, options.storages)
+                kinds = physical.offered(level, opened.formats, options.storages)
                 if not kinds:
                     raise InputError(
                         "This device has none of the storage kinds asked for.",
                         asked_by=f"storages={options.storages!r}",
-                        known=", ".join(limits.offered(level, opened.formats, None)),
+                        known=", ".join(physical.offered(level, opened.formats, None)),
                     )
-                side = info.limits.get("max_texture_size", limits.NO_LIMIT)
-                self.caps = limits.fragment_caps(gl, level, kinds, opened.is_software, side)
+                side = info.limits.get("max_texture_size", physical.NO_LIMIT)
+                self.caps = physical.fragment_caps(gl, level, kinds, opened.is_software, side)
                 size = self.caps.max_texture_size or 1
-                self._textures = Textures(gl, self.stack, opened.formats, kinds[0], size)
-                row = self._textures.row
-            self._programs = Programs(gl, self.stack, self.caps, row)
+                self._textures = Textures(gl, opened.formats, kinds[0], size)
             self._fences = fences(gl, level, opened.display)
             self._reset_status = _reset_status(opened)
             self._check("opening the device")
@@ -165,7 +136,7 @@ class GlesDevice:
         code = self._gl.GetError()
         if code:
             self._gl.error()
-            self._raise(names.error_for(code, what, self.info.identity.name))
+            self._raise(c.error_for(code, what, self.info.identity.name))
 
     def _raise(self, error: DeviceError) -> None:
         if isinstance(error, DeviceLostError):
@@ -231,10 +202,10 @@ class GlesDevice:
         """Compile a kernel; its workgroup size is the specs LX, LY, LZ."""
         with self._context.turn():
             self._context.check()
-            made, is_new = self._programs.build(blob, specs)
-            if is_new:
-                self._check(f"building kernel {blob.name!r}")
-                self.counters.compilations += 1
+            row = self._textures.row if self._textures is not None else None
+            made = build(self._gl, self.caps, blob, specs, row)
+            self._check(f"building kernel {blob.name!r}")
+            self.counters.compilations += 1
             return made
 
     def record(
@@ -247,9 +218,9 @@ class GlesDevice:
         with self._context.turn():
             self._context.check()
             if self._textures is not None:
-                made = record_draws(self._gl, self.stack, self._textures, dispatches)
+                made = record_draws(self._gl, self._textures, dispatches)
             else:
-                made = record_dispatches(self._gl, self.stack, dispatches)
+                made = record_dispatches(self._gl, dispatches)
             self._check("recording")
             self.counters.recordings += 1
             return made
@@ -306,7 +277,7 @@ class GlesDevice:
 
     def _check_reset(self) -> None:
         """Raise DeviceLostError if the driver tells of a reset, where it was asked to."""
-        why = names.RESETS.get(self._reset_status()) if self._reset_status else None
+        why = c.RESETS.get(self._reset_status()) if self._reset_status else None
         if why:
             name = self.info.identity.name
             self._raise(DeviceLostError(f"The driver lost {name}.", known=why))
@@ -316,7 +287,7 @@ class GlesDevice:
         if self._closed or not isinstance(thing, GlesProgram) or self._context.lost is not None:
             return
         with self._context.turn():
-            self._programs.release(thing)
+            self._gl.DeleteProgram(thing.name)
 
     def close(self) -> None:
         """Free everything; may be called twice, and after the device was lost.
@@ -333,7 +304,8 @@ class GlesDevice:
                     log.error("%s is still busy; it is not freed", self.info.identity.name)
                     return
                 with self._context.turn():
-                    self.stack.close()
+                    if self._corners is not None:
+                        self._gl.delete("Buffers", self._corners)
             except DeviceError as error:
                 log.debug("closing: %s", error)
         self._opened.close()  # with all objects of the context

@@ -13,46 +13,57 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpuedge.backends.gles import names, shaders
-from gpuedge.backends.gles.gl import Gl
-from gpuedge.backends.gles.stack import Format
-from gpuedge.backends.gles.stack_raw import RawStack
+from gpuedge.backends.gles import constants as c
+from gpuedge.backends.gles.api import Gl
+from gpuedge.backends.gles.memory import (
+    BYTES,
+    Format,
+    make_framebuffer,
+    make_texture,
+    physical,
+    upload,
+)
+from gpuedge.backends.gles.program import (
+    COPY_BITS,
+    COPY_BYTES,
+    COPY_FLOAT,
+    VERTEX,
+    link,
+    prepare_drawing,
+)
 from gpuedge.core.errors import DeviceError, DeviceLostError, DriverError
 from gpuedge.core.storage import KINDS
 
 log = logging.getLogger("gpuedge.gles")
 
-BYTES = "rgba8"
-"""The physical format of all storage kinds whose names begin so."""
-
-_FLOATS = (names.RGBA, names.FLOAT, 16)
-_HALF, _HALF_OES = (names.RGBA, names.HALF_FLOAT, 8), (names.RGBA, names.HALF_FLOAT_OES, 8)
-_BYTES = (names.RGBA, names.UNSIGNED_BYTE, 4)
-_BITS = (names.RGBA_INTEGER, names.UNSIGNED_INT, 16)
+_FLOATS = (c.RGBA, c.FLOAT, 16)
+_HALF, _HALF_OES = (c.RGBA, c.HALF_FLOAT, 8), (c.RGBA, c.HALF_FLOAT_OES, 8)
+_BYTES = (c.RGBA, c.UNSIGNED_BYTE, 4)
+_BITS = (c.RGBA_INTEGER, c.UNSIGNED_INT, 16)
 
 TRIES: dict[str, dict[str, tuple[Format, ...]]] = {
     "gles30": {
-        "rgba32f": (Format(names.RGBA32F, *_FLOATS, *_FLOATS),),
-        "rgba32ui": (Format(names.RGBA32UI, *_BITS, *_BITS),),
+        "rgba32f": (Format(c.RGBA32F, *_FLOATS, *_FLOATS),),
+        "rgba32ui": (Format(c.RGBA32UI, *_BITS, *_BITS),),
         "rgba16f": (
-            Format(names.RGBA16F, *_HALF, *_HALF),
-            Format(names.RGBA16F, *_HALF, *_FLOATS),
+            Format(c.RGBA16F, *_HALF, *_HALF),
+            Format(c.RGBA16F, *_HALF, *_FLOATS),
         ),
-        BYTES: (Format(names.RGBA8, *_BYTES, *_BYTES),),
+        BYTES: (Format(c.RGBA8, *_BYTES, *_BYTES),),
     },
     "gles20": {
         "rgba32f": (  # sized where CHROMIUM_color_buffer_float_rgba is, else as OES_texture_float
-            Format(names.RGBA32F, *_FLOATS, *_FLOATS),
-            Format(names.RGBA, *_FLOATS, *_FLOATS),
+            Format(c.RGBA32F, *_FLOATS, *_FLOATS),
+            Format(c.RGBA, *_FLOATS, *_FLOATS),
         ),
         "rgba16f": (
-            Format(names.RGBA, *_HALF_OES, *_HALF_OES),
-            Format(names.RGBA, *_HALF_OES, *_HALF),
-            Format(names.RGBA, *_HALF_OES, *_FLOATS),
-            Format(names.RGBA16F, *_HALF_OES, *_HALF_OES),
-            Format(names.RGBA16F, *_HALF, *_HALF),
+            Format(c.RGBA, *_HALF_OES, *_HALF_OES),
+            Format(c.RGBA, *_HALF_OES, *_HALF),
+            Format(c.RGBA, *_HALF_OES, *_FLOATS),
+            Format(c.RGBA16F, *_HALF_OES, *_HALF_OES),
+            Format(c.RGBA16F, *_HALF, *_HALF),
         ),
-        BYTES: (Format(names.RGBA, *_BYTES, *_BYTES),),
+        BYTES: (Format(c.RGBA, *_BYTES, *_BYTES),),
     },
 }
 """Ways to make and read each physical format at each level, in the order of trying."""
@@ -79,16 +90,11 @@ _VALUES: dict[str, npt.NDArray[Any]] = {
 """What is written and must come back; four values are a texel."""
 
 _COPIES = {
-    "rgba32f": shaders.COPY_FLOAT,
-    "rgba16f": shaders.COPY_FLOAT,
-    "rgba32ui": shaders.COPY_BITS,
-    BYTES: shaders.COPY_BYTES,
+    "rgba32f": COPY_FLOAT,
+    "rgba16f": COPY_FLOAT,
+    "rgba32ui": COPY_BITS,
+    BYTES: COPY_BYTES,
 }
-
-
-def physical(kind: str) -> str:
-    """Return the physical format of a storage kind."""
-    return BYTES if kind.startswith("rgba8_") else kind
 
 
 def storages(level: str, formats: dict[str, Format]) -> tuple[str, ...]:
@@ -118,22 +124,22 @@ def probe(gl: Gl, level: str) -> tuple[dict[str, Format], dict[str, DeviceError]
     ------
     DeviceLostError (GE-401)
     """
-    stack = RawStack(gl, draws=True)
+    corners = prepare_drawing(gl)
     found: dict[str, Format] = {}
     failures: dict[str, DeviceError] = {}
     try:
         for name, tries in TRIES[level].items():
             for form in tries:
-                why = _fault(gl, stack, level, name, form)
+                why = _fault(gl, level, name, form)
                 if why is None:
                     found[name] = form
                     break
                 failures[name] = why
         log.debug("formats that do not work: %s", described(failures) or "none")
     finally:
-        gl.BindFramebuffer(names.FRAMEBUFFER, 0)
+        gl.BindFramebuffer(c.FRAMEBUFFER, 0)
         gl.UseProgram(0)
-        stack.close()
+        gl.delete("Buffers", corners)
     return found, failures
 
 
@@ -142,33 +148,19 @@ def described(failures: dict[str, DeviceError]) -> str:
     return "; ".join(f"{name}: {error.known or error.what}" for name, error in failures.items())
 
 
-def _fault(gl: Gl, stack: RawStack, level: str, name: str, form: Format) -> DeviceError | None:
+def _fault(gl: Gl, level: str, name: str, form: Format) -> DeviceError | None:
     """Return why a format cannot be used, None if it can. Raises DeviceLostError."""
     values = _VALUES[name]
     width = values.size // 4
-    made = []
+    made: list[tuple[str, int]] = []
     gl.error()
     try:
-        made += [stack.texture(form, width, 1), stack.texture(form, width, 1)]
-        stack.upload(made[0], form, (0, 0, width, 1), values)
-        made.append(stack.framebuffer(made[1:2]))
-        program = stack.program(shaders.VERTEX[level], _COPIES[name][level])
-        made.append(program)
-        gl.Viewport(0, 0, width, 1)
-        gl.UseProgram(program.name)
-        gl.ActiveTexture(names.TEXTURE0)
-        gl.BindTexture(names.TEXTURE_2D, made[0].name)
-        gl.Uniform1i(gl.GetUniformLocation(program.name, b"t"), 0)
-        gl.Uniform1f(gl.GetUniformLocation(program.name, b"width"), width)
-        call, args = stack.draw(program)
-        call(*args)
-        back = np.zeros(width * form.read_bytes, np.uint8)
-        place = back.__array_interface__["data"][0]
-        gl.ReadPixels(0, 0, width, 1, form.read_layout, form.read_type, place)
-        failed = gl.error()
-        if failed:
-            raise names.error_for(failed, "drawing a texture")
-        got = back.view(values.dtype if form.read_bytes == form.nbytes else np.float32)
+        for _ in range(2):
+            made.append(("Textures", make_texture(gl, form, width, 1)))
+        source, target = made[0][1], made[1][1]
+        upload(gl, source, form, (0, 0, width, 1), values)
+        made.append(("Framebuffers", make_framebuffer(gl, [target])))
+        got = _copied(gl, level, name, form, source)
         is_same = np.array_equal(got, values)
         return None if is_same else DriverError("Texels do not come back unchanged.")
     except DeviceLostError:
@@ -176,7 +168,32 @@ def _fault(gl: Gl, stack: RawStack, level: str, name: str, form: Format) -> Devi
     except DeviceError as error:
         return error
     finally:
-        gl.BindFramebuffer(names.FRAMEBUFFER, 0)
-        for one in reversed(made):
-            stack.delete(one)
+        gl.BindFramebuffer(c.FRAMEBUFFER, 0)
+        for kind, one in reversed(made):
+            gl.delete(kind, one)
         gl.error()
+
+
+def _copied(gl: Gl, level: str, name: str, form: Format, source: int) -> npt.NDArray[Any]:
+    """Return a row of texels drawn into the framebuffer that is bound, and read back."""
+    values = _VALUES[name]
+    width = values.size // 4
+    texts = [(c.VERTEX_SHADER, VERTEX[level]), (c.FRAGMENT_SHADER, _COPIES[name][level])]
+    program = link(gl, texts)
+    try:
+        gl.Viewport(0, 0, width, 1)
+        gl.UseProgram(program)
+        gl.ActiveTexture(c.TEXTURE0)
+        gl.BindTexture(c.TEXTURE_2D, source)
+        gl.Uniform1i(gl.GetUniformLocation(program, b"t"), 0)
+        gl.Uniform1f(gl.GetUniformLocation(program, b"width"), width)
+        gl.DrawArrays(c.TRIANGLES, 0, 3)
+        back = np.zeros(width * form.read_bytes, np.uint8)
+        place = back.__array_interface__["data"][0]
+        gl.ReadPixels(0, 0, width, 1, form.read_layout, form.read_type, place)
+        failed = gl.error()
+        if failed:
+            raise c.error_for(failed, "drawing a texture")
+    finally:
+        gl.DeleteProgram(program)
+    return back.view(values.dtype if form.read_bytes == form.nbytes else np.float32)

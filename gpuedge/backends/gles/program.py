@@ -1,20 +1,163 @@
-"""Building kernels: text with its specs filled in, a program, the places of its uniforms."""
+"""Building kernels: text with its specs filled in, a linked program, the places of its uniforms.
+
+Also the texts of our own: the triangle that fragment kernels are drawn with, and what formats and
+levels are tried with.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuedge.backends.gles import shaders
-from gpuedge.backends.gles.gl import Gl
-from gpuedge.backends.gles.stack import GlObject, Stack, Step
+from gpuedge.backends.gles import constants as c
+from gpuedge.backends.gles.api import Gl
 from gpuedge.core.caps import Caps
-from gpuedge.core.errors import DriverError, InputError, KernelLimitError
+from gpuedge.core.errors import DeviceError, DriverError
 from gpuedge.core.kernel import KernelBlob, Number, PushArg
 
-_AXES = ("LX", "LY", "LZ")
+Step = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A prepared call: a function and its arguments."""
+
+POSITION = "position"
+"""The attribute of the vertex shaders, at location 0."""
+
+VERTEX = {
+    "gles20": "attribute vec2 position;\nvoid main() { gl_Position = vec4(position, 0.0, 1.0); }\n",
+    "gles30": "#version 300 es\nin vec2 position;\n"
+    "void main() { gl_Position = vec4(position, 0.0, 1.0); }\n",
+}
+"""The vertex shader of each fragment level: one triangle over the whole viewport."""
+
+TRIANGLE = (-1.0, -1.0, 3.0, -1.0, -1.0, 3.0)
+"""Corners of the triangle."""
+
+MAX_LOG = 1 << 14
+"""Bytes of a driver's log that are asked for; the length that it announces may be anything."""
+
+_HEAD = {
+    "gles20": """\
+precision highp float;
+precision highp sampler2D;
+uniform highp sampler2D t;
+uniform float width;
+""",
+    "gles30": """\
+#version 300 es
+precision highp float;
+precision highp int;
+precision highp sampler2D;
+uniform highp sampler2D t;
+uniform float width;
+layout(location = 0) out highp vec4 o;
+""",
+}
+_FETCH = {
+    "gles20": "texture2D(t, vec2(gl_FragCoord.x / width, 0.5))",
+    "gles30": "texelFetch(t, ivec2(int(gl_FragCoord.x), 0), 0)",
+}
+_RESULT = {"gles20": "gl_FragColor", "gles30": "o"}
+
+
+def _copy(level: str, form: str) -> str:
+    """Return a shader that copies a row of texels; `form` is what becomes of one, ``{}``."""
+    # In a branch, as kernels do: Mesa 22.3 rounds what #version 100 fetches there to 16 bits on
+    # llvmpipe and zink, whatever precision is declared (outside of branches it does not).
+    body = f"vec4 v = vec4(0.0); if (width > 0.0) {{ v = {_FETCH[level]}; }}"
+    return f"{_HEAD[level]}void main() {{ {body} {_RESULT[level]} = {form.format('v')}; }}\n"
+
+
+COPY_FLOAT = {level: _copy(level, "{}") for level in _HEAD}
+COPY_BYTES = {level: _copy(level, "(floor({} * 255.0 + 0.5) + 0.25) / 255.0") for level in _HEAD}
+"""Copies bytes the way kernels read and store them."""
+
+COPY_BITS = {"gles30": re.sub(r"\bvec4|\bsampler2D", r"u\g<0>", _copy("gles30", "{}"))}
+COPY_BITS["gles30"] = COPY_BITS["gles30"].replace("uvec4(0.0)", "uvec4(0u)")
+COMPUTE = """\
+#version 310 es
+precision highp float;
+layout(local_size_x = 1, local_size_y = 1, local_size_z = 1) in;
+layout(std430, binding = 0) writeonly buffer B { highp vec4 b[]; };
+void main() { b[gl_GlobalInvocationID.x] = vec4(gl_GlobalInvocationID.x); }
+"""
+
+
+def check_version(gl: Gl, level: str) -> None:
+    """Compile and link a small shader of a level's language. Raises DriverError."""
+    if level == "gles31":
+        program = link(gl, [(c.COMPUTE_SHADER, COMPUTE)])
+    else:
+        fragment = COPY_FLOAT[level]
+        program = link(gl, [(c.VERTEX_SHADER, VERTEX[level]), (c.FRAGMENT_SHADER, fragment)])
+    gl.DeleteProgram(program)
+
+
+def link(gl: Gl, stages: list[tuple[int, str]]) -> int:
+    """Compile shaders and link them; return the program.
+
+    Raises
+    ------
+    DriverError (GE-405)
+        The driver refuses; the error holds what it says.
+    DeviceLostError (GE-401), OutOfMemoryError (GE-402)
+    """
+    program: int = gl.CreateProgram()
+    made: list[int] = []
+    try:
+        for kind, text in stages:
+            made.append(_compile(gl, kind, text))
+            gl.AttachShader(program, made[-1])
+        gl.BindAttribLocation(program, 0, POSITION.encode())
+        gl.LinkProgram(program)
+        if not _status(gl.GetProgramiv, program, c.LINK_STATUS):
+            log = _log(gl.GetProgramiv, gl.GetProgramInfoLog, program)
+            raise refusal(gl.error(), "The driver does not link a program.", log)
+    except BaseException:
+        gl.DeleteProgram(program)
+        raise
+    finally:
+        for shader in made:
+            gl.DeleteShader(shader)
+    return program
+
+
+def _compile(gl: Gl, kind: int, text: str) -> int:
+    shader: int = gl.CreateShader(kind)
+    source = ctypes.c_char_p(text.encode())
+    gl.ShaderSource(shader, 1, ctypes.byref(source), None)
+    gl.CompileShader(shader)
+    if not _status(gl.GetShaderiv, shader, c.COMPILE_STATUS):
+        log = _log(gl.GetShaderiv, gl.GetShaderInfoLog, shader)
+        error = refusal(gl.error(), "The driver does not compile a shader.", log)
+        gl.DeleteShader(shader)
+        raise error
+    return shader
+
+
+def refusal(code: int, what: str, log: str) -> DeviceError:
+    """Return the error of a shader or program that does not build (not raised here).
+
+    A driver that lost the device or has no memory left refuses, too: `code`, the OpenGL error that
+    it left behind, tells. Any other one says less than the log.
+    """
+    error = c.error_for(code, "building a program")
+    return DriverError(what, known=log) if isinstance(error, DriverError) else error
+
+
+def _status(ask: Callable[..., Any], thing: int, what: int) -> int:
+    value = ctypes.c_int(0)
+    ask(thing, what, ctypes.byref(value))
+    return value.value
+
+
+def _log(ask: Callable[..., Any], get: Callable[..., Any], thing: int) -> str:
+    size = min(max(1, _status(ask, thing, c.INFO_LOG_LENGTH)), MAX_LOG)
+    text = ctypes.create_string_buffer(size)
+    get(thing, size, None, text)
+    return text.value.decode("utf-8", "replace").strip() or "the driver gives no reason"
 
 
 @dataclass(slots=True, eq=False)
@@ -24,106 +167,90 @@ class GlesProgram:
     Attributes
     ----------
     blob : KernelBlob
-    specs : tuple of int, float or bool
-        Values in the order of the blob's specs.
-    made : GlObject
+    name : int
     places : dict of str to int
         Locations of the uniforms in use, by name.
     units : dict of str to int
         Texture unit of each tensor that is read, by name.
     applied : object
         The values its uniforms have, one of `known`; uniforms stay set until others are.
-    users : int
-        How often it was handed out and not yet released.
     """
 
     blob: KernelBlob
-    specs: tuple[Number, ...]
-    made: GlObject
+    name: int
     places: dict[str, int]
     units: dict[str, int]
     applied: object = None
     known: dict[tuple[Any, ...], tuple[Any, ...]] = field(default_factory=dict)
-    users: int = 1
-
-    @property
-    def name(self) -> int:
-        """The program's name in OpenGL."""
-        return self.made.name
 
 
-class Programs:
-    """The programs of one device.
+def prepare_drawing(gl: Gl) -> int:
+    """Make the triangle the current vertices and switch off what changes fragments.
+
+    Returns
+    -------
+    int
+        The buffer of its corners, to be deleted in the end.
+    """
+    for state in c.STATES_OFF:
+        gl.Disable(state)
+    gl.error()  # a level may not know every state
+    corners = (ctypes.c_float * len(TRIANGLE))(*TRIANGLE)
+    name = gl.generate("Buffers")
+    gl.BindBuffer(c.ARRAY_BUFFER, name)
+    gl.BufferData(c.ARRAY_BUFFER, ctypes.sizeof(corners), corners, c.STATIC_DRAW)
+    gl.EnableVertexAttribArray(0)
+    gl.VertexAttribPointer(0, 2, c.FLOAT, 0, 0, None)
+    return name
+
+
+def build(
+    gl: Gl, caps: Caps, blob: KernelBlob, specs: Mapping[str, Number], row: int | None
+) -> GlesProgram:
+    """Compile and link a kernel.
 
     Parameters
     ----------
     gl : Gl
-    stack : Stack
     caps : Caps
+    blob : KernelBlob
+    specs : mapping
     row : int, optional
         Physical texels of a row of a texture, where tensors are textures.
+
+    Raises
+    ------
+    DriverError (GE-405)
+        The driver refuses it; the error holds what it says.
     """
+    text = blob.specialised(specs, {} if row is None else {"ROW": row})
+    if row is None:
+        stages = [(c.COMPUTE_SHADER, text)]
+    else:
+        stages = [(c.VERTEX_SHADER, VERTEX[caps.level]), (c.FRAGMENT_SHADER, text)]
+    try:
+        name = link(gl, stages)
+    except DriverError as error:
+        error.asked_by = f"kernel {blob.name!r}"
+        error.hint = "report it with the output of: gpuedge info --json"
+        raise
+    return _located(gl, blob, name, draws=row is not None)
 
-    def __init__(self, gl: Gl, stack: Stack, caps: Caps, row: int | None) -> None:
-        self._gl = gl
-        self._stack = stack
-        self._caps = caps
-        self._macros = {} if row is None else {"ROW": row}
-        self._programs: dict[tuple[str, tuple[Number, ...]], GlesProgram] = {}
 
-    def build(self, blob: KernelBlob, specs: Mapping[str, Number]) -> tuple[GlesProgram, bool]:
-        """Return the program and whether it had to be compiled.
-
-        Raises
-        ------
-        KernelLimitError (GE-303)
-            It needs more than the device has.
-        DriverError (GE-405)
-            The driver refuses it; the error holds what it says.
-        """
-        values = _values(blob, specs)
-        key = (blob.digest, values)
-        known = self._programs.get(key)
-        if known is not None:
-            known.users += 1
-            return known, False
-        check_limits(blob, values, self._caps)
-        given = {s.name: v for s, v in zip(blob.specs, values, strict=True)}
-        text = blob.specialised(given, self._macros)
-        try:
-            if self._caps.level == "gles31":
-                made = self._stack.compute(text)
-            else:
-                made = self._stack.program(shaders.VERTEX[self._caps.level], text)
-        except DriverError as error:
-            error.asked_by = f"kernel {blob.name!r}"
-            error.hint = "report it with the output of: gpuedge info --json"
-            raise
-        program = self._programs[key] = self._located(blob, values, made)
-        return program, True
-
-    def _located(self, blob: KernelBlob, values: tuple[Number, ...], made: GlObject) -> GlesProgram:
-        """Find the program's uniforms, and tie each sampler to its unit once for all."""
-        gl = self._gl
+def _located(gl: Gl, blob: KernelBlob, name: int, *, draws: bool) -> GlesProgram:
+    """Find the program's uniforms, and tie each sampler to its unit once for all."""
+    wanted = [f"{letter}_{t.name}" for t in blob.tensors for letter in "tdi"]
+    wanted += [f"p_{arg.name}" for arg in blob.push if arg.type != "ivec4"]
+    found = {w: gl.GetUniformLocation(name, w.encode()) for w in wanted}
+    places = {w: location for w, location in found.items() if location >= 0}
+    units = {}
+    if draws:
         reads = [t.name for t in blob.tensors if t.access == "read"]
-        wanted = [f"{letter}_{t.name}" for t in blob.tensors for letter in "tdi"]
-        wanted += [f"p_{arg.name}" for arg in blob.push if arg.type != "ivec4"]
-        found = {w: gl.GetUniformLocation(made.name, w.encode()) for w in wanted}
-        places = {w: location for w, location in found.items() if location >= 0}
-        units = {}
-        if self._caps.level != "gles31":
-            units = {name: unit for unit, name in enumerate(reads) if f"t_{name}" in places}
-            gl.UseProgram(made.name)
-            for name, unit in units.items():
-                gl.Uniform1i(places[f"t_{name}"], unit)
-        return GlesProgram(blob, values, made, places, units)
-
-    def release(self, program: GlesProgram) -> None:
-        """Drop one use of a program; the last one deletes it."""
-        program.users -= 1
-        if program.users == 0:
-            self._programs.pop((program.blob.digest, program.specs), None)
-            self._stack.delete(program.made)
+        units = {tensor: unit for unit, tensor in enumerate(reads) if f"t_{tensor}" in places}
+        gl.UseProgram(name)
+        for tensor, unit in units.items():
+            gl.Uniform1i(places[f"t_{tensor}"], unit)
+    return GlesProgram(blob, name, places, units)
 
 
 def uniforms(gl: Gl, program: GlesProgram, values: tuple[Any, ...]) -> list[Step]:
@@ -150,49 +277,3 @@ def _pushed(arg: PushArg, push: bytes) -> tuple[str, tuple[Number, ...]]:
         return f"d_{arg.name}", struct.unpack_from("<4i", push, arg.offset)
     code = "<i" if arg.type == "int" else "<f"
     return f"p_{arg.name}", struct.unpack_from(code, push, arg.offset)
-
-
-def _values(blob: KernelBlob, specs: Mapping[str, Number]) -> tuple[Number, ...]:
-    names = {spec.name for spec in blob.specs}
-    unknown = sorted(set(specs) - names)
-    if unknown:
-        raise InputError(
-            f"Kernel {blob.name!r} has no specialisation constant {unknown[0]!r}.",
-            known=f"it has: {', '.join(sorted(names)) or 'none'}",
-        )
-    kinds = {"int": int, "float": float, "bool": bool}
-    return tuple(kinds[s.type](specs.get(s.name, s.default)) for s in blob.specs)
-
-
-def check_limits(blob: KernelBlob, values: tuple[Number, ...], caps: Caps) -> None:
-    """Compare what a kernel needs with what a device offers, before any driver sees it.
-
-    Raises
-    ------
-    KernelLimitError (GE-303)
-        Too many invocations, tensors or outputs.
-    """
-    if blob.dialect != caps.dialect:
-        raise KernelLimitError(
-            f"Kernel {blob.name!r} is {blob.dialect}; this device takes {caps.dialect}."
-        )
-    needs = [
-        ("tensors", len(blob.tensors), caps.max_storage_buffers),
-        ("outputs", sum(t.access == "write" for t in blob.tensors), caps.max_outputs),
-    ]
-    size = [1, 1, 1]
-    if "group" in caps.forms:
-        by_name = {spec.name: int(v) for spec, v in zip(blob.specs, values, strict=True)}
-        size = [by_name.get(axis, 1) for axis in _AXES]
-        product = size[0] * size[1] * size[2]
-        needs.append(("invocations per workgroup", product, caps.max_invocations))
-        limits = zip(_AXES, size, caps.max_local_size, strict=True)
-        needs += [(f"workgroup size {axis}", n, most) for axis, n, most in limits]
-    for what, needed, offered in needs:
-        if needed > offered:
-            raise KernelLimitError(
-                f"Kernel {blob.name!r} needs {needed} {what}; this device offers {offered}.",
-                known=f"workgroup size {size[0]}x{size[1]}x{size[2]}",
-            )
-    if min(size) < 1:
-        raise KernelLimitError(f"Kernel {blob.name!r} has the workgroup size {size}.")

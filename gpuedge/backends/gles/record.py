@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from gpuedge.backends.base import Binding, Dispatch
-from gpuedge.backends.gles import names
-from gpuedge.backends.gles.gl import Gl
-from gpuedge.backends.gles.program import GlesProgram, pushed, uniforms
-from gpuedge.backends.gles.stack import Stack, Step
-from gpuedge.backends.gles.storage_buffer import GlesBuffer
-from gpuedge.backends.gles.texture import GlesTexture, Textures
+from gpuedge.backends.gles import constants as c
+from gpuedge.backends.gles.api import Gl
+from gpuedge.backends.gles.memory import GlesBuffer, GlesTexture, Textures
+from gpuedge.backends.gles.program import GlesProgram, Step, pushed, uniforms
 from gpuedge.core.errors import InputError
 from gpuedge.core.kernel import TensorArg
 from gpuedge.core.texels import fixed16_step
@@ -80,11 +78,10 @@ class _State:
         return taken
 
 
-def record_draws(
-    gl: Gl, stack: Stack, textures: Textures, dispatches: Sequence[Dispatch]
-) -> GlesRecording:
+def record_draws(gl: Gl, textures: Textures, dispatches: Sequence[Dispatch]) -> GlesRecording:
     """Record kernels that draw: one triangle over the texels of the output."""
     state, launches = _State(), []
+    draw = (gl.DrawArrays, (c.TRIANGLES, 0, 3))
     for dispatch in dispatches:
         program = cast(GlesProgram, dispatch.program)
         reads, writes = _tensors(program, dispatch.bindings)
@@ -92,7 +89,7 @@ def record_draws(
         state.call("program", gl.UseProgram, program.name)
         targets = [texture for _, texture, _ in writes]
         frame = textures.frame(targets)
-        state.call("frame", gl.BindFramebuffer, names.FRAMEBUFFER, frame.name)
+        state.call("frame", gl.BindFramebuffer, c.FRAMEBUFFER, frame)
         width, height = textures.area(targets[0], writes[0][2])
         state.call("viewport", gl.Viewport, 0, 0, width, height)
         for arg, texture, _ in reads:
@@ -101,7 +98,7 @@ def record_draws(
                 _bind(gl, state, unit, texture)
         values = pushed(program.blob, dispatch.push)
         values += [(f"i_{arg.name}", _about(texture)) for arg, texture, _ in (*reads, *writes)]
-        launches.append(_launch(gl, program, state.take(), values, stack.draw(program.made)))
+        launches.append(_launch(gl, program, state.take(), values, draw))
     return GlesRecording(launches, [])
 
 
@@ -140,10 +137,10 @@ def _broken(rule: str) -> InputError:
 
 
 def _bind(gl: Gl, state: _State, unit: int, texture: GlesTexture) -> None:
-    if state._values.get(("unit", unit)) == (names.TEXTURE_2D, texture.name):
+    if state._values.get(("unit", unit)) == (c.TEXTURE_2D, texture.name):
         return
-    state.call("active", gl.ActiveTexture, names.TEXTURE0 + unit)
-    state.call(("unit", unit), gl.BindTexture, names.TEXTURE_2D, texture.name)
+    state.call("active", gl.ActiveTexture, c.TEXTURE0 + unit)
+    state.call(("unit", unit), gl.BindTexture, c.TEXTURE_2D, texture.name)
 
 
 def _about(texture: GlesTexture) -> tuple[float, ...]:
@@ -163,20 +160,20 @@ def _launch(
     return Launch(binds, program, known, uniforms(gl, program, key), *launch)
 
 
-def record_dispatches(gl: Gl, stack: Stack, dispatches: Sequence[Dispatch]) -> GlesRecording:
+def record_dispatches(gl: Gl, dispatches: Sequence[Dispatch]) -> GlesRecording:
     """Record compute kernels on storage buffers."""
     state, launches = _State(), []
     for dispatch in dispatches:
         program = cast(GlesProgram, dispatch.program)
         if dispatch.depends:  # the first one may depend on an earlier submit
-            state.steps.append((gl.MemoryBarrier, (names.SHADER_STORAGE_BARRIER,)))
+            state.steps.append((gl.MemoryBarrier, (c.SHADER_STORAGE_BARRIER,)))
         state.call("program", gl.UseProgram, program.name)
         for arg, binding in zip(program.blob.tensors, dispatch.bindings, strict=True):
             buffer = cast(GlesBuffer, binding.buffer)
-            place = (names.SHADER_STORAGE_BUFFER, arg.binding, buffer.name)
+            place = (c.SHADER_STORAGE_BUFFER, arg.binding, buffer.name)
             key = ("buffer", arg.binding)
             state.call(key, gl.BindBufferRange, *place, binding.offset, binding.nbytes)
         values = pushed(program.blob, dispatch.push)
-        launch = stack.dispatch(program.made, dispatch.groups)
+        launch = (gl.DispatchCompute, dispatch.groups)
         launches.append(_launch(gl, program, state.take(), values, launch))
-    return GlesRecording(launches, [(gl.MemoryBarrier, (names.BUFFER_UPDATE_BARRIER,))])
+    return GlesRecording(launches, [(gl.MemoryBarrier, (c.BUFFER_UPDATE_BARRIER,))])

@@ -61,7 +61,7 @@ class NullProgram:
 
     def __init__(self, blob: KernelBlob, specs: Mapping[str, Number]) -> None:
         self.blob = blob
-        self.specs = {s.name: specs.get(s.name, s.default) for s in blob.specs}
+        self.specs = dict(zip((s.name for s in blob.specs), blob.values(specs), strict=True))
 
 
 class NullRecording:
@@ -93,8 +93,6 @@ class NullDevice:
     calls : list of Call
         Every call so far, failed ones included.
     """
-
-    unproven = False
 
     def __init__(
         self,

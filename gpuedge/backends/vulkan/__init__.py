@@ -17,7 +17,6 @@ class VulkanBackend:
     """Finds Vulkan drivers by their manifests and opens their devices, one driver at a time."""
 
     name: ClassVar[str] = "vulkan"
-    has_first_use = True
 
     def candidates(self, environ: Mapping[str, str]) -> Sequence[Candidate]:
         """List drivers that may exist, without loading any. Never raises for absence."""
@@ -37,8 +36,7 @@ class VulkanBackend:
         """
         from gpuedge.backends.base import DeviceInfo
         from gpuedge.backends.manifests import inspect_manifest
-        from gpuedge.backends.vulkan.instance import Instance
-        from gpuedge.backends.vulkan.physical import describe
+        from gpuedge.backends.vulkan.physical import Instance, describe
         from gpuedge.core.errors import BackendUnavailableError
 
         _, _, problem = inspect_manifest(candidate.key)

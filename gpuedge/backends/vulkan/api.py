@@ -10,7 +10,7 @@ import threading
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from gpuedge.backends.vulkan import conv
+from gpuedge.backends.vulkan import constants as c
 from gpuedge.core.errors import BackendUnavailableError, DriverError
 
 MAX_LISTED = 1 << 14
@@ -40,8 +40,8 @@ class Api:
     def make(self, name: str, **fields: Any) -> Any:
         """Return a new structure with ``sType`` and `fields` set; it keeps what it points to."""
         values = {k: v for k, v in fields.items() if v is not None}
-        if name in conv.STRUCTURE_TYPES:
-            values["sType"] = conv.STRUCTURE_TYPES[name]
+        if name in c.STRUCTURE_TYPES:
+            values["sType"] = c.STRUCTURE_TYPES[name]
         made = self.ffi.new(f"{name} *", values)
         self._alive[made] = tuple(v for v in values.values() if isinstance(v, self.ffi.CData))
         return made
@@ -80,7 +80,7 @@ class Api:
                     "The Vulkan driver lists more than there can be.", known=f"{given} of {name}"
                 )
             items = self.ffi.new(f"{name}[]", max(1, given))
-            if self._checked(call(*args, count, items), name) != conv.INCOMPLETE:
+            if self._checked(call(*args, count, items), name) != c.INCOMPLETE:
                 return items[0 : min(count[0], given)]
         raise DriverError(
             "The Vulkan driver does not come to the end of a list.",
@@ -88,8 +88,8 @@ class Api:
         )
 
     def _checked(self, result: int | None, name: str) -> int:
-        if result not in (None, conv.SUCCESS, conv.INCOMPLETE):
-            raise conv.error_for(result, f"enumerating {name}")
+        if result not in (None, c.SUCCESS, c.INCOMPLETE):
+            raise c.error_for(result, f"enumerating {name}")
         return result or 0
 
     def function(self, instance: Any, name: str) -> Any:

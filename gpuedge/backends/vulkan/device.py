@@ -20,25 +20,24 @@ from gpuedge.backends.base import (
     Ticket,
     Usage,
 )
-from gpuedge.backends.vulkan import conv
-from gpuedge.backends.vulkan.instance import MAX_VERSION, Instance
+from gpuedge.backends.vulkan import constants as c
+from gpuedge.backends.vulkan.memory import Pool, VulkanBuffer
 from gpuedge.backends.vulkan.physical import (
     FLOAT16_INT8,
+    MAX_VERSION,
     PORTABILITY_SUBSET,
     STORAGE_8BIT,
     STORAGE_16BIT,
     STORAGE_CLASS,
+    Instance,
     Physical,
-    clamp,
     describe,
 )
-from gpuedge.backends.vulkan.pipecache import PipelineCache
-from gpuedge.backends.vulkan.pool import Pool, VulkanBuffer
+from gpuedge.backends.vulkan.pipeline_cache import PipelineCache
 from gpuedge.backends.vulkan.program import Programs, VulkanProgram
 from gpuedge.backends.vulkan.queue import Queue, VulkanTicket
 from gpuedge.backends.vulkan.record import Recorder, VulkanRecording
 from gpuedge.core import config
-from gpuedge.core.caps import Caps
 from gpuedge.core.errors import BackendUnavailableError, ClosedError, DriverError
 
 log = logging.getLogger("gpuedge.vulkan")
@@ -58,12 +57,8 @@ class Options:
         Enable the Khronos validation layer with synchronisation validation.
     staging : bool, optional
         True copies all host data through staging buffers even where memory is shared.
-    limits : Caps, optional
-        Report no more than this (to see how kernels behave on a small device).
     disk_cache : bool
         Keep compiled pipelines on disk.
-    first_use : bool
-        This process is disposable: it may use a pipeline cache that no process has used before.
     max_version : tuple of int
         Newest Vulkan version to use, to behave as an older driver would.
     close_timeout_s : float
@@ -72,9 +67,7 @@ class Options:
 
     validation: bool = False
     staging: bool | None = None
-    limits: Caps | None = None
     disk_cache: bool = True
-    first_use: bool = False
     max_version: tuple[int, int] = MAX_VERSION
     close_timeout_s: float = CLOSE_TIMEOUT_S
 
@@ -107,8 +100,6 @@ class VulkanDevice:
         physical = self._find()
         self.physical = physical
         self.caps = physical.caps
-        if self._options.limits is not None:
-            self.caps = clamp(physical.caps, self._options.limits)
         family = physical.compute_family()
         if family is None:
             raise BackendUnavailableError(
@@ -121,13 +112,10 @@ class VulkanDevice:
         staging = True if "mapped-device-memory" in off else self._options.staging
         self.memory = Pool(api, handle, physical, staging)
         self._recorder = Recorder(api, handle, self._queue, family)
-        options = self._options
         self.cache = PipelineCache(
-            api, handle, physical, on_disk=options.disk_cache, first_use=options.first_use,
-            is_off="pipeline-cache" in off,
-        )  # fmt: skip
-        self.unproven = self.cache.unproven
-        self._programs = Programs(api, handle, self._queue, self.caps, self.cache.handle)
+            api, handle, physical, on_disk=self._options.disk_cache, is_off="pipeline-cache" in off
+        )
+        self._programs = Programs(api, handle, self._queue, self.cache.handle)
 
     def _find(self) -> Physical:
         handles = self._instance.physical_devices()
@@ -166,8 +154,8 @@ class VulkanDevice:
         )
         made = api.ffi.new("VkDevice *")
         result = api.lib.vkCreateDevice(physical.handle, info, api.ffi.NULL, made)
-        if result != conv.SUCCESS:
-            raise conv.error_for(result, "vkCreateDevice", physical.identity.name)
+        if result != c.SUCCESS:
+            raise c.error_for(result, "vkCreateDevice", physical.identity.name)
         return made[0]
 
     def _extensions(self, physical: Physical) -> list[str]:
@@ -289,10 +277,9 @@ class VulkanDevice:
     def build(self, blob: Any, specs: Mapping[str, Any]) -> Program:
         """Compile a kernel; its workgroup size is the specs LX, LY, LZ."""
         self._check_open()
-        made, is_new = self._programs.build(blob, specs)
-        if is_new:
-            self.counters.compilations += 1
-            self.cache.added()
+        made = self._programs.build(blob, specs)
+        self.counters.compilations += 1
+        self.cache.added()
         return made
 
     def record(
@@ -343,11 +330,8 @@ class VulkanDevice:
         if not self._queue.drain(self._options.close_timeout_s):
             log.error("%s is still busy; its memory is not freed", self.info.identity.name)
             return
-        if self._queue.lost is None:
-            self.cache.save()
-        else:
-            self.cache.distrust()
-        for part in (self._recorder, self._programs, self.cache, self.memory, self._queue):
+        self.cache.close(is_lost=self._queue.lost is not None)
+        for part in (self._recorder, self._programs, self.memory, self._queue):
             part.close()
         self._api.lib.vkDestroyDevice(self._handle, self._api.ffi.NULL)
         self._instance.close()

@@ -1,28 +1,291 @@
-"""What a physical device says about itself, read once into plain data.
+"""One Vulkan driver loaded alone, its devices, and what they say about themselves as plain data.
 
-Does not open the device and does not judge it.
+Does not open a device (`device.py` does) and does not judge it.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
-from gpuedge.backends.vulkan import conv
-from gpuedge.backends.vulkan.instance import PROPERTIES2, Instance
-from gpuedge.backends.vulkan.memory import MemoryHeap, MemoryType, is_unified
+from gpuedge.backends.base import Candidate
+from gpuedge.backends.loading import driver_environment, keep_loaded, load_fault
+from gpuedge.backends.vulkan import constants as c
+from gpuedge.backends.vulkan.api import Api, load
 from gpuedge.core.caps import Caps
-from gpuedge.core.errors import DriverError
+from gpuedge.core.errors import BackendUnavailableError, DriverError
 from gpuedge.core.identity import Identity
 
+log = logging.getLogger("gpuedge.vulkan")
+
+VALIDATION_LAYER = "VK_LAYER_KHRONOS_validation"
+DEBUG_UTILS = "VK_EXT_debug_utils"
+PROPERTIES2 = "VK_KHR_get_physical_device_properties2"
+PORTABILITY = "VK_KHR_portability_enumeration"
+MAX_VERSION = (1, 3)
+"""The newest Vulkan version this backend was written for; asking for more promises too much."""
+
+_SEVERITIES = {0x0001: logging.DEBUG, 0x0010: logging.INFO, 0x0100: logging.WARNING}
+
+
+class Instance:
+    """A Vulkan instance with one driver loaded.
+
+    Parameters
+    ----------
+    candidate : Candidate
+        The driver; its environment is set while it is loaded.
+    validation : bool
+        Enable the Khronos validation layer with synchronisation validation.
+    messages : bool
+        Send the driver's and layers' messages to the logger ``gpuedge.vulkan``.
+    max_version : tuple of int
+        The newest API version to ask for.
+
+    Raises
+    ------
+    BackendUnavailableError (GE-404)
+        No loader, no such layer, or the candidate's driver cannot be loaded or has no device.
+    """
+
+    def __init__(
+        self,
+        candidate: Candidate,
+        *,
+        validation: bool = False,
+        messages: bool = False,
+        max_version: tuple[int, int] = MAX_VERSION,
+    ) -> None:
+        self.candidate = candidate
+        self.api: Api = load()
+        self.handle: Any = None
+        self.version = (1, 0)
+        self._messenger: Any = None
+        self._callback: Any = None
+        with driver_environment(candidate):
+            self._create(validation, messages, max_version)
+
+    def _create(self, validation: bool, messages: bool, max_version: tuple[int, int]) -> None:
+        self.version = min(self._loader_version(), max_version)
+        layers = [VALIDATION_LAYER] if validation else []
+        if validation:
+            self._require_layer()
+        offered = self._extensions(layers)
+        wanted = [PORTABILITY] if PORTABILITY in offered else []
+        if self.version < (1, 1) and PROPERTIES2 in offered:
+            wanted.append(PROPERTIES2)
+        chain: Any = None
+        if (messages or validation) and DEBUG_UTILS in offered:
+            wanted.append(DEBUG_UTILS)
+            chain = self._messenger_info()
+        self.extensions = frozenset(wanted)
+        first = self._with_validation(chain) if validation else chain
+        result = self._try(layers, wanted, first)
+        if result == c.INCOMPATIBLE_DRIVER and self.version > (1, 0):
+            # A Vulkan 1.0 driver behind an old loader refuses any newer version (specification,
+            # VkApplicationInfo): ask again for 1.0.
+            self.version = (1, 0)
+            result = self._try(layers, wanted, first)
+        if result != c.SUCCESS:
+            raise self._refused(result)
+        keep_loaded(self.candidate.key, self.api.ffi.dlopen, log)
+        if chain is not None:
+            self._start_messages(chain)
+        log.debug("instance %s for %s", self.version, self.candidate.key)
+
+    def _refused(self, result: int) -> Exception:
+        """Return the error for a failed vkCreateInstance, with the best guess at its cause."""
+        known = f"vkCreateInstance returned {c.result_name(result)}"
+        if result != c.INCOMPATIBLE_DRIVER:
+            reason, what = "open-failed", "The Vulkan driver refuses to start."
+        elif fault := load_fault(self.candidate.key):
+            reason, what = "missing-library", "The Vulkan driver's library cannot be loaded."
+            known = fault
+        else:
+            reason, what = "no-device", "The Vulkan driver loads but finds no device to drive."
+        return BackendUnavailableError(
+            what, asked_by=self.candidate.key, known=known, reason=reason
+        )
+
+    def _loader_version(self) -> tuple[int, int]:
+        call = self.api.function(self.api.ffi.NULL, "vkEnumerateInstanceVersion")
+        if call is None:
+            return (1, 0)
+        version = self.api.ffi.new("uint32_t *")
+        call(version)
+        return c.version_pair(version[0])
+
+    def _require_layer(self) -> None:
+        call = self.api.lib.vkEnumerateInstanceLayerProperties
+        found = self.api.listing("VkLayerProperties", call)
+        names = [self.api.text(layer.layerName) for layer in found]
+        if VALIDATION_LAYER not in names:
+            raise BackendUnavailableError(
+                "The Khronos validation layer is not installed.",
+                asked_by="validation=True",
+                known=f"layers: {', '.join(names) or 'none'}",
+                hint="apt install vulkan-validationlayers",
+                reason="no-loader",
+            )
+
+    def _extensions(self, layers: list[str]) -> set[str]:
+        call = self.api.lib.vkEnumerateInstanceExtensionProperties
+        names: set[str] = set()
+        for layer in [None, *layers]:
+            place = self.api.ffi.NULL if layer is None else layer.encode()
+            found = self._offered(call, place)
+            names.update(self.api.text(item.extensionName) for item in found)
+        return names
+
+    def _offered(self, call: Any, place: Any) -> Any:
+        try:
+            return self.api.listing("VkExtensionProperties", call, place)
+        except Exception as error:  # a broken driver: vkCreateInstance will say so properly
+            log.debug("listing instance extensions: %s", error)
+            return []
+
+    def _try(self, layers: list[str], extensions: list[str], chain: Any) -> int:
+        api = self.api
+        application = api.make(
+            "VkApplicationInfo",
+            pApplicationName=api.ffi.new("char[]", b"gpuedge"),
+            pEngineName=api.ffi.new("char[]", b"gpuedge"),
+            apiVersion=c.pack_version(*self.version),
+        )
+        portable = PORTABILITY in extensions
+        info = api.make(
+            "VkInstanceCreateInfo",
+            pNext=chain,
+            flags=c.INSTANCE_ENUMERATE_PORTABILITY if portable else 0,
+            pApplicationInfo=application,
+            enabledLayerCount=len(layers),
+            ppEnabledLayerNames=api.strings(layers),
+            enabledExtensionCount=len(extensions),
+            ppEnabledExtensionNames=api.strings(extensions),
+        )
+        made = api.ffi.new("VkInstance *")
+        result: int = api.lib.vkCreateInstance(info, api.ffi.NULL, made)
+        if result == c.SUCCESS:
+            self.handle = made[0]
+        return result
+
+    def _with_validation(self, chain: Any) -> Any:
+        enabled = self.api.array("VkValidationFeatureEnableEXT", [c.VALIDATE_SYNCHRONIZATION])
+        return self.api.make(
+            "VkValidationFeaturesEXT",
+            pNext=chain,
+            enabledValidationFeatureCount=1,
+            pEnabledValidationFeatures=enabled,
+        )
+
+    def _messenger_info(self) -> Any:
+        ffi = self.api.ffi
+        text = self.api.text
+
+        def message(severity: int, _types: int, data: Any, _user: Any) -> int:
+            name = text(data.pMessageIdName) if data.pMessageIdName != ffi.NULL else "message"
+            body = text(data.pMessage) if data.pMessage != ffi.NULL else ""
+            log.log(_SEVERITIES.get(severity, logging.ERROR), "%s: %s", name, body)
+            return 0
+
+        self._callback = ffi.callback(
+            "VkBool32(VkDebugUtilsMessageSeverityFlagBitsEXT, VkDebugUtilsMessageTypeFlagsEXT,"
+            " const VkDebugUtilsMessengerCallbackDataEXT *, void *)",
+            message,
+        )
+        return self.api.make(
+            "VkDebugUtilsMessengerCreateInfoEXT",
+            messageSeverity=0x1111,
+            messageType=0x7,
+            pfnUserCallback=self._callback,
+        )
+
+    def _start_messages(self, info: Any) -> None:
+        create = self.api.function(self.handle, "vkCreateDebugUtilsMessengerEXT")
+        made = self.api.ffi.new("VkDebugUtilsMessengerEXT *")
+        if create is not None and create(self.handle, info, self.api.ffi.NULL, made) == 0:
+            self._messenger = made[0]
+
+    def physical_devices(self) -> list[Any]:
+        """Return the handles of the devices, in the driver's order.
+
+        Raises
+        ------
+        BackendUnavailableError (GE-404)
+            There is none.
+        """
+        call = self.api.lib.vkEnumeratePhysicalDevices
+        try:
+            found = list(self.api.listing("VkPhysicalDevice", call, self.handle))
+            known = None
+        except DriverError as error:
+            # Loaders answer VK_ERROR_INITIALIZATION_FAILED where no driver found its hardware.
+            if not (error.known or "").endswith(c.NO_HARDWARE):
+                raise
+            found, known = [], error.known
+        if not found:
+            raise BackendUnavailableError(
+                "The Vulkan driver loads but offers no device.",
+                asked_by=self.candidate.key,
+                known=known,
+                reason="no-device",
+            )
+        return found
+
+    def function(self, name: str) -> Any:
+        """Return a function of this instance by name, or None."""
+        return self.api.function(self.handle, name)
+
+    def close(self) -> None:
+        """Destroy the instance; may be called twice."""
+        if self.handle is None:
+            return
+        null = self.api.ffi.NULL
+        if self._messenger is not None:
+            destroy = self.api.function(self.handle, "vkDestroyDebugUtilsMessengerEXT")
+            destroy(self.handle, self._messenger, null)
+        self.api.lib.vkDestroyInstance(self.handle, null)
+        self.handle = None
+        self._messenger = None
+        self._callback = None
+
+
+# --- devices ------------------------------------------------------------------------------------
 STORAGE_CLASS = "VK_KHR_storage_buffer_storage_class"
 DRIVER_PROPERTIES = "VK_KHR_driver_properties"
 PORTABILITY_SUBSET = "VK_KHR_portability_subset"
 STORAGE_16BIT = "VK_KHR_16bit_storage"
 STORAGE_8BIT = "VK_KHR_8bit_storage"
 FLOAT16_INT8 = "VK_KHR_shader_float16_int8"
+
+
+class MemoryType(NamedTuple):
+    """VkMemoryType: property flags and the index of its heap."""
+
+    flags: int
+    heap: int
+
+
+class MemoryHeap(NamedTuple):
+    """VkMemoryHeap: size in bytes and flags."""
+
+    size: int
+    flags: int
+
+
+def is_unified(heaps: Sequence[MemoryHeap], device_type: int) -> bool:
+    """Return True if host and device share one physical memory.
+
+    Integrated GPUs and CPUs do; so does whatever lists no memory but its own. A card whose memory
+    is all mapped (resizable BAR) does not: it lists the host's memory as another heap.
+    """
+    if device_type in c.SHARING_TYPES:
+        return True
+    return all(heap.flags & c.HEAP_DEVICE_LOCAL for heap in heaps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +318,8 @@ class Physical:
 
     def compute_family(self) -> int | None:
         """Return the queue family to use: compute without graphics, else any compute."""
-        able = [i for i, flags in enumerate(self.queue_families) if flags & conv.QUEUE_COMPUTE]
-        alone = [i for i in able if not self.queue_families[i] & conv.QUEUE_GRAPHICS]
+        able = [i for i, flags in enumerate(self.queue_families) if flags & c.QUEUE_COMPUTE]
+        alone = [i for i in able if not self.queue_families[i] & c.QUEUE_GRAPHICS]
         return next(iter([*alone, *able]), None)
 
 
@@ -96,7 +359,7 @@ class _Reader:
         self.extensions = frozenset(self.api.text(item.extensionName) for item in found)
         self.properties = self.api.ffi.new("VkPhysicalDeviceProperties *")
         self.api.lib.vkGetPhysicalDeviceProperties(handle, self.properties)
-        self.version = min(conv.version_pair(self.properties.apiVersion), instance.version)
+        self.version = min(c.version_pair(self.properties.apiVersion), instance.version)
         self.features = self._features()
 
     def _has(self, version: tuple[int, int], extension: str) -> bool:
@@ -151,8 +414,8 @@ class _Reader:
             vendorID=int(p.vendorID),
             deviceID=int(p.deviceID),
             driverVersion=int(p.driverVersion),
-            apiVersion=conv.version_text(p.apiVersion),
-            device_type=conv.DEVICE_TYPES.get(p.deviceType),
+            apiVersion=c.version_text(p.apiVersion),
+            device_type=c.DEVICE_TYPES.get(p.deviceType),
             deviceUUID=self._uuid(),
         )
         driver = self._property("VkPhysicalDeviceDriverProperties", (1, 2), DRIVER_PROPERTIES)
@@ -187,7 +450,7 @@ class _Reader:
             level="vulkan",
             dialect="spirv",
             forms=frozenset({"map", "group", "raw"}),
-            is_software=self.properties.deviceType == conv.DEVICE_TYPE_CPU,
+            is_software=self.properties.deviceType == c.DEVICE_TYPE_CPU,
             max_invocations=int(limits.maxComputeWorkGroupInvocations),
             max_local_size=(int(size[0]), int(size[1]), int(size[2])),
             max_groups=(int(groups[0]), int(groups[1]), int(groups[2])),
@@ -233,30 +496,3 @@ def _check_memory(table: Any) -> None:
         is_sound, known = largest < heaps, f"{known}, and a type in heap {largest}"
     if not is_sound:
         raise DriverError("The Vulkan driver describes its memory wrongly.", known=known)
-
-
-def clamp(caps: Caps, limits: Caps) -> Caps:
-    """Return `caps` reduced to what `limits` allows, as if the device were that small."""
-
-    def least(a: tuple[int, int, int], b: tuple[int, int, int]) -> tuple[int, int, int]:
-        return (min(a[0], b[0]), min(a[1], b[1]), min(a[2], b[2]))
-
-    sizes = [s for s in (caps.max_allocation_bytes, limits.max_allocation_bytes) if s is not None]
-    fp16 = caps.has_fp16_storage
-    return replace(
-        caps,
-        forms=caps.forms & limits.forms,
-        max_invocations=min(caps.max_invocations, limits.max_invocations),
-        max_local_size=least(caps.max_local_size, limits.max_local_size),
-        max_groups=least(caps.max_groups, limits.max_groups),
-        max_shared_bytes=min(caps.max_shared_bytes, limits.max_shared_bytes),
-        max_storage_buffers=min(caps.max_storage_buffers, limits.max_storage_buffers),
-        max_storage_buffer_bytes=min(
-            caps.max_storage_buffer_bytes, limits.max_storage_buffer_bytes
-        ),
-        max_allocation_bytes=min(sizes) if sizes else None,
-        offset_alignment=max(caps.offset_alignment, limits.offset_alignment),
-        max_push_bytes=min(caps.max_push_bytes, limits.max_push_bytes),
-        max_outputs=min(caps.max_outputs, limits.max_outputs),
-        has_fp16_storage=fp16 if limits.has_fp16_storage is not False else False,
-    )

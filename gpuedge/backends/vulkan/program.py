@@ -7,14 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpuedge.backends.vulkan import conv
+from gpuedge.backends.vulkan import constants as c
 from gpuedge.backends.vulkan.api import Api
 from gpuedge.backends.vulkan.queue import Queue
-from gpuedge.core.caps import Caps
-from gpuedge.core.errors import DriverError, InputError, KernelLimitError
+from gpuedge.core.errors import DriverError
 from gpuedge.core.kernel import KernelBlob, Number, SpecArg
 
-_AXES = ((0, "LX"), (1, "LY"), (2, "LZ"))
 _FORMATS = {"int": "<i", "float": "<f", "bool": "<I"}
 
 
@@ -30,40 +28,30 @@ class Layout:
 
 @dataclass(slots=True, eq=False)
 class VulkanProgram:
-    """A pipeline; `users` counts how often it was handed out and not yet released."""
+    """A kernel's pipeline."""
 
     blob: KernelBlob
-    specs: tuple[Number, ...]
     pipeline: Any
     layout: Layout
-    users: int = 1
 
 
 class Programs:
     """The programs of one device."""
 
-    def __init__(self, api: Api, device: Any, queue: Queue, caps: Caps, cache: Any) -> None:
+    def __init__(self, api: Api, device: Any, queue: Queue, cache: Any) -> None:
         self._api = api
         self._device = device
         self._queue = queue
-        self._caps = caps
         self._cache = cache
         self._layouts: dict[tuple[int, int], Layout] = {}
-        self._programs: dict[tuple[str, tuple[Number, ...]], VulkanProgram] = {}
+        self._programs: set[VulkanProgram] = set()
 
-    def build(self, blob: KernelBlob, specs: Mapping[str, Number]) -> tuple[VulkanProgram, bool]:
-        """Return the program and whether it had to be compiled."""
-        values = _values(blob, specs)
-        key = (blob.digest, values)
-        known = self._programs.get(key)
-        if known is not None:
-            known.users += 1
-            return known, False
-        check_limits(blob, values, self._caps)
+    def build(self, blob: KernelBlob, specs: Mapping[str, Number]) -> VulkanProgram:
+        """Compile a kernel. Raises DriverError."""
         layout = self._layout(len(blob.tensors), blob.push_bytes)
-        made = VulkanProgram(blob, values, self._pipeline(blob, values, layout), layout)
-        self._programs[key] = made
-        return made, True
+        made = VulkanProgram(blob, self._pipeline(blob, blob.values(specs), layout), layout)
+        self._programs.add(made)
+        return made
 
     def _layout(self, buffers: int, push_bytes: int) -> Layout:
         key = (buffers, push_bytes)
@@ -78,9 +66,9 @@ class Programs:
             api.make(
                 "VkDescriptorSetLayoutBinding",
                 binding=i,
-                descriptorType=conv.DESCRIPTOR_STORAGE_BUFFER,
+                descriptorType=c.DESCRIPTOR_STORAGE_BUFFER,
                 descriptorCount=1,
-                stageFlags=conv.SHADER_STAGE_COMPUTE,
+                stageFlags=c.SHADER_STAGE_COMPUTE,
             )
             for i in range(buffers)
         ]
@@ -93,7 +81,7 @@ class Programs:
         result = api.lib.vkCreateDescriptorSetLayout(self._device, info, null, sets)
         self._queue.check(result, "vkCreateDescriptorSetLayout")
         size = push_bytes
-        ranges = api.make("VkPushConstantRange", stageFlags=conv.SHADER_STAGE_COMPUTE, size=size)
+        ranges = api.make("VkPushConstantRange", stageFlags=c.SHADER_STAGE_COMPUTE, size=size)
         info = api.make(
             "VkPipelineLayoutCreateInfo",
             setLayoutCount=1,
@@ -103,7 +91,7 @@ class Programs:
         )
         made = api.ffi.new("VkPipelineLayout *")
         result = api.lib.vkCreatePipelineLayout(self._device, info, null, made)
-        if result != conv.SUCCESS:
+        if result != c.SUCCESS:
             api.lib.vkDestroyDescriptorSetLayout(self._device, sets[0], null)
             self._queue.check(result, "vkCreatePipelineLayout")
         return Layout(sets[0], made[0], buffers, push_bytes)
@@ -114,7 +102,7 @@ class Programs:
         try:
             stage = api.make(
                 "VkPipelineShaderStageCreateInfo",
-                stage=conv.SHADER_STAGE_COMPUTE,
+                stage=c.SHADER_STAGE_COMPUTE,
                 module=module,
                 pName=api.ffi.new("char[]", blob.entry.encode()),
                 pSpecializationInfo=self._specialisation(blob.specs, values),
@@ -158,7 +146,7 @@ class Programs:
             return None
         api = self._api
         data = b"".join(
-            struct.pack(_FORMATS[spec.type], _coerced(spec, value))
+            struct.pack(_FORMATS[spec.type], value)
             for spec, value in zip(specs, values, strict=True)
         )
         entries = [
@@ -174,62 +162,19 @@ class Programs:
         )
 
     def release(self, program: VulkanProgram) -> None:
-        """Drop one use of a program; its pipeline goes with the last."""
-        program.users -= 1
-        if program.users == 0:
-            self._programs.pop((program.blob.digest, program.specs), None)
+        """Destroy a program; doing it twice does nothing."""
+        if program in self._programs:
+            self._programs.discard(program)
             self._api.lib.vkDestroyPipeline(self._device, program.pipeline, self._api.ffi.NULL)
 
     def close(self) -> None:
         """Destroy all pipelines and layouts."""
         api = self._api
         null = api.ffi.NULL
-        for program in self._programs.values():
+        for program in self._programs:
             api.lib.vkDestroyPipeline(self._device, program.pipeline, null)
         for layout in self._layouts.values():
             api.lib.vkDestroyPipelineLayout(self._device, layout.pipeline_layout, null)
             api.lib.vkDestroyDescriptorSetLayout(self._device, layout.set_layout, null)
         self._programs.clear()
         self._layouts.clear()
-
-
-def _coerced(spec: SpecArg, value: Number) -> Number:
-    return float(value) if spec.type == "float" else int(value)
-
-
-def _values(blob: KernelBlob, specs: Mapping[str, Number]) -> tuple[Number, ...]:
-    names = {spec.name for spec in blob.specs}
-    unknown = sorted(set(specs) - names)
-    if unknown:
-        raise InputError(
-            f"Kernel {blob.name!r} has no specialisation constant {unknown[0]!r}.",
-            known=f"it has: {', '.join(sorted(names)) or 'none'}",
-        )
-    return tuple(_coerced(spec, specs.get(spec.name, spec.default)) for spec in blob.specs)
-
-
-def check_limits(blob: KernelBlob, values: tuple[Number, ...], caps: Caps) -> None:
-    """Compare what a kernel needs with what a device offers, before any driver sees it.
-
-    Raises
-    ------
-    KernelLimitError (GE-303)
-        Too many invocations, buffers or push-constant bytes. Drivers need not report any of these
-        and several crash instead.
-    """
-    by_name = {spec.name: int(v) for spec, v in zip(blob.specs, values, strict=True)}
-    size = [by_name.get(axis, 1) for _, axis in _AXES]
-    needs = [
-        ("invocations per workgroup", size[0] * size[1] * size[2], caps.max_invocations),
-        *((f"workgroup size {axis}", size[i], caps.max_local_size[i]) for i, axis in _AXES),
-        ("storage buffers", len(blob.tensors), caps.max_storage_buffers),
-        ("push-constant bytes", blob.push_bytes, caps.max_push_bytes),
-    ]
-    for what, needed, offered in needs:
-        if needed > offered:
-            raise KernelLimitError(
-                f"Kernel {blob.name!r} needs {needed} {what}; this device offers {offered}.",
-                known=f"workgroup size {size[0]}x{size[1]}x{size[2]}",
-            )
-    if min(size) < 1:
-        raise KernelLimitError(f"Kernel {blob.name!r} has the workgroup size {size}.")

@@ -6,7 +6,7 @@ import logging
 import time
 from typing import Any
 
-from gpuedge.backends.vulkan import conv
+from gpuedge.backends.vulkan import constants as c
 from gpuedge.backends.vulkan.api import Api
 from gpuedge.core.errors import DeviceError, DeviceLostError, DeviceTimeoutError
 
@@ -62,9 +62,9 @@ class Queue:
 
     def check(self, result: int, call: str) -> None:
         """Raise the error of a failing result; remember a lost device."""
-        if result == conv.SUCCESS:
+        if result == c.SUCCESS:
             return
-        error = conv.error_for(result, call, self._name)
+        error = c.error_for(result, call, self._name)
         if isinstance(error, DeviceLostError):
             self.lost = error
         raise error
@@ -80,7 +80,7 @@ class Queue:
             self.check_lost()
         fence = self._free.pop() if self._free else self._fence()
         result = self._submit(self.handle, 1, info, fence[0])
-        if result != conv.SUCCESS:
+        if result != c.SUCCESS:
             self._free.append(fence)
             self.check(result, "vkQueueSubmit")
         ticket = VulkanTicket(fence)
@@ -90,7 +90,7 @@ class Queue:
     def _fence(self) -> Any:
         """Return an unused fence: one of a finished ticket nobody waited for, or a new one."""
         for ticket in list(self._flying):
-            if self._api.lib.vkGetFenceStatus(self._device, ticket.fence[0]) == conv.SUCCESS:
+            if self._api.lib.vkGetFenceStatus(self._device, ticket.fence[0]) == c.SUCCESS:
                 self._finish(ticket)
         if self._free:
             return self._free.pop()
@@ -115,10 +115,10 @@ class Queue:
         if self.lost is not None:
             self.check_lost()
         result = self._wait(self._device, 1, ticket.fence, 1, _nanoseconds(timeout_s))
-        if result == conv.SUCCESS:
+        if result == c.SUCCESS:
             self._finish(ticket)
             return
-        if result == conv.TIMEOUT:
+        if result == c.TIMEOUT:
             raise DeviceTimeoutError(
                 f"Work on {self._name} did not finish within {timeout_s:g} s.",
                 known="it is still running; wait again, or close the device",
@@ -150,4 +150,4 @@ class Queue:
 
 
 def _nanoseconds(seconds: float) -> int:
-    return conv.UINT64_MAX if seconds >= _FOREVER_S else max(0, int(seconds * 1e9))
+    return c.UINT64_MAX if seconds >= _FOREVER_S else max(0, int(seconds * 1e9))

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from gpuedge.backends.base import Buffer, Dispatch
-from gpuedge.backends.vulkan import conv
+from gpuedge.backends.vulkan import constants as c
 from gpuedge.backends.vulkan.api import Api
-from gpuedge.backends.vulkan.pool import VulkanBuffer
+from gpuedge.backends.vulkan.memory import VulkanBuffer
 from gpuedge.backends.vulkan.program import VulkanProgram
 from gpuedge.backends.vulkan.queue import Queue
 
-_WORK = conv.STAGE_COMPUTE | conv.STAGE_TRANSFER
-_WRITES = conv.ACCESS_SHADER_WRITE | conv.ACCESS_TRANSFER_WRITE
-_READS = conv.ACCESS_SHADER_READ | conv.ACCESS_TRANSFER_READ
+_WORK = c.STAGE_COMPUTE | c.STAGE_TRANSFER
+_WRITES = c.ACCESS_SHADER_WRITE | c.ACCESS_TRANSFER_WRITE
+_READS = c.ACCESS_SHADER_READ | c.ACCESS_TRANSFER_READ
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +36,7 @@ class Recorder:
         self._device = device
         self._queue = queue
         self._recordings: set[VulkanRecording] = set()
-        flags = conv.COMMAND_POOL_RESET
+        flags = c.COMMAND_POOL_RESET
         info = api.make("VkCommandPoolCreateInfo", flags=flags, queueFamilyIndex=family)
         made = api.ffi.new("VkCommandPool *")
         result = api.lib.vkCreateCommandPool(device, info, api.ffi.NULL, made)
@@ -62,10 +62,10 @@ class Recorder:
             if uploads:
                 self._barrier(
                     made.commands,
-                    conv.STAGE_TRANSFER,
-                    conv.ACCESS_TRANSFER_WRITE,
-                    conv.STAGE_COMPUTE,
-                    conv.ACCESS_SHADER_READ | conv.ACCESS_SHADER_WRITE,
+                    c.STAGE_TRANSFER,
+                    c.ACCESS_TRANSFER_WRITE,
+                    c.STAGE_COMPUTE,
+                    c.ACCESS_SHADER_READ | c.ACCESS_SHADER_WRITE,
                 )
             self._dispatches(made.commands, dispatches, sets)
             self._finish(made.commands, downloads)
@@ -84,10 +84,10 @@ class Recorder:
         self._copy(made.commands, source, target, places)
         self._barrier(
             made.commands,
-            conv.STAGE_TRANSFER,
-            conv.ACCESS_TRANSFER_WRITE,
-            _WORK | conv.STAGE_HOST,
-            _READS | _WRITES | conv.ACCESS_HOST_READ,
+            c.STAGE_TRANSFER,
+            c.ACCESS_TRANSFER_WRITE,
+            _WORK | c.STAGE_HOST,
+            _READS | _WRITES | c.ACCESS_HOST_READ,
         )
         self._end(made.commands)
         made.submit_info = self._queue.submit_info(made.commands)
@@ -100,7 +100,7 @@ class Recorder:
         result = api.lib.vkAllocateCommandBuffers(self._device, info, made)
         self._queue.check(result, "vkAllocateCommandBuffers")
         # Simultaneous use: after a time-out the caller may submit again while the old run lives.
-        begin = api.make("VkCommandBufferBeginInfo", flags=conv.COMMAND_BUFFER_SIMULTANEOUS)
+        begin = api.make("VkCommandBufferBeginInfo", flags=c.COMMAND_BUFFER_SIMULTANEOUS)
         self._queue.check(api.lib.vkBeginCommandBuffer(made[0], begin), "vkBeginCommandBuffer")
         return made[0]
 
@@ -117,20 +117,20 @@ class Recorder:
             if dispatch.depends and index:
                 self._barrier(
                     commands,
-                    conv.STAGE_COMPUTE,
-                    conv.ACCESS_SHADER_WRITE,
-                    conv.STAGE_COMPUTE,
-                    conv.ACCESS_SHADER_READ | conv.ACCESS_SHADER_WRITE,
+                    c.STAGE_COMPUTE,
+                    c.ACCESS_SHADER_WRITE,
+                    c.STAGE_COMPUTE,
+                    c.ACCESS_SHADER_READ | c.ACCESS_SHADER_WRITE,
                 )
             if program.pipeline is not bound:
-                lib.vkCmdBindPipeline(commands, conv.BIND_POINT_COMPUTE, program.pipeline)
+                lib.vkCmdBindPipeline(commands, c.BIND_POINT_COMPUTE, program.pipeline)
                 bound = program.pipeline
             one = api.array("VkDescriptorSet", [sets[index]])
             lib.vkCmdBindDescriptorSets(
-                commands, conv.BIND_POINT_COMPUTE, layout, 0, 1, one, 0, api.ffi.NULL
+                commands, c.BIND_POINT_COMPUTE, layout, 0, 1, one, 0, api.ffi.NULL
             )
             if dispatch.push:
-                stage = conv.SHADER_STAGE_COMPUTE
+                stage = c.SHADER_STAGE_COMPUTE
                 data = api.ffi.from_buffer(dispatch.push)
                 lib.vkCmdPushConstants(commands, layout, stage, 0, len(dispatch.push), data)
             lib.vkCmdDispatch(commands, *dispatch.groups)
@@ -140,14 +140,14 @@ class Recorder:
         if downloads:
             self._barrier(
                 commands,
-                conv.STAGE_COMPUTE,
-                conv.ACCESS_SHADER_WRITE,
-                conv.STAGE_TRANSFER,
-                conv.ACCESS_TRANSFER_READ,
+                c.STAGE_COMPUTE,
+                c.ACCESS_SHADER_WRITE,
+                c.STAGE_TRANSFER,
+                c.ACCESS_TRANSFER_READ,
             )
         for device in downloads:
             self._copy(commands, device, device.staging)
-        self._barrier(commands, _WORK, _WRITES, conv.STAGE_HOST, conv.ACCESS_HOST_READ)
+        self._barrier(commands, _WORK, _WRITES, c.STAGE_HOST, c.ACCESS_HOST_READ)
 
     def _barrier(
         self, commands: Any, stages: int, writes: int, then_stages: int, then_access: int
@@ -193,7 +193,7 @@ class Recorder:
 
     def _descriptor_pool(self, sets: int, buffers: int) -> Any:
         api = self._api
-        kind = conv.DESCRIPTOR_STORAGE_BUFFER
+        kind = c.DESCRIPTOR_STORAGE_BUFFER
         size = api.make("VkDescriptorPoolSize", type=kind, descriptorCount=max(1, buffers))
         info = api.make(
             "VkDescriptorPoolCreateInfo", maxSets=sets, poolSizeCount=1, pPoolSizes=size
@@ -221,7 +221,7 @@ class Recorder:
                 dstSet=made[0],
                 dstBinding=i,
                 descriptorCount=1,
-                descriptorType=conv.DESCRIPTOR_STORAGE_BUFFER,
+                descriptorType=c.DESCRIPTOR_STORAGE_BUFFER,
                 pBufferInfo=api.make(
                     "VkDescriptorBufferInfo",
                     buffer=cast(VulkanBuffer, binding.buffer).handle,

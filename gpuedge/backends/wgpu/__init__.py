@@ -35,7 +35,7 @@ class _Wgpu:
             ``no-device``, ``open-failed``.
         """
         from gpuedge.backends.base import DeviceInfo
-        from gpuedge.backends.wgpu.instance import Instance
+        from gpuedge.backends.wgpu.physical import Instance
 
         instance = Instance(candidate)
         try:

@@ -20,9 +20,9 @@ from gpuedge.backends.base import (
     Ticket,
     Usage,
 )
-from gpuedge.backends.wgpu import conv
-from gpuedge.backends.wgpu.instance import Adapter, Instance
+from gpuedge.backends.wgpu import constants as c
 from gpuedge.backends.wgpu.memory import Memory, WgpuBuffer
+from gpuedge.backends.wgpu.physical import Adapter, Instance
 from gpuedge.backends.wgpu.program import Programs, WgpuProgram
 from gpuedge.backends.wgpu.queue import Queue, WgpuTicket
 from gpuedge.backends.wgpu.record import Recorder, WgpuRecording
@@ -50,8 +50,6 @@ class Options:
 class WgpuDevice:
     """An open device; see `gpuedge.backends.base.DeviceImpl` for what each call promises."""
 
-    unproven = False
-
     def __init__(self, info: DeviceInfo, options: Options) -> None:
         self.info = info
         self.counters = Counters()
@@ -67,7 +65,7 @@ class WgpuDevice:
             self._handle = self._request(adapter)
             self._queue.attach(self._handle, self._instance.handle)
             self.memory = Memory(self._queue, self.caps)
-            self._programs = Programs(self._queue, self.caps)
+            self._programs = Programs(self._queue)
             self._recorder = Recorder(self._queue, adapter.uniform_alignment)
         except BaseException:
             self._release()
@@ -98,7 +96,7 @@ class WgpuDevice:
             answers.append((status, device, api.text(message)))
 
         me = api.pointer(self._queue.number)
-        mode = conv.CALLBACK_ALLOW_SPONTANEOUS
+        mode = c.CALLBACK_ALLOW_SPONTANEOUS
         callback = api.callback("WGPURequestDeviceCallbackInfo", answered)
         then = api.make("WGPURequestDeviceCallbackInfo", mode=mode, callback=callback)
         lost = api.make(
@@ -116,9 +114,9 @@ class WgpuDevice:
         api.lib.wgpuAdapterRequestDevice(adapter.handle, about, then[0])
         api.lib.wgpuInstanceProcessEvents(self._instance.handle)
         status, device, message = answers[0] if answers else (0, None, "no answer")
-        if status != conv.SUCCESS:
+        if status != c.SUCCESS:
             # All that tells a device without memory from one that refuses is this sentence.
-            is_full = conv.NO_MEMORY in message
+            is_full = c.NO_MEMORY in message
             raise BackendUnavailableError(
                 f"WebGPU refuses to open {adapter.identity.name}.",
                 asked_by=self.info.candidate.key,
@@ -164,8 +162,8 @@ class WgpuDevice:
     def build(self, blob: KernelBlob, specs: Mapping[str, Number]) -> Program:
         """Compile a kernel; its workgroup size is the specs LX, LY, LZ."""
         self._check_open()
-        made, is_new = self._programs.build(blob, specs)
-        self.counters.compilations += is_new
+        made = self._programs.build(blob, specs)
+        self.counters.compilations += 1
         return made
 
     def record(

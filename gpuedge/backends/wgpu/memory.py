@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpuedge.backends.base import Usage
-from gpuedge.backends.wgpu import conv
+from gpuedge.backends.wgpu import constants as c
 from gpuedge.backends.wgpu.queue import Queue
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import OutOfMemoryError
@@ -21,7 +21,7 @@ COPY_TIMEOUT_S = 60.0
 _WORD = 4
 """Sizes and offsets of copies are multiples of this (WebGPU, COPY_BUFFER_ALIGNMENT)."""
 
-_COMMON = conv.STORAGE | conv.COPY_SRC | conv.COPY_DST
+_COMMON = c.STORAGE | c.COPY_SRC | c.COPY_DST
 
 
 class Staging:
@@ -30,7 +30,7 @@ class Staging:
     __slots__ = ("address", "handle", "is_pending", "nbytes", "queue", "reads")
 
     def __init__(self, queue: Queue, nbytes: int, *, reads: bool) -> None:
-        usage = conv.MAP_READ | conv.COPY_DST if reads else conv.MAP_WRITE | conv.COPY_SRC
+        usage = c.MAP_READ | c.COPY_DST if reads else c.MAP_WRITE | c.COPY_SRC
         self.queue = queue
         self.nbytes = nbytes
         self.reads = reads
@@ -234,7 +234,7 @@ class Memory:
         queue.wait(ticket, COPY_TIMEOUT_S)
         if target.address is None:
             queue.check("wgpuBufferMapAsync")
-            raise conv.error_for(0, "the buffer was not mapped", "wgpuBufferMapAsync", queue.name)
+            raise c.error_for(0, "the buffer was not mapped", "wgpuBufferMapAsync", queue.name)
 
     def close(self) -> None:
         """Free all buffers."""

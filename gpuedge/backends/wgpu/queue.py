@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any
 
-from gpuedge.backends.wgpu import conv
+from gpuedge.backends.wgpu import constants as c
 from gpuedge.backends.wgpu.api import Api
 from gpuedge.core.errors import DeviceError, DeviceLostError, DeviceTimeoutError
 
@@ -55,7 +55,7 @@ class Queue:
         self._errors: list[tuple[int, str]] = []
         self._mapping: dict[int, Any] = {}
         me = api.pointer(self.number)
-        mode = conv.CALLBACK_ALLOW_SPONTANEOUS
+        mode = c.CALLBACK_ALLOW_SPONTANEOUS
         self._done = api.make(
             "WGPUQueueWorkDoneCallbackInfo", mode=mode, callback=api.done_callback, userdata1=me
         )
@@ -76,7 +76,7 @@ class Queue:
 
     def on_lost(self, reason: int, message: str) -> None:
         """Remember that the device is lost."""
-        self.lost = conv.lost_error(message, self.name)
+        self.lost = c.lost_error(message, self.name)
 
     def on_done(self, number: int) -> None:
         """Remember how far the device is."""
@@ -86,8 +86,8 @@ class Queue:
         """Tell a buffer that it was mapped."""
         buffer = self._mapping.pop(number, None)
         if buffer is not None:
-            buffer.on_mapped(status == conv.SUCCESS)
-            if status != conv.SUCCESS:
+            buffer.on_mapped(status == c.SUCCESS)
+            if status != c.SUCCESS:
                 log.debug("a buffer was not mapped (%d): %s", status, message)
 
     def check(self, call: str) -> None:
@@ -105,7 +105,7 @@ class Queue:
         for kind, message in errors[1:]:
             log.debug("%s: also %d: %s", call, kind, message)
         kind, message = errors[0]
-        error = conv.error_for(kind, message.strip(), call, self.name)
+        error = c.error_for(kind, message.strip(), call, self.name)
         if isinstance(error, DeviceLostError):
             self.lost = error
         raise error
@@ -121,7 +121,7 @@ class Queue:
         self._done.userdata2 = api.pointer(self.submitted)
         api.lib.wgpuQueueOnSubmittedWorkDone(self.handle, self._done[0])
         for buffer in outputs:
-            self.map(buffer, conv.MAP_READ)
+            self.map(buffer, c.MAP_READ)
         return WgpuTicket(self.submitted, outputs)
 
     def map(self, buffer: Any, mode: int) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from gpuedge.backends.base import Buffer, Dispatch, Usage
-from gpuedge.backends.wgpu import conv
+from gpuedge.backends.wgpu import constants as c
 from gpuedge.backends.wgpu.memory import WgpuBuffer, create, destroy
 from gpuedge.backends.wgpu.program import WgpuProgram
 from gpuedge.backends.wgpu.queue import Queue, WgpuTicket
@@ -91,7 +91,7 @@ class Recorder:
             data += dispatch.push.ljust(-(-block // self._align) * self._align, b"\0")
         if not data:
             return places
-        made.uniforms = create(self._queue, len(data), conv.UNIFORM | conv.COPY_DST)
+        made.uniforms = create(self._queue, len(data), c.UNIFORM | c.COPY_DST)
         source = self._api.ffi.from_buffer(data)
         queue = self._queue
         self._api.lib.wgpuQueueWriteBuffer(queue.handle, made.uniforms, 0, source, len(data))
@@ -192,7 +192,7 @@ class Recorder:
             self._api.lib.wgpuCommandBufferRelease(commands)
         for buffer in staged:
             buffer.writes.clear()
-            self._queue.map(buffer.staging, conv.MAP_WRITE)
+            self._queue.map(buffer.staging, c.MAP_WRITE)
         for buffer in recording.outputs:
             buffer.is_current = True
         for buffer in recording.changed:

@@ -13,7 +13,7 @@ from typing import Any
 from gpuedge.backends.base import Candidate
 from gpuedge.backends.loading import driver_environment, keep_loaded, load_fault
 from gpuedge.backends.manifests import inspect_manifest
-from gpuedge.backends.wgpu import conv
+from gpuedge.backends.wgpu import constants as c
 from gpuedge.backends.wgpu.api import Api, load
 from gpuedge.backends.wgpu.candidates import api_of
 from gpuedge.core.caps import Caps
@@ -52,8 +52,8 @@ class Instance:
         if api_name == "vulkan":
             self._check_manifest()
         with driver_environment(candidate):
-            extras = self.api.make("WGPUInstanceExtras", backends=conv.INSTANCE_BACKENDS[api_name])
-            extras.chain.sType = conv.INSTANCE_EXTRAS
+            extras = self.api.make("WGPUInstanceExtras", backends=c.INSTANCE_BACKENDS[api_name])
+            extras.chain.sType = c.INSTANCE_EXTRAS
             chain = self.api.chain(extras)
             about = self.api.make("WGPUInstanceDescriptor", nextInChain=chain)
             self.handle = self.api.lib.wgpuCreateInstance(about)
@@ -125,12 +125,12 @@ def describe(api: Api, handle: Any) -> Adapter:
         deviceID=int(about.deviceID) or None,
         driverName=api.text(about.vendor) or None,
         driverInfo=api.text(about.description) or None,
-        device_type=conv.DEVICE_TYPES.get(about.adapterType),
-        backend=conv.BACKEND_TYPES.get(about.backendType),
+        device_type=c.DEVICE_TYPES.get(about.adapterType),
+        backend=c.BACKEND_TYPES.get(about.backendType),
     )
     kind = int(about.adapterType)
     api.lib.wgpuAdapterInfoFreeMembers(about[0])
-    f16 = getattr(api.lib, conv.FEATURE_SHADER_F16)
+    f16 = getattr(api.lib, c.FEATURE_SHADER_F16)
     has_f16 = bool(api.lib.wgpuAdapterHasFeature(handle, f16))
     caps = _caps(limits, kind, has_f16)
     return Adapter(handle, identity, caps, limits, int(limits.minUniformBufferOffsetAlignment))
@@ -145,7 +145,7 @@ def _caps(limits: Any, kind: int, has_f16: bool) -> Caps:
         level="wgpu",
         dialect="wgsl",
         forms=frozenset({"map", "group"}),
-        is_software=kind == conv.TYPE_CPU,
+        is_software=kind == c.TYPE_CPU,
         max_invocations=int(limits.maxComputeInvocationsPerWorkgroup),
         max_local_size=(
             int(limits.maxComputeWorkgroupSizeX),
@@ -161,7 +161,7 @@ def _caps(limits: Any, kind: int, has_f16: bool) -> Caps:
         max_push_bytes=int(limits.maxUniformBufferBindingSize),
         has_fp16_storage=has_f16,
         # WebGPU does not say; these kinds have no memory of their own.
-        has_unified_memory=True if kind in (conv.TYPE_INTEGRATED, conv.TYPE_CPU) else None,
+        has_unified_memory=True if kind in (c.TYPE_INTEGRATED, c.TYPE_CPU) else None,
         has_suballocation=False,
         max_outputs=int(buffers),
     )

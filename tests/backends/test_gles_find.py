@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuedge.backends.gles import Gles20Backend, Gles30Backend, Gles31Backend, find
+from gpuedge.backends.gles import Gles20Backend, Gles30Backend, Gles31Backend
+from gpuedge.backends.gles import candidates as find
 from gpuedge.backends.manifests import LOADER_DEFAULT
 
 NOTHING = {find.VENDOR_FOLDERS: "/nonexistent"}

@@ -1,11 +1,13 @@
-"""Tensors in textures: where texels lie, writing and reading them, framebuffers to render to them.
+"""Tensors on the device: textures at the fragment levels, storage buffers at the compute level.
 
 Texel number q of a tensor begins at physical texel ``q * units``, and physical texel f lies at
 ``(f mod row, f div row)``. A tensor shorter than a row is a texture of one row of its exact width.
+A storage buffer keeps the bytes of the host as they are.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,13 +15,10 @@ from typing import Any
 import numpy as np
 
 from gpuedge.backends.base import Usage
-from gpuedge.backends.gles import names
-from gpuedge.backends.gles.formats import physical
-from gpuedge.backends.gles.gl import Gl
-from gpuedge.backends.gles.stack import Box, Format, GlObject, Stack
-from gpuedge.backends.gles.stack_raw import address
+from gpuedge.backends.gles import constants as c
+from gpuedge.backends.gles.api import Gl
 from gpuedge.core import texels
-from gpuedge.core.errors import InputError, OutOfMemoryError
+from gpuedge.core.errors import DriverError, InputError, OutOfMemoryError
 from gpuedge.core.storage import BUFFER, Storage
 
 TEXEL = 16
@@ -28,6 +27,101 @@ TEXEL = 16
 MAX_ROW = 4096
 """Texels of a row at most; every device of these levels that is still in use has such textures,
 and longer rows would only waste the rest of the last one."""
+
+BYTES = "rgba8"
+"""The physical format of all storage kinds whose names begin so."""
+
+Box = tuple[int, int, int, int]
+"""Column, row, width, height of a part of a texture, in physical texels."""
+
+_TEXTURE_STATE = (
+    (c.TEXTURE_MIN_FILTER, c.NEAREST),
+    (c.TEXTURE_MAG_FILTER, c.NEAREST),
+    (c.TEXTURE_WRAP_S, c.CLAMP_TO_EDGE),
+    (c.TEXTURE_WRAP_T, c.CLAMP_TO_EDGE),
+)
+_HINTS = {
+    Usage.CONSTANT: c.STATIC_DRAW,
+    Usage.INPUT: c.DYNAMIC_DRAW,
+    Usage.OUTPUT: c.DYNAMIC_READ,
+    Usage.SCRATCH: c.DYNAMIC_COPY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How texels lie in a texture and in the host's memory.
+
+    Attributes
+    ----------
+    internal, layout, type : int
+        Arguments of glTexImage2D.
+    nbytes : int
+        Bytes of one physical texel on the host when it is written.
+    read_layout, read_type : int
+        Arguments of glReadPixels.
+    read_bytes : int
+        Bytes of one physical texel when it is read; differs where halves are read as floats.
+    """
+
+    internal: int
+    layout: int
+    type: int
+    nbytes: int
+    read_layout: int
+    read_type: int
+    read_bytes: int
+
+
+def physical(kind: str) -> str:
+    """Return the physical format of a storage kind."""
+    return BYTES if kind.startswith("rgba8_") else kind
+
+
+def address(data: Any) -> int:
+    """Return where contiguous host memory lies; the caller keeps it alive."""
+    place: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0]
+    return place
+
+
+def make_texture(gl: Gl, form: Format, width: int, height: int) -> int:
+    """Make a texture, nearest texel, clamped at its edges; contents undefined."""
+    name = gl.generate("Textures")
+    gl.BindTexture(c.TEXTURE_2D, name)
+    for key, value in _TEXTURE_STATE:
+        gl.TexParameteri(c.TEXTURE_2D, key, value)
+    gl.TexImage2D(c.TEXTURE_2D, 0, form.internal, width, height, 0, form.layout, form.type, None)
+    failed = gl.error()
+    if failed:
+        gl.delete("Textures", name)
+        raise c.error_for(failed, f"glTexImage2D of {width} x {height}")
+    return name
+
+
+def upload(gl: Gl, texture: int, form: Format, box: Box, data: Any) -> None:
+    """Write a part of a texture from contiguous host memory."""
+    gl.BindTexture(c.TEXTURE_2D, texture)
+    gl.TexSubImage2D(c.TEXTURE_2D, 0, *box, form.layout, form.type, address(data))
+
+
+def make_framebuffer(gl: Gl, textures: Sequence[int]) -> int:
+    """Make a framebuffer that renders to textures. Raises DriverError if it is incomplete."""
+    name = gl.generate("Framebuffers")
+    gl.BindFramebuffer(c.FRAMEBUFFER, name)
+    points = [c.COLOR_ATTACHMENT0 + i for i in range(len(textures))]
+    for point, texture in zip(points, textures, strict=True):
+        gl.FramebufferTexture2D(c.FRAMEBUFFER, point, c.TEXTURE_2D, texture, 0)
+    if len(points) > 1:
+        gl.DrawBuffers(len(points), (ctypes.c_uint * len(points))(*points))
+    status = gl.CheckFramebufferStatus(c.FRAMEBUFFER)
+    gl.error()
+    if status != c.FRAMEBUFFER_COMPLETE:
+        gl.delete("Framebuffers", name)
+        raise DriverError(
+            "The driver does not render to a texture.",
+            known=f"the framebuffer's status is {status:#06x}",
+        )
+    return name
 
 
 def row_length(max_size: int) -> int:
@@ -67,13 +161,8 @@ class GlesTexture:
     form: Format
     width: int
     height: int
-    made: GlObject
-    frame: GlObject | None = None
-
-    @property
-    def name(self) -> int:
-        """The texture's name in OpenGL."""
-        return self.made.name
+    name: int
+    frame: int | None = None
 
 
 class Textures:
@@ -82,7 +171,6 @@ class Textures:
     Parameters
     ----------
     gl : Gl
-    stack : Stack
     formats : dict of str to Format
         Physical formats that work here.
     default : str
@@ -91,16 +179,13 @@ class Textures:
         Physical texels per side.
     """
 
-    def __init__(
-        self, gl: Gl, stack: Stack, formats: dict[str, Format], default: str, max_size: int
-    ) -> None:
+    def __init__(self, gl: Gl, formats: dict[str, Format], default: str, max_size: int) -> None:
         self._gl = gl
-        self._stack = stack
         self._formats = formats
         self._default = default
         self._max_size = max_size
         self.row = row_length(max_size)
-        self._frames: dict[tuple[int, ...], GlObject] = {}
+        self._frames: dict[tuple[int, ...], int] = {}
 
     def alloc(self, nbytes: int, usage: Usage, storage: Storage) -> GlesTexture:
         """Make a texture for `nbytes` bytes of float32. Raises OutOfMemoryError."""
@@ -120,21 +205,21 @@ class Textures:
                 known=f"{storage.kind}: {width} x {height} texels; the device has "
                 f"{self._max_size} per side",
             )
-        made = self._stack.texture(form, width, height)
-        return GlesTexture(nbytes, usage, storage, form, width, height, made)
+        name = make_texture(self._gl, form, width, height)
+        return GlesTexture(nbytes, usage, storage, form, width, height, name)
 
     def free(self, texture: GlesTexture) -> None:
         """Delete a texture and the framebuffers that render to it."""
         for key in [k for k in self._frames if texture.name in k]:
-            self._stack.delete(self._frames.pop(key))
-        self._stack.delete(texture.made)
+            self._gl.delete("Framebuffers", self._frames.pop(key))
+        self._gl.delete("Textures", texture.name)
 
-    def frame(self, textures: Sequence[GlesTexture]) -> GlObject:
+    def frame(self, textures: Sequence[GlesTexture]) -> int:
         """Return the framebuffer that renders to these textures."""
         key = tuple(t.name for t in textures)
         known = self._frames.get(key)
         if known is None:
-            known = self._frames[key] = self._stack.framebuffer([t.made for t in textures])
+            known = self._frames[key] = make_framebuffer(self._gl, key)
         if len(textures) == 1:
             textures[0].frame = known
         return known
@@ -161,7 +246,7 @@ class Textures:
         count, at = flat.size // TEXEL * units, 0
         for box in boxes(offset // TEXEL * units, count, self.row):
             size = box[2] * box[3] * form.nbytes
-            self._stack.upload(texture.made, form, box, raw[at : at + size])
+            upload(self._gl, texture.name, form, box, raw[at : at + size])
             at += size
 
     def read(self, texture: GlesTexture, into: Any, offset: int) -> None:
@@ -186,7 +271,64 @@ class Textures:
     def _fetch(self, texture: GlesTexture, place: int, first: int, count: int) -> None:
         gl, form = self._gl, texture.form
         frame = texture.frame or self.frame([texture])
-        gl.BindFramebuffer(names.FRAMEBUFFER, frame.name)
+        gl.BindFramebuffer(c.FRAMEBUFFER, frame)
         for box in boxes(first, count, self.row):
             gl.ReadPixels(*box, form.read_layout, form.read_type, place)
             place += box[2] * box[3] * form.read_bytes
+
+
+@dataclass(slots=True, eq=False)
+class GlesBuffer:
+    """A shader storage buffer."""
+
+    nbytes: int
+    usage: Usage
+    name: int
+
+
+class Buffers:
+    """The storage buffers of one device."""
+
+    def __init__(self, gl: Gl) -> None:
+        self._gl = gl
+
+    def alloc(self, nbytes: int, usage: Usage) -> GlesBuffer:
+        """Make a buffer. Raises OutOfMemoryError."""
+        gl = self._gl
+        name = gl.generate("Buffers")
+        gl.BindBuffer(c.COPY_WRITE_BUFFER, name)
+        gl.BufferData(c.COPY_WRITE_BUFFER, max(16, nbytes), None, _HINTS[usage])
+        failed = gl.error()
+        if failed:
+            gl.delete("Buffers", name)
+            raise c.error_for(failed, f"glBufferData of {nbytes} bytes")
+        return GlesBuffer(nbytes, usage, name)
+
+    def free(self, buffer: GlesBuffer) -> None:
+        """Delete a buffer."""
+        self._gl.delete("Buffers", buffer.name)
+
+    def write(self, buffer: GlesBuffer, data: memoryview, offset: int) -> None:
+        """Copy host bytes into a buffer."""
+        gl = self._gl
+        gl.BindBuffer(c.COPY_WRITE_BUFFER, buffer.name)
+        gl.BufferSubData(c.COPY_WRITE_BUFFER, offset, data.nbytes, address(data))
+
+    def read(self, buffer: GlesBuffer, into: Any, offset: int) -> None:
+        """Copy bytes of a buffer to the host."""
+        target = np.frombuffer(into, np.uint8)
+        if not target.size:
+            return
+        gl = self._gl
+        gl.BindBuffer(c.COPY_READ_BUFFER, buffer.name)
+        try:
+            place = gl.MapBufferRange(c.COPY_READ_BUFFER, offset, target.size, c.MAP_READ)
+            if place:
+                ctypes.memmove(address(target), place, target.size)
+                gl.UnmapBuffer(c.COPY_READ_BUFFER)
+        except BaseException:  # such as KeyboardInterrupt; a mapped buffer could not be used again
+            gl.UnmapBuffer(c.COPY_READ_BUFFER)
+            gl.error()  # it may not have been mapped, or no longer
+            raise
+        if not place:
+            raise c.error_for(gl.error(), f"glMapBufferRange of {target.size} bytes")

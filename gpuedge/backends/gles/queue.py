@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from gpuedge.backends.gles import names
-from gpuedge.backends.gles.egl import Display
-from gpuedge.backends.gles.gl import Gl
+from gpuedge.backends.gles import constants as c
+from gpuedge.backends.gles.api import Display, Gl
 from gpuedge.core.errors import DriverError
 
 MAX_NANOSECONDS = (1 << 62) - 1
 """Waits of a century and more have no limit; larger numbers need not fit a driver's arithmetic."""
 
 
-GL_ANSWERS = (names.ALREADY_SIGNALED, names.CONDITION_SATISFIED, names.TIMEOUT_EXPIRED)
+GL_ANSWERS = (c.ALREADY_SIGNALED, c.CONDITION_SATISFIED, c.TIMEOUT_EXPIRED)
 """Answers of a wait that say how it went; any other one, known or not, is a failure."""
 
 
@@ -51,16 +50,16 @@ class GlFences:
 
     def make(self) -> Any:
         """Return a fence."""
-        return self._gl.FenceSync(names.SYNC_GPU_COMMANDS_COMPLETE, 0)
+        return self._gl.FenceSync(c.SYNC_GPU_COMMANDS_COMPLETE, 0)
 
     def wait(self, fence: Any, seconds: float) -> bool:
         """Wait for a fence."""
-        flags, limit = names.SYNC_FLUSH_COMMANDS, nanoseconds(seconds)
+        flags, limit = c.SYNC_FLUSH_COMMANDS, nanoseconds(seconds)
         answer = self._gl.ClientWaitSync(fence, flags, limit)
         if answer not in GL_ANSWERS:
             known = f"glClientWaitSync answers {answer:#06x}"
             raise DriverError("The driver does not wait.", known=known)
-        return bool(answer != names.TIMEOUT_EXPIRED)
+        return bool(answer != c.TIMEOUT_EXPIRED)
 
     def delete(self, fence: Any) -> None:
         """Delete a fence."""
@@ -76,15 +75,15 @@ class EglFences:
 
     def make(self) -> Any:
         """Return a fence."""
-        return self._egl.CreateSyncKHR(self._display, names.EGL_SYNC_FENCE, None)
+        return self._egl.CreateSyncKHR(self._display, c.EGL_SYNC_FENCE, None)
 
     def wait(self, fence: Any, seconds: float) -> bool:
         """Wait for a fence."""
-        flags, limit = names.EGL_SYNC_FLUSH, nanoseconds(seconds)
+        flags, limit = c.EGL_SYNC_FLUSH, nanoseconds(seconds)
         answer = self._egl.ClientWaitSyncKHR(self._display, fence, flags, limit)
-        if answer not in (names.EGL_TIMEOUT_EXPIRED, names.EGL_CONDITION_SATISFIED):
+        if answer not in (c.EGL_TIMEOUT_EXPIRED, c.EGL_CONDITION_SATISFIED):
             raise DriverError("The driver does not wait.", known=f"EGL: {self._egl.error()}")
-        return bool(answer == names.EGL_CONDITION_SATISFIED)
+        return bool(answer == c.EGL_CONDITION_SATISFIED)
 
     def delete(self, fence: Any) -> None:
         """Delete a fence."""

@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 import pickle
 import re
-from dataclasses import replace
 
 import pytest
 
-from gpuedge.backends.vulkan import conv
-from gpuedge.backends.vulkan.physical import clamp
+from gpuedge.backends.vulkan import constants
 from gpuedge.backends.vulkan.queue import _nanoseconds
-from gpuedge.core.caps import VULKAN_MINIMUM, Caps
 from gpuedge.core.errors import (
     BackendUnavailableError,
     DeviceLostError,
@@ -20,26 +17,6 @@ from gpuedge.core.errors import (
     DriverError,
     GpuEdgeError,
     OutOfMemoryError,
-)
-
-BIG = Caps(
-    level="vulkan",
-    dialect="spirv",
-    forms=frozenset({"map", "group", "raw"}),
-    is_software=False,
-    max_invocations=1024,
-    max_local_size=(1024, 1024, 64),
-    max_groups=(1 << 31, 65535, 65535),
-    max_shared_bytes=49152,
-    max_storage_buffers=1 << 20,
-    max_storage_buffer_bytes=1 << 32,
-    max_allocation_bytes=1 << 32,
-    offset_alignment=16,
-    max_push_bytes=256,
-    subgroup_size=32,
-    has_fp16_storage=True,
-    has_unified_memory=False,
-    max_outputs=1 << 20,
 )
 
 
@@ -57,15 +34,15 @@ BIG = Caps(
     ],
 )
 def test_each_result_becomes_its_error(name: str, kind: type[GpuEdgeError]) -> None:
-    code = next(c for c, n in conv.RESULTS.items() if n == name)
-    error = conv.error_for(code, "vkSomething", "a card")
+    code = next(c for c, n in constants.RESULTS.items() if n == name)
+    error = constants.error_for(code, "vkSomething", "a card")
     assert type(error) is kind
     assert error.known == f"vkSomething returned {name}"
     assert "a card" in str(error)
 
 
 def test_unknown_result_keeps_its_number() -> None:
-    assert "VkResult -77" in str(conv.error_for(-77, "vkSomething"))
+    assert "VkResult -77" in str(constants.error_for(-77, "vkSomething"))
 
 
 def test_tables_agree_with_the_vulkan_package() -> None:
@@ -74,11 +51,11 @@ def test_tables_agree_with_the_vulkan_package() -> None:
 
     # From the C header: the package's Python constants have a wrong sign for some.
     results = ffi.typeof("VkResult").relements
-    for code, name in conv.RESULTS.items():
+    for code, name in constants.RESULTS.items():
         assert results[name] == code
-    for name, value in conv.STRUCTURE_TYPES.items():
+    for name, value in constants.STRUCTURE_TYPES.items():
         assert getattr(vulkan, spelled(name)) == value, name
-    for code, name in conv.DEVICE_TYPES.items():
+    for code, name in constants.DEVICE_TYPES.items():
         assert getattr(vulkan, f"VK_PHYSICAL_DEVICE_TYPE_{name}") == code
     for ours, theirs in {
         "QUEUE_COMPUTE": "VK_QUEUE_COMPUTE_BIT",
@@ -106,7 +83,7 @@ def test_tables_agree_with_the_vulkan_package() -> None:
         "COMMAND_BUFFER_SIMULTANEOUS": "VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT",
         "VALIDATE_SYNCHRONIZATION": "VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT",
     }.items():
-        assert getattr(conv, ours) == getattr(vulkan, theirs), ours
+        assert getattr(constants, ours) == getattr(vulkan, theirs), ours
 
 
 def spelled(name: str) -> str:
@@ -120,8 +97,8 @@ def spelled(name: str) -> str:
 
 
 def test_versions() -> None:
-    packed = conv.pack_version(1, 3) | 275
-    assert (conv.version_pair(packed), conv.version_text(packed)) == ((1, 3), "1.3.275")
+    packed = constants.pack_version(1, 3) | 275
+    assert (constants.version_pair(packed), constants.version_text(packed)) == ((1, 3), "1.3.275")
 
 
 def test_unavailable_error_carries_its_reason_and_pickles() -> None:
@@ -131,24 +108,7 @@ def test_unavailable_error_carries_its_reason_and_pickles() -> None:
     assert (type(again), str(again)) == (type(error), str(error))
 
 
-def test_clamp_is_never_more_than_either() -> None:
-    small = clamp(BIG, VULKAN_MINIMUM)
-    assert small.max_invocations == 128
-    assert small.max_local_size == (128, 128, 64)
-    assert small.max_groups == (65535, 65535, 65535)
-    assert small.max_shared_bytes == 16384
-    assert small.max_storage_buffers == 4
-    assert small.max_storage_buffer_bytes == 1 << 27
-    assert small.offset_alignment == 256
-    assert small.max_push_bytes == 128
-    assert small.max_outputs == 4
-    assert small.max_allocation_bytes == 1 << 32
-    assert (small.subgroup_size, small.has_fp16_storage) == (32, True)
-    assert clamp(VULKAN_MINIMUM, BIG) == replace(VULKAN_MINIMUM, max_allocation_bytes=1 << 32)
-    assert not clamp(BIG, replace(BIG, has_fp16_storage=False)).has_fp16_storage
-
-
 def test_timeouts_in_nanoseconds() -> None:
     assert _nanoseconds(0.5) == 500_000_000
     assert _nanoseconds(-1) == 0
-    assert _nanoseconds(math.inf) == _nanoseconds(1e300) == conv.UINT64_MAX
+    assert _nanoseconds(math.inf) == _nanoseconds(1e300) == constants.UINT64_MAX

@@ -1,6 +1,7 @@
-"""EGL by `ctypes`: one driver's library, its displays, a context of an exact version.
+"""EGL and OpenGL ES by `ctypes`: a driver's library, its displays, its functions.
 
-Does not judge a driver; `levels.py` does.
+One table each says how functions are called. A function that the driver lacks is not there: using
+it raises an error, `has` asks first. Does not judge a driver; `physical.py` does.
 """
 
 from __future__ import annotations
@@ -8,21 +9,21 @@ from __future__ import annotations
 import ctypes
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpuedge.backends.base import Candidate
-from gpuedge.backends.gles import names
-from gpuedge.backends.gles.find import is_manifest, library_of
+from gpuedge.backends.gles import constants as c
+from gpuedge.backends.gles.candidates import is_manifest, library_of
 from gpuedge.backends.manifests import inspect_manifest
-from gpuedge.core.errors import BackendUnavailableError
+from gpuedge.core.errors import BackendUnavailableError, DriverError
 
 log = logging.getLogger("gpuedge.gles")
 
 _pointer, _uint, _int = ctypes.c_void_p, ctypes.c_uint, ctypes.c_int
-_SIGNATURES: dict[str, tuple[Any, ...]] = {
+_EGL_SIGNATURES: dict[str, tuple[Any, ...]] = {
     "BindAPI": (_uint, _uint),
     "ChooseConfig": (_uint, _pointer, _pointer, _pointer, _int, _pointer),
     "ClientWaitSyncKHR": (_int, _pointer, _pointer, _int, ctypes.c_uint64),
@@ -42,6 +43,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "Initialize": (_uint, _pointer, _pointer, _pointer),
     "MakeCurrent": (_uint, _pointer, _pointer, _pointer, _pointer),
     "QueryAPI": (_uint,),
+    "QueryContext": (_uint, _pointer, _pointer, _int, _pointer),
     "QueryDeviceStringEXT": (ctypes.c_char_p, _pointer, _int),
     "QueryDevicesEXT": (_uint, _int, _pointer, _pointer),
     "QueryDisplayAttribEXT": (_uint, _pointer, _int, _pointer),
@@ -59,7 +61,7 @@ _libraries: dict[str, Library] = {}
 def attributes(*pairs: tuple[int, int]) -> Any:
     """Return a list of attributes as EGL takes it."""
     flat = [value for pair in pairs for value in pair]
-    return (_int * (len(flat) + 1))(*flat, names.EGL_NONE)
+    return (_int * (len(flat) + 1))(*flat, c.EGL_NONE)
 
 
 class Library:
@@ -79,11 +81,11 @@ class Library:
         self.is_alone = is_alone
         self._egl = ctypes.CDLL(path)
         self._gles = self._beside(path)
-        for name, (result, *parameters) in _SIGNATURES.items():
+        for name, (result, *parameters) in _EGL_SIGNATURES.items():
             address = self._address(name)
             if address:
                 setattr(self, name, ctypes.CFUNCTYPE(result, *parameters)(address))
-        raw = self.QueryString(None, names.EGL_EXTENSIONS)
+        raw = self.QueryString(None, c.EGL_EXTENSIONS)
         self.GetError()  # libraries without client extensions leave an error behind
         self.extensions = frozenset((raw or b"").decode("ascii", "replace").split())
 
@@ -134,7 +136,7 @@ class Library:
 
     def error(self) -> str:
         """Return the name of the last error."""
-        return names.egl_error_name(self.GetError())
+        return c.egl_error_name(self.GetError())
 
     def start(self, handle: int) -> tuple[int, int] | None:
         """Initialise a display, or find it initialised; None if that fails.
@@ -194,43 +196,43 @@ def vendor_problem(candidate: Candidate) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Road:
-    """A way to a display: the platform, its native object, attributes; platform 0 is the default.
+class Platform:
+    """An EGL platform that leads to a display, with its native object; number 0 is the default.
 
     `device` is the EGL device it leads to, where that is known; `hint` is part of the name of the
     only device it can lead to.
     """
 
     name: str
-    platform: int
+    number: int
     native: int | None = None
     attributes: tuple[tuple[int, int], ...] = ()
     device: int | None = None
     hint: str = ""
 
 
-def roads(library: Library, candidate: Candidate) -> list[Road]:
-    """List the ways to this library's displays, the one to try first at the front."""
+def platforms(library: Library, candidate: Candidate) -> list[Platform]:
+    """List the platforms of this library, the one to try first at the front."""
     extensions, found = library.extensions, []
     if "EGL_MESA_platform_surfaceless" in extensions:
-        found.append(Road("surfaceless", names.EGL_PLATFORM_SURFACELESS))
+        found.append(Platform("surfaceless", c.EGL_PLATFORM_SURFACELESS))
     for i, device in enumerate(_devices(library)):
-        found.append(Road(f"device {i}", names.EGL_PLATFORM_DEVICE, device, (), device))
+        found.append(Platform(f"device {i}", c.EGL_PLATFORM_DEVICE, device, (), device))
     if "EGL_ANGLE_platform_angle" in extensions:
-        found.append(Road("angle", names.EGL_PLATFORM_ANGLE))
+        found.append(Platform("angle", c.EGL_PLATFORM_ANGLE))
         found.append(_angle_swiftshader())
     if not is_manifest(candidate) or not found:
-        found.append(Road("default", 0))
+        found.append(Platform("default", 0))
     return found
 
 
-def _angle_swiftshader() -> Road:
-    """Return the way to the rasteriser that ANGLE brings along; its default never leads there."""
+def _angle_swiftshader() -> Platform:
+    """Return the platform of ANGLE's own rasteriser; its default one never leads there."""
     wanted = (
-        (names.EGL_ANGLE_TYPE, names.EGL_ANGLE_TYPE_VULKAN),
-        (names.EGL_ANGLE_DEVICE_TYPE, names.EGL_ANGLE_DEVICE_SWIFTSHADER),
+        (c.EGL_ANGLE_TYPE, c.EGL_ANGLE_TYPE_VULKAN),
+        (c.EGL_ANGLE_DEVICE_TYPE, c.EGL_ANGLE_DEVICE_SWIFTSHADER),
     )
-    return Road("angle swiftshader", names.EGL_PLATFORM_ANGLE, None, wanted, None, "SwiftShader")
+    return Platform("angle swiftshader", c.EGL_PLATFORM_ANGLE, None, wanted, None, "SwiftShader")
 
 
 def _devices(library: Library) -> Sequence[int]:
@@ -250,33 +252,40 @@ def _devices(library: Library) -> Sequence[int]:
 class Display:
     """An initialised display, which stays so until the process ends; see `Library.start`.
 
+    Parameters
+    ----------
+    library : Library
+    platform : Platform
+    handle : int, optional
+        The display, where the application has it already.
+
     Raises
     ------
     BackendUnavailableError
-        ``no-device``: this road leads to no display.
+        ``no-device``: this platform leads to no display.
     """
 
-    def __init__(self, library: Library, road: Road) -> None:
+    def __init__(self, library: Library, platform: Platform, handle: int | None = None) -> None:
         self.library = library
-        self.road = road
-        handle = self._find(library, road)
+        self.platform = platform
+        handle = handle or self._find(library, platform)
         version = library.start(handle) if handle else None
         if not handle or version is None:
             raise BackendUnavailableError(
                 "The driver offers no display.",
-                known=f"{road.name}: {library.error()}",
+                known=f"{platform.name}: {library.error()}",
                 reason="no-device",
             )
         self.handle: int = handle
         self.version = version
-        raw = library.QueryString(handle, names.EGL_EXTENSIONS) or b""
+        raw = library.QueryString(handle, c.EGL_EXTENSIONS) or b""
         self.extensions = frozenset(raw.decode("ascii", "replace").split())
 
-    def _find(self, library: Library, road: Road) -> int | None:
+    def _find(self, library: Library, platform: Platform) -> int | None:
         handle: int | None
-        if road.platform and library.has("GetPlatformDisplayEXT"):
-            wanted = attributes(*road.attributes) if road.attributes else None
-            handle = library.GetPlatformDisplayEXT(road.platform, road.native, wanted)
+        if platform.number and library.has("GetPlatformDisplayEXT"):
+            wanted = attributes(*platform.attributes) if platform.attributes else None
+            handle = library.GetPlatformDisplayEXT(platform.number, platform.native, wanted)
         else:
             handle = library.GetDisplay(None)
         return handle
@@ -287,14 +296,195 @@ class Display:
         library = self.library
         if not library.has("QueryDisplayAttribEXT", "QueryDeviceStringEXT"):
             return None
-        device = self.road.device or self._device()
-        raw = library.QueryDeviceStringEXT(device, names.EGL_EXTENSIONS) if device else None
+        device = self.platform.device or self._device()
+        raw = library.QueryDeviceStringEXT(device, c.EGL_EXTENSIONS) if device else None
         library.GetError()
         return b"EGL_MESA_device_software" in raw.split() if raw else None
 
     def _device(self) -> int | None:
         value = ctypes.c_ssize_t(0)
-        asked = self.library.QueryDisplayAttribEXT(
-            self.handle, names.EGL_DEVICE, ctypes.byref(value)
-        )
+        asked = self.library.QueryDisplayAttribEXT(self.handle, c.EGL_DEVICE, ctypes.byref(value))
         return value.value if asked else None
+
+
+# --- OpenGL ES ----------------------------------------------------------------------------------
+Lookup = Callable[[str], int]
+"""Gives the address of a function by its name; 0 if there is none."""
+
+_TYPES: dict[str, Any] = {
+    "v": None,
+    "i": ctypes.c_int,
+    "u": ctypes.c_uint,
+    "b": ctypes.c_ubyte,
+    "f": ctypes.c_float,
+    "z": ctypes.c_ssize_t,
+    "q": ctypes.c_uint64,
+    "p": ctypes.c_void_p,
+    "s": ctypes.c_char_p,
+}
+
+SIGNATURES = {
+    # result, then parameters: void int uint byte float ssize(z) uint64(q) pointer string
+    "ActiveTexture": "vu",
+    "AttachShader": "vuu",
+    "BindAttribLocation": "vuus",
+    "BindBuffer": "vuu",
+    "BindBufferBase": "vuuu",
+    "BindBufferRange": "vuuuzz",
+    "BindFramebuffer": "vuu",
+    "BindTexture": "vuu",
+    "BufferData": "vuzpu",
+    "BufferSubData": "vuzzp",
+    "CheckFramebufferStatus": "uu",
+    "ClientWaitSync": "upuq",
+    "CompileShader": "vu",
+    "CopyBufferSubData": "vuuzzz",
+    "CreateProgram": "u",
+    "CreateShader": "uu",
+    "DeleteBuffers": "vip",
+    "DeleteFramebuffers": "vip",
+    "DeleteProgram": "vu",
+    "DeleteShader": "vu",
+    "DeleteSync": "vp",
+    "DeleteTextures": "vip",
+    "Disable": "vu",
+    "DispatchCompute": "vuuu",
+    "DrawArrays": "vuii",
+    "DrawBuffers": "vip",
+    "EnableVertexAttribArray": "vu",
+    "FenceSync": "puu",
+    "Finish": "v",
+    "Flush": "v",
+    "FramebufferTexture2D": "vuuuui",
+    "GenBuffers": "vip",
+    "GenFramebuffers": "vip",
+    "GenTextures": "vip",
+    "GenVertexArrays": "vip",
+    "BindVertexArray": "vu",
+    "GetError": "u",
+    "GetGraphicsResetStatusEXT": "u",
+    "GetGraphicsResetStatusKHR": "u",
+    "GetInteger64v": "vup",
+    "GetIntegeri_v": "vuup",
+    "GetIntegerv": "vup",
+    "GetProgramInfoLog": "vuipp",
+    "GetProgramiv": "vuup",
+    "GetShaderInfoLog": "vuipp",
+    "GetShaderPrecisionFormat": "vuupp",
+    "GetShaderiv": "vuup",
+    "GetString": "su",
+    "GetStringi": "suu",
+    "GetUniformLocation": "ius",
+    "GetUnsignedBytei_vEXT": "vuup",
+    "LinkProgram": "vu",
+    "MapBufferRange": "puzzu",
+    "MemoryBarrier": "vu",
+    "ReadPixels": "viiiiuup",
+    "ShaderSource": "vuipp",
+    "TexImage2D": "vuiiiiiuup",
+    "TexParameteri": "vuui",
+    "TexSubImage2D": "vuiiiiiuup",
+    "Uniform1f": "vif",
+    "Uniform1i": "vii",
+    "Uniform4f": "viffff",
+    "Uniform4i": "viiiii",
+    "UnmapBuffer": "bu",
+    "UseProgram": "vu",
+    "VertexAttribPointer": "vuiubip",
+    "Viewport": "viiii",
+}
+
+_SUFFIXES = ("", "KHR", "EXT", "OES")
+
+
+MAX_EXTENSIONS = 4096
+"""Extensions that are asked for, ten times what any driver has; the count may be anything."""
+
+
+MAX_TEXT = 1 << 16
+"""Bytes of a driver's string that are looked at."""
+
+
+class Gl:
+    """The functions, without the prefix ``gl``: ``gl.BindTexture(target, name)``.
+
+    Parameters
+    ----------
+    lookup : callable
+        Gives addresses; EGL answers for functions that the driver lacks, too, so a function being
+        there proves nothing about the driver.
+    """
+
+    def __init__(self, lookup: Lookup) -> None:
+        for name, signature in SIGNATURES.items():
+            result, *parameters = (_TYPES[letter] for letter in signature)
+            address = next((a for s in _SUFFIXES if (a := lookup(f"gl{name}{s}"))), 0)
+            if address:
+                setattr(self, name, ctypes.CFUNCTYPE(result, *parameters)(address))
+
+    def __getattr__(self, name: str) -> Any:
+        raise DriverError(f"The driver has no function gl{name}.")
+
+    def has(self, *functions: str) -> bool:
+        """Say whether EGL gave an address for each function."""
+        return all(f in self.__dict__ for f in functions)
+
+    def error(self) -> int:
+        """Return the first error since the last call of this, 0 for none."""
+        first: int = self.GetError()
+        further = first
+        for _ in range(8):  # one per kind of error; a lost context repeats its own forever
+            if further == 0:
+                break
+            further = self.GetError()
+        return first
+
+    def integer(self, name: int) -> int:
+        """Return an implementation limit; 0 if the driver does not know it."""
+        value = ctypes.c_int(0)
+        self.GetIntegerv(name, ctypes.byref(value))
+        return max(0, value.value)
+
+    def integers(self, name: int, count: int) -> tuple[int, ...]:
+        """Return a limit of several numbers."""
+        values = (ctypes.c_int * count)()
+        self.GetIntegerv(name, values)
+        return tuple(values)
+
+    def indexed(self, name: int) -> tuple[int, int, int]:
+        """Return a limit that is asked for by index 0, 1 and 2."""
+        found = []
+        for index in range(3):
+            value = ctypes.c_int(0)
+            self.GetIntegeri_v(name, index, ctypes.byref(value))
+            found.append(max(0, value.value))
+        return found[0], found[1], found[2]
+
+    def text(self, name: int) -> str:
+        """Return a string of the driver, or its beginning; stray bytes are replaced."""
+        raw: bytes | None = self.GetString(name)
+        return (raw or b"")[:MAX_TEXT].decode("utf-8", "replace")
+
+    def extensions(self, major: int) -> frozenset[str]:
+        """Return the names of the extensions of the current context."""
+        if major < 3:
+            return frozenset(self.text(c.GL_EXTENSIONS).split())
+        count = min(self.integer(c.NUM_EXTENSIONS), MAX_EXTENSIONS)
+        raw = (self.GetStringi(c.GL_EXTENSIONS, i) or b"" for i in range(count))
+        return frozenset(name.decode("ascii", "replace") for name in raw)
+
+    def generate(self, kind: str) -> int:
+        """Return a new object of a kind such as ``Textures``."""
+        name = ctypes.c_uint(0)
+        getattr(self, f"Gen{kind}")(1, ctypes.byref(name))
+        return name.value
+
+    def delete(self, kind: str, name: int) -> None:
+        """Delete an object made by `generate`."""
+        getattr(self, f"Delete{kind}")(1, ctypes.byref(ctypes.c_uint(name)))
+
+    def precision(self, shader: int, kind: int) -> tuple[int, int, int]:
+        """Return (log2 of the least, log2 of the greatest magnitude, bits) of a precision."""
+        span, bits = (ctypes.c_int * 2)(), ctypes.c_int(0)
+        self.GetShaderPrecisionFormat(shader, kind, span, ctypes.byref(bits))
+        return span[0], span[1], bits.value

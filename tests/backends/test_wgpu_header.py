@@ -9,42 +9,42 @@ from typing import Any
 import pytest
 
 import gpuedge.backends.wgpu as room
-from gpuedge.backends.wgpu import api, conv, header
+from gpuedge.backends.wgpu import api, constants
 
 cffi = pytest.importorskip("cffi")
 
-NAMES = [*api._NEEDED, *conv.FUNCTIONS, *conv.CONSTANTS]
+NAMES = [*api._NEEDED, *constants.FUNCTIONS, *constants.CONSTANTS]
 
 
 @pytest.fixture(scope="module")
 def text() -> str:
-    place = header._resources()
+    place = api._resources()
     assert place is not None, "the package wgpu is required, so its header is here"
-    return (place / header.HEADER).read_text(encoding="utf-8")
+    return (place / api.HEADER).read_text(encoding="utf-8")
 
 
 def test_every_function_that_is_called_is_listed() -> None:
     files = Path(room.__file__).parent.glob("*.py")
     called = {n for f in files for n in re.findall(r"\blib\.(wgpu\w+)", f.read_text())}
-    assert called == set(conv.FUNCTIONS) - {"wgpuDeviceDestroy"}  # which tests call
+    assert called == set(constants.FUNCTIONS) - {"wgpuDeviceDestroy"}  # which tests call
 
 
 def test_types_and_functions_are_those_of_the_whole_header(text: str) -> None:
     few, every = cffi.FFI(), cffi.FFI()
-    short = header.needed(text, NAMES)
+    short = api.needed(text, NAMES)
     few.cdef(short)
     every.cdef(text)
     assert len(short) < len(text) / 4
-    place = header._resources()
+    place = api._resources()
     assert place is not None
-    one, two = (ffi.dlopen(header._library(place)) for ffi in (few, every))
+    one, two = (ffi.dlopen(api._library_file(place)) for ffi in (few, every))
     seen: set[str] = set()
     for name in api._NEEDED:
         compare(few.typeof(name), every.typeof(name), (few, every), seen)
-    for name in conv.FUNCTIONS:
+    for name in constants.FUNCTIONS:
         types = [ffi.typeof(getattr(lib, name)) for ffi, lib in ((few, one), (every, two))]
         compare(types[0], types[1], (few, every), seen)
-    for name in conv.CONSTANTS:
+    for name in constants.CONSTANTS:
         assert getattr(one, name) == getattr(two, name)
     assert len(seen) > 100
 
@@ -73,15 +73,15 @@ def compare(a: Any, b: Any, interfaces: tuple[Any, Any], seen: set[str]) -> None
 
 def test_a_name_that_is_not_declared_is_said(text: str) -> None:
     with pytest.raises(KeyError, match="wgpuOfTomorrow"):
-        header.needed(text, [*NAMES, "wgpuOfTomorrow"])
-    assert header.open_library([*NAMES, "wgpuOfTomorrow"]) is None
+        api.needed(text, [*NAMES, "wgpuOfTomorrow"])
+    assert api.open_library([*NAMES, "wgpuOfTomorrow"]) is None
 
 
 def test_a_library_in_another_place_is_opened_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WGPU_LIB_PATH", str(tmp_path / "none.so"))
-    assert header.open_library(NAMES) is None
+    assert api.open_library(NAMES) is None
 
 
 @pytest.mark.parametrize(
@@ -106,4 +106,4 @@ def test_what_is_kept_of_a_small_header(names: list[str], kept: str) -> None:
         } WGPUKind;
         static const WGPUFlag WGPUFlag_None = 0x0;
         void wgpuGo(WGPUCall call);"""
-    assert header.needed(small, names) == kept
+    assert api.needed(small, names) == kept

@@ -1,32 +1,44 @@
 """The pipeline cache on disk: compiled kernels survive the process, damage never does harm.
 
 Drivers are known to crash on cache data that is not theirs or was cut short, so the file carries
-its own header and checksum; anything unexpected is a miss. They also crash on data that is theirs:
-a blob is used first in a process that may die of it (`gpuedge.backends.vulkan.proofs`).
+its own header and checksum; anything unexpected is a miss. They also crash on data that is theirs,
+and would at every start. So the name of a file says what is known of it:
+
+* ``.new``: written, and not given to a driver yet;
+* ``.trial``: given to the driver by a process that has not finished any work with it. If it still
+  lies there after a minute that process died, or lost the device, and it becomes
+* ``.bad``: never read again; nothing new is tried for this driver for 30 days;
+* ``.bin``: a process finished work with it.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import struct
+import time
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from gpuedge.backends.vulkan import conv
+from gpuedge.backends.vulkan import constants as c
 from gpuedge.backends.vulkan.api import Api
 from gpuedge.backends.vulkan.physical import Physical
-from gpuedge.backends.vulkan.proofs import Proofs
 from gpuedge.safety import paths
-from gpuedge.safety.markers import Watch
 
 log = logging.getLogger("gpuedge.vulkan")
 
 MAGIC = b"GEVKPIPE"
-VERSION = 1
+VERSION = 2
 MAX_BYTES = 256 << 20
 SAVE_EVERY = 16
 """New pipelines after which the cache is written before `close()`, in case it is never called."""
+
+TRIAL_S = 60.0
+"""A trial that is not over by now ended its process."""
+
+BAD_FOR_S = 30 * 86400.0
+"""How long a driver that died of its cache gets no new one."""
 
 _HEADER = struct.Struct("<8s4I16sQ32s")
 
@@ -59,15 +71,33 @@ def file_for(physical: Physical) -> Path:
     return paths.cache_dir() / "pipelines" / f"{sha256(text.encode()).hexdigest()[:32]}.bin"
 
 
+def age_of(path: Path) -> float | None:
+    """Return the seconds since a file was made or renamed; None where there is none."""
+    try:
+        return abs(time.time() - path.stat().st_mtime)
+    except OSError:
+        return None
+
+
+def rename(path: Path, suffix: str) -> bool:
+    """Give a file another suffix, and the time of now; False where that is not possible."""
+    target = path.with_suffix(suffix)
+    try:
+        path.replace(target)
+        os.utime(target)
+    except OSError as error:
+        log.debug("%s does not become %s: %s", path, suffix, error)
+        return False
+    return True
+
+
 class PipelineCache:
     """A VkPipelineCache that is loaded from disk and saved when it grew.
 
     Parameters
     ----------
     on_disk : bool
-        Read and write the file.
-    first_use : bool
-        This process may die of a blob that has no proof, and gives it to the driver.
+        Read and write files.
     is_off : bool
         Make no VkPipelineCache at all: this driver's are not to be trusted.
 
@@ -78,78 +108,68 @@ class PipelineCache:
     is_hit : bool
         True if the driver was given data from disk.
     is_trial : bool
-        True until a blob without a proof has been used without harm.
-    unproven : bool
-        True if a blob was left aside because it has no proof.
+        True until work was finished with data that no process had used before.
     """
 
     def __init__(
-        self,
-        api: Api,
-        device: Any,
-        physical: Physical,
-        *,
-        on_disk: bool,
-        first_use: bool = False,
-        is_off: bool = False,
+        self, api: Api, device: Any, physical: Physical, *, on_disk: bool, is_off: bool = False
     ) -> None:
         self._api = api
         self._device = device
         self._physical = physical
         self._file = file_for(physical) if on_disk and not is_off else None
-        limit = _HEADER.size + MAX_BYTES
-        self._proofs = Proofs(self._file, _HEADER.size, limit) if self._file is not None else None
         self._unsaved = 0
-        self._built = 0
-        self._trial: Watch | None = None
-        self._digest = ""
-        self.is_trial = self.unproven = False
-        found = self._admitted(self._load(), first_use)
+        self.is_trial = False
+        found = self._load()
         self.handle: Any = self._create(found) if found else None
         self.is_hit = self.handle is not None
         if self.handle is None:
-            self._end_trial()
+            self._end_trial("")  # the driver refused the data
             self.handle = (None if is_off else self._create(b"")) or api.ffi.NULL
         # What the driver holds now, not what was given to it: SwiftShader hands back what it was
         # given behind a header of its own, and would grow the file at every start.
         self._known = self._size()
 
     def _load(self) -> bytes | None:
+        """Return the data that the driver may have, and begin a trial if they are new."""
         if self._file is None:
             return None
-        file = paths.read_regular(self._file, _HEADER.size + MAX_BYTES)
-        return None if file is None else unpack(self._physical, file)
-
-    def _admitted(self, data: bytes | None, first_use: bool) -> bytes | None:
-        """Return the data if the driver may have them in this process, and begin their trial."""
-        if data is None or self._proofs is None:
-            return None
-        self._proofs.collect()
-        digest = sha256(data).hexdigest()
-        if self._proofs.is_bad(digest):
-            return None
-        if self._proofs.is_proven(digest):
+        fresh = self._file.with_suffix(".new")
+        data = None if self._is_barred(self._file) else self._read(fresh)
+        if data is not None and rename(fresh, ".trial"):
+            self.is_trial = True
             return data
-        if not first_use:
-            self.unproven = True
-            return None
-        self._digest = digest
-        self._trial = self._proofs.begin(digest)
-        self._trial.step("open")
-        self.is_trial = True
-        return data
+        return self._read(self._file)
+
+    def _is_barred(self, file: Path) -> bool:
+        """Say whether new data may not be tried: a process is doing that, or one died of it."""
+        trial, bad = file.with_suffix(".trial"), file.with_suffix(".bad")
+        age = age_of(trial)
+        if age is not None and age > TRIAL_S:
+            rename(trial, ".bad")
+        age_of_bad = age_of(bad)
+        if age_of_bad is not None and age_of_bad > BAD_FOR_S:
+            bad.unlink(missing_ok=True)
+        return age_of(trial) is not None or age_of(bad) is not None
+
+    def _read(self, file: Path) -> bytes | None:
+        raw = paths.read_regular(file, _HEADER.size + MAX_BYTES)
+        return None if raw is None else unpack(self._physical, raw)
 
     def settle(self) -> None:
-        """Note that a pipeline of the cache ran: what follows is not the blob's doing any more."""
-        self.is_trial = False
-        if self._trial is not None:
-            self._trial.quiet()
+        """Note that work was finished: the data may be used from now on without a trial."""
+        self._end_trial(".bin")
 
-    def _end_trial(self) -> None:
-        trial, self._trial = self._trial, None
+    def _end_trial(self, suffix: str) -> None:
+        """Give the file on trial its next suffix; without one, remove it."""
+        if not self.is_trial or self._file is None:
+            return
         self.is_trial = False
-        if trial is not None:
-            trial.close()
+        trial = self._file.with_suffix(".trial")
+        if suffix:
+            rename(trial, suffix)
+        else:
+            trial.unlink(missing_ok=True)
 
     def _create(self, data: bytes) -> Any:
         """Return a VkPipelineCache, or None if the driver refuses (then kernels still build)."""
@@ -158,32 +178,28 @@ class PipelineCache:
         info = api.make("VkPipelineCacheCreateInfo", initialDataSize=len(data), pInitialData=start)
         made = api.ffi.new("VkPipelineCache *")
         result = api.lib.vkCreatePipelineCache(self._device, info, api.ffi.NULL, made)
-        return made[0] if result == conv.SUCCESS else None
+        return made[0] if result == c.SUCCESS else None
 
     def added(self) -> None:
         """Note one new pipeline."""
         self._unsaved += 1
-        self._built += 1
         if self._unsaved >= SAVE_EVERY:
             self.save()
 
     def save(self) -> None:
         """Write the cache if it grew since it was loaded or saved; failing is not an error."""
-        # A blob left aside stays for its proof; what was built without it is not worth more.
-        if not self._unsaved or self._file is None or self.unproven:
+        if not self._unsaved or self._file is None or self.is_trial:
             return
         size = self._size()
         self._unsaved = 0
-        if not self._known < size <= MAX_BYTES:
+        if not self._known < size <= MAX_BYTES or self._is_barred(self._file):
             return
-        data = self._data(size)
-        if self._proofs is not None and self._proofs.is_bad(sha256(data).hexdigest()):
-            return
-        if data and paths.write_atomic(self._file, pack(self._physical, data)):
+        data, fresh = self._data(size), self._file.with_suffix(".new")
+        if data and paths.write_atomic(fresh, pack(self._physical, data)):
             self._known = size
-            paths.sweep(self._file)
+            paths.sweep(fresh)
         else:
-            log.debug("the pipeline cache %s cannot be written", self._file)
+            log.debug("the pipeline cache %s cannot be written", fresh)
 
     def _size(self) -> int:
         """Return how many bytes the driver would hand out."""
@@ -199,19 +215,14 @@ class PipelineCache:
         size = api.ffi.new("size_t *", most)
         data = api.ffi.new("char[]", most)
         result = api.lib.vkGetPipelineCacheData(self._device, self.handle, size, data)
-        return bytes(api.ffi.buffer(data, size[0])) if result == conv.SUCCESS else b""
+        return bytes(api.ffi.buffer(data, size[0])) if result == c.SUCCESS else b""
 
-    def distrust(self) -> None:
-        """Let no proof come of this: the device was lost, for whatever reason."""
-        self._built = 0
-
-    def close(self) -> None:
-        """Destroy the VkPipelineCache; a trial that came this far without harm is the proof."""
-        if self._trial is not None:
-            self._trial.step("close")
+    def close(self, *, is_lost: bool) -> None:
+        """Save, and destroy the VkPipelineCache; a lost device says nothing good of its data."""
+        if not is_lost:
+            self.save()
         if self.handle != self._api.ffi.NULL:
             self._api.lib.vkDestroyPipelineCache(self._device, self.handle, self._api.ffi.NULL)
             self.handle = self._api.ffi.NULL
-        if self._trial is not None and self._proofs is not None and self._built:
-            self._proofs.prove(self._digest)
-        self._end_trial()
+        if not is_lost:
+            self._end_trial(".new")  # no work was done with it: it is as new as before

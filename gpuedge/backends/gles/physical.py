@@ -1,4 +1,4 @@
-"""Whether a driver really has a level, and which: by trying, never by what its version says.
+"""Whether a driver really has a level: by trying, never by what its version says; and its limits.
 
 A context of the version must come up, a shader of the version must compile, fragment shaders must
 compute with enough bits, and a texture must take what a shader stores and give it back.
@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuedge.backends.base import Candidate, DeviceInfo
-from gpuedge.backends.gles import egl, formats, names, shaders
+from gpuedge.backends.gles import api, formats
+from gpuedge.backends.gles import constants as c
+from gpuedge.backends.gles.api import Gl
 from gpuedge.backends.gles.context import Context, Want
-from gpuedge.backends.gles.gl import Gl
-from gpuedge.backends.gles.stack import Format
+from gpuedge.backends.gles.memory import TEXEL, Format, row_length
+from gpuedge.backends.gles.program import check_version
 from gpuedge.backends.loading import driver_environment
+from gpuedge.core.caps import Caps
 from gpuedge.core.errors import BackendUnavailableError, DeviceError, DriverError
 from gpuedge.core.identity import Identity
+from gpuedge.core.storage import KINDS
 
 SOFTWARE = ("llvmpipe", "softpipe", "swiftshader", "swrast", "software rasterizer", "basic render")
 """Parts of GL_RENDERER, in lower case, of rasterisers that compute on the CPU. OpenGL ES has no
@@ -38,7 +43,7 @@ MAX_NAME = 256
 class Opened:
     """A context whose level was checked, with what is needed to use it."""
 
-    display: egl.Display
+    display: api.Display
     context: Context
     gl: Gl
     identity: Identity
@@ -87,12 +92,12 @@ def _check(gl: Gl, level: str) -> dict[str, Format]:
     """
     gl.error()
     try:
-        shaders.check_version(gl, level)
+        check_version(gl, level)
     except DriverError as error:
         raise BackendUnavailableError(error.what, known=error.known, reason="no-shaders") from None
     if level == "gles31":
         return {}
-    low, high, bits = gl.precision(names.FRAGMENT_SHADER, names.HIGH_FLOAT)
+    low, high, bits = gl.precision(c.FRAGMENT_SHADER, c.HIGH_FLOAT)
     why = judge_precision((low, high), bits)
     if why:
         raise BackendUnavailableError(
@@ -104,14 +109,14 @@ def _check(gl: Gl, level: str) -> dict[str, Format]:
         raise BackendUnavailableError(
             "No texture format can be rendered to and read back.",
             known=formats.described(failures),
-            reason=next((c for e in wanted if (c := names.code_of(e, ""))), "no-format"),
+            reason=next((code for e in wanted if (code := c.code_of(e, ""))), "no-format"),
         )
     return found
 
 
 def identify(gl: Gl, want: Want) -> Identity:
     """Return who the driver of the current context says it is."""
-    wanted = (names.GL_VENDOR, names.GL_RENDERER, names.GL_VERSION)
+    wanted = (c.GL_VENDOR, c.GL_RENDERER, c.GL_VERSION)
     texts = [gl.text(n)[:MAX_NAME] for n in wanted]
     vendor, renderer, version = texts
     return Identity(
@@ -131,17 +136,17 @@ def _uuid(gl: Gl, extensions: frozenset[str]) -> str | None:
     """Return the UUID that Vulkan gives the same device, where GL_EXT_memory_object has it."""
     if "GL_EXT_memory_object" not in extensions or not gl.has("GetUnsignedBytei_vEXT"):
         return None
-    if gl.integer(names.NUM_DEVICE_UUIDS) != 1:
+    if gl.integer(c.NUM_DEVICE_UUIDS) != 1:
         return None
-    raw = (ctypes.c_ubyte * names.UUID_BYTES)()
-    gl.GetUnsignedBytei_vEXT(names.DEVICE_UUID, 0, raw)
+    raw = (ctypes.c_ubyte * c.UUID_BYTES)()
+    gl.GetUnsignedBytei_vEXT(c.DEVICE_UUID, 0, raw)
     failed = gl.error()
     return bytes(raw).hex() if not failed and any(raw) else None
 
 
-def open_road(library: egl.Library, road: egl.Road, want: Want) -> Opened:
-    """Open a context on one road and check its level. Raises BackendUnavailableError."""
-    display = egl.Display(library, road)
+def open_platform(library: api.Library, platform: api.Platform, want: Want) -> Opened:
+    """Open a context on one platform and check its level. Raises BackendUnavailableError."""
+    display = api.Display(library, platform)
     context = Context(display, want)
     try:
         with context.turn():
@@ -155,7 +160,7 @@ def open_road(library: egl.Library, road: egl.Road, want: Want) -> Opened:
         context.close()
         if isinstance(error, DeviceError) and not isinstance(error, BackendUnavailableError):
             # A context that cannot even be made current once is no device that was lost.
-            code = "open-failed" if context.is_gone else names.code_of(error, "open-failed")
+            code = "open-failed" if context.is_gone else c.code_of(error, "open-failed")
             raise BackendUnavailableError(error.what, known=error.known, reason=code) from error
         raise
 
@@ -166,24 +171,25 @@ def wants(level: str) -> list[Want]:
 
 
 def enumerate_devices(candidate: Candidate, level: str) -> list[DeviceInfo]:
-    """Open every road of a candidate, and return one entry per distinct device.
+    """Open every platform of a candidate, and return one entry per distinct device.
 
     Raises
     ------
     BackendUnavailableError
-        No road leads to a device of this level; the reason is that of the road that came furthest.
+        No platform leads to a device of this level; the reason is that of the one that came
+        furthest.
     """
     failures: list[BackendUnavailableError] = []
     with driver_environment(candidate):
-        library = egl.load(candidate)
-        ways = egl.roads(library, candidate)
+        library = api.load(candidate)
+        platforms = api.platforms(library, candidate)
         for want in wants(level):
             found: dict[tuple[str | None, ...], DeviceInfo] = {}
-            for road in ways:
-                if found and road.name == "default":
-                    break  # it leads to one of the devices that other roads lead to
+            for platform in platforms:
+                if found and platform.name == "default":
+                    break  # it leads to one of the devices that other platforms lead to
                 try:
-                    opened = open_road(library, road, want)
+                    opened = open_platform(library, platform, want)
                 except BackendUnavailableError as error:
                     failures.append(error)
                 else:
@@ -202,14 +208,14 @@ def _mark(identity: Identity) -> tuple[str | None, ...]:
 def _nothing(
     candidate: Candidate, failures: list[BackendUnavailableError]
 ) -> BackendUnavailableError:
-    """Return the error where no road leads to a device."""
+    """Return the error where no platform leads to a device."""
     furthest = _furthest(failures)
     is_nothing = furthest.reason is not None and furthest.reason.code == "no-device"
-    why = egl.vendor_problem(candidate) if is_nothing else None
+    why = api.vendor_problem(candidate) if is_nothing else None
     if why is None:
         return furthest
     return BackendUnavailableError(
-        "The driver's library is none.",
+        "This library is not an EGL driver.",
         asked_by=candidate.key,
         known=why,
         reason="missing-library",
@@ -223,25 +229,27 @@ def _furthest(failures: list[BackendUnavailableError]) -> BackendUnavailableErro
 
 
 def open_device(info: DeviceInfo, wanted: list[Want]) -> Opened:
-    """Open the device of `info` again: the first road that leads to the same one.
+    """Open the device of `info` again: the first platform that leads to the same one.
 
     Raises
     ------
     DriverError (GE-405)
         The driver now leads to other devices.
     BackendUnavailableError
-        No road leads anywhere any more.
+        No platform leads anywhere any more.
     """
     expected = info.identity
     failures: list[BackendUnavailableError] = []
     others: list[str] = []
     with driver_environment(info.candidate):
-        library = egl.load(info.candidate)
-        ways = egl.roads(library, info.candidate)
+        library = api.load(info.candidate)
+        platforms = api.platforms(library, info.candidate)
         for want in wanted:
-            for road in sorted(ways, key=lambda r: not r.hint or r.hint not in expected.name):
+            for platform in sorted(
+                platforms, key=lambda p: p.hint not in expected.name or not p.hint
+            ):
                 try:
-                    opened = open_road(library, road, want)
+                    opened = open_platform(library, platform, want)
                 except BackendUnavailableError as error:
                     failures.append(error)
                     continue
@@ -264,3 +272,136 @@ def _is_same(one: Identity, other: Identity, want: Want) -> bool:
     if None not in (one.deviceUUID, other.deviceUUID) and one.deviceUUID != other.deviceUUID:
         return False
     return _mark(one)[:2] == _mark(other)[:2]
+
+
+# --- limits -------------------------------------------------------------------------------------
+DIALECTS = {"gles20": "essl100", "gles30": "essl300", "gles31": "essl310"}
+
+VECTORS_PER_TENSOR = 2
+"""Uniform vectors of one tensor at most: its extents, and its size and range."""
+
+OTHER_VECTORS = 4
+"""Uniform vectors kept for parameters."""
+
+EXACT_INDEX_BYTES = 1 << 25
+"""2^23 float32: OpenGL ES 2.0 counts in float32, where whole numbers above 2^24 are not all there.
+Half of that leaves room for sums of indices, which compilers reorder (seen on softpipe and zink:
+``a % b + t`` as ``(a + t) - b * (a / b)``)."""
+
+MAX_BYTES = (1 << 31) - TEXEL
+"""Larger buffers cannot be addressed by the signed 32-bit indices of the shaders."""
+
+NO_LIMIT = (1 << 31) - 1
+"""Of workgroups, where there are none: fragments are drawn, however a plan groups them."""
+
+LEAST_SIDE = 64
+"""Texels per side of the smallest texture limit that the specification allows."""
+
+PUSH_BYTES = 16
+"""Bytes of the block of values per tensor: its extents."""
+
+MAX_ALIGNMENT = 4096
+"""Alignments of parts of a buffer are 256 at most by the specification; such as these are a lie."""
+
+
+def check(values: dict[str, int], least: int, most: int = NO_LIMIT) -> None:
+    """Refuse a device whose limits cannot be.
+
+    Raises
+    ------
+    DriverError (GE-405)
+        One of `values` is below what every device has, or above what it may be.
+    """
+    for name, value in values.items():
+        if not least <= value <= most:
+            raise DriverError(
+                "The driver's limits cannot be.",
+                known=f"GL_{name} is {value}; by the specification it is {least} to {most}",
+            )
+
+
+def fragment_caps(
+    gl: Gl, level: str, kinds: tuple[str, ...], is_software: bool, most_side: int = NO_LIMIT
+) -> Caps:
+    """Return the limits of a context that draws; `kinds` are the storage kinds on offer.
+
+    Textures are at most `most_side` texels wide and high, whatever the driver says.
+
+    Raises DriverError for limits that cannot be.
+    """
+    size = min(gl.integer(c.MAX_TEXTURE_SIZE), *gl.integers(c.MAX_VIEWPORT_DIMS, 2))
+    size = min(size, max(LEAST_SIDE, most_side))
+    units = gl.integer(c.MAX_TEXTURE_IMAGE_UNITS)
+    vectors = gl.integer(c.MAX_FRAGMENT_UNIFORM_VECTORS)
+    check({"MAX_TEXTURE_SIZE": size}, least=LEAST_SIDE)
+    check({"MAX_TEXTURE_IMAGE_UNITS": units, "MAX_FRAGMENT_UNIFORM_VECTORS": vectors}, least=8)
+    tensors = max(1, min(units + 1, (vectors - OTHER_VECTORS) // VECTORS_PER_TENSOR))
+    largest = row_length(size) * size // KINDS[kinds[0]].units * TEXEL
+    outputs = 1
+    if level == "gles30":
+        outputs = min(gl.integer(c.MAX_DRAW_BUFFERS), gl.integer(c.MAX_COLOR_ATTACHMENTS))
+    return Caps(
+        level=level,
+        dialect=DIALECTS[level],
+        forms=frozenset({"map"}),
+        is_software=is_software,
+        max_invocations=NO_LIMIT,
+        max_local_size=(NO_LIMIT, NO_LIMIT, NO_LIMIT),
+        max_groups=(NO_LIMIT, NO_LIMIT, NO_LIMIT),
+        max_shared_bytes=0,
+        max_storage_buffers=tensors,
+        max_storage_buffer_bytes=min(
+            largest, EXACT_INDEX_BYTES if level == "gles20" else MAX_BYTES
+        ),
+        max_allocation_bytes=None,
+        offset_alignment=TEXEL,
+        max_push_bytes=max(128, tensors * PUSH_BYTES + 64),
+        storages=kinds,
+        has_suballocation=False,
+        max_texture_size=size,
+        max_outputs=max(1, outputs),
+        is_finite_only=kinds[0] == "rgba8_float",
+    )
+
+
+def compute_caps(gl: Gl, is_software: bool) -> Caps:
+    """Return the limits of a context that launches compute shaders.
+
+    Raises DriverError for limits that cannot be.
+    """
+    blocks = min(
+        gl.integer(c.MAX_COMPUTE_STORAGE_BLOCKS),
+        gl.integer(c.MAX_COMBINED_STORAGE_BLOCKS),
+        gl.integer(c.MAX_STORAGE_BINDINGS),
+    )
+    alignment = gl.integer(c.STORAGE_OFFSET_ALIGNMENT)
+    invocations = gl.integer(c.MAX_COMPUTE_INVOCATIONS)
+    check({"MAX_SHADER_STORAGE_BUFFER_BINDINGS": blocks}, least=4)
+    check({"MAX_COMPUTE_WORK_GROUP_INVOCATIONS": invocations}, least=128)
+    check({"SHADER_STORAGE_BUFFER_OFFSET_ALIGNMENT": alignment}, least=1, most=MAX_ALIGNMENT)
+    largest = ctypes.c_int64(0)
+    gl.GetInteger64v(c.MAX_STORAGE_BLOCK_SIZE, ctypes.byref(largest))
+    # Values go in as uniforms: four components a vector, some kept for parameters.
+    components = gl.integer(c.MAX_COMPUTE_UNIFORM_COMPONENTS)
+    return Caps(
+        level="gles31",
+        dialect=DIALECTS["gles31"],
+        forms=frozenset({"map", "group"}),
+        is_software=is_software,
+        max_invocations=invocations,
+        max_local_size=gl.indexed(c.MAX_COMPUTE_SIZE),
+        max_groups=gl.indexed(c.MAX_COMPUTE_GROUPS),
+        max_shared_bytes=gl.integer(c.MAX_COMPUTE_SHARED_BYTES),
+        max_storage_buffers=blocks,
+        max_storage_buffer_bytes=min(largest.value, MAX_BYTES),
+        max_allocation_bytes=None,
+        offset_alignment=max(TEXEL, alignment),
+        max_push_bytes=max(128, min(components * 4, blocks * PUSH_BYTES + 64)),
+        max_outputs=blocks,
+    )
+
+
+def offered(level: str, found: dict[str, Format], wanted: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the storage kinds on offer, reduced to `wanted` (None: all)."""
+    kinds = formats.storages(level, found)
+    return kinds if wanted is None else tuple(k for k in kinds if k in set(wanted))

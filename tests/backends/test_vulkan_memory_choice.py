@@ -11,13 +11,11 @@ from gpuedge.backends.base import Usage
 from gpuedge.backends.vulkan.memory import (
     Choice,
     FreeList,
-    MemoryHeap,
-    MemoryType,
     align_up,
     choose_memory,
     choose_staging,
-    is_unified,
 )
+from gpuedge.backends.vulkan.physical import MemoryHeap, MemoryType, is_unified
 
 GIB = 1 << 30
 DEVICE, VISIBLE, COHERENT, CACHED, LAZY, PROTECTED = 1, 2, 4, 8, 16, 32

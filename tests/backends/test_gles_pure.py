@@ -11,16 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuedge.backends.base import Binding, Dispatch, Usage
-from gpuedge.backends.gles import formats, names
-from gpuedge.backends.gles.gl import SIGNATURES, Gl
-from gpuedge.backends.gles.levels import judge_precision
-from gpuedge.backends.gles.program import GlesProgram
+from gpuedge.backends.gles import constants as c
+from gpuedge.backends.gles import formats
+from gpuedge.backends.gles.api import SIGNATURES, Gl
+from gpuedge.backends.gles.memory import Buffers, GlesBuffer, boxes, row_length
+from gpuedge.backends.gles.physical import judge_precision
+from gpuedge.backends.gles.program import COPY_BITS, COPY_BYTES, GlesProgram
+from gpuedge.backends.gles.queue import nanoseconds
 from gpuedge.backends.gles.record import _State, record_dispatches
-from gpuedge.backends.gles.shaders import COPY_BITS, COPY_BYTES
-from gpuedge.backends.gles.stack import GlObject
-from gpuedge.backends.gles.storage_buffer import Buffers, GlesBuffer
-from gpuedge.backends.gles.sync import nanoseconds
-from gpuedge.backends.gles.texture import boxes, row_length
 from gpuedge.core.errors import DeviceLostError, DriverError, OutOfMemoryError
 from gpuedge.core.kernel import KernelBlob, TensorArg
 
@@ -62,14 +60,14 @@ def test_boxes_cover_the_range_in_order(first: int, count: int, bits: int) -> No
 
 
 def test_errors_by_their_numbers() -> None:
-    assert isinstance(names.error_for(0x0507, "glX"), DeviceLostError)
-    assert isinstance(names.error_for(0x0505, "glX"), OutOfMemoryError)
-    error = names.error_for(0x0502, "glX", "llvmpipe")
+    assert isinstance(c.error_for(0x0507, "glX"), DeviceLostError)
+    assert isinstance(c.error_for(0x0505, "glX"), OutOfMemoryError)
+    error = c.error_for(0x0502, "glX", "llvmpipe")
     assert type(error) is DriverError
     assert "llvmpipe" in error.what and error.known == "glX: GL_INVALID_OPERATION"
-    assert names.error_for(0x1234, "glX").known == "glX: OpenGL error 0x1234"
-    assert isinstance(names.egl_error_for(0x300E, "eglX"), DeviceLostError)
-    assert names.egl_error_for(0x3009, "eglX").known == "eglX: EGL_BAD_MATCH"
+    assert c.error_for(0x1234, "glX").known == "glX: OpenGL error 0x1234"
+    assert isinstance(c.egl_error_for(0x300E, "eglX"), DeviceLostError)
+    assert c.egl_error_for(0x3009, "eglX").known == "eglX: EGL_BAD_MATCH"
 
 
 def test_best_exact_storage_comes_first() -> None:
@@ -117,21 +115,19 @@ class Calls:
 
 def test_dispatches_wait_for_those_they_depend_on() -> None:
     gl: Any = Calls()
-    stack: Any = Calls()
-    stack.dispatch = lambda program, groups: (gl.DispatchCompute, groups)
     blob = KernelBlob("k", "essl310", b"", "main", (TensorArg("O", "write", 0),), (), (), 0, "d")
-    program = GlesProgram(blob, (), GlObject("Programs", 5), {}, {})
-    buffer = GlesBuffer(64, Usage.SCRATCH, GlObject("Buffers", 9))
+    program = GlesProgram(blob, 5, {}, {})
+    buffer = GlesBuffer(64, Usage.SCRATCH, 9)
     work = [
         Dispatch(program, (Binding(buffer, 16, 32),), b"", (i + 1, 1, 1), depends)
         for i, depends in enumerate((True, False, True))
     ]
-    record_dispatches(gl, stack, work).replay()
-    storage, update = (names.SHADER_STORAGE_BARRIER,), (names.BUFFER_UPDATE_BARRIER,)
+    record_dispatches(gl, work).replay()
+    storage, update = (c.SHADER_STORAGE_BARRIER,), (c.BUFFER_UPDATE_BARRIER,)
     assert gl.made == [
         f"MemoryBarrier {storage}",
         "UseProgram (5,)",
-        f"BindBufferRange {(names.SHADER_STORAGE_BUFFER, 0, 9, 16, 32)}",
+        f"BindBufferRange {(c.SHADER_STORAGE_BUFFER, 0, 9, 16, 32)}",
         "DispatchCompute (1, 1, 1)",
         "DispatchCompute (2, 1, 1)",
         f"MemoryBarrier {storage}",
@@ -148,12 +144,12 @@ def test_interrupted_reading_leaves_no_buffer_mapped(monkeypatch: pytest.MonkeyP
         raise KeyboardInterrupt
 
     monkeypatch.setattr(ctypes, "memmove", interrupt)
-    buffer = GlesBuffer(64, Usage.OUTPUT, GlObject("Buffers", 9))
+    buffer = GlesBuffer(64, Usage.OUTPUT, 9)
     with pytest.raises(KeyboardInterrupt):
-        Buffers(gl, gl).read(buffer, bytearray(64), 0)
+        Buffers(gl).read(buffer, bytearray(64), 0)
     bound, unmapped = gl.made[:2]
-    assert bound == f"BindBuffer {(names.COPY_READ_BUFFER, 9)}"
-    assert unmapped == f"UnmapBuffer {(names.COPY_READ_BUFFER,)}"
+    assert bound == f"BindBuffer {(c.COPY_READ_BUFFER, 9)}"
+    assert unmapped == f"UnmapBuffer {(c.COPY_READ_BUFFER,)}"
 
 
 def test_function_that_the_driver_lacks() -> None:
