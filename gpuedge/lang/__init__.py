@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from gpuedge.core.errors import KernelError
 from gpuedge.core.kernel import Extents, KernelBlob, Number
 from gpuedge.lang.cache import LANGUAGE_VERSION, BlobCache, blob_key
-from gpuedge.lang.measure import shared_bytes, trip_count
+from gpuedge.lang.evaluate import shared_bytes, trip_count
 from gpuedge.lang.parser import load
 from gpuedge.lang.tree import Kernel
 

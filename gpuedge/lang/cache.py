@@ -14,7 +14,7 @@ from gpuedge.safety.lock import Lock
 from gpuedge.safety.paths import read_regular, stamp, sweep, write_atomic
 from gpuedge.safety.store import TRIES
 
-LANGUAGE_VERSION = 3
+LANGUAGE_VERSION = 4
 """Raise this whenever a printer's output for an unchanged text changes."""
 
 MAX_BYTES = 64 << 20

@@ -2,6 +2,8 @@
 
 A fragment shader computes one physical texel of its out texture (see `gpuedge.core.storage`); a
 kernel without workgroups runs either way. Specs are macros, given by `KernelBlob.specialised`.
+What ESSL 1.00 cannot say is said otherwise: ints are floats, and loops and indices keep to
+appendix A of its specification (constant bounds; indices of constants and loop indices).
 
 Names, which never meet each other or a word of the language: ``b_T``, ``t_T`` a tensor as buffer or
 sampler, ``d_T`` its extents, ``i_T`` 1/width, 1/height, low and step of its texture, ``n_T`` its
@@ -11,16 +13,17 @@ function, ``l_N_uid`` a local, ``k_N`` a helper of the printer.
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from ctypes import c_float
+from functools import lru_cache
+from typing import Any, Final
 
 from gpuedge.core.errors import KernelError
-from gpuedge.core.kernel import KernelBlob, PushArg, SpecArg, TensorArg
+from gpuedge.core.kernel import KernelBlob
 from gpuedge.core.storage import KINDS
-from gpuedge.lang import essl100
 from gpuedge.lang import tree as t
-from gpuedge.lang.essl_access import (
+from gpuedge.lang.essl_texts import (
     ESSL100,
     ESSL300,
     ESSL310,
@@ -30,9 +33,44 @@ from gpuedge.lang.essl_access import (
     declaration,
     stored,
 )  # fmt: skip
-from gpuedge.lang.essl_function import FunctionPrinter
+from gpuedge.lang.interface import bind
+from gpuedge.lang.rules import BITS
 
-_HELPER = re.compile(r"\bk_\w+|\bK_\w+")
+RANK: Final = {
+    "||": 1, "&&": 2, "|": 3, "^": 4, "&": 5, "==": 6, "!=": 6, "<": 7, ">": 7, "<=": 7, ">=": 7,
+    "<<": 8, ">>": 8, "+": 9, "-": 9, "*": 10, "/": 10, "%": 10,
+}  # fmt: skip
+"""How tightly the operators bind; `?:` 0, unary 11, everything else 12."""
+SELECT, UNARY, POSTFIX = 0, 11, 12
+MAX_TRIPS: Final = 65536
+"""In ESSL 1.00 a loop to a param or extent ends here; drivers' own limits are no higher."""
+
+Text = tuple[str, int]
+"""A text and its rank."""
+
+_HELPER = re.compile(r"\b[kK]_\w+")
+_COUNT = re.compile(r"\bn_\w+")
+_TANH_LIMIT = 15.0  # tanh(15) is 1 in float32; drivers that divide sinh by cosh overflow at 89
+_IDENTIFIERS = {"local_id": "gl_LocalInvocationID", "group_id": "gl_WorkGroupID"}
+_NAMES = {"roundeven": "roundEven"}
+_SIGNS = {"neg": "-", "!": "!", "~": "~"}
+_OLD_KINDS = {"int": "float", "ivec2": "vec2", "ivec3": "vec3", "ivec4": "vec4"}
+_BIT_WORDS = BITS | {"~", "floatBitsToInt", "intBitsToFloat"}
+_INDENT = "    "
+
+
+def float_text(value: float) -> str:
+    """Print a float32 with as few digits as give it back, nine at the most."""
+    return _digits(value) if value else str(value)  # (a cache takes -0.0 for 0.0)
+
+
+@lru_cache(maxsize=1024)
+def _digits(value: float) -> str:
+    for digits in range(1, 10):
+        text = f"{value:.{digits}g}"
+        if c_float(float(text)).value == value:  # (struct refuses what rounds to infinity)
+            break
+    return text if "." in text or "e" in text else f"{text}.0"
 
 
 def print_essl310(kernel: t.Kernel, storage: Mapping[str, str] | None = None) -> KernelBlob:
@@ -69,45 +107,49 @@ def print_essl100(kernel: t.Kernel, storage: Mapping[str, str] | None = None) ->
     Raises
     ------
     KernelError (GE-300)
-        It is a group kernel, writes several tensors, or has an int that no float32 is equal to.
+        It is a group kernel, writes several tensors, uses the bits of ints, or has an int that no
+        float32 is equal to.
     """
     return _Shader(kernel, ESSL100, storage or {}).blob()
 
 
-class _Fragments(FunctionPrinter):
-    """Prints functions in ESSL 3.00, where further out tensors are outputs of the fragment."""
-
-    def __init__(self, kinds: Mapping[str, str]) -> None:
-        super().__init__()
-        self.kinds = kinds
-
-    def store(self, stmt: t.Store) -> None:
-        """Print the value of a further output."""
-        name = stmt.tensor.name
-        self.line(f"vec4 v_{name} = {self.value(stmt.value)};")
-        self.line(f"o_{name} = {stored(ESSL300, name, self.kinds[name], f'v_{name}')};")
-
-
 class _Shader:
-    """One kernel on its way to text."""
+    """One kernel on its way to text; every local has a name of its own, so scopes do not matter."""
 
     def __init__(self, kernel: t.Kernel, level: Level, storage: Mapping[str, str]) -> None:
         self.kernel = kernel
         self.level = level
+        self.is_old = level.is_old
         self.kinds = {x.name: storage.get(x.name, level.default) for x in kernel.tensors}
         self._check()
-        self.printer = self._printer()
         self.units = KINDS[self.kinds[kernel.out.name]].units
+        self.lines: list[str] = []
+        self.depth = 0
+        self.in_constant = False  # in a place where ESSL 1.00 takes no calls of helpers
+        self.printers: dict[type, Callable[[Any], Text]] = {
+            t.Literal: self._literal,
+            t.Spec: lambda e: (f"S_{e.name}", POSTFIX),
+            t.Param: lambda e: (f"p_{e.name}", POSTFIX),
+            t.LocalRef: lambda e: (_local(e.local), POSTFIX),
+            t.Element: lambda e: (self._target(e.array, e.index), POSTFIX),
+            t.Swizzle: self._swizzle,
+            t.Op: self._op,
+            t.Load: lambda e: self._call(f"k_{e.name}_{e.tensor.name}", e.position),
+            t.Dims: lambda e: (f"d_{e.tensor.name}", POSTFIX),
+            t.Identifier: lambda e: (f"ivec3({_IDENTIFIERS[e.name]})", POSTFIX),
+            t.Call: lambda e: self._call(f"f_{e.function.name}", *e.args),
+        }
 
-    def _printer(self) -> FunctionPrinter:
-        if self.level is ESSL310:
-            return FunctionPrinter()
-        return essl100.Printer(self.kernel.name) if self.level.is_old else _Fragments(self.kinds)
-
+    # --- what cannot be said --------------------------------------------------------------------
     def _refuse(self, what: str, known: str) -> None:
         raise KernelError(
             f"Kernel {self.kernel.name} cannot be printed as {self.level.dialect}: {what}.",
             known=known,
+        )
+
+    def _refuse_old(self, what: str, hint: str) -> None:
+        raise KernelError(
+            f"Kernel {self.kernel.name}: {what}.", asked_by="OpenGL ES 2.0", hint=hint
         )
 
     def _check(self) -> None:
@@ -124,25 +166,256 @@ class _Shader:
             known = "all out tensors of a fragment shader take equally many physical texels"
             self._refuse("its out tensors differ in storage", known)
 
-    # --- the text -------------------------------------------------------------------------------
-    def text(self) -> str:
-        """Return the whole shader."""
-        printer = self.printer
-        for function in self.kernel.functions:
-            printer.function(function)
-        self._main()
-        body = "\n".join(printer.lines)
-        head = self._head()
-        helpers = self._helpers(body)
-        used = "\n".join(helpers) + body
-        counts = [
-            "    " + count(self.level, x.name)
-            for x in self.kernel.tensors
-            if re.search(rf"\bn_{x.name}\b", used)
-        ]
-        body = body.replace("void main() {", "\n".join(["void main() {", *counts]), 1)
-        return "\n".join([*head, *helpers, body, ""])
+    # --- expressions ----------------------------------------------------------------------------
+    def _value(self, expr: t.Expr, least: int = SELECT) -> str:
+        """Print an expression, in parentheses if it binds less tightly than `least`."""
+        text, rank = self.printers[type(expr)](expr)
+        return text if rank >= least else f"({text})"
 
+    def _constant(self, expr: t.Expr, least: int = SELECT) -> str:
+        """Print an expression where ESSL 1.00 wants a constant: it may not call helpers."""
+        self.in_constant = self.is_old
+        text = self._value(expr, least)
+        self.in_constant = False
+        return text
+
+    def _call(self, name: str, *args: t.Expr) -> Text:
+        return f"{name}({', '.join([self._value(arg) for arg in args])})", POSTFIX
+
+    def _kind(self, name: str) -> str:
+        """Return what the dialect calls a type."""
+        return _OLD_KINDS.get(name, name) if self.is_old else name
+
+    def _literal(self, expr: t.Literal) -> Text:
+        if expr.type == "bool":
+            return ("true" if expr.value else "false"), POSTFIX
+        text = self._number(expr)
+        return text, UNARY if text[0] == "-" else POSTFIX
+
+    def _number(self, expr: t.Literal) -> str:
+        value = expr.value
+        if expr.type == "float" or self.is_old:
+            if c_float(value).value != value:
+                self._refuse_old(
+                    f"{value} is no float32, and in ESSL 1.00 ints are floats",
+                    "keep ints below 16777216 in kernels for this level",
+                )
+            return float_text(float(value))
+        # The one int whose absolute value is no int.
+        return "(-2147483647 - 1)" if value == -(2**31) else str(int(value))
+
+    def _target(self, array: t.Local | t.Shared, index: t.Expr | None) -> str:
+        """Print an element of an array, or a whole local."""
+        name = _local(array) if isinstance(array, t.Local) else f"m_{array.name}"
+        if index is None:
+            return name
+        if self.is_old:  # the one place for an int
+            if isinstance(index, t.Literal):
+                return f"{name}[{index.value}]"
+            return f"{name}[int({self._value(index)})]"
+        return f"{name}[{self._value(index)}]"
+
+    def _swizzle(self, expr: t.Swizzle) -> Text:
+        letters = "".join(["xyzw"[component] for component in expr.components])
+        return f"{self._value(expr.base, POSTFIX)}.{letters}", POSTFIX
+
+    def _op(self, expr: t.Op) -> Text:
+        name, args = expr.name, expr.args
+        if self.is_old and name in _BIT_WORDS:
+            self._refuse_old(
+                f"{name} cannot be printed: ESSL 1.00 has no bits of ints",
+                "work with floor and powers of two, or run the kernel on OpenGL ES 3.0 or later",
+            )
+        if name in RANK:
+            return self._binary(expr, name, args[0], args[1])
+        if name in _SIGNS:
+            return f"{_SIGNS[name]}{self._value(args[0], POSTFIX)}", UNARY
+        if name == "?:":
+            parts = [self._value(e, SELECT + 1) for e in args]
+            return "{} ? {} : {}".format(*parts), SELECT
+        if name in ("vector", "splat", "cast"):
+            if name == "cast" and self.is_old:  # only integral values are converted
+                return self.printers[type(args[0])](args[0])
+            return self._call(self._kind(expr.type), *args)
+        return self._builtin(expr)
+
+    def _binary(self, expr: t.Op, op: str, left: t.Expr, right: t.Expr) -> Text:
+        """Print an operator; a repeated scalar beside a vector stays a scalar."""
+        rank = RANK[op]
+        if op in "/%" and t.BASE[expr.type] == "int" and (op == "%" or self.is_old):
+            if expr.time > t.SPEC:
+                return self._helper("k_idiv" if op == "/" else "k_mod", expr)
+            return self._spec_division(op, left, right)
+        if op in ("==", "!=") and not self.is_old and left.type == "float":
+            text = self._value(left)
+            if text == self._value(right):  # asks for NaN, of which compilers think there is none
+                sign = ">" if op == "!=" else "<="
+                return f"(floatBitsToInt({text}) & 0x7fffffff) {sign} 0x7f800000", RANK[">"]
+        if _is_splat(left) != _is_splat(right):
+            left, right = _unsplat(left), _unsplat(right)
+        return f"{self._value(left, rank)} {op} {self._value(right, rank + 1)}", rank
+
+    def _spec_division(self, op: str, left: t.Expr, right: t.Expr) -> Text:
+        """Print a division, or in ESSL 3 a remainder, in a constant: it may not call helpers.
+
+        Half a unit keeps the quotient of floats clear of rounding.
+        """
+        a, b = self._value(left), self._value(right, POSTFIX)
+        if not self.is_old:
+            dividend = self._value(left, RANK["/"])
+            return f"{self._value(left, RANK['-'])} - {dividend} / {b} * {b}", RANK["-"]
+        size = f"floor((abs({a}) + 0.5) / {b if isinstance(right, t.Literal) else f'abs({b})'})"
+        signs = f"sign({a}) * " + ("" if isinstance(right, t.Literal) else f"sign({b}) * ")
+        if isinstance(right, t.Literal) and right.value < 0:
+            size, signs = size.replace(f"/ {b}", f"/ {b[2:-1]}"), f"-{signs}"
+        if op == "/":
+            return f"{signs}{size}", RANK["*"]
+        return f"{self._value(left, RANK['-'])} - {b} * ({signs}{size})", RANK["-"]
+
+    def _builtin(self, expr: t.Op) -> Text:
+        name, args = expr.name, expr.args
+        if name not in ("tanh", "roundeven") or not self.is_old:
+            if name == "tanh":
+                limit = float_text(_TANH_LIMIT)
+                return f"tanh(clamp({self._value(args[0])}, -{limit}, {limit}))", POSTFIX
+            return self._call(_NAMES.get(name, name), *args)
+        if self.in_constant:
+            what = f"{name}() cannot say how long a loop is in ESSL 1.00"
+            self._refuse_old(what, "give the loop a spec of its own")
+        return self._helper(f"k_{name}", expr)
+
+    def _helper(self, name: str, expr: t.Op) -> Text:
+        """Print a call of a helper for values of the type of `expr`."""
+        width = t.WIDTH[expr.type]
+        return self._call(f"{name}{width if width > 1 else ''}", *expr.args)
+
+    # --- statements -----------------------------------------------------------------------------
+    def _line(self, text: str) -> None:
+        """Append a line at the current depth."""
+        self.lines.append(_INDENT * self.depth + text)
+
+    def _open(self, head: str) -> None:
+        """Append a line that begins a block."""
+        self._line(f"{head} {{")
+        self.depth += 1
+
+    def _close(self) -> None:
+        """End a block."""
+        self.depth -= 1
+        self._line("}")
+
+    def _block(self, body: list[t.Stmt]) -> None:
+        for stmt in body:
+            if isinstance(stmt, t.Declare):
+                self._declare(stmt)
+            elif isinstance(stmt, t.Assign):
+                text = self._target(stmt.target, stmt.index)
+                if stmt.component is not None:
+                    text += f".{'xyzw'[stmt.component]}"
+                self._line(f"{text} = {self._value(stmt.value)};")
+            elif isinstance(stmt, t.If):
+                self._if(stmt)
+            elif isinstance(stmt, t.For):
+                self._for(stmt)
+            elif isinstance(stmt, t.Store):
+                self._store(stmt)
+            else:
+                self._line("memoryBarrierShared();")
+                self._line("barrier();")
+
+    def _declare(self, stmt: t.Declare) -> None:
+        local, value = stmt.local, stmt.value
+        text = f"{self._kind(local.type)} {_local(local)}"
+        if value is None:
+            self._line(f"{text}[{local.size}];" if local.size else f"{text};")
+        elif self.is_old and local.frozen and value.time <= t.SPEC:
+            # What a loop needs must be a constant in the language's own sense.
+            self._line(f"const {text} = {self._constant(value)};")
+        else:
+            self._line(f"{text} = {self._value(value)};")
+
+    def _if(self, stmt: t.If) -> None:
+        self._open(f"if ({self._value(stmt.condition)})")
+        self._block(stmt.then)
+        if stmt.orelse:
+            self.depth -= 1
+            self._open("} else")
+            self._block(stmt.orelse)
+        self._close()
+
+    def _for(self, stmt: t.For) -> None:
+        """Print a loop; in ESSL 1.00 with constant bounds and, if its own is none, an exit."""
+        name, kind, bound = _local(stmt.index), self._kind("int"), stmt.bound
+        start, step = self._constant(stmt.start), self._constant(stmt.step)
+        is_bounded = not self.is_old or bound.time <= t.SPEC
+        limit = self._constant(bound, RANK["+"]) if is_bounded else f"{MAX_TRIPS}.0"
+        self._open(f"for ({kind} {name} = {start}; {name} < {limit}; {name} += {step})")
+        if not is_bounded:
+            self._line(f"if ({name} >= {self._value(bound, RANK['+'])}) break;")
+        self._block(stmt.body)
+        self._close()
+
+    def _store(self, stmt: t.Store) -> None:
+        """Print a store into a buffer, or the value of a further output of a fragment."""
+        name, value = stmt.tensor.name, self._value(stmt.value)
+        if self.level is ESSL310:
+            way = "storet" if stmt.name == "storet" else "store4"
+            self._line(f"k_{way}_{name}({self._value(stmt.position)}, {value});")
+            return
+        self._line(f"vec4 v_{name} = {value};")
+        self._line(f"o_{name} = {stored(self.level, name, self.kinds[name], f'v_{name}')};")
+
+    # --- functions ------------------------------------------------------------------------------
+    def _function(self, function: t.Function) -> None:
+        args = ", ".join([f"{self._kind(a.type)} {_local(a)}" for a in function.args])
+        self._open(f"{self._kind(function.type)} f_{function.name}({args})")
+        self._block(function.body)
+        self._line(f"return {self._value(function.value)};")
+        self._close()
+
+    def _main(self) -> None:
+        self._open("void main()")
+        if self.kernel.form == "group":
+            self._block(self.kernel.main.body)
+        elif self.level is ESSL310:
+            self._invocation()
+        else:
+            self._fragment()
+        self._close()
+
+    def _invocation(self) -> None:
+        """Print main of a compute shader under the guard that its texel exists."""
+        main, out = self.kernel.main, self.kernel.out.name
+        self._line("ivec3 at = ivec3(gl_GlobalInvocationID);")
+        inside = f"at.x < d_{out}.x && at.y < d_{out}.y && at.z < d_{out}.z * d_{out}.w"
+        self._open(f"if ({inside})")
+        p = _local(main.args[0])
+        self._line(f"ivec4 {p} = ivec4(at.xy, at.z % d_{out}.z, at.z / d_{out}.z);")
+        self._block(main.body)
+        self._line(f"b_{out}[k_number_{out}({p})] = {self._value(main.value)};")
+        self._close()
+
+    def _fragment(self) -> None:
+        """Print main of a fragment shader: which texel it is, its value, one unit of that."""
+        level, main = self.level, self.kernel.main
+        out = self.kernel.out.name
+        # gl_FragCoord may be mediump, so nothing is computed with it before it is a highp value.
+        self._line("highp vec2 place = gl_FragCoord.xy;")
+        if self.is_old:
+            self._line("float f = floor(place.y) * ROW + floor(place.x);")
+        else:
+            self._line("uint f = uint(place.y) * uint(ROW) + uint(place.x);")
+        self._line(f"{level.index} texel = {level.divided('f', self.units)};")
+        if self.units > 1:
+            self._line(f"{level.index} j = {level.remainder('f', self.units, 'texel')};")
+        q = f"min(texel, n_{out})" if self.is_old else f"int(min(texel, n_{out}))"
+        self._line(f"{level.whole4} {_local(main.args[0])} = k_position({q}, d_{out});")
+        self._block(main.body)
+        self._line(f"vec4 v = {self._value(main.value)};")
+        target = "gl_FragColor" if self.is_old else f"o_{out}"
+        self._line(f"{target} = {stored(level, out, self.kinds[out], 'v')};")
+
+    # --- the whole ------------------------------------------------------------------------------
     def _head(self) -> list[str]:
         level, kernel = self.level, self.kernel
         lines = [f"#version {level.version}", "precision highp float;", "precision highp int;"]
@@ -152,8 +425,8 @@ class _Shader:
             lines.append("precision highp usampler2D;")
         lines.append("//SPECS")
         if level is ESSL310:
-            x, y, z = (self._local_size(axis) for axis in range(3))
-            size = f"local_size_x = {x}, local_size_y = {y}, local_size_z = {z}"
+            sizes = [self._value(size) for size in kernel.local_size]
+            size = "local_size_x = {}, local_size_y = {}, local_size_z = {}".format(*sizes)
             lines.append(f"layout({size}) in;")
         for tensor in kernel.tensors:
             lines += declaration(level, tensor, self.kinds[tensor.name])
@@ -162,92 +435,53 @@ class _Shader:
                 kind = "uvec4" if self.kinds[out.name] == "rgba32ui" else "vec4"
                 lines.append(f"layout(location = {location}) out highp {kind} o_{out.name};")
         for param in kernel.params:
-            lines.append(f"uniform highp {self.printer.kind(param.type)} p_{param.name};")
+            lines.append(f"uniform highp {self._kind(param.type)} p_{param.name};")
         for array in kernel.shared:
-            size = self.printer.value(array.size)
+            size = self._value(array.size)
             lines.append(f"shared highp {array.type} m_{array.name}[{size}];")
         return lines
-
-    def _local_size(self, axis: int) -> str:
-        if self.kernel.form == "map":
-            return f"S_L{'XYZ'[axis]}"
-        return self.printer.value(self.kernel.local_size[axis])
 
     def _helpers(self, body: str) -> list[str]:
         """Return the helper functions that `body` calls, and those that they call, in order."""
         known = dict(self.level.helpers)
-        for tensor in self.kernel.tensors:
-            known |= accesses(self.level, tensor, self.kinds[tensor.name])
+        for x in self.kernel.tensors:
+            kind = self.kinds[x.name]
+            known |= accesses(self.level, x.name, kind, is_read=x.access == "read")
         needed: set[str] = set()
-        new = set(_HELPER.findall(body))
+        new = {*_HELPER.findall(body)}
         while new:
             needed |= new
-            new = set(_HELPER.findall("\n".join(known.get(n, "") for n in new))) - needed
+            new = {*_HELPER.findall("\n".join([known.get(n, "") for n in new]))} - needed
         if any(name.startswith("K_") for name in needed):
             needed.add("k_powers")
         return [text for name, text in known.items() if name in needed]
 
-    # --- main -----------------------------------------------------------------------------------
-    def _main(self) -> None:
-        printer, kernel = self.printer, self.kernel
-        printer.open("void main()")
-        if kernel.form == "group":
-            printer.block(kernel.main.body)
-        elif self.level is ESSL310:
-            self._invocation()
-        else:
-            self._fragment()
-        printer.close()
-
-    def _invocation(self) -> None:
-        """Print main of a compute shader under the guard that its texel exists."""
-        printer, main, out = self.printer, self.kernel.main, self.kernel.out.name
-        printer.line("ivec3 at = ivec3(gl_GlobalInvocationID);")
-        inside = f"at.x < d_{out}.x && at.y < d_{out}.y && at.z < d_{out}.z * d_{out}.w"
-        printer.open(f"if ({inside})")
-        p = printer.local(main.args[0])
-        printer.line(f"ivec4 {p} = ivec4(at.xy, at.z % d_{out}.z, at.z / d_{out}.z);")
-        printer.block(main.body)
-        printer.line(f"b_{out}[k_number_{out}({p})] = {printer.value(main.value)};")
-        printer.close()
-
-    def _fragment(self) -> None:
-        """Print main of a fragment shader: which texel it is, its value, one unit of that."""
-        printer, level, main = self.printer, self.level, self.kernel.main
-        out = self.kernel.out.name
-        # gl_FragCoord may be mediump, so nothing is computed with it before it is a highp value.
-        printer.line("highp vec2 place = gl_FragCoord.xy;")
-        if level.is_old:
-            printer.line("float f = floor(place.y) * ROW + floor(place.x);")
-        else:
-            printer.line("uint f = uint(place.y) * uint(ROW) + uint(place.x);")
-        printer.line(f"{level.index} texel = {level.divided('f', self.units)};")
-        if self.units > 1:
-            printer.line(f"{level.index} j = {level.remainder('f', self.units, 'texel')};")
-        q = f"min(texel, n_{out})" if level.is_old else f"int(min(texel, n_{out}))"
-        p = printer.local(main.args[0])
-        printer.line(f"{level.whole4} {p} = k_position({q}, d_{out});")
-        printer.block(main.body)
-        printer.line(f"vec4 v = {printer.value(main.value)};")
-        target = "gl_FragColor" if level.is_old else f"o_{out}"
-        printer.line(f"{target} = {stored(level, out, self.kinds[out], 'v')};")
-
-    # --- the blob -------------------------------------------------------------------------------
     def blob(self) -> KernelBlob:
         """Print everything and return the blob."""
-        kernel, dialect = self.kernel, self.level.dialect
-        code = self.text().encode()
-        tensors = tuple(
-            TensorArg(x.name, x.access, x.binding, self.kinds[x.name]) for x in kernel.tensors
-        )
-        specs = tuple(SpecArg(x.name, x.type, x.spec_id, x.default) for x in kernel.specs)
-        push = [PushArg(x.name, "ivec4", 16 * i) for i, x in enumerate(kernel.tensors)]
-        size = 16 * len(push)
-        for param in kernel.params:
-            push.append(PushArg(param.name, param.type, size))
-            size += 4
-        about = repr((kernel.name, dialect, "main", tensors, specs, push, size))
-        digest = hashlib.sha256(about.encode() + b"\0" + code).hexdigest()
-        return KernelBlob(
-            kernel.name, dialect, code, "main", tensors, specs, tuple(push), size, digest
-        )
+        for function in self.kernel.functions:
+            self._function(function)
+        self._main()
+        body = "\n".join(self.lines)
+        helpers = self._helpers(body)
+        used = {*_COUNT.findall("\n".join([*helpers, body]))}
+        counts = [
+            _INDENT + count(self.level, x.name)
+            for x in self.kernel.tensors
+            if f"n_{x.name}" in used
+        ]
+        body = body.replace("void main() {", "\n".join(["void main() {", *counts]), 1)
+        text = "\n".join([*self._head(), *helpers, body, ""])
+        return bind(self.kernel, self.level.dialect, text.encode(), self.kinds)
+
+
+def _local(local: t.Local) -> str:
+    """Return the name of a local; the prefix keeps it clear of reserved words."""
+    return f"l_{local.name}_{local.uid}"
+
+
+def _is_splat(expr: t.Expr) -> bool:
+    return isinstance(expr, t.Op) and expr.name == "splat"
+
+
+def _unsplat(expr: t.Expr) -> t.Expr:
+    return expr.args[0] if isinstance(expr, t.Op) and expr.name == "splat" else expr

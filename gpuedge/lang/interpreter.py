@@ -15,11 +15,136 @@ import numpy.typing as npt
 from gpuedge.core.errors import InputError, KernelError
 from gpuedge.core.kernel import Extents, Number
 from gpuedge.lang import tree as t
-from gpuedge.lang.numpy_ops import BINARY, DTYPES, MATH, UNARY, Value
-from gpuedge.lang.races import Races
 
+Value = Any
+"""A numpy scalar or array of float32, int32 or bool; vectors have components first."""
 Frame = dict[int, Value]
 """Values of locals by their uid."""
+Indices = npt.NDArray[np.signedinteger[Any]]
+
+DTYPES: dict[str, type[np.generic]] = {"float": np.float32, "int": np.int32, "bool": np.bool_}
+
+
+def _dot(a: Value, b: Value) -> Value:
+    products = a * b
+    total = products[0]
+    for part in products[1:]:
+        total = total + part
+    return total
+
+
+def _quotient(a: Value, b: Value) -> Value:
+    """Divide; ints are truncated, as those of devices are."""
+    if np.result_type(a) != np.int32:
+        return np.true_divide(a, b)
+    return np.floor_divide(a - np.fmod(a, b), b)
+
+
+def _bits(kind: type[np.generic]) -> Callable[[Value], Value]:
+    return lambda x: np.ascontiguousarray(x).view(kind).reshape(np.shape(x))
+
+
+OPERATIONS: dict[str, Callable[..., Value]] = {
+    "+": np.add,
+    "-": np.subtract,
+    "*": np.multiply,
+    "/": _quotient,
+    "%": np.fmod,
+    "<": np.less,
+    ">": np.greater,
+    "<=": np.less_equal,
+    ">=": np.greater_equal,
+    "==": np.equal,
+    "!=": np.not_equal,
+    "&&": np.logical_and,
+    "||": np.logical_or,
+    "&": np.bitwise_and,
+    "|": np.bitwise_or,
+    "^": np.bitwise_xor,
+    "<<": np.left_shift,
+    ">>": np.right_shift,
+    "neg": np.negative,
+    "!": np.logical_not,
+    "~": np.invert,
+    "?:": np.where,
+    "floatBitsToInt": _bits(np.int32),
+    "intBitsToFloat": _bits(np.float32),
+    "min": np.minimum,
+    "max": np.maximum,
+    "clamp": lambda x, low, high: np.minimum(np.maximum(x, low), high),
+    "abs": np.abs,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "sign": np.sign,
+    "exp": np.exp,
+    "log": np.log,
+    "sqrt": np.sqrt,
+    "inversesqrt": lambda x: np.float32(1) / np.sqrt(x),
+    "sin": np.sin,
+    "cos": np.cos,
+    "tanh": np.tanh,
+    "roundeven": np.rint,
+    "mix": lambda a, b, k: a * (np.float32(1) - k) + b * k,
+    "step": lambda edge, x: np.where(x < edge, np.float32(0), np.float32(1)),
+    "pow": np.power,
+    "dot": _dot,
+}
+"""What operators and built-ins are in numpy, on float32 and int32."""
+
+
+_NOBODY, _SEVERAL = -1, -2
+
+
+class Races:
+    """Refuses accesses to one shared array whose result would depend on the order of lanes.
+
+    It keeps who touched which element since the last barrier.
+
+    Parameters
+    ----------
+    name : str
+        What errors call the array.
+    groups, size : int
+        Number of workgroups, and of elements in each one's array.
+    """
+
+    def __init__(self, name: str, groups: int, size: int) -> None:
+        self.name = name
+        self.writer = np.full((groups, size), _NOBODY)
+        self.reader = np.full((groups, size), _NOBODY)
+
+    def forget(self) -> None:
+        """Start anew: all lanes passed a barrier."""
+        self.writer[...] = _NOBODY
+        self.reader[...] = _NOBODY
+
+    def _refuse(self, what: str) -> None:
+        raise KernelError(
+            f"In {self.name} {what}.", hint="put a barrier() between writing and reading"
+        )
+
+    def read(self, group: Indices, at: Indices, active: npt.NDArray[np.bool_]) -> None:
+        """Note that each active lane reads element `at` of its group's array."""
+        group, at, lane = group[active], at[active], np.flatnonzero(active)
+        writer = self.writer[group, at]
+        if np.any((writer != _NOBODY) & (writer != lane)):
+            self._refuse("an invocation reads what another one wrote")
+        old = self.reader[group, at]
+        self.reader[group, at] = np.where((old == _NOBODY) | (old == lane), lane, _SEVERAL)
+        # Of several lanes that read one element just now, the array kept one; the others see it.
+        other = self.reader[group, at] != lane
+        self.reader[group[other], at[other]] = _SEVERAL
+
+    def write(self, group: Indices, at: Indices, active: npt.NDArray[np.bool_]) -> None:
+        """Note that each active lane writes element `at` of its group's array."""
+        group, at, lane = group[active], at[active], np.flatnonzero(active)
+        for notes, verb in ((self.writer, "wrote"), (self.reader, "read")):
+            old = notes[group, at]
+            if np.any((old != _NOBODY) & (old != lane)):
+                self._refuse(f"an invocation writes what another one {verb}")
+        self.writer[group, at] = lane
+        if np.any(self.writer[group, at] != lane):
+            self._refuse("two invocations write one element")
 
 
 class _Run:
@@ -60,18 +185,12 @@ class _Run:
         """Return how each kind of expression is computed."""
         return {
             t.Literal: lambda e, _: DTYPES[e.type](e.value),
-            t.SpecRef: lambda e, _: DTYPES[e.type](self.specs[e.spec.name]),
-            t.ParamRef: lambda e, _: DTYPES[e.type](self.params[e.param.name]),
+            t.Spec: lambda e, _: DTYPES[e.type](self.specs[e.name]),
+            t.Param: lambda e, _: DTYPES[e.type](self.params[e.name]),
             t.LocalRef: lambda e, frame: frame[e.local.uid],
             t.Element: self._element,
             t.Swizzle: self._swizzle,
-            t.Unary: lambda e, f: UNARY[e.op](self.value(e.value, f)),
-            t.Binary: self._binary,
-            t.Select: self._select,
-            t.Construct: self._construct,
-            t.Splat: self._splat,
-            t.Cast: lambda e, f: self.value(e.value, f).astype(DTYPES[t.BASE[e.type]]),
-            t.Builtin: lambda e, f: MATH[e.name](*(self.value(a, f) for a in e.args)),
+            t.Op: self._op,
             t.Load: self._load,
             t.Dims: lambda e, _: np.array(self.extents[e.tensor.name], np.int32)[:, None],
             t.Identifier: lambda e, _: self.ids[e.name],
@@ -90,20 +209,17 @@ class _Run:
             return part[0] if part.shape == (1,) else part
         return base[list(expr.components)]
 
-    def _binary(self, expr: t.Binary, frame: Frame) -> Value:
-        left, right = self.value(expr.left, frame), self.value(expr.right, frame)
-        op = "//" if expr.op == "/" and t.BASE[expr.type] == "int" else expr.op
-        return BINARY[op](left, right)
-
-    def _select(self, expr: t.Select, frame: Frame) -> Value:
-        condition = self.value(expr.condition, frame)
-        yes, no = self.value(expr.yes, frame), self.value(expr.no, frame)
-        return np.where(condition, yes, no)
-
-    def _construct(self, expr: t.Construct, frame: Frame) -> Value:
+    def _op(self, expr: t.Op, frame: Frame) -> Value:
+        values = [self.value(arg, frame) for arg in expr.args]
+        if expr.name in OPERATIONS:
+            return OPERATIONS[expr.name](*values)
+        if expr.name == "cast":
+            return values[0].astype(DTYPES[t.BASE[expr.type]])
+        if expr.name == "splat":
+            row = np.reshape(values[0], -1)
+            return np.broadcast_to(row, (t.WIDTH[expr.type], len(row)))
         rows: list[Value] = []
-        for arg in expr.args:
-            part = self.value(arg, frame)
+        for arg, part in zip(expr.args, values, strict=True):
             rows.extend([part] if t.WIDTH[arg.type] == 1 else list(part))
         return self._rows(rows)
 
@@ -112,10 +228,6 @@ class _Run:
         """Return a vector of these components, as wide as the widest of them."""
         lanes = max(np.size(row) for row in rows)
         return np.stack([np.broadcast_to(np.reshape(row, -1), (lanes,)) for row in rows])
-
-    def _splat(self, expr: t.Splat, frame: Frame) -> Value:
-        row = np.reshape(self.value(expr.value, frame), -1)
-        return np.broadcast_to(row, (t.WIDTH[expr.type], len(row)))
 
     def _call(self, expr: t.Call, frame: Frame) -> Value:
         function = expr.function

@@ -4,26 +4,71 @@ One blob serves Vulkan 1.0 (with VK_KHR_storage_buffer_storage_class) and later.
 easy to get wrong, because drivers accept it and compute nonsense or crash: the workgroup size is
 a uvec3 whose parts are spec constants made unsigned by an addition; barriers order workgroup memory
 (semantics 0x108); every load is clamped into its tensor; branch conditions stay scalar while
-OpSelect on vectors takes a bool vector (SPIR-V before 1.4).
+OpSelect on vectors takes a bool vector (SPIR-V before 1.4); OpSRem and OpSMod take no negative
+operands (Vulkan, appendix A), so remainders are made of divisions.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from gpuedge.core.kernel import KernelBlob, PushArg, SpecArg, TensorArg
+from gpuedge.core.kernel import KernelBlob
 from gpuedge.lang import spirv_module as s
 from gpuedge.lang import tree as t
-from gpuedge.lang.spirv_function import FunctionPrinter
+from gpuedge.lang.interface import bind, push_args
 
 _EXECUTION_LOCAL_SIZE = 17
 _GL_COMPUTE = 5
+_WORKGROUP_SCOPE, _WORKGROUP_ORDER = 2, 0x108  # AcquireRelease | WorkgroupMemory
 _SPEC_OPERATORS = {"+": s.I_ADD, "-": s.I_SUB, "*": s.I_MUL, "/": s.S_DIV, "%": s.S_REM}
 
+# Opcodes for operands of float, int and bool; 0 where there is none.
+_OPERATORS = {
+    "+": (129, s.I_ADD, 0),
+    "-": (131, s.I_SUB, 0),
+    "*": (133, s.I_MUL, 0),
+    "/": (136, s.S_DIV, 0),
+    "==": (180, 170, 164),  # FOrdEqual, IEqual, LogicalEqual
+    "!=": (183, 171, 165),  # FUnordNotEqual (true of NaN), INotEqual, LogicalNotEqual
+    "<": (184, s.S_LESS_THAN, 0),
+    ">": (186, 173, 0),
+    "<=": (188, 179, 0),
+    ">=": (190, 175, 0),
+    "&&": (0, 0, s.LOGICAL_AND),
+    "||": (0, 0, 166),
+    "&": (0, s.BITWISE_AND, 0),
+    "|": (0, 197, 0),
+    "^": (0, 198, 0),
+    "<<": (0, 196, 0),
+    ">>": (0, 195, 0),  # ShiftRightArithmetic
+    "neg": (s.F_NEGATE, s.S_NEGATE, 0),
+    "!": (0, 0, s.LOGICAL_NOT),
+    "~": (0, 200, 0),
+    "cast": (s.CONVERT_F_TO_S, s.CONVERT_S_TO_F, 0),
+    "floatBitsToInt": (s.BITCAST, 0, 0),
+    "intBitsToFloat": (0, s.BITCAST, 0),
+    "dot": (s.DOT, 0, 0),
+}
+_GLSL = {
+    "roundeven": (2, 2), "abs": (4, 5), "sign": (6, 7), "floor": (8, 8), "ceil": (9, 9),
+    "sin": (13, 13), "cos": (14, 14), "tanh": (21, 21), "pow": (26, 26), "exp": (27, 27),
+    "log": (28, 28), "sqrt": (31, 31), "inversesqrt": (32, 32), "min": (37, 39), "max": (40, 42),
+    "clamp": (43, 45), "mix": (46, 46), "step": (48, 48),
+}  # fmt: skip
+"""GLSL.std.450 instruction for float and for int operands."""
+_U_MIN, _F_CLAMP = 38, 43
+_TANH_LIMIT = 15.0  # tanh(15) is 1 in float32; drivers that divide sinh by cosh overflow at 89
+_ROLE = {"float": 0, "int": 1, "bool": 2}
 
-class KernelPrinter:
-    """Declares a kernel's interface in a module and prints its functions."""
+
+def print_spirv(kernel: t.Kernel, _: Mapping[str, str] | None = None) -> KernelBlob:
+    """Print a kernel as a SPIR-V binary with one entry point, ``main``; tensors are buffers."""
+    return _Printer(kernel).blob()
+
+
+class _Printer:
+    """Prints a kernel; values are ids, and locals that are never assigned are plain ids too."""
 
     def __init__(self, kernel: t.Kernel) -> None:
         self.kernel = kernel
@@ -31,12 +76,33 @@ class KernelPrinter:
         self.functions: dict[str, int] = {}
         self.inputs: dict[int, int] = {}  # built-in inputs, listed by the entry point
         self.specs = {spec.name: self._spec(spec) for spec in kernel.specs}
-        self.push_args: list[PushArg] = []
         self.push = self._push_block()
         self.tensors = {tensor.name: self._tensor(tensor) for tensor in kernel.tensors}
         self.shared = {array.name: self._shared(array) for array in kernel.shared}
         self._workgroup_size()
+        # Of the function that is being printed:
+        self.variables: list[int] = []  # must stand first in the first block
+        self.entry: list[int] = []  # after them: values used all over the function
+        self.code: list[int] = []
+        self.values: dict[int, int] = {}  # uid of a local -> its value, or its variable
+        self.cached: dict[tuple[str, str | int], int] = {}
+        self.printers: dict[type, Callable[[Any], int]] = {
+            t.Literal: lambda e: self.module.constant(e.type, e.value),
+            t.Spec: lambda e: self.specs[e.name],
+            t.Param: self._param,
+            t.LocalRef: self._local,
+            t.Element: lambda e: self._op(s.LOAD, e.type, self._element(e.array, e.index, None)),
+            t.Swizzle: self._swizzle,
+            t.Op: self._operation,
+            t.Load: self._load,
+            t.Dims: lambda e: self._extents(e.tensor),
+            t.Identifier: self._identifier,
+            t.Call: lambda e: self._op(
+                s.FUNCTION_CALL, e.type, self.functions[e.function.name], *map(self._value, e.args)
+            ),
+        }
 
+    # --- the interface ------------------------------------------------------------------------
     def _spec(self, spec: t.Spec) -> int:
         m = self.module
         if spec.type == "bool":
@@ -51,19 +117,11 @@ class KernelPrinter:
         return made
 
     def _push_block(self) -> int:
-        m, offset, types = self.module, 0, []
-        for tensor in self.kernel.tensors:
-            self.push_args.append(PushArg(tensor.name, "ivec4", offset))
-            types.append(m.type("ivec4"))
-            offset += 16
-        for param in self.kernel.params:
-            self.push_args.append(PushArg(param.name, param.type, offset))
-            types.append(m.type(param.type))
-            offset += 4
-        self.push_bytes = offset
-        block = m.declare(s.TYPE_STRUCT, *types)
+        m = self.module
+        args, _ = push_args(self.kernel)
+        block = m.declare(s.TYPE_STRUCT, *[m.type(arg.type) for arg in args])
         m.decorate(block, s.BLOCK)
-        for index, arg in enumerate(self.push_args):
+        for index, arg in enumerate(args):
             m.decorate_member(block, index, s.OFFSET, arg.offset)
         made = m.declare_typed(s.VARIABLE, m.pointer(s.PUSH_CONSTANT, block), s.PUSH_CONSTANT)
         m.name(made, "push")
@@ -84,22 +142,24 @@ class KernelPrinter:
 
     def _shared(self, array: t.Shared) -> int:
         m = self.module
-        kind = m.declare(s.TYPE_ARRAY, m.type(array.type), self.spec_value(array.size))
+        kind = m.declare(s.TYPE_ARRAY, m.type(array.type), self._size(array.size))
         made = m.declare_typed(s.VARIABLE, m.pointer(s.WORKGROUP, kind), s.WORKGROUP)
         m.name(made, array.name)
         return made
 
-    def spec_value(self, expr: t.Expr) -> int:
+    def _size(self, expr: t.Expr) -> int:
         """Return a module-level constant for an int expression of const and spec."""
         m = self.module
         if isinstance(expr, t.Literal):
             return m.constant(expr.type, expr.value)
-        if isinstance(expr, t.SpecRef):
-            return self.specs[expr.spec.name]
-        if not isinstance(expr, t.Binary):
+        if isinstance(expr, t.Spec):
+            return self.specs[expr.name]
+        if not isinstance(expr, t.Op):
             raise TypeError(f"{type(expr).__name__} is no size of an array")
-        left, right = self.spec_value(expr.left), self.spec_value(expr.right)
-        return m.declare_typed(s.SPEC_OP, m.type(expr.type), _SPEC_OPERATORS[expr.op], left, right)
+        left, right = map(self._size, expr.args)
+        return m.declare_typed(
+            s.SPEC_OP, m.type(expr.type), _SPEC_OPERATORS[expr.name], left, right
+        )
 
     def _workgroup_size(self) -> None:
         m = self.module
@@ -107,13 +167,13 @@ class KernelPrinter:
         zero = m.constant("uint", 0)
         # int + 0u is how a signed spec constant becomes the uint that the built-in must have.
         sizes = [
-            m.declare_typed(s.SPEC_OP, uint, s.I_ADD, self.spec_value(size), zero)
+            m.declare_typed(s.SPEC_OP, uint, s.I_ADD, self._size(size), zero)
             for size in self.kernel.local_size
         ]
         made = m.declare_typed(s.SPEC_COMPOSITE, m.type("uvec3"), *sizes)
         m.decorate(made, s.BUILT_IN, s.WORKGROUP_SIZE)
 
-    def input(self, built_in: int) -> int:
+    def _input_variable(self, built_in: int) -> int:
         """Return the variable of a uvec3 built-in input, declared at its first use."""
         if built_in not in self.inputs:
             m = self.module
@@ -123,33 +183,381 @@ class KernelPrinter:
             self.inputs[built_in] = made
         return self.inputs[built_in]
 
-    def run(self) -> KernelBlob:
+    # --- instructions -------------------------------------------------------------------------
+    def _op(self, opcode: int, kind: str, *operands: int) -> int:
+        """Append an instruction with a result of type `kind` and return its id."""
+        result = self.module.id()
+        self.code += (
+            (len(operands) + 3) << 16 | opcode, self.module.type(kind), result, *operands,
+        )  # fmt: skip
+        return result
+
+    def _do(self, opcode: int, *operands: int) -> None:
+        """Append an instruction without result."""
+        self.code += ((len(operands) + 1) << 16 | opcode, *operands)
+
+    def _chain(self, storage: int, kind: str, base: int, *indices: int) -> int:
+        """Append an access chain to something of type `kind`."""
+        m = self.module
+        result = m.id()
+        pointer = m.pointer(storage, m.type(kind))
+        self.code += ((len(indices) + 4) << 16 | s.ACCESS_CHAIN, pointer, result, base, *indices)
+        return result
+
+    def _number(self, value: int) -> int:
+        return self.module.constant("int", value)
+
+    def _glsl(self, number: int, kind: str, *operands: int) -> int:
+        """Append an instruction of GLSL.std.450."""
+        return self._op(s.EXT_INST, kind, self.module.glsl, number, *operands)
+
+    def _splat(self, kind: str, value: int) -> int:
+        return self._op(s.COMPOSITE_CONSTRUCT, kind, *[value] * t.WIDTH[kind])
+
+    # --- values known all over the function ---------------------------------------------------
+    def _at_entry(self, key: tuple[str, str | int], make: Callable[[], int]) -> int:
+        """Return a value computed once in the first block, where it dominates every use."""
+        found = self.cached.get(key)
+        if found is None:
+            self.code, kept = self.entry, self.code
+            found = self.cached[key] = make()
+            self.entry, self.code = self.code, kept
+        return found
+
+    def _pushed(self, index: int, kind: str) -> int:
+        def make() -> int:
+            pointer = self._chain(s.PUSH_CONSTANT, kind, self.push, self._number(index))
+            return self._op(s.LOAD, kind, pointer)
+
+        return self._at_entry(("push", index), make)
+
+    def _extents(self, tensor: t.Tensor) -> int:
+        """Return the ivec4 (W, H, S, N) of a tensor."""
+        return self._pushed(tensor.binding, "ivec4")
+
+    def _extent(self, tensor: t.Tensor, axis: int) -> int:
+        """Return one extent of a tensor."""
+        found = self.cached.get((tensor.name, axis))
+        if found is not None:
+            return found
+        whole = self._extents(tensor)
+        return self._at_entry(
+            (tensor.name, axis), lambda: self._op(s.COMPOSITE_EXTRACT, "int", whole, axis)
+        )
+
+    def _last(self, tensor: t.Tensor, per_texel: int = 1) -> int:
+        """Return the largest index into a tensor, in texels or in floats."""
+        sizes = [self._extent(tensor, axis) for axis in range(4)]
+
+        def make() -> int:
+            total = sizes[0]
+            for size in (*sizes[1:], *([self._number(per_texel)] if per_texel > 1 else [])):
+                total = self._op(s.I_MUL, "int", total, size)
+            return self._op(s.I_SUB, "int", total, self._number(1))
+
+        return self._at_entry((f"last {per_texel}", tensor.name), make)
+
+    def _param(self, expr: t.Param) -> int:
+        kernel = self.kernel
+        return self._pushed(len(kernel.tensors) + kernel.params.index(expr), expr.type)
+
+    def _identifier(self, expr: t.Identifier) -> int:
+        return self._input(s.LOCAL_ID if expr.name == "local_id" else s.WORKGROUP_ID)
+
+    def _input(self, built_in: int) -> int:
+        def make() -> int:
+            value = self._op(s.LOAD, "uvec3", self._input_variable(built_in))
+            return self._op(s.BITCAST, "ivec3", value)
+
+        return self._at_entry(("input", built_in), make)
+
+    # --- expressions --------------------------------------------------------------------------
+    def _value(self, expr: t.Expr) -> int:
+        """Print an expression and return the id of its value."""
+        return self.printers[type(expr)](expr)
+
+    def _local(self, expr: t.LocalRef) -> int:
+        known = self.values[expr.local.uid]
+        return self._op(s.LOAD, expr.type, known) if expr.local.assigned else known
+
+    def _element(
+        self, array: t.Local | t.Shared, index: t.Expr | None, component: int | None
+    ) -> int:
+        """Return a pointer to a variable, an element of an array or one component of either."""
+        indices = [] if index is None else [self._value(index)]
+        kind = array.type
+        if component is not None:
+            indices.append(self._number(component))
+            kind = t.BASE[kind]
+        if isinstance(array, t.Shared):
+            return self._chain(s.WORKGROUP, kind, self.shared[array.name], *indices)
+        variable = self.values[array.uid]
+        if not indices:
+            return variable
+        return self._chain(s.PRIVATE_FUNCTION, kind, variable, *indices)
+
+    def _swizzle(self, expr: t.Swizzle) -> int:
+        if len(expr.components) == 1:
+            return self._component(expr.base, expr.components[0])
+        base = self._value(expr.base)
+        return self._op(s.VECTOR_SHUFFLE, expr.type, base, base, *expr.components)
+
+    def _component(self, expr: t.Expr, index: int) -> int:
+        """Return one component of a vector, without building the vector where that is easy."""
+        if isinstance(expr, t.Op):
+            if expr.name == "vector" and len(expr.args) == t.WIDTH[expr.type]:
+                return self._value(expr.args[index])
+            if expr.name == "splat":
+                return self._value(expr.args[0])
+        if isinstance(expr, t.Dims):
+            return self._extent(expr.tensor, index)
+        return self._op(s.COMPOSITE_EXTRACT, t.BASE[expr.type], self._value(expr), index)
+
+    def _operation(self, expr: t.Op) -> int:
+        name, args = expr.name, expr.args
+        if name == "*" and expr.type[0] == "v":
+            for vector, scalar in (args, args[::-1]):
+                if isinstance(scalar, t.Op) and scalar.name == "splat":
+                    a, b = self._value(vector), self._value(scalar.args[0])
+                    return self._op(s.VECTOR_TIMES_SCALAR, expr.type, a, b)
+        values = [self._value(arg) for arg in args]
+        role = _ROLE[t.BASE[args[0].type]]
+        if name in _OPERATORS:
+            return self._op(_OPERATORS[name][role], expr.type, *values)
+        if name in _GLSL:
+            if name == "tanh":
+                values = [self._clamped(expr.type, values[0])]
+            return self._glsl(_GLSL[name][role], expr.type, *values)
+        if name == "?:":
+            return self._choose(expr.type, *values)
+        if name != "%":  # a vector of parts, or of one repeated
+            repeated = values * t.WIDTH[expr.type] if name == "splat" else values
+            return self._op(s.COMPOSITE_CONSTRUCT, expr.type, *repeated)
+        quotient = self._op(s.S_DIV, expr.type, *values)
+        product = self._op(s.I_MUL, expr.type, quotient, values[1])
+        return self._op(s.I_SUB, expr.type, values[0], product)
+
+    def _choose(self, kind: str, condition: int, yes: int, no: int) -> int:
+        """Append OpSelect; on vectors it needs a vector of bools."""
+        width = t.WIDTH[kind]
+        if width > 1:
+            condition = self._op(s.COMPOSITE_CONSTRUCT, f"bvec{width}", *[condition] * width)
+        return self._op(s.SELECT, kind, condition, yes, no)
+
+    def _clamped(self, kind: str, value: int) -> int:
+        limits = [self.module.constant("float", limit) for limit in (-_TANH_LIMIT, _TANH_LIMIT)]
+        if kind != "float":
+            limits = [self._splat(kind, limit) for limit in limits]
+        return self._glsl(_F_CLAMP, kind, value, *limits)
+
+    # --- tensors ------------------------------------------------------------------------------
+    def _texel_index(self, tensor: t.Tensor, parts: list[int]) -> int:
+        """Return ((n*S + s)*H + y)*W + x."""
+        index = parts[3]
+        for axis in (2, 1, 0):
+            index = self._op(s.I_MUL, "int", index, self._extent(tensor, axis))
+            index = self._op(s.I_ADD, "int", index, parts[axis])
+        return index
+
+    def _parts(self, position: t.Expr) -> list[int]:
+        if isinstance(position, t.Op) and position.name == "vector" and len(position.args) == 4:
+            return [self._component(position, axis) for axis in range(4)]
+        whole = self._value(position)
+        return [self._op(s.COMPOSITE_EXTRACT, "int", whole, axis) for axis in range(4)]
+
+    def _load(self, expr: t.Load) -> int:
+        tensor, variable = expr.tensor, self.tensors[expr.tensor.name]
+        zero = self._number(0)
+        if expr.name == "load1":
+            at = self._glsl(_U_MIN, "int", self._value(expr.position), self._last(tensor, 4))
+            texel = self._op(s.SHIFT_RIGHT, "int", at, self._number(2))
+            component = self._op(s.BITWISE_AND, "int", at, self._number(3))
+            pointer = self._chain(s.STORAGE_BUFFER, "float", variable, zero, texel, component)
+            return self._op(s.LOAD, "float", pointer)
+        inside = None
+        if expr.name == "texel":
+            index = self._value(expr.position)
+        else:
+            parts = self._parts(expr.position)
+            index = self._texel_index(tensor, parts)
+            if expr.name == "load4z":
+                inside = self._inside(tensor, parts, 2)
+        # As unsigned numbers, so that a negative index is out of range too.
+        index = self._glsl(_U_MIN, "int", index, self._last(tensor))
+        pointer = self._chain(s.STORAGE_BUFFER, "vec4", variable, zero, index)
+        value = self._op(s.LOAD, "vec4", pointer)
+        if inside is None:
+            return value
+        nothing = self._at_entry(
+            ("zero", "vec4"), lambda: self._splat("vec4", self.module.constant("float", 0.0))
+        )
+        return self._choose("vec4", inside, value, nothing)
+
+    def _inside(self, tensor: t.Tensor, parts: list[int], axes: int) -> int:
+        """Return whether the first `axes` coordinates are in range; negative ones are not."""
+        result = 0
+        for axis in range(axes):
+            fits = self._op(s.U_LESS_THAN, "bool", parts[axis], self._extent(tensor, axis))
+            result = self._op(s.LOGICAL_AND, "bool", result, fits) if axis else fits
+        return result
+
+    def _write(self, tensor: t.Tensor, index: int, value: int) -> None:
+        variable = self.tensors[tensor.name]
+        pointer = self._chain(s.STORAGE_BUFFER, "vec4", variable, self._number(0), index)
+        self._do(s.STORE, pointer, value)
+
+    # --- statements ---------------------------------------------------------------------------
+    def _block(self, body: list[t.Stmt]) -> None:
+        for stmt in body:
+            if isinstance(stmt, t.Declare):
+                self._declare(stmt)
+            elif isinstance(stmt, t.Assign):
+                value = self._value(stmt.value)
+                self._do(s.STORE, self._element(stmt.target, stmt.index, stmt.component), value)
+            elif isinstance(stmt, t.If):
+                condition = self._value(stmt.condition)
+                then = stmt.then
+                self._branch(condition, lambda then=then: self._block(then), stmt.orelse)  # type: ignore[misc]
+            elif isinstance(stmt, t.For):
+                self._for(stmt)
+            elif isinstance(stmt, t.Store):
+                self._store(stmt)
+            else:
+                scope = self.module.constant("uint", _WORKGROUP_SCOPE)
+                order = self.module.constant("uint", _WORKGROUP_ORDER)
+                self._do(s.CONTROL_BARRIER, scope, scope, order)
+
+    def _variable(self, local: t.Local) -> int:
+        m = self.module
+        kind = m.type(local.type)
+        if local.size:
+            kind = m.once(s.TYPE_ARRAY, kind, m.constant("uint", local.size))
+        made = m.id()
+        pointer = m.pointer(s.PRIVATE_FUNCTION, kind)
+        self.variables += (4 << 16 | s.VARIABLE, pointer, made, s.PRIVATE_FUNCTION)
+        self.values[local.uid] = made
+        return made
+
+    def _declare(self, stmt: t.Declare) -> None:
+        value = None if stmt.value is None else self._value(stmt.value)
+        if value is None or stmt.local.assigned:
+            variable = self._variable(stmt.local)
+            if value is not None:
+                self._do(s.STORE, variable, value)
+        else:
+            self.values[stmt.local.uid] = value
+
+    def _branch(self, condition: int, then: Callable[[], None], orelse: list[t.Stmt]) -> None:
+        """Print both sides of a branch and where they meet again."""
+        yes, merge = self.module.id(), self.module.id()
+        no = self.module.id() if orelse else merge
+        self._do(s.SELECTION_MERGE, merge, 0)
+        self._do(s.BRANCH_CONDITIONAL, condition, yes, no)
+        self._do(s.LABEL, yes)
+        then()
+        self._do(s.BRANCH, merge)
+        if orelse:
+            self._do(s.LABEL, no)
+            self._block(orelse)
+            self._do(s.BRANCH, merge)
+        self._do(s.LABEL, merge)
+
+    def _for(self, stmt: t.For) -> None:
+        m = self.module
+        start, bound, step = (self._value(e) for e in (stmt.start, stmt.bound, stmt.step))
+        variable = self._variable(stmt.index)
+        self._do(s.STORE, variable, start)
+        header, check, body, resume, merge = (m.id() for _ in range(5))
+        self._do(s.BRANCH, header)
+        self._do(s.LABEL, header)
+        self._do(s.LOOP_MERGE, merge, resume, 0)
+        self._do(s.BRANCH, check)
+        self._do(s.LABEL, check)
+        index = self._op(s.LOAD, "int", variable)
+        inside = self._op(s.S_LESS_THAN, "bool", index, bound)
+        self._do(s.BRANCH_CONDITIONAL, inside, body, merge)
+        self._do(s.LABEL, body)
+        self.values[stmt.index.uid] = index  # one load per iteration: the body cannot change it
+        self._block(stmt.body)
+        self._do(s.BRANCH, resume)
+        self._do(s.LABEL, resume)
+        self._do(s.STORE, variable, self._op(s.I_ADD, "int", index, step))
+        self._do(s.BRANCH, header)
+        self._do(s.LABEL, merge)
+
+    def _store(self, stmt: t.Store) -> None:
+        tensor = stmt.tensor
+        if stmt.name in ("store4", "emit"):
+            parts = self._parts(stmt.position)
+            inside = self._inside(tensor, parts, 4)
+            index = self._texel_index(tensor, parts)
+        else:
+            index = self._value(stmt.position)
+            one_more = self._op(s.I_ADD, "int", self._last(tensor), self._number(1))
+            inside = self._op(s.U_LESS_THAN, "bool", index, one_more)
+        value = self._value(stmt.value)
+        self._branch(inside, lambda: self._write(tensor, index, value), [])
+
+    # --- functions ----------------------------------------------------------------------------
+    def _function(self, function: t.Function) -> int:
+        """Append a function to the module and return its id."""
+        m = self.module
+        self.variables, self.entry, self.code = [], [], []
+        self.values, self.cached = {}, {}
+        is_main = function is self.kernel.main
+        args = [] if is_main else function.args
+        types = [m.type("void" if is_main else function.type), *(m.type(a.type) for a in args)]
+        signature = m.once(s.TYPE_FUNCTION, *types)
+        made = m.id()
+        head = [5 << 16 | s.FUNCTION, types[0], made, 0, signature]
+        for arg, arg_type in zip(args, types[1:], strict=True):
+            self.values[arg.uid] = m.id()
+            head += (3 << 16 | s.FUNCTION_PARAMETER, arg_type, self.values[arg.uid])
+        head += (2 << 16 | s.LABEL, m.id())
+        if is_main and function.result is not None:
+            self._map_main()
+        else:
+            self._block(function.body)
+        if is_main or function.result is None:
+            self._do(s.RETURN)
+        else:
+            self._do(s.RETURN_VALUE, self._value(function.result))
+        self._do(s.FUNCTION_END)
+        m.functions += (*head, *self.variables, *self.entry, *self.code)
+        m.name(made, self.kernel.name if is_main else function.name)
+        return made
+
+    def _map_main(self) -> None:
+        """Print main under the guard that its texel exists, and store what it returns."""
+        out = self.kernel.out
+        invocation = self._input(s.GLOBAL_ID)
+        x, y, z = (self._op(s.COMPOSITE_EXTRACT, "int", invocation, axis) for axis in range(3))
+        planes = self._op(s.I_MUL, "int", self._extent(out, 2), self._extent(out, 3))
+        inside = self._inside(out, [x, y], 2)
+        fits = self._op(s.U_LESS_THAN, "bool", z, planes)
+        inside = self._op(s.LOGICAL_AND, "bool", inside, fits)
+        self._branch(inside, lambda: self._map_body(out, x, y, z), [])
+
+    def _map_body(self, out: t.Tensor, x: int, y: int, z: int) -> None:
+        slices = self._extent(out, 2)
+        parts = [x, y, self._op(s.S_REM, "int", z, slices), self._op(s.S_DIV, "int", z, slices)]
+        main = self.kernel.main
+        self.values[main.args[0].uid] = self._op(s.COMPOSITE_CONSTRUCT, "ivec4", *parts)
+        self._block(main.body)
+        value = self._value(main.value)
+        self._write(out, self._texel_index(out, parts), value)
+
+    # --- the whole ----------------------------------------------------------------------------
+    def blob(self) -> KernelBlob:
         """Print everything and return the blob."""
-        kernel, m = self.kernel, self.module
-        for function in kernel.functions:
-            self.functions[function.name] = FunctionPrinter(self, function).print()
-        main = FunctionPrinter(self, kernel.main).print()
+        m = self.module
+        for function in self.kernel.functions:
+            self.functions[function.name] = self._function(function)
+        main = self._function(self.kernel.main)
         name = s.words_of("main")
         inputs = tuple(self.inputs.values())
         m.heads += ((3 + len(name) + len(inputs)) << 16 | s.ENTRY_POINT, _GL_COMPUTE, main)
         m.heads += (*name, *inputs)
         # A size that the WorkgroupSize built-in overrides; some tools insist on having one.
         m.heads += (6 << 16 | s.EXECUTION_MODE, main, _EXECUTION_LOCAL_SIZE, 1, 1, 1)
-        m.name(main, kernel.name)
-        return self._blob(m.assemble())
-
-    def _blob(self, code: bytes) -> KernelBlob:
-        kernel = self.kernel
-        tensors = tuple(TensorArg(x.name, x.access, x.binding) for x in kernel.tensors)
-        specs = tuple(SpecArg(x.name, x.type, x.spec_id, x.default) for x in kernel.specs)
-        push = tuple(self.push_args)
-        about = repr((kernel.name, "spirv", "main", tensors, specs, push, self.push_bytes))
-        digest = hashlib.sha256(about.encode() + b"\0" + code).hexdigest()
-        return KernelBlob(
-            kernel.name, "spirv", code, "main", tensors, specs, push, self.push_bytes, digest
-        )
-
-
-def print_spirv(kernel: t.Kernel, _: Mapping[str, str] | None = None) -> KernelBlob:
-    """Print a kernel as a SPIR-V binary with one entry point, ``main``; tensors are buffers."""
-    return KernelPrinter(kernel).run()
+        return bind(self.kernel, "spirv", m.assemble())

@@ -1,41 +1,126 @@
-"""Kernel text to tokens, and the one way errors point into it."""
+"""The words of the language, kernel text as tokens, and the one way errors point into the text."""
 
 from __future__ import annotations
 
 import re
-from typing import NoReturn
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Final, NoReturn
 
 from gpuedge.core.errors import KernelSyntaxError
+from gpuedge.lang.tree import BASE
 
-DEFAULT_EPILOGUE = "vec4 epilogue(vec4 v, ivec4 p) { return v; }"
+NUMBERS: Final = ("float", "int")
+MATH: Final[dict[str, tuple[int, tuple[str, ...], str]]] = {
+    **dict.fromkeys(("min", "max"), (2, NUMBERS, "")),
+    "clamp": (3, NUMBERS, ""),
+    "abs": (1, NUMBERS, ""),
+    **dict.fromkeys(
+        (
+            "floor", "ceil", "sign", "exp", "log", "sqrt", "inversesqrt", "sin", "cos", "tanh",
+            "roundeven",
+        ),
+        (1, ("float",), ""),
+    ),
+    **dict.fromkeys(("step", "pow", "dot"), (2, ("float",), "")),
+    "mix": (3, ("float",), ""),
+    "floatBitsToInt": (1, ("float",), "int"),
+    "intBitsToFloat": (1, ("int",), "float"),
+}  # fmt: skip
+"""Built-ins on numbers, componentwise: how many arguments, the base types they take, and the base
+type of the result where it is another one."""
 
+ACCESS: Final = {
+    "load4": ("vec4", "ivec4"),
+    "load4z": ("vec4", "ivec4"),
+    "load1": ("float", "int"),
+    "texel": ("vec4", "int"),
+    "dims": ("ivec4", ""),
+    "local_id": ("ivec3", ""),
+    "group_id": ("ivec3", ""),
+}
+"""Built-ins that reach outside: result, and type of the position."""
+
+STORES: Final = {"store4": "ivec4", "storet": "int"}
+"""Statements that write the out tensor: type of the position."""
+
+KEYWORDS: Final = frozenset(
+    {
+        "kernel", "map", "group", "in", "out", "tensor", "const", "spec", "param", "shared",
+        "local_size", "emit", "if", "else", "for", "unroll", "return", "true", "false", "void",
+        "barrier", "main", "LX", "LY", "LZ",
+    }
+)  # fmt: skip
+RESERVED: Final = KEYWORDS | BASE.keys() | MATH.keys() | ACCESS.keys() | STORES.keys()
+"""Names that a text cannot declare (LX, LY, LZ only as specs of a group kernel)."""
+
+_LOOP = "the one loop is for (int i = 0; i < N; i++) { ... } with a const, spec or param N"
+_EXIT = "there is no early exit: use if / else, and one return at the end"
+_TYPES = "the types are float vec2 vec3 vec4 int ivec2 ivec3 ivec4 bool"
+_TENSORS = "tensors are declared with in tensor T; or out tensor T;"
+_WIDTH = "all arithmetic is 32 bits wide"
+TRAPS: Final = {
+    **dict.fromkeys(("while", "do"), _LOOP),
+    **dict.fromkeys(("break", "continue", "discard"), _EXIT),
+    "switch": "use if / else",
+    **dict.fromkeys(("struct", "uint", "half", "double", "bvec2", "bvec4", "mat4"), _TYPES),
+    "qtensor": "only tensor is supported",
+    **dict.fromkeys(("layout", "buffer"), _TENSORS),
+    "uniform": "write param int N; for a value per dispatch, spec int N = 1; per pipeline",
+    "define": "write const int N = 1;",
+    **dict.fromkeys(("precision", "highp"), _WIDTH),
+    "inout": "parameters are read only; return the value",
+    "return": "a function has one return, its last statement",
+    "round": "roundeven rounds to nearest, ties to even, on every device",
+    "roundEven": "it is spelled roundeven",
+    "fract": "write x - floor(x)",
+    "mod": "write a - b * floor(a / b)",
+    "fma": "write a * b + c",
+    "length": "write sqrt(dot(v, v))",
+    "exp2": "write exp(x * 0.6931471805599453)",
+    "log2": "write log(x) * 1.4426950408889634",
+    "tan": "write sin(x) / cos(x)",
+    "isnan": "a NaN is what is not equal to itself: x != x",
+    "select": "write condition ? a : b",
+    **dict.fromkeys(("floatBitsToUint", "uintBitsToFloat"), "floatBitsToInt, intBitsToFloat"),
+    "gl_GlobalInvocationID": "map kernels get p; group kernels have group_id() and local_id()",
+}
+"""What to write instead of a word of GLSL that the language does not have."""
+
+DEFAULT_EPILOGUE: Final = "vec4 epilogue(vec4 v, ivec4 p) { return v; }"
+
+# Blank space and comments are stepped over, but for the comment that marks the epilogue's place.
+# A number takes all letters and digits after it, so that 1.0f is one token, and a wrong one.
+_HOOK = r"//[ \t]*EPILOGUE[ \t\r]*(?![^\n])"
 _TOKEN = re.compile(
-    r"(?P<space>\s+)"
-    r"|(?P<comment>//[^\n]*|/\*.*?\*/)"
-    r"|(?P<float>(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)"
-    r"|(?P<int>\d+)"
-    r"|(?P<name>[A-Za-z_]\w*)"
-    r"|(?P<op>\+\+|--|<<|>>|[-+*/%<>=!]=|&&|\|\||[-+*/%<>=!?:;,.(){}\[\]])"
-    r"|(?P<bad>.)",
+    rf"(?:\s|(?!{_HOOK})//[^\n]*|/\*.*?\*/)*"
+    r"([A-Za-z_]\w*"
+    r"|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\w*"
+    rf"|{_HOOK}"
+    r"|\+\+|--|<<=?|>>=?|[-+*/%<>=!&|^]=|&&|\|\||[-+*/%<>=!?:;,.(){}\[\]&|^~]"
+    r"|.|\Z)",
     re.DOTALL | re.ASCII,
 )
-_HOOK = re.compile(r"//[ \t]*EPILOGUE[ \t\r]*")
-
+_HOOK_LINE = re.compile(_HOOK)
+_NUMBER = re.compile(r"(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+|(\d+)")
+_KNOWN_FIRST = frozenset("-+*/%<>=!?:;,.(){}[]&|^~_") | frozenset(
+    "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+)
 _BAD_HINTS = {
     "#": "there is no preprocessor: use const int, and give values with consts=",
-    "&": "bit operators are not in the language; the logical one is &&",
-    "|": "bit operators are not in the language; the logical one is ||",
-    "^": "bit operators are not in the language",
-    "~": "bit operators are not in the language",
     '"': "there are no strings",
 }
 
 
-class Tokens:
-    """Tokens of a kernel text with its epilogue spliced in where the line ``//EPILOGUE`` stands.
+class Cursor:
+    """The tokens of a text, its epilogue spliced in at the line ``//EPILOGUE``, and a place there.
 
-    `texts`, `kinds` and `offsets` run in parallel and end with one token of kind ``end``. An offset
-    at or beyond `splice` lies in the epilogue text.
+    Attributes
+    ----------
+    texts : list of str
+        The tokens; the last one, the end, is empty.
+    at : int
+        Number of the token that comes next.
     """
 
     def __init__(self, text: str, filename: str, epilogue: str | None, epilogue_name: str) -> None:
@@ -43,61 +128,124 @@ class Tokens:
         self.filename = filename
         self.epilogue = DEFAULT_EPILOGUE if epilogue is None else epilogue
         self.epilogue_name = epilogue_name
-        self.splice = len(text) + 1
-        self.texts: list[str] = []
-        self.kinds: list[str] = []
-        self.offsets: list[int] = []
-        self.has_hook = False
-        self._scan(text, 0)
-        if epilogue is not None and not self.has_hook:
-            self.fail("an epilogue was given, but the text has no line //EPILOGUE", 0)
-        self.texts.append("")
-        self.kinds.append("end")
-        self.offsets.append(len(text))
+        self.texts: list[str] = _TOKEN.findall(text)
+        self.at = 0
+        self.hook = -1  # number of the first token of the epilogue
+        self.hook_end = -1
+        self._check_characters(0)
+        self._splice(given=epilogue is not None)
 
-    def _scan(self, text: str, base: int) -> None:
-        texts, kinds, offsets = self.texts, self.kinds, self.offsets
-        number_end = -1
-        for match in _TOKEN.finditer(text):
-            kind = match.lastgroup or ""
-            if kind == "space":
-                continue
-            found = match.group()
-            at = match.start()
-            if kind == "comment":
-                if base == 0 and _HOOK.fullmatch(found):
-                    self._splice(at)
-                continue
-            if at == number_end and kind in ("name", "float", "int"):
-                self._bad_number(found, base + at)
-            if kind == "bad":
-                self.fail(f"unexpected character {found!r}", base + at, _BAD_HINTS.get(found))
-            if kind in ("int", "float"):
-                number_end = match.end()
-            texts.append(found)
-            kinds.append(kind)
-            offsets.append(base + at)
+    def _check_characters(self, first: int) -> None:
+        for token in {*self.texts[first:]}:
+            if token and token[0] not in _KNOWN_FIRST:
+                at = self.texts.index(token, first)
+                self.fail(f"unexpected character {token!r}", _BAD_HINTS.get(token), at=at)
 
-    def _splice(self, at: int) -> None:
-        if self.has_hook:
-            self.fail("//EPILOGUE may stand in one place only", at)
-        self.has_hook = True
-        self._scan(self.epilogue, self.splice)
+    def _splice(self, *, given: bool) -> None:
+        found = _HOOK_LINE.search(self.text)
+        hooks = [i for i, token in enumerate(self.texts) if token[:2] == "//"] if found else []
+        if len(hooks) > 1:
+            self.fail("//EPILOGUE may stand in one place only", at=hooks[1])
+        if not hooks:
+            if given:
+                self.fail("an epilogue was given, but the text has no line //EPILOGUE", at=0)
+            return
+        inner = [token for token in _TOKEN.findall(self.epilogue) if token]
+        self.hook, self.hook_end = hooks[0], hooks[0] + len(inner)
+        self.texts[self.hook : self.hook + 1] = inner
+        nested = next((i for i, token in enumerate(inner) if token[:2] == "//"), None)
+        if nested is not None:
+            self.fail("//EPILOGUE may stand in one place only", at=self.hook + nested)
+        self._check_characters(self.hook)
 
-    def _bad_number(self, suffix: str, offset: int) -> NoReturn:
-        hint = "numbers have no suffix: write 1.0, not 1.0f or 1u; there is no hexadecimal"
-        self.fail(f"{suffix!r} right after a number", offset, hint)
-
-    def fail(self, message: str, offset: int, hint: str | None = None) -> NoReturn:
-        """Raise KernelSyntaxError (GE-301) that shows where in which text `offset` lies."""
+    # --- errors -------------------------------------------------------------------------------
+    def _place(self, at: int) -> tuple[str, str, int]:
+        """Return the text that token `at` lies in, what errors call it, and the offset there."""
         text, name = self.text, self.filename
-        if offset >= self.splice:
-            text, name = self.epilogue, self.epilogue_name
-            offset -= self.splice
+        if self.hook <= at < self.hook_end:
+            text, name, at = self.epilogue, self.epilogue_name, at - self.hook
+        elif self.hook >= 0 and at >= self.hook_end:
+            at -= self.hook_end - self.hook - 1
+        starts = [match.start(1) for match in _TOKEN.finditer(text)]
+        return text, name, starts[min(at, len(starts) - 1)]
+
+    def fail(
+        self, message: str, hint: str | None = None, *, at: int | None = None, inside: int = 0
+    ) -> NoReturn:
+        """Raise KernelSyntaxError (GE-301) that shows token `at`, else the one that comes next.
+
+        The caret stands `inside` characters after the token's first one.
+        """
+        text, name, offset = self._place(self.at if at is None else at)
+        self._raise(message, hint, text, name, offset + inside)
+
+    def fail_epilogue(self, message: str) -> NoReturn:
+        """Raise KernelSyntaxError (GE-301) that shows where the epilogue's text begins."""
+        self._raise(message, None, self.epilogue, self.epilogue_name, 0)
+
+    @staticmethod
+    def _raise(message: str, hint: str | None, text: str, name: str, offset: int) -> NoReturn:
         start = text.rfind("\n", 0, offset) + 1
         line = text[start:].split("\n", 1)[0].rstrip()
-        column = offset - start
         # Tabs are kept, so that the caret stands under the column whatever a tab's width is.
         pad = "".join("\t" if c == "\t" else " " for c in text[start:offset])
-        where = f"{name}:{text.count(chr(10), 0, offset) + 1}:{column + 1}"
+        where = f"{name}:{text.count(chr(10), 0, offset) + 1}:{offset - start + 1}"
         raise KernelSyntaxError(f"{where}: {message}\n    {line}\n    {pad}^", hint=hint)
+
+    def unexpected(self, message: str) -> NoReturn:
+        """Fail at the next token, saying what it is."""
+        found = self.texts[self.at]
+        self.fail(f"{message}, found {repr(found) if found else 'the end'}", TRAPS.get(found))
+
+    def unknown(self, name: str, at: int, names: Mapping[str, object]) -> NoReturn:
+        """Fail because `name` is not declared; say what may have been meant."""
+        hint = TRAPS.get(name)
+        if hint is None:
+            near = get_close_matches(name, [*names, *MATH, *ACCESS, *BASE], n=1)
+            hint = f"did you mean {near[0]!r}?" if near else None
+        self.fail(f"{name!r} is not declared", hint, at=at)
+
+    # --- steps --------------------------------------------------------------------------------
+    def accept(self, text: str) -> bool:
+        """Step over the token `text` if it comes next."""
+        if self.texts[self.at] == text:
+            self.at += 1
+            return True
+        return False
+
+    def expect(self, text: str, after: str) -> None:
+        """Step over the token `text`, or fail."""
+        if self.texts[self.at] != text:
+            self.unexpected(f"expected '{text}' {after}")
+        self.at += 1
+
+    def new_name(self, what: str, names: Mapping[str, object]) -> str:
+        """Step over a name that may be declared beside `names`."""
+        name = self.texts[self.at]
+        if not (name[:1].isalpha() or name[:1] == "_"):
+            self.unexpected(f"expected a name for the {what}")
+        if name in RESERVED:
+            self.fail(f"{name!r} is a word of the language and cannot name a {what}")
+        if name[0] == "_" or name[-1] == "_" or "__" in name or name.startswith("gl_"):
+            self.fail(
+                f"{name!r} cannot be a name",
+                "names do not begin or end with _, contain __ or begin with gl_",
+            )
+        if name in names:
+            self.fail(
+                f"{name!r} is already declared", "every name has one meaning where it is seen"
+            )
+        self.at += 1
+        return name
+
+    def check_number(self, text: str) -> bool:
+        """Return whether the next token, `text`, is an int; fail if it is no float either."""
+        match = _NUMBER.match(text)
+        if match is None or match.end() != len(text):
+            suffix = text[match.end() if match else 0 :]
+            self.fail(
+                f"{suffix!r} right after a number",
+                "numbers have no suffix: write 1.0, not 1.0f or 1u; there is no hexadecimal",
+                inside=len(text) - len(suffix),
+            )
+        return match[1] is not None

@@ -7,7 +7,6 @@ Every expression carries its `type` and its binding `time`; expressions have no 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal as OneOf
 from typing import Union
@@ -24,10 +23,11 @@ BASE = {
 """Base type of each type."""
 WIDTH = {name: int(name[-1]) if name[-1].isdigit() else 1 for name in BASE}
 """Number of components of each type."""
-VECTOR = {(base, width): name for name, base in BASE.items() for width in (WIDTH[name],)}
+VECTOR = {(base, WIDTH[name]): name for name, base in BASE.items()}
 """Type with a given base and width, for example ``VECTOR["int", 3] == "ivec3"``."""
 
 
+# --- what a kernel declares -------------------------------------------------------------------
 @dataclass(slots=True, eq=False)
 class Tensor:
     """A tensor argument; its position among the tensors is its binding."""
@@ -40,20 +40,22 @@ class Tensor:
 
 @dataclass(slots=True, eq=False)
 class Spec:
-    """A value fixed when the pipeline is built."""
+    """A value fixed when the pipeline is built; as an expression, that value."""
 
     name: str
     type: ScalarType
     spec_id: int
     default: Number
+    time: int = SPEC
 
 
 @dataclass(slots=True, eq=False)
 class Param:
-    """A value given with each dispatch."""
+    """A value given with each dispatch; as an expression, that value."""
 
     name: str
     type: OneOf["int", "float"]
+    time: int = UNIFORM
 
 
 @dataclass(slots=True, eq=False)
@@ -84,6 +86,7 @@ class Local:
     read_only: str = ""
 
 
+# --- expressions ------------------------------------------------------------------------------
 @dataclass(slots=True, eq=False)
 class Literal:
     """A constant: int, float (already rounded to float32) or bool."""
@@ -91,24 +94,6 @@ class Literal:
     type: str
     value: Number
     time: int = CONST
-
-
-@dataclass(slots=True, eq=False)
-class SpecRef:
-    """The value of a spec."""
-
-    type: str
-    spec: Spec
-    time: int = SPEC
-
-
-@dataclass(slots=True, eq=False)
-class ParamRef:
-    """The value of a param."""
-
-    type: str
-    param: Param
-    time: int = UNIFORM
 
 
 @dataclass(slots=True, eq=False)
@@ -141,67 +126,23 @@ class Swizzle:
 
 
 @dataclass(slots=True, eq=False)
-class Unary:
-    """``-`` on numbers and number vectors, ``!`` on bool."""
+class Op:
+    """An operator or built-in by name, applied to values.
 
-    type: str
-    op: str
-    value: Expr
-    time: int
+    Binary operators have their own sign and two operands of equal type (shifts too); ``&&`` and
+    ``||`` need not short-cut. The others:
 
-
-@dataclass(slots=True, eq=False)
-class Binary:
-    """An operator between two values of equal type; ``&&`` and ``||`` need not short-cut."""
-
-    type: str
-    op: str
-    left: Expr
-    right: Expr
-    time: int
-
-
-@dataclass(slots=True, eq=False)
-class Select:
-    """``condition ? yes : no`` with a scalar condition; both sides may be evaluated."""
-
-    type: str
-    condition: Expr
-    yes: Expr
-    no: Expr
-    time: int
-
-
-@dataclass(slots=True, eq=False)
-class Construct:
-    """A vector from scalars and vectors of its base type whose widths add up."""
-
-    type: str
-    args: tuple[Expr, ...]
-    time: int
-
-
-@dataclass(slots=True, eq=False)
-class Splat:
-    """A vector whose components are all `value`."""
-
-    type: str
-    value: Expr
-    time: int
-
-
-@dataclass(slots=True, eq=False)
-class Cast:
-    """int to float or back, scalar or vector; float to int only of integral values."""
-
-    type: str
-    value: Expr
-    time: int
-
-
-@dataclass(slots=True, eq=False)
-class Builtin:
-    """A mathematical built-in; all arguments of vector builtins have the same type."""
+    ``neg``, ``!``, ``~``
+        Minus on numbers and number vectors, not on bool, complement of int and int vectors.
+    ``?:``
+        Condition (a scalar), yes, no; all three may be evaluated.
+    ``vector``, ``splat``
+        A vector from parts of its base type whose widths add up, or from one scalar repeated.
+    ``cast``
+        int to float or back, scalar or vector; float to int only of integral values.
+    the keys of `gpuedge.lang.tokens.MATH`
+        Built-ins; the arguments have the same type.
+    """
 
     type: str
     name: str
@@ -249,25 +190,22 @@ class Call:
 
 
 Expr = Union[  # noqa: UP007  (the names are defined further up only as strings)
-    Literal, SpecRef, ParamRef, LocalRef, Element, Swizzle, Unary, Binary, Select, Construct,
-    Splat, Cast, Builtin, Load, Dims, Identifier, Call,
-]  # fmt: skip
-EXPRESSIONS = (
-    Literal, SpecRef, ParamRef, LocalRef, Element, Swizzle, Unary, Binary, Select, Construct,
-    Splat, Cast, Builtin, Load, Dims, Identifier, Call,
-)  # fmt: skip
+    Literal, Spec, Param, LocalRef, Element, Swizzle, Op, Load, Dims, Identifier, Call
+]
 
 
-def children(expr: object) -> Iterator[Expr]:
-    """Yield the expressions directly inside an expression; nothing for anything else."""
-    if isinstance(expr, EXPRESSIONS):
-        for slot in expr.__slots__:
-            child = getattr(expr, slot)
-            for part in child if isinstance(child, tuple) else (child,):
-                if isinstance(part, EXPRESSIONS):
-                    yield part
+def children(expr: Expr) -> tuple[Expr, ...]:
+    """Return the expressions directly inside an expression."""
+    if isinstance(expr, Op | Call):
+        return expr.args
+    if isinstance(expr, Swizzle):
+        return (expr.base,)
+    if isinstance(expr, Load):
+        return (expr.position,)
+    return (expr.index,) if isinstance(expr, Element) else ()
 
 
+# --- statements -------------------------------------------------------------------------------
 @dataclass(slots=True, eq=False)
 class Declare:
     """First value of a local; None for an array, whose elements start undefined."""
@@ -327,6 +265,7 @@ class Barrier:
 Stmt = Union[Declare, Assign, If, For, Store, Barrier]  # noqa: UP007
 
 
+# --- functions and kernels --------------------------------------------------------------------
 @dataclass(slots=True, eq=False)
 class Function:
     """A function; `result` is the expression of its last statement, None for a group's main."""

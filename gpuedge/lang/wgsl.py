@@ -5,21 +5,39 @@ in one uniform block at the binding after the tensors, with the offsets of the b
 
 What is easy to get wrong because only one of the compilers objects, or because it depends on the
 driver: loops round a barrier are bounded by uniform values (Dawn analyses that, naga does not);
-an override or literal that meets another one in an operator is evaluated by the compiler, where
-dividing by zero or overflowing is an error, so functions copy overrides to a ``let`` first; ``<``
-after a name may begin a list of types, so comparisons stand in parentheses; compilers may assume
-that there are no NaNs, so a value compared with itself becomes a look at its bits.
+whatever a compiler can evaluate it does, and then overflow, NaN and division by zero are errors
+(naga 29 even fails on valid code once it replaced a ``let``), so constants and overrides that meet
+an operator stand in a ``var``; ``<`` after a name may begin a list of types, so comparisons stand
+in parentheses; compilers may assume that there are no NaNs, so a value compared with itself becomes
+a look at its bits.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
-from gpuedge.core.kernel import KernelBlob, PushArg, SpecArg, TensorArg
+from gpuedge.core.kernel import KernelBlob, Number
 from gpuedge.lang import tree as t
-from gpuedge.lang.wgsl_expression import TYPES, literal, size_text
-from gpuedge.lang.wgsl_function import FunctionPrinter
+from gpuedge.lang.interface import bind, push_args
+from gpuedge.lang.rules import BITS
+
+_SCALARS = {"float": "f32", "int": "i32", "bool": "bool", "uint": "u32"}
+TYPES: Final = {
+    name: _SCALARS[base] if t.WIDTH[name] == 1 else f"vec{t.WIDTH[name]}<{_SCALARS[base]}>"
+    for name, base in t.BASE.items()
+}
+"""WGSL spelling of each type."""
+
+_NAMES = {"inversesqrt": "inverseSqrt", "roundeven": "round"}
+_SIGNS = {"neg": "-", "!": "!", "~": "~"}
+_OPERATORS = frozenset(("==", "!=", "<", ">", "<=", ">=", "&&", "||")) | BITS
+_LEVELS = {"+": 1, "-": 1, "*": 2, "/": 2, "%": 2}
+"""How strongly operators bind that need no parentheses among themselves."""
+_TANH_LIMIT = 15.0  # tanh(15) is 1 in float32; drivers that divide sinh by cosh overflow at 89
+_INT_MIN = -(2**31)
+_IDS = {"local_id": "k_local", "group_id": "k_group"}
+_STEP = "    "
 
 _INDEX = """\
 fn k_at(p: vec4<i32>, d: vec4<i32>) -> i32 {
@@ -58,11 +76,18 @@ fn k_one_{0}(e: i32, last: u32) -> f32 {{
 """
 
 
-class KernelPrinter:
-    """Declares a kernel's interface and prints its functions.
+def print_wgsl(kernel: t.Kernel, _: Mapping[str, str] | None = None) -> KernelBlob:
+    """Print a kernel as a WGSL text with one entry point, ``main``; tensors are buffers."""
+    return _Module(kernel).blob()
+
+
+class _Module:
+    """One kernel on its way to text.
 
     Attributes
     ----------
+    entry : dict of str to str
+        Values that the function being printed copies when it begins: name to declaration.
     helpers : set of str
         Names of the helper functions that were used so far.
     shares_ids : bool
@@ -71,18 +96,233 @@ class KernelPrinter:
 
     def __init__(self, kernel: t.Kernel) -> None:
         self.kernel = kernel
+        self.function = kernel.main
         self.helpers: set[str] = set()
         self.shares_ids = False
-        self.push_args: list[PushArg] = []
-        offset = 0
-        for tensor in kernel.tensors:
-            self.push_args.append(PushArg(tensor.name, "ivec4", offset))
-            offset += 16
-        for param in kernel.params:
-            self.push_args.append(PushArg(param.name, param.type, offset))
-            offset += 4
-        self.push_bytes = offset
+        self.entry: dict[str, str] = {}
+        self.held: dict[str, str] = {}  # literals in variables
+        self.constant = 0  # how many operators of literals only we are inside of
+        self.printers: dict[type, Callable[[Any], str]] = {
+            t.Literal: self._literal,
+            t.Spec: lambda e: self._copy(f"c_{e.name}", f"s_{e.name}", "var"),
+            t.Param: lambda e: self._copy(f"p_{e.name}", f"u.p_{e.name}"),
+            t.LocalRef: lambda e: _name(e.local),
+            t.Element: lambda e: f"{_name(e.array)}[{self._value(e.index)}]",
+            t.Swizzle: self._swizzle,
+            t.Op: self._op,
+            t.Load: self._load,
+            t.Dims: lambda e: self._extents(e.tensor),
+            t.Identifier: self._identifier,
+            t.Call: lambda e: f"f_{e.function.name}({self._list(e.args)})",
+        }
 
+    def _copy(self, name: str, source: str, word: str = "let") -> str:
+        """Return the name of a value that is copied when the function begins."""
+        self.entry[name] = f"{word} {name} = {source};"
+        return name
+
+    def _extents(self, tensor: t.Tensor) -> str:
+        """Return the name of a tensor's extents."""
+        return self._copy(f"d_{tensor.name}", f"u.d_{tensor.name}")
+
+    def _last(self, tensor: t.Tensor) -> str:
+        """Return the name of the number of a tensor's last texel."""
+        d = self._extents(tensor)
+        return self._copy(f"last_{tensor.name}", f"u32({d}.x * {d}.y * {d}.z * {d}.w - 1)")
+
+    def _helper(self, name: str) -> str:
+        """Note that a helper function is needed, and return its name."""
+        self.helpers.add(name)
+        return name
+
+    # --- expressions --------------------------------------------------------------------------
+    def _value(self, expr: t.Expr) -> str:
+        return self.printers[type(expr)](expr)
+
+    def _list(self, args: tuple[t.Expr, ...]) -> str:
+        return ", ".join([self._value(arg) for arg in args])
+
+    def _literal(self, expr: t.Literal) -> str:
+        text = _literal(expr.type, expr.value)
+        if not self.constant or expr.type == "bool":
+            return text
+        # What the compiler evaluates must not overflow; what a variable holds may.
+        name = self.held.setdefault(text, f"k{len(self.held)}")
+        return self._copy(name, text, "var")
+
+    def _swizzle(self, expr: t.Swizzle) -> str:
+        base = self._value(expr.base)
+        if isinstance(expr.base, t.Op) and expr.base.name in (*_LEVELS, *_OPERATORS, *_SIGNS):
+            base = f"({base})"
+        return base + "." + "".join(["xyzw"[i] for i in expr.components])
+
+    def _op(self, expr: t.Op) -> str:
+        is_constant = expr.time == t.CONST and expr.name not in ("vector", "splat")
+        self.constant += is_constant
+        name, args = expr.name, expr.args
+        if name in _LEVELS:
+            level = _LEVELS[name]
+            left, right = self._operand(args[0], level), self._operand(args[1], level + 1)
+            text = f"{left} {name} {right}"
+        elif name in _OPERATORS:
+            text = self._operator(name, args[0], args[1])
+        elif name in _SIGNS:
+            text = f"{_SIGNS[name]}({self._value(args[0])})"
+        elif name == "?:":
+            condition, yes, no = args
+            text = f"select({self._list((no, yes, condition))})"
+        elif name in ("vector", "splat", "cast"):
+            text = f"{TYPES[expr.type]}({self._list(args)})"
+        else:
+            text = self._builtin(expr)
+        self.constant -= is_constant
+        return text
+
+    def _operand(self, expr: t.Expr, level: int) -> str:
+        text = self._value(expr)
+        if isinstance(expr, t.Op) and 0 < _LEVELS.get(expr.name, 0) < level:
+            return f"({text})"
+        return text
+
+    def _operator(self, op: str, left: t.Expr, right: t.Expr) -> str:
+        """Print an operator that stands in parentheses."""
+        a, b = self._value(left), self._value(right)
+        if op in ("==", "!=") and left.type == "float" and a == b:
+            return f"{'!' if op == '==' else ''}{self._helper('k_nan')}({a})"
+        if op in ("<<", ">>"):  # counts are unsigned
+            b = f"{TYPES[right.type].replace('i32', 'u32')}({b})"
+        return f"({a} {op} {b})"
+
+    def _builtin(self, expr: t.Op) -> str:
+        args = [self._value(arg) for arg in expr.args]
+        if expr.name == "clamp":  # WGSL refuses constant bounds in the wrong order
+            return f"min(max({args[0]}, {args[1]}), {args[2]})"
+        if expr.name == "tanh":
+            low, high = (f"{TYPES[expr.type]}({x})" for x in (-_TANH_LIMIT, _TANH_LIMIT))
+            return f"tanh(clamp({args[0]}, {low}, {high}))"
+        if expr.name in ("floatBitsToInt", "intBitsToFloat"):
+            return f"bitcast<{TYPES[expr.type]}>({args[0]})"
+        return f"{_NAMES.get(expr.name, expr.name)}({', '.join(args)})"
+
+    def _identifier(self, expr: t.Identifier) -> str:
+        if self.function is not self.kernel.main:
+            self.shares_ids = True
+        return _IDS[expr.name]
+
+    def _load(self, expr: t.Load) -> str:
+        tensor, position, last = expr.tensor, self._value(expr.position), self._last(expr.tensor)
+        if expr.name == "load1":
+            return f"{self._helper(f'k_one_{tensor.name}')}({position}, {last})"
+        if expr.name == "texel":
+            return f"t_{tensor.name}[min(u32({position}), {last})]"
+        d = self._extents(tensor)
+        if expr.name == "load4z":
+            self._helper("k_in2")
+            return f"{self._helper(f'k_z_{tensor.name}')}({position}, {d}, {last})"
+        return f"t_{tensor.name}[min(u32(k_at({position}, {d})), {last})]"
+
+    # --- statements ---------------------------------------------------------------------------
+    def _block(self, body: list[t.Stmt]) -> list[str]:
+        """Print statements as lines."""
+        lines: list[str] = []
+        for stmt in body:
+            if isinstance(stmt, t.Declare):
+                lines.append(self._declare(stmt))
+            elif isinstance(stmt, t.Assign):
+                lines.append(self._assign(stmt))
+            elif isinstance(stmt, t.If):
+                lines += [f"if ({self._value(stmt.condition)}) {{", *self._inner(stmt.then)]
+                if stmt.orelse:
+                    lines += ["} else {", *self._inner(stmt.orelse)]
+                lines.append("}")
+            elif isinstance(stmt, t.For):
+                lines += self._for(stmt)
+            elif isinstance(stmt, t.Store):
+                lines += self._store(stmt)
+            else:
+                lines.append("workgroupBarrier();")
+        return lines
+
+    def _inner(self, body: list[t.Stmt]) -> list[str]:
+        return [_STEP + line for line in self._block(body)]
+
+    def _declare(self, stmt: t.Declare) -> str:
+        local, kind = stmt.local, TYPES[stmt.local.type]
+        if local.size:
+            kind = f"array<{kind}, {local.size}>"
+        if stmt.value is None:
+            return f"var {_name(local)}: {kind};"
+        word = "var" if local.assigned or stmt.value.time == t.CONST else "let"
+        return f"{word} {_name(local)}: {kind} = {self._value(stmt.value)};"
+
+    def _assign(self, stmt: t.Assign) -> str:
+        target = _name(stmt.target)
+        if stmt.index is not None:
+            target += f"[{self._value(stmt.index)}]"
+        if stmt.component is not None:
+            target += f".{'xyzw'[stmt.component]}"
+        return f"{target} = {self._value(stmt.value)};"
+
+    def _for(self, stmt: t.For) -> list[str]:
+        index = _name(stmt.index)
+        start, bound, step = (self._value(e) for e in (stmt.start, stmt.bound, stmt.step))
+        head = f"for (var {index}: i32 = {start}; {index} < {bound}; {index} += {step}) {{"
+        return [head, *self._inner(stmt.body), "}"]
+
+    def _store(self, stmt: t.Store) -> list[str]:
+        tensor, position = stmt.tensor, self._value(stmt.position)
+        if stmt.name == "storet":
+            inside, index = f"u32(at) <= {self._last(tensor)}", "at"
+        else:
+            d = self._extents(tensor)
+            inside, index = f"{self._helper('k_in4')}(at, {d})", f"k_at(at, {d})"
+        write = f"{_STEP}{_STEP}t_{tensor.name}[{index}] = {self._value(stmt.value)};"
+        return ["{", f"{_STEP}let at = {position};", f"{_STEP}if ({inside}) {{", write,
+                f"{_STEP}}}", "}"]  # fmt: skip
+
+    # --- functions ----------------------------------------------------------------------------
+    def _function(self, function: t.Function) -> str:
+        self.function, self.entry, self.held = function, {}, {}
+        if function is not self.kernel.main:
+            args = ", ".join([f"{_name(a)}: {TYPES[a.type]}" for a in function.args])
+            head = [f"fn f_{function.name}({args}) -> {TYPES[function.type]} {{"]
+            body = self._block(function.body)
+            body.append(f"return {self._value(function.value)};")
+        elif function.type == "void":
+            head = [self._stage(), "fn main("]
+            head += ["    @builtin(local_invocation_id) local: vec3<u32>,"]
+            head += ["    @builtin(workgroup_id) group: vec3<u32>,", ") {"]
+            word = "" if self.shares_ids else "let "
+            body = [f"{word}k_local = vec3<i32>(local);", f"{word}k_group = vec3<i32>(group);"]
+            body += self._block(function.body)
+        else:
+            head = [self._stage(), "fn main(@builtin(global_invocation_id) id: vec3<u32>) {"]
+            body = self._map_main()
+        lines = [*self.entry.values(), *body]
+        return "\n".join([*head, *[_STEP + line for line in lines], "}"]) + "\n"
+
+    def _stage(self) -> str:
+        sizes = ", ".join([_size(size) for size in self.kernel.local_size])
+        return f"@compute @workgroup_size({sizes})"
+
+    def _map_main(self) -> list[str]:
+        """Print main under the guard that its texel exists, and store what it returns."""
+        main, out = self.function, self.kernel.out
+        d = self._extents(out)
+        place = _name(main.args[0])
+        body = self._inner(main.body)
+        value = self._value(main.value)
+        inside = f"all(id < vec3<u32>(vec3<i32>({d}.x, {d}.y, {d}.z * {d}.w)))"
+        return [
+            f"if ({inside}) {{",
+            f"{_STEP}let z = i32(id.z);",
+            f"{_STEP}let {place} = vec4<i32>(i32(id.x), i32(id.y), z % {d}.z, z / {d}.z);",
+            *body,
+            f"{_STEP}t_{out.name}[k_at({place}, {d})] = {value};",
+            "}",
+        ]
+
+    # --- the whole ----------------------------------------------------------------------------
     def _interface(self) -> list[str]:
         lines = []
         for tensor in self.kernel.tensors:
@@ -90,17 +330,19 @@ class KernelPrinter:
             place = f"@group(0) @binding({tensor.binding})"
             lines.append(f"{place} var<storage, {mode}> t_{tensor.name}: array<vec4<f32>>;")
         lines.append("struct Push {")
-        lines += [f"    d_{tensor.name}: vec4<i32>," for tensor in self.kernel.tensors]
-        lines += [f"    p_{param.name}: {TYPES[param.type]}," for param in self.kernel.params]
+        for arg in push_args(self.kernel)[0]:
+            lines.append(
+                f"    {'d' if arg.type == 'ivec4' else 'p'}_{arg.name}: {TYPES[arg.type]},"
+            )
         lines.append("}")
         binding = len(self.kernel.tensors)
         lines.append(f"@group(0) @binding({binding}) var<uniform> u: Push;")
         for spec in self.kernel.specs:
-            value = literal(spec.type, spec.default)
+            value = _literal(spec.type, spec.default)
             kind = TYPES[spec.type]
             lines.append(f"@id({spec.spec_id}) override s_{spec.name}: {kind} = {value};")
         for array in self.kernel.shared:
-            kind = f"array<{TYPES[array.type]}, {size_text(array.size)}>"
+            kind = f"array<{TYPES[array.type]}, {_size(array.size)}>"
             lines.append(f"var<workgroup> g_{array.name}: {kind};")
         if self.shares_ids:
             lines.append("var<private> k_local: vec3<i32>;")
@@ -108,34 +350,47 @@ class KernelPrinter:
         return lines
 
     def _helper_texts(self) -> list[str]:
-        wanted = self.helpers
-        texts = [_INDEX] + [text for name, text in _HELPERS.items() if name in wanted]
+        texts = [_INDEX] + [text for name, text in _HELPERS.items() if name in self.helpers]
         for tensor in self.kernel.tensors:
             for prefix, text in (("k_z_", _LOAD_Z), ("k_one_", _LOAD_1)):
-                if prefix + tensor.name in wanted:
+                if prefix + tensor.name in self.helpers:
                     texts.append(text.format(tensor.name))
         return texts
 
-    def run(self) -> KernelBlob:
+    def blob(self) -> KernelBlob:
         """Print everything and return the blob."""
-        functions = [FunctionPrinter(self, f).print() for f in self.kernel.functions]
-        functions.append(FunctionPrinter(self, self.kernel.main).print())
+        functions = [self._function(f) for f in (*self.kernel.functions, self.kernel.main)]
         head = "\n".join([f"// {self.kernel.name}", *self._interface()])
         text = "\n".join([head + "\n", *self._helper_texts(), *functions])
-        return self._blob(text.encode())
-
-    def _blob(self, code: bytes) -> KernelBlob:
-        kernel = self.kernel
-        tensors = tuple(TensorArg(x.name, x.access, x.binding) for x in kernel.tensors)
-        specs = tuple(SpecArg(x.name, x.type, x.spec_id, x.default) for x in kernel.specs)
-        push = tuple(self.push_args)
-        about = repr((kernel.name, "wgsl", "main", tensors, specs, push, self.push_bytes))
-        digest = hashlib.sha256(about.encode() + b"\0" + code).hexdigest()
-        return KernelBlob(
-            kernel.name, "wgsl", code, "main", tensors, specs, push, self.push_bytes, digest
-        )
+        return bind(self.kernel, "wgsl", text.encode())
 
 
-def print_wgsl(kernel: t.Kernel, _: Mapping[str, str] | None = None) -> KernelBlob:
-    """Print a kernel as a WGSL text with one entry point, ``main``; tensors are buffers."""
-    return KernelPrinter(kernel).run()
+def _literal(kind: str, value: Number) -> str:
+    """Print a constant of a scalar type."""
+    if kind == "bool":
+        return "true" if value else "false"
+    if kind == "int":
+        if value == _INT_MIN:  # the digits alone are no i32
+            return f"({_INT_MIN + 1}i - 1i)"
+        return f"{value}i" if value >= 0 else f"({value}i)"
+    text = f"{float(value)!r}f"
+    return f"({text})" if text[0] == "-" else text
+
+
+def _name(variable: t.Local | t.Shared) -> str:
+    """Return the name of a variable: no reserved word begins like it, and none is taken twice."""
+    if isinstance(variable, t.Shared):
+        return f"g_{variable.name}"
+    return f"v{variable.uid}_{variable.name}"
+
+
+def _size(expr: t.Expr) -> str:
+    """Print an int expression of const and spec as an override expression."""
+    if isinstance(expr, t.Literal):
+        return _literal("int", expr.value)
+    if isinstance(expr, t.Spec):
+        return f"s_{expr.name}"
+    if not isinstance(expr, t.Op):
+        raise TypeError(f"{type(expr).__name__} is no size of an array")
+    left, right = map(_size, expr.args)
+    return f"({left} {expr.name} {right})"

@@ -26,7 +26,7 @@ from gpuedge.executors.base import Executor
 from gpuedge.executors.gpu import GpuExecutor
 from gpuedge.executors.watching import submit_and_wait
 from gpuedge.lang.glsl import compile_glsl
-from gpuedge.lang.reflect import BufferArg, Reflection, reflect
+from gpuedge.lang.interface import BufferArg, Reflection, reflect
 from gpuedge.safety.watchdog import Watchdog
 
 Array = npt.NDArray[Any]

@@ -36,8 +36,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let p_K = u.p_K;
     let d_B = u.d_B;
     let last_B = u32(d_B.x * d_B.y * d_B.z * d_B.w - 1);
-    let c_CLAMP = s_CLAMP;
-    let c_FLOOR = s_FLOOR;
+    var c_CLAMP = s_CLAMP;
+    var c_FLOOR = s_FLOOR;
     if (all(id < vec3<u32>(vec3<i32>(d_O.x, d_O.y, d_O.z * d_O.w)))) {
         let z = i32(id.z);
         let v3_p = vec4<i32>(i32(id.x), i32(id.y), z % d_O.z, z / d_O.z);

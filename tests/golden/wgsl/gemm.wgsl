@@ -46,8 +46,8 @@ fn main(
     @builtin(local_invocation_id) local: vec3<u32>,
     @builtin(workgroup_id) group: vec3<u32>,
 ) {
-    let c_LX = s_LX;
-    let c_LY = s_LY;
+    var c_LX = s_LX;
+    var c_LY = s_LY;
     let p_K4 = u.p_K4;
     let d_A = u.d_A;
     let last_A = u32(d_A.x * d_A.y * d_A.z * d_A.w - 1);
@@ -56,45 +56,45 @@ fn main(
     let d_C = u.d_C;
     let k_local = vec3<i32>(local);
     let k_group = vec3<i32>(group);
-    let v4_l: vec3<i32> = k_local;
-    let v5_g: vec3<i32> = k_group;
-    let v6_lane: i32 = v4_l.y * c_LX + v4_l.x;
-    let v7_row: i32 = v5_g.y * c_LY * 2i;
-    let v8_col: i32 = v5_g.x * c_LX;
-    var v9_acc: array<vec4<f32>, 2>;
-    v9_acc[0i] = vec4<f32>(0.0f);
-    v9_acc[1i] = vec4<f32>(0.0f);
-    for (var v10_k: i32 = 0i; v10_k < p_K4; v10_k += 4i) {
-        for (var v11_i: i32 = v6_lane; v11_i < c_LY * 2i * 4i; v11_i += c_LX * c_LY) {
-            g_As[v11_i] = k_z_A(vec4<i32>(v10_k + v11_i % 4i, v7_row + v11_i / 4i, 0i, v5_g.z), d_A, last_A);
+    let v3_l: vec3<i32> = k_local;
+    let v4_g: vec3<i32> = k_group;
+    let v5_lane: i32 = v3_l.y * c_LX + v3_l.x;
+    let v6_row: i32 = v4_g.y * c_LY * 2i;
+    let v7_col: i32 = v4_g.x * c_LX;
+    var v8_acc: array<vec4<f32>, 2>;
+    v8_acc[0i] = vec4<f32>(0.0f);
+    v8_acc[1i] = vec4<f32>(0.0f);
+    for (var v9_k: i32 = 0i; v9_k < p_K4; v9_k += 4i) {
+        for (var v10_i: i32 = v5_lane; v10_i < c_LY * 2i * 4i; v10_i += c_LX * c_LY) {
+            g_As[v10_i] = k_z_A(vec4<i32>(v9_k + v10_i % 4i, v6_row + v10_i / 4i, 0i, v4_g.z), d_A, last_A);
         }
-        for (var v12_i: i32 = v6_lane; v12_i < 16i * c_LX; v12_i += c_LX * c_LY) {
-            g_Bs[v12_i] = k_z_B(vec4<i32>(v8_col + v12_i % c_LX, v10_k * 4i + v12_i / c_LX, 0i, v5_g.z), d_B, last_B);
+        for (var v11_i: i32 = v5_lane; v11_i < 16i * c_LX; v11_i += c_LX * c_LY) {
+            g_Bs[v11_i] = k_z_B(vec4<i32>(v7_col + v11_i % c_LX, v9_k * 4i + v11_i / c_LX, 0i, v4_g.z), d_B, last_B);
         }
         workgroupBarrier();
-        for (var v13_kk: i32 = 0i; v13_kk < 4i; v13_kk += 1i) {
-            let v14_b: i32 = v13_kk * 4i * c_LX + v4_l.x;
-            let v15_a: vec4<f32> = g_As[(v4_l.y * 2i + 0i) * 4i + v13_kk];
-            v9_acc[0i] = v9_acc[0i] + (vec4<f32>(v15_a.x) * g_Bs[v14_b] + vec4<f32>(v15_a.y) * g_Bs[v14_b + c_LX]);
-            v9_acc[0i] = v9_acc[0i] + (vec4<f32>(v15_a.z) * g_Bs[v14_b + 2i * c_LX] + vec4<f32>(v15_a.w) * g_Bs[v14_b + 3i * c_LX]);
-            let v16_a: vec4<f32> = g_As[(v4_l.y * 2i + 1i) * 4i + v13_kk];
-            v9_acc[1i] = v9_acc[1i] + (vec4<f32>(v16_a.x) * g_Bs[v14_b] + vec4<f32>(v16_a.y) * g_Bs[v14_b + c_LX]);
-            v9_acc[1i] = v9_acc[1i] + (vec4<f32>(v16_a.z) * g_Bs[v14_b + 2i * c_LX] + vec4<f32>(v16_a.w) * g_Bs[v14_b + 3i * c_LX]);
+        for (var v12_kk: i32 = 0i; v12_kk < 4i; v12_kk += 1i) {
+            let v13_b: i32 = v12_kk * 4i * c_LX + v3_l.x;
+            let v14_a: vec4<f32> = g_As[(v3_l.y * 2i + 0i) * 4i + v12_kk];
+            v8_acc[0i] = v8_acc[0i] + (vec4<f32>(v14_a.x) * g_Bs[v13_b] + vec4<f32>(v14_a.y) * g_Bs[v13_b + c_LX]);
+            v8_acc[0i] = v8_acc[0i] + (vec4<f32>(v14_a.z) * g_Bs[v13_b + 2i * c_LX] + vec4<f32>(v14_a.w) * g_Bs[v13_b + 3i * c_LX]);
+            let v15_a: vec4<f32> = g_As[(v3_l.y * 2i + 1i) * 4i + v12_kk];
+            v8_acc[1i] = v8_acc[1i] + (vec4<f32>(v15_a.x) * g_Bs[v13_b] + vec4<f32>(v15_a.y) * g_Bs[v13_b + c_LX]);
+            v8_acc[1i] = v8_acc[1i] + (vec4<f32>(v15_a.z) * g_Bs[v13_b + 2i * c_LX] + vec4<f32>(v15_a.w) * g_Bs[v13_b + 3i * c_LX]);
         }
         workgroupBarrier();
     }
-    let v17_p: vec4<i32> = vec4<i32>(v8_col + v4_l.x, v7_row + v4_l.y * 2i + 0i, 0i, v5_g.z);
+    let v16_p: vec4<i32> = vec4<i32>(v7_col + v3_l.x, v6_row + v3_l.y * 2i + 0i, 0i, v4_g.z);
+    {
+        let at = v16_p;
+        if (k_in4(at, d_C)) {
+            t_C[k_at(at, d_C)] = f_epilogue(v8_acc[0i], v16_p);
+        }
+    }
+    let v17_p: vec4<i32> = vec4<i32>(v7_col + v3_l.x, v6_row + v3_l.y * 2i + 1i, 0i, v4_g.z);
     {
         let at = v17_p;
         if (k_in4(at, d_C)) {
-            t_C[k_at(at, d_C)] = f_epilogue(v9_acc[0i], v17_p);
-        }
-    }
-    let v18_p: vec4<i32> = vec4<i32>(v8_col + v4_l.x, v7_row + v4_l.y * 2i + 1i, 0i, v5_g.z);
-    {
-        let at = v18_p;
-        if (k_in4(at, d_C)) {
-            t_C[k_at(at, d_C)] = f_epilogue(v9_acc[1i], v18_p);
+            t_C[k_at(at, d_C)] = f_epilogue(v8_acc[1i], v17_p);
         }
     }
 }

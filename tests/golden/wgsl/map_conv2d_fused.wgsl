@@ -51,29 +51,29 @@ fn f_epilogue(v1_v: vec4<f32>, v2_p: vec4<i32>) -> vec4<f32> {
     let p_GAIN = u.p_GAIN;
     let d_R = u.d_R;
     let last_R = u32(d_R.x * d_R.y * d_R.z * d_R.w - 1);
-    let c_LOW = s_LOW;
+    var c_LOW = s_LOW;
     return max(v1_v * vec4<f32>(p_GAIN) + k_z_R(v2_p, d_R, last_R), vec4<f32>(c_LOW));
 }
 
 @compute @workgroup_size(s_LX, s_LY, s_LZ)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let d_O = u.d_O;
-    let c_OCG = s_OCG;
-    let c_ICG = s_ICG;
-    let c_S0 = s_S0;
+    var c_OCG = s_OCG;
+    var c_ICG = s_ICG;
+    var c_S0 = s_S0;
     let d_X = u.d_X;
-    let c_BIAS = s_BIAS;
-    let c_KH = s_KH;
-    let c_KW = s_KW;
+    var c_BIAS = s_BIAS;
+    var c_KH = s_KH;
+    var c_KW = s_KW;
     let d_K = u.d_K;
     let last_K = u32(d_K.x * d_K.y * d_K.z * d_K.w - 1);
-    let c_SY = s_SY;
-    let c_DY = s_DY;
-    let c_PT = s_PT;
-    let c_SX = s_SX;
-    let c_DX = s_DX;
-    let c_PL = s_PL;
-    let c_SPAN = s_SPAN;
+    var c_SY = s_SY;
+    var c_DY = s_DY;
+    var c_PT = s_PT;
+    var c_SX = s_SX;
+    var c_DX = s_DX;
+    var c_PL = s_PL;
+    var c_SPAN = s_SPAN;
     let last_X = u32(d_X.x * d_X.y * d_X.z * d_X.w - 1);
     if (all(id < vec3<u32>(vec3<i32>(d_O.x, d_O.y, d_O.z * d_O.w)))) {
         let z = i32(id.z);

@@ -45,20 +45,20 @@ fn f_larger(v3_a: f32, v4_b: f32) -> f32 {
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let d_O = u.d_O;
     let d_X = u.d_X;
-    let c_KH = s_KH;
-    let c_SY = s_SY;
-    let c_DY = s_DY;
-    let c_PT = s_PT;
-    let c_KW = s_KW;
-    let c_SX = s_SX;
-    let c_DX = s_DX;
-    let c_PL = s_PL;
+    var c_KH = s_KH;
+    var c_SY = s_SY;
+    var c_DY = s_DY;
+    var c_PT = s_PT;
+    var c_KW = s_KW;
+    var c_SX = s_SX;
+    var c_DX = s_DX;
+    var c_PL = s_PL;
     let last_X = u32(d_X.x * d_X.y * d_X.z * d_X.w - 1);
-    let c_AVERAGE = s_AVERAGE;
-    let c_COUNT_PAD = s_COUNT_PAD;
-    let c_PR = s_PR;
-    let c_PB = s_PB;
-    let c_C = s_C;
+    var c_AVERAGE = s_AVERAGE;
+    var c_COUNT_PAD = s_COUNT_PAD;
+    var c_PR = s_PR;
+    var c_PB = s_PB;
+    var c_C = s_C;
     if (all(id < vec3<u32>(vec3<i32>(d_O.x, d_O.y, d_O.z * d_O.w)))) {
         let z = i32(id.z);
         let v7_p = vec4<i32>(i32(id.x), i32(id.y), z % d_O.z, z / d_O.z);
@@ -94,7 +94,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
             v9_acc = v9_acc / vec4<f32>(max(v10_count, 1.0f));
         } else {
             if (!(v11_found)) {
-                let v19_low: f32 = (-3.4028234663852886e+38f);
+                var v19_low: f32 = (-3.4028234663852886e+38f);
                 let v20_left: i32 = c_C - 4i * v7_p.z;
                 v9_acc = vec4<f32>(v19_low, select(0.0f, v19_low, (v20_left > 1i)), select(0.0f, v19_low, (v20_left > 2i)), select(0.0f, v19_low, (v20_left > 3i)));
             }

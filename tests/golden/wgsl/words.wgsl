@@ -49,9 +49,9 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let d_O = u.d_O;
     let d_A = u.d_A;
     let last_A = u32(d_A.x * d_A.y * d_A.z * d_A.w - 1);
-    let c_FLIP = s_FLIP;
+    var c_FLIP = s_FLIP;
     let p_SHIFT = u.p_SHIFT;
-    let c_HALF = s_HALF;
+    var c_HALF = s_HALF;
     let p_G = u.p_G;
     if (all(id < vec3<u32>(vec3<i32>(d_O.x, d_O.y, d_O.z * d_O.w)))) {
         let z = i32(id.z);

@@ -1,19 +1,21 @@
-"""Read the interface of a compute shader from its SPIR-V: buffers, constants and their names.
+"""The interface of kernels: `bind` declares that of our own, `reflect` reads that of users' SPIR-V.
 
-Knows as much of SPIR-V (specification 1.3, sections 2.3 and 3) as kernels brought by users need. It
-does not validate; that is the compiler's business.
+`reflect` knows as much of SPIR-V (specification 1.3, sections 2.3 and 3) as kernels brought by
+users need. It does not validate; that is the compiler's business.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Literal
 
 from gpuedge.core.errors import KernelError
 from gpuedge.core.kernel import KernelBlob, PushArg, ScalarType, SpecArg, TensorArg
+from gpuedge.core.storage import BUFFER
+from gpuedge.lang.tree import Kernel
 
 MAGIC = 0x07230203
 # opcodes
@@ -25,6 +27,31 @@ _SPEC_TRUE, _SPEC_FALSE, _SPEC_CONSTANT, _VARIABLE, _DECORATE, _MEMBER_DECORATE 
 # storage classes and decorations
 _UNIFORM, _PUSH, _STORAGE = 2, 9, 12
 _SPEC_ID, _BLOCK, _BUFFER_BLOCK, _NON_WRITABLE, _BINDING, _SET, _OFFSET = 1, 2, 3, 24, 33, 34, 35
+
+
+def push_args(kernel: Kernel) -> tuple[tuple[PushArg, ...], int]:
+    """Return what is given with each dispatch, and its size: extents of tensors, then params."""
+    args = [PushArg(x.name, "ivec4", 16 * i) for i, x in enumerate(kernel.tensors)]
+    size = 16 * len(args)
+    for param in kernel.params:
+        args.append(PushArg(param.name, param.type, size))
+        size += 4
+    return tuple(args), size
+
+
+def bind(
+    kernel: Kernel, dialect: str, code: bytes, storage: Mapping[str, str] | None = None
+) -> KernelBlob:
+    """Return a printed kernel with its interface; `storage` has the storage kind of each tensor."""
+    kinds = storage or {}
+    tensors = tuple(
+        TensorArg(x.name, x.access, x.binding, kinds.get(x.name, BUFFER)) for x in kernel.tensors
+    )
+    specs = tuple(SpecArg(x.name, x.type, x.spec_id, x.default) for x in kernel.specs)
+    push, size = push_args(kernel)
+    about = repr((kernel.name, dialect, "main", tensors, specs, push, size))
+    digest = sha256(about.encode() + b"\0" + code).hexdigest()
+    return KernelBlob(kernel.name, dialect, code, "main", tensors, specs, push, size, digest)
 
 
 @dataclass(frozen=True, slots=True)

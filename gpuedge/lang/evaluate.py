@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+import operator
+from collections.abc import Callable, Iterable, Mapping
 
 from gpuedge.core.kernel import Extents, Number
 from gpuedge.lang import tree as t
@@ -15,26 +15,45 @@ class Unknown(Exception):  # noqa: N818  (never leaves this package; not an erro
     """The value depends on something that was not given."""
 
 
-def _divide(a: Number, b: Number) -> Number:
-    return a // b if isinstance(a, int) else a / b
+def _quotient(a: Number, b: Number) -> Number:
+    if not isinstance(a, int):
+        return a / b
+    if b == 0:
+        raise ArithmeticError("an int divided by 0")
+    return abs(a) // abs(int(b)) * (1 if (a < 0) == (b < 0) else -1)
 
 
-_OPERATORS: dict[str, Callable[[Number, Number], Number]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "/": _divide,
-    "%": lambda a, b: a % b,
-    "<": lambda a, b: a < b,
-    ">": lambda a, b: a > b,
-    "<=": lambda a, b: a <= b,
-    ">=": lambda a, b: a >= b,
-    "==": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
+def _remainder(a: Number, b: Number) -> Number:
+    return a - b * _quotient(a, b)
+
+
+def _wrapped(value: int) -> int:
+    """Return the low 32 bits of a value as an int."""
+    return (value - INT_MIN) % 2**32 + INT_MIN
+
+
+_OPERATORS: dict[str, Callable[..., Number]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": _quotient,
+    "%": _remainder,
+    "<": operator.lt,
+    ">": operator.gt,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
     "&&": lambda a, b: bool(a and b),
     "||": lambda a, b: bool(a or b),
-}
-_BUILTINS: dict[str, Callable[..., Number]] = {
+    "&": operator.and_,
+    "|": operator.or_,
+    "^": operator.xor,
+    "<<": lambda a, b: _wrapped(a << (b & 31)),
+    ">>": lambda a, b: a >> (b & 31),
+    "neg": operator.neg,
+    "!": operator.not_,
+    "~": operator.invert,
     "min": min,
     "max": max,
     "abs": abs,
@@ -42,14 +61,15 @@ _BUILTINS: dict[str, Callable[..., Number]] = {
 }
 
 Lookup = Callable[[t.Expr], Number]
-"""Gives the value of a SpecRef, a ParamRef, or a Swizzle of one component of a Dims."""
+"""Gives the value of a Spec, a Param, or a Swizzle of one component of a Dims."""
 
 
-def _nothing(expr: t.Expr) -> Number:
+def nothing(_: t.Expr) -> Number:
+    """Look up what is never known."""
     raise Unknown
 
 
-def evaluate(expr: t.Expr, lookup: Lookup = _nothing) -> Number:
+def evaluate(expr: t.Expr, lookup: Lookup = nothing) -> Number:
     """Return the value of a scalar expression whose locals all keep their first value.
 
     Raises
@@ -57,64 +77,53 @@ def evaluate(expr: t.Expr, lookup: Lookup = _nothing) -> Number:
     Unknown
         The expression contains a load, an identifier or something `lookup` does not know.
     ArithmeticError
-        An int leaves 32 bits; a divisor is not positive or a dividend negative. The message says
-        which.
+        An int leaves 32 bits or is divided by zero. The message says which.
     """
-    value = _evaluate(expr, lookup)
-    if expr.type == "int" and not INT_MIN <= value <= INT_MAX:
-        raise ArithmeticError("does not fit in 32 bits")
-    return value
-
-
-def _evaluate(expr: t.Expr, lookup: Lookup) -> Number:  # noqa: PLR0911  (one per kind)
-    again = partial(evaluate, lookup=lookup)
     if isinstance(expr, t.Literal):
         return expr.value
     if isinstance(expr, t.LocalRef):
         if expr.local.assigned or expr.local.value is None:
             raise Unknown
-        return again(expr.local.value)
-    if isinstance(expr, t.Unary):
-        return not again(expr.value) if expr.op == "!" else -again(expr.value)
-    if isinstance(expr, t.Binary):
-        return _binary(expr, again(expr.left), again(expr.right))
-    if isinstance(expr, t.Select):
-        return again(expr.yes if again(expr.condition) else expr.no)
-    if isinstance(expr, t.Cast):
-        value = again(expr.value)
-        return float(value) if expr.type == "float" else int(value)
-    if isinstance(expr, t.Builtin) and expr.name in _BUILTINS:
-        return _BUILTINS[expr.name](*map(again, expr.args))
+        return evaluate(expr.local.value, lookup)
+    if isinstance(expr, t.Op):
+        return _operation(expr, lookup)
     if isinstance(expr, t.Swizzle) and not isinstance(expr.base, t.Dims):
-        return again(_component(expr.base, expr.components[0]))
+        return evaluate(component(expr.base, expr.components[0]), lookup)
     return lookup(expr)
 
 
-def _binary(expr: t.Binary, a: Number, b: Number) -> Number:
-    if expr.op in "/%" and expr.type == "int":
-        if b <= 0:
-            raise ArithmeticError(f"{expr.op} needs a positive divisor, not {b}")
-        if a < 0:
-            raise ArithmeticError(f"{expr.op} needs a dividend that is not negative, not {a}")
-    return _OPERATORS[expr.op](a, b)
+def _operation(expr: t.Op, lookup: Lookup) -> Number:
+    value: Number
+    if expr.name == "?:":
+        value = evaluate(expr.args[1 if evaluate(expr.args[0], lookup) else 2], lookup)
+    elif expr.name == "cast":
+        value = evaluate(expr.args[0], lookup)
+        value = float(value) if expr.type == "float" else int(value)
+    elif expr.name in _OPERATORS:
+        value = _OPERATORS[expr.name](*[evaluate(arg, lookup) for arg in expr.args])
+    else:
+        raise Unknown
+    if expr.type == "int" and not INT_MIN <= value <= INT_MAX:
+        raise ArithmeticError("this constant does not fit in 32 bits")
+    return value
 
 
-def _component(vector: t.Expr, index: int) -> t.Expr:
+def component(vector: t.Expr, index: int) -> t.Expr:
     """Return the scalar expression behind one component of a vector built on the spot."""
-    if isinstance(vector, t.Splat):
-        return vector.value
-    if isinstance(vector, t.LocalRef) and vector.local.value and not vector.local.assigned:
-        return _component(vector.local.value, index)
-    if isinstance(vector, t.Swizzle):
-        return _component(vector.base, vector.components[index])
-    if isinstance(vector, t.Dims):
-        return t.Swizzle("int", vector, (index,), vector.time)
-    if isinstance(vector, t.Construct):
+    if isinstance(vector, t.Op) and vector.name == "splat":
+        return vector.args[0]
+    if isinstance(vector, t.Op) and vector.name == "vector":
         for arg in vector.args:
             width = t.WIDTH[arg.type]
             if index < width:
-                return arg if width == 1 else _component(arg, index)
+                return arg if width == 1 else component(arg, index)
             index -= width
+    if isinstance(vector, t.LocalRef) and vector.local.value and not vector.local.assigned:
+        return component(vector.local.value, index)
+    if isinstance(vector, t.Swizzle):
+        return component(vector.base, vector.components[index])
+    if isinstance(vector, t.Dims):
+        return t.Swizzle("int", vector, (index,), vector.time)
     raise Unknown
 
 
@@ -123,10 +132,10 @@ def _lookup_in(
 ) -> Lookup:
     def lookup(expr: t.Expr) -> Number:
         try:
-            if isinstance(expr, t.SpecRef):
-                return specs.get(expr.spec.name, expr.spec.default)
-            if isinstance(expr, t.ParamRef):
-                return params[expr.param.name]
+            if isinstance(expr, t.Spec):
+                return specs.get(expr.name, expr.default)
+            if isinstance(expr, t.Param):
+                return params[expr.name]
             if isinstance(expr, t.Swizzle) and isinstance(expr.base, t.Dims):
                 return extents[expr.base.tensor.name][expr.components[0]]
         except KeyError:
@@ -154,13 +163,19 @@ class _Trips:
         self.lookup = lookup
         self.counts: dict[str, int] = {}
         for function in (*kernel.functions, kernel.main):
-            own = self.block(function.body) + self.called(function.result)
+            own = self.block(function.body)
+            if function.result is not None:
+                own += self.called((function.result,))
             self.counts[function.name] = own
 
-    def called(self, expr: object) -> int:
-        """Return the iterations inside the functions that an expression calls."""
-        total = self.counts[expr.function.name] if isinstance(expr, t.Call) else 0
-        return total + sum(map(self.called, t.children(expr)))
+    def called(self, exprs: Iterable[t.Expr]) -> int:
+        """Return the iterations inside the functions that expressions call."""
+        total = 0
+        for expr in exprs:
+            if isinstance(expr, t.Call):
+                total += self.counts[expr.function.name]
+            total += self.called(t.children(expr))
+        return total
 
     def block(self, body: list[t.Stmt]) -> int:
         """Return the iterations of a list of statements."""
@@ -169,10 +184,10 @@ class _Trips:
             if isinstance(stmt, t.For):
                 total += self.loop(stmt)
             elif isinstance(stmt, t.If):
-                total += self.called(stmt.condition)
+                total += self.called((stmt.condition,))
                 total += self.block(stmt.then) + self.block(stmt.orelse)
-            elif not isinstance(stmt, t.Barrier):
-                total += self.called(stmt.value)
+            elif not isinstance(stmt, t.Barrier) and stmt.value is not None:
+                total += self.called((stmt.value,))
         return total
 
     def loop(self, stmt: t.For) -> int:
@@ -184,9 +199,8 @@ class _Trips:
         try:
             bound, step = (int(evaluate(e, self.lookup)) for e in (stmt.bound, stmt.step))
         except Unknown:
-            raise KeyError(
-                f"bound of loop {stmt.index.name} in kernel {self.kernel.name}"
-            ) from None
+            where = f"bound of loop {stmt.index.name} in kernel {self.kernel.name}"
+            raise KeyError(where) from None
         trips = max(0, -(-(bound - start) // step))
         return trips * (1 + self.block(stmt.body))
 

@@ -45,6 +45,11 @@ def value_of(expression: str, kind: str) -> t.Expr:
         ("vec2", "vec2(p.xy)"),
         ("float", "float(i)"),
         ("int", "int(f)"),
+        ("int", "i & 7 | ~i ^ i << 2 + 1 >> 1"),
+        ("ivec4", "p & 255 | p.wzyx << 3"),
+        ("bool", "(i & 1) == 1"),
+        ("int", "floatBitsToInt(f)"),
+        ("vec4", "intBitsToFloat(floatBitsToInt(v) ^ ivec4(1))"),
         ("vec4", "clamp(v, 0.0, 6.0)"),
         ("vec4", "max(0.0, v)"),
         ("int", "min(i, 3)"),
@@ -72,6 +77,16 @@ def test_expression_has_the_type(kind: str, expression: str) -> None:
         ("min(N, 2) + max(N, 9) + clamp(50, 0, N) + abs(-4)", 18),
         ("int(3.0) - int(-2.0)", 5),
         ("-2147483647 - 1", -(2**31)),
+        ("-2147483648", -(2**31)),
+        ("-7 / 2", -3),
+        ("7 / -2", -3),
+        ("-7 % 3", -1),
+        ("7 % -3", 1),
+        ("12 & 10 | 1 ^ 3", 10),
+        ("~5", -6),
+        ("1 << 31", -(2**31)),
+        ("-17 >> 2", -5),
+        ("1 + 2 << 3 & 24", 24),
     ],
 )
 def test_int_constants_fold(expression: str, value: int) -> None:
@@ -100,9 +115,10 @@ def test_binding_time(expression: str, time: int) -> None:
 
 def test_scalars_beside_vectors_are_splatted() -> None:
     value = value_of("v * f", "vec4")
-    assert isinstance(value, t.Binary)
-    assert isinstance(value.right, t.Splat)
-    assert value.right.type == "vec4"
+    assert isinstance(value, t.Op)
+    repeated = value.args[1]
+    assert isinstance(repeated, t.Op)
+    assert (repeated.name, repeated.type) == ("splat", "vec4")
 
 
 def test_unrolled_loops_are_written_out_with_constant_indices() -> None:
@@ -139,9 +155,9 @@ def test_compound_assignment_is_spelled_out() -> None:
     stmt = main_of("v.y *= 2.0;").body[-1]
     assert isinstance(stmt, t.Assign)
     assert stmt.component == 1
-    assert isinstance(stmt.value, t.Binary)
-    assert stmt.value.op == "*"
-    assert isinstance(stmt.value.left, t.Swizzle)
+    assert isinstance(stmt.value, t.Op)
+    assert stmt.value.name == "*"
+    assert isinstance(stmt.value.args[0], t.Swizzle)
 
 
 def test_assigned_is_known_per_local() -> None:

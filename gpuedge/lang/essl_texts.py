@@ -1,22 +1,241 @@
-"""How a kernel's text reaches its tensors in each ESSL dialect: declarations, loads and stores.
+"""Texts of ESSL (the OpenGL ES shading language): helper functions, declarations, loads and stores.
 
 Every load goes through one function per tensor and way of access, with the texel number clamped
 into the tensor. The number of the last texel is a global that main sets first, so that it is
 computed once.
+
+Textures: physical texel f lies at (f mod ROW, f div ROW); ROW is a power of two, so both are exact.
+RGBA8 stores byte k as (k + 0.25) / 255, which drivers that truncate and drivers that round keep
+alike, and reads it as floor(v * 255 + 0.5). The ES 2.0 codec of float32 has no exp2 or log2, whose
+errors differ between devices: it multiplies by powers of two, each an exact product, chosen bit by
+bit.
+
+In ESSL 1.00 ints are floats, which count exactly up to 2^24; tensors of a device of this level are
+small enough for that.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from gpuedge.core.storage import BUFFER, KINDS
-from gpuedge.lang import essl100
-from gpuedge.lang import tree as t
-from gpuedge.lang.essl_storage import HELPERS_100, HELPERS_300
+from gpuedge.lang.tree import VECTOR, Tensor
+
+# --- ints where there are none, and what old compilers lack ---------------------------------------
+# For whole a and b below 2^24, however poorly the driver divides: one correction for the quotient,
+# one for what its own rounding leaves. k_div takes a >= 0 and b > 0; k_idiv truncates.
+_DIVIDE_NATURAL = """\
+TYPE NAME(TYPE a, TYPE b) {
+    TYPE q = floor(a / b);
+    q += floor((a - q * b) / b);
+    TYPE r = a - q * b;
+    return q + step(b, r) - (1.0 - step(0.0, r));
+}"""
+_DIVIDE = """\
+TYPE NAME(TYPE a, TYPE b) {
+    return sign(a) * sign(b) * DIV(abs(a), abs(b));
+}"""
+_REMAINDER = """\
+TYPE NAME(TYPE a, TYPE b) {
+    return a - b * IDIV(a, b);
+}"""
+_INT_REMAINDER = """\
+TYPE NAME(TYPE a, TYPE b) {
+    return a - a / b * b;
+}"""
+_ROUND = """\
+float k_roundeven(float x) {
+    float f = floor(x);
+    float d = x - f;
+    float odd = f - 2.0 * floor(f * 0.5);
+    return d > 0.5 ? f + 1.0 : (d == 0.5 ? f + odd : f);
+}"""
+# Below 1/4 the Taylor polynomial, whose next term is below 2^-26 of the result.
+_TANH = """\
+float k_tanh(float x) {
+    float s = x * x;
+    float near = x + x * s * (s * (s * (s * 0.0218694885 - 0.0539682540) + 0.133333333)
+        - 0.333333333);
+    float e = exp(-2.0 * min(abs(x), 15.0));
+    float far = (1.0 - e) / (1.0 + e);
+    return abs(x) < 0.25 ? near : (x < 0.0 ? -far : far);
+}"""
 
 
-@dataclass(frozen=True, slots=True)
+def _by_width(texts: dict[str, str], base: str) -> Iterator[tuple[str, str]]:
+    """Yield division helpers for numbers and vectors by name; those of vectors end in the width."""
+    for n in ("", "2", "3", "4"):
+        kind = VECTOR[base, int(n or 1)]
+        for name, text in texts.items():
+            made = text.replace("TYPE", kind).replace("NAME", f"{name}{n}")
+            made = made.replace("IDIV", f"k_idiv{n}").replace("DIV", f"k_div{n}")
+            yield f"{name}{n}", made
+
+
+def _for_vectors(name: str, text: str) -> Iterator[tuple[str, str]]:
+    """Yield a helper for a number, and those for vectors that call it."""
+    yield name, text
+    for n in (2, 3, 4):
+        parts = ", ".join(f"{name}(x.{c})" for c in "xyzw"[:n])
+        yield f"{name}{n}", f"vec{n} {name}{n}(vec{n} x) {{\n    return vec{n}({parts});\n}}"
+
+
+# Read the same in both dialects; 0.00390625 is 1 / 256.
+_HELPERS_BOTH: Final = {
+    "k_bytes": "vec4 k_bytes(vec4 v) {\n    return floor(v * 255.0 + 0.5);\n}",
+    "k_stored": "vec4 k_stored(vec4 k) {\n    return (k + 0.25) / 255.0;\n}",
+    "k_fixed4": """\
+vec4 k_fixed4(vec4 a, vec4 b, vec4 about) {
+    vec4 low = k_bytes(vec4(a.xz, b.xz));
+    vec4 high = k_bytes(vec4(a.yw, b.yw));
+    return about.z + about.w * (high * 256.0 + low);
+}""",
+    "k_unfixed": """\
+vec4 k_unfixed(vec2 v, vec4 about) {
+    vec2 k = (v - about.z) / (about.w > 0.0 ? about.w : 1.0);
+    k = clamp(floor(k + 0.5), 0.0, 65535.0);
+    vec2 high = floor(k * 0.00390625);
+    vec2 low = k - high * 256.0;
+    return k_stored(vec4(low.x, high.x, low.y, high.y));
+}""",
+}
+
+_HELPERS_300: Final = {
+    **_HELPERS_BOTH,
+    **dict(_by_width({"k_mod": _INT_REMAINDER}, "int")),
+    "k_index": "uint k_index(int q, uint last) {\n    return min(uint(q), last);\n}",
+    "k_at": "ivec2 k_at(uint f) {\n    return ivec2(f % uint(ROW), f / uint(ROW));\n}",
+    "k_float4": """\
+vec4 k_float4(vec4 r, vec4 g, vec4 b, vec4 a) {
+    uvec4 low = uvec4(k_bytes(r)) | uvec4(k_bytes(g)) << 8;
+    return uintBitsToFloat(low | uvec4(k_bytes(b)) << 16 | uvec4(k_bytes(a)) << 24);
+}""",
+    "k_float1": """\
+float k_float1(vec4 v) {
+    uvec4 k = uvec4(k_bytes(v));
+    return uintBitsToFloat(k.x | k.y << 8 | k.z << 16 | k.w << 24);
+}""",
+    "k_unfloat": """\
+vec4 k_unfloat(float v) {
+    uint k = floatBitsToUint(v);
+    return k_stored(vec4(k & 255u, k >> 8 & 255u, k >> 16 & 255u, k >> 24));
+}""",
+}
+
+_UNFLOAT = """\
+vec4 k_unfloat(float v) {
+    float a = abs(v);
+    float up = a < 1.0 ? K_UP : 1.0;
+    a = a * up * up;
+    float e = a < 1.0 ? 0.0 : (up > 1.0 ? 1.0 : 127.0);
+    float bit = step(K_64, a);
+    a *= (1.0 - bit) + K_DOWN64 * bit;
+    e += 64.0 * bit;
+STEPS    float finite = a < 2.0 ? 1.0 : 0.0;
+    float m = e > 0.0 ? (a - 1.0) * 8388608.0 : 0.0;
+    m = finite > 0.0 ? m : (a >= 2.0 ? 0.0 : 4194304.0);
+    e = finite > 0.0 ? e : 255.0;
+    float half_e = floor(e * 0.5);
+    float high = floor(m * (1.0 / 65536.0));
+    float rest = m - high * 65536.0;
+    float mid = floor(rest * 0.00390625);
+    return k_stored(vec4(rest - mid * 256.0, mid, high + 128.0 * (e - 2.0 * half_e),
+        half_e + (v < 0.0 ? 128.0 : 0.0)));
+}"""
+
+# Compilers move constant factors about (Mesa 22.3: a later "* 0.75" into the middle of this), so
+# no factor here is a constant, and products stay between 1 and the result: a value half way may
+# not be denormal, which becomes zero, or infinite, unless the result is. 2^(e - 127) is s * s or
+# 2 * s * s, and s is 2^(x - 63).
+_FLOAT = """\
+TYPE NAME(TYPE r, TYPE g, TYPE b, TYPE a) {
+    TYPE negative = step(128.0, a);
+    TYPE odd = step(128.0, b);
+    TYPE x = a - 128.0 * negative + odd - 1.0;
+    TYPE there = step(0.0, x);
+    TYPE v = 1.0 + (((b - 128.0 * odd) * 256.0 + g) * 256.0 + r) * (1.0 / 8388608.0);
+    v *= 2.0 - odd;
+    TYPE bit = step(64.0, x);
+    TYPE s = K_DOWN * (1.0 - bit) + 2.0 * bit;
+    x -= 64.0 * bit;
+STEPS    return v * s * s * (1.0 - 2.0 * negative) * there;
+}"""
+
+_POWERS: Final = (
+    # bits of the exponent, the power of two it stands for, and its reciprocal
+    (64, "K_64", "K_DOWN64"),
+    (32, "4294967296.0", "(1.0 / 4294967296.0)"),
+    (16, "65536.0", "(1.0 / 65536.0)"),
+    (8, "256.0", "0.00390625"),
+    (4, "16.0", "0.0625"),
+    (2, "4.0", "0.25"),
+    (1, "2.0", "0.5"),
+)
+
+
+def _decode(kind: str, name: str) -> str:
+    steps = "".join(
+        f"    bit = step({n}.0, x);\n    s *= (1.0 - bit) + {power} * bit;\n"
+        + (f"    x -= {n}.0 * bit;\n" if n > 1 else "")
+        for n, power, _ in _POWERS[1:]
+    )
+    return _FLOAT.replace("NAME", name).replace("TYPE", kind).replace("STEPS", steps)
+
+
+def _encode() -> str:
+    steps = "".join(
+        f"    bit = step({power}, a);\n"
+        f"    a *= (1.0 - bit) + {down} * bit;\n"
+        f"    e += {n}.0 * bit;\n"
+        for n, power, down in _POWERS[1:]
+    )
+    return _UNFLOAT.replace("STEPS", steps)
+
+
+_HELPERS_100: Final = {
+    **dict(_for_vectors("k_roundeven", _ROUND)),
+    **dict(_for_vectors("k_tanh", _TANH)),
+    **dict(_by_width({"k_div": _DIVIDE_NATURAL, "k_idiv": _DIVIDE, "k_mod": _REMAINDER}, "float")),
+    **_HELPERS_BOTH,
+    # 2^63, 2^64 and their inverses from small factors: exact however a driver reads literals
+    "k_powers": """\
+const float K_UP = 65536.0 * 65536.0 * 65536.0 * 32768.0;
+const float K_DOWN = 1.0 / 65536.0 / 65536.0 / 65536.0 / 32768.0;
+const float K_64 = 65536.0 * 65536.0 * 65536.0 * 65536.0;
+const float K_DOWN64 = 1.0 / 65536.0 / 65536.0 / 65536.0 / 65536.0;""",
+    "k_index": """\
+float k_index(float q, float last) {
+    return q < 0.0 ? last : min(q, last);
+}""",
+    "k_at": """\
+vec2 k_at(float f, vec4 about) {
+    float y = floor(f * (1.0 / ROW));
+    return (vec2(f - y * ROW, y) + 0.5) * about.xy;
+}""",
+    "k_pick": """\
+float k_pick(vec4 v, float i) {
+    return i < 2.0 ? (i < 1.0 ? v.x : v.y) : (i < 3.0 ? v.z : v.w);
+}""",
+    "k_decoded4": _decode("vec4", "k_decoded4"),
+    "k_decoded1": _decode("float", "k_decoded1"),
+    "k_float4": """\
+vec4 k_float4(vec4 r, vec4 g, vec4 b, vec4 a) {
+    return k_decoded4(k_bytes(r), k_bytes(g), k_bytes(b), k_bytes(a));
+}""",
+    "k_float1": """\
+float k_float1(vec4 v) {
+    vec4 k = k_bytes(v);
+    return k_decoded1(k.x, k.y, k.z, k.w);
+}""",
+    "k_unfloat": _encode(),
+}
+
+
+# --- dialects ---------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True, eq=False)
 class Level:
     """What a dialect calls things.
 
@@ -74,7 +293,10 @@ def _position(whole: str, whole4: str, form: str) -> dict[str, str]:
 
 
 # What compute shaders need of the helpers for textures.
-_BUFFERS: Final = {"k_index": HELPERS_300["k_index"]}
+_BUFFERS: Final = {
+    "k_index": _HELPERS_300["k_index"],
+    **dict(_by_width({"k_mod": _INT_REMAINDER}, "int")),
+}
 _TEXTURES: Final = frozenset(KINDS) - {BUFFER}
 
 ESSL310: Final = Level(
@@ -82,15 +304,15 @@ ESSL310: Final = Level(
 )
 ESSL300: Final = Level(
     "essl300", "300 es", "int", "ivec4", "uint", "u", "rgba32f", _TEXTURES,
-    HELPERS_300 | _position("int", "ivec4", "{} / {}"),
+    _HELPERS_300 | _position("int", "ivec4", "{} / {}"),
 )  # fmt: skip
 ESSL100: Final = Level(
     "essl100", "100", "float", "vec4", "float", ".0", "rgba8_float", _TEXTURES - {"rgba32ui"},
-    essl100.HELPERS | HELPERS_100 | _position("float", "vec4", "k_div({}, {})"),
+    _HELPERS_100 | _position("float", "vec4", "k_div({}, {})"),
 )  # fmt: skip
 
 
-def declaration(level: Level, tensor: t.Tensor, kind: str) -> list[str]:
+def declaration(level: Level, tensor: Tensor, kind: str) -> list[str]:
     """Return the lines that declare a tensor and the values that come with it."""
     name = tensor.name
     lines = [f"uniform highp {level.whole4} d_{name};"]
@@ -114,14 +336,15 @@ def count(level: Level, name: str) -> str:
     return f"n_{name} = uint({texels} - 1);"
 
 
-def accesses(level: Level, tensor: t.Tensor, kind: str) -> dict[str, str]:
+@lru_cache(maxsize=256)
+def accesses(level: Level, name: str, kind: str, *, is_read: bool) -> dict[str, str]:
     """Return the functions that reach a tensor, by name, callees first."""
-    name, whole, whole4 = tensor.name, level.whole, level.whole4
+    whole, whole4 = level.whole, level.whole4
     number = (
         f"{whole} k_number_{name}({whole4} p) {{\n"
         f"    return ((p.w * d_{name}.z + p.z) * d_{name}.y + p.y) * d_{name}.x + p.x;\n}}"
     )
-    if tensor.access == "write":
+    if not is_read:
         return {f"k_number_{name}": number, **_stores(level, name, kind)}
     zero = level.number(0) if level.is_old else "0"
     inside = " && ".join(f"p.{axis} >= {zero} && p.{axis} < d_{name}.{axis}" for axis in "xy")

@@ -10,7 +10,7 @@ import pytest
 
 from gpuedge import lang
 from gpuedge.core.errors import KernelSyntaxError
-from gpuedge.lang import words
+from gpuedge.lang import tokens
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "kernel-language.md").read_text()
 FENCED = r"```\w*\n(.*?)```"
@@ -34,6 +34,6 @@ def test_error_looks_as_shown() -> None:
 
 
 def test_every_word_is_on_the_page() -> None:
-    known = {*words.MATH, *words.ACCESS, *words.STORES, *words.KEYWORDS} - {"void", "in", "out"}
+    known = {*tokens.MATH, *tokens.ACCESS, *tokens.STORES, *tokens.KEYWORDS} - {"void", "in", "out"}
     code = " ".join([*BLOCKS, *INLINE])
     assert {word for word in known if not re.search(rf"\b{word}\b", code)} <= {"true", "false"}
