@@ -12,12 +12,12 @@ from gpuedge.core.errors import OutOfMemoryError, UsageError
 from gpuedge.executors.base import PlacementRow
 from gpuedge.graph.ir import Array
 from gpuedge.graph.reader import OnnxModel, Signature
-from gpuedge.runtime.compiled import Compiled
+from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.devices import POOL
 from gpuedge.runtime.health import Health
 from gpuedge.runtime.inputs import check_inputs, check_timeout, fixed_shape, own_copies
 from gpuedge.runtime.request import make_request
-from gpuedge.runtime.serving import Compiler, Server
+from gpuedge.runtime.serving import Compiler, Server, shapes_of
 from gpuedge.runtime.strings import AUTO, CPU, find
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Session:
             find(request.device, POOL.current())  # an error now, not at the first run
 
     @property
-    def _latest(self) -> Compiled | None:
+    def _latest(self) -> CompiledModel | None:
         return self._server.latest
 
     @property
@@ -137,9 +137,14 @@ class Session:
         ClosedError (GE-204)
             The session was closed.
         """
-        seconds = check_timeout(timeout_s)
-        self._server.check_open()
-        return self._server.run(check_inputs(inputs, self._model.inputs), seconds)
+        server = self._server
+        seconds = None if timeout_s is None else check_timeout(timeout_s)
+        shapes = server.match(inputs)
+        if shapes is None:
+            server.check_open()
+            inputs = check_inputs(inputs, self._model.inputs)
+            shapes = shapes_of(inputs)
+        return server.run(inputs, shapes, seconds)
 
     def run_async(
         self, inputs: Mapping[str, Any], *, timeout_s: float | None = None
@@ -177,7 +182,7 @@ class Session:
             failed: Future[dict[str, Array]] = Future()
             failed.set_exception(error)
             return failed
-        return self._server.submit(arrays, seconds)
+        return self._server.submit(arrays, shapes_of(arrays), seconds)
 
     def explain(self) -> Decision:
         """Return why the model runs where it runs; prints as a sentence and a table.
@@ -211,15 +216,10 @@ class Session:
 
         ``storages`` are the kinds of storage that results are kept in on a GPU.
         """
-        summary: dict[str, Any] = {}
-        for name, times in (("compile", self._compiler.times), ("run", self._server.times)):
-            ordered = sorted(times)
-            summary[name] = {
-                "count": len(ordered),
-                "first_s": times[0] if times else None,
-                "p50_s": ordered[len(ordered) // 2] if ordered else None,
-                "p90_s": ordered[int(len(ordered) * 0.9)] if ordered else None,
-            }
+        summary: dict[str, Any] = {
+            "compile": self._compiler.times.summary(),
+            "run": self._server.times.summary(),
+        }
         impl = getattr(self._latest.executor, "impl", None) if self._latest else None
         summary["device"] = None if self._latest is None else self._latest.executor.device
         rows = () if self._latest is None else self._latest.rows

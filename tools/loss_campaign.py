@@ -105,10 +105,10 @@ def run_chunk(options: argparse.Namespace) -> dict[str, Any]:
     """Run the requests of one chunk in this process and return what was counted."""
     import gpuedge
     from gpuedge.runtime.devices import POOL
-    from gpuedge.runtime.recovery import Patience
+    from gpuedge.runtime.recovery import RetryLimits
 
     # A device that is lost on purpose is never given up, and tried again soon.
-    POOL.patience = Patience(10**9, 600.0, (0.02, 0.05, 0.2, 0.5, 1.0, 2.0, 4.0), 20.0)
+    POOL.patience = RetryLimits(10**9, 600.0, (0.02, 0.05, 0.2, 0.5, 1.0, 2.0, 4.0), 20.0)
     fault = os.environ.pop("GPUFAULT")
     POOL.report()  # the first probe is to find the device
     os.environ["GPUFAULT"] = fault
@@ -148,8 +148,8 @@ def run_chunk(options: argparse.Namespace) -> dict[str, Any]:
         "on_cpu": health.on_cpu,
         "failed": health.failed,
         "codes": dict(Counter(f.code for f in health.failures)),
-        "canaries": health.canaries,
-        "canaries_failed": health.canaries_failed,
+        "canaries": health.crosschecks,
+        "crosschecks_failed": health.crosschecks_failed,
         "state": health.state,
         "loss_us": [round(t * 1e6) for t in times["loss"]],
         "cpu_p50_us": round(float(np.median(times["cpu"])) * 1e6, 1),
@@ -178,7 +178,7 @@ def await_device(
     if counts["requests"] - counts["last_wait"] < MEANWHILE:
         return 0
     end = time.monotonic() + RETURN_S
-    standing = POOL.standing(session.health.device, options.isolation)
+    standing = POOL.device_health(session.health.device, options.isolation)
     while standing.state == "recovering" and time.monotonic() < end:
         os.environ["GPUFAULT_SEED"] = str(rng.integers(2**62))
         time.sleep(0.005)
@@ -262,7 +262,7 @@ def child(options: argparse.Namespace, at: int, size: int, cache: str) -> dict[s
 
 
 COUNTED = ("requests", "as_cpu", "as_device", "wrong", "on_device", "on_cpu", "failed", "canaries",
-           "canaries_failed", "waited")  # fmt: skip
+           "crosschecks_failed", "waited")  # fmt: skip
 
 
 def summary(found: list[dict[str, Any]], asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -275,7 +275,7 @@ def summary(found: list[dict[str, Any]], asked: Mapping[str, Any]) -> dict[str, 
     ended = [f"chunk {one['chunk']}: {one['ended']}" for one in found if "ended" in one]
     lost = sum(one["asked_for"] for one in found) - total["requests"]
     doubled = total["on_device"] + total["on_cpu"] - total["requests"]
-    is_good = not (ended or lost or doubled or total["wrong"] or total["canaries_failed"])
+    is_good = not (ended or lost or doubled or total["wrong"] or total["crosschecks_failed"])
     return {
         "schema": SCHEMA, **asked, **total, "lost": lost, "doubled": doubled,
         "latest_codes": dict(codes), "ended": ended,

@@ -23,7 +23,7 @@ from gpuedge.core.errors import (
 )
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
-from gpuedge.runtime.compiled import Compiled, Request
+from gpuedge.runtime.compiled import CompiledModel, Request
 from gpuedge.runtime.opening import closing
 from gpuedge.runtime.request import make_request
 from gpuedge.runtime.strings import AUTO, CPU
@@ -45,8 +45,8 @@ LARGE = 1 << 22
 LIMIT = 256
 """Compiled operations kept; the least recently used one is dropped."""
 
-_compiled: OrderedDict[Hashable, Compiled] = OrderedDict()
-_inherited: list[Compiled] = []
+_compiled: OrderedDict[Hashable, CompiledModel] = OrderedDict()
+_inherited: list[CompiledModel] = []
 _lock = RLock()
 
 
@@ -199,14 +199,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _get(signature: Hashable, build: Callable[[], Graph], request: Request) -> Compiled:
+def _get(signature: Hashable, build: Callable[[], Graph], request: Request) -> CompiledModel:
     with _lock:
         ready = _compiled.get(signature)
         if ready is not None and ready.is_usable:
             _compiled.move_to_end(signature)
             return ready
         config.check_environment()
-        ready = _compiled[signature] = Compiled(build(), request, has_canaries=False)
+        ready = _compiled[signature] = CompiledModel(build(), request, is_session=False)
         if len(_compiled) > LIMIT:
             _compiled.popitem(last=False)[1].close()
         return ready

@@ -8,21 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from gpuedge.core.errors import (
-    DeviceError,
-    DeviceLostError,
-    DeviceTimeoutError,
-    GpuEdgeError,
-    KernelError,
-    OutOfMemoryError,
-    UnsupportedOpError,
-)
+from gpuedge.core.errors import DeviceError
 from gpuedge.core.reasons import Reason
 from gpuedge.executors.base import Executor
-from gpuedge.executors.watching import cause_of
 from gpuedge.runtime.opening import INLINE
 from gpuedge.runtime.placing import Request, place, without
-from gpuedge.runtime.recovery import DEMOTED, OK, RECOVERING
+from gpuedge.runtime.recovery import DEMOTED, FAILURES, OK, RECOVERING, reason_of
 from gpuedge.runtime.strings import AUTO, CPU
 
 if TYPE_CHECKING:
@@ -31,39 +22,13 @@ if TYPE_CHECKING:
     from gpuedge.executors.gpu import GpuExecutor
     from gpuedge.graph.ir import Graph
     from gpuedge.runtime.devices import Pool
-    from gpuedge.runtime.recovery import Standing
-    from gpuedge.runtime.trying import Purse, Tries
+    from gpuedge.runtime.recovery import DeviceHealth
+    from gpuedge.runtime.trying import TimeBudget, Tries
 
 RETURN_S = 20.0
 """How long a request that takes no other device waits for one that is being opened anew."""
 
-_CODES: tuple[tuple[type[DeviceError], str], ...] = (
-    (DeviceLostError, "device-lost"),
-    (OutOfMemoryError, "out-of-memory"),
-    (DeviceTimeoutError, "device-hung"),
-)
-
-GONE = (DeviceLostError, DeviceTimeoutError)
-"""Errors after which a device is of no use until it is opened anew."""
-
-UNCOMPILED = (DeviceError, KernelError, UnsupportedOpError)
-"""What compiling for a device may end with that another device may do without."""
-
-FAILURES = frozenset({
-    "compile-failed", "device-hung", "device-lost", "host-died", "open-failed", "out-of-memory",
-    "run-failed",
-})  # fmt: skip
-"""Codes whose details do not say by themselves that the device failed, and how."""
-
 log = logging.getLogger("gpuedge")
-
-
-def reason_of(error: GpuEdgeError, code: str = "run-failed") -> Reason:
-    """Return the reason an error stands for: its own, that of its class, else `code`."""
-    own = error.reason if isinstance(error, DeviceError) else None
-    known = own.code if own is not None else None
-    named = next((name for kind, name in _CODES if isinstance(error, kind)), code)
-    return Reason(known or named, cause_of(error))
 
 
 class Assignment:
@@ -74,7 +39,7 @@ class Assignment:
     graph : Graph
     request : Request
     pool : Pool
-    purse : Purse, optional
+    budget : TimeBudget, optional
         What may still be spent on measuring.
     time_cpu : callable, optional
         See `gpuedge.runtime.placing.place`.
@@ -100,14 +65,14 @@ class Assignment:
         graph: Graph,
         request: Request,
         pool: Pool,
-        purse: Purse | None = None,
+        budget: TimeBudget | None = None,
         time_cpu: Callable[[float], Sequence[int]] | None = None,
     ) -> None:
         self._request = request
         self._pool = pool
         self._owner = os.getpid()
         self.is_away = self.may_hold = False
-        placed = place(graph, request, pool, purse, time_cpu)
+        placed = place(graph, request, pool, budget, time_cpu)
         self.decision: Decision = placed.decision
         self.tries: Tries | None = placed.tries
         self._nodes = placed.nodes
@@ -137,29 +102,9 @@ class Assignment:
         """Identities of the nodes that the device is to run; None for all that it can."""
         return self._nodes.get(self.executor.device)
 
-    def rival(self, device: str) -> tuple[Executor, frozenset[int] | None]:
-        """Open another road to the device in use; return it, and the nodes it is to run.
-
-        Raises
-        ------
-        DeviceError (GE-4xx)
-            It does not open.
-        """
-        standing = self._pool.standing(device, self._request.isolation)
-        if standing.state != OK:
-            raise standing.error()
-        made = self._pool.executor(device, self._request.isolation)
-        return made, self._nodes.get(device)
-
-    def fail_rival(self, executor: Executor, reason: Reason) -> None:
-        """Report that what `rival` opened failed."""
-        standing = self._pool.standing(executor.device, self._request.isolation)
-        standing.fail(reason, cast("GpuExecutor", executor))
-
-    def opened_ns(self, executor: Executor | None = None) -> int:
-        """Return how long opening a device took, by default the one in use."""
-        device = (executor or self.executor).device
-        return self._pool.opened_ns(device, self._request.isolation)
+    def opened_ns(self) -> int:
+        """Return how long opening the device in use took."""
+        return self._pool.opened_ns(self.executor.device, self._request.isolation)
 
     def take(self, decision: Decision, *, holds: bool = False) -> None:
         """Go on with another decision, from which there is no way back.
@@ -192,9 +137,9 @@ class Assignment:
         return self._owner != os.getpid()
 
     @property
-    def standing(self) -> Standing:
+    def device_health(self) -> DeviceHealth:
         """How the device in use fares."""
-        return self._pool.standing(self.executor.device, self._request.isolation)
+        return self._pool.device_health(self.executor.device, self._request.isolation)
 
     @property
     def isolation(self) -> str:
@@ -221,8 +166,8 @@ class Assignment:
         """
         if not self.is_pooled:
             return OK, ""
-        standing = self.standing
-        state, reason = standing.state, standing.reason
+        device_health = self.device_health
+        state, reason = device_health.state, device_health.reason
         return state, "" if state == OK or reason is None else reason.sentence
 
     def shown(self) -> Decision:
@@ -237,7 +182,7 @@ class Assignment:
     def fail(self, reason: Reason, *, is_final: bool = False) -> None:
         """Report that the device failed; at once, so that nothing else starts on it."""
         if self.is_pooled:
-            self.standing.fail(reason, cast("GpuExecutor", self.executor), is_final=is_final)
+            self.device_health.fail(reason, cast("GpuExecutor", self.executor), is_final=is_final)
 
     def leave(self, reason: Reason, *, is_final: bool) -> None:
         """Take another device; unless for good, `find` takes this one back when it is ready."""
@@ -257,11 +202,11 @@ class Assignment:
         The CPU is in use, and stays that.
         """
         isolation = self._request.isolation
-        standing = self._pool.standing(device, isolation)
-        if standing.state == RECOVERING:
+        device_health = self._pool.device_health(device, isolation)
+        if device_health.state == RECOVERING:
             return False
         self.may_hold = False
-        if standing.state != OK or self.decision.device != CPU:
+        if device_health.state != OK or self.decision.device != CPU:
             return False
         try:
             self.executor = self._pool.executor(device, isolation)
@@ -271,12 +216,14 @@ class Assignment:
         return True
 
     def part_with(self, reason: Reason) -> None:
-        """Leave the device that failed, for as long as its standing says."""
+        """Leave the device that failed, for as long as its device_health says."""
         if not self.is_pooled:
             self.leave(reason, is_final=True)
             return
-        standing = self.standing  # which may be ready again by now: then `find` takes it back
-        self.leave(standing.reason or reason, is_final=standing.state == DEMOTED)
+        device_health = (
+            self.device_health
+        )  # which may be ready again by now: then `find` takes it back
+        self.leave(device_health.reason or reason, is_final=device_health.state == DEMOTED)
 
     def leave_uncompiled(self, reason: Reason, *, is_gone: bool) -> None:
         """Leave a device that the model does not compile on: for good unless it is `is_gone`."""
@@ -301,14 +248,14 @@ class Assignment:
         if self.decision.device == CPU != self.executor.device and not is_heir:
             self.may_hold = True
         if self.is_away:
-            standing = self._pool.standing(self.chosen.device, self._request.isolation)
-            if standing.state == RECOVERING and self.is_usable:
+            device_health = self._pool.device_health(self.chosen.device, self._request.isolation)
+            if device_health.state == RECOVERING and self.is_usable:
                 return False
-            if standing.state == OK:
+            if device_health.state == OK:
                 self.decision = self.chosen
-            elif standing.state != RECOVERING:
-                self.decision = without(self.chosen, standing.reason or Reason("failed-often"))
-            self.is_away = standing.state == RECOVERING
+            elif device_health.state != RECOVERING:
+                self.decision = without(self.chosen, device_health.reason or Reason("failed-often"))
+            self.is_away = device_health.state == RECOVERING
         self.executor = self._open()
         return True
 
@@ -316,11 +263,11 @@ class Assignment:
         """Open what the decision says; what cannot be used is decided again, if that is allowed."""
         pool, isolation = self._pool, self._request.isolation
         while (device := self.decision.device) != CPU:
-            standing = pool.standing(device, isolation)
-            if standing.state != OK and not self._awaits(standing):
+            device_health = pool.device_health(device, isolation)
+            if device_health.state != OK and not self._awaits(device_health):
                 if device == self.chosen.device:
-                    self.is_away = standing.state == RECOVERING
-                self.decision = without(self.decision, standing.reason or Reason("recovering"))
+                    self.is_away = device_health.state == RECOVERING
+                self.decision = without(self.decision, device_health.reason or Reason("recovering"))
                 continue
             try:
                 return pool.executor(device, isolation)
@@ -333,10 +280,10 @@ class Assignment:
                 self.decision = without(self.decision, reason)
         return pool.cpu()
 
-    def _awaits(self, standing: Standing) -> bool:
+    def _awaits(self, device_health: DeviceHealth) -> bool:
         """Wait for a device that is being opened anew, where no other may be taken."""
         if self._request.fallback != "error" or self._request.device == AUTO:
             return False
-        if not standing.wait(RETURN_S):
-            raise standing.error()
+        if not device_health.wait(RETURN_S):
+            raise device_health.error()
         return True

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import time
 
-
-def now_ns() -> int:
-    """Return monotonic nanoseconds."""
-    return time.perf_counter_ns()
+now_ns = time.perf_counter_ns
+"""Monotonic nanoseconds."""
 
 
 def epoch_s() -> int:

@@ -1,48 +1,55 @@
-"""The road from a graph to numbers: place it, compile its segments, run them, fall back if needed.
+"""A graph placed, compiled and answering: on the device there is, on the CPU where that fails.
 
-Single operations and whole models take it alike. What a failure means for the device is decided in
-`gpuedge.runtime.recovery`; here it means that the CPU answers the request.
+Single operations and whole models take the same way. What a failure means for the device is decided
+in `gpuedge.runtime.recovery`; here it means that the CPU answers the request.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from time import perf_counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from gpuedge.core import debug
-from gpuedge.core.errors import ClosedError, GpuEdgeError, ModelError
+from gpuedge.core.errors import (
+    ClosedError,
+    DeviceError,
+    DriverError,
+    NotFiniteError,
+)
 from gpuedge.core.reasons import Reason
-from gpuedge.decide.attempts import with_duel
-from gpuedge.executors.base import Executor, PlacementRow
+from gpuedge.executors.base import Executable, Executor, PlacementRow
 from gpuedge.graph.ir import Array, Graph
 from gpuedge.kernels.storages import Range
-from gpuedge.runtime import clock, conditions, segments
-from gpuedge.runtime.answering import Answering
-from gpuedge.runtime.assignment import GONE, Assignment, reason_of
+from gpuedge.runtime import clock, conditions, segments, trying
+from gpuedge.runtime.assignment import Assignment
+from gpuedge.runtime.crosscheck import CrossCheck
 from gpuedge.runtime.devices import POOL, Pool
-from gpuedge.runtime.health import Health
+from gpuedge.runtime.health import Counts, Health
 from gpuedge.runtime.monitoring import Service, weighed
 from gpuedge.runtime.opening import INLINE
 from gpuedge.runtime.placing import Request
-from gpuedge.runtime.running import Rival
-from gpuedge.runtime.sampling import samples, timed
-from gpuedge.runtime.segments import Builder, Part, close_all
-from gpuedge.runtime.strings import CPU
-from gpuedge.runtime.trying import Purse, Tried
+from gpuedge.runtime.ranges import Ranges
+from gpuedge.runtime.recovery import GONE, UNCOMPILED, reason_of
+from gpuedge.runtime.segments import Part, Segments, close_all, offers_storage
+from gpuedge.runtime.strings import AUTO, CPU
 
 if TYPE_CHECKING:
     from gpuedge.decide.decision import Decision
+    from gpuedge.decide.trial import Arm
     from gpuedge.executors.gpu import GpuExecutor
+    from gpuedge.runtime.trying import TimeBudget
 
-__all__ = ["Compiled", "Request"]
+__all__ = ["CompiledModel", "Request"]
+
+EXHAUSTED = 3
+"""Requests in a row for which the device's memory did not suffice; then it is left."""
 
 log = logging.getLogger("gpuedge")
 
 
-class Compiled(Answering):
+class CompiledModel:
     """A graph placed and compiled for the types of its inputs; one call at a time.
 
     Parameters
@@ -53,10 +60,10 @@ class Compiled(Answering):
     calibrate : callable, optional
         Measures the bounds of values (`gpuedge.runtime.ranges`) if they are needed; without it the
         first inputs do.
-    has_canaries : bool
+    is_session : bool
         Whether this is a session's model: then a share of the requests is repeated on the CPU, as
         the policy says, it is watched in service, and measurements are kept for later launches.
-    purse : Purse, optional
+    budget : TimeBudget, optional
         What this launch may still spend on measuring; by default all that the policy allows.
     """
 
@@ -67,21 +74,40 @@ class Compiled(Answering):
         pool: Pool = POOL,
         *,
         calibrate: Callable[[], Mapping[str, Range]] | None = None,
-        has_canaries: bool = True,
-        purse: Purse | None = None,
+        is_session: bool = True,
+        budget: TimeBudget | None = None,
     ) -> None:
-        super().__init__(graph, request, pool, calibrate, has_canaries=has_canaries)
+        self.graph = graph
+        self.request = request
+        self._pool = pool
         self._lock = threading.RLock()
+        self._segments = Segments(graph, request, pool.cpu())
+        self._counts = Counts()
+        self._calibrate = calibrate
+        self._is_session = is_session
+        self._inherited: list[object] = []
+        self._parts: list[Part] = []
+        self._ranges: Ranges | None = None
+        self._crosscheck: CrossCheck | None = None
+        self._must_check = False  # the device came back: compare its first result
+        self._service: Service | None = None
+        self._exhausted = 0
+        self._at = CPU  # the device at work; the CPU between requests
+        self._since = 0.0
+        self._at_work: Executable | None = None
+        self._is_left = False
+        self._failure: Reason | None = None  # of the device, during the request under way
+        self._is_timed = debug.level() >= 2
+        self._has_copies = segments.has_copies(graph)
         self._assigned = Assignment(
-            graph, request, pool, purse, self._time_cpu if has_canaries else None
+            graph, request, pool, budget, trying.cpu_timer(self) if is_session else None
         )
-        if not self._try():
-            self._compile()
-        self._duel()
+        if not trying.run_trials(self):
+            self.compile()
         debug.say(1, lambda: self.decision.reason)
-        self._tally.forget_requests()
-        self._compare()
-        self._watch()
+        self._counts.forget_requests()
+        self._start_crosscheck()
+        self._start_service()
 
     # -- looking ------------------------------------------------------------------------------
 
@@ -100,6 +126,11 @@ class Compiled(Answering):
         return self._pool.cpu() if is_idle else self._assigned.executor
 
     @property
+    def held(self) -> Executor:
+        """The device that the parts were compiled for, even while the CPU answers instead."""
+        return self._assigned.executor
+
+    @property
     def is_usable(self) -> bool:
         """False once its device was closed by somebody else, and in a forked child."""
         return self._assigned.is_usable
@@ -107,163 +138,98 @@ class Compiled(Answering):
     @property
     def refusals(self) -> dict[str, str]:
         """Nodes that the device could not run, with the reason."""
-        return self._builder.refusals
+        return self._segments.refusals
 
     @property
     def rows(self) -> tuple[PlacementRow, ...]:
         """A row per executed node or fused group, after those folded while reading."""
-        is_idle = self._held.device != CPU == self._assigned.decision.device
-        return segments.rows_of(self.graph, self._builder.on_cpu() if is_idle else self._parts)
+        is_idle = self.held.device != CPU == self._assigned.decision.device
+        return segments.rows_of(self.graph, self._segments.on_cpu() if is_idle else self._parts)
 
     def health(self) -> Health:
         """Return how this model fares."""
-        canary, (state, why) = self._canary, self._assigned.state()
-        note = "" if canary is None else canary.why_off or canary.why_skipped or ""
+        check, (state, why) = self._crosscheck, self._assigned.state()
+        note = "" if check is None else check.why_off or check.why_skipped or ""
         service = self._service
         return Health(
             state, self._assigned.chosen.device, self._assigned.isolation, why,
-            watchdog_s=segments.watchdog_of(self._parts), canary_note=note,
+            watchdog_s=segments.watchdog_of(self._parts), crosscheck_note=note,
             switches=0 if service is None else service.switches,
             conditions={} if service is None else conditions.current().to_dict(),
-            **self._tally.figures(),
+            **self._counts.figures(),
         )  # fmt: skip
 
-    # -- trying -------------------------------------------------------------------------------
+    # -- compiling ----------------------------------------------------------------------------
 
-    def _try(self) -> bool:
-        """Time what ``auto`` thinks of on the model itself; tell whether that left it compiled."""
-        is_compiled = False
-        while (trial := Tried.begin(self._assigned)) is not None:
-            self._close_parts()
-            is_compiled = False
-            if self._held.device != trial.device:
-                continue  # it did not open, and was ruled out
-            start = clock.now_ns()
-            self._compile()
-            is_compiled = True
-            if self._held.device == trial.device:
-                trial.started(clock.now_ns() - start)
-                self._time(trial)
-        return is_compiled
-
-    def _time(self, trial: Tried) -> None:
-        """Time the device that is open against the CPU, and go on with what is better."""
-        inputs = samples(self.graph)
-        self._settle(inputs)
-        try:
-            self._builder.on_cpu()  # compiled before its first run is timed
-            is_done = trial.run(lambda: self._sample(inputs), lambda: self._run_whole(inputs))
-            if self._held.device == trial.device:
-                if is_done:
-                    self._conclude(trial, inputs)
-                else:
-                    self._leave(Reason("out-of-memory"), is_final=True)
-        except GpuEdgeError as error:  # the CPU's too: what cannot be compared is not taken
-            if self._held.device == trial.device:
-                self._leave(reason_of(error), is_final=True)
-        finally:
-            if self._ranges is not None:
-                self._ranges.reset()  # the samples stand for nothing
-        if self._held.device != trial.device:
-            self._assigned.is_away = False  # it failed unconfirmed: it is not waited for
-
-    def _sample(self, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
-        """Run once for a trial; None if the device failed and the CPU answered."""
-        before = self._tally.failed
-        made = self._serve(inputs)
-        return made if self._tally.failed == before else None
-
-    def _conclude(self, trial: Tried, inputs: Mapping[str, Array]) -> None:
-        """Decide with the runs of a trial; a device whose numbers differ does not win."""
-        decision = trial.metered(
-            trial.decided(), lambda: self._run(inputs), lambda: self._run_whole(inputs)
-        )
-        holds = self._has_canaries and trial.is_worth_holding(decision)
-        if trial.outputs and (holds or decision.device == trial.device):
-            wrong = self._differs(inputs)
-            if wrong is not None:
-                reason = Reason("drifted", wrong.rstrip("."))
-                self._fail(reason, is_final=True)
-                log.warning("%s: %s", trial.device, reason.sentence)
-                self._leave(reason, is_final=True)
-                return
-        trial.keep(decision)
-        is_other = decision.device not in (trial.device, CPU) or (
-            decision.device == CPU and not holds
-        )
-        if is_other:
-            self._close_parts()
-        self._assigned.take(decision, holds=holds)
-        if is_other:
-            self._compile()
-
-    def _duel(self) -> None:
-        """Time another road to the device that was taken against it, where that may be better."""
-        assigned, tries = self._assigned, self._assigned.tries
-        is_fixed = self._ranges is not None  # whose bounds are not known yet
-        attempt = None if tries is None or is_fixed else tries.duel(assigned.decision)
-        if attempt is None or tries is None or self._held.device != attempt.rival:
+    def compile(self) -> None:
+        """Compile for the device there is, and for another one where its driver refuses."""
+        held = self.held
+        if held.device == CPU:
+            self._segments.refusals.clear()
+            self._parts = self._segments.on_cpu()
             return
-        inputs, before = samples(self.graph), assigned.decision
-        builder = Builder(self.graph, self.request, self._pool.cpu())
-        other, parts = None, list[Part]()
+        if self._ranges is None and self._is_fixed:
+            found = self._calibrate() if self._calibrate else {}
+            self._ranges = Ranges(self.graph, self._pool.cpu(), found)
         try:
-            other, nodes = assigned.rival(attempt.device)
-            start = clock.now_ns()
-            parts = builder.build(other, {}, nodes)
-            startup_ns = assigned.opened_ns(other) + clock.now_ns() - start
-            tries.run(attempt, {"cpu": lambda: self._must(inputs), "gpu": Rival(parts, inputs)})
-            decision = with_duel(before, attempt, startup_ns)
-            is_better = decision.device == attempt.device and self._held.device == attempt.rival
-            if is_better and builder.differs(other, parts, inputs) is None:
-                self._close_parts()
-                assigned.take(decision)
-                self._compile()
-                tries.keep_rival(decision, attempt.device)
-            elif decision.device == before.device == self._held.device:
-                assigned.take(decision)
-        except GpuEdgeError as error:
-            log.info("%s: not timed against %s: %s", attempt.device, attempt.rival, error)
-            if isinstance(error, GONE) and other is not None and self._held.device != other.device:
-                assigned.fail_rival(other, reason_of(error))
-        finally:
-            close_all(parts)
-            builder.close()
+            ranges = self._ranges.values if self._ranges else {}
+            self._parts = self._segments.build(held, ranges, self._assigned.nodes)
+        except UNCOMPILED as error:
+            reason = reason_of(error, "compile-failed")
+            is_gone = isinstance(error, GONE)
+            if is_gone:
+                self._fail(reason)
+            elif isinstance(error, DeviceError):
+                self._counts.fail(reason)
+            if self.request.fallback == "error":
+                raise
+            log.warning("%s: %s", held.device, reason.sentence)
+            self._assigned.leave_uncompiled(reason, is_gone=is_gone)
+            self.compile()
 
-    def _must(self, inputs: Mapping[str, Array]) -> None:
-        """Run once on the device; an error if that failed, and something else answered."""
-        if self._sample(inputs) is None:
-            raise ModelError("The device failed while another one was timed against it.")
+    @property
+    def _is_fixed(self) -> bool:
+        """Whether tensors are kept in fixed point, for which their bounds are needed."""
+        kind = self.request.policy.storage
+        return kind == "fixed16" and offers_storage(self.held, kind)
 
-    def _differs(self, inputs: Mapping[str, Array]) -> str | None:
-        """Return what is wrong with what the device computes; None if nothing is."""
-        if self.request.policy.canary <= 0:
-            return None
-        return self._builder.differs(self._held, self._parts, inputs)
+    def _start_crosscheck(self) -> None:
+        """Have results of a device compared from now on; at first the CPU may have been in use."""
+        if self._crosscheck is None and self._is_session and self.held.device != CPU:
+            self._crosscheck = self._segments.crosscheck(self.held)
 
-    def _time_cpu(self, seconds: float) -> list[int]:
-        """Time the graph on the CPU for about so long; return the warm runs in nanoseconds."""
-        inputs = samples(self.graph)
-        try:
-            return timed(lambda: self._run_whole(inputs), seconds)
-        except GpuEdgeError as error:
-            log.debug("the CPU path cannot be timed: %s", error)
-            return []
-
-    def _watch(self) -> None:
+    def _start_service(self) -> None:
         """Watch in service a device that ``auto`` has opened, if the policy says so."""
-        policy = self.request.policy
-        if not (self._has_canaries and self.request.is_open and policy.monitor):
-            return
-        device = self._held.device
-        if device == CPU or policy.prefer == "energy":
+        policy, device = self.request.policy, self.held.device
+        is_wanted = self._is_session and self.request.is_open and policy.monitor
+        if not is_wanted or device == CPU or policy.prefer == "energy":
             return
         decision = self._assigned.decision
         known = weighed(decision, device)
         if known is not None:
             self._service = Service(decision, device, known)
 
-    # -- running and closing ------------------------------------------------------------------
+    def find_device(self) -> None:
+        """Go on after the device was closed by somebody else, came back, or after a fork."""
+        if self._assigned.is_inherited:  # destroying parts would wait for threads not here
+            self._inherited += [self._parts, self.held, *self._segments.forget()]
+            self._parts = []
+        was_away = self._assigned.is_away
+        if self._assigned.find():
+            self._must_check = was_away and self.held.device != CPU
+            self.close_parts()
+            self.compile()
+            self._start_crosscheck()
+
+    def settle(self, inputs: Mapping[str, Array]) -> None:
+        """Compile again where fixed-point tensors cannot hold these inputs."""
+        if self._ranges is None or not self._is_fixed or self._ranges.covers(inputs):
+            return
+        self._ranges.widen(inputs)
+        self.close_parts()
+        self.compile()
+
+    # -- answering ----------------------------------------------------------------------------
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Compute the outputs from inputs of exactly the graph's types.
@@ -276,25 +242,244 @@ class Compiled(Answering):
             An input holds NaN or infinity, which the device named does not keep.
         """
         with self._lock:
-            start = perf_counter()
-            if self._assigned.is_away or not self.is_usable:
-                self._find_device()
+            start = clock.now_ns()
+            if self._assigned.is_away or not self._assigned.is_usable:
+                self.find_device()
             try:
-                self._settle(inputs)
+                if self._ranges is not None:
+                    self.settle(inputs)
                 return self._serve(inputs)
             except ClosedError:
                 # Another session gave the device up, and closed it for all, in this very moment.
                 if self.is_usable or not self._assigned.is_pooled:
                     raise
-                self._find_device()
+                self.find_device()
                 return self._serve(inputs)
             finally:
-                self._running.at = CPU
-                self._tally.note_time(perf_counter() - start)
+                self._at, self._at_work = CPU, None
+                self._counts.times.append(clock.now_ns() - start)
 
-    def inside_s(self) -> float:
-        """Return how long a run is inside a device by now; 0 where none is, or it was left."""
-        return self._running.inside_s()
+    def _serve(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Answer one request on the alternative whose turn it is."""
+        service = self._service
+        if service is None:
+            return self.answer(inputs)
+        if self._assigned.may_hold:
+            self._hold_again(service)
+        if self.held.device != service.device:
+            return self.answer(inputs)
+        arm = service.begin()
+        if service.decision is not self._assigned.decision:
+            self._assigned.take(service.decision, holds=True)
+        start = clock.now_ns()
+        try:
+            return self._serve_on(arm, inputs, service)
+        except Exception as error:  # whatever it is, the request need not have gone there
+            if not service.fail(clock.now_ns() - start):
+                raise
+            log.warning("%s, tried in service: %s", CPU if arm == "cpu" else service.device, error)
+        # The device may have been left by now.
+        return self._serve_on("cpu" if arm == "gpu" else "gpu", inputs, service)
+
+    def _serve_on(
+        self, arm: Arm, inputs: Mapping[str, Array], service: Service
+    ) -> dict[str, Array]:
+        if arm == "gpu":
+            return self.answer(inputs, service)
+        start = clock.now_ns()
+        outputs = self.run_on_cpu(inputs)
+        self._count(CPU, clock.now_ns() - start, service)
+        return outputs
+
+    def _hold_again(self, service: Service) -> None:
+        """Watch a device again that was lost while the CPU was in use, once it is ready."""
+        if not self._assigned.hold(service.device):
+            return
+        self.close_parts()
+        try:
+            self.compile()
+        except Exception as error:  # the CPU can do the request without
+            log.warning("%s: %s", service.device, error)
+            self.leave(Reason("compile-failed"), is_final=True)
+        self._must_check = self.held.device != CPU
+
+    def answer(
+        self, inputs: Mapping[str, Array], service: Service | None = None
+    ) -> dict[str, Array]:
+        """Answer one request on the device, and where that fails on the CPU."""
+        device, check = self.held.device, self._crosscheck
+        is_cpu, kept = device == CPU, None
+        if check is not None and not is_cpu and (check.is_due() or self._must_check):
+            kept = check.copies(inputs)
+            if kept is not None:  # the caller's arrays may change before the CPU has read them
+                self._must_check, inputs = True, kept
+        start = clock.now_ns()
+        failure: Reason | None = None
+        try:
+            outputs = self.run_parts(inputs)
+        except NotFiniteError:
+            if self.request.device != AUTO:
+                raise
+            debug.say(1, f"an input is not finite, which {device} does not keep: cpu")
+            is_cpu = True  # the device does what it can, and is kept
+            outputs = self.run_on_cpu(inputs)
+        finally:
+            spent = clock.now_ns() - start
+            failure, self._failure = self._failure, None
+            if failure is not None:
+                self._part_with(failure)
+        if is_cpu or failure is not None:
+            if service is not None:
+                service.give_up()
+            self._count(CPU, spent)
+            return outputs
+        self._exhausted = 0
+        if check is not None and kept is not None:
+            return self._checked(check, kept, outputs, spent, service)
+        self._count(device, spent, service)
+        return outputs
+
+    def _count(self, device: str, ns: int, service: Service | None = None) -> None:
+        """Count a request that was answered, and how long that took."""
+        counts = self._counts
+        if device == CPU:
+            counts.on_cpu += 1
+        else:
+            counts.on_device += 1
+        counts.answered[device] += 1
+        counts.runs[device].append(ns)
+        if service is not None:
+            service.end("cpu" if device == CPU else "gpu", ns)
+
+    def run_parts(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run segment by segment; after a failure on the CPU, from inputs that are still there.
+
+        Where no result of the device was used yet, the CPU computes the whole graph, as it does
+        where it was chosen: the answer is the same to the last bit.
+        """
+        values: dict[str, Array] = dict(inputs)
+        is_mixed = False  # whether the device gave something to it
+        is_whole = len(self._parts) == 1
+        for part in self._parts:
+            start = clock.now_ns() if self._is_timed else 0
+            feed = inputs if is_whole else {n: values[n] for n in part.graph.inputs}
+            if part.device == CPU or self._failure is not None:
+                values |= self._run_part_on_cpu(part, feed)
+            else:
+                self._since, self._at, self._at_work = clock.now_ns() / 1e9, part.device, None
+                try:
+                    values |= part.executable.run(feed)
+                    is_mixed = True
+                except DeviceError as error:
+                    self._at = CPU
+                    self._note_failure(error)
+                    if not is_mixed:
+                        return self.run_on_cpu(inputs)
+                    values |= self._run_part_on_cpu(part, feed)
+            if self._is_timed:
+                debug.say(2, f"{self._at}: {(clock.now_ns() - start) / 1e3:.0f} us")
+        if self._has_copies:
+            return segments.outputs_of(self.graph, values)
+        return {name: values[name] for name in self.graph.outputs}
+
+    def _run_part_on_cpu(self, part: Part, feed: Mapping[str, Array]) -> dict[str, Array]:
+        stand_in = part.executable if part.device == CPU else self._segments.stand_in(part)
+        self._at, self._at_work = CPU, stand_in
+        return stand_in.run(feed)
+
+    def run_on_cpu(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Compute one request without the device."""
+        values: dict[str, Array] = dict(inputs)
+        for part in self._segments.on_cpu():
+            feed = {name: values[name] for name in part.graph.inputs}
+            values |= self._run_part_on_cpu(part, feed)
+        return segments.outputs_of(self.graph, values)
+
+    def _checked(
+        self, check: CrossCheck, inputs: Mapping[str, Array], outputs: dict[str, Array],
+        ns: int, service: Service | None,
+    ) -> dict[str, Array]:  # fmt: skip
+        """Return the outputs if the CPU agrees with them; else its own, and leave the device."""
+        self._must_check = False
+        self._at = CPU
+        counts = self._counts
+        counts.crosschecks += 1
+        said = check.compare(inputs, outputs)
+        if said is None:
+            self._count(self.held.device, ns, service)
+            return outputs
+        counts.crosschecks_failed += 1
+        reason = Reason("drifted", said.rstrip("."))
+        self._fail(reason, is_final=True)
+        if self._is_strict:
+            what = f"The results of {self.held.device} drifted from those of the CPU."
+            raise DriverError(what, known=said, reason="drifted")
+        log.warning("%s: %s", self.held.device, reason.sentence)
+        counts.on_cpu += 1
+        self.leave(reason, is_final=True)
+        return self.run_on_cpu(inputs)
+
+    # -- failing ------------------------------------------------------------------------------
+
+    def _fail(self, reason: Reason, *, is_final: bool = False) -> None:
+        self._counts.fail(reason)
+        self._assigned.fail(reason, is_final=is_final)
+
+    def _note_failure(self, error: DeviceError) -> None:
+        """Draw the conclusions of a failure, and raise it where the CPU may not answer."""
+        reason = reason_of(error)
+        if reason.code == "out-of-memory":
+            self._exhausted += 1
+            self._counts.fail(reason)
+        else:
+            self._fail(reason)
+        if self._is_strict:
+            raise error
+        log.warning("%s: %s", self.held.device, reason.sentence)
+        self._failure = reason
+
+    @property
+    def failures(self) -> int:
+        """How often the device failed so far."""
+        return self._counts.failed
+
+    @property
+    def _is_strict(self) -> bool:
+        """Whether the CPU may not answer for a device, which is then the one that was chosen."""
+        return self.request.fallback == "error" and self._assigned.decision.device != CPU
+
+    def _part_with(self, reason: Reason) -> None:
+        """Leave the device that failed during a request, for a while or for good."""
+        if reason.code == "out-of-memory":
+            if self._exhausted >= EXHAUSTED:
+                self.leave(reason, is_final=True)
+            return
+        self.close_parts()
+        self._assigned.part_with(reason)
+        self.compile()
+
+    def condemn(self, reason: Reason) -> None:
+        """Leave a device whose numbers are wrong, for all sessions of this process."""
+        self._fail(reason, is_final=True)
+        self.leave(reason, is_final=True)
+
+    def leave(self, reason: Reason, *, is_final: bool) -> None:
+        """Go on with another device, or the CPU."""
+        self.close_parts()
+        self._assigned.leave(reason, is_final=is_final)
+        self.compile()
+
+    # -- stopping and closing -------------------------------------------------------------------
+
+    def inside_since(self) -> float | None:
+        """Return when the run under way entered its device; None where none is inside one."""
+        return None if self._at == CPU or self._is_left else self._since
+
+    def cancel(self) -> None:
+        """End a run of another thread early, if it is one of the CPU; its result is not wanted."""
+        stop = getattr(self._at_work, "cancel", None)
+        if stop is not None:
+            stop()
 
     def abandon(self) -> bool:
         """Leave the device alone if a run of another thread is inside it, which may never return.
@@ -307,10 +492,10 @@ class Compiled(Answering):
         bool
             False if no run is inside a device: what takes so long is the CPU.
         """
-        if self._running.at == CPU or self._running.is_left:
+        if self._at == CPU or self._is_left:
             return False
-        self._running.is_left = True
-        executor = cast("GpuExecutor", self._held)
+        self._is_left = True
+        executor = cast("GpuExecutor", self.held)
         if self._assigned.isolation != INLINE:
             self._assigned.fail(Reason("device-hung", "a request was given up"))
         elif self._assigned.is_pooled:
@@ -319,10 +504,43 @@ class Compiled(Answering):
         executor.retire()
         return True
 
+    def close_parts(self) -> None:
+        """Release what was compiled for the device."""
+        parts, self._parts = self._parts, []
+        if not self._segments.owns(parts):
+            close_all(parts)
+
     def close(self) -> None:
         """Release what was compiled; the device stays open."""
         with self._lock:
-            self._close_parts()
-            self._builder.close()
-            if self._canary is not None:
-                self._canary.close()
+            self.close_parts()
+            self._segments.close()
+            if self._crosscheck is not None:
+                self._crosscheck.close()
+
+    # -- trials (gpuedge.runtime.trying) --------------------------------------------------------
+
+    @property
+    def assigned(self) -> Assignment:
+        """The device this runs on, and what is still to be measured."""
+        return self._assigned
+
+    @property
+    def is_session(self) -> bool:
+        """Whether this is a session's model."""
+        return self._is_session
+
+    def differs(self, inputs: Mapping[str, Array]) -> str | None:
+        """Return what is wrong with what the device computes; None if nothing is."""
+        if self.request.policy.canary <= 0:
+            return None
+        return self._segments.differs(self.held, self._parts, inputs)
+
+    def reset_ranges(self) -> None:
+        """Forget the bounds of values that samples showed: they stand for nothing."""
+        if self._ranges is not None:
+            self._ranges.reset()
+
+    def prepare_cpu(self) -> Sequence[Part]:
+        """Compile for the CPU, before its first run is timed."""
+        return self._segments.on_cpu()

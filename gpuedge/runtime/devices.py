@@ -23,10 +23,10 @@ from gpuedge.executors.watching import CLOSING
 from gpuedge.runtime import clock, opening
 from gpuedge.runtime.opening import INLINE
 from gpuedge.runtime.recovery import (
-    Care,
-    Patience,
+    DeviceHealth,
     Retirable,
-    Standing,
+    RetryLimits,
+    Treatment,
     await_trials,
     bounded,
     try_in_child,
@@ -71,12 +71,12 @@ class Pool:
 
     Parameters
     ----------
-    patience : Patience, optional
+    limits : RetryLimits, optional
         How often a device may fail.
     """
 
-    def __init__(self, patience: Patience | None = None) -> None:
-        self.patience = patience or Patience()
+    def __init__(self, limits: RetryLimits | None = None) -> None:
+        self.limits = limits or RetryLimits()
         self._lock = threading.RLock()
         self._owner = os.getpid()
         self._inherited: list[object] = []
@@ -86,7 +86,7 @@ class Pool:
         self._opening: dict[Key, threading.RLock] = {}
         self._stuck: set[Key] = set()
         self._away: dict[Key, _Away] = {}
-        self._standings: dict[Key, Standing] = {}
+        self._healths: dict[Key, DeviceHealth] = {}
         self._report: ProbeReport | None = None
         self._calibrations: CalibrationStore | None = None
         self._visits: VisitStore | None = None
@@ -100,8 +100,8 @@ class Pool:
             self._lock = threading.RLock()
             self._owner = os.getpid()
             # Destroying what is open would wait for threads that did not come along.
-            self._inherited += [self._open, self._standings]
-            self._open, self._opening, self._stuck, self._standings = {}, {}, set(), {}
+            self._inherited += [self._open, self._healths]
+            self._open, self._opening, self._stuck, self._healths = {}, {}, set(), {}
             self._away = {}
             self._report, self._calibrations, self._visits = None, None, None
 
@@ -202,15 +202,15 @@ class Pool:
         """Return the executor of a device string other than ``auto``."""
         return self.cpu() if device == CPU else self.gpu(device, isolation)
 
-    def standing(self, device: str, isolation: str = INLINE) -> Standing:
+    def device_health(self, device: str, isolation: str = INLINE) -> DeviceHealth:
         """Return how a device, named with its number, fares in this process."""
         self._here()
         key = (device, isolation)
         with self._lock:
-            if key not in self._standings:
-                care = Care(self._dispose, lambda stop: self._revive(key, stop))
-                self._standings[key] = Standing(device, care, self.patience)
-            return self._standings[key]
+            if key not in self._healths:
+                treatment = Treatment(self._dispose, lambda stop: self._revive(key, stop))
+                self._healths[key] = DeviceHealth(device, treatment, self.limits)
+            return self._healths[key]
 
     def _open_gpu(self, name: str, isolation: str) -> Executor:
         if self._is_ending:
@@ -263,7 +263,7 @@ class Pool:
             self._stuck.add(key)
         if left is not None:
             cast("GpuExecutor", left).retire()
-        self.standing(name, isolation).demote(
+        self.device_health(name, isolation).demote(
             Reason("device-hung", "a thread is stuck in its driver")
         )
 
@@ -318,7 +318,7 @@ class Pool:
         """Try a device in a child and open it anew; return why that failed, or None."""
         barred = self.barred(key[0])
         if barred is not None:  # its last failure was one too many: it is not even tried
-            self.standing(*key).demote(barred)
+            self.device_health(*key).demote(barred)
             return barred.sentence
         why = self._try_in_child(key[0], stop)
         if why is not None or stop.is_set():
@@ -327,7 +327,7 @@ class Pool:
         return None
 
     def _try_in_child(self, name: str, stop: threading.Event) -> str | None:
-        return try_in_child(self.row(name), self.patience.probe_s, stop)
+        return try_in_child(self.row(name), self.limits.probe_s, stop)
 
     def close(self) -> None:
         """Close every device, forget the report, and recover nothing any more."""
@@ -341,8 +341,8 @@ class Pool:
             # What failed has been retired, and is being closed where nobody waits for it.
             ready = [e for e in self._open.values() if not getattr(e, "closed", False)]
             self._open, self._report = {}, None
-            standings, self._standings = list(self._standings.values()), {}
-        for one in standings:
+            healths, self._healths = list(self._healths.values()), {}
+        for one in healths:
             one.stop()
         return ready
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from time import monotonic
@@ -13,7 +13,7 @@ from gpuedge.safety.watchdog import percentile
 if TYPE_CHECKING:
     from gpuedge.core.reasons import Reason
 
-SCHEMA = "gpuedge.health/1"
+SCHEMA = "gpuedge.health/2"
 
 PENDING = "pending"
 """The state while nothing has been decided."""
@@ -91,16 +91,16 @@ class Health:
         How often the device failed.
     failures : tuple of Failure
         The latest of them, oldest first.
-    canaries, canaries_failed : int
+    crosschecks, crosschecks_failed : int
         Requests that were computed on the CPU as well, and how many of them differed.
     p50_s, p90_s, p99_s : float or None
         Percentiles of the latest requests, in seconds; None before the first one.
     watchdog_s : float or None
         Seconds after which the next run counts as hung; None where nothing runs on a device.
-    canary_note : str
-        What canaries cannot check here, and why; empty where they check everything.
+    crosscheck_note : str
+        What cross-checks cannot compare here, and why; empty where they compare everything.
     devices : tuple of DeviceTimes
-        How long requests took by what answered them; those of a canary and of waiting not counted.
+        How long requests took by what answered them, without cross-checks and waiting.
     switches : int
         How often the device in use was changed in service because another one was faster.
     conditions : mapping
@@ -115,23 +115,23 @@ class Health:
     on_cpu: int = 0
     failed: int = 0
     failures: tuple[Failure, ...] = ()
-    canaries: int = 0
-    canaries_failed: int = 0
+    crosschecks: int = 0
+    crosschecks_failed: int = 0
     p50_s: float | None = None
     p90_s: float | None = None
     p99_s: float | None = None
     watchdog_s: float | None = None
-    canary_note: str = ""
+    crosscheck_note: str = ""
     devices: tuple[DeviceTimes, ...] = ()
     switches: int = 0
     conditions: Mapping[str, Any] = field(default_factory=dict)
 
-    def plus(self, tally: Tally) -> Health:
+    def plus(self, counts: Counts) -> Health:
         """Return this with what was counted elsewhere: the CPU's answers and the failures."""
-        more = tally.figures()
+        more = counts.figures()
         both = sorted((*self.failures, *more["failures"]), key=lambda one: -one.age_s)
         return replace(
-            self, on_cpu=self.on_cpu + tally.on_cpu, failed=self.failed + tally.failed,
+            self, on_cpu=self.on_cpu + counts.on_cpu, failed=self.failed + counts.failed,
             failures=tuple(both[-REMEMBERED:]),
         )  # fmt: skip
 
@@ -157,10 +157,10 @@ class Health:
             ("p50 / p90 / p99", shown),
             *((f"  {d.device}", f"{d.times} of {d.count}") for d in self.devices),
             ("watchdog", "-" if self.watchdog_s is None else f"{self.watchdog_s:.3g} s"),
-            ("canaries", f"{self.canaries}, {self.canaries_failed} of them differed"),
+            ("cross-checks", f"{self.crosschecks}, {self.crosschecks_failed} of them differed"),
         ]
-        if self.canary_note:
-            rows.append(("", self.canary_note))
+        if self.crosscheck_note:
+            rows.append(("", self.crosscheck_note))
         if self.switches or self.conditions:
             rows.append(("switches", str(self.switches)))
         if known := words.conditions(self.conditions):
@@ -171,40 +171,40 @@ class Health:
         return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)
 
 
-class Tally:
-    """What is counted for `Health` while requests are answered; cheap enough for every one."""
+class Counts:
+    """What is counted for `Health` while requests are answered; whoever answers counts in place.
+
+    Attributes
+    ----------
+    on_device, on_cpu, failed, crosschecks, crosschecks_failed : int
+    times : deque of int
+        Nanoseconds of the latest requests.
+    runs, answered : dict
+        By device: nanoseconds of the latest requests it answered, and how many those were.
+    """
 
     def __init__(self) -> None:
         self.on_device = self.on_cpu = 0
-        self.failed = self.canaries = self.canaries_failed = 0
+        self.failed = self.crosschecks = self.crosschecks_failed = 0
+        self.times: deque[int] = deque(maxlen=WINDOW)
+        self.runs: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=WINDOW))
+        self.answered: defaultdict[str, int] = defaultdict(int)
         self._failures: deque[tuple[Reason, float]] = deque(maxlen=REMEMBERED)
-        self._times: deque[float] = deque(maxlen=WINDOW)
-        self._runs: dict[str, deque[int]] = {}
-        self._counts: dict[str, int] = {}
-        self.note_time = self._times.append
 
     def forget_requests(self) -> None:
         """Begin to count requests anew: those before were not the caller's. Failures stay."""
         self.on_device = self.on_cpu = 0
-        self._times.clear()
-        self._runs.clear()
-        self._counts.clear()
-
-    def note_run(self, device: str, ns: int) -> None:
-        """Count a request that a device has answered, and how long that took it."""
-        found = self._runs.get(device)
-        if found is None:
-            found = self._runs[device] = deque(maxlen=WINDOW)
-        self._counts[device] = self._counts.get(device, 0) + 1
-        found.append(ns)
+        self.times.clear()
+        self.runs.clear()
+        self.answered.clear()
 
     def _devices(self) -> tuple[DeviceTimes, ...]:
         made = []
-        for device in sorted(self._runs):
-            ordered = [ns / 1e9 for ns in sorted(self._runs[device])]  # others may be adding
+        for device in sorted(self.runs):
+            ordered = [ns / 1e9 for ns in sorted(self.runs[device])]  # others may be adding
             if ordered:
                 times = (percentile(ordered, share) for share in (50, 90, 99))
-                made.append(DeviceTimes(device, self._counts.get(device, 1), *times))
+                made.append(DeviceTimes(device, self.answered[device] or 1, *times))
         return tuple(made)
 
     def fail(self, reason: Reason) -> None:
@@ -214,7 +214,7 @@ class Tally:
 
     def figures(self) -> dict[str, Any]:
         """Return the fields of `Health` that were counted."""
-        now, ordered = monotonic(), sorted(self._times)
+        now, ordered = monotonic(), [ns / 1e9 for ns in sorted(self.times)]
         figures: dict[str, Any] = {
             f"p{share}_s": percentile(ordered, share) if ordered else None for share in (50, 90, 99)
         }
@@ -222,6 +222,6 @@ class Tally:
             Failure(reason.code, reason.detail, now - when) for reason, when in self._failures
         )
         figures["devices"] = self._devices()
-        for name in ("on_device", "on_cpu", "failed", "canaries", "canaries_failed"):
+        for name in ("on_device", "on_cpu", "failed", "crosschecks", "crosschecks_failed"):
             figures[name] = getattr(self, name)
         return figures

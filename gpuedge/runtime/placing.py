@@ -8,29 +8,33 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuedge import __version__
-from gpuedge.core.errors import UnsupportedOpError
+from gpuedge.core.errors import GpuEdgeError, UnsupportedOpError
 from gpuedge.decide.background import Background
 from gpuedge.decide.choose import choose
 from gpuedge.decide.decision import Decision, decide
 from gpuedge.decide.gather import facts_of
+from gpuedge.decide.mixing import Mixed
 from gpuedge.decide.policy import Policy
 from gpuedge.decide.record import Evidence, Record
 from gpuedge.decide.store import calibration_key
 from gpuedge.executors.base import Work
 from gpuedge.graph.cost import count
+from gpuedge.graph.partition import Segment, partition
+from gpuedge.kernels.arrange import arrange
 from gpuedge.kernels.costs import planned
 from gpuedge.kernels.planner import label, plan, why_not
 from gpuedge.runtime import clock, conditions, meters
-from gpuedge.runtime.mixing import Mixing, memory_of
 from gpuedge.runtime.opening import INLINE
-from gpuedge.runtime.sampling import digest_of
 from gpuedge.runtime.strings import AUTO, CPU, caps_of, find
-from gpuedge.runtime.trying import TRIAL_SHARE, Past, Purse, Tries
+from gpuedge.runtime.trying import TRIAL_SHARE, Past, TimeBudget, Tries, digest_of
 
 if TYPE_CHECKING:
+    from gpuedge.core.caps import Caps
     from gpuedge.core.reasons import Reason
+    from gpuedge.decide.trial import Arm
     from gpuedge.executors.base import Executor
     from gpuedge.graph.ir import Graph
+    from gpuedge.kernels.plan import Plan
     from gpuedge.probing.report import ProbeReport
     from gpuedge.runtime.devices import Pool
 
@@ -69,7 +73,7 @@ def place(
     graph: Graph,
     request: Request,
     pool: Pool,
-    purse: Purse | None = None,
+    budget: TimeBudget | None = None,
     time_cpu: Callable[[float], Sequence[int]] | None = None,
 ) -> Placed:
     """Decide where a graph runs, by prediction and by what earlier launches measured.
@@ -79,7 +83,7 @@ def place(
     graph : Graph
     request : Request
     pool : Pool
-    purse : Purse, optional
+    budget : TimeBudget, optional
         What this launch may still spend on measuring; by default all that the policy allows.
     time_cpu : callable, optional
         Times the graph on the CPU (`gpuedge.decide.choose.choose`). Only with it what is measured
@@ -96,7 +100,7 @@ def place(
     report = _no_report() if asked == CPU else pool.current()
     if asked not in (AUTO, CPU):
         asked = find(asked, report).device
-    return _Placing(graph, request, pool, report).placed(asked, purse, time_cpu)
+    return _Placing(graph, request, pool, report).placed(asked, budget, time_cpu)
 
 
 class _Placing:
@@ -110,10 +114,13 @@ class _Placing:
         self._mixing = Mixing(graph, report)
 
     def placed(
-        self, asked: str, purse: Purse | None, time_cpu: Callable[[float], Sequence[int]] | None
+        self,
+        asked: str,
+        budget: TimeBudget | None,
+        time_cpu: Callable[[float], Sequence[int]] | None,
     ) -> Placed:
         policy, pool = self._request.policy, self._pool
-        purse = purse or Purse(policy.calibration_s)
+        budget = budget or TimeBudget(policy.calibration_s)
         is_kept = time_cpu is not None and asked == AUTO and self._has_candidates()
         past = self._past() if is_kept else None
         decision = choose(
@@ -128,14 +135,14 @@ class _Placing:
             on_hang=partial(pool.leave, isolation=self._request.isolation),
             on_back=partial(pool.take_back, isolation=self._request.isolation),
             background=self._background(past),
-            budget_s=min(purse.left_s, policy.calibration_s) * (1 - TRIAL_SHARE),
-            on_spent=purse.spend,
+            budget_s=min(budget.left_s, policy.calibration_s) * (1 - TRIAL_SHARE),
+            on_spent=budget.spend,
             time_cpu=time_cpu,
             clock=clock.now_ns,
             parts=self._mixing if self._request.fallback == "cpu" else None,
         )
         meter = meters.find() if past is not None and policy.prefer == "energy" else None
-        tries = Tries(policy, purse, past, meter, self._type_of) if asked == AUTO else None
+        tries = Tries(policy, budget, past, meter, self._type_of) if asked == AUTO else None
         return Placed(decision, tries, self._mixing.nodes)
 
     def _has_candidates(self) -> bool:
@@ -218,3 +225,76 @@ def _handed(device: str, policy: Policy) -> Decision:
         candidates.insert(0, Evidence(device))
     why = "not needed: the caller opened the device"
     return decide(Record(device, policy, tuple(candidates), __version__, why))
+
+
+class Mixing:
+    """Cuts one graph for the devices of a report (`gpuedge.decide.choose.Parts`).
+
+    Parameters
+    ----------
+    graph : Graph
+    report : ProbeReport
+
+    Attributes
+    ----------
+    nodes : dict
+        By device, the identities of the nodes that it would run, where that is not all of them.
+    memory : dict
+        By device, the bytes of its memory that all parts it can run would take.
+    """
+
+    def __init__(self, graph: Graph, report: ProbeReport) -> None:
+        self.nodes: dict[str, frozenset[int]] = {}
+        self.memory: dict[str, int] = {}
+        self._graph = graph
+        self._report = report
+        self._segments: dict[str, tuple[Segment, ...]] = {}
+
+    def of(self, device: str) -> Mixed | None:
+        """Return what each segment costs on either side; None where the graph cannot be cut."""
+        caps = caps_of(find(device, self._report))
+        graph = self._graph
+        where = {
+            id(n): device if why_not(n, graph, caps) is None else CPU for n in graph.nodes
+        }  # fmt: skip
+        cut = partition(graph, lambda node: where[id(node)])
+        if len(cut) < 2:
+            return None
+        self._segments[device] = cut
+        parts, nbytes = [], 0
+        for segment in cut:
+            made = _plan(segment, caps) if segment.device == device else None
+            work = None if made is None else Work(**planned(segment.graph, made))
+            nbytes += 0 if made is None else memory_of(made, caps)
+            parts.append((Work(**count(segment.graph)), work))
+        self.memory[device] = nbytes
+        return Mixed(tuple(parts))
+
+    def settle(self, device: str, arms: tuple[Arm, ...]) -> None:
+        """Take where each segment would run."""
+        self.nodes[device] = frozenset(
+            id(node)
+            for segment, arm in zip(self._segments[device], arms, strict=True)
+            if arm == "gpu"
+            for node in segment.graph.nodes
+        )
+
+    def key(self, device: str) -> str:
+        """Return what tells this mixture from others; empty where a device runs everything."""
+        kept = self.nodes.get(device)
+        if kept is None:
+            return ""
+        return ", ".join(label(n) for n in self._graph.nodes if id(n) in kept)
+
+
+def memory_of(made: Plan, caps: Caps) -> int:
+    """Return the bytes of device memory that a plan takes: the sum of its buffers."""
+    where = arrange(made, caps.offset_alignment, has_suballocation=caps.has_suballocation)
+    return sum(home.nbytes for home in where.buffers.values())
+
+
+def _plan(segment: Segment, caps: Caps) -> Plan | None:
+    try:
+        return plan(segment.graph, caps)
+    except GpuEdgeError:  # more than the device offers, together
+        return None

@@ -15,8 +15,17 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
-from gpuedge.core.errors import DeviceLostError, GpuEdgeError
+from gpuedge.core.errors import (
+    DeviceError,
+    DeviceLostError,
+    DeviceTimeoutError,
+    GpuEdgeError,
+    KernelError,
+    OutOfMemoryError,
+    UnsupportedOpError,
+)
 from gpuedge.core.reasons import SENTENCES, Reason
+from gpuedge.executors.watching import cause_of
 from gpuedge.safety.deadline import Call
 
 if TYPE_CHECKING:
@@ -30,11 +39,37 @@ CLOSE_S = 10.0
 OPEN_S = 30.0
 """How long opening a device anew may take before it counts as hung."""
 
+_CODES: tuple[tuple[type[DeviceError], str], ...] = (
+    (DeviceLostError, "device-lost"),
+    (OutOfMemoryError, "out-of-memory"),
+    (DeviceTimeoutError, "device-hung"),
+)
+
+GONE = (DeviceLostError, DeviceTimeoutError)
+"""Errors after which a device is of no use until it is opened anew."""
+
+UNCOMPILED = (DeviceError, KernelError, UnsupportedOpError)
+"""What compiling for a device may end with that another device may do without."""
+
+FAILURES = frozenset({
+    "compile-failed", "device-hung", "device-lost", "host-died", "open-failed", "out-of-memory",
+    "run-failed",
+})  # fmt: skip
+"""Codes whose details do not say by themselves that the device failed, and how."""
+
 log = logging.getLogger("gpuedge")
 
 
+def reason_of(error: GpuEdgeError, code: str = "run-failed") -> Reason:
+    """Return the reason an error stands for: its own, that of its class, else `code`."""
+    own = error.reason if isinstance(error, DeviceError) else None
+    known = own.code if own is not None else None
+    named = next((name for kind, name in _CODES if isinstance(error, kind)), code)
+    return Reason(known or named, cause_of(error))
+
+
 @dataclass(frozen=True)
-class Patience:
+class RetryLimits:
     """How often a device may fail.
 
     Parameters
@@ -56,7 +91,7 @@ class Patience:
 
 
 @dataclass(frozen=True)
-class Care:
+class Treatment:
     """How to treat one device: closing it, and trying and opening it anew.
 
     Parameters
@@ -81,7 +116,7 @@ class Retirable(Protocol):
         """Let nothing start on it any more."""
 
 
-class Standing:
+class DeviceHealth:
     """How one device of this process fares; all sessions that use it share this.
 
     Attributes
@@ -91,12 +126,12 @@ class Standing:
         Why it is not ``ok``.
     """
 
-    def __init__(self, device: str, care: Care, patience: Patience) -> None:
+    def __init__(self, device: str, treatment: Treatment, limits: RetryLimits) -> None:
         self.device = device
         self.state = OK
         self.reason: Reason | None = None
-        self._care = care
-        self._patience = patience
+        self._treatment = treatment
+        self._limits = limits
         self._failures: list[float] = []
         self._changed = threading.Condition()
         self._stop, self._hurry = threading.Event(), threading.Event()
@@ -112,16 +147,16 @@ class Standing:
                 return
             executor.retire()
             now = monotonic()
-            recent = [t for t in self._failures if now - t < self._patience.window_s]
+            recent = [t for t in self._failures if now - t < self._limits.window_s]
             self._failures = [*recent, now]
-            again = len(self._failures) < self._patience.failures and self.state != DEMOTED
+            again = len(self._failures) < self._limits.failures and self.state != DEMOTED
             if is_final:
                 again = False
                 self._become(DEMOTED, reason)
             elif again:
                 self._become(RECOVERING, Reason("recovering", reason.sentence))
             elif self.state != DEMOTED:
-                times = f"{len(self._failures)} times in {self._patience.window_s / 60:g} minutes"
+                times = f"{len(self._failures)} times in {self._limits.window_s / 60:g} minutes"
                 self._become(DEMOTED, Reason("failed-often", f"{times}, last: {reason.sentence}"))
         if not _start(lambda: self._recover(executor, again=again), f"gpuedge-{self.device}"):
             self.demote(Reason("recovering", "no thread can be started"))
@@ -162,7 +197,7 @@ class Standing:
 
     def _recover(self, executor: Retirable, *, again: bool) -> None:
         """Close what failed and open the device anew; the work of a thread."""
-        if not bounded(lambda: self._care.dispose(executor), CLOSE_S, f"close {self.device}"):
+        if not bounded(lambda: self._treatment.dispose(executor), CLOSE_S, f"close {self.device}"):
             self.demote(Reason("device-hung", "closing it did not end"))
             return
         if again:
@@ -170,7 +205,7 @@ class Standing:
 
     def _revive(self) -> None:
         why: str | None = None
-        for pause_s in self._patience.pauses_s:
+        for pause_s in self._limits.pauses_s:
             self._hurry.wait(pause_s)
             if self._stop.is_set():
                 return
@@ -184,7 +219,7 @@ class Standing:
                 log.warning("%s: in use again", self.device)
                 return
             log.info("%s: not yet in use again: %s", self.device, why)
-        times = len(self._patience.pauses_s)
+        times = len(self._limits.pauses_s)
         self.demote(Reason("failed-often", f"{times} attempts to open it anew failed, last: {why}"))
 
     def _attempt(self) -> str | None:
@@ -192,7 +227,7 @@ class Standing:
 
         def work() -> None:
             try:
-                answer.append(self._care.revive(self._stop))
+                answer.append(self._treatment.revive(self._stop))
             except GpuEdgeError as error:
                 answer.append(error.what.rstrip("."))
 

@@ -12,13 +12,16 @@ from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.graph.partition import partition
 from gpuedge.kernels.planner import label
 from gpuedge.kernels.storages import Keeping, Range, offers
-from gpuedge.runtime.canary import Canary
+from gpuedge.runtime.crosscheck import CrossCheck
 from gpuedge.runtime.strings import CPU
 
 if TYPE_CHECKING:
     from gpuedge.core.caps import Caps
     from gpuedge.executors.gpu import GpuExecutor
     from gpuedge.runtime.placing import Request
+
+MOST_NAMED = 8
+"""Nodes that an error names; of more it says how many."""
 
 log = logging.getLogger("gpuedge")
 
@@ -60,7 +63,7 @@ def close_all(parts: Iterable[Part]) -> None:
         part.close()
 
 
-class Builder:
+class Segments:
     """Cuts a graph into segments and compiles them.
 
     Parameters
@@ -107,48 +110,58 @@ class Builder:
         self.refusals.clear()
         where: dict[int, str] = {}
         for node in self._graph.nodes:
-            if chosen is not None and id(node) not in chosen:
-                where[id(node)] = CPU
-                self._note_refusal(main, node)
-                continue
             why = main.supports(node, self._graph)
-            where[id(node)] = main.device if why is None else self._elsewhere(main, node, why)
+            if why is not None:
+                self.refusals[label(node)] = why
+            is_wanted = chosen is None or id(node) in chosen
+            where[id(node)] = main.device if why is None and is_wanted else CPU
+        if self.refusals and self._request.fallback == "error":
+            raise self._refused(main)
         return self._compiled(main, lambda n: where[id(n)], ranges)
 
-    def _note_refusal(self, main: Executor, node: Node) -> None:
-        """Keep why a node is not on the device, if that is because it cannot run it."""
-        why = main.supports(node, self._graph)
-        if why is not None:
-            self.refusals[label(node)] = why
+    def _refused(self, main: Executor) -> UnsupportedOpError:
+        """Return the error that names the nodes which a device cannot run."""
+        by_label = {label(n): n.op for n in self._graph.nodes}
+        named = [f"{by_label[name]} '{name}'" for name in self.refusals]
+        more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
+        reasons: dict[str, str] = {}
+        for name, why in self.refusals.items():
+            reasons.setdefault(why, f"{by_label[name]}: {why}")
+        return UnsupportedOpError(
+            f"{', '.join(named[:MOST_NAMED])}{more} cannot run on {main.device}.",
+            asked_by="fallback='error'",
+            known="; ".join(list(reasons.values())[:MOST_NAMED]),
+            hint="fallback='cpu' runs such nodes on the CPU",
+        )
 
-    def canary(self, main: Executor) -> Canary:
+    def crosscheck(self, main: Executor) -> CrossCheck:
         """Return what compares results of a device with the CPU's, as the policy says."""
-        return self._canary(main, self._graph, self._request.policy.canary)
+        return self._crosscheck(main, self._graph, self._request.policy.canary)
 
     def differs(
         self, main: Executor, parts: Iterable[Part], inputs: Mapping[str, Array]
     ) -> str | None:
         """Run once, and say what is wrong with what the device makes of it; None if nothing is.
 
-        Segment by segment: of operators that only the CPU knows, no error bound is known either.
+        Segment by segment: what the CPU alone knows lies between them.
         """
         values: dict[str, Array] = dict(inputs)
         for part in parts:
             feed = {name: values[name] for name in part.graph.inputs}
             made = part.executable.run(feed)
             if part.device != CPU:
-                canary = self._canary(main, part.graph, 1.0)
-                said = canary.check(feed, made)
-                canary.close()
+                check = self._crosscheck(main, part.graph, 1.0)
+                said = check.compare(feed, made)
+                check.close()
                 if said is not None:
                     return said
             values |= made
         return None
 
-    def _canary(self, main: Executor, graph: Graph, share: float) -> Canary:
+    def _crosscheck(self, main: Executor, graph: Graph, share: float) -> CrossCheck:
         policy = self._request.policy
         kept = policy.storage if offers_storage(main, policy.storage) else "float32"
-        return Canary(graph, share, self._cpu, storage=kept)
+        return CrossCheck(graph, share, self._cpu, storage=kept)
 
     def on_cpu(self) -> list[Part]:
         """Return the whole graph compiled for the CPU, as where the CPU was chosen; once."""
@@ -218,18 +231,6 @@ class Builder:
             made.watchdog.fix(policy.watchdog_s)
         return made
 
-    def _elsewhere(self, main: Executor, node: Node, why: str) -> str:
-        """Return the device for a node the chosen one cannot run."""
-        self.refusals[label(node)] = why
-        if self._request.fallback == "error":
-            raise UnsupportedOpError(
-                f"{node.op} '{label(node)}' cannot run on {main.device}.",
-                asked_by="fallback='error'",
-                known=f"{main.device}: {why}",
-                hint="fallback='cpu' runs such nodes on the CPU",
-            )
-        return CPU
-
 
 def offers_storage(executor: Executor, storage: str) -> bool:
     """Tell whether a device keeps tensors as a policy asks for."""
@@ -247,6 +248,12 @@ def watchdog_of(parts: Iterable[Part]) -> float | None:
     """Return after how many seconds a run of a part counts as hung; None without a device."""
     dogs = [getattr(part.executable, "watchdog", None) for part in parts]
     return max((dog.limit_s for dog in dogs if dog is not None), default=None)
+
+
+def has_copies(graph: Graph) -> bool:
+    """Tell whether a graph has outputs that no node computes."""
+    made = {name for node in graph.nodes for name in node.outputs}
+    return not made.issuperset(graph.outputs)
 
 
 def outputs_of(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:

@@ -1,4 +1,9 @@
-"""Answering the requests of a session: in turn, in time, to the end of the program."""
+"""A session's requests: one at a time, from any thread, with time limits, a queue and an end.
+
+One lock holds all of it. A request has the turn while it runs; the others wait for it. A request
+that was given up loses the turn and becomes late: while it lasts, the CPU answers the others. If it
+comes back in time its device is used again; if not, the device is left alone for good.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +11,19 @@ import atexit
 import os
 import threading
 import weakref
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
-from time import monotonic, perf_counter
+from time import monotonic
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from gpuedge.core.errors import (
     ClosedError,
+    DeviceError,
     DeviceTimeoutError,
     GpuEdgeError,
     InputError,
@@ -24,44 +34,71 @@ from gpuedge.core.reasons import Reason
 from gpuedge.graph.ir import Array
 from gpuedge.graph.reader import OnnxModel
 from gpuedge.kernels.storages import Range
-from gpuedge.runtime.attempt import DONE, GIVEN_UP, RUNNING, Attempt
-from gpuedge.runtime.backlog import Backlog
-from gpuedge.runtime.compiled import Compiled
+from gpuedge.runtime import clock
+from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.devices import POOL
-from gpuedge.runtime.health import PENDING, Health, Tally
+from gpuedge.runtime.health import PENDING, Counts, Health
 from gpuedge.runtime.inputs import check_inputs
+from gpuedge.runtime.queueing import Queue
 from gpuedge.runtime.ranges import measure
 from gpuedge.runtime.recovery import OK, RECOVERING
 from gpuedge.runtime.strings import CPU
-from gpuedge.runtime.trying import Purse
-from gpuedge.runtime.turns import STILL_S, Turns
-from gpuedge.runtime.variants import Shapes, Variants
-from gpuedge.safety.watchdog import RUN_LIMIT_S
+from gpuedge.runtime.trying import TimeBudget
+from gpuedge.safety.deadline import Call
+from gpuedge.safety.watchdog import LOOK_S, RUN_LIMIT_S, Watch
 
 if TYPE_CHECKING:
     from gpuedge.decide.policy import Policy
     from gpuedge.runtime.placing import Request
 
 LEAVE_S = 5.0
-"""How long `Server.close` waits for a request that is under way in another thread."""
+"""How long `Server.close` waits for requests that are under way in other threads."""
 
 EXIT_S = 5.0
 """How long the end of the interpreter waits for requests under way, all sessions together."""
 
+CANCELLED_S = 1.0
+"""How long it waits after that for runs on the CPU that were told to stop."""
+
+POLL_S = 0.2
+"""How often a request that waits for its turn looks whether the one before it is stuck."""
+
 MARGIN_S = 0.5
 """What a device's own watchdog gets beyond its time: it ends a run in a better way."""
 
+MAX_SHAPES = 8
+"""Sets of input shapes kept compiled; the least recently used one is dropped."""
+
 KEPT = 1000
-"""Times that are kept; the first one always is."""
+"""Times that are kept for `Session.profile`."""
 
 Outputs = dict[str, Array]
+Shapes = tuple[tuple[int, ...], ...]
+Models = OrderedDict[Shapes, CompiledModel]
 
 
-def note(times: list[float], seconds: float) -> None:
-    """Add a time to those that are kept."""
-    times.append(seconds)
-    if len(times) > KEPT:
-        del times[1 : KEPT // 2 + 1]
+class Times:
+    """The first and the latest of some times, in nanoseconds."""
+
+    def __init__(self) -> None:
+        self.first: int | None = None
+        self.latest: deque[int] = deque(maxlen=KEPT)
+
+    def note(self, ns: int) -> None:
+        """Add a time."""
+        if self.first is None:
+            self.first = ns
+        self.latest.append(ns)
+
+    def summary(self) -> dict[str, Any]:
+        """Return count, first, median and 90th percentile in seconds."""
+        ordered = [ns / 1e9 for ns in sorted(self.latest)]
+        return {
+            "count": len(ordered),
+            "first_s": None if self.first is None else self.first / 1e9,
+            "p50_s": ordered[len(ordered) // 2] if ordered else None,
+            "p90_s": ordered[int(len(ordered) * 0.9)] if ordered else None,
+        }
 
 
 class Compiler:
@@ -69,8 +106,8 @@ class Compiler:
 
     Attributes
     ----------
-    times : list of float
-        Seconds that compiling took.
+    times : Times
+        What compiling took.
 
     Raises
     ------
@@ -79,23 +116,23 @@ class Compiler:
     """
 
     def __init__(self, model: OnnxModel, policy: Policy) -> None:
-        self.times: list[float] = []
-        self._model = model
+        self.times = Times()
+        self.model = model
         self._ranges: dict[str, Range] | None = None
-        self._purse = Purse(policy.calibration_s)  # of all shapes together
+        self._budget = TimeBudget(policy.calibration_s)  # of all shapes together
         try:
             self._feeds = [check_inputs(f, model.inputs) for f in policy.calibration or ()]
         except UsageError as error:
             error.asked_by = "Policy(calibration=...)"
             raise
 
-    def compile(self, shapes: Shapes, request: Request) -> Compiled:
+    def compile(self, shapes: Shapes, request: Request) -> CompiledModel:
         """Compile the model for these input shapes. Raises GpuEdgeError."""
-        graph = self._model.specialise(dict(zip(self._model.inputs, shapes, strict=True)))
-        start = perf_counter()
+        graph = self.model.specialise(dict(zip(self.model.inputs, shapes, strict=True)))
+        start = clock.now_ns()
         calibrate = self._calibrate if self._feeds else None
-        made = Compiled(graph, request, calibrate=calibrate, purse=self._purse)
-        note(self.times, perf_counter() - start)
+        made = CompiledModel(graph, request, calibrate=calibrate, budget=self._budget)
+        self.times.note(clock.now_ns() - start)
         _end_first()
         return made
 
@@ -103,9 +140,21 @@ class Compiler:
         """Return the bounds that the calibration inputs give, whatever their shapes."""
         if self._ranges is None:
             feeds = self._feeds
-            graphs = (self._model.specialise({n: a.shape for n, a in f.items()}) for f in feeds)
+            graphs = (self.model.specialise({n: a.shape for n, a in f.items()}) for f in feeds)
             self._ranges = measure(zip(graphs, feeds, strict=True), POOL.cpu())
         return self._ranges
+
+
+class Turn:
+    """The right to run, which one request has at a time."""
+
+    __slots__ = ("is_given_up", "model", "models", "request")
+
+    def __init__(self) -> None:
+        self.is_given_up = False
+        self.request: Request | None = None
+        self.models: Models | None = None
+        self.model: CompiledModel | None = None
 
 
 class Server:
@@ -118,45 +167,45 @@ class Server:
 
     Attributes
     ----------
-    latest : Compiled or None
-        What answered the last request.
-    times : list of float
-        Seconds that requests took.
+    latest : CompiledModel or None
+        What answered the last request; while a late one lasts, what that one has.
+    times : Times
+        What requests took.
     """
 
     def __init__(self, compiler: Compiler, request: Request) -> None:
-        self.latest: Compiled | None = None
-        self.times: list[float] = []
+        self.times = Times()
         self._compiler = compiler
         self._request = request
         self._owner = os.getpid()
-        self._inherited: list[Any] = []
+        self._kept: list[Any] = []  # what must be neither used nor destroyed
         self._is_closed = self._is_closing = False
         self._failure: GpuEdgeError | None = None  # of the last attempt to compile
-        self._looked = self._awake = 0.0  # when `_is_stuck` was asked last, and since when
-        self._tally = Tally()  # what no compiled model can count
-        self._empty()
+        self._counts = Counts()  # what no compiled model can count
+        self._start()
         _servers.add(self)
 
-    def _empty(self) -> None:
-        self.latest = None
-        self._state = threading.Lock()
-        self._turns = Turns()
-        self._backlog: Backlog | None = None
-        on_cpu = replace(self._request, device=CPU, executor=None)
-        self._variants = Variants(self._compiler, self._request)
-        self._instead = Variants(self._compiler, on_cpu)
+    def _start(self) -> None:
+        self.latest: CompiledModel | None = None
+        self._changed = threading.Condition(threading.Lock())
+        self._turn: Turn | None = None
+        self._late: list[Turn] = []  # given up, and not back yet
+        self._ending: int | None = None  # the thread that ends the interpreter
+        self._queue: Queue | None = None
+        self._models: Models = OrderedDict()
+        self._on_cpu: Models = OrderedDict()  # what answers while a late request has the others
+        self._types: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...] = ()
+        self._shapes: Shapes | None = None  # of the arrays that `match` knows
+        self._watch, self._watched = Watch(0.0), 0.0
 
     def _here(self) -> None:
         """Start anew in a forked child: threads and locks behind the old parts are not here.
 
         They are kept, because destroying them would wait for those threads.
         """
-        if self._owner != os.getpid():
-            self._owner = os.getpid()
-            old = (self._variants, self._instead, self._backlog, self._turns, self.latest)
-            self._inherited.append(old)
-            self._empty()
+        self._owner = os.getpid()
+        self._kept.append((self._models, self._on_cpu, self._queue, self._turn, self._late))
+        self._start()
 
     def check_open(self) -> None:
         """Raise ClosedError (GE-204) if this was closed."""
@@ -165,89 +214,224 @@ class Server:
 
     def prepare(self, shapes: Shapes) -> None:
         """Compile for input shapes that are known before the first request."""
-        self.latest = self._variants.get(shapes)
+        self.latest = self._models[shapes] = self._compiler.compile(shapes, self._request)
 
     # -- answering ----------------------------------------------------------------------------
 
+    def match(self, inputs: Any) -> Shapes | None:
+        """Return the shapes of inputs that need no check: arrays of just the types run last."""
+        if type(inputs) is not dict or len(inputs) != len(self._types):
+            return None
+        for name, dtype, shape in self._types:
+            array = inputs.get(name)
+            if type(array) is not np.ndarray or array.shape != shape or array.dtype != dtype:
+                return None
+            flags = array.flags
+            if not (flags.c_contiguous and flags.aligned):
+                return None
+        return self._shapes
+
     def run(
-        self, arrays: Mapping[str, Array], timeout_s: float | None, left_s: float | None = None
+        self,
+        arrays: Mapping[str, Array],
+        shapes: Shapes,
+        timeout_s: float | None = None,
+        left_s: float | None = None,
     ) -> Outputs:
         """Answer a request in the time it has, of which `left_s` are left. Raises GpuEdgeError."""
-        self._here()
+        if self._owner != os.getpid():
+            self._here()
         if timeout_s is None:
-            return self._answer(arrays)
+            return self._answer(arrays, shapes, Turn())
         until = monotonic() + (timeout_s if left_s is None else left_s)
         if until <= monotonic():
-            raise _no_result(timeout_s, GIVEN_UP)
-        attempt = Attempt[Outputs](lambda attempt: self._answer(arrays, attempt))
+            raise _no_result(timeout_s, "other runs of this session were not done")
+        turn = Turn()
         try:
-            is_done = attempt.wait(until - monotonic())
+            call = Call(lambda: self._answer(arrays, shapes, turn), "gpuedge-run")
+        except RuntimeError as error:
+            raise DeviceError(
+                f"No thread can be started for a run with timeout_s: {error}."
+            ) from None
+        try:
+            is_done = call.wait(until - monotonic())
         except BaseException:  # Ctrl-C, or what the handler of another signal raised
-            self._give_up(attempt)
+            self._give_up(turn, call)
             raise
-        if is_done and attempt.ended <= until:
-            return attempt.result()
-        raise _no_result(timeout_s, self._give_up(attempt))
+        if is_done and (call.ended or 0.0) <= until:
+            return call.result()
+        raise _no_result(timeout_s, self._give_up(turn, call))
 
-    def submit(self, arrays: Mapping[str, Array], timeout_s: float | None) -> Future[Outputs]:
+    def submit(
+        self, arrays: Mapping[str, Array], shapes: Shapes, timeout_s: float | None
+    ) -> Future[Outputs]:
         """Queue a request. Raises ClosedError, UsageError, RequestTimeoutError."""
-        self._here()
-        with self._state:
+        if self._owner != os.getpid():
+            self._here()
+        with self._changed:
             if self._is_closing:
                 raise _closed()
-            if self._backlog is None:
-                self._backlog = Backlog()
-                weakref.finalize(self, self._backlog.cancel).atexit = False
-            backlog = self._backlog
-        return backlog.submit(lambda left_s: self.run(arrays, timeout_s, left_s), timeout_s)
+            if self._queue is None:
+                self._queue = Queue(self._changed)
+                weakref.finalize(self, self._queue.cancel).atexit = False
+            queue = self._queue
+        return queue.submit(lambda left_s: self.run(arrays, shapes, timeout_s, left_s), timeout_s)
 
-    def _answer(
-        self, arrays: Mapping[str, Array], attempt: Attempt[Outputs] | None = None
-    ) -> Outputs:
-        """Answer a request when its turn has come; behind one that is stuck, on the CPU."""
-        turn = self._turns.take(attempt, self._look)
-        if turn is None:
-            return self._answer_instead(arrays)
-        variants = self._variants
+    def _answer(self, arrays: Mapping[str, Array], shapes: Shapes, turn: Turn) -> Outputs:
+        """Answer a request when its turn has come; beside one that is late, on the CPU."""
         try:
-            self.check_open()
-            self.latest = compiled = self._compiled(variants, arrays)
-            start = perf_counter()
-            result = compiled.run(arrays)
-            note(self.times, perf_counter() - start)
+            models = self._take(turn)
+            model = models.get(shapes)
+            if model is None:
+                model = self._compile(turn, models, shapes)
+            elif len(models) > 1:
+                models.move_to_end(shapes)
+            turn.model = model
+            if models is not self._models:
+                result = model.run(arrays)
+                self._counts.on_cpu += 1
+                return result
+            if shapes is not self._shapes:
+                self._types = tuple((name, a.dtype, a.shape) for name, a in arrays.items())
+                self._shapes = shapes
+            self.latest = model
+            start = clock.now_ns()
+            result = model.run(arrays)
+            self.times.note(clock.now_ns() - start)
             return result
         finally:
-            if self._is_closed and variants is self._variants:
-                variants.close()  # the session did not wait for this one
-            turn.release()
+            self._release(turn)
 
-    def _compiled(self, variants: Variants, arrays: Mapping[str, Array]) -> Compiled:
+    def _compile(self, turn: Turn, models: Models, shapes: Shapes) -> CompiledModel:
+        is_main, request = models is self._models, turn.request or self._request
         try:
-            found = variants.get(_shapes(arrays))
+            made = self._compiler.compile(shapes, request)
         except GpuEdgeError as error:
-            self._failure = error
+            if is_main:
+                self._failure = error
             raise
-        self._failure = None
-        return found
+        if is_main:
+            self._failure = None
+        models[shapes] = made
+        if len(models) > MAX_SHAPES:
+            models.popitem(last=False)[1].close()
+        return made
 
-    def _answer_instead(self, arrays: Mapping[str, Array]) -> Outputs:
-        """Answer on the CPU while a request that was given up holds the device."""
-        if self._request.fallback == "error":
-            raise DeviceTimeoutError(
-                "The device has not returned from a request that was given up.",
-                asked_by="fallback='error'",
-                hint="fallback='cpu' lets the CPU answer meanwhile",
-                reason="device-hung",
-            )
-        with self._instead.lock:
-            self.check_open()
-            result = self._instead.get(_shapes(arrays)).run(arrays)
-            self._tally.on_cpu += 1
-            return result
+    # -- turns --------------------------------------------------------------------------------
+
+    def _take(self, turn: Turn) -> Models:
+        """Wait for the turn of a request; return the models that are its own for that long."""
+        with self._changed:
+            while self._turn is not None or self._ending is not None:
+                if self._ending is not None and self._ending != threading.get_ident():
+                    self._changed.wait()  # a daemon thread, and the interpreter ends
+                elif self._turn is None or turn.is_given_up:
+                    break
+                elif not self._changed.wait(POLL_S):
+                    self._leave_stuck()
+            if self._is_closed:
+                raise _closed()
+            if turn.is_given_up:
+                raise RequestTimeoutError("The request was given up before its turn came.")
+            turn.models, turn.request = self._models, self._request
+            if self._late and any(late.models is self._models for late in self._late):
+                if self._request.fallback == "error":
+                    raise _hung()
+                turn.models = self._on_cpu
+                turn.request = replace(self._request, device=CPU, executor=None)
+            self._turn = turn
+            return turn.models
+
+    def _release(self, turn: Turn) -> None:
+        """End a turn; close what it had if nobody else has that any more."""
+        with self._changed:
+            if self._turn is turn:
+                self._turn = None
+            elif turn in self._late:
+                self._late.remove(turn)
+            else:
+                return  # it never had the turn, or was left with its device
+            models = turn.models
+            is_dropped = models is not self._models and models is not self._on_cpu
+            self._changed.notify_all()
+        if models is not None and (is_dropped or self._is_closed):
+            _close_models(models)
+
+    def _give_up(self, turn: Turn, call: Call[Outputs]) -> str:
+        """Stop waiting for a request; return what it was doing."""
+        with self._changed:
+            if not call.give_up():
+                return "it was done too late"
+            turn.is_given_up = True
+            self._changed.notify_all()
+            if self._turn is not turn:
+                return "other runs of this session were not done"
+            self._turn = None
+            self._late.append(turn)
+            if turn.models is self._on_cpu:
+                self._on_cpu = OrderedDict()
+        if turn.model is not None:
+            turn.model.cancel()
+        if turn.models is self._models:
+            with suppress(RuntimeError):  # without a thread the CPU answers for as long as it lasts
+                Call(lambda: self._follow(turn, call), "gpuedge-late")
+        return "it still runs"
+
+    def _follow(self, turn: Turn, call: Call[Outputs]) -> None:
+        """Leave a late request alone once it is hung."""
+        watch = Watch(self._patience_s)
+        while not call.wait(min(LOOK_S, watch.limit_s)):
+            if watch.look():
+                with self._changed:
+                    self._leave(turn)
+                return
+
+    @property
+    def _patience_s(self) -> float:
+        """How long a device may take before it counts as hung."""
+        return self._request.policy.watchdog_s or RUN_LIMIT_S
+
+    def _is_stuck(self) -> bool:
+        """Tell whether the request under way is inside its device for too long.
+
+        Counted from the first look: time in which nobody looked says nothing of the device.
+        """
+        model = None if self._turn is None else self._turn.model
+        since = None if model is None else model.inside_since()
+        if since is None:
+            self._watched = 0.0
+            return False
+        if since != self._watched:
+            self._watched = since
+            self._watch.restart(self._patience_s + MARGIN_S)
+        return self._watch.look()
+
+    def _leave_stuck(self) -> None:
+        """Leave a run without a time limit alone that is stuck inside its device."""
+        turn = self._turn
+        if turn is not None and self._is_stuck():
+            self._late.append(turn)
+            self._turn = None
+            self._leave(turn)
+            self._changed.notify_all()
+
+    def _leave(self, turn: Turn) -> None:
+        """Go on without a request that does not return, and without its device."""
+        if turn not in self._late or turn.models is not self._models:
+            return  # it came back, or has nothing that anybody else could use
+        is_on_device = turn.model is not None and turn.model.abandon()
+        if is_on_device:
+            self._late.remove(turn)
+            self._kept.append(turn)  # what it holds stays its own
+            self._counts.fail(Reason("device-hung", "a request did not return"))
+        if not is_on_device or self._request.executor is not None:
+            # Stuck while compiling, or on a device of the caller's: there is no other one.
+            self._request = replace(self._request, device=CPU, executor=None)
+        self._models = OrderedDict()
 
     # -- looking ------------------------------------------------------------------------------
 
-    def decided(self) -> Compiled:
+    def decided(self) -> CompiledModel:
         """Return what answered the last request. Raises InputError (GE-203) before the first."""
         if self.latest is not None:
             return self.latest
@@ -262,7 +446,7 @@ class Server:
         )
 
     def health(self) -> Health:
-        """Return how the model fares, with what the CPU answered behind requests given up."""
+        """Return how the model fares, with what the CPU answered beside late requests."""
         latest, asked = self.latest, self._request
         if latest is None and asked.device == CPU:
             return Health(CPU, CPU)
@@ -270,101 +454,83 @@ class Server:
             why = "" if self._failure is None else self._failure.what.rstrip(".")
             return Health(PENDING, asked.device, asked.isolation, why)
         found = latest.health()
-        if found.state == OK and self._turns.late is not None:
+        if found.state == OK and self._late:
             why = Reason("device-hung", "a request that was given up still runs").sentence
             found = replace(found, state=RECOVERING, reason=why)
-        return found.plus(self._tally)
+        return found.plus(self._counts)
 
     # -- leaving ------------------------------------------------------------------------------
 
-    def _give_up(self, attempt: Attempt[Outputs]) -> str:
-        """Stop waiting for a request; if its device does not return, leave that alone."""
-        doing = attempt.give_up()
-        if doing == RUNNING:
-            self._turns.be_late(attempt, self._patience_s, lambda: self._leave(attempt))
-        return doing
-
-    @property
-    def _patience_s(self) -> float:
-        """How long a device may take before it counts as hung."""
-        return self._request.policy.watchdog_s or RUN_LIMIT_S
-
-    def _look(self) -> None:
-        """Leave a run without a limit alone that is stuck inside a device."""
-        if self._is_stuck():
-            self._leave(None)
-
-    def _is_stuck(self) -> bool:
-        """Tell whether the request under way is inside its device for too long.
-
-        Counted from the first look: time during which nobody looked, perhaps because the whole
-        process stood still, says nothing of the device.
-        """
-        latest, now = self.latest, perf_counter()
-        if now - self._looked > STILL_S:
-            self._awake = now
-        self._looked = now
-        inside_s = 0.0 if latest is None else latest.inside_s()
-        return min(inside_s, now - self._awake) > self._patience_s + MARGIN_S
-
-    def _leave(self, late: Attempt[Outputs] | None) -> None:
-        """Go on without a request that does not return, and without its device."""
-        with self._state:
-            if self._turns.late is not late or self._owner != os.getpid():
-                return
-            if late is None and not self._is_stuck():
-                return  # another thread has left it, or it came back
-            is_on_device = self.latest is not None and self.latest.abandon()
-            if is_on_device:
-                self._tally.fail(Reason("device-hung", "a request did not return"))
-            if not is_on_device or self._request.executor is not None:
-                # Stuck while compiling, or on a device of the caller's: there is no other one.
-                self._request = replace(self._request, device=CPU, executor=None)
-            self._inherited.append(self._variants)
-            self._variants = Variants(self._compiler, self._request)
-            self._turns.renew()
-
     def close(self) -> None:
         """Finish what is queued, then release everything; see `gpuedge.Session.close`."""
-        self._here()
-        with self._state:
+        if self._owner != os.getpid():
+            self._here()
+        with self._changed:
             self._is_closing = True  # no new queue comes after this one
-            backlog, self._backlog = self._backlog, None
-        if backlog is not None:
-            backlog.close(self._is_stuck)
-        late = self._turns.late
-        if late is not None and not late.wait(LEAVE_S):
-            self._leave(late)
-        turn = self._turns.take_within(LEAVE_S)
-        self._is_closed = True
-        if turn is None:
-            return  # what it holds stays its own; it closes that if it comes back
-        try:
-            self._variants.close()
-            self._instead.close()
-        finally:
-            turn.release()
+            queue, self._queue = self._queue, None
+        if queue is not None:
+            queue.close(self._is_stuck)
+        until = monotonic() + LEAVE_S
+        with self._changed:
+            while (self._turn or self._late) and (left_s := until - monotonic()) > 0:
+                self._changed.wait(left_s)
+            for turn in list(self._late):
+                self._leave(turn)
+            self._is_closed = True
+            busy = None if self._turn is None else self._turn.models
+            free = [models for models in (self._models, self._on_cpu) if models is not busy]
+            self._changed.notify_all()
+        for models in free:  # the request under way closes what it has when it comes back
+            _close_models(models)
 
-    def end(self, seconds: float) -> None:
-        """Start no more requests and wait for the one under way: the interpreter ends."""
-        if self._owner == os.getpid():
-            if self._backlog is not None:
-                self._backlog.cancel()
-            self._turns.hold(seconds)
+    def end(self, until: float) -> None:
+        """Start no more requests and wait for those under way: the interpreter ends."""
+        if self._owner != os.getpid():
+            return
+        if self._queue is not None:
+            self._queue.cancel()
+        with self._changed:
+            self._ending = threading.get_ident()
+            if self._is_idle_by(until):
+                return
+            for turn in (*self._late, *([self._turn] if self._turn else [])):
+                if turn.model is not None:
+                    turn.model.cancel()
+            self._is_idle_by(monotonic() + CANCELLED_S)
+
+    def _is_idle_by(self, until: float) -> bool:
+        while (self._turn or self._late) and (left_s := until - monotonic()) > 0:
+            self._changed.wait(left_s)
+        return not (self._turn or self._late)
 
 
-def _shapes(arrays: Mapping[str, Array]) -> Shapes:
+def _close_models(models: Models) -> None:
+    while models:
+        models.popitem()[1].close()
+
+
+def shapes_of(arrays: Mapping[str, Array]) -> Shapes:
+    """Return the shapes of checked inputs, in the model's order."""
     return tuple(array.shape for array in arrays.values())
 
 
 def _no_result(timeout_s: float, doing: str) -> RequestTimeoutError:
-    known = {
-        RUNNING: "it still runs",
-        DONE: "it was done too late",
-    }.get(doing, "other runs of this session were not done")
-    hint = "the CPU answers the next request if it still runs then" if doing == RUNNING else None
-    what = f"There is no result after {timeout_s:g} s."
-    return RequestTimeoutError(what, asked_by="timeout_s", known=known, hint=hint)
+    hint = "the CPU answers the next request if it still runs then"
+    return RequestTimeoutError(
+        f"There is no result after {timeout_s:g} s.",
+        asked_by="timeout_s",
+        known=doing,
+        hint=hint if doing == "it still runs" else None,
+    )
+
+
+def _hung() -> DeviceTimeoutError:
+    return DeviceTimeoutError(
+        "The device has not returned from a request that was given up.",
+        asked_by="fallback='error'",
+        hint="fallback='cpu' lets the CPU answer meanwhile",
+        reason="device-hung",
+    )
 
 
 def _closed() -> ClosedError:
@@ -378,10 +544,10 @@ def _end() -> None:
     """Bring the requests of all threads to an end before drivers and libraries go."""
     until = monotonic() + EXIT_S
     for server in list(_servers):
-        server.end(until - monotonic())
+        server.end(until)
 
 
 def _end_first() -> None:
-    """Let `_end` come before what modules registered that were imported since, such as hosts."""
+    """Let `_end` come before what modules registered that were imported since, such as workers."""
     atexit.unregister(_end)
     atexit.register(_end)

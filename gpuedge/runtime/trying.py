@@ -6,27 +6,33 @@ time a launch may spend, and what earlier launches left on disk.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from gpuedge.core.errors import GpuEdgeError
+from gpuedge.core.reasons import Reason
 from gpuedge.decide import audit
 from gpuedge.decide.assess import begin
-from gpuedge.decide.attempts import Attempt, next_attempt, next_duel, outcome, with_trial
+from gpuedge.decide.attempts import Attempt, next_attempt, outcome, with_trial
 from gpuedge.decide.belief import Rule
 from gpuedge.decide.decision import Decision, decide
-from gpuedge.decide.kin import DUEL_NS
 from gpuedge.decide.record import CPU
 from gpuedge.decide.rules import judge
 from gpuedge.decide.visits import Visit, VisitStore, visit_key
+from gpuedge.graph.ir import Array, Graph, TensorType
 from gpuedge.runtime import clock
+from gpuedge.runtime.recovery import reason_of
 
 if TYPE_CHECKING:
     from gpuedge.decide.policy import Policy
     from gpuedge.decide.trial import Arm
-    from gpuedge.graph.ir import Array
     from gpuedge.runtime.assignment import Assignment
+    from gpuedge.runtime.compiled import CompiledModel
     from gpuedge.runtime.meters import Meter
 
 CONFIRM_S = 0.25
@@ -41,9 +47,18 @@ TRIAL_SHARE = 0.3
 
 DAY_S = 86_400
 
+log = logging.getLogger("gpuedge")
 
-class Purse:
-    """What one launch may still spend on measuring one model, over all its input shapes.
+
+SMALL = 64
+"""Elements up to which constants may be sizes, axes and the like, on which latency depends."""
+
+TIMED = 7
+"""Warm runs of the CPU path that are enough to replace its prediction."""
+
+
+class TimeBudget:
+    """The time that one launch may still spend on measuring one model, over all its input shapes.
 
     Parameters
     ----------
@@ -114,7 +129,7 @@ class Tries:
     Parameters
     ----------
     policy : Policy
-    purse : Purse
+    budget : TimeBudget
     past : Past, optional
         Without it nothing is kept, and a GPU is only tried where it is about to be chosen.
     meter : Meter, optional
@@ -126,13 +141,13 @@ class Tries:
     def __init__(
         self,
         policy: Policy,
-        purse: Purse,
+        budget: TimeBudget,
         past: Past | None,
         meter: Meter | None = None,
         type_of: Callable[[str], str | None] = lambda _: None,
     ) -> None:
         self.policy = policy
-        self.purse = purse
+        self.budget = budget
         self.meter = meter
         self._past = past
         self._type_of = type_of
@@ -140,12 +155,12 @@ class Tries:
 
     def next(self, decision: Decision) -> Attempt | None:
         """Return the trial that a decision asks for now, None where it is good as it is."""
-        left_s = CONFIRM_S if self._past is None else max(self.purse.left_s, CONFIRM_S)
+        left_s = CONFIRM_S if self._past is None else max(self.budget.left_s, CONFIRM_S)
         budget_ns = round(left_s * 1e9)
         needed = self._unmeasured(decision, budget_ns)
-        if needed is not None or self._past is None or self.purse.left_s < WORTH_S:
+        if needed is not None or self._past is None or self.budget.left_s < WORTH_S:
             return needed
-        budget_ns = round(self.purse.left_s * 1e9)
+        budget_ns = round(self.budget.left_s * 1e9)
         unmetered = self._unmetered(decision, budget_ns)
         if unmetered is not None:
             return unmetered
@@ -197,13 +212,6 @@ class Tries:
                 skipped.add(candidate.device)
         return skipped
 
-    def duel(self, decision: Decision) -> Attempt | None:
-        """Return the trial of another road to the chosen device; None if none is worth it now."""
-        if self._past is None or self.purse.left_s < WORTH_S:
-            return None
-        budget_ns = min(DUEL_NS, round(self.purse.left_s * 1e9))
-        return next_duel(decision, skip=self._done, budget_ns=budget_ns)
-
     def run(self, attempt: Attempt, arms: Mapping[Arm, Callable[[], object]]) -> None:
         """Time the arms as the trial asks for. Raises whatever they raise."""
         now, trial = clock.now_ns, attempt.trial
@@ -215,18 +223,7 @@ class Tries:
                 arms[arm]()
                 trial.add(arm, max(now() - start, 0))
         finally:
-            self.purse.spend(now() - begin)
-
-    def keep_rival(self, decision: Decision, device: str) -> None:
-        """Keep for later launches a road that won against the one that was measured."""
-        rows = zip(decision.record.candidates, judge(decision.record).assessments, strict=True)
-        found = next((one for c, one in rows if c.device == device), None)
-        if self._past is not None and found is not None:
-            loss, stakes = found.verdict.loss_ppm, found.stakes
-            now = clock.epoch_s()
-            visit = Visit(found.belief, stakes.cpu_ns, stakes.startup_ns, loss, now)
-            self._past.keep(device, visit)
-            self._past.chose(decision.device)
+            self.budget.spend(now() - begin)
 
     def keep(self, decision: Decision, attempt: Attempt) -> None:
         """Keep for later launches what a trial showed."""
@@ -314,7 +311,7 @@ class Tried:
             return decision
         start = clock.now_ns()
         taken = {CPU: meter.per_run(cpu), self.device: meter.per_run(gpu)}
-        tries.purse.spend(clock.now_ns() - start)
+        tries.budget.spend(clock.now_ns() - start)
         candidates = tuple(
             replace(c, energy_uj=taken[c.device]) if c.device in taken else c
             for c in decision.record.candidates
@@ -338,3 +335,145 @@ class Tried:
 
 class _FailedError(Exception):
     """The device failed during its trial."""
+
+
+def run_trials(model: CompiledModel) -> bool:
+    """Time what ``auto`` thinks of on the model itself; tell whether that left it compiled."""
+    is_compiled = False
+    while (trial := Tried.begin(model.assigned)) is not None:
+        model.close_parts()
+        is_compiled = False
+        if model.held.device != trial.device:
+            continue  # it did not open, and was ruled out
+        start = clock.now_ns()
+        model.compile()
+        is_compiled = True
+        if model.held.device == trial.device:
+            trial.started(clock.now_ns() - start)
+            _time(model, trial)
+    return is_compiled
+
+
+def _time(model: CompiledModel, trial: Tried) -> None:
+    """Time the device that is open against the CPU, and go on with what is better."""
+    inputs = samples(model.graph)
+    model.settle(inputs)
+
+    def on_device() -> dict[str, Array] | None:
+        before = model.failures
+        outputs = model.answer(inputs)
+        return outputs if model.failures == before else None
+
+    try:
+        model.prepare_cpu()
+        is_done = trial.run(on_device, lambda: model.run_on_cpu(inputs))
+        if model.held.device == trial.device:
+            if is_done:
+                _conclude(model, trial, inputs)
+            else:
+                model.leave(Reason("out-of-memory"), is_final=True)
+    except GpuEdgeError as error:  # the CPU's too: what cannot be compared is not taken
+        if model.held.device == trial.device:
+            model.leave(reason_of(error), is_final=True)
+    finally:
+        model.reset_ranges()
+    if model.held.device != trial.device:
+        model.assigned.is_away = False  # it failed unconfirmed: it is not waited for
+
+
+def _conclude(model: CompiledModel, trial: Tried, inputs: Mapping[str, Array]) -> None:
+    """Decide with the runs of a trial; a device whose numbers differ does not win."""
+    decision = trial.metered(
+        trial.decided(), lambda: model.run_parts(inputs), lambda: model.run_on_cpu(inputs)
+    )
+    holds = model.is_session and trial.is_worth_holding(decision)
+    if trial.outputs and (holds or decision.device == trial.device):
+        wrong = model.differs(inputs)
+        if wrong is not None:
+            reason = Reason("drifted", wrong.rstrip("."))
+            log.warning("%s: %s", trial.device, reason.sentence)
+            model.condemn(reason)
+            return
+    trial.keep(decision)
+    is_kept = decision.device == trial.device or (decision.device == CPU and holds)
+    if not is_kept:
+        model.close_parts()
+    model.assigned.take(decision, holds=holds)
+    if not is_kept:
+        model.compile()
+
+
+def cpu_timer(model: CompiledModel) -> Callable[[float], list[int]]:
+    """Return what times a graph on the CPU for about so many seconds: warm runs in nanoseconds."""
+
+    def time_cpu(seconds: float) -> list[int]:
+        inputs = samples(model.graph)
+        try:
+            return timed(lambda: model.run_on_cpu(inputs), seconds)
+        except GpuEdgeError as error:
+            log.debug("the CPU path cannot be timed: %s", error)
+            return []
+
+    return time_cpu
+
+
+def timed(run: Callable[[], object], seconds: float) -> list[int]:
+    """Run once, then until so much time has passed; return the warm runs in nanoseconds.
+
+    What the first run takes does not count: it compiles. Where it takes all of the time, it is the
+    only one.
+    """
+    now, runs = clock.now_ns, list[int]()
+    start = now()
+    run()
+    if now() - start >= round(seconds * 1e9):
+        return runs
+    until = now() + round(seconds * 1e9)
+    while len(runs) < TIMED and (not runs or now() + runs[-1] < until):
+        start = now()
+        run()
+        runs.append(now() - start)
+    return runs
+
+
+def samples(graph: Graph) -> dict[str, Array]:
+    """Return inputs of a graph whose timing is that of ordinary data."""
+    return {name: _sample(graph.types[name]) for name in graph.inputs}
+
+
+def _sample(kind: TensorType) -> Array:
+    if np.dtype(kind.dtype).kind == "f":
+        count = int(np.prod(kind.shape))
+        return np.linspace(-1, 1, count).reshape(kind.shape).astype(kind.dtype)
+    return np.zeros(kind.shape, kind.dtype)
+
+
+def digest_of(graph: Graph, *more: str) -> str:
+    """Return a digest of what the latency of a graph depends on.
+
+    Weights count by type and shape only: reading all of a large model takes longer than it runs.
+    """
+    import hashlib
+
+    made = hashlib.sha256()
+
+    def add(*parts: object) -> None:
+        made.update(repr(parts).encode("utf-8", "surrogatepass"))
+
+    for node in graph.nodes:
+        for step in node.body or (node,):
+            attrs = sorted((k, _brief(v)) for k, v in step.attrs.items())
+            add(step.domain, step.op, step.inputs, step.outputs, attrs)
+    add(graph.inputs, graph.outputs, sorted(graph.opset.items()), more)
+    for name, kind in sorted(graph.types.items()):
+        add(name, kind.dtype, kind.shape)
+    for name, array in sorted(graph.constants.items()):
+        add(name, _brief(array))
+    return made.hexdigest()
+
+
+def _brief(value: object) -> object:
+    """Return what tells a constant or attribute from others without reading much of it."""
+    if not isinstance(value, np.ndarray):
+        return value
+    return value.dtype.str, value.shape, value.tobytes() if value.size <= SMALL else b""

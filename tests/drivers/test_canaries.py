@@ -66,12 +66,12 @@ def test_a_right_driver_passes_every_network(name: str, storage: str, tmp_path: 
     for network, health in found.items():
         assert health["state"] == "ok", network
         assert (health["on_device"], health["on_cpu"]) == (3, 0), network
-        assert health["canaries_failed"] == 0, network
+        assert health["crosschecks_failed"] == 0, network
         if storage == "fixed16":
-            assert health["canaries"] == 0, network
-            assert "fixed-point" in health["canary_note"], network
+            assert health["crosschecks"] == 0, network
+            assert "fixed-point" in health["crosscheck_note"], network
         else:
-            assert (health["canaries"], health["canary_note"]) == (3, ""), network
+            assert (health["crosschecks"], health["crosscheck_note"]) == (3, ""), network
 
 
 ODD = """
@@ -104,5 +104,5 @@ def test_operands_that_nothing_is_promised_about_are_no_drift(name: str, tmp_pat
     assert len(found) == 4
     for op, health in found.items():
         assert health["state"] == "ok", (op, health)
-        assert (health["on_device"], health["canaries"]) == (3, 3), op
-        assert health["canaries_failed"] == 0, op
+        assert (health["on_device"], health["crosschecks"]) == (3, 3), op
+        assert health["crosschecks_failed"] == 0, op

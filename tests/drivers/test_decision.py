@@ -57,7 +57,7 @@ def test_driver_that_is_truly_faster_is_taken_and_remembered(run: Run) -> None:
     first = run(250.0, "whole")
     assert first["device"] == GPU, first["said"]
     assert first["runs"] >= 3 and set(first["places"]) == {GPU}
-    assert first["health"]["state"] == "ok" and first["health"]["canaries_failed"] == 0
+    assert first["health"]["state"] == "ok" and first["health"]["crosschecks_failed"] == 0
     second = run(250.0, "whole")
     assert second["device"] == GPU and second["runs"] == 0 and second["visits"] == 1
 

@@ -61,7 +61,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         assert found["wrong"] == 0
         assert found["on_device"] + found["on_cpu"] == found["as_cpu"] + found["as_device"]
-        assert found["canaries"] >= 1 and found["canaries_failed"] == 0
+        assert found["crosschecks"] >= 1 and found["crosschecks_failed"] == 0
         if not fault:
             found["probed"] = probed(environ)
         return found

@@ -20,8 +20,8 @@ from gpuedge.executors.base import Executable, Executor, PlacementRow
 from gpuedge.executors.cpu import CpuExecutor
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Array, Graph, Node, TensorType
-from gpuedge.runtime.compiled import Compiled, Request
-from gpuedge.runtime.recovery import Patience
+from gpuedge.runtime.compiled import CompiledModel, Request
+from gpuedge.runtime.recovery import RetryLimits
 
 TRACE = np.float32(1 + 2**-20)
 """What the flaky device multiplies its results by, so that they can be told from the CPU's."""
@@ -116,7 +116,7 @@ class FlakyPool(FakePool):
         self,
         *scripts: Script,
         refuses: Sequence[str] = (),
-        patience: Patience = SOON,
+        patience: RetryLimits = SOON,
         opening: Sequence[BaseException | None] = (),
     ) -> None:
         super().__init__(patience=patience)
@@ -143,7 +143,7 @@ EXHAUSTED = OutOfMemoryError("No memory.")
 REFUSED = DriverError("The driver refused.")
 DIED = DeviceLostError("The host ended with SIGSEGV.", reason="host-died")
 PLAIN = Policy(canary=0.0)
-NEVER = Patience(pauses_s=(60.0,))
+NEVER = RetryLimits(pauses_s=(60.0,))
 """So patient that nothing comes back within a test."""
 
 
@@ -163,16 +163,18 @@ With Abs refused: three segments on the device and two on the CPU between them.
 """
 
 
-def made(pool: FlakyPool, *ops: str, fallback: str = "cpu", policy: Policy = PLAIN) -> Compiled:
-    return Compiled(graph(*(ops or ("Exp",))), Request("vulkan", policy, fallback), pool)
+def made(
+    pool: FlakyPool, *ops: str, fallback: str = "cpu", policy: Policy = PLAIN
+) -> CompiledModel:
+    return CompiledModel(graph(*(ops or ("Exp",))), Request("vulkan", policy, fallback), pool)
 
 
-def result(compiled: Compiled, x: np.ndarray = X) -> np.ndarray:
+def result(compiled: CompiledModel, x: np.ndarray = X) -> np.ndarray:
     return next(iter(compiled.run({"x": x}).values()))
 
 
 def cpu(*ops: str, x: np.ndarray = X) -> np.ndarray:
-    return result(Compiled(graph(*(ops or ("Exp",))), Request("cpu"), FlakyPool()), x)
+    return result(CompiledModel(graph(*(ops or ("Exp",))), Request("cpu"), FlakyPool()), x)
 
 
 def until(holds: Callable[[], bool]) -> None:

@@ -13,7 +13,7 @@ from gpuedge.executors.base import Executor
 from gpuedge.executors.gpu import GpuExecutor
 from gpuedge.probing.report import ProbeReport, ProbeRow
 from gpuedge.runtime.devices import Pool
-from gpuedge.runtime.recovery import Patience
+from gpuedge.runtime.recovery import RetryLimits
 
 BROKEN = ProbeRow("vulkan:1", "vulkan", "wrong", "wrong-numbers", "the numbers are wrong", "Liar")
 ABSENT = ProbeRow("vulkan", "vulkan", "absent", "no-device", "the driver offers no device", "none")
@@ -28,7 +28,7 @@ def row(caps: Caps = VULKAN_MINIMUM, *, is_software: bool = False) -> ProbeRow:
     )  # fmt: skip
 
 
-SOON = Patience(pauses_s=(0.01, 0.02, 0.04))
+SOON = RetryLimits(pauses_s=(0.01, 0.02, 0.04))
 """A device that failed is opened anew at once."""
 
 
@@ -49,7 +49,7 @@ class FakePool(Pool):
 
     def __init__(
         self, fail: Mapping[str, Failure] | None = None, *, usable: bool = True,
-        is_software: bool = False, patience: Patience = SOON,
+        is_software: bool = False, patience: RetryLimits = SOON,
     ) -> None:  # fmt: skip
         super().__init__(patience)
         first = row(is_software=is_software)

@@ -22,8 +22,8 @@ from gpuedge.decide.policy import Policy
 from gpuedge.executors.gpu import GpuExecutor
 from gpuedge.safety.blocklist import Blocklist
 from gpuedge.runtime import devices
-from gpuedge.runtime.compiled import Compiled, Request
-from gpuedge.runtime.recovery import Patience
+from gpuedge.runtime.compiled import CompiledModel, Request
+from gpuedge.runtime.recovery import RetryLimits
 
 devices.EXIT_S = 0.3
 
@@ -47,8 +47,8 @@ def end():
 
 closing = threading.Event()
 fail = {{"submit": [DeviceLostError("Lost.")]}} if sys.argv[2] == "lost" else None
-pool = Marked(fail, patience=Patience(pauses_s=(60.0,)))
-compiled = Compiled(graph(), Request("vulkan", Policy(canary=0.0)), pool)
+pool = Marked(fail, patience=RetryLimits(pauses_s=(60.0,)))
+compiled = CompiledModel(graph(), Request("vulkan", Policy(canary=0.0)), pool)
 NullDevice.close = lambda self: globals()[sys.argv[3]]()
 if sys.argv[2] != "close":
     atexit.register(pool.end)

@@ -19,7 +19,7 @@ from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import DeviceError, DeviceLostError, NoUsableDeviceError
 from gpuedge.probing import process
 from gpuedge.probing.report import ProbeReport, ProbeRow
-from gpuedge.runtime.compiled import Compiled, Request
+from gpuedge.runtime.compiled import CompiledModel, Request
 from gpuedge.runtime.devices import Pool
 from gpuedge.runtime.opening import open_row
 from gpuedge.safety import machine, markers, paths
@@ -72,8 +72,8 @@ def hosts(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return do
 
 
-def made(pool: Pool, device: str = "null:0") -> Compiled:
-    return Compiled(graph("Exp"), Request(device, PLAIN, isolation="process"), pool)
+def made(pool: Pool, device: str = "null:0") -> CompiledModel:
+    return CompiledModel(graph("Exp"), Request(device, PLAIN, isolation="process"), pool)
 
 
 def key() -> str:
@@ -97,7 +97,7 @@ def crash_of_another(monkeypatch: pytest.MonkeyPatch, name: str = "another") -> 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGSEGV"])
 def test_end_of_an_idle_host_is_no_crash(pool: NullPool, name: str) -> None:
     compiled = made(pool)
-    standing = pool.standing("null:0", "process")
+    standing = pool.device_health("null:0", "process")
     for count in (1, 2):
         compiled.run({"x": X})
         pid = pool.pid
@@ -179,7 +179,7 @@ def test_process_whose_host_dies_three_times_is_one_bad_start(
 ) -> None:
     hosts("submit=signal:SIGSEGV")
     compiled = made(pool)
-    standing = pool.standing("null:0", "process")
+    standing = pool.device_health("null:0", "process")
     for _ in range(3):
         until(lambda: standing.state == "ok")
         compiled.run({"x": X})
@@ -196,7 +196,7 @@ def test_second_bad_start_ends_recovery_and_keeps_later_sessions_away(
     hosts("submit=signal:SIGSEGV")
     compiled = made(pool)
     compiled.run({"x": X})
-    standing = pool.standing("null:0", "process")
+    standing = pool.device_health("null:0", "process")
     until(lambda: standing.state == "demoted")
     assert standing.reason is not None and standing.reason.code == "crash-memory"
     assert "SIGSEGV" in standing.reason.sentence and "tried again after" in standing.reason.sentence

@@ -20,8 +20,8 @@ from gpuedge.decide.policy import Policy
 from gpuedge.decide.store import CalibrationStore
 from gpuedge.decide.visits import Visit
 from gpuedge.runtime import devices
-from gpuedge.runtime.compiled import Compiled, Request
-from gpuedge.runtime.sampling import TIMED, timed
+from gpuedge.runtime.compiled import CompiledModel, Request
+from gpuedge.runtime.trying import TIMED, timed
 
 
 def test_slow_device_that_comes_back_is_calibrated_with_more_time(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_device_that_was_left_is_waited_for_and_used_again() -> None:
     back = threading.Timer(0.3, pool.take_back, ["vulkan:0"])
     begin = monotonic()
     back.start()
-    named = Compiled(graph("Exp"), Request("vulkan:0"), pool)
+    named = CompiledModel(graph("Exp"), Request("vulkan:0"), pool)
     assert monotonic() - begin >= 0.25
     back.join()
     np.testing.assert_allclose(result(named), cpu("Exp"), rtol=1e-5)

@@ -19,7 +19,7 @@ from gpuedge.core.errors import DeviceTimeoutError
 from gpuedge.decide.policy import Policy
 from gpuedge.isolation import patience
 from gpuedge.isolation.patience import CALL_S, Patience, Stillness, wants_to_run
-from gpuedge.runtime.compiled import Compiled, Request
+from gpuedge.runtime.compiled import CompiledModel, Request
 
 
 @pytest.mark.parametrize("does", ["build=sleep:60", "build=hold:60"])
@@ -150,5 +150,5 @@ def test_policy_reaches_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NullDevice, "bear", lambda self, s: told.append(s), raising=False)
     for watchdog_s, isolation in ((3.5, "process"), (None, "process"), (4.5, "inline")):
         policy = Policy(canary=0.0, watchdog_s=watchdog_s)
-        Compiled(graph(), Request("vulkan", policy, isolation=isolation), FakePool())
+        CompiledModel(graph(), Request("vulkan", policy, isolation=isolation), FakePool())
     assert told == [3.5, None]

@@ -9,7 +9,7 @@ from flaky import graph
 from scripted_fakes import ScriptedPool, World
 
 from gpuedge.decide.policy import Policy
-from gpuedge.runtime.compiled import Compiled, Request
+from gpuedge.runtime.compiled import CompiledModel, Request
 from gpuedge.runtime.conditions import Sources
 from gpuedge.runtime.meters import Meter, find
 
@@ -108,20 +108,22 @@ def test_gpu_that_takes_less_energy_is_taken_though_it_is_slower(
 ) -> None:
     pool = metered(world, monkeypatch, {"cpu": 10.0, "gpu": 2.0})
     policy = Policy(prefer="energy")
-    compiled = Compiled(graph("Abs"), Request("auto", policy), pool)
+    compiled = CompiledModel(graph("Abs"), Request("auto", policy), pool)
     gpu, cpu = compiled.decision.record.candidates
     assert (gpu.energy_uj, cpu.energy_uj) == (24_000, 100_000)
     assert compiled.decision.device == compiled.executor.device == "vulkan:0"
     assert "energy: decides, as metered on vulkan:0, cpu" in str(compiled.decision)
     assert compiled.decision.replay().to_json() == compiled.decision.to_json()
-    late = Compiled(graph("Abs"), Request("auto", Policy(prefer="energy", deadline_s=0.011)), pool)
+    late = CompiledModel(
+        graph("Abs"), Request("auto", Policy(prefer="energy", deadline_s=0.011)), pool
+    )
     assert late.decision.device == "cpu"  # the GPU misses the deadline, which the CPU meets
 
 
 def test_gpu_that_takes_more_energy_is_left(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     pool = metered(world, monkeypatch, {"cpu": 1.0, "gpu": 20.0})
     pool.seconds["gpu"] = 0.001  # faster
-    compiled = Compiled(graph("Abs"), Request("auto", Policy(prefer="energy")), pool)
+    compiled = CompiledModel(graph("Abs"), Request("auto", Policy(prefer="energy")), pool)
     rows = {r.device: r.code for r in compiled.decision.rows}
     assert (compiled.decision.device, rows["vulkan:0"]) == ("cpu", "more-energy")
 
@@ -132,6 +134,6 @@ def test_latency_decides_where_nothing_is_metered(
     pool = metered(world, monkeypatch, {"cpu": 1.0, "gpu": 20.0})
     pool.seconds["gpu"] = 0.001
     monkeypatch.setattr("gpuedge.runtime.meters.find", lambda: None)
-    compiled = Compiled(graph("Abs"), Request("auto", Policy(prefer="energy")), pool)
+    compiled = CompiledModel(graph("Abs"), Request("auto", Policy(prefer="energy")), pool)
     assert compiled.decision.device == "vulkan:0"
     assert "not metered on both the CPU and a GPU, so latency decides" in str(compiled.decision)

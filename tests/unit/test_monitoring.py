@@ -16,7 +16,7 @@ from gpuedge.decide.conditions import Conditions
 from gpuedge.decide.decision import Decision
 from gpuedge.decide.monitor import BURST, DWELL_S, LONGEST_S
 from gpuedge.decide.policy import Policy
-from gpuedge.runtime.compiled import Compiled, Request
+from gpuedge.runtime.compiled import CompiledModel, Request
 
 POLICY = Policy(min_speedup=1.0)
 PERIOD_S = 0.2
@@ -29,11 +29,11 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
     return World(monkeypatch)
 
 
-def on_auto(pool: ScriptedPool, policy: Policy = POLICY) -> Compiled:
-    return Compiled(graph("Abs"), Request("auto", policy), pool)
+def on_auto(pool: ScriptedPool, policy: Policy = POLICY) -> CompiledModel:
+    return CompiledModel(graph("Abs"), Request("auto", policy), pool)
 
 
-def serve(world: World, compiled: Compiled, seconds: float) -> list[int]:
+def serve(world: World, compiled: CompiledModel, seconds: float) -> list[int]:
     """Answer requests for so long; return when the device in use changed."""
     changed, device = [], compiled.executor.device
     end = world.clock() + round(seconds * 1e9)
@@ -127,8 +127,8 @@ def test_policy_may_switch_watching_off(world: World) -> None:
 def test_single_operations_and_named_devices_are_not_watched(world: World) -> None:
     world.predict(10.0, 1.0)
     pool = world.pool(10.0, 1.0)
-    operation = Compiled(graph("Abs"), Request("auto", POLICY), pool, has_canaries=False)
-    named = Compiled(graph("Abs"), Request("vulkan", Policy(canary=0.0)), pool)
+    operation = CompiledModel(graph("Abs"), Request("auto", POLICY), pool, is_session=False)
+    named = CompiledModel(graph("Abs"), Request("vulkan", Policy(canary=0.0)), pool)
     pool.seconds["gpu"] = 0.1
     before = pool.runs["cpu"]
     assert serve(world, operation, 300) == serve(world, named, 300) == []
@@ -152,7 +152,7 @@ def test_held_gpu_that_fails_is_let_go(world: World, fallback: str) -> None:
     world.predict(10.0, 10.0)
     pool = world.pool(10.0, 9.9)
     request = Request("auto", Policy(min_speedup=1.1), fallback)
-    compiled = Compiled(graph("Abs"), request, pool)
+    compiled = CompiledModel(graph("Abs"), request, pool)
     assert compiled.executor.device == "cpu"
     gpu = pool.opened[0]
     assert isinstance(gpu, ScriptedGpu)
@@ -177,7 +177,7 @@ def test_gpu_in_use_that_fails_comes_back_and_is_watched_on(world: World) -> Non
     while len(pool.opened) < 2 or compiled.health().state != "ok":
         serve(world, compiled, 0.2)
         assert world.clock() < end
-        pool.standing("vulkan:0").wait(5)
+        pool.device_health("vulkan:0").wait(5)
     pool.seconds["gpu"] = 0.1
     assert len(serve(world, compiled, 900)) == 1
     assert compiled.executor.device == "cpu"
@@ -223,7 +223,7 @@ def test_cpu_that_does_not_compile_in_a_burst_fails_no_request(
         asked.append(world.clock())
         raise MemoryError
 
-    monkeypatch.setattr(compiled._builder, "on_cpu", refuse)
+    monkeypatch.setattr(compiled._segments, "on_cpu", refuse)
     assert serve(world, compiled, 400) == [] and asked
     assert compiled.executor.device == "vulkan:0"
 
@@ -251,7 +251,7 @@ def test_error_outside_of_a_burst_is_raised(world: World) -> None:
 def test_held_gpu_that_failed_once_is_watched_again(world: World, fallback: str) -> None:
     world.predict(10.0, 10.0)
     pool = world.pool(10.0, 9.9)
-    compiled = Compiled(graph("Abs"), Request("auto", Policy(min_speedup=1.1), fallback), pool)
+    compiled = CompiledModel(graph("Abs"), Request("auto", Policy(min_speedup=1.1), fallback), pool)
     assert compiled.executor.device == "cpu"
     gpu = pool.opened[0]
     gpu._script = [None, LOST]
@@ -259,7 +259,7 @@ def test_held_gpu_that_failed_once_is_watched_again(world: World, fallback: str)
     while not compiled.health().failed:
         serve(world, compiled, 1)
         assert world.clock() < end
-    assert pool.standing("vulkan:0").wait(5)
+    assert pool.device_health("vulkan:0").wait(5)
     pool.seconds["gpu"] = 0.001
     assert len(serve(world, compiled, 3600)) == 1
     assert compiled.executor.device == compiled.decision.device == "vulkan:0"
@@ -313,7 +313,7 @@ def test_wrong_numbers_in_a_burst_are_not_answered(world: World) -> None:
     gpu = pool.opened[0]
     gpu.factor = 2.0
     serve(world, compiled, 600)  # every answer is compared there
-    assert compiled.health().canaries_failed == 1
+    assert compiled.health().crosschecks_failed == 1
     assert compiled.health().state == "cpu"
 
 

@@ -24,9 +24,8 @@ from gpuedge.executors.cpu import CpuExecutor
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Array, Graph, TensorType
 from gpuedge.kernels.storages import UNBOUNDED
-from gpuedge.runtime.compiled import Compiled, Request
+from gpuedge.runtime.compiled import CompiledModel, Request
 from gpuedge.runtime.ranges import Ranges, measure, union
-from gpuedge.runtime.running import Running
 
 RNG = np.random.default_rng(3)
 W = RNG.standard_normal((4, 3)).astype(np.float32)
@@ -122,8 +121,8 @@ def test_what_the_cpu_cannot_measure_is_kept_exactly(caplog: pytest.LogCaptureFi
 # -- compiled -------------------------------------------------------------------------------------
 
 
-def compiled_on(executor: PlanExecutor, policy: Policy = FIXED, **more: Any) -> Compiled:
-    return Compiled(gemm(), Request("plan", policy, executor=executor), FakePool(), **more)
+def compiled_on(executor: PlanExecutor, policy: Policy = FIXED, **more: Any) -> CompiledModel:
+    return CompiledModel(gemm(), Request("plan", policy, executor=executor), FakePool(), **more)
 
 
 def test_first_inputs_calibrate_and_later_ones_may_widen() -> None:
@@ -184,18 +183,18 @@ class PlanPool(FakePool):
 def auto(monkeypatch: pytest.MonkeyPatch) -> PlanPool:
     """A pool whose GPU ``auto`` takes and keeps: the CPU is slow on its clock."""
     monkeypatch.setattr("gpuedge.runtime.placing.choose", chosen_by_prediction)
-    time_ns, whole = [0], Running.whole
+    time_ns, whole = [0], CompiledModel.run_on_cpu
 
     def now_ns() -> int:
         time_ns[0] += 1_000
         return time_ns[0]
 
-    def slow(self: Running, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def slow(self: CompiledModel, inputs: Mapping[str, Array]) -> dict[str, Array]:
         time_ns[0] += 10_000_000
         return whole(self, inputs)
 
     monkeypatch.setattr("gpuedge.runtime.clock.now_ns", now_ns)
-    monkeypatch.setattr(Running, "whole", slow)
+    monkeypatch.setattr(CompiledModel, "run_on_cpu", slow)
     return PlanPool()
 
 
@@ -208,7 +207,7 @@ def test_auto_answers_what_the_device_cannot_keep_and_keeps_the_device(
     auto: PlanPool, storage: str, bad: float
 ) -> None:
     policy = Policy(min_speedup=1.0, storage=storage)
-    compiled = Compiled(gemm(), Request("auto", policy), auto)
+    compiled = CompiledModel(gemm(), Request("auto", policy), auto)
     assert compiled.executor is auto.planned
     x = feed()["x"]
     x[0, 0] = bad
@@ -231,7 +230,9 @@ def test_named_device_refuses_what_it_cannot_keep() -> None:
 
 
 def test_ranges_of_the_samples_that_auto_times_are_forgotten(auto: PlanPool) -> None:
-    compiled = Compiled(gemm(), Request("auto", Policy(min_speedup=1.0, storage="fixed16")), auto)
+    compiled = CompiledModel(
+        gemm(), Request("auto", Policy(min_speedup=1.0, storage="fixed16")), auto
+    )
     timed = len(auto.planned.compiled)
     assert auto.planned.compiled[-1].ranges["x"] == (-1.0, 1.0)  # of the samples
     compiled.run(feed(0.25))

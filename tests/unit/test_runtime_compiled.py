@@ -27,8 +27,8 @@ from gpuedge.decide.policy import Policy
 from gpuedge.decide.record import Evidence, Record
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, Node, TensorType
-from gpuedge.runtime.compiled import Compiled, Request
-from gpuedge.runtime.recovery import Patience
+from gpuedge.runtime.compiled import CompiledModel, Request
+from gpuedge.runtime.recovery import RetryLimits
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
 LOST = DeviceLostError("The device was lost.")
@@ -43,13 +43,13 @@ def graph(*ops: str) -> Graph:
     return builder.build()
 
 
-def result(compiled: Compiled) -> np.ndarray:
+def result(compiled: CompiledModel) -> np.ndarray:
     return next(iter(compiled.run({"x": X}).values()))
 
 
 def test_named_device_runs_everything_there() -> None:
     pool = FakePool()
-    compiled = Compiled(graph("Relu", "Exp"), Request("vulkan"), pool)
+    compiled = CompiledModel(graph("Relu", "Exp"), Request("vulkan"), pool)
     assert [r.device for r in compiled.rows] == ["vulkan:0"]
     assert compiled.decision.device == "vulkan:0"
     result(compiled)
@@ -59,7 +59,7 @@ def test_named_device_runs_everything_there() -> None:
 def test_named_cpu_probes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = FakePool()
     monkeypatch.setattr(pool, "report", lambda: pytest.fail("probed"))
-    compiled = Compiled(graph("Relu"), Request("cpu"), pool)
+    compiled = CompiledModel(graph("Relu"), Request("cpu"), pool)
     np.testing.assert_array_equal(result(compiled), np.maximum(X, 0))
     assert pool.devices == []
 
@@ -78,8 +78,8 @@ def test_named_cpu_probes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_failure_while_running_is_answered_by_the_cpu(
     method: str, error: GpuEdgeError, code: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pool = FakePool({method: error}, patience=Patience(pauses_s=(60.0,)))
-    compiled = Compiled(graph("Relu"), Request("vulkan"), pool)
+    pool = FakePool({method: error}, patience=RetryLimits(pauses_s=(60.0,)))
+    compiled = CompiledModel(graph("Relu"), Request("vulkan"), pool)
     with caplog.at_level(logging.WARNING, "gpuedge"):
         for _ in range(3):
             np.testing.assert_array_equal(result(compiled), np.maximum(X, 0))
@@ -100,7 +100,7 @@ def test_failure_while_running_is_answered_by_the_cpu(
 
 def test_failure_with_fallback_error_is_raised_and_nothing_else_happens() -> None:
     pool = FakePool({"submit": LOST})
-    compiled = Compiled(graph("Relu"), Request("vulkan", fallback="error"), pool)
+    compiled = CompiledModel(graph("Relu"), Request("vulkan", fallback="error"), pool)
     with pytest.raises(DeviceLostError):
         result(compiled)
     assert compiled.decision.device == "vulkan:0"
@@ -109,7 +109,7 @@ def test_failure_with_fallback_error_is_raised_and_nothing_else_happens() -> Non
 def test_a_lost_device_that_was_named_is_opened_anew_by_the_next_call() -> None:
     pool = FakePool({"submit": [LOST]})
     request = Request("vulkan", Policy(canary=0.0), "error")  # a null device computes nothing
-    compiled = Compiled(graph("Relu"), request, pool)
+    compiled = CompiledModel(graph("Relu"), request, pool)
     pool.fail = {}
     with pytest.raises(DeviceLostError):
         result(compiled)
@@ -122,7 +122,7 @@ def test_a_lost_device_that_was_named_is_opened_anew_by_the_next_call() -> None:
 @pytest.mark.parametrize("method", ["alloc", "build", "record"])
 def test_failure_while_compiling_falls_back(method: str) -> None:
     pool = FakePool({method: DriverError("The driver refused.")})
-    compiled = Compiled(graph("Relu"), Request("vulkan"), pool)
+    compiled = CompiledModel(graph("Relu"), Request("vulkan"), pool)
     np.testing.assert_array_equal(result(compiled), np.maximum(X, 0))
     row = next(r for r in compiled.decision.rows if r.device == "vulkan:0")
     assert row.code == "compile-failed"
@@ -143,8 +143,8 @@ def test_failure_while_compiling_falls_back(method: str) -> None:
     ids=["refused", "oom", "lost", "died"],
 )
 def test_failure_while_compiling_is_counted(error: GpuEdgeError, code: str, words: str) -> None:
-    pool = FakePool({"build": error}, patience=Patience(pauses_s=(60.0,)))
-    health = Compiled(graph("Relu"), Request("vulkan"), pool).health()
+    pool = FakePool({"build": error}, patience=RetryLimits(pauses_s=(60.0,)))
+    health = CompiledModel(graph("Relu"), Request("vulkan"), pool).health()
     assert (health.failed, [f.code for f in health.failures]) == (1, [code])
     assert words in health.reason
     assert (health.on_device, health.on_cpu, health.p50_s) == (0, 0, None)
@@ -153,7 +153,7 @@ def test_failure_while_compiling_is_counted(error: GpuEdgeError, code: str, word
 
 def test_failure_while_compiling_frees_what_was_made() -> None:
     pool = FakePool({"record": DriverError("The driver refused.")})
-    Compiled(graph("Relu"), Request("vulkan"), pool)
+    CompiledModel(graph("Relu"), Request("vulkan"), pool)
     calls = [c.method for c in pool.devices[0].calls]
     assert calls.count("alloc") == calls.count("free") > 0
     assert calls.count("build") == calls.count("release")
@@ -161,7 +161,7 @@ def test_failure_while_compiling_frees_what_was_made() -> None:
 
 def test_failure_of_a_later_kernel_releases_the_earlier_ones() -> None:
     pool = FakePool({"build": [None, DriverError("The driver refused.")]})
-    compiled = Compiled(graph("Softmax"), Request("vulkan"), pool)
+    compiled = CompiledModel(graph("Softmax"), Request("vulkan"), pool)
     assert compiled.decision.device == "cpu"
     calls = [c.method for c in pool.devices[0].calls]
     assert (calls.count("build"), calls.count("release")) == (2, 1)
@@ -174,14 +174,14 @@ def test_refused_variant_is_planned_again_without_it() -> None:
     builder.output(builder.add("MatMul", [a, b]))
     first: list[Failure | None] = [DriverError("This kernel does not compile.")]
     pool = FakePool({"build": first})
-    compiled = Compiled(builder.build(), Request("vulkan"), pool)
+    compiled = CompiledModel(builder.build(), Request("vulkan"), pool)
     assert compiled.rows[0].kernel == "matmul_map"
     assert compiled.decision.device == "vulkan:0"
 
 
 def test_operator_without_kernel_runs_on_the_cpu_with_a_reason() -> None:
     pool = FakePool()
-    compiled = Compiled(graph("Relu", "ThresholdedRelu", "Exp"), Request("vulkan"), pool)
+    compiled = CompiledModel(graph("Relu", "ThresholdedRelu", "Exp"), Request("vulkan"), pool)
     assert [r.device for r in compiled.rows] == ["vulkan:0", "cpu", "vulkan:0"]
     (why,) = compiled.refusals.values()
     assert "ThresholdedRelu" in why
@@ -189,7 +189,7 @@ def test_operator_without_kernel_runs_on_the_cpu_with_a_reason() -> None:
 
 def test_operator_without_kernel_with_fallback_error_is_refused() -> None:
     with pytest.raises(UnsupportedOpError, match="ThresholdedRelu"):
-        Compiled(graph("ThresholdedRelu"), Request("vulkan", fallback="error"), FakePool())
+        CompiledModel(graph("ThresholdedRelu"), Request("vulkan", fallback="error"), FakePool())
 
 
 @pytest.mark.parametrize(
@@ -198,19 +198,19 @@ def test_operator_without_kernel_with_fallback_error_is_refused() -> None:
 )
 def test_named_device_that_does_not_work_is_an_error(device: str, words: str) -> None:
     with pytest.raises(NoUsableDeviceError) as caught:
-        Compiled(graph("Relu"), Request(device), FakePool())
+        CompiledModel(graph("Relu"), Request(device), FakePool())
     assert words in str(caught.value)
 
 
 def test_auto_without_usable_gpu_is_the_cpu() -> None:
-    compiled = Compiled(graph("Relu"), Request("auto"), FakePool(usable=False))
+    compiled = CompiledModel(graph("Relu"), Request("auto"), FakePool(usable=False))
     assert compiled.decision.device == "cpu"
     assert "wrong" in str(compiled.decision)
 
 
 def test_auto_leaves_software_rasterisers_aside_without_opening_them() -> None:
     pool = FakePool(is_software=True)
-    compiled = Compiled(graph("Relu"), Request("auto"), pool)
+    compiled = CompiledModel(graph("Relu"), Request("auto"), pool)
     assert compiled.decision.device == "cpu" and pool.devices == []
     row = next(r for r in compiled.decision.rows if r.device == "vulkan:0")
     assert row.code == "software"
@@ -221,7 +221,7 @@ def test_auto_takes_a_gpu_that_is_predicted_faster() -> None:
     builder = GraphBuilder()
     value = builder.input("x", TensorType("float32", (512, 512)))
     builder.output(builder.add("MatMul", [value, value]))
-    compiled = Compiled(builder.build(), Request("auto", policy), FakePool())
+    compiled = CompiledModel(builder.build(), Request("auto", policy), FakePool())
     assert compiled.decision.device in {"vulkan:0", "cpu"}
     chosen = next(r for r in compiled.decision.rows if r.status == "selected")
     assert chosen.device == compiled.executor.device
@@ -235,15 +235,15 @@ def test_auto_leaves_a_gpu_that_computes_nothing(monkeypatch: pytest.MonkeyPatch
     builder = GraphBuilder()
     value = builder.input("x", TensorType("float32", (700, 700)))
     builder.output(builder.add("MatMul", [value, value]))
-    compiled = Compiled(builder.build(), Request("auto"), FakePool())
+    compiled = CompiledModel(builder.build(), Request("auto"), FakePool())
     row = next(r for r in compiled.decision.rows if r.device == "vulkan:0")
     assert compiled.decision.device == "cpu" and row.code == "drifted"
 
 
 def test_device_closed_by_another_session_is_opened_again() -> None:
     pool = FakePool()
-    first = Compiled(graph("Relu"), Request("vulkan"), pool)
-    second = Compiled(graph("Exp"), Request("vulkan"), pool)
+    first = CompiledModel(graph("Relu"), Request("vulkan"), pool)
+    second = CompiledModel(graph("Exp"), Request("vulkan"), pool)
     pool.drop(first.executor)
     result(second)
     assert len(pool.devices) == 2
@@ -254,7 +254,7 @@ def test_outputs_never_alias_inputs_or_constants() -> None:
     builder = GraphBuilder()
     x = builder.input("x", TensorType("float32", (2, 3)))
     builder.output(x)
-    compiled = Compiled(builder.build(), Request("cpu"), FakePool())
+    compiled = CompiledModel(builder.build(), Request("cpu"), FakePool())
     out = compiled.run({"x": X})["x"]
     assert not np.shares_memory(out, X)
     np.testing.assert_array_equal(out, X)
@@ -262,7 +262,7 @@ def test_outputs_never_alias_inputs_or_constants() -> None:
 
 def test_close_twice_and_after_the_device() -> None:
     pool = FakePool()
-    compiled = Compiled(graph("Relu"), Request("vulkan"), pool)
+    compiled = CompiledModel(graph("Relu"), Request("vulkan"), pool)
     pool.close()
     compiled.close()
     compiled.close()
@@ -279,7 +279,7 @@ def test_auto_leaves_a_gpu_that_turns_out_slower(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("gpuedge.runtime.placing.choose", chosen_by_prediction)
     pool = FakePool()
     pool.on_dispatch = lambda dispatch: time.sleep(0.005)
-    compiled = Compiled(graph("Relu"), Request("auto"), pool)
+    compiled = CompiledModel(graph("Relu"), Request("auto"), pool)
     assert compiled.decision.device == compiled.executor.device == "cpu"
     row = next(r for r in compiled.decision.rows if r.device == "vulkan:0")
     assert row.code == "measured-slower" and "on the CPU path" in row.reason
@@ -291,13 +291,13 @@ def test_auto_keeps_a_gpu_that_turns_out_faster(monkeypatch: pytest.MonkeyPatch)
     builder = GraphBuilder()
     value = builder.input("x", TensorType("float32", (700, 700)))
     builder.output(builder.add("MatMul", [value, value]))
-    compiled = Compiled(builder.build(), Request("auto", Policy(canary=0.0)), FakePool())
+    compiled = CompiledModel(builder.build(), Request("auto", Policy(canary=0.0)), FakePool())
     assert compiled.decision.device == "vulkan:0"
 
 
 def test_auto_survives_a_gpu_that_fails_its_first_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuedge.runtime.placing.choose", chosen_by_prediction)
-    compiled = Compiled(graph("Relu"), Request("auto"), FakePool({"submit": LOST}))
+    compiled = CompiledModel(graph("Relu"), Request("auto"), FakePool({"submit": LOST}))
     assert compiled.decision.device == "cpu"
     np.testing.assert_array_equal(result(compiled), np.maximum(X, 0))
 
@@ -316,7 +316,7 @@ def test_error_of_a_cpu_segment_is_not_blamed_on_the_gpu() -> None:
     whole = Graph(nodes, ("x", "i"), ("y",), types, {}, {"": 17})
     pool = FakePool()
     request = Request("vulkan", Policy(canary=0.0))  # a null device computes nothing
-    compiled = Compiled(whole, request, pool)
+    compiled = CompiledModel(whole, request, pool)
     x = np.arange(4, dtype=np.float32)
     with pytest.raises(InputError, match=r"pick|out of"):
         compiled.run({"x": x, "i": np.array([0, 9])})

@@ -31,8 +31,8 @@ from gpuedge.core.errors import DeviceLostError, DriverError
 from gpuedge.core.reasons import Reason
 from gpuedge.decide.policy import Policy
 from gpuedge.graph.ir import Array
-from gpuedge.runtime.compiled import Compiled, Request
-from gpuedge.runtime.recovery import Patience
+from gpuedge.runtime.compiled import CompiledModel, Request
+from gpuedge.runtime.recovery import RetryLimits
 
 
 def test_drift_is_noticed_and_answered_by_the_cpu(caplog: pytest.LogCaptureFixture) -> None:
@@ -45,7 +45,7 @@ def test_drift_is_noticed_and_answered_by_the_cpu(caplog: pytest.LogCaptureFixtu
     with caplog.at_level(logging.WARNING, "gpuedge"):
         np.testing.assert_array_equal(result(compiled), cpu())
     health = compiled.health()
-    assert (health.state, health.canaries, health.canaries_failed) == ("demoted", 2, 1)
+    assert (health.state, health.crosschecks, health.crosschecks_failed) == ("demoted", 2, 1)
     assert (health.on_device, health.on_cpu) == (1, 1)
     assert health.failures[-1].code == "drifted" and "drifted" in caplog.text
     np.testing.assert_array_equal(result(other), cpu("Tanh"))  # it is the device that drifted
@@ -69,7 +69,7 @@ def test_inputs_that_change_meanwhile_are_no_drift(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(FlakyExecutable, "run", changing)
     np.testing.assert_array_equal(result(compiled, x), cpu())
     health = compiled.health()
-    assert (health.state, health.canaries, health.canaries_failed) == ("ok", 1, 0)
+    assert (health.state, health.crosschecks, health.crosschecks_failed) == ("ok", 1, 0)
 
 
 def test_inputs_are_copied_only_where_they_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def test_comparison_that_a_failure_prevented_is_made_up_for() -> None:
     pool.opened[0].factor = np.float32(1.01)
     for _ in range(2):
         np.testing.assert_array_equal(result(compiled), cpu())
-    assert (compiled.health().canaries, compiled.health().canaries_failed) == (1, 1)
+    assert (compiled.health().crosschecks, compiled.health().crosschecks_failed) == (1, 1)
 
 
 def test_drift_with_fallback_error_is_an_error() -> None:
@@ -112,10 +112,10 @@ def test_first_result_after_recovery_is_compared() -> None:
     pool.opened[0].factor = np.float32(1)
     result(compiled)
     result(compiled)
-    until(lambda: pool.standing("vulkan:0").state == "ok")
+    until(lambda: pool.device_health("vulkan:0").state == "ok")
     pool.opened[1].factor = np.float32(1.01)
     np.testing.assert_array_equal(result(compiled), cpu())
-    assert compiled.health().canaries_failed == 1
+    assert compiled.health().crosschecks_failed == 1
 
 
 def test_results_are_compared_where_the_device_failed_at_first() -> None:
@@ -123,21 +123,21 @@ def test_results_are_compared_where_the_device_failed_at_first() -> None:
     pool.gate.clear()
     with pytest.raises(DeviceLostError):
         made(pool)
-    pool.standing("vulkan:0").fail(Reason("device-lost"), FlakyExecutor([]))
+    pool.device_health("vulkan:0").fail(Reason("device-lost"), FlakyExecutor([]))
     compiled = made(pool, policy=Policy(canary=1.0))  # on the CPU: the device is not back yet
     assert compiled.health().state == "recovering"
     pool.gate.set()
-    until(lambda: pool.standing("vulkan:0").state == "ok")
+    until(lambda: pool.device_health("vulkan:0").state == "ok")
     pool.opened[0].factor = np.float32(1.01)
     np.testing.assert_array_equal(result(compiled), cpu())
-    assert compiled.health().canaries_failed == 1
+    assert compiled.health().crosschecks_failed == 1
 
 
 def test_device_of_the_caller_is_left_for_good_and_not_closed() -> None:
     pool = FlakyPool([LOST])
     mine = pool.gpu("vulkan")
     request = Request("vulkan:0", PLAIN, "cpu", mine)
-    compiled = Compiled(graph("Exp"), request, pool)
+    compiled = CompiledModel(graph("Exp"), request, pool)
     np.testing.assert_array_equal(result(compiled), cpu())
     np.testing.assert_array_equal(result(compiled), cpu())
     assert not pool.opened[0].closed and pool.opened[0].runs == 1
@@ -147,7 +147,7 @@ def test_device_of_the_caller_is_left_for_good_and_not_closed() -> None:
 def test_each_isolation_has_its_own_device_and_standing() -> None:
     pool = FlakyPool([LOST], patience=NEVER)
     inline = made(pool)
-    hosted = Compiled(graph("Exp"), Request("vulkan", PLAIN, isolation="process"), pool)
+    hosted = CompiledModel(graph("Exp"), Request("vulkan", PLAIN, isolation="process"), pool)
     assert [e.isolation for e in pool.opened] == ["inline", "process"]
     result(inline)
     np.testing.assert_array_equal(result(hosted), cpu() * TRACE)
@@ -159,7 +159,7 @@ def test_one_failure_that_many_report_counts_once() -> None:
     pool = FlakyPool()
     made(pool)
     pool.gate.clear()
-    standing = pool.standing("vulkan:0")
+    standing = pool.device_health("vulkan:0")
     for _ in range(5):
         standing.fail(Reason("device-lost"), pool.opened[0])
     assert standing.state == "recovering"
@@ -195,7 +195,7 @@ def test_cpu_that_was_too_slow_to_calibrate_is_not_given_up() -> None:
     before = pool.cpu()
     pool.forget("cpu", "process")
     assert pool.cpu() is not before
-    np.testing.assert_array_equal(result(Compiled(graph("Exp"), Request("cpu"), pool)), cpu())
+    np.testing.assert_array_equal(result(CompiledModel(graph("Exp"), Request("cpu"), pool)), cpu())
 
 
 def test_health_counts_times_and_prints() -> None:
@@ -207,13 +207,13 @@ def test_health_counts_times_and_prints() -> None:
     assert health.p50_s is not None and health.p99_s is not None
     assert 0 < health.p50_s <= health.p99_s < 10
     record = health.to_dict()
-    assert record["schema"] == "gpuedge.health/1" and record["on_device"] == 7
+    assert record["schema"] == "gpuedge.health/2" and record["on_device"] == 7
     assert "7 on the device" in str(health)
 
 
 def test_health_of_the_cpu() -> None:
     compiled = made(FlakyPool())
-    on_cpu = Compiled(graph("Exp"), Request("cpu"), FlakyPool())
+    on_cpu = CompiledModel(graph("Exp"), Request("cpu"), FlakyPool())
     result(on_cpu)
     assert (on_cpu.health().state, on_cpu.health().on_cpu) == ("cpu", 1)
     assert compiled.health().p50_s is None
@@ -221,7 +221,7 @@ def test_health_of_the_cpu() -> None:
 
 def test_threads_that_share_a_device_lose_nothing() -> None:
     scripts = [[None] * 5 + [LOST] for _ in range(40)]
-    patience = Patience(failures=10_000, pauses_s=SOON.pauses_s)
+    patience = RetryLimits(failures=10_000, pauses_s=SOON.pauses_s)
     pool = FlakyPool(*scripts, patience=patience)
     wanted = {op: cpu(op) for op in ("Exp", "Tanh", "Sigmoid", "Softsign")}
     wrong: list[str] = []

@@ -15,9 +15,8 @@ from gpuedge.decide.decision import Decision
 from gpuedge.decide.policy import Policy
 from gpuedge.graph.cost import count
 from gpuedge.probing.report import ProbeReport
-from gpuedge.runtime.compiled import Compiled, Request
-from gpuedge.runtime.mixing import Mixing
-from gpuedge.runtime.placing import place
+from gpuedge.runtime.compiled import CompiledModel, Request
+from gpuedge.runtime.placing import Mixing, place
 
 POLICY = Policy(min_speedup=1.0)
 OPS = ("Neg", "Abs", "Neg", "ThresholdedRelu", "Abs", "Neg")
@@ -35,13 +34,13 @@ def wanted() -> np.ndarray:
     return -np.abs(np.where(x > 1, x, 0)).astype(np.float32)
 
 
-def on_auto(pool: ScriptedPool, policy: Policy = POLICY, fallback: str = "cpu") -> Compiled:
+def on_auto(pool: ScriptedPool, policy: Policy = POLICY, fallback: str = "cpu") -> CompiledModel:
     pool.is_by_node = True
     pool._refuses = frozenset({"ThresholdedRelu"})
-    return Compiled(graph(*OPS), Request("auto", policy, fallback), pool)
+    return CompiledModel(graph(*OPS), Request("auto", policy, fallback), pool)
 
 
-def devices(compiled: Compiled) -> list[str]:
+def devices(compiled: CompiledModel) -> list[str]:
     return [r.device for r in compiled.rows for _ in r.nodes]
 
 

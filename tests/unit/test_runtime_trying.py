@@ -15,9 +15,8 @@ from gpuedge.decide.decision import Decision
 from gpuedge.decide.policy import Policy
 from gpuedge.decide.visits import APART_S
 from gpuedge.graph.ir import Graph, Node, TensorType
-from gpuedge.runtime.compiled import Compiled, Request
-from gpuedge.runtime.sampling import digest_of, samples
-from gpuedge.runtime.trying import Purse
+from gpuedge.runtime.compiled import CompiledModel, Request
+from gpuedge.runtime.trying import TimeBudget, digest_of, samples
 
 POLICY = Policy(min_speedup=1.0)
 
@@ -28,11 +27,11 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
     return World(monkeypatch)
 
 
-def on_auto(pool: ScriptedPool, policy: Policy = POLICY, **more: object) -> Compiled:
-    return Compiled(graph("Abs"), Request("auto", policy), pool, **more)  # type: ignore[arg-type]
+def on_auto(pool: ScriptedPool, policy: Policy = POLICY, **more: object) -> CompiledModel:
+    return CompiledModel(graph("Abs"), Request("auto", policy), pool, **more)  # type: ignore[arg-type]
 
 
-def code(compiled: Compiled) -> str:
+def code(compiled: CompiledModel) -> str:
     return next(r.code for r in compiled.decision.rows if r.device == "vulkan:0")
 
 
@@ -94,7 +93,7 @@ def test_gpu_whose_numbers_differ_never_wins(world: World) -> None:
     compiled = on_auto(pool)
     assert compiled.decision.device == compiled.executor.device == "cpu"
     assert code(compiled) == "drifted"
-    assert pool.standing("vulkan:0").state == "demoted"  # for other models of this process too
+    assert pool.device_health("vulkan:0").state == "demoted"  # for other models of this process too
     np.testing.assert_array_equal(result(compiled), cpu("Abs"))
     again = on_auto(pool)
     assert again.decision.device == "cpu" and len(pool.opened) == 1
@@ -129,21 +128,21 @@ def test_trial_keeps_to_the_budget_of_the_launch(world: World, cpu_ms: float) ->
 
 def test_shapes_of_one_session_share_a_budget(world: World) -> None:
     world.predict(50.0, 50.0)
-    pool, purse = world.pool(50.0, 50.0), Purse(2.0)
+    pool, budget = world.pool(50.0, 50.0), TimeBudget(2.0)
     before = world.clock()
     for ops in (("Exp",), ("Neg",), ("Abs",), ("Relu",)):
         policy = Policy(min_speedup=1.0, canary=0.0)
-        Compiled(graph(*ops), Request("auto", policy), pool, purse=purse)
+        CompiledModel(graph(*ops), Request("auto", policy), pool, budget=budget)
     assert world.clock() - before <= 2.0e9 + 4 * pool.compile_s * 1e9
-    assert purse.left_s < 1.0
+    assert budget.left_s < 1.0
 
 
 def test_operation_is_only_timed_where_a_gpu_is_about_to_be_taken(world: World) -> None:
     world.predict(10.0, 12.0)
     pool = world.pool(10.0, 1.0)
-    assert on_auto(pool, has_canaries=False).decision.device == "cpu" and pool.opened == []
+    assert on_auto(pool, is_session=False).decision.device == "cpu" and pool.opened == []
     world.predict(10.0, 1.0)
-    compiled = on_auto(pool, has_canaries=False)
+    compiled = on_auto(pool, is_session=False)
     assert compiled.decision.device == "vulkan:0" and gpu_runs(compiled.decision) > 0
     assert not pool.visits().path.exists()
 
@@ -209,7 +208,7 @@ def test_inputs_that_the_cpu_refuses_leave_the_choice_to_the_cpu(world: World) -
         raise InputError("No such element.")
 
     pool.spend = refuse  # type: ignore[method-assign]
-    compiled = Compiled(graph("Abs"), Request("auto", POLICY), pool)
+    compiled = CompiledModel(graph("Abs"), Request("auto", POLICY), pool)
     assert compiled.decision.device == "cpu"
     assert X.shape == (2, 12)
 

@@ -22,8 +22,8 @@ from gpuedge.core.errors import (
     RequestTimeoutError,
     UsageError,
 )
-from gpuedge.runtime import backlog
-from gpuedge.runtime.backlog import Backlog
+from gpuedge.runtime import queueing
+from gpuedge.runtime.queueing import Queue
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -102,7 +102,7 @@ def test_close_finishes_what_was_asked(gate: Gate) -> None:
 
 def test_settings_of_the_caller_hold_in_the_worker() -> None:
     seen: list[str] = []
-    queue = Backlog()
+    queue = Queue()
     with gpuedge.config(device="gles20"):
         inside = queue.submit(lambda _: seen.append(config.get("device").value))
     outside = queue.submit(lambda _: seen.append(config.get("device").value))
@@ -112,7 +112,7 @@ def test_settings_of_the_caller_hold_in_the_worker() -> None:
 
 
 def test_a_full_queue_waits_for_a_place(gate: Gate) -> None:
-    queue = Backlog(most=2)
+    queue = Queue(most=2)
     futures = [queue.submit(lambda _: gate())]
     assert gate.came.wait(20)
     futures += [queue.submit(lambda _: None) for _ in range(2)]
@@ -133,7 +133,7 @@ def test_a_full_queue_waits_for_a_place(gate: Gate) -> None:
 
 
 def test_a_callback_cannot_wait_for_a_place(gate: Gate) -> None:
-    queue = Backlog(most=1)
+    queue = Queue(most=1)
     first = queue.submit(lambda _: gate())
     assert gate.came.wait(20)
     refused: list[BaseException] = []
@@ -153,7 +153,7 @@ def test_a_callback_cannot_wait_for_a_place(gate: Gate) -> None:
 
 
 def test_a_closed_queue_refuses_also_those_that_waited_for_a_place(gate: Gate) -> None:
-    queue = Backlog(most=1)
+    queue = Queue(most=1)
     queue.submit(lambda _: gate())
     assert gate.came.wait(20)
     queue.submit(lambda _: None)
@@ -177,14 +177,14 @@ def test_an_unused_queue_costs_no_thread_after_its_session(monkeypatch: pytest.M
     made: list[threading.Thread | None] = []
     s = session()
     s.run_async({"x": X}).result(20)
-    assert s._server._backlog is not None
-    made.append(s._server._backlog._worker)
+    assert s._server._queue is not None
+    made.append(s._server._queue._worker)
     del s
     worker = made[0]
     assert worker is not None
     worker.join(20)
     assert not worker.is_alive()
-    assert backlog.MOST == 1024
+    assert queueing.MOST == 1024
 
 
 # -- many threads, isolation, health --------------------------------------------------------------
@@ -261,4 +261,4 @@ def test_health_before_and_after_the_first_run() -> None:
         health = s.health
         assert (health.state, health.on_device, health.on_cpu) == ("cpu", 0, 1)
         assert health.p50_s is not None
-        assert health.to_dict()["schema"] == "gpuedge.health/1"
+        assert health.to_dict()["schema"] == "gpuedge.health/2"

@@ -23,6 +23,7 @@ from gpuedge.core.errors import (
     ShapeError,
 )
 from gpuedge.runtime.inputs import _array
+from gpuedge.runtime.serving import Turn
 
 
 def session(dtype: str, shape: tuple[Any, ...] = ("N",)) -> gpuedge.Session:
@@ -177,7 +178,8 @@ def test_closing_inside_a_callback() -> None:
         done = threading.Event()
         outcome: list[object] = []
 
-        turn = s._server._turns.take()  # nothing runs before the callback is there
+        turn = Turn()
+        s._server._take(turn)  # nothing runs before the callback is there
         first, second = s.run_async({"x": x}), s.run_async({"x": x})
 
         def closing(
@@ -191,8 +193,7 @@ def test_closing_inside_a_callback() -> None:
             done.set()
 
         first.add_done_callback(closing)
-        assert turn is not None
-        turn.release()
+        s._server._release(turn)
         assert done.wait(10)
         assert outcome == [2.0]
         with pytest.raises(ClosedError):
@@ -234,4 +235,4 @@ def test_closing_while_others_ask_loses_no_worker() -> None:
         for thread in threads:
             thread.join(10)
         assert [type(e) for e in errors] == [ClosedError] * 3
-        assert s._server._backlog is None
+        assert s._server._queue is None

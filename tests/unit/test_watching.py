@@ -25,7 +25,7 @@ from gpuedge.executors import watching
 from gpuedge.executors.gpu import GpuExecutor
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
-from gpuedge.runtime.compiled import Compiled, Request
+from gpuedge.runtime.compiled import CompiledModel, Request
 from gpuedge.safety.watchdog import RUN_LIMIT_S, Watchdog, percentile
 
 CLOSED = ["close", "quiet", "close"]
@@ -105,7 +105,7 @@ def test_watchdog_is_ten_times_the_99th_percentile_of_the_last_runs() -> None:
 
 def test_watchdog_of_the_policy_stays() -> None:
     pool = FakePool()
-    compiled = Compiled(graph(), Request("vulkan", Policy(canary=0.0, watchdog_s=0.25)), pool)
+    compiled = CompiledModel(graph(), Request("vulkan", Policy(canary=0.0, watchdog_s=0.25)), pool)
     assert compiled.health().watchdog_s == 0.25
     for _ in range(20):
         compiled.run(X)
@@ -229,14 +229,14 @@ from test_watching import X, graph
 from gpuedge.core.errors import DeviceLostError
 from gpuedge.decide.policy import Policy
 from gpuedge.runtime import devices
-from gpuedge.runtime.compiled import Compiled, Request
-from gpuedge.runtime.recovery import Patience
+from gpuedge.runtime.compiled import CompiledModel, Request
+from gpuedge.runtime.recovery import RetryLimits
 devices.EXIT_S = 0.2
 lost = DeviceLostError("Lost.")
-pool = FakePool({{"submit": [lost]}}, patience=Patience(pauses_s=({pause},)))
+pool = FakePool({{"submit": [lost]}}, patience=RetryLimits(pauses_s=({pause},)))
 import atexit
 atexit.register(pool.end)
-compiled = Compiled(graph(), Request("vulkan", Policy(canary=0.0)), pool)
+compiled = CompiledModel(graph(), Request("vulkan", Policy(canary=0.0)), pool)
 {then}
 print("end", flush=True)
 """

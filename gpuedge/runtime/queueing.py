@@ -1,4 +1,4 @@
-"""Requests that wait for one worker thread, first come, first served.
+"""The requests of `run_async`: they wait for one worker thread, first come, first served.
 
 Unlike `concurrent.futures.ThreadPoolExecutor` the thread does not hold up the end of the
 interpreter, the number of waiting requests is bounded, and a request may have a time limit that
@@ -24,7 +24,7 @@ MOST = 1024
 """Requests that may wait; who brings one more waits for a place."""
 
 LOOK_S = 0.5
-"""How often `Backlog.close` looks whether the request under way is stuck."""
+"""How often `Queue.close` looks whether the request under way is stuck."""
 
 Call = Callable[[float | None], Any]
 """Answers a request, given the seconds it has left."""
@@ -33,7 +33,7 @@ Call = Callable[[float | None], Any]
 log = logging.getLogger("gpuedge")
 
 
-class _Entry:
+class _Queued:
     def __init__(self, call: Call, timeout_s: float | None) -> None:
         self.future: Future[Any] = Future()
         self.call = call
@@ -87,19 +87,21 @@ def _callbacks() -> Iterator[None]:
         log.exception("a callback of a future ended with this, which is ignored")
 
 
-class Backlog:
+class Queue:
     """A queue and its worker. Threads are started when they are first needed.
 
     Parameters
     ----------
+    changed : Condition, optional
+        The lock of the session.
     most : int
         Requests that may wait.
     """
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, changed: threading.Condition | None = None, most: int = MOST) -> None:
         self._most = most
-        self._waiting: deque[_Entry] = deque()
-        self._changed = threading.Condition()
+        self._waiting: deque[_Queued] = deque()
+        self._changed = changed or threading.Condition()
         self._is_closed = False
         self._worker: threading.Thread | None = None
         self._clock: threading.Thread | None = None
@@ -115,7 +117,7 @@ class Backlog:
         UsageError (GE-200)
             The queue is full, and this is a callback of one of its futures, which cannot wait.
         """
-        entry = _Entry(call, timeout_s)
+        entry = _Queued(call, timeout_s)
         with self._changed:
             self._find_place(entry)
             if self._is_closed:
@@ -127,7 +129,7 @@ class Backlog:
             self._changed.notify_all()
         return entry.future
 
-    def _find_place(self, entry: _Entry) -> None:
+    def _find_place(self, entry: _Queued) -> None:
         """Wait until fewer than the most are waiting, leaving out those that were cancelled."""
         if len(self._waiting) < self._most:
             return
