@@ -20,7 +20,7 @@ from gpuedge.backends.base import DeviceImpl, DeviceInfo
 from gpuedge.executors.gpu import GpuExecutable, GpuExecutor
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
-from gpuedge.isolation import open_hosted
+from gpuedge.isolation import open_isolated
 
 SIZES = {"64 B": 16, "64 KiB": 1 << 14, "1 MB": 250_000, "16 MiB": 1 << 22}
 """Inputs by their size, in values of four bytes."""
@@ -59,9 +59,9 @@ def measure(row: Any) -> list[tuple[str, ...]]:
     info = row.info()
     inline = backends.load(row.backend).open
     rows = []
-    times = opening(inline, info), opening(open_hosted, info)
+    times = opening(inline, info), opening(open_isolated, info)
     rows.append(line(row, "open", *times))
-    executors = [GpuExecutor(make(info), row.device) for make in (inline, open_hosted)]
+    executors = [GpuExecutor(make(info), row.device) for make in (inline, open_isolated)]
     for name, size in SIZES.items():
         x = np.random.default_rng(1).standard_normal(size).astype(np.float32)
         made = [executor.compile(relu(size)) for executor in executors]

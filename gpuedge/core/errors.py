@@ -213,8 +213,8 @@ class DeviceLostError(DeviceError):
     Attributes
     ----------
     is_outside : bool
-        True where its host process ended and its driver had no part in it: while nothing was under
-        way, or by a signal that comes from outside.
+        True where its worker process ended and its driver had no part in it: while nothing was
+        under way, or by a signal that comes from outside.
     """
 
     code = "GE-401"

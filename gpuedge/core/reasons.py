@@ -56,7 +56,7 @@ SENTENCES: dict[str, str] = {
     "run-failed": "the device failed while running",
     "compile-failed": "the device failed while compiling",
     "device-hung": "the device did not finish within the watchdog's time",
-    "host-died": "the process that the driver lives in ended",
+    "worker-died": "the process that the driver lives in ended",
     "drifted": "its results drifted from those of the CPU",
     "recovering": "the device failed and is being opened anew",
     "failed-often": "the device failed too often",

@@ -131,9 +131,9 @@ class GpuExecutor:
         self.check_open()
         with held, self.lock, self.compiling, self.impl.entered():
             if self.isolation != "inline":
-                bear = getattr(self.impl, "bear", None)
-                if bear is not None:
-                    bear(watchdog_s)
+                limit_idle = getattr(self.impl, "limit_idle", None)
+                if limit_idle is not None:
+                    limit_idle(watchdog_s)
             while True:
                 made = plan(segment, self.caps, self._restricted, keeping)
                 try:
@@ -188,8 +188,8 @@ class GpuExecutor:
         return self._owner != os.getpid()
 
     def lost(self, code: str, why: str) -> None:
-        """Note that the device was lost; if its driver killed its host, the watch is told, once."""
-        if code == "host-died" and not self._was_struck:
+        """Note that the device was lost; where its driver ended its worker, in its marker too."""
+        if code == "worker-died" and not self._was_struck:
             self._was_struck = True
             self.watch.crashed(why)
 

@@ -1,8 +1,8 @@
-"""The application's side: a device whose every call is passed to a host process.
+"""The application's side: a device whose every call is passed to a worker process.
 
 Calls that need no answer (`write`, `submit`) wait for the next that does and go with it. What a
 recording's outputs were read as last time is read together with waiting for it, so that an
-inference is one question and one answer.
+inference is one request and one reply.
 """
 
 from __future__ import annotations
@@ -28,62 +28,56 @@ from gpuedge.backends.base import (
 )
 from gpuedge.core.errors import ClosedError, GpuEdgeError
 from gpuedge.core.kernel import KernelBlob, Number
-from gpuedge.isolation.patience import CALL_S
+from gpuedge.isolation.client import BUILD_S, CALL_S, CLOSE_S, MARGIN_S, Client, Op
 from gpuedge.isolation.shared import PIECE
-from gpuedge.isolation.talk import BUILD_S, CLOSE_S, MARGIN_S, Op, Talk
 
 MAX_FETCHED = 8
 """Reads of one recording that are foreseen."""
 
 
-class HostedBuffer:
-    """Device memory of a host."""
+class IsolatedBuffer:
+    """Device memory of a worker."""
 
     def __init__(self, number: int, nbytes: int) -> None:
         self.number = number
         self.nbytes = nbytes
 
 
-class HostedProgram:
-    """A kernel built in a host."""
+class IsolatedProgram:
+    """A kernel built in a worker."""
 
     def __init__(self, number: int, blob: KernelBlob) -> None:
         self.number = number
         self.blob = blob
 
 
-class HostedRecording:
-    """Work recorded in a host; `reads` is what was read after its last run."""
+class IsolatedRecording:
+    """Work recorded in a worker; `reads` is what was read after its last run."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.reads: dict[tuple[int, int, int], None] = {}
 
 
-class HostedTicket:
+class IsolatedTicket:
     """One submission."""
 
-    def __init__(self, number: int, recording: HostedRecording) -> None:
+    def __init__(self, number: int, recording: IsolatedRecording) -> None:
         self.number = number
         self.recording = recording
         self.is_done = False
 
 
-class HostedDevice:
+class IsolatedDevice:
     """A device that is open in a process of its own; see `gpuedge.backends.base.DeviceImpl`.
 
     Parameters
     ----------
     info : DeviceInfo
     deadline_s : float
-        Seconds for starting the host and opening the device.
+        Seconds for starting the worker and opening the device.
     command : sequence of str, optional
-        The program of the host; tests put a misbehaving one here.
-
-    Attributes
-    ----------
-    unproven : bool
-        False: a host uses what is not proven yet, because it is the place to prove it.
+        The program of the worker; tests put a misbehaving one here.
     """
 
     unproven = False
@@ -93,39 +87,39 @@ class HostedDevice:
     ) -> None:
         self.info = info
         self.counters = Counters()
-        self._talk = Talk(info, self.counters, command)
+        self._client = Client(info, self.counters, command)
         self._lock = threading.RLock()
         # When it is dropped, and when the interpreter ends: no orphan, and not a word.
-        self._end = weakref.finalize(self, _forget, self._talk, self._lock, os.getpid())
+        self._end = weakref.finalize(self, _forget, self._client, self._lock, os.getpid())
         self._is_closed = False
         self._made = 0
         self._fetched: dict[tuple[int, int, int], int] = {}
-        self._latest: HostedRecording | None = None
+        self._latest: IsolatedRecording | None = None
         try:
-            self.caps = self._talk.open(deadline_s)
+            self.caps = self._client.open(deadline_s)
         except BaseException:
             self._end()
             raise
 
     @property
     def pid(self) -> int:
-        """Process id of the host."""
-        return self._talk.pid
+        """Process id of the worker."""
+        return self._client.pid
 
     @property
     def is_lost(self) -> bool:
-        """True once the host is known to be gone; every call raises DeviceLostError then."""
-        return self._talk.is_lost
+        """True once the worker is known to be gone; every call raises DeviceLostError then."""
+        return self._client.is_lost
 
-    def _turn(self) -> threading.RLock:
+    def _locked(self) -> threading.RLock:
         """Return the lock; in a forked child it may be held by a thread that is not there."""
-        self._talk.check_here()
+        self._client.check_here()
         return self._lock
 
     def _check(self) -> None:
         if self._is_closed:
             raise ClosedError("This device was closed.", known=self.info.identity.name)
-        self._talk.check_lost()
+        self._client.check_lost()
 
     def _number(self) -> int:
         self._made += 1
@@ -141,62 +135,62 @@ class HostedDevice:
     # --- memory ---------------------------------------------------------------------------------
 
     def entered(self) -> AbstractContextManager[None]:
-        """Nothing to bind here; the host binds its device around each batch of work."""
+        """Nothing to bind here; the worker binds its device around each batch of work."""
         return nullcontext()
 
     def alloc(self, nbytes: int, usage: Usage, storage: Storage = FLOAT32) -> Buffer:
         """Reserve device memory; contents are undefined. Raises OutOfMemoryError."""
-        with self._turn():
+        with self._locked():
             self._check()
             self._begin()
-            made = HostedBuffer(self._number(), int(nbytes))
+            made = IsolatedBuffer(self._number(), int(nbytes))
             kind = [storage.kind, storage.low, storage.high]
-            self._talk.ask(Op("alloc", [made.number, made.nbytes, usage.value, kind], CALL_S))
+            self._client.ask(Op("alloc", [made.number, made.nbytes, usage.value, kind], CALL_S))
             return made
 
     def free(self, buffer: Buffer) -> None:
         """Give memory back; the buffer must not be in flight."""
-        self._drop("free", cast(HostedBuffer, buffer).number)
+        self._drop("free", cast(IsolatedBuffer, buffer).number)
 
     def release(self, thing: Recording | Program) -> None:
         """Drop a recording or program that is not in flight."""
-        self._drop("release", cast("HostedProgram | HostedRecording", thing).number)
+        self._drop("release", cast("IsolatedProgram | IsolatedRecording", thing).number)
 
     def _drop(self, verb: str, number: int) -> None:
-        if not self._talk.is_here:  # tidying up is quiet in a forked child
+        if not self._client.is_here:  # tidying up is quiet in a forked child
             return
         with self._lock:
-            if self._is_closed or self._talk.is_lost:
+            if self._is_closed or self._client.is_lost:
                 return
             self._begin()
             with suppress(GpuEdgeError):  # what was queued concerned it, or was not waited for
-                self._talk.flush()
-            with suppress(GpuEdgeError):  # a host that dies of it is noticed by the next call
-                self._talk.tell(Op(verb, [number], CALL_S))
+                self._client.flush()
+            with suppress(GpuEdgeError):  # a worker that dies of it is noticed by the next call
+                self._client.post(Op(verb, [number], CALL_S))
 
     def write(self, buffer: Buffer, data: memoryview, offset: int = 0) -> None:
         """Copy contiguous host bytes into a buffer."""
-        with self._turn():
+        with self._locked():
             self._check()
             self._begin()
             flat = data.cast("B") if data.ndim != 1 or data.format != "B" else data
-            number = cast(HostedBuffer, buffer).number
+            number = cast(IsolatedBuffer, buffer).number
             for start in range(0, flat.nbytes, PIECE):
                 piece = flat[start : start + PIECE]
-                place = self._talk.place(piece.nbytes)
-                self._talk.view(place, piece.nbytes)[:] = piece
+                place = self._client.place(piece.nbytes)
+                self._client.view(place, piece.nbytes)[:] = piece
                 where = [number, offset + start, piece.nbytes, place]
-                self._talk.queue(Op("write", where, CALL_S))
+                self._client.queue(Op("write", where, CALL_S))
 
     def read(self, buffer: Buffer, into: memoryview, offset: int = 0) -> None:
         """Copy bytes of an OUTPUT buffer to the host; the work that wrote it was waited for."""
-        with self._turn():
+        with self._locked():
             self._check()
             flat = into.cast("B") if into.ndim != 1 or into.format != "B" else into
-            key = (cast(HostedBuffer, buffer).number, offset, flat.nbytes)
+            key = (cast(IsolatedBuffer, buffer).number, offset, flat.nbytes)
             place = self._fetched.pop(key, None)
             if place is not None:
-                flat[:] = self._talk.view(place, flat.nbytes)
+                flat[:] = self._client.view(place, flat.nbytes)
                 return
             latest = self._latest
             self._begin()
@@ -208,32 +202,32 @@ class HostedDevice:
                 self._latest = latest
 
     def _fetch(self, number: int, offset: int, into: memoryview) -> None:
-        place = self._talk.place(into.nbytes)
-        self._talk.ask(Op("read", [number, offset, into.nbytes, place], CALL_S))
-        into[:] = self._talk.view(place, into.nbytes)
+        place = self._client.place(into.nbytes)
+        self._client.ask(Op("read", [number, offset, into.nbytes, place], CALL_S))
+        into[:] = self._client.view(place, into.nbytes)
 
-    def bear(self, watchdog_s: float | None) -> None:
-        """Take a host for hung that neither answers nor computes for the time a run may take.
+    def limit_idle(self, watchdog_s: float | None) -> None:
+        """Take a worker for hung that neither answers nor computes for the time a run may take.
 
         Parameters
         ----------
         watchdog_s : float or None
             That time, at least 2 s; None where nothing is said of it: 10 s.
         """
-        self._talk.bear(watchdog_s)
+        self._client.limit_idle(watchdog_s)
 
     # --- kernels and work -----------------------------------------------------------------------
 
     def build(self, blob: KernelBlob, specs: Mapping[str, Number]) -> Program:
         """Compile a kernel; its workgroup size is the specs LX, LY, LZ. Raises DriverError."""
-        with self._turn():
+        with self._locked():
             self._check()
             self._begin()
-            self._talk.flush()  # an error of what came before is not the kernel's
+            self._client.flush()  # an error of what came before is not the kernel's
             number = self._number()
             op = Op("build", [number, blob.to_record(), dict(specs)], BUILD_S)
-            self._talk.ask(op, code=blob.code)
-            return HostedProgram(number, blob)
+            self._client.ask(op, code=blob.code)
+            return IsolatedProgram(number, blob)
 
     def record(
         self,
@@ -242,31 +236,31 @@ class HostedDevice:
         outputs: Sequence[Buffer] = (),
     ) -> Recording:
         """Record work once. `inputs` and `outputs` are made visible around it, with any staging."""
-        with self._turn():
+        with self._locked():
             self._check()
             self._begin()
-            made = HostedRecording(self._number())
+            made = IsolatedRecording(self._number())
             works = [_work(dispatch) for dispatch in dispatches]
-            numbers = [[cast(HostedBuffer, b).number for b in some] for some in (inputs, outputs)]
-            self._talk.ask(Op("record", [made.number, works, *numbers], BUILD_S))
-            self._talk.trim()
+            numbers = [[cast(IsolatedBuffer, b).number for b in some] for some in (inputs, outputs)]
+            self._client.ask(Op("record", [made.number, works, *numbers], BUILD_S))
+            self._client.trim()
             return made
 
     def submit(self, recording: Recording) -> Ticket:
         """Have recorded work started together with the next call that waits for an answer."""
-        with self._turn():
+        with self._locked():
             self._check()
             self._begin()
-            work = cast(HostedRecording, recording)
-            ticket = HostedTicket(self._number(), work)
-            self._talk.queue(Op("submit", [work.number, ticket.number], CALL_S))
+            work = cast(IsolatedRecording, recording)
+            ticket = IsolatedTicket(self._number(), work)
+            self._client.queue(Op("submit", [work.number, ticket.number], CALL_S))
             return ticket
 
     def wait(self, ticket: Ticket, timeout_s: float) -> None:
         """Wait until the work is done. Raises DeviceTimeoutError or DeviceLostError."""
-        with self._turn():
+        with self._locked():
             self._check()
-            known = cast(HostedTicket, ticket)
+            known = cast(IsolatedTicket, ticket)
             if known.is_done:
                 return
             self._begin()
@@ -274,29 +268,29 @@ class HostedDevice:
             ops = [Op("wait", [known.number, limit], limit + MARGIN_S)]
             fetched: dict[tuple[int, int, int], int] = {}
             for key in known.recording.reads:
-                place = self._talk.room(key[2])
+                place = self._client.room(key[2])
                 if place is not None:
                     ops.append(Op("read", [*key, place], CALL_S))
                     fetched[key] = place
-            self._talk.ask(*ops)
+            self._client.ask(*ops)
             known.is_done = True
             self._fetched, self._latest = fetched, known.recording
 
     def close(self) -> None:
         """Free everything; may be called twice, and after the device was lost."""
-        if not self._talk.is_here or self._is_closed:
+        if not self._client.is_here or self._is_closed:
             return
         seconds = CLOSE_S
         if not self._lock.acquire(blocking=False):
-            # A call that another thread is waiting in ends with the host; it is not waited for.
-            self._talk.strike()
+            # A call that another thread is waiting in ends with the worker; it is not waited for.
+            self._client.kill()
             seconds = 0.0
             if not self._lock.acquire(timeout=CLOSE_S):
                 return
         try:
             if not self._is_closed:
                 self._is_closed = True
-                self._talk.close(seconds)
+                self._client.close(seconds)
                 self._end.detach()
         finally:
             self._lock.release()
@@ -304,16 +298,16 @@ class HostedDevice:
 
 def _work(dispatch: Dispatch) -> list[Any]:
     bindings = [
-        [cast(HostedBuffer, b.buffer).number, b.offset, b.nbytes] for b in dispatch.bindings
+        [cast(IsolatedBuffer, b.buffer).number, b.offset, b.nbytes] for b in dispatch.bindings
     ]
-    program = cast(HostedProgram, dispatch.program).number
+    program = cast(IsolatedProgram, dispatch.program).number
     return [program, bindings, dispatch.push.hex(), list(dispatch.groups), dispatch.depends]
 
 
-def _forget(talk: Talk, lock: threading.RLock, owner: int) -> None:
-    # Where a thread is in a call as the interpreter ends, the host ends with the process.
+def _forget(client: Client, lock: threading.RLock, owner: int) -> None:
+    # Where a thread is in a call as the interpreter ends, the worker ends with the process.
     if os.getpid() == owner and lock.acquire(blocking=False):
         try:
-            talk.close(0.0)
+            client.close(0.0)
         finally:
             lock.release()

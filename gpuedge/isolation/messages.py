@@ -55,7 +55,7 @@ def info_from_record(record: dict[str, Any]) -> DeviceInfo:
 def error_to_record(error: Exception) -> dict[str, Any]:
     """Return an error of a device as JSON-ready data; what no backend should raise as well."""
     if isinstance(error, MemoryError):
-        error = OutOfMemoryError("The device's host has no memory left.")
+        error = OutOfMemoryError("The device's worker has no memory left.")
     if not isinstance(error, GpuEdgeError):
         name = type(error).__name__
         error = DriverError(f"The device failed with an unexpected {name}.", known=str(error))
@@ -73,7 +73,7 @@ def error_to_record(error: Exception) -> dict[str, Any]:
 def error_from_record(record: object) -> GpuEdgeError:
     """Rebuild an error. Raises FrameError for what `error_to_record` never returns."""
     if not isinstance(record, dict):
-        raise FrameError("an error is no object")
+        raise FrameError("an error is not an object")
     name, given = record.get("class"), record.get("reason")
     kind = _CLASSES.get(name) if isinstance(name, str) else None
     parts = [record.get(part) for part in _PARTS]
@@ -145,7 +145,7 @@ def counts_of(counters: Counters) -> list[int]:
 
 
 def take_counts(record: object, counters: Counters) -> None:
-    """Set counters to what a host counted. Raises FrameError for anything but counts."""
+    """Set counters to what a worker counted. Raises FrameError for anything but counts."""
     known = isinstance(record, list) and len(record) == len(_COUNTERS)
     if not isinstance(record, list) or not known or not all(map(_is_count, record)):
         raise FrameError("counters of unknown form")

@@ -1,4 +1,4 @@
-"""Memory that the application and a host share, through which tensors travel.
+"""Memory that the application and a worker share, through which tensors travel.
 
 On Linux it is a memory file that can neither shrink nor grow once made, so that no driver can take
 pages away under a reader; elsewhere an unlinked temporary file. Its size is address space: only
@@ -18,7 +18,7 @@ from contextlib import suppress
 from gpuedge.core.errors import OutOfMemoryError
 
 TOTAL = 64 << 20
-"""Bytes that may be shared with one host; larger tensors travel in pieces."""
+"""Bytes that may be shared with one worker; larger tensors travel in pieces."""
 
 CONTROL = 4096
 """Bytes at the beginning that tell of progress; tensors lie after them."""
@@ -33,9 +33,9 @@ ALIGNMENT = 64
 STEP = 1 << 20
 """What is mapped and reserved is a multiple of this."""
 
-_PROGRESS = struct.Struct("<dI")
+_PROGRESS = struct.Struct("<I")
 NOTHING = 0xFFFFFFFF
-"""Position of a host that has not begun the work it was sent."""
+"""Position of a worker that has not begun the work it was sent."""
 
 
 class Arena:
@@ -69,7 +69,7 @@ class Arena:
             made = mmap.mmap(self.fd, size)
         except (OSError, ValueError) as error:
             raise OutOfMemoryError(
-                f"No {size >> 20} MiB of memory can be shared with the device's host: {error}."
+                f"No {size >> 20} MiB of memory can be shared with the device's worker: {error}."
             ) from None
         old, self._map, self.size = self._map, made, size
         if old is not None:
@@ -90,22 +90,22 @@ class Arena:
             old.close()
 
     def view(self, place: int, nbytes: int) -> memoryview:
-        """Return the bytes at a place that `fits` agrees with."""
-        if self._map is None or not fits(place, nbytes, self.size):
+        """Return the bytes at a place. Raises ValueError for one that is not for tensors."""
+        if self._map is None or nbytes < 0 or not CONTROL <= place <= self.size - nbytes:
             raise ValueError(f"{nbytes} bytes at {place} of {self.size}")
         return memoryview(self._map)[place : place + nbytes]
 
-    def tell(self, position: int, when: float) -> None:
-        """Note which part of the work has begun, and when, for the other side to see."""
+    def note(self, position: int) -> None:
+        """Note which part of the work has begun, for the other side to see."""
         if self._map is not None:
-            _PROGRESS.pack_into(self._map, 0, when, position)
+            _PROGRESS.pack_into(self._map, 0, position)
 
-    def told(self) -> tuple[float, int]:
-        """Return what was noted last: when, and the position; both may be any value."""
+    def noted(self, most: int) -> int:
+        """Return the position noted last, -1 where it is none from 0 to `most`: it may be any."""
         if self._map is None:
-            return 0.0, NOTHING
-        when, position = _PROGRESS.unpack_from(self._map, 0)
-        return when, position
+            return -1
+        (position,) = _PROGRESS.unpack_from(self._map, 0)
+        return position if position <= most else -1
 
     def close(self) -> None:
         """Let go of the memory; may be called twice."""
@@ -116,11 +116,6 @@ class Arena:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
-
-
-def fits(place: int, nbytes: int, size: int = TOTAL) -> bool:
-    """Say whether bytes lie where tensors may lie."""
-    return nbytes >= 0 and place >= CONTROL and place + nbytes <= size
 
 
 def _make() -> int:
@@ -135,7 +130,7 @@ def _make() -> int:
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
     except OSError as error:
         raise OutOfMemoryError(
-            f"No memory can be shared with the device's host: {error}."
+            f"No memory can be shared with the device's worker: {error}."
         ) from None
     return fd
 

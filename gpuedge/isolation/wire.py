@@ -1,7 +1,7 @@
-"""Frames: what goes through the pipes between the application and a host.
+"""Frames: what goes through the pipes between the application and a worker.
 
 A frame is a header of fixed size, a JSON object and bytes. Both sides read them strictly: a driver
-may have written over the memory of a host, and what comes out of it then must not do harm here.
+may have written over the memory of a worker, and what comes out of it then must not do harm here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_REQUEST = 1 << 28
 
 
 class FrameError(ValueError):
-    """What came through a pipe is no frame, or not the one that was due."""
+    """What came through a pipe is not a frame, or not the one that was due."""
 
 
 def pack(sequence: int, body: dict[str, Any], extra: bytes = b"") -> bytes:

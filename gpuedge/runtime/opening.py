@@ -86,7 +86,7 @@ def open_row(row: ProbeRow, isolation: str = INLINE) -> GpuExecutor:
         It does not open, or nothing is left of it that the capability database does not rule out.
     """
     if isolation == PROCESS:
-        return _open_hosted(row)
+        return _open_isolated(row)
     number = LENT.opening()
     try:
         executor = _open(row)
@@ -111,16 +111,16 @@ def _open(row: ProbeRow) -> GpuExecutor:
         raise
 
 
-def _open_hosted(row: ProbeRow) -> GpuExecutor:
+def _open_isolated(row: ProbeRow) -> GpuExecutor:
     from gpuedge.core.errors import DeviceLostError
-    from gpuedge.isolation import open_hosted
+    from gpuedge.isolation import open_isolated
 
     watch = _marker(row, is_hosted=True)
     watch.step("open")
     try:
-        impl = open_hosted(row.info())
+        impl = open_isolated(row.info())
     except DeviceLostError as error:
-        if not error.is_outside and error.reason is not None and error.reason.code == "host-died":
+        if not error.is_outside and error.reason is not None and error.reason.code == "worker-died":
             watch.crashed(cause_of(error))
         raise
     watch.quiet()

@@ -111,7 +111,7 @@ class Child:
             if sys.platform == "win32"
             else {"start_new_session": True, "pass_fds": pass_fds}
         )
-        with _low_descriptors_taken(), _opened(output) as file:
+        with low_descriptors_taken(), _opened(output) as file:
             pipe = subprocess.PIPE
             self._popen: subprocess.Popen[bytes] | None = subprocess.Popen(
                 argv, stdin=pipe, stdout=pipe if file is None else file,
@@ -302,7 +302,7 @@ def _opened(output: Path | None) -> Iterator[IO[bytes] | None]:
 
 
 @contextmanager
-def _low_descriptors_taken() -> Iterator[None]:
+def low_descriptors_taken() -> Iterator[None]:
     """Keep descriptors 0 to 2 from being given to pipes of ours where the application closed them.
 
     What it prints all the same, or a library of it, would end up in such a pipe.

@@ -18,7 +18,7 @@ from gpuedge import backends
 from gpuedge.backends.base import DeviceImpl
 from gpuedge.core.errors import DeviceLostError
 from gpuedge.executors.gpu import GpuExecutor
-from gpuedge.isolation import open_hosted
+from gpuedge.isolation import open_isolated
 from gpuedge.probing import kat
 
 LIBRARIES = ("vulkan", "libEGL", "libGL", "swiftshader", "swrast", "wgpu", "libGLdispatch")
@@ -53,7 +53,7 @@ def answers(impl: DeviceImpl, device: str) -> dict[str, Any]:
 
 def survives(info: Any, device: str) -> str:
     """Kill the host between two runs of one kernel; return what the second says."""
-    impl = open_hosted(info, deadline_s=60.0)
+    impl = open_isolated(info, deadline_s=60.0)
     executor = GpuExecutor(impl, device)
     case = kat.cases(executor.caps)[0]
     executable = executor.compile(case.graph)
@@ -75,7 +75,7 @@ def main() -> None:
     if row is None:
         raise SystemExit(f"no usable device: {gpuedge.probe()}")
     info = row.info()
-    hosted = answers(open_hosted(info, deadline_s=60.0), row.device)
+    hosted = answers(open_isolated(info, deadline_s=60.0), row.device)
     lost = survives(info, row.device)
     loaded = mapped()
     inline = answers(backends.load(row.backend).open(info), row.device)

@@ -14,7 +14,7 @@ import pytest
 from gpuedge.backends.base import DeviceInfo
 from gpuedge.device import Device
 from gpuedge.executors.gpu import GpuExecutor
-from gpuedge.isolation import open_hosted
+from gpuedge.isolation import open_isolated
 
 CHILD = Path(__file__).with_name("isolation_child.py")
 NAMES = ("vulkan-lavapipe", "vulkan-swiftshader", "gles31-llvmpipe", "gles30-llvmpipe",
@@ -38,7 +38,7 @@ def test_a_driver_gives_the_same_in_a_process_of_its_own(name: str, tmp_path: Pa
     assert found["is_same"]
     assert found["counts"][0] == found["counts"][1]
     assert found["counts"][0]["submits"] == 3 * found["cases"]
-    assert found["lost"] == "host-died: SIGKILL before the next call began"
+    assert found["lost"] == "worker-died: SIGKILL before the next call began"
     assert found["loaded"] == []
     assert found["loaded_inline"] != []  # what is looked for would be found
 
@@ -56,7 +56,7 @@ void main() {
 
 
 def test_kernels_that_users_bring_run_in_a_host(vulkan_info: DeviceInfo) -> None:
-    executor = GpuExecutor(open_hosted(vulkan_info, deadline_s=60.0), "vulkan:0")
+    executor = GpuExecutor(open_isolated(vulkan_info, deadline_s=60.0), "vulkan:0")
     with Device(executor, "by the test") as device:
         kernel = device.kernel(SCALE, inputs=["a"], outputs={"c": ("a.shape", "float32")})
         for size in (5, 64, 100_000, 4_190_000):

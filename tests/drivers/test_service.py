@@ -84,7 +84,7 @@ def codes(found: dict[str, Any]) -> list[str]:
 def test_host_that_is_killed_is_started_anew_twice(run: Run, name: str) -> None:
     found = run(name, "kill", "process")
     assert found["first"] == "as_cpu"
-    assert codes(found) == ["host-died"] * 3
+    assert codes(found) == ["worker-died"] * 3
     assert found["state"] == "demoted" and "3 times in 10 minutes" in found["reason"]
     assert "crash-memory" not in found["probed"]  # they were killed from outside
 
@@ -115,7 +115,7 @@ def test_fault_of_a_driver_is_answered_by_the_cpu(
 
 
 @pytest.mark.parametrize(
-    ("fault", "code"), [("segv@submit:40", "host-died"), ("exit0@submit:40", "host-died")]
+    ("fault", "code"), [("segv@submit:40", "worker-died"), ("exit0@submit:40", "worker-died")]
 )
 def test_driver_that_ends_its_host_is_answered_by_the_cpu(run: Run, fault: str, code: str) -> None:
     found = run(VULKAN, "faulty", "process", fault)

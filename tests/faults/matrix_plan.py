@@ -126,7 +126,7 @@ def _served(cells: Iterable[kit.Cell]) -> Iterator[Planned]:
             continue
         late = replace(fault, when=_when(fault, cell.api))
         if ends_process(fault) or fault.name in HANGING:
-            code = "device-hung" if fault.name in HANGING else "host-died"
+            code = "device-hung" if fault.name in HANGING else "worker-died"
             codes = () if fault.point == "teardown" else (code,)
             yield Planned("process", late, cell.api, "", codes)
         elif fault.name in REFUSALS and fault.point != "teardown":
@@ -156,7 +156,7 @@ def _refusals(late: kit.Fault, cell: kit.Cell) -> Iterator[Planned]:
     """Yield faults that an API tells of; what kills the process is survived by a host only."""
     if cell.status == "crashed":
         # Now and then it says that the device is lost before it kills the process.
-        yield Planned("process", late, cell.api, "", ("host-died", "device-lost"))
+        yield Planned("process", late, cell.api, "", ("worker-died", "device-lost"))
         return
     codes = REFUSALS[late.name]
     if late.point == "compile":

@@ -56,14 +56,14 @@ def variables(changes: Mapping[str, str]) -> Iterator[None]:
 @contextmanager
 def _patience(seconds: float) -> Iterator[None]:
     """Have hosts that hang found out sooner than the minute that a real compiler may need."""
-    import gpuedge.isolation.device as hosted
+    import gpuedge.isolation.device as isolated
 
-    before = hosted.BUILD_S, hosted.CALL_S
-    hosted.BUILD_S, hosted.CALL_S = (min(s, seconds) for s in before)
+    before = isolated.BUILD_S, isolated.CALL_S
+    isolated.BUILD_S, isolated.CALL_S = (min(s, seconds) for s in before)
     try:
         yield
     finally:
-        hosted.BUILD_S, hosted.CALL_S = before
+        isolated.BUILD_S, isolated.CALL_S = before
 
 
 # --- trials ----------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ OVERRUN_S = 2.0
 """Above the deadline: seven applications share the machine. Tests of probing are tighter."""
 
 TELLING = (
-    "host-died", "device-hung", "device-lost", "out-of-memory", "compile-failed", "run-failed",
+    "worker-died", "device-hung", "device-lost", "out-of-memory", "compile-failed", "run-failed",
     "open-failed", "drifted",
 )  # fmt: skip
 """Codes whose sentences a reason may begin with."""

@@ -136,7 +136,7 @@ def test_the_table_shows_codes_runs_and_what_is_wrong(
     known = [
         *(result(names[0], seed, "crashed/crashed") for seed in (1, 2)),
         result(names[1], 1, "ok/ok", "the fault was not carried out"),
-        result(names[2], 1, "host-died"),
+        result(names[2], 1, "worker-died"),
         result("probe vulkan no@longer", 1, "ok/ok"),
     ]
     assert matrix_table.write(page, known) == 1
@@ -144,7 +144,7 @@ def test_the_table_shows_codes_runs_and_what_is_wrong(
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
     assert "3 cells, 4 runs, at least 1 of each; 1 runs were not right." in text
     assert "| `segv@load` | crashed 2 | **ok 1, 1 wrong** |" in text
-    assert "| `segv@submit:4` | host-died 1 |" in text
+    assert "| `segv@submit:4` | worker-died 1 |" in text
     assert "no@longer" not in text
     assert "no result: probe vulkan abort@load" in capsys.readouterr().err
 

@@ -141,7 +141,7 @@ LOST = DeviceLostError("The device was lost.")
 HUNG = DeviceTimeoutError("Work did not finish.")
 EXHAUSTED = OutOfMemoryError("No memory.")
 REFUSED = DriverError("The driver refused.")
-DIED = DeviceLostError("The host ended with SIGSEGV.", reason="host-died")
+DIED = DeviceLostError("The host ended with SIGSEGV.", reason="worker-died")
 PLAIN = Policy(canary=0.0)
 NEVER = RetryLimits(pauses_s=(60.0,))
 """So patient that nothing comes back within a test."""

@@ -17,12 +17,11 @@ import gpuedge
 from gpuedge.backends.base import Usage
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import DeviceError, DeviceLostError, NoUsableDeviceError
-from gpuedge.probing import process
 from gpuedge.probing.report import ProbeReport, ProbeRow
 from gpuedge.runtime.compiled import CompiledModel, Request
 from gpuedge.runtime.devices import Pool
 from gpuedge.runtime.opening import open_row
-from gpuedge.safety import machine, markers, paths
+from gpuedge.safety import interpreter, machine, markers, paths
 from gpuedge.safety.blocklist import Blocklist, key_of
 
 INFO = fakes.info()
@@ -34,7 +33,7 @@ ROW = ProbeRow(
 
 
 class NullPool(Pool):
-    """A pool whose GPU is the null device, in a host of its own."""
+    """A pool whose GPU is the null device, in a worker of its own."""
 
     tried = 0
 
@@ -47,7 +46,7 @@ class NullPool(Pool):
 
     @property
     def pid(self) -> int:
-        """Process id of the host."""
+        """Process id of the worker."""
         executor: Any = self.gpu("null:0", "process")
         return int(executor.impl.pid)
 
@@ -67,7 +66,7 @@ def hosts(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Have hosts do something from now on."""
 
     def do(what: str) -> None:
-        monkeypatch.setattr(process, "command", lambda _: fakes.fake(what))
+        monkeypatch.setattr(interpreter, "command", lambda _: fakes.fake(what))
 
     return do
 
@@ -127,7 +126,7 @@ def test_end_of_a_host_in_a_call_is_a_crash_unless_it_came_from_outside(
     hosts(does)
     compiled = made(pool)
     compiled.run({"x": X})
-    assert compiled.health().failures[0].code == "host-died"
+    assert compiled.health().failures[0].code == "worker-died"
     assert steps() == crashes
 
 
@@ -149,7 +148,7 @@ def test_end_of_a_host_while_it_opens(
 
 
 def test_crash_while_giving_memory_back_is_not_from_outside() -> None:
-    device = fakes.host("free=signal:SIGSEGV")
+    device = fakes.isolated("free=signal:SIGSEGV")
     buffer = device.alloc(16, Usage.SCRATCH)
     device.free(buffer)
     assert fakes.gone_within(device.pid, 20)
@@ -160,12 +159,12 @@ def test_crash_while_giving_memory_back_is_not_from_outside() -> None:
 
 
 def test_call_that_was_interrupted_is_held_against_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = fakes.host()
+    device = fakes.isolated()
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(device._talk._link, "receive", interrupted)
+    monkeypatch.setattr(device._client._transport, "receive", interrupted)
     with pytest.raises(KeyboardInterrupt):
         device.alloc(16, Usage.SCRATCH)
     with pytest.raises(DeviceLostError) as lost:

@@ -40,11 +40,7 @@ LEVELS = {
     "cli": 16,
     "__main__": 17,
 }
-"""Rooms, lowest first. Rooms of one level may not import each other unless SIDEWAYS says so."""
-
-SIDEWAYS = {
-    ("isolation", "probing"),  # a host is started, watched and ended as a probe's child is
-}
+"""Rooms, lowest first. Rooms of one level may not import each other, without exception."""
 
 TYPES_UPWARD = {("runtime", "device")}
 """What may be imported for annotations only: `runtime` takes a Device that a caller opened."""
@@ -127,7 +123,7 @@ def _own(path: str, rest: list[str]) -> str | None:
         return None  # names of the package itself, such as gpuedge.__version__
     if here == "backends":
         return _from_backend(path, rest)
-    if here == there or LEVELS[there] < LEVELS[here] or (here, there) in SIDEWAYS:
+    if here == there or LEVELS[there] < LEVELS[here]:
         return None
     return f"{here} imports {there}, which is not below it"
 

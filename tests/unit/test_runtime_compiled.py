@@ -135,8 +135,8 @@ def test_failure_while_compiling_falls_back(method: str) -> None:
         (OutOfMemoryError("Full."), "out-of-memory", "the driver ran out of memory: Full"),
         (LOST, "device-lost", "the driver lost the device"),
         (
-            DeviceLostError("Gone.", known="SIGSEGV while compiling", reason="host-died"),
-            "host-died",
+            DeviceLostError("Gone.", known="SIGSEGV while compiling", reason="worker-died"),
+            "worker-died",
             "process that the driver lives in ended: SIGSEGV while compiling",
         ),
     ],

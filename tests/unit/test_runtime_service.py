@@ -65,7 +65,7 @@ def test_inputs_are_intact_after_a_failure() -> None:
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(LOST, "device-lost"), (HUNG, "device-hung"), (REFUSED, "run-failed"), (DIED, "host-died")],
+    [(LOST, "device-lost"), (HUNG, "device-hung"), (REFUSED, "run-failed"), (DIED, "worker-died")],
 )
 def test_device_comes_back(error: DeviceError, code: str) -> None:
     pool = FlakyPool([None, error])

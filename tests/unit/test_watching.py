@@ -140,7 +140,7 @@ def test_process_that_was_stopped_waits_once_more(monkeypatch: pytest.MonkeyPatc
 def test_host_that_was_ended_for_its_silence_hung(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 100.0])
     monkeypatch.setattr(watching, "perf_counter", lambda: next(clock))
-    gone = DeviceLostError("The host is gone.", reason="host-died")
+    gone = DeviceLostError("The host is gone.", reason="worker-died")
     errors = [DeviceTimeoutError("Too slow."), gone]
     executor, diary = opened("process", wait=errors)  # type: ignore[arg-type]
     with pytest.raises(DeviceTimeoutError):
@@ -166,7 +166,7 @@ def test_watch_is_quiet_after_an_error(error: GpuEdgeError) -> None:
 
 
 def test_death_of_the_host_is_a_strike_and_one_only() -> None:
-    died = DeviceLostError("Gone.", known="SIGSEGV in a run", reason="host-died")
+    died = DeviceLostError("Gone.", known="SIGSEGV in a run", reason="worker-died")
     executor, diary = opened("process", submit=died)
     made = executor.compile(graph())
     for _ in range(2):
@@ -266,3 +266,12 @@ def test_nothing_holds_up_the_end_of_the_interpreter(pause: float, then: str) ->
     )
     lines = [line for line in ran.stderr.splitlines() if "lost" not in line.lower()]
     assert (ran.returncode, ran.stdout, lines) == (0, "end\n", [])
+
+
+def test_policy_reaches_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[float | None] = []
+    monkeypatch.setattr(NullDevice, "limit_idle", lambda self, s: told.append(s), raising=False)
+    for watchdog_s, isolation in ((3.5, "process"), (None, "process"), (4.5, "inline")):
+        policy = Policy(canary=0.0, watchdog_s=watchdog_s)
+        Compiled(graph(), Request("vulkan", policy, isolation=isolation), FakePool())
+    assert told == [3.5, None]

@@ -13,8 +13,8 @@ from gpuedge.backends.base import Binding, Dispatch, Usage
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import ClosedError, DriverError, InputError, OutOfMemoryError
 from gpuedge.core.kernel import KernelBlob, SpecArg, TensorArg
-from gpuedge.isolation import open_hosted, shared
-from gpuedge.isolation.device import HostedDevice
+from gpuedge.isolation import open_isolated, shared
+from gpuedge.isolation.device import IsolatedDevice
 from gpuedge.isolation.shared import CONTROL, PIECE, TOTAL
 
 BLOB = KernelBlob(
@@ -25,27 +25,27 @@ BLOB = KernelBlob(
 
 
 @pytest.fixture(scope="module")
-def device() -> Iterator[HostedDevice]:
+def device() -> Iterator[IsolatedDevice]:
     """One hosted null device for tests that leave it well."""
-    with_host = open_hosted(fakes.info())
+    with_host = open_isolated(fakes.info())
     yield with_host
     with_host.close()
 
 
-def read(device: HostedDevice, buffer: object, nbytes: int, offset: int = 0) -> bytes:
+def read(device: IsolatedDevice, buffer: object, nbytes: int, offset: int = 0) -> bytes:
     into = bytearray(nbytes)
     device.read(buffer, memoryview(into), offset)  # type: ignore[arg-type]
     return bytes(into)
 
 
-def test_a_host_tells_what_its_device_can_do(device: HostedDevice) -> None:
+def test_a_host_tells_what_its_device_can_do(device: IsolatedDevice) -> None:
     assert device.caps == VULKAN_MINIMUM
     assert device.info == fakes.info()
     assert device.pid != 0
     assert fakes.is_alive(device.pid)
 
 
-def test_what_is_written_is_read_back_and_the_rest_is_not_touched(device: HostedDevice) -> None:
+def test_what_is_written_is_read_back_and_the_rest_is_not_touched(device: IsolatedDevice) -> None:
     buffer = device.alloc(64, Usage.OUTPUT)
     device.write(buffer, memoryview(b"0123456789abcdef"), 16)
     assert read(device, buffer, 64) == b"\xab" * 16 + b"0123456789abcdef" + b"\xab" * 32
@@ -53,7 +53,7 @@ def test_what_is_written_is_read_back_and_the_rest_is_not_touched(device: Hosted
     device.free(buffer)
 
 
-def test_views_of_other_shapes_and_types_travel_as_bytes(device: HostedDevice) -> None:
+def test_views_of_other_shapes_and_types_travel_as_bytes(device: IsolatedDevice) -> None:
     buffer = device.alloc(16, Usage.OUTPUT)
     numbers = memoryview(bytes(range(16))).cast("f").cast("B").cast("I", (2, 2))
     device.write(buffer, numbers)
@@ -64,14 +64,14 @@ def test_views_of_other_shapes_and_types_travel_as_bytes(device: HostedDevice) -
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, PIECE - 1, PIECE + 1, TOTAL + PIECE + 5])
-def test_tensors_of_every_size_travel(device: HostedDevice, nbytes: int) -> None:
+def test_tensors_of_every_size_travel(device: IsolatedDevice, nbytes: int) -> None:
     data = random.Random(nbytes).randbytes(min(nbytes, 1 << 16))
     data = (data * (nbytes // max(1, len(data)) + 1))[:nbytes]
     assert fakes.run_once(device, data) == data
 
 
 def test_what_was_fetched_with_a_run_is_not_older_than_what_was_written_after_it(
-    device: HostedDevice,
+    device: IsolatedDevice,
 ) -> None:
     """Outputs are fetched together with a run; writes in between must not be overlooked."""
     out, other = device.alloc(32, Usage.OUTPUT), device.alloc(32, Usage.OUTPUT)
@@ -104,7 +104,7 @@ def test_what_was_fetched_with_a_run_is_not_older_than_what_was_written_after_it
         device.free(buffer)
 
 
-def test_the_source_of_a_write_may_change_after_it(device: HostedDevice) -> None:
+def test_the_source_of_a_write_may_change_after_it(device: IsolatedDevice) -> None:
     buffer, source = device.alloc(8, Usage.OUTPUT), bytearray(b"original")
     device.write(buffer, memoryview(source))
     source[:] = b"changed!"
@@ -112,7 +112,7 @@ def test_the_source_of_a_write_may_change_after_it(device: HostedDevice) -> None
     device.free(buffer)
 
 
-def test_kernels_and_work_reach_the_device_as_they_were_given(device: HostedDevice) -> None:
+def test_kernels_and_work_reach_the_device_as_they_were_given(device: IsolatedDevice) -> None:
     before = dict(device.counters.snapshot())
     program = device.build(BLOB, {"LX": 32})
     assert program.blob is BLOB
@@ -139,7 +139,7 @@ def test_kernels_and_work_reach_the_device_as_they_were_given(device: HostedDevi
         device.free(buffer)
 
 
-def test_waiting_twice_for_the_same_work_is_no_second_question(device: HostedDevice) -> None:
+def test_waiting_twice_for_the_same_work_is_no_second_question(device: IsolatedDevice) -> None:
     recording = device.record([])
     ticket = device.submit(recording)
     device.wait(ticket, 5.0)
@@ -147,7 +147,7 @@ def test_waiting_twice_for_the_same_work_is_no_second_question(device: HostedDev
     device.release(recording)
 
 
-def test_an_error_of_a_queued_call_ends_the_batch_and_not_the_host(device: HostedDevice) -> None:
+def test_an_error_of_a_queued_call_ends_the_batch_and_not_the_host(device: IsolatedDevice) -> None:
     out = device.alloc(16, Usage.OUTPUT)
     recording = device.record([], [], [out])
     submits = device.counters.submits
@@ -168,7 +168,7 @@ def test_an_error_of_a_queued_call_ends_the_batch_and_not_the_host(device: Hoste
 def test_what_no_backend_should_raise_arrives_as_an_error_of_the_device(
     what: str, kind: type[Exception], words: str
 ) -> None:
-    device = fakes.host(f"build={what}")
+    device = fakes.isolated(f"build={what}")
     with pytest.raises(kind, match=words):
         device.build(BLOB, {})
     assert device.counters.compilations == 0
@@ -178,15 +178,15 @@ def test_what_no_backend_should_raise_arrives_as_an_error_of_the_device(
 
 @pytest.mark.parametrize("does", ["submit=flood:3000000", "submit=grab:"])
 def test_what_a_driver_does_with_standard_streams_disturbs_nothing(does: str) -> None:
-    device = fakes.host(does)
+    device = fakes.isolated(does)
     assert fakes.run_once(device, b"0123" * 100) == b"0123" * 100
     device.close()
 
 
 def test_full_memory_is_an_error_and_the_device_goes_on(
-    device: HostedDevice, monkeypatch: pytest.MonkeyPatch
+    device: IsolatedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fresh = open_hosted(fakes.info())
+    fresh = open_isolated(fakes.info())
 
     def full(fd: int, begin: int, nbytes: int) -> None:
         raise OSError(28, "No space left on device")
@@ -197,14 +197,14 @@ def test_full_memory_is_an_error_and_the_device_goes_on(
         with pytest.raises(OutOfMemoryError, match="No space left"):
             fakes.run_once(fresh, big)
         with pytest.raises(OutOfMemoryError, match="No space left"):
-            open_hosted(fakes.info())
+            open_isolated(fakes.info())
     assert fakes.run_once(fresh, big) == big
     fresh.close()
 
 
 def test_memory_that_only_constants_needed_is_given_back() -> None:
-    device = open_hosted(fakes.info())
-    arena = device._talk._arena
+    device = open_isolated(fakes.info())
+    arena = device._client._arena
     data = bytes(range(256)) * (40 << 12)
     constants, out = device.alloc(len(data), Usage.OUTPUT), device.alloc(16, Usage.OUTPUT)
     device.write(constants, memoryview(data))
@@ -215,19 +215,19 @@ def test_memory_that_only_constants_needed_is_given_back() -> None:
     device.close()
 
 
-def test_an_inference_is_one_question(device: HostedDevice) -> None:
+def test_an_inference_is_one_question(device: IsolatedDevice) -> None:
     """After the first run its outputs are fetched with it; what nobody reads is not."""
     buffers = [device.alloc(1000, Usage.OUTPUT) for _ in range(3)]
     recording = device.record([], [], buffers)
 
     def infer(reads: int, turn: int) -> int:
-        before = device._talk._sequence
+        before = device._client._sequence
         for buffer in buffers:
             device.write(buffer, memoryview(bytes([turn]) * 1000))
         device.wait(device.submit(recording), 5.0)
         for buffer in buffers[:reads]:
             assert read(device, buffer, 1000) == bytes([turn]) * 1000
-        return device._talk._sequence - before
+        return device._client._sequence - before
 
     assert [infer(2, turn) for turn in range(3)] == [3, 1, 1]
     assert [infer(1, turn) for turn in range(3, 6)] == [1, 1, 1]
@@ -239,7 +239,7 @@ def test_an_inference_is_one_question(device: HostedDevice) -> None:
 
 
 def test_a_closed_device_says_so_and_closes_again() -> None:
-    device = open_hosted(fakes.info())
+    device = open_isolated(fakes.info())
     buffer = device.alloc(16, Usage.OUTPUT)
     pid = device.pid
     device.close()

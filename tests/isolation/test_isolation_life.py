@@ -19,11 +19,11 @@ import pytest
 
 from gpuedge.backends.base import Usage
 from gpuedge.core.errors import ClosedError, DeviceLostError
-from gpuedge.isolation import open_hosted
-from gpuedge.isolation.device import HostedBuffer, HostedDevice, HostedRecording
+from gpuedge.isolation import open_isolated
+from gpuedge.isolation.device import IsolatedBuffer, IsolatedDevice, IsolatedRecording
 from gpuedge.isolation.wire import pack
 
-HERE = Path(__file__).parent
+HERE = Path(fakes.__file__).parent
 
 
 def held() -> Counter[str]:
@@ -61,7 +61,7 @@ def test_two_hundred_devices_leave_nothing_behind() -> None:
     answer = pack(2, {"counters": [1, 0, 0, 0]})
 
     def one(ending: int) -> None:
-        device = HostedDevice(fakes.info(), 30.0, fakes.opened(answer))
+        device = IsolatedDevice(fakes.info(), 30.0, fakes.opened(answer))
         device.alloc(4 << 20, Usage.OUTPUT)
         if ending == 0:
             device.close()
@@ -86,7 +86,7 @@ def test_two_hundred_devices_leave_nothing_behind() -> None:
 
 
 def test_a_device_that_is_dropped_takes_its_host_along() -> None:
-    device = open_hosted(fakes.info())
+    device = open_isolated(fakes.info())
     pid = device.pid
     del device
     gc.collect()
@@ -94,7 +94,7 @@ def test_a_device_that_is_dropped_takes_its_host_along() -> None:
 
 
 def test_devices_and_threads_do_not_mix_up_answers() -> None:
-    devices = [open_hosted(fakes.info()) for _ in range(3)]
+    devices = [open_isolated(fakes.info()) for _ in range(3)]
     wrong: list[str] = []
 
     def work(number: int) -> None:
@@ -125,7 +125,7 @@ def test_devices_and_threads_do_not_mix_up_answers() -> None:
 
 
 def test_closing_does_not_wait_for_a_thread_in_a_hanging_driver() -> None:
-    device = fakes.host("wait=hold:60")
+    device = fakes.isolated("wait=hold:60")
     pid, failed = device.pid, []
 
     def work() -> None:
@@ -158,7 +158,7 @@ def interruptible() -> Iterator[None]:
 
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_in_a_call_ends_the_host_so_that_no_answer_goes_astray() -> None:
-    device = fakes.host("wait=sleep:60")
+    device = fakes.isolated("wait=sleep:60")
     pid = device.pid
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
@@ -184,7 +184,7 @@ def in_child(check: str) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-INHERITED: list[HostedDevice] = []
+INHERITED: list[IsolatedDevice] = []
 
 
 def refuses() -> int:
@@ -198,19 +198,19 @@ def refuses() -> int:
         try:
             call()
         except ClosedError as error:
-            if "a host of its own" not in str(error.hint):
+            if "a worker of its own" not in str(error.hint):
                 return 2
         else:
             return 1
-    device.free(HostedBuffer(1, 16))
-    device.release(HostedRecording(2))
+    device.free(IsolatedBuffer(1, 16))
+    device.release(IsolatedRecording(2))
     device.close()
     return 0
 
 
 def opens_its_own() -> int:
     """A device of the child's own works."""
-    own = open_hosted(fakes.info())
+    own = open_isolated(fakes.info())
     good = own.pid != INHERITED[0].pid and fakes.run_once(own, b"in the child") == b"in the child"
     own.close()
     return 0 if good else 1
@@ -226,7 +226,7 @@ CHECKS = {"refuses": refuses, "opens its own": opens_its_own, "holds nothing": h
 
 @pytest.mark.parametrize("is_busy", [False, True], ids=["idle", "in a call"])
 def test_a_forked_child_refuses_the_device_and_may_open_its_own(is_busy: bool) -> None:
-    device = fakes.host("wait=sleep:1.5")
+    device = fakes.isolated("wait=sleep:1.5")
     INHERITED[:] = [device]
     pipes = held()["pipe"] - 4  # those of this one device
     thread = threading.Thread(target=fakes.run_once, args=(device, b"abc"))
@@ -246,8 +246,8 @@ def test_a_forked_child_refuses_the_device_and_may_open_its_own(is_busy: bool) -
 
 
 def use_in_child(send: object) -> None:
-    with open_hosted(fakes.info()).entered():
-        device = open_hosted(fakes.info())
+    with open_isolated(fakes.info()).entered():
+        device = open_isolated(fakes.info())
         send.send(fakes.run_once(device, b"spawned"))  # type: ignore[attr-defined]
         device.close()
 
@@ -268,7 +268,7 @@ def test_a_spawned_process_opens_hosts_as_any_other() -> None:
 APPLICATION = """
 import os, sys, threading, time
 import isolation_fakes as fakes
-device = fakes.host({does!r})
+device = fakes.isolated({does!r})
 print(device.pid, flush=True)
 def work():
     try:
@@ -318,10 +318,10 @@ import isolation_fakes as fakes
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 for fd in {closed}:
     os.close(fd)
-device = fakes.host()
+device = fakes.isolated()
 assert fakes.run_once(device, b"good") == b"good"
 device.close()
-device = fakes.host("submit=signal:SIGSEGV")
+device = fakes.isolated("submit=signal:SIGSEGV")
 try:
     fakes.run_once(device, b"good")
 except Exception as error:
@@ -373,17 +373,17 @@ def test_a_killed_application_leaves_no_host(does: str, forked: bool) -> None:
 
 
 def test_ctrl_c_in_the_terminal_does_not_reach_a_host() -> None:
-    device = open_hosted(fakes.info())
+    device = open_isolated(fakes.info())
     assert os.getpgid(device.pid) == device.pid != os.getpgid(0)
     assert os.getsid(device.pid) != os.getsid(0)
     device.close()
 
 
 def test_a_host_holds_what_it_needs_and_nothing_of_the_application(tmp_path: Path) -> None:
-    first = open_hosted(fakes.info())
+    first = open_isolated(fakes.info())
     with (tmp_path / "secret").open("w") as secret:
         os.set_inheritable(secret.fileno(), True)
-        device = open_hosted(fakes.info())
+        device = open_isolated(fakes.info())
         folder = Path(f"/proc/{device.pid}/fd")
         kinds = Counter(os.readlink(p).split(":")[0] for p in folder.iterdir())  # noqa: PTH115
     assert kinds == {"/dev/null": 1, "pipe": 5, "/memfd": 2}

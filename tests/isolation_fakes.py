@@ -1,8 +1,8 @@
-"""Hosts that misbehave, and what the tests of isolation share.
+"""Workers that misbehave, and what the tests of isolation share.
 
-As a program it is a host whose null device does something at one of its calls:
-``isolation_fakes.py submit=signal:SIGSEGV``. `canned` is a host that says what it is told to, with
-nothing of gpuedge in it.
+As a program it is a worker whose null device does something at one of its calls:
+``isolation_fakes.py submit=signal:SIGSEGV``. `canned` is a worker that says what it is told to,
+with nothing of gpuedge in it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import gpuedge.backends.null as null
 from gpuedge.backends.base import Counters, DeviceInfo, Usage
 from gpuedge.core.caps import VULKAN_MINIMUM
-from gpuedge.isolation.device import HostedDevice
+from gpuedge.isolation.device import IsolatedDevice
 from gpuedge.isolation.messages import counts_of
 from gpuedge.isolation.wire import pack
 
@@ -58,26 +58,26 @@ def info() -> DeviceInfo:
 
 
 def fake(does: str) -> tuple[str, ...]:
-    """Return the command of a host that does something, such as ``submit=exit:3``."""
+    """Return the command of a worker that does something, such as ``submit=exit:3``."""
     return (sys.executable, "-X", "faulthandler", __file__, does)
 
 
 def canned(*answers: bytes) -> tuple[str, ...]:
-    """Return the command of a host that gives these answers, one to each frame."""
+    """Return the command of a worker that gives these answers, one to each frame."""
     return (sys.executable, "-I", "-S", "-c", _CANNED, ",".join(a.hex() for a in answers))
 
 
 def opened(*answers: bytes) -> tuple[str, ...]:
-    """Return the command of a host that opens, and then gives these answers."""
+    """Return the command of a worker that opens, and then gives these answers."""
     return canned(pack(1, OPENED), *answers)
 
 
-def host(does: str = "", deadline_s: float = 30.0) -> HostedDevice:
-    """Open the null device in a host that does something, or nothing unusual."""
-    return HostedDevice(info(), deadline_s, fake(does) if does else None)
+def isolated(does: str = "", deadline_s: float = 30.0) -> IsolatedDevice:
+    """Open the null device in a worker that does something, or nothing unusual."""
+    return IsolatedDevice(info(), deadline_s, fake(does) if does else None)
 
 
-def run_once(device: HostedDevice, data: bytes, timeout_s: float = 10.0) -> bytes:
+def run_once(device: IsolatedDevice, data: bytes, timeout_s: float = 10.0) -> bytes:
     """Write, submit, wait and read, as an inference does."""
     buffer = device.alloc(len(data), Usage.OUTPUT)
     recording = device.record([], [], [buffer])
@@ -147,7 +147,7 @@ def act(what: str) -> None:
 
 
 def main() -> int:
-    """Be a host with a fault; with ``,plain`` after it, one of a system without life signals."""
+    """Be a worker with a fault; with ``,plain`` after it, one of a system without life signals."""
     does, _, system = sys.argv[1].partition(",")
     if system == "plain":
         del fcntl.F_SETSIG
@@ -160,7 +160,7 @@ def main() -> int:
         return good(*args, **kwargs)
 
     setattr(owner, point, bad)
-    from gpuedge.isolation import host as real
+    from gpuedge.isolation import worker as real
 
     return real.main()
 

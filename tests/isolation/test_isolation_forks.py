@@ -11,7 +11,7 @@ from typing import Any
 import isolation_fakes as fakes
 import pytest
 
-from gpuedge.isolation import open_hosted, talk
+from gpuedge.isolation import open_isolated
 
 
 def pipes() -> set[str]:
@@ -58,9 +58,9 @@ def test_a_fork_while_a_host_starts_keeps_none_of_its_pipes(
         time.sleep(0.5)  # its pipes are there, and nobody knows of them yet
         return child
 
-    monkeypatch.setattr("gpuedge.isolation.link.subprocess.Popen", slow)
+    monkeypatch.setattr("gpuedge.safety.child.subprocess.Popen", slow)
     made: list[Any] = []
-    thread = threading.Thread(target=lambda: made.append(open_hosted(fakes.info())))
+    thread = threading.Thread(target=lambda: made.append(open_isolated(fakes.info())))
     thread.start()
     assert inside.wait(20)
     kept = forked() - before
@@ -71,29 +71,3 @@ def test_a_fork_while_a_host_starts_keeps_none_of_its_pipes(
     assert fakes.run_once(device, b"abc") == b"abc"  # the parent's own are open
     assert forked() - before == set()
     device.close()
-
-
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_start_that_never_ends_holds_up_no_fork_for_good(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(talk, "FORK_S", 0.2)
-    go_on, inside = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with talk._STARTING:
-            inside.set()
-            go_on.wait(30)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert inside.wait(10)
-    pid = os.fork()
-    if pid == 0:  # the thread that holds the lock is not here
-        os._exit(0 if talk._STARTING.acquire(timeout=1.0) else 1)
-    assert os.waitpid(pid, 0)[1] == 0
-    assert not talk._STARTING.acquire(blocking=False)  # and here it still is the thread's
-    go_on.set()
-    thread.join(10)
-    assert talk._STARTING.acquire(timeout=5.0)
-    talk._STARTING.release()

@@ -7,6 +7,7 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Iterator
 
 import isolation_fakes as fakes
 import pytest
@@ -18,8 +19,8 @@ from gpuedge.core.errors import (
     DeviceLostError,
     DeviceTimeoutError,
 )
-from gpuedge.isolation import host, open_hosted, talk
-from gpuedge.isolation.device import HostedDevice
+from gpuedge.isolation import client, open_isolated
+from gpuedge.isolation.device import IsolatedDevice
 from gpuedge.isolation.wire import HEADER, MAGIC, pack
 
 
@@ -27,7 +28,7 @@ def code_of(error: DeviceError) -> str | None:
     return None if error.reason is None else error.reason.code
 
 
-def check_lost(device: HostedDevice, pid: int) -> None:
+def check_lost(device: IsolatedDevice, pid: int) -> None:
     """Whatever is asked now, the answer is the same; and nothing runs."""
     assert device.is_lost
     assert fakes.gone_within(pid, 1.0)
@@ -38,7 +39,7 @@ def check_lost(device: HostedDevice, pid: int) -> None:
     ):
         with pytest.raises(DeviceLostError) as lost:
             call()
-        assert code_of(lost.value) == "host-died"
+        assert code_of(lost.value) == "worker-died"
     start = time.monotonic()
     device.close()
     device.close()
@@ -58,11 +59,11 @@ def check_lost(device: HostedDevice, pid: int) -> None:
     ],
 )
 def test_a_host_that_dies_is_a_lost_device_with_cause_and_step(does: str, words: str) -> None:
-    device = fakes.host(does)
+    device = fakes.isolated(does)
     pid = device.pid
     with pytest.raises(DeviceLostError) as lost:
         fakes.run_once(device, b"some bytes")
-    assert code_of(lost.value) == "host-died"
+    assert code_of(lost.value) == "worker-died"
     assert words in str(lost.value.known)
     said = "the driver's last words" in str(lost.value.known)
     assert said == ("signal" in does)
@@ -73,8 +74,8 @@ def test_a_host_that_dies_is_a_lost_device_with_cause_and_step(does: str, words:
 @pytest.mark.parametrize(
     ("does", "code", "words"),
     [
-        ("open=signal:SIGSEGV", "host-died", "SIGSEGV while opening the device"),
-        ("open=exit:0", "host-died", "exit status 0 while opening the device"),
+        ("open=signal:SIGSEGV", "worker-died", "SIGSEGV while opening the device"),
+        ("open=exit:0", "worker-died", "exit status 0 while opening the device"),
         ("open=hold:60", "device-hung", "it hung while opening the device"),
     ],
 )
@@ -83,7 +84,7 @@ def test_a_driver_that_fails_at_opening_takes_only_the_host(
 ) -> None:
     start = time.monotonic()
     with pytest.raises((DeviceLostError, DeviceTimeoutError)) as failed:
-        fakes.host(does, deadline_s=2.0 if "hold" in does else 30.0)
+        fakes.isolated(does, deadline_s=2.0 if "hold" in does else 30.0)
     assert code_of(failed.value) == code
     assert words in str(failed.value.known)
     assert time.monotonic() - start < 10.0
@@ -91,18 +92,18 @@ def test_a_driver_that_fails_at_opening_takes_only_the_host(
 
 def test_a_program_that_cannot_be_started_is_said_to_be_so() -> None:
     with pytest.raises(BackendUnavailableError) as failed:
-        HostedDevice(fakes.info(), 5.0, ("/nonexistent/python",))
+        IsolatedDevice(fakes.info(), 5.0, ("/nonexistent/python",))
     assert code_of(failed.value) == "no-child"
 
 
 @pytest.mark.parametrize("does", ["wait=hold:60", "wait=sleep:60"])
 def test_a_hanging_driver_is_ended_after_the_time_it_was_given(does: str) -> None:
-    device = fakes.host(does)
+    device = fakes.isolated(does)
     pid = device.pid
     start = time.monotonic()
     with pytest.raises(DeviceTimeoutError) as hung:
         fakes.run_once(device, b"abc", timeout_s=0.3)
-    assert time.monotonic() - start < 0.3 + talk.MARGIN_S + 3.0
+    assert time.monotonic() - start < 0.3 + client.MARGIN_S + 3.0
     assert code_of(hung.value) == "device-hung"
     assert "it hung while running a kernel" in str(hung.value.known)
     check_lost(device, pid)
@@ -116,8 +117,8 @@ def test_a_stopped_host_is_ended_whatever_it_is_asked(
 
     monkeypatch.setattr("gpuedge.isolation.device.CALL_S", 0.3)
     monkeypatch.setattr("gpuedge.isolation.device.BUILD_S", 0.3)
-    monkeypatch.setattr("gpuedge.isolation.talk.CALL_S", 0.3)
-    device = open_hosted(fakes.info())
+    monkeypatch.setattr("gpuedge.isolation.client.CALL_S", 0.3)
+    device = open_isolated(fakes.info())
     buffer, pid = device.alloc(16, Usage.OUTPUT), device.pid
     os.kill(pid, signal.SIGSTOP)
     if step == "free":  # is not waited for, so it ends with the pipe's room, or the next question
@@ -137,8 +138,8 @@ def test_a_stopped_host_does_not_hold_up_calls_that_nobody_waits_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Ten thousand of them fill the pipe; then it is a host that does not answer."""
-    monkeypatch.setattr("gpuedge.isolation.talk.CALL_S", 0.3)
-    device = open_hosted(fakes.info())
+    monkeypatch.setattr("gpuedge.isolation.client.CALL_S", 0.3)
+    device = open_isolated(fakes.info())
     buffers = [device.alloc(16, Usage.SCRATCH) for _ in range(3)]
     pid = device.pid
     os.kill(pid, signal.SIGSTOP)
@@ -180,11 +181,11 @@ GARBAGE = {
 
 @pytest.mark.parametrize("name", GARBAGE)
 def test_nonsense_for_an_answer_is_a_lost_device(name: str) -> None:
-    device = HostedDevice(fakes.info(), 30.0, fakes.opened(GARBAGE[name]))
+    device = IsolatedDevice(fakes.info(), 30.0, fakes.opened(GARBAGE[name]))
     pid = device.pid
     with pytest.raises(DeviceLostError) as lost:
         device.alloc(16, Usage.OUTPUT)
-    assert code_of(lost.value) == "host-died"
+    assert code_of(lost.value) == "worker-died"
     assert "nonsense" in str(lost.value.known)
     check_lost(device, pid)
 
@@ -192,7 +193,7 @@ def test_nonsense_for_an_answer_is_a_lost_device(name: str) -> None:
 def test_an_honest_answer_in_the_same_place_is_none() -> None:
     """What the test above changes is what makes the difference."""
     right = [pack(2, {"counters": [5, 6, 7, 8]}), pack(3, {"counters": [5, 6, 7, 9]})]
-    device = HostedDevice(fakes.info(), 30.0, fakes.opened(*right))
+    device = IsolatedDevice(fakes.info(), 30.0, fakes.opened(*right))
     device.alloc(16, Usage.OUTPUT)
     assert device.counters.submits == 8
     device.record([])
@@ -221,8 +222,8 @@ HOSTILE_CAPS = {
 def test_caps_that_no_device_has_are_refused(name: str) -> None:
     answer = {"counters": [0, 0, 0, 0], **HOSTILE_CAPS[name]}
     with pytest.raises(DeviceLostError) as lost:
-        HostedDevice(fakes.info(), 30.0, fakes.canned(pack(1, answer)))
-    assert code_of(lost.value) == "host-died"
+        IsolatedDevice(fakes.info(), 30.0, fakes.canned(pack(1, answer)))
+    assert code_of(lost.value) == "worker-died"
     assert "nonsense" in str(lost.value.known)
 
 
@@ -230,7 +231,7 @@ def test_a_host_killed_at_any_moment_costs_one_request() -> None:
     """Each answer that comes is right; then comes the one error, and nothing hangs."""
     chance = random.Random(4)
     for _ in range(12):
-        device = fakes.host("wait=sleep:0.004")
+        device = fakes.isolated("wait=sleep:0.004")
         fakes.run_once(device, b"warm")
         killer = threading.Timer(chance.uniform(0.0, 0.05), os.kill, (device.pid, signal.SIGKILL))
         killer.start()
@@ -239,58 +240,45 @@ def test_a_host_killed_at_any_moment_costs_one_request() -> None:
             while True:
                 assert fakes.run_once(device, data) == data
         killer.join()
-        assert code_of(lost.value) == "host-died"
+        assert code_of(lost.value) == "worker-died"
         assert str(lost.value.known).startswith("SIGKILL ")
         check_lost(device, device.pid)
 
 
-class Notes:
-    """What a host may have written about its progress: anything."""
-
-    def __init__(self, *told: tuple[float, int]) -> None:
-        self.all = list(told)
-
-    def told(self) -> tuple[float, int]:
-        return self.all.pop(0) if len(self.all) > 1 else self.all[0]
+def notes(device: IsolatedDevice, *noted: int) -> None:
+    """Make the worker's notes of its progress these, one at each look, and then the last."""
+    left = list(noted)
+    device._client._arena.noted = lambda most: (  # type: ignore[method-assign]
+        left.pop(0) if len(left) > 1 else left[0]
+    )
 
 
-@pytest.mark.parametrize("when", [float("nan"), float("inf"), -float("inf"), 0.0, 1e300])
-def test_false_notes_of_progress_buy_no_time(when: float) -> None:
-    patience = talk.Patience(Notes((when, 0)), [3.0, 5.0])  # type: ignore[arg-type]
+def hung_after(device: IsolatedDevice, *ops: client.Op) -> float:
+    """Return after how long a worker that does nothing is given up in a batch of calls."""
+    os.kill(device.pid, signal.SIGSTOP)
     start = time.monotonic()
-    for _ in range(5):
-        assert patience.deadline() <= start + 3.0 + 1.0
-    wild = talk.Patience(Notes((when, 77), (when, 1), (when, 0)), [3.0, 5.0])  # type: ignore[arg-type]
-    assert wild.deadline() <= start + talk.CALL_S + 1.0
-    for _ in range(5):
-        assert wild.deadline() <= start + 5.0 + 1.0
-    assert wild.position == 1
+    with pytest.raises(DeviceTimeoutError):
+        device._client.ask(*ops)
+    return time.monotonic() - start
 
 
-def test_each_call_has_its_own_time() -> None:
-    begin = time.monotonic()
-    patience = talk.Patience(Notes((begin + 0.01, 0)), [1.0, 60.0, 1.0])  # type: ignore[arg-type]
-    time.sleep(0.02)
-    assert patience.deadline() == pytest.approx(begin + 1.01, abs=0.05)
-    patience._arena = Notes((time.monotonic(), 1))  # type: ignore[assignment]
-    assert patience.deadline() == pytest.approx(time.monotonic() + 60.0, abs=0.05)
+def waiting(*limits: float) -> list[client.Op]:
+    return [client.Op("wait", [1, s], s) for s in limits]
 
 
-def test_the_alarm_is_put_off_rarely_and_never_rings_in_time_for_a_long_call(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    armed: list[float] = []
-    clock = [1000.0]
-    monkeypatch.setattr("faulthandler.dump_traceback_later", lambda s, exit: armed.append(s))
-    monkeypatch.setattr(host.time, "monotonic", lambda: clock[0])
-    alarm = host.Alarm(is_needed=True)
-    assert alarm.pause_ms == host.IDLE_S * 1000
-    rings = 0.0
-    for step in range(1000):
-        needed = 300.0 if step == 500 else 10.0
-        before = len(armed)
-        alarm.put_off(needed)
-        rings = clock[0] + armed[-1] if len(armed) > before else rings
-        assert rings - clock[0] >= max(needed, host.ALARM_S - host.IDLE_S)
-        clock[0] += 1.0
-    assert len(armed) < 25
+def test_false_notes_of_progress_buy_no_time(device: IsolatedDevice) -> None:
+    """Notes that go to and fro give each call its time once."""
+    notes(device, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0)
+    assert 0.6 <= hung_after(device, *waiting(0.6, 0.6)) < 3.0
+
+
+def test_each_call_has_its_own_time(device: IsolatedDevice) -> None:
+    notes(device, 0, 0, 1)
+    assert 2.5 <= hung_after(device, *waiting(0.9, 2.5)) < 5.0
+
+
+@pytest.fixture
+def device() -> Iterator[IsolatedDevice]:
+    made = open_isolated(fakes.info())
+    yield made
+    made.close()

@@ -1,0 +1,49 @@
+"""How long a worker is waited for: what is idle is ended early, what computes is not."""
+
+from __future__ import annotations
+
+import time
+
+import isolation_fakes as fakes
+import pytest
+import test_isolation_device as other
+
+from gpuedge.core.errors import DeviceTimeoutError
+from gpuedge.isolation.client import CALL_S
+from gpuedge.safety.watchdog import FLOOR_S
+
+
+@pytest.mark.parametrize("does", ["build=sleep:60", "build=hold:60"])
+def test_driver_that_hangs_while_it_compiles_is_given_up_by_the_watchdog(does: str) -> None:
+    device = fakes.isolated(does)
+    device.limit_idle(0.5)
+    start = time.monotonic()
+    with pytest.raises(DeviceTimeoutError, match="did not answer") as hung:
+        device.build(other.BLOB, {})
+    assert FLOOR_S <= time.monotonic() - start < 20
+    assert hung.value.reason is not None and hung.value.reason.code == "device-hung"
+    device.close()
+
+
+def test_driver_that_computes_has_its_time() -> None:
+    device = fakes.isolated("build=compute:4")
+    device.limit_idle(0.5)
+    assert device.build(other.BLOB, {}).blob is other.BLOB
+    device.close()
+
+
+@pytest.mark.parametrize("does", ["submit=hold:60", "write=hold:60"])
+def test_what_goes_with_a_wait_is_bounded_by_it(does: str) -> None:
+    device = fakes.isolated(does)
+    start = time.monotonic()
+    with pytest.raises(DeviceTimeoutError):
+        fakes.run_once(device, b"abc", timeout_s=0.3)
+    assert time.monotonic() - start < CALL_S
+    device.close()
+
+
+def test_worker_may_be_idle_where_it_waits_for_a_run() -> None:
+    device = fakes.isolated("wait=sleep:4")
+    device.limit_idle(0.5)
+    assert fakes.run_once(device, b"abc", timeout_s=10.0) == b"abc"
+    device.close()
