@@ -52,7 +52,7 @@ UNCOMPILED = (DeviceError, KernelError, UnsupportedOpError)
 """What compiling for a device may end with that another device may do without."""
 
 FAILURES = frozenset({
-    "compile-failed", "device-hung", "device-lost", "host-died", "open-failed", "out-of-memory",
+    "compile-failed", "device-hung", "device-lost", "worker-died", "open-failed", "out-of-memory",
     "run-failed",
 })  # fmt: skip
 """Codes whose details do not say by themselves that the device failed, and how."""

@@ -273,5 +273,5 @@ def test_policy_reaches_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NullDevice, "limit_idle", lambda self, s: told.append(s), raising=False)
     for watchdog_s, isolation in ((3.5, "process"), (None, "process"), (4.5, "inline")):
         policy = Policy(canary=0.0, watchdog_s=watchdog_s)
-        Compiled(graph(), Request("vulkan", policy, isolation=isolation), FakePool())
+        CompiledModel(graph(), Request("vulkan", policy, isolation=isolation), FakePool())
     assert told == [3.5, None]
