@@ -76,8 +76,8 @@ class Device:
         ----------
         source : str or path
             A file, or GLSL text (anything with a line break). Storage buffers in set 0, bindings
-            0, 1, 2, ..., each one array of float, int or uint or vectors of them; scalars as push
-            constants.
+            0, 1, 2, ..., each one array of float, int or uint or vectors of them, and where the
+            device offers it of float16 or of integers of 8 and 16 bits; scalars as push constants.
         inputs : sequence of str
             Buffers it reads, by the name of the array, the instance or the block.
         outputs : mapping

@@ -114,15 +114,20 @@ class DeviceImpl(Protocol):
     def alloc(self, nbytes: int, usage: Usage, storage: Storage = FLOAT32) -> Buffer:
         """Reserve device memory; contents are undefined. Raises OutOfMemoryError.
 
-        `nbytes` counts 16 bytes per texel, whatever the storage. `write` and `read` speak float32
-        on every storage: the backend converts.
+        `nbytes`, like the offsets and data of `write` and `read`, counts what the host holds:
+        elements of ``storage.dtype`` in C order, whatever a texture makes of them on the device.
+        So a logical texel is 16 bytes of float32, 8 of float16, 4 of int8. A buffer keeps the
+        bytes of every dtype; a texture takes float32 alone and converts.
         """
 
     def free(self, buffer: Buffer) -> None:
         """Give memory back; the buffer must not be in flight."""
 
     def write(self, buffer: Buffer, data: memoryview, offset: int = 0) -> None:
-        """Copy host bytes into a buffer; OUTPUT buffers too (probes poison them before a run)."""
+        """Copy host bytes into a buffer; OUTPUT buffers too (probes poison them before a run).
+
+        Any offset and length that lie inside: a range need not be whole texels or words.
+        """
 
     def read(self, buffer: Buffer, into: memoryview, offset: int = 0) -> None:
         """Copy bytes of an OUTPUT buffer to the host; the work that wrote it was waited for."""

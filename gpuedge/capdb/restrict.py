@@ -150,6 +150,7 @@ def apply(caps: Caps, restrictions: Restrictions) -> Caps:
         max_outputs=1 if "multiple-outputs" in features else outputs,
         subgroup_size=None if features & SUBGROUPS else caps.subgroup_size,
         has_fp16_storage=False if features & HALF else caps.has_fp16_storage,
+        has_int8_storage=False if "int8-storage" in features else caps.has_int8_storage,
         has_suballocation=caps.has_suballocation and "suballocation" not in features,
         ruled_out=caps.ruled_out | restrictions.kernels,
     )

@@ -21,6 +21,10 @@ class Caps:
     of one (16 bytes per logical texel) on every level, whatever they are kept in. `max_outputs`:
     tensors one kernel can write. `is_finite_only`: NaN and infinities are not kept. `ruled_out`:
     kernel variants that are not used here (`gpuedge.capdb.restrict`).
+
+    `has_fp16_storage` and `has_int8_storage`: kernels that users bring may declare storage buffers
+    of 16-bit floats and integers, of 8-bit integers. `subgroup_size` and `has_unified_memory` are
+    facts for reports (`gpuedge info`); no kernel is chosen by them.
     """
 
     level: str
@@ -38,6 +42,7 @@ class Caps:
     max_push_bytes: int
     subgroup_size: int | None = None
     has_fp16_storage: bool | None = None
+    has_int8_storage: bool | None = None
     has_unified_memory: bool | None = None
     device_class: str = "generic"
     storages: tuple[str, ...] = ("buffer",)

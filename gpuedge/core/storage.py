@@ -65,11 +65,23 @@ FIXED16_STEPS: Final = 65535
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """The storage of one tensor; `low` and `high` are the range of ``rgba8_fixed16``."""
+    """The storage of one tensor.
+
+    Attributes
+    ----------
+    kind : str
+    low, high : float
+        The range of ``rgba8_fixed16``.
+    dtype : str
+        The numpy dtype of the elements that the host writes and reads. A buffer keeps their bytes
+        as they are, whatever the dtype; kernels read them as they declare them. A texture converts
+        from and to float32, so there it is float32.
+    """
 
     kind: str = BUFFER
     low: float = 0.0
     high: float = 0.0
+    dtype: str = "float32"
 
     @property
     def about(self) -> StorageKind:
@@ -78,4 +90,4 @@ class Storage:
 
 
 FLOAT32: Final = Storage()
-"""Texels as they are, in a storage buffer."""
+"""Texels of float32 as they are, in a storage buffer."""

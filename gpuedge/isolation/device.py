@@ -144,7 +144,7 @@ class IsolatedDevice:
             self._check()
             self._begin()
             made = IsolatedBuffer(self._number(), int(nbytes))
-            kind = [storage.kind, storage.low, storage.high]
+            kind = [storage.kind, storage.low, storage.high, storage.dtype]
             self._client.ask(Op("alloc", [made.number, made.nbytes, usage.value, kind], CALL_S))
             return made
 

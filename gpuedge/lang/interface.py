@@ -169,11 +169,13 @@ def _scalar(m: _Module, kind: int, name: str) -> tuple[str, int]:
     if op == _VECTOR:
         dtype, _ = _scalar(m, rest[0], name)
         return dtype, rest[1]
-    if op == _FLOAT and rest[0] == 32:
-        return "float32", 1
-    if op == _INT and rest[0] == 32:
-        return ("int32" if rest[1] else "uint32"), 1
-    raise KernelError(f"{name} uses an element type that is not float, int or uint of 32 bits.")
+    if op == _FLOAT and rest[0] in (16, 32):
+        return f"float{rest[0]}", 1
+    if op == _INT and rest[0] in (8, 16, 32):
+        return f"{'int' if rest[1] else 'uint'}{rest[0]}", 1
+    raise KernelError(
+        f"{name} uses an element type that is no float of 16 or 32 bits, nor an integer of 8 to 32."
+    )
 
 
 def _buffers(m: _Module, name: str) -> Iterator[BufferArg]:
@@ -211,8 +213,8 @@ def _push(m: _Module, name: str) -> Iterator[PushArg]:
         struct_id = m.types[pointer][2]
         for i, kind in enumerate(m.types[struct_id][1:]):
             dtype, components = _scalar(m, kind, name)
-            if components != 1:
-                raise KernelError(f"{name} has a push constant that is not a scalar.")
+            if components != 1 or not dtype.endswith("32"):
+                raise KernelError(f"{name} has a push constant that is not a scalar of 32 bits.")
             offset = m.member_decorations[struct_id, i, _OFFSET][0]
             as_type: Literal["int", "float"] = "float" if dtype == "float32" else "int"
             yield PushArg(m.members.get((struct_id, i), f"push{i}"), as_type, offset)

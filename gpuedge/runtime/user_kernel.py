@@ -22,6 +22,7 @@ from gpuedge.core.errors import (
     UsageError,
 )
 from gpuedge.core.kernel import Number, PushArg
+from gpuedge.core.storage import Storage
 from gpuedge.executors.base import Executor
 from gpuedge.executors.gpu import GpuExecutor
 from gpuedge.executors.watching import submit_and_wait
@@ -63,6 +64,7 @@ class UserKernel:
         self._wanted = dict(outputs)
         self._arrays = self._match()
         self._check_outputs()
+        _check_dtypes(reflection, executor)
         executor.check_open()
         with executor.lock, executor.compiling:
             program = executor.programs.build(
@@ -196,10 +198,12 @@ class UserKernel:
         made = _Recorded(key)
         try:
             for name in self.inputs:
-                made.buffers[name] = impl.alloc(max(16, arrays[name].nbytes), Usage.INPUT)
+                storage = Storage(dtype=self._arrays[name].dtype)
+                made.buffers[name] = impl.alloc(max(16, arrays[name].nbytes), Usage.INPUT, storage)
             for name in self.outputs:
-                nbytes = 4 * prod(shapes[name])
-                made.buffers[name] = impl.alloc(max(16, nbytes), Usage.OUTPUT)
+                storage = Storage(dtype=self._arrays[name].dtype)
+                nbytes = np.dtype(storage.dtype).itemsize * prod(shapes[name])
+                made.buffers[name] = impl.alloc(max(16, nbytes), Usage.OUTPUT, storage)
             by_binding = {self._arrays[n].binding: b for n, b in made.buffers.items()}
             bindings = tuple(
                 Binding(by_binding[i], 0, by_binding[i].nbytes) for i in range(len(by_binding))
@@ -311,3 +315,21 @@ def _scalar(argument: PushArg, value: Any) -> Number:
         raise DTypeError(f"The parameter '{argument.name}' is one {argument.type}, not {value!r}.")
     number = array.item()
     return float(number) if argument.type == "float" else int(number)
+
+
+_NEEDS = {
+    "float16": "has_fp16_storage", "int16": "has_fp16_storage", "uint16": "has_fp16_storage",
+    "int8": "has_int8_storage", "uint8": "has_int8_storage",
+}  # fmt: skip
+"""What a device must offer for buffers of elements of less than 32 bits."""
+
+
+def _check_dtypes(reflection: Reflection, executor: GpuExecutor) -> None:
+    for buffer in reflection.buffers:
+        need = _NEEDS.get(buffer.dtype)
+        if need is not None and getattr(executor.caps, need) is not True:
+            raise KernelLimitError(
+                f"{reflection.blob.name} keeps {buffer.dtype} in a storage buffer, which "
+                f"{executor.device} does not offer.",
+                known=f"Caps.{need} is {getattr(executor.caps, need)}",
+            )

@@ -309,3 +309,21 @@ def refusals(level: str) -> None:
     run(device, [launch(device, blob, [source, source, result])])
     np.testing.assert_array_equal(downloaded(device, result), 2 * downloaded(device, source))
     device.close()
+
+
+def dtypes(level: str) -> None:
+    """Storage buffers keep the bytes of every dtype."""
+    from test_storage_types import DTYPES, keeps
+
+    device = opened(level)
+    for dtype in DTYPES:
+        keeps(device, dtype)
+    device.close()
+
+
+def float32_only(level: str) -> None:
+    """A texture converts from float32, and takes nothing else."""
+    device = opened(level)
+    storage = Storage(device.caps.storages[0], dtype="int8")
+    _raises(InputError, "takes no int8", device.alloc, 64, Usage.INPUT, storage)
+    device.close()

@@ -80,6 +80,7 @@ def test_a_closed_kernel_does_not_run(device: Device) -> None:
 DIGITS = Path(__file__).parents[2] / "examples" / "models" / "digits.onnx"
 FORK = """
 import os, sys, numpy as np, gpuedge
+gpuedge.probe(deadline_s=60)                # on a busy machine 4 s may not do
 x = np.ones(100, "f4")
 gpuedge.relu(x, device="vulkan")
 held = gpuedge.open("vulkan")
@@ -121,6 +122,7 @@ def test_forked_child_computes_on_the_cpu(vulkan_candidate: Candidate) -> None:
 
 FORK_OPENED = """
 import os, sys, numpy as np, gpuedge
+gpuedge.probe(deadline_s=60)
 x = np.ones(100, "f4")
 held = gpuedge.open("vulkan")
 gpuedge.relu(x, device=held)
@@ -155,6 +157,7 @@ def test_device_opened_by_hand_counts_until_it_is_closed(vulkan_candidate: Candi
 
 REPLACED = """
 import shutil, sys, numpy as np, gpuedge
+gpuedge.probe(deadline_s=60)
 x = np.ones(10, "f4")
 gpuedge.relu(x, device="auto")              # the verdict "ok" is known to this process
 shutil.copy(sys.argv[1], sys.argv[2])       # ... and then an update brings another driver

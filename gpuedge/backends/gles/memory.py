@@ -189,6 +189,11 @@ class Textures:
 
     def alloc(self, nbytes: int, usage: Usage, storage: Storage) -> GlesTexture:
         """Make a texture for `nbytes` bytes of float32. Raises OutOfMemoryError."""
+        if storage.dtype != "float32":
+            raise InputError(
+                f"A texture takes no {storage.dtype} from the host.",
+                known="it converts float32 to what it keeps",
+            )
         if storage.kind == BUFFER:
             storage = Storage(self._default)
         form = self._formats.get(physical(storage.kind))

@@ -397,6 +397,8 @@ def compute_caps(gl: Gl, is_software: bool) -> Caps:
         max_allocation_bytes=None,
         offset_alignment=max(TEXEL, alignment),
         max_push_bytes=max(128, min(components * 4, blocks * PUSH_BYTES + 64)),
+        has_fp16_storage=False,  # the language has no such types
+        has_int8_storage=False,
         max_outputs=blocks,
     )
 

@@ -462,6 +462,7 @@ class _Reader:
             max_push_bytes=int(limits.maxPushConstantsSize),
             subgroup_size=(int(subgroup.subgroupSize) or None) if subgroup else None,
             has_fp16_storage=self.features.storage_16bit,
+            has_int8_storage=self.features.storage_8bit,
             has_unified_memory=is_unified(heaps, self.properties.deviceType),
             max_outputs=int(buffers),
         )

@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,7 +38,8 @@ _NEEDED: dict[str, tuple[str, ...]] = {
     "WGPUInstanceExtras": ("chain", "backends"),
     "WGPUAdapterInfo": ("vendor", "device", "description", "adapterType", "backendType"),
     "WGPULimits": ("maxBufferSize", "maxComputeWorkgroupStorageSize"),
-    "WGPUDeviceDescriptor": ("requiredLimits",),
+    "WGPUDeviceDescriptor": ("requiredLimits", "requiredFeatureCount", "requiredFeatures"),
+    "WGPUFeatureName": (),
     "WGPURequestDeviceCallbackInfo": ("mode", "callback"),
     "WGPUDeviceLostCallbackInfo": ("mode", "callback", "userdata1"),
     "WGPUUncapturedErrorCallbackInfo": ("callback", "userdata1"),
@@ -136,6 +137,13 @@ class Api:
         kind = self.types[name]
         size = self.ffi.sizeof(kind.item) * max(1, count)
         return self.ffi.from_buffer(kind, bytearray(size))
+
+    def numbers(self, name: str, values: Sequence[int]) -> Any:
+        """Return a C array of numbers, such as those of an enumeration."""
+        made = self.empty(name, len(values))
+        for i, value in enumerate(values):
+            made[i] = value
+        return made
 
     def pointer(self, number: int) -> Any:
         """Return a number as the ``void *`` that callbacks are given."""

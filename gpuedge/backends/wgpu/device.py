@@ -105,9 +105,13 @@ class WgpuDevice:
         failed = api.make(
             "WGPUUncapturedErrorCallbackInfo", callback=api.error_callback, userdata1=me
         )
+        # A feature that is disabled is not even asked for: enabling it may be what goes wrong.
+        features = () if {"fp16", "fp16-storage"} & self.info.disabled else adapter.features
         about = api.make(
             "WGPUDeviceDescriptor",
             requiredLimits=adapter.limits,
+            requiredFeatureCount=len(features),
+            requiredFeatures=api.numbers("WGPUFeatureName", features),
             deviceLostCallbackInfo=lost,
             uncapturedErrorCallbackInfo=failed,
         )

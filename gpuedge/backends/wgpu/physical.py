@@ -31,6 +31,7 @@ class Adapter:
     identity: Identity
     caps: Caps
     limits: Any
+    features: tuple[int, ...]
     uniform_alignment: int
 
 
@@ -131,9 +132,10 @@ def describe(api: Api, handle: Any) -> Adapter:
     kind = int(about.adapterType)
     api.lib.wgpuAdapterInfoFreeMembers(about[0])
     f16 = getattr(api.lib, c.FEATURE_SHADER_F16)
-    has_f16 = bool(api.lib.wgpuAdapterHasFeature(handle, f16))
-    caps = _caps(limits, kind, has_f16)
-    return Adapter(handle, identity, caps, limits, int(limits.minUniformBufferOffsetAlignment))
+    features = (f16,) if api.lib.wgpuAdapterHasFeature(handle, f16) else ()
+    caps = _caps(limits, kind, bool(features))
+    alignment = int(limits.minUniformBufferOffsetAlignment)
+    return Adapter(handle, identity, caps, limits, features, alignment)
 
 
 def _caps(limits: Any, kind: int, has_f16: bool) -> Caps:
@@ -160,6 +162,7 @@ def _caps(limits: Any, kind: int, has_f16: bool) -> Caps:
         offset_alignment=max(1, int(limits.minStorageBufferOffsetAlignment)),
         max_push_bytes=int(limits.maxUniformBufferBindingSize),
         has_fp16_storage=has_f16,
+        has_int8_storage=False,  # WGSL has no such type
         # WebGPU does not say; these kinds have no memory of their own.
         has_unified_memory=True if kind in (c.TYPE_INTEGRATED, c.TYPE_CPU) else None,
         has_suballocation=False,
