@@ -107,7 +107,6 @@ class Client:
         self._used = CONTROL
         self._lost: str | None = None
         self._is_outside = True  # until the driver is found to have ended the worker
-        self._is_owed = False
         self._idle_s = IDLE_S
         with _STARTING, child.low_descriptors_taken():
             self._arena = Arena()
@@ -214,24 +213,8 @@ class Client:
         most = max(FLOOR_S, waits[0]) if waits else BUILD_S
         limits = [op.limit_s if op.verb in OWN_TIME else min(op.limit_s, most) for op in batch]
         self._used = CONTROL  # what lies there stays until the next place is asked for
-        body = self._body(batch, wants_reply=True)
+        body = {"ops": [[op.verb, *op.args] for op in batch], "arena": self._arena.size}
         self._exchange(body, code, batch, limits, min(CALL_S, most))
-
-    def post(self, op: Op) -> None:
-        """Have a call made without waiting for it; its errors are nobody's."""
-        self._sequence += 1
-        frame = pack(self._sequence, self._body([op], wants_reply=False))
-        try:
-            self._transport.send(frame, CALL_S)
-        except WorkerSilentError:
-            raise self._hung(WHERE[op.verb]) from None
-        except WorkerEndedError:
-            raise self._died([op], -1) from None
-        self._is_owed = True
-
-    def _body(self, batch: Sequence[Op], *, wants_reply: bool) -> dict[str, Any]:
-        ops = [[op.verb, *op.args] for op in batch]
-        return {"ops": ops, "arena": self._arena.size, "reply": wants_reply}
 
     def _exchange(
         self,
@@ -253,7 +236,6 @@ class Client:
             if sequence != self._sequence:
                 raise FrameError("a reply to another request")
             reply = parse(text)
-            self._is_owed = False
             error = error_from_record(reply["error"]) if "error" in reply else None
             if "counters" in reply or error is None:
                 take_counts(reply.get("counters"), self._counters)
@@ -312,8 +294,7 @@ class Client:
     def _died(self, batch: Sequence[Op], position: int) -> DeviceError:
         transport, is_known = self._transport, self.is_lost
         how = self._end("", ENDING_S) or "it closed its pipe"
-        # It may have died of what it was told before and nobody waited for.
-        self._is_outside = transport.was_killed or (position < 0 and not self._is_owed)
+        self._is_outside = transport.was_killed or position < 0
         if not is_known:  # another thread may have closed the device
             said = transport.last_words
             words = f"; its last words: {said}" if said else ""

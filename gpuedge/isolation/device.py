@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from gpuedge.backends.base import (
@@ -35,37 +36,37 @@ MAX_FETCHED = 8
 """Reads of one recording that are foreseen."""
 
 
+@dataclass(frozen=True, slots=True)
 class IsolatedBuffer:
     """Device memory of a worker."""
 
-    def __init__(self, number: int, nbytes: int) -> None:
-        self.number = number
-        self.nbytes = nbytes
+    number: int
+    nbytes: int
 
 
+@dataclass(frozen=True, slots=True)
 class IsolatedProgram:
     """A kernel built in a worker."""
 
-    def __init__(self, number: int, blob: KernelBlob) -> None:
-        self.number = number
-        self.blob = blob
+    number: int
+    blob: KernelBlob
 
 
+@dataclass(slots=True)
 class IsolatedRecording:
     """Work recorded in a worker; `reads` is what was read after its last run."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.reads: dict[tuple[int, int, int], None] = {}
+    number: int
+    reads: dict[tuple[int, int, int], None] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
 class IsolatedTicket:
     """One submission."""
 
-    def __init__(self, number: int, recording: IsolatedRecording) -> None:
-        self.number = number
-        self.recording = recording
-        self.is_done = False
+    number: int
+    recording: IsolatedRecording
+    is_done: bool = False
 
 
 class IsolatedDevice:
@@ -79,8 +80,6 @@ class IsolatedDevice:
     command : sequence of str, optional
         The program of the worker; tests put a misbehaving one here.
     """
-
-    unproven = False
 
     def __init__(
         self, info: DeviceInfo, deadline_s: float, command: Sequence[str] | None = None
@@ -166,7 +165,7 @@ class IsolatedDevice:
             with suppress(GpuEdgeError):  # what was queued concerned it, or was not waited for
                 self._client.flush()
             with suppress(GpuEdgeError):  # a worker that dies of it is noticed by the next call
-                self._client.post(Op(verb, [number], CALL_S))
+                self._client.ask(Op(verb, [number], CALL_S))
 
     def write(self, buffer: Buffer, data: memoryview, offset: int = 0) -> None:
         """Copy contiguous host bytes into a buffer."""

@@ -166,9 +166,7 @@ def serve(pipe: Pipe, worker: Worker) -> None:
         sequence, body, code = pipe.read()
         if "close" in body:
             return
-        reply = worker.work(body, code)
-        if body["reply"]:
-            pipe.write(sequence, reply)
+        pipe.write(sequence, worker.work(body, code))
 
 
 def end_with(life: int) -> None:

@@ -1,4 +1,4 @@
-"""A hosted device does what an inline one does: the null device, in a host and in this process."""
+"""An isolated device does what an inline one does: the null device, in a worker and here."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ BLOB = KernelBlob(
 @pytest.fixture(scope="module")
 def device() -> Iterator[IsolatedDevice]:
     """One hosted null device for tests that leave it well."""
-    with_host = open_isolated(fakes.info())
-    yield with_host
-    with_host.close()
+    with_worker = open_isolated(fakes.info())
+    yield with_worker
+    with_worker.close()
 
 
 def read(device: IsolatedDevice, buffer: object, nbytes: int, offset: int = 0) -> bytes:
@@ -38,7 +38,7 @@ def read(device: IsolatedDevice, buffer: object, nbytes: int, offset: int = 0) -
     return bytes(into)
 
 
-def test_a_host_tells_what_its_device_can_do(device: IsolatedDevice) -> None:
+def test_a_worker_tells_what_its_device_can_do(device: IsolatedDevice) -> None:
     assert device.caps == VULKAN_MINIMUM
     assert device.info == fakes.info()
     assert device.pid != 0
@@ -147,7 +147,9 @@ def test_waiting_twice_for_the_same_work_is_no_second_question(device: IsolatedD
     device.release(recording)
 
 
-def test_an_error_of_a_queued_call_ends_the_batch_and_not_the_host(device: IsolatedDevice) -> None:
+def test_error_of_a_queued_call_ends_the_batch_and_not_the_worker(
+    device: IsolatedDevice,
+) -> None:
     out = device.alloc(16, Usage.OUTPUT)
     recording = device.record([], [], [out])
     submits = device.counters.submits

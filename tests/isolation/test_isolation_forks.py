@@ -1,4 +1,4 @@
-"""Forks by other threads while a host is being started: no child keeps an end of its pipes."""
+"""Forks by other threads while a worker is being started: no child keeps an end of its pipes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def forked() -> set[str]:
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_fork_while_a_host_starts_keeps_none_of_its_pipes(
+def test_a_fork_while_a_worker_starts_keeps_none_of_its_pipes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = pipes()

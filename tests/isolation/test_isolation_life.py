@@ -1,4 +1,4 @@
-"""Hosts and the life of the application: threads, forks, interrupts, exits, and being killed."""
+"""Workers and the life of the application: threads, forks, interrupts, exits, and being killed."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_two_hundred_devices_leave_nothing_behind() -> None:
     assert held() == before
 
 
-def test_a_device_that_is_dropped_takes_its_host_along() -> None:
+def test_a_device_that_is_dropped_takes_its_worker_along() -> None:
     device = open_isolated(fakes.info())
     pid = device.pid
     del device
@@ -157,7 +157,7 @@ def interruptible() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_an_interrupt_in_a_call_ends_the_host_so_that_no_answer_goes_astray() -> None:
+def test_an_interrupt_in_a_call_ends_the_worker_so_that_no_answer_goes_astray() -> None:
     device = fakes.isolated("wait=sleep:60")
     pid = device.pid
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
@@ -217,7 +217,7 @@ def opens_its_own() -> int:
 
 
 def holds_nothing() -> int:
-    """No pipe to the parent's host is left open, or the host would not see the parent end."""
+    """No pipe to the parent's worker is left open, or the worker would not see the parent end."""
     return held()["pipe"]
 
 
@@ -252,7 +252,7 @@ def use_in_child(send: object) -> None:
         device.close()
 
 
-def test_a_spawned_process_opens_hosts_as_any_other() -> None:
+def test_a_spawned_process_opens_workers_as_any_other() -> None:
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     child = context.Process(target=use_in_child, args=(there,))
@@ -283,7 +283,7 @@ if {does!r}:
 
 
 def application(does: str, then: str) -> subprocess.Popen[str]:
-    """Start an application with a host that may be busy, and which goes on with `then`."""
+    """Start an application with a worker that may be busy, and which goes on with `then`."""
     return subprocess.Popen(
         [sys.executable, "-c", APPLICATION.format(does=does, then=then)],
         cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -302,7 +302,7 @@ def application(does: str, then: str) -> subprocess.Popen[str]:
         ("wait=sleep:60", "sys.exit(3)"),
     ],
 )
-def test_an_application_that_ends_without_closing_is_silent_and_leaves_no_host(
+def test_an_application_that_ends_without_closing_is_silent_and_leaves_no_worker(
     does: str, then: str
 ) -> None:
     app = application(does, then)
@@ -354,7 +354,7 @@ BUSY = {
 
 @pytest.mark.parametrize("does", BUSY.values(), ids=BUSY)
 @pytest.mark.parametrize("forked", [False, True], ids=["alone", "with a child"])
-def test_a_killed_application_leaves_no_host(does: str, forked: bool) -> None:
+def test_a_killed_application_leaves_no_worker(does: str, forked: bool) -> None:
     then = "pid = os.fork() if {} else 1\nif pid: print(pid, flush=True)\ntime.sleep(60)"
     app = application(does, then.format(forked))
     assert app.stdout is not None
@@ -372,14 +372,14 @@ def test_a_killed_application_leaves_no_host(does: str, forked: bool) -> None:
         app.communicate()
 
 
-def test_ctrl_c_in_the_terminal_does_not_reach_a_host() -> None:
+def test_ctrl_c_in_the_terminal_does_not_reach_a_worker() -> None:
     device = open_isolated(fakes.info())
     assert os.getpgid(device.pid) == device.pid != os.getpgid(0)
     assert os.getsid(device.pid) != os.getsid(0)
     device.close()
 
 
-def test_a_host_holds_what_it_needs_and_nothing_of_the_application(tmp_path: Path) -> None:
+def test_a_worker_holds_what_it_needs_and_nothing_of_the_application(tmp_path: Path) -> None:
     first = open_isolated(fakes.info())
     with (tmp_path / "secret").open("w") as secret:
         os.set_inheritable(secret.fileno(), True)
