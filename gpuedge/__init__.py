@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gpuedge.probing.report import ProbeReport as ProbeReport
     from gpuedge.safety.interpreter import freeze_support as freeze_support
     from gpuedge.session import Session as Session
+    from gpuedge.sharing import SharedModel as SharedModel
 
 _LAZY = {
     "Decision": "gpuedge.decide.decision",
@@ -27,6 +28,7 @@ _LAZY = {
     "Policy": "gpuedge.decide.policy",
     "ProbeReport": "gpuedge.probing.report",
     "Session": "gpuedge.session",
+    "SharedModel": "gpuedge.sharing",
     "config": "gpuedge.core.config",
     "freeze_support": "gpuedge.safety.interpreter",
     "open": "gpuedge.device",
@@ -56,13 +58,13 @@ __all__ = [
     "DeviceTimeoutError", "DriverError", "GpuEdgeError", "InputError", "KernelError",
     "KernelLimitError", "KernelSyntaxError", "ModelError", "NoUsableDeviceError",
     "OutOfMemoryError", "Policy", "ProbeReport", "RequestTimeoutError", "Session", "ShapeError",
-    "UnknownDeviceError", "UnsupportedOpError", "UsageError", "__version__", "abs", "add",
-    "avg_pool2d", "batch_norm", "ceil", "celu", "clip", "concat", "config", "conv2d",
+    "SharedModel", "UnknownDeviceError", "UnsupportedOpError", "UsageError", "__version__", "abs",
+    "add", "avg_pool2d", "batch_norm", "ceil", "celu", "clip", "concat", "config", "conv2d",
     "conv_transpose2d", "cos", "div", "elementwise", "elu", "erf", "exp", "flatten", "floor",
     "freeze_support", "gelu", "gemm", "global_avg_pool2d", "global_max_pool2d", "hard_sigmoid",
-    "hard_swish", "leaky_relu", "log", "log_softmax", "matmul", "max_pool2d", "maximum",
-    "minimum", "mish", "mul", "neg", "open", "pow", "prelu", "probe", "reciprocal", "relu",
-    "relu6", "reshape", "round", "selu", "sigmoid", "sign", "silu", "sin", "softmax", "softplus",
+    "hard_swish", "leaky_relu", "log", "log_softmax", "matmul", "max_pool2d", "maximum", "minimum",
+    "mish", "mul", "neg", "open", "pow", "prelu", "probe", "reciprocal", "relu", "relu6",
+    "reshape", "round", "selu", "sigmoid", "sign", "silu", "sin", "softmax", "softplus",
     "softsign", "sqrt", "sub", "tanh", "transpose",
 ]  # fmt: skip
 

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from gpuedge.core.errors import DeviceError, NoUsableDeviceError
 from gpuedge.runtime.devices import POOL
-from gpuedge.runtime.opening import INLINE, close, open_row
+from gpuedge.runtime.opening import INLINE, close, open_beside, open_row
 from gpuedge.runtime.request import check_isolation
 from gpuedge.runtime.strings import AUTO, CPU, wanted
 
 if TYPE_CHECKING:
+    import moderngl
+
     from gpuedge.core.caps import Caps
     from gpuedge.core.identity import Identity
     from gpuedge.core.kernel import Number
@@ -121,7 +123,11 @@ class Device:
 
 
 def open(
-    device: str | None = None, *, policy: Policy | None = None, isolation: str | None = None
+    device: str | None = None,
+    *,
+    policy: Policy | None = None,
+    isolation: str | None = None,
+    context: moderngl.Context | None = None,
 ) -> Device:
     """Open a device.
 
@@ -137,6 +143,11 @@ def open(
         Where the driver lives: in this process (the default), or in one of its own, whose death
         this process survives. Setting: ``GPUEDGE_ISOLATION``.
 
+    context : moderngl.Context, optional
+        A context of the application's own, current in this thread. The device shares its textures
+        and buffers (`SharedModel`) and leaves its state alone. Only levels of OpenGL ES can:
+        ``gles31``, and with a context of OpenGL ES also ``gles30`` and ``gles20``.
+
     Returns
     -------
     Device
@@ -146,6 +157,8 @@ def open(
     ------
     UnknownDeviceError (GE-102), NoUsableDeviceError (GE-103)
         The device named does not exist or cannot be used here; the message says why.
+    UsageError (GE-200)
+        A context that cannot be shared with.
     DeviceError (GE-4xx)
         The device named failed to open.
     """
@@ -156,6 +169,8 @@ def open(
     asked = wanted(device)
     if asked == CPU:
         return Device(CpuExecutor(), "asked for by name", policy)
+    if context is not None:
+        return Device(open_beside(POOL.row(asked), context, where), "asked for by name", policy)
     report = POOL.current()
     if asked != AUTO:
         return Device(open_row(POOL.row(asked), where), "asked for by name", policy)

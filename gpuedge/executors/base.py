@@ -1,8 +1,4 @@
-"""The graph-level plug-in: something that can run a segment of a graph.
-
-The GPU (planner plus any device) is one, the CPU is another; a vendor runtime would be a third,
-found under the entry-point group ``gpuedge.executors``.
-"""
+"""Something that can run a segment of a graph: the GPU (planner plus any device), or the CPU."""
 
 from __future__ import annotations
 

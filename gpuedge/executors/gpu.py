@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from gpuedge.core.errors import (
     GpuEdgeError,
     NotFiniteError,
     OutOfMemoryError,
+    UsageError,
 )
 from gpuedge.core.storage import BUFFER
 from gpuedge.executors.base import PlacementRow, Work
@@ -333,14 +335,37 @@ class GpuExecutable:
         executor = self.executor
         executor.check_open()
         with held, executor.lock, executor.running, executor.impl.entered():
-            executor.check_open()
-            if self._recording is None:
-                raise ClosedError("The executable was closed before this call.")
-            if self.plan.passes:
-                for name in self._where.inputs:
-                    self._upload(self.plan.tensors[name], inputs)
-                submit_and_wait(executor.impl, self._recording, self.watchdog)
+            self._compute(inputs)
             return {name: self._result(name) for name in self.graph.outputs}
+
+    def run_there(self, inputs: Mapping[str, Array], use: Callable[[str, Binding], None]) -> None:
+        """Compute the outputs and leave them on the device.
+
+        Parameters
+        ----------
+        inputs : mapping
+        use : callable
+            Called with the name and place of every output, while the device is held. Places hold
+            float32 values in C order; the next run overwrites them.
+        """
+        executor = self.executor
+        executor.check_open()
+        with held, executor.lock, executor.running, executor.impl.entered():
+            self._compute(inputs)
+            for name in self.graph.outputs:
+                if name in self.plan.fixed:
+                    raise UsageError(f"The output '{name}' is a constant; it lies on no device.")
+                place = self._binding(self.plan.outputs[name])
+                use(name, replace(place, nbytes=4 * prod(self.graph.types[name].shape)))
+
+    def _compute(self, inputs: Mapping[str, Array]) -> None:
+        self.executor.check_open()
+        if self._recording is None:
+            raise ClosedError("The executable was closed before this call.")
+        if self.plan.passes:
+            for name in self._where.inputs:
+                self._upload(self.plan.tensors[name], inputs)
+            submit_and_wait(self.executor.impl, self._recording, self.watchdog)
 
     def _result(self, name: str) -> Array:
         kind = self.graph.types[name]

@@ -6,10 +6,11 @@ import os
 import weakref
 from collections.abc import Callable
 from itertools import count
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from gpuedge import backends
 from gpuedge.core import debug
+from gpuedge.core.errors import UsageError
 from gpuedge.executors.watching import cause_of
 from gpuedge.safety import paths
 from gpuedge.safety.interrupts import held
@@ -87,9 +88,32 @@ def open_row(row: ProbeRow, isolation: str = INLINE) -> GpuExecutor:
     """
     if isolation == PROCESS:
         return _open_isolated(row)
+    return _open_here(row)
+
+
+def open_beside(row: ProbeRow, context: Any, isolation: str = INLINE) -> GpuExecutor:
+    """Open the device of a usable row so that it shares with an application's moderngl context.
+
+    Raises
+    ------
+    UsageError (GE-200)
+        The device is not of OpenGL ES, or the context cannot be shared with.
+    DeviceError (GE-4xx)
+        As from `open_row`.
+    """
+    if row.backend not in STAYING or isolation == PROCESS:
+        raise UsageError(
+            f"{row.device} cannot share with a context of the application.",
+            asked_by=f"context={context!r}, isolation={isolation!r}",
+            known=f"these can, in this process: {', '.join(STAYING)}",
+        )
+    return _open_here(row, context=context)
+
+
+def _open_here(row: ProbeRow, **options: Any) -> GpuExecutor:
     number = LENT.opening()
     try:
-        executor = _open(row)
+        executor = _open(row, **options)
     except BaseException:
         LENT.failed(number)
         raise
@@ -97,12 +121,12 @@ def open_row(row: ProbeRow, isolation: str = INLINE) -> GpuExecutor:
     return executor
 
 
-def _open(row: ProbeRow) -> GpuExecutor:
+def _open(row: ProbeRow, **options: Any) -> GpuExecutor:
     watch = _marker(row)
     try:
         watch.step("open")
         with held:  # most of it is the driver's
-            impl = backends.load(row.backend).open(row.info())
+            impl = backends.load(row.backend).open(row.info(), **options)
         watch.quiet()
         return _made(impl, row, INLINE, watch)
     except BaseException:

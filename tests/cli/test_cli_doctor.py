@@ -141,7 +141,7 @@ def test_doctor_knows_that_gles_needs_no_package(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(facts, "package_versions", lambda: {**have, "moderngl": None})
     (check,) = [c for c in doctor.environment_checks() if c.name == "package moderngl"]
     assert check.result == "INFO"
-    assert "gles levels work without it" in check.detail
+    assert "only sharing results" in check.detail
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ LEVELS = {
     "runtime": 12,
     "device": 13,
     "session": 14,
+    "sharing": 15,
     "ops": 14,
     "onnx_backend": 15,
     "conformance": 15,

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from gpuedge.backends.base import (
     FLOAT32,
+    Binding,
     Buffer,
     Counters,
     DeviceInfo,
@@ -22,7 +23,7 @@ from gpuedge.backends.base import (
     Usage,
 )
 from gpuedge.backends.gles import constants as c
-from gpuedge.backends.gles import physical
+from gpuedge.backends.gles import moderngl_context, physical
 from gpuedge.backends.gles.context import Want
 from gpuedge.backends.gles.memory import Buffers, GlesBuffer, GlesTexture, Textures
 from gpuedge.backends.gles.physical import Opened
@@ -56,12 +57,15 @@ class Options:
         Desktop OpenGL even where there is OpenGL ES; ``gles31`` only.
     close_timeout_s : float
         How long `close` waits for work in flight, in seconds.
+    context : moderngl.Context, optional
+        The application's context, current in this thread, to share textures and buffers with.
     """
 
     storages: Sequence[str] | None = None
     webgl: bool = False
     desktop: bool = False
     close_timeout_s: float = CLOSE_TIMEOUT_S
+    context: Any = None
 
 
 def open_device(info: DeviceInfo, options: Options) -> GlesDevice:
@@ -74,7 +78,10 @@ def open_device(info: DeviceInfo, options: Options) -> GlesDevice:
         wanted = [Want(level, is_webgl=True)]
     if "robust-access" in info.disabled:
         wanted = [replace(want, is_robust=False) for want in wanted]
-    opened = physical.open_device(info, wanted)
+    if options.context is None:
+        opened = physical.open_device(info, wanted)
+    else:
+        opened = moderngl_context.open_beside(info, options.context)
     try:
         return GlesDevice(info, options, opened)
     except BaseException:
@@ -195,6 +202,39 @@ class GlesDevice:
             else:
                 self._storage().read(cast(GlesBuffer, buffer), into, offset)
             self._check("reading back")
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it was opened with the context of an application; only then `share` works."""
+        return self._options.context is not None
+
+    def share(self, source: Binding, target: Buffer | None = None) -> tuple[Buffer, Any]:
+        """Hand a result to the application's moderngl context, without a copy through the host.
+
+        Parameters
+        ----------
+        source : Binding
+            Where the result lies.
+        target : Buffer, optional
+            What an earlier call returned for it.
+
+        Returns
+        -------
+        target : Buffer
+            What holds it, to be freed by the caller unless it is `source`'s own: a buffer of just
+            its size, filled on the device, or the texture that it lies in.
+        thing : moderngl.Buffer or moderngl.Texture
+        """
+        context = self._options.context
+        if isinstance(source.buffer, GlesTexture):
+            return source.buffer, moderngl_context.as_moderngl(context, source.buffer)
+        made = cast(GlesBuffer, target or self.alloc(source.nbytes, Usage.OUTPUT))
+        with self._context.turn():
+            self._context.check()
+            original = cast(GlesBuffer, source.buffer)
+            moderngl_context.copy(self._gl, original, source.offset, made)
+            self._check("copying a result")
+        return made, moderngl_context.as_moderngl(context, made)
 
     # --- kernels and work -----------------------------------------------------------------------
 

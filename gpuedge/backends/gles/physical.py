@@ -146,11 +146,15 @@ def _uuid(gl: Gl, extensions: frozenset[str]) -> str | None:
 
 def open_platform(library: api.Library, platform: api.Platform, want: Want) -> Opened:
     """Open a context on one platform and check its level. Raises BackendUnavailableError."""
-    display = api.Display(library, platform)
-    context = Context(display, want)
+    return open_display(api.Display(library, platform), want)
+
+
+def open_display(display: api.Display, want: Want, share: int | None = None) -> Opened:
+    """Open a context on a display and check its level; `share` is as for `Context`."""
+    context = Context(display, want, share)
     try:
         with context.turn():
-            gl = Gl(library.lookup)
+            gl = Gl(display.library.lookup)
             identity = identify(gl, want)
             found = _check(gl, want.level)
         name = identity.name.lower()

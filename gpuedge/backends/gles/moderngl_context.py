@@ -1,0 +1,104 @@
+"""Running beside an application that draws with moderngl, and handing results to it.
+
+The device gets a context of its own in the share group of the application's: it sees the same
+textures and buffers and changes nothing else, so moderngl's own state stays as it is. Nothing is
+imported here; who has a moderngl context has the package (``pip install gpuedge[moderngl]``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import TYPE_CHECKING
+
+from gpuedge.backends.base import DeviceInfo
+from gpuedge.backends.gles import api, physical
+from gpuedge.backends.gles import constants as c
+from gpuedge.backends.gles.api import Gl
+from gpuedge.backends.gles.context import Want
+from gpuedge.backends.gles.memory import GlesBuffer, GlesTexture
+from gpuedge.backends.loading import driver_environment
+from gpuedge.core.errors import DriverError, UsageError
+
+if TYPE_CHECKING:
+    import moderngl
+
+_DTYPES = {c.FLOAT: "f4", c.HALF_FLOAT: "f2", c.UNSIGNED_INT: "u4", c.UNSIGNED_BYTE: "f1"}
+"""How moderngl names the types of texels."""
+
+
+def open_beside(info: DeviceInfo, context: moderngl.Context) -> physical.Opened:
+    """Open a device in the share group of an application's context.
+
+    Parameters
+    ----------
+    info : DeviceInfo
+        A device that was probed; the application's context must be one of the same driver.
+    context : moderngl.Context
+        Current in this thread.
+
+    Raises
+    ------
+    UsageError (GE-200)
+        It is no moderngl context, or not one of EGL that is current here.
+    DriverError (GE-405)
+        It belongs to another device.
+    """
+    known = sys.modules.get("moderngl")
+    if known is None or not isinstance(context, known.Context):
+        raise UsageError(
+            f"context={context!r} is not a moderngl context.",
+            hint="make one with moderngl.create_context(); pip install gpuedge[moderngl]",
+        )
+    with driver_environment(info.candidate):
+        library = api.load(info.candidate)
+    handle, display = library.GetCurrentContext(), library.GetCurrentDisplay()
+    if not handle or not display:
+        raise UsageError(
+            "No EGL context is current in this thread.",
+            known="only contexts of EGL can be shared with, not those of GLX, WGL or CGL",
+            hint="moderngl.create_context(standalone=True, backend='egl')",
+        )
+    level = info.candidate.backend
+    is_desktop = _api_of(library, display, handle) == c.EGL_OPENGL_API
+    if is_desktop and level != "gles31":
+        raise UsageError(
+            f"The level {level} cannot share with a context of desktop OpenGL.",
+            hint="open 'gles31' instead",
+        )
+    # Both of a group tell of resets, or neither: a context is asked for either way in turn.
+    want = Want(level, is_desktop)
+    shown = api.Display(library, api.Platform("the application's", 0), display)
+    opened = physical.open_display(shown, want, share=handle)
+    if opened.identity.GL_RENDERER != info.identity.GL_RENDERER:
+        opened.close()
+        raise DriverError(
+            "The application's context belongs to another device.",
+            asked_by=f"{level} of {info.identity.name}",
+            known=f"the context is of {opened.identity.name}",
+        )
+    return opened
+
+
+def _api_of(library: api.Library, display: int, handle: int) -> int:
+    value = ctypes.c_int(0)
+    library.QueryContext(display, handle, c.EGL_CONTEXT_CLIENT_TYPE, ctypes.byref(value))
+    return value.value
+
+
+def copy(gl: Gl, source: GlesBuffer, offset: int, target: GlesBuffer) -> None:
+    """Fill a buffer from another one, on the device, and wait until that is done."""
+    gl.BindBuffer(c.COPY_READ_BUFFER, source.name)
+    gl.BindBuffer(c.COPY_WRITE_BUFFER, target.name)
+    gl.CopyBufferSubData(c.COPY_READ_BUFFER, c.COPY_WRITE_BUFFER, offset, 0, target.nbytes)
+    gl.Finish()
+
+
+def as_moderngl(
+    context: moderngl.Context, thing: GlesBuffer | GlesTexture
+) -> moderngl.Buffer | moderngl.Texture:
+    """Return a buffer or texture of ours as one of moderngl's; it stays ours to delete."""
+    if isinstance(thing, GlesBuffer):
+        return context.external_buffer(thing.name, thing.nbytes)
+    size = (thing.width, thing.height)
+    return context.external_texture(thing.name, size, 4, 0, _DTYPES[thing.form.type])
