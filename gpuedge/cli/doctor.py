@@ -32,7 +32,7 @@ from gpuedge.safety import paths
 SCHEMA = "gpuedge.doctor/1"
 
 GPU_PACKAGES = {
-    "moderngl": (INFO, "not installed: only sharing results with an application's context needs it"),
+    "moderngl": (INFO, "not installed: only sharing results with an application needs it"),
     "vulkan": (WARN, "not installed: its devices are out of reach"),
     "wgpu": (WARN, "not installed: its devices are out of reach"),
 }
