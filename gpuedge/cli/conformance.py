@@ -120,7 +120,7 @@ def _run(options: argparse.Namespace, specs: list[Spec], output: Output) -> int:
     for name in ("junit", "jsonl"):
         check_writable(getattr(options, name), f"--{name}")
     _check_apart(options)
-    old, damaged = read(options.resume) if options.resume else (None, 0)
+    old, damaged = (None, 0) if options.resume is None else read(options.resume)
     if damaged:
         output.log(f"{options.resume}: {damaged} damaged lines were left out")
     header: dict[str, Any] = {

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, output: Output) -> int:
     """Probe (or read a report), print it, and return 3 if there is no usable device."""
-    if options.input:
+    if options.input is not None:
         report = ProbeReport.from_dict(read_json(options.input))
     else:
         with output.working("testing drivers"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -48,3 +49,36 @@ def test_tables_and_names_for_every_terminal(
 def test_deadline_that_is_no_time(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["db", "update", "x", f"--deadline={word}"]) == 2
     assert "above zero" in capsys.readouterr().err
+
+
+MODEL = str(Path(__file__).resolve().parents[2] / "examples" / "models" / "digits.onnx")
+WORDS = {
+    "nothing": "", "nul": "a\0b", "half a character": "\udcff", "escape": "\x1b[2J",
+    "long": "x" * 5000, "digits": "9" * 400, "folder": "/", "endless": "/dev/zero", "bracket": "[",
+}  # fmt: skip
+FORMS = [
+    ["{}"], ["cache", "{}"], ["info", "{}"], ["kernels", "{}"], ["kernels", "show", "{}"],
+    ["kernels", "show", "map/pool", "--dialect", "{}"], ["probe", "--input", "{}"],
+    ["probe", "--backend", "{}"], ["probe", "--deadline", "{}"], ["doctor", "--deadline", "{}"],
+    ["run", "{}"], ["run", MODEL, "--input", "{}"], ["run", MODEL, "--input", "image={}"],
+    ["run", MODEL, "--repeat", "{}"], ["run", MODEL, "--timeout", "{}"],
+    ["conformance", "list", "--shard", "{}"], ["conformance", "list", "--only", "{}x"],
+    ["conformance", "run", "--device", "{}"], ["conformance", "run", "--jobs", "{}"],
+    ["conformance", "run", "--junit", "{}", "--jobs", "0"],
+    ["conformance", "run", "--resume", "{}", "--device", "nope"],
+    ["conformance", "run", "--case-timeout", "{}"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS, ids=" ".join)
+def test_bad_words_are_told_in_four_parts_and_few_lines(
+    form: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuedge.cli.conformance.find", lambda *_: pytest.fail("probed"))
+    for word in WORDS.values():
+        code = main([part.format(word) for part in form])
+        said = capsys.readouterr().err
+        assert code == 2, word[:20]
+        assert said.startswith("[GE-")
+        assert len(said) < 6000
+        assert all(c.isprintable() or c == "\n" for c in said)
