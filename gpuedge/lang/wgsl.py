@@ -9,7 +9,7 @@ whatever a compiler can evaluate it does, and then overflow, NaN and division by
 (naga 29 even fails on valid code once it replaced a ``let``), so constants and overrides that meet
 an operator stand in a ``var``; ``<`` after a name may begin a list of types, so comparisons stand
 in parentheses; compilers may assume that there are no NaNs, so a value compared with itself becomes
-a look at its bits.
+a look at its bits; over OpenGL ``%`` becomes that of GLSL, which takes no negative operands.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ TYPES: Final = {
 _NAMES = {"inversesqrt": "inverseSqrt", "roundeven": "round"}
 _SIGNS = {"neg": "-", "!": "!", "~": "~"}
 _OPERATORS = frozenset(("==", "!=", "<", ">", "<=", ">=", "&&", "||")) | BITS
-_LEVELS = {"+": 1, "-": 1, "*": 2, "/": 2, "%": 2}
+_LEVELS = {"+": 1, "-": 1, "*": 2, "/": 2}
 """How strongly operators bind that need no parentheses among themselves."""
+_SPLIT = frozenset((*_LEVELS, *_OPERATORS, *_SIGNS))
 _TANH_LIMIT = 15.0  # tanh(15) is 1 in float32; drivers that divide sinh by cosh overflow at 89
 _INT_MIN = -(2**31)
 _IDS = {"local_id": "k_local", "group_id": "k_group"}
@@ -61,6 +62,15 @@ fn k_nan(x: f32) -> bool {
     return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u;
 }
 """,
+    **{
+        f"k_mod{name[4:]}": f"""\
+fn k_mod{name[4:]}(a: {kind}, b: {kind}) -> {kind} {{
+    return a - a / b * b;
+}}
+"""
+        for name, kind in TYPES.items()
+        if t.BASE[name] == "int"
+    },
 }
 _LOAD_Z = """\
 fn k_z_{0}(p: vec4<i32>, d: vec4<i32>, last: u32) -> vec4<f32> {{
@@ -152,7 +162,7 @@ class _Module:
 
     def _swizzle(self, expr: t.Swizzle) -> str:
         base = self._value(expr.base)
-        if isinstance(expr.base, t.Op) and expr.base.name in (*_LEVELS, *_OPERATORS, *_SIGNS):
+        if isinstance(expr.base, t.Op) and expr.base.name in _SPLIT:
             base = f"({base})"
         return base + "." + "".join(["xyzw"[i] for i in expr.components])
 
@@ -160,7 +170,11 @@ class _Module:
         is_constant = expr.time == t.CONST and expr.name not in ("vector", "splat")
         self.constant += is_constant
         name, args = expr.name, expr.args
-        if name in _LEVELS:
+        if name == "%":
+            width = t.WIDTH[expr.type]
+            helper = self._helper(f"k_mod{width if width > 1 else ''}")
+            text = f"{helper}({self._list(args)})"
+        elif name in _LEVELS:
             level = _LEVELS[name]
             left, right = self._operand(args[0], level), self._operand(args[1], level + 1)
             text = f"{left} {name} {right}"

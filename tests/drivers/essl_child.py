@@ -17,6 +17,9 @@ from typing import Any
 LEVEL = sys.argv[1] if __name__ == "__main__" else "2.0"
 os.environ.setdefault("MESA_GLES_VERSION_OVERRIDE", LEVEL)
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+import lang_kernels as kernels  # noqa: E402
 import numpy as np  # noqa: E402
 import numpy.typing as npt  # noqa: E402
 from essl_gl import GL, Launch, Range  # noqa: E402
@@ -183,6 +186,9 @@ class Cases:
         pairs = np.stack([a, b], 1).astype(np.float32).reshape(1, 1, 20, 500, 4)
         self.check("divide", DIVIDE, {"A": pairs}, (500, 20, 1, 1))
         self.check("divide one", DIVIDE_ONE, {"A": pairs}, (500, 20, 1, 1))
+        signed = pairs * self.random.choice(np.array([-1, 1], np.float32), pairs.shape)
+        self.check("divide signed", DIVIDE, {"A": signed}, (500, 20, 1, 1))
+        self.check("divide one signed", DIVIDE_ONE, {"A": signed}, (500, 20, 1, 1))
         specs, params = {"N": 11, "STEP": 2}, {"P": 6, "G": 0.5}
         self.check("loops", LOOPS, {"A": self.ints(3, 2)}, (3, 2, 1, 1), specs=specs, params=params)
         ties = np.arange(-40, 40, dtype=np.float32).reshape(1, 1, 4, 5, 4) / 4
@@ -276,6 +282,19 @@ class Cases:
             groups=(1, 1, 2),
         )  # fmt: skip
 
+    def generated(self) -> None:
+        """Kernels as a generator writes them, and all of 32 bits where the level has them."""
+        for count in (1, 8):
+            given = [self.ints(16 + i, 1) for i in range(count)]
+            tensors = {f"T{i}": tensor for i, tensor in enumerate(given)}
+            text, n = kernels.gather_kernel(count), {"N": 60}
+            self.check(f"gathered {count}", text, tensors, (25, 1, 1, 1), params=n)
+        a = self.ints(30, 1)
+        self.check("table", kernels.TABLE, {"A": a}, (30, 1, 1, 1), params={"N": 5})
+        for expression in kernels.INT_OPERATIONS if self.dialect != "essl100" else ():
+            text, out = kernels.int_kernel(expression), (kernels.PATTERNS, 1, 1, 1)
+            self.check(f"ints {expression}", text, {"A": kernels.int_texels()}, out)
+
     def mutants(self) -> None:
         """Texts that ask for less precision: what shows that the word is needed."""
         values = self.random.normal(0, 10, (1, 1, 4, 8, 4)).astype(np.float32)
@@ -293,7 +312,7 @@ def run(level: str) -> dict[str, Any]:
     cases = Cases(level)
     for part in (
         cases.codec, cases.conversions, cases.places, cases.words, cases.elementwise,
-        cases.library, cases.groups, cases.mutants,
+        cases.library, cases.groups, cases.generated, cases.mutants,
     ):  # fmt: skip
         with np.errstate(all="ignore"):
             part()

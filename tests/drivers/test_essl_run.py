@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
+from lang_kernels import INT_OPERATIONS
 from required import absent
 
 from gpuedge.core.storage import KINDS
@@ -64,7 +65,19 @@ def test_everything_ran(level: str) -> None:
     wanted.remove("map/elementwise")  # the expressions
     if level == "2.0":
         wanted.remove("map/softstats")  # two outputs
-    wanted |= {"divide", "divide one", "loops", "words", "softmax", "roundeven"}
+    wanted |= {
+        "divide",
+        "divide one",
+        "divide one signed",
+        "gathered 8",
+        "table",
+        "loops",
+        "words",
+        "softmax",
+        "roundeven",
+    }
+    if level != "2.0":
+        wanted |= {f"ints {expression}" for expression in INT_OPERATIONS}
     if level == "3.1":
         wanted |= {"matmul_tile", "matmul_rows", "conv2d_px4"}
     else:

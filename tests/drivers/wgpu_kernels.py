@@ -110,7 +110,7 @@ def run_kernel(
     groups: tuple[int, int, int] | None = None,
 ) -> dict[str, Floats]:
     """Run a kernel once and return its out tensors; the first input is a constant."""
-    blob: KernelBlob = lang.print_kernel(kernel, "wgsl")
+    blob: KernelBlob = lang.print_kernel(kernel, device.caps.dialect)
     program = device.build(blob, dict(specs or {}))
     shape = (out[3], out[2], out[1], out[0], 4)
     made, extents, reads, writes = [], [], [], {}

@@ -27,6 +27,10 @@ fn k_in4(p: vec4<i32>, d: vec4<i32>) -> bool {
     return all(vec4<u32>(p) < vec4<u32>(d));
 }
 
+fn k_mod(a: i32, b: i32) -> i32 {
+    return a - a / b * b;
+}
+
 fn k_z_A(p: vec4<i32>, d: vec4<i32>, last: u32) -> vec4<f32> {
     let v = t_A[min(u32(k_at(p, d)), last)];
     return select(vec4<f32>(), v, k_in2(p, d));
@@ -66,10 +70,10 @@ fn main(
     v8_acc[1i] = vec4<f32>(0.0f);
     for (var v9_k: i32 = 0i; v9_k < p_K4; v9_k += 4i) {
         for (var v10_i: i32 = v5_lane; v10_i < c_LY * 2i * 4i; v10_i += c_LX * c_LY) {
-            g_As[v10_i] = k_z_A(vec4<i32>(v9_k + v10_i % 4i, v6_row + v10_i / 4i, 0i, v4_g.z), d_A, last_A);
+            g_As[v10_i] = k_z_A(vec4<i32>(v9_k + k_mod(v10_i, 4i), v6_row + v10_i / 4i, 0i, v4_g.z), d_A, last_A);
         }
         for (var v11_i: i32 = v5_lane; v11_i < 16i * c_LX; v11_i += c_LX * c_LY) {
-            g_Bs[v11_i] = k_z_B(vec4<i32>(v7_col + v11_i % c_LX, v9_k * 4i + v11_i / c_LX, 0i, v4_g.z), d_B, last_B);
+            g_Bs[v11_i] = k_z_B(vec4<i32>(v7_col + k_mod(v11_i, c_LX), v9_k * 4i + v11_i / c_LX, 0i, v4_g.z), d_B, last_B);
         }
         workgroupBarrier();
         for (var v12_kk: i32 = 0i; v12_kk < 4i; v12_kk += 1i) {

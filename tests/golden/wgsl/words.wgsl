@@ -22,6 +22,10 @@ fn k_in2(p: vec4<i32>, d: vec4<i32>) -> bool {
     return (u32(p.x) < u32(d.x)) && (u32(p.y) < u32(d.y));
 }
 
+fn k_mod(a: i32, b: i32) -> i32 {
+    return a - a / b * b;
+}
+
 fn k_z_A(p: vec4<i32>, d: vec4<i32>, last: u32) -> vec4<f32> {
     let v = t_A[min(u32(k_at(p, d)), last)];
     return select(vec4<f32>(), v, k_in2(p, d));
@@ -61,9 +65,9 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         var v7_r: vec4<f32> = vec4<f32>(0.0f);
         var v8_acc: array<f32, 3>;
         var v9_pair: array<vec2<f32>, 2>;
-        v8_acc[0i] = k_one_A((v4_p.x * 3i + 0i) % (v5_d.x * 4i), last_A) + 0.0f;
-        v8_acc[1i] = k_one_A((v4_p.x * 3i + 5i) % (v5_d.x * 4i), last_A) + 1.0f;
-        v8_acc[2i] = k_one_A((v4_p.x * 3i + 10i) % (v5_d.x * 4i), last_A) + 2.0f;
+        v8_acc[0i] = k_one_A(k_mod(v4_p.x * 3i + 0i, v5_d.x * 4i), last_A) + 0.0f;
+        v8_acc[1i] = k_one_A(k_mod(v4_p.x * 3i + 5i, v5_d.x * 4i), last_A) + 1.0f;
+        v8_acc[2i] = k_one_A(k_mod(v4_p.x * 3i + 10i, v5_d.x * 4i), last_A) + 2.0f;
         v9_pair[0i] = vec2<f32>(v8_acc[0i], v6_a.x);
         v9_pair[0i].y = v9_pair[0i].y - 1.0f;
         v9_pair[1i] = vec2<f32>(v8_acc[1i], v6_a.y);
@@ -86,7 +90,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         for (var v11_i: i32 = 0i; v11_i < v5_d.y; v11_i += 1i) {
             for (var v12_j: i32 = 1i; v12_j < 6i; v12_j += 2i) {
                 v10_total = v10_total + v11_i * v12_j / 2i;
-                v7_r.y = v7_r.y + t_A[min(u32(v11_i * v5_d.x + v12_j % v5_d.x), last_A)].z;
+                v7_r.y = v7_r.y + t_A[min(u32(v11_i * v5_d.x + k_mod(v12_j, v5_d.x)), last_A)].z;
             }
         }
         v7_r = v7_r + select(vec4<f32>(f32(v10_total)), f_far(v4_p), (v4_p.y > 1i));
