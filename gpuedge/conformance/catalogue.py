@@ -28,11 +28,13 @@ from gpuedge.conformance.shaping import Concat, Move, Pool, Softmax
 from gpuedge.conformance.units import (
     DOMAINS,
     EXPRESSIONS,
+    FORMULAS,
     NARROW,
     PARAMETERS,
     Binary,
     Clip,
     Expression,
+    Formula,
     Helper,
     Unary,
     broadcastable,
@@ -172,6 +174,8 @@ def _expressions(scale: int) -> Iterator[Spec]:
     helped = dict.fromkeys(known.get(f, f) for f in FUNCTIONS if f != "clip")
     for function in helped:
         yield Spec(Helper(function))
+    for name in FORMULAS:
+        yield Spec(Formula(name))
 
 
 def _networks(scale: int) -> Iterator[Spec]:

@@ -239,6 +239,42 @@ class Expression:
         )
 
 
+FORMULAS: dict[str, tuple[str, Callable[[Num], Num]]] = {
+    "square": ("a ** 2.0", lambda a: f("pow", a, Num.of(np.float64(2)))),
+    "cube": ("a ** 3", lambda a: f("pow", a, Num.of(np.float64(3)))),
+    "root": ("pow(a, 0.5)", lambda a: f("pow", a, Num.of(np.float64(0.5)))),
+    "exponent": ("2 ** a", lambda a: f("pow", Num.of(np.float64(2)), a)),
+    "constants": ("a * sqrt(6.25) - 3 / 4", lambda a: a * 2.5 - 0.75),
+    "overflow": ("min(a, exp(1000))", lambda a: a),
+    "underflow": ("max(a, 0 - 1e38 * 1e38)", lambda a: a),
+}
+"""Expressions with operators between constants alone, which compilers evaluate if they can."""
+
+
+@dataclass(frozen=True)
+class Formula:
+    """An expression of `FORMULAS` over one positive operand."""
+
+    name: str
+    shape: Shape = (3, 37)
+
+    op = "elementwise"
+
+    @property
+    def text(self) -> str:
+        """Such as ``square-3x37``."""
+        return f"{self.name}-{dims(self.shape)}"
+
+    def case(self, rng: np.random.Generator, data: str, dtype: str) -> Case:
+        """Return the case with numbers of a kind."""
+        words, meaning = FORMULAS[self.name]
+        compiled = gpuedge.elementwise(words)
+        a = (np.abs(fill(rng, self.shape, data)) + np.float32(0.125)).astype(dtype)
+        return Case(
+            lambda device: compiled(a=a, device=device), lambda keep: meaning(keep(a)), words
+        )
+
+
 HELPED: dict[str, str] = {"minimum": "min", "maximum": "max"}
 """Functions by the name that expressions may also call them by."""
 

@@ -14,13 +14,14 @@ _PRECEDENCE = {
 }  # fmt: skip
 _ASSIGNMENTS = {f"{op}=": op for op in ("", "+", "-", "*", "/", "%", "&", "|", "^", "<<", ">>")}
 _DEEP = ("this is nested too deeply", "name a part of it with a local")
+_PREFIXES = frozenset(("-", "!", "~", "+", "++", "--"))
+_POSTFIXES = frozenset((".", "[", "("))
 
 # Python's stack bounds how deep a tree may be: two frames per level in every printer, 1000 in all.
 MAX_NESTING: Final = 40
 MAX_OPERATORS: Final = 250
 MAX_UNROLLED: Final = 4096  # copies of loop bodies in one kernel; drivers choke long before
 MAX_BLOCKS: Final = 16
-MAX_ARRAY: Final = 256  # elements of a local array: registers, on real devices
 
 Name = t.Local | t.Shared | t.Spec | t.Param | t.Tensor | t.Function | t.Literal
 
@@ -67,7 +68,7 @@ class BodyParser:
         self.nesting += 1
         if self.nesting > MAX_NESTING:
             self.fail(*_DEEP)
-        value = self._binary(1)
+        value = self._operators(self._unary(), 1)
         if self.texts[self.cursor.at] == "?":
             value = self._select(value)
         self.nesting -= 1
@@ -88,25 +89,32 @@ class BodyParser:
         self.cursor.expect(":", "between the values of ?:")
         return self.rules.select(condition, yes, self.expression(), at)
 
-    def _binary(self, least: int) -> t.Expr:
-        left = self._unary()
-        cursor = self.cursor
+    def _operators(self, left: t.Expr, least: int) -> t.Expr:
+        """Parse the operators after `left` that bind as tightly as `least`, with their operands."""
+        cursor, texts = self.cursor, self.texts
         while True:
             at = cursor.at
-            op = self.texts[at]
+            op = texts[at]
             rank = _PRECEDENCE.get(op, 0)
             if rank < least:
                 return left
             cursor.at = at + 1
             self._count()
-            left = self.rules.binary(op, left, self._binary(rank + 1), at)
+            right = self._unary()
+            if _PRECEDENCE.get(texts[cursor.at], 0) > rank:
+                right = self._operators(right, rank + 1)
+            left = self.rules.binary(op, left, right, at)
 
     def _unary(self) -> t.Expr:
         cursor = self.cursor
         at = cursor.at
         op = self.texts[at]
-        if op not in ("-", "!", "~", "+", "++", "--"):
-            return self._postfix()
+        if op not in _PREFIXES:
+            found = self.names.get(op) or self.rules.literals.get(op)
+            if found is None or self.texts[at + 1] in _POSTFIXES:
+                return self._postfix()
+            cursor.at = at + 1  # most operands: a name or a number met before, on its own
+            return found if isinstance(found, t.Literal) else self._reference(op, at)
         if op in ("+", "++", "--"):
             self.fail(f"{op!r} cannot stand here", "write x += 1 as a statement of its own")
         if op == "-" and self.texts[at + 1] == "2147483648":
@@ -137,8 +145,7 @@ class BodyParser:
     def _letters(self, kind: str) -> tuple[int, ...]:
         """Parse ``.letters`` of a value of type `kind`."""
         self.cursor.at += 2
-        at = self.cursor.at - 1
-        return self.rules.letters(kind, self.texts[at], at)
+        return self.rules.letters(kind, self.texts[self.cursor.at - 1], self.cursor.at - 1)
 
     def _component(self, kind: str) -> int:
         """Parse ``[constant]`` of a vector of type `kind`."""
@@ -267,9 +274,9 @@ class BodyParser:
 
     def _tensor(self, name: str) -> t.Tensor:
         """Parse the tensor that is the first argument of `name`."""
-        tensor = self.names.get(self.texts[self.cursor.at])
+        found = self.texts[self.cursor.at]
+        tensor = self.names.get(found)
         if not isinstance(tensor, t.Tensor):
-            found = self.texts[self.cursor.at]
             self.fail(f"{name}() takes a tensor first, found {found!r}")
         tensor.used = True
         self.cursor.at += 1
@@ -365,11 +372,7 @@ class BodyParser:
     def _declare_array(self, name: str, kind: str) -> t.Local:
         at = self.cursor.at + 1
         self.operators = 0
-        size = int(self.rules.constant(self._in_brackets(), "the size of an array", at).value)
-        if not 1 <= size <= MAX_ARRAY:
-            self.fail(f"an array of {size} elements: from 1 to {MAX_ARRAY} are allowed", at=at)
-        if kind == "bool":
-            self.fail("there are no arrays of bool", at=at)
+        size = self.rules.array_size(kind, self._in_brackets(), at)
         if self.texts[self.cursor.at] == "=":
             self.fail("an array has no first value", "assign to its elements")
         return self.local(name, kind, size=size, assigned=True)
@@ -377,13 +380,8 @@ class BodyParser:
     def _assign(self, into: list[t.Stmt]) -> None:
         at = self.cursor.at
         name = self.texts[at]
-        target = self.names[name]
         self.operators = 0
-        if isinstance(target, t.Function):
-            self.fail("a call on its own does nothing", "functions have no side effects")
-        if not isinstance(target, (t.Local, t.Shared)):
-            self.fail(f"{name!r} cannot be assigned", "only locals and shared arrays can")
-        self._check_assignable(target)
+        target = self._assignable(name)
         self.cursor.at += 1
         kind, index, component = target.type, None, None
         if isinstance(target, t.Shared) or target.size > 0:
@@ -403,11 +401,16 @@ class BodyParser:
         value = self._assigned_value(target, kind, index, component)
         into.append(t.Assign(target, index, component, value))
 
-    def _check_assignable(self, target: t.Local | t.Shared) -> None:
+    def _assignable(self, name: str) -> t.Local | t.Shared:
+        target = self.names[name]
+        if isinstance(target, t.Function):
+            self.fail("a call on its own does nothing", "functions have no side effects")
         if isinstance(target, t.Shared):
             if not self.in_main:
                 self.fail("shared arrays are written in main only")
-            return
+            return target
+        if not isinstance(target, t.Local):
+            self.fail(f"{name!r} cannot be assigned", "only locals and shared arrays can")
         if target.read_only:
             self.fail(f"{target.name!r} is {target.read_only} and read only")
         if target.frozen:
@@ -416,6 +419,7 @@ class BodyParser:
                 "use another local for the value that changes",
             )
         target.assigned = True
+        return target
 
     def _assigned_value(
         self, target: t.Local | t.Shared, kind: str, index: t.Expr | None, component: int | None
@@ -498,23 +502,21 @@ class BodyParser:
         name, parts, places = self._header()
         start, bound, step = parts
         self.rules.loop(parts, places, is_map=self.kernel.form == "map")
-        outer = dict(self.names)
         index = self.local(name, "int", read_only="a loop index")
         free = start.time > t.UNIFORM
         self.free_loops += free
         body = self.body()
         self.free_loops -= free
-        self.names = outer
+        del self.names[name]
         into.append(t.For(index, start, bound, step, body))
 
     def _unroll(self, into: list[t.Stmt]) -> None:
         cursor, rules = self.cursor, self.rules
         cursor.at += 1
         name, parts, places = self._header()
-        words = ("start", "bound", "step")
         first, last, stride = (
             int(rules.constant(part, f"the {word} of an unrolled loop", at).value)
-            for part, word, at in zip(parts, words, places, strict=True)
+            for part, word, at in zip(parts, ("start", "bound", "step"), places, strict=True)
         )
         if stride <= 0:
             self.fail("the step of a loop is positive", at=places[2])
@@ -522,7 +524,7 @@ class BodyParser:
         self.unrolled += len(values)
         if self.unrolled > MAX_UNROLLED:
             self.fail(f"more than {MAX_UNROLLED} copies are unrolled", "use for", at=places[1])
-        begin, outer = cursor.at, dict(self.names)
+        begin, outer = cursor.at, self.names
         # The body is parsed once per value: each copy is typed with its own constant index.
         for value in values or range(first, first + 1):
             cursor.at = begin

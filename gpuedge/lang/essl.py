@@ -48,8 +48,7 @@ MAX_TRIPS: Final = 65536
 Text = tuple[str, int]
 """A text and its rank."""
 
-_HELPER = re.compile(r"\b[kK]_\w+")
-_COUNT = re.compile(r"\bn_\w+")
+_WORD = re.compile(r"\b[kKn]_\w+")
 _TANH_LIMIT = 15.0  # tanh(15) is 1 in float32; drivers that divide sinh by cosh overflow at 89
 _IDENTIFIERS = {"local_id": "gl_LocalInvocationID", "group_id": "gl_WorkGroupID"}
 _NAMES = {"roundeven": "roundEven"}
@@ -71,6 +70,12 @@ def _digits(value: float) -> str:
         if c_float(float(text)).value == value:  # (struct refuses what rounds to infinity)
             break
     return text if "." in text or "e" in text else f"{text}.0"
+
+
+@lru_cache(maxsize=1024)
+def _words(text: str) -> frozenset[str]:
+    """Return the helpers and numbers of last texels that a text names."""
+    return frozenset(_WORD.findall(text))
 
 
 def print_essl310(kernel: t.Kernel, storage: Mapping[str, str] | None = None) -> KernelBlob:
@@ -125,6 +130,8 @@ class _Shader:
         self.units = KINDS[self.kinds[kernel.out.name]].units
         self.lines: list[str] = []
         self.depth = 0
+        self.called: set[str] = set()  # helpers, and other words that are none
+        self.main_at = 0  # where the statements of main begin
         self.in_constant = False  # in a place where ESSL 1.00 takes no calls of helpers
         self.printers: dict[type, Callable[[Any], Text]] = {
             t.Literal: self._literal,
@@ -180,6 +187,7 @@ class _Shader:
         return text
 
     def _call(self, name: str, *args: t.Expr) -> Text:
+        self.called.add(name)
         return f"{name}({', '.join([self._value(arg) for arg in args])})", POSTFIX
 
     def _kind(self, name: str) -> str:
@@ -294,6 +302,11 @@ class _Shader:
         """Append a line at the current depth."""
         self.lines.append(_INDENT * self.depth + text)
 
+    def _access(self, text: str) -> None:
+        """Append a line that reaches a tensor, by helpers perhaps."""
+        self.called |= _words(text)
+        self._line(text)
+
     def _open(self, head: str) -> None:
         """Append a line that begins a block."""
         self._line(f"{head} {{")
@@ -360,10 +373,10 @@ class _Shader:
         name, value = stmt.tensor.name, self._value(stmt.value)
         if self.level is ESSL310:
             way = "storet" if stmt.name == "storet" else "store4"
-            self._line(f"k_{way}_{name}({self._value(stmt.position)}, {value});")
+            self._access(f"k_{way}_{name}({self._value(stmt.position)}, {value});")
             return
         self._line(f"vec4 v_{name} = {value};")
-        self._line(f"o_{name} = {stored(self.level, name, self.kinds[name], f'v_{name}')};")
+        self._access(f"o_{name} = {stored(self.level, name, self.kinds[name], f'v_{name}')};")
 
     # --- functions ------------------------------------------------------------------------------
     def _function(self, function: t.Function) -> None:
@@ -375,6 +388,7 @@ class _Shader:
 
     def _main(self) -> None:
         self._open("void main()")
+        self.main_at = len(self.lines)
         if self.kernel.form == "group":
             self._block(self.kernel.main.body)
         elif self.level is ESSL310:
@@ -392,7 +406,7 @@ class _Shader:
         p = _local(main.args[0])
         self._line(f"ivec4 {p} = ivec4(at.xy, at.z % d_{out}.z, at.z / d_{out}.z);")
         self._block(main.body)
-        self._line(f"b_{out}[k_number_{out}({p})] = {self._value(main.value)};")
+        self._access(f"b_{out}[k_number_{out}({p})] = {self._value(main.value)};")
         self._close()
 
     def _fragment(self) -> None:
@@ -409,11 +423,11 @@ class _Shader:
         if self.units > 1:
             self._line(f"{level.index} j = {level.remainder('f', self.units, 'texel')};")
         q = f"min(texel, n_{out})" if self.is_old else f"int(min(texel, n_{out}))"
-        self._line(f"{level.whole4} {_local(main.args[0])} = k_position({q}, d_{out});")
+        self._access(f"{level.whole4} {_local(main.args[0])} = k_position({q}, d_{out});")
         self._block(main.body)
         self._line(f"vec4 v = {self._value(main.value)};")
         target = "gl_FragColor" if self.is_old else f"o_{out}"
-        self._line(f"{target} = {stored(level, out, self.kinds[out], 'v')};")
+        self._access(f"{target} = {stored(level, out, self.kinds[out], 'v')};")
 
     # --- the whole ------------------------------------------------------------------------------
     def _head(self) -> list[str]:
@@ -441,17 +455,17 @@ class _Shader:
             lines.append(f"shared highp {array.type} m_{array.name}[{size}];")
         return lines
 
-    def _helpers(self, body: str) -> list[str]:
-        """Return the helper functions that `body` calls, and those that they call, in order."""
+    def _helpers(self) -> list[str]:
+        """Return the helper functions that were called, and those that they call, in order."""
         known = dict(self.level.helpers)
         for x in self.kernel.tensors:
             kind = self.kinds[x.name]
             known |= accesses(self.level, x.name, kind, is_read=x.access == "read")
         needed: set[str] = set()
-        new = {*_HELPER.findall(body)}
+        new = self.called
         while new:
             needed |= new
-            new = {*_HELPER.findall("\n".join([known.get(n, "") for n in new]))} - needed
+            new = {word for name in new for word in _words(known.get(name, ""))} - needed
         if any(name.startswith("K_") for name in needed):
             needed.add("k_powers")
         return [text for name, text in known.items() if name in needed]
@@ -461,16 +475,14 @@ class _Shader:
         for function in self.kernel.functions:
             self._function(function)
         self._main()
-        body = "\n".join(self.lines)
-        helpers = self._helpers(body)
-        used = {*_COUNT.findall("\n".join([*helpers, body]))}
-        counts = [
+        helpers = self._helpers()
+        used = self.called.union(*map(_words, helpers))
+        self.lines[self.main_at : self.main_at] = [
             _INDENT + count(self.level, x.name)
             for x in self.kernel.tensors
             if f"n_{x.name}" in used
         ]
-        body = body.replace("void main() {", "\n".join(["void main() {", *counts]), 1)
-        text = "\n".join([*self._head(), *helpers, body, ""])
+        text = "\n".join([*self._head(), *helpers, *self.lines, ""])
         return bind(self.kernel, self.level.dialect, text.encode(), self.kinds)
 
 

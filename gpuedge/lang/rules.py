@@ -12,6 +12,7 @@ from gpuedge.lang import tree as t
 from gpuedge.lang.evaluate import INT_MAX, Unknown, evaluate
 from gpuedge.lang.tokens import MATH, Cursor
 
+MAX_ARRAY: Final = 256  # elements of a local array: registers, on real devices
 BITS: Final = frozenset(("&", "|", "^", "<<", ">>"))
 _COMPARISONS = frozenset(("==", "!=", "<", ">", "<=", ">="))
 _LETTERS = {"x": 0, "y": 1, "z": 2, "w": 3}
@@ -122,7 +123,8 @@ class Rules:
             if op not in ("+", "*") and t.BASE[kind] == "int":
                 self._check_right(op, right, at)
         time = left.time if left.time > right.time else right.time
-        return self.fold(t.Op(kind, op, (left, right), time), at)
+        made = t.Op(kind, op, (left, right), time)
+        return made if time else self.fold(made, at)
 
     def _numbers(self, op: str, left: t.Expr, right: t.Expr, at: int) -> tuple[t.Expr, t.Expr]:
         """Return two numbers as values of one type."""
@@ -232,6 +234,15 @@ class Rules:
                 at=at,
             )
         return index
+
+    def array_size(self, kind: str, size: t.Expr, at: int) -> int:
+        """Return the size of a local array of `kind`."""
+        count = int(self.constant(size, "the size of an array", at).value)
+        if not 1 <= count <= MAX_ARRAY:
+            self.fail(f"an array of {count} elements: from 1 to {MAX_ARRAY} are allowed", at=at)
+        if kind == "bool":
+            self.fail("there are no arrays of bool", at=at)
+        return count
 
     # --- constructors and casts ---------------------------------------------------------------
     def construct(self, kind: str, args: list[t.Expr], at: int) -> t.Expr:

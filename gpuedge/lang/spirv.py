@@ -186,10 +186,11 @@ class _Printer:
     # --- instructions -------------------------------------------------------------------------
     def _op(self, opcode: int, kind: str, *operands: int) -> int:
         """Append an instruction with a result of type `kind` and return its id."""
-        result = self.module.id()
-        self.code += (
-            (len(operands) + 3) << 16 | opcode, self.module.type(kind), result, *operands,
-        )  # fmt: skip
+        m = self.module
+        result = m.bound
+        m.bound += 1
+        found = m.known.get(kind) or m.type(kind)
+        self.code += ((len(operands) + 3) << 16 | opcode, found, result, *operands)
         return result
 
     def _do(self, opcode: int, *operands: int) -> None:

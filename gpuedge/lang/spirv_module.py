@@ -55,7 +55,7 @@ class Module:
         self.decorations: list[int] = []
         self.globals: list[int] = []  # types, constants, global variables
         self.functions: list[int] = []
-        self._known: dict[str | tuple[object, ...], int] = {}
+        self.known: dict[str | tuple[object, ...], int] = {}
         self.glsl = self.id()
 
     def id(self) -> int:
@@ -91,15 +91,15 @@ class Module:
     def once(self, opcode: int, *operands: int) -> int:
         """Return the type with these operands, declared at its first use."""
         key = (opcode, *operands)
-        if key not in self._known:
-            self._known[key] = self.declare(opcode, *operands)
-        return self._known[key]
+        if key not in self.known:
+            self.known[key] = self.declare(opcode, *operands)
+        return self.known[key]
 
     def type(self, kind: str) -> int:
         """Return the id of a type of the language, ``uint``, ``uvec3``, ``bvec4`` or ``void``."""
-        found = self._known.get(kind)
+        found = self.known.get(kind)
         if found is None:
-            found = self._known[kind] = self._type(kind)
+            found = self.known[kind] = self._type(kind)
         return found
 
     def _type(self, kind: str) -> int:
@@ -117,10 +117,10 @@ class Module:
     def texels(self) -> int:
         """Return the type of an unsized array of vec4, as buffers hold it."""
         key = "texels"
-        if key not in self._known:
-            self._known[key] = self.declare(TYPE_RUNTIME_ARRAY, self.type("vec4"))
-            self.decorate(self._known[key], ARRAY_STRIDE, 16)
-        return self._known[key]
+        if key not in self.known:
+            self.known[key] = self.declare(TYPE_RUNTIME_ARRAY, self.type("vec4"))
+            self.decorate(self.known[key], ARRAY_STRIDE, 16)
+        return self.known[key]
 
     def pointer(self, storage: int, kind: int) -> int:
         """Return the type of pointers to `kind` in a storage class."""
@@ -129,19 +129,21 @@ class Module:
     def constant(self, kind: str, value: float) -> int:
         """Return a scalar constant; equal bits share an id."""
         if kind == "bool":
-            bits = 0
+            bits = int(value)
         elif kind == "float":
             bits = struct.unpack("<I", struct.pack("<f", value))[0]
         else:
             bits = int(value) & 0xFFFFFFFF
-        key = (kind, bool(value) if kind == "bool" else bits)
-        if key not in self._known:
+        key = (kind, bits)
+        found = self.known.get(key)
+        if found is None:
             if kind == "bool":
                 opcode = CONSTANT_TRUE if value else CONSTANT_FALSE
-                self._known[key] = self.declare_typed(opcode, self.type(kind))
+                found = self.declare_typed(opcode, self.type(kind))
             else:
-                self._known[key] = self.declare_typed(CONSTANT, self.type(kind), bits)
-        return self._known[key]
+                found = self.declare_typed(CONSTANT, self.type(kind), bits)
+            self.known[key] = found
+        return found
 
     def assemble(self) -> bytes:
         """Return the finished module, little-endian."""

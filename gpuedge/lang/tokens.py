@@ -93,7 +93,7 @@ DEFAULT_EPILOGUE: Final = "vec4 epilogue(vec4 v, ivec4 p) { return v; }"
 # A number takes all letters and digits after it, so that 1.0f is one token, and a wrong one.
 _HOOK = r"//[ \t]*EPILOGUE[ \t\r]*(?![^\n])"
 _TOKEN = re.compile(
-    rf"(?:\s|(?!{_HOOK})//[^\n]*|/\*.*?\*/)*"
+    rf"\s*(?:(?:(?!{_HOOK})//[^\n]*|/\*.*?\*/)\s*)*"
     r"([A-Za-z_]\w*"
     r"|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\w*"
     rf"|{_HOOK}"
