@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuedge.backends.base import Candidate
 from gpuedge.conformance.bench import CRASHED, TIMEOUT, Row
 from gpuedge.conformance.case import Spec
 from gpuedge.core.errors import (
@@ -30,9 +29,8 @@ from gpuedge.core.errors import (
     DeviceTimeoutError,
     NoUsableDeviceError,
 )
-from gpuedge.probing import process
-from gpuedge.probing.judge import CLEAN, Ending
-from gpuedge.probing.run import child_environment
+from gpuedge.safety import child
+from gpuedge.safety.child import CLEAN, Child, Ending
 from gpuedge.safety.paths import read_start
 
 COMMAND = (sys.executable or "", "-X", "faulthandler", "-m", "gpuedge.conformance.child")
@@ -232,19 +230,21 @@ class Runner:
         }  # fmt: skip
         # No child has to look at drivers of other backends.
         only = {"GPUEDGE_BACKENDS": request.device.partition(":")[0]}
-        environ = child_environment(Candidate("", "", "", only))
-        child = process.spawn(
-            request.command or COMMAND, json.dumps(asked).encode() + b"\n", environ, folder
-        )
+        data = json.dumps(asked).encode() + b"\n"
+        argv, environ = request.command or COMMAND, child.environment(only)
+        one = Child(argv, environ, folder, request=data, output=folder / "output")
         progress = _Progress(result, token)
 
-        def is_stalled(*_: int) -> bool:
+        def is_over() -> bool:
             progress.take(self._events.put)
             is_open = progress.opened is not None and not progress.is_done
             limit = request.case_s if is_open else request.open_s
-            return time.monotonic() - progress.since > limit
+            return self._stop.is_set() or time.monotonic() - progress.since > limit
 
-        ending, tail = process.supervise(child, float("inf"), self._stop, is_stalled)
+        try:
+            one.wait(float("inf"), is_over)
+        finally:
+            ending, tail = one.end(), one.tail()
         progress.take(self._events.put)
         if progress.is_done and ending != CLEAN:
             self.notes.append(f"a process that was done with its cases left with {_said(ending)}")
@@ -258,7 +258,7 @@ class Runner:
     def _casualty(self, progress: _Progress, batch: list[Spec], ending: Ending, tail: str) -> Row:
         """Return the row of the case that took its child down."""
         spec = next(s for s in batch if s.id == progress.current)
-        is_slow = ending.how in ("stalled", "deadline")
+        is_slow = ending.how == "deadline"
         if is_slow:
             reason = f"no answer within {self.request.case_s:g} s"
         else:
@@ -284,7 +284,7 @@ def _refusal(event: Row) -> Exception:
 def _said(ending: Ending) -> str:
     if ending.how == "exit":
         return f"exit code {ending.code}"
-    return ending.what or {"stalled": "no sign of life"}.get(ending.how, ending.how)
+    return ending.what or {"deadline": "no sign of life"}.get(ending.how, ending.how)
 
 
 def _given_up(device: str, ending: Ending, tail: str) -> Exception:

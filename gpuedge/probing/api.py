@@ -152,20 +152,11 @@ def _keys(
 def _probe_new(
     new: list[tuple[str, Candidate]], deadline_s: float, begin: float
 ) -> dict[str, tuple[Candidate, list[ProbeRow]]]:
-    from gpuedge import capdb
-    from gpuedge.capdb import database
-    from gpuedge.probing import quirks
     from gpuedge.probing.run import probe_all
 
-    database.load()  # the children need it too; its faults are not a driver's
-    capdb.load()
-    capdb.load_names()
-    barred = {key: row for key, c in new if (row := quirks.barred_row(c)) is not None}
-    open_ = [(key, c) for key, c in new if key not in barred]
-    results = probe_all([c for _, c in open_], deadline_s, begin=begin)
-    _log([*barred.values(), *(row for rows in results for row in rows)])
-    found = {key: (c, rows) for (key, c), rows in zip(open_, results, strict=True)}
-    return found | {key: (c, [barred[key]]) for key, c in new if key in barred}
+    results = probe_all([c for _, c in new], deadline_s, begin=begin)
+    _log([row for rows in results for row in rows])
+    return {key: (c, rows) for (key, c), rows in zip(new, results, strict=True)}
 
 
 def _is_lasting(row: ProbeRow) -> bool:

@@ -22,13 +22,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from gpuedge.backends.base import Candidate
 from gpuedge.core.reasons import Reason
 from gpuedge.core.text import plain
 from gpuedge.probing.events import is_sound
 from gpuedge.probing.report import ProbeRow
+from gpuedge.safety.child import CLEAN, Ending
 
 Event = Mapping[str, Any]
 
@@ -54,16 +55,10 @@ STEPS = {
 
 
 HUNG_S = 1.0
-"""A driver that gave no sign of life for so long at the deadline hangs; another is only slow."""
-
-HUNG_SHARE = 0.1
-"""A driver that used less than this share of the time for computing was waiting."""
+"""A driver that did nothing for so long at the deadline hangs; another is only slow."""
 
 LEAVING_S = 0.5
 """The same for a process that has nothing left to do but to end, which takes some milliseconds."""
-
-STARVED_SHARE = 0.5
-"""One that waited for a processor for this share of its silence was held up by the machine."""
 
 FAIR_SHARE = 0.5
 """Share of the deadline after which a driver that is not done is too slow, whatever held it up."""
@@ -80,29 +75,12 @@ OUT_OF_REACH = {"no-child": ("blocked", "no-child"), "unknown": ("broken", "no-t
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
-    """How a probe process ended: by itself (`code`), by a signal, or by us at the deadline.
-
-    ``stalled``: by us before the deadline, because others waited for it. ``unknown``: somebody
-    else took its exit status, `what` says who. ``no-child``: it could not be started.
-    """
-
-    how: Literal["exit", "signal", "deadline", "stalled", "not-started", "unknown", "no-child"]
-    code: int = 0
-    what: str = ""
-
-
-CLEAN = Ending("exit", 0)
-"""What is right where a process gave all that was asked of it."""
-
-
-@dataclass(frozen=True, slots=True)
 class Transcript:
     """Everything one probe process left behind; `deadline_s` is that of all processes together.
 
-    `seconds` is how long it had, `silent_s` for how long at its end it gave no sign of life, and
-    `cpu_s` how much processor time it used in all. In the last `window_s` of its silence it used
-    `busy_s` of processor time, and waited `waited_s` for a processor. None where not known.
+    `seconds` is how long it had. `idle_s` is for how long at its end it gave no sign of life, did
+    not compute, and was not kept from it by others either; `cpu_s` how much processor time it used
+    in all. None where not known. `is_stalled`: it was ended early, because others waited for it.
     """
 
     events: Sequence[Event]
@@ -112,27 +90,21 @@ class Transcript:
     seconds: float
     skipped: frozenset[int] = frozenset()
     deadline_s: float | None = None
-    silent_s: float | None = None
-    busy_s: float | None = None
+    idle_s: float | None = None
     cpu_s: float | None = None
-    window_s: float | None = None
-    waited_s: float | None = None
+    is_stalled: bool = False
 
     @property
     def is_hung(self) -> bool:
-        """True if it gave no sign of life and only slept when it was ended."""
+        """True if it did nothing when it was ended, and for so long that it never would."""
         enough = HUNG_S if self.first("done") is None else LEAVING_S
-        return (HUNG_S if self.silent_s is None else self.silent_s) >= enough and self._is_idle
-
-    @property
-    def _is_idle(self) -> bool:
-        return is_idle(self.window_s or self.silent_s or HUNG_S, self.busy_s, self.waited_s)
+        return self.idle_s is None or self.idle_s >= enough
 
     @property
     def used_s(self) -> float:
         """Seconds it had a chance to use: not those it waited for its turn on a busy machine."""
-        waited = self._is_idle and (self.silent_s or 0.0) > FAIR_SHARE * self.seconds
-        return self.seconds if waited or self.cpu_s is None else min(self.cpu_s, self.seconds)
+        has_slept = (self.idle_s or 0.0) > FAIR_SHARE * self.seconds
+        return self.seconds if has_slept or self.cpu_s is None else min(self.cpu_s, self.seconds)
 
     @property
     def last_step(self) -> Event:
@@ -148,12 +120,6 @@ class Transcript:
         """True if the process wrote ``done`` and then ended well."""
         clean = self.ending.how == "exit" and self.ending.code == 0
         return clean and self.first("done") is not None
-
-
-def is_idle(seconds: float, busy_s: float | None, waited_s: float | None) -> bool:
-    """Say whether a process slept for most of some seconds: not computing, nor kept from it."""
-    is_starved = waited_s is not None and waited_s > STARVED_SHARE * seconds
-    return not is_starved and (busy_s or 0.0) <= HUNG_SHARE * seconds
 
 
 def parts(transcript: Transcript, skipped: Sequence[frozenset[int]]) -> list[Transcript | None]:
@@ -262,7 +228,7 @@ def _ended(transcript: Transcript) -> Event:
     if transcript.first("done") is not None:
         step = "exit"
     where = STEPS[step]
-    if ending.how in ("not-started", "deadline", "stalled"):
+    if ending.how == "deadline":
         return _late(transcript, step)
     if ending.how in OUT_OF_REACH:
         return _verdict(*OUT_OF_REACH[ending.how], ending.what, step)
@@ -292,8 +258,7 @@ def _late(transcript: Transcript, step: str) -> Event:
     """
     limit = transcript.deadline_s
     of = "" if limit is None else f" of {limit:g} s"
-    ending = transcript.ending.how
-    if ending == "not-started" or step in UNTOUCHED:
+    if step in UNTOUCHED:
         reason = f"the driver was not reached before the deadline{of}"
     elif transcript.is_hung:
         return _verdict("timeout", "deadline", f"it hung {STEPS[step]}", step)
@@ -302,7 +267,7 @@ def _late(transcript: Transcript, step: str) -> Event:
         reason = f"the driver was not done before the deadline{of}: {had}"
     verdict = {**_verdict("timeout", "deadline", "", step), "reason": reason}
     had_time = limit is not None and transcript.used_s >= FAIR_SHARE * limit
-    if ending == "not-started" or step in OURS or not had_time:
+    if step in OURS or not had_time:
         verdict["evidence"] = {**verdict["evidence"], "is_cut_off": True}
     return verdict
 

@@ -113,14 +113,14 @@ class Keys:
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def lifetime(statuses: Collection[str], strikes: int, *, is_final: bool = True) -> float:
+def lifetime(statuses: Collection[str], crashes: int, *, is_final: bool = True) -> float:
     """Return for how many seconds a candidate's verdict is believed.
 
     Right and wrong numbers are believed until a file changes: both are facts about the driver.
     Restrictions that apply because a probe could not be finished are not, so they are tried anew.
     """
     if {"crashed", "timeout"} & set(statuses):
-        return PATIENCE[min(max(strikes, 1), len(PATIENCE)) - 1]
+        return PATIENCE[min(max(crashes, 1), len(PATIENCE)) - 1]
     if {"absent", "broken"} & set(statuses) or not is_final:
         return BRIEF
     return float("inf")
@@ -152,14 +152,14 @@ class Store:
             return None
         if not all(r.code in SENTENCES for r in rows):
             return None
-        age, strikes = now - entry["when"], entry["strikes"]
+        age, crashes = now - entry["when"], entry["crashes"]
         is_final = not _is_unfinished(rows)
         if not is_final and entry.get("tries", TRIES) < TRIES:
             return None
         open_ = any(r.status == "timeout" or r.evidence.get("is_partial") for r in rows)
         is_patient = entry["deadline_s"] < deadline_s and (open_ or not is_final)
         # A clock set back by more than a day makes the age meaningless.
-        fresh = -DAY < age < lifetime({r.status for r in rows}, strikes, is_final=is_final)
+        fresh = -DAY < age < lifetime({r.status for r in rows}, crashes, is_final=is_final)
         return rows if rows and fresh and not is_patient and not _is_over(rows, now) else None
 
     def save(
@@ -193,7 +193,7 @@ class Store:
                     "rows": [r.to_dict() for r in rows],
                     "when": now,
                     "deadline_s": deadline_s,
-                    "strikes": self._strikes(candidate, rows),
+                    "crashes": self._crashes(candidate, rows),
                     **self._tries(entries.get(key), rows, now),
                 }
             return {"entries": _newest(entries)}
@@ -213,11 +213,11 @@ class Store:
         known = before if before and 0 <= now - before.get("since", -DAY) < BRIEF else {}
         return {"tries": 1 + known.get("tries", 0), "since": known.get("since", now)}
 
-    def _strikes(self, candidate: Candidate, rows: list[ProbeRow]) -> int:
+    def _crashes(self, candidate: Candidate, rows: list[ProbeRow]) -> int:
         if not any(r.status in {"crashed", "timeout"} for r in rows):
             return 0
         before = [
-            e["strikes"]
+            e["crashes"]
             for e in self._entries.values()
             if (e["backend"], e["candidate"]) == (candidate.backend, candidate.key)
             and any(r.get("fingerprint") == candidate.fingerprint for r in e["rows"])
@@ -288,7 +288,7 @@ def _is_sound(entry: object) -> bool:
     return (
         all(isinstance(row, dict) for row in rows)
         and all(isinstance(entry.get(name), str) for name in ("backend", "candidate"))
-        and all(is_number(entry.get(name)) for name in ("when", "deadline_s", "strikes"))
-        and isinstance(entry["strikes"], int)
+        and all(is_number(entry.get(name)) for name in ("when", "deadline_s", "crashes"))
+        and isinstance(entry["crashes"], int)
         and all(is_number(entry.get(name, 0)) for name in ("tries", "since"))
     )

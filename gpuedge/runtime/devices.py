@@ -27,7 +27,6 @@ from gpuedge.runtime.recovery import (
     Retirable,
     RetryLimits,
     Treatment,
-    await_trials,
     bounded,
     try_in_child,
 )
@@ -52,9 +51,6 @@ EXIT_S = 2.0
 AWAY_S = 20.0
 """How long a device whose calibration did not end in time may take to come back, before whoever
 asks for it is told that it hangs."""
-
-TRIAL_S = 1.0
-"""How long the end of the interpreter waits for a child that tries a driver to be gone."""
 
 
 def _after_fork(report: ProbeReport) -> ProbeReport:
@@ -351,8 +347,6 @@ class Pool:
         self._here()
         self._is_ending = True
         executors = self._cleared()
-        if not await_trials(TRIAL_S):
-            log.debug("a child process that tries a driver is left behind")
         for executor in executors:
             if executor.device == CPU:
                 executor.close()

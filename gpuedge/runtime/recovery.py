@@ -8,7 +8,6 @@ thread of its own: what waits for it stops waiting after a while.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from gpuedge.core.errors import (
     OutOfMemoryError,
     UnsupportedOpError,
 )
-from gpuedge.core.reasons import SENTENCES, Reason
+from gpuedge.core.reasons import Reason
 from gpuedge.executors.watching import cause_of
 from gpuedge.safety.deadline import Call
 
@@ -259,46 +258,14 @@ def _start(work: Callable[[], None], name: str) -> bool:
     return True
 
 
-_trials: set[tuple[int, threading.Event]] = set()
-"""The children at work, by the process that started them; each event is set when one is gone."""
-
-
-def await_trials(seconds: float) -> bool:
-    """Wait for children that were told to stop, with their folders; False if one is left."""
-    until = monotonic() + seconds
-    mine = [over for pid, over in list(_trials) if pid == os.getpid()]
-    return all(over.wait(max(0.0, until - monotonic())) for over in mine)
-
-
 def try_in_child(row: ProbeRow, deadline_s: float, stop: threading.Event) -> str | None:
-    """Probe the driver of one row in a child process; return why the device failed, or None.
+    """Probe the driver of one row in a child process; return why the device failed, or None."""
+    from gpuedge.probing.run import probe_all
 
-    Like `gpuedge.probing.run.probe_all` for one candidate, without its pool of threads: those
-    would be waited for when the interpreter ends.
-    """
-    from gpuedge.probing import folders
-    from gpuedge.probing.run import Driver, Race
-
-    race = Race(deadline_s, None)
-    race.stop = stop
-    if race.command is None:
-        return SENTENCES["no-child"]
-    over = threading.Event()
-    trial = (os.getpid(), over)
-    _trials.add(trial)
     try:
-        folder = folders.make()
-        try:
-            (rows,) = Driver([row.info().candidate], folder, race).rows()
-        finally:
-            folders.remove(folder)
+        (rows,) = probe_all([row.info().candidate], deadline_s, stop=stop.is_set)
     except GpuEdgeError as error:
         return error.what
-    except OSError as error:
-        return f"no child process can be started: {error}"
-    finally:
-        over.set()
-        _trials.discard(trial)
     found = next((r for r in rows if r.index == row.index), None) or next(iter(rows), None)
     if found is None:
         return "it is no longer there"

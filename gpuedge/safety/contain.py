@@ -1,4 +1,4 @@
-"""What a process does first in which a driver is to be loaded: a probe's child, or a host.
+"""What a process does first in which a driver is to be loaded: a probe's child, or a worker.
 
 It must leave no orphan, no core file and no crash dialog behind, must not inherit what an
 application set for itself, and must show a driver's ``exit()`` as what it is.
@@ -16,7 +16,7 @@ def contain(deadline_s: float) -> None:
     """Leave no orphan, no core file and no crash dialog behind, and inherit no signal settings.
 
     An application may block signals or ignore them, and its children begin so; a driver that
-    waits for its own child, or for a timer, would wait for ever.
+    waits for its own child, or for a timer, would wait forever.
     """
     import faulthandler
 
@@ -30,12 +30,13 @@ def contain(deadline_s: float) -> None:
     else:
         import resource
 
-        _reset_signals()
+        reset_signals()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         _leave_when_told()
 
 
-def _reset_signals() -> None:
+def reset_signals() -> None:
+    """Undo what an application set for signals: its children begin with it."""
     import signal
 
     for name in ("SIGCHLD", "SIGALRM", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"):
@@ -47,7 +48,7 @@ def _leave_when_told() -> None:
     """Make a driver's ``exit()`` end the process, with its status, before libraries are unloaded.
 
     A driver that gives up by calling ``exit()`` does so inside the API's loader, which holds its
-    lock: Vulkan's loader (seen with 1.3.239) then waits for itself in its own destructor for ever,
+    lock: Vulkan's loader (seen with 1.3.239) then waits for itself in its own destructor forever,
     and what was an exit would look like a hang. Exit handlers that drivers register still run:
     the last one registered runs first. Where the C library has no ``on_exit`` it stays a hang.
     """

@@ -15,7 +15,6 @@ import pytest
 
 import gpuedge
 from gpuedge.backends.base import Candidate
-from gpuedge.probing import process
 from gpuedge.probing.run import probe_all
 from gpuedge.safety import interpreter
 
@@ -24,7 +23,7 @@ MODULE = "gpuedge.probing.child"
 
 
 def test_ordinarily_it_is_this_interpreter() -> None:
-    command = process.command(MODULE)
+    command = interpreter.command(MODULE)
     assert command is not None
     assert command[0] == sys.executable
     assert command[-1] == MODULE
@@ -91,7 +90,7 @@ def test_without_any_interpreter_every_row_says_so(
 ) -> None:
     for name in ("executable", "_base_executable", "prefix", "exec_prefix", "base_prefix"):
         monkeypatch.setattr(sys, name, str(tmp_path / "app"), raising=False)
-    assert process.command(MODULE) is None
+    assert interpreter.command(MODULE) is None
     ((row,),) = probe_all([Candidate("null", "k", "f")], 5.0)
     assert (row.status, row.code) == ("blocked", "no-child")
     assert "sys.executable" in row.reason

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
@@ -190,13 +190,13 @@ from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from runtime_fakes import row
 from gpuedge.core.reasons import Reason
-from gpuedge.probing import process
+from gpuedge.probing import run
 from gpuedge.runtime.devices import POOL
 
 wait = '''import os, time
 open({str(tmp_path / "pid")!r}, "w").write(str(os.getpid()))
 time.sleep(60)'''
-process.command = lambda module: (sys.executable, "-c", wait)
+run.COMMAND = (sys.executable, "-c", wait)
 POOL.row = lambda name: row()
 POOL.barred = POOL._dispose = lambda what: None
 
@@ -216,9 +216,12 @@ print(len(list(Path({str(tmp_path / "tmp")!r}).iterdir())))
         call, check=False, env=environ, capture_output=True, text=True, timeout=25
     )
     assert (done.returncode, done.stdout.strip()) == (0, "1"), done.stderr
+    pid = Path("/proc") / (tmp_path / "pid").read_text() / "cwd"
+    ends = monotonic() + 10
+    while (pid.exists() or list((tmp_path / "tmp").iterdir())) and monotonic() < ends:
+        sleep(0.02)
     assert list((tmp_path / "tmp").iterdir()) == []
-    with pytest.raises(ProcessLookupError):
-        os.kill(int((tmp_path / "pid").read_text()), 0)
+    assert not pid.exists()
 
 
 # -- time limits ----------------------------------------------------------------------------------

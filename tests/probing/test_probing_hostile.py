@@ -21,8 +21,9 @@ from gpuedge import backends, capdb
 from gpuedge.backends.base import Candidate
 from gpuedge.backends.null import NullBackend
 from gpuedge.core.errors import ConfigError, DatabaseError
-from gpuedge.probing import child, folders, judge, process, verdicts
+from gpuedge.probing import child, judge, run, verdicts
 from gpuedge.probing.api import probe
+from gpuedge.safety import child as safe_child
 from gpuedge.safety import machine, paths
 
 pytestmark = pytest.mark.timeout(60)
@@ -34,7 +35,7 @@ def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Only fake drivers, a fresh cache folder, and a count of the children started."""
     monkeypatch.setitem(backends.BUILTIN, "fake", "probing_fakes:FakeBackend")
     monkeypatch.setattr(backends, "PROBED", ("fake",))
-    monkeypatch.setattr(process, "COMMAND", WORKER)
+    monkeypatch.setattr(run, "COMMAND", WORKER)
     monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("PROBE_COUNT", str(tmp_path / "count"))
     monkeypatch.setenv("PROBE_FAKES", "ok")
@@ -160,13 +161,13 @@ def test_the_child_is_told_whole_paths(fakes: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("GPUEDGE_CACHE_DIR", "cache")
     monkeypatch.setenv("GPUEDGE_CONFIG", "settings.toml")
     seen: list[dict[str, str]] = []
-    real = process.spawn
+    real = safe_child.environment
 
-    def spawn(command: Any, request: Any, environ: dict[str, str], folder: Any) -> Any:
-        seen.append({k: v for k, v in environ.items() if k.startswith("GPUEDGE_")})
-        return real(command, request, environ, folder)
+    def environment(extra: Any = None) -> dict[str, str]:
+        seen.append(real(extra))
+        return seen[0]
 
-    monkeypatch.setattr(process, "spawn", spawn)
+    monkeypatch.setattr(safe_child, "environment", environment)
     assert probe().tried[0].status == "ok"
     (environ,) = seen
     assert environ["GPUEDGE_DB"] == str(fakes / "db")
@@ -186,7 +187,7 @@ def test_a_fault_of_the_database_in_the_child_is_no_verdict_on_the_driver(
     with pytest.raises(DatabaseError):
         child.probe(candidate, frozenset(), channel)
     events, _ = judge.read_events((fakes / "result").read_bytes(), "t")
-    ending = judge.Ending("exit", 1)
+    ending = safe_child.Ending("exit", 1)
     (row,) = judge.judge(candidate, judge.Transcript(events, 0, ending, "DatabaseError", 1.0)).rows
     assert (row.status, row.code, row.evidence["step"]) == ("broken", "no-token", "prepare")
     assert "DatabaseError" in row.reason
@@ -202,29 +203,11 @@ def test_a_pipe_in_the_cache_folder_is_not_awaited(fakes: Path, name: str) -> No
 
 
 def test_a_result_file_that_becomes_a_pipe_is_not_awaited(
-    monkeypatch: pytest.MonkeyPatch,
+    fakes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = process.supervise
-
-    def replace_result(started: Any, *rest: Any) -> Any:
-        answer = real(started, *rest)
-        for path in Path(seen[0]).rglob("result"):
-            path.unlink()
-            os.mkfifo(path)
-        return answer
-
-    seen: list[str] = []
-    make = folders.tempfile.mkdtemp
-
-    def mkdtemp(**options: Any) -> str:
-        seen.append(make(**options))
-        return seen[0]
-
-    monkeypatch.setattr(folders.tempfile, "mkdtemp", mkdtemp)
-    monkeypatch.setattr(process, "supervise", replace_result)
+    monkeypatch.setenv("PROBE_FAKES", "pipe")
     (row,) = probe().tried
     assert (row.status, row.code) == ("broken", "no-token")
-    assert not Path(seen[0]).exists()
 
 
 BROKEN_EVENTS: list[dict[str, Any]] = [
@@ -259,7 +242,7 @@ def test_leftovers_of_killed_probes_are_removed(
     temporary = fakes / "tmp"
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    old = 2 * folders.STALE_S
+    old = 2 * run.YOUNG_S
     gone = [leftover(temporary, f"gpuedge-probe-abc_{i:04}", old) for i in range(3)]
     target = leftover(temporary, "precious", old)
     link = temporary / "gpuedge-probe-link0000"
@@ -271,7 +254,7 @@ def test_leftovers_of_killed_probes_are_removed(
     (gone[0] / "inner").symlink_to(target)
     os.utime(gone[0], (time.time() - old,) * 2)
     kept = [
-        leftover(temporary, "gpuedge-probe-fresh000", folders.STALE_S / 2),
+        leftover(temporary, "gpuedge-probe-fresh000", run.YOUNG_S / 2),
         leftover(temporary, "gpuedge-probe-of-somebody-else", old),
         leftover(temporary, "my-gpuedge-probe-abc_0000", old),
         link,
@@ -284,33 +267,33 @@ def test_leftovers_of_killed_probes_are_removed(
 
 
 def test_leftovers_of_other_users_stay(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs = leftover(fakes, "gpuedge-probe-theirs00", 2 * folders.STALE_S)
+    theirs = leftover(fakes, "gpuedge-probe-theirs00", 2 * run.YOUNG_S)
     me = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: me + 1)
-    folders.sweep(str(fakes))
+    run.sweep(fakes, time.time())
     assert theirs.exists()
     monkeypatch.setattr(os, "getuid", lambda: me)
-    folders.sweep(str(fakes))
+    run.sweep(fakes, time.time())
     assert not theirs.exists()
 
 
 def test_one_probe_removes_a_bounded_number(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "MAX_SWEPT", 2)
-    made = [leftover(fakes, f"gpuedge-probe-abc_{i:04}", 2 * folders.STALE_S) for i in range(5)]
+    monkeypatch.setattr(run, "MAX_SWEPT", 2)
+    made = [leftover(fakes, f"gpuedge-probe-abc_{i:04}", 2 * run.YOUNG_S) for i in range(5)]
     left = []
     for _ in range(3):
-        folders.sweep(str(fakes))
+        run.sweep(fakes, time.time())
         left.append(sum(path.exists() for path in made))
     assert left == [3, 1, 0]
-    folders.sweep(str(fakes / "nowhere"))
+    run.sweep(fakes / "nowhere", time.time())
 
 
 def test_names_that_are_swept_are_the_names_that_are_made(fakes: Path) -> None:
     import tempfile
 
     for _ in range(50):
-        made = Path(tempfile.mkdtemp(prefix=folders.PREFIX, dir=fakes))
-        assert folders.OURS.fullmatch(made.name)
+        made = Path(tempfile.mkdtemp(prefix=run.PREFIX, dir=fakes))
+        assert run.OURS.fullmatch(made.name)
 
 
 def test_a_cached_probe_reads_no_database(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:

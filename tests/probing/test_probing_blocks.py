@@ -14,7 +14,7 @@ from probing_fakes import WORKER
 import gpuedge
 from gpuedge import backends
 from gpuedge.core.errors import ConfigError, UnknownDeviceError
-from gpuedge.probing import process
+from gpuedge.probing import run
 from gpuedge.probing.api import probe
 from gpuedge.safety import blocklist, markers
 from gpuedge.safety.blocklist import Blocklist
@@ -242,7 +242,7 @@ def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Two good fake drivers and one without a device, and a fresh cache folder."""
     monkeypatch.setitem(backends.BUILTIN, "fake", "probing_fakes:FakeBackend")
     monkeypatch.setattr(backends, "PROBED", ("fake",))
-    monkeypatch.setattr(process, "COMMAND", WORKER)
+    monkeypatch.setattr(run, "COMMAND", WORKER)
     monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("PROBE_COUNT", str(tmp_path / "count"))
     monkeypatch.setenv("PROBE_FAKES", "discrete ok absent")

@@ -161,6 +161,10 @@ class Worker:
     def play_garbage(self) -> None:
         Path(self.request["result"]).write_bytes(b"\0\xff{]" * 5000 + b"\n{}\n[1]\nnull\n")
 
+    def play_pipe(self) -> None:
+        Path(self.request["result"]).unlink()
+        os.mkfifo(self.request["result"])
+
     def play_forged(self) -> None:
         Path(self.request["result"]).write_bytes(b"")
         self.token = "0" * 32

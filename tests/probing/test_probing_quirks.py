@@ -364,9 +364,9 @@ def test_driver_is_not_loaded_where_the_machine_alone_forbids_it(
 
 def test_time_that_a_child_took_to_start_counts() -> None:
     now = time.monotonic()
-    assert child._ends(2.0, now + 1.0) == now + 1.0
+    assert child.ends_of(2.0, now + 1.0) == now + 1.0
     for odd in (None, "soon", now - 1.0, now + 1e6, float("nan")):
-        assert abs(child._ends(2.0, odd) - (now + 2.0)) < 1.0
+        assert abs(child.ends_of(2.0, odd) - (now + 2.0)) < 1.0
 
 
 def test_host_process_is_told_what_to_leave() -> None:

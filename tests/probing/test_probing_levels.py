@@ -12,19 +12,20 @@ from probing_fakes import WORKER
 
 from gpuedge.backends.base import Candidate
 from gpuedge.core.reasons import Reason
-from gpuedge.probing import child, run
+from gpuedge.probing import child
 from gpuedge.probing.api import _is_lasting
+from gpuedge.probing.attempts import Level
 from gpuedge.probing.judge import (
-    CLEAN,
-    Ending,
     Transcript,
     is_cut_off,
     judge,
     parts,
     read_events,
 )
+from gpuedge.probing.launcher import group
 from gpuedge.probing.report import ProbeRow
-from gpuedge.probing.run import group, probe_all
+from gpuedge.probing.run import probe_all
+from gpuedge.safety.child import CLEAN, Ending
 
 LONG = 20.0
 
@@ -112,12 +113,12 @@ def test_level_behind_one_that_computes_is_not_remembered() -> None:
 @pytest.mark.parametrize(
     ("had", "lasting"),
     [
-        ({"seconds": 4.0, "silent_s": 0.2, "cpu_s": 0.5}, False),
-        ({"seconds": 4.0, "silent_s": 0.2, "cpu_s": 3.0}, True),
-        ({"seconds": 1.0, "silent_s": 0.2, "cpu_s": 0.9}, False),
-        ({"seconds": 4.0, "silent_s": 3.5, "busy_s": 0.0, "cpu_s": 0.1}, True),
-        ({"seconds": 1.2, "silent_s": 1.1, "busy_s": 0.0, "cpu_s": 0.1}, True),
-        ({"seconds": 4.0, "silent_s": 1.5, "busy_s": 0.5, "cpu_s": 1.0}, False),
+        ({"seconds": 4.0, "idle_s": 0.2, "cpu_s": 0.5}, False),
+        ({"seconds": 4.0, "idle_s": 0.2, "cpu_s": 3.0}, True),
+        ({"seconds": 1.0, "idle_s": 0.2, "cpu_s": 0.9}, False),
+        ({"seconds": 4.0, "idle_s": 3.5, "cpu_s": 0.1}, True),
+        ({"seconds": 1.2, "idle_s": 1.1, "cpu_s": 0.1}, True),
+        ({"seconds": 4.0, "idle_s": 0.9, "cpu_s": 1.0}, False),
         ({"seconds": 4.0}, True),
     ],
 )
@@ -186,10 +187,12 @@ def test_what_holds_for_all_levels_is_asked_once(
     monkeypatch.setattr(child, "contain", lambda deadline_s: None)
     path = tmp_path / "result"
     path.touch()
-    request = run.Driver(
-        [Candidate(name, "k", "f") for name in "abc"], tmp_path, run.Race(4.0, WORKER)
-    )
-    data = json.dumps(request._request("t" * 32, path, request._levels)).encode()
+    levels = [Level(Candidate(name, "k", "f")) for name in "abc"]
+    request = {
+        "token": "t" * 32, "result": str(path), "deadline_s": 4.0, "ends": None,
+        "candidates": [level.request() for level in levels],
+    }  # fmt: skip
+    data = json.dumps(request).encode()
     monkeypatch.setattr("sys.stdin", type("In", (), {"buffer": _Line(data)}))
     assert child.main() == 0
     assert asked == ["a", "b"]

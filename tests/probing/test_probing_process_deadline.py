@@ -12,7 +12,6 @@ import pytest
 from probing_fakes import WORKER
 
 from gpuedge.backends.base import Candidate
-from gpuedge.probing import leftovers, process
 from gpuedge.probing.report import ProbeRow
 from gpuedge.probing.run import probe_all
 
@@ -85,7 +84,9 @@ def children() -> set[str]:
 
 
 def state() -> tuple[list[str], int, dict[str, str], str, int, set[str]]:
-    assert leftovers.settle(20)  # on a busy machine a killed process is not gone at once
+    ends = time.monotonic() + 20  # on a busy machine a killed process is not gone at once
+    while threading.active_count() > 1 and time.monotonic() < ends:
+        time.sleep(0.02)
     mask = os.umask(0)
     os.umask(mask)
     fds = Path("/proc/self/fd")
@@ -117,15 +118,3 @@ def test_an_orphan_of_another_session_holds_nothing_of_ours(
         assert state() == before
     finally:
         os.kill(orphan, signal.SIGKILL)
-
-
-def test_an_exit_status_that_the_system_throws_away_is_not_made_up() -> None:
-    """As where an application ignores SIGCHLD; real children are forked by a zygote then."""
-    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    try:
-        row, _ = probed("ok", 10.0)
-        assert (row.status, row.code) == ("broken", "no-token")
-        assert process.LOST in row.reason
-        assert probed("hang", 0.5)[0].code == "deadline"
-    finally:
-        signal.signal(signal.SIGCHLD, before)

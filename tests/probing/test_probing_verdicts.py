@@ -133,7 +133,7 @@ def test_strikes_count_crashes_in_a_row_of_the_same_files(tmp_path: Path) -> Non
     def strikes() -> int:
         body = load_sealed(tmp_path / "verdicts.json", verdicts.SCHEMA)
         assert body is not None
-        count: int = body["entries"]["k"]["strikes"]
+        count: int = body["entries"]["k"]["crashes"]
         return count
 
     seen = []

@@ -1,0 +1,378 @@
+"""The launcher: a process that starts a child for each driver, watches them, and judges.
+
+Python, numpy and gpuedge take longer to start and import than most drivers take to answer, so on
+Linux that happens once: this process imports what children need and no driver, and forks off each
+child. Elsewhere, and where something it imported started a thread, children are started one by one.
+It has one thread, ends everything at the deadline or when the application is gone (its standard
+input ends), and appends the rows of each driver to a file as soon as they are known.
+
+Candidates of several backends that name the same driver file are levels of one driver: they share a
+child, one after the other. A crash or a hang costs the level it happened in; the others get a fresh
+child. What failed is tried once more, alone, when all others have their verdict: a good driver
+fails now and then, because memory was short or another program had it; what fails twice counts.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import gc
+import json
+import os
+import secrets
+import select
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from gpuedge.backends.base import Candidate
+from gpuedge.core.errors import DatabaseError
+from gpuedge.probing import child as child_module
+from gpuedge.probing import quirks, run
+from gpuedge.probing.attempts import Level, retry_s
+from gpuedge.probing.judge import Transcript, parts, read_events
+from gpuedge.probing.report import ProbeRow
+from gpuedge.safety import child, interpreter, paths
+from gpuedge.safety.child import Activity, Child, Ending
+from gpuedge.safety.contain import reset_signals
+
+MAX_RESULT_BYTES = 4 << 20
+"""A result file larger than this is a driver's doing; the rest is not read."""
+
+MIN_RETRY_S = 0.3
+"""With less time than this left no further child is started: it could not even import numpy."""
+
+MAX_ATTEMPTS = 32
+"""Children per driver: two more for each device that took its child down."""
+
+MAX_SILENCE = 0.4
+"""Share of the deadline for which a child that others wait for may do nothing."""
+
+STALLED_S = 0.75
+"""A child that did nothing for so long is waiting, not computing: another may start."""
+
+MAX_RUNNING = 64
+EARLY_S = 0.02
+"""What ending all children and judging them takes."""
+
+ORPHAN_S = 1.0
+"""How long after the deadline a launcher ends itself if nobody did."""
+
+OWN_START = ("LD_", "DYLD_", "GLIBC_", "MALLOC_", "PYTHON")
+"""Variables that a process reads when it starts: a fork would not notice them."""
+
+_PDEATHSIG = 1
+
+
+def main() -> int:
+    """Do the request on standard input. Returns the exit status."""
+    request = json.loads(sys.stdin.buffer.readline())
+    if hasattr(signal, "setitimer"):
+        reset_signals()
+        # The default action ends the process whatever it is doing; a fork does not inherit it.
+        signal.setitimer(signal.ITIMER_REAL, max(0.0, request["left_s"]) + ORPHAN_S)
+    work = Launcher(request).run()
+    if work is not None:  # this is a fork
+        child_module.work(work)
+        _leave()
+    return 0
+
+
+class Launcher:
+    """What all drivers share: the time, the order of starting, and the file of rows."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.given_s = float(request["deadline_s"])
+        self.ends = child_module.ends_of(float(request["left_s"]), request["ends"])
+        self.command = request["command"] or interpreter.command("gpuedge.probing.child") or ()
+        self.folder = Path(request["folder"])
+        self.can_fork = False
+        self._has_own = request["command"] is not None
+        self._token = request["token"]
+        self._rows = os.open(self.folder / "rows", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._candidates = [Candidate(**record) for record in request["candidates"]]
+        self._poll: Any = None
+        if sys.platform != "win32":
+            self._poll = select.poll()
+            self._poll.register(0, select.POLLHUP)
+
+    def run(self) -> dict[str, Any] | None:
+        """Probe everything; in a fork, return the request of the child that it is."""
+        try:
+            drivers = self._drivers()
+        except DatabaseError:
+            self._say(event="no-database")
+            return None
+        waiting, running = list(drivers), list[Driver]()
+        while (waiting or running) and self.left() > EARLY_S and not self._is_alone():
+            busy = sum(driver.is_busy() for driver in running)
+            if waiting and busy <= (os.cpu_count() or 1) and len(running) < MAX_RUNNING:
+                running.append(waiting.pop(0))
+            for driver in list(running):
+                work = driver.advance()
+                if work is not None:
+                    return work
+                if driver.is_over:
+                    running.remove(driver)
+                    self._report(driver)
+            time.sleep(child.TICK_S)
+        for driver in running:
+            driver.kill()
+        for driver in [*running, *waiting]:
+            driver.stop()
+            self._report(driver)
+        if self._is_alone():
+            shutil.rmtree(self.folder, ignore_errors=True)
+        return None
+
+    def left(self) -> float:
+        """Return the seconds that are left."""
+        return self.ends - time.monotonic()
+
+    def _is_alone(self) -> bool:
+        """Say whether the application is gone, or has no use for this any more."""
+        return self._poll is not None and bool(self._poll.poll(0))
+
+    def _drivers(self) -> list[Driver]:
+        """Return what is to be tried; report what the database bars, and import the rest."""
+        run.load_database()
+        barred: set[int] = set()
+        for i, candidate in enumerate(self._candidates):
+            row = quirks.barred_row(candidate)
+            if row is not None:
+                self._say(at=i, rows=[row.to_dict()])
+                barred.add(i)
+        self.can_fork = sys.platform == "linux" and not self._has_own and _prepared()
+        open_ = [i for i in range(len(self._candidates)) if i not in barred]
+        return [
+            Driver(self, [(open_[i], self._candidates[open_[i]]) for i in members], n)
+            for n, members in enumerate(group([self._candidates[i] for i in open_]))
+        ]
+
+    def _report(self, driver: Driver) -> None:
+        for at, rows in driver.rows():
+            self._say(at=at, rows=[row.to_dict() for row in rows])
+
+    def _say(self, **fields: Any) -> None:
+        os.write(self._rows, json.dumps({"token": self._token, **fields}).encode() + b"\n")
+
+
+def group(candidates: Sequence[Candidate]) -> list[list[int]]:
+    """Return the positions of the candidates of each driver: same file, same environment."""
+    drivers: dict[tuple[str, tuple[tuple[str, str], ...]], list[int]] = {}
+    for i, candidate in enumerate(candidates):
+        drivers.setdefault((candidate.key, tuple(sorted(candidate.env.items()))), []).append(i)
+    return list(drivers.values())
+
+
+class Driver:
+    """The probe of one driver: a child for its levels, and more where one of them failed."""
+
+    def __init__(
+        self, launcher: Launcher, members: Sequence[tuple[int, Candidate]], number: int
+    ) -> None:
+        self.is_over = False
+        self._launcher = launcher
+        self._places = [at for at, _ in members]
+        self._levels = [Level(candidate) for _, candidate in members]
+        self._folder = launcher.folder / str(number)
+        self._attempts = 0
+        self._running: Running | None = None
+
+    def is_busy(self) -> bool:
+        """Say whether its child computes, or wants to."""
+        return self._running is None or self._running.activity.idle_s() < STALLED_S
+
+    def advance(self) -> dict[str, Any] | None:
+        """Start a child, or look at the one there is; in a fork, return its request."""
+        if self._running is None:
+            levels = self._next()
+            left = self._launcher.left()
+            if not levels or self._attempts == MAX_ATTEMPTS or (
+                self._attempts and left < MIN_RETRY_S
+            ):  # fmt: skip
+                self.is_over = True
+                return None
+            self._attempts += 1
+            try:
+                return self._start(levels)
+            except OSError as error:
+                self._take(levels, self._nothing(Ending("no-child", 0, str(error))))
+                self.is_over = True
+        elif self._running.has_ended(MAX_SILENCE * self._launcher.given_s):
+            self._finish()
+        return None
+
+    def kill(self) -> None:
+        """End the child; `stop` waits for it."""
+        if self._running is not None:
+            self._running.child.kill()
+
+    def stop(self) -> None:
+        """Time is over: judge what there is."""
+        if self._running is not None:
+            self._running.is_late = True
+            self._finish()
+
+    def rows(self) -> list[tuple[int, list[ProbeRow]]]:
+        """Return the rows of each candidate, with its place."""
+        given = self._launcher.given_s
+        return list(zip(self._places, (v.rows(given) for v in self._levels), strict=True))
+
+    def _next(self) -> list[Level]:
+        """Return what the next child is to try: levels together first, retries alone at the end."""
+        untried = [level for level in self._levels if level.is_untried]
+        together = [level for level in untried if not level.is_alone]
+        if together or untried:
+            return together or untried[:1]
+        left = self._launcher.left()
+        return [v for v in self._levels if v.awaiting and left > retry_s(v)][:1]
+
+    def _start(self, levels: list[Level]) -> dict[str, Any] | None:
+        folder = self._folder / str(self._attempts)
+        folder.mkdir(parents=True, mode=0o700)
+        result, output = folder / "result", folder / "output"
+        result.touch(mode=0o600)
+        token = secrets.token_hex(16)
+        request = {
+            "token": token, "result": str(result), "deadline_s": self._launcher.left(),
+            "ends": self._launcher.ends, "candidates": [level.request() for level in levels],
+        }  # fmt: skip
+        env = levels[0].candidate.env
+        if self._launcher.can_fork and not any(name.startswith(OWN_START) for name in env):
+            pid = os.fork()
+            if pid == 0:
+                _settle(output, env, folder)
+                return request
+            one = Child.of_fork(pid, output)
+        else:
+            data = json.dumps(request, default=dict).encode() + b"\n"
+            environ = {**os.environ, **env}
+            one = Child(self._launcher.command, environ, folder, request=data, output=output)
+        self._running = Running(one, levels, token, result)
+        return None
+
+    def _finish(self) -> None:
+        running = self._running
+        assert running is not None  # that is when it is called
+        self._running = None
+        self._take(running.levels, running.transcript(self._launcher.given_s))
+
+    def _take(self, levels: list[Level], transcript: Transcript) -> None:
+        cut = parts(transcript, [level.skip for level in levels])
+        for i, (level, part) in enumerate(zip(levels, cut, strict=True)):
+            if part is not None:
+                # What ends a process when results are complete may be the doing of any level.
+                late = part.first("done") is not None and not part.is_complete
+                is_doubtful = i > 0 or late or transcript.is_stalled
+                level.take(part, is_shared=len(levels) > 1 and is_doubtful)
+
+    def _nothing(self, ending: Ending) -> Transcript:
+        return Transcript([], 0, ending, "", 0.0, deadline_s=self._launcher.given_s)
+
+
+class Running:
+    """A child that is at work on some levels of a driver."""
+
+    def __init__(self, one: Child, levels: list[Level], token: str, result: Path) -> None:
+        self.child, self.levels = one, levels
+        self.activity = Activity(one.pid)
+        self.is_late = False
+        self._is_stalled = False
+        self._token, self._result = token, result
+        self._size = 0
+        self._start = time.monotonic()
+
+    def has_ended(self, patience_s: float) -> bool:
+        """Look at it; True where it ended, or is to make way for other levels that wait."""
+        with suppress(OSError):
+            size = self._result.stat().st_size
+            if size != self._size:
+                self._size = size
+                self.activity.touch()
+        self.child.trim()
+        if self.child.has_ended():
+            return True
+        self._is_stalled = len(self.levels) > 1 and self.activity.idle_s() > patience_s
+        return self._is_stalled
+
+    def transcript(self, given_s: float) -> Transcript:
+        """End it, and return all that it left behind."""
+        idle_s = self.activity.idle_s()
+        ending = self.child.end()
+        if self.is_late and (ending.how, ending.code) == ("signal", signal.SIGKILL):
+            ending = Ending("deadline")  # the kill was ours
+        try:
+            data = paths.read_start(self._result, MAX_RESULT_BYTES)
+        except OSError:
+            data = b""
+        events, junk = read_events(data, self._token)
+        took = time.monotonic() - self._start
+        return Transcript(
+            events, junk, ending, self.child.tail(), took, deadline_s=given_s,
+            idle_s=idle_s, cpu_s=self.activity.used_s, is_stalled=self._is_stalled,
+        )  # fmt: skip
+
+
+def _prepared() -> bool:
+    """Import what a child will need; say whether this process may be forked after that."""
+    from gpuedge import backends
+    from gpuedge.capdb.identity import families
+    from gpuedge.probing import kat
+
+    for name in ("gpuedge.executors.gpu", "gpuedge.probing.device"):
+        import_module(name)
+    for name in backends.PROBED:
+        with suppress(Exception):  # its children will say what is wrong
+            backends.load(name)
+    families.load_families()
+    kat.cases()
+    gc.collect()
+    gc.freeze()  # what lies here already is not to be copied into each child for its counts
+    try:  # locks of other threads would stay held forever
+        return len(list(Path("/proc/self/task").iterdir())) == 1
+    except OSError:
+        return threading.active_count() == 1
+
+
+def _settle(output: Path, environ: Any, folder: Path) -> None:
+    """Make a fork the same as a process started by itself."""
+    os.setsid()
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died meanwhile
+        os.kill(os.getpid(), signal.SIGKILL)
+    null = os.open(os.devnull, os.O_RDONLY)
+    said = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for fd, at in ((null, 0), (said, 1), (said, 2)):
+        os.dup2(fd, at, inheritable=True)
+    os.closerange(3, max(null, said) + 1)
+    os.environ.update(environ)
+    os.chdir(folder)
+
+
+def _leave() -> None:
+    """End this fork as C does: exit handlers of Python and of drivers run, in their order.
+
+    Python would take apart all it ever imported first, and a fork copies every page that it
+    touches for that: 20 ms of processor time, and none of it is about a driver, whose devices are
+    closed by now. Where Python has threads to wait for, it ends in its own way.
+    """
+    if threading.active_count() > 1:
+        return
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):  # None, or closed
+            stream.flush()
+    ctypes.CDLL(None).exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
