@@ -173,11 +173,11 @@ class TestFrozen:
         assert "gpuedge.freeze_support()" in rows[0][2]
         assert started == 1
 
-    @pytest.mark.parametrize(("keys", "others"), [("a", 2), ("abc", 1)])
-    def test_with_support_it_is_its_own_child(self, tmp_path: Path, keys: str, others: int) -> None:
+    @pytest.mark.parametrize("keys", ["a", "abc"])
+    def test_with_support_it_is_its_own_launcher(self, tmp_path: Path, keys: str) -> None:
         rows, started = run_frozen(tmp_path, "gpuedge.freeze_support()", keys)
         assert [row[:2] for row in rows] == [["wrong", "untouched-output"]] * len(keys)
-        assert started == 1 + others
+        assert started == (2 if sys.platform == "linux" else 2 + len(keys))
 
 
 def test_paths_that_mean_nothing_elsewhere_are_left_out(
