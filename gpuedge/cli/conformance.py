@@ -9,8 +9,7 @@ import argparse
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from gpuedge.conformance.catalogue import everything, shard_of
 from gpuedge.conformance.results import Results, ResultsFile, check_same, junit, read, save, summary
 from gpuedge.conformance.runner import Request, Runner
 from gpuedge.core.errors import NoUsableDeviceError, UnknownDeviceError, UsageError
-from gpuedge.core.text import plain
 from gpuedge.runtime.strings import AUTO, CPU, find, wanted
 from gpuedge.safety.paths import is_stream
 
@@ -40,8 +38,6 @@ SHOWN_PROBLEMS = 20
 MAX_JOBS = 256
 CASE_TIMEOUT_S = (0.1, 86_400)
 """The shortest and the longest time that a case may be given."""
-
-Tick = Callable[[dict[str, Any]], None]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -155,8 +151,11 @@ def _carry_out(
     failure: BaseException | None = None
     start = time.monotonic()
     try:
-        with _progress(len(specs), len(specs) - len(left), output) as tick:
-            _collect(runner, results, file, tick)
+        with output.working("starting") as progress:
+            for row in _rows(runner, results, file):
+                progress(f"{len(results.rows)} of {len(specs)}: {row['id']}")
+                if row["status"] not in ("passed", "skipped"):
+                    output.log(f"{row['status']}: {row['id']}: {row.get('reason', '')}")
     except BaseException as error:  # raised again below
         failure = error
     results.header["seconds"] = round(time.monotonic() - start, 2)
@@ -175,7 +174,9 @@ def _carry_out(
     return 0 if results.is_good else 1
 
 
-def _collect(runner: Runner, results: Results, file: ResultsFile, tick: Tick) -> None:
+def _rows(runner: Runner, results: Results, file: ResultsFile) -> Iterator[dict[str, Any]]:
+    """Yield each row once it is in the results, and on disk before long."""
+
     def about() -> None:
         if runner.header is not None:
             results.header |= {k: v for k, v in runner.header.items() if k != "versions"}
@@ -183,8 +184,8 @@ def _collect(runner: Runner, results: Results, file: ResultsFile, tick: Tick) ->
     for row in runner.rows():
         results.rows[row["id"]] = row
         about()
-        tick(row)
         file.touch()
+        yield row
     about()  # a child says who the device is only when it is done
 
 
@@ -217,33 +218,6 @@ def _check_apart(options: argparse.Namespace) -> None:
                 asked_by="the command line",
                 known=f"{Path(report).resolve()}",
             )
-
-
-@contextmanager
-def _progress(total: int, done: int, output: Output) -> Iterator[Tick]:
-    """Show how far the run is on a terminal's stderr; problems are printed as they come."""
-
-    def problem(row: dict[str, Any]) -> str:
-        is_good = row["status"] in ("passed", "skipped")
-        return "" if is_good else f"{row['status']}: {row['id']}: {row.get('reason', '')}"
-
-    console = output.progress()
-    if console is None:
-        yield lambda row: output.log(problem(row)) if problem(row) else None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-               TextColumn("{task.description}", markup=False))  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=total, completed=done)
-
-        def tick(row: dict[str, Any]) -> None:
-            if problem(row):
-                console.print(plain(problem(row), None), markup=False, highlight=False)
-            bar.update(task, advance=1, description=row["id"][:60])
-
-        yield tick
 
 
 def _show(body: dict[str, Any], output: Output) -> None:

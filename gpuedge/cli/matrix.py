@@ -21,13 +21,6 @@ MIN_NAME = 16
 NOTHING = "-"
 """Cell of a level that a driver does not offer, or that has no driver at all."""
 
-LIMITS = (
-    "level", "dialect", "storages", "max_storage_buffer_bytes", "max_storage_buffers",
-    "max_outputs", "max_texture_size", "max_local_size", "max_shared_bytes", "is_finite_only",
-    "has_suballocation", "has_fp16_storage", "device_class", "ruled_out",
-)  # fmt: skip
-"""Facts of `Caps` that the JSON document repeats for each usable device."""
-
 
 @dataclass(frozen=True)
 class Line:
@@ -145,9 +138,5 @@ def to_dict(report: ProbeReport) -> dict[str, Any]:
     return {
         "levels": columns,
         "lines": [line.to_dict(columns) for line in lines(report)],
-        "limits": {
-            row.device: {name: row.caps.get(name) for name in LIMITS}
-            for row in report.devices
-            if row.caps
-        },
+        "limits": {row.device: dict(row.caps) for row in report.devices if row.caps},
     }

@@ -57,19 +57,20 @@ class Output:
         if not self.quiet:
             _print(plain(text, None, lines=True), sys.stderr)
 
-    def progress(self) -> Console | None:
-        """Return a rich console on stderr; None unless a terminal is there to watch progress on."""
-        return None if self.quiet else _console(sys.stderr, self.colourless)
-
     @contextmanager
-    def working(self, text: str) -> Iterator[None]:
-        """Show on a terminal's stderr that something takes time, while the block runs."""
-        console = self.progress()
+    def working(self, text: str) -> Iterator[Callable[[str], None]]:
+        """Show on a terminal's stderr that something takes time; what is yielded changes the text.
+
+        What is printed meanwhile appears above it.
+        """
+        console = None if self.quiet else _console(sys.stderr, self.colourless)
         if console is None:
-            yield
+            yield lambda _: None
             return
-        with console.status(text):
-            yield
+        from rich.text import Text
+
+        with console.status(Text(plain(text))) as status:
+            yield lambda new: status.update(Text(plain(new)))
 
     def document(self, body: dict[str, Any]) -> None:
         """Print the JSON document, if JSON was asked for. `body` has a ``schema`` key."""
