@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
@@ -138,25 +140,38 @@ class _OrtExecutable:
         self._session = _session(graph, self._computed, threads) if self._computed else None
         self._closed = False
         self._order = graph.outputs
+        self._options: Any = _onnxruntime().RunOptions
+        self._under_way: Any = None
+        _sessions.add(self)
         self.work: Work = Work(**count(graph))
         self.rows: tuple[PlacementRow, ...] = _rows(graph, kernel)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         if self._closed:
             raise ClosedError("The executable was closed before this call.")
+        feeds = {n: inputs[n] for n in self._inputs}
+        if not self._copied:
+            return dict(zip(self._computed, self._call(feeds), strict=True))
         found = {
             n: (self._constants[n] if n in self._constants else inputs[n]).copy()
             for n in self._copied
         }
         if self._session is not None:
-            feeds = {n: inputs[n] for n in self._inputs}
             found.update(zip(self._computed, self._call(feeds), strict=True))
         return {name: found[name] for name in self._order}
 
+    def cancel(self) -> None:
+        """End a run of another thread at its next node; that run raises ModelError."""
+        options = self._under_way
+        if options is not None:
+            options.terminate = True
+
     def _call(self, feeds: dict[str, Array]) -> list[Array]:
         session: Any = self._session
+        self._under_way = options = self._options()
         try:
-            return list(session.run(self._computed, feeds))
+            found: list[Array] = session.run(self._computed, feeds, options)
+            return found
         except Exception as error:  # its exception classes have no common base of their own
             text = str(error)
             if "llocat" in text or isinstance(error, MemoryError):
@@ -170,12 +185,46 @@ class _OrtExecutable:
     def close(self) -> None:
         self._session, self._closed = None, True
 
+    def keep(self) -> None:
+        """Never destroy what ONNX Runtime has here."""
+        if self._session is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._session))
+
+
+_sessions: weakref.WeakSet[_OrtExecutable] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """Keep the sessions of the parent in a forked child, for good.
+
+    Destroying one joins its threads, which did not come along: a child that ended by ``sys.exit``
+    would hang there.
+    """
+    for one in list(_sessions):
+        one.keep()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _onnxruntime() -> Any:
+    """Return ONNX Runtime, without what it tells its makers unless the user asked for that.
+
+    Version 1.32 starts a thread for it when it is imported, behind which every child that is forked
+    off hangs at its end.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    import onnxruntime
+
+    return onnxruntime
+
 
 def _session(graph: Graph, outputs: list[str], threads: int) -> Any:
     """Load `graph` into ONNX Runtime, computing only `outputs`."""
-    import onnxruntime
-
     from gpuedge.graph.writer import to_bytes
+
+    onnxruntime = _onnxruntime()
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = QUIET
@@ -233,9 +282,7 @@ class CpuExecutor:
         """What computes, with its version: ``onnxruntime 1.20.1`` or ``numpy``."""
         if self.engine == "numpy":
             return "numpy"
-        import onnxruntime
-
-        return f"onnxruntime {onnxruntime.__version__}"
+        return f"onnxruntime {_onnxruntime().__version__}"
 
     def supports(self, node: Node, graph: Graph) -> str | None:
         """Return None if `node` can run here, else one sentence saying why not.

@@ -31,9 +31,9 @@ import numpy as np
 from gpuedge.core.errors import GpuEdgeError
 from gpuedge.executors.base import Executable, Executor
 from gpuedge.graph.ir import Array, Graph, Node
-from gpuedge.kernels.storages import UNBOUNDED, Range
+from gpuedge.kernels.storages import Range, range_of
 from gpuedge.runtime.op_bounds import HALF_ULP, JUMPS, SHAPES, SUMS, own_error, terms
-from gpuedge.runtime.ranges import measure
+from gpuedge.runtime.ranges import float_values
 
 FACTOR = 16.0
 """A tolerance is this many times the error that the operations add up to."""
@@ -46,6 +46,9 @@ TINY = 2.0**-126
 
 HUGE = 1e37
 """Sums of values beyond this may overflow on the way."""
+
+SMALL = 1e-30
+"""What a tensor of such numbers is multiplied with may be lost."""
 
 FAR = 1000.0
 """Beyond this nothing is promised about sine and cosine."""
@@ -164,6 +167,7 @@ class CrossCheck:
         names = [n for n in self.graph.outputs if n not in unknown]
         if not names:
             self.why_off = next(iter(unknown.values()), "the model has no outputs")
+            self._until = 0
             raise NotComparable(self.why_off)
         if self._again is None:
             self._again = self._cpu.compile(self.graph)
@@ -177,21 +181,30 @@ class CrossCheck:
 
     def _measured(self, inputs: Mapping[str, Array]) -> dict[str, float]:
         """Return the errors of all values for these very inputs."""
-        sizes = measure([(self.graph, inputs)], self._cpu)
-        for name, array in self.graph.constants.items():
-            if array.dtype.kind == "f" and array.size:
-                sizes[name] = (float(array.min()), float(array.max()))
-        inner = {n for node in _steps(self.graph) for n in node.inputs}
-        for name, found in sizes.items():
-            is_open = found == UNBOUNDED or max(map(abs, found)) > HUGE
-            if is_open and name in inner:
-                raise NotComparable(f"'{name}' is not finite, or nearly so")
+        values = float_values(self.graph, inputs, self._cpu)
+        values |= {n: a for n, a in self.graph.constants.items() if a.dtype.kind == "f"}
+        sizes = {name: range_of(array) for name, array in values.items()}
         for node in _steps(self.graph):
-            size = max(map(abs, sizes.get(node.inputs[0], (0.0, 0.0)))) if node.inputs else 0.0
-            if node.op in ("Sin", "Cos") and size > FAR:
-                raise NotComparable(f"nothing is promised about {node.op} beyond {FAR:g}")
+            for name in (n for n in node.inputs if n in sizes):
+                _require_promised(node, name, values[name], max(map(abs, sizes[name])))
         return DepthErrors(self.graph, self._half, sizes).errors
 
+
+def _require_promised(node: Node, name: str, operand: Array, size: float) -> None:
+    """Raise NotComparable for operands whose results ``docs/numerics.md`` says nothing about."""
+    if size > HUGE:
+        raise NotComparable(f"'{name}' is not finite, or nearly so")
+    if 0 < size < SMALL:
+        raise NotComparable(f"'{name}' is so small that products of it may become zero")
+    if node.op in ("Sin", "Cos") and size > FAR:
+        raise NotComparable(f"nothing is promised about {node.op} beyond {FAR:g}")
+    is_denormal = (np.abs(operand) < TINY) & (operand != 0)
+    if (node.op in _AT_ZERO or node.op in JUMPS) and is_denormal.any():
+        raise NotComparable(f"'{name}' holds denormal numbers, which may become zero")
+
+
+_AT_ZERO = frozenset(("Div", "Log", "Pow", "Reciprocal"))
+"""Operators whose result for zero is far from that for a denormal number."""
 
 _SPREADING = frozenset((
     "BatchNormalization", "GroupNormalization", "InstanceNormalization", "LayerNormalization",
@@ -199,6 +212,8 @@ _SPREADING = frozenset((
 ))  # fmt: skip
 
 _EXPONENTIAL = frozenset(("Cosh", "Exp", "LogSoftmax", "Pow", "ReduceLogSumExp", "Sinh", "Softmax"))
+
+_JOINING = frozenset(("Add", "Concat", "Max", "Mean", "Min", "Sub", "Sum", "Where"))
 
 _RANDOM = ("Random", "Multinomial", "Bernoulli")
 
@@ -237,16 +252,16 @@ class DepthErrors:
             self._follow(node)
 
     def _follow(self, node: Node) -> None:
-        before = max((self.errors.get(n, 0.0) for n in node.inputs), default=0.0)
+        is_inexact = any(self.errors.get(n) for n in node.inputs)
         outputs = [name for name in node.outputs if name]
         why = next((self.unknown[n] for n in node.inputs if n in self.unknown), None)
         if why is None:
-            why = self._why_unknown(node, outputs, is_inexact=before > 0)
+            why = self._why_unknown(node, outputs, is_inexact=is_inexact)
         for name in outputs:
             if why is not None:
                 self.unknown[name] = why
             elif name in self._floats:
-                self.errors[name] = self._error(node, name, before)
+                self.errors[name] = self._error(node, name)
 
     def _why_unknown(self, node: Node, outputs: list[str], *, is_inexact: bool) -> str | None:
         has_graphs = any(hasattr(value, "ByteSize") for value in node.attrs.values())
@@ -257,19 +272,32 @@ class DepthErrors:
             return f"no error bound for {node.op}, whose operands are inexact"
         return None
 
-    def _error(self, node: Node, name: str, before: float) -> float:
+    def _error(self, node: Node, name: str) -> float:
         """Return the error of a result from that of the operands and the operation's own."""
         own, kept = own_error(node, self._graph), self._kept
-        if self._sizes is None:
-            added, gain = own.relative + own.absolute, 1.0
-        else:
+        before = max((self.errors.get(n, 0.0) for n in node.inputs), default=0.0)
+        added = own.relative + own.absolute
+        if self._sizes is not None:
             size = _size(self._sizes.get(name))
-            added, gain = own.relative + own.absolute / size, self._gain(node, size, self._sizes)
+            gain = self._gain(node, size, self._sizes)
+            added = own.relative + own.absolute / size
             if node.op in SUMS or node.op in _SPREADING:
                 added *= gain  # the roundings of what cancels are as large as its operands' are
+            before = (
+                self._passed_on(node, size, self._sizes) if node.op in _JOINING else before * gain
+            )
         if self._graph.types[name].dtype == "float16":
             kept = max(kept, HALF_ULP)
-        return before * gain + added + (kept if before > 0 or added > 0 else 0.0)
+        return before + added + (kept if before > 0 or added > 0 else 0.0)
+
+    def _passed_on(self, node: Node, size: float, sizes: Mapping[str, Range]) -> float:
+        """Return the error that operands bring which are joined element by element."""
+        found = 0.0
+        for name in node.inputs:
+            ratio = _size(sizes.get(name)) / size
+            ratio = 1.0 if 1.0 <= ratio <= ORDINARY else ratio
+            found = max(found, self.errors.get(name, 0.0) * ratio)
+        return found
 
     def _gain(self, node: Node, size: float, sizes: Mapping[str, Range]) -> float:
         """Return by how much an operation enlarges the relative error of its operands."""
@@ -312,12 +340,13 @@ def _said(name: str, found: Array, wanted: Array, error: float) -> str | None:
         y = np.where(finite, wanted, 0.0).astype(np.float64)
         with np.errstate(all="ignore"):
             apart = np.where(finite, np.abs(found.astype(np.float64) - y), 0.0)
-        apart = np.nan_to_num(apart, nan=np.inf, posinf=np.inf)
-        size, tiny = float(np.abs(y).max(initial=0.0)), 4 * TINY
+            is_lost = np.isinf(wanted) & (np.abs(found) < HUGE)
+        apart = np.where(is_lost | np.isnan(apart), np.inf, apart)
+        size, tiny = max(TINY, float(np.abs(y).max(initial=0.0))), 4 * TINY
         if size > HUGE:
             return None
         allowed = FACTOR * error * size + tiny
-        whole = FACTOR * error * float(np.linalg.norm(y)) + tiny * math.sqrt(y.size)
+        whole = FACTOR * error * max(TINY, float(np.linalg.norm(y))) + tiny * math.sqrt(y.size)
         is_far = bool(y.size) and float(np.linalg.norm(apart)) > whole
     else:
         apart, allowed, is_far = np.asarray(found != wanted, np.float64), 0.0, False

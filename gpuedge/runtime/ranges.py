@@ -43,15 +43,20 @@ def measure(cases: Iterable[tuple[Graph, Mapping[str, Array]]], cpu: Executor) -
     """
     found: dict[str, Range] = {}
     for graph, feed in cases:
-        whole, executable = _opened(graph, cpu)
-        inputs = {name: feed[name] for name in whole.inputs}
-        try:
-            values = {**inputs, **executable.run(inputs)}
-        finally:
-            executable.close()
-        floats = {n: a for n, a in values.items() if a.dtype.name in FLOATS}
-        found = union(found, {name: range_of(array) for name, array in floats.items()})
+        values = float_values(graph, feed, cpu)
+        found = union(found, {name: range_of(array) for name, array in values.items()})
     return found
+
+
+def float_values(graph: Graph, feed: Mapping[str, Array], cpu: Executor) -> dict[str, Array]:
+    """Run a graph on the CPU and return every float value: inputs, and what nodes compute."""
+    whole, executable = _opened(graph, cpu)
+    inputs = {name: feed[name] for name in whole.inputs}
+    try:
+        values = {**inputs, **executable.run(inputs)}
+    finally:
+        executable.close()
+    return {n: a for n, a in values.items() if a.dtype.name in FLOATS}
 
 
 def _opened(graph: Graph, cpu: Executor) -> tuple[Graph, Executable]:

@@ -1,0 +1,444 @@
+"""Cross-checks: right results pass, wrong ones are noticed, what cannot be judged is skipped.
+
+Two CPU engines that sum in different orders stand for two right devices; float64 references come
+from the conformance suite, which shares no code with what is tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpuedge.conformance.networks import NETWORKS
+from gpuedge.conformance.storing import KEEPERS
+from gpuedge.core.errors import OutOfMemoryError
+from gpuedge.executors.cpu import CpuExecutor
+from gpuedge.graph.build import GraphBuilder
+from gpuedge.graph.ir import Array, Graph, TensorType
+from gpuedge.graph.reader import OnnxModel
+from gpuedge.runtime.crosscheck import FACTOR, CrossCheck, DepthErrors
+
+Feeds = dict[str, Array]
+
+
+@cache
+def ours() -> CpuExecutor:
+    return CpuExecutor()
+
+
+def other(graph: Graph, feeds: Feeds) -> Feeds:
+    """What a right device with other kernels answers."""
+    return CpuExecutor(engine="numpy").compile(graph).run(feeds)
+
+
+def network(name: str, data: str = "random") -> tuple[Graph, Feeds, Array]:
+    """Return a network of the conformance suite, inputs, and the exact result."""
+    model, feeds, reference = NETWORKS[name](np.random.default_rng(5), data)
+    graph = OnnxModel.load(model).specialise({n: a.shape for n, a in feeds.items()})
+    return graph, feeds, reference(KEEPERS["float32"], False).v
+
+
+def graph_of(
+    inputs: Mapping[str, Array], write: Callable[[GraphBuilder], str], opset: int = 17
+) -> Graph:
+    """Return a graph over inputs of given shapes."""
+    builder = GraphBuilder()
+    for name, array in inputs.items():
+        builder.input(name, TensorType(array.dtype.name, array.shape))
+    builder.output(write(builder))
+    return builder.build()
+
+
+def checked(graph: Graph, **options: Any) -> CrossCheck:
+    return CrossCheck(graph, 1.0, ours(), **options)
+
+
+def usual(y: Array) -> tuple[int, ...]:
+    """Return the place of an element of ordinary size."""
+    size = np.sqrt(np.mean(np.square(y, dtype=np.float64)))
+    return tuple(int(i) for i in np.unravel_index(np.argmin(abs(abs(y) - size)), y.shape))
+
+
+# -- when -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [(0.0, []), (1.0, list(range(10))), (0.5, [0, 2, 4, 6, 8]), (0.3, [0, 3, 6, 9]), (1e-9, [0])],
+)
+def test_the_first_and_then_every_nth_is_due(share: float, expected: list[int]) -> None:
+    graph, _, _ = network("perceptron")
+    one = CrossCheck(graph, share, ours())
+    assert [i for i in range(10) if one.is_due()] == expected
+    assert (one.why_off is not None) == (share == 0)
+
+
+def test_one_in_256_by_default() -> None:
+    from gpuedge import Policy
+
+    graph, _, _ = network("perceptron")
+    one = CrossCheck(graph, Policy().canary, ours())
+    assert [i for i in range(600) if one.is_due()] == [0, 256, 512]
+
+
+# -- right results --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", ["random", "integers"])
+@pytest.mark.parametrize("name", sorted(NETWORKS))
+def test_right_results_pass(name: str, data: str) -> None:
+    graph, feeds, exact = network(name, data)
+    one = checked(graph)
+    answer = other(graph, feeds)
+    assert one.compare(feeds, answer) is None
+    assert (one.skipped, one.why_off) == (0, None)
+    (output,) = graph.outputs
+    allowed = FACTOR * DepthErrors(graph).errors.get(output, 0.0)
+    assert abs(answer[output] - exact).max() <= allowed * abs(exact).max()
+    assert allowed <= 5e-3  # it says something
+
+
+@pytest.mark.parametrize("name", sorted(NETWORKS))
+@pytest.mark.parametrize("harm", ["percent", "sign", "zero", "stale", "nan", "shifted"])
+def test_wrong_results_are_noticed(name: str, harm: str) -> None:
+    graph, feeds, _ = network(name)
+    (output,) = graph.outputs
+    answer = other(graph, feeds)
+    y = answer[output].copy()
+    if harm == "percent":
+        y[usual(y)] *= 1.01
+    elif harm == "sign":
+        y[usual(y)] *= -1
+    elif harm == "zero":
+        y[:] = 0
+    elif harm == "nan":
+        y[usual(y)] = np.nan
+    elif harm == "shifted":
+        y = np.roll(y, 1)
+    else:
+        y = other(graph, {n: np.roll(a, 1) for n, a in feeds.items()})[output]
+    one = checked(graph)
+    said = one.compare(feeds, {output: y})
+    assert said is not None
+    assert f"'{output}' differ from the CPU's" in said
+    assert one.compare(feeds, answer) is None  # the next one is judged by itself
+    assert one.compare(feeds, {output: y}) is not None  # also by what was derived before
+
+
+def test_a_deep_network_is_still_judged() -> None:
+    """Worst-case bounds of 40 layers exceed every value; a sum over the depth does not."""
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((1, 16, 8, 8)).astype(np.float32)
+
+    def write(g: GraphBuilder) -> str:
+        h = "x"
+        for i in range(40):
+            w = (rng.standard_normal((16, 16, 3, 3)) / 12).astype(np.float32)
+            g.constant(f"w{i}", w)
+            y = g.add("Relu", [g.add("Conv", [h, f"w{i}"], {"pads": (1, 1, 1, 1)})])
+            h = g.add("Add", [y, h]) if i % 2 else y
+        return h
+
+    graph = graph_of({"x": x}, write)
+    answer = other(graph, {"x": x})
+    (output,) = graph.outputs
+    assert checked(graph).compare({"x": x}, answer) is None
+    y = answer[output].copy()
+    y[usual(y)] *= 1.01
+    assert checked(graph).compare({"x": x}, {output: y}) is not None
+    allowed = FACTOR * DepthErrors(graph).errors[output] * abs(answer[output]).max()
+    apart = abs(answer[output] - ours().compile(graph).run({"x": x})[output])
+    assert apart.max() < allowed / 20  # room for devices that round worse
+
+
+FUNCTIONS = ["Exp", "Log", "Sqrt", "Reciprocal", "Sin", "Cos", "Tanh", "Erf", "Sigmoid", "Softplus",
+             "Softsign", "LeakyRelu", "Elu", "Selu", "Celu", "HardSigmoid", "HardSwish", "Abs",
+             "Relu", "Neg", "Softmax", "LogSoftmax", "GlobalAveragePool"]  # fmt: skip
+
+
+@pytest.mark.parametrize("op", FUNCTIONS)
+def test_functions_pass_and_a_percent_is_noticed(op: str) -> None:
+    rng = np.random.default_rng(2)
+    x = rng.uniform(0.5, 4, (1, 3, 6, 7)).astype(np.float32)
+    graph = graph_of({"x": x}, lambda g: g.add(op, [g.add(op, ["x"])]))
+    (output,) = graph.outputs
+    answer = other(graph, {"x": x})
+    assert checked(graph).compare({"x": x}, answer) is None
+    y = answer[output].copy()
+    y[usual(y)] *= 1.2 if op == "Exp" else 1.01  # of Exp the largest is far beyond the rest
+    assert checked(graph).compare({"x": x}, {output: y}) is not None
+
+
+def test_what_only_moves_must_be_equal() -> None:
+    x = np.random.default_rng(3).standard_normal((2, 3, 4)).astype(np.float32)
+    graph = graph_of({"x": x}, lambda g: g.add("Relu", [g.add("Transpose", ["x"])]))
+    (output,) = graph.outputs
+    answer = other(graph, {"x": x})
+    assert checked(graph).compare({"x": x}, answer) is None
+    y = answer[output].copy()
+    y[usual(y)] *= np.float32(1 + 2.0**-22)
+    assert checked(graph).compare({"x": x}, {output: y}) is not None
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_bytes_must_be_equal(dtype: str) -> None:
+    x = np.random.default_rng(4).integers(0, 100, (1, 2, 6, 6)).astype(dtype)
+    graph = graph_of(
+        {"x": x}, lambda g: g.add("MaxPool", ["x"], {"kernel_shape": (2, 2), "strides": (2, 2)})
+    )
+    (output,) = graph.outputs
+    answer = other(graph, {"x": x})
+    assert checked(graph).compare({"x": x}, answer) is None
+    y = answer[output].copy()
+    y[0, 1, 2, 0] += 1
+    said = checked(graph).compare({"x": x}, {output: y})
+    assert said is not None
+    assert "[0, 1, 2, 0]" in said
+
+
+def test_an_error_that_grows_is_judged_so() -> None:
+    """A difference of large numbers makes small errors large."""
+    x = np.random.default_rng(6).standard_normal((1, 64)).astype(np.float32)
+
+    def write(g: GraphBuilder) -> str:
+        g.constant("big", np.array(1e4, np.float32))
+        g.constant("w", np.eye(64, dtype=np.float32))
+        near = g.add("Add", [g.add("MatMul", ["x", "w"]), "big"])
+        return g.add("Sub", [near, "big"])
+
+    graph = graph_of({"x": x}, write)
+    (output,) = graph.outputs
+    right = other(graph, {"x": x})[output]
+    off_by_one_step = right + np.float32(2.0**-10)  # a unit in the last place of 1e4
+    assert checked(graph).compare({"x": x}, {output: off_by_one_step}) is None
+    assert checked(graph).compare({"x": x}, {output: -right}) is not None
+
+
+# -- what is not judged ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_inputs_that_are_not_finite_are_skipped(value: float) -> None:
+    graph, feeds, _ = network("perceptron")
+    answer = other(graph, feeds)
+    bad = {n: a.copy() for n, a in feeds.items()}
+    next(iter(bad.values())).reshape(-1)[0] = value
+    one = checked(graph)
+    assert one.compare(bad, {n: a * 0 for n, a in answer.items()}) is None
+    assert one.skipped == 1
+    assert "not finite" in str(one.why_skipped)
+    assert one.compare(feeds, answer) is None
+
+
+def test_infinity_must_be_in_the_same_places() -> None:
+    x = np.array([[100.0, 1.0, 4.0]], np.float32)
+    graph = graph_of({"x": x}, lambda g: g.add("Exp", ["x"]))
+    (output,) = graph.outputs
+    right = np.array([[np.inf, np.exp(1), np.exp(4)]], np.float32)
+    assert checked(graph).compare({"x": x}, {output: right}) is None
+    for place, value in ((0, 7), (1, np.inf), (1, np.nan)):
+        y = right.copy()
+        y[0, place] = value
+        assert checked(graph).compare({"x": x}, {output: y}) is not None, (place, value)
+
+
+def test_values_inside_that_are_not_finite_are_skipped() -> None:
+    x = np.array([[0.0, 1.0, 4.0]], np.float32)
+    graph = graph_of({"x": x}, lambda g: g.add("Tanh", [g.add("Reciprocal", ["x"])]))
+    one = checked(graph)
+    assert one.compare({"x": x}, {graph.outputs[0]: np.zeros_like(x)}) is None
+    assert one.skipped == 1
+
+
+def onnx_graph(node: Any, outputs: Any, x: Array, *before: Any) -> Graph:
+    from onnx import TensorProto, helper
+
+    value = helper.make_tensor_value_info
+    proto = helper.make_graph([*before, node], "g", [value("x", TensorProto.FLOAT, x.shape)],
+                              outputs)  # fmt: skip
+    made = helper.make_model(proto, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    return OnnxModel.load(made).specialise({"x": x.shape})
+
+
+def test_an_operator_without_a_bound_ends_comparing() -> None:
+    from onnx import TensorProto, helper
+
+    x = np.random.default_rng(7).standard_normal((2, 5)).astype(np.float32)
+    before = helper.make_node("Exp", ["x"], ["h"])
+    node = helper.make_node("ArgMax", ["h"], ["y"], axis=1)
+    graph = onnx_graph(node, [helper.make_tensor_value_info("y", TensorProto.INT64, (2, 1))], x,
+                       before)  # fmt: skip
+    one = checked(graph)
+    assert one.compare({"x": x}, {"y": np.full((2, 1), 3)}) is None
+    assert one.why_off == "no error bound for ArgMax, whose operands are inexact"
+    assert not one.is_due()
+
+
+def test_a_smooth_operator_of_the_cpu_is_followed() -> None:
+    from onnx import TensorProto, helper
+
+    x = np.random.default_rng(8).standard_normal((2, 5)).astype(np.float32)
+    before = helper.make_node("Exp", ["x"], ["h"])
+    node = helper.make_node("ReduceL2", ["h"], ["y"], axes=[1])
+    graph = onnx_graph(node, [helper.make_tensor_value_info("y", TensorProto.FLOAT, (2, 1))], x,
+                       before)  # fmt: skip
+    exact = np.sqrt(np.square(np.exp(x.astype(np.float64))).sum(1, keepdims=True))
+    assert checked(graph).compare({"x": x}, {"y": exact.astype(np.float32)}) is None
+    wrong = (exact * [[1], [1.01]]).astype(np.float32)
+    assert checked(graph).compare({"x": x}, {"y": wrong}) is not None
+
+
+@pytest.mark.parametrize("error", [OutOfMemoryError("Out of memory."), MemoryError()])
+def test_a_cpu_that_fails_judges_nothing(error: Exception) -> None:
+    class Full(CpuExecutor):
+        def compile(self, segment: Graph) -> Any:
+            raise error
+
+    graph, feeds, _ = network("perceptron")
+    one = CrossCheck(graph, 1.0, Full())
+    assert one.compare(feeds, other(graph, feeds)) is None
+    assert "out of memory" in str(one.why_skipped).lower()
+
+
+# -- storage --------------------------------------------------------------------------------------
+
+
+def test_fixed_point_is_not_compared() -> None:
+    graph, feeds, _ = network("residual")
+    one = checked(graph, storage="fixed16")
+    assert not one.is_due()
+    assert "fixed-point" in str(one.why_off)
+    assert one.compare(feeds, {n: a * 0 for n, a in other(graph, feeds).items()}) is None
+
+
+def halved(graph: Graph, feeds: Feeds) -> Feeds:
+    """What a device answers that keeps inputs, matrices and every result as binary16."""
+
+    def half(a: Array) -> Array:
+        return a.astype(np.float16).astype(np.float32) if a.dtype == np.float32 else a
+
+    from gpuedge.executors.cpu_numpy import run_node
+    from gpuedge.graph.canon import operands
+
+    values = {n: half(a) if a.ndim > 1 else a for n, a in {**graph.constants, **feeds}.items()}
+    for node in graph.nodes:
+        values[node.outputs[0]] = half(run_node(node, graph, [values[n] for n in operands(node)]))
+    return {n: values[n] for n in graph.outputs}
+
+
+def test_results_off_the_grid_are_rounded_by_float16_storage() -> None:
+    x = np.linspace(0, 2, 33, dtype=np.float32).reshape(1, 33)  # on the grid of binary16
+    graph = graph_of({"x": x}, lambda g: g.add("Exp", ["x"]))
+    (output,) = graph.outputs
+    y = np.exp(x.astype(np.float64)).astype(np.float16).astype(np.float32)
+    assert checked(graph, storage="float16").compare({"x": x}, {output: y}) is None
+    assert checked(graph).compare({"x": x}, {output: y}) is not None
+
+
+@pytest.mark.parametrize("name", sorted(NETWORKS))
+def test_float16_storage_has_its_own_tolerance(name: str) -> None:
+    graph, feeds, _ = network(name)
+    answer = halved(graph, feeds)
+    assert checked(graph, storage="float16").compare(feeds, answer) is None
+    assert checked(graph).compare(feeds, answer) is not None
+    assert checked(graph, storage="float16").compare(feeds, {n: -a for n, a in answer.items()})
+
+
+# -- odd inputs -----------------------------------------------------------------------------------
+
+OUT = [-np.inf, np.inf, np.nan, 16.0]
+"""What devices made of Sin(3e38), and more."""
+
+
+@pytest.mark.parametrize(
+    ("op", "odd", "right", "wrong"),
+    [
+        ("Log", 2e-39, [-89.1076, -87.87, -np.inf], []),
+        ("Reciprocal", 9e-39, [1.111111e38, 8.5e37, np.inf], []),
+        ("Reciprocal", 1e-40, [np.inf, 8.5e37], []),
+        ("Reciprocal", 2e38, [5e-39, 0], []),
+        ("Sqrt", 1e-40, [1e-20, 0], [1e-3, np.inf]),
+        ("Sqrt", -1e-40, [np.nan, 0], []),
+        ("Ceil", 1e-40, [1, 0], []),
+        ("Sin", 3e38, OUT, []),
+        ("Cos", 1001, OUT, []),
+        ("Sin", 999, [np.sin(999.0)], OUT),
+        ("Exp", -1e-40, [1.0], [1.01, np.inf]),
+    ],
+)
+def test_odd_operands_are_judged_by_what_is_promised(
+    op: str, odd: float, right: list[float], wrong: list[float]
+) -> None:
+    """Denormal numbers may count as zero; sine and cosine hold up to 1000."""
+    x = np.array([[1, 2, 3, odd]], np.float32)
+    graph = graph_of({"x": x}, lambda g: g.add(op, ["x"]))
+    (output,) = graph.outputs
+    y = other(graph, {"x": x})[output]
+    for value, is_right in [*((v, True) for v in right), *((v, False) for v in wrong)]:
+        y[0, 3] = value
+        assert (checked(graph).compare({"x": x}, {output: y}) is None) == is_right, value
+
+
+@pytest.mark.parametrize(
+    ("factors", "may_vanish"),
+    [((1e-40, 1e38, 100), True), ((1e-20, 1e-20, 1e38, 100), True), ((1e-20, 1e20), False)],
+)
+def test_denormal_constants_and_results_may_be_zero(
+    factors: tuple[float, ...], may_vanish: bool
+) -> None:
+    x = np.array([[0.5, 1, 2]], np.float32)
+
+    def write(g: GraphBuilder) -> str:
+        h = "x"
+        for i, factor in enumerate(factors):
+            g.constant(f"c{i}", np.array([factor], np.float32))
+            h = g.add("Mul", [h, f"c{i}"])
+        return h
+
+    graph = graph_of({"x": x}, write)
+    (output,) = graph.outputs
+    answer = other(graph, {"x": x})
+    assert checked(graph).compare({"x": x}, answer) is None
+    said = checked(graph).compare({"x": x}, {output: answer[output] * 0})
+    assert (said is None) == may_vanish
+
+
+@pytest.mark.parametrize("harm", ["small", "zero", "stale"])
+def test_inputs_that_cancel_do_not_blind_later_comparisons(harm: str) -> None:
+    """Of a constant image nothing is left but rounding errors, and those may be of any size."""
+    rng = np.random.default_rng(9)
+    x = rng.standard_normal((1, 3, 33, 33)).astype(np.float32)
+    flat = np.full_like(x, 0.3)
+
+    def write(g: GraphBuilder) -> str:
+        g.constant("k", np.array([0.7], np.float32))
+        return g.add("Mul", [g.add("Sub", ["x", g.add("GlobalAveragePool", ["x"])]), "k"])
+
+    graph = graph_of({"x": x}, write)
+    (output,) = graph.outputs
+    one = checked(graph)
+    for i in range(2):
+        noise = rng.standard_normal(x.shape).astype(np.float32) * np.float32(2e-8)
+        assert one.compare({"x": flat + np.float32(i)}, {output: noise}) is None
+    answer = other(graph, {"x": x})[output]
+    wrong = {"zero": answer * 0, "stale": np.roll(answer, 1), "small": answer.copy()}[harm]
+    wrong[usual(answer)] *= np.float32(1.001)
+    assert one.compare({"x": x}, {output: wrong}) is not None
+    assert one.compare({"x": x}, {output: answer}) is None
+
+
+@pytest.mark.parametrize("shift", [0.0, 8.0, 16.0, 40.0])
+@pytest.mark.parametrize("op", ["Sigmoid", "Softplus", "Exp", "Tanh", "Softmax"])
+def test_tails_of_functions_are_right_and_lies_about_them_noticed(op: str, shift: float) -> None:
+    """Absolute errors are large beside results that are small: the sizes at hand count."""
+    x = np.random.default_rng(4).standard_normal((2, 64)).astype(np.float32) - np.float32(shift)
+    graph = graph_of({"x": x}, lambda g: g.add(op, ["x"]))
+    (output,) = graph.outputs
+    right = other(graph, {"x": x})[output]
+    noise = np.float32(5e-7) if op in ("Sigmoid", "Softplus") else right * np.float32(5e-7)
+    assert checked(graph).compare({"x": x}, {output: right + noise}) is None
+    assert checked(graph).compare({"x": x}, {output: right + 1}) is not None
