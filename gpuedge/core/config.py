@@ -14,7 +14,7 @@ from gpuedge.core.record import Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Hashable, Mapping
     from contextvars import Token
     from typing import Any
 
@@ -225,6 +225,21 @@ def get(name: str, call: Any = None) -> Value:
         source = f"{name} in {os.environ['GPUEDGE_CONFIG']}"
         return Value(_check(setting, _as_text(table[name], source), source), "config file")
     return Value(setting.default, "default")
+
+
+def state() -> Hashable | None:
+    """Return what the settings of a call depend on, without parsing it; None where a file counts.
+
+    Two calls that name the same device with the same state are run in the same place.
+    """
+    if os.environ.get("GPUEDGE_CONFIG"):
+        return None
+    context = _context.get()
+    within = None if context is None else tuple(context.items())
+    return within, *map(os.environ.get, _STEERING)
+
+
+_STEERING = ("GPUEDGE_DEVICE", "GPUEDGE_FALLBACK", "GPUEDGE_ISOLATION")
 
 
 def _as_text(raw: Any, source: str) -> str:

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
+from time import perf_counter
+from types import TracebackType
 
 import numpy as np
 
@@ -19,6 +21,8 @@ from gpuedge.core.dtypes import no_copy, rounded
 from gpuedge.core.errors import (
     FORK_HINT,
     ClosedError,
+    DeviceLostError,
+    DeviceTimeoutError,
     DriverError,
     GpuEdgeError,
     NotFiniteError,
@@ -30,10 +34,9 @@ from gpuedge.executors.base import PlacementRow, Work
 from gpuedge.executors.programs import Programs
 from gpuedge.executors.watching import (
     CLOSING,
-    Stage,
     Unwatched,
     Watch,
-    submit_and_wait,
+    cause_of,
 )
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.kernels.arrange import Arrangement, arrange
@@ -48,7 +51,45 @@ from gpuedge.safety.paths import cache_dir
 from gpuedge.safety.watchdog import Watchdog
 
 POISON = 0xAB
+
+STOPPED_S = 1.0
+"""A wait that took so much longer than it was told to: the whole process stood still meanwhile."""
+
 log = logging.getLogger("gpuedge.gpu")
+
+
+class Stage:
+    """A block of calls into a driver: noted before and after, its failure drawn conclusions from.
+
+    Entered under the device's lock, so that one object serves every block of its kind.
+    """
+
+    def __init__(self, executor: GpuExecutor, name: str) -> None:
+        self._executor = executor
+        self._name = name
+        self._step = executor.watch.step
+        self._quiet = executor.watch.quiet
+
+    def __enter__(self) -> None:
+        self._step(self._name)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._conclude(error)
+        self._quiet()
+
+    def _conclude(self, error: BaseException) -> None:
+        if isinstance(error, DeviceTimeoutError):
+            self._executor.is_hung = True
+        elif not isinstance(error, DeviceLostError) or error.is_outside:
+            return
+        elif error.reason is not None:
+            self._executor.lost(error.reason.code, cause_of(error))
 
 
 class GpuExecutor:
@@ -269,6 +310,7 @@ class GpuExecutable:
         self._programs: list[Program] = []
         self._recording: Recording | None = None
         self.watchdog = Watchdog()
+        self._inputs: list[PlanTensor] = []
         caps = executor.caps
         self._where: Arrangement = arrange(
             made, caps.offset_alignment, has_suballocation=caps.has_suballocation
@@ -292,6 +334,7 @@ class GpuExecutable:
         for tensor in self.plan.tensors.values():
             if tensor.is_constant and tensor.name == tensor.memory:
                 self._upload(tensor, self.plan.constants)
+        self._inputs = [tensors[name] for name in where.inputs]
         self._record()
 
     def _record(self) -> None:
@@ -359,12 +402,13 @@ class GpuExecutable:
                 use(name, replace(place, nbytes=4 * prod(self.graph.types[name].shape)))
 
     def _compute(self, inputs: Mapping[str, Array]) -> None:
-        self.executor.check_open()
+        if self.executor.closed:  # while this waited for the lock
+            self.executor.check_open()
         if self._recording is None:
             raise ClosedError("The executable was closed before this call.")
         if self.plan.passes:
-            for name in self._where.inputs:
-                self._upload(self.plan.tensors[name], inputs)
+            for tensor in self._inputs:
+                self._upload(tensor, inputs)
             submit_and_wait(self.executor.impl, self._recording, self.watchdog)
 
     def _result(self, name: str) -> Array:
@@ -378,7 +422,7 @@ class GpuExecutable:
         region = self._where.regions[self.plan.outputs[name]]
         view = out.reshape(-1).view(np.uint8)
         self.executor.impl.read(self._buffers[region.buffer], view.data, region.offset)
-        return rounded(out, kind.dtype)
+        return out if kind.dtype == "float32" else rounded(out, kind.dtype)
 
     def poison(self) -> None:
         """Fill the output buffers with 0xAB, so that a driver that writes nothing is caught."""
@@ -428,3 +472,20 @@ def _require_finite(device: str, names: Sequence[str], arrays: Sequence[Array]) 
                 known="numbers are kept there in the bytes of a texture",
                 hint="device='auto' or device='cpu' computes it",
             )
+
+
+def submit_and_wait(impl: DeviceImpl, recording: Recording, watchdog: Watchdog) -> None:
+    """Run recorded work for as long as the watchdog allows. Raises DeviceError (GE-4xx)."""
+    limit_s = watchdog.limit_s
+    start = perf_counter()
+    ticket = impl.submit(recording)
+    try:
+        impl.wait(ticket, limit_s)
+    except DeviceTimeoutError as late:
+        if perf_counter() - start < limit_s + STOPPED_S:
+            raise
+        try:  # stopped and continued: the device stood still as well
+            impl.wait(ticket, limit_s)
+        except DeviceLostError:
+            raise late from None  # its host was ended for it
+    watchdog.note(perf_counter() - start)

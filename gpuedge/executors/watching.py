@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from time import perf_counter
-from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
-from gpuedge.core.errors import DeviceError, DeviceLostError, DeviceTimeoutError, GpuEdgeError
-from gpuedge.safety.watchdog import Watchdog
+from gpuedge.core.errors import DeviceError, GpuEdgeError
 
 if TYPE_CHECKING:
-    from gpuedge.backends.base import DeviceImpl, Recording
-    from gpuedge.executors.gpu import GpuExecutor
-
-STOPPED_S = 1.0
-"""A wait that took so much longer than it was told to: the whole process stood still meanwhile."""
+    pass
 
 MAX_WORDS = 300
 """Characters of a cause that are kept: a compiler's log may fill pages."""
@@ -98,54 +91,3 @@ class Closings:
 
 
 CLOSING = Closings()
-
-
-class Stage:
-    """A block of calls into a driver: noted before and after, its failure drawn conclusions from.
-
-    Entered under the device's lock, so that one object serves every block of its kind.
-    """
-
-    def __init__(self, executor: GpuExecutor, name: str) -> None:
-        self._executor = executor
-        self._name = name
-        self._step = executor.watch.step
-        self._quiet = executor.watch.quiet
-
-    def __enter__(self) -> None:
-        self._step(self._name)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is not None:
-            self._conclude(error)
-        self._quiet()
-
-    def _conclude(self, error: BaseException) -> None:
-        if isinstance(error, DeviceTimeoutError):
-            self._executor.is_hung = True
-        elif not isinstance(error, DeviceLostError) or error.is_outside:
-            return
-        elif error.reason is not None:
-            self._executor.lost(error.reason.code, cause_of(error))
-
-
-def submit_and_wait(impl: DeviceImpl, recording: Recording, watchdog: Watchdog) -> None:
-    """Run recorded work for as long as the watchdog allows. Raises DeviceError (GE-4xx)."""
-    limit_s = watchdog.limit_s
-    start = perf_counter()
-    ticket = impl.submit(recording)
-    try:
-        impl.wait(ticket, limit_s)
-    except DeviceTimeoutError as late:
-        if perf_counter() - start < limit_s + STOPPED_S:
-            raise
-        try:  # stopped and continued: the device stood still as well
-            impl.wait(ticket, limit_s)
-        except DeviceLostError:
-            raise late from None  # its host was ended for it
-    watchdog.note(perf_counter() - start)

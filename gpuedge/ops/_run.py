@@ -23,6 +23,7 @@ from gpuedge.core.errors import (
 )
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
+from gpuedge.ops import _warm
 from gpuedge.runtime.compiled import CompiledModel, Request
 from gpuedge.runtime.opening import closing
 from gpuedge.runtime.request import make_request
@@ -110,6 +111,7 @@ def call(
         arrays, _ = _convert(op, inputs, also)
         _check_weights(op, weights, arrays)
     result = compiled.run(arrays)
+    _warm.note(compiled, inputs, weights)
     return rounded(next(iter(result.values())), dtype)
 
 
@@ -193,6 +195,7 @@ def _after_fork() -> None:
     _lock = RLock()
     _inherited.extend(_compiled.values())
     _compiled.clear()
+    _warm.forget()
 
 
 if hasattr(os, "register_at_fork"):
@@ -209,6 +212,7 @@ def _get(signature: Hashable, build: Callable[[], Graph], request: Request) -> C
         ready = _compiled[signature] = CompiledModel(build(), request, is_session=False)
         if len(_compiled) > LIMIT:
             _compiled.popitem(last=False)[1].close()
+            _warm.forget()
         return ready
 
 
@@ -217,6 +221,7 @@ def release(executor: Executor) -> None:
     with _lock:
         found = [s for s, c in _compiled.items() if c.request.executor is executor]
         theirs = [_compiled.pop(signature) for signature in found]
+        _warm.forget()
     for compiled in theirs:
         compiled.close()
 

@@ -11,6 +11,7 @@ from gpuedge.core.errors import InputError
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.ops._arguments import number
 from gpuedge.ops._run import Array, call, simple
+from gpuedge.ops._warm import warm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,16 +19,19 @@ if TYPE_CHECKING:
     from gpuedge.device import Device
 
 
+@warm
 def abs(x: Any, *, device: str | Device | None = None) -> Array:
     """Absolute value, element by element. Error bound: exact."""
     return simple("abs", "Abs", [("x", x)], device)
 
 
+@warm
 def ceil(x: Any, *, device: str | Device | None = None) -> Array:
     """Least integer not below, element by element. Error bound: exact."""
     return simple("ceil", "Ceil", [("x", x)], device)
 
 
+@warm
 def cos(x: Any, *, device: str | Device | None = None) -> Array:
     """Cosine, angles in radians, element by element.
 
@@ -36,11 +40,13 @@ def cos(x: Any, *, device: str | Device | None = None) -> Array:
     return simple("cos", "Cos", [("x", x)], device)
 
 
+@warm
 def erf(x: Any, *, device: str | Device | None = None) -> Array:
     """Gauss error function, element by element. Error bound: 3e-6 absolute."""
     return simple("erf", "Erf", [("x", x)], device)
 
 
+@warm
 def exp(x: Any, *, device: str | Device | None = None) -> Array:
     """Exponential, element by element.
 
@@ -49,11 +55,13 @@ def exp(x: Any, *, device: str | Device | None = None) -> Array:
     return simple("exp", "Exp", [("x", x)], device)
 
 
+@warm
 def floor(x: Any, *, device: str | Device | None = None) -> Array:
     """Greatest integer not above, element by element. Error bound: exact."""
     return simple("floor", "Floor", [("x", x)], device)
 
 
+@warm
 def log(x: Any, *, device: str | Device | None = None) -> Array:
     """Natural logarithm, element by element.
 
@@ -62,11 +70,13 @@ def log(x: Any, *, device: str | Device | None = None) -> Array:
     return simple("log", "Log", [("x", x)], device)
 
 
+@warm
 def neg(x: Any, *, device: str | Device | None = None) -> Array:
     """Negation, element by element. Error bound: exact."""
     return simple("neg", "Neg", [("x", x)], device)
 
 
+@warm
 def reciprocal(x: Any, *, device: str | Device | None = None) -> Array:
     """1 / x, element by element.
 
@@ -75,16 +85,19 @@ def reciprocal(x: Any, *, device: str | Device | None = None) -> Array:
     return simple("reciprocal", "Reciprocal", [("x", x)], device)
 
 
+@warm
 def round(x: Any, *, device: str | Device | None = None) -> Array:
     """Nearest integer, ties to even, element by element. Error bound: exact."""
     return simple("round", "Round", [("x", x)], device)
 
 
+@warm
 def sign(x: Any, *, device: str | Device | None = None) -> Array:
     """-1, 0 or 1, element by element. Error bound: exact."""
     return simple("sign", "Sign", [("x", x)], device, also=BYTES)
 
 
+@warm
 def sin(x: Any, *, device: str | Device | None = None) -> Array:
     """Sine, angles in radians, element by element.
 
@@ -93,6 +106,7 @@ def sin(x: Any, *, device: str | Device | None = None) -> Array:
     return simple("sin", "Sin", [("x", x)], device)
 
 
+@warm
 def sqrt(x: Any, *, device: str | Device | None = None) -> Array:
     """Square root, element by element.
 
@@ -101,6 +115,7 @@ def sqrt(x: Any, *, device: str | Device | None = None) -> Array:
     return simple("sqrt", "Sqrt", [("x", x)], device)
 
 
+@warm
 def add(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
     """A + b, with broadcasting.
 
@@ -121,6 +136,7 @@ def add(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
     return simple("add", "Add", [("a", a), ("b", b)], device)
 
 
+@warm
 def sub(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
     """A - b, with broadcasting.
 
@@ -141,6 +157,7 @@ def sub(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
     return simple("sub", "Sub", [("a", a), ("b", b)], device)
 
 
+@warm
 def mul(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
     """A * b, with broadcasting.
 
@@ -161,6 +178,7 @@ def mul(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
     return simple("mul", "Mul", [("a", a), ("b", b)], device)
 
 
+@warm
 def div(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
     """A / b, with broadcasting.
 
@@ -181,6 +199,7 @@ def div(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
     return simple("div", "Div", [("a", a), ("b", b)], device)
 
 
+@warm
 def maximum(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
     """The larger of a and b, with broadcasting.
 
@@ -201,6 +220,7 @@ def maximum(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
     return simple("maximum", "Max", [("a", a), ("b", b)], device, also=BYTES)
 
 
+@warm
 def minimum(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
     """The smaller of a and b, with broadcasting.
 
@@ -221,6 +241,7 @@ def minimum(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
     return simple("minimum", "Min", [("a", a), ("b", b)], device, also=BYTES)
 
 
+@warm
 def pow(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
     """A ** b with broadcasting; a negative base needs an integer exponent, else NaN.
 
@@ -241,6 +262,7 @@ def pow(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
     return simple("pow", "Pow", [("a", a), ("b", b)], device)
 
 
+@warm
 def clip(
     x: Any, lo: float | None, hi: float | None, *, device: str | Device | None = None
 ) -> Array:

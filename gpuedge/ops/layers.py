@@ -22,11 +22,13 @@ from gpuedge.ops._arguments import (
     pair,
 )
 from gpuedge.ops._run import Array, call, simple
+from gpuedge.ops._warm import warm
 
 if TYPE_CHECKING:
     from gpuedge.device import Device
 
 
+@warm
 def conv2d(
     x: Any,
     w: Any,
@@ -94,6 +96,7 @@ def conv2d(
     return _convolve("conv2d", "Conv", operands, attrs, activation=activation, device=device)
 
 
+@warm
 def conv_transpose2d(
     x: Any,
     w: Any,
@@ -170,6 +173,7 @@ def _convolve(
     return call(op, inputs, write, device=device, key=key, weights=("w", "b"))
 
 
+@warm
 def matmul(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
     """Matrix product by numpy's rules: leading axes broadcast, vectors are taken as matrices.
 
@@ -181,6 +185,7 @@ def matmul(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
     return simple("matmul", "MatMul", [("a", a), ("b", b)], device)
 
 
+@warm
 def gemm(
     a: Any,
     b: Any,
@@ -215,6 +220,7 @@ def gemm(
     )  # fmt: skip
 
 
+@warm
 def max_pool2d(
     x: Any,
     kernel: Size,
@@ -249,6 +255,7 @@ def max_pool2d(
     )  # fmt: skip
 
 
+@warm
 def avg_pool2d(
     x: Any,
     kernel: Size,
@@ -276,16 +283,19 @@ def avg_pool2d(
     )  # fmt: skip
 
 
+@warm
 def global_avg_pool2d(x: Any, *, device: str | Device | None = None) -> Array:
     """Mean over H and W, kept as extents of 1. Error bound: (H W + 4) ULP of mean(abs(x))."""
     return simple("global_avg_pool2d", "GlobalAveragePool", [("x", x)], device)
 
 
+@warm
 def global_max_pool2d(x: Any, *, device: str | Device | None = None) -> Array:
     """Maximum over H and W, kept as extents of 1. Exact."""
     return simple("global_max_pool2d", "GlobalMaxPool", [("x", x)], device)
 
 
+@warm
 def softmax(x: Any, axis: int = -1, *, device: str | Device | None = None) -> Array:
     """Exponentials along `axis`, scaled to sum to 1.
 
@@ -296,11 +306,13 @@ def softmax(x: Any, axis: int = -1, *, device: str | Device | None = None) -> Ar
     return simple("softmax", "Softmax", [("x", x)], device, axis=integer("axis", axis))
 
 
+@warm
 def log_softmax(x: Any, axis: int = -1, *, device: str | Device | None = None) -> Array:
     """Logarithm of `softmax`. Error bound: (n + 16) 2^-23 + 2 ULP of x - max."""
     return simple("log_softmax", "LogSoftmax", [("x", x)], device, axis=integer("axis", axis))
 
 
+@warm
 def batch_norm(
     x: Any,
     scale: Any,

@@ -12,11 +12,13 @@ from gpuedge.core.errors import InputError
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.ops._arguments import integer, integers
 from gpuedge.ops._run import Array, call, simple
+from gpuedge.ops._warm import warm
 
 if TYPE_CHECKING:
     from gpuedge.device import Device
 
 
+@warm
 def concat(arrays: Sequence[Any], axis: int = 0, *, device: str | Device | None = None) -> Array:
     """Join arrays along an existing axis.
 
@@ -41,6 +43,7 @@ def concat(arrays: Sequence[Any], axis: int = 0, *, device: str | Device | None 
     return simple("concat", "Concat", inputs, device, also=BYTES, axis=integer("axis", axis))
 
 
+@warm
 def reshape(x: Any, shape: Sequence[int], *, device: str | Device | None = None) -> Array:
     """Give the same elements, in C order, another shape; one extent may be -1."""
     wanted = integers("shape", shape)
@@ -52,11 +55,13 @@ def reshape(x: Any, shape: Sequence[int], *, device: str | Device | None = None)
     return call("reshape", [("x", x)], write, device=device, key=wanted, also=BYTES)
 
 
+@warm
 def flatten(x: Any, axis: int = 1, *, device: str | Device | None = None) -> Array:
     """Join the axes before `axis`, and those from `axis` on, into a matrix."""
     return simple("flatten", "Flatten", [("x", x)], device, also=BYTES, axis=integer("axis", axis))
 
 
+@warm
 def transpose(
     x: Any, axes: Sequence[int] | None = None, *, device: str | Device | None = None
 ) -> Array:

@@ -54,6 +54,8 @@ class Assignment:
         The device of `decision`, open; while that says ``cpu``, perhaps one that is held ready.
     tries : Tries or None
         What may be measured; None where the choice is not ours.
+    owner : int
+        The process that opened the device; another one is a forked child.
     is_away : bool
         True while the device of `chosen` is being opened anew.
     may_hold : bool
@@ -70,7 +72,7 @@ class Assignment:
     ) -> None:
         self._request = request
         self._pool = pool
-        self._owner = os.getpid()
+        self.owner = os.getpid()
         self.is_away = self.may_hold = False
         placed = place(graph, request, pool, budget, time_cpu)
         self.decision: Decision = placed.decision
@@ -129,12 +131,12 @@ class Assignment:
     @property
     def is_usable(self) -> bool:
         """False once the device was closed by somebody else, and in a forked child."""
-        return not getattr(self.executor, "closed", False) and self._owner == os.getpid()
+        return not getattr(self.executor, "closed", False) and self.owner == os.getpid()
 
     @property
     def is_inherited(self) -> bool:
         """True in a forked child."""
-        return self._owner != os.getpid()
+        return self.owner != os.getpid()
 
     @property
     def device_health(self) -> DeviceHealth:
@@ -242,7 +244,7 @@ class Assignment:
         bool
             True if everything has to be compiled anew.
         """
-        is_heir, self._owner = self.is_inherited, os.getpid()
+        is_heir, self.owner = self.is_inherited, os.getpid()
         if not self.is_pooled:
             return False
         if self.decision.device == CPU != self.executor.device and not is_heir:

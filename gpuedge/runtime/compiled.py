@@ -7,6 +7,7 @@ in `gpuedge.runtime.recovery`; here it means that the CPU answers the request.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
@@ -243,7 +244,9 @@ class CompiledModel:
         """
         with self._lock:
             start = clock.now_ns()
-            if self._assigned.is_away or not self._assigned.is_usable:
+            assigned = self._assigned
+            is_closed = getattr(assigned.executor, "closed", False)
+            if is_closed or assigned.is_away or assigned.owner != os.getpid():
                 self.find_device()
             try:
                 if self._ranges is not None:

@@ -1,0 +1,114 @@
+"""How far it is from a public function to the device, once everything is compiled."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gpuedge
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "drivers"))
+from farm import environment_of, require
+from way_child import model
+
+CHILD = Path(__file__).with_name("way_child.py")
+
+MOST_FILES = 10
+MOST_CALLS = {"session": 55, "conv2d": 75}
+
+ABOVE_US = 20
+"""What a session may add to ONNX Runtime's own run of a model of 16 floats."""
+
+
+def ways(device: str, environ: Mapping[str, str]) -> dict[str, list[str]]:
+    done = subprocess.run(
+        [sys.executable, str(CHILD), device],
+        env={**os.environ, **environ}, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[str]] = json.loads(done.stdout)
+    return found
+
+
+def check(found: Mapping[str, list[str]]) -> None:
+    for name, files in found.items():
+        assert 3 <= len(set(files)) <= MOST_FILES, (name, sorted(set(files)))
+        assert len(files) <= MOST_CALLS[name], (name, files)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.driver
+def test_warm_calls_pass_few_files_on_their_way_to_a_gpu(tmp_path: Path) -> None:
+    require("vulkan-lavapipe")
+    environ = {**environment_of("vulkan-lavapipe"), "GPUEDGE_CACHE_DIR": str(tmp_path)}
+    found = ways("vulkan", environ)
+    check(found)
+    assert all(any(f.startswith("backends/vulkan/") for f in files) for files in found.values())
+
+
+def test_warm_calls_pass_few_files_on_their_way_to_the_cpu() -> None:
+    found = ways("cpu", {})
+    check(found)
+    assert all("executors/cpu.py" in files for files in found.values())
+
+
+def least_us(call: Callable[[], object], runs: int = 3000) -> float:
+    least = float("inf")
+    for _ in range(runs):
+        start = time.perf_counter()
+        call()
+        least = min(least, time.perf_counter() - start)
+    return least * 1e6
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_a_session_adds_little_to_what_computes(device: str) -> None:
+    ort = pytest.importorskip("onnxruntime")
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    own = ort.InferenceSession(model(), options, providers=["CPUExecutionProvider"])
+    x = np.ones((1, 16), np.float32)
+    with gpuedge.Session(model(), device=device) as session:
+        assert session.explain().device == "cpu"
+        for _ in range(3):  # on a busy machine the least of many is not the least
+            added = least_us(lambda: session.run({"x": x})) - least_us(
+                lambda: own.run(None, {"x": x})
+            )
+            if added <= ABOVE_US:
+                return
+        pytest.fail(f"{added:.1f} us more than ONNX Runtime")
+
+
+def test_the_short_way_checks_what_may_change() -> None:
+    """Arrays of another kind, other settings and weights that are no numbers take the long way."""
+    image, weights = np.ones((1, 1, 4, 4), np.float32), np.ones((1, 1, 3, 3), np.float32)
+    for _ in range(3):
+        wanted = gpuedge.conv2d(image, weights, padding=1, device="cpu")
+    np.testing.assert_array_equal(gpuedge.conv2d(image, weights, padding=1, device="cpu"), wanted)
+    assert gpuedge.conv2d(image, weights, padding=0, device="cpu").shape == (1, 1, 2, 2)
+    assert gpuedge.conv2d(image, weights, padding=True + 0, device="cpu").shape == (1, 1, 4, 4)
+    turned = np.asfortranarray(np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4))
+    straight = np.ascontiguousarray(turned)
+    np.testing.assert_array_equal(
+        gpuedge.conv2d(turned, weights, padding=1, device="cpu"),
+        gpuedge.conv2d(straight, weights, padding=1, device="cpu"),
+    )
+    half = gpuedge.conv2d(image.astype(np.float16), weights.astype(np.float16), device="cpu")
+    assert half.dtype == np.float16
+    bad = weights.copy()
+    bad[0, 0, 0, 0] = np.nan
+    with pytest.raises(gpuedge.GpuEdgeError, match="NaN"):
+        gpuedge.conv2d(image, bad, padding=1, device="cpu")
+    with pytest.raises(gpuedge.GpuEdgeError), gpuedge.config(device="vulkan:9"):
+        gpuedge.add(image, image)
+    np.testing.assert_array_equal(gpuedge.add(image, image), image + image)
+    with pytest.raises(gpuedge.GpuEdgeError), gpuedge.config(device="vulkan:9"):
+        gpuedge.add(image, image)
