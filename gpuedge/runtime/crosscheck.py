@@ -172,12 +172,12 @@ class CrossCheck:
         if self._again is None:
             self._again = self._cpu.compile(self.graph)
         wanted = self._again.run(inputs)
-        wrong = [n for n in names if _said(n, outputs[n], wanted[n], errors.get(n, 0.0))]
-        if not wrong:
-            return None
-        errors = self._measured(inputs)
-        said = (_said(n, outputs[n], wanted[n], errors.get(n, 0.0)) for n in wrong)
-        return next(filter(None, said), None)
+        said = {n: _said(n, outputs[n], wanted[n], errors.get(n, 0.0)) for n in names}
+        wrong = [n for n in names if said[n] is not None]
+        if wrong and any(outputs[n].dtype.kind == "f" for n in wrong):
+            errors = self._measured(inputs)
+            said = {n: _said(n, outputs[n], wanted[n], errors.get(n, 0.0)) for n in wrong}
+        return next(filter(None, said.values()), None)
 
     def _measured(self, inputs: Mapping[str, Array]) -> dict[str, float]:
         """Return the errors of all values for these very inputs."""
