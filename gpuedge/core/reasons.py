@@ -42,7 +42,7 @@ SENTENCES: dict[str, str] = {
     "software": "a software rasteriser, left aside unless Policy(allow_software=True)",
     "slower": "predicted to be slower than the CPU path, or not enough faster",
     "not-best": "another device is expected to be better",
-    "other-road": "the same device is reached by a better road",
+    "other-road": "the same device is reached by a better API route",
     "not-named": "another device was asked for by name",
     "unsupported-op": "an operator of the model cannot run there",
     "measured-slower": "measured on this model, and not enough faster than the CPU path",

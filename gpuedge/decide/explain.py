@@ -115,7 +115,9 @@ def roads(best: int, rows: Sequence[CandidateRow], record: Record) -> str:
     better = [rows[i] for i in same if i < best]
     if better:
         first = better[0]
-        return f"; {first.device}, the better road to this device, was left out: {first.reason}"
+        return (
+            f"; {first.device}, the better API route to this device, was left out: {first.reason}"
+        )
     if not same:
         return ""
     names = [rows[i].device for i in same]

@@ -45,7 +45,7 @@ BUILD_S = 60.0
 """Time for compiling a kernel and for recording work."""
 
 IDLE_S = 10.0
-"""How long a worker may be idle in a call where nobody said how long the device may take."""
+"""How long a worker may be idle in a call where no policy says how long the device may take."""
 
 MARGIN_S = 0.5
 """How much later than a driver should have given up waiting the worker is given up."""

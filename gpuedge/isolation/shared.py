@@ -21,7 +21,7 @@ TOTAL = 64 << 20
 """Bytes that may be shared with one worker; larger tensors travel in pieces."""
 
 CONTROL = 4096
-"""Bytes at the beginning that tell of progress; tensors lie after them."""
+"""Bytes at the beginning that hold the progress; tensors lie after them."""
 
 PIECE = 16 << 20
 """Most bytes of one piece of a tensor."""

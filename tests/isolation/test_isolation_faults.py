@@ -1,4 +1,4 @@
-"""Workers that die, hang, talk nonsense: always one clear error, in time, and no process left."""
+"""Workers that die, hang or answer nonsense: one clear error, in time, and no process left."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ def test_a_forked_child_refuses_the_device_and_may_open_its_own(is_busy: bool) -
     INHERITED[:] = [device]
     pipes = held()["pipe"] - 4  # those of this one device
     thread = threading.Thread(target=fakes.run_once, args=(device, b"abc"))
-    if is_busy:  # its lock is held in the child for ever
+    if is_busy:  # its lock is held in the child forever
         thread.start()
         time.sleep(0.3)
     try:

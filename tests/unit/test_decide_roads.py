@@ -40,7 +40,7 @@ def test_only_the_best_road_is_opened_and_measured() -> None:
     assert "the best road to this device, before gles31:0 and wgpu:0" in decision.reason
     assert decision.reason.count("\n") == 0
     (other,) = (r for r in decision.rows if r.device == "wgpu:0")
-    assert other.reason == "the same device is reached by a better road, vulkan:0"
+    assert other.reason == "the same device is reached by a better API route, vulkan:0"
 
 
 def test_next_road_is_taken_where_the_best_cannot_run_the_model() -> None:
@@ -48,7 +48,7 @@ def test_next_road_is_taken_where_the_best_cannot_run_the_model() -> None:
     made.refuse["vulkan:0"] = UnsupportedOpError("Resize has no kernel there.")
     decision = made.choose(road("vulkan:0"), road("gles31:0"))
     assert (decision.device, made.opened) == ("gles31:0", ["gles31:0"])
-    assert "vulkan:0, the better road to this device, was left out: Resize" in decision.reason
+    assert "vulkan:0, the better API route to this device, was left out: Resize" in decision.reason
 
 
 def test_next_road_is_taken_where_the_best_does_not_work() -> None:
@@ -97,7 +97,7 @@ def test_calibration_says_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert alone.device == "gles31:0"
     decision = made.choose(road("vulkan:0"), road("gles31:0"), store=store)
     assert decision.device == "gles31:0"
-    assert "vulkan:0, the better road to this device, was left out" in decision.reason
+    assert "vulkan:0, the better API route to this device, was left out" in decision.reason
     assert made.opened == ["gles31:0", "vulkan:0"]
 
 
