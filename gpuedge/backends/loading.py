@@ -93,4 +93,4 @@ def load_fault(manifest: str) -> str | None:
         return str(error)
     if any(hasattr(loaded, name) for name in _ENTRIES):
         return None
-    return f"{library} is no Vulkan driver: it has no {_ENTRIES[0]}"
+    return f"{library} is not a Vulkan driver: it has no {_ENTRIES[0]}"

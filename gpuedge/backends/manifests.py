@@ -183,7 +183,7 @@ def read_icd(path: str) -> tuple[dict[str, Any] | None, bytes, str]:
     if not isinstance(table, dict) or not isinstance(table.get("library_path"), str):
         return None, raw, "it names no ICD library_path"
     if not _can_name_a_file(table["library_path"]):
-        return None, raw, "its library_path is no name that a file can have"
+        return None, raw, "its library_path is not a valid file name"
     return table, raw, ""
 
 

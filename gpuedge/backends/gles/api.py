@@ -180,7 +180,7 @@ def load(candidate: Candidate) -> Library:
 
 
 def vendor_problem(candidate: Candidate) -> str | None:
-    """Return why the library that a manifest names is no EGL driver; None if it is one.
+    """Return why the library that a manifest names is not an EGL driver; None if it is.
 
     The loader says nothing when it leaves a library out, so this looks again: within
     `backends.loading.driver_environment`, and only after the loader found no display.

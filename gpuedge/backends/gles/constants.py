@@ -1,6 +1,6 @@
 """Numbers and names of EGL and OpenGL ES, the errors they become, and reasons for refusing.
 
-Loads no library. The numbers are those of the Khronos registries (egl.xml, gl.xml), fixed for ever.
+Loads no library. The numbers are those of the Khronos registries (egl.xml, gl.xml).
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def open_beside(info: DeviceInfo, context: moderngl.Context) -> physical.Opened:
     Raises
     ------
     UsageError (GE-200)
-        It is no moderngl context, or not one of EGL that is current here.
+        It is not a moderngl context, or not an EGL context that is current here.
     DriverError (GE-405)
         It belongs to another device.
     """

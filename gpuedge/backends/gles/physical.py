@@ -163,7 +163,7 @@ def open_display(display: api.Display, want: Want, share: int | None = None) -> 
     except BaseException as error:
         context.close()
         if isinstance(error, DeviceError) and not isinstance(error, BackendUnavailableError):
-            # A context that cannot even be made current once is no device that was lost.
+            # A context that cannot even be made current once was not lost.
             code = "open-failed" if context.is_gone else c.code_of(error, "open-failed")
             raise BackendUnavailableError(error.what, known=error.known, reason=code) from error
         raise

@@ -17,7 +17,7 @@ MAX_LISTED = 1 << 14
 """Longest list that is believed: drivers have a few hundred extensions, and less of all else."""
 
 MAX_TRIES = 16
-"""Lists may grow between the questions for their length and for their items, but not for ever."""
+"""Lists may grow between the questions for their length and for their items, but not forever."""
 
 _lock = threading.Lock()
 _api: Api | None = None

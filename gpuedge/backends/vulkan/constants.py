@@ -1,7 +1,7 @@
 """Pure tables of the Vulkan backend: structure types, result names, the errors they become.
 
 Imports neither the Vulkan package nor a loader, so everything here is testable without a driver.
-Numbers are those of the Vulkan specification (its registry, vk.xml), fixed for ever by its ABI.
+Numbers are those of the Vulkan specification (its registry, vk.xml); its ABI keeps them.
 """
 
 from __future__ import annotations
