@@ -11,11 +11,23 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from gpuedge.backends.base import Candidate, DeviceInfo, Dispatch
-from gpuedge.backends.null.device import POISON, Call, Failure, NullBuffer, NullDevice, NullProgram
+from gpuedge.backends.null.device import (
+    POISON,
+    Call,
+    Failure,
+    NullBuffer,
+    NullDevice,
+    NullProgram,
+    NullRecording,
+    NullTicket,
+)  # fmt: skip
 from gpuedge.core.caps import VULKAN_MINIMUM, Caps
 from gpuedge.core.identity import Identity
 
-__all__ = ["POISON", "Call", "Failure", "NullBackend", "NullBuffer", "NullDevice", "NullProgram"]
+__all__ = [
+    "POISON", "Call", "Failure", "NullBackend", "NullBuffer", "NullDevice", "NullProgram",
+    "NullRecording", "NullTicket",
+]  # fmt: skip
 
 
 class NullBackend:
