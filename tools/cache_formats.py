@@ -30,7 +30,12 @@ from gpuedge.lang import cache as kernels  # noqa: E402
 from gpuedge.probing import verdicts  # noqa: E402
 from gpuedge.probing.report import ProbeRow  # noqa: E402
 from gpuedge.safety import blocklist, markers  # noqa: E402
-from gpuedge.safety.store import save_sealed, unsealed  # noqa: E402
+from gpuedge.safety.store import (  # noqa: E402
+    save_bytes,
+    save_sealed,
+    unsealed,
+    unsealed_bytes,
+)
 
 PHYSICAL: Any = SimpleNamespace(
     identity=SimpleNamespace(vendorID=7, deviceID=9, driverVersion=11, name="fuzz", driverInfo="1"),
@@ -82,6 +87,7 @@ def _pipelines() -> Format:
 def _kernels(folder: Path) -> Format:
     sources = sorted((ROOT / "tests" / "golden" / "spirv").glob("*.kern"))[:4]
     blobs = [lang.print_kernel(lang.load(p.read_text(), filename=p.name)) for p in sources]
+    schema, version = kernels.seal_of()
     good = []
     for n in (2, 4):
         cache = kernels.BlobCache(folder / f"{n}.bin")
@@ -91,8 +97,10 @@ def _kernels(folder: Path) -> Format:
         good.append(cache.path.read_bytes())
 
     def reseal(file: bytes) -> bytes:
-        body = file[kernels._HEADER :]
-        return kernels._header(body) + body
+        with tempfile.TemporaryDirectory() as place:
+            path = Path(place, "resealed.bin")
+            assert save_bytes(path, schema, file.partition(b"\n")[2], version)
+            return path.read_bytes()
 
     def use(data: bytes, place: Path) -> object:
         path = place / "kernels.bin"
@@ -101,7 +109,11 @@ def _kernels(folder: Path) -> Format:
         cache.put("new", blobs[0])
         return cache.flush()
 
-    return Format("kernels", tuple(good), lambda d: kernels._decode(d) or None, reseal, use)
+    def read(data: bytes) -> object:
+        body = unsealed_bytes(data, schema, version)
+        return None if body is None else kernels.decoded(body) or None
+
+    return Format("kernels", tuple(good), read, reseal, use)
 
 
 def _sealed(

@@ -1,14 +1,14 @@
 """The kernel language: text in, typed tree, printed for each API.
 
-``load`` parses, ``print_kernel`` prints for one dialect, ``interpret`` runs with numpy. Importing
-this package loads neither numpy nor a printer.
+`compile` turns a text into what a device builds; `load` and `print_kernel` are its two halves.
+`interpret` runs a kernel with numpy. Importing this package loads neither numpy nor a printer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gpuedge.core.errors import KernelError
 from gpuedge.core.kernel import Extents, KernelBlob, Number
@@ -27,6 +27,7 @@ __all__ = [
     "BlobCache",
     "Kernel",
     "blob_key",
+    "compile",
     "interpret",
     "interpret_all",
     "load",
@@ -35,14 +36,44 @@ __all__ = [
     "trip_count",
 ]
 
-PRINTERS = {
-    "spirv": "gpuedge.lang.spirv:print_spirv",
-    "wgsl": "gpuedge.lang.wgsl:print_wgsl",
-    "essl310": "gpuedge.lang.essl:print_essl310",
-    "essl300": "gpuedge.lang.essl:print_essl300",
-    "essl100": "gpuedge.lang.essl:print_essl100",
+_ESSL = "gpuedge.lang.essl"
+PRINTERS: Final = {
+    "spirv": "gpuedge.lang.spirv",
+    "wgsl": "gpuedge.lang.wgsl",
+    "essl310": _ESSL,
+    "essl300": _ESSL,
+    "essl100": _ESSL,
 }
-"""Printers by dialect, as ``module:function``; imported when first used."""
+"""Module of the printer of each dialect, imported when first used."""
+
+
+def compile(
+    text: str,
+    dialect: str,
+    *,
+    filename: str = "kernel",
+    consts: Mapping[str, int] | None = None,
+    epilogue: str | None = None,
+    storage: Mapping[str, str] | None = None,
+) -> KernelBlob:
+    """Parse a kernel text and print it for one dialect.
+
+    Parameters
+    ----------
+    text, filename, consts, epilogue
+        As for `load`.
+    dialect, storage
+        As for `print_kernel`; `gpuedge.core.caps.Caps.dialect` is the one a device takes.
+
+    Raises
+    ------
+    KernelSyntaxError (GE-301)
+        The text is not a kernel.
+    KernelError (GE-300)
+        The dialect cannot say what the kernel does.
+    """
+    kernel = load(text, filename=filename, consts=consts, epilogue=epilogue)
+    return print_kernel(kernel, dialect, storage)
 
 
 def print_kernel(
@@ -57,13 +88,15 @@ def print_kernel(
         A key of `PRINTERS`.
     storage : mapping of str to str, optional
         Storage kind (`gpuedge.core.storage.KINDS`) of each tensor by name, for the fragment
-        dialects ``essl300`` and ``essl100``; the others read and write storage buffers.
+        dialects: ``rgba32f`` in ``essl300`` and ``rgba8_float`` in ``essl100`` where none is given.
+        The others read and write storage buffers.
 
     Raises
     ------
     KernelError (GE-300)
-        There is no printer for `dialect`, or the dialect cannot say what the kernel does or has no
-        such storage.
+        There is no printer for `dialect`, it has no such storage, or it cannot say what the kernel
+        does: fragment dialects have no group kernels and no out tensors that differ in physical
+        texels; ``essl100`` has one out tensor, no bits of ints, and only ints that are float32.
     """
     if dialect not in PRINTERS:
         raise KernelError(
@@ -71,8 +104,8 @@ def print_kernel(
             asked_by=f"kernel {kernel.name}",
             known=f"dialects: {', '.join(PRINTERS)}",
         )
-    module, _, name = PRINTERS[dialect].partition(":")
-    blob: KernelBlob = getattr(import_module(module), name)(kernel, storage or {})
+    printer = import_module(PRINTERS[dialect])
+    blob: KernelBlob = printer.print_kernel(kernel, dialect, storage or {})
     return blob
 
 
@@ -129,14 +162,7 @@ def interpret_all(  # noqa: PLR0917  (the names of a dispatch, in their usual or
     strict: bool = False,
 ) -> dict[str, npt.NDArray[np.float32]]:
     """Run a kernel as `interpret` does and return every out tensor by name."""
-    from gpuedge.lang import interpreter
+    from gpuedge.lang.interpreter import run
 
-    return interpreter.run(
-        kernel,
-        tensors,
-        out_extents,
-        specs=specs or {},
-        params=params or {},
-        groups=groups,
-        strict=strict,
-    )
+    values = (specs or {}, params or {})
+    return run(kernel, tensors, out_extents, values, groups, strict=strict)

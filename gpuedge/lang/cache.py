@@ -1,28 +1,23 @@
-"""Printed kernels on disk: one file, checked as a whole, never trusted further than its hash."""
+"""Printed kernels on disk, in one sealed file."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gpuedge.core.kernel import KernelBlob
 from gpuedge.safety.lock import Lock
-from gpuedge.safety.paths import read_regular, stamp, sweep, write_atomic
-from gpuedge.safety.store import TRIES
+from gpuedge.safety.paths import stamp
+from gpuedge.safety.store import TRIES, load_bytes, save_bytes
 
-LANGUAGE_VERSION = 4
+LANGUAGE_VERSION = 5
 """Raise this whenever a printer's output for an unchanged text changes."""
 
 MAX_BYTES = 64 << 20
 """A larger file is not read (some thousand kernels fit), and none is written."""
-
-_MAGIC = b"gpuedge kernels\n"
-_LAYOUT = struct.Struct("<16sI16sQ32s")  # magic, version, writer, length and SHA-256 of the rest
-_HEADER = _LAYOUT.size
 
 
 def blob_key(
@@ -38,11 +33,18 @@ def blob_key(
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
+def seal_of() -> tuple[str, str]:
+    """Return the schema and the identity that the file is sealed with."""
+    from gpuedge import __version__
+
+    return f"gpuedge.kernels/{LANGUAGE_VERSION}", __version__
+
+
 class BlobCache:
     """Printed kernels by key, kept in the single file `path`.
 
-    A file that is missing, truncated, altered or of another version is as good as empty, and is
-    replaced at the next `flush`. A folder that cannot be written only means work is done again.
+    A file that is missing, damaged or of another version is as good as empty, and is replaced at
+    the next `flush`. A folder that cannot be written only means work is done again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -66,15 +68,18 @@ class BlobCache:
         """Write what is new, keeping what other processes wrote meanwhile; False if impossible."""
         if not self._new:
             return True
+        schema, version = seal_of()
         with Lock(self.path.parent):
             for _ in range(TRIES):  # another process may write although this one has the lock
                 self._merge()
                 seen = self._seen
-                body = _encode_newest(self._blobs)
-                if write_atomic(self.path, _header(body) + body, lambda: stamp(self.path) != seen):  # noqa: B023
+                body = self._encoded()
+                if save_bytes(
+                    self.path, schema, body, version, max_bytes=MAX_BYTES,
+                    unless=lambda: stamp(self.path) != seen,  # noqa: B023
+                ):  # fmt: skip
                     self._new = False
                     self._seen = stamp(self.path)
-                    sweep(self.path)
                     return True
                 if stamp(self.path) == seen:
                     break
@@ -86,57 +91,35 @@ class BlobCache:
         if found == self._seen:
             return
         self._seen = found
-        if found is None:
-            return
-        data = read_regular(self.path, MAX_BYTES)
-        if data is not None:
-            self._blobs = {**_decode(data), **self._blobs}
+        body = load_bytes(self.path, *seal_of(), max_bytes=MAX_BYTES) if found else None
+        if body is not None:
+            self._blobs = {**decoded(body), **self._blobs}
+
+    def _encoded(self) -> bytes:
+        """Encode all blobs, or as many of the last ones as a file may hold."""
+        kept = list(self._blobs.items())
+        while len(body := _encode(kept)) > MAX_BYTES and kept:
+            kept = kept[len(kept) // 2 + 1 :]
+        return body
 
 
-def _header(body: bytes) -> bytes:
-    """Return what stands before `body`: all of it must match for the file to be believed."""
-    from gpuedge import __version__
-
-    writer = __version__.encode()[:16]
-    digest = hashlib.sha256(body).digest()
-    return _LAYOUT.pack(_MAGIC, LANGUAGE_VERSION, writer, len(body), digest)
+def _encode(blobs: list[tuple[str, KernelBlob]]) -> bytes:
+    """Return one line of JSON about all blobs, then their codes."""
+    index = [[key, len(b.code), *b.to_record()] for key, b in blobs]
+    codes = b"".join([b.code for _, b in blobs])
+    return json.dumps(index, separators=(",", ":")).encode() + b"\n" + codes
 
 
-def _encode_newest(blobs: Mapping[str, KernelBlob]) -> bytes:
-    """Encode all blobs, or as many of the last ones as a file may hold."""
-    kept = list(blobs.items())
-    while len(body := _encode(dict(kept))) > MAX_BYTES - _HEADER:
-        kept = kept[len(kept) // 2 + 1 :]
-    return body
-
-
-def _encode(blobs: Mapping[str, KernelBlob]) -> bytes:
-    index: list[Any] = []
-    code = bytearray()
-    for key, b in blobs.items():
-        index.append([key, len(b.code), *b.to_record()])
-        code += b.code
-    head = json.dumps(index, separators=(",", ":")).encode()
-    return len(head).to_bytes(4, "little") + head + bytes(code)
-
-
-def _decode(data: bytes) -> dict[str, KernelBlob]:
-    body = data[_HEADER:]
-    if data[:_HEADER] != _header(body):
-        return {}
-    # The hash covers all of it, so only a file sealed by something else fails from here on.
+def decoded(body: bytes) -> dict[str, KernelBlob]:
+    """Return the blobs in the body of a file; none if it is not as `BlobCache` writes it."""
+    head, _, codes = body.partition(b"\n")
+    blobs: dict[str, KernelBlob] = {}
+    at = 0
     try:
-        return _blobs(body)
+        rows: list[list[Any]] = json.loads(head)
+        for key, size, *record in rows:
+            blobs[key] = KernelBlob.from_record(record, codes[at : at + size])
+            at += size
     except (TypeError, ValueError, RecursionError):
         return {}
-
-
-def _blobs(body: bytes) -> dict[str, KernelBlob]:
-    end = 4 + int.from_bytes(body[:4], "little")
-    blobs: dict[str, KernelBlob] = {}
-    at = end
-    for row in json.loads(body[4:end]):
-        key, size, *record = row
-        blobs[key] = KernelBlob.from_record(record, body[at : at + size])
-        at += size
     return blobs

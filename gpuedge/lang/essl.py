@@ -56,6 +56,7 @@ _SIGNS = {"neg": "-", "!": "!", "~": "~"}
 _OLD_KINDS = {"int": "float", "ivec2": "vec2", "ivec3": "vec3", "ivec4": "vec4"}
 _BIT_WORDS = BITS | {"~", "floatBitsToInt", "intBitsToFloat"}
 _INDENT = "    "
+_LEVELS = {level.dialect: level for level in (ESSL310, ESSL300, ESSL100)}
 
 
 def float_text(value: float) -> str:
@@ -78,44 +79,9 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(text))
 
 
-def print_essl310(kernel: t.Kernel, storage: Mapping[str, str] | None = None) -> KernelBlob:
-    """Print a kernel as an ESSL 3.10 compute shader; tensors are storage buffers."""
-    return _Shader(kernel, ESSL310, storage or {}).blob()
-
-
-def print_essl300(kernel: t.Kernel, storage: Mapping[str, str] | None = None) -> KernelBlob:
-    """Print a map kernel as an ESSL 3.00 fragment shader.
-
-    Parameters
-    ----------
-    kernel : Kernel
-    storage : mapping of str to str, optional
-        Storage kind of each tensor by name, ``rgba32f`` where none is given.
-
-    Raises
-    ------
-    KernelError (GE-300)
-        It is a group kernel, or its out tensors take different numbers of physical texels.
-    """
-    return _Shader(kernel, ESSL300, storage or {}).blob()
-
-
-def print_essl100(kernel: t.Kernel, storage: Mapping[str, str] | None = None) -> KernelBlob:
-    """Print a map kernel as an ESSL 1.00 fragment shader.
-
-    Parameters
-    ----------
-    kernel : Kernel
-    storage : mapping of str to str, optional
-        Storage kind of each tensor by name, ``rgba8_float`` where none is given.
-
-    Raises
-    ------
-    KernelError (GE-300)
-        It is a group kernel, writes several tensors, uses the bits of ints, or has an int that no
-        float32 is equal to.
-    """
-    return _Shader(kernel, ESSL100, storage or {}).blob()
+def print_kernel(kernel: t.Kernel, dialect: str, storage: Mapping[str, str]) -> KernelBlob:
+    """Print a kernel as ESSL 3.10 (compute), 3.00 or 1.00 (fragment); see `gpuedge.lang`."""
+    return _Shader(kernel, _LEVELS[dialect], storage).blob()
 
 
 class _Shader:

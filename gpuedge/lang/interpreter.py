@@ -465,13 +465,13 @@ def run(
     kernel: t.Kernel,
     tensors: Mapping[str, npt.NDArray[np.float32]],
     out_extents: Extents,
-    *,
-    specs: Mapping[str, Number],
-    params: Mapping[str, Number],
+    values: tuple[Mapping[str, Number], Mapping[str, Number]],
     groups: tuple[int, int, int] | None,
+    *,
     strict: bool,
 ) -> dict[str, npt.NDArray[np.float32]]:
-    """Run a kernel; see `gpuedge.lang.interpret_all`."""
+    """Run a kernel with `values` of its specs and params; see `gpuedge.lang.interpret_all`."""
+    specs, params = values
     _check(kernel, tensors, specs, params, groups)
     width, height, slices, batch = out_extents
     job = _Run(kernel, tensors, out_extents, specs=specs, params=params, strict=strict)

@@ -62,7 +62,7 @@ _TANH_LIMIT = 15.0  # tanh(15) is 1 in float32; drivers that divide sinh by cosh
 _ROLE = {"float": 0, "int": 1, "bool": 2}
 
 
-def print_spirv(kernel: t.Kernel, _: Mapping[str, str] | None = None) -> KernelBlob:
+def print_kernel(kernel: t.Kernel, _dialect: str, _storage: Mapping[str, str]) -> KernelBlob:
     """Print a kernel as a SPIR-V binary with one entry point, ``main``; tensors are buffers."""
     return _Printer(kernel).blob()
 

@@ -86,7 +86,7 @@ fn k_one_{0}(e: i32, last: u32) -> f32 {{
 """
 
 
-def print_wgsl(kernel: t.Kernel, _: Mapping[str, str] | None = None) -> KernelBlob:
+def print_kernel(kernel: t.Kernel, _dialect: str, _storage: Mapping[str, str]) -> KernelBlob:
     """Print a kernel as a WGSL text with one entry point, ``main``; tensors are buffers."""
     return _Module(kernel).blob()
 
