@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from gpuedge.capdb.seal import seal
+from capdb.seal import seal
+
 from gpuedge.safety import paths
 
 TABLES = ("classes.json", "names.json", "families.json")
@@ -49,7 +50,7 @@ def folder(place: Path, *entries: dict[str, Any], api: str = "vulkan") -> Path:
         if not (place / name).is_file():
             shutil.copy(paths.data_dir("capability_db") / name, place / name)
     body = {
-        "schema": "gpuedge.entries/1", "api": api, "vendor": "mesa-software",
+        "schema": "gpuedge.entries/2", "api": api, "vendor": "mesa-software",
         "entries": list(entries),
     }  # fmt: skip
     file, text = where / "mesa-software.json", json.dumps(body)

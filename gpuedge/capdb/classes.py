@@ -6,16 +6,16 @@ Does not judge whether a driver is good; a class only chooses where tuning start
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from gpuedge.capdb.files import bad
 from gpuedge.capdb.identity.names import load_names
-from gpuedge.capdb.place import bad, folder, read_table
-from gpuedge.core.errors import ConfigError, DatabaseError
+from gpuedge.capdb.place import find_table, read_table
 from gpuedge.core.identity import Identity
 
-SCHEMA = "gpuedge.classes/1"
-FILE = "classes.json"
+FILE: Final = "classes.json"
 
 DEVICE_CLASSES = (
     "mali",
@@ -39,9 +39,6 @@ FAMILIES = {
     "wgpu": ("wgpu", "webgpu", "metal", "dx12"),
 }
 """Families of APIs that rows speak of, and how the names of their members begin."""
-
-_MATCH_KEYS = {"api", "vendorID", "driverID", "device_type", "name_prefix", "vendor_prefix"}
-_DEVICE_TYPES = {"DISCRETE_GPU", "INTEGRATED_GPU", "VIRTUAL_GPU", "CPU", "OTHER"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,34 +94,28 @@ def family(api: str) -> str:
 
 
 def load(place: Path | None = None) -> tuple[ClassRow, ...]:
-    """Read and check the rows of ``classes.json``, in order.
+    """Read the rows of ``classes.json``, in order.
 
     Parameters
     ----------
     place : Path, optional
-        The database's folder; `folder` where none is given.
+        The database's folder; the one in use where none is given.
 
     Raises
     ------
     DatabaseError (GE-600)
-        The file is missing, is not JSON, or holds a row that breaks its schema.
+        The file is missing, is not JSON, or holds a row that cannot be used.
     """
+    return _read(*find_table(FILE, place))
+
+
+@lru_cache(maxsize=2)
+def _read(path: Path, changed: int) -> tuple[ClassRow, ...]:
+    """Read the file; `changed` makes an edited one be read again."""
     try:
-        path = (place or folder()) / FILE
-    except ConfigError as error:
-        if error.asked_by:  # the setting itself is unusable: its own message is the better one
-            raise
-        raise DatabaseError(error.what, known=error.known, hint=error.hint) from None
-    document = read_table(path, SCHEMA)
-    records = document.get("rows")
-    if not isinstance(records, list) or not records:
-        raise bad(path, "it has no rows")
-    rows = tuple(_row(path, i, record) for i, record in enumerate(records))
-    ids = [row.id for row in rows]
-    for name in ids:
-        if ids.count(name) > 1:
-            raise bad(path, f"the id {name!r} is used twice")
-    return rows
+        return tuple(_row(record) for record in read_table(path)["rows"])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise bad(path, f"it holds a row that cannot be used: {error!r}") from None
 
 
 def classify(identity: Identity, rows: tuple[ClassRow, ...] | None = None) -> str:
@@ -147,43 +138,15 @@ def classify(identity: Identity, rows: tuple[ClassRow, ...] | None = None) -> st
     return next(found, UNKNOWN)
 
 
-def _row(path: Path, index: int, record: Any) -> ClassRow:
-    def fail(why: str) -> DatabaseError:
-        return bad(path, f"row {index}: {why}")
-
-    if not isinstance(record, dict) or set(record) != {"id", "match", "device_class"}:
-        raise fail("it must have exactly id, match and device_class")
-    name, match, device_class = record["id"], record["match"], record["device_class"]
-    if not isinstance(name, str) or not name:
-        raise fail("its id is no text")
-    if device_class not in DEVICE_CLASSES:
-        raise fail(f"{device_class!r} is no tuning class")
-    if not isinstance(match, dict) or set(match) - _MATCH_KEYS:
-        raise fail(f"match may have {', '.join(sorted(_MATCH_KEYS))}")
-    apis = match.get("api")
-    if not isinstance(apis, list) or not apis or not all(isinstance(a, str) for a in apis):
-        raise fail("match.api must list APIs")
+def _row(record: dict[str, Any]) -> ClassRow:
+    match = dict(record["match"])
+    if record["device_class"] not in DEVICE_CLASSES:
+        raise ValueError(f"{record['device_class']!r:.60} is not a tuning class")
     if len(match) == 1:
-        raise fail("it would match every device of an API")
-    kind, driver = match.get("device_type"), match.get("driverID")
-    prefixes = {key: match.get(key) for key in ("name_prefix", "vendor_prefix")}
-    for key, prefix in prefixes.items():
-        if prefix is not None and (not isinstance(prefix, str) or not prefix):
-            raise fail(f"match.{key} must be text")
-    if kind is not None and kind not in _DEVICE_TYPES:
-        raise fail(f"match.device_type must be one of {', '.join(sorted(_DEVICE_TYPES))}")
-    if driver is not None and (not isinstance(driver, int) or isinstance(driver, bool)):
-        raise fail("match.driverID must be a number")
-    try:
-        vendor = _hex(match.get("vendorID"))
-    except ValueError as error:
-        raise fail(f"match.vendorID {error}") from None
-    return ClassRow(name, device_class, tuple(apis), vendor, driver, kind, **prefixes)
-
-
-def _hex(text: Any) -> int | None:
-    if text is None:
-        return None
-    if not isinstance(text, str) or not text.startswith("0x"):
-        raise ValueError("must be a hexadecimal text such as '0x1002'")
-    return int(text, 16)
+        raise ValueError(f"{record['id']} would match every device of an API")
+    for key in ("name_prefix", "vendor_prefix", "device_type"):
+        if not isinstance(match.get(key, ""), str):
+            raise ValueError(f"{key} of {record['id']} is not text")
+    if "vendorID" in match:
+        match["vendorID"] = int(match["vendorID"], 16)
+    return ClassRow(record["id"], record["device_class"], tuple(match.pop("api")), **match)

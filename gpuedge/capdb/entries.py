@@ -1,39 +1,61 @@
-"""Entries about drivers: frozen records, and the strict reading of them.
+"""Entries about drivers: frozen records, and reading them.
 
-Reading agrees with ``entries.schema.json`` and is stricter where JSON Schema cannot say it: dates
-exist, ranges are not empty, patterns are matched in linear time (`gpuedge.capdb.patterns`).
+What a good entry is, ``entries.schema.json`` says; it is checked where databases are made and where
+updates are installed. Reading checks no more than that nothing can be misunderstood: types, and
+words that decide what happens. What breaks that is a ValueError, never an entry read in part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from gpuedge.capdb import patterns
-from gpuedge.capdb.fields import (
-    APIS,
-    EFFECTS,
-    FAMILIES,
-    FEATURES,
-    KINDS_OF_DEVICE,
-    LAYERS,
-    LEVELS,
-    LIMITS,
-    OPERATING_SYSTEMS,
-    SCHEMES,
-    STATES,
-    STORAGES,
-    TESTS,
-    VENDORS,
-)
-from gpuedge.capdb.parts import Action, Demand, DriverMatch, Match, Probe, Review
-from gpuedge.capdb.reading import Reader
+from gpuedge.capdb.identity.folded import NameMatch
 
-__all__ = ["Action", "Demand", "DriverMatch", "Entry", "Match", "Probe", "Review", "parse"]
+FAMILIES: Final[Mapping[str, str]] = {
+    "adreno": "qualcomm",
+    "mali-utgard": "arm",
+    "mali-midgard": "arm",
+    "mali-bifrost": "arm",
+    "mali-valhall": "arm",
+    "mali-5thgen": "arm",
+    "powervr-sgx": "imagination",
+    "powervr-rogue": "imagination",
+    "powervr-volcanic": "imagination",
+    "tegra": "nvidia",
+    "geforce": "nvidia",
+    "v3d": "broadcom",
+    "videocore4": "broadcom",
+    "xclipse": "samsung",
+    "maleoon": "huawei",
+    "intel-gen7": "intel",
+    "intel-gen8": "intel",
+    "intel-gen9": "intel",
+    "intel-gen11": "intel",
+    "intel-xe": "intel",
+    "intel-xe2": "intel",
+    "rdna1": "amd",
+    "rdna2": "amd",
+    "rdna3": "amd",
+    "rdna4": "amd",
+    "gcn": "amd",
+    "apple-m": "apple",
+    "apple-a": "apple",
+}
+"""Families of GPUs, and the vendor whose name each belongs to."""
 
-T = TypeVar("T")
+LIMITS: Final = (
+    "max_invocations", "max_shared_bytes", "max_storage_buffers", "max_storage_buffer_bytes",
+    "max_allocation_bytes", "max_push_bytes", "max_texture_size", "max_outputs",
+)  # fmt: skip
+"""Limits that an action may lower: fields of `gpuedge.core.caps.Caps`, and the invocations."""
+
+TESTS: Final = ("standard", "kernels", "half", "storages", "large", "repeat")
+"""Tests that an entry may ask for."""
+
+IN_USE: Final = frozenset({"canary", "active"})
+STATES: Final = frozenset({"proposed", "canary", "active", "retired"})
 
 SEVERE: Final = frozenset({"crash_at_load", "crash", "hang", "corrupt_pipeline_cache"})
 """Effects that no probe may be risked for: their entries apply at once."""
@@ -44,15 +66,163 @@ DEFAULT_RUNS: Final = 16
 """The probe of an entry that names none, or no number of runs."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class Range:
+    """``low <= x < below`` over whole numbers, versions or dates; None leaves a side open."""
+
+    low: Any = None
+    below: Any = None
+
+    def holds(self, value: Any) -> bool:
+        """Say whether a value lies in the range."""
+        return (self.low is None or self.low <= value) and (
+            self.below is None or value < self.below
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceIds:
+    """Ids of devices: ``first <= x <= last``, or ``x & mask == value``."""
+
+    spans: tuple[tuple[int, int], ...] = ()
+    masks: tuple[tuple[int, int], ...] = ()
+
+    def holds(self, number: int) -> bool:
+        """Say whether an id is one of these."""
+        return any(first <= number <= last for first, last in self.spans) or any(
+            number & mask == value for value, mask in self.masks
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DriverMatch:
+    """Condition on a driver's version: (an interval or a build) and the date of the build."""
+
+    scheme: str
+    intervals: tuple[Range, ...] = ()
+    builds: frozenset[str] = frozenset()
+    built: Range | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Conditions that must all hold: names of `CONDITIONS`, in that order, and what each asks."""
+
+    asked: tuple[tuple[str, Any], ...]
+
+    def get(self, name: str) -> Any:
+        """Return what a condition asks for; None where it is not asked."""
+        return next((wanted for asked, wanted in self.asked if asked == name), None)
+
+    @property
+    def vendors(self) -> frozenset[str] | None:
+        """The makers whose devices alone it can be about; None where it does not say."""
+        families = self.get("family")
+        makers = None if families is None else frozenset(FAMILIES.get(f, "") for f in families)
+        named: frozenset[str] | None = self.get("vendor")
+        return makers if named is None else named if makers is None else named & makers
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What an entry asks for when it applies."""
+
+    disable_backend: bool = False
+    disable_levels: frozenset[str] = frozenset()
+    disable_features: frozenset[str] = frozenset()
+    disable_kernels: frozenset[str] = frozenset()
+    disable_storages: frozenset[str] = frozenset()
+    limits: tuple[tuple[str, int], ...] = ()
+    demote: bool = False
+    note: str = ""
+
+    @property
+    def blocks(self) -> bool:
+        """Whether it takes a whole backend or level away."""
+        return self.disable_backend or bool(self.disable_levels)
+
+    def is_only_about_others(self, levels: Collection[str]) -> bool:
+        """Whether all that it does is to take away levels other than these names of one."""
+        return (
+            bool(self.disable_levels)
+            and self.disable_levels.isdisjoint(levels)
+            and not (self.disable_backend or self._restricts)
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it only explains and restricts nothing."""
+        return not (self.blocks or self._restricts)
+
+    @property
+    def _restricts(self) -> bool:
+        return bool(
+            self.disable_features
+            or self.disable_kernels
+            or self.disable_storages
+            or self.limits
+            or self.demote
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """The tests that may confirm an entry, or clear a device of it."""
+
+    tests: tuple[str, ...]
+    runs: int
+    may: str
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """A probe that an entry asks for on this device before it is used.
+
+    Attributes
+    ----------
+    entry : str
+        Id of the entry.
+    tests : tuple of str
+        Of `TESTS`.
+    runs : int
+        How often each test is run.
+    may_clear : bool
+        Whether passing removes the entry's action; failing always makes it apply.
+    """
+
+    entry: str
+    tests: tuple[str, ...]
+    runs: int
+    may_clear: bool = True
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary."""
+        return {
+            "entry": self.entry,
+            "tests": list(self.tests),
+            "runs": self.runs,
+            "may_clear": self.may_clear,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """Who answers for an entry, and until when it is believed."""
+
+    owner: str
+    added: str
+    review_by: str
+    on_expiry: str
+    last_reproduced: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One row of the database. `source` is the record as it was read."""
 
     id: str
-    rev: int
     state: str
     effect: str
-    assurance: str
     summary: str
     match: tuple[Match, ...]
     exceptions: tuple[Match, ...]
@@ -60,11 +230,6 @@ class Entry:
     action: Action
     probe: Probe | None
     review: Review
-    evidence: tuple[Mapping[str, Any], ...]
-    must_match: tuple[str, ...]
-    must_not_match: tuple[str, ...]
-    no_fixture: str | None
-    supersedes: tuple[str, ...]
     api: str
     source: Mapping[str, Any]
 
@@ -73,29 +238,26 @@ class Entry:
         """Whether the effect is a crash, a hang or a cache that ruins later starts."""
         return self.effect in SEVERE
 
-    @cached_property
-    def sole(self) -> Match | None:
-        """Its conjunction where there is one and no exception, as in most entries; else None."""
-        return self.match[0] if len(self.match) == 1 and not self.exceptions else None
+    @property
+    def is_in_use(self) -> bool:
+        """Whether its state lets it come to anything."""
+        return self.state in IN_USE
 
-    @cached_property
+    @property
+    def vendors(self) -> frozenset[str] | None:
+        """The makers whose devices alone it can be about; None where it does not say."""
+        every = [match.vendors for match in self.match]
+        named = [vendors for vendors in every if vendors is not None]
+        return frozenset[str]().union(*named) if len(named) == len(every) else None
+
+    @property
     def demand(self) -> Demand:
         """The probe that it asks for where it asks for one."""
         if self.probe is None:
             return Demand(self.id, DEFAULT_TESTS, DEFAULT_RUNS)
         return Demand(self.id, self.probe.tests, self.probe.runs)
 
-    @cached_property
-    def is_note(self) -> bool:
-        """Whether it only explains and restricts nothing."""
-        return self.action.is_empty
-
-    @cached_property
-    def is_in_use(self) -> bool:
-        """Whether its state lets it come to anything."""
-        return self.state in {"canary", "active"}
-
-    @cached_property
+    @property
     def if_true(self) -> str:
         """What it comes to on a device that it is about."""
         if self.action.is_empty:
@@ -106,7 +268,7 @@ class Entry:
         is_sure = self.is_severe or self.effect == "slow" or not may_clear
         return "applies" if is_sure else "probe"
 
-    @cached_property
+    @property
     def if_unknown(self) -> str:
         """What it comes to on a device of a known maker that it may or may not be about."""
         if self.on_unknown == "skip" or self.action.is_empty:
@@ -131,35 +293,33 @@ def parse(record: Any, api: str = "any") -> Entry:
     Raises
     ------
     ValueError
-        It breaks the schema; the message begins with the path of what is wrong.
+        It cannot be understood.
     """
-    read = Reader(record, "")
-    identity = read.text("id", pattern="id")
-    effect = read.word("effect", EFFECTS)
-    entry = Entry(
-        id=identity,
-        rev=read.whole("rev", least=1),
-        state=read.word("state", STATES),
+    try:
+        return _entry(record, api)
+    except KeyError as error:
+        raise ValueError(f"it lacks {error}") from None
+    except (AttributeError, TypeError, RecursionError) as error:
+        raise ValueError(f"it is not as the schema asks: {error}") from None
+
+
+def _entry(record: Mapping[str, Any], api: str) -> Entry:
+    effect = _text(record["effect"])
+    probe = record.get("probe")
+    return Entry(
+        id=_text(record["id"]),
+        state=_word(record["state"], STATES),
         effect=effect,
-        assurance=read.word(
-            "assurance", ("reproduced", "vendor_confirmed", "reported", "imported")
-        ),
-        summary=read.text("summary", 20, 300),
-        match=tuple(_match(r, api) for r in read.records("match", most=64)),
-        exceptions=tuple(_match(r, api) for r in read.records("except", most=64, is_optional=True)),
-        on_unknown=read.word("on_unknown", ("apply", "probe", "skip"), unknown(effect)),
-        action=_one(_action(read.record("action"))),
-        probe=_probe(read.optional("probe")),
-        review=_review(read.record("review")),
-        evidence=tuple(_evidence(r) for r in read.records("evidence")),
-        supersedes=read.ids("supersedes"),
+        summary=_text(record["summary"]),
+        match=tuple(_match(m, api) for m in _listed(record["match"])),
+        exceptions=tuple(_match(m, api) for m in record.get("except", ())),
+        on_unknown=_word(record.get("on_unknown", unknown(effect)), ("apply", "probe", "skip")),
+        action=_action(record["action"]),
+        probe=None if probe is None else _probe(probe),
+        review=_review(record["review"]),
         api=api,
         source=record,
-        **_tests(read.record("tests")),
     )
-    read.done()
-    _agree(entry)
-    return entry
 
 
 def unknown(effect: str) -> str:
@@ -169,140 +329,154 @@ def unknown(effect: str) -> str:
     return "skip" if effect == "slow" else "probe"
 
 
-def _agree(entry: Entry) -> None:
-    """Refuse what the schema's conditions between fields refuse."""
-    if not entry.action.blocks:
-        return
-    if entry.effect == "slow":
-        raise ValueError("action: what is merely slow may not be disabled")
-    if entry.effect in {"wrong_result", "unexplained"} and entry.probe is None:
-        raise ValueError(f"probe: {entry.effect} may disable nothing whole without a probe")
+def stripped(version: Sequence[int]) -> tuple[int, ...]:
+    """Return a version without trailing zeros.
+
+    Versions of different length compare as if the shorter one were padded by zeros; without
+    trailing zeros, tuples compare just so.
+    """
+    end = len(version)
+    while end and not version[end - 1]:
+        end -= 1
+    return tuple(version[:end])
 
 
-@lru_cache(maxsize=1 << 14)
-def _one(part: T) -> T:
-    """Return the first part that was equal to this one: what is one object is judged once."""
-    return part
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{value!r:.60} is not text")
+    return value
 
 
-def _match(read: Reader, api: str) -> Match:
-    read.require_any()
-    found = {name: _READ[name](read, name) for name in read.source if name in _READ}
-    read.done()
-    if api != "any":
-        found.setdefault("api", frozenset({api}))
-    made: Match = _one(Match(**found))
-    return made
+def _word(value: Any, words: Collection[str]) -> str:
+    if value not in words:
+        raise ValueError(f"{value!r:.60} is none of {', '.join(sorted(words))}")
+    return str(value)
 
 
-def _renderer(read: Reader, name: str) -> patterns.Pattern:
-    return read.made(patterns.compile, name, read.text(name, 3, patterns.MAX_PATTERN))
+def _whole(value: Any, least: int | None = None) -> int:
+    if type(value) is not int or (least is not None and value < least):
+        at_least = "" if least is None else f" of at least {least}"
+        raise ValueError(f"{value!r:.60} is not a whole number{at_least}")
+    return value
 
 
-_READ: Final[Mapping[str, Callable[[Reader, str], Any]]] = {
-    "api": lambda read, name: read.words(name, APIS),
-    "level": lambda read, name: read.words(name, LEVELS),
-    "os": lambda read, name: read.words(name, OPERATING_SYSTEMS),
-    "android_sdk": Reader.span,
-    "security_patch": Reader.dates,
-    "layer": lambda read, name: read.words(name, LAYERS),
-    "soc": Reader.folded,
-    "brand": Reader.folded,
-    "device": Reader.folded,
-    "vendor": lambda read, name: read.words(name, VENDORS),
-    "driver_id": Reader.numbers,
-    "mesa": Reader.truth,
-    "family": lambda read, name: read.words(name, FAMILIES),
-    "model": Reader.span,
-    "device_ids": Reader.device_ids,
-    "renderer": _renderer,
-    "driver": lambda read, name: _driver(read.record(name)),
-    "without_feature": lambda read, name: read.any_words(name, FEATURES),
-    "device_type": lambda read, name: read.any_words(name, KINDS_OF_DEVICE),
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r:.60} is neither true nor false")
+    return value
+
+
+def _listed(value: Any) -> list[Any]:
+    if not isinstance(value, list) or not value:
+        raise ValueError(f"{value!r:.60} is not a list of something")
+    return value
+
+
+def _texts(value: Any) -> frozenset[str]:
+    return frozenset(map(_text, _listed(value)))
+
+
+def _lower(value: Any) -> frozenset[str]:
+    return frozenset(_text(text).casefold() for text in _listed(value))
+
+
+def _range(value: Any, side: Callable[[Any], Any] = _whole) -> Range:
+    if not value or not {"from", "below"}.issuperset(value):
+        raise ValueError(f"{value!r:.60} is not a range with from, below or both")
+    return Range(*(side(value[name]) if name in value else None for name in ("from", "below")))
+
+
+def _versions(value: Any) -> Range:
+    return _range(value, lambda parts: stripped([_whole(part) for part in _listed(parts)]))
+
+
+def _hex(value: Any) -> int:
+    if not _text(value).startswith("0x"):
+        raise ValueError(f"{value!r:.60} is not a hexadecimal number such as '0x1002'")
+    return int(value, 16)
+
+
+def _device_ids(value: Any) -> DeviceIds:
+    spans, masks = [], []
+    for one in _listed(value):
+        if isinstance(one, str):
+            spans.append((_hex(one), _hex(one)))
+        elif "mask" in one:
+            masks.append((_hex(one["value"]), _hex(one["mask"])))
+        else:
+            spans.append((_hex(one["first"]), _hex(one["last"])))
+    return DeviceIds(tuple(spans), tuple(masks))
+
+
+def _driver(value: Mapping[str, Any]) -> DriverMatch:
+    asked = set(value) - {"scheme"}
+    if not asked or not asked <= {"intervals", "builds", "built"}:
+        raise ValueError(f"driver must ask for intervals, builds or built, not {sorted(asked)}")
+    return DriverMatch(
+        scheme=_text(value["scheme"]),
+        intervals=tuple(map(_versions, value.get("intervals", ()))),
+        builds=_lower(value["builds"]) if "builds" in value else frozenset(),
+        built=_range(value["built"], _text) if "built" in value else None,
+    )
+
+
+CONDITIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "api": _texts,
+    "level": _texts,
+    "os": _texts,
+    "android_sdk": _range,
+    "security_patch": lambda value: _range(value, _text),
+    "layer": _texts,
+    "soc": _lower,
+    "brand": _lower,
+    "device": _lower,
+    "vendor": _texts,
+    "driver_id": lambda value: frozenset(map(_whole, _listed(value))),
+    "mesa": _flag,
+    "family": _texts,
+    "model": _range,
+    "device_ids": _device_ids,
+    "name": NameMatch.of,
+    "driver": _driver,
+    "without_feature": _texts,
+    "device_type": _texts,
 }
+"""Conditions in the order in which they are judged, and what reads each."""
+
+NATIVE: Final = ["native"]
 
 
-def _driver(read: Reader) -> DriverMatch:
-    read.require_any(2)
-    made = DriverMatch(
-        scheme=read.word("scheme", SCHEMES),
-        intervals=tuple(
-            r.versions() for r in read.records("intervals", most=1024, is_optional=True)
-        ),
-        builds=read.folded("builds") or frozenset(),
-        built=read.dates("built"),
-    )
-    read.done()
-    return made
+def _match(record: Mapping[str, Any], api: str) -> Match:
+    unknown_names = [name for name in record if name not in CONDITIONS]
+    if unknown_names or not record:
+        raise ValueError(f"there is no condition {unknown_names[0]!r:.60}" if record else "empty")
+    asked = {"layer": NATIVE, **({} if api == "any" else {"api": [api]}), **record}
+    return Match(tuple((n, read(asked[n])) for n, read in CONDITIONS.items() if n in asked))
 
 
-def _action(read: Reader) -> Action:
-    read.require_any()
-    none: frozenset[str] = frozenset()
-    limits = read.optional("limits")
-    made = Action(
-        disable_backend=read.only_true("disable_backend"),
-        disable_levels=read.words("disable_levels", LEVELS) or none,
-        disable_features=read.words("disable_features", FEATURES) or none,
-        disable_kernels=read.words("disable_kernels", None) or none,
-        disable_storages=read.words("disable_storages", STORAGES) or none,
-        limits=() if limits is None else _limits(limits),
-        demote=read.only_true("demote"),
-        note=read.text("note", 10, 300, is_optional=True) or "",
-    )
-    read.done()
-    return made
-
-
-def _limits(read: Reader) -> tuple[tuple[str, int], ...]:
-    read.require_any()
-    found = tuple((name, read.whole(name, least=1)) for name in LIMITS if read.has(name))
-    read.done()
-    return found
-
-
-def _probe(read: Reader | None) -> Probe | None:
-    if read is None:
-        return None
-    tests = read.texts("tests", words=TESTS)
-    runs = read.whole("runs", least=2, most=MAX_RUNS) if read.has("runs") else DEFAULT_RUNS
-    made = Probe(tests or (), runs, read.word("may", ("confirm", "confirm_and_clear")))
-    read.done()
-    return made
-
-
-def _review(read: Reader) -> Review:
-    made = Review(
-        owner=read.text("owner"),
-        added=read.text("added", pattern="date"),
-        review_by=read.text("review_by", pattern="date"),
-        on_expiry=read.word("on_expiry", ("keep", "probe", "drop")),
-        last_reproduced=read.text("last_reproduced", pattern="date", is_optional=True),
-    )
-    read.done()
-    return made
-
-
-def _evidence(read: Reader) -> Mapping[str, Any]:
-    kinds = ("imported_rule", "issue", "conformance_case", "farm_run", "vendor_note")
-    read.word("type", kinds)
-    read.text("fact", pattern="fact", is_optional=True)
-    read.text("commit", pattern="commit", is_optional=True, is_nullable=True)
-    read.text("path", 0, 400, is_optional=True, is_nullable=True)
-    for name in ("project", "rule", "case"):
-        read.text(name, is_optional=True)
-    if read.has("bugs"):
-        read.free_texts("bugs", shortest=1, longest=400)
-    read.text("seen", pattern="date", is_optional=True)
-    read.done()
-    return read.source
-
-
-def _tests(read: Reader) -> dict[str, Any]:
-    found = {
-        "must_match": read.free_texts("must_match"),
-        "must_not_match": read.free_texts("must_not_match", least=1),
-        "no_fixture": read.text("no_fixture", is_optional=True),
+def _action(record: Mapping[str, Any]) -> Action:
+    limits = record.get("limits", {})
+    found: dict[str, Any] = {
+        name: frozenset(map(_text, value)) if isinstance(value, list) else value
+        for name, value in record.items()
     }
-    read.done()
-    return found
+    found["limits"] = tuple((_word(n, LIMITS), _whole(most, 1)) for n, most in limits.items())
+    made = Action(**found)
+    for name in ("levels", "features", "kernels", "storages"):
+        if not isinstance(getattr(made, f"disable_{name}"), frozenset):
+            raise ValueError(f"disable_{name} is not a list")
+    _flag(made.disable_backend)
+    _flag(made.demote)
+    return made
+
+
+def _probe(record: Mapping[str, Any]) -> Probe:
+    tests = tuple(_word(test, TESTS) for test in _listed(record["tests"]))
+    runs = min(_whole(record.get("runs", DEFAULT_RUNS), 2), MAX_RUNS)
+    return Probe(tests, runs, _word(record["may"], ("confirm", "confirm_and_clear")))
+
+
+def _review(record: Mapping[str, Any]) -> Review:
+    made = Review(**{name: _text(value) for name, value in record.items()})
+    _word(made.on_expiry, ("keep", "probe", "drop"))
+    return made

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuedge.capdb.classes import family
 from gpuedge.capdb.database import Database, load
-from gpuedge.capdb.entries import Action, Demand, Entry
+from gpuedge.capdb.entries import FAMILIES, Action, Demand, Entry
+from gpuedge.capdb.identity.subject import Subject, subject
+from gpuedge.capdb.identity.versions import show
 from gpuedge.capdb.matching import (
     FALSE,
     Finding,
-    Known,
     Truth,
     becomes,
     finding,
-    holds,
-    judge,
+    is_stranger,
     result,
 )
 from gpuedge.capdb.restrict import Restrictions, combine
@@ -26,7 +26,6 @@ from gpuedge.core import config
 from gpuedge.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from gpuedge.capdb.identity.subject import Subject
     from gpuedge.core.identity import Identity
 
 SCHEMA: Final = "gpuedge.db.why/1"
@@ -78,16 +77,10 @@ class Judgement:
     def findings(self) -> tuple[Finding, ...]:
         """Of every entry of the database: the true ones first, then unknown, then false; by id."""
         there = {finding.id for finding in self.relevant}
-        known = Known()
-        others = [
-            judge(
-                entry, self.subject, self.today, known=known,
-                is_ignored=ALL in self.ignored or entry.id in self.ignored,
-            )
-            for entry in self.database or ()
-            if entry.id not in there
-        ]  # fmt: skip
-        return _sorted((*self.relevant, *others))
+        every = self.database or ()
+        others = (entry for entry in every if entry.id not in there)
+        hits = (_hit(entry, self.subject, self.ignored, self.today) for entry in others)
+        return _sorted((*self.relevant, *(finding(*hit) for hit in hits)))
 
     def blocks(self, level: str) -> str | None:
         """Return the id of an entry that forbids a level (or backend) on this device, or None."""
@@ -124,8 +117,6 @@ class Judgement:
 
     def to_dict(self, *, all: bool = False) -> dict[str, Any]:
         """Return a JSON-ready dictionary; with `all`, every entry of the database is in it."""
-        from gpuedge.capdb.identity.versions import show
-
         blocking = next((n for n in sorted(self.in_force) if self.actions[n].blocks), None)
         versions = self.subject.versions
         return {
@@ -204,16 +195,14 @@ def lookup(
     ConfigError (GE-101)
         `ignore` holds something else than texts.
     """
-    from gpuedge.capdb.identity.subject import Subject, subject
-
     base = load() if database is None else database
     who = record if isinstance(record, Subject) else subject(record)
     words = config.get("ignore").value if ignore is None else _listed(ignore)
     ignored, day = frozenset(word.lower() for word in words), today or _today()
-    hits = tuple(_hits(base.candidates(who), who, ignored, day))
+    hits = tuple(_hits(base, who, ignored, day))
     actions = {e.id: e.action for e, _, _, comes_to in hits if comes_to in {"applies", "probe"}}
     in_force = frozenset(
-        e.id for e, _, _, comes_to in hits if comes_to == "applies" and not e.is_note
+        e.id for e, _, _, comes_to in hits if comes_to == "applies" and not e.action.is_empty
     )
     demands = sorted((e.demand for e, *_, to in hits if to == "probe"), key=lambda d: d.entry)
     return Judgement(
@@ -222,27 +211,22 @@ def lookup(
     )  # fmt: skip
 
 
-def _hits(
-    entries: Iterable[Entry], subject: Subject, ignored: frozenset[str], today: str
-) -> Iterator[Hit]:
-    known = Known()
-    seen = known.matches
-    is_all = ALL in ignored
-    for entry in entries:
-        sole = entry.sole
-        if sole is None:
-            value, by = result(entry, subject, known)
-        else:  # most entries; what `result` does for them, without the calls
-            value, by = seen.get(id(sole)) or holds(sole, subject, known)
-        if value is FALSE:
-            continue
-        if sole is not None:
-            by = f"match[0].{by}" if by else "match[0]"
-        is_ignored = is_all or entry.id in ignored
-        comes_to = becomes(entry, value, subject, today, is_ignored=is_ignored)
-        if entry.action.disable_levels and _is_elsewhere(entry.action, subject):
-            comes_to = "none" if comes_to in {"applies", "probe"} else comes_to
-        yield entry, value, by, comes_to
+def _hits(base: Database, subject: Subject, ignored: frozenset[str], today: str) -> Iterator[Hit]:
+    is_known = subject.vendor is not None or is_stranger(subject)
+    is_of_vendor = subject.family is None or FAMILIES.get(subject.family) == subject.vendor
+    for entry in base.about(subject.vendor or "") if is_known and is_of_vendor else base:
+        hit = _hit(entry, subject, ignored, today)
+        if hit[1] is not FALSE:
+            yield hit
+
+
+def _hit(entry: Entry, subject: Subject, ignored: frozenset[str], today: str) -> Hit:
+    value, by = result(entry, subject)
+    is_ignored = ALL in ignored or entry.id in ignored
+    comes_to = becomes(entry, value, subject, today, is_ignored=is_ignored)
+    if comes_to in {"applies", "probe"} and _is_elsewhere(entry.action, subject):
+        comes_to = "none"
+    return entry, value, by, comes_to
 
 
 def _listed(ignore: Iterable[str] | str) -> tuple[str, ...]:

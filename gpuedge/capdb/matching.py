@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-from gpuedge.capdb.entries import DriverMatch, Entry, Match
-from gpuedge.capdb.fields import FAMILIES, DeviceIds, Range, stripped
-from gpuedge.capdb.patterns import Pattern
+from gpuedge.capdb.entries import FAMILIES, DeviceIds, DriverMatch, Entry, Match, Range, stripped
+from gpuedge.capdb.identity.folded import NameMatch, folded
 
 if TYPE_CHECKING:
     from gpuedge.capdb.identity.subject import Subject
@@ -39,7 +39,8 @@ BECOMES: Final = ("applies", "probe", "skipped", "ignored", "expired", "inactive
 """What an entry can become for a device."""
 
 
-class Finding(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Finding:
     """What one entry means for one device.
 
     Attributes
@@ -65,7 +66,7 @@ class Finding(NamedTuple):
 
     def to_dict(self) -> dict[str, str]:
         """Return a JSON-ready dictionary."""
-        return self._asdict()
+        return asdict(self)
 
 
 def every(values: Iterable[Truth]) -> Truth:
@@ -189,7 +190,7 @@ def _family(wanted: frozenset[str], subject: Subject) -> Truth:
     if is_stranger(subject):
         return FALSE
     # A GPU of another maker is of none of these families, whichever it is of.
-    makers = {FAMILIES[family] for family in wanted}
+    makers = {FAMILIES.get(family) for family in wanted}
     is_other = subject.vendor is not None and subject.vendor not in makers
     return FALSE if is_other else UNKNOWN
 
@@ -198,8 +199,8 @@ def _device_ids(wanted: DeviceIds, subject: Subject) -> Truth:
     return UNKNOWN if subject.device_id is None else _truth(wanted.holds(subject.device_id))
 
 
-def _renderer(wanted: Pattern, subject: Subject) -> Truth:
-    return UNKNOWN if not subject.name else _truth(wanted.matches(subject.name))
+def _name(wanted: NameMatch, subject: Subject) -> Truth:
+    return UNKNOWN if not subject.name else _truth(wanted.holds(folded(subject.name)))
 
 
 def _driver(wanted: DriverMatch, subject: Subject) -> Truth:
@@ -239,7 +240,7 @@ _CONDITIONS: Final[Mapping[str, Callable[[Any, Subject], Truth]]] = {
     "family": _family,
     "model": lambda wanted, s: _within(wanted, s.model),
     "device_ids": _device_ids,
-    "renderer": _renderer,
+    "name": _name,
     "driver": _driver,
     "without_feature": _without_feature,
     "device_type": lambda wanted, s: _among(wanted, s.device_type),
@@ -250,44 +251,23 @@ Verdict = tuple[Truth, str]
 """A value, and the name of the condition that decided; empty where all hold."""
 
 
-class Known:
-    """What was found of one device, by the identity of conditions and conjunctions.
-
-    Entries share many of them, so thousands of entries cost little more than what differs.
-    """
-
-    def __init__(self) -> None:
-        self.conditions: dict[int, Truth] = {}
-        self.matches: dict[int, Verdict] = {}
-
-
-def holds(match: Match, subject: Subject, known: Known) -> Verdict:
+def holds(match: Match, subject: Subject) -> Verdict:
     """Judge one conjunction."""
-    found = known.matches.get(id(match))
-    if found is None:
-        found = known.matches[id(match)] = _holds(match, subject, known.conditions)
-    return found
-
-
-def _holds(match: Match, subject: Subject, known: dict[int, Truth]) -> Verdict:
     result, by = TRUE, ""
-    for condition in match.asked:
-        value = known.get(id(condition))
-        if value is None:
-            name, wanted = condition
-            value = known[id(condition)] = _CONDITIONS[name](wanted, subject)
+    for name, wanted in match.asked:
+        value = _CONDITIONS[name](wanted, subject)
         if value is FALSE:
-            return FALSE, condition[0]
+            return FALSE, name
         if value is UNKNOWN and result is TRUE:
-            result, by = UNKNOWN, condition[0]
+            result, by = UNKNOWN, name
     return result, by
 
 
-def _any(matches: tuple[Match, ...], subject: Subject, known: Known, what: str) -> Verdict:
+def _any(matches: tuple[Match, ...], subject: Subject, what: str) -> Verdict:
     """Judge a disjunction; one that is not TRUE is decided by the first part that made it so."""
     result, number, by = FALSE, 0, ""
     for i, match in enumerate(matches):
-        value, name = holds(match, subject, known)
+        value, name = holds(match, subject)
         if value is TRUE:
             return TRUE, f"{what}[{i}]"
         if (value is UNKNOWN and result is FALSE) or not by:
@@ -295,17 +275,12 @@ def _any(matches: tuple[Match, ...], subject: Subject, known: Known, what: str) 
     return result, f"{what}[{number}].{by}"
 
 
-def result(entry: Entry, subject: Subject, known: Known | None = None) -> Verdict:
+def result(entry: Entry, subject: Subject) -> Verdict:
     """Judge whether an entry is about a device, and name the condition that decided."""
-    known = Known() if known is None else known
-    if len(entry.match) == 1:  # as most have
-        matched, name = holds(entry.match[0], subject, known)
-        by = f"match[0].{name}" if name else "match[0]"
-    else:
-        matched, by = _any(entry.match, subject, known, "match")
+    matched, by = _any(entry.match, subject, "match")
     if matched is FALSE or not entry.exceptions:
         return matched, by
-    excepted, why = _any(entry.exceptions, subject, known, "except")
+    excepted, why = _any(entry.exceptions, subject, "except")
     value = every((matched, opposite(excepted)))
     return value, why if value is not matched else by
 
@@ -330,32 +305,6 @@ def becomes(
     return entry.if_unknown
 
 
-def judge(
-    entry: Entry,
-    subject: Subject,
-    today: str,
-    *,
-    is_ignored: bool = False,
-    known: Known | None = None,
-) -> Finding:
-    """Return what one entry means for one device.
-
-    Parameters
-    ----------
-    entry : Entry
-    subject : Subject
-    today : str
-        ISO date that reviews are compared with.
-    is_ignored : bool
-        The user asked that this entry be ignored.
-    known : Known, optional
-        Remembers conditions between calls about the same device.
-    """
-    value, by = result(entry, subject, known)
-    comes_to = becomes(entry, value, subject, today, is_ignored=is_ignored)
-    return finding(entry, value, by, comes_to)
-
-
 def finding(entry: Entry, value: Truth, by: str, comes_to: str) -> Finding:
-    """Return the finding of what was judged already."""
+    """Return the finding of what was judged."""
     return Finding(entry.id, value.value, by, comes_to, entry.effect, entry.summary)

@@ -9,15 +9,14 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
-from gpuedge.capdb.database import load
+from gpuedge.capdb.database import Database, load
 from gpuedge.capdb.judgement import Judgement
 from gpuedge.capdb.judgement import lookup as judge
-from gpuedge.capdb.lint import corpus
-from gpuedge.capdb.lint.diff import decision, on_levels, title
 from gpuedge.capdb.place import folder
-from gpuedge.cli.db_show import about, describe, entries_counted, headline
+from gpuedge.capdb.saved import decision, identities, on_levels, title
 from gpuedge.cli.output import Output, read_json
 from gpuedge.core.errors import UnknownDeviceError
 from gpuedge.core.identity import Identity
@@ -27,12 +26,54 @@ USES = {"yes": "yes", "tests": "if tests pass", "no": "no"}
 HOW = "gpuedge probe looks for devices; --device judges a saved one"
 
 
-class Known(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Known:
     """A device that can be judged: where it is from, what it is called, and its record."""
 
     source: str
     name: str
     record: Mapping[str, Any] | Identity
+
+
+def about(database: Database) -> dict[str, Any]:
+    """Return which database this is, JSON-ready."""
+    return {
+        "version": database.version,
+        "digest": database.digest,
+        "folder": str(database.folder),
+        "generated_at": database.generated_at,
+        "valid_until": database.valid_until,
+        "entries": len(database),
+    }
+
+
+def headline(database: Database) -> str:
+    """Return which database this is, in a line."""
+    number = f"version {database.version}" if database.version else "unsealed"
+    entries = entries_counted(len(database))
+    return f"Capability database, {number}, {entries}: {database.folder}"
+
+
+def entries_counted(number: int) -> str:
+    """Return a number of entries in words."""
+    return f"{number} {'entry' if number == 1 else 'entries'}"
+
+
+def describe(action: Mapping[str, Any]) -> str:
+    """Return what an action does, in few words.
+
+    >>> describe({"disable_features": ["fp16"], "limits": {"max_outputs": 1}})
+    'no fp16; max_outputs <= 1'
+    """
+    found = ["not used at all"] if action.get("disable_backend") else []
+    for name in ("levels", "features", "kernels", "storages"):
+        listed = action.get(f"disable_{name}")
+        if listed:
+            found.append(f"no {', '.join(listed)}")
+    found += [f"{name} <= {most}" for name, most in (action.get("limits") or {}).items()]
+    if action.get("demote"):
+        found.append("others first")
+    return "; ".join(found) or "explains only"
 
 
 def lookup(options: argparse.Namespace, output: Output) -> int:
@@ -95,7 +136,7 @@ def devices(named: str | None) -> list[Known]:
     if os.path.lexists(named) or named.endswith(".json") or os.sep in named:
         record = read_json(named)
         return [Known(named, title(record), record)]
-    stored = corpus.identities(folder())
+    stored = identities(folder())
     if named in stored:
         return [Known(named, title(stored[named]), stored[named])]
     here = _here()

@@ -17,7 +17,7 @@ import gpuedge
 from gpuedge import backends
 from gpuedge.capdb.database import load
 from gpuedge.cli import facts, matrix
-from gpuedge.cli.db_show import about, entries_counted
+from gpuedge.cli.db_why import about, entries_counted
 from gpuedge.cli.output import Output
 from gpuedge.core import config
 from gpuedge.core.errors import GpuEdgeError

@@ -41,7 +41,7 @@ def cases(test: str, caps: Caps) -> list[Case]:
     Parameters
     ----------
     test : str
-        Of `gpuedge.capdb.fields.TESTS`.
+        Of `gpuedge.capdb.entries.TESTS`.
     caps : Caps
         The device they are for. What it does not offer is not tested: so the list may be empty.
     """

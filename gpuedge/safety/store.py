@@ -108,8 +108,8 @@ FILES = (
         "with the next update", 16 * MEGABYTE,
     ),
     FileKind(
-        "capability_db/compiled/*.bin", "the database as a start reads it", "the first start",
-        "when the database changes", None,
+        "capability_db/compiled/*.bin", "the database as earlier versions read it",
+        "nothing any more", "gpuedge cache clear", None,
     ),
     FileKind(
         "capability_db/versions/**", "installed updates", "gpuedge db update",

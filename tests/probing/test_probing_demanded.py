@@ -13,7 +13,7 @@ from planrun import FLOAT_TEXTURES, TEXTURES, PlanExecutor
 from quirk_fakes import be_quick
 
 from gpuedge.capdb import restrict
-from gpuedge.capdb.fields import TESTS
+from gpuedge.capdb.entries import TESTS
 from gpuedge.core.caps import VULKAN_MINIMUM, Caps
 from gpuedge.core.errors import KernelLimitError
 from gpuedge.core.storage import KINDS

@@ -18,7 +18,7 @@ from quirk_worker import WORKER
 
 from gpuedge.backends.base import Candidate
 from gpuedge.capdb import Restrictions
-from gpuedge.capdb.fields import LIMITS
+from gpuedge.capdb.entries import LIMITS
 from gpuedge.probing import forbidden, quirks, recent, report, run, verdicts
 from gpuedge.safety import child as safe_child
 from gpuedge.safety import machine

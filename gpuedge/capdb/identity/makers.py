@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpuedge.capdb.identity import tell
+from gpuedge.capdb.identity import values
 from gpuedge.capdb.identity.families import Driver, Families, NameRow
-from gpuedge.capdb.identity.names import MAX_NAME, NameRules
+from gpuedge.capdb.identity.folded import MAX_NAME
+from gpuedge.capdb.identity.names import NameRules
 from gpuedge.capdb.identity.versions import Version, integer
 
 NAMES = ("GL_RENDERER", "deviceName", "name", "CL_DEVICE_NAME")
@@ -18,7 +18,7 @@ NAMES = ("GL_RENDERER", "deviceName", "name", "CL_DEVICE_NAME")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the name of a device and the layers round it tell."""
+    """What the name of a device and the layers round it texts."""
 
     layers: tuple[str, ...] = ()
     name: str | None = None
@@ -31,50 +31,40 @@ class Found:
 
 def look(raw: Mapping[str, Any], rules: NameRules, tables: Families) -> Found:
     """Look through the layers round a device's name, and find what the name is of."""
-    name = tell.text(raw, *NAMES)
+    name = values.text(raw, *NAMES)
     if name is None:
         # WebGPU may hide what WebGL tells; the layers under WebGL are not those of WebGPU
-        other = tell.text(raw, "webgl_renderer")
-        row = None if other is None else look({"name": other}, rules, tables)
-        return Found() if row is None else replace(row, layers=(), vulkan=None, drivers=())
-    spaced = tell.canonical(name)
-    if spaced is not None:
-        spaced = tables.spelled(spaced)
-    peeled = rules.peel(spaced or name)
-    beneath = (peeled[-1][1]["device"] if peeled else (spaced or name)[:MAX_NAME]).strip()
-    groups = [m.groupdict() for _, m in peeled]
-    named = tables.named(beneath)
+        other = values.text(raw, "webgl_renderer")
+        known = None if other is None else look({"name": other}, rules, tables)
+        return Found() if known is None else replace(known, layers=(), vulkan=None, drivers=())
+    name = (values.canonical(name) or name)[:MAX_NAME].strip()
+    layers = rules.peel(name)
+    beneath = layers[-1].device if layers else name
+    row, model = tables.named(beneath) or (None, None)
     return Found(
-        layers=tuple(kind for kind, _ in peeled if kind),
+        layers=tuple(layer.kind for layer in layers),
         name=beneath or None,
-        row=named[0] if named else None,
-        model=_model(named[1]) if named and not named[0].is_vague else None,
-        number=next((integer(g["number"]) for g in reversed(groups) if g.get("number")), None),
-        vulkan=next((g["vulkan"] for g in reversed(groups) if g.get("vulkan")), None),
-        drivers=tuple(g["driver"].strip() for g in groups if g.get("driver")),
+        row=row,
+        model=None if row is None or row.is_vague else model,
+        number=next((integer(x.number) for x in reversed(layers) if x.number), None),
+        vulkan=next((x.vulkan for x in reversed(layers) if x.vulkan), None),
+        drivers=tuple(layer.driver for layer in layers if layer.driver),
     )
-
-
-def _model(match: re.Match[str]) -> int | None:
-    """Return the model's number in a name: 630 of Adreno 630, 42 of V3D 4.2."""
-    groups = match.groupdict()
-    digits = groups.get("model") or "".join(groups.get(k) or "" for k in ("major", "minor"))
-    return integer(digits)
 
 
 def gl_texts(raw: Mapping[str, Any], found: Found) -> list[str]:
     """Return the texts that versions of OpenGL's drivers stand in: the record's, the layers'."""
-    apis = tell.apis(tell.text(raw, "api"), tell.text(raw, "backend")) or ()
+    apis = values.apis(values.text(raw, "api"), values.text(raw, "backend")) or ()
     # WebGPU over OpenGL puts GL_VERSION where it puts what Vulkan tells of the driver
-    version = tell.text(raw, "GL_VERSION", *(("driverInfo",) if "gles" in apis else ()))
-    told = [] if version is None else [tell.canonical(version) or version]
+    version = values.text(raw, "GL_VERSION", *(("driverInfo",) if "gles" in apis else ()))
+    told = [] if version is None else [values.canonical(version) or version]
     return [*told, *found.drivers]
 
 
 def vulkan_texts(raw: Mapping[str, Any]) -> list[str]:
     """Return the texts that versions of Vulkan's drivers stand in."""
     keys = ("driverVersionString", "driverInfo", "driver_info", "driver_version")
-    return [t for key in keys if (t := tell.text(raw, key))]
+    return [t for key in keys if (t := values.text(raw, key))]
 
 
 def driver(raw: Mapping[str, Any], found: Found, tables: Families) -> Driver | None:
@@ -86,13 +76,13 @@ def driver(raw: Mapping[str, Any], found: Found, tables: Families) -> Driver | N
         number = tables.driver_words.get(word)
     if number is not None:
         return tables.drivers.get(number)
-    names = [t for key in ("driverName", "driver") if (t := tell.text(raw, key))]
-    for name in [*names, *(tell.named_driver(t)[0] for t in found.drivers)]:
+    names = [t for key in ("driverName", "driver") if (t := values.text(raw, key))]
+    for name in [*names, *(values.named_driver(t)[0] for t in found.drivers)]:
         if name in tables.driver_words:
             return tables.drivers[tables.driver_words[name]]
         if known := tables.driver_of(name):
             return known
-    apis = tell.apis(tell.text(raw, "api"), tell.text(raw, "backend"))
+    apis = values.apis(values.text(raw, "api"), values.text(raw, "backend"))
     is_vulkan = found.vulkan is not None or "vulkan" in (apis or ())
     return tables.signed(found.name) if found.name and is_vulkan else None
 
@@ -111,10 +101,10 @@ def vendor(
     number = integer(raw.get("vendorID", raw.get("vendor")))
     by_id = tables.vendor_ids.get(number) if number is not None else None
     by_scheme = next((tables.speakers[s] for s in by_gl if s in tables.speakers), None)
-    by_mark = tables.marked(tell.text(raw, "GL_VERSION") or "")
-    words = tell.text(raw, "GL_VENDOR", "vendor")
-    by_text = tables.vendor_of(tell.inner_vendor(words)) if words else None
-    soc = tables.socs.get((tell.text(raw, "soc") or "").casefold())
+    by_mark = tables.marked(values.text(raw, "GL_VERSION") or "")
+    words = values.text(raw, "GL_VENDOR", "vendor")
+    by_text = tables.vendor_of(values.inner_vendor(words)) if words else None
+    soc = tables.socs.get((values.text(raw, "soc") or "").casefold())
     told = [by_id, named, driver.vendor if driver else None, by_mark]
     # where a list's author filled in the maker, the form of the version and the chip know better
     other = [by_scheme, soc[0] if soc else None]
@@ -142,7 +132,7 @@ def family(
         if by_id is not None and family in (None, by_id.family):
             family = by_id.family
             model = by_id.number_of(number) if model is None else model
-    soc = tables.socs.get((tell.text(raw, "soc") or "").casefold())
+    soc = tables.socs.get((values.text(raw, "soc") or "").casefold())
     if family is None and soc is not None and soc[0] == vendor:
         return soc[1], soc[2]
     return family, model

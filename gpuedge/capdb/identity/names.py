@@ -1,63 +1,102 @@
-"""Names of devices without what drivers and layers write round them, by rules of data.
+"""Names of devices without what layers and drivers write round them.
 
 OpenGL ES over Vulkan calls a device ``zink (NAME)`` or ``ANGLE (..., NAME, ...)``, and every driver
-adds its versions. Two names that are equal here are the same model of GPU.
+adds its versions. The forms of layers and what is taken out of a name are rows of ``names.json``.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from gpuedge.capdb.identity.tame import LENGTH, check_together, compile_tame
-from gpuedge.capdb.place import bad, find_table, read_table
+from gpuedge.capdb.files import bad
+from gpuedge.capdb.identity.folded import MARKS, MAX_NAME
+from gpuedge.capdb.place import find_table, read_table
 from gpuedge.core.identity import Identity
 
-SCHEMA = "gpuedge.names/1"
-FILE = "names.json"
+FILE: Final = "names.json"
 
-MAX_LAYERS = 4
+MAX_LAYERS: Final = 4
 """Layers upon layers that are looked through: an emulator over ANGLE over Vulkan is three."""
 
-MAX_NAME = LENGTH
-"""Characters of a name that are looked at; Vulkan's names have at most 255."""
+_DETAILS = re.compile(r"\([^()]*\)")
+
+FIELDS: Final[Mapping[str, str]] = {
+    "maker": "[^,()]*",
+    "device": ".+?",
+    "number": "0x[0-9A-F]+",
+    "vulkan": "[0-9.]+",
+    "driver": ".*",
+    "driver_name": "[A-Z0-9_]+",
+    "driver_opengl": "OpenGL .*",
+}
+"""What may stand for a field in the form of a layer; the last three tell of the driver."""
+
+_FIELD = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A layer round a device's name.
+
+    Attributes
+    ----------
+    kind : str
+        In the words of entries: ``angle``.
+    device : str
+        The name of what lies beneath.
+    number, vulkan, driver : str
+        What the layer tells of it: the device's id, the version of Vulkan, and the driver; empty
+        where it does not.
+    """
+
+    kind: str
+    device: str
+    number: str = ""
+    vulkan: str = ""
+    driver: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class NameRules:
-    """Patterns, matched without regard to case.
+    """The rules of ``names.json``.
 
     Attributes
     ----------
-    layers : tuple of Pattern
-        Of whole names of layers; the group ``device`` is the name of what lies beneath. Groups
-        ``driver``, ``number`` and ``vulkan`` are what a layer tells of it: the driver, the
-        device's number, and the version of Vulkan.
-    noise : tuple of Pattern
-        Of what is taken out of a name, one after the other.
-    kinds : tuple of str or None
-        What each of `layers` is, in the words of entries: ``angle``.
+    layers : tuple of (str, Pattern)
+        What a layer is, and the form of whole names; the first that fits is taken.
+    cut : tuple of str
+        A name ends where one of these begins.
+    tails, heads : tuple of str
+        Taken off its end, and off its start: brands.
+    same : mapping of str to str
+        Names that are another one's.
     """
 
-    layers: tuple[re.Pattern[str], ...]
-    noise: tuple[re.Pattern[str], ...]
-    kinds: tuple[str | None, ...] = ()
+    layers: tuple[tuple[str, re.Pattern[str]], ...]
+    cut: tuple[str, ...] = ()
+    tails: tuple[str, ...] = ()
+    heads: tuple[str, ...] = ()
+    same: Mapping[str, str] | None = None
 
-    def peel(self, name: str) -> list[tuple[str | None, re.Match[str]]]:
-        """Return the layers round a name, the outermost first: what each is, and its match."""
+    def peel(self, name: str) -> list[Layer]:
+        """Return the layers round a name, the outermost first."""
         name = name[:MAX_NAME].strip()
-        kinds = self.kinds or (None,) * len(self.layers)
-        found: list[tuple[str | None, re.Match[str]]] = []
+        found: list[Layer] = []
         while len(found) < MAX_LAYERS:
-            pairs = zip(kinds, self.layers, strict=True)
-            layer = next(((k, m) for k, p in pairs if (m := p.fullmatch(name))), None)
-            if layer is None:
+            fits = ((kind, m) for kind, form in self.layers if (m := form.fullmatch(name)))
+            kind, match = next(fits, ("", None))
+            if match is None:
                 break
-            found.append(layer)
-            name = layer[1]["device"].strip()
+            told = {key: (text or "").strip() for key, text in match.groupdict().items()}
+            drivers = [told.pop(key, "") for key in ("driver", "driver_name", "driver_opengl")]
+            told.pop("maker", None)
+            found.append(Layer(kind, driver="".join(drivers), **told))
+            name = found[-1].device
         return found
 
     def beneath(self, name: str) -> str:
@@ -67,7 +106,7 @@ class NameRules:
         'llvmpipe (LLVM 15.0.6, 256 bits)'
         """
         layers = self.peel(name)
-        return layers[-1][1]["device"].strip() if layers else name[:MAX_NAME].strip()
+        return layers[-1].device if layers else name[:MAX_NAME].strip()
 
     def model(self, name: str) -> str:
         """Return the model in lower case, without versions, brands and details.
@@ -75,14 +114,21 @@ class NameRules:
         >>> load_names().model("NVIDIA GeForce RTX 3060/PCIe/SSE2")
         'geforce rtx 3060'
         """
-        name = self.beneath(name)
-        for pattern in self.noise:
-            name = pattern.sub("", name).strip() or name
-        return " ".join(name.lower().split())
+        name = self.beneath(name).lower()
+        left = _DETAILS.sub(" ", MARKS.sub(" ", name))
+        for start in self.cut:
+            left = left.partition(start)[0] or left
+        left = " ".join(left.split())
+        for tail in self.tails:
+            left = left.removesuffix(tail).strip() or left
+        for head in self.heads:
+            left = left.removeprefix(head) or left
+        left = left or " ".join(name.split())
+        return (self.same or {}).get(left, left)
 
 
 def load_names(place: Path | None = None) -> NameRules:
-    """Read and check ``names.json``; a database without that file has the packaged one.
+    """Read ``names.json``; a database without that file has the packaged one.
 
     Parameters
     ----------
@@ -100,42 +146,35 @@ def load_names(place: Path | None = None) -> NameRules:
 @lru_cache(maxsize=2)
 def _read(path: Path, changed: int) -> NameRules:
     """Read the file; `changed` makes an edited one be read again."""
-    document = read_table(path, SCHEMA)
-    layers = _patterns(path, document, "layers", optional=frozenset({"layer"}))
-    noise = _patterns(path, document, "noise", is_search=True)
+    document = read_table(path)
     try:
-        check_together((*layers, *noise))
-    except ValueError as error:
-        raise bad(path, str(error)) from None
-    for pattern in layers:
-        if "device" not in pattern.groupindex:
-            raise bad(path, f"layers: {pattern.pattern!r} has no group 'device'")
-    kinds = tuple(rule.get("layer") for rule in document["layers"])
-    if not all(kind is None or isinstance(kind, str) for kind in kinds):
-        raise bad(path, "layers: what a layer is must be text")
-    return NameRules(layers, noise, kinds)
+        layers = tuple((str(row["layer"]), _form(row["form"])) for row in document["layers"])
+        noise = {key: tuple(_texts(document[key])) for key in ("cut", "tails", "heads")}
+        same = {str(key): str(text) for key, text in document["same"].items()}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise bad(path, f"it holds a rule that cannot be used: {error!r}") from None
+    return NameRules(layers, **noise, same=same)
 
 
-def _patterns(
-    path: Path,
-    document: dict[str, Any],
-    name: str,
-    optional: frozenset[str] = frozenset(),
-    *,
-    is_search: bool = False,
-) -> tuple[re.Pattern[str], ...]:
-    rules = document.get(name)
-    if not isinstance(rules, list):
-        raise bad(path, f"it has no list {name!r}")
-    made = []
-    for i, rule in enumerate(rules):
-        if not isinstance(rule, dict) or set(rule) - optional != {"id", "pattern"}:
-            raise bad(path, f"{name} {i}: it must have exactly id and pattern")
-        try:
-            made.append(compile_tame(rule["pattern"], re.RegexFlag(0), is_search=is_search))
-        except (re.error, ValueError, RecursionError) as error:
-            raise bad(path, f"{name} {i}: its pattern cannot be used: {error}") from None
-    return tuple(made)
+def _texts(listed: Any) -> list[str]:
+    if not isinstance(listed, list) or not all(isinstance(t, str) and t for t in listed):
+        raise ValueError(f"{listed!r} is not a list of texts")
+    return listed
+
+
+def _form(text: str) -> re.Pattern[str]:
+    """Return the expression for a form such as ``zink ({device})``.
+
+    Only `FIELDS` vary, each at most once, so the time to match grows with the cube of a name's
+    length at worst.
+    """
+    parts = _FIELD.split(text[:MAX_NAME])
+    names = parts[1::2]
+    if "device" not in names or len(names) > len(set(names)) or not set(names) <= set(FIELDS):
+        raise ValueError(f"{text!r} must name 'device', and nothing but {', '.join(FIELDS)}")
+    parts[1::2] = [f"(?P<{name}>{FIELDS[name]})" for name in names]
+    parts[::2] = map(re.escape, parts[::2])
+    return re.compile("".join(parts), re.IGNORECASE)
 
 
 def model(identity: Identity) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuedge.capdb.identity import makers, speech, tell
+from gpuedge.capdb.identity import drivers, makers, values
 from gpuedge.capdb.identity.families import load_families
 from gpuedge.capdb.identity.host import host_facts
 from gpuedge.capdb.identity.names import load_names
@@ -29,7 +29,7 @@ class Subject:
         Of ``vulkan``, ``gles``, ``metal``, ``d3d12``, ``wgpu``; WebGPU over Vulkan is two of them.
         Empty for APIs that no entry speaks of.
     hidden_apis : frozenset of str
-        Those that it may be besides: what WebGPU runs on, where the record does not tell.
+        Those that it may be besides: what WebGPU runs on, where the record does not texts.
     level : str or None
         The level that is asked about: ``gles31``.
     os : str or None
@@ -117,30 +117,32 @@ def subject(
     raw = _raw(record, host)
     tables = load_families()
     found = makers.look(raw, load_names(), tables)
-    by_gl = tell.gl_versions(makers.gl_texts(raw, found))
+    by_gl = values.gl_versions(makers.gl_texts(raw, found))
     driver = makers.driver(raw, found, tables)
     vendor, notes = makers.vendor(raw, found, driver, by_gl, tables)
     family, model = makers.family(raw, found, vendor, tables)
-    system = tell.system(tell.text(raw, "os"))
-    facts = speech.Facts(
+    system = values.system(values.text(raw, "os"))
+    facts = drivers.Facts(
         raw=raw,
         found=found,
         driver=driver,
-        apis=tell.apis(tell.text(raw, "api"), tell.text(raw, "backend")),
-        hidden_apis=tell.hidden_apis(tell.text(raw, "api"), tell.text(raw, "backend"), system),
+        apis=values.apis(values.text(raw, "api"), values.text(raw, "backend")),
+        hidden_apis=values.hidden_apis(
+            values.text(raw, "api"), values.text(raw, "backend"), system
+        ),
         os=system,
         vendor=vendor,
         by_gl=by_gl,
     )
-    layers = speech.layers(facts, tables)
-    versions = by_gl | speech.versions(facts, layers, tables)
-    kind = tell.text(raw, "device_type")
+    layers = drivers.layers(facts, tables)
+    versions = by_gl | drivers.versions(facts, layers, tables)
+    kind = values.text(raw, "device_type")
     is_software = vendor in tables.software or (found.row is not None and found.row.is_software)
     texts = facts.texts()
     return Subject(
         apis=facts.apis,
         hidden_apis=facts.hidden_apis,
-        level=tell.LEVELS.get((tell.text(raw, "api") or "").casefold()),
+        level=values.LEVELS.get((values.text(raw, "api") or "").casefold()),
         os=facts.os,
         layers=layers,
         vendor=vendor,
@@ -149,30 +151,30 @@ def subject(
         vendor_id=integer(raw.get("vendorID", raw.get("vendor"))),
         device_id=makers.device_id(raw, found),
         driver_id=driver.id if driver else None,
-        is_mesa=speech.is_mesa(facts, layers, versions),
+        is_mesa=drivers.is_mesa(facts, layers, versions),
         name=found.name,
-        soc=tell.text(raw, "soc"),
-        brand=tell.text(raw, "brand"),
-        device=tell.text(raw, "device"),
+        soc=values.text(raw, "soc"),
+        brand=values.text(raw, "brand"),
+        device=values.text(raw, "device"),
         android_sdk=integer(raw.get("android_sdk")),
-        security_patch=tell.day(raw.get("security_patch")),
+        security_patch=values.day(raw.get("security_patch")),
         device_type=kind.upper() if kind else "CPU" if is_software else None,
-        api_version=speech.api_version(facts, versions),
+        api_version=drivers.api_version(facts, versions),
         features=raw.get("features", {}),
         versions=versions,
-        builds=tell.builds(texts),
-        built=tell.built(texts) or tell.day(raw.get("build_date")),
+        builds=values.builds(texts),
+        built=values.built(texts) or values.day(raw.get("build_date")),
         raw=raw,
-        notes=(*notes, *speech.notes(facts, layers, versions)),
+        notes=(*notes, *drivers.notes(facts, layers, versions)),
     )
 
 
 def _raw(record: Mapping[str, Any] | Identity, host: Mapping[str, Any] | None) -> dict[str, Any]:
     if not isinstance(record, Identity):
-        return {**tell.reported(host), **tell.reported(record)}
-    told = tell.reported(record.to_dict())
+        return {**values.reported(host), **values.reported(record)}
+    told = values.reported(record.to_dict())
     if host is None:
         host = host_facts() if record.os == sys.platform else {}
-    facts = tell.reported(host)
+    facts = values.reported(host)
     # Python calls Android linux; the machine itself knows better
     return {**facts, **told, **({"os": facts["os"]} if "os" in facts else {})}

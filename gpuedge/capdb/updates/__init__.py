@@ -1,1 +1,1 @@
-"""Signed updates of the database by TUF: the client, the mirror it trusts, and the signing side."""
+"""Signed updates of the database by TUF: the client's side. Publishing is in ``tools/capdb``."""

@@ -7,25 +7,23 @@ JSON and holds text only; unpacking creates plain files with checked names and n
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from gpuedge.safety import paths
+from gpuedge.capdb.files import MAX_FILE, document
+from gpuedge.capdb.source import FILE as ENVELOPE
+from gpuedge.capdb.source import MAX_FILES
+from gpuedge.core.errors import DatabaseError
 
-SCHEMA = "gpuedge.bundle/1"
+SCHEMA: Final = "gpuedge.bundle/1"
 
-NAME = "capability_db.json"
+NAME: Final = "capability_db.json"
 """The one target that clients ask a mirror for."""
 
-ENVELOPE = "database.json"
-"""The file of a database that names all the others with their digests."""
-
-MAX_BYTES = 64 << 20
-MAX_FILE_BYTES = 16 << 20
-MAX_FILES = 1000
+MAX_BYTES: Final = 64 << 20
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*(\.[a-z0-9_-]+)*")
 """Lower case, so that no two names are one where case does not count; no leading dot, no `..`."""
@@ -51,7 +49,7 @@ def wrong_name(name: str) -> str | None:
     >>> wrong_name("entries/vulkan/arm.json") is None
     True
     >>> wrong_name("../current.json")
-    "'..' is no name that a file of a database may have"
+    "'..' is not a name that a file of a database may have"
     """
     parts = name.split("/")
     if len(name) > 200 or len(parts) > 5:
@@ -60,41 +58,8 @@ def wrong_name(name: str) -> str | None:
         return "it is not a .json file"
     for part in parts:
         if not _NAME.fullmatch(part) or part.split(".")[0] in _RESERVED:
-            return f"{part!r} is no name that a file of a database may have"
+            return f"{part!r} is not a name that a file of a database may have"
     return None
-
-
-def pack(folder: Path) -> bytes:
-    """Return the bundle of a database folder: its envelope and the files that are named there.
-
-    The same folder always gives the same bytes.
-
-    Raises
-    ------
-    ValueError
-        A file is missing, is no UTF-8 text, has a name that clients would refuse, or all are too
-        large together.
-    """
-    files = {ENVELOPE: _text(folder, ENVELOPE)}
-    for name in sorted(_listed(files[ENVELOPE])):
-        files[name] = _text(folder, name)
-    _check(files)
-    document = {"files": files, "schema": SCHEMA}
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    data = text.encode("utf-8")
-    if len(data) > MAX_BYTES:
-        raise ValueError(f"it is larger than {MAX_BYTES} bytes, which clients do not read")
-    return data
-
-
-def _text(folder: Path, name: str) -> str:
-    problem = wrong_name(name)
-    if problem:
-        raise ValueError(f"{name[:80]!r}: {problem}")
-    try:
-        return paths.read_start(folder / name, MAX_FILE_BYTES + 1).decode("utf-8")
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{name} cannot be read: {error}") from None
 
 
 def unpack(data: bytes, into: Path) -> None:
@@ -128,34 +93,31 @@ def unpack(data: bytes, into: Path) -> None:
 def _files(data: bytes) -> dict[str, bytes]:
     if len(data) > MAX_BYTES:
         raise ValueError(f"it is larger than {MAX_BYTES} bytes")
-    try:
-        document = json.loads(data.decode("utf-8"), object_pairs_hook=_once)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+    found = _object(data, NAME)
+    if found.get("schema") != SCHEMA:
         raise ValueError(f"its schema is not {SCHEMA!r}")
-    if set(document) != {"schema", "files"}:
+    files = found.get("files")
+    if set(found) != {"schema", "files"} or not isinstance(files, dict):
         raise ValueError("it must have exactly schema and files")
-    files = document["files"]
-    if not isinstance(files, dict) or not all(isinstance(text, str) for text in files.values()):
+    if not all(isinstance(text, str) for text in files.values()):
         raise ValueError("its files must be texts by name")
-    _check(files)
+    check_files(files)
     made = {name: text.encode("utf-8") for name, text in files.items()}
-    too_large = next((name for name, text in made.items() if len(text) > MAX_FILE_BYTES), None)
+    too_large = next((name for name, text in made.items() if len(text) > MAX_FILE), None)
     if too_large:
-        raise ValueError(f"{too_large} is larger than {MAX_FILE_BYTES} bytes")
+        raise ValueError(f"{too_large} is larger than {MAX_FILE} bytes")
     return made
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse a key that comes twice: two readers could see two different files."""
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise ValueError("a name comes twice")
-    return made
+def _object(data: bytes, name: str) -> dict[str, Any]:
+    try:
+        return document(Path(name), data)
+    except DatabaseError as error:
+        raise ValueError(error.known) from None
 
 
-def _check(files: dict[str, str]) -> None:
+def check_files(files: Mapping[str, str]) -> None:
+    """Refuse texts by name that are not the files of one database. Raises ValueError."""
     if len(files) > MAX_FILES:
         raise ValueError(f"it has more than {MAX_FILES} files")
     for name in files:
@@ -167,21 +129,17 @@ def _check(files: dict[str, str]) -> None:
             raise ValueError(f"{above} is a file and a folder")
     if ENVELOPE not in files:
         raise ValueError(f"it has no {ENVELOPE}")
-    listed = _listed(files[ENVELOPE]) | {ENVELOPE}
-    extra, missing = sorted(set(files) - listed), sorted(listed - set(files))
+    named = listed(files[ENVELOPE]) | {ENVELOPE}
+    extra, missing = sorted(set(files) - named), sorted(named - set(files))
     if extra:
         raise ValueError(f"{extra[0]} is not named in {ENVELOPE}")
     if missing:
         raise ValueError(f"{missing[0][:80]!r} is missing")
 
 
-def _listed(envelope: str) -> set[str]:
-    """Return the names of the files in an envelope's list."""
-    try:
-        document = json.loads(envelope, object_pairs_hook=_once)
-    except RecursionError:
-        raise ValueError(f"{ENVELOPE} is nested too deeply") from None
-    files = document.get("files") if isinstance(document, dict) else None
+def listed(envelope: str) -> set[str]:
+    """Return the names of the files in an envelope's list. Raises ValueError."""
+    files = _object(envelope.encode("utf-8"), ENVELOPE).get("files")
     if not isinstance(files, dict):
         raise ValueError(f"{ENVELOPE} has no list of files")
     return set(files)

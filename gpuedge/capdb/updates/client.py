@@ -1,32 +1,33 @@
 """The client's side of The Update Framework: from a mirror to a bundle that its owner signed.
 
 python-tuf does the work that the specification describes: it follows the chain of roots, and checks
-signatures, thresholds, expiry, versions, lengths and hashes. What is decided here: how large and
-how long anything may be, that no role is delegated to, which root is the first, and in which words
-a refusal is told.
+signatures, thresholds, expiry, versions, lengths and hashes. What is decided here: how large
+anything may be, that no role is delegated to, which root is the first, and in which words a refusal
+is told.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gpuedge.capdb.updates.bundle import MAX_BYTES, NAME, digest
-from gpuedge.core.record import Record
+from gpuedge.capdb.updates.mirror import Mirror, fetcher
 
 if TYPE_CHECKING:
     from tuf.ngclient import TargetFile, Updater
 
-    from gpuedge.capdb.updates.mirror import Mirror
+ROOT_BYTES: Final = 256 << 10
+TIMESTAMP_BYTES: Final = 16 << 10
+SNAPSHOT_BYTES: Final = 64 << 10
+TARGETS_BYTES: Final = 256 << 10
+MAX_ROTATIONS: Final = 256
 
-ROOT_BYTES = 256 << 10
-TIMESTAMP_BYTES = 16 << 10
-SNAPSHOT_BYTES = 64 << 10
-TARGETS_BYTES = 256 << 10
-MAX_ROTATIONS = 256
-
-ANCHOR = "anchor.json"
+ANCHOR: Final = "anchor.json"
 """The first root of a repository's metadata folder: what its trust began with."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -49,7 +50,8 @@ class RefusedError(Exception):
         self.detail = detail
 
 
-class Offer(Record):
+@dataclass(frozen=True, slots=True)
+class Offer:
     """What a mirror offers, after its signatures were checked.
 
     Attributes
@@ -96,7 +98,7 @@ class Client:
         RefusedError
             They cannot be read, or something about them is wrong.
         """
-        with _Telling():
+        with _told():
             self._updater = self._made()
             self._updater.refresh()
             self._target = self._updater.get_targetinfo(NAME)
@@ -113,7 +115,7 @@ class Client:
             It cannot be read, or is not what was signed.
         """
         place = self._state / "bundle"
-        with _Telling():
+        with _told():
             if self._updater is None or self._target is None:
                 raise RefusedError("no-target", "nothing was looked for yet")
             try:
@@ -127,8 +129,6 @@ class Client:
 
     def _made(self) -> Updater:
         from tuf.ngclient import Updater, UpdaterConfig
-
-        from gpuedge.capdb.updates.mirror import fetcher
 
         self._state.mkdir(parents=True, exist_ok=True)
         config = UpdaterConfig(
@@ -155,28 +155,19 @@ class Client:
             raise RefusedError(
                 "too-large", f"{target.length} bytes; at most {self._max_bytes} are read"
             )
-        return Offer(bundle=target.hashes["sha256"], db_version=number)
+        return Offer(target.hashes["sha256"], number)
 
 
-class _Telling:
-    """Turns what python-tuf raises into `RefusedError`; nothing else leaves the block."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None or isinstance(error, RefusedError) or not isinstance(error, Exception):
-            return
-        raise RefusedError(_code(error), _why(error)) from None
-
-
-def _why(error: Exception) -> str:
-    """Return an error's text with that of its cause, which often says what was wrong."""
-    texts = [str(error) or type(error).__name__]
-    cause = error.__cause__
-    if cause is not None and str(cause):
-        texts.append(str(cause))
-    return "; ".join(texts)[:500]
+@contextmanager
+def _told() -> Iterator[None]:
+    """Turn what python-tuf raises into `RefusedError`; no other error leaves the block."""
+    try:
+        yield
+    except RefusedError:
+        raise
+    except Exception as error:  # hostile metadata make a library raise anything
+        texts = [str(error) or type(error).__name__, str(error.__cause__ or "")]
+        raise RefusedError(_code(error), "; ".join(filter(None, texts))[:500]) from None
 
 
 def _code(error: Exception) -> str:
@@ -195,7 +186,7 @@ def _code(error: Exception) -> str:
     ):
         if isinstance(error, kind):
             return code
-    return "malformed"  # what hostile metadata make a library raise is about the metadata
+    return "malformed"
 
 
 def check_root(data: bytes) -> None:
@@ -208,8 +199,8 @@ def check_root(data: bytes) -> None:
     """
     from tuf.api.metadata import Metadata, Root
 
-    with _Telling():
+    with _told():
         root: Metadata[Root] = Metadata.from_bytes(data)
         if not isinstance(root.signed, Root):
-            raise RefusedError("malformed", "it is no root metadata")
+            raise RefusedError("malformed", "it is not root metadata")
         root.signed.verify_delegate(Root.type, root.signed_bytes, root.signatures)

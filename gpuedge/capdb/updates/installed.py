@@ -16,15 +16,14 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuedge.core.record import Record
-from gpuedge.safety import paths, store
+from gpuedge.safety import store
+from gpuedge.safety.databases import CURRENT, CURRENT_SCHEMA, updates_folder
 from gpuedge.safety.lock import FILE as LOCK
 
-FILE = "current.json"
-SCHEMA = "gpuedge.db.current/1"
 MEMORY_FILE = "updates.json"
 MEMORY_SCHEMA = "gpuedge.db.updates/1"
 
@@ -33,7 +32,8 @@ LEFT_S = 3600.0
 or is two updates old. Younger folders may belong to one under way, or be read by a process."""
 
 
-class Version(Record):
+@dataclass(frozen=True, slots=True)
+class Version:
     """An installed version of the database.
 
     Attributes
@@ -61,7 +61,7 @@ class Version(Record):
 
 def cache() -> Path:
     """Return the folder of everything that updates keep."""
-    return paths.cache_dir() / "capability_db"
+    return Path(updates_folder())
 
 
 def why_not_held() -> tuple[str, str]:
@@ -85,7 +85,7 @@ def versions_folder() -> Path:
 
 
 def _version(record: Any) -> Version | None:
-    """Return a stored version, or None if it is none: sealed files are checked field by field."""
+    """Return a stored version, or None: sealed files are checked field by field."""
     if not isinstance(record, dict):
         return None
     texts = [str(record.get(name)) for name in ("folder", "digest", "bundle")]
@@ -99,30 +99,21 @@ def _version(record: Any) -> Version | None:
 
 def current() -> tuple[Version | None, Version | None]:
     """Return the installed version and the one before it; None for what is not there."""
-    body = store.load_sealed(cache() / FILE, SCHEMA) or {}
+    body = store.load_sealed(cache() / CURRENT, CURRENT_SCHEMA) or {}
     return _version(body), _version(body.get("previous"))
 
 
 def make_current(version: Version, previous: Version | None) -> bool:
     """Put a version into use, in one step; False where that cannot be written."""
-    before = None if previous is None else _record(previous)
-    body = {**_record(version), "schema": SCHEMA, "previous": before}
-    return store.save_sealed(cache() / FILE, SCHEMA, body)
-
-
-def _record(version: Version) -> dict[str, Any]:
-    return {
-        "folder": version.folder,
-        "db_version": version.db_version,
-        "digest": version.digest,
-        "bundle": version.bundle,
-    }
+    before = None if previous is None else asdict(previous)
+    body = {**asdict(version), "schema": CURRENT_SCHEMA, "previous": before}
+    return store.save_sealed(cache() / CURRENT, CURRENT_SCHEMA, body)
 
 
 def forget_current() -> bool:
     """Put the packaged database into use; False where that cannot be written."""
     try:
-        (cache() / FILE).unlink(missing_ok=True)
+        (cache() / CURRENT).unlink(missing_ok=True)
     except OSError:
         return False
     return True

@@ -1,23 +1,20 @@
-"""Reading from a mirror: a folder or a web server, under one deadline that nothing can stretch.
+"""Reading from a mirror: a folder or a web server.
 
-Every read happens in a thread of its own, and the caller waits for it no longer than the deadline:
-a server that sends one byte a minute, a name server that does not answer and a network drive that
-hangs all end in the same way. A mirror is never trusted with anything but time and bytes; what the
-bytes are worth is for the signatures to say.
+A mirror is never trusted with anything but time and bytes; what the bytes are worth is for the
+signatures to say. Who reads does so under a deadline (`gpuedge.safety.deadline`), since a name
+server or a network drive may hang where no timeout of ours reaches.
 """
 
 from __future__ import annotations
 
 import os
-import queue
 import re
 import stat
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from gpuedge.core.errors import UpdateError
@@ -25,15 +22,10 @@ from gpuedge.core.errors import UpdateError
 if TYPE_CHECKING:
     from tuf.ngclient import FetcherInterface
 
-CHUNK = 1 << 16
+CHUNK: Final = 1 << 16
 
-GAP_S = 10.0
+GAP_S: Final = 10.0
 """A connection is given up where nothing comes for this long, so that its thread ends, too."""
-
-LATE = "the deadline has passed"
-
-_AHEAD = 16
-"""Chunks that are read before they are asked for: 1 MiB, whatever a server pours out."""
 
 _PART = re.compile(r"[A-Za-z0-9_%][A-Za-z0-9_.%-]*")
 
@@ -74,7 +66,7 @@ class Mirror:
     source : str or Path
         The folder, or the ``http(s)`` address, that holds ``metadata/`` and ``targets/``.
     deadline_s : float
-        Seconds from now until every read must have ended.
+        Seconds from now until everything must have been read.
 
     Raises
     ------
@@ -84,16 +76,11 @@ class Mirror:
 
     def __init__(self, source: str | Path, deadline_s: float) -> None:
         self._end = time.monotonic() + deadline_s
-        self._opened = _opener(source, self._left)
+        self._opened = _opener(source, self.left)
 
-    def _left(self) -> float:
+    def left(self) -> float:
+        """Return the seconds until the deadline, at least zero."""
         return max(0.0, self._end - time.monotonic())
-
-    def _wait(self) -> float:
-        left = self._left()
-        if left == 0.0:  # whether or not something would be there
-            raise TimeoutError(LATE)
-        return left
 
     def chunks(self, path: str) -> Iterator[bytes]:
         """Yield a file's bytes; `path` is relative, such as ``metadata/1.root.json``.
@@ -108,49 +95,16 @@ class Mirror:
             It cannot be read.
         """
         if not all(_PART.fullmatch(part) for part in path.split("/")):
-            raise OSError(f"{path[:80]!r} is no path on a mirror")
-        pipe: queue.Queue[bytes | Exception] = queue.Queue(_AHEAD)
-        is_over = threading.Event()
-        arguments = (lambda: self._opened(path), pipe, is_over)
-        threading.Thread(target=_pump, args=arguments, name="gpuedge-mirror", daemon=True).start()
-        try:
-            while True:
-                try:
-                    piece = pipe.get(timeout=self._wait())
-                except queue.Empty:
-                    raise TimeoutError(LATE) from None
-                if isinstance(piece, Exception):
-                    raise piece
-                if not piece:
-                    return
+            raise OSError(f"{path[:80]!r} is not a path on a mirror")
+        self._check()
+        with closing(self._opened(path)) as stream:
+            while piece := stream.read1(CHUNK):
+                self._check()
                 yield piece
-        finally:
-            is_over.set()
 
-
-def _pump(
-    opened: Callable[[], Stream], pipe: queue.Queue[bytes | Exception], is_over: threading.Event
-) -> None:
-    """Read a stream into a queue, until its end or until nobody listens any more."""
-    try:
-        with closing(opened()) as stream:
-            piece = b"-"
-            while piece and not is_over.is_set():
-                piece = stream.read1(CHUNK)
-                _put(pipe, piece, is_over)
-    except Exception as error:  # whatever a network library raises ends this read, no more
-        _put(pipe, error, is_over)
-
-
-def _put(
-    pipe: queue.Queue[bytes | Exception], piece: bytes | Exception, is_over: threading.Event
-) -> None:
-    while not is_over.is_set():
-        try:
-            pipe.put(piece, timeout=0.1)
-            return
-        except queue.Full:
-            continue
+    def _check(self) -> None:
+        if not self.left():
+            raise TimeoutError("the deadline has passed")
 
 
 def _opener(source: str | Path, left: Callable[[], float]) -> Callable[[str], Stream]:
@@ -199,37 +153,13 @@ def _web(source: str, left: Callable[[], float]) -> Callable[[str], Stream]:
         if not opener:
             opener.append(_web_opener())
         try:
-            answer = opener[0].open(base + path, timeout=min(GAP_S, max(0.1, left())))
+            answer: Stream = opener[0].open(base + path, timeout=min(GAP_S, max(0.1, left())))
         except urllib.error.HTTPError as error:
             error.close()
             raise AbsentError(error.code) from None
-        return _Whole(answer)
+        return answer
 
     return opened
-
-
-class _Whole:
-    """An answer of which the end is believed only where as much came as was announced.
-
-    What `http.client` reads in pieces it does not count.
-    """
-
-    def __init__(self, answer: Any) -> None:
-        self._answer = answer
-        told = answer.headers.get("Content-Length", "")
-        is_counted = told.isdecimal() and not answer.headers.get("Transfer-Encoding")
-        self._whole = int(told) if is_counted else None
-        self._come = 0
-
-    def read1(self, size: int, /) -> bytes:
-        piece = cast("bytes", self._answer.read1(size))
-        self._come += len(piece)
-        if not piece and self._whole is not None and self._come < self._whole:
-            raise OSError(f"the answer was cut: {self._come} of {self._whole} bytes came")
-        return piece
-
-    def close(self) -> None:
-        self._answer.close()
 
 
 def _web_opener() -> Any:

@@ -15,19 +15,28 @@ import math
 import os
 import shutil
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, TypeVar
 
+from gpuedge.capdb.check import check_folder, check_schemas, import_extra
+from gpuedge.capdb.files import MAX_FILE
+from gpuedge.capdb.place import folder as folder_in_use
+from gpuedge.capdb.source import FILE as ENVELOPE
 from gpuedge.capdb.updates import bundle, installed
 from gpuedge.capdb.updates.client import ANCHOR, ROOT_BYTES, Client, Offer, RefusedError, check_root
 from gpuedge.capdb.updates.installed import Version
 from gpuedge.capdb.updates.mirror import Mirror
 from gpuedge.core import config
 from gpuedge.core.errors import GpuEdgeError, UpdateError
-from gpuedge.core.record import Record
 from gpuedge.safety import paths
+from gpuedge.safety.deadline import call_within
 from gpuedge.safety.lock import Lock
 
-DEADLINE_S = 30.0
+T = TypeVar("T")
+
+DEADLINE_S: Final = 30.0
 
 CLOCK_SLACK_S = 86400.0
 """The clock may stand this much before the last update, which a change of it can bring about."""
@@ -65,7 +74,8 @@ SENTENCES: dict[str, str] = {
 """Codes of outcomes. Codes are stable; sentences may improve."""
 
 
-class Outcome(Record):
+@dataclass(frozen=True, slots=True)
+class Outcome:
     """What became of an update.
 
     Attributes
@@ -131,9 +141,11 @@ def update(
     Raises
     ------
     UpdateError (GE-601)
-        No root of trust is known, it cannot be used, the source is neither kind of mirror, or the
-        deadline is no time.
+        No root of trust is known, it cannot be used, the source is neither kind of mirror, the
+        deadline is no time, or the extra ``updates`` is not installed.
     """
+    for package in ("tuf.ngclient", "securesystemslib.signer", "jsonschema"):
+        import_extra(package)
     if not 0 < deadline_s < math.inf:
         raise UpdateError(
             f"The deadline {deadline_s!r} cannot be kept.", known="it is in seconds, above zero"
@@ -150,10 +162,10 @@ def update(
                 raise RefusedError(*installed.why_not_held())
             _look_at_clock()
             client = Client(mirror, _state(anchor), anchor, max_bytes)
-            offer = client.look()
+            offer = _within(mirror, client.look)
             code = _judged(offer)
             if code == "updated":
-                _install(client.download(), offer)
+                _install(_within(mirror, client.download), offer)
             installed.remember(trust=_trust(anchor), seen_s=int(time.time()))
             installed.sweep()
     except RefusedError as error:
@@ -165,6 +177,14 @@ def update(
     status = code if code in STATUSES else "kept"
     number = None if offer is None else offer.db_version
     return Outcome(status, code, detail, version_in_use(), before, number)
+
+
+def _within(mirror: Mirror, read: Callable[[], T]) -> T:
+    """Return what is read from a mirror, if that ends before the deadline."""
+    try:
+        return call_within(mirror.left(), read, "gpuedge-mirror")
+    except TimeoutError:
+        raise RefusedError("slow", "the deadline has passed") from None
 
 
 def rollback() -> Outcome:
@@ -197,16 +217,14 @@ def rollback() -> Outcome:
 
 def version_in_use() -> int:
     """Return the version of the database in use; 0 where it has none or cannot be read."""
-    from gpuedge.capdb.place import folder
-
     try:
-        return _db_version(folder())
+        return _db_version(folder_in_use())
     except (GpuEdgeError, OSError):
         return 0
 
 
 def _db_version(folder: Path) -> int:
-    data = paths.read_regular(folder / bundle.ENVELOPE, bundle.MAX_FILE_BYTES)
+    data = paths.read_regular(folder / ENVELOPE, MAX_FILE)
     try:
         number = json.loads(data or b"{}").get("db_version", 0)
     except (ValueError, AttributeError, RecursionError):
@@ -290,13 +308,11 @@ def _judged(offer: Offer) -> str:
 
 
 def _loads(version: Version) -> bool:
-    from gpuedge.capdb.database import check_folder
-
     try:
         check_folder(version.path)
     except (GpuEdgeError, OSError):
         return False
-    envelope = paths.read_regular(version.path / bundle.ENVELOPE, bundle.MAX_FILE_BYTES)
+    envelope = paths.read_regular(version.path / ENVELOPE, MAX_FILE)
     return envelope is not None and bundle.digest(envelope) == version.digest
 
 
@@ -316,11 +332,10 @@ def _install(data: bytes, offer: Offer) -> None:
 
 
 def _unpacked(data: bytes, offer: Offer, folder: Path) -> Version:
-    from gpuedge.capdb.database import check_folder
-
     try:
         bundle.unpack(data, folder)
         check_folder(folder)
+        check_schemas(folder)
     except ValueError as error:
         raise RefusedError("bad-database", str(error)) from None
     except GpuEdgeError as error:
@@ -329,7 +344,7 @@ def _unpacked(data: bytes, offer: Offer, folder: Path) -> Version:
     number = _db_version(folder)
     if number != offer.db_version:
         raise RefusedError("bad-database", f"it is version {number}, signed as {offer.db_version}")
-    digest = bundle.digest((folder / bundle.ENVELOPE).read_bytes())
+    digest = bundle.digest((folder / ENVELOPE).read_bytes())
     return Version(
         folder=f"{number}-{digest[:12]}", db_version=number, digest=digest, bundle=offer.bundle
     )

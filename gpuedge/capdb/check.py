@@ -1,0 +1,93 @@
+"""Checking a database folder: as the library reads it, and by the JSON Schemas.
+
+For where databases are made and installed. A process that looks devices up trusts the digests.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from gpuedge.capdb import classes, source
+from gpuedge.capdb.database import Database
+from gpuedge.capdb.files import bad, contents, document
+from gpuedge.capdb.identity import families, names
+from gpuedge.core.errors import UpdateError
+from gpuedge.safety import paths
+
+SCHEMAS = {source.ENTRIES: "entries.schema.json"} | {
+    name: f"{Path(name).stem}.schema.json" for name in source.TABLES
+}
+"""Files of a folder, and the file in the packaged database that holds their schema."""
+
+
+def check_folder(path: Path, *, is_sealed: bool = True) -> Database:
+    """Read everything in a folder from its own files, and return the database if all is good.
+
+    Tuning classes, names and families are read besides the entries. Nothing is cached.
+
+    Parameters
+    ----------
+    path : Path
+        The folder.
+    is_sealed : bool
+        Where it is false, ``database.json`` is not looked at: the folder is being worked on.
+
+    Raises
+    ------
+    DatabaseError (GE-600)
+        The first thing that is wrong, with its file.
+    """
+    folder = Path(path).absolute()
+    made = Database(folder, *source.read(folder, is_sealed=is_sealed))
+    classes.load(folder)
+    names.load_names(folder)
+    families.load_families(folder)
+    return made
+
+
+def check_schemas(path: Path) -> None:
+    """Check every file of a folder that the library reads against its JSON Schema.
+
+    Raises
+    ------
+    DatabaseError (GE-600)
+        The first thing that is wrong, with its file.
+    UpdateError (GE-601)
+        The extra ``updates`` is not installed.
+    """
+    folder = Path(path).absolute()
+    for name in source.names(folder):
+        found = document(folder / name, contents(folder / name))
+        wrong = first_error(name, found)
+        if wrong:
+            raise bad(folder / name, wrong)
+
+
+def first_error(name: str, found: dict[str, Any]) -> str:
+    """Return what is wrong with the document of a file, by its schema; empty if nothing is."""
+    library = import_extra("jsonschema")
+    schema = paths.data_dir("capability_db") / SCHEMAS[name.split("/", maxsplit=1)[0]]
+    validator = library.Draft202012Validator(json.loads(schema.read_bytes()))
+    error = library.exceptions.best_match(validator.iter_errors(found))
+    return "" if error is None else f"{error.json_path}: {error.message:.200}"
+
+
+def import_extra(name: str) -> Any:
+    """Return a module that the extra ``updates`` brings.
+
+    Raises
+    ------
+    UpdateError (GE-601)
+        It is not installed.
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise UpdateError(
+            "Checking and updating the capability database needs packages that are not installed.",
+            known=f"{name.partition('.')[0]}: {error}",
+            hint="pip install 'gpuedge[updates]'",
+        ) from None

@@ -1,1 +1,0 @@
-"""What is wrong with a database before it is published, and what it changes for known devices."""

@@ -1,0 +1,390 @@
+"""What mirrors and networks can try: the attacks of TUF's list, each refused.
+
+After every attack the database from before must be in use, and an honest mirror must be able to
+bring the next one.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import random
+import shutil
+import time
+import types
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from capdb import repository, signing
+from tuf.api.metadata import DelegatedRole, Delegations, MetaFile
+from update_fakes import (
+    PAST,
+    ROLES,
+    World,
+    bundle_of,
+    cache,
+    contents,
+    database,
+    dripping,
+    endless,
+    honest,
+    in_use,
+    newest_target,
+    refused,
+    serving,
+    world,
+)
+
+from gpuedge.capdb import place
+from gpuedge.capdb.updates import bundle
+
+__all__ = ["cache", "honest", "world"]
+
+
+# arbitrary software
+
+
+def test_bundle_of_the_same_length_in_place_of_the_signed_one(world: World, honest: None) -> None:
+    world.publish(3)
+    target = newest_target(world)
+    data = target.read_bytes()
+    target.write_bytes(data.replace(b'\\"db_version\\": 3', b'\\"db_version\\": 9'))
+    assert target.read_bytes() != data and target.stat().st_size == len(data)
+    refused(world, "mismatch")
+
+
+def test_repository_of_somebody_else(world: World, honest: None) -> None:
+    other = World(world.folder / "other")
+    other.publish(9)
+    refused(world, "signature", other.repository)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_metadata_without_signatures(world: World, honest: None, role: str) -> None:
+    world.forge({}, {role: []})
+    refused(world, "signature")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_metadata_signed_by_the_key_of_another_role(world: World, honest: None, role: str) -> None:
+    other = ROLES[(ROLES.index(role) + 1) % 3]
+    world.forge({}, {role: [other]})
+    refused(world, "signature")
+
+
+def test_metadata_of_one_role_in_place_of_another(world: World, honest: None) -> None:
+    world.write("timestamp", world.read("snapshot").to_bytes())
+    refused(world, "malformed")
+
+
+# endless data
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("2.root.json", 256 << 10),
+        ("timestamp.json", 16 << 10),
+        ("snapshot.json", 64 << 10),
+        ("targets.json", 256 << 10),
+        (bundle.NAME, 1 << 20),
+    ],
+)
+def test_endless_data(world: World, honest: None, name: str, most: int) -> None:
+    world.publish(3)
+    sent = [0]
+
+    def behaviour(handler: Any, path: str) -> bool:
+        if not path.endswith(name):
+            return False
+        endless(handler, sent)
+        return True
+
+    with serving(world.repository, behaviour) as address:
+        refused(world, "too-large", address)
+    assert sent[0] < most + (8 << 20)  # what queues and sockets hold
+
+
+def test_endless_data_in_a_folder(world: World, honest: None) -> None:
+    with (world.metadata / "timestamp.json").open("wb") as file:
+        file.truncate(1 << 40)
+    refused(world, "too-large")
+
+
+def test_signed_length_beyond_what_the_client_reads(world: World, honest: None) -> None:
+    world.publish(3)
+    asked = []
+
+    def behaviour(handler: Any, path: str) -> bool:
+        asked.append(path)
+        return False
+
+    with serving(world.repository, behaviour) as address:
+        refused(world, "too-large", address, max_bytes=1000)
+    assert not any("targets/" in path for path in asked)
+
+
+def test_more_roots_than_anybody_needs(world: World, honest: None) -> None:
+    # each is good, so the client follows as far as it ever does, and goes on next time
+    for _ in range(300):
+        world.new_root(lambda signed: None, ["root-1"])
+    assert world.update().code in {"current", "kept"}
+    assert in_use() == 2
+
+
+# slow retrieval
+
+
+@pytest.mark.parametrize("name", ["timestamp.json", bundle.NAME])
+def test_one_byte_after_the_other(world: World, honest: None, name: str) -> None:
+    world.publish(3)
+
+    def behaviour(handler: Any, path: str) -> bool:
+        if not path.endswith(name):
+            return False
+        dripping(handler, 20.0)
+        return True
+
+    start = time.monotonic()
+    with serving(world.repository, behaviour) as address:
+        refused(world, "slow", address, deadline_s=1.0)
+        assert time.monotonic() - start < 10.0  # the server would go on for 20
+
+
+def test_one_byte_of_the_headers_after_the_other(world: World, honest: None) -> None:
+    def behaviour(handler: Any, path: str) -> bool:
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
+        for _ in range(200):
+            handler.wfile.write(b"x")
+            time.sleep(0.02)
+        return True
+
+    start = time.monotonic()
+    with serving(world.repository, behaviour) as address:
+        refused(world, "slow", address, deadline_s=0.5)
+        assert time.monotonic() - start < 3.0  # the server would go on for 4
+
+
+def test_server_that_never_answers(world: World, honest: None) -> None:
+    def behaviour(handler: Any, path: str) -> bool:
+        handler.rfile.read(1)  # until the client goes away
+        return True
+
+    with serving(world.repository, behaviour) as address:
+        refused(world, "slow", address, deadline_s=0.5)
+
+
+def test_pipe_that_nobody_writes_to(world: World, honest: None) -> None:
+    (world.metadata / "timestamp.json").unlink()
+    os.mkfifo(world.metadata / "timestamp.json")
+    assert "not a file" in refused(world, "unreachable")
+
+
+# extraneous dependencies, mix and match
+
+
+def test_file_that_the_database_does_not_name(world: World, honest: None) -> None:
+    files = contents(database(world.folder / "database", 3))
+    world.offer(bundle_of({**files, "entries/more.json": "{}"}), 3)
+    assert "entries/more.json" in refused(world, "bad-database")
+
+
+def test_database_offered_by_a_delegated_role(world: World) -> None:
+    world.publish(3)
+    signer = world.signer("snapshot")
+    role = DelegatedRole("helper", [signer.public_key.keyid], 1, True, paths=["*"])
+
+    def delegate(signed: Any) -> None:
+        made = Delegations({signer.public_key.keyid: signer.public_key}, {"helper": role})
+        signed.targets, signed.delegations = {}, made
+
+    helper = world.read("targets")
+    helper.signatures.clear()
+    helper.signed.version = 1
+    helper.sign(signer)
+
+    def name(signed: Any) -> None:
+        signed.meta["helper.json"] = MetaFile(1)
+
+    world.forge({"targets": delegate, "snapshot": name})
+    world.write("helper", helper)
+    refused(world, "no-target")
+
+
+def test_new_timestamp_with_an_old_snapshot(world: World, honest: None) -> None:
+    old = world.read("snapshot").to_bytes()
+    world.publish(3)
+    world.write("snapshot", old, 2)
+    refused(world, "mismatch")
+
+
+def test_new_snapshot_with_old_targets(world: World, honest: None) -> None:
+    old = world.read("targets").to_bytes()
+    world.publish(3)
+    world.write("targets", old, 2)
+    refused(world, "mismatch")
+
+
+def test_new_targets_with_an_old_bundle(world: World, honest: None) -> None:
+    old = newest_target(world).read_bytes()
+    world.publish(3)
+    newest_target(world).write_bytes(old)
+    refused(world, "mismatch")
+
+
+def test_files_of_two_databases_in_one_bundle(world: World, honest: None) -> None:
+    files = contents(database(world.folder / "database", 3))
+    other = contents(database(world.folder / "other", 3, "another state"))
+    world.offer(bundle_of({**files, "classes.json": other["classes.json"]}), 3)
+    refused(world, "bad-database")
+
+
+def test_bundle_of_another_version_than_signed(world: World, honest: None) -> None:
+    world.offer(bundle_of(contents(database(world.folder / "database", 3))), 4)
+    assert "signed as 4" in refused(world, "bad-database")
+
+
+# rollback
+
+
+def test_old_mirror_shown_again(world: World, cache: Path) -> None:
+    before = world.copy()
+    world.publish(3)
+    assert world.update().code == "updated"
+    outcome = world.update(before)
+    assert (outcome.status, outcome.code, outcome.db_version) == ("kept", "rollback", 3)
+    assert in_use() == 3
+
+
+def test_timestamp_with_a_lower_version(world: World) -> None:
+    signing.renew(world.repository, world.keys)
+    assert world.update().code == "current"
+    after = world.copy()
+    world.forge({"timestamp": lambda s: setattr(s, "version", 1)}, roles=["timestamp"])
+    refused(world, "rollback")
+    assert world.update(after).code == "current"
+
+
+def test_new_timestamp_with_a_lower_snapshot(world: World) -> None:
+    world.forge({}, roles=["snapshot", "timestamp"])
+    assert world.update().code == "current"
+    after = world.copy()
+
+    def lower(signed: Any) -> None:
+        signed.snapshot_meta = MetaFile(1)
+
+    world.forge({"timestamp": lower}, roles=["timestamp"])
+    refused(world, "rollback")
+    assert world.update(after).code == "current"
+
+
+def test_new_snapshot_with_lower_targets(world: World) -> None:
+    world.forge({})
+    assert world.update().code == "current"
+    after = world.copy()
+
+    def lower(signed: Any) -> None:
+        signed.meta["targets.json"] = MetaFile(1)
+
+    world.forge({"snapshot": lower}, roles=["snapshot", "timestamp"])
+    refused(world, "rollback")
+    shutil.rmtree(world.repository)
+    shutil.copytree(after, world.repository)
+    for _ in range(2):  # the client has seen a newer timestamp than the honest mirror's
+        signing.renew(world.repository, world.keys)
+    world.forge({}, roles=["snapshot", "timestamp"])
+    assert world.update().code == "current"
+
+
+def test_snapshot_without_the_targets(world: World, honest: None) -> None:
+    def drop(signed: Any) -> None:
+        signed.meta = {"other.json": MetaFile(1)}
+
+    world.forge({"snapshot": drop}, roles=["snapshot", "timestamp"])
+    assert "targets.json" in refused(world, "malformed")
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_root_with_another_version_than_the_next(world: World, honest: None, number: int) -> None:
+    def change(signed: Any) -> None:
+        signed.version = number
+
+    world.new_root(change, ["root-1"], version=2)
+    refused(world, "rollback")
+
+
+def test_lower_database_in_higher_metadata(world: World, honest: None) -> None:
+    world.offer(bundle_of(contents(database(world.folder / "database", 1))), 1)
+    assert "version 1 is offered, 2 is here" in refused(world, "older")
+
+
+def test_other_database_of_the_same_version(world: World, honest: None) -> None:
+    world.offer(bundle_of(contents(database(world.folder / "database", 2, "changed"))), 2)
+    refused(world, "conflict")
+
+
+# indefinite freeze
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_expired_metadata(world: World, honest: None, role: str) -> None:
+    def expire(signed: Any) -> None:
+        signed.expires = PAST
+
+    world.forge({role: expire})
+    assert role in refused(world, "expired")
+
+
+def test_expired_root(world: World) -> None:
+    world.new_root(lambda signed: setattr(signed, "expires", PAST), ["root-1"])
+    assert "root" in refused(world, "expired")
+    # its owner replaces it, and clients go past the expired one
+    world.new_root(lambda s: setattr(s, "expires", repository.later(None, 9)), ["root-1"])
+    world.publish(3)
+    assert world.update().code == "updated"
+
+
+def test_mirror_that_stands_still(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert world.update().code == "current"  # nothing is known against it yet
+    real = datetime.datetime
+    days = signing.EXPIRES_DAYS + 1
+
+    class Later(real):  # type: ignore[misc, valid-type]
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return real.now(tz) + datetime.timedelta(days=days)
+
+    clock = types.SimpleNamespace(datetime=Later, timezone=datetime.timezone)
+    monkeypatch.setattr("tuf.ngclient._internal.trusted_metadata_set.datetime", clock)
+    assert "timestamp" in refused(world, "expired")
+    signing.renew(world.repository, world.keys, expires_days=days + 1)
+    assert world.update().code == "current"
+
+
+# whatever else
+
+
+def test_flipped_bits_anywhere(world: World, cache: Path) -> None:
+    shutil.copytree(cache, world.folder / "before", symlinks=True)
+    world.publish(3)
+    paths = sorted(p for p in world.repository.rglob("*") if p.is_file())
+    chosen = random.Random(5)
+    codes = Counter()
+    for _ in range(80):
+        path = chosen.choice(paths)
+        good = path.read_bytes()
+        bad = bytearray(good)
+        bad[chosen.randrange(len(bad))] ^= 1 << chosen.randrange(8)
+        path.write_bytes(bad)
+        code = world.update().code
+        path.write_bytes(good)
+        codes[code] += 1
+        # a flip in an old file, or in the case of a signature's hexadecimal digits, changes nothing
+        assert in_use() == (3 if code == "updated" else 2)
+        assert code != "updated" or contents(place.folder()) == contents(world.folder / "database")
+        shutil.rmtree(cache)
+        shutil.copytree(world.folder / "before", cache, symlinks=True)
+    assert {"updated", "signature", "mismatch", "malformed"} <= set(codes), codes
+    assert world.update().code == "updated"

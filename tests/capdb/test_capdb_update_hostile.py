@@ -1,0 +1,184 @@
+"""Updates where the disk, the clock, the user or the mirror is not as it should be."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from capdb import signing
+from somebody import as_somebody, reachable
+from update_fakes import World, cache, in_use, refused, serving, world
+
+from gpuedge.capdb import database, lookup
+from gpuedge.capdb.updates import bundle, installed
+from gpuedge.capdb.updates.update import rollback, update
+from gpuedge.core.errors import UpdateError
+from gpuedge.safety import paths
+
+__all__ = ["cache", "reachable", "world"]
+
+
+def lying(version: installed.Version | None) -> Path:
+    assert version is not None
+    return version.path
+
+
+def empty_folder(folder: Path) -> None:
+    for found in folder.iterdir():
+        shutil.rmtree(found) if found.is_dir() else found.unlink()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        empty_folder,
+        lambda folder: (folder / "database.json").unlink(),
+        lambda folder: (folder / "database.json").write_bytes(
+            (folder / "database.json").read_bytes() + b" "
+        ),
+        lambda folder: (folder / "classes.json").unlink(),
+    ],
+)
+def test_installed_update_that_is_not_what_was_installed_is_passed_over(
+    world: World, damage: Callable[[Path], object]
+) -> None:
+    world.publish(3)
+    assert world.update().code == "updated"
+    now, before = installed.current()
+    damage(lying(now))
+    assert in_use() == 2
+    damage(lying(before))
+    assert in_use() == 1
+    assert world.update().db_version == 3  # and it is mended by the next update
+
+
+def test_others_can_read_what_was_installed(tmp_path: Path, cache: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        made = World(tmp_path)
+        made.publish(2)
+        assert made.update().code == "updated"
+    finally:
+        os.umask(before)
+    folder = lying(installed.current()[0])
+    assert folder.stat().st_mode & 0o777 == 0o755
+    assert {p.stat().st_mode & 0o777 for p in folder.rglob("*.json")} == {0o644}
+
+
+@pytest.mark.parametrize(
+    "name", ["", "capability_db", "capability_db/versions", "capability_db/current.json", "now"]
+)
+def test_installed_update_that_may_not_be_read_is_passed_over(
+    reachable: Path, world: World, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packaged = reachable / "packaged"
+    shutil.copytree(paths.data_folder("capability_db"), packaged)
+    monkeypatch.setattr(paths, "data_folder", lambda name: str(packaged))
+    shutil.copytree(paths.cache_dir(), reachable / "cache")
+    monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(reachable / "cache"))
+    closed = lying(installed.current()[0]) if name == "now" else reachable / "cache" / name
+    database.forget()
+    closed.chmod(0)
+    with as_somebody():
+        assert lookup({"api": "vulkan"}).database_version == 1
+        assert rollback().status == "kept"
+        # the root of trust of the last update cannot be read either, at times
+        with suppress(UpdateError):
+            assert update(world.repository).status == "kept"
+
+
+def test_cache_folder_that_cannot_be_written_is_not_called_busy(
+    world: World, reachable: Path
+) -> None:
+    shutil.copytree(world.repository, reachable / "mirror")
+    shutil.copy(world.root, reachable / "root.json")
+    with as_somebody():  # who cannot even reach the cache folder
+        assert rollback().code == "not-writable"
+        outcome = update(reachable / "mirror", root=reachable / "root.json")
+    assert (outcome.status, outcome.code) == ("kept", "not-writable")
+    assert "Permission denied" in outcome.detail
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("http://[::1", "IPv6"), ("https://[::1/x", "IPv6"), ("~nouser-at-all/mirror", "home"),
+        (Path("~nouser-at-all/mirror"), "home"), ("", "empty"), (" ", "empty"),
+        ("ftp://x/", "http"),
+    ],
+)  # fmt: skip
+def test_source_that_is_no_mirror(world: World, source: Any, why: str) -> None:
+    with pytest.raises(UpdateError) as caught:
+        update(source, root=world.root)
+    assert (caught.value.code, why in str(caught.value)) == ("GE-601", True)
+
+
+def test_home_folder_of_nobody(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UpdateError, match="root of trust"):
+        update(world.repository, root=Path("~nouser-at-all/root.json"))
+    monkeypatch.setenv("GPUEDGE_DB_ROOT", "~nouser-at-all/root.json")
+    with pytest.raises(UpdateError, match="root of trust"):
+        update(world.repository)
+    with pytest.raises(UpdateError, match="folder"):
+        signing.renew(world.repository, Path("~nouser-at-all/keys"))
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf"), float("nan")])
+def test_deadline_that_is_no_time(world: World, seconds: float) -> None:
+    with pytest.raises(UpdateError, match="deadline"):
+        world.update(deadline_s=seconds)
+
+
+def test_clock_that_stood_wrong_once_blocks_no_later_update(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.publish(3)
+    real = time.time
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: real() + 20 * 86400)
+        assert world.update().code == "updated"
+    world.publish(4)
+    refused = world.update()
+    assert refused.code == "clock"
+    assert "db update --rollback" in refused.sentence
+    assert rollback().code == "rolled-back"
+    assert world.update().db_version == 4
+
+
+def test_answer_that_was_cut_is_told_as_such(world: World) -> None:
+    world.publish(3)
+
+    def behaviour(handler: Any, path: str) -> bool:
+        if not path.endswith(bundle.NAME):
+            return False
+        handler.send_response(200)
+        handler.send_header("Content-Length", "1000000")
+        handler.end_headers()
+        handler.wfile.write(b"{")
+        handler.wfile.flush()
+        handler.connection.close()
+        return True
+
+    with serving(world.repository, behaviour) as address:
+        assert "Observed length 1 does not match" in refused(world, "mismatch", address)
+
+
+@pytest.mark.parametrize("name", ["timestamp.json", "1.snapshot.json", "2.root.json"])
+def test_pipe_among_the_metadata_is_not_waited_for(world: World, name: str) -> None:
+    place = world.metadata / name
+    place.unlink(missing_ok=True)
+    os.mkfifo(place)
+    with pytest.raises(UpdateError, match="not a file"):
+        signing.renew(world.repository, world.keys)
+
+
+def test_pipe_among_the_keys_is_not_waited_for(world: World) -> None:
+    os.mkfifo(world.keys / "a.pem", 0o600)
+    with pytest.raises(UpdateError, match="not a file"):
+        signing.renew(world.repository, world.keys)

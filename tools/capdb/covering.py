@@ -1,0 +1,111 @@
+"""Whether a condition holds wherever another one does; told only where it is certain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from gpuedge.capdb.entries import FAMILIES, Action, DeviceIds, DriverMatch, Entry, Match, Range
+from gpuedge.capdb.identity.folded import NameMatch
+
+MANY: Final = 1 << 12
+"""Ids of a span that are tried one by one."""
+
+
+def covers(wide: Entry, narrow: Entry) -> bool:
+    """Say whether `wide` is certainly true of every device that `narrow` is true of."""
+    return all(any(_implies(n, w) for w in wide.match) for n in narrow.match) and all(
+        any(_implies(w, n) for n in narrow.exceptions) for w in wide.exceptions
+    )
+
+
+def is_void(entry: Entry) -> bool:
+    """Say whether exceptions certainly take back everything that an entry matches."""
+    return bool(entry.exceptions) and all(
+        any(_implies(match, one) for one in entry.exceptions) for match in entry.match
+    )
+
+
+def _implies(narrow: Match, wide: Match) -> bool:
+    asked = dict(narrow.asked)
+    for name, wanted in wide.asked:
+        if name in asked and _IMPLIES[name](asked[name], wanted):
+            continue
+        families = asked.get("family") if name == "vendor" else None
+        if families is None or not {FAMILIES[f] for f in families} <= wanted:
+            return False
+    return True
+
+
+def _subset(narrow: frozenset[Any], wide: frozenset[Any]) -> bool:
+    return narrow <= wide
+
+
+def _inside(narrow: Range, wide: Range) -> bool:
+    low = wide.low is None or (narrow.low is not None and wide.low <= narrow.low)
+    return low and (wide.below is None or (narrow.below is not None and narrow.below <= wide.below))
+
+
+def _name(narrow: NameMatch, wide: NameMatch) -> bool:
+    if narrow == wide:
+        return True
+    return bool(narrow.exact) and all(wide.holds(name) for name in narrow.exact)
+
+
+def _ids(narrow: DeviceIds, wide: DeviceIds) -> bool:
+    if narrow == wide:
+        return True
+    sizes = sum(last - first + 1 for first, last in narrow.spans)
+    if narrow.masks or sizes > MANY:
+        return set(narrow.masks) <= set(wide.masks) and set(narrow.spans) <= set(wide.spans)
+    return all(wide.holds(n) for first, last in narrow.spans for n in range(first, last + 1))
+
+
+def _driver(narrow: DriverMatch, wide: DriverMatch) -> bool:
+    if wide.built is not None and (narrow.built is None or not _inside(narrow.built, wide.built)):
+        return False
+    if not (wide.intervals or wide.builds):
+        return True
+    if not (narrow.intervals or narrow.builds):
+        return False
+    is_known = not narrow.intervals or narrow.scheme == wide.scheme
+    spans = all(any(_inside(n, w) for w in wide.intervals) for n in narrow.intervals)
+    return is_known and spans and narrow.builds <= wide.builds
+
+
+_IMPLIES: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    **dict.fromkeys(
+        ("api", "level", "os", "layer", "soc", "brand", "device", "vendor", "driver_id", "family",
+         "device_type"), _subset,
+    ),
+    **dict.fromkeys(("android_sdk", "security_patch", "model"), _inside),
+    "mesa": lambda narrow, wide: narrow is wide,
+    "device_ids": _ids,
+    "name": _name,
+    "driver": _driver,
+    "without_feature": lambda narrow, wide: wide <= narrow,
+}  # fmt: skip
+
+
+def is_as_strong(one: Action, other: Action) -> bool:
+    """Say whether an action restricts all that another one does, for the devices of both."""
+    if one.disable_backend and not other.disable_levels:
+        return True
+    limits = dict(one.limits)
+    return (
+        one.disable_backend >= other.disable_backend
+        and one.disable_levels >= other.disable_levels
+        and one.disable_features >= other.disable_features
+        and one.disable_kernels >= other.disable_kernels
+        and one.disable_storages >= other.disable_storages
+        and one.demote >= other.demote
+        and all(limits.get(name, most + 1) <= most for name, most in other.limits)
+    )
+
+
+def overlap(one: Action, other: Action) -> list[str]:
+    """Return what both actions restrict, in words."""
+    found = ["the backend"] if one.disable_backend and other.disable_backend else []
+    for name in ("disable_levels", "disable_features", "disable_kernels", "disable_storages"):
+        found += sorted(getattr(one, name) & getattr(other, name))
+    return found + sorted(dict(one.limits).keys() & dict(other.limits).keys())
