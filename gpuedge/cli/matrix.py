@@ -42,7 +42,7 @@ class Line:
 
     def to_dict(self, levels: Sequence[str]) -> dict[str, Any]:
         """Return a JSON-ready dictionary."""
-        facts = ("device", "status", "code", "reason", "road", "restrictions")
+        facts = ("device", "status", "code", "reason", "route", "restrictions")
         cells = {
             level: [{n: getattr(r, n) for n in facts} for r in self.rows if r.backend == level]
             for level in levels

@@ -105,7 +105,7 @@ def probe(
         tried += map(_marked, verdict)
     numbered = number(tried)
     shown = pins.apply(numbered)
-    if shown is not numbered:  # what is left alone is no road any more
+    if shown is not numbered:  # what is left alone is no route any more
         numbered = number(shown)
     return ProbeReport(numbered, __version__, time.perf_counter() - start)
 

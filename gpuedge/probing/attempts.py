@@ -15,7 +15,7 @@ from typing import Any
 
 from gpuedge.backends.base import Candidate
 from gpuedge.core.reasons import Reason
-from gpuedge.probing.events import demanded
+from gpuedge.probing.events import required
 from gpuedge.probing.judge import Transcript, is_cut_off, judge, unreached
 from gpuedge.probing.quirks import CONFIRMED, FAILED, UNFINISHED
 from gpuedge.probing.report import ProbeRow
@@ -139,7 +139,7 @@ class Level:
         """Note what a device died of; True where a test killed its process for the second time."""
         if row.index is None or row.status not in {"crashed", "timeout"}:
             return False
-        died_of = demanded(transcript.events, row.index)
+        died_of = required(transcript.events, row.index)
         before = self._died_of.get(row.index, frozenset())
         self._died_of[row.index] = before | died_of
         twice = (died_of & before) - self._answers.get(row.index, {}).keys()

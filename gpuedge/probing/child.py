@@ -148,7 +148,7 @@ def probe(
         Devices that have their verdict.
     channel : Channel
     answers : mapping, optional
-        By device, outcomes of demanded probes that are known already (see `Quirks`).
+        By device, outcomes of required tests that are known already (see `Quirks`).
     harder : frozenset of int, optional
         Devices that must be right in more runs than others.
     time_ : Time, optional

@@ -42,7 +42,7 @@ EVERY_S = 0.05
 """Between two announcements while a kernel is run over and over."""
 
 RESERVE, LEAST_SHARE = 1.5, 0.1
-"""What demanded probes leave of the time for closing the device, for another round under
+"""What required tests leave of the time for closing the device, for another round under
 restrictions, and for devices that come after it: in rounds of the known answers, and as a share of
 the time at least. Essential ones leave the share alone: in most cases no other round follows."""
 
@@ -120,7 +120,7 @@ class Probe:
         Gives the known answers for some capabilities.
     quirks : Quirks
     time_ : Time
-        Demanded probes are cut off in time before it is over.
+        Required tests are cut off in time before it is over.
     runs : int
         Runs of each known answer.
     """
@@ -241,19 +241,19 @@ class Round:
         if now >= least:
             quirks.settle_all(CUT, "no time was left after the known answers")
             return
-        from gpuedge.probing.asked import Asked
+        from gpuedge.probing.required import RequiredTests
 
         announce.demand(names)
-        asked = Asked(device, quirks.demands, announce, least, most)
-        asked.run()
-        self.evidence["demanded"] = asked.checks
-        if asked.is_partial:
+        tests = RequiredTests(device, quirks.demands, announce, least, most)
+        tests.run()
+        self.evidence["required"] = tests.checks
+        if tests.is_partial:
             self.evidence["is_partial"] = True
-        quirks.settle(asked.outcomes(), asked.details())
+        quirks.settle(tests.outcomes)
         announce.demand([])
 
     def _bounds(self, now: float) -> tuple[float, float]:
-        """Return when demanded probes end that are essential, and when the others do.
+        """Return when required tests end that are essential, and when the others do.
 
         Those that clear a device of an entry may take what is left of the whole time, but for the
         known answers of the level's other devices; more runs of the same only a share of it. A

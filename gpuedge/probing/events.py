@@ -70,8 +70,8 @@ def _is_device(record: object) -> bool:
     )
 
 
-def demanded(events: Sequence[Mapping[str, Any]], index: int | None) -> frozenset[str]:
-    """Return the entries whose probe of a device was under way when the events end."""
+def required(events: Sequence[Mapping[str, Any]], index: int | None) -> frozenset[str]:
+    """Return the entries whose tests of a device were under way when the events end."""
     found: frozenset[str] = frozenset()
     for event in events:
         if event.get("index") != index:

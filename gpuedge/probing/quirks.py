@@ -32,8 +32,8 @@ CONFIRMED = "confirmed"
 CUT = "cut"
 
 OUTCOMES = (APPLIES, CLEARED, FAILED, CONFIRMED, CUT)
-"""What can become of an entry: it applied without a probe; its probe passed; it failed once; it
-failed in a second process too; time was over before it was done."""
+"""What can become of an entry: it applied without a test; its tests passed; they failed once; they
+failed in a second process too; time was over before they were done."""
 
 UNFINISHED = frozenset({FAILED, CUT})
 """Outcomes that another probe may change."""
@@ -50,7 +50,7 @@ class Quirks:
     level : str
         Name of the backend.
     answers : mapping of str to bool
-        Outcomes of demanded probes that earlier processes found, by entry: they are not run again.
+        Outcomes of required tests that earlier processes found, by entry: they are not run again.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class Quirks:
         self.details: dict[str, str] = {}
         asked = {demand.entry for demand in self.demands}
         known = {name: passed for name, passed in (answers or {}).items() if name in asked}
-        self.settle({name: CLEARED if passed else CONFIRMED for name, passed in known.items()})
+        self.settle({n: (CLEARED if passed else CONFIRMED, "") for n, passed in known.items()})
 
     @property
     def demands(self) -> tuple[Demand, ...]:
-        """Probes that are still to be run."""
+        """Tests that are still to be run."""
         return self.judgement.demands
 
     def restricted(self, info: DeviceInfo) -> DeviceInfo:
@@ -74,16 +74,16 @@ class Quirks:
         found = self.judgement.restrictions
         return info.replace(disabled=found.features, limits=dict(found.limits))
 
-    def settle(self, outcomes: Mapping[str, str], details: Mapping[str, str] | None = None) -> None:
-        """Note how demanded probes came out; what did not pass applies from now on."""
-        self.judgement = self.judgement.after({n: out == CLEARED for n, out in outcomes.items()})
-        self.outcomes |= outcomes
-        self.details |= details or {}
+    def settle(self, found: Mapping[str, tuple[str, str]]) -> None:
+        """Note how required tests came out, and why; what did not pass applies from now on."""
+        passed = {name: outcome == CLEARED for name, (outcome, _) in found.items()}
+        self.judgement = self.judgement.after(passed)
+        self.outcomes |= {name: outcome for name, (outcome, _) in found.items()}
+        self.details |= {name: why for name, (_, why) in found.items()}
 
     def settle_all(self, outcome: str, detail: str = "") -> None:
-        """Note the same outcome for all probes that are still to be run."""
-        names = [demand.entry for demand in self.demands]
-        self.settle(dict.fromkeys(names, outcome), dict.fromkeys(names, detail))
+        """Note the same outcome for all tests that are still to be run."""
+        self.settle({demand.entry: (outcome, detail) for demand in self.demands})
 
     def reason(self) -> Reason | None:
         """Return why the level is blocked on this device, None if it is not."""
@@ -174,8 +174,8 @@ def told(
 ) -> Reason:
     """Return the reason of a blocked device: the ids, and what the first of them is about."""
     names = list(names)
-    words = {CONFIRMED: " (confirmed by a probe)", FAILED: " (its probe failed)",
-             CUT: " (no time was left for its probe)"}  # fmt: skip
+    words = {CONFIRMED: " (confirmed by a test)", FAILED: " (its test failed)",
+             CUT: " (no time was left for its test)"}  # fmt: skip
     how = words.get((outcomes or {}).get(names[0], ""), "")
     return Reason("quirk", f"{', '.join(names)}{how}: {_summary(judgement, names[0])}")
 

@@ -63,9 +63,9 @@ class ProbeRow(Record):
         The device's name without what drivers and layers add to it, the same under every API
         (`gpuedge.capdb.model`); empty where no device was reached.
     physical : str
-        Rows with the same text are roads to one physical device; empty where none was reached.
-    road : int or None
-        Rank of this road among those that work, from 1, the best; None where it does not work.
+        Rows with the same text are routes to one physical device; empty where none was reached.
+    route : int or None
+        Rank of this route among those that work, from 1, the best; None where it does not work.
     restrictions : dict
         What entries of the capability database forbid on this device
         (`gpuedge.capdb.Restrictions.to_dict`); empty where none is in force.
@@ -94,7 +94,7 @@ class ProbeRow(Record):
     is_cached: bool = False
     model: str = ""
     physical: str = ""
-    road: int | None = None
+    route: int | None = None
     restrictions: Mapping[str, Any] = {}
     database: str = ""
     valid_until: str = ""
@@ -208,7 +208,7 @@ def _fault(row: ProbeRow) -> str | None:
         "is_software": row.is_software is None or isinstance(row.is_software, bool),
         "seconds": row.seconds is None or (is_number(row.seconds) and row.seconds >= 0),
         "is_cached": isinstance(row.is_cached, bool),
-        "road": row.road is None or (type(row.road) is int and 0 < row.road < _MAX_INDEX),
+        "route": row.route is None or (type(row.route) is int and 0 < row.route < _MAX_INDEX),
     }
     if row.restrictions or row.valid_until:
         from gpuedge.probing import forbidden
@@ -280,12 +280,12 @@ class ProbeReport(Record):
     def devices(self) -> tuple[ProbeRow, ...]:
         """Usable devices, best first: hardware before software, discrete before integrated.
 
-        What the capability database demotes comes after the others, and so does a demoted road to
-        a device. Otherwise roads to the same device stand together, the best one first.
+        What the capability database demotes comes after the others, and so does a demoted route to
+        a device. Otherwise routes to the same device stand together, the best one first.
         """
         kinds: dict[str, int] = {}
         places: dict[str, int] = {}
-        for row in self.tried:  # not every API knows the kind: what one says holds for all roads
+        for row in self.tried:  # not every API knows the kind: what one says holds for all routes
             if row.is_usable:
                 places.setdefault(row.physical or row.device, len(places))
                 if "device_type" in row.identity:
@@ -294,13 +294,13 @@ class ProbeReport(Record):
         def order(row: ProbeRow) -> tuple[bool, bool, int, int, int]:
             name = row.physical or row.device
             kind = kinds.get(name, _kind(row))
-            return bool(row.is_software), row.is_demoted, kind, places[name], row.road or 0
+            return bool(row.is_software), row.is_demoted, kind, places[name], row.route or 0
 
         return tuple(sorted((r for r in self.tried if r.is_usable), key=order))
 
     @property
     def best(self) -> ProbeRow | None:
-        """The best road to the best usable device, None if there is none."""
+        """The best route to the best usable device, None if there is none."""
         return next(iter(self.devices), None)
 
     def find(self, device: str) -> ProbeRow | None:
@@ -376,11 +376,11 @@ def _no_report(known: str) -> InputError:
 
 
 def number(rows: Iterable[ProbeRow]) -> tuple[ProbeRow, ...]:
-    """Give rows their device strings, counting the reached devices of each backend, and roads.
+    """Give rows their device strings, counting the reached devices of each backend, and routes.
 
     Where a backend's loader is missing every driver of it fails alike: one row says so.
     """
-    from gpuedge.probing.roads import with_roads
+    from gpuedge.probing.routes import with_routes
 
     counts: dict[str, int] = {}
     numbered: list[ProbeRow] = []
@@ -395,4 +395,4 @@ def number(rows: Iterable[ProbeRow]) -> tuple[ProbeRow, ...]:
         elif row.backend not in without_loader:
             without_loader.add(row.backend)
             numbered.append(row.replace(device=row.backend, name=""))
-    return with_roads(numbered)
+    return with_routes(numbered)

@@ -1,4 +1,4 @@
-"""How a probe report is told to people: roads to one device together, what is alike only once.
+"""How a probe report is told to people: routes to one device together, what is alike only once.
 
 Plain text and plain data; the command line draws its own tables from the same lines.
 """
@@ -29,14 +29,14 @@ TITLES = ("device", "name", "status", "reason")
 def lines(report: ProbeReport) -> list[tuple[str, ProbeRow]]:
     """Return what to show, in order: device strings with the row that speaks for them.
 
-    Usable devices come first, each with all roads to it, the best first; then devices that do not
+    Usable devices come first, each with all routes to it, the best first; then devices that do not
     work, then drivers without a device. Rows of several backends that say the same of the same
     driver are one line.
     """
     order = {row.physical or row.device: i for i, row in reversed([*enumerate(report.devices)])}
     reached = [r for r in report.tried if r.index is not None]
     reached = [r.replace(name=name_of(r)) for r in reached]
-    reached.sort(key=lambda r: (order.get(r.physical or r.device, len(order)), r.road or 1 << 16))
+    reached.sort(key=lambda r: (order.get(r.physical or r.device, len(order)), r.route or 1 << 16))
     shown = [(r.device, r) for r in reached]
     alike: dict[tuple[str, ...], list[ProbeRow]] = {}
     for row in report.tried:
@@ -97,9 +97,9 @@ def headline(report: ProbeReport) -> str:
     kind = ", a software rasteriser" if best.is_software else ""
     name = clean(best.name, 80)
     there = len({r.physical or r.device for r in report.devices})
-    roads = f" ({text.counted(there, 'device')})" if there < usable else ""
+    routes = f" ({text.counted(there, 'device')})" if there < usable else ""
     return (
-        f"{usable} of {len(report.tried)} usable{roads}; the best is {best.device} ({name}{kind})."
+        f"{usable} of {len(report.tried)} usable{routes}; the best is {best.device} ({name}{kind})."
     )
 
 

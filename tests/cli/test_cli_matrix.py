@@ -103,9 +103,9 @@ def test_json_holds_the_matrix(
     assert (first["name"], first["physical"]) == ("A GPU", "a gpu")
     assert first["levels"]["gles31"] == [
         {"device": "gles31:0", "status": "wrong", "code": "wrong-numbers", "reason": "because",
-         "road": None, "restrictions": {}},
+         "route": None, "restrictions": {}},
     ]  # fmt: skip
-    assert [cell["road"] for cell in first["levels"]["wgpu"]] == [2, 3]
+    assert [cell["route"] for cell in first["levels"]["wgpu"]] == [2, 3]
     assert made["limits"]["gles20:0"]["storages"] == ["rgba8_float", "rgba8_u8"]
     assert made["limits"]["gles20:0"]["is_finite_only"] is True
 

@@ -45,7 +45,7 @@ def test_one_rasteriser_on_every_level_is_one_device(
         ("ok", "llvmpipe", "cpu-llvm")
     }
     assert all(r.is_software for r in reached)
-    ranks = {r.backend: r.road for r in reversed(reached)}
+    ranks = {r.backend: r.route for r in reversed(reached)}
     assert sorted(ranks, key=lambda name: ranks[name] or 0) == list(LEVELS)
     assert report.best is not None
     assert report.best.device == "vulkan:0"
@@ -61,7 +61,7 @@ def test_two_rasterisers_are_told_apart_under_layers(
     monkeypatch.setenv("VK_DRIVER_FILES", os.pathsep.join((lavapipe.key, swiftshader.key)))
     monkeypatch.setenv("GPUEDGE_EGL", str(farm.file_of("angle")))
     report = probe(backends=["vulkan", "gles20"], deadline_s=DEADLINE)
-    found = {(r.backend, r.physical): r.road for r in report.devices}
+    found = {(r.backend, r.physical): r.route for r in report.devices}
     assert found == {
         ("vulkan", "llvmpipe"): 1,
         ("gles20", "llvmpipe"): 2,

@@ -219,7 +219,7 @@ def test_good_driver_is_cleared_of_what_is_said_of_it(bench: Bench, name: str) -
     row = bench.choose(name).probe(asks)
     assert (row.status, row.restrictions) == ("ok", {})
     assert [e["outcome"] for e in row.evidence["entries"]] == ["cleared"]
-    checks = row.evidence["demanded"]
+    checks = row.evidence["required"]
     storages = {kind for check in checks for kind in check["storage"].split(", ")}
     assert storages == set(Caps.from_dict(row.caps).storages)
     assert min(check["runs"] for check in checks) >= 2
@@ -256,4 +256,4 @@ def test_embedded_database_takes_nothing_from_software_drivers(bench: Bench, nam
     assert [row.status for row in rows] == ["ok", "ok"]
     assert rows[0].caps == rows[1].caps
     assert rows[0].restrictions == {}
-    assert "demanded" not in rows[0].evidence
+    assert "required" not in rows[0].evidence

@@ -19,7 +19,7 @@ from gpuedge.core.dtypes import rounded
 from gpuedge.core.identity import Identity
 from gpuedge.kernels.planner import plan, why_not
 from gpuedge.kernels.storages import EXACT
-from gpuedge.probing import asked, demanded, device, kat, quirks
+from gpuedge.probing import device, kat, kat_required, quirks, required
 from gpuedge.probing.events import Time
 
 NAME = "llvmpipe (LLVM 15.0.6, 256 bits)"
@@ -142,7 +142,7 @@ SMALL = kat.places("every place", 12, 10)
 def be_quick(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """Let the interpreter do with smaller tensors, and nothing be shared with other tests."""
     patch.setattr(kat, "_places_case", lambda limit, *, is_slow: SMALL)
-    patch.setattr(demanded, "LARGE", 1 << 13)
+    patch.setattr(kat_required, "LARGE", 1 << 13)
     patch.setattr("logging.lastResort", logging.NullHandler())
     patch.setenv("GPUEDGE_CACHE_DIR", str(folder / "cache"))
 
@@ -165,7 +165,7 @@ class Told:
         self.channel = Channel()
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("GPUEDGE_DB", str(quirk_db.folder(folder, *entries)))
-            for place in ("gpuedge.executors.gpu", "gpuedge.probing.asked"):
+            for place in ("gpuedge.executors.gpu", "gpuedge.probing.required"):
                 patch.setattr(f"{place}.GpuExecutor", executor or Interpreted())
             who = info()
             self.quirks = quirks.Quirks(who, "vulkan", answers)
@@ -188,7 +188,7 @@ def broken(variant: str) -> Interpreted:
     """Return executors that get wrong what a kernel variant computes."""
 
     def spoil(plan: Any, number: int, array: Any) -> None:
-        if variant in asked.variants(plan):
+        if variant in required.variants(plan):
             array.reshape(-1)[3] += 1
 
     return Interpreted(spoil)

@@ -1,4 +1,4 @@
-"""A probe's child that fails, crashes or has no time in a demanded probe, as its key says.
+"""A probe's child that fails, crashes or has no time in a required test, as its key says.
 
 It notes each start, and what it was told, in the file that the variable STARTS names.
 """
@@ -45,7 +45,7 @@ class Worker:
         self.send("done")
 
     def ask(self) -> None:
-        """Come to the demanded probe."""
+        """Come to the required test."""
         self.send("demand", index=0, entries=["mesa-0001"])
         self.send("step", step="run", index=0)
 

@@ -289,7 +289,7 @@ def test_probe_shows_the_block_in_cached_rows(fakes: Path) -> None:
     assert [r.device for r in report.devices] == ["fake:1"]
     row = report.tried[0]
     assert row.device == "fake:0", "its name stays"
-    assert row.road is None
+    assert row.route is None
     for word in (
         "2 unfinished starts",
         "SIGSEGV",

@@ -19,7 +19,7 @@ from gpuedge.cli import remedies
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import DeviceLostError, DriverError, NoUsableDeviceError
 from gpuedge.isolation import messages
-from gpuedge.probing import asked, child, device, kat, quirks, report
+from gpuedge.probing import child, device, kat, quirks, report, required
 from gpuedge.runtime.strings import find
 
 
@@ -77,7 +77,7 @@ def test_restrictions_reach_caps_kernels_and_backend(tmp_path: Path) -> None:
         "limits": {"max_storage_buffer_bytes": 1 << 20},
     }  # fmt: skip
     seen: set[str] = set()
-    spy = Interpreted(lambda plan, number, array: seen.update(asked.variants(plan)))
+    spy = Interpreted(lambda plan, number, array: seen.update(required.variants(plan)))
     found = Told(tmp_path, entry(1, "feature_broken", action), executor=spy)
     assert found.event["status"] == "ok"
     assert found.caps.forms == VULKAN_MINIMUM.forms - {"group"}
@@ -115,7 +115,7 @@ def test_good_device_is_cleared(tmp_path: Path) -> None:
     assert found.outcomes == {"mesa-0001": "cleared"}
     assert found.event["restrictions"] == {}
     assert "is_unfinished" not in found.event["evidence"]
-    checks = found.event["evidence"]["demanded"]
+    checks = found.event["evidence"]["required"]
     assert {check["runs"] for check in checks} == {4}
     assert {check["test"] for check in checks} == {"kernels", "standard, kernels, repeat"}
     assert "matmul_rows" in {kernel for check in checks for kernel in check["kernels"]}
@@ -149,7 +149,7 @@ def test_failed_demand_of_the_whole_backend_blocks(tmp_path: Path) -> None:
     row = entry(1, "wrong_result", {"disable_backend": True}, **ASKS)
     found = Told(tmp_path, row, executor=broken("matmul_rows"))
     assert (found.event["status"], found.event["code"]) == ("blocked", "quirk")
-    assert "mesa-0001 (its probe failed)" in found.event["detail"]
+    assert "mesa-0001 (its test failed)" in found.event["detail"]
     again = Told(tmp_path, row, answers={"mesa-0001": False})
     assert again.event["status"] == "blocked"
     assert again.impl.opened == []
@@ -250,7 +250,7 @@ def test_few_runs_of_each_case_clear_where_time_is_short(
     assert found.outcomes == {"mesa-0001": outcome}
     assert clock.now <= seconds
     (about,) = found.event["evidence"]["entries"]
-    checks = found.event["evidence"]["demanded"]
+    checks = found.event["evidence"]["required"]
     assert [check["runs"] for check in checks] == [essential] * CASES
     if outcome == "cleared":
         assert about["detail"] == "passed with 4 of 1000 runs"
@@ -319,7 +319,7 @@ def test_device_that_was_wrong_once_must_be_right_in_many_runs(tmp_path: Path) -
 @pytest.mark.parametrize("error", [DriverError("refused"), DeviceLostError("gone")])
 def test_driver_that_fails_in_a_demand_fails_the_demand(tmp_path: Path, error: Exception) -> None:
     def spoil(plan: Any, number: int, array: Any) -> None:
-        if "matmul_rows" in asked.variants(plan):
+        if "matmul_rows" in required.variants(plan):
             raise error
 
     row = entry(1, "wrong_result", {"disable_kernels": ["matmul_rows"]}, **ASKS)

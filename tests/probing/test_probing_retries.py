@@ -144,11 +144,11 @@ def test_demoted_devices_come_after_others_but_before_software() -> None:
     assert [r.name for r in found.devices] == ["strong", "weak", "slow", "none"]
 
 
-def test_demoted_road_to_a_device_comes_after_the_other() -> None:
+def test_demoted_route_to_a_device_comes_after_the_other() -> None:
     rows = report.number([
         row("one", restrictions=table(is_demoted=True)), row("one", backend="gles31"),
     ])  # fmt: skip
-    assert [(r.backend, r.road) for r in report.ProbeReport(rows, "1").devices] == [
+    assert [(r.backend, r.route) for r in report.ProbeReport(rows, "1").devices] == [
         ("gles31", 1), ("vulkan", 2),
     ]  # fmt: skip
 
@@ -284,7 +284,7 @@ MODULES = """
 import sys
 from gpuedge import backends
 from gpuedge.capdb.judgement import lookup
-from gpuedge.probing import api, asked, child, launcher, quirks, run
+from gpuedge.probing import api, required, child, launcher, quirks, run
 launcher._prepared()
 lookup({"api": "vulkan", "name": "Adreno (TM) 640", "os": "android"}).to_dict(all=True)
 print(*(name for name in sys.modules if name.startswith("gpuedge.")))
@@ -297,7 +297,7 @@ def test_files_that_no_verdict_depends_on_are_not_imported_by_a_probe(tmp_path: 
         [sys.executable, "-c", MODULES], env=environ, capture_output=True, text=True, check=True
     )
     seen = {name.removeprefix("gpuedge.").replace(".", "/") for name in done.stdout.split()}
-    assert {"capdb/source", "capdb/judgement", "probing/asked"} <= seen
+    assert {"capdb/source", "capdb/judgement", "probing/required"} <= seen
     files = {f"{name}.py" for name in seen}
     folders = {str(folder) for name in seen for folder in PurePosixPath(name).parents}
     assert not machine.UNSEEN & (files | folders)

@@ -64,7 +64,7 @@ FITTING: dict[str, list[Any]] = {
     "seconds": [None, 5, 5.5],
     "evidence": [{}, {"a": 1}],
     "is_cached": [True],
-    "road": [None, 5],
+    "route": [None, 5],
     "restrictions": [{}],
     "valid_until": [""],
 }

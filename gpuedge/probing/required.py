@@ -1,9 +1,9 @@
-"""Running the probes that entries demand on an open device, as far as there is time.
+"""Running the tests that entries of the capability database require, as far as there is time.
 
-All cases of all tests take turns: each is run once, then each a second time, and so on. So a fault
-that is always there shows at once, each kernel runs after every other one, and where time is short
-every case has had about as many runs. A few runs of every case are essential: they clear a device
-of an entry that asks for more, and may take time that further runs may not.
+All cases take turns: each is run once, then each a second time, and so on. So a fault that is
+always there shows at once, each kernel runs after every other one, and where time is short every
+case has had about as many runs. A few runs of every case are essential: they clear a device of an
+entry that asks for more, and may take time that further runs may not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpuedge.core.errors import (
     UnsupportedOpError,
 )
 from gpuedge.executors.gpu import GpuExecutor
-from gpuedge.probing import demanded, kat
+from gpuedge.probing import kat, kat_required
 from gpuedge.probing.device import Announcing, Steps, poisoned_run, times
 from gpuedge.probing.faults import reason_of
 from gpuedge.probing.quirks import CLEARED, CUT, FAILED
@@ -38,18 +38,15 @@ ESSENTIAL: Final = 4
 """Runs of each case, all of them right and alike, that clear a device where time is short, however
 many an entry asks for. They are twice as many as every device must pass."""
 
-HEAVY: Final = 1 << 20
-"""Elements of an output from which on a case does not take turns: it is run to its end and let go,
-so that few large tensors exist at a time."""
 
-
-class Asked:
-    """The demanded probes of one device.
+class RequiredTests:
+    """The tests that entries require of one open device.
 
     Parameters
     ----------
     device : Announcing
     demands : sequence of Demand
+        The entries, each with its tests and how often they are to be run.
     announce : Steps
     ends, most : float
         When the essential runs must be over, and when further ones, on the clock of
@@ -57,6 +54,8 @@ class Asked:
 
     Attributes
     ----------
+    outcomes : dict
+        By entry, what came of it, and why it did not pass or how far it came.
     checks : list of dict
         What was run, for the evidence: case, tests, kernel variants, runs, largest error.
     """
@@ -67,49 +66,49 @@ class Asked:
         demands: Sequence[Demand],
         announce: Steps,
         ends: float,
-        most: float | None = None,
+        most: float,
     ) -> None:
-        self.checks: list[dict[str, Any]] = []
+        self.outcomes: dict[str, tuple[str, str]] = {}
         self._device = device
         self._demands = demands
         self._announce = announce
-        self._ends = ends
-        self._most = ends if most is None else most
+        self._ends, self._most = ends, most
         self._executors: dict[str, GpuExecutor] = {}
-        self._trials: list[Trial] = []
         self._failed: dict[str, str] = {}
         self._lost = ""
-        self._is_over = False
         self._longest = 0.0
-
-    def run(self) -> None:
-        """Run every case that is asked for, once for all entries and tests that ask for it."""
-        try:
-            self._list()
-            number = 0
-            while any(trial.is_wanted(number) for trial in self._trials):
-                for trial in self._trials:
-                    self._turn(trial, number)
-                    if self._is_over or self._lost:
-                        return
-                number += 1
-        finally:
-            for trial in self._trials:
-                trial.close()
+        self._cases = self._listed()
 
     @property
     def is_partial(self) -> bool:
         """True if an entry was cleared by fewer runs than it asks for."""
-        found = [self._outcome(demand) for demand in self._demands]
-        return any(outcome == CLEARED and detail for outcome, detail in found)
+        return any(outcome == CLEARED and why for outcome, why in self.outcomes.values())
 
-    def outcomes(self) -> dict[str, str]:
-        """Return what came of each entry's probe."""
-        return {demand.entry: self._outcome(demand)[0] for demand in self._demands}
+    @property
+    def checks(self) -> list[dict[str, Any]]:
+        """What was run."""
+        return [case.check for case in self._cases if "name" in case.check]
 
-    def details(self) -> dict[str, str]:
-        """Return why probes did not pass, or how far they came, by entry."""
-        return {demand.entry: self._outcome(demand)[1] for demand in self._demands}
+    def run(self) -> None:
+        """Run every case that is asked for, once for all entries and tests that ask for it."""
+        try:
+            for number in range(max((case.goal for case in self._cases), default=0)):
+                for case in self._cases:
+                    if case.goal <= number or case.tests <= self._failed.keys():
+                        continue
+                    if not self._has_time(number) or self._lost:
+                        return
+                    start = time.monotonic()
+                    self._try(case)
+                    self._longest = max(self._longest, time.monotonic() - start)
+        finally:
+            for case in self._cases:
+                case.close()
+            self.outcomes = {demand.entry: self._outcome(demand) for demand in self._demands}
+
+    def _has_time(self, number: int) -> bool:
+        ends = self._ends if number < ESSENTIAL else self._most
+        return time.monotonic() + self._longest < ends
 
     def _outcome(self, demand: Demand) -> tuple[str, str]:
         for test in ORDER:
@@ -117,67 +116,50 @@ class Asked:
                 return FAILED, self._failed[test]
         if self._lost:
             return FAILED, self._lost
-        trials = [t for t in self._trials if not t.tests.isdisjoint(demand.tests)]
-        short = [t for t in trials if t.lacks(min(demand.runs, ESSENTIAL))]
+        asked = [case for case in self._cases if not case.tests.isdisjoint(demand.tests)]
+        short = [case for case in asked if case.lacks(min(demand.runs, ESSENTIAL))]
         if short:
-            return CUT, f"{_first(short[0].tests)}: time was over after {_counted(short)}"
-        fewest = min((t.runs for t in trials if t.lacks(demand.runs)), default=None)
+            counts = [f"{case.runs} runs of {case.case.name}" for case in short]
+            more = f" and {len(counts) - 3} more" if len(counts) > 3 else ""
+            return (
+                CUT,
+                f"{_first(short[0].tests)}: time was over after {', '.join(counts[:3])}{more}",
+            )
+        fewest = min((case.runs for case in asked if case.lacks(demand.runs)), default=None)
         return CLEARED, "" if fewest is None else f"passed with {fewest} of {demand.runs} runs"
 
-    def _list(self) -> None:
+    def _listed(self) -> list[RequiredCase]:
         """Gather the cases; one that several tests have is run for all of them."""
-        known: dict[tuple[str, ...], Trial] = {}
+        known: dict[tuple[str, ...], RequiredCase] = {}
         first = self._device.caps.storages[0]
         for test in ORDER:
             runs = max((d.runs for d in self._demands if test in d.tests), default=0)
             if not runs:
                 continue
             try:
-                cases = demanded.cases(test, self._device.caps)
+                cases = kat_required.cases(test, self._device.caps)
             except Exception as error:
                 self._failed[test] = f"{test}: {reason_of(error, 'kernel-failed').sentence}"
                 continue
             for case in cases:
                 key = (case.name, case.keeping.kind, case.storage or first)
-                trial = known.setdefault(key, Trial(case))
-                trial.tests.add(test)
-                trial.goal = max(trial.goal, runs)
-        self._trials = list(known.values())
+                known.setdefault(key, RequiredCase(case)).ask(test, runs)
+        return list(known.values())
 
-    def _turn(self, trial: Trial, number: int) -> None:
-        """Run a case once more, unless it has had enough; a large one until it has."""
-        count = 1
-        if trial.is_heavy:
-            count = 0 if number else times(trial.case, trial.goal)
-        for more in range(number, number + count):
-            if trial.is_wanted(more) and not self._has_failed(trial):
-                start = time.monotonic()
-                ends = self._ends if more < ESSENTIAL else self._most
-                self._is_over = start + self._longest >= ends
-                if self._is_over:
-                    return
-                self._try(trial)
-                self._longest = max(self._longest, time.monotonic() - start)
-        if trial.is_heavy or self._has_failed(trial):
-            trial.close()
-
-    def _has_failed(self, trial: Trial) -> bool:
-        return trial.tests <= self._failed.keys()
-
-    def _try(self, trial: Trial) -> None:
+    def _try(self, case: RequiredCase) -> None:
+        """Run a case once more; what is wrong fails every test that it is part of."""
         try:
-            if trial.executable is None and not trial.is_ruled_out:
+            if case.executable is None:
                 self._announce("build")
-                trial.built(self._compiled(trial.case))
-                if not trial.is_ruled_out:
-                    self.checks.append(trial.check)
-            why = None if trial.is_ruled_out else trial.run(self._announce)
+                case.built(self._compiled(case.case))
+            why = case.run(self._announce)
         except Exception as error:
             why = reason_of(error, "kernel-failed").sentence
             if isinstance(error, (DeviceLostError, DeviceTimeoutError)):
-                self._lost = f"{_first(trial.tests)}: {why}"
+                self._lost = f"{_first(case.tests)}: {why}"
         if why is not None:
-            self._failed |= {test: f"{test}: {why}" for test in trial.tests}
+            self._failed |= {test: f"{test}: {why}" for test in case.tests}
+            case.close()
 
     def _compiled(self, case: kat.Case) -> GpuExecutable | None:
         """Return the case built; None where the device does not offer what it takes."""
@@ -196,19 +178,20 @@ class Asked:
         return self._executors[storage]
 
 
-class Trial:
+class RequiredCase:
     """One case, run again and again.
 
     Attributes
     ----------
+    case : Case
     tests : set of str
         Tests that it is part of.
     goal : int
-        Runs that are asked for.
+        Runs that are to be made; 0 where the device does not offer what it takes.
+    executable : GpuExecutable or None
+        What it is run on.
     check : dict
         The evidence.
-    is_ruled_out : bool
-        True where the device does not offer what the case takes.
     """
 
     def __init__(self, case: kat.Case) -> None:
@@ -216,7 +199,6 @@ class Trial:
         self.tests: set[str] = set()
         self.goal = 0
         self.executable: GpuExecutable | None = None
-        self.is_ruled_out = False
         self.check: dict[str, Any] = {"runs": 0}
         self._first = b""
 
@@ -225,29 +207,27 @@ class Trial:
         """Runs so far."""
         return int(self.check["runs"])
 
-    @property
-    def is_heavy(self) -> bool:
-        """True if it is to be let go as soon as it is done."""
-        return self.case.expected.size >= HEAVY
-
-    def is_wanted(self, number: int) -> bool:
-        """Say whether one more run is asked for after this many."""
-        return not self.is_ruled_out and number < times(self.case, self.goal)
+    def ask(self, test: str, runs: int) -> None:
+        """Note that a test asks for so many runs."""
+        self.tests.add(test)
+        self.goal = max(self.goal, times(self.case, runs))
 
     def lacks(self, runs: int) -> bool:
         """Say whether so many runs, or as many as are worth their time, were not made."""
-        return not self.is_ruled_out and self.runs < times(self.case, runs)
+        return self.runs < min(self.goal, times(self.case, runs))
 
     def built(self, executable: GpuExecutable | None) -> None:
         """Take what the case is run on; None where there is nothing to run it on."""
-        self.executable, self.is_ruled_out = executable, executable is None
-        if executable is not None:
-            kinds = sorted({t.storage.kind for t in executable.plan.tensors.values()})
-            self.check |= {
-                "name": self.case.name,
-                "test": ", ".join(test for test in ORDER if test in self.tests),
-                "storage": ", ".join(kinds), "kernels": variants(executable.plan), "seconds": 0.0,
-            }  # fmt: skip
+        self.executable = executable
+        if executable is None:
+            self.goal = 0
+            return
+        kinds = sorted({t.storage.kind for t in executable.plan.tensors.values()})
+        self.check |= {
+            "name": self.case.name,
+            "test": ", ".join(test for test in ORDER if test in self.tests),
+            "storage": ", ".join(kinds), "kernels": variants(executable.plan), "seconds": 0.0,
+        }  # fmt: skip
 
     def close(self) -> None:
         """Let go of what it was run on."""
@@ -268,7 +248,7 @@ class Trial:
             return None
         is_first, self._first = not self._first, self._first or data
         finding, evidence = kat.judge_runs(self.case, [array])
-        self.check |= {**evidence, "runs": self.check["runs"]}
+        self.check |= {**evidence, "runs": self.runs}
         if finding is not None:
             return f"{finding.code}, {finding.detail}"
         return None if is_first else f"unstable-numbers, {self.case.name}"
@@ -281,8 +261,3 @@ def variants(plan: Plan) -> list[str]:
 
 def _first(tests: Iterable[str]) -> str:
     return min(tests, key=ORDER.index)
-
-
-def _counted(trials: Iterable[Trial]) -> str:
-    counts = [f"{trial.runs} runs of {trial.case.name}" for trial in trials]
-    return ", ".join(counts[:3]) + (f" and {len(counts) - 3} more" if len(counts) > 3 else "")

@@ -19,7 +19,7 @@ from gpuedge.core.errors import KernelLimitError
 from gpuedge.core.storage import KINDS
 from gpuedge.kernels import library
 from gpuedge.kernels.select import select
-from gpuedge.probing import demanded, kat
+from gpuedge.probing import kat, kat_required
 
 
 @pytest.fixture(autouse=True)
@@ -49,8 +49,8 @@ def computed(case: kat.Case, caps: Caps) -> tuple[Any, list[str]]:
 
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("test", TESTS)
-def test_demanded_cases_are_right_and_notice_a_wrong_element(test: str, name: str) -> None:
-    for case in demanded.cases(test, LEVELS[name]):
+def test_required_cases_are_right_and_notice_a_wrong_element(test: str, name: str) -> None:
+    for case in kat_required.cases(test, LEVELS[name]):
         found, _ = computed(case, LEVELS[name])
         finding, _ = kat.judge_runs(case, [found])
         assert finding is None, (case.name, finding)
@@ -64,7 +64,7 @@ def test_demanded_cases_are_right_and_notice_a_wrong_element(test: str, name: st
 @pytest.mark.parametrize("name", LEVELS)
 def test_every_kernel_that_selection_can_use_is_run(name: str) -> None:
     caps = LEVELS[name]
-    used = {v for case in demanded.cases("kernels", caps) for v in computed(case, caps)[1]}
+    used = {v for case in kat_required.cases("kernels", caps) for v in computed(case, caps)[1]}
     assert used == selectable(caps)
 
 
@@ -83,22 +83,24 @@ def selectable(caps: Caps) -> set[str]:
 
 
 def test_each_storage_on_offer_is_tested_and_no_other() -> None:
-    kinds = {case.storage for case in demanded.cases("storages", FLOAT_TEXTURES) if case.storage}
+    kinds = {
+        case.storage for case in kat_required.cases("storages", FLOAT_TEXTURES) if case.storage
+    }
     exact = {k for k in FLOAT_TEXTURES.storages if KINDS[k].is_exact and KINDS[k].low is None}
     assert kinds == exact
-    keeping = {case.keeping.kind for case in demanded.cases("storages", FLOAT_TEXTURES)}
+    keeping = {case.keeping.kind for case in kat_required.cases("storages", FLOAT_TEXTURES)}
     assert keeping == {"float32", "float16", "fixed16"}
-    assert demanded.cases("half", TEXTURES) == []
-    assert {c.storage for c in demanded.cases("storages", VULKAN_MINIMUM)} == {"buffer"}
+    assert kat_required.cases("half", TEXTURES) == []
+    assert {c.storage for c in kat_required.cases("storages", VULKAN_MINIMUM)} == {"buffer"}
 
 
 def test_large_is_as_large_as_the_device_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demanded, "LARGE", 1 << 25)
+    monkeypatch.setattr(kat_required, "LARGE", 1 << 25)
     for most in (1 << 12, 1 << 20, 1 << 27):
         caps = replace(VULKAN_MINIMUM, max_storage_buffer_bytes=most)
-        (case,) = demanded.cases("large", caps)
+        (case,) = kat_required.cases("large", caps)
         texels = case.inputs["x"].size // 4
         assert 0.9 * min(most, 1 << 25) <= 16 * texels <= most
         assert case.inputs["x"].max() < 1 << 24
-    (case,) = demanded.cases("large", replace(VULKAN_MINIMUM, max_allocation_bytes=1 << 16))
+    (case,) = kat_required.cases("large", replace(VULKAN_MINIMUM, max_allocation_bytes=1 << 16))
     assert case.inputs["x"].size * 4 <= 1 << 16

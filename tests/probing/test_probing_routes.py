@@ -1,4 +1,4 @@
-"""Roads: which rows of a report are one physical device, in which order, and how it is told."""
+"""Routes: which rows of a report are one physical device, in which order, and how it is told."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def row(
     )  # fmt: skip
 
 
-def roads(*rows: ProbeRow) -> list[tuple[str, str, int | None]]:
-    return [(r.device, r.physical, r.road) for r in number(rows)]
+def routes(*rows: ProbeRow) -> list[tuple[str, str, int | None]]:
+    return [(r.device, r.physical, r.route) for r in number(rows)]
 
 
 def test_one_gpu_by_three_apis_is_one_device() -> None:
-    assert roads(
+    assert routes(
         row("vulkan", "GPU A (RADV)", "gpu a", vendorID=7, deviceID=9),
         row("gles31", "GPU A (polaris, LLVM)", "gpu a"),
         row("wgpu", "AMD GPU A", "gpu a over there", vendorID=7, deviceID=9),
@@ -43,7 +43,7 @@ def test_one_gpu_by_three_apis_is_one_device() -> None:
 
 
 def test_name_of_a_numbered_row_speaks_for_rows_without_numbers() -> None:
-    found = roads(
+    found = routes(
         row("gles31", "B", "b"),
         row("vulkan", "A", "a", vendorID=7, deviceID=9),
         row("wgpu", "B", "b", vendorID=7, deviceID=9),
@@ -52,7 +52,7 @@ def test_name_of_a_numbered_row_speaks_for_rows_without_numbers() -> None:
 
 
 def test_device_number_of_zero_means_nothing() -> None:
-    found = roads(
+    found = routes(
         row("vulkan", "A", "a", vendorID=7, deviceID=0),
         row("vulkan", "B", "b", key="l", vendorID=7, deviceID=0),
     )
@@ -61,13 +61,13 @@ def test_device_number_of_zero_means_nothing() -> None:
 
 def test_two_equal_gpus_of_one_driver_are_two_devices() -> None:
     a = row("vulkan", "A", "a", vendorID=7, deviceID=9)
-    found = roads(a, a.replace(index=1), row("wgpu", "A", "a"), a.replace(key="other driver"))
+    found = routes(a, a.replace(index=1), row("wgpu", "A", "a"), a.replace(key="other driver"))
     assert [physical for _, physical, _ in found] == ["a", "a #2", "a", "a"]
 
 
 def test_uuid_decides_where_it_is_known() -> None:
     one, two = {"deviceUUID": "11" * 16}, {"deviceUUID": "22" * 16}
-    found = roads(
+    found = routes(
         row("vulkan", "A", "a", **one),
         row("vulkan", "A", "a", **two),
         row("gles31", "A", "a", **two),
@@ -80,34 +80,34 @@ def test_uuid_decides_where_it_is_known() -> None:
 def test_uuid_of_a_rasteriser_is_that_of_a_version() -> None:
     uuid = {"deviceUUID": "6d657361" * 4}
     one, two = row("vulkan", "A", "a", **uuid), row("gles31", "B", "b", **uuid)
-    found = roads(one.replace(is_software=True), two.replace(is_software=True))
+    found = routes(one.replace(is_software=True), two.replace(is_software=True))
     assert [physical for _, physical, _ in found] == ["a", "b"]
 
 
-def test_road_that_does_not_work_has_no_rank() -> None:
-    assert roads(row("vulkan", "A", "a", status="wrong"), row("gles31", "A", "a")) == [
+def test_route_that_does_not_work_has_no_rank() -> None:
+    assert routes(row("vulkan", "A", "a", status="wrong"), row("gles31", "A", "a")) == [
         ("vulkan:0", "a", None),
         ("gles31:0", "a", 1),
     ]
 
 
 def test_order_of_the_backends_is_that_of_the_rows() -> None:
-    found = roads(
+    found = routes(
         row("gles20", "A", "a"), row("vulkan", "A", "a"), row("gles20", "A", "a", key="l")
     )
-    assert [(device, road) for device, _, road in found] == [
+    assert [(device, route) for device, _, route in found] == [
         ("gles20:0", 1),
         ("vulkan:0", 3),
         ("gles20:1", 2),
     ]
 
 
-def test_row_without_a_device_is_no_road() -> None:
+def test_row_without_a_device_is_no_route() -> None:
     bare = ProbeRow("vulkan", "vulkan", "absent", "no-device", "none", "a.json")
-    assert roads(bare) == [("vulkan", "", None)]
+    assert routes(bare) == [("vulkan", "", None)]
 
 
-def test_devices_stand_together_best_road_first() -> None:
+def test_devices_stand_together_best_route_first() -> None:
     rows = number(
         [
             row("vulkan", "Small", "small", device_type="INTEGRATED_GPU"),
@@ -119,10 +119,10 @@ def test_devices_stand_together_best_road_first() -> None:
     report = ProbeReport(rows, "1")
     assert [r.device for r in report.devices] == ["vulkan:1", "gles31:1", "vulkan:0", "gles31:0"]
     assert report.best is not None
-    assert report.best.road == 1
+    assert report.best.route == 1
 
 
-def test_order_of_devices_needs_no_roads() -> None:
+def test_order_of_devices_needs_no_routes() -> None:
     """Reports of before there were any, and rows in any order."""
     rows = [row("vulkan", f"GPU {i}", "").replace(device=f"vulkan:{i}") for i in range(4)]
     assert [r.device for r in ProbeReport(tuple(rows), "1").devices] == [r.device for r in rows]

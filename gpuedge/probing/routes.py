@@ -1,4 +1,4 @@
-"""Which rows of a report are roads to one physical device, and which road is the best.
+"""Which rows of a report are routes to one physical device, and which route is the best.
 
 A GPU is often reached by several APIs and drivers: through Vulkan, through OpenGL ES, through
 WebGPU over either. Rows are one device if they report the same UUID, or else the same model. Models
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from gpuedge.probing.report import ProbeRow
 
 
-def with_roads(rows: Sequence[ProbeRow]) -> tuple[ProbeRow, ...]:
-    """Return the rows with `physical` and `road` filled in.
+def with_routes(rows: Sequence[ProbeRow]) -> tuple[ProbeRow, ...]:
+    """Return the rows with `physical` and `route` filled in.
 
-    The best road is the one whose backend comes first in the rows, of those that the capability
-    database does not demote; roads that do not work have no rank. Several equal devices of one
+    The best route is the one whose backend comes first in the rows, of those that the capability
+    database does not demote; routes that do not work have no rank. Several equal devices of one
     driver are told apart by their order: APIs list devices of a machine in the same order more
     often than not, and where they do not, the two are equal anyway.
     """
@@ -33,7 +33,7 @@ def with_roads(rows: Sequence[ProbeRow]) -> tuple[ProbeRow, ...]:
         if names[i] and rows[i].is_usable:
             counts[names[i]] = counts.get(names[i], 0) + 1
             ranks[i] = counts[names[i]]
-    return tuple(row.replace(physical=names[i], road=ranks.get(i)) for i, row in enumerate(rows))
+    return tuple(row.replace(physical=names[i], route=ranks.get(i)) for i, row in enumerate(rows))
 
 
 def _physical(rows: Sequence[ProbeRow]) -> list[str]:
