@@ -1,4 +1,4 @@
-"""What watches over the calls into a driver: crash memory, and how long a run may take."""
+"""What watches over the calls into a driver: crash blocklist, and how long a run may take."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class Pool:
             return self._report
 
     def current(self) -> ProbeReport:
-        """Return the report with what the crash memory says now: it may have learnt since."""
+        """Return the report with what the crash blocklist says now: it may have learnt since."""
         from gpuedge.probing import pins
 
         report = self.report()
@@ -138,7 +138,7 @@ class Pool:
         return row
 
     def barred(self, device: str) -> Reason | None:
-        """Return why the crash memory says that a device be left alone now, None if it does not."""
+        """Return why the blocklist says that a device be left alone now, None if it does not."""
         rows = (r for r in self.current().tried if r.device == device)
         row = next((r for r in rows if r.code == "crash-memory"), None)
         if row is None:

@@ -30,7 +30,7 @@ HELD_BACK = ("crash-memory", "pinned", "no-child", "forked")
 """Codes of devices that nothing is known to be wrong with: what is told first."""
 
 REMEDY = "; to try now: "
-"""What begins the remedy in the reason of a device that the crash memory holds back."""
+"""What begins the remedy in the reason of a device that the crash blocklist holds back."""
 
 
 def parse(device: str) -> str:

@@ -128,6 +128,20 @@ FILES = (
 way (``gpuedge-probe-*`` in the folder for temporary files), which is removed when it ends."""
 
 
+def table() -> str:
+    """Return `FILES` as the table of docs/files-on-disk.md."""
+    rows = ["| file | what it holds | written by | until | at most |", "|---|---|---|---|---|"]
+    for kind in FILES:
+        size = "-" if kind.max_bytes is None else _size(kind.max_bytes)
+        cells = (f"`{kind.pattern}`", kind.purpose, kind.writer, kind.expires, size)
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _size(count: int) -> str:
+    return f"{count // MEGABYTE} MiB" if count >= MEGABYTE else f"{count} bytes"
+
+
 def is_number(value: object) -> bool:
     """Say whether a value that was read is a finite number that times, sizes and counts can have.
 

@@ -96,3 +96,8 @@ def test_every_file_named_in_code_is_in_the_table() -> None:
     assert {"visits.json", "calibration.json"} <= named
     packaged = {path.name for path in Path(data_folder("capability_db")).iterdir()}
     assert {n for n in named if n.endswith((".json", ".bin"))} - packaged <= known
+
+
+def test_page_shows_the_table() -> None:
+    page = Path(__file__).parents[2] / "docs" / "files-on-disk.md"
+    assert store.table() in page.read_text()
