@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gpuedge.core.errors import CompilerUnavailableError, KernelSyntaxError
+from gpuedge.safety.deadline import call_within
 
 TIMEOUT_S = 60.0
 COMPILERS = ("glslangValidator", "glslang", "glslc")
@@ -55,7 +56,11 @@ def _with_pyshaderc(text: str, filename: str) -> bytes:
         path = Path(folder) / "kernel.comp"
         path.write_text(text, encoding="utf-8")
         try:
-            return bytes(pyshaderc.compile_file_into_spirv(str(path), "comp"))
+            return call_within(
+                TIMEOUT_S, lambda: bytes(pyshaderc.compile_file_into_spirv(str(path), "comp"))
+            )
+        except TimeoutError:
+            raise _endless("pyshaderc", filename) from None
         except Exception as error:  # pyshaderc raises its own type without a common base
             raise _error(str(error), text, filename) from None
 
@@ -65,12 +70,26 @@ def _with_tool(compiler: str, text: str, filename: str, folder: Path) -> bytes:
     source.write_text(text, encoding="utf-8")
     command = [compiler, str(source), "-o", str(target)]
     command[1:1] = ["-fshader-stage=comp"] if compiler == "glslc" else ["-V", "-S", "comp"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=folder
-    )
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S,
+            check=False, cwd=folder,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise _endless(compiler, filename) from None
+    except OSError as error:
+        raise CompilerUnavailableError(f"{compiler} cannot be run: {error}") from None
     if done.returncode != 0 or not target.is_file():
         raise _error(done.stdout + done.stderr, text, filename)
     return target.read_bytes()
+
+
+def _endless(compiler: str, filename: str) -> KernelSyntaxError:
+    return KernelSyntaxError(
+        f"{filename} was not compiled within {TIMEOUT_S:g} s.",
+        known=f"{compiler} was given up",
+        hint="look for macros that grow with each use, and for long loops that are unrolled",
+    )
 
 
 def _error(report: str, text: str, filename: str) -> KernelSyntaxError:

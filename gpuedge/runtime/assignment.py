@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from gpuedge.core.errors import DeviceError
+from gpuedge.core.errors import DeviceError, DeviceLostError
 from gpuedge.core.reasons import Reason
 from gpuedge.executors.base import Executor
-from gpuedge.runtime.opening import INLINE
+from gpuedge.runtime.opening import INLINE, PROCESS
 from gpuedge.runtime.placing import Request, place, without
 from gpuedge.runtime.recovery import DEMOTED, FAILURES, OK, RECOVERING, reason_of
 from gpuedge.runtime.strings import AUTO, CPU
@@ -274,7 +274,8 @@ class Assignment:
             try:
                 return pool.executor(device, isolation)
             except DeviceError as error:
-                is_strict = is_first or self._request.fallback == "error"
+                died = isolation == PROCESS and isinstance(error, DeviceLostError)
+                is_strict = (is_first and not died) or self._request.fallback == "error"
                 if is_strict and self._request.device != AUTO:
                     raise
                 reason = reason_of(error, "open-failed")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from gpuedge.core import config
 from gpuedge.core.errors import ConfigError
@@ -12,14 +12,29 @@ from gpuedge.runtime.placing import Request
 from gpuedge.runtime.strings import wanted
 
 if TYPE_CHECKING:
-    from gpuedge.device import Device
+    from gpuedge.executors.base import Executor
+
+
+class OpenDevice(Protocol):
+    """A device that the caller opened (`gpuedge.Device`)."""
+
+    executor: Executor
+    policy: Policy | None
+
+    @property
+    def name(self) -> str:
+        """Device string."""
+
+    @property
+    def isolation(self) -> str:
+        """Where its driver lives."""
 
 
 DEFAULT_POLICY = Policy()
 
 
 def make_request(
-    device: str | Device | None,
+    device: str | OpenDevice | None,
     policy: Policy | None = None,
     fallback: str | None = None,
     isolation: str | None = None,
@@ -79,7 +94,7 @@ def check_isolation(isolation: str | None) -> str:
     )
 
 
-def _other_isolation(device: Device, isolation: str) -> ConfigError:
+def _other_isolation(device: OpenDevice, isolation: str) -> ConfigError:
     return ConfigError(
         f"The device {device.name} was opened with isolation='{device.isolation}', which stays.",
         asked_by=f"isolation={isolation!r}",

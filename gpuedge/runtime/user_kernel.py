@@ -23,6 +23,7 @@ from gpuedge.core.errors import (
 )
 from gpuedge.core.kernel import Number, PushArg
 from gpuedge.core.storage import Storage
+from gpuedge.core.text import plain
 from gpuedge.executors.base import Executor
 from gpuedge.executors.gpu import GpuExecutor, submit_and_wait
 from gpuedge.lang.glsl import compile_glsl
@@ -33,6 +34,9 @@ Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 OutputSpec = tuple[str | Sequence[int], str]
 Groups = tuple[int, int, int]
+MOST_BYTES = 16 << 20
+"""Size of a kernel's file that is still read."""
+
 _SHAPE_OF = re.compile(r"(\w+)\.shape")
 
 
@@ -285,13 +289,30 @@ def make_kernel(
 
 
 def _source(source: str | os.PathLike[str]) -> tuple[str, str]:
+    """Return the text of a kernel and its name. Raises InputError (GE-203)."""
     if isinstance(source, str) and "\n" in source:
-        return source, "kernel"
-    path = Path(source)
+        text, name = source, "kernel"
+    else:
+        text, name = _read(Path(source))
     try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"The text of {plain(name)} is not Unicode: half a character at {error.start}."
+        ) from None
+    return text, name
+
+
+def _read(path: Path) -> tuple[str, str]:
+    shown = plain(str(path))
+    try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise InputError(f"The kernel {shown} is not a file.")
+        if path.stat().st_size > MOST_BYTES:
+            raise InputError(f"The kernel {shown} has more than {MOST_BYTES >> 20} MiB.")
         return path.read_text(encoding="utf-8"), path.name
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"The kernel {path} cannot be read: {error}") from None
+    except (OSError, ValueError) as error:  # ValueError: bytes or a path that are not text
+        raise InputError(f"The kernel {shown} cannot be read: {plain(str(error))}") from None
 
 
 def _array(name: str, value: Any, buffer: BufferArg) -> Array:

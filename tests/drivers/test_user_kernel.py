@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from gpuedge.core.errors import (
 from gpuedge.device import Device
 from gpuedge.executors.cpu import CpuExecutor
 from gpuedge.executors.gpu import GpuExecutor
+from gpuedge.runtime.user_kernel import MOST_BYTES
 
 SCALE = """#version 450
 layout(local_size_x = 64) in;
@@ -222,3 +224,34 @@ def test_the_cpu_runs_no_glsl_and_closed_devices_nothing(device: Device) -> None
     device.executor.closed = True  # type: ignore[attr-defined]
     with pytest.raises(ClosedError):
         kernel(a=A, b=B, n=1, alpha=1.0)
+
+
+def test_sources_that_are_no_text_files_are_refused(device: Device, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.comp"
+    os.mkfifo(pipe)
+    (tmp_path / "large.comp").write_bytes(b" " * (MOST_BYTES + 1))
+    (tmp_path / "bytes.comp").write_bytes(b"\xff\xfe")
+    for source, words in [
+        (pipe, "is not a file"),
+        (tmp_path, "is not a file"),
+        (tmp_path / "large.comp", "more than 16 MiB"),
+        (tmp_path / "bytes.comp", "cannot be read"),
+        ("a\0b", "cannot be read"),
+        (SCALE + "// \ud800\n", "is not Unicode"),
+    ]:
+        with pytest.raises(InputError, match=words):
+            scale(device, source)
+
+
+def test_a_compiler_that_does_not_end_is_a_syntax_error(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doubling = "".join(f"#define M{i + 1} M{i} M{i}\n" for i in range(60))
+    source = SCALE.replace(
+        "void main", f"#define M0 +1\n{doubling}int f() {{ return 0 M60; }}\nvoid main"
+    )
+    monkeypatch.setattr("gpuedge.lang.glsl.TIMEOUT_S", 0.5)
+    monkeypatch.setattr("gpuedge.lang.glsl.find_spec", lambda name: None)
+    with pytest.raises(KernelSyntaxError) as caught:
+        scale(device, source)
+    assert "0.5 s" in caught.value.what

@@ -12,12 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-import gpuedge
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "drivers"))
 from farm import environment_of, require
 from way_child import model
+
+import gpuedge
 
 CHILD = Path(__file__).with_name("way_child.py")
 

@@ -43,9 +43,6 @@ LEVELS = {
 }
 """Rooms, lowest first. Rooms of one level may not import each other, without exception."""
 
-TYPES_UPWARD = {("runtime", "device")}
-"""What may be imported for annotations only: `runtime` takes a Device that a caller opened."""
-
 SHARED = {"base", "manifests", "loading"}
 """What backends share: the seam, and Vulkan drivers as files, which three of them run on."""
 
@@ -109,8 +106,6 @@ def breaches(path: str, text: str) -> list[str]:
         top, *rest = module.split(".")
         if top != "gpuedge":
             why = None if line in type_only else _foreign(path, top)
-        elif line in type_only and (room(path), rest[0] if rest else "") in TYPES_UPWARD:
-            why = None
         else:
             why = _own(path, rest)
         if why:
