@@ -42,8 +42,9 @@ def corpus(dialect: str) -> Iterator[tuple[str, str]]:
     for text in wgsl_corpus.texts():
         if text.kernel.form == "group" and dialect != "essl310":
             continue
-        if dialect == "essl100" and (text.name in ("body 9", "body 11") or text.kernel.outs[1:]):
-            continue  # the largest int, and more than one output: refused
+        refused = text.name in ("body 9", "body 11") or text.name.startswith("ints ")
+        if dialect == "essl100" and (refused or text.kernel.outs[1:]):
+            continue  # the largest int, the bits of ints, and more than one output
         blob = lang.print_kernel(text.kernel, dialect)
         yield text.name, blob.specialised(text.specs, {"ROW": 4096})
         for kind in TEXTURES.get(dialect, []) if "/" in text.name else ():

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+import lang_kernels
+
 from gpuedge import lang
 from gpuedge.core.kernel import KernelBlob, Number
 from gpuedge.kernels import expressions, library
@@ -103,7 +105,7 @@ class Text:
 @lru_cache(maxsize=1)
 def texts() -> tuple[Text, ...]:
     """Return every kernel of the corpus."""
-    found = (*_samples(), *_shaders(), *_operators(), *_bodies())
+    found = (*_samples(), *_shaders(), *_operators(), *_bodies(), *_generated())
     assert len({text.name for text in found}) == len(found)
     return found
 
@@ -136,6 +138,13 @@ def _operator(op: str, value: str) -> Text:
     text = f"in tensor A;\nin tensor B;\n{helpers}\nvec4 epilogue(vec4 v, ivec4 p) {{ {body} }}"
     base = library.texts()["map/elementwise"]
     return Text(f"operator {op}", lang.load(base, filename=op, epilogue=text), {"LX": 64})
+
+
+def _generated() -> Iterator[Text]:
+    generated = {"gathered": lang_kernels.gather_kernel(7), "table": lang_kernels.TABLE}
+    generated |= {f"ints {e}": lang_kernels.int_kernel(e) for e in lang_kernels.INT_OPERATIONS}
+    for name, text in generated.items():
+        yield Text(name, lang.load(text, filename="generated"))
 
 
 def _bodies() -> Iterator[Text]:
