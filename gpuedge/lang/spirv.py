@@ -59,7 +59,7 @@ _GLSL = {
 """GLSL.std.450 instruction for float and for int operands."""
 _U_MIN, _F_CLAMP = 38, 43
 _TANH_LIMIT = 15.0  # tanh(15) is 1 in float32; drivers that divide sinh by cosh overflow at 89
-_ROLE = {"float": 0, "int": 1, "bool": 2}
+_ROLE = {kind: ("float", "int", "bool").index(base) for kind, base in t.BASE.items()}
 
 
 def print_kernel(kernel: t.Kernel, _dialect: str, _storage: Mapping[str, str]) -> KernelBlob:
@@ -321,10 +321,12 @@ class _Printer:
                 if isinstance(scalar, t.Op) and scalar.name == "splat":
                     a, b = self._value(vector), self._value(scalar.args[0])
                     return self._op(s.VECTOR_TIMES_SCALAR, expr.type, a, b)
-        values = [self._value(arg) for arg in args]
-        role = _ROLE[t.BASE[args[0].type]]
-        if name in _OPERATORS:
-            return self._op(_OPERATORS[name][role], expr.type, *values)
+        printers = self.printers
+        values = [printers[type(arg)](arg) for arg in args]
+        role = _ROLE[args[0].type]
+        opcodes = _OPERATORS.get(name)
+        if opcodes is not None:
+            return self._op(opcodes[role], expr.type, *values)
         if name in _GLSL:
             if name == "tanh":
                 values = [self._clamped(expr.type, values[0])]
