@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -251,6 +252,4 @@ def _strangers(database: Database, ignored: frozenset[str]) -> tuple[str, ...]:
 
 
 def _today() -> str:
-    import time
-
     return time.strftime("%Y-%m-%d", time.gmtime())

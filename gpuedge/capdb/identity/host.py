@@ -6,6 +6,8 @@ import os
 import sys
 from functools import lru_cache
 
+from gpuedge.safety import paths
+
 ANDROID = {
     "android_sdk": "ro.build.version.sdk",
     "security_patch": "ro.build.version.security_patch",
@@ -58,8 +60,6 @@ def host_facts() -> dict[str, str]:
 
 def _board() -> str:
     """Return the name of this board, empty where it has none."""
-    from gpuedge.safety import paths
-
     data = paths.read_regular(BOARD, 4096) or b""
     return data.decode("utf-8", "replace").strip("\0 \n")
 

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib import request
+from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
 from gpuedge.core.errors import UpdateError
@@ -148,13 +150,11 @@ def _web(source: str, left: Callable[[], float]) -> Callable[[str], Stream]:
     opener: list[Any] = []
 
     def opened(path: str) -> Stream:
-        import urllib.error
-
         if not opener:
             opener.append(_web_opener())
         try:
             answer: Stream = opener[0].open(base + path, timeout=min(GAP_S, max(0.1, left())))
-        except urllib.error.HTTPError as error:
+        except HTTPError as error:
             error.close()
             raise AbsentError(error.code) from None
         return answer
@@ -164,8 +164,6 @@ def _web(source: str, left: Callable[[], float]) -> Callable[[str], Stream]:
 
 def _web_opener() -> Any:
     """Return an opener for web addresses and nothing else, which follows no way out of TLS."""
-    from urllib import request
-    from urllib.error import URLError
 
     class Redirects(request.HTTPRedirectHandler):
         def redirect_request(self, req: Any, fp: Any, *rest: Any) -> Any:
