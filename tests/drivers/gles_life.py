@@ -178,13 +178,13 @@ def latecomer(level: str) -> None:
     library, handle = display.library, display.handle
     assert library.Initialize(handle, None, None)  # as the application does, past our own books
     application = Context(display, Want(level))
-    with application.turn():
+    with application.current():
         add(device)
         device.close()
         assert library.GetCurrentContext() == application._handle
         assert library.GetCurrentDisplay() == handle
     assert library.QueryString(handle, c.EGL_VENDOR)
-    with application.turn():
+    with application.current():
         assert library.GetCurrentContext() == application._handle
     application.close()
 

@@ -1,7 +1,7 @@
-"""A context of our own, of an exact version, and its turn-taking with the application's contexts.
+"""A context of our own, of an exact version, made current beside the application's contexts.
 
-A context belongs to one thread at a time. `with context.turn():` takes it for this thread, notes
-what the application had current, and puts that back at the end; nested turns cost next to nothing.
+A context belongs to one thread at a time. `with context.current():` takes it for this thread, notes
+what the application had current, and puts that back at the end; nested blocks cost next to nothing.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Context:
             attempts.insert(0, [*wanted, notice])
         return attempts
 
-    # --- taking turns ---------------------------------------------------------------------------
+    # --- being current --------------------------------------------------------------------------
 
     @property
     def is_inherited(self) -> bool:
@@ -173,9 +173,9 @@ class Context:
         """Whether the driver said that there is no such context, or display."""
         return self._is_gone
 
-    def turn(self) -> Turn:
-        """Return one use of the context, for a ``with`` statement."""
-        return Turn(self)
+    def current(self) -> Current:
+        """Return a block, for ``with``, in which the context is current in this thread."""
+        return Current(self)
 
     def _take(self) -> None:
         egl = self._egl
@@ -231,7 +231,7 @@ class Context:
             raise DeviceLostError(self.lost.what, known=self.lost.known, hint=self.lost.hint)
 
     def close(self) -> None:
-        """Destroy the context with all its objects; may be called twice, not within a turn."""
+        """Destroy the context with all its objects; may be called twice, not while current."""
         with self._lock:
             if self._handle is None or self.is_inherited:
                 return
@@ -244,8 +244,8 @@ class Context:
                 self._surface = None
 
 
-class Turn:
-    """One use of a context by one thread, for a ``with`` statement; turns may be nested."""
+class Current:
+    """A block in which a context is current in this thread; blocks may be nested."""
 
     __slots__ = ("_context",)
 

@@ -115,7 +115,7 @@ class GlesDevice:
         self._closed = False
         self._flying: list[GlesTicket] = []
         level = opened.context.want.level
-        with self._context.turn():
+        with self._context.current():
             self._textures: Textures | None = None
             self._buffers: Buffers | None = None
             self._corners = None if level == "gles31" else prepare_drawing(gl)
@@ -152,13 +152,13 @@ class GlesDevice:
 
     def entered(self) -> AbstractContextManager[None]:
         """Take the context for this thread, and put back afterwards what was current."""
-        return self._context.turn()
+        return self._context.current()
 
     # --- memory ---------------------------------------------------------------------------------
 
     def alloc(self, nbytes: int, usage: Usage, storage: Storage = FLOAT32) -> Buffer:
         """Reserve device memory; contents are undefined. Raises OutOfMemoryError."""
-        with self._context.turn():
+        with self._context.current():
             self._context.check()
             made: Buffer
             if self._textures is not None:
@@ -178,7 +178,7 @@ class GlesDevice:
         """Give memory back; the buffer must not be in flight."""
         if self._closed or self._context.lost is not None:
             return
-        with self._context.turn():
+        with self._context.current():
             if isinstance(buffer, GlesTexture) and self._textures is not None:
                 self._textures.free(buffer)
             else:
@@ -186,7 +186,7 @@ class GlesDevice:
 
     def write(self, buffer: Buffer, data: memoryview, offset: int = 0) -> None:
         """Copy contiguous host bytes of float32 into a buffer, converted to its storage."""
-        with self._context.turn():
+        with self._context.current():
             self._context.check()
             if isinstance(buffer, GlesTexture) and self._textures is not None:
                 self._textures.write(buffer, data, offset)
@@ -195,7 +195,7 @@ class GlesDevice:
 
     def read(self, buffer: Buffer, into: memoryview, offset: int = 0) -> None:
         """Copy a buffer to the host as float32. Raises DeviceError."""
-        with self._context.turn():
+        with self._context.current():
             self._context.check()
             if isinstance(buffer, GlesTexture) and self._textures is not None:
                 self._textures.read(buffer, into, offset)
@@ -229,7 +229,7 @@ class GlesDevice:
         if isinstance(source.buffer, GlesTexture):
             return source.buffer, moderngl_context.as_moderngl(context, source.buffer)
         made = cast(GlesBuffer, target or self.alloc(source.nbytes, Usage.OUTPUT))
-        with self._context.turn():
+        with self._context.current():
             self._context.check()
             original = cast(GlesBuffer, source.buffer)
             moderngl_context.copy(self._gl, original, source.offset, made)
@@ -240,7 +240,7 @@ class GlesDevice:
 
     def build(self, blob: Any, specs: Mapping[str, Any]) -> Program:
         """Compile a kernel; its workgroup size is the specs LX, LY, LZ."""
-        with self._context.turn():
+        with self._context.current():
             self._context.check()
             row = self._textures.row if self._textures is not None else None
             made = build(self._gl, self.caps, blob, specs, row)
@@ -255,7 +255,7 @@ class GlesDevice:
         outputs: Sequence[Buffer] = (),
     ) -> Recording:
         """Record work once; see `gpuedge.backends.gles.record`. OpenGL orders host access."""
-        with self._context.turn():
+        with self._context.current():
             self._context.check()
             if self._textures is not None:
                 made = record_draws(self._gl, self._textures, dispatches)
@@ -267,7 +267,7 @@ class GlesDevice:
 
     def submit(self, recording: Recording) -> Ticket:
         """Start recorded work. Raises DeviceLostError, OutOfMemoryError."""
-        with self._context.turn():
+        with self._context.current():
             self._context.check()
             self.counters.submits += 1
             cast(GlesRecording, recording).replay()
@@ -282,7 +282,7 @@ class GlesDevice:
     def wait(self, ticket: Ticket, timeout_s: float) -> None:
         """Wait until the work is done. Raises DeviceTimeoutError or DeviceLostError."""
         one = cast(GlesTicket, ticket)
-        with self._context.turn():
+        with self._context.current():
             self._context.check()
             if one.fence is None:
                 return
@@ -326,7 +326,7 @@ class GlesDevice:
         """Drop a recording or program that is not in flight."""
         if self._closed or not isinstance(thing, GlesProgram) or self._context.lost is not None:
             return
-        with self._context.turn():
+        with self._context.current():
             self._gl.DeleteProgram(thing.name)
 
     def close(self) -> None:
@@ -343,7 +343,7 @@ class GlesDevice:
                 if not self._drain():
                     log.error("%s is still busy; it is not freed", self.info.identity.name)
                     return
-                with self._context.turn():
+                with self._context.current():
                     if self._corners is not None:
                         self._gl.delete("Buffers", self._corners)
             except DeviceError as error:

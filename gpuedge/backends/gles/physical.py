@@ -153,7 +153,7 @@ def open_display(display: api.Display, want: Want, share: int | None = None) -> 
     """Open a context on a display and check its level; `share` is as for `Context`."""
     context = Context(display, want, share)
     try:
-        with context.turn():
+        with context.current():
             gl = Gl(display.library.lookup)
             identity = identify(gl, want)
             found = _check(gl, want.level)
