@@ -248,7 +248,7 @@ def _anchor(root: Path | None) -> bytes:
         place = installed.cache() / "tuf" / trust / ANCHOR
     data = paths.read_regular(place, ROOT_BYTES)
     if data is None:
-        raise _bad_root(place, f"it is no file of at most {ROOT_BYTES} bytes")
+        raise _bad_root(place, f"it is not a file of at most {ROOT_BYTES} bytes")
     if trust not in (None, _trust(data)):
         raise _bad_root(place, "it is not the one that the last update was checked with")
     try:
