@@ -148,7 +148,7 @@ def run_chunk(options: argparse.Namespace) -> dict[str, Any]:
         "on_cpu": health.on_cpu,
         "failed": health.failed,
         "codes": dict(Counter(f.code for f in health.failures)),
-        "canaries": health.crosschecks,
+        "crosschecks": health.crosschecks,
         "crosschecks_failed": health.crosschecks_failed,
         "state": health.state,
         "loss_us": [round(t * 1e6) for t in times["loss"]],
@@ -261,7 +261,7 @@ def child(options: argparse.Namespace, at: int, size: int, cache: str) -> dict[s
     return {**record, "asked_for": size}
 
 
-COUNTED = ("requests", "as_cpu", "as_device", "wrong", "on_device", "on_cpu", "failed", "canaries",
+COUNTED = ("requests", "as_cpu", "as_device", "wrong", "on_device", "on_cpu", "failed", "crosschecks",
            "crosschecks_failed", "waited")  # fmt: skip
 
 

@@ -43,7 +43,7 @@ class Policy:
         It takes no part in comparisons and is not recorded.
     canary : float
         Share of a session's inferences on a GPU, 0 to 1, that are computed on the CPU as well and
-        compared (docs/canaries.md); the first one is among them. 0 compares none.
+        compared (docs/service.md); the first one is among them. 0 compares none.
     watchdog_s : float, optional
         Seconds that a run on a device may take, 0.001 to 86400, before the device counts as hung.
         By default ten times as long as its slowest runs so far, and at least 2 s.
