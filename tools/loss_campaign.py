@@ -261,8 +261,8 @@ def child(options: argparse.Namespace, at: int, size: int, cache: str) -> dict[s
     return {**record, "asked_for": size}
 
 
-COUNTED = ("requests", "as_cpu", "as_device", "wrong", "on_device", "on_cpu", "failed", "crosschecks",
-           "crosschecks_failed", "waited")  # fmt: skip
+COUNTED = ("requests", "as_cpu", "as_device", "wrong", "on_device", "on_cpu", "failed",
+           "crosschecks", "crosschecks_failed", "waited")  # fmt: skip
 
 
 def summary(found: list[dict[str, Any]], asked: Mapping[str, Any]) -> dict[str, Any]:
