@@ -2,7 +2,7 @@
 PY := .venv/bin/python
 PYTEST_FLAGS ?= -n 2
 
-.PHONY: help demo test test-long drivers conformance lint bench clean
+.PHONY: help demo test test-long drivers conformance generate lint bench clean
 .DEFAULT_GOAL := help
 
 help: ## say what can be made
@@ -26,6 +26,10 @@ drivers: ## set up for tests and fetch the test drivers; fails if one is missing
 
 conformance: drivers ## run the conformance cases on every driver configuration, write the table of docs/
 	@$(PY) tools/conformance_table.py --run
+
+generate: ## set up, then write what follows from the descriptions of operators
+	@sh tools/setup.sh lint
+	@$(PY) tools/generate.py
 
 lint: ## set up, then check style and types
 	@sh tools/setup.sh lint

@@ -35,13 +35,13 @@ _LAZY = {
     "probe": "gpuedge.probing.api",
 }
 _OPS = (
-    "abs", "add", "avg_pool2d", "batch_norm", "celu", "ceil", "clip", "concat", "conv2d",
+    "abs", "add", "avg_pool2d", "batch_norm", "ceil", "celu", "clip", "concat", "conv2d",
     "conv_transpose2d", "cos", "div", "elementwise", "elu", "erf", "exp", "flatten", "floor",
     "gelu", "gemm", "global_avg_pool2d", "global_max_pool2d", "hard_sigmoid", "hard_swish",
-    "leaky_relu", "log", "log_softmax", "matmul", "max_pool2d", "maximum", "minimum", "mish",
-    "mul", "neg", "pow", "prelu", "reciprocal", "relu", "relu6", "reshape", "round", "selu",
-    "sigmoid", "sign", "silu", "sin", "softmax", "softplus", "softsign", "sqrt", "sub", "tanh",
-    "transpose",
+    "leaky_relu", "log", "log_softmax", "matmul", "max_pool2d", "maximum", "minimum", "mish", "mul",
+    "neg", "pow", "prelu", "reciprocal", "relu", "relu6", "reshape", "round", "selu", "sigmoid",
+    "sign", "silu", "sin", "sinh", "softmax", "softplus", "softsign", "sqrt", "sub", "tanh",
+    "thresholded_relu", "transpose",
 )  # fmt: skip
 _ERRORS = (
     "GpuEdgeError", "BackendUnavailableError", "ClosedError", "CompilerUnavailableError",
@@ -63,9 +63,9 @@ __all__ = [
     "conv_transpose2d", "cos", "div", "elementwise", "elu", "erf", "exp", "flatten", "floor",
     "freeze_support", "gelu", "gemm", "global_avg_pool2d", "global_max_pool2d", "hard_sigmoid",
     "hard_swish", "leaky_relu", "log", "log_softmax", "matmul", "max_pool2d", "maximum", "minimum",
-    "mish", "mul", "neg", "open", "pow", "prelu", "probe", "reciprocal", "relu", "relu6",
-    "reshape", "round", "selu", "sigmoid", "sign", "silu", "sin", "softmax", "softplus",
-    "softsign", "sqrt", "sub", "tanh", "transpose",
+    "mish", "mul", "neg", "open", "pow", "prelu", "probe", "reciprocal", "relu", "relu6", "reshape",
+    "round", "selu", "sigmoid", "sign", "silu", "sin", "sinh", "softmax", "softplus", "softsign",
+    "sqrt", "sub", "tanh", "thresholded_relu", "transpose",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

@@ -20,8 +20,6 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
                                      "int y = row0 + r * T + (T - 1 - ly)"),
     "pool: maximum starts at zero": ("map/pool", "if (found)", "if (found || true)"),
     "pool: trailing padding counts": ("map/pool", "x < d.x + PR", "x < d.x"),
-    "reduce: skips the second": ("map/reduce", "int k = 1", "int k = 2"),
-    "concat: second part": ("map/concat", "r < RA ? a : b", "r <= RA ? a : b"),
     "pack: last lane": ("map/pack", "left > 3", "left > 4"),
     "unpack: lane": ("map/unpack", "c % 4)", "(c + 1) % 4)"),
 }  # fmt: skip

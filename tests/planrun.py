@@ -24,13 +24,13 @@ from gpuedge.core.texels import decode, encode
 from gpuedge.device import Device
 from gpuedge.executors.base import PlacementRow, Work
 from gpuedge.graph.ir import Graph, Node
-from gpuedge.kernels.arrange import Arrangement, Region, arrange
-from gpuedge.kernels.layout import Layout
-from gpuedge.kernels.library import texts
-from gpuedge.kernels.plan import Pass, Plan, PlanTensor
-from gpuedge.kernels.planner import plan, why_not
-from gpuedge.kernels.storages import EXACT, Keeping
 from gpuedge.lang import Kernel, interpret_all, load, trip_count
+from gpuedge.plan.arrange import Arrangement, Region, arrange
+from gpuedge.plan.layout import Layout
+from gpuedge.plan.library import texts
+from gpuedge.plan.plan import Pass, Plan, PlanTensor
+from gpuedge.plan.planner import plan, why_not
+from gpuedge.plan.storages import EXACT, Keeping
 
 Array = npt.NDArray[Any]
 
@@ -42,7 +42,7 @@ LOOP_LIMIT = 65_535
 
 
 CLAMPING = frozenset(f"map/{name}" for name in (
-    "concat", "elementwise", "pack", "reduce", "softstats", "sumexp", "unpack"
+    "elementwise", "pack", "unpack"
 ))  # fmt: skip
 """Kernels that count elements: where the last texel is partly used they address elements that do
 not exist, which the language clamps into range. All others must stay inside their tensors."""
@@ -115,7 +115,8 @@ class PlanRun:
         if region is None:
             return
         assert tensor.host is not None
-        arrays = [np.asarray(values[s], np.float32) for s in tensor.host.sources]
+        known = {**self.plan.constants, **values}
+        arrays = [np.asarray(known[s], np.float32) for s in tensor.host.sources]
         data = arrays[0].ravel() if tensor.host.build is None else tensor.host.build(*arrays)
         assert data.dtype == np.float32
         assert data.nbytes <= region.nbytes

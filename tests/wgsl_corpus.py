@@ -11,7 +11,7 @@ import lang_kernels
 
 from gpuedge import lang
 from gpuedge.core.kernel import KernelBlob, Number
-from gpuedge.kernels import expressions, library
+from gpuedge.plan import expressions, library
 
 SAMPLES = Path(__file__).parent / "golden" / "spirv"
 

@@ -13,8 +13,8 @@ from typing import Any
 from gpuedge import lang
 from gpuedge.cli.output import Output
 from gpuedge.core.errors import GpuEdgeError, UsageError
-from gpuedge.kernels import library
 from gpuedge.lang.tree import Kernel
+from gpuedge.plan import library
 
 DIALECTS = tuple(lang.PRINTERS)
 FRAGMENTS = ("essl300", "essl100")
@@ -52,7 +52,7 @@ def _list(output: Output) -> int:
         users = [v.id for v in variants if v.kernel == name]
         kernels.append({"name": name, "lines": len(text.splitlines()), "variants": users})
     found = [asdict(v) for v in variants]
-    output.document({"schema": "gpuedge.kernels/1", "kernels": kernels, "variants": found})
+    output.document({"schema": "gpuedge.plan/1", "kernels": kernels, "variants": found})
     rows = [(k["name"], k["lines"], ", ".join(k["variants"])) for k in kernels]
     output.table("Kernel texts", ("kernel", "lines", "variants"), rows)
     details = [(v.op, v.id, "x".join(map(str, v.local)), _facts(v)) for v in variants]
@@ -143,7 +143,7 @@ def _check(output: Output) -> int:
     rows = [row for name, text in library.texts().items() for row in _check_one(name, text)]
     keys = ("kernel", "dialect", "result", "detail")
     document = [dict(zip(keys, row, strict=True)) for row in rows]
-    output.document({"schema": "gpuedge.kernels-check/1", "checks": document})
+    output.document({"schema": "gpuedge.plan-check/1", "checks": document})
     output.table("Kernel check", keys, rows)
     counts = {word: sum(row[2] == word for row in rows) for word in ("PASS", "INFO", "FAIL")}
     output.text(", ".join(f"{n} {word}" for word, n in counts.items()))

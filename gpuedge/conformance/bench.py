@@ -22,8 +22,8 @@ from gpuedge.core.errors import (
 from gpuedge.decide.policy import Policy
 from gpuedge.device import Device
 from gpuedge.executors.gpu import GpuExecutable, GpuExecutor
-from gpuedge.kernels.library import variants
-from gpuedge.ops import _run
+from gpuedge.ops import call as ops_call
+from gpuedge.plan.library import variants
 
 if TYPE_CHECKING:
     from gpuedge.backends.base import DeviceImpl
@@ -150,7 +150,7 @@ class Bench:
     def _release(self) -> None:
         """Give back what the case compiled: the next one measures its own ranges and memory."""
         try:
-            _run.release(self.executor)
+            ops_call.release(self.executor)
         except GpuEdgeError:
             self.is_spent = True
 

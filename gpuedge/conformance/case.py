@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gpuedge.conformance.running_error import Array, Num
 from gpuedge.conformance.storing import KEEPERS, Keeper
+from gpuedge.opset.bounds import Array, Num
 
 Call = Callable[[Any], Array]
 """Runs the operation on the device it is given."""

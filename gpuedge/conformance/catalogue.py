@@ -40,7 +40,7 @@ from gpuedge.conformance.units import (
     broadcastable,
 )
 from gpuedge.core.errors import UsageError
-from gpuedge.kernels.library import variants
+from gpuedge.plan.library import variants
 
 FULL = 8
 """How many times as many drawn shapes the full profile has."""
@@ -159,7 +159,7 @@ def _pairs(op: str, count: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]
 
 
 def _expressions(scale: int) -> Iterator[Spec]:
-    from gpuedge.ops.expression import FUNCTIONS
+    from gpuedge.ops.expression import NAMES
 
     for name in EXPRESSIONS:
         count = Expression.count(name)
@@ -171,7 +171,7 @@ def _expressions(scale: int) -> Iterator[Spec]:
 
         yield from _both(_drawn(f"expression {name}", 2 * scale, draw), "integers")
     known = {"min": "minimum", "max": "maximum"}
-    helped = dict.fromkeys(known.get(f, f) for f in FUNCTIONS if f != "clip")
+    helped = dict.fromkeys(known.get(f, f) for f in NAMES if f != "clip")
     for function in helped:
         yield Spec(Helper(function))
     for name in FORMULAS:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpuedge.conformance.running_error import Array
+from gpuedge.opset.bounds import Array
 
 KINDS: dict[str, str] = {
     "integers": "small whole numbers: results must match bit for bit",

@@ -1,7 +1,8 @@
 """What functions of one element or two must give: float64 numpy by definition, with a bound.
 
-Nothing here shares code with the kernels or the CPU executor. The bounds follow the derivations of
-``docs/numerics.md``; operands may carry errors of their own. A bound of zero means bit for bit.
+The values share no code with the kernels or the CPU executor. The bounds are the running errors
+of the kernels' formulas (``docs/numerics.md``); operands may carry errors of their own. A bound of
+zero means bit for bit.
 """
 
 from __future__ import annotations
@@ -12,8 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from gpuedge.conformance import running_error as run
-from gpuedge.conformance.running_error import TINY, ULP, Array, Num
+from gpuedge.graph.fold import by_reference
+from gpuedge.opset import FUNCTIONS
+from gpuedge.opset.bounds import ULP, Array, Num
+from gpuedge.opset.elementwise import BY_NAME as ROW
+from gpuedge.opset.elementwise import ROWS, gelu, gelu_tanh
+from gpuedge.opset.errors import running_error
+from gpuedge.opset.expr import Expr
 
 Function = Callable[..., Num]
 
@@ -65,25 +71,35 @@ def _operator(f: Callable[..., Any]) -> Function:
     return both
 
 
-def _both(f: Callable[..., Array], bound: Callable[..., Num]) -> Function:
-    """Join a function's definition and the running error of the kernels' formula for it."""
+DEFINITIONS: dict[str, Callable[..., Array]] = {
+    "div": lambda a, b: a / b,
+    "prelu": lambda x, s: np.where(x > 0, x, s * x),
+    "exp": np.exp,
+    "log": np.log,
+    "sqrt": np.sqrt,
+    "reciprocal": lambda x: 1 / x,
+    "sin": np.sin,
+    "cos": np.cos,
+    "erf": _ERF,
+    "sigmoid": _logistic,
+    "tanh": np.tanh,
+    "softplus": lambda x: np.asarray(np.logaddexp(0, x)),
+    "softsign": lambda x: x / (1 + np.abs(x)),
+    "mish": lambda x: x * np.tanh(np.logaddexp(0, x)),
+    "silu": lambda x: x * _logistic(x),
+    "hard_swish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+    "hard_sigmoid": lambda x, alpha=0.2, beta=0.5: np.clip(alpha * x + beta, 0, 1),
+    "leaky_relu": lambda x, alpha=0.01: np.where(x > 0, x, alpha * x),
+    "elu": lambda x, alpha=1.0: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))),
+    "celu": lambda x, alpha=1.0: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0) / alpha)),
+    "selu": lambda x: LAMBDA * np.where(x > 0, x, ALPHA * np.expm1(np.minimum(x, 0))),
+    "gelu": lambda x: 0.5 * x * (1 + _ERF(x / math.sqrt(2))),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "pow": np.power,
+}
+"""What functions mean, in float64. ONNX's own reference says it for those that are missing here."""
 
-    def both(*x: Num, **k: float) -> Num:
-        value = np.asarray(f(*(i.v for i in x), **k), np.float64)
-        return Num(value, np.broadcast_to(bound(*x, **k).e, value.shape))
-
-    return both
-
-
-def _pow(a: Num, b: Num, **_: float) -> Num:
-    value = np.power(a.v, b.v)
-    size = Num(np.maximum(np.abs(a.v), TINY), a.e).log(2.0) * b
-    exact = np.exp2(size.v)
-    e = exact * np.expm1(size.e * math.log(2)) + (3 + 2 * np.abs(size.v)) * ULP * exact + TINY
-    return Num(value, np.where((b.v == 0) | (a.v == 0), 0, e))
-
-
-ELEMENTWISE: dict[str, Function] = {
+EXACT: dict[str, Function] = {
     "abs": _steady(np.abs),
     "neg": _steady(np.negative),
     "floor": _monotone(np.floor),
@@ -97,66 +113,38 @@ ELEMENTWISE: dict[str, Function] = {
     "add": _operator(lambda a, b: a + b),
     "sub": _operator(lambda a, b: a - b),
     "mul": _operator(lambda a, b: a * b),
-    "div": _both(lambda a, b: a / b, lambda a, b: a / b),
-    "pow": _pow,
-    "prelu": _both(
-        lambda x, s: np.where(x > 0, x, s * x),
-        lambda x, s: x.clip(0, math.inf) + s * x.clip(-math.inf, 0),
-    ),
-    "exp": _both(np.exp, Num.exp),
-    "log": _both(np.log, Num.log),
-    "sqrt": _both(np.sqrt, Num.sqrt),
-    "reciprocal": _both(lambda x: 1 / x, lambda x: 1.0 / x),
-    "sin": _both(np.sin, lambda x: run.sine(x, 0)),
-    "cos": _both(np.cos, lambda x: run.sine(x, math.pi / 2)),
-    "erf": _both(_ERF, run.erf),
-    "sigmoid": _both(_logistic, run.sigmoid),
-    "tanh": _both(np.tanh, Num.tanh),
-    "softplus": _both(lambda x: np.logaddexp(0, x), run.softplus),
-    "softsign": _both(lambda x: x / (1 + np.abs(x)), lambda x: x / (1.0 + x.abs())),
-    "mish": _both(
-        lambda x: x * np.tanh(np.logaddexp(0, x)), lambda x: x * run.softplus(x).tanh()
-    ),
-    "silu": _both(lambda x: x * _logistic(x), lambda x: x * run.sigmoid(x)),
-    "hard_swish": _both(
-        lambda x: x * np.clip(x / 6 + 0.5, 0, 1), lambda x: x * (x * (1 / 6) + 0.5).clip(0, 1)
-    ),
-    "hard_sigmoid": _both(
-        lambda x, alpha=0.2, beta=0.5: np.clip(alpha * x + beta, 0, 1),
-        lambda x, alpha=0.2, beta=0.5: x * alpha + beta,
-    ),
-    "leaky_relu": _both(
-        lambda x, alpha=0.01: np.where(x > 0, x, alpha * x),
-        lambda x, alpha=0.01: x.clip(0, math.inf) + alpha * x.clip(-math.inf, 0),
-    ),
-    "elu": _both(
-        lambda x, alpha=1.0: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))),
-        lambda x, alpha=1.0: run.tail(x, alpha),
-    ),
-    "celu": _both(
-        lambda x, alpha=1.0: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0) / alpha)),
-        lambda x, alpha=1.0: run.tail(x, alpha, 1 / alpha),
-    ),
-    "selu": _both(
-        lambda x: LAMBDA * np.where(x > 0, x, ALPHA * np.expm1(np.minimum(x, 0))),
-        lambda x: LAMBDA * run.tail(x, ALPHA),
-    ),
-    "gelu": _both(
-        lambda x: 0.5 * x * (1 + _ERF(x / math.sqrt(2))), lambda x: run.gelu(x, tanh=False)
-    ),
-    "gelu_tanh": _both(
-        lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
-        lambda x: run.gelu(x, tanh=True),
-    ),
-}  # fmt: skip
-"""Functions of float64 values with errors, by their name in gpuedge."""
+}
+"""Functions that are exact, or exactly rounded, where their operands are exact."""
+
+FORMULAS: dict[str, Callable[..., Expr]] = {
+    **{row.function: row.formula for row in ROWS if row.function},
+    "silu": lambda x: x * ROW["Sigmoid"].formula(x),
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+}
+"""The formulas that kernels compute, which running errors are carried through."""
 
 
 def elementwise(name: str, *operands: Any, **attrs: float) -> Num:
-    """Apply a function of `ELEMENTWISE` to arrays, or to values with errors."""
+    """Return what a function of gpuedge gives for arrays, or for values with errors.
+
+    The value is the definition's, the bound that of the kernels' formula.
+    """
     with np.errstate(all="ignore"):
         given = [o if isinstance(o, Num) else Num.of(np.asarray(o)) for o in operands]
-        return ELEMENTWISE[name](*given, **attrs)
+        if name in EXACT:
+            return EXACT[name](*given, **attrs)
+        if name in DEFINITIONS:
+            value = np.asarray(DEFINITIONS[name](*(g.v for g in given), **attrs), np.float64)
+        else:
+            value = by_reference(FUNCTIONS[name].op, [g.v for g in given], attrs)
+        row = ROW.get(FUNCTIONS[name].op) if name in FUNCTIONS else None
+        numbers = {**(row.numbers if row else {}), **attrs}
+        found = running_error(FORMULAS[name], *given, **numbers)
+        # no less than the unit in the last place that C libraries allow themselves, on the CPU
+        is_exact = name in FUNCTIONS and FUNCTIONS[name].bound == "exact"
+        error = found.e if is_exact else np.maximum(found.e, ULP * np.abs(value))
+        return Num(value, np.broadcast_to(error, value.shape))
 
 
 def activated(name: str | None, wanted: Num) -> Num:

@@ -12,8 +12,8 @@ import gpuedge
 from gpuedge.conformance import oracle
 from gpuedge.conformance.case import Case
 from gpuedge.conformance.data import WHOLE, fill, weights
-from gpuedge.conformance.running_error import Num
 from gpuedge.conformance.storing import Keeper
+from gpuedge.opset.bounds import Num
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from gpuedge.conformance import oracle
 from gpuedge.conformance.case import Case
 from gpuedge.conformance.data import fill
 from gpuedge.conformance.functions import elementwise
-from gpuedge.conformance.running_error import Array
+from gpuedge.opset.bounds import Array
 
 LENGTH = 100_003
 Make = Callable[[np.random.Generator], Case]

@@ -18,11 +18,11 @@ from gpuedge.conformance import oracle
 from gpuedge.conformance.case import Case
 from gpuedge.conformance.data import WHOLE, fill, weights
 from gpuedge.conformance.functions import elementwise
-from gpuedge.conformance.running_error import Array, Num
 from gpuedge.conformance.storing import Keeper
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import TensorType
 from gpuedge.graph.writer import to_bytes
+from gpuedge.opset.bounds import Array, Num
 
 Feeds = dict[str, Array]
 Make = Callable[[np.random.Generator, str], tuple[bytes, Feeds, Callable[[Keeper, bool], Num]]]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuedge.conformance.functions import activated, elementwise
-from gpuedge.conformance.running_error import TINY, ULP, Array, Num, U
+from gpuedge.opset.bounds import TINY, ULP, Array, Num, U
 
 __all__ = [
     "TINY", "ULP", "Array", "Num", "U", "activated", "batch_norm", "concat", "conv2d",

@@ -14,7 +14,7 @@ from gpuedge.conformance import oracle
 from gpuedge.conformance.case import Case
 from gpuedge.conformance.data import disguised, fill
 from gpuedge.conformance.layers import Shape, dims, four, padding, pair, pick
-from gpuedge.conformance.running_error import Array
+from gpuedge.opset.bounds import Array
 
 INTEGER_REACH = {"uint8": (0, 255), "int8": (-128, 127)}
 """The whole range of a dtype: cases of closed operations use all of it."""

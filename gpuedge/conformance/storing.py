@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from gpuedge.conformance.running_error import ULP, Num
 from gpuedge.core.storage import FIXED16_STEPS
+from gpuedge.opset.bounds import ULP, Num
 
 HALF_ULP = 2.0**-10
 """A unit in the last place of binary16, relative."""

@@ -22,9 +22,11 @@ from gpuedge.core.errors import (
     UnsupportedOpError,
 )
 from gpuedge.executors.base import Executable, PlacementRow, Work
-from gpuedge.graph.canon import ConvParams, GemmParams, PoolParams, canonical
 from gpuedge.graph.cost import count
+from gpuedge.graph.expand import expand, outside, program
 from gpuedge.graph.ir import Array, Graph, Node
+from gpuedge.opset.evaluate import evaluate
+from gpuedge.opset.tensor import Convolution, Pooling, Tensor
 
 Engine = Literal["onnxruntime", "numpy"]
 QUIET = 4
@@ -48,36 +50,35 @@ def usable_cores() -> int:
 
 def _rows(graph: Graph, kernel: str) -> tuple[PlacementRow, ...]:
     return tuple(
-        PlacementRow(
-            tuple(n.name or n.outputs[0] for n in (node.body or (node,))),
-            tuple(n.op for n in (node.body or (node,))),
-            "cpu",
-            kernel,
-        )
+        PlacementRow((node.name or node.outputs[0],), (node.op,), "cpu", kernel)
         for node in graph.nodes
     )
 
 
 class _NumpyExecutable:
-    """Runs a graph node by node in numpy."""
+    """Computes a graph in numpy, as the descriptions of its operators say."""
 
     def __init__(self, graph: Graph, kernel: str) -> None:
-        self._graph: Graph | None = graph
+        values = program(graph)
+        found = {name: values.get(name) or outside(name, graph) for name in graph.outputs}
+        self._outputs: dict[str, Tensor] = {n: t for n, t in found.items() if t is not None}
+        self._inputs = graph.inputs
+        self._closed = False
         self.work: Work = Work(**count(graph))
         self.rows: tuple[PlacementRow, ...] = _rows(graph, kernel)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        from gpuedge.executors.cpu_numpy import run_graph
-
-        if self._graph is None:
+        if self._closed:
             raise ClosedError("The executable was closed before this call.")
         try:
-            return run_graph(self._graph, {n: inputs[n] for n in self._graph.inputs})
+            given = {name: inputs[name] for name in self._inputs}
+            values = evaluate(list(self._outputs.values()), given)
+            return {name: v.copy() for name, v in zip(self._outputs, values, strict=True)}
         except MemoryError as error:
             raise OutOfMemoryError(f"The CPU ran out of memory: {error}") from error
 
     def close(self) -> None:
-        self._graph = None
+        self._outputs, self._closed = {}, True
 
 
 def _for_ort(graph: Graph) -> Graph:
@@ -92,38 +93,37 @@ def _settled(node: Node, graph: Graph, constants: dict[str, Array]) -> Node:
     if not is_same and node.op != "Gemm":
         return node
     try:
-        params = canonical(node, graph)
+        source = expand(node, graph)[0].source
     except (UnsupportedOpError, ShapeError):
         return node
-    if isinstance(params, GemmParams) and params.k == 0:
-        return _with_inner_one(node, graph, params, constants)
-    if is_same and isinstance(params, (ConvParams, PoolParams)):
-        return _explicit_pads(node, params)
+    if node.op == "Gemm" and not graph.types[node.inputs[0]].size:
+        return _with_inner_one(node, graph, constants)
+    if isinstance(source, (Convolution, Pooling)) and is_same and node.op != "ConvTranspose":
+        return _explicit_pads(node, source)
     return node
 
 
-def _with_inner_one(
-    node: Node, graph: Graph, params: GemmParams, constants: dict[str, Array]
-) -> Node:
+def _with_inner_one(node: Node, graph: Graph, constants: dict[str, Array]) -> Node:
     """Return a product over nothing as one over a single zero, which has the same value.
 
     ONNX Runtime forgets to scale the third input by beta in the former (seen with 1.31.1).
     """
+    m, n = graph.shape(node.outputs[0])
     dtype = graph.types[node.inputs[0]].dtype
     names = tuple(f"{node.outputs[0]}/zeros{i}" for i in (0, 1))
-    shapes = ((params.m, 1), (1, params.n))
+    shapes = ((m, 1), (1, n))
     constants.update((n, np.zeros(s, dtype)) for n, s in zip(names, shapes, strict=True))
     attrs = {k: v for k, v in node.attrs.items() if k not in ("transA", "transB")}
     return replace(node, inputs=(*names, *node.inputs[2:]), attrs=attrs)
 
 
-def _explicit_pads(node: Node, params: ConvParams | PoolParams) -> Node:
+def _explicit_pads(node: Node, source: Convolution | Pooling) -> Node:
     """Write automatic "same" padding out.
 
     ONNX Runtime refuses, or computes wrongly, "same" padding of dilated windows and of windows
     smaller than their stride (seen with 1.31.1); with explicit pads it does both right.
     """
-    pads = params.pads if params.rank == 2 else params.pads[1::2]
+    pads = source.window.pads if source.x.rank == 4 else source.window.pads[1::2]
     attrs = {k: v for k, v in node.attrs.items() if k not in ("auto_pad", "ceil_mode")}
     return replace(node, attrs={**attrs, "pads": pads})
 
@@ -150,7 +150,7 @@ class _OrtExecutable:
         if self._closed:
             raise ClosedError("The executable was closed before this call.")
         feeds = {n: inputs[n] for n in self._inputs}
-        if not self._copied:
+        if self._session is not None and not self._copied:
             return dict(zip(self._computed, self._call(feeds), strict=True))
         found = {
             n: (self._constants[n] if n in self._constants else inputs[n]).copy()
@@ -250,8 +250,7 @@ def _session(graph: Graph, outputs: list[str], threads: int) -> Any:
 def _unknown(node: Node, graph: Graph) -> str | None:
     """Return None if numpy can run `node`, else one sentence."""
     try:
-        for step in node.body or (node,):
-            canonical(step, graph)
+        expand(node, graph)
     except (UnsupportedOpError, ShapeError) as error:
         return error.what
     return None
@@ -290,7 +289,7 @@ class CpuExecutor:
         ONNX Runtime is asked for every operator that has a schema; whether it has a kernel for the
         dtypes at hand shows when the segment is compiled.
         """
-        if self.engine == "onnxruntime" and not node.body:
+        if self.engine == "onnxruntime":
             from gpuedge.graph.schema import schema_reason
 
             return schema_reason(node, graph.opset)

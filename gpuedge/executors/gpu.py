@@ -39,13 +39,13 @@ from gpuedge.executors.watching import (
     cause_of,
 )
 from gpuedge.graph.ir import Array, Graph, Node
-from gpuedge.kernels.arrange import Arrangement, arrange
-from gpuedge.kernels.costs import planned
-from gpuedge.kernels.library import texts
-from gpuedge.kernels.plan import HostTensor, Pass, Plan, PlanTensor, Step
-from gpuedge.kernels.planner import plan, why_not
-from gpuedge.kernels.storages import EXACT, FIXED, Keeping
 from gpuedge.lang import BlobCache, blob_key, load, print_kernel
+from gpuedge.plan.arrange import Arrangement, arrange
+from gpuedge.plan.costs import planned
+from gpuedge.plan.library import texts
+from gpuedge.plan.plan import HostTensor, Pass, Plan, PlanTensor, Step
+from gpuedge.plan.planner import plan, why_not
+from gpuedge.plan.storages import EXACT, FIXED, Keeping
 from gpuedge.safety.interrupts import held
 from gpuedge.safety.paths import cache_dir
 from gpuedge.safety.watchdog import Watchdog
@@ -363,7 +363,8 @@ class GpuExecutable:
             return
         host = _host(tensor)
         try:
-            arrays = [np.ascontiguousarray(values[s], np.float32) for s in host.sources]
+            found = [values[s] if s in values else self.plan.constants[s] for s in host.sources]
+            arrays = [np.ascontiguousarray(a, np.float32) for a in found]
         except MemoryError as error:
             raise no_copy(f"'{tensor.name}'", error) from None
         if self.executor.caps.is_finite_only or tensor.storage.kind == FIXED:

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from gpuedge.core.errors import UsageError
+from gpuedge.core.errors import ShapeError, UsageError
+from gpuedge.graph.expand import infer
 from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
-from gpuedge.graph.nodes import MAX_ELEMENTS, bad_shape
-from gpuedge.graph.shapes import infer
+from gpuedge.graph.limits import MAX_ELEMENTS
+from gpuedge.opset.call import node_label
 
 OPSET = 20
 """Operator set of graphs built here: old enough for every ONNX Runtime that gpuedge accepts."""
@@ -73,7 +74,7 @@ class GraphBuilder:
         Raises
         ------
         ShapeError (GE-201), UnsupportedOpError (GE-501)
-            As from `gpuedge.graph.shapes.infer`; the result has more than `MAX_ELEMENTS` elements.
+            As from `gpuedge.graph.expand.infer`; the result has more than `MAX_ELEMENTS` elements.
         """
         missing = [i for i in inputs if i and i not in self._types]
         if missing:
@@ -82,10 +83,12 @@ class GraphBuilder:
         # The slash keeps it apart from every Python identifier, such as an argument's name.
         name = output or f"{op}/{len(self._nodes)}"
         node = Node(op, tuple(inputs), (name,), dict(attrs or {}), name)
-        (kind,) = infer(node, self._so_far)
+        kind = infer(node, self._so_far)[0]
         if kind.size > MAX_ELEMENTS:
-            why = f"would give {list(kind.shape)}, {kind.size} elements; the most is {MAX_ELEMENTS}"
-            raise bad_shape(node, self._so_far, why)
+            raise ShapeError(
+                f"{node_label(op, name, ())} would give {list(kind.shape)}, {kind.size} elements.",
+                known=f"the most is {MAX_ELEMENTS}",
+            )
         self._define(name, kind)
         self._nodes.append(node)
         return name
@@ -142,7 +145,7 @@ def single(
     Raises
     ------
     ShapeError (GE-201), UnsupportedOpError (GE-501)
-        As from `gpuedge.graph.shapes.infer`.
+        As from `gpuedge.graph.expand.infer`.
     """
     builder = GraphBuilder(opset)
     for name, kind in inputs.items():

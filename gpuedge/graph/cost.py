@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
 from typing import Literal, TypedDict
 
 import numpy as np
 
 from gpuedge.core.errors import ShapeError, UnsupportedOpError
-from gpuedge.graph.canon import canonical, is_known, operands
+from gpuedge.graph.expand import expand, operands
 from gpuedge.graph.ir import Graph, Node
-from gpuedge.graph.params import (
-    BatchNormParams,
-    Canon,
-    ConcatParams,
-    ConvParams,
-    ConvTransposeParams,
-    GemmParams,
-    MatMulParams,
-    PoolParams,
-    ReshapeParams,
-    SoftmaxParams,
-    TransposeParams,
-)
+from gpuedge.opset.expr import Apply, walk
+from gpuedge.opset.tensor import Convolution, Map, Pooling, Product, Reduce, Tensor, reachable
 
 KernelClass = Literal["conv", "matmul", "map"]
 
@@ -44,59 +35,37 @@ def nbytes(graph: Graph, value: str) -> float:
     return float(kind.size * np.dtype(kind.dtype).itemsize)
 
 
-def flops(node: Node, graph: Graph) -> tuple[KernelClass, float]:
-    """Return a node's kernel class and how many floating-point operations it does.
-
-    A multiplication and an addition count one each, and so does any function of one number
-    (exp, tanh, ...). A depthwise convolution is of class ``map``: it gathers. A fused group has the
-    class of its convolution or product, if it has one. Nodes that only ONNX Runtime understands
-    count one operation per output element.
-    """
-    if node.body:
-        parts = [flops(step, graph) for step in node.body]
-        anchors = [kind for kind, _ in parts if kind != "map"]
-        return (anchors[0] if anchors else "map", sum(amount for _, amount in parts))
-    out = float(sum(graph.types[o].size for o in node.outputs if o in graph.types))
-    if not is_known(node):
-        return "map", out
+def _tensors(node: Node, graph: Graph) -> Sequence[Tensor] | None:
+    """Return what a node computes; None for what only ONNX Runtime understands."""
     try:
-        return _known(node, graph, canonical(node, graph), out)
+        return expand(node, graph)
     except (UnsupportedOpError, ShapeError):
-        return "map", out
+        return None
 
 
-def _known(node: Node, graph: Graph, params: Canon, out: float) -> tuple[KernelClass, float]:
-    extra = out if len(operands(node)) > 2 else 0.0  # a bias, or the third input of Gemm
-    if isinstance(params, (ConvParams, ConvTransposeParams)):
+def flops(tensor: Tensor) -> tuple[KernelClass, float]:
+    """Return a tensor's kernel class and how many floating-point operations it takes.
+
+    A multiplication and an addition count one each, and so does any function of one number, or
+    formula of a map. A depthwise convolution is of class ``map``: it gathers.
+    """
+    source, out = tensor.source, float(tensor.size)
+    if isinstance(source, Convolution):
         # Every output of a convolution, or input of a transposed one, meets these weights.
-        taps = params.kernel[0] * params.kernel[1] * graph.shape(node.inputs[1])[1]
-        meets = out if isinstance(params, ConvParams) else graph.types[node.inputs[0]].size
+        positions = source.window.kernel[0] * source.window.kernel[1]
+        taps = positions * source.w.shape[1]
+        meets = source.x.size if source.is_transposed else out
         # With one channel to a group nothing that was read is used twice: that is gathering.
-        is_deep = taps > params.kernel[0] * params.kernel[1] or params.group == 1
-        return "conv" if is_deep else "map", 2.0 * meets * taps + extra
-    if isinstance(params, (GemmParams, MatMulParams)):
-        return "matmul", 2.0 * out * params.k + extra
-    return "map", out * _per_element(node, params)
-
-
-def _per_element(node: Node, params: Canon) -> int:
-    """Return the operations per output element of a node that is no convolution or product."""
-    if isinstance(params, PoolParams):
-        return params.kernel[0] * params.kernel[1]
-    if isinstance(params, SoftmaxParams):
-        return 4  # maximum, exp, sum, divide
-    if isinstance(params, BatchNormParams):
-        return 2  # as a scale and a shift
-    if isinstance(params, (ReshapeParams, ConcatParams, TransposeParams)):
-        return 0
-    return max(len(operands(node)) - 1, 1)
-
-
-def _is_free(node: Node) -> bool:
-    """Return whether a node is only another view of its input."""
-    return is_known(node) and node.op in (
-        "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout",
-    )  # fmt: skip
+        is_deep = taps > positions or source.group == 1
+        return "conv" if is_deep else "map", 2.0 * meets * taps + (out if source.bias else 0.0)
+    if isinstance(source, Product):
+        return "matmul", 2.0 * out * source.a.shape[-1]
+    if isinstance(source, Pooling):
+        return "map", out * source.window.kernel[0] * source.window.kernel[1]
+    if isinstance(source, Reduce):
+        return "map", out * prod(source.over)
+    computes = isinstance(source, Map) and any(isinstance(e, Apply) for e in walk(source.body))
+    return "map", out if computes else 0.0
 
 
 def count(graph: Graph) -> Count:
@@ -107,16 +76,21 @@ def count(graph: Graph) -> Count:
     Count
         `flops` per kernel class; `bytes_moved`, all operands and results of every node that is
         not a mere view; `bytes_in` and `bytes_out`, the graph's inputs and outputs; `launches`,
-        one per node that is not a mere view.
+        one per node that is not a mere view. Nodes that only ONNX Runtime understands count one
+        operation per output element.
     """
     total: dict[str, float] = {}
     moved, launches = 0.0, 0
     for node in graph.nodes:
-        for step in node.body or (node,):
-            kind, amount = flops(step, graph)
+        tensors = _tensors(node, graph)
+        if tensors is None:
+            parts: list[tuple[KernelClass, float]] = [("map", _elements(node, graph))]
+        else:
+            parts = [flops(t) for t in reachable(tensors)]
+        for kind, amount in parts:
             if amount:
                 total[kind] = total.get(kind, 0.0) + amount
-        if not _is_free(node):
+        if node.op not in VIEWS or tensors is None:
             launches += 1
             moved += sum(nbytes(graph, v) for v in (*operands(node), *node.outputs) if v)
     return {
@@ -126,3 +100,11 @@ def count(graph: Graph) -> Count:
         "bytes_out": sum(nbytes(graph, v) for v in graph.outputs),
         "launches": launches,
     }
+
+
+VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
+"""Operators that are the same bytes under another shape."""
+
+
+def _elements(node: Node, graph: Graph) -> float:
+    return float(sum(graph.types[o].size for o in node.outputs if o in graph.types))

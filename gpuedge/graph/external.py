@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuedge.core.errors import ModelError
+from gpuedge.core.names import shown
 from gpuedge.graph import schema
-from gpuedge.graph.names import shown
 from gpuedge.graph.writer import PROTOBUF_LIMIT
 
 if TYPE_CHECKING:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.graph import schema
-from gpuedge.graph.canon import is_known
+from gpuedge.graph.build import OPSET
+from gpuedge.graph.expand import infer, is_known
 from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
-from gpuedge.graph.shapes import infer
 from gpuedge.graph.writer import reads, to_onnx
 
 FOLD_LIMIT = 64 << 20
@@ -92,6 +93,23 @@ def _run_alone(node: Node, graph: Graph) -> tuple[Array, ...] | None:
         # The reference lacks some operators and dtypes; what it cannot do is done at run time.
         return None
     return tuple(np.asarray(next(found)) if name else np.empty(0) for name in node.outputs)
+
+
+def by_reference(op: str, operands: Sequence[Array], attrs: Mapping[str, Any]) -> Array:
+    """Return what ONNX's reference evaluator makes of arrays, in the dtype they have.
+
+    Raises
+    ------
+    UnsupportedOpError (GE-501)
+        It does not know the operator.
+    """
+    names = tuple(f"x{i}" for i in range(len(operands)))
+    constants = dict(zip(names, operands, strict=True))
+    node = Node(op, names, ("y",), dict(attrs), op)
+    found = _run_alone(node, Graph((), (), (), {}, constants, {"": OPSET}))
+    if found is None:
+        raise UnsupportedOpError(f"ONNX's reference evaluator cannot compute {op}.")
+    return found[0]
 
 
 def _extent(node: Node, shape: tuple[int, ...]) -> Array:

@@ -1,9 +1,8 @@
 """The graph: what to compute. Values, nodes and static shapes; no device word in it.
 
 Nodes speak ONNX: `op`, `domain`, attribute names and their meaning are those of the operator set
-versions in `Graph.opset`. What a node means (defaults resolved, padding explicit) is read through
-`gpuedge.graph.canon`, so that the CPU executor can hand ONNX Runtime exactly what the model says
-while planners and the numpy executor see one canonical form.
+versions in `Graph.opset`. What a node computes is said by `gpuedge.opset`, in few primitives
+(`gpuedge.graph.expand`); ONNX Runtime is handed exactly what the model says.
 """
 
 from __future__ import annotations
@@ -36,11 +35,7 @@ class TensorType:
 
 @dataclass(frozen=True)
 class Node:
-    """One operator application. Inputs that are absent are the empty string, as in ONNX.
-
-    `body` is empty except for op ``Fused`` (domain ``gpuedge``), where it holds the primitive nodes
-    in order; only values in `outputs` leave the fused group.
-    """
+    """One operator application. Inputs that are absent are the empty string, as in ONNX."""
 
     op: str
     inputs: tuple[str, ...]
@@ -48,7 +43,6 @@ class Node:
     attrs: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
     domain: str = ""
-    body: tuple[Node, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,13 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from gpuedge.core.errors import ModelError
-from gpuedge.graph.names import shown
+from gpuedge.core.names import shown
 
 if TYPE_CHECKING:
     import onnx
+
+MAX_ELEMENTS = 2**36
+"""Largest value a graph may compute, elements: 256 GiB of float32. More is an attack or a slip."""
 
 MAX_COUNT = 1 << 17
 """Most nodes, and most inputs, outputs and weights together; the largest known models have a tenth.

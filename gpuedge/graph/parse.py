@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from gpuedge.core.errors import ModelError, UnsupportedOpError
+from gpuedge.core.names import shown
 from gpuedge.graph import schema
 from gpuedge.graph.external import load_external
 from gpuedge.graph.limits import check_counts, check_expansion
-from gpuedge.graph.names import shown
 from gpuedge.graph.writer import PROTOBUF_LIMIT
 
 if TYPE_CHECKING:

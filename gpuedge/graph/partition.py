@@ -82,9 +82,7 @@ def _cut(graph: Graph, nodes: Sequence[Node], needed: set[str]) -> Graph:
     """Return `nodes` as a graph whose outputs are the `needed` ones of their results."""
     made = dict.fromkeys(name for node in nodes for name in node.outputs if name)
     read = dict.fromkeys(name for node in nodes for name in reads(node))
-    inner = {name for node in nodes for step in node.body for name in step.outputs}
-    body_reads = {name for node in nodes for step in node.body for name in reads(step)}
-    used = {*made, *read, *inner, *body_reads}
+    used = {*made, *read}
     return Graph(
         tuple(nodes),
         tuple(n for n in read if n not in made and n not in graph.constants),

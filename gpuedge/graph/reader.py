@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuedge.core.errors import InputError, ModelError, ShapeError, UnsupportedOpError
+from gpuedge.core.names import listed, shown
 from gpuedge.graph import fold, parse, schema
 from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
-from gpuedge.graph.limits import MAX_RANK
-from gpuedge.graph.names import listed, shown
-from gpuedge.graph.nodes import MAX_ELEMENTS, label
+from gpuedge.graph.limits import MAX_ELEMENTS, MAX_RANK
 from gpuedge.graph.schema import schema_reason
 from gpuedge.graph.writer import reads
+from gpuedge.opset.call import node_label
 
 if TYPE_CHECKING:
     import onnx
@@ -277,14 +277,15 @@ class OnnxModel:
 
 def _check_size(node: Node, name: str, kind: TensorType) -> None:
     """Refuse a value that no machine this runs on could hold, before anything tries."""
+    label = node_label(node.op, node.name, node.outputs)
     if len(kind.shape) > MAX_RANK:
         raise ModelError(
-            f"{label(node)} would compute {shown(name)} of {len(kind.shape)} dimensions.",
+            f"{label} would compute {shown(name)} of {len(kind.shape)} dimensions.",
             known=f"the most is {MAX_RANK}",
         )
     if kind.size > MAX_ELEMENTS:
         raise ModelError(
-            f"{label(node)} would compute {shown(name)} of {kind.size} elements.",
+            f"{label} would compute {shown(name)} of {kind.size} elements.",
             known=f"shape {list(kind.shape)}; the most is {MAX_ELEMENTS}",
         )
 

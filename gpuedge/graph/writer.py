@@ -30,7 +30,7 @@ def to_onnx(graph: Graph, outputs: Sequence[str] | None = None) -> onnx.ModelPro
     Parameters
     ----------
     graph : Graph
-        A model or a segment. Fused groups are written as the nodes in their bodies.
+        A model or a segment.
     outputs : sequence of str, optional
         Declare only these outputs instead of the graph's.
 
@@ -42,10 +42,9 @@ def to_onnx(graph: Graph, outputs: Sequence[str] | None = None) -> onnx.ModelPro
     from onnx import helper
 
     names = graph.outputs if outputs is None else tuple(outputs)
-    nodes = [step for node in graph.nodes for step in (node.body or (node,))]
-    used = {name for node in nodes for name in reads(node)} | set(names)
+    used = {name for node in graph.nodes for name in reads(node)} | set(names)
     proto = helper.make_graph(
-        [_node(node, graph) for node in nodes],
+        [_node(node, graph) for node in graph.nodes],
         "gpuedge",
         [_value(name, graph, must=True) for name in graph.inputs],
         [_value(name, graph, must=False) for name in names],

@@ -37,7 +37,7 @@ def seal_of() -> tuple[str, str]:
     """Return the schema and the identity that the file is sealed with."""
     from gpuedge import __version__
 
-    return f"gpuedge.kernels/{LANGUAGE_VERSION}", __version__
+    return f"gpuedge.plan/{LANGUAGE_VERSION}", __version__
 
 
 class BlobCache:

@@ -11,8 +11,9 @@ import numpy as np
 
 from gpuedge.core.errors import InputError, KernelSyntaxError
 from gpuedge.graph.build import GraphBuilder
-from gpuedge.ops._arguments import ACTIVATIONS
-from gpuedge.ops._run import Array, call
+from gpuedge.ops.arguments import ACTIVATIONS
+from gpuedge.ops.call import Array, call
+from gpuedge.opset import FUNCTIONS
 
 if TYPE_CHECKING:
     from gpuedge.device import Device
@@ -24,15 +25,12 @@ _OPERATORS: dict[type[ast.operator], str] = {
     ast.Div: "Div",
     ast.Pow: "Pow",
 }
-_UNARY = {
-    "abs": "Abs", "exp": "Exp", "log": "Log", "sqrt": "Sqrt", "reciprocal": "Reciprocal",
-    "floor": "Floor", "ceil": "Ceil", "round": "Round", "sign": "Sign", "sin": "Sin", "cos": "Cos",
-    "erf": "Erf", "selu": "Selu", "softplus": "Softplus", "softsign": "Softsign", "mish": "Mish",
-    "hard_sigmoid": "HardSigmoid", "celu": "Celu",
-}  # fmt: skip
-_BINARY = {"min": "Min", "max": "Max", "minimum": "Min", "maximum": "Max", "pow": "Pow",
-           "prelu": "PRelu"}  # fmt: skip
-FUNCTIONS = sorted([*_UNARY, *_BINARY, *ACTIVATIONS, "clip"])
+_SIGNS = ("add", "sub", "mul", "div", "neg")
+_CALLED = {name: one for name, one in FUNCTIONS.items() if name not in _SIGNS}
+_UNARY = {name: one.op for name, one in _CALLED.items() if len(one.operands) == 1}
+_BINARY = {name: one.op for name, one in _CALLED.items() if len(one.operands) == 2}
+_BINARY |= {"min": "Min", "max": "Max"}
+NAMES = sorted({*_UNARY, *_BINARY, *ACTIVATIONS, "clip"})
 """Functions an expression may call."""
 
 
@@ -101,7 +99,7 @@ def elementwise(expression: str) -> Elementwise:
     expression : str
         Python syntax: names, numbers, ``+ - * / **``, parentheses and the functions ``abs``,
         ``exp``, ``log``, ``sqrt``, ``relu``, ``sigmoid``, ``tanh``, ``min``, ``max``,
-        ``clip(x, lo, hi)``, ... (all in `gpuedge.ops.expression.FUNCTIONS`).
+        ``clip(x, lo, hi)``, ... (all in `gpuedge.ops.expression.NAMES`).
 
     Returns
     -------
@@ -148,7 +146,7 @@ def _names(tree: ast.expr) -> list[str]:
 def _at(text: str, column: int, what: str) -> KernelSyntaxError:
     line = text.strip().splitlines()[0] if text.strip() else ""
     shown = f"expression:1:{column + 1}: {what}\n    {line}\n    {' ' * column}^"
-    known = f"functions: {', '.join(FUNCTIONS)}" if "function" in what else None
+    known = f"functions: {', '.join(NAMES)}" if "function" in what else None
     return KernelSyntaxError(shown, known=known)
 
 
@@ -207,14 +205,14 @@ class _Writer:
 
     def call(self, tree: ast.Call, name: str) -> str:
         arity = 1 if name in _UNARY or name in ACTIVATIONS else 2 if name in _BINARY else 3
-        if name not in FUNCTIONS:
+        if name not in NAMES:
             raise _error(self.text, tree, f"there is no function '{name}'")
         if len(tree.args) != arity:
             raise _error(self.text, tree, f"{name} takes {arity} arguments, not {len(tree.args)}")
         if name == "clip":
             return self.clip(tree)
         operands = [self.node(a) for a in tree.args]
-        if name in ACTIVATIONS:
+        if name in ACTIVATIONS and name not in _UNARY:
             return ACTIVATIONS[name](self.builder, operands[0]) if self.builder else name
         return self.add(_UNARY.get(name) or _BINARY[name], operands)
 

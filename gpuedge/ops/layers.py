@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gpuedge.core.dtypes import BYTES, as_float32, rounded
 from gpuedge.core.errors import InputError, ShapeError
 from gpuedge.graph.build import GraphBuilder
-from gpuedge.ops._arguments import (
+from gpuedge.ops.arguments import (
     Padding,
     Size,
     activation_nodes,
@@ -21,8 +21,8 @@ from gpuedge.ops._arguments import (
     pad_attrs,
     pair,
 )
-from gpuedge.ops._run import Array, call, simple
-from gpuedge.ops._warm import warm
+from gpuedge.ops.call import Array, call, simple
+from gpuedge.ops.warm import warm
 
 if TYPE_CHECKING:
     from gpuedge.device import Device

@@ -10,9 +10,9 @@ import numpy as np
 from gpuedge.core.dtypes import BYTES, as_operand
 from gpuedge.core.errors import InputError
 from gpuedge.graph.build import GraphBuilder
-from gpuedge.ops._arguments import integer, integers
-from gpuedge.ops._run import Array, call, simple
-from gpuedge.ops._warm import warm
+from gpuedge.ops.arguments import integer, integers
+from gpuedge.ops.call import Array, call, simple
+from gpuedge.ops.warm import warm
 
 if TYPE_CHECKING:
     from gpuedge.device import Device

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from gpuedge.core.caps import Caps
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
-from gpuedge.kernels.storages import BYTES, EXACT, FLOAT_TEXEL, Keeping
+from gpuedge.plan.storages import BYTES, EXACT, FLOAT_TEXEL, Keeping
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]

@@ -17,7 +17,7 @@ from gpuedge.core.caps import Caps
 from gpuedge.core.storage import KINDS
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
-from gpuedge.kernels.storages import BYTES, FLOAT_TEXEL, HALF, Keeping, offers
+from gpuedge.plan.storages import BYTES, FLOAT_TEXEL, HALF, Keeping, offers
 from gpuedge.probing import kat
 from gpuedge.probing.kat import F32, F64, UNIT, Case
 

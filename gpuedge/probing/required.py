@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gpuedge.backends.base import DeviceImpl
     from gpuedge.capdb.entries import Demand
     from gpuedge.executors.gpu import GpuExecutable
-    from gpuedge.kernels.plan import Plan
+    from gpuedge.plan.plan import Plan
 
 ORDER: Final = ("standard", "kernels", "half", "storages", "large", "repeat")
 """Tests in the order they are run."""

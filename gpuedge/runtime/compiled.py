@@ -22,7 +22,7 @@ from gpuedge.core.errors import (
 from gpuedge.core.reasons import Reason
 from gpuedge.executors.base import Executable, Executor, PlacementRow
 from gpuedge.graph.ir import Array, Graph
-from gpuedge.kernels.storages import Range
+from gpuedge.plan.storages import Range
 from gpuedge.runtime import clock, conditions, segments, trying
 from gpuedge.runtime.assignment import Assignment
 from gpuedge.runtime.crosscheck import CrossCheck

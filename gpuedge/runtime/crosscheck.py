@@ -31,7 +31,7 @@ import numpy as np
 from gpuedge.core.errors import GpuEdgeError
 from gpuedge.executors.base import Executable, Executor
 from gpuedge.graph.ir import Array, Graph, Node
-from gpuedge.kernels.storages import Range, range_of
+from gpuedge.plan.storages import Range, range_of
 from gpuedge.runtime.op_bounds import HALF_ULP, JUMPS, SHAPES, SUMS, own_error, terms
 from gpuedge.runtime.ranges import float_values
 
@@ -184,7 +184,7 @@ class CrossCheck:
         values = float_values(self.graph, inputs, self._cpu)
         values |= {n: a for n, a in self.graph.constants.items() if a.dtype.kind == "f"}
         sizes = {name: range_of(array) for name, array in values.items()}
-        for node in _steps(self.graph):
+        for node in self.graph.nodes:
             for name in (n for n in node.inputs if n in sizes):
                 _require_promised(node, name, values[name], max(map(abs, sizes[name])))
         return DepthErrors(self.graph, self._half, sizes).errors
@@ -248,7 +248,7 @@ class DepthErrors:
         given = (*graph.inputs, *graph.constants) if kept else ()
         self.errors: dict[str, float] = {n: kept for n in given if n in self._floats}
         self.unknown: dict[str, str] = {}
-        for node in _steps(graph):
+        for node in graph.nodes:
             self._follow(node)
 
     def _follow(self, node: Node) -> None:
@@ -321,10 +321,6 @@ class DepthErrors:
                 raise NotComparable(f"{node.op} divides by numbers around zero")
             gain = max(abs(low), abs(high)) / min(abs(low), abs(high))
         return gain if gain > ORDINARY else 1.0
-
-
-def _steps(graph: Graph) -> list[Node]:
-    return [step for node in graph.nodes for step in (node.body or (node,))]
 
 
 def _size(found: Range | None) -> float:

@@ -20,9 +20,9 @@ from gpuedge.decide.store import calibration_key
 from gpuedge.executors.base import Work
 from gpuedge.graph.cost import count
 from gpuedge.graph.partition import Segment, partition
-from gpuedge.kernels.arrange import arrange
-from gpuedge.kernels.costs import planned
-from gpuedge.kernels.planner import label, plan, why_not
+from gpuedge.plan.arrange import arrange
+from gpuedge.plan.costs import planned
+from gpuedge.plan.planner import label, plan, why_not
 from gpuedge.runtime import clock, conditions, meters
 from gpuedge.runtime.opening import INLINE
 from gpuedge.runtime.strings import AUTO, CPU, caps_of, find
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gpuedge.decide.trial import Arm
     from gpuedge.executors.base import Executor
     from gpuedge.graph.ir import Graph
-    from gpuedge.kernels.plan import Plan
+    from gpuedge.plan.plan import Plan
     from gpuedge.probing.report import ProbeReport
     from gpuedge.runtime.devices import Pool
 

@@ -11,11 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from gpuedge.core.errors import GpuEdgeError
-from gpuedge.executors.base import Executable, Executor
-from gpuedge.graph.decompose import decompose
+from gpuedge.executors.base import Executor
 from gpuedge.graph.ir import Array, Graph
-from gpuedge.graph.nodes import FLOATS
-from gpuedge.kernels.storages import UNBOUNDED, Range, range_of
+from gpuedge.opset.operator import FLOATS
+from gpuedge.plan.storages import UNBOUNDED, Range, range_of
 
 log = logging.getLogger("gpuedge")
 
@@ -33,9 +32,8 @@ def measure(cases: Iterable[tuple[Graph, Mapping[str, Array]]], cpu: Executor) -
     Returns
     -------
     dict
-        Lowest and highest number by value, of inputs, of what nodes compute, and of what the parts
-        compute into which planning takes composite operators apart. ``(-inf, inf)`` for values that
-        are not finite.
+        Lowest and highest number by value, of inputs and of what nodes compute; ``(-inf, inf)`` for
+        values that are not finite.
 
     Notes
     -----
@@ -50,7 +48,8 @@ def measure(cases: Iterable[tuple[Graph, Mapping[str, Array]]], cpu: Executor) -
 
 def float_values(graph: Graph, feed: Mapping[str, Array], cpu: Executor) -> dict[str, Array]:
     """Run a graph on the CPU and return every float value: inputs, and what nodes compute."""
-    whole, executable = _opened(graph, cpu)
+    whole = _all_out(graph)
+    executable = cpu.compile(whole)
     inputs = {name: feed[name] for name in whole.inputs}
     try:
         values = {**inputs, **executable.run(inputs)}
@@ -59,25 +58,10 @@ def float_values(graph: Graph, feed: Mapping[str, Array], cpu: Executor) -> dict
     return {n: a for n, a in values.items() if a.dtype.name in FLOATS}
 
 
-def _opened(graph: Graph, cpu: Executor) -> tuple[Graph, Executable]:
-    """Compile `graph` as planning sees it, with everything that nodes compute as outputs.
-
-    Where the CPU does not take it so (as float16 with float32 constants), as the model has it.
-    """
-    try:
-        whole = _all_out(decompose(graph))
-        return whole, cpu.compile(whole)
-    except GpuEdgeError:
-        whole = _all_out(graph)
-        return whole, cpu.compile(whole)
-
-
 def _all_out(graph: Graph) -> Graph:
     made = dict.fromkeys(o for node in graph.nodes for o in node.outputs if o)
     return replace(
         graph,
-        # the parts of an operator share its name, which ONNX Runtime does not take
-        nodes=tuple(replace(n, name=next(filter(None, n.outputs), n.name)) for n in graph.nodes),
         outputs=tuple(o for o in made if o in graph.types and graph.types[o].dtype in FLOATS),
     )
 

@@ -10,8 +10,8 @@ from gpuedge.core.errors import DeviceError, UnsupportedOpError
 from gpuedge.executors.base import Executable, Executor, PlacementRow
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.graph.partition import partition
-from gpuedge.kernels.planner import label
-from gpuedge.kernels.storages import Keeping, Range, offers
+from gpuedge.plan.planner import label
+from gpuedge.plan.storages import Keeping, Range, offers
 from gpuedge.runtime.crosscheck import CrossCheck
 from gpuedge.runtime.strings import CPU
 

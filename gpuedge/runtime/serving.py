@@ -33,7 +33,7 @@ from gpuedge.core.errors import (
 from gpuedge.core.reasons import Reason
 from gpuedge.graph.ir import Array
 from gpuedge.graph.reader import OnnxModel
-from gpuedge.kernels.storages import Range
+from gpuedge.plan.storages import Range
 from gpuedge.runtime import clock
 from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.devices import POOL

@@ -461,9 +461,8 @@ def digest_of(graph: Graph, *more: str) -> str:
         made.update(repr(parts).encode("utf-8", "surrogatepass"))
 
     for node in graph.nodes:
-        for step in node.body or (node,):
-            attrs = sorted((k, _brief(v)) for k, v in step.attrs.items())
-            add(step.domain, step.op, step.inputs, step.outputs, attrs)
+        attrs = sorted((k, _brief(v)) for k, v in node.attrs.items())
+        add(node.domain, node.op, node.inputs, node.outputs, attrs)
     add(graph.inputs, graph.outputs, sorted(graph.opset.items()), more)
     for name, kind in sorted(graph.types.items()):
         add(name, kind.dtype, kind.shape)

@@ -17,7 +17,7 @@ from capdb.rules import RULES
 
 from gpuedge.capdb.identity.versions import SCHEMES
 from gpuedge.core.errors import DatabaseError
-from gpuedge.kernels import library
+from gpuedge.plan import library
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -15,8 +15,8 @@ from gpuedge.capdb.restrict import Restrictions, apply, combine
 from gpuedge.core.caps import VULKAN_MINIMUM, Caps
 from gpuedge.core.errors import DriverError, KernelLimitError
 from gpuedge.core.storage import KINDS
-from gpuedge.kernels.library import variants
-from gpuedge.kernels.select import consider, select
+from gpuedge.plan.library import variants
+from gpuedge.plan.select import consider, select
 from gpuedge.safety import paths
 
 DESKTOP = replace(

@@ -242,7 +242,7 @@ def test_kernels_check_prints_what_we_ship_in_every_dialect(
 def test_kernels_check_fails_for_a_broken_text(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpuedge.kernels.library.texts", lambda: {"map/bad": "kernel map bad\n?"})
+    monkeypatch.setattr("gpuedge.plan.library.texts", lambda: {"map/bad": "kernel map bad\n?"})
     assert main(["kernels", "check"]) == 1
     out = capsys.readouterr().out
     assert "FAIL" in out

@@ -27,8 +27,8 @@ from essl_gl import GL, Launch, Range  # noqa: E402
 from gpuedge import lang  # noqa: E402
 from gpuedge.core.kernel import Extents, Number  # noqa: E402
 from gpuedge.core.storage import KINDS  # noqa: E402
-from gpuedge.kernels import expressions  # noqa: E402
-from gpuedge.kernels.library import texts  # noqa: E402
+from gpuedge.plan import expressions  # noqa: E402
+from gpuedge.plan.library import texts  # noqa: E402
 
 Array = npt.NDArray[np.float32]
 DIALECTS = {"2.0": "essl100", "3.0": "essl300", "3.1": "essl310"}

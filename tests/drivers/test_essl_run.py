@@ -19,8 +19,8 @@ from lang_kernels import INT_OPERATIONS
 from required import absent
 
 from gpuedge.core.storage import KINDS
-from gpuedge.kernels import expressions
-from gpuedge.kernels.library import texts
+from gpuedge.plan import expressions
+from gpuedge.plan.library import texts
 
 pytestmark = pytest.mark.driver
 CHILD = Path(__file__).with_name("essl_child.py")

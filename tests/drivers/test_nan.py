@@ -31,7 +31,7 @@ def device(vulkan_device: VulkanDevice) -> Iterator[Device]:
 UNARY = tuple(
     name
     for name in gpuedge.ops.__all__
-    if name in gpuedge.ops.expression.FUNCTIONS or name in ("neg", "reciprocal")
+    if name in gpuedge.ops.expression.NAMES or name in ("neg", "reciprocal")
     if name not in ("clip", "maximum", "minimum", "pow", "prelu")
 )
 

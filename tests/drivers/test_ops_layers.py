@@ -17,7 +17,7 @@ from gpuedge.backends.vulkan.device import VulkanDevice
 from gpuedge.conformance.case import Spec
 from gpuedge.conformance.catalogue import everything
 from gpuedge.device import Device
-from gpuedge.ops import _run
+from gpuedge.ops import call as ops_call
 
 pytestmark = pytest.mark.driver
 
@@ -66,7 +66,7 @@ def test_shared_memory_over_a_long_axis(second_best: Device) -> None:
     cases.check(cases.long("product-rows"), second_best)
     variants = {
         row.kernel
-        for compiled in _run._compiled.values()
+        for compiled in ops_call._compiled.values()
         if compiled.executor is second_best.executor
         for row in compiled.rows
     }

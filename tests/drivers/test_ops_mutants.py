@@ -16,7 +16,7 @@ import gpuedge
 from gpuedge.backends.vulkan.device import VulkanDevice
 from gpuedge.device import Device
 from gpuedge.executors import gpu as executor_module
-from gpuedge.kernels.library import texts
+from gpuedge.plan.library import texts
 
 pytestmark = pytest.mark.driver
 

@@ -11,7 +11,7 @@ from wgsl_corpus import HEAD, Text, texts
 
 from gpuedge import lang
 from gpuedge.backends.wgpu.device import WgpuDevice
-from gpuedge.kernels import expressions
+from gpuedge.plan import expressions
 
 RNG = np.random.default_rng(20)
 pytestmark = pytest.mark.driver

@@ -14,7 +14,7 @@ from wgsl_corpus import FUSED, GROUP, HEAD, SEVERAL, Text, texts
 
 from gpuedge import lang
 from gpuedge.core.kernel import PushArg, SpecArg, TensorArg
-from gpuedge.kernels import library
+from gpuedge.plan import library
 
 TESTS = Path(__file__).resolve().parents[1]
 GOLDEN = TESTS / "golden" / "wgsl"

@@ -17,8 +17,8 @@ from gpuedge.backends.base import Candidate, DeviceInfo
 from gpuedge.core.caps import VULKAN_MINIMUM, Caps
 from gpuedge.core.dtypes import rounded
 from gpuedge.core.identity import Identity
-from gpuedge.kernels.planner import plan, why_not
-from gpuedge.kernels.storages import EXACT
+from gpuedge.plan.planner import plan, why_not
+from gpuedge.plan.storages import EXACT
 from gpuedge.probing import device, kat, kat_required, quirks, required
 from gpuedge.probing.events import Time
 

@@ -13,7 +13,7 @@ import pytest
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import TensorType
-from gpuedge.kernels.storages import Storages
+from gpuedge.plan.storages import Storages
 from gpuedge.probing import kat
 
 RNG = np.random.default_rng(1)

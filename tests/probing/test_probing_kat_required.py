@@ -17,8 +17,8 @@ from gpuedge.capdb.entries import TESTS
 from gpuedge.core.caps import VULKAN_MINIMUM, Caps
 from gpuedge.core.errors import KernelLimitError
 from gpuedge.core.storage import KINDS
-from gpuedge.kernels import library
-from gpuedge.kernels.select import select
+from gpuedge.plan import library
+from gpuedge.plan.select import select
 from gpuedge.probing import kat, kat_required
 
 

@@ -17,7 +17,7 @@ from gpuedge import backends, device
 from gpuedge.backends.null import NullBackend, NullDevice
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import FORK_HINT, InputError, NoUsableDeviceError, UnsupportedOpError
-from gpuedge.ops import _run
+from gpuedge.ops import call as ops_call
 from gpuedge.probing.report import ProbeReport, ProbeRow
 from gpuedge.runtime import opening
 from gpuedge.runtime.devices import Pool
@@ -103,19 +103,19 @@ def test_device_that_did_not_open_does_not_count(
 
 
 def test_closing_forgets_what_was_compiled(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_run, "_compiled", OrderedDict())  # other tests may have filled it
-    before = set(_run._compiled)
+    monkeypatch.setattr(ops_call, "_compiled", OrderedDict())  # other tests may have filled it
+    before = set(ops_call._compiled)
     other = gpuedge.open("vulkan")
     gpuedge.exp(X, device=other)
-    kept = set(_run._compiled) - before
+    kept = set(ops_call._compiled) - before
     for _ in range(3):
         with gpuedge.open("vulkan") as mine:
             gpuedge.relu(X, device=mine)
             gpuedge.relu(X[:2], device=mine)
-            assert len(set(_run._compiled) - before) == 3
-    assert set(_run._compiled) - before == kept and len(kept) == 1
+            assert len(set(ops_call._compiled) - before) == 3
+    assert set(ops_call._compiled) - before == kept and len(kept) == 1
     other.close()
-    assert set(_run._compiled) == before
+    assert set(ops_call._compiled) == before
 
 
 @pytest.mark.parametrize("op", ["relu", "transpose", "add"])
@@ -135,7 +135,7 @@ def test_impossible_shape_is_refused_before_the_data_is_read(pool: Pool, op: str
 
 
 def test_large_operands_are_computed_as_small_ones_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_run, "LARGE", 2)
+    monkeypatch.setattr(ops_call, "LARGE", 2)
     half = np.array([1, -2, 3], np.float16)
     got = gpuedge.add(half[::-1], 1.5, device="cpu")
     assert got.dtype == np.float16

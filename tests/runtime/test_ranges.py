@@ -23,7 +23,7 @@ from gpuedge.executors.base import Executor
 from gpuedge.executors.cpu import CpuExecutor
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Array, Graph, TensorType
-from gpuedge.kernels.storages import UNBOUNDED
+from gpuedge.plan.storages import UNBOUNDED
 from gpuedge.runtime.compiled import CompiledModel, Request
 from gpuedge.runtime.ranges import Ranges, measure, union
 

@@ -19,8 +19,8 @@ from gpuedge.conformance.catalogue import everything, shard_of
 from gpuedge.conformance.layers import ACTIVATIONS, Conv, MatMul
 from gpuedge.conformance.networks import NETWORKS
 from gpuedge.core.errors import UsageError
-from gpuedge.kernels.library import variants
-from gpuedge.ops.expression import FUNCTIONS
+from gpuedge.ops.expression import NAMES as FUNCTIONS
+from gpuedge.plan.library import variants
 
 SMOKE, FULL = everything("smoke"), everything("full")
 PACKAGE = Path(gpuedge.__file__).parent / "conformance"

@@ -9,10 +9,10 @@ import pytest
 
 from gpuedge.conformance import oracle
 from gpuedge.conformance.case import judge
-from gpuedge.conformance.running_error import Array, Num
 from gpuedge.conformance.storing import KEEPERS, Keeper
 from gpuedge.core.texels import decode, encode
-from gpuedge.kernels.storages import fixed16
+from gpuedge.opset.bounds import Array, Num
+from gpuedge.plan.storages import fixed16
 
 RNG = np.random.default_rng(9)
 SPREAD = np.float32(RNG.standard_normal((4, 500)) * np.exp2(RNG.uniform(-10, 10, (4, 500))))

@@ -193,7 +193,7 @@ def test_nobody_above_the_seam_asks_which_backend_this_is(path: Path) -> None:
         ("probing/api.py", "from gpuedge import decide"),
         ("executors/gpu.py", "import vulkan"),
         ("backends/gles/api.py", "from vulkan import vkCreateInstance"),
-        ("backends/vulkan/api.py", "from gpuedge.kernels import plan"),
+        ("backends/vulkan/api.py", "from gpuedge.plan import plan"),
         ("backends/vulkan/api.py", "from ..null import NullBackend"),
         ("backends/vulkan/api.py", "from gpuedge.backends import null"),
         ("decide/model.py", "import onnxruntime as ort"),

@@ -14,8 +14,8 @@ import gpuedge
 from gpuedge.conformance import oracle
 from gpuedge.conformance.case import judge
 from gpuedge.conformance.layers import ACTIVATIONS
-from gpuedge.conformance.running_error import ULP, Num, U
 from gpuedge.conformance.units import DOMAINS
+from gpuedge.opset.bounds import ULP, Num, U
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "numerics.md"
 Bound = Callable[[oracle.Array, oracle.Array], oracle.Array]
@@ -45,7 +45,8 @@ CLAIMS: dict[str, tuple[str, Bound]] = {
     ),
     "selu": ("1e-6 absolute plus 1e-6 relative", lambda x, y: 1e-6 + 1e-6 * np.abs(y)),
     "softsign": ("4 ULP", ulps(4)),
-    "mish": ("1.5e-5 * max(1, abs(x))", per_size(1.5e-5)),
+    "sinh": ("(8 + 2 abs(x)) ULP", lambda x, y: (8 + 2 * np.abs(x)) * ULP * np.abs(y) + 1e-37),
+    "mish": ("1e-6 * max(1, abs(x))", per_size(1e-6)),
     "silu": ("2e-6 * max(1, abs(x))", per_size(2e-6)),
     "hard_swish": ("2e-7 * max(1, abs(x))", per_size(2e-7)),
     "hard_sigmoid": (

@@ -33,7 +33,7 @@ from gpuedge.capdb.files import bad
 from gpuedge.capdb.saved import identities
 from gpuedge.capdb.source import names
 from gpuedge.core.errors import DatabaseError, GpuEdgeError, UsageError
-from gpuedge.kernels import library
+from gpuedge.plan import library
 
 Result = tuple[dict[str, Any], list[str], bool]
 """The JSON document, lines for people, and whether all is good."""

@@ -1,0 +1,86 @@
+"""From nodes to tensors: what a graph computes, in the primitives of `gpuedge.opset`."""
+
+from __future__ import annotations
+
+from gpuedge.core.errors import UnsupportedOpError
+from gpuedge.graph.ir import Graph, Node, TensorType
+from gpuedge.opset import OPERATORS
+from gpuedge.opset.call import Call
+from gpuedge.opset.operator import Operator
+from gpuedge.opset.tensor import Tensor, constant, given
+
+
+def operator_of(node: Node) -> Operator | None:
+    """Return the description of a node's operator, None if there is none."""
+    return OPERATORS.get(node.op) if node.domain == "" else None
+
+
+def is_known(node: Node) -> bool:
+    """Return whether a node's operator has a description (its attributes may not fit it)."""
+    return operator_of(node) is not None
+
+
+def operands(node: Node) -> tuple[str, ...]:
+    """Return the inputs that carry tensors; those that only parametrise the node are left out."""
+    known = operator_of(node)
+    return tuple(
+        name for i, name in enumerate(node.inputs) if name and (known is None or known.carries(i))
+    )
+
+
+def outside(name: str, graph: Graph) -> Tensor | None:
+    """Return a value that nothing of the program computes; None if its type is unknown."""
+    if name in graph.constants:
+        return constant(graph.constants[name], name)
+    kind = graph.types.get(name)
+    return None if kind is None else given(name, kind.shape, kind.dtype)
+
+
+def expand(node: Node, graph: Graph, known: dict[str, Tensor] | None = None) -> tuple[Tensor, ...]:
+    """Return the tensors that a node computes, one for each output that its operator has.
+
+    Parameters
+    ----------
+    node : Node
+    graph : Graph
+        Gives the operator set, the types of the node's inputs and the values of constants.
+    known : dict of str to Tensor, optional
+        What has been computed so far, by name. What the node takes from outside is added.
+
+    Raises
+    ------
+    UnsupportedOpError (GE-501)
+        The operator is not known, or these attributes, parameters or dtypes of it are not.
+    ShapeError (GE-201)
+        The shapes do not fit the operator.
+    """
+    operator = operator_of(node)
+    call = _call(node, graph, {} if known is None else known)
+    if operator is None:
+        domain = node.domain or "ai.onnx"
+        raise UnsupportedOpError(f"{call.label} (domain '{domain}') is not known.")
+    return operator.outputs(call)
+
+
+def _call(node: Node, graph: Graph, known: dict[str, Tensor]) -> Call:
+    for name in node.inputs:
+        tensor = outside(name, graph) if name and name not in known else None
+        if tensor is not None:
+            known[name] = tensor
+    inputs = tuple(known.get(name) for name in node.inputs)
+    version = graph.opset.get(node.domain, 0)
+    return Call(node.op, inputs, node.inputs, node.outputs or ("",), node.attrs, version, node.name)
+
+
+def infer(node: Node, graph: Graph) -> tuple[TensorType, ...]:
+    """Return the types of a node's outputs. Raises as `expand`."""
+    return tuple(TensorType(t.dtype, t.shape) for t in expand(node, graph))
+
+
+def program(graph: Graph) -> dict[str, Tensor]:
+    """Return every value that the nodes of a graph compute or read. Raises as `expand`."""
+    made: dict[str, Tensor] = {}
+    for node in graph.nodes:
+        tensors = expand(node, graph, made)
+        made.update((n, t) for n, t in zip(node.outputs, tensors, strict=False) if n)
+    return made

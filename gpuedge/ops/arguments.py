@@ -1,0 +1,134 @@
+"""Checking the arguments of operations: numbers, sizes, padding, activations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuedge.core.errors import InputError
+from gpuedge.graph.build import GraphBuilder
+from gpuedge.opset import FUNCTIONS
+
+Size = int | Sequence[int]
+Padding = int | str | Sequence[int] | Sequence[Sequence[int]]
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+Nodes = Callable[[GraphBuilder, str], str]
+
+
+LARGEST = 2**31 - 1
+"""Kernels and ONNX count with 32-bit integers."""
+
+
+def integer(name: str, value: Any) -> int:
+    """Return an integer argument. Raises InputError (GE-203)."""
+    is_index = hasattr(value, "__index__") and not isinstance(value, (bool, np.bool_))
+    try:
+        number = int(value.__index__()) if is_index else None
+    except TypeError:  # an array has the method, but only one integer can use it
+        number = None
+    if number is None or abs(number) > LARGEST:
+        raise InputError(f"{name}={_shown(value)} is not an integer of 32 bits.")
+    return number
+
+
+def number(name: str, value: Any) -> float:
+    """Return a finite number argument. Raises InputError (GE-203)."""
+    is_real = isinstance(value, (int, float, np.integer, np.floating))
+    try:
+        result = float(value) if is_real and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        result = math.nan
+    if not abs(result) <= FLOAT32_MAX:
+        raise InputError(f"{name}={_shown(value)} is not a finite float32 number.")
+    return result
+
+
+def flag(name: str, value: Any) -> bool:
+    """Return a yes-or-no argument. Raises InputError (GE-203)."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise InputError(f"{name}={_shown(value)} is neither True nor False.")
+    return bool(value)
+
+
+def integers(name: str, values: Any) -> tuple[int, ...]:
+    """Return a sequence of integers. Raises InputError (GE-203)."""
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+        raise InputError(f"{name}={_shown(values)} is not a sequence of integers.")
+    return tuple(integer(name, v) for v in values)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def pair(name: str, value: Any) -> tuple[int, int]:
+    """Return (y, x) of an int or a pair. Raises InputError (GE-203)."""
+    if not hasattr(value, "__iter__"):
+        both = integer(name, value)
+        return both, both
+    values = integers(name, value)
+    if len(values) != 2:
+        raise InputError(f"{name}={_shown(value)} is neither an integer nor a pair of them.")
+    return values[0], values[1]
+
+
+def pad_attrs(padding: Any) -> dict[str, Any]:
+    """Return the ONNX attributes of a padding argument. Raises InputError (GE-203)."""
+    if isinstance(padding, str):
+        modes = {"same": "SAME_UPPER", "valid": "VALID"}
+        if padding.lower() not in modes:
+            raise InputError(
+                f"padding={_shown(padding)} is not understood.", known="strings: 'same', 'valid'"
+            )
+        return {"auto_pad": modes[padding.lower()]}
+    if _is_pair_of_pairs(padding):
+        (top, bottom), (left, right) = (pair("padding", p) for p in padding)
+    else:
+        top, left = pair("padding", padding)
+        bottom, right = top, left
+    pads = (top, left, bottom, right)
+    if min(pads) < 0:
+        raise InputError(f"padding={_shown(padding)} is negative.")
+    return {"pads": pads}
+
+
+def _is_pair_of_pairs(padding: Any) -> bool:
+    if not hasattr(padding, "__iter__"):
+        return False
+    sides = list(padding)
+    return len(sides) == 2 and all(hasattr(side, "__iter__") for side in sides)
+
+
+def _named(op: str, **attrs: Any) -> Nodes:
+    return lambda b, x: b.add(op, [x], attrs)
+
+
+def _relu6(b: GraphBuilder, x: str) -> str:
+    bounds = [b.constant(f"{x}.lo", np.float32(0)), b.constant(f"{x}.hi", np.float32(6))]
+    return b.add("Clip", [x, *bounds])
+
+
+ACTIVATIONS: dict[str, Nodes] = {
+    **{name: _named(FUNCTIONS[name].op) for name in
+       ("relu", "leaky_relu", "elu", "sigmoid", "tanh", "hard_swish")},
+    "relu6": _relu6,
+    "silu": lambda b, x: b.add("Mul", [x, b.add("Sigmoid", [x])]),
+    "gelu": _named("Gelu"),
+}  # fmt: skip
+"""Activations that layers can be given, by name."""
+
+
+def activation_nodes(name: str | None) -> Nodes:
+    """Return what adds an activation to a graph. Raises InputError (GE-203)."""
+    if name is None:
+        return lambda b, x: x
+    if not isinstance(name, str) or name not in ACTIVATIONS:
+        raise InputError(
+            f"activation={_shown(name)} is not known.",
+            known=f"activations: {', '.join(ACTIVATIONS)}",
+        )
+    return ACTIVATIONS[name]

@@ -1,0 +1,20 @@
+"""Operators: one file per family, one description per operator.
+
+Everything there is to know about an operator follows from its description: the reader, planner,
+numpy executor, public functions, documentation, conformance cases and error bounds read it here.
+"""
+
+from __future__ import annotations
+
+from gpuedge.opset import conv, elementwise, gather, matmul, norm, pool, scan, shape
+from gpuedge.opset.operator import Function, Operator
+
+FAMILIES = (elementwise, conv, pool, matmul, norm, shape, gather, scan)
+
+OPERATORS: dict[str, Operator] = {
+    operator.name: operator for family in FAMILIES for operator in family.OPERATORS
+}
+"""Known operators of the domain ``ai.onnx``, by name."""
+
+FUNCTIONS: dict[str, Function] = {one.name: one for one in elementwise.FUNCTIONS}
+"""Public functions that are one elementwise operator, by name."""

@@ -1,0 +1,308 @@
+"""Functions of one element, and of several that broadcast. Adding one is a row of `ROWS`.
+
+A row holds the ONNX operator, the public function, the formula that kernels and numpy compute, and
+where it is tested; shape, dtype, cost, documentation, conformance cases and the running error that
+bounds it follow. Formulas are made of `gpuedge.opset.functions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import pi, sqrt
+
+import numpy as np
+
+from gpuedge.core.dtypes import BYTES
+from gpuedge.opset.call import Call
+from gpuedge.opset.expr import Expr, apply
+from gpuedge.opset.operator import Function, Operator
+from gpuedge.opset.tensor import Tensor, mapped
+
+EXP_LIMIT = 88.0
+"""exp() of more than 88.7 overflows float32; beyond, sigmoid differs from 0 and 1 by less than float32
+can tell from them."""
+
+SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
+"""Defaults of Selu, from its schema (ai.onnx, version 6)."""
+
+FIRST_BROADCASTING = 7
+"""Operator set from which binary operators broadcast by numpy's rules."""
+
+
+def f(name: str) -> Callable[..., Expr]:
+    """Return a function of `gpuedge.opset.functions` by name."""
+    return lambda *args: apply(name, *args)
+
+
+exp, log, tanh, larger, smaller = f("exp"), f("log"), f("tanh"), f("max"), f("min")
+magnitude, keep_nan, above, pick = f("abs"), f("keep_nan"), f("above"), f("pick")
+
+
+def _clamp(x: Expr, low: float, high: float) -> Expr:
+    return smaller(larger(x, low), high)
+
+
+def _logistic(x: Expr) -> Expr:
+    return keep_nan(1.0 / (1.0 + exp(-_clamp(x, -EXP_LIMIT, EXP_LIMIT))), x)
+
+
+def _softplus(x: Expr) -> Expr:
+    return larger(x, 0.0) + log(1.0 + exp(-magnitude(x)))
+
+
+def _tail(x: Expr, alpha: float, scale: float = 1.0) -> Expr:
+    low = smaller(x, 0.0)
+    return larger(x, 0.0) + alpha * (exp(low * scale if scale != 1 else low) - 1.0)
+
+
+def _celu(x: Expr, alpha: float) -> Expr:
+    if alpha == 0:
+        raise ValueError("divides by its alpha, which is 0")
+    return _tail(x, alpha, 1.0 / alpha)
+
+
+def gelu(x: Expr) -> Expr:
+    """X Phi(x), by the error function."""
+    return 0.5 * x * (1.0 + apply("erf", x * sqrt(0.5)))
+
+
+def gelu_tanh(x: Expr) -> Expr:
+    """X Phi(x), by the tanh formula."""
+    return 0.5 * x * (1.0 + tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x)))
+
+
+def _mish(x: Expr) -> Expr:
+    """Use that tanh(softplus(x)), with e for exp(x), is 1 / (1 + 2 / (e e + 2 e))."""
+    e = exp(_clamp(x, -80.0, 20.0))
+    return x * (1.0 / (1.0 + 2.0 / (e * (e + 2.0))))
+
+
+def _sinh(x: Expr) -> Expr:
+    """(e - 1/e) / 2; below 1, where that cancels, the Taylor series (next term 1/11! < 2^-25)."""
+    s = x * x
+    series = x + x * s * (1 / 6 + s * (1 / 120 + s * (1 / 5040 + s * (1 / 362880))))
+    half = 0.5 * exp(magnitude(x))
+    far = apply("sign", x) * (half - 0.25 / half)
+    return pick(above(magnitude(x), 1.0), far, series)
+
+
+@dataclass(frozen=True)
+class Row:
+    """An elementwise operator.
+
+    Attributes
+    ----------
+    op : str
+        ONNX name.
+    function : str
+        Public name; empty if there is none.
+    formula : callable
+        Takes the operands as expressions and `numbers` by name.
+    summary, bound : str
+        For the documentation of the function.
+    domain, narrow : (float, float)
+        Where conformance cases draw from; see `Function`.
+    numbers : mapping
+        Numeric attributes with ONNX's defaults.
+    operands : tuple of str
+        Names of the operands.
+    dtypes : tuple of str
+        Integers on which it gives such integers again.
+    is_variadic : bool
+        Whether it takes any number of operands, from left to right.
+    arguments : tuple of str, optional
+        Those of `numbers` that the public function takes; by default all.
+    """
+
+    op: str
+    function: str
+    formula: Callable[..., Expr]
+    summary: str
+    bound: str
+    domain: tuple[float, float] = (-50, 50)
+    narrow: tuple[float, float] | None = None
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    operands: tuple[str, ...] = ("x",)
+    dtypes: tuple[str, ...] = ()
+    is_variadic: bool = False
+    arguments: tuple[str, ...] | None = None
+
+    def operator(self) -> Operator:
+        """Return the ONNX operator."""
+        return Operator(self.op, self.build, dtypes=self.dtypes)
+
+    def public(self) -> Function:
+        """Return the function on numpy arrays."""
+        taken = self.numbers if self.arguments is None else self.arguments
+        numbers = {name: self.numbers[name] for name in taken}
+        return Function(self.function, self.op, self.summary, self.bound, self.operands,
+                        numbers, self.dtypes, self.domain, self.narrow)  # fmt: skip
+
+    def build(self, call: Call) -> Tensor:
+        """Compose a node."""
+        tensors = [call.input(i) for i in range(len(call.inputs)) if call.has(i)]
+        count, wanted = len(tensors), len(self.operands)
+        if not count or (count != wanted and not self.is_variadic):
+            many = "one or more" if self.is_variadic else str(wanted)
+            raise call.unsupported(f"has {count} operands instead of {many}")
+        if call.version < FIRST_BROADCASTING and wanted == 2 and "axis" in call.attrs:
+            raise call.unsupported("broadcasts along an axis, as operator sets before 7 did")
+        numbers = {name: call.number(name, value) for name, value in self.numbers.items()}
+        total = tensors[0]
+        try:
+            if wanted == 1 and not self.is_variadic:
+                return mapped(lambda x: self.formula(x, **numbers), total)
+            for other in tensors[1:]:
+                total = mapped(lambda a, b: self.formula(a, b, **numbers), total, other)
+        except ValueError as error:
+            why = str(error)
+            raise (call.unsupported(why) if numbers else _no_fit(call)) from None
+        return total
+
+
+def _no_fit(call: Call) -> Exception:
+    return call.bad_shape("has inputs that do not broadcast")
+
+
+PAIR = ("a", "b")
+
+ROWS: tuple[Row, ...] = (
+    Row("Abs", "abs", magnitude, "Absolute value, element by element", "exact"),
+    Row("Neg", "neg", f("neg"), "Negation, element by element", "exact"),
+    Row("Floor", "floor", f("floor"), "Greatest integer not above, element by element", "exact"),
+    Row("Ceil", "ceil", f("ceil"), "Least integer not below, element by element", "exact"),
+    Row("Round", "round", f("round"), "Nearest integer, ties to even, element by element", "exact"),
+    Row("Sign", "sign", f("sign"), "-1, 0 or 1, element by element", "exact", (-2, 2),
+        dtypes=BYTES),
+    Row("Exp", "exp", lambda x: keep_nan(exp(x), x), "Exponential, element by element",
+        "(3 + 2 abs(x)) ULP (Vulkan specification, precision of exp)", (-80, 80), (-4, 4)),
+    Row("Log", "log", log, "Natural logarithm, element by element",
+        "3 ULP outside [0.5, 2], 2^-21 absolute inside (Vulkan specification)", (1e-3, 50),
+        (0.5, 8)),
+    Row("Sqrt", "sqrt", f("sqrt"), "Square root, element by element",
+        "4.5 ULP (Vulkan specification: inherited from 1 / inversesqrt)", (0, 5000), (0, 50)),
+    Row("Reciprocal", "reciprocal", lambda x: 1.0 / x, "1 / x, element by element",
+        "2.5 ULP (Vulkan specification, division)", (0.01, 50), (0.5, 8)),
+    Row("Sin", "sin", f("sin"), "Sine, angles in radians, element by element",
+        "2e-6 absolute for abs(x) <= 1000", (-1000, 1000), (-6, 6)),
+    Row("Cos", "cos", f("cos"), "Cosine, angles in radians, element by element",
+        "2e-6 absolute for abs(x) <= 1000", (-1000, 1000), (-6, 6)),
+    Row("Sinh", "sinh", _sinh, "Hyperbolic sine, element by element",
+        "(8 + 2 abs(x)) ULP, from the precision of exp (Vulkan specification)", (-20, 20),
+        (-4, 4)),
+    Row("Erf", "erf", lambda x: keep_nan(apply("erf", x), x),
+        "Gauss error function, element by element", "3e-6 absolute", (-5, 5)),
+    Row("Relu", "relu", lambda x: larger(x, 0.0), "Max(x, 0)", "exact", dtypes=("int8",)),
+    Row("LeakyRelu", "leaky_relu",
+        lambda x, alpha: larger(x, 0.0) + alpha * smaller(x, 0.0),
+        "X where positive, else alpha * x", "1.25 ULP", numbers={"alpha": 0.01}),
+    Row("Elu", "elu", _tail, "X where positive, else alpha * (exp(x) - 1)",
+        "1e-6 * max(1, alpha) absolute plus 1 ULP", narrow=(-8, 8), numbers={"alpha": 1.0}),
+    Row("Celu", "celu", _celu, "X where positive, else alpha * (exp(x / alpha) - 1)",
+        "1e-6 * max(1, alpha) absolute plus 1 ULP", narrow=(-8, 8), numbers={"alpha": 1.0}),
+    Row("Selu", "selu", lambda x, alpha, gamma: gamma * _tail(x, alpha),
+        "Scaled exponential unit", "1e-6 absolute plus 1e-6 relative", narrow=(-8, 8),
+        numbers={"alpha": SELU_ALPHA, "gamma": SELU_GAMMA}, arguments=()),
+    Row("Sigmoid", "sigmoid", _logistic, "1 / (1 + exp(-x))", "1e-6 absolute", (-100, 100),
+        (-8, 8)),
+    Row("Swish", "", lambda x, alpha: x * _logistic(x if alpha == 1 else x * alpha),
+        "X * sigmoid(alpha * x)", "2e-6 * max(1, abs(x))", (-100, 100),
+        (-8, 8), numbers={"alpha": 1.0}),
+    Row("HardSigmoid", "hard_sigmoid",
+        lambda x, alpha, beta: _clamp(x * alpha + beta, 0.0, 1.0),
+        "Clip(alpha * x + beta, 0, 1)", "2 ULP of max(1, alpha * x)", (-8, 8),
+        numbers={"alpha": 0.2, "beta": 0.5}),
+    Row("HardSwish", "hard_swish", lambda x: x * _clamp(x * (1 / 6) + 0.5, 0.0, 1.0),
+        "X * clip(x / 6 + 0.5, 0, 1)", "2e-7 * max(1, abs(x))", (-8, 8)),
+    Row("Tanh", "tanh", lambda x: keep_nan(tanh(x), x), "Hyperbolic tangent",
+        "1e-5 absolute (Vulkan specification: sinh / cosh)", (-30, 30), (-4, 4)),
+    Row("Softplus", "softplus", _softplus, "Log(1 + exp(x))",
+        "2e-6 absolute plus 1e-6 relative", (-100, 100), (-8, 8)),
+    Row("Softsign", "softsign", lambda x: x / (1.0 + magnitude(x)), "X / (1 + abs(x))", "4 ULP"),
+    Row("Mish", "mish", _mish, "X * tanh(softplus(x))", "1e-6 * max(1, abs(x))", (-30, 30),
+        (-8, 8)),
+    Row("ThresholdedRelu", "thresholded_relu",
+        lambda x, alpha: pick(above(x, alpha), x, 0.0), "X where above alpha, else 0", "exact",
+        numbers={"alpha": 1.0}),
+    Row("Add", "add", f("add"), "A + b, with broadcasting", "exactly rounded", operands=PAIR),
+    Row("Sub", "sub", f("sub"), "A - b, with broadcasting", "exactly rounded", operands=PAIR),
+    Row("Mul", "mul", f("mul"), "A * b, with broadcasting", "exactly rounded", operands=PAIR),
+    Row("Div", "div", f("div"), "A / b, with broadcasting",
+        "2.5 ULP (Vulkan specification, division)", operands=PAIR),
+    Row("Pow", "pow", f("pow"),
+        "A ** b, with broadcasting; NaN for a negative base with a broken exponent",
+        "that of exp2(b * log2(abs(a))) (Vulkan specification, pow)", operands=PAIR),
+    Row("PRelu", "prelu", lambda x, slope: larger(x, 0.0) + slope * smaller(x, 0.0),
+        "X where positive, else slope * x; `slope` broadcasts to `x`", "1 ULP",
+        operands=("x", "slope")),
+    Row("Max", "maximum", larger, "The larger of a and b, with broadcasting", "exact",
+        operands=PAIR, dtypes=BYTES, is_variadic=True),
+    Row("Min", "minimum", smaller, "The smaller of a and b, with broadcasting", "exact",
+        operands=PAIR, dtypes=BYTES, is_variadic=True),
+    Row("Sum", "", f("add"), "Sum of all operands", "exactly rounded", operands=PAIR,
+        is_variadic=True),
+)  # fmt: skip
+"""The elementwise operators."""
+
+
+def _mean(call: Call) -> Tensor:
+    count = float(len(call.inputs))
+    total = BY_NAME["Sum"].build(call)
+    return mapped(lambda x: x / count, total)
+
+
+def _gelu_node(call: Call) -> Tensor:
+    mode = call.text("approximate", "none")
+    if mode not in {"none", "tanh"}:
+        raise call.unsupported(f"has approximate={mode!r}; only 'none' and 'tanh' exist")
+    return mapped(gelu_tanh if mode == "tanh" else gelu, call.input(0))
+
+
+def _selu_node(call: Call) -> Tensor:
+    if call.version >= 6:
+        return BY_NAME["Selu"].build(call)
+    alpha, gamma = call.number("alpha", 1.6732), call.number("gamma", 1.0507)
+    return mapped(lambda x: gamma * _tail(x, alpha), call.input(0))
+
+
+def _prelu_node(call: Call) -> Tensor:
+    made = BY_NAME["PRelu"].build(call)
+    if made.shape != call.shape(0):
+        raise call.bad_shape("has a slope that does not broadcast to its input")
+    return made
+
+
+def clip_bounds(call: Call) -> tuple[float, float]:
+    """Return the bounds of a Clip node; an absent one is the extreme finite value of the dtype."""
+    dtype = call.input(0).dtype
+    about = np.iinfo(dtype) if dtype in BYTES else np.finfo(dtype)
+    least, most = float(about.min), float(about.max)
+    if call.version < 11:
+        return call.number("min", least), call.number("max", most)
+    bounds = []
+    for index, what, default in ((1, "lower bound", least), (2, "upper bound", most)):
+        value = call.constant(index, what)
+        if value is not None and value.size != 1:
+            raise call.bad_shape(f"needs a scalar {what}")
+        bounds.append(default if value is None else float(value.reshape(())))
+    return bounds[0], bounds[1]
+
+
+def _clip(call: Call) -> Tensor:
+    low, high = clip_bounds(call)
+    return mapped(lambda x: _clamp(x, low, high), call.input(0))
+
+
+BY_NAME = {row.op: row for row in ROWS}
+
+OPERATORS: tuple[Operator, ...] = (
+    *(row.operator() for row in ROWS if row.op not in {"Selu", "PRelu"}),
+    Operator("Selu", _selu_node),
+    Operator("PRelu", _prelu_node),
+    Operator("Mean", _mean),
+    Operator("Gelu", _gelu_node),
+    Operator("Clip", _clip, parameters=(1, 2), dtypes=BYTES, remark="with constant bounds"),
+)
+
+FUNCTIONS: tuple[Function, ...] = tuple(row.public() for row in ROWS if row.function)

@@ -1,0 +1,166 @@
+"""Computing tensors in numpy: what runs where ONNX Runtime is not installed.
+
+Float16 values are computed in float32 and rounded where a tensor is float16. Elements of other
+dtypes are only moved. Nothing is modified in place that came from outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpuedge.opset import conv, pool
+from gpuedge.opset.expr import Apply, Expr, Load, Number, Position, Where, walk
+from gpuedge.opset.functions import FUNCTIONS
+from gpuedge.opset.index import Axis, Chosen, Index, Quotient, Remainder, affine
+from gpuedge.opset.tensor import (
+    Array,
+    Constant,
+    Convolution,
+    Given,
+    Map,
+    Pooling,
+    Product,
+    Reduce,
+    Shape,
+    Tensor,
+    operands,
+    reachable,
+)
+
+_COMBINE: dict[str, Any] = {"sum": np.sum, "max": np.max, "min": np.min}
+
+
+def evaluate(outputs: Sequence[Tensor], values: Mapping[str, Array]) -> list[Array]:
+    """Return the values of tensors.
+
+    Parameters
+    ----------
+    outputs : sequence of Tensor
+    values : mapping of str to ndarray
+        What is given from outside, by name.
+
+    Returns
+    -------
+    list of ndarray
+        One for each output; may share memory with `values` or constants.
+    """
+    order = reachable(outputs)
+    last: dict[int, int] = {one.serial: len(order) for one in outputs}
+    for at, one in enumerate(order):
+        for operand in operands(one):
+            last[operand.serial] = max(last.get(operand.serial, 0), at)
+    done: dict[int, Array] = {}
+    with np.errstate(all="ignore"):
+        for at, one in enumerate(order):
+            done[one.serial] = _compute(one, done, values)
+            for operand in operands(one):
+                if last[operand.serial] == at:
+                    done.pop(operand.serial, None)
+    return [done[one.serial] for one in outputs]
+
+
+def _compute(tensor: Tensor, done: Mapping[int, Array], values: Mapping[str, Array]) -> Array:
+    source = tensor.source
+    if isinstance(source, Given):
+        return values[source.name]
+    if isinstance(source, Constant):
+        return source.array
+    parts = [done[t.serial] for t in operands(tensor)]
+    if isinstance(source, Map):
+        found = _Elements(tensor.shape, done).result(source.body)
+    elif isinstance(source, Reduce):
+        elements = _Elements((*tensor.shape, *source.over), done).result(source.body)
+        along = tuple(range(tensor.rank, tensor.rank + len(source.over)))
+        found = _COMBINE[source.combine](elements, axis=along)
+    elif isinstance(source, Product):
+        a, b = (_wide(done[t.serial]) for t in (source.a, source.b))
+        found = np.matmul(a, b)
+    elif isinstance(source, Convolution):
+        x, w = (_wide(done[t.serial]) for t in (source.x, source.w))
+        bias = None if source.bias is None else _wide(done[source.bias.serial])
+        found = conv.compute(source, x, w, bias)
+    elif isinstance(source, Pooling):
+        found = pool.compute(source, _wide(parts[0]))
+    # Numpy may have turned a result of rank 0 into a scalar.
+    return np.asarray(found).astype(tensor.dtype, copy=False).reshape(tensor.shape)
+
+
+def _wide(array: Array) -> Array:
+    return array.astype(np.float32) if array.dtype == np.float16 else array
+
+
+class _Elements:
+    """Expressions over all positions of a shape at once."""
+
+    def __init__(self, shape: Shape, done: Mapping[int, Array]) -> None:
+        self.shape = shape
+        self._done = done
+        self._values: dict[int, Any] = {}
+
+    def result(self, body: Expr) -> Array:
+        """Return the array of `body`."""
+        only_moves = not any(isinstance(e, (Apply, Position)) for e in walk(body))
+        for one in walk(body):
+            found = self._one(one)
+            self._values[id(one)] = found if only_moves else _wide(np.asarray(found))
+        return np.broadcast_to(self._values[id(body)], self.shape)
+
+    def _one(self, one: Expr) -> Any:
+        if isinstance(one, Number):
+            return np.float32(one.value)
+        if isinstance(one, Load):
+            return self._load(one)
+        if isinstance(one, Apply):
+            return FUNCTIONS[one.function].numpy(*(self._values[id(a)] for a in one.args))
+        if isinstance(one, Where):
+            yes, no = self._values[id(one.yes)], self._values[id(one.no)]
+            return np.where(self._test(one.test), yes, no)
+        if isinstance(one, Position):
+            return self._index(one.index).astype(np.float32)
+        raise TypeError(type(one).__name__)
+
+    def _load(self, one: Load) -> Array:
+        array = self._done[one.tensor.serial]
+        if 0 in self.shape:
+            return np.empty(self.shape, array.dtype)
+        linear = affine(one.at)
+        if linear is None:
+            taken: Array = array.reshape(-1)[self._index(one.at)]
+            return taken
+        flat = np.ascontiguousarray(array).reshape(-1)[one.at.constant :]
+        low = sum(min(0, f * (self.shape[n] - 1)) for n, f in linear.items())
+        if low:  # steps backwards: begin where it ends
+            taken = array.reshape(-1)[self._index(one.at)]
+            return taken
+        steps = [linear.get(n, 0) * flat.itemsize for n in range(len(self.shape))]
+        return np.lib.stride_tricks.as_strided(flat, self.shape, steps, writeable=False)
+
+    def _test(self, test: Sequence[Index]) -> Any:
+        passed: Any = True
+        for index in test:
+            passed = np.logical_and(passed, self._index(index) >= 0)
+        return passed
+
+    def _index(self, index: Index) -> Any:
+        total: Any = np.int64(index.constant)
+        for atom, factor in index.terms:
+            total = total + factor * self._atom(atom)
+        return total
+
+    def _atom(self, atom: Any) -> Any:
+        if isinstance(atom, Axis):
+            steps = [1] * len(self.shape)
+            steps[atom.number] = atom.size
+            return np.arange(atom.size, dtype=np.int64).reshape(steps)
+        if isinstance(atom, Quotient):
+            return self._index(atom.of) // atom.by
+        if isinstance(atom, Remainder):
+            return self._index(atom.of) % atom.by
+        if isinstance(atom, Chosen):
+            yes, no = self._index(atom.yes), self._index(atom.no)
+            return np.where(self._test(atom.test), yes, no)
+        value = np.asarray(self._values[id(atom.value)])
+        return np.clip(value, atom.low, atom.high).astype(np.int64)

@@ -1,0 +1,109 @@
+"""Softmax and normalisations."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from gpuedge.opset.call import Call
+from gpuedge.opset.expr import apply
+from gpuedge.opset.operator import Operator
+from gpuedge.opset.tensor import Tensor, constant, mapped, mean, reduced, reshape
+
+
+def _softmax(call: Call) -> Tensor:
+    x = call.input(0)
+    flat = call.version < 13
+    given = call.integer("axis", 1 if flat else -1)
+    # Flattening may start one past the last axis: rows of one element.
+    axis = given if flat and given == x.rank else call.axis(given, x.rank)
+    before = prod(x.shape[:axis])
+    if flat:
+        rows = reshape(x, (before, prod(x.shape[axis:]), 1))
+    else:
+        length = x.shape[axis] if x.shape else 1
+        rows = reshape(x, (before, length, prod(x.shape[axis + 1 :])))
+    if not x.size:
+        return reshape(x, x.shape)
+    return reshape(_normalised(rows, is_log=call.op == "LogSoftmax"), x.shape)
+
+
+def _normalised(rows: Tensor, is_log: bool) -> Tensor:
+    """Softmax along the middle of three axes, or its logarithm; the maximum goes first.
+
+    Blanchard, Higham and Higham, *Accurately Computing the Log-Sum-Exp and Softmax Functions*
+    (IMA Journal of Numerical Analysis 41, 2021), algorithm 4.1.
+    """
+    peak = reduced("max", rows, (1,))
+    below = mapped(lambda x, m: x - m, rows, peak)
+    powers = mapped(lambda x, m: apply("exp", x - m), rows, peak)
+    total = reduced("sum", powers, (1,))
+    if is_log:
+        return mapped(lambda d, s: d - apply("log", s), below, total)
+    # the exponentials again: computing them twice is cheaper than keeping them
+    return mapped(lambda x, m, s: apply("exp", x - m) / s, rows, peak, total)
+
+
+def _batch_norm(call: Call) -> Tensor:
+    x = call.input(0)
+    training = call.integer("training_mode", 0)
+    old = call.version < 7 and not call.integer("is_test", 0)
+    if training or any(call.outputs[1:]) or old:
+        raise call.unsupported("is in training mode")
+    if call.version < 9 and not call.integer("spatial", 1):
+        raise call.unsupported("normalises every position by itself (spatial=0)")
+    if x.rank < 2:
+        raise call.unsupported(f"has an input of rank {x.rank}; at least 2 is needed")
+    for index in range(1, 5):
+        if call.shape(index) != (x.shape[1],):
+            raise call.bad_shape(f"needs parameters of shape [{x.shape[1]}]")
+    epsilon = call.number("epsilon", 1e-5)
+    column = (x.shape[1],) + (1,) * (x.rank - 2)
+    parameters = [call.input(i) for i in range(1, 5)]
+    arrays = [p.array for p in parameters]
+    if any(a is None for a in arrays):
+        s, b, m, v = (reshape(p, column) for p in parameters)
+        centred = mapped(lambda x, m: x - m, x, m)
+        factors = mapped(lambda s, v: s / apply("sqrt", v + epsilon), s, v)
+        return mapped(lambda c, f, b: c * f + b, centred, factors, b)
+    scale, shift, middle, variance = (np.asarray(a, np.float64) for a in arrays)
+    with np.errstate(all="ignore"):
+        factor = scale / np.sqrt(variance + epsilon)
+        rest = shift - middle * factor
+    a = constant(factor.astype(np.float32).reshape(column))
+    b = constant(rest.astype(np.float32).reshape(column))
+    scaled = mapped(lambda x, a: x * a, x, a)
+    return mapped(lambda x, b: x + b, scaled, b)
+
+
+def _layer_norm(call: Call) -> Tensor | tuple[Tensor, ...]:
+    """Centre and scale over the last axes; the variance is that of the centred values."""
+    x, scale, shift = call.input(0), call.input(1), call.optional(2)
+    axis = call.axis(call.integer("axis", -1), x.rank)
+    along = tuple(range(axis, x.rank))
+    for index in (1, 2) if shift is not None else (1,):
+        if not _fits(call.shape(index), x.shape):
+            raise call.bad_shape(f"cannot broadcast its input {index} to its first")
+    epsilon = call.number("epsilon", 1e-5)
+    middle = mean(x, along)
+    centred = mapped(lambda x, m: x - m, x, middle)
+    variance = mean(mapped(lambda c: c * c, centred), along)
+    inverse = mapped(lambda v: 1.0 / apply("sqrt", v + epsilon), variance)
+    result = mapped(lambda c, i, s: c * i * s, centred, inverse, scale)
+    if shift is not None:
+        result = mapped(lambda r, b: r + b, result, shift)
+    return (result, middle, inverse)[: len(call.outputs)]
+
+
+def _fits(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    tail = whole[len(whole) - len(shape) :]
+    return len(shape) <= len(whole) and all(n in (1, m) for n, m in zip(shape, tail, strict=True))
+
+
+OPERATORS: tuple[Operator, ...] = (
+    Operator("Softmax", _softmax),
+    Operator("LogSoftmax", _softmax),
+    Operator("BatchNormalization", _batch_norm, remark="as in inference"),
+    Operator("LayerNormalization", _layer_norm),
+)

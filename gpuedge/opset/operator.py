@@ -1,0 +1,139 @@
+"""What an operator is: one description from which everything else about it follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from gpuedge.core.dtypes import ACCEPTED, BYTES
+from gpuedge.opset.call import Call
+from gpuedge.opset.tensor import Constant, Given, Tensor, operands
+
+FLOATS: Final = ACCEPTED
+INDICES: Final = ("int32", "int64")
+
+Build = Callable[[Call], "Tensor | Sequence[Tensor]"]
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An ONNX operator of the default domain.
+
+    Shapes, dtypes, cost, numpy meaning, kernels and error bounds all follow from `build`.
+
+    Attributes
+    ----------
+    name : str
+        Its ONNX name.
+    build : callable
+        Composes the outputs from the inputs of a `Call`. Raises UnsupportedOpError (GE-501) for
+        forms that are not known, and ShapeError (GE-201) for shapes that do not fit.
+    parameters : tuple of int
+        Inputs that only parametrise the node (a shape, axes, bounds); the others carry tensors.
+    dtypes : tuple of str
+        What it takes besides float32 and float16.
+    moves : bool
+        Whether it only moves elements, of whatever dtype.
+    indices : tuple of int
+        Inputs that hold integer positions, int32 or int64.
+    remark : str
+        What a reader of the operator table should know.
+    check : callable, optional
+        Refuses before anything else what ONNX Runtime must not be asked either.
+    """
+
+    name: str
+    build: Build
+    parameters: tuple[int, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    moves: bool = False
+    indices: tuple[int, ...] = ()
+    remark: str = ""
+    check: Callable[[Call], None] | None = None
+
+    def outputs(self, call: Call) -> tuple[Tensor, ...]:
+        """Return what a node computes.
+
+        Raises
+        ------
+        UnsupportedOpError (GE-501)
+            A form, dtype or parameter that is not known.
+        ShapeError (GE-201)
+            Shapes that do not fit.
+        """
+        if self.check is not None:
+            self.check(call)
+        if not self.moves:
+            self._check_dtypes(call)
+        made = self.build(call)
+        outputs = (made,) if isinstance(made, Tensor) else tuple(made)
+        _label(outputs, call.name or call.outputs[0])
+        return outputs
+
+    def carries(self, position: int) -> bool:
+        """Return whether the input at a position carries a tensor rather than a parameter."""
+        return position not in self.parameters
+
+    def _check_dtypes(self, call: Call) -> None:
+        found = {
+            tensor.dtype
+            for i, tensor in enumerate(call.inputs)
+            if tensor is not None and self.carries(i) and i not in self.indices
+        }
+        if len(found) > 1:
+            raise call.unsupported(f"mixes the dtypes {', '.join(sorted(found))}")
+        allowed = (*FLOATS, *self.dtypes)
+        for dtype in found - set(allowed):
+            listed = f"{', '.join(allowed[:-1])} and {allowed[-1]}"
+            raise call.unsupported(f"computes in {dtype}; only {listed} are known")
+
+
+def _label(outputs: Sequence[Tensor], label: str) -> None:
+    """Name everything that a node computes after it; what it reads is named already."""
+    stack = list(outputs)
+    while stack:
+        tensor = stack.pop()
+        if not tensor.label and not isinstance(tensor.source, (Given, Constant)):
+            tensor.label = label
+            stack.extend(operands(tensor))
+
+
+@dataclass(frozen=True)
+class Function:
+    """A public function on numpy arrays that is one operator.
+
+    Attributes
+    ----------
+    name : str
+        As in ``gpuedge.relu``.
+    op : str
+        The ONNX operator.
+    summary : str
+        First sentence of its documentation, without the full stop.
+    bound : str
+        How far results may be from the exact ones, in words.
+    operands : tuple of str
+        Names of the arrays it takes.
+    numbers : mapping
+        Further arguments, finite numbers with their defaults, passed as attributes.
+    dtypes : tuple of str
+        What it takes besides float32 and float16.
+    domain : (float, float)
+        Where conformance cases draw operands from.
+    narrow : (float, float)
+        The same for float16 and for tensors with few distinct values.
+    """
+
+    name: str
+    op: str
+    summary: str
+    bound: str
+    operands: tuple[str, ...] = ("x",)
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    dtypes: tuple[str, ...] = ()
+    domain: tuple[float, float] = (-50.0, 50.0)
+    narrow: tuple[float, float] | None = None
+
+
+__all__ = ["BYTES", "FLOATS", "INDICES", "Build", "Call", "Function", "Operator"]

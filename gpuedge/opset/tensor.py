@@ -1,0 +1,366 @@
+"""Tensors and the few primitives that compute them: what operators are composed of.
+
+A `Tensor` is a shape, a dtype and a source: given from outside, constant, or one of the primitives
+`Map` (an expression of each position, so views cost nothing and chains fuse), `Reduce`, `Product`,
+`Convolution` and `Pooling`. The functions of this module build them; shapes follow from them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuedge.opset.expr import ZERO, Expr, Load, apply, lift, loads, where
+from gpuedge.opset.index import Index, axes, axis, choose, flatten, unflatten
+
+Array = npt.NDArray[Any]
+Shape = tuple[int, ...]
+Pair = tuple[int, int]
+Pads = tuple[int, int, int, int]
+Combine = Literal["sum", "max", "min"]
+
+_serial = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value from outside: a graph's input, or what another part of it computed."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A value known while planning; `name` is that of the graph's constant, if it is one."""
+
+    array: Array
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """Every element on its own: `body` over the axes of the output."""
+
+    body: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Sum, maximum or minimum of `body` over further axes of extents `over`.
+
+    Axis numbers of `body` below the output's rank are those of the output, the others those of
+    `over`, in order.
+    """
+
+    combine: Combine
+    over: Shape
+    body: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Matrix product of (..., m, k) and (..., k, n), of rank 2 or more; batches broadcast."""
+
+    a: Tensor
+    b: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How windows slide; pairs are (y, x), pads (top, left, bottom, right) and never negative.
+
+    `out` is the spatial size of the result. One-dimensional windows have a height of 1.
+    """
+
+    kernel: Pair
+    strides: Pair
+    pads: Pads
+    dilations: Pair
+    out: Pair
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """Convolution of x (N, C, H, W) with w (M, C / group, kh, kw) and an optional bias (M).
+
+    Transposed, w is (C, M / group, kh, kw), and input pixel (i, j) adds to output pixel
+    (i * stride + kernel_index * dilation - pad); positions outside `window.out` are dropped. With
+    one spatial dimension x is (N, C, W) and w has three axes.
+    """
+
+    x: Tensor
+    w: Tensor
+    bias: Tensor | None
+    window: Window
+    group: int
+    is_transposed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pooling:
+    """Maximum or average over windows of x (N, C, H, W) or (N, C, W).
+
+    An average divides by the number of input pixels under the window, or, with
+    `count_include_pad`, by the number of window positions inside the input and its pads. A window
+    that meets no pixel at all (dilated, on a small input) gives 0 as average and the lowest finite
+    number as maximum.
+    """
+
+    kind: Literal["max", "avg"]
+    x: Tensor
+    window: Window
+    count_include_pad: bool = False
+
+
+Source = Given | Constant | Map | Reduce | Product | Convolution | Pooling
+
+
+@dataclass(eq=False, slots=True)
+class Tensor:
+    """A value that a program computes or is given.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    dtype : str
+        Name of its numpy dtype. Kernels compute in float32 whatever it is.
+    source : Source
+    label : str
+        The node that it is a part of, for messages and placements.
+    serial : int
+        Tensors are numbered in the order they are built, so operands have lower numbers.
+    """
+
+    shape: Shape
+    dtype: str
+    source: Source
+    label: str = ""
+    serial: int = field(default_factory=lambda: next(_serial))
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def rank(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def array(self) -> Array | None:
+        """Its value if it is constant."""
+        return self.source.array if isinstance(self.source, Constant) else None
+
+
+def operands(tensor: Tensor) -> tuple[Tensor, ...]:
+    """Return the tensors that a tensor is computed from directly, each once."""
+    source = tensor.source
+    if isinstance(source, (Map, Reduce)):
+        found = [load.tensor for load in loads(source.body)]
+    elif isinstance(source, Product):
+        found = [source.a, source.b]
+    elif isinstance(source, Convolution):
+        found = [t for t in (source.x, source.w, source.bias) if t is not None]
+    elif isinstance(source, Pooling):
+        found = [source.x]
+    else:
+        found = []
+    return tuple(dict.fromkeys(found))
+
+
+def reachable(roots: Sequence[Tensor]) -> list[Tensor]:
+    """Return the roots and every tensor that they depend on, in the order they were built."""
+    seen: dict[int, Tensor] = {}
+    stack = list(roots)
+    while stack:
+        one = stack.pop()
+        if one.serial not in seen:
+            seen[one.serial] = one
+            stack.extend(operands(one))
+    return [seen[serial] for serial in sorted(seen)]
+
+
+# --- making tensors -----------------------------------------------------------------------------
+
+
+def given(name: str, shape: Shape, dtype: str) -> Tensor:
+    """Return a tensor that comes from outside."""
+    return Tensor(tuple(shape), dtype, Given(name))
+
+
+def constant(array: Array, name: str = "") -> Tensor:
+    """Return a tensor whose value is known."""
+    return Tensor(tuple(array.shape), array.dtype.name, Constant(array, name))
+
+
+def at(tensor: Tensor, position: Sequence[Index]) -> Load:
+    """Return the element at a position."""
+    return Load(tensor, flatten(position, tensor.shape))
+
+
+def broadcast_shape(shapes: Sequence[Shape]) -> Shape | None:
+    """Return the shape that all of them broadcast to; numpy's own gives up on large ones."""
+    rank = max(map(len, shapes))
+    result = []
+    for extents in zip(*((1,) * (rank - len(s)) + s for s in shapes), strict=True):
+        others = {extent for extent in extents if extent != 1}
+        if len(others) > 1:
+            return None
+        result.append(others.pop() if others else 1)
+    return tuple(result)
+
+
+def spread(tensor: Tensor, position: Sequence[Index]) -> Load:
+    """Return the element that broadcasting puts at a position of a larger shape."""
+    own = position[len(position) - tensor.rank :]
+    fixed = [Index() if n == 1 else i for i, n in zip(own, tensor.shape, strict=True)]
+    return at(tensor, fixed)
+
+
+def computed(shape: Shape, dtype: str, body: Callable[[tuple[Index, ...]], Expr | float]) -> Tensor:
+    """Return a tensor whose element at a position is what `body` makes of the position."""
+    return Tensor(tuple(shape), dtype, Map(lift(body(axes(shape)))))
+
+
+def mapped(
+    formula: Callable[..., Expr | float], *tensors: Tensor, dtype: str | None = None
+) -> Tensor:
+    """Return a formula of tensors that broadcast, element by element."""
+    shape = broadcast_shape([t.shape for t in tensors])
+    if shape is None:
+        raise ValueError("shapes that do not broadcast")
+    position = axes(shape)
+    body = lift(formula(*(spread(t, position) for t in tensors)))
+    return Tensor(shape, dtype or tensors[0].dtype, Map(body))
+
+
+def view(
+    tensor: Tensor, shape: Shape, to: Callable[[tuple[Index, ...]], Sequence[Index]]
+) -> Tensor:
+    """Return the tensor read at other positions: `to` gives the one for each of `shape`."""
+    return computed(shape, tensor.dtype, lambda position: at(tensor, to(position)))
+
+
+def reshape(tensor: Tensor, shape: Shape) -> Tensor:
+    """Return the same elements in the same order with another shape."""
+    return computed(shape, tensor.dtype, lambda position: Load(tensor, flatten(position, shape)))
+
+
+def transpose(tensor: Tensor, perm: Sequence[int]) -> Tensor:
+    """Return a tensor whose axis i is axis ``perm[i]`` of the operand."""
+    shape = tuple(tensor.shape[p] for p in perm)
+    back = [perm.index(i) for i in range(len(perm))]
+    return view(tensor, shape, lambda position: [position[b] for b in back])
+
+
+def broadcast(tensor: Tensor, shape: Shape) -> Tensor:
+    """Return the tensor repeated to a shape that it broadcasts to."""
+    return computed(shape, tensor.dtype, lambda position: spread(tensor, position))
+
+
+def padded(tensor: Tensor, begin: Sequence[int], shape: Shape, fill: Expr | float = ZERO) -> Tensor:
+    """Return a tensor that holds the operand from `begin` on, and `fill` around it.
+
+    Negative beginnings cut off what lies before.
+    """
+
+    def body(position: tuple[Index, ...]) -> Expr:
+        inner = [p - b for p, b in zip(position, begin, strict=True)]
+        test = [t for i, n in zip(inner, tensor.shape, strict=True) for t in (i, n - 1 - i)]
+        spot = choose(test, flatten(inner, tensor.shape), Index())
+        return where(test, Load(tensor, spot), fill)
+
+    return computed(shape, tensor.dtype, body)
+
+
+def joined(a: Tensor, b: Tensor, along: int) -> Tensor:
+    """Return two tensors one after the other along an axis."""
+    shape = (*a.shape[:along], a.shape[along] + b.shape[along], *a.shape[along + 1 :])
+    cut = a.shape[along]
+
+    def body(position: tuple[Index, ...]) -> Expr:
+        before, after = list(position), list(position)
+        first = [cut - 1 - position[along]]
+        after[along] = position[along] - cut
+        left = choose(first, flatten(before, a.shape), Index())
+        right = choose([position[along] - cut], flatten(after, b.shape), Index())
+        return where(first, Load(a, left), Load(b, right))
+
+    return computed(shape, a.dtype, body)
+
+
+def reduced(
+    combine: Combine,
+    tensor: Tensor,
+    along: Sequence[int],
+    *,
+    keepdims: bool = True,
+    before: Callable[[Expr], Expr] = lambda x: x,
+) -> Tensor:
+    """Return the sum, maximum or minimum of ``before(x)`` along axes."""
+    kept = [i for i in range(tensor.rank) if i not in along]
+    over = tuple(tensor.shape[i] for i in along)
+    shape = tuple(1 if i in along else n for i, n in enumerate(tensor.shape))
+    if not keepdims:
+        shape = tuple(tensor.shape[i] for i in kept)
+    position: list[Index] = [Index()] * tensor.rank
+    for number, i in enumerate(along):
+        position[i] = axis(len(shape) + number, tensor.shape[i])
+    for number, i in enumerate(kept):
+        position[i] = axis(i if keepdims else number, tensor.shape[i])
+    return Tensor(shape, tensor.dtype, Reduce(combine, over, before(at(tensor, position))))
+
+
+def mean(tensor: Tensor, along: Sequence[int], *, keepdims: bool = True) -> Tensor:
+    """Return the mean along axes."""
+    count = prod(tensor.shape[i] for i in along)
+    total = reduced("sum", tensor, along, keepdims=keepdims)
+    return mapped(lambda s: s / float(count), total)
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """Return a matrix product by numpy's rules; batches must broadcast and inner extents fit."""
+    left = a if a.rank > 1 else reshape(a, (1, *a.shape))
+    right = b if b.rank > 1 else reshape(b, (*b.shape, 1))
+    batch = broadcast_shape([left.shape[:-2], right.shape[:-2]])
+    if batch is None or left.shape[-1] != right.shape[-2]:
+        raise ValueError("matrices that do not fit")
+    m, n = left.shape[-2], right.shape[-1]
+    whole = Tensor((*batch, m, n), a.dtype, Product(left, right))
+    shape = (*batch, *((m,) if a.rank > 1 else ()), *((n,) if b.rank > 1 else ()))
+    return whole if shape == whole.shape else reshape(whole, shape)
+
+
+def power_of(x: Expr | float, y: Expr | float) -> Expr:
+    """Return x to the power of y."""
+    return apply("pow", x, y)
+
+
+def folded_elements(tensor: Tensor) -> Iterator[int]:
+    """Yield the elements of a constant tensor of integers, in C order.
+
+    Raises
+    ------
+    TypeError
+        The tensor is not constant.
+    """
+    array = tensor.array
+    if array is None:
+        raise TypeError("the tensor is not constant")
+    yield from (int(v) for v in np.asarray(array).reshape(-1))
+
+
+__all__ = [
+    "Array", "Combine", "Constant", "Convolution", "Given", "Map", "Pads", "Pair", "Pooling",
+    "Product", "Reduce", "Shape", "Source", "Tensor", "Window", "at", "broadcast",
+    "broadcast_shape", "computed", "constant", "folded_elements", "given", "joined", "mapped",
+    "mean", "operands", "padded", "power_of", "product", "reachable", "reduced", "reshape",
+    "spread", "transpose", "unflatten", "view",
+]  # fmt: skip

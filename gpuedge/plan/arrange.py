@@ -1,0 +1,167 @@
+"""Give every tensor of a plan a place in a buffer, and find which passes depend on which."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from gpuedge.core.storage import FLOAT32, Storage
+from gpuedge.plan.memory import Lifetime, align, place
+from gpuedge.plan.plan import Plan, PlanTensor
+
+ARENA = "arena"
+CONSTANTS = "constants"
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A byte range of a named buffer."""
+
+    buffer: str
+    offset: int
+    nbytes: int
+
+    def overlaps(self, other: Region) -> bool:
+        """Tell whether two regions share a byte."""
+        return (
+            self.buffer == other.buffer
+            and self.offset < other.offset + other.nbytes
+            and other.offset < self.offset + self.nbytes
+        )
+
+
+Role = Literal["constant", "input", "output", "scratch"]
+"""What a buffer is for, in the words of `gpuedge.backends.base.Usage`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """One buffer: its size in bytes (16 for each texel), what it is for, how it keeps texels."""
+
+    nbytes: int
+    role: Role
+    storage: Storage = FLOAT32
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """Where tensors lie.
+
+    `regions` by tensor name (views included), `buffers` by name: ``arena`` and ``constants``, which
+    many tensors share, and one each for those that have a buffer of their own. `depends` says for
+    each pass whether it must wait for passes before it.
+    """
+
+    regions: Mapping[str, Region]
+    buffers: Mapping[str, Home]
+    depends: tuple[bool, ...]
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Buffers the host writes before every run."""
+        return tuple(name for name, home in self.buffers.items() if home.role == "input")
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Buffers the host reads after every run."""
+        return tuple(name for name, home in self.buffers.items() if home.role == "output")
+
+
+def arrange(plan: Plan, alignment: int, *, has_suballocation: bool = True) -> Arrangement:
+    """Place the tensors of `plan`.
+
+    Parameters
+    ----------
+    plan : Plan
+    alignment : int
+        Offsets are multiples of it, bytes.
+    has_suballocation : bool
+        Whether constants, and tensors the host never sees, may share a buffer (`Caps`). Without,
+        every tensor has a buffer of its own, which one of equal size and storage takes over once
+        no later pass reads it.
+    """
+    nbytes: dict[str, int] = {}
+    for tensor in plan.tensors.values():
+        nbytes[tensor.memory] = max(nbytes.get(tensor.memory, 0), tensor.layout.nbytes)
+    lifetimes = _lifetimes(plan)
+    results = {plan.tensors[name].memory for name in plan.outputs.values()}
+    regions: dict[str, Region] = {}
+    buffers: dict[str, Home] = {}
+    scratch: list[Lifetime] = []
+    position = 0
+    for memory in (m for m in nbytes if m in lifetimes):
+        tensor, size = plan.tensors[memory], nbytes[memory]
+        role = _role(tensor, results)
+        if role == "scratch":
+            scratch.append(Lifetime(memory, size, *lifetimes[memory]))
+        elif role == "constant" and has_suballocation:
+            regions[memory] = Region(CONSTANTS, position, size)
+            position = align(position + size, alignment)
+        else:
+            regions[memory] = Region(memory, 0, size)
+            buffers[memory] = Home(size, role, tensor.storage)
+    if position:
+        buffers[CONSTANTS] = Home(position, "constant")
+    if has_suballocation:
+        offsets, total = place(scratch, alignment)
+        regions |= {t.name: Region(ARENA, offsets[t.name], t.nbytes) for t in scratch}
+        buffers |= {ARENA: Home(total, "scratch")} if total else {}
+    else:
+        _place_whole(plan, scratch, regions, buffers)
+    views = {
+        t.name: Region(regions[t.memory].buffer, regions[t.memory].offset, t.layout.nbytes)
+        for t in plan.tensors.values()
+        if t.memory in regions
+    }
+    return Arrangement(views, buffers, _dependences(plan, views))
+
+
+def _role(tensor: PlanTensor, results: set[str]) -> Role:
+    if tensor.is_constant:
+        return "constant"
+    if tensor.name in results:
+        return "output"
+    return "scratch" if tensor.host is None else "input"
+
+
+def _place_whole(
+    plan: Plan, scratch: list[Lifetime], regions: dict[str, Region], buffers: dict[str, Home]
+) -> None:
+    """Give each tensor a buffer, one that an earlier tensor is done with if it fits exactly."""
+    free_from: dict[str, int] = {}  # buffer: the first pass that may write it again
+    for item in sorted(scratch, key=lambda t: t.first):
+        home = Home(item.nbytes, "scratch", plan.tensors[item.name].storage)
+        fitting = (b for b, at in free_from.items() if at <= item.first and buffers[b] == home)
+        buffer = next(fitting, item.name)
+        buffers[buffer] = home
+        free_from[buffer] = item.last + 1  # never both read and written by one pass
+        regions[item.name] = Region(buffer, 0, item.nbytes)
+
+
+def _lifetimes(plan: Plan) -> dict[str, tuple[int, int]]:
+    """Return first and last pass of every storage that any pass touches."""
+    spans: dict[str, tuple[int, int]] = {}
+    for i, one in enumerate(plan.passes):
+        for name in one.tensors.values():
+            storage = plan.tensors[name].memory
+            spans[storage] = (spans.get(storage, (i, i))[0], i)
+    return spans
+
+
+def _dependences(plan: Plan, regions: Mapping[str, Region]) -> tuple[bool, ...]:
+    """Find passes that touch bytes written, or write bytes read, since the last barrier."""
+    reads: list[Region] = []
+    writes: list[Region] = []
+    found = []
+    for one in plan.passes:
+        outs = [regions[name] for name in one.outputs]
+        ins = [regions[name] for name in one.tensors.values() if name not in one.outputs]
+        clash = any(r.overlaps(w) for w in writes for r in (*ins, *outs))
+        clash = clash or any(w.overlaps(r) for w in outs for r in reads)
+        if clash:
+            reads, writes = [], []
+        reads += ins
+        writes += outs
+        found.append(clash)
+    return tuple(found)

@@ -1,0 +1,269 @@
+"""What lowering an operation needs: the growing plan, layouts on demand, variants by shape."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from math import prod
+
+from gpuedge.core.caps import Caps
+from gpuedge.core.errors import UnsupportedOpError
+from gpuedge.core.kernel import Number
+from gpuedge.core.storage import Storage
+from gpuedge.graph.ir import Array, Graph
+from gpuedge.opset.tensor import Constant, Given, Tensor
+from gpuedge.plan import layout as layouts
+from gpuedge.plan.layout import Kind, Layout
+from gpuedge.plan.library import Variant
+from gpuedge.plan.plan import HostTensor, Pass, PlanTensor, Source, Texels
+from gpuedge.plan.select import consider, select
+from gpuedge.plan.storages import EXACT, Keeping, Storages
+
+MAX_TRIPS = 16384
+"""Longest loop nest of one invocation. lavapipe 22.3 stops without an error after 65,535 iterations
+summed over all loops (measured); other drivers kill long invocations. Longer sums are split."""
+CHUNK = 1024
+"""Elements one invocation reduces; longer reductions take several passes."""
+
+PUSH_BYTES = 16
+"""Push-constant bytes that each tensor of a kernel takes for its extents."""
+
+
+def most_bindings(caps: Caps) -> int:
+    """Return how many tensors one kernel may bind."""
+    return min(caps.max_storage_buffers, caps.max_push_bytes // PUSH_BYTES)
+
+
+class Context:
+    """The plan under construction for one segment on one device.
+
+    A tensor may exist in several layouts; `have` records them by its number, `need` makes the
+    missing one.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        caps: Caps,
+        restricted: Collection[str] = (),
+        keeping: Keeping = EXACT,
+    ) -> None:
+        self.graph = graph
+        self.caps = caps
+        self.restricted = restricted
+        self.constants: dict[str, Array] = dict(graph.constants)
+        self.dtypes = {name: kind.dtype for name, kind in graph.types.items()}
+        self.storages = Storages(self.dtypes, self.constants, caps, keeping)
+        self.names: dict[int, str] = {}
+        self.tensors: dict[str, PlanTensor] = {}
+        self.passes: list[Pass] = []
+        self.have: dict[int, dict[Kind, str]] = {}
+        self.ops: tuple[str, ...] = ()
+        self._count = 0
+
+    # -- tensors ------------------------------------------------------------------------------
+
+    def fresh(self, value: str) -> str:
+        """Return a new tensor name."""
+        self._count += 1
+        return f"{value}@{self._count}"
+
+    def value_of(self, tensor: Tensor) -> str:
+        """Return the graph value that a tensor is; empty if it is part of an operator only."""
+        source = tensor.source
+        if isinstance(source, Given):
+            return source.name
+        if isinstance(source, Constant):
+            return self._constant(tensor, source)
+        return self.names.get(tensor.serial, "")
+
+    def _constant(self, tensor: Tensor, source: Constant) -> str:
+        """Return the name of a constant, which gets one if the graph does not have it."""
+        name = source.name or self.names.get(tensor.serial, "")
+        if name not in self.constants or self.constants[name] is not source.array:
+            name = self.names[tensor.serial] = self.fresh("constant")
+            self.constants[name] = source.array
+            self.dtypes[name] = tensor.dtype
+        return name
+
+    def add(
+        self,
+        layout: Layout,
+        value: str = "",
+        host: HostTensor | None = None,
+        storage: Storage | None = None,
+    ) -> str:
+        """Add a tensor with memory of its own and return its name.
+
+        It is kept as graph value `value` is to be, or the values of `host`, unless `storage` says
+        otherwise; what is no graph value (a part of a sum) is kept exactly.
+        """
+        name = self.fresh(value)
+        constant = host is not None and all(s in self.constants for s in host.sources)
+        if storage is None:
+            storage = self.storages.of_all((value,) if host is None else host.sources)
+        self.tensors[name] = PlanTensor(name, layout, name, host, constant, storage)
+        return name
+
+    def view(self, name: str, layout: Layout) -> str:
+        """Add a second tensor over the bytes of another."""
+        base = self.tensors[name]
+        other = self.fresh(name.partition("@")[0])
+        self.tensors[other] = PlanTensor(
+            other, layout, base.memory, None, base.is_constant, base.storage
+        )
+        return other
+
+    def define(self, tensor: Tensor, name: str) -> None:
+        """Say that plan tensor `name` holds `tensor` in its layout."""
+        self.have.setdefault(tensor.serial, {})[self.tensors[name].layout.kind] = name
+
+    def alias(self, tensor: Tensor, other: Tensor) -> None:
+        """Say that `tensor` has the elements of another, in the same order."""
+        if tensor.shape == other.shape:
+            self.have[tensor.serial] = self.have.setdefault(other.serial, {})
+            if not self.have[tensor.serial]:
+                self.need(other, "linear")
+        else:
+            flat = self.need(other, "linear")
+            self.define(tensor, self.view(flat, layouts.linear(tensor.shape)))
+
+    @staticmethod
+    def is_host(tensor: Tensor) -> bool:
+        """Tell whether the host knows the values: a constant or an input of the segment."""
+        return isinstance(tensor.source, (Given, Constant))
+
+    def need(self, tensor: Tensor, kind: Kind) -> str:
+        """Return a plan tensor that holds `tensor` in the layout `kind`."""
+        ready = self.have.setdefault(tensor.serial, {})
+        if kind in ready:
+            return ready[kind]
+        wanted = layouts.make(kind, tensor.shape)
+        if not ready and self.is_host(tensor):
+            is_constant = isinstance(tensor.source, Constant)
+            self.define(tensor, self._from_host(tensor, wanted if is_constant else
+                                                layouts.linear(tensor.shape)))  # fmt: skip
+            return self.need(tensor, kind)
+        flat = self._as_linear(tensor)
+        if layouts.same_bytes(wanted):
+            return self.view(flat, wanted)
+        packed = self.add(wanted, self.value_of(tensor))
+        self._repack("pack", flat, packed, wanted)
+        self.define(tensor, packed)
+        return packed
+
+    def _from_host(self, tensor: Tensor, layout: Layout) -> str:
+        def arrange(array: Texels) -> Texels:
+            return layouts.to_texels(array.reshape(layout.shape), layout)
+
+        name = self.value_of(tensor)
+        build = None if layout.kind == "linear" else arrange
+        # Of constants only matrices are large; scales and shifts are few, and errors of theirs many
+        is_few = isinstance(tensor.source, Constant) and layout.kind != "rows"
+        storage = self.storages.exact_of((name,)) if is_few else None
+        return self.add(layout, name, HostTensor((name,), build), storage)
+
+    def _as_linear(self, tensor: Tensor) -> str:
+        ready = self.have[tensor.serial]
+        if "linear" not in ready:
+            if not ready:
+                raise TypeError(f"tensor {tensor.serial} of {tensor.label} has not been computed")
+            name = next(iter(ready.values()))
+            layout = self.tensors[name].layout
+            flat = layouts.linear(layout.shape)
+            if layouts.same_bytes(layout):
+                ready["linear"] = self.view(name, flat)
+            else:
+                ready["linear"] = self.add(flat, self.value_of(tensor))
+                self._repack("unpack", name, ready["linear"], layout)
+        return ready["linear"]
+
+    def _repack(self, op: str, source: str, target: str, packed: Layout) -> None:
+        specs: dict[str, Number] = {"C": packed.packed, "INNER": packed.inner}
+        self.launch(op, {"X": source, "O": target}, specs)
+
+    # -- passes -------------------------------------------------------------------------------
+
+    def launch(
+        self,
+        op: str,
+        tensors: Mapping[str, str],
+        specs: Mapping[str, Number] | None = None,
+        *,
+        epilogue: str | None = None,
+        facts: Mapping[str, int] | None = None,
+        also: tuple[str, ...] = (),
+    ) -> None:
+        """Append one pass of operation `op`.
+
+        Its output is the tensor bound to ``O``; `also` names the kernel's further out tensors.
+        """
+        variant = select(op, facts or {}, self.caps, self.restricted)
+        width, height, slices, batch = self.tensors[tensors["O"]].layout.extents
+        across, down = variant.outputs
+        grid = (-(-width // across), -(-height // down), slices * batch)
+        local = variant.local if variant.form == "group" else self._workgroup(variant, grid)
+        groups = tuple(-(-size // of) for size, of in zip(grid, local, strict=True))
+        self._check(tensors, groups)
+        self.passes.append(
+            Pass(
+                source=Source(variant.kernel, epilogue),
+                variant=variant.id,
+                tensors=dict(tensors),
+                outputs=tuple(tensors[name] for name in ("O", *also)),
+                specs={**dict(zip(("LX", "LY", "LZ"), local, strict=True)), **(specs or {})},
+                groups=(groups[0], groups[1], groups[2]),
+            )
+        )
+
+    def offers(self, op: str, facts: Mapping[str, int]) -> bool:
+        """Tell whether any variant of `op` fits the device and the shape."""
+        rows = consider(op, facts, self.caps, self.restricted)
+        return any(not row.why_not for row in rows)
+
+    def _workgroup(self, variant: Variant, grid: tuple[int, int, int]) -> tuple[int, ...]:
+        """Fit a map kernel's workgroup to the grid: as many invocations, fewer of them idle."""
+        left = prod(variant.local)
+        local = []
+        for size, preferred, limit in zip(
+            grid, (variant.local[0], left, left), self.caps.max_local_size, strict=True
+        ):
+            local.append(min(1 << (max(size, 1) - 1).bit_length(), preferred, left, limit))
+            left //= local[-1]
+        return tuple(local)
+
+    @property
+    def bindings(self) -> int:
+        """Tensors one kernel may bind."""
+        return most_bindings(self.caps)
+
+    def _check(self, tensors: Mapping[str, str], groups: tuple[int, ...]) -> None:
+        limits = self.caps
+        if len(tensors) > self.bindings:
+            raise UnsupportedOpError(
+                f"{'+'.join(self.ops)} binds {len(tensors)} tensors.",
+                known=f"this device binds at most {self.bindings} (max_storage_buffers, "
+                "max_push_bytes)",
+            )
+        for count, limit in zip(groups, limits.max_groups, strict=True):
+            if count > limit:
+                raise UnsupportedOpError(
+                    f"{'+'.join(self.ops)} needs {count} workgroups along one axis.",
+                    known=f"this device allows {limit}",
+                )
+        for name in tensors.values():
+            nbytes = self.tensors[name].layout.nbytes
+            if nbytes > limits.max_storage_buffer_bytes:
+                raise UnsupportedOpError(
+                    f"{'+'.join(self.ops)} binds a tensor of {nbytes} bytes.",
+                    known=f"this device binds at most {limits.max_storage_buffer_bytes} "
+                    f"(max_storage_buffer_bytes{_texture(limits)})",
+                )
+
+    def scratch(self, kind: Kind, tensor: Tensor) -> str:
+        """Add an uninitialised plan tensor for a tensor."""
+        return self.add(layouts.make(kind, tensor.shape), self.value_of(tensor))
+
+
+def _texture(caps: Caps) -> str:
+    side = caps.max_texture_size
+    return "" if side is None else f", textures of at most {side} by {side}"

@@ -1,0 +1,223 @@
+"""Lower convolutions: dense, grouped, depthwise and transposed, with split sums where K is long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuedge.core.errors import UnsupportedOpError
+from gpuedge.core.kernel import Extents, Number
+from gpuedge.opset.expr import Expr
+from gpuedge.opset.tensor import Array, Convolution, Tensor
+from gpuedge.plan.context import MAX_TRIPS, Context
+from gpuedge.plan.emit import epilogue
+from gpuedge.plan.layout import Layout, channels
+from gpuedge.plan.plan import HostTensor, Texels
+
+_Prepare = Callable[[Array], Array]
+_Build = Callable[..., Texels]
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """Which slices of four input channels one slice of output channels reads."""
+
+    channels_in: int
+    channels_out: int
+    group: int
+
+    @property
+    def per_group_in(self) -> int:
+        """Input channels of a group."""
+        return self.channels_in // self.group
+
+    @property
+    def per_group_out(self) -> int:
+        """Output channels of a group."""
+        return self.channels_out // self.group
+
+    def first(self, out_slice: int) -> int:
+        """First input slice read by `out_slice`; the kernels compute the same."""
+        return (out_slice * 4) // self.per_group_out * self.per_group_in // 4
+
+    @property
+    def span(self) -> int:
+        """Largest number of input slices read by any output slice."""
+        most = 1
+        for s in range(-(-self.channels_out // 4)):
+            last_channel = min(s * 4 + 3, self.channels_out - 1)
+            end = (last_channel // self.per_group_out + 1) * self.per_group_in
+            most = max(most, -(-end // 4) - self.first(s))
+        return most
+
+
+def dense_weights(w: Array, b: Array | None, slices: Slices, start: int, count: int) -> Texels:
+    """Arrange weights (M, C/group, kh, kw) as the kernel ``conv2d`` reads them.
+
+    Texel (4 * s + lane, tap, output slice) holds the weights of four output channels for input
+    channel `lane` of the s-th slice from `start` on; row `taps` holds the bias.
+    """
+    m, per_in, kh, kw = w.shape
+    out_slices = -(-m // 4)
+    taps = kh * kw
+    packed = np.zeros((out_slices, taps + 1, count * 4, 4), np.float32)
+    flat = np.asarray(w, np.float32).reshape(m, per_in, taps)
+    for channel in range(m):
+        out_slice, lane = divmod(channel, 4)
+        origin = channel // slices.per_group_out * per_in - 4 * (slices.first(out_slice) + start)
+        low, high = max(0, -origin), min(per_in, count * 4 - origin)
+        if low < high:
+            packed[out_slice, :taps, origin + low : origin + high, lane] = flat[channel, low:high].T
+    if b is not None:
+        bias = np.zeros(out_slices * 4, np.float32)
+        bias[:m] = b
+        packed[:, taps, 0, :] = bias.reshape(-1, 4)
+    return packed.ravel()
+
+
+def depthwise_weights(w: Array, b: Array | None) -> Texels:
+    """Arrange weights (C, 1, kh, kw): texel (slice, tap); row `taps` holds the bias."""
+    c, _, kh, kw = w.shape
+    packed = np.zeros((kh * kw + 1, -(-c // 4) * 4), np.float32)
+    packed[:-1, :c] = np.asarray(w, np.float32).reshape(c, -1).T
+    if b is not None:
+        packed[-1, :c] = b
+    return packed.ravel()
+
+
+def transposed_as_dense(w: Array, group: int) -> Array:
+    """See weights (C, M/group, kh, kw) of a transposed convolution as (M, C/group, kh, kw)."""
+    c, per_out, kh, kw = w.shape
+    split = w.reshape(group, c // group, per_out, kh, kw)
+    dense: Array = split.transpose(0, 2, 1, 3, 4).reshape(group * per_out, c // group, kh, kw)
+    return dense
+
+
+def lower(ctx: Context, anchor: Tensor, tensor: Tensor, body: Expr | None) -> None:
+    """Lower a convolution of either direction, and the map that follows it."""
+    source = anchor.source
+    if not isinstance(source, Convolution):
+        raise TypeError(type(source).__name__)
+    job = _Job(ctx, anchor, source, tensor, body)
+    if source.is_transposed:
+        job.dense("conv_transpose2d", lambda w: transposed_as_dense(_square(w), source.group))
+    elif source.group == job.slices.channels_in == job.slices.channels_out:
+        job.depthwise()
+    else:
+        job.dense("conv2d", _square)
+
+
+def _square(w: Array) -> Array:
+    """See one-dimensional weights (M, C, k) as (M, C, 1, k)."""
+    square: Array = w.reshape(*w.shape[:2], 1, w.shape[2]) if w.ndim == 3 else w
+    return square
+
+
+class _Job:
+    """One convolution being lowered."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        anchor: Tensor,
+        source: Convolution,
+        tensor: Tensor,
+        body: Expr | None,
+    ) -> None:
+        self.ctx = ctx
+        self.anchor = anchor
+        self.window = source.window
+        self.tensor = tensor
+        self.body = body
+        self.layout = channels(anchor.shape)
+        self.operands = (source.w,) if source.bias is None else (source.w, source.bias)
+        self.slices = Slices(source.x.shape[1], anchor.shape[1], source.group)
+        self._check()
+        self.source = ctx.need(source.x, "channels")
+
+    @property
+    def taps(self) -> int:
+        """Positions under the kernel."""
+        return self.window.kernel[0] * self.window.kernel[1]
+
+    def _check(self) -> None:
+        if self.taps > MAX_TRIPS:
+            raise UnsupportedOpError(
+                f"{'+'.join(self.ctx.ops)} has a kernel of {self.taps} taps.",
+                known=f"kernels of up to {MAX_TRIPS} taps run on a GPU",
+            )
+        for operand in self.operands:
+            if not self.ctx.is_host(operand):
+                raise UnsupportedOpError(
+                    f"The weights of {'+'.join(self.ctx.ops)} are computed by the model.",
+                    known="on a GPU, weights are constants or inputs",
+                )
+
+    def specs(self) -> dict[str, Number]:
+        """Specs that every window kernel has."""
+        slide = self.window
+        names = ("KH", "KW", "SY", "SX", "DY", "DX", "PT", "PL")
+        numbers = (*slide.kernel, *slide.strides, *slide.dilations, *slide.pads[:2])
+        return dict(zip(names, numbers, strict=True), BIAS=len(self.operands) == 2)
+
+    def depthwise(self) -> None:
+        """One output channel per input channel: a lane-wise product."""
+        extents = (self.layout.extents[2], self.taps + 1, 1, 1)
+
+        def build(w: Array, b: Array | None = None) -> Texels:
+            return depthwise_weights(_square(w), b)
+
+        weights = self._upload(extents, self.operands, build)
+        self.ctx.define(self.tensor, self._pass("dwconv2d", weights, self.specs(), True, None))
+
+    def dense(self, op: str, prepare: _Prepare) -> None:
+        """Sum over slices of input channels, in several passes if there are very many."""
+        slices = self.slices
+        step = max(1, MAX_TRIPS // self.taps - 2)
+        partial: str | None = None
+        for start in range(0, slices.span, step):
+            count = min(step, slices.span - start)
+
+            def build(
+                w: Array, b: Array | None = None, start: int = start, count: int = count
+            ) -> Texels:
+                return dense_weights(prepare(w), b, slices, start, count)
+
+            extents = (count * 4, self.taps + 1, self.layout.extents[2], 1)
+            operands = self.operands if start == 0 else self.operands[:1]
+            weights = self._upload(extents, operands, build)
+            specs = self.specs() | {
+                "SPAN": count,
+                "S0": start,
+                "ICG": slices.per_group_in,
+                "OCG": slices.per_group_out,
+                "BIAS": len(operands) == 2,
+            }
+            partial = self._pass(op, weights, specs, start + count == slices.span, partial)
+        if partial is not None:
+            self.ctx.define(self.tensor, partial)
+
+    def _upload(self, extents: Extents, operands: tuple[Tensor, ...], build: _Build) -> str:
+        names = tuple(self.ctx.value_of(t) for t in operands)
+        return self.ctx.add(Layout("rows", (), extents), names[0], HostTensor(names, build))
+
+    def _pass(
+        self, op: str, weights: str, specs: dict[str, Number], last: bool, partial: str | None
+    ) -> str:
+        """Launch one pass; the last one carries the epilogue."""
+        ctx = self.ctx
+        value = ctx.value_of(self.tensor)
+        out = ctx.add(self.layout, value, storage=None if last else ctx.storages.exact)
+        tensors = {"X": self.source, "K": weights, "O": out}
+        made = epilogue(
+            ctx, self.layout, self.anchor, self.body if last else None,
+            partial=partial, bound={"X": self.source},
+        )  # fmt: skip
+        if made is not None:
+            tensors, specs = tensors | made.tensors, specs | made.specs
+        height, width = self.window.out
+        ctx.launch(op, tensors, specs, epilogue=made.text if made else None,
+                   facts={"height": height, "width": width})  # fmt: skip
+        return out

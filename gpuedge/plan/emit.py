@@ -1,0 +1,368 @@
+"""Writing bodies of stages as text of the kernel language.
+
+Arithmetic is written for texels of four values at once. What reads elsewhere than at its own place
+becomes a function of one element, called four times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from gpuedge.core.kernel import Number as Spec
+from gpuedge.opset.expr import Apply, Expr, Load, Number, Position, Where, rewrite, walk
+from gpuedge.opset.functions import FUNCTIONS, helpers_for, literal
+from gpuedge.opset.index import (
+    Atom,
+    Axis,
+    Chosen,
+    Index,
+    Quotient,
+    Remainder,
+    axis,
+    loaded_axes,
+    unflatten,
+)
+from gpuedge.opset.tensor import Tensor
+from gpuedge.plan.context import Context
+from gpuedge.plan.fuse import per_channel
+from gpuedge.plan.layout import Layout
+
+ELEMENT = -1
+"""Number of the axis that stands for the element of the output, in C order."""
+
+STEP = -2
+"""Number of the axis that stands for the step of a reduction."""
+
+SMALL = 4
+"""Integers up to this are written out; larger ones become specs, so that shapes share a text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """Kernel text with what it binds: tensors by kernel name, and specs."""
+
+    text: str
+    tensors: dict[str, str]
+    specs: dict[str, Spec]
+
+
+@dataclass
+class Code:
+    """Statements with the values they have made, by identity of expression or key of integer."""
+
+    lines: list[str]
+    values: dict[object, str] = field(default_factory=dict)
+    outer: Code | None = None
+
+
+class Writer:
+    """Collects declarations, functions and statements of one epilogue.
+
+    Parameters
+    ----------
+    ctx : Context
+        Gives the operands in the layouts they are read in.
+    out : Layout
+        The kernel's output.
+    bound : mapping of str to str, optional
+        Plan tensors that the kernel reads anyway, by their names there. They are not bound twice.
+    """
+
+    def __init__(self, ctx: Context, out: Layout, bound: Mapping[str, str] | None = None) -> None:
+        self.ctx = ctx
+        self.out = out
+        self.bound = bound or {}
+        self.size = prod(out.shape)
+        self.element = axis(ELEMENT, self.size)
+        self.declarations: list[str] = []
+        self.functions: list[str] = []
+        self.lines: list[str] = []
+        self.tensors: dict[str, str] = {}
+        self.specs: dict[str, Spec] = {}
+        self.locals: dict[int, str] = {}
+        self.first: dict[int, str] = {}
+        self._numbers: dict[int, str] = {}
+        self._has_elements = False
+
+    # -- names ---------------------------------------------------------------------------
+
+    def bind(self, tensor: str) -> str:
+        """Return the kernel's name for a plan tensor."""
+        one = self.ctx.tensors[tensor]
+        for name, other in (*self.bound.items(), *self.tensors.items()):
+            same = self.ctx.tensors[other]
+            if (same.memory, same.layout) == (one.memory, one.layout):
+                return name
+        name = f"E{len(self.tensors)}"
+        self.tensors[name] = tensor
+        self.declarations.append(f"in tensor {name};")
+        return name
+
+    def linear(self, tensor: Tensor) -> str:
+        """Return the kernel's name for a tensor in linear layout."""
+        return self.bind(self.ctx.need(tensor, "linear"))
+
+    def number(self, value: int) -> str:
+        """Return the text of an integer."""
+        if abs(value) <= SMALL:
+            return str(value) if value >= 0 else f"(0 - {-value})"
+        if value < 0:
+            return f"(0 - {self.number(-value)})"
+        if value not in self._numbers:
+            name = self._numbers[value] = f"N{len(self._numbers)}"
+            self.declarations.append(f"spec int {name} = 1;")
+            self.specs[name] = value
+        return self._numbers[value]
+
+    def assign(self, text: str, one: Expr | None = None) -> str:
+        """Append a statement and return the name of its value."""
+        name = f"t{len(self.lines)}"
+        self.lines.append(f"    vec4 {name} = {text};")
+        if one is not None:
+            self.locals[id(one)] = name
+        return name
+
+    # -- texels --------------------------------------------------------------------------
+
+    def texel(self, body: Expr) -> str:
+        """Return the name of a local that holds `body` for the texel at hand."""
+        for one in walk(body):
+            if id(one) not in self.locals:
+                self._texel(one)
+        return self.locals[id(body)]
+
+    def _texel(self, one: Expr) -> None:
+        if isinstance(one, Number):
+            self.locals[id(one)] = f"vec4({literal(one.value)})"
+        elif isinstance(one, Load):
+            self._load(one)
+        elif isinstance(one, Apply):
+            args = [self.locals[id(a)] for a in one.args]
+            self.assign(FUNCTIONS[one.function].text(*args), one)
+        else:
+            self.assign(self._each(one), one)
+
+    def _load(self, one: Load) -> None:
+        if one.tensor.serial in self.first:
+            self.locals[id(one)] = self.first[one.tensor.serial]
+        elif self.out.kind == "linear":
+            self.assign(self._linear_load(one), one)
+        else:
+            self.assign(self._packed_load(one), one)
+
+    def _packed_load(self, one: Load) -> str:
+        way = per_channel(one, self.out.shape, self.out.axis)
+        if way == "own":
+            return f"load4({self.bind(self.ctx.need(one.tensor, self.out.kind))}, p)"
+        name = self.linear(one.tensor)
+        if way == "scalar":
+            return f"vec4(load1({name}, 0))"
+        return f"texel({name}, p.{self.out.slice_coordinate})"
+
+    def _linear_load(self, one: Load) -> str:
+        at = self._flattened(one.at)
+        ahead = at - self.element
+        if ahead.value is not None and ahead.value % 4 == 0:
+            name = self.linear(one.tensor)
+            if ahead.value == 0 and one.tensor.size == self.size:
+                return f"load4({name}, p)"
+            self.elements()
+            return f"texel({name}, (e0 + {self.number(ahead.value)}) / 4)"
+        if at.value is not None:
+            return f"vec4(load1({self.linear(one.tensor)}, {self.number(at.value)}))"
+        return self._each(one)
+
+    def _flattened(self, index: Index) -> Index:
+        moved = self.flat(Position(index))
+        if not isinstance(moved, Position):
+            raise TypeError(type(moved).__name__)
+        return moved.index
+
+    def flat(self, one: Expr) -> Expr:
+        """Return an expression over the element's number in place of the output's axes."""
+        position = unflatten(self.element, self.out.shape)
+        return rewrite(one, dict(enumerate(position)))
+
+    def elements(self) -> None:
+        """Declare the numbers of the four elements; those past the end stay at the last one."""
+        if self._has_elements:
+            return
+        self._has_elements = True
+        lines = ["    int e0 = 4 * (p.y * dims(O).x + p.x);"]
+        last = self.number(self.size - 1) if self.size % 4 else ""
+        for lane in range(1, 4):
+            ahead = f"e0 + {lane}"
+            lines.append(f"    int e{lane} = {f'min({ahead}, {last})' if last else ahead};")
+        self.lines[:0] = lines
+
+    def _each(self, one: Expr) -> str:
+        """Return a texel whose elements are computed one by one."""
+        self.elements()
+        code = Code([])
+        result = Scalars(self, code).value(self.flat(one))
+        name = self.function(code, result)
+        return f"vec4({', '.join(f'{name}(e{lane})' for lane in range(4))})"
+
+    def function(self, code: Code, result: str) -> str:
+        """Add a function of one element and return its name."""
+        body = "".join(f"    {line}\n" for line in code.lines)
+        text = f"(int e) {{\n{body}    return {result};\n}}\n"
+        for known in self.functions:
+            if known.endswith(text):
+                return known.split("(", 1)[0].split()[1]
+        name = f"at{len(self.functions)}"
+        self.functions.append(f"float {name}{text}")
+        return name
+
+    # -- the whole -----------------------------------------------------------------------
+
+    def masked(self, result: str) -> str:
+        """Keep the unused lanes of the last slice at zero."""
+        left = f"{self.number(self.out.packed)} - 4 * p.{self.out.slice_coordinate}"
+        self.lines.append(f"    int left = {left};")
+        value = self.assign(result)
+        lanes = [f"left > {i} ? {value}.{c} : 0.0" for i, c in enumerate("yzw", 1)]
+        return f"vec4({value}.x, {', '.join(lanes)})"
+
+    def epilogue(self, result: str, *, is_masked: bool = True) -> Epilogue:
+        """Return the text with what it binds; `result` is what the epilogue returns."""
+        if is_masked and self.out.kind != "linear" and self.out.packed % 4:
+            result = self.masked(result)
+        body = "\n".join([*self.lines, f"    return {result};"])
+        functions = "".join(self.functions)
+        declared = "\n".join(self.declarations)
+        helpers = helpers_for(functions + body)
+        main = f"vec4 epilogue(vec4 v, ivec4 p) {{\n{body}\n}}\n"
+        return Epilogue(f"{declared}\n{helpers}{functions}{main}", self.tensors, self.specs)
+
+
+class Scalars:
+    """Writes expressions over one element as statements of a function."""
+
+    def __init__(self, writer: Writer, code: Code) -> None:
+        self.writer = writer
+        self.code = code
+
+    def _assign(self, kind: str, text: str, key: object, *, is_inner: bool) -> str:
+        code = self.code if is_inner or self.code.outer is None else self.code.outer
+        name = f"{kind[0]}{len(code.lines)}{'k' if code is not self.code else ''}"
+        code.lines.append(f"{kind} {name} = {text};")
+        code.values[key] = name
+        return name
+
+    def _known(self, key: object) -> str | None:
+        outer = self.code.outer.values.get(key) if self.code.outer else None
+        return self.code.values.get(key) or outer
+
+    def value(self, body: Expr) -> str:
+        """Return the text of a value, after the statements it needs."""
+        for one in walk(body):
+            if self._known(id(one)) is None and not isinstance(one, Number):
+                self._assign("float", self._text(one), id(one), is_inner=depends(one))
+        return self._atom(body)
+
+    def _atom(self, one: Expr) -> str:
+        if isinstance(one, Number):
+            return literal(one.value)
+        return self._known(id(one)) or self.value(one)
+
+    def _text(self, one: Expr) -> str:
+        if isinstance(one, Load):
+            if one.tensor.serial in self.writer.first:
+                raise TypeError("an anchor's result is read elsewhere than at its own place")
+            return f"load1({self.writer.linear(one.tensor)}, {self.integer(one.at)})"
+        if isinstance(one, Apply):
+            return FUNCTIONS[one.function].scalar(*(self._atom(a) for a in one.args))
+        if isinstance(one, Where):
+            test = self._test(one.test)
+            return f"{test} ? {self._atom(one.yes)} : {self._atom(one.no)}"
+        if isinstance(one, Position):
+            return f"float({self.integer(one.index)})"
+        raise TypeError(type(one).__name__)
+
+    def _test(self, test: Sequence[Index]) -> str:
+        return " && ".join(f"{self.integer(t)} >= 0" for t in test)
+
+    def integer(self, index: Index) -> str:
+        """Return the text of an integer."""
+        number = self.writer.number
+        terms = []
+        for atom, factor in index.terms:
+            name = self._integer(atom)
+            terms.append(name if factor == 1 else f"{name} * {number(factor)}")
+        if index.constant or not terms:
+            terms.append(number(index.constant))
+        return terms[0] if len(terms) == 1 else f"({' + '.join(terms)})"
+
+    def _integer(self, atom: Atom) -> str:
+        if isinstance(atom, Axis):
+            return "e" if atom.number == ELEMENT else "k"
+        known = self._known(atom.key)
+        if known is not None:
+            return known
+        number = self.writer.number
+        if isinstance(atom, Quotient):
+            text = f"{self.integer(atom.of)} / {number(atom.by)}"
+        elif isinstance(atom, Remainder):
+            text = f"{self.integer(atom.of)} % {number(atom.by)}"
+        elif isinstance(atom, Chosen):
+            yes, no = self.integer(atom.yes), self.integer(atom.no)
+            text = f"{self._test(atom.test)} ? {yes} : {no}"
+        else:
+            low, high = number(atom.low), number(atom.high)
+            text = f"clamp(int(roundeven({self._atom(atom.value)})), {low}, {high})"
+        inner = STEP in loaded_axes(Index(0, {atom: 1}))
+        return self._assign("int", text, atom.key, is_inner=inner)
+
+
+def depends(one: Expr) -> bool:
+    """Tell whether a value changes from step to step of a reduction."""
+    found = [e for e in walk(one) if isinstance(e, (Load, Where, Position))]
+    indices: list[Index] = []
+    for e in found:
+        if isinstance(e, Load):
+            indices.append(e.at)
+        elif isinstance(e, Where):
+            indices.extend(e.test)
+        elif isinstance(e, Position):
+            indices.append(e.index)
+    return any(STEP in loaded_axes(i) for i in indices)
+
+
+def epilogue(
+    ctx: Context,
+    out: Layout,
+    anchor: Tensor,
+    body: Expr | None,
+    *,
+    partial: str | None,
+    bound: Mapping[str, str],
+) -> Epilogue | None:
+    """Return what follows an anchor's own sum in its kernel; None if nothing does.
+
+    Parameters
+    ----------
+    ctx : Context
+    out : Layout
+        The kernel's output.
+    anchor : Tensor
+        What the kernel computes itself and passes in as `v`.
+    body : Expr or None
+        What is done to it.
+    partial : str or None
+        Plan tensor to add to `v` first: an earlier part of a split sum.
+    bound : mapping of str to str
+        Plan tensors that the kernel reads anyway, by their names there.
+    """
+    if body is None and partial is None:
+        return None
+    writer = Writer(ctx, out, bound)
+    result = writer.assign("v")
+    if partial is not None:
+        result = writer.assign(f"{result} + load4({writer.bind(partial)}, p)")
+    if body is None:
+        return writer.epilogue(result, is_masked=False)
+    writer.first[anchor.serial] = result
+    return writer.epilogue(writer.texel(body))

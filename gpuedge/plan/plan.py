@@ -1,0 +1,96 @@
+"""A plan: the passes that compute a segment, as pure data, before any device exists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuedge.core.kernel import Number
+from gpuedge.core.storage import FLOAT32, Storage
+from gpuedge.plan.layout import Layout
+
+Texels = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Kernel text to print: a library kernel by name, and the text of its epilogue, if any."""
+
+    kernel: str
+    epilogue: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One kernel launch. `tensors` maps the kernel's tensor names to plan tensors.
+
+    `outputs` are the plan tensors it writes, of equal extents, the one main returns first.
+    """
+
+    source: Source
+    variant: str
+    tensors: Mapping[str, str]
+    outputs: tuple[str, ...]
+    specs: Mapping[str, Number]
+    groups: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What became of one node or fused group: the model's nodes, their ops, the variants used.
+
+    `storages` are the kinds of storage that its passes write.
+    """
+
+    nodes: tuple[str, ...]
+    ops: tuple[str, ...]
+    variants: tuple[str, ...]
+    storages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HostTensor:
+    """A tensor the host fills from segment inputs or constants.
+
+    `build` arranges the float32 arrays of `sources` as texels; None uploads the only source as is.
+    """
+
+    sources: tuple[str, ...]
+    build: Callable[..., Texels] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTensor:
+    """One tensor of a plan.
+
+    `memory` names the tensor whose memory it shares (itself unless it is a view). `host` is set
+    for tensors the host fills: constants (every source is constant) and segment inputs. `storage`
+    is how the device keeps its texels, the same for all views of one memory.
+    """
+
+    name: str
+    layout: Layout
+    memory: str
+    host: HostTensor | None = None
+    is_constant: bool = False
+    storage: Storage = FLOAT32
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Passes in order, their tensors, and where the segment's outputs are found.
+
+    `outputs` maps output names to plan tensors in linear layout. `constants` are the values of
+    constant sources, those of the graph and those the planner combined. `fixed` holds outputs that
+    need no device at all: empty arrays and constants.
+    """
+
+    passes: tuple[Pass, ...]
+    tensors: Mapping[str, PlanTensor]
+    outputs: Mapping[str, str]
+    constants: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+    steps: tuple[Step, ...] = ()
+    fixed: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)

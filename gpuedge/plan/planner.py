@@ -1,0 +1,267 @@
+"""From a graph segment to a plan: expand, fuse, lower stage by stage, collect outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gpuedge.core.caps import Caps
+from gpuedge.core.dtypes import BYTES
+from gpuedge.core.errors import GpuEdgeError, UnsupportedOpError
+from gpuedge.graph.expand import expand, is_known, operands, operator_of, outside, program
+from gpuedge.graph.ir import Array, Graph, Node
+from gpuedge.opset.evaluate import evaluate
+from gpuedge.opset.expr import Load, loads
+from gpuedge.opset.operator import FLOATS, INDICES
+from gpuedge.opset.tensor import (
+    Constant,
+    Convolution,
+    Pooling,
+    Product,
+    Reduce,
+    Tensor,
+    mapped,
+    reshape,
+)
+from gpuedge.plan import conv, lower, matmul
+from gpuedge.plan.context import Context, most_bindings
+from gpuedge.plan.fuse import Fusion, Limits, Stage, fuse, is_identity
+from gpuedge.plan.layout import linear
+from gpuedge.plan.plan import Plan, Step
+from gpuedge.plan.storages import EXACT, Keeping, offers
+
+DTYPES = frozenset((*FLOATS, *BYTES))
+"""Element types that kernels compute in float32 and give back unchanged."""
+
+
+def plan(
+    graph: Graph, caps: Caps, restricted: Collection[str] = (), keeping: Keeping = EXACT
+) -> Plan:
+    """Return the passes that compute `graph` on a device with `caps`.
+
+    Parameters
+    ----------
+    graph : Graph
+        Nodes that `why_not` accepts; float32, float16 or byte values (computed in float32).
+    caps : Caps
+        The device's limits, after restrictions.
+    restricted : collection of str
+        Ids of variants that must not be used.
+    keeping : Keeping
+        How tensors are to be kept where the device offers it.
+
+    Raises
+    ------
+    UnsupportedOpError (GE-501)
+        A node needs more than the device offers.
+    """
+    return _Planner(graph, caps, restricted, keeping).plan()
+
+
+class _Planner:
+    def __init__(
+        self, graph: Graph, caps: Caps, restricted: Collection[str], keeping: Keeping
+    ) -> None:
+        self.graph = graph
+        self.ctx = Context(graph, caps, restricted, keeping)
+        values = program(graph)
+        if keeping.kind == "fixed16" and offers(caps, keeping.kind):
+            values = without_bias(graph)
+        self.outputs = {name: values.get(name) or _outside(name, graph) for name in graph.outputs}
+        for name, tensor in values.items():
+            if not self.ctx.is_host(tensor):
+                self.ctx.names.setdefault(tensor.serial, name)
+        bindings = most_bindings(caps)
+        wanted = [t for t in self.outputs.values() if t.size]
+        self.fusion: Fusion = fuse(wanted, Limits(bindings - 1, bindings - 4))
+        self.labels = {label(n): n.op for n in graph.nodes}
+        self.groups: list[tuple[dict[str, None], list[int]]] = []
+        self.placed: set[str] = set()
+
+    def plan(self) -> Plan:
+        for stage in self.fusion.stages:
+            names = self._labels(stage)
+            self.ctx.ops = tuple(self.labels[n] for n in names)
+            before = len(self.ctx.passes)
+            self._lower(stage)
+            self._place(names, range(before, len(self.ctx.passes)))
+        for name in self.labels:
+            if name not in self.placed:
+                self._place([name], range(0))
+        return self._finish()
+
+    def _labels(self, stage: Stage) -> list[str]:
+        """Return the nodes that a stage is a part of, or the first part of."""
+        own = [t.label for t in stage.covered if t.label in self.labels]
+        names = list(dict.fromkeys(own))
+        first = [n for n in names if n not in self.placed]
+        if stage.tensor.label in self.labels and stage.tensor.label not in first:
+            first.append(stage.tensor.label)
+        return first or names
+
+    def _place(self, names: Sequence[str], passes: Sequence[int] | range) -> None:
+        """Note the passes of nodes; groups that share a node become one."""
+        labels, numbers = dict.fromkeys(names), list(passes)
+        rest = []
+        for known, theirs in self.groups:
+            if known.keys() & labels.keys():
+                labels, numbers = {**known, **labels}, theirs + numbers
+            else:
+                rest.append((known, theirs))
+        self.groups = [*rest, (labels, numbers)]
+        self.placed.update(names)
+
+    def _lower(self, stage: Stage) -> None:
+        ctx, tensor, anchor = self.ctx, stage.tensor, stage.anchor
+        if not tensor.size:
+            return
+        self._refuse_empty(stage)
+        if anchor is None:
+            self._lower_map(stage)
+        elif isinstance(anchor.source, Reduce):
+            lower.lower_reduce(ctx, anchor, self.fusion.bodies[anchor.serial], tensor, stage.body)
+        elif isinstance(anchor.source, Convolution):
+            conv.lower(ctx, anchor, tensor, stage.body)
+        elif isinstance(anchor.source, Product):
+            matmul.lower(ctx, anchor, tensor, stage.body)
+        elif isinstance(anchor.source, Pooling):
+            lower.lower_pool(ctx, anchor)
+        else:
+            raise UnsupportedOpError(f"{'+'.join(ctx.ops)} has no kernel.")
+
+    def _lower_map(self, stage: Stage) -> None:
+        ctx, tensor, body = self.ctx, stage.tensor, stage.body
+        if body is None:
+            raise TypeError("a map without a body")
+        if all(isinstance(load.tensor.source, Constant) for load in loads(body)):
+            array = evaluate([tensor], {})[0]
+            known = Tensor(tensor.shape, tensor.dtype, Constant(np.ascontiguousarray(array)))
+            ctx.define(tensor, ctx.need(known, "linear"))
+        elif isinstance(body, Load) and is_identity(body, tensor.shape):
+            ctx.alias(tensor, body.tensor)
+        else:
+            lower.lower_map(ctx, tensor, body)
+
+    def _refuse_empty(self, stage: Stage) -> None:
+        bodies = [b for b in (stage.body, self.fusion.bodies.get(stage.tensor.serial)) if b]
+        for body in bodies:
+            for load in loads(body):
+                if not load.tensor.size:
+                    what = self.ctx.value_of(load.tensor)
+                    raise UnsupportedOpError(
+                        f"{'+'.join(self.ctx.ops)} reads the empty tensor '{what}'."
+                    )
+
+    def _finish(self) -> Plan:
+        ctx = self.ctx
+        outputs: dict[str, str] = {}
+        fixed: dict[str, Array] = {}
+        for value, tensor in self.outputs.items():
+            if tensor.array is not None:
+                fixed[value] = tensor.array
+            elif not tensor.size:
+                fixed[value] = np.zeros(tensor.shape, tensor.dtype)
+            else:
+                outputs[value] = _own_memory(ctx, ctx.need(tensor, "linear"), outputs, tensor.shape)
+        steps = [self._step(tuple(names), passes) for names, passes in self.groups]
+        return Plan(tuple(ctx.passes), ctx.tensors, outputs, ctx.constants, tuple(steps), fixed)
+
+    def _step(self, names: tuple[str, ...], passes: Sequence[int]) -> Step:
+        made = [self.ctx.passes[i] for i in passes]
+        storages = [self.ctx.tensors[n].storage.kind for one in made for n in one.outputs]
+        return Step(
+            names,
+            tuple(self.labels[n] for n in names),
+            tuple(dict.fromkeys(one.variant for one in made)),
+            tuple(dict.fromkeys(storages)),
+        )
+
+
+def _outside(name: str, graph: Graph) -> Tensor:
+    tensor = outside(name, graph)
+    if tensor is None:
+        raise UnsupportedOpError(f"The type of the output '{name}' is not known.")
+    return tensor
+
+
+def without_bias(graph: Graph) -> dict[str, Tensor]:
+    """Return the program of a graph with constant biases of convolutions added by maps.
+
+    Where weights are kept in steps of their range, a bias among them would make the steps wider.
+    """
+    made: dict[str, Tensor] = {}
+    for node in graph.nodes:
+        tensors = list(expand(node, graph, made))
+        source = tensors[0].source
+        if isinstance(source, Convolution) and source.bias and source.bias.array is not None:
+            whole, bias = tensors[0], source.bias
+            bare = Tensor(whole.shape, whole.dtype, replace(source, bias=None), whole.label)
+            column = reshape(bias, (*bias.shape, *(1,) * (whole.rank - 2)))
+            tensors[0] = mapped(lambda x, b: x + b, bare, column)
+            tensors[0].label = whole.label
+        made.update((n, t) for n, t in zip(node.outputs, tensors, strict=False) if n)
+    return made
+
+
+def label(node: Node) -> str:
+    """Return the name a node is reported under: its own, or its output's."""
+    return node.name or node.outputs[0]
+
+
+def _own_memory(ctx: Context, name: str, outputs: dict[str, str], shape: tuple[int, ...]) -> str:
+    """Return `name`, or a copy where the host writes its memory or another output has it."""
+    storage = ctx.tensors[name].memory
+    taken = {ctx.tensors[o].memory for o in outputs.values()}
+    if ctx.tensors[storage].host is None and storage not in taken:
+        return name
+    copy = ctx.add(linear(shape), storage=ctx.tensors[name].storage)
+    text = "in tensor E0;\nvec4 epilogue(vec4 v, ivec4 p) { return load4(E0, p); }\n"
+    ctx.launch("elementwise", {"O": copy, "E0": name}, epilogue=text)
+    return copy
+
+
+def why_not(node: Node, graph: Graph, caps: Caps) -> str | None:
+    """Return None if a device with `caps` can run `node`, else one sentence saying why not.
+
+    The answer comes from planning the node alone, so it is the planner's own.
+    """
+    operator = operator_of(node)
+    if operator is None or not is_known(node):
+        return f"{node.op} has no kernel"
+    for name in operands(node):
+        if caps.is_finite_only and not _is_finite(name, graph):
+            return f"the constant '{name}' holds NaN or infinity, which this device does not keep"
+    positions = {node.inputs[i] for i in operator.indices if i < len(node.inputs)}
+    for name in (*node.inputs, *node.outputs):
+        if not name or name in graph.constants:
+            continue
+        if name not in graph.types:
+            return f"the shape of '{name}' is not known before running"
+        dtype = graph.types[name].dtype
+        if dtype not in DTYPES and not (name in positions and dtype in INDICES):
+            return f"'{name}' is {dtype}; kernels compute in float32"
+    try:
+        plan(_alone(node, graph), caps)
+    except GpuEdgeError as error:
+        return error.what if error.known is None else f"{error.what} ({error.known})"
+    return None
+
+
+def _is_finite(value: str, graph: Graph) -> bool:
+    array = graph.constants.get(value)
+    return array is None or array.dtype.kind != "f" or bool(np.isfinite(array).all())
+
+
+def _alone(node: Node, graph: Graph) -> Graph:
+    constants = {i: graph.constants[i] for i in node.inputs if i in graph.constants}
+    inputs = tuple(dict.fromkeys(i for i in node.inputs if i and i not in constants))
+    return Graph(
+        nodes=(node,),
+        inputs=inputs,
+        outputs=tuple(o for o in node.outputs if o),
+        types=graph.types,
+        constants=constants,
+        opset=graph.opset,
+    )

@@ -1,0 +1,95 @@
+"""Choose a kernel variant: a pure function of operation, shape, caps and restrictions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from gpuedge.core.caps import Caps
+from gpuedge.core.errors import KernelLimitError
+from gpuedge.plan.library import Variant, variants
+
+
+@dataclass(frozen=True, slots=True)
+class Considered:
+    """One variant that was looked at; `why_not` is empty for the chosen one."""
+
+    variant: Variant
+    score: float
+    why_not: str
+
+
+def consider(
+    op: str, facts: Mapping[str, int], caps: Caps, restricted: Collection[str] = ()
+) -> tuple[Considered, ...]:
+    """Return all variants of `op`, best first, each with the reason it is not used.
+
+    Parameters
+    ----------
+    op : str
+        Operation name as in ``variants.toml``.
+    facts : mapping of str to int
+        Facts of the shape, such as ``width`` or ``depth``.
+    caps : Caps
+        The device, after restrictions.
+    restricted : collection of str
+        Variant ids that a failure in use has ruled out, besides those of `Caps.ruled_out`.
+    """
+    scores = [(v.score.get(caps.device_class, v.score["any"]), v) for v in variants() if v.op == op]
+    found = False
+    rows = []
+    for score, variant in sorted(scores, key=lambda pair: -pair[0]):
+        why = _why_not(variant, facts, caps, restricted)
+        if not why and found:
+            why = "another variant scores higher here"
+        found = found or not why
+        rows.append(Considered(variant, score, why))
+    return tuple(rows)
+
+
+def select(
+    op: str, facts: Mapping[str, int], caps: Caps, restricted: Collection[str] = ()
+) -> Variant:
+    """Return the best variant that fits.
+
+    Raises
+    ------
+    KernelLimitError (GE-303)
+        None fits; the message lists why.
+    """
+    rows = consider(op, facts, caps, restricted)
+    for row in rows:
+        if not row.why_not:
+            return row.variant
+    raise KernelLimitError(
+        f"No kernel for '{op}' fits this device.",
+        known="; ".join(f"{r.variant.id}: {r.why_not}" for r in rows) or "no variant exists",
+    )
+
+
+def _why_not(
+    variant: Variant, facts: Mapping[str, int], caps: Caps, restricted: Collection[str]
+) -> str:
+    if variant.id in restricted or variant.id in caps.ruled_out:
+        return "ruled out on this device"
+    if variant.form not in caps.forms:
+        return f"the {caps.level} level has no {variant.form} kernels"
+    for name, least in variant.needs.items():
+        has = getattr(caps, name)
+        if has is None or has < least:
+            return f"needs {name} >= {least}, the device has {has}"
+    for name, (low, high) in variant.when.items():
+        if not low <= facts[name] <= high:
+            return f"for {name} from {low} to {high}, here {facts[name]}"
+    return _too_large(variant, caps)
+
+
+def _too_large(variant: Variant, caps: Caps) -> str:
+    size = prod(variant.local)
+    if size > caps.max_invocations:
+        return f"workgroups of {size} exceed the device's {caps.max_invocations}"
+    sides = zip(variant.local, caps.max_local_size, strict=True)
+    if variant.form == "group" and any(side > most for side, most in sides):
+        return f"workgroups of {variant.local} exceed the device's {caps.max_local_size}"
+    return ""  # the workgroups of map kernels are fitted to the device

@@ -1,0 +1,156 @@
+"""How the tensors of a plan are kept: exactly, or in less memory where that was asked for.
+
+The exact storage of a device is the first of `Caps.storages`. Bytes (int8, uint8) take a quarter of
+it where the exact storage spends a texel on every number. float16 and 16-bit fixed point are asked
+for by `Keeping`; what they cannot hold stays exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import ceil, frexp, inf, isfinite, ldexp
+from typing import Final
+
+import numpy as np
+
+from gpuedge.core.caps import Caps
+from gpuedge.core.dtypes import ACCEPTED as FLOATS
+from gpuedge.core.storage import FIXED16_STEPS, Storage
+from gpuedge.graph.ir import Array
+
+Range = tuple[float, float]
+"""The lowest and the highest of some numbers."""
+
+UNBOUNDED: Final[Range] = (-inf, inf)
+"""The range of numbers of which one is infinite or NaN."""
+
+FLOAT_TEXEL: Final = "rgba8_float"
+FIXED: Final = "rgba8_fixed16"
+HALF: Final = "rgba16f"
+BYTES: Final = {"uint8": "rgba8_u8", "int8": "rgba8_s8"}
+
+HALF_MAX: Final = 65504.0
+"""Largest finite float16."""
+
+STEP_BITS: Final = 8
+"""Significant bits of a fixed-point step. With 16 bits for the multiple that makes 24, so that
+float32 holds every value that can be stored exactly, zero among them, fused multiplication or not;
+a step grows by at most 1 part in 128."""
+
+WIDEST: Final = 2.0**120
+NARROWEST: Final = 2.0**-100
+"""Ranges wider or narrower than these are kept exactly: their steps would leave float32."""
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """How the user wants tensors kept: `Policy.storage` with what it needs.
+
+    Attributes
+    ----------
+    kind : str
+        ``float32`` (the exact storage), ``float16`` or ``fixed16``.
+    ranges : mapping
+        Lowest and highest of graph values, where they are known; only ``fixed16`` needs them.
+    """
+
+    kind: str = "float32"
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+
+
+EXACT: Final = Keeping()
+
+
+def offers(caps: Caps, keeping: str) -> bool:
+    """Tell whether a device can keep tensors as `Policy.storage` asks, other than exactly."""
+    return {"float16": HALF, "fixed16": FIXED}.get(keeping) in caps.storages
+
+
+def fixed16(low: float, high: float) -> Storage | None:
+    """Return the fixed-point storage that holds `low` to `high` and, exactly, zero.
+
+    Unused lanes of packed layouts are zero, hence that. None where float32 could not hold the
+    steps of such a range.
+    """
+    low, high = min(low, 0.0), max(high, 0.0)
+    width = high - low
+    if not isfinite(width) or width > WIDEST or 0.0 < width < NARROWEST:
+        return None
+    step = _short((width or 1.0) / FIXED16_STEPS)
+    below = ceil(-low / step)
+    while below + ceil(high / step) > FIXED16_STEPS:
+        step = _short(step * (1 + 2.0**-STEP_BITS))
+        below = ceil(-low / step)
+    return Storage(FIXED, -below * step, (FIXED16_STEPS - below) * step)
+
+
+def _short(step: float) -> float:
+    """Return the least number of `STEP_BITS` significant bits that is not below `step`."""
+    mantissa, exponent = frexp(step)
+    return ldexp(ceil(ldexp(mantissa, STEP_BITS)), exponent - STEP_BITS)
+
+
+def range_of(array: Array) -> Range:
+    """Return the lowest and the highest element; `UNBOUNDED` where one is not finite."""
+    if not array.size:
+        return 0.0, 0.0
+    low, high = float(array.min()), float(array.max())  # NaN, if there is one, is both
+    return (low, high) if isfinite(low) and isfinite(high) else UNBOUNDED
+
+
+class Storages:
+    """Chooses storages for the tensors of one plan, by name: see `Context`."""
+
+    def __init__(
+        self,
+        dtypes: Mapping[str, str],
+        constants: Mapping[str, Array],
+        caps: Caps,
+        keeping: Keeping = EXACT,
+    ) -> None:
+        self.exact = Storage(caps.storages[0])
+        self._dtypes = dtypes
+        self._constants = constants
+        self._ranges = dict(keeping.ranges)
+        self._small = keeping.kind if offers(caps, keeping.kind) else ""
+        self._bytes = {
+            dtype: Storage(kind, *_limits(dtype))
+            for dtype, kind in BYTES.items()
+            if caps.storages[0] == FLOAT_TEXEL and kind in caps.storages
+        }
+
+    def of(self, value: str) -> Storage:
+        """Return the storage of a tensor that holds a graph value."""
+        return self.of_all((value,))
+
+    def of_all(self, values: Iterable[str]) -> Storage:
+        """Return the storage of a tensor made of several graph values, such as packed weights."""
+        values = tuple(values)
+        exact = self.exact_of(values)
+        if not self._small or any(self._dtypes.get(v) not in FLOATS for v in values):
+            return exact
+        ranges = [self._range(value) for value in values]
+        known = [r for r in ranges if r is not None]
+        if self._small == "float16":
+            fits = all(max(-low, high) <= HALF_MAX for low, high in known)
+            return Storage(HALF) if fits else exact
+        if len(known) < len(ranges):
+            return exact
+        low, high = min(low for low, _ in known), max(high for _, high in known)
+        return fixed16(low, high) or exact
+
+    def exact_of(self, values: Iterable[str]) -> Storage:
+        """Return the smallest storage that keeps graph values exactly whatever they hold."""
+        dtypes = {self._dtypes.get(v, "") for v in values}
+        return self._bytes.get(dtypes.pop(), self.exact) if len(dtypes) == 1 else self.exact
+
+    def _range(self, value: str) -> Range | None:
+        if value in self._constants and value not in self._ranges:
+            self._ranges[value] = range_of(np.asarray(self._constants[value], np.float32))
+        return self._ranges.get(value)
+
+
+def _limits(dtype: str) -> Range:
+    about = np.iinfo(dtype)
+    return float(about.min), float(about.max)

@@ -1,0 +1,210 @@
+"""What the GPU executor asks of a device that keeps tensors in textures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from planrun import FLOAT_TEXTURES, TEXTURES
+
+from gpuedge.backends.base import Usage
+from gpuedge.backends.null import NullBackend, NullDevice
+from gpuedge.core.caps import VULKAN_MINIMUM, Caps
+from gpuedge.core.errors import DriverError, NotFiniteError
+from gpuedge.core.kernel import KernelBlob, TensorArg
+from gpuedge.core.storage import Storage
+from gpuedge.executors.gpu import GpuExecutor
+from gpuedge.graph.build import GraphBuilder
+from gpuedge.graph.ir import Graph, TensorType
+from gpuedge.lang import BlobCache, Kernel
+from gpuedge.plan.storages import Keeping, fixed16
+
+X = np.arange(2 * 3 * 4 * 4, dtype=np.float32).reshape(2, 3, 4, 4)
+
+
+def graph(weights: Any = None) -> Graph:
+    b = GraphBuilder()
+    x = b.input("x", TensorType("float32", X.shape))
+    w = b.constant("w", np.ones((3, 3, 3, 3), np.float32) if weights is None else weights)
+    c = b.constant("c", np.float32([1, 2, 3]))
+    conv = b.add("Conv", [x, w, c], {"pads": [1, 1, 1, 1]})
+    b.output(b.add("MaxPool", [conv], {"kernel_shape": [2, 2]}))
+    return b.build()
+
+
+class Entered(NullDevice):
+    """A null device that counts how often it is entered, and what happens outside."""
+
+    depth = 0
+    entries = 0
+    outside: list[str]
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        self.depth += 1
+        self.entries += self.depth == 1
+        try:
+            yield
+        finally:
+            self.depth -= 1
+
+    def _note(self, method: str, *args: Any) -> None:
+        if not self.depth and method != "close":
+            self.outside.append(method)
+        super()._note(method, *args)
+
+
+def opened(caps: Caps, fail: Any = None) -> tuple[GpuExecutor, Entered]:
+    backend = NullBackend(caps)
+    info = backend.enumerate(backend.candidates({})[0])[0]
+    impl = Entered(info, caps, fail or {}, None)
+    impl.outside = []
+    return GpuExecutor(impl, "gles20:0"), impl
+
+
+@pytest.fixture
+def printed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, str]]:
+    """Storages that kernels are printed with; the text itself does not matter here."""
+    monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(tmp_path))  # so that nobody finds such kernels
+    seen: list[dict[str, str]] = []
+
+    def stand_in(kernel: Kernel, dialect: str, storage: Any) -> KernelBlob:
+        seen.append(dict(storage))
+        tensors = tuple(
+            TensorArg(t.name, t.access, t.binding, storage.get(t.name, "buffer"))
+            for t in kernel.tensors
+        )
+        return KernelBlob(kernel.name, dialect, b"", "main", tensors, (), (), 0, f"{len(seen)}")
+
+    monkeypatch.setattr("gpuedge.executors.gpu.print_kernel", stand_in)
+    return seen
+
+
+def allocated(impl: NullDevice) -> Counter[tuple[Usage, Storage]]:
+    buffers = {id(b.buffer): b.buffer for call in impl.calls if call.method == "record"
+               for d in call.args[0] for b in d.bindings}  # fmt: skip
+    return Counter((b.usage, b.storage) for b in buffers.values())  # type: ignore[attr-defined]
+
+
+def test_every_tensor_is_allocated_with_its_storage(printed: list[dict[str, str]]) -> None:
+    executor, impl = opened(TEXTURES)
+    executor.compile(graph())
+    exact = Storage("rgba8_float")
+    # x and its packed form; weights; convolution, pooling and the linear result
+    assert allocated(impl) == {
+        (Usage.INPUT, exact): 1, (Usage.CONSTANT, exact): 1,
+        (Usage.SCRATCH, exact): 3, (Usage.OUTPUT, exact): 1,
+    }  # fmt: skip
+    assert all(set(kinds.values()) == {"rgba8_float"} for kinds in printed)
+    conv = next(kinds for kinds in printed if "K" in kinds)
+    assert conv == {"X": "rgba8_float", "K": "rgba8_float", "O": "rgba8_float"}
+
+
+def test_fixed_point_reaches_device_printer_and_placement(printed: list[dict[str, str]]) -> None:
+    executor, impl = opened(TEXTURES)
+    whole = graph()
+    conv = whole.nodes[0].outputs[0]
+    ranges = {"x": (0.0, 95.0), conv: (0.0, 900.0)}
+    made = executor.compile(whole, Keeping("fixed16", ranges))
+    kept = allocated(impl)
+    assert kept[(Usage.INPUT, fixed16(0, 95))] == 1  # type: ignore[index]
+    assert kept[(Usage.CONSTANT, fixed16(1, 1))] == 1  # type: ignore[index]
+    assert kept[(Usage.CONSTANT, Storage("rgba8_float"))] == 1  # the bias, on its own
+    assert kept[(Usage.SCRATCH, fixed16(0, 900))] == 1  # type: ignore[index]
+    assert kept[(Usage.OUTPUT, Storage("rgba8_float"))] == 1
+    assert {"X": "rgba8_fixed16", "K": "rgba8_fixed16", "O": "rgba8_fixed16",
+            "E0": "rgba8_float"} in printed  # fmt: skip
+    assert [(r.ops, r.storage) for r in made.rows] == [
+        (("Conv",), "rgba8_fixed16"), (("MaxPool",), "rgba8_float"),
+    ]  # fmt: skip
+
+
+def test_kernels_are_cached_for_each_storage(printed: list[dict[str, str]]) -> None:
+    executor, _ = opened(TEXTURES)
+    b = GraphBuilder()
+    b.output(b.add("Relu", [b.input("x", TensorType("float32", (4,)))], output="y"))
+    for ranges, count in (({}, 1), ({}, 1), ({"x": (0.0, 1.0)}, 2), ({"y": (0.0, 1.0)}, 3)):
+        executor.compile(b.build(), Keeping("fixed16", ranges))
+        assert len(printed) == count
+
+
+def test_cached_blobs_remember_their_storage(tmp_path: Path) -> None:
+    tensors = (TensorArg("X", "read", 0, "rgba8_u8"), TensorArg("O", "write", 1, "rgba32f"))
+    blob = KernelBlob("k", "essl300", b"text", "main", tensors, (), (), 0, "d")
+    cache = BlobCache(tmp_path / "kernels.bin")
+    cache.put("key", blob)
+    assert cache.flush()
+    assert BlobCache(tmp_path / "kernels.bin").get("key") == blob
+
+
+def test_buffers_are_printed_as_ever(printed: list[dict[str, str]]) -> None:
+    executor, impl = opened(VULKAN_MINIMUM)
+    made = executor.compile(graph())
+    assert printed and all(kinds == {} for kinds in printed)
+    assert {storage for _, storage in allocated(impl)} == {Storage()}
+    assert {r.storage for r in made.rows} == {"buffer"}
+
+
+def test_sequences_of_calls_enter_the_device_once(printed: list[dict[str, str]]) -> None:
+    executor, impl = opened(TEXTURES)
+    made = executor.compile(graph())
+    assert impl.entries == 1
+    made.run({"x": X})
+    assert impl.entries == 2
+    made.poison()
+    made.close()
+    assert (impl.entries, impl.outside, impl.depth) == (4, [], 0)
+
+
+def test_failures_leave_the_device(printed: list[dict[str, str]]) -> None:
+    executor, impl = opened(TEXTURES, {"record": DriverError("No.")})
+    with pytest.raises(DriverError):
+        executor.compile(graph())
+    assert impl.depth == 0
+    assert Counter(c.method for c in impl.calls)["free"] == 6
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_refused_before_upload(
+    printed: list[dict[str, str]], bad: float
+) -> None:
+    executor, impl = opened(TEXTURES)
+    made = executor.compile(graph())
+    written = sum(c.method == "write" for c in impl.calls)
+    x = X.copy()
+    x[1, 2, 3, 3] = bad
+    with pytest.raises(NotFiniteError, match="'x' holds NaN or infinity, which gles20:0") as caught:
+        made.run({"x": x})
+    assert "device='auto'" in str(caught.value.hint)
+    assert sum(c.method == "write" for c in impl.calls) == written
+    assert not any(c.method == "submit" for c in impl.calls)
+    w = np.full((3, 3, 3, 3), bad, np.float32)
+    with pytest.raises(NotFiniteError, match="'w' holds"):
+        executor.compile(graph(w))
+    why = executor.supports(graph(w).nodes[0], graph(w))
+    assert why is not None and "constant 'w' holds NaN or infinity" in why
+    assert executor.supports(graph().nodes[0], graph()) is None
+
+
+def test_float_textures_take_what_is_not_finite(printed: list[dict[str, str]]) -> None:
+    executor, _ = opened(FLOAT_TEXTURES)
+    x = np.full_like(X, np.nan)
+    executor.compile(graph()).run({"x": x})
+    with pytest.raises(NotFiniteError):
+        executor.compile(graph(), Keeping("fixed16", {"x": (0.0, 1.0)})).run({"x": x})
+
+
+def test_bytes_come_back_in_their_dtype(printed: list[dict[str, str]]) -> None:
+    b = GraphBuilder()
+    x = b.input("x", TensorType("uint8", (1, 3, 4, 4)))
+    b.output(b.add("MaxPool", [x], {"kernel_shape": [2, 2]}))
+    executor, impl = opened(replace(TEXTURES, is_finite_only=False))
+    (got,) = executor.compile(b.build()).run({"x": np.ones((1, 3, 4, 4), np.uint8)}).values()
+    assert got.dtype == np.uint8
+    assert {storage.kind for _, storage in allocated(impl)} == {"rgba8_u8"}

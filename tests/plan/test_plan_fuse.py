@@ -1,0 +1,242 @@
+"""Fusing: the same numbers from fewer kernels, and never more tensors than a kernel can bind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from planrun import WIDE, convolved, run_graph
+
+from gpuedge.core.caps import VULKAN_MINIMUM, Caps
+from gpuedge.core.errors import UnsupportedOpError
+from gpuedge.graph.build import GraphBuilder
+from gpuedge.graph.expand import program
+from gpuedge.graph.ir import Array, Graph, TensorType
+from gpuedge.opset.expr import loads
+from gpuedge.opset.tensor import Tensor
+from gpuedge.plan import conv, matmul, planner
+from gpuedge.plan.fuse import CHAIN_LIMIT, Fusion, Limits, fuse
+from gpuedge.plan.planner import plan
+
+SHAPE = (2, 5, 3, 4)
+PER_CHANNEL = (5, 1, 1)
+
+
+BINARY = {
+    "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Max": np.maximum, "Min": np.minimum,
+}  # fmt: skip
+UNARY = {
+    "Relu": lambda x: np.maximum(x, 0), "Neg": np.negative, "Abs": np.abs, "Floor": np.floor,
+}  # fmt: skip
+
+
+def conv_reference(x: Array, w: Array) -> Array:
+    return convolved(x, w, pad=1)
+
+
+@st.composite
+def random_graphs(draw: st.DrawFn) -> tuple[Graph, dict[str, Array], dict[str, Array]]:
+    """A graph of convolutions and elementwise nodes, inputs, and every output in float64."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    b = GraphBuilder()
+    values: dict[str, Array] = {}
+    feeds: dict[str, Array] = {}
+    for i in range(draw(st.integers(1, 4))):
+        shape = draw(st.sampled_from([SHAPE, SHAPE, PER_CHANNEL, (1,), (1, 1, 3, 1), ()]))
+        shape = SHAPE if i == 0 else shape
+        array = rng.integers(-2, 3, shape).astype(np.float32)
+        if draw(st.booleans()) and i:
+            name = b.constant(f"c{i}", array)
+        else:
+            name = b.input(f"x{i}", TensorType("float32", shape))
+            feeds[name] = array
+        values[name] = array.astype(np.float64)
+    for i in range(draw(st.integers(1, 9))):
+        full = [n for n, v in values.items() if v.shape == SHAPE]
+        first = draw(st.sampled_from(full))
+        op = draw(st.sampled_from([*BINARY, *UNARY, "Conv", "Add", "Relu"]))
+        if np.abs(values[first]).max() > 500 and op != "Conv":
+            op = "Clip"
+        if op == "Conv":
+            w = rng.integers(-1, 2, (5, 5, 3, 3)).astype(np.float32)
+            if np.abs(values[first]).max() > 1000:
+                continue
+            made = b.add("Conv", [first, b.constant(f"w{i}", w)], {"pads": [1, 1, 1, 1]})
+            values[made] = conv_reference(values[first], w)
+        elif op == "Clip":
+            bounds = [b.constant(f"lo{i}", np.float32(-3)), b.constant(f"hi{i}", np.float32(5))]
+            values[b.add("Clip", [first, *bounds])] = np.clip(values[first], -3, 5)
+        elif op in UNARY:
+            values[b.add(op, [first])] = UNARY[op](values[first])
+        else:
+            second = draw(st.sampled_from(sorted(values)))
+            if np.abs(values[second]).max() > 500:
+                continue
+            pair = (first, second) if draw(st.booleans()) else (second, first)
+            values[b.add(op, pair)] = BINARY[op](*(values[p] for p in pair))
+    made_here = [n for n in values if n not in feeds and n[0].isupper()]
+    wanted = made_here[-1:] + [n for n in made_here[:-1] if draw(st.integers(0, 5)) == 0]
+    if not wanted:
+        made = b.add("Relu", ["x0"])
+        values[made] = np.maximum(values["x0"], 0)
+        wanted = [made]
+    b.output(*wanted)
+    return b.build(), feeds, {n: values[n] for n in wanted}
+
+
+CAPS = [VULKAN_MINIMUM, replace(VULKAN_MINIMUM, max_storage_buffers=5), WIDE]
+
+
+@settings(
+    max_examples=120, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)
+)
+@given(random_graphs(), st.sampled_from(CAPS))
+def test_fused_plans_compute_the_same(
+    case: tuple[Graph, dict[str, Array], dict[str, Array]], caps: Caps
+) -> None:
+    graph, feeds, wanted = case
+    got = run_graph(graph, feeds, caps)  # checks the number of bound tensors, too
+    assert set(got) == set(wanted)
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(got[name], value)
+
+
+@settings(max_examples=40, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@given(random_graphs())
+def test_unfused_plans_compute_the_same(
+    case: tuple[Graph, dict[str, Array], dict[str, Array]],
+) -> None:
+    graph, feeds, wanted = case
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpuedge.plan.fuse.CHAIN_LIMIT", 1)
+        apart = run_graph(graph, feeds, WIDE)
+        alone = len(plan(graph, WIDE).passes)
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(apart[name], value)
+    assert len(plan(graph, WIDE).passes) <= alone
+
+
+def chain(length: int, operands: int = 0) -> Graph:
+    b = GraphBuilder()
+    value = b.input("x", TensorType("float32", SHAPE))
+    others = [b.input(f"a{i}", TensorType("float32", SHAPE)) for i in range(operands)]
+    for i in range(length):
+        value = b.add("Add", [value, others[i]]) if i < operands else b.add("Relu", [value])
+    b.output(value)
+    return b.build()
+
+
+def fused(graph: Graph, operands: int = 7, extras: int = 4) -> list[list[str]]:
+    """The operators of each kernel, in order."""
+    values = program(graph)
+    wanted = [values[name] for name in graph.outputs]
+    stages = fuse(wanted, Limits(operands, extras)).stages
+    return [[t.label.partition("/")[0] for t in stage.covered] for stage in stages]
+
+
+def test_chain_becomes_one_kernel() -> None:
+    assert fused(chain(CHAIN_LIMIT)) == [["Relu"] * CHAIN_LIMIT]
+
+
+def test_chains_have_a_longest_length() -> None:
+    sizes = [len(ops) for ops in fused(chain(CHAIN_LIMIT + 3))]
+    assert sum(sizes) == CHAIN_LIMIT + 3
+    assert max(sizes) <= CHAIN_LIMIT
+
+
+@pytest.mark.parametrize("operands", [2, 3, 4, 7])
+def test_operands_are_limited(operands: int) -> None:
+    graph = chain(6, 6)
+    values = program(graph)
+    made = fuse([values[name] for name in graph.outputs], Limits(operands, 4))
+    for stage in made.stages:
+        assert stage.body is not None
+        assert len({load.tensor for load in loads(stage.body)}) <= operands
+
+
+def layer(*, residual: bool = True, used_twice: bool = False) -> Graph:
+    """Convolution, scale per channel, residual, activation."""
+    b = GraphBuilder()
+    x = b.input("x", TensorType("float32", SHAPE))
+    w = b.constant("w", np.ones((5, 5, 3, 3), np.float32))
+    s = b.constant("s", np.full(PER_CHANNEL, 2, np.float32))
+    conv = b.add("Conv", [x, w], {"pads": [1, 1, 1, 1]})
+    value = b.add("Mul", [conv, s])
+    if residual:
+        value = b.add("Add", [value, x])
+    value = b.add("Relu", [value])
+    b.output(value, *([conv] if used_twice else []))
+    return b.build()
+
+
+def test_epilogue_joins_its_convolution() -> None:
+    assert fused(layer()) == [["Conv", "Mul", "Add", "Relu"]]
+
+
+def test_epilogue_stops_where_tensors_run_out() -> None:
+    assert fused(layer(), extras=0) == [["Conv"], ["Mul", "Add", "Relu"]]
+    # The residual is the convolution's own input, which its kernel binds anyway.
+    assert fused(layer(), extras=1) == [["Conv", "Mul", "Add", "Relu"]]
+
+
+def test_own_input_is_bound_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conv, "MAX_TRIPS", 12)  # so that the sum is split
+    b = GraphBuilder()
+    x = b.input("x", TensorType("float32", SHAPE))
+    w = b.constant("w", np.ones((5, 5, 3, 3), np.float32))
+    b.output(b.add("Relu", [b.add("Add", [b.add("Conv", [x, w], {"pads": [1, 1, 1, 1]}), x])]))
+    graph = b.build()
+    array = np.random.default_rng(4).integers(-2, 3, SHAPE).astype(np.float32)
+    (got,) = run_graph(graph, {"x": array}).values()
+    np.testing.assert_array_equal(
+        got, np.maximum(conv_reference(array, np.ones((5, 5, 3, 3))) + array, 0)
+    )
+    last = [p for p in plan(graph, VULKAN_MINIMUM).passes if p.variant.startswith("conv2d")]
+    assert len(last) > 1 and set(last[-1].tensors) == {"X", "K", "O", "E0"}
+
+
+def test_own_matrices_are_bound_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matmul, "STEP", 1)
+    b = GraphBuilder()
+    names = [b.input(n, TensorType("float32", (7, 7))) for n in "ab"]
+    product = b.add("MatMul", names)
+    b.output(b.add("Sub", [b.add("Mul", [product, "a"]), "b"]))
+    rng = np.random.default_rng(4)
+    arrays = {n: rng.integers(-2, 3, (7, 7)).astype(np.float32) for n in names}
+    (got,) = run_graph(b.build(), arrays).values()
+    x, y = arrays["a"].astype(np.float64), arrays["b"].astype(np.float64)
+    np.testing.assert_array_equal(got, (x @ y) * x - y)
+
+
+def test_value_that_is_needed_elsewhere_stays() -> None:
+    assert fused(layer(used_twice=True))[0] == ["Conv"]
+    x = np.random.default_rng(0).integers(-2, 3, SHAPE).astype(np.float32)
+    graph = layer(used_twice=True)
+    got = run_graph(graph, {"x": x}, WIDE)
+    conv = conv_reference(x, np.ones((5, 5, 3, 3)))
+    np.testing.assert_array_equal(got[graph.outputs[1]], conv)
+    np.testing.assert_array_equal(got[graph.outputs[0]], np.maximum(2 * conv + x, 0))
+
+
+@pytest.mark.parametrize("caps", CAPS, ids=["four", "five", "eight"])
+def test_layer_on_devices_with_few_bindings(caps: Caps) -> None:
+    x = np.random.default_rng(0).integers(-2, 3, SHAPE).astype(np.float32)
+    (got,) = run_graph(layer(), {"x": x}, caps).values()
+    conv = conv_reference(x, np.ones((5, 5, 3, 3)))
+    np.testing.assert_array_equal(got, np.maximum(2 * conv + x, 0))
+
+
+def test_forgotten_limit_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def greedy(outputs: Sequence[Tensor], _: Limits) -> Fusion:
+        return fuse(outputs, Limits(99, 99))
+
+    monkeypatch.setattr(planner, "fuse", greedy)
+    x = np.zeros(SHAPE, np.float32)
+    feeds = {"x": x} | {f"a{i}": x for i in range(6)}
+    with pytest.raises(UnsupportedOpError, match="binds 8 tensors") as caught:
+        run_graph(chain(6, 6), feeds, VULKAN_MINIMUM)
+    assert "at most 4 (max_storage_buffers, max_push_bytes)" in str(caught.value.known)

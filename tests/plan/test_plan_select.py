@@ -1,0 +1,198 @@
+"""Choosing variants: every reason for and against, and the reasons in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from planrun import check_limits
+
+from gpuedge.core.caps import VULKAN_MINIMUM
+from gpuedge.core.errors import ConfigError, KernelLimitError, UnsupportedOpError
+from gpuedge.graph.build import single
+from gpuedge.graph.ir import TensorType
+from gpuedge.lang import load, print_kernel, shared_bytes
+from gpuedge.plan import library
+from gpuedge.plan.library import texts, variants
+from gpuedge.plan.planner import plan
+from gpuedge.plan.select import consider, select
+
+MAPS = replace(VULKAN_MINIMUM, forms=frozenset({"map"}))
+LARGE = {"rows": 64, "columns": 64, "depth": 64}
+WIDE = {"width": 8, "height": 8}
+
+
+def chosen(op: str, facts: dict[str, int], caps: object = VULKAN_MINIMUM, *out: str) -> str:
+    return select(op, facts, caps, out).id  # type: ignore[arg-type]
+
+
+def test_best_score_wins() -> None:
+    assert chosen("conv2d", WIDE) == "conv2d_px4"
+    assert chosen("matmul", LARGE) == "matmul_rows"
+
+
+def test_score_depends_on_the_class_of_device() -> None:
+    big = replace(VULKAN_MINIMUM, device_class="nvidia")
+    assert chosen("matmul", LARGE, big) == "matmul_tile"
+    assert chosen("matmul", LARGE, replace(big, device_class="mali")) == "matmul_rows"
+
+
+def test_shape_rules_variants_out() -> None:
+    assert chosen("conv2d", {"width": 3, "height": 99}) == "conv2d_map"
+    assert chosen("matmul", LARGE | {"rows": 3}) == "matmul_map"
+    nvidia = replace(VULKAN_MINIMUM, device_class="nvidia")
+    for fact in LARGE:
+        assert chosen("matmul", LARGE | {fact: 31}, nvidia) == "matmul_rows"
+
+
+def test_bounds_are_inclusive() -> None:
+    assert chosen("conv2d", {"width": 4, "height": 1}) == "conv2d_px4"
+    assert chosen("conv2d", {"width": 1_000_001, "height": 1}) == "conv2d_map"
+
+
+def test_levels_without_groups_get_maps() -> None:
+    assert chosen("conv2d", WIDE, MAPS) == "conv2d_map"
+    assert chosen("matmul", LARGE, MAPS) == "matmul_map"
+
+
+def test_restrictions_are_kept() -> None:
+    assert chosen("matmul", LARGE, VULKAN_MINIMUM, "matmul_rows") == "matmul_tile"
+    assert chosen("matmul", LARGE, VULKAN_MINIMUM, "matmul_rows", "matmul_tile") == "matmul_map"
+
+
+def test_needs_are_compared_with_limits() -> None:
+    nvidia = replace(VULKAN_MINIMUM, device_class="nvidia")
+    assert chosen("matmul", LARGE, replace(nvidia, max_shared_bytes=8192)) == "matmul_tile"
+    assert chosen("matmul", LARGE, replace(nvidia, max_shared_bytes=8191)) == "matmul_rows"
+    assert chosen("conv2d", WIDE, replace(VULKAN_MINIMUM, max_invocations=64)) == "conv2d_px4"
+
+
+def test_every_candidate_has_one_reason() -> None:
+    rows = consider("matmul", LARGE, VULKAN_MINIMUM, ["matmul_tile"])
+    assert [r.variant.id for r in rows] == ["matmul_rows", "matmul_tile", "matmul_map"]
+    assert [r.score for r in rows] == [1.5, 1.2, 1.0]
+    assert [r.why_not for r in rows] == [
+        "",
+        "ruled out on this device",
+        "another variant scores higher here",
+    ]
+    (first, *_) = consider("conv2d", {"width": 2, "height": 2}, VULKAN_MINIMUM)
+    assert first.why_not == "for width from 4 to 1000000, here 2"
+    (first, *_) = consider("conv2d", WIDE, MAPS)
+    assert first.why_not == "the vulkan level has no group kernels"
+    tile = consider("matmul", LARGE, replace(VULKAN_MINIMUM, max_shared_bytes=100))[1]
+    assert tile.why_not == "needs max_shared_bytes >= 8192, the device has 100"
+
+
+def test_nothing_fits() -> None:
+    small = replace(MAPS, max_invocations=8)
+    with pytest.raises(KernelLimitError) as caught:
+        select("conv2d", WIDE, small)
+    assert caught.value.code == "GE-303"
+    assert "conv2d_map: workgroups of 64 exceed the device's 8" in str(caught.value.known)
+    with pytest.raises(KernelLimitError, match="no variant exists"):
+        select("no such operation", {}, VULKAN_MINIMUM)
+
+
+def test_too_many_workgroups_are_refused() -> None:
+    kinds = {"a": TensorType("float32", (70_000, 8, 4)), "b": TensorType("float32", (4, 32))}
+    with pytest.raises(UnsupportedOpError, match="70000 workgroups along one axis"):
+        plan(single("MatMul", kinds), VULKAN_MINIMUM)
+
+
+def test_too_large_tensors_are_refused() -> None:
+    fits, more = (TensorType("float32", (n,)) for n in (1 << 25, (1 << 25) + 1))
+    check_limits(plan(single("Relu", {"x": fits}), VULKAN_MINIMUM), VULKAN_MINIMUM)
+    with pytest.raises(UnsupportedOpError, match="binds a tensor of 134283264 bytes"):
+        plan(single("Relu", {"x": more}), VULKAN_MINIMUM)
+
+
+@pytest.mark.parametrize("kernel", [(16384, 1), (1, 16384), (128, 128), (16383, 1), (3, 3)])
+@pytest.mark.parametrize("filters", [(2, 1), (1, 1), (4, 9)])
+def test_no_window_comes_near_the_loop_limit(
+    kernel: tuple[int, int], filters: tuple[int, int]
+) -> None:
+    # check_limits counts the iterations of every pass; some drivers end loops at 65,535.
+    m, c = filters
+    kinds = {
+        "x": TensorType("float32", (1, c, *kernel)),
+        "w": TensorType("float32", (m, c, *kernel)),
+    }
+    check_limits(plan(single("Conv", kinds), VULKAN_MINIMUM), VULKAN_MINIMUM)
+    pool = single("AveragePool", {"x": kinds["x"]}, {"kernel_shape": kernel})
+    check_limits(plan(pool, VULKAN_MINIMUM), VULKAN_MINIMUM)
+
+
+@pytest.mark.parametrize("op", ["Conv", "AveragePool"])
+def test_larger_windows_are_refused(op: str) -> None:
+    kernel = (129, 128)
+    kinds = {"x": TensorType("float32", (1, 1, *kernel))}
+    attrs = {}
+    if op == "Conv":
+        kinds["w"] = TensorType("float32", (2, 1, *kernel))
+    else:
+        attrs["kernel_shape"] = kernel
+    with pytest.raises(UnsupportedOpError):
+        plan(single(op, kinds, attrs), VULKAN_MINIMUM)
+
+
+def test_selection_is_a_pure_function() -> None:
+    before = variants()
+    assert consider("matmul", LARGE, VULKAN_MINIMUM) == consider("matmul", LARGE, VULKAN_MINIMUM)
+    assert variants() is before
+
+
+@pytest.mark.parametrize("variant", variants(), ids=lambda v: v.id)
+def test_rows_are_sound(variant: library.Variant) -> None:
+    kernel = load(texts()[variant.kernel], filename=variant.kernel)
+    assert kernel.form == variant.form
+    size = variant.local[0] * variant.local[1] * variant.local[2]
+    assert size <= VULKAN_MINIMUM.max_invocations
+    names = {s.name: s for s in print_kernel(kernel).specs}
+    assert {"LX", "LY", "LZ"} <= set(names)
+    if variant.form == "group":
+        assert shared_bytes(kernel) <= variant.needs.get("max_shared_bytes", 0)
+        assert variant.needs["max_invocations"] == size
+        assert variant.local[:2] == (names["LX"].default, names["LY"].default)
+    assert variant.score["any"] > 0
+
+
+INSTEAD = {"softstats"}
+"""What planners use instead of several passes where it fits; they do without where it does not."""
+
+
+def test_every_operation_has_an_unconditional_map() -> None:
+    for op in {v.op for v in variants()} - INSTEAD:
+        free = [v for v in variants() if v.op == op and v.form == "map" and not v.when]
+        assert len(free) == 1, op
+        assert not free[0].needs
+    ids = [v.id for v in variants()]
+    assert len(set(ids)) == len(ids)
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    path = tmp_path / "variants.toml"
+    monkeypatch.setattr(library, "data_dir", lambda _: tmp_path)
+    texts()  # read before the folder moves away
+    variants.cache_clear()
+    yield path
+    variants.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "not toml",
+        '[[variant]]\nop = "a"\nid = "b"\nkernel = "map/none"\nlocal = [1, 1, 1]\n',
+        '[[variant]]\nop = "a"\n',
+        '[[variant]]\nop = "a"\nid = "b"\nkernel = "map/pool"\nlocal = [1, 1, 1]\nfoo = 1\n',
+    ],
+)
+def test_malformed_tables_are_refused(table: Path, text: str) -> None:
+    table.write_text(text)
+    with pytest.raises(ConfigError, match="cannot be used"):
+        variants()

@@ -1,0 +1,151 @@
+"""Writes what follows from the descriptions of operators in gpuedge/opset.
+
+* gpuedge/ops/elementwise.py: the public functions that are one operator
+* the names of operations in gpuedge/__init__.py
+* docs/operators.md: which functions and ONNX operators run where
+
+Usage: make generate    (a test compares the files with what this makes)
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable
+from pathlib import Path
+
+import gpuedge
+from gpuedge import ops
+from gpuedge.core.dtypes import BYTES
+from gpuedge.opset import FUNCTIONS, OPERATORS
+from gpuedge.opset.operator import Function, Operator
+
+ROOT = Path(__file__).resolve().parents[1]
+WIDTH = 100
+
+MODULE = '''"""Functions that are one elementwise operator. Made by tools/generate.py: do not edit.
+
+Their rows are in `gpuedge.opset.elementwise`. Operands are array_like, float32 or float16, and
+broadcast by numpy's rules.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpuedge.ops.call import Array, one_operator
+from gpuedge.ops.warm import warm
+
+if TYPE_CHECKING:
+    from gpuedge.device import Device
+'''
+
+INTRODUCTION = """# Operators
+
+This page is made from the code by `make generate`; a test compares them. How far results may
+be from the exact ones is in [numerics](numerics.md).
+
+## Functions on numpy arrays
+
+Each takes `device=` and runs on every device, the CPU included: `gpuedge.relu(x, device="vulkan")`.
+A device that is named computes the result or raises; it is never left for another.
+
+`elementwise("relu(a * b + c)")` makes one kernel of a formula, printed for whatever level the
+device has. It is the way to a kernel of your own on every level; kernels in GLSL (`Device.kernel`)
+run on Vulkan only.
+"""
+
+ONNX = """
+## ONNX operators
+
+Of the default domain `ai.onnx`. On the CPU, ONNX Runtime runs these and all others it knows. On a
+GPU an operator needs float32 or float16 values, where marked also int8 and uint8, and shapes that
+are known when those of the inputs are. What a GPU named by `device=` cannot run goes to the CPU, or
+is an error with `fallback="error"`. Nodes that depend on constants only are evaluated while
+planning, on the host.
+
+| operator | remark |
+|---|---|
+"""
+
+
+def function_text(one: Function) -> str:
+    """Return the source of a public function."""
+    operands = ", ".join(f"{name}: Any" for name in one.operands)
+    numbers = "".join(f", {name}: float = {value!r}" for name, value in one.numbers.items())
+    head = f"def {one.name}({operands}{numbers}, *, device: str | Device | None = None) -> Array:"
+    if len(head) > WIDTH:
+        inner = f"    {operands}{numbers}, *, device: str | Device | None = None"
+        head = f"def {one.name}(\n{inner}\n) -> Array:"
+    given = ", ".join([*one.operands, ""]) if len(one.operands) == 1 else ", ".join(one.operands)
+    values = ", ".join(f'"{name}": {name}' for name in one.numbers)
+    also = f" Takes {' and '.join(sorted(one.dtypes))} as well." if one.dtypes else ""
+    bound = textwrap.fill(f"Error bound: {one.bound}.", WIDTH - 8)
+    body = f'''    """{one.summary}.{also}
+
+{textwrap.indent(bound, "    ")}
+    """
+    return one_operator("{one.name}", ({given.strip()}), {{{values}}}, device)
+'''
+    return f"\n\n@warm\n{head}\n{body}"
+
+
+def functions_module() -> str:
+    """Return the source of gpuedge/ops/elementwise.py."""
+    names = f"\n__all__ = [\n{listed(sorted(FUNCTIONS))}\n]  # fmt: skip\n"
+    texts = (function_text(FUNCTIONS[name]) for name in sorted(FUNCTIONS))
+    return MODULE + names + "".join(texts)
+
+
+def package_module(text: str) -> str:
+    """Return the source of gpuedge/__init__.py with the names of all operations."""
+    known = [n for n in gpuedge._LAZY if gpuedge._LAZY[n] != ops.__name__]
+    everything = sorted({"__version__", *known, *ops.__all__})
+    for head, names, end in (("_OPS = (", sorted(ops.__all__), ")"),
+                             ("__all__ = [", everything, "]")):  # fmt: skip
+        block = f"{head}\n{listed(names)}\n{end}  # fmt: skip\n"
+        old = rf"^{re.escape(head)}\n.*?\n{re.escape(end)}  # fmt: skip\n"
+        text = re.sub(old, block, text, count=1, flags=re.DOTALL | re.MULTILINE)
+    return text
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names as the lines of a list."""
+    text = textwrap.fill(", ".join(f'"{n}"' for n in names), WIDTH - 4)
+    return f"{textwrap.indent(text, '    ')},"
+
+
+def remark(one: Operator) -> str:
+    """Return what a reader should know of an operator: integers it takes on a GPU, restrictions."""
+    taken = BYTES if one.moves else one.dtypes
+    # ONNX knows Dropout for floats only
+    listed = f"also {' and '.join(sorted(taken))}" if taken and one.name != "Dropout" else ""
+    return "; ".join(filter(None, (listed, one.remark))) or "-"
+
+
+def page() -> str:
+    """Return the text of docs/operators.md."""
+    groups: dict[str, list[str]] = {}
+    for name in sorted(ops.__all__):
+        module = getattr(ops, name).__module__.rpartition(".")[2]
+        groups.setdefault(module, []).append(f"`{name}`")
+    functions = [f"* {module}: {', '.join(names)}\n" for module, names in sorted(groups.items())]
+    rows = [f"| `{name}` | {remark(OPERATORS[name])} |\n" for name in sorted(OPERATORS)]
+    return "".join([INTRODUCTION, "\n", *functions, ONNX, *rows])
+
+
+def files() -> dict[str, str]:
+    """Return what this writes, by path in the repository."""
+    package = (ROOT / "gpuedge" / "__init__.py").read_text(encoding="utf-8")
+    return {
+        "gpuedge/ops/elementwise.py": functions_module(),
+        "gpuedge/__init__.py": package_module(package),
+        "docs/operators.md": page(),
+    }
+
+
+if __name__ == "__main__":
+    # Functions first: the rest lists what the package then has.
+    (ROOT / "gpuedge/ops/elementwise.py").write_text(functions_module(), encoding="utf-8")
+    for path, text in files().items():
+        (ROOT / path).write_text(text, encoding="utf-8")
