@@ -20,7 +20,7 @@ from gpuedge.opset.operator import Function, Operator
 from gpuedge.opset.tensor import Tensor, mapped
 
 EXP_LIMIT = 88.0
-"""exp() of more than 88.7 overflows float32; sigmoid is flat, as far as float32 can tell, by then."""
+"""exp() of more than 88.7 overflows float32. By then sigmoid is as flat as float32 can tell."""
 
 SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 """Defaults of Selu, from its schema (ai.onnx, version 6)."""

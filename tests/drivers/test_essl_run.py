@@ -19,7 +19,7 @@ from lang_kernels import INT_OPERATIONS
 from required import absent
 
 from gpuedge.core.storage import KINDS
-from gpuedge.plan import expressions
+from gpuedge.opset.functions import FUNCTIONS
 from gpuedge.plan.library import texts
 
 pytestmark = pytest.mark.driver
@@ -59,12 +59,9 @@ def test_nothing_is_wrong(level: str) -> None:
 @pytest.mark.parametrize("level", LEVELS)
 def test_everything_ran(level: str) -> None:
     names = wrong(level).keys()
-    operators = {*expressions.UNARY, *expressions.BINARY}
-    wanted = {f"expression {name}" for name in operators}
+    wanted = {f"expression {name}" for name in FUNCTIONS}
     wanted |= {name for name in texts() if name.startswith("map/")}
     wanted.remove("map/elementwise")  # the expressions
-    if level == "2.0":
-        wanted.remove("map/softstats")  # two outputs
     wanted |= {
         "divide",
         "divide one",

@@ -11,7 +11,7 @@ from wgsl_corpus import HEAD, Text, texts
 
 from gpuedge import lang
 from gpuedge.backends.wgpu.device import WgpuDevice
-from gpuedge.plan import expressions
+from gpuedge.opset.functions import HELPERS
 
 RNG = np.random.default_rng(20)
 pytestmark = pytest.mark.driver
@@ -157,7 +157,7 @@ SPECIAL = np.array([NAN, INF, -INF, 0.0, -0.0, 1.5, -2.0, NAN], np.float32)
     ],
 )
 def test_nan_and_infinity(expression: str, want: Floats, device: WgpuDevice) -> None:
-    helpers = LARGER + expressions.HELPERS["keep_nan"]
+    helpers = LARGER + HELPERS["ordered"]
     body = f"vec4 w = load4(A, p); vec4 v = w; vec4 r = vec4(0.0); r.x = {expression};"
     for lane in "yzw":
         body += f" v.x = w.{lane}; r.{lane} = {expression};"
