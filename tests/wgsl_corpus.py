@@ -11,11 +11,14 @@ import lang_kernels
 
 from gpuedge import lang
 from gpuedge.core.kernel import KernelBlob, Number
-from gpuedge.plan import expressions, library
+from gpuedge.opset.functions import FUNCTIONS, helpers_for
+from gpuedge.plan import library
 
 SAMPLES = Path(__file__).parent / "golden" / "spirv"
 
-PARAMETERS = {"alpha": 0.3, "beta": 0.25, "gamma": 1.05, "tanh": 1.0}
+BINARY = ("add", "sub", "mul", "div", "pow", "max", "min", "above", "keep_nan")
+ARITY = {**dict.fromkeys(BINARY, 2), "pick": 3}
+"""How many numbers functions take, besides one."""
 
 FUSED = """
 in tensor R;
@@ -125,16 +128,13 @@ def _shaders() -> Iterator[Text]:
 
 
 def _operators() -> Iterator[Text]:
-    for op, make in expressions.UNARY.items():
-        for exact in (0.0, 1.0) if op == "Gelu" else (0.0,):
-            yield _operator(f"{op} {exact:.0f}", make("a", {**PARAMETERS, "tanh": exact}))
-    for op, both in expressions.BINARY.items():
-        yield _operator(op, both("a", "b"))
+    for name, one in FUNCTIONS.items():
+        yield _operator(name, one.text(*"abc"[: ARITY.get(name, 1)]))
 
 
 def _operator(op: str, value: str) -> Text:
-    helpers = expressions.helpers_for(value)
-    body = f"vec4 a = load4(A, p); vec4 b = load4(B, p); return {value} + b * 0.0;"
+    helpers = helpers_for(value)
+    body = f"vec4 a = load4(A, p); vec4 b = load4(B, p); vec4 c = a + b; return {value} + b * 0.0;"
     text = f"in tensor A;\nin tensor B;\n{helpers}\nvec4 epilogue(vec4 v, ivec4 p) {{ {body} }}"
     base = library.texts()["map/elementwise"]
     return Text(f"operator {op}", lang.load(base, filename=op, epilogue=text), {"LX": 64})
