@@ -19,7 +19,8 @@ from common import report
 import gpuedge
 from gpuedge import backends
 from gpuedge.backends.base import Candidate
-from gpuedge.probing.run import group, probe_all
+from gpuedge.probing.launcher import group
+from gpuedge.probing.run import probe_all
 
 COLD = 9
 CACHED = 1000
