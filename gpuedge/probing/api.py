@@ -105,7 +105,7 @@ def probe(
         tried += map(_marked, verdict)
     numbered = number(tried)
     shown = pins.apply(numbered)
-    if shown is not numbered:  # what is left alone is no route any more
+    if shown is not numbered:  # what is left alone is not a route any more
         numbered = number(shown)
     return ProbeReport(numbered, __version__, time.perf_counter() - start)
 
@@ -124,7 +124,7 @@ def _names(given: Sequence[str] | None) -> list[str]:
     if isinstance(given, str):
         given = given.replace(",", " ").split()
     if given is not None and not all(isinstance(n, str) for n in given):
-        raise ConfigError(f"{given!r} is no list of backends.", asked_by="probe(backends=...)")
+        raise ConfigError(f"{given!r} is not a list of backends.", asked_by="probe(backends=...)")
     value = config.get("backends", call=tuple(given) if given else None).value
     return list(dict.fromkeys(value or backends.PROBED))
 

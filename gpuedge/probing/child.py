@@ -157,7 +157,7 @@ def probe(
     Returns
     -------
     Reason or None
-        The reason, if it is one that holds for every level of this driver (`NOTHING`).
+        The reason, if it is one that holds forevery level of this driver (`NOTHING`).
     """
     from gpuedge import backends
 

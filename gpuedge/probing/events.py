@@ -49,7 +49,7 @@ def is_sound(event: Mapping[str, Any], steps: Collection[str]) -> bool:
 
 
 def _is_verdict(event: Mapping[str, Any]) -> bool:
-    # Not a set: what is no text may not be hashable.
+    # Not a set: what is not text may not be hashable.
     known = event.get("status") in STATUSES and event.get("code") in list(SENTENCES)
     tables = [event.get(name) or {} for name in ("caps", "evidence", "restrictions")]
     if not known or not all(isinstance(table, dict) for table in tables):

@@ -261,7 +261,7 @@ def offers_bytes(caps: Caps) -> bool:
 
 @cache
 def _fixed_cases() -> tuple[Case, ...]:
-    """Return what is the same for every device; computed once for all children."""
+    """Return what is the same forevery device; computed once for all children."""
     rng = np.random.default_rng(20)
     return (*_elementwise_cases(rng), *_conv_cases(rng))
 

@@ -118,7 +118,7 @@ def pinned_row(candidate: Candidate) -> ProbeRow:
 
 
 def apply(rows: Sequence[ProbeRow], now: float | None = None) -> Sequence[ProbeRow]:
-    """Return the rows with what pins and the blocklist say; `rows` itself where they are mute.
+    """Return the rows with what pins and the blocklist say; `rows` itself where that is nothing.
 
     Only devices that would be used are shown as ``blocked``: what a probe found wrong says more.
     """

@@ -1,7 +1,7 @@
 """What earlier probes found on the drivers of this machine, even where a new probe would ask again.
 
 For telling people about their devices: a verdict under another database, other ignored entries or
-another version of a driver is no verdict, but the device that it is about is still there.
+another version of a driver is not a verdict, but the device that it is about is still there.
 """
 
 from __future__ import annotations

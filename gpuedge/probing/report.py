@@ -152,7 +152,9 @@ class ProbeRow(Record):
     def from_dict(cls, record: Mapping[str, Any]) -> ProbeRow:
         """Rebuild a row from `to_dict`; unknown keys are ignored. Raises InputError."""
         if not isinstance(record, dict):
-            raise InputError("A row of the probe report is no JSON object.", known=_shown(record))
+            raise InputError(
+                "A row of the probe report is not a JSON object.", known=_shown(record)
+            )
         names = cls._fields
         try:
             row = cls(**{k: v for k, v in record.items() if k in names})

@@ -38,7 +38,7 @@ MAX_PER_DRIVER = 8
 
 DAY = 86400.0
 PATIENCE = (1 * DAY, 7 * DAY, 30 * DAY)
-"""How long a crash or hang is believed, by how often it was seen in a row. Never for ever: a
+"""How long a crash or hang is believed, by how often it was seen in a row. Never forever: a
 driver that crashed once because memory was short must get another chance."""
 
 TRIES = 3

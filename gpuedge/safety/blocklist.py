@@ -222,7 +222,7 @@ def crashed(entry: dict[str, Any] | None, marker: Marker, now: float) -> dict[st
         entry["cleared"] = now  # a block from the future is void, see `blocked`
     is_probation = entry["level"] > 0 and entry["cleared"] is None
     until = since + _patience(entry["level"]) if is_probation else 0.0
-    # What began before the block was over is no try after it. Processes that started together end
+    # What began before the block was over is not a try after it. What started together ends
     # together, and a program that has the device open may go on: that is paid for.
     is_old = is_probation and marker.began < until
     needed = 1 if is_probation else CRASHES

@@ -59,7 +59,7 @@ def freeze_support() -> None:
         return
     name = sys.argv[2]
     if not name.startswith("gpuedge."):
-        sys.exit(f"{CHILD}: {name} is no module of gpuedge")
+        sys.exit(f"{CHILD}: {name} is not a module of gpuedge")
     from importlib import import_module
 
     sys.exit(import_module(name).main())

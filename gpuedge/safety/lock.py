@@ -3,7 +3,7 @@
 Writers of a cache file read what is there, merge and replace the file; this lock keeps two of them
 from doing so at once. It is advisory and bounded: where it cannot be had (the folder is read-only,
 the file system has no locks, the holder is stopped in a debugger) the caller goes on without, and
-the worst that can follow is that one writer's news are lost. Files are never torn either way.
+the worst that can follow is that what one writer wrote is lost. Files are never torn either way.
 
 The lock is the operating system's (`flock`, on Windows `msvcrt.locking`), so that the death of its
 holder releases it, whatever the death was. Records of process ids in files cannot say as much: ids

@@ -95,7 +95,7 @@ def read_start(path: str | os.PathLike[str], limit: int) -> bytes:
     Raises
     ------
     OSError
-        Nothing readable is there, or what is there is no regular file: a pipe would be waited for
+        Nothing readable is there, or what is there is not a file: a pipe would be waited for
         until somebody writes, a device may act on being opened.
     ValueError
         No file can have that name (it holds a NUL or half of a surrogate pair).
@@ -124,7 +124,7 @@ def _require_regular(found: os.stat_result) -> None:
 
 
 def read_regular(path: str | os.PathLike[str], limit: int) -> bytes | None:
-    """Return a cache file's bytes, or None if it is no regular file of at most `limit` bytes.
+    """Return a cache file's bytes, or None if it is not a regular file of at most `limit` bytes.
 
     For everything read back from the cache folder: whatever lies there in place of our file is as
     good as no file. Never raises and never waits.
@@ -252,7 +252,7 @@ def write_named(path: Path, data: bytes) -> str | None:
             return None
         target = path.resolve()
         if target.exists() and not target.is_file():
-            return "it is no file"
+            return "it is not a file"
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: links in a circle
         is_unread = isinstance(error, OSError) and error.errno == errno.ENXIO
         return "nobody reads from it" if is_unread else str(error)

@@ -141,7 +141,7 @@ def test_what_is_accepted_can_be_used() -> None:
 
 @pytest.mark.parametrize("row", [None, 5, NAN, "row", [], ["device"], True])
 def test_rows_that_are_no_objects(row: Any) -> None:
-    with pytest.raises(InputError, match="no JSON object"):
+    with pytest.raises(InputError, match="not a JSON object"):
         ProbeReport.from_dict(report(row))
 
 

@@ -123,7 +123,7 @@ def test_only_modules_of_gpuedge_are_run(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     monkeypatch.setattr(sys, "argv", ["app", interpreter.CHILD, "antigravity"])
     monkeypatch.setattr(interpreter, "_is_ready", False)
-    with pytest.raises(SystemExit, match="no module of gpuedge"):
+    with pytest.raises(SystemExit, match="not a module of gpuedge"):
         gpuedge.freeze_support()
 
 
