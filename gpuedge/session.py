@@ -125,7 +125,7 @@ class Session:
         Raises
         ------
         InputError (GE-203), DTypeError (GE-202), ShapeError (GE-201), UsageError (GE-200)
-            The inputs do not fit the model, or the time limit is none. No driver was touched.
+            The inputs do not fit the model, or the time limit is invalid. No driver was touched.
         NotFiniteError (GE-205)
             An input holds NaN or infinity, and the device named cannot keep them.
         RequestTimeoutError (GE-406)
@@ -170,7 +170,7 @@ class Session:
         Raises
         ------
         ClosedError (GE-204), UsageError (GE-200)
-            The session was closed; the time limit is none.
+            The session was closed; the time limit is invalid.
         RequestTimeoutError (GE-406)
             There was no place in the queue for `timeout_s`.
         """

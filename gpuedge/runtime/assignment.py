@@ -59,7 +59,7 @@ class Assignment:
     is_away : bool
         True while the device of `chosen` is being opened anew.
     may_hold : bool
-        True while one that was held ready is, or was closed by somebody else; see `hold`.
+        True while one that was held ready is, or was closed elsewhere; see `hold`.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Assignment:
 
     @property
     def is_usable(self) -> bool:
-        """False once the device was closed by somebody else, and in a forked child."""
+        """False once the device was closed elsewhere, and in a forked child."""
         return not getattr(self.executor, "closed", False) and self.owner == os.getpid()
 
     @property

@@ -133,7 +133,7 @@ class CompiledModel:
 
     @property
     def is_usable(self) -> bool:
-        """False once its device was closed by somebody else, and in a forked child."""
+        """False once its device was closed elsewhere, and in a forked child."""
         return self._assigned.is_usable
 
     @property
@@ -211,7 +211,7 @@ class CompiledModel:
             self._service = Service(decision, device, known)
 
     def find_device(self) -> None:
-        """Go on after the device was closed by somebody else, came back, or after a fork."""
+        """Go on after the device was closed elsewhere, came back, or after a fork."""
         if self._assigned.is_inherited:  # destroying parts would wait for threads not here
             self._inherited += [self._parts, self.held, *self._segments.forget()]
             self._parts = []

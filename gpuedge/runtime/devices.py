@@ -92,7 +92,7 @@ class Pool:
         """Forget everything after a fork: drivers do not survive one."""
         if self._owner != os.getpid():
             pooled = any(n != CPU and isolation == INLINE for n, isolation in self._open)
-            self._is_forked = self._is_forked or pooled or opening.LENT.any()
+            self._is_forked = self._is_forked or pooled or opening.INLINE_DEVICES.any()
             self._lock = threading.RLock()
             self._owner = os.getpid()
             # Destroying what is open would wait for threads that did not come along.
@@ -305,7 +305,7 @@ class Pool:
                 if other is executor:
                     del self._open[key]
         executor.close()
-        opening.LENT.closed(executor)
+        opening.INLINE_DEVICES.closed(executor)
 
     def _dispose(self, failed: Retirable) -> None:
         self.drop(cast("Executor", failed))
@@ -330,7 +330,7 @@ class Pool:
         self._here()
         for executor in self._cleared():
             executor.close()
-            opening.LENT.closed(executor)
+            opening.INLINE_DEVICES.closed(executor)
 
     def _cleared(self) -> list[Executor]:
         with self._lock:

@@ -29,7 +29,7 @@ STAYING = ("gles31", "gles30", "gles20")
 display. A child forked off then hangs as it does with an open device (Mesa 22.3.6, llvmpipe)."""
 
 
-class Lent:
+class InlineDevices:
     """The GPU devices of this process that are not known to be closed.
 
     Whatever opened them: a driver with an open device does not survive a fork. A device that was
@@ -48,7 +48,7 @@ class Lent:
         return number
 
     def opened(self, number: int, executor: GpuExecutor) -> None:
-        """Note the device of a number; one whose driver stays is counted for ever."""
+        """Note the device of a number; one whose driver stays is counted forever."""
         if executor.device.partition(":")[0] not in STAYING:
             self._devices[number] = weakref.ref(executor)
 
@@ -69,7 +69,7 @@ class Lent:
         return any(one is None or not one.released for one in kept)
 
 
-LENT = Lent()
+INLINE_DEVICES = InlineDevices()
 
 
 def open_row(row: ProbeRow, isolation: str = INLINE) -> GpuExecutor:
@@ -111,13 +111,13 @@ def open_beside(row: ProbeRow, context: Any, isolation: str = INLINE) -> GpuExec
 
 
 def _open_here(row: ProbeRow, **options: Any) -> GpuExecutor:
-    number = LENT.opening()
+    number = INLINE_DEVICES.opening()
     try:
         executor = _open(row, **options)
     except BaseException:
-        LENT.failed(number)
+        INLINE_DEVICES.failed(number)
         raise
-    LENT.opened(number, executor)
+    INLINE_DEVICES.opened(number, executor)
     return executor
 
 
@@ -188,7 +188,7 @@ def close(executor: Executor) -> None:
     try:
         executor.close()
     finally:
-        LENT.closed(executor)
+        INLINE_DEVICES.closed(executor)
         for forget in closing:
             forget(executor)
 
