@@ -26,7 +26,6 @@ from gpuedge.opset.tensor import (
     Reduce,
     Shape,
     Tensor,
-    operands,
     reachable,
 )
 
@@ -50,13 +49,13 @@ def evaluate(outputs: Sequence[Tensor], values: Mapping[str, Array]) -> list[Arr
     order = reachable(outputs)
     last: dict[int, int] = {one.serial: len(order) for one in outputs}
     for at, one in enumerate(order):
-        for operand in operands(one):
+        for operand in one.reads:
             last[operand.serial] = max(last.get(operand.serial, 0), at)
     done: dict[int, Array] = {}
     with np.errstate(all="ignore"):
         for at, one in enumerate(order):
             done[one.serial] = _compute(one, done, values)
-            for operand in operands(one):
+            for operand in one.reads:
                 if last[operand.serial] == at:
                     done.pop(operand.serial, None)
     return [done[one.serial] for one in outputs]
@@ -68,7 +67,7 @@ def _compute(tensor: Tensor, done: Mapping[int, Array], values: Mapping[str, Arr
         return values[source.name]
     if isinstance(source, Constant):
         return source.array
-    parts = [done[t.serial] for t in operands(tensor)]
+    parts = [done[t.serial] for t in tensor.reads]
     if isinstance(source, Map):
         found = _Elements(tensor.shape, done).result(source.body)
     elif isinstance(source, Reduce):

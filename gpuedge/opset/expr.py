@@ -76,7 +76,7 @@ class Load(Expr):
     @property
     def parts(self) -> tuple[Expr, ...]:
         """What is loaded to find the position."""
-        return tuple(loaded_in(self.at))
+        return () if self.at.is_affine else tuple(loaded_in(self.at))
 
 
 class Apply(Expr):
@@ -157,18 +157,20 @@ def loaded_in(index: Index) -> Iterator[Expr]:
                 yield from loaded_in(part)
 
 
-def walk(root: Expr) -> Iterator[Expr]:
-    """Yield every expression of a tree once, parts before wholes."""
+def walk(root: Expr) -> list[Expr]:
+    """Return every expression of a tree once, parts before wholes."""
     seen: set[int] = set()
-    stack: list[tuple[Expr, bool]] = [(root, False)]
-    while stack:
-        one, done = stack.pop()
-        if done:
-            yield one
-        elif id(one) not in seen:
+    order: list[Expr] = []
+
+    def visit(one: Expr) -> None:
+        if id(one) not in seen:
             seen.add(id(one))
-            stack.append((one, True))
-            stack.extend((part, False) for part in reversed(one.parts))
+            for part in one.parts:
+                visit(part)
+            order.append(one)
+
+    visit(root)
+    return order
 
 
 def loads(root: Expr) -> list[Load]:

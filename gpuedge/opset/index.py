@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import gcd
 from typing import TYPE_CHECKING, Any, Final
 
@@ -113,6 +114,10 @@ class Loaded:
 Atom = Axis | Quotient | Remainder | Chosen | Loaded
 
 
+def _key_of(term: tuple[Atom, int]) -> Key:
+    return term[0].key
+
+
 class Index:
     """A constant plus multiples of atoms.
 
@@ -123,20 +128,28 @@ class Index:
         Each atom with its factor, ordered; no factor is zero.
     low, high : int
         Bounds that hold for every value of the atoms.
+    is_affine : bool
+        Whether all atoms are axes.
     """
 
-    __slots__ = ("constant", "high", "key", "low", "terms")
+    __slots__ = ("constant", "high", "is_affine", "key", "low", "terms")
 
     def __init__(self, constant: int = 0, terms: Mapping[Atom, int] | None = None) -> None:
         self.constant = constant
-        kept = [(atom, factor) for atom, factor in (terms or {}).items() if factor]
-        kept.sort(key=lambda term: term[0].key)
+        kept = [term for term in terms.items() if term[1]] if terms else []
+        if len(kept) > 1:
+            kept.sort(key=_key_of)
         self.terms: tuple[tuple[Atom, int], ...] = tuple(kept)
-        self.key: Key = (constant, tuple((atom.key, factor) for atom, factor in kept))
+        self.key: Key = (constant, tuple([(atom.key, factor) for atom, factor in kept]))
         low = high = constant
+        self.is_affine = True
         for atom, factor in kept:
-            ends = [factor * end for end in atom.range]
-            low, high = low + min(ends), high + max(ends)
+            self.is_affine = self.is_affine and type(atom) is Axis
+            least, most = atom.range
+            if factor < 0:
+                least, most = most, least
+            low += factor * least
+            high += factor * most
         self.low, self.high = low, high
 
     def __eq__(self, other: object) -> bool:
@@ -156,6 +169,10 @@ class Index:
     def __add__(self, other: Index | int) -> Index:
         if isinstance(other, int):
             return Index(self.constant + other, dict(self.terms)) if other else self
+        if not other.terms:
+            return self + other.constant
+        if not self.terms:
+            return other + self.constant
         total = dict(self.terms)
         for atom, factor in other.terms:
             total[atom] = total.get(atom, 0) + factor
@@ -174,6 +191,8 @@ class Index:
         return -self + other
 
     def __mul__(self, factor: int) -> Index:
+        if factor == 1:
+            return self
         return Index(self.constant * factor, {a: f * factor for a, f in self.terms})
 
     __rmul__ = __mul__
@@ -238,7 +257,8 @@ def _recombined(constant: int, terms: dict[Atom, int]) -> Index:
 
     ``(x // c) * c + x % c`` is x, and ``(x // c % m) * c + x % c`` is ``x % (c * m)``.
     """
-    for atom in [a for a in terms if isinstance(a, Remainder)]:
+    remainders = [a for a in terms if type(a) is Remainder]
+    for atom in remainders:
         factor = terms.get(atom, 0)
         if not factor or not isinstance(atom, Remainder):
             continue
@@ -268,9 +288,16 @@ def axis(number: int, size: int) -> Index:
     return of(Axis(number, size))
 
 
-def axes(shape: Sequence[int], first: int = 0) -> tuple[Index, ...]:
-    """Return the positions along all axes of a shape, numbered from `first`."""
-    return tuple(axis(first + i, size) for i, size in enumerate(shape))
+@lru_cache(maxsize=1024)
+def axes(shape: tuple[int, ...]) -> tuple[Index, ...]:
+    """Return the positions along all axes of a shape."""
+    return tuple(axis(i, size) for i, size in enumerate(shape))
+
+
+@lru_cache(maxsize=1024)
+def everything(shape: tuple[int, ...]) -> Index:
+    """Return the number of each element of a shape in C order."""
+    return flatten(axes(shape), shape)
 
 
 def choose(test: Sequence[Index], yes: Index, no: Index) -> Index:
@@ -294,14 +321,19 @@ def strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 def flatten(position: Sequence[Index], shape: Sequence[int]) -> Index:
     """Return the number of an element in C order."""
-    total = ZERO
+    constant = 0
+    terms: dict[Atom, int] = {}
     for index, stride in zip(position, strides(shape), strict=True):
-        total = total + index * stride
-    return total
+        constant += index.constant * stride
+        for atom, factor in index.terms:
+            terms[atom] = terms.get(atom, 0) + factor * stride
+    return _recombined(constant, terms)
 
 
-def unflatten(number: Index, shape: Sequence[int]) -> tuple[Index, ...]:
+def unflatten(number: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
     """Return the position of an element from its number in C order."""
+    if number == everything(shape):
+        return axes(shape)
     found: list[Index] = []
     for i, (stride, extent) in enumerate(zip(strides(shape), shape, strict=True)):
         part = number // stride if stride else ZERO
@@ -325,6 +357,8 @@ def substitute(index: Index, put: Mapping[int, Index], inner: Callable[[Expr], E
         return of(Loaded(inner(atom.value), atom.low, atom.high))
 
     def again(part: Index) -> Index:
+        if not put and part.is_affine:
+            return part
         total = Index(part.constant)
         for atom, factor in part.terms:
             total = total + one(atom) * factor

@@ -8,7 +8,7 @@ from typing import Final
 
 from gpuedge.core.dtypes import ACCEPTED, BYTES
 from gpuedge.opset.call import Call
-from gpuedge.opset.tensor import Constant, Given, Tensor, operands
+from gpuedge.opset.tensor import Constant, Given, Tensor
 
 FLOATS: Final = ACCEPTED
 INDICES: Final = ("int32", "int64")
@@ -96,7 +96,7 @@ def _label(outputs: Sequence[Tensor], label: str) -> None:
         tensor = stack.pop()
         if not tensor.label and not isinstance(tensor.source, (Given, Constant)):
             tensor.label = label
-            stack.extend(operands(tensor))
+            stack.extend(tensor.reads)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuedge.opset.expr import ZERO, Expr, Load, apply, lift, loads, where
-from gpuedge.opset.index import Index, axes, axis, choose, flatten, unflatten
+from gpuedge.opset.index import Index, axes, axis, choose, everything, flatten
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
@@ -135,6 +135,8 @@ class Tensor:
         The node that it is a part of, for messages and placements.
     serial : int
         Tensors are numbered in the order they are built, so operands have lower numbers.
+    reads : tuple of Tensor
+        What it is computed from directly, each once.
     """
 
     shape: Shape
@@ -142,6 +144,10 @@ class Tensor:
     source: Source
     label: str = ""
     serial: int = field(default_factory=lambda: next(_serial))
+    reads: tuple[Tensor, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reads = _read_by(self.source)
 
     @property
     def size(self) -> int:
@@ -159,9 +165,7 @@ class Tensor:
         return self.source.array if isinstance(self.source, Constant) else None
 
 
-def operands(tensor: Tensor) -> tuple[Tensor, ...]:
-    """Return the tensors that a tensor is computed from directly, each once."""
-    source = tensor.source
+def _read_by(source: Source) -> tuple[Tensor, ...]:
     if isinstance(source, (Map, Reduce)):
         found = [load.tensor for load in loads(source.body)]
     elif isinstance(source, Product):
@@ -183,7 +187,7 @@ def reachable(roots: Sequence[Tensor]) -> list[Tensor]:
         one = stack.pop()
         if one.serial not in seen:
             seen[one.serial] = one
-            stack.extend(operands(one))
+            stack.extend(one.reads)
     return [seen[serial] for serial in sorted(seen)]
 
 
@@ -250,7 +254,7 @@ def view(
 
 def reshape(tensor: Tensor, shape: Shape) -> Tensor:
     """Return the same elements in the same order with another shape."""
-    return computed(shape, tensor.dtype, lambda position: Load(tensor, flatten(position, shape)))
+    return computed(shape, tensor.dtype, lambda _: Load(tensor, everything(shape)))
 
 
 def transpose(tensor: Tensor, perm: Sequence[int]) -> Tensor:
@@ -361,6 +365,6 @@ __all__ = [
     "Array", "Combine", "Constant", "Convolution", "Given", "Map", "Pads", "Pair", "Pooling",
     "Product", "Reduce", "Shape", "Source", "Tensor", "Window", "at", "broadcast",
     "broadcast_shape", "computed", "constant", "folded_elements", "given", "joined", "mapped",
-    "mean", "operands", "padded", "power_of", "product", "reachable", "reduced", "reshape",
-    "spread", "transpose", "unflatten", "view",
+    "mean", "padded", "power_of", "product", "reachable", "reduced", "reshape",
+    "spread", "transpose", "view",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import isfinite, prod
 
 from gpuedge.opset.expr import Apply, Expr, Load, Number, Position, loads, rewrite, walk
-from gpuedge.opset.index import Axis, Index, axes, flatten, unflatten
+from gpuedge.opset.index import Axis, Index, axes, everything, unflatten
 from gpuedge.opset.tensor import (
     Constant,
     Convolution,
@@ -20,7 +20,6 @@ from gpuedge.opset.tensor import (
     Product,
     Reduce,
     Tensor,
-    operands,
     reachable,
 )
 
@@ -79,7 +78,7 @@ def as_number(tensor: Tensor) -> float | None:
 
 def is_identity(load: Load, shape: tuple[int, ...]) -> bool:
     """Tell whether a load reads each element at its own place in an array of `shape`."""
-    return load.tensor.size == prod(shape) and load.at == flatten(axes(shape), shape)
+    return load.tensor.size == prod(shape) and load.at == everything(shape)
 
 
 def is_view(body: Expr) -> bool:
@@ -123,7 +122,7 @@ class _Fuser:
         self.lengths: dict[int, int] = {}
         self.users: dict[int, int] = {}
         for tensor in self.order:
-            for operand in operands(tensor):
+            for operand in tensor.reads:
                 self.users[operand.serial] = self.users.get(operand.serial, 0) + 1
 
     def stages(self) -> list[Stage]:
@@ -143,7 +142,7 @@ class _Fuser:
         source, number = tensor.source, tensor.serial
         self.covered[number], self.lengths[number] = (tensor,), 0
         if not isinstance(source, (Map, Reduce)):
-            for operand in operands(tensor):
+            for operand in tensor.reads:
                 self._keep(operand)
             return
         other = alias_of(tensor)
@@ -222,11 +221,16 @@ class _Fuser:
                 return one
             key = (one.tensor.serial, one.at)
             if key not in done:
-                position = unflatten(one.at, one.tensor.shape)
-                done[key] = rewrite(self.bodies[one.tensor.serial], dict(enumerate(position)))
+                done[key] = self._moved(one)
             return done[key]
 
         return rewrite(body, {}, load)
+
+    def _moved(self, one: Load) -> Expr:
+        """Return what an inlined tensor is at the position of a load."""
+        body, shape = self.bodies[one.tensor.serial], one.tensor.shape
+        position = unflatten(one.at, shape)
+        return body if position == axes(shape) else rewrite(body, dict(enumerate(position)))
 
     def _attached(self, made: Sequence[Tensor]) -> dict[int, Tensor]:
         """Return the anchor that each map can be the epilogue of, by the map's number."""
@@ -250,7 +254,7 @@ class _Fuser:
     def _read(self, tensor: Tensor) -> list[Tensor]:
         body = self.bodies.get(tensor.serial)
         if body is None:
-            return list(operands(tensor))
+            return list(tensor.reads)
         return list(dict.fromkeys(load.tensor for load in loads(body)))
 
     def _fits(self, anchor: Tensor, tensor: Tensor, body: Expr) -> bool:
