@@ -34,7 +34,10 @@ MAX_WHOLE: Final = 64 << 20
 MAX_FILES: Final = 1000
 MAX_ENTRIES: Final = 50_000
 
-_NAME = re.compile(r"(?:entries/[a-z0-9]+/)?[a-z][a-z0-9_-]*\.json")
+NAME: Final = re.compile(r"(?:entries/[a-z0-9]+/)?[a-z][a-z0-9_-]{0,63}\.json")
+"""What a file of a database may be called: it leads nowhere else, and only lower case, so that no
+two names are one where case does not count."""
+
 _DIGEST = re.compile("[0-9a-f]{64}")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:T[0-9:.+Z-]{1,30})?")
 _RELEASE = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6}){0,4}")
@@ -108,7 +111,7 @@ def _envelope(record: Mapping[str, Any], digest: str) -> Envelope:
     if len(files) > MAX_FILES:
         raise ValueError(f"files must name at most {MAX_FILES} files")
     for name, told in files.items():
-        if not _NAME.fullmatch(name) or name == FILE:
+        if not NAME.fullmatch(name) or name == FILE:
             raise ValueError(f"files: {name[:80]!r} is not the name of a file of a database")
         if not _DIGEST.fullmatch(told):
             raise ValueError(f"files: the digest of {name} is not a SHA-256")

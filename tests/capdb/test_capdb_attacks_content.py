@@ -167,7 +167,6 @@ def test_redirection_out_of_the_web(world: World, honest: None, to: str) -> None
         "./classes.json",
         "entries//arm.json",
         ".hidden.json",
-        "nul.json",
         "com1.x.json",
         "Classes.json",
         "classes.json/x.json",

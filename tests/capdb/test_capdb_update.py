@@ -328,7 +328,7 @@ def test_every_code_has_a_sentence_and_an_outcome_says_it(world: World) -> None:
 
 def test_libraries_for_signatures_are_loaded_by_updates_only() -> None:
     code = (
-        "import sys\nfrom gpuedge.capdb.updates import mirror, update\n"
+        "import sys\nfrom gpuedge.capdb.updates import update\n"
         "heavy = {'tuf', 'securesystemslib', 'cryptography', 'urllib3', 'jsonschema'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

@@ -35,7 +35,7 @@ HOSTILE = "ok\x1b[2Jgone\x07\x9b31m\u202etxt\rback"
 def test_status_line_of_a_mirror_steers_no_terminal(
     world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpuedge.capdb.updates.mirror._file", lambda path: _refusing())
+    monkeypatch.setattr("gpuedge.capdb.updates.client.Fetcher._pieces", lambda *_: _refusing())
     assert main(["db", "update", str(world.repository), "--root", str(world.root)]) == 1
     said = capsys.readouterr().out
     assert "\\x1b[2J" in said

@@ -17,7 +17,8 @@ from tuf.api.metadata import Metadata, MetaFile, Root, Snapshot, TargetFile, Tar
 from tuf.api.serialization import DeserializationError
 
 from gpuedge.capdb.updates import bundle
-from gpuedge.capdb.updates.client import ROOT_BYTES, SNAPSHOT_BYTES, TARGETS_BYTES, TIMESTAMP_BYTES
+from gpuedge.capdb.updates.client import SNAPSHOT_BYTES, TARGETS_BYTES, TIMESTAMP_BYTES
+from gpuedge.capdb.updates.installed import MAX_ROOT
 from gpuedge.core.errors import UpdateError
 from gpuedge.safety import paths
 
@@ -31,7 +32,7 @@ LONG_DAYS = 365
 """Life of everything but timestamps. A timestamp that is alive names the ones that count."""
 
 LIMITS = {
-    "root": ROOT_BYTES,
+    "root": MAX_ROOT,
     "targets": TARGETS_BYTES,
     "snapshot": SNAPSHOT_BYTES,
     "timestamp": TIMESTAMP_BYTES,

@@ -35,6 +35,7 @@ from capdb.repository import (
 from gpuedge.capdb.check import check_folder, check_schemas
 from gpuedge.capdb.files import contents
 from gpuedge.capdb.source import FILE as ENVELOPE
+from gpuedge.capdb.source import envelope
 from gpuedge.capdb.updates import bundle
 from gpuedge.core.errors import UpdateError
 from gpuedge.safety.lock import Lock
@@ -226,12 +227,8 @@ def pack(folder: Path) -> bytes:
         A file is missing or too large.
     """
     files = {ENVELOPE: contents(folder / ENVELOPE).decode()}
-    for name in sorted(bundle.listed(files[ENVELOPE])):
-        problem = bundle.wrong_name(name)
-        if problem:
-            raise ValueError(f"{name[:80]!r}: {problem}")
+    for name in sorted(envelope(folder).files or {}):
         files[name] = contents(folder / name).decode()
-    bundle.check_files(files)
     document = {"files": files, "schema": bundle.SCHEMA}
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     data = text.encode()

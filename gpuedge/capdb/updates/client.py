@@ -3,67 +3,139 @@
 python-tuf does the work that the specification describes: it follows the chain of roots, and checks
 signatures, thresholds, expiry, versions, lengths and hashes. What is decided here: how large
 anything may be, that no role is delegated to, which root is the first, and in which words a refusal
-is told.
+is told. Importing this needs the extra ``updates``.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+from tuf.api import exceptions as tuf
+from tuf.api.metadata import Metadata, Root, TargetFile
+from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
 
 from gpuedge.capdb.updates.bundle import MAX_BYTES, NAME, digest
-from gpuedge.capdb.updates.mirror import Mirror, fetcher
+from gpuedge.capdb.updates.installed import MAX_ROOT, RefusedError
+from gpuedge.core.errors import UpdateError
+from gpuedge.safety import paths
 
-if TYPE_CHECKING:
-    from tuf.ngclient import TargetFile, Updater
-
-ROOT_BYTES: Final = 256 << 10
 TIMESTAMP_BYTES: Final = 16 << 10
 SNAPSHOT_BYTES: Final = 64 << 10
 TARGETS_BYTES: Final = 256 << 10
 MAX_ROTATIONS: Final = 256
 
-ANCHOR: Final = "anchor.json"
-"""The first root of a repository's metadata folder: what its trust began with."""
+CHUNK: Final = 1 << 16
+
+GAP_S: Final = 10.0
+"""A connection is given up where nothing comes for this long, so that its thread ends, too."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
-
-class RefusedError(Exception):
-    """What was offered is not taken.
-
-    Parameters
-    ----------
-    code : str
-        Key of `gpuedge.capdb.updates.update.SENTENCES`.
-    detail : str
-        What was seen.
-    """
-
-    def __init__(self, code: str, detail: str = "") -> None:
-        super().__init__(f"{code}: {detail}")
-        self.code = code
-        self.detail = detail
+_CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
+    (tuf.ExpiredMetadataError, "expired"),
+    (tuf.BadVersionNumberError, "rollback"),
+    (tuf.UnsignedMetadataError, "signature"),
+    (tuf.LengthOrHashMismatchError, "mismatch"),
+    (tuf.DownloadLengthMismatchError, "too-large"),
+    (tuf.SlowRetrievalError, "slow"),
+    (tuf.DownloadError, "unreachable"),
+    (tuf.RepositoryError, "malformed"),
+    (OSError, "not-writable"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a mirror offers, after its signatures were checked.
-
-    Attributes
-    ----------
-    bundle : str
-        SHA-256 of the bundle.
-    db_version : int
-        Version of the database, as signed.
-    """
+    """What a mirror offers, after its signatures were checked: a bundle's SHA-256 and version."""
 
     bundle: str
     db_version: int
+
+
+class Fetcher(FetcherInterface):
+    """Reads a mirror for python-tuf; its addresses are paths relative to the mirror.
+
+    python-tuf's own fetcher reads no folders, and does not end where bytes drip.
+
+    Parameters
+    ----------
+    source : str or Path
+        The folder, or the ``http(s)`` address, that holds ``metadata/`` and ``targets/``.
+    deadline_s : float
+        Seconds from now until everything must have been read.
+
+    Raises
+    ------
+    UpdateError (GE-601)
+        The source is neither.
+    """
+
+    def __init__(self, source: str | Path, deadline_s: float) -> None:
+        self._end = time.monotonic() + deadline_s
+        self._web, self._folder = _split(source)
+
+    def left(self) -> float:
+        """Return the seconds until the deadline, at least zero."""
+        return max(0.0, self._end - time.monotonic())
+
+    def _fetch(self, url: str) -> Iterator[bytes]:
+        try:
+            for piece in self._pieces(url):
+                yield piece
+                if not self.left():
+                    raise TimeoutError("the deadline has passed")
+        except (FileNotFoundError, NotADirectoryError):
+            raise tuf.DownloadHTTPError(f"{url}: there is no such file", 404) from None
+        except HTTPError as error:
+            error.close()
+            raise tuf.DownloadHTTPError(f"{url}: status {error.code}", error.code) from None
+        except TimeoutError as error:
+            raise tuf.SlowRetrievalError(f"{url}: {error}") from None
+        except Exception as error:  # servers make urllib raise nearly anything
+            raise tuf.DownloadError(f"{url}: {error or type(error).__name__}") from None
+
+    def _pieces(self, path: str) -> Iterator[bytes]:
+        if not self._web:
+            yield paths.read_start(self._folder / path, MAX_BYTES + 1)
+            return
+        asked = Request(self._web + path, headers={"User-Agent": "gpuedge"})
+        gap_s = min(GAP_S, max(0.1, self.left()))
+        with closing(urlopen(asked, timeout=gap_s)) as answer:
+            while piece := answer.read1(CHUNK):
+                yield piece
+
+
+def _split(source: str | Path) -> tuple[str, Path]:
+    """Return a mirror's web address, empty for a folder, and its folder."""
+    try:
+        parts = urlsplit("" if isinstance(source, Path) else source)
+        folder = Path() if parts.netloc else Path(source).expanduser()
+    except (ValueError, RuntimeError) as error:  # half of an IPv6 address; the home of nobody
+        raise _unusable(source, str(error)) from None
+    if parts.scheme in {"http", "https"}:
+        if not parts.netloc or parts.query or parts.fragment:
+            raise _unusable(source, "an address needs a host, and may have no '?' and no '#'")
+        return str(source).rstrip("/") + "/", folder
+    if not str(source).strip():
+        raise _unusable(source, "it is empty")
+    if len(parts.scheme) > 1:  # one letter is a drive
+        why = "a mirror is a folder, or an address that starts with https:// or http://"
+        raise _unusable(source, why)
+    return "", folder
+
+
+def _unusable(source: str | Path, why: str) -> UpdateError:
+    return UpdateError(f"The mirror {str(source)!r} cannot be used.", known=why)
 
 
 class Client:
@@ -71,8 +143,8 @@ class Client:
 
     Parameters
     ----------
-    mirror : Mirror
-        Where it is read from.
+    fetcher : Fetcher
+        What the mirror is read through.
     state : Path
         Folder of what is known of this repository; everything with the same first root shares it,
         whatever the mirror, so that no mirror can go back behind what another has shown.
@@ -82,69 +154,30 @@ class Client:
         Largest bundle that is read.
     """
 
-    def __init__(self, mirror: Mirror, state: Path, anchor: bytes, max_bytes: int) -> None:
-        self._mirror = mirror
+    def __init__(self, fetcher: Fetcher, state: Path, anchor: bytes, max_bytes: int) -> None:
         self._state = state
-        self._anchor = anchor
         self._max_bytes = min(max_bytes, MAX_BYTES)
-        self._updater: Updater | None = None
-        self._target: TargetFile | None = None
-
-    def look(self) -> Offer:
-        """Bring the metadata up to date and return what they offer.
-
-        Raises
-        ------
-        RefusedError
-            They cannot be read, or something about them is wrong.
-        """
-        with _told():
-            self._updater = self._made()
-            self._updater.refresh()
-            self._target = self._updater.get_targetinfo(NAME)
-        if self._target is None:
-            raise RefusedError("no-target", f"{NAME} is not among its targets")
-        return self._offer(self._target)
-
-    def download(self) -> bytes:
-        """Return the bundle that `look` found, checked against its signed length and hashes.
-
-        Raises
-        ------
-        RefusedError
-            It cannot be read, or is not what was signed.
-        """
-        place = self._state / "bundle"
-        with _told():
-            if self._updater is None or self._target is None:
-                raise RefusedError("no-target", "nothing was looked for yet")
-            try:
-                self._updater.download_target(self._target, str(place))
-                data = place.read_bytes()
-            finally:
-                place.unlink(missing_ok=True)
-        if digest(data) != self._target.hashes["sha256"]:  # the disk gave back something else
-            raise RefusedError("mismatch", "the downloaded file changed on disk")
-        return data
-
-    def _made(self) -> Updater:
-        from tuf.ngclient import Updater, UpdaterConfig
-
-        self._state.mkdir(parents=True, exist_ok=True)
         config = UpdaterConfig(
             max_root_rotations=MAX_ROTATIONS,
             max_delegations=0,
-            root_max_length=ROOT_BYTES,
+            root_max_length=MAX_ROOT,
             timestamp_max_length=TIMESTAMP_BYTES,
             snapshot_max_length=SNAPSHOT_BYTES,
             targets_max_length=TARGETS_BYTES,
         )
-        return Updater(
-            str(self._state), "metadata/", str(self._state), "targets/",
-            fetcher(self._mirror), config, bootstrap=self._anchor,
-        )  # fmt: skip
+        with _refusing():
+            self._updater = Updater(
+                os.fspath(state), "metadata/", os.fspath(state), "targets/", fetcher, config,
+                bootstrap=anchor,
+            )  # fmt: skip
 
-    def _offer(self, target: TargetFile) -> Offer:
+    def look(self) -> tuple[Offer, TargetFile]:
+        """Bring the metadata up to date and return what they offer. Raises RefusedError."""
+        with _refusing():
+            self._updater.refresh()
+            target = self._updater.get_targetinfo(NAME)
+        if target is None:
+            raise RefusedError("no-target", f"{NAME} is not among its targets")
         custom: Any = target.custom
         number = custom.get("db_version") if isinstance(custom, dict) else None
         if type(number) is not int or number < 1:
@@ -152,14 +185,26 @@ class Client:
         if not _SHA256.fullmatch(str(target.hashes.get("sha256"))):
             raise RefusedError("malformed", f"the metadata give no SHA-256 for {NAME}")
         if target.length > self._max_bytes:
-            raise RefusedError(
-                "too-large", f"{target.length} bytes; at most {self._max_bytes} are read"
-            )
-        return Offer(target.hashes["sha256"], number)
+            why = f"{target.length} bytes; at most {self._max_bytes} are read"
+            raise RefusedError("too-large", why)
+        return Offer(target.hashes["sha256"], number), target
+
+    def download(self, target: TargetFile) -> bytes:
+        """Return a bundle, checked against its signed length and hashes. Raises RefusedError."""
+        place = self._state / "bundle"
+        try:
+            with _refusing():
+                self._updater.download_target(target, os.fspath(place))
+                data = place.read_bytes()
+        finally:
+            place.unlink(missing_ok=True)
+        if digest(data) != target.hashes["sha256"]:  # the disk gave back something else
+            raise RefusedError("mismatch", "the downloaded file changed on disk")
+        return data
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _refusing() -> Iterator[None]:
     """Turn what python-tuf raises into `RefusedError`; no other error leaves the block."""
     try:
         yield
@@ -167,39 +212,13 @@ def _told() -> Iterator[None]:
         raise
     except Exception as error:  # hostile metadata make a library raise anything
         texts = [str(error) or type(error).__name__, str(error.__cause__ or "")]
-        raise RefusedError(_code(error), "; ".join(filter(None, texts))[:500]) from None
-
-
-def _code(error: Exception) -> str:
-    from tuf.api import exceptions as tuf
-
-    for kind, code in (
-        (tuf.ExpiredMetadataError, "expired"),
-        (tuf.BadVersionNumberError, "rollback"),
-        (tuf.UnsignedMetadataError, "signature"),
-        (tuf.LengthOrHashMismatchError, "mismatch"),
-        (tuf.DownloadLengthMismatchError, "too-large"),
-        (tuf.SlowRetrievalError, "slow"),
-        (tuf.DownloadError, "unreachable"),
-        (tuf.RepositoryError, "malformed"),
-        (OSError, "not-writable"),
-    ):
-        if isinstance(error, kind):
-            return code
-    return "malformed"
+        code = next((code for kind, code in _CODES if isinstance(error, kind)), "malformed")
+        raise RefusedError(code, "; ".join(filter(None, texts))[:500]) from None
 
 
 def check_root(data: bytes) -> None:
-    """Check that some bytes are a root that trust can begin with: signed by its own keys.
-
-    Raises
-    ------
-    RefusedError
-        They are not.
-    """
-    from tuf.api.metadata import Metadata, Root
-
-    with _told():
+    """Refuse bytes that are not a root signed by its own keys. Raises RefusedError."""
+    with _refusing():
         root: Metadata[Root] = Metadata.from_bytes(data)
         if not isinstance(root.signed, Root):
             raise RefusedError("malformed", "it is not root metadata")

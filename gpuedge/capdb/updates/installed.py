@@ -12,24 +12,44 @@ the packaged database is used.
 
 from __future__ import annotations
 
-import os
 import shutil
+import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from gpuedge.safety import store
 from gpuedge.safety.databases import CURRENT, CURRENT_SCHEMA, updates_folder
-from gpuedge.safety.lock import FILE as LOCK
 
 MEMORY_FILE = "updates.json"
 MEMORY_SCHEMA = "gpuedge.db.updates/1"
 
+ANCHOR = "anchor.json"
+"""The first root of a repository's metadata folder: what its trust began with."""
+
+MAX_ROOT = 256 << 10
+
 LEFT_S = 3600.0
 """What lies in `versions` for this long and is not in use was left by an update that was killed,
 or is two updates old. Younger folders may belong to one under way, or be read by a process."""
+
+
+class RefusedError(Exception):
+    """What was offered is not taken.
+
+    Parameters
+    ----------
+    code : str
+        Key of `gpuedge.capdb.updates.update.SENTENCES`.
+    detail : str
+        What was seen.
+    """
+
+    def __init__(self, code: str, detail: str = "") -> None:
+        super().__init__(f"{code}: {detail}")
+        self.code = code
+        self.detail = detail
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +84,15 @@ def cache() -> Path:
     return Path(updates_folder())
 
 
-def why_not_held() -> tuple[str, str]:
-    """Return why the lock of updates was not had: the code of the outcome, and its detail."""
+def why_not_held() -> RefusedError:
+    """Return why the lock of updates was not had."""
     top = cache() / "tuf"
-    probe, held = top / f".lock.{os.getpid()}", top / LOCK
     try:
         top.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
-        if os.path.lexists(held):  # it may be another user's
-            os.close(os.open(held, os.O_RDWR | getattr(os, "O_NONBLOCK", 0)))
+        tempfile.TemporaryFile(dir=top).close()
     except (OSError, ValueError) as error:
-        return "not-writable", str(error)
-    return "busy", ""
+        return RefusedError("not-writable", str(error))
+    return RefusedError("busy")
 
 
 def versions_folder() -> Path:
@@ -139,52 +155,28 @@ def remember(**news: Any) -> bool:
 
 
 def place_version(folder: Path, version: Version) -> None:
-    """Give a checked folder its final name among the versions, and force that to disk.
-
-    Raises
-    ------
-    OSError
-        It cannot be renamed.
-    """
+    """Give a checked folder its final name among the versions. Raises OSError."""
     if version.path.exists():  # left by a killed update, or rolled back from: this one is whole
         shutil.rmtree(version.path)
     folder.rename(version.path)
-    sync(version.path)
-    sync(versions_folder())
-
-
-def sync(folder: Path) -> None:
-    """Force a folder's names to disk, where the system can."""
-    if os.name == "nt":
-        return
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def sweep() -> None:
     """Remove versions that are not in use any more and what killed updates left. Never raises."""
     kept = {version.folder for version in current() if version is not None}
-    _remove_old(versions_folder(), lambda name: name not in kept)
-    try:
-        repositories = [entry.path for entry in os.scandir(cache() / "tuf") if entry.is_dir()]
-    except OSError:
-        return
-    for repository in repositories:
-        _remove_old(Path(repository), lambda name: name.startswith("tmp"))
+    _remove_old(versions_folder(), "*", kept)
+    _remove_old(cache() / "tuf", "*/tmp*", set())
 
 
-def _remove_old(folder: Path, is_ours: Callable[[str], bool]) -> None:
+def _remove_old(folder: Path, pattern: str, kept: set[str]) -> None:
+    now = time.time()
     try:
-        found = [entry for entry in os.scandir(folder) if is_ours(entry.name)]
-        now = time.time()
-        old = [e for e in found if abs(now - e.stat(follow_symlinks=False).st_mtime) > LEFT_S]
-        for entry in old:
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path, ignore_errors=True)
+        for path in folder.glob(pattern):
+            if path.name in kept or abs(now - path.lstat().st_mtime) <= LEFT_S:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
             else:
-                Path(entry.path).unlink()
+                path.unlink()
     except OSError:
         return

@@ -15,26 +15,24 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from gpuedge.capdb.check import check_folder, check_schemas, import_extra
 from gpuedge.capdb.files import MAX_FILE
 from gpuedge.capdb.place import folder as folder_in_use
 from gpuedge.capdb.source import FILE as ENVELOPE
 from gpuedge.capdb.updates import bundle, installed
-from gpuedge.capdb.updates.client import ANCHOR, ROOT_BYTES, Client, Offer, RefusedError, check_root
-from gpuedge.capdb.updates.installed import Version
-from gpuedge.capdb.updates.mirror import Mirror
+from gpuedge.capdb.updates.installed import ANCHOR, MAX_ROOT, RefusedError, Version
 from gpuedge.core import config
 from gpuedge.core.errors import GpuEdgeError, UpdateError
 from gpuedge.safety import paths
 from gpuedge.safety.deadline import call_within
 from gpuedge.safety.lock import Lock
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from gpuedge.capdb.updates.client import Offer
 
 DEADLINE_S: Final = 30.0
 
@@ -43,7 +41,6 @@ CLOCK_SLACK_S = 86400.0
 
 MAX_HELD_BACK = 16
 
-STATUSES = ("updated", "current", "kept")
 
 SENTENCES: dict[str, str] = {
     "updated": "the database was updated",
@@ -146,45 +143,36 @@ def update(
     """
     for package in ("tuf.ngclient", "securesystemslib.signer", "jsonschema"):
         import_extra(package)
+    from gpuedge.capdb.updates.client import Client, Fetcher  # loads tuf
+
     if not 0 < deadline_s < math.inf:
         raise UpdateError(
             f"The deadline {deadline_s!r} cannot be kept.", known="it is in seconds, above zero"
         )
-    before = version_in_use()
-    if config.get("db").value:
-        source_of_pin = config.get("db").source
-        return Outcome("kept", "pinned", f"from {source_of_pin}", before, before)
-    mirror, anchor = Mirror(source, deadline_s), _anchor(root)
-    offer: Offer | None = None
+    before, number = version_in_use(), None
+    fetcher, anchor = Fetcher(source, deadline_s), _anchor(root)
     try:
+        _refuse_pinned()
         with Lock(installed.cache() / "tuf") as is_held:
             if not is_held:
-                raise RefusedError(*installed.why_not_held())
+                raise installed.why_not_held()
             _look_at_clock()
-            client = Client(mirror, _state(anchor), anchor, max_bytes)
-            offer = _within(mirror, client.look)
-            code = _judged(offer)
-            if code == "updated":
-                _install(_within(mirror, client.download), offer)
+            client = Client(fetcher, _state(anchor), anchor, max_bytes)
+            offer, target = call_within(fetcher.left(), client.look)
+            number = offer.db_version
+            is_newer = _is_newer(offer)
+            if is_newer:
+                _install(call_within(fetcher.left(), lambda: client.download(target)), offer)
             installed.remember(trust=_trust(anchor), seen_s=int(time.time()))
             installed.sweep()
     except RefusedError as error:
-        code, detail = error.code, error.detail
-    except OSError as error:
-        code, detail = "not-writable", str(error)
-    else:
-        detail = ""
-    status = code if code in STATUSES else "kept"
-    number = None if offer is None else offer.db_version
-    return Outcome(status, code, detail, version_in_use(), before, number)
-
-
-def _within(mirror: Mirror, read: Callable[[], T]) -> T:
-    """Return what is read from a mirror, if that ends before the deadline."""
-    try:
-        return call_within(mirror.left(), read, "gpuedge-mirror")
+        return Outcome("kept", error.code, error.detail, version_in_use(), before, number)
     except TimeoutError:
-        raise RefusedError("slow", "the deadline has passed") from None
+        return Outcome("kept", "slow", "the deadline has passed", before, before, number)
+    except OSError as error:
+        return Outcome("kept", "not-writable", str(error), version_in_use(), before, number)
+    code = "updated" if is_newer else "current"
+    return Outcome(code, code, "", version_in_use(), before, number)
 
 
 def rollback() -> Outcome:
@@ -194,25 +182,36 @@ def rollback() -> Outcome:
     update was is forgotten, so one that was made while the clock stood wrong blocks no later one.
     """
     before = version_in_use()
+    try:
+        _refuse_pinned()
+        with Lock(installed.cache() / "tuf") as is_held:
+            if not is_held:
+                raise installed.why_not_held()
+            _roll_back()
+    except RefusedError as error:
+        return Outcome("kept", error.code, error.detail, version_in_use(), before)
+    return Outcome("updated", "rolled-back", "", version_in_use(), before)
+
+
+def _roll_back() -> None:
+    is_done = installed.remember(seen_s=0)
+    bad, good = installed.current()
+    if bad is None:
+        raise RefusedError("nothing-installed")
+    held = [*installed.memory().get("held_back", []), bad.bundle][-MAX_HELD_BACK:]
+    # first: nobody shall install it in between
+    is_done = is_done and installed.remember(held_back=held)
+    if good is not None and _loads(good):
+        is_done = is_done and installed.make_current(good, None)
+    else:
+        is_done = is_done and installed.forget_current()
+    if not is_done:
+        raise RefusedError("not-writable")
+
+
+def _refuse_pinned() -> None:
     if config.get("db").value:
-        return Outcome("kept", "pinned", f"from {config.get('db').source}", before, before)
-    with Lock(installed.cache() / "tuf") as is_held:
-        if not is_held:
-            return Outcome("kept", *installed.why_not_held(), before, before)
-        is_done = installed.remember(seen_s=0)
-        bad, good = installed.current()
-        if bad is None:
-            return Outcome("kept", "nothing-installed", "", before, before)
-        held = [*installed.memory().get("held_back", []), bad.bundle][-MAX_HELD_BACK:]
-        # first: nobody shall install it in between
-        is_done = is_done and installed.remember(held_back=held)
-        if good is not None and _loads(good):
-            is_done = is_done and installed.make_current(good, None)
-        else:
-            is_done = is_done and installed.forget_current()
-    code = "rolled-back" if is_done else "not-writable"
-    status = "updated" if is_done else "kept"
-    return Outcome(status, code, "", version_in_use(), before)
+        raise RefusedError("pinned", f"from {config.get('db').source}")
 
 
 def version_in_use() -> int:
@@ -234,6 +233,8 @@ def _db_version(folder: Path) -> int:
 
 def _anchor(root: Path | None) -> bytes:
     """Return the first root: given, set, packaged, or the one of the last update."""
+    from gpuedge.capdb.updates.client import check_root  # loads tuf
+
     named = root or config.get("db_root").value or None
     place = _expanded(named) if named else paths.data_dir("capability_db") / "root.json"
     trust = None
@@ -246,9 +247,9 @@ def _anchor(root: Path | None) -> bytes:
                 hint="root=Path('root.json'), or GPUEDGE_DB_ROOT=root.json",
             )
         place = installed.cache() / "tuf" / trust / ANCHOR
-    data = paths.read_regular(place, ROOT_BYTES)
+    data = paths.read_regular(place, MAX_ROOT)
     if data is None:
-        raise _bad_root(place, f"it is not a file of at most {ROOT_BYTES} bytes")
+        raise _bad_root(place, f"it is not a file of at most {MAX_ROOT} bytes")
     if trust not in (None, _trust(data)):
         raise _bad_root(place, "it is not the one that the last update was checked with")
     try:
@@ -278,7 +279,7 @@ def _state(anchor: bytes) -> Path:
     """Return the metadata folder of a root of trust, and leave the root there for next time."""
     folder = installed.cache() / "tuf" / _trust(anchor)
     place = folder / ANCHOR
-    if paths.read_regular(place, ROOT_BYTES) != anchor and not paths.write_atomic(place, anchor):
+    if paths.read_regular(place, MAX_ROOT) != anchor and not paths.write_atomic(place, anchor):
         raise RefusedError("not-writable", str(folder))
     return folder
 
@@ -289,8 +290,8 @@ def _look_at_clock() -> None:
         raise RefusedError("clock")
 
 
-def _judged(offer: Offer) -> str:
-    """Return what to do about an offer: ``updated`` if it is to be installed."""
+def _is_newer(offer: Offer) -> bool:
+    """Say whether an offer is to be installed; refuse one that is worse than what is here."""
     now, _ = installed.current()
     packaged = _db_version(paths.data_dir("capability_db"))
     if offer.bundle in installed.memory().get("held_back", []):
@@ -300,11 +301,9 @@ def _judged(offer: Offer) -> str:
     newest = max(packaged, now.db_version if now else 0)
     if offer.db_version < newest:
         raise RefusedError("older", f"version {offer.db_version} is offered, {newest} is here")
-    if offer.db_version > newest:
-        return "updated"
-    if now is not None and now.db_version == newest and now.bundle != offer.bundle:
+    if now is not None and now.db_version == offer.db_version and now.bundle != offer.bundle:
         raise RefusedError("conflict", f"version {newest}")
-    return "current"
+    return offer.db_version > newest
 
 
 def _loads(version: Version) -> bool:
