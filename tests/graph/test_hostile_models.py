@@ -101,6 +101,10 @@ OTHERS = {
 EXPECTED = {name: (MODEL, words) for name, words in REFUSED.items()} | OTHERS
 
 
+TESTS = Path(__file__).resolve().parents[1]
+"""Where helpers lie that several rooms share."""
+
+
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What came of every model."""
@@ -110,7 +114,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
         [sys.executable, str(script), str(folder)],
         capture_output=True, text=True, timeout=600, check=False,
         env={**os.environ, "GPUEDGE_CACHE_DIR": str(folder), "GPUEDGE_BACKENDS": "vulkan",
-             "VK_DRIVER_FILES": str(folder / "none.json")},
+             "VK_DRIVER_FILES": str(folder / "none.json"), "PYTHONPATH": str(TESTS)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     return {line["name"]: line for line in map(json.loads, done.stdout.splitlines())}
