@@ -202,7 +202,8 @@ def test_gradients_are_those_of_finite_differences() -> None:
 
 
 @pytest.mark.parametrize("hide", [False, True], ids=["with drivers", "without drivers"])
-def test_demo_agrees_everywhere(hide: bool, tmp_path: Path, cache: Path) -> None:
+def test_demo_agrees_everywhere(hide: bool, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
     out = run(
         "demo.py", "--output", tmp_path, cwd=tmp_path, cache=cache, **(HIDDEN if hide else {})
     )
@@ -210,6 +211,10 @@ def test_demo_agrees_everywhere(hide: bool, tmp_path: Path, cache: Path) -> None
     assert ("No GPU can be used here" in out) or not hide
     assert pixels(tmp_path / "before.png").shape == (427, 640, 3)
     assert pixels(tmp_path / "after.png").shape == (2 * (427 + photo.LABEL), 1280, 3)
+    # and the cache command knows every file that was left
+    files = {p for p in cache.rglob("*") if p.is_file()}
+    assert files == set(cache_files(cache))
+    assert "verdicts.json" in {p.name for p in files}
 
 
 def test_demo_says_which_driver_it_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,11 +233,3 @@ def test_demo_says_which_driver_it_added(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("VK_ADD_DRIVER_FILES", "")
     assert demo.add_swiftshader() == ""
     assert os.environ["VK_ADD_DRIVER_FILES"] == ""
-
-
-def test_cache_command_knows_every_file_that_the_demo_left(tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    run("demo.py", "--output", tmp_path, cwd=tmp_path, cache=cache)
-    files = {p for p in cache.rglob("*") if p.is_file()}
-    assert files == set(cache_files(cache))
-    assert "verdicts.json" in {p.name for p in files}
