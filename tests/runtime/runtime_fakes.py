@@ -5,12 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 
+import pytest
+
 from gpuedge import __version__
 from gpuedge.backends.base import Dispatch
 from gpuedge.backends.null import Failure, NullBackend, NullDevice
 from gpuedge.core.caps import VULKAN_MINIMUM, Caps
 from gpuedge.executors.base import Executor
 from gpuedge.executors.gpu import GpuExecutor
+from gpuedge.graph.ir import Graph, Node
+from gpuedge.plan.planner import why_not
 from gpuedge.probing.report import ProbeReport, ProbeRow
 from gpuedge.runtime.devices import Pool
 from gpuedge.runtime.recovery import RetryLimits
@@ -26,6 +30,16 @@ def row(caps: Caps = VULKAN_MINIMUM, *, is_software: bool = False) -> ProbeRow:
         identity={"api": "vulkan", "name": "Fake GPU", "os": "linux", "vendorID": 1},
         is_software=is_software, caps=caps.to_dict(), key="fake", fingerprint="f", index=0,
     )  # fmt: skip
+
+
+def refuse_operators(monkeypatch: pytest.MonkeyPatch, *ops: str) -> None:
+    """Let no GPU have a kernel for these operators, whatever ours can do."""
+
+    def why(node: Node, graph: Graph, caps: Caps) -> str | None:
+        return f"no kernel for {node.op}" if node.op in ops else why_not(node, graph, caps)
+
+    monkeypatch.setattr("gpuedge.runtime.placing.why_not", why)
+    monkeypatch.setattr("gpuedge.executors.gpu.why_not", why)
 
 
 SOON = RetryLimits(pauses_s=(0.01, 0.02, 0.04))

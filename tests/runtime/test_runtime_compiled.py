@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 from decide_fakes import ms
-from runtime_fakes import FakePool
+from runtime_fakes import FakePool, refuse_operators
 
 from gpuedge import __version__
 from gpuedge.backends.null import Failure
@@ -179,7 +179,10 @@ def test_refused_variant_is_planned_again_without_it() -> None:
     assert compiled.decision.device == "vulkan:0"
 
 
-def test_operator_without_kernel_runs_on_the_cpu_with_a_reason() -> None:
+def test_operator_without_kernel_runs_on_the_cpu_with_a_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refuse_operators(monkeypatch, "ThresholdedRelu")
     pool = FakePool()
     compiled = CompiledModel(graph("Relu", "ThresholdedRelu", "Exp"), Request("vulkan"), pool)
     assert [r.device for r in compiled.rows] == ["vulkan:0", "cpu", "vulkan:0"]
@@ -187,7 +190,10 @@ def test_operator_without_kernel_runs_on_the_cpu_with_a_reason() -> None:
     assert "ThresholdedRelu" in why
 
 
-def test_operator_without_kernel_with_fallback_error_is_refused() -> None:
+def test_operator_without_kernel_with_fallback_error_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refuse_operators(monkeypatch, "ThresholdedRelu")
     with pytest.raises(UnsupportedOpError, match="ThresholdedRelu"):
         CompiledModel(graph("ThresholdedRelu"), Request("vulkan", fallback="error"), FakePool())
 
@@ -302,7 +308,8 @@ def test_auto_survives_a_gpu_that_fails_its_first_run(monkeypatch: pytest.Monkey
     np.testing.assert_array_equal(result(compiled), np.maximum(X, 0))
 
 
-def test_error_of_a_cpu_segment_is_not_blamed_on_the_gpu() -> None:
+def test_error_of_a_cpu_segment_is_not_blamed_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_operators(monkeypatch, "Gather")
     types = {
         "x": TensorType("float32", (4,)),
         "i": TensorType("int64", (2,)),

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flaky import X, graph
-from runtime_fakes import row
+from runtime_fakes import refuse_operators, row
 from scripted_fakes import ScriptedPool, World
 
 from gpuedge.decide.decision import Decision
@@ -21,6 +21,11 @@ from gpuedge.runtime.placing import Mixing, place
 POLICY = Policy(min_speedup=1.0)
 OPS = ("Neg", "Abs", "Neg", "ThresholdedRelu", "Abs", "Neg")
 REPORT = ProbeReport((row(),), "0.1")
+
+
+@pytest.fixture(autouse=True)
+def refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_operators(monkeypatch, "ThresholdedRelu")
 
 
 @pytest.fixture
