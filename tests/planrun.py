@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from kernel_needs import trip_count
 
 from gpuedge.core.caps import VULKAN_MINIMUM, Caps
 from gpuedge.core.dtypes import rounded
@@ -24,7 +25,7 @@ from gpuedge.core.texels import decode, encode
 from gpuedge.device import Device
 from gpuedge.executors.base import PlacementRow, Work
 from gpuedge.graph.ir import Graph, Node
-from gpuedge.lang import Kernel, interpret_all, load, trip_count
+from gpuedge.lang import Kernel, interpret, load
 from gpuedge.plan.arrange import Arrangement, Region, arrange
 from gpuedge.plan.layout import Layout
 from gpuedge.plan.library import texts
@@ -188,8 +189,8 @@ class PlanRun:
         groups = one.groups if kernel.form == "group" else None
         out_extents = self.plan.tensors[one.outputs[0]].layout.extents
         strict = one.source.kernel not in CLAMPING
-        found = interpret_all(kernel, tensors, out_extents, specs, groups=groups, strict=strict)
-        return {one.tensors[name]: values for name, values in found.items()}
+        found = interpret(kernel, tensors, out_extents, specs, groups=groups, strict=strict)
+        return {one.outputs[0]: found}
 
     def _note(self, one: Pass) -> None:
         self.seen.variants.add(one.variant)

@@ -77,18 +77,6 @@ void main() {
     }
 }
 """
-SEVERAL = """kernel map several;
-in tensor A;
-out tensor O;
-out tensor S;
-out tensor T;
-vec4 main(ivec4 p) {
-    vec4 a = load4(A, p);
-    emit(S, a * 2.0);
-    emit(T, a.wzyx);
-    return -a;
-}
-"""
 
 
 @dataclass(frozen=True)
@@ -155,4 +143,3 @@ def _bodies() -> Iterator[Text]:
         )
         yield Text(f"body {i}", lang.load(text, filename=f"body{i}"))
     yield Text("group statements", lang.load(GROUP, filename="group"), {"Q": 3})
-    yield Text("several outputs", lang.load(SEVERAL, filename="several"))

@@ -87,8 +87,6 @@ def beyond(kernel: Kernel, dialect: str) -> str:
     """Return what a kernel uses that a dialect does not have, empty if it can be printed so."""
     if dialect in FRAGMENTS and kernel.form == "group":
         return "group kernels are not in fragment dialects: there are no workgroups"
-    if dialect == "essl100" and len(kernel.outs) > 1:
-        return f"its {len(kernel.outs)} outputs are not in essl100: a fragment has one there"
     return ""
 
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from gpuedge.core.errors import KernelError
 from gpuedge.core.kernel import Extents, KernelBlob, Number
 from gpuedge.lang.cache import LANGUAGE_VERSION, BlobCache, blob_key
-from gpuedge.lang.evaluate import shared_bytes, trip_count
 from gpuedge.lang.parser import load
 from gpuedge.lang.tree import Kernel
 
@@ -29,11 +28,8 @@ __all__ = [
     "blob_key",
     "compile",
     "interpret",
-    "interpret_all",
     "load",
     "print_kernel",
-    "shared_bytes",
-    "trip_count",
 ]
 
 _ESSL = "gpuedge.lang.essl"
@@ -95,8 +91,8 @@ def print_kernel(
     ------
     KernelError (GE-300)
         There is no printer for `dialect`, it has no such storage, or it cannot say what the kernel
-        does: fragment dialects have no group kernels and no out tensors that differ in physical
-        texels; ``essl100`` has one out tensor, no bits of ints, and only ints that are float32.
+        does: fragment dialects have no group kernels; ``essl100`` has no bits of ints, and only
+        ints that are float32.
     """
     if dialect not in PRINTERS:
         raise KernelError(
@@ -147,21 +143,6 @@ def interpret(  # noqa: PLR0917  (the names of a dispatch, in their usual order)
     KernelError (GE-300)
         An array index is out of range, or one of the strict rules is broken.
     """
-    outs = interpret_all(kernel, tensors, out_extents, specs, params, groups, strict=strict)
-    return outs[kernel.out.name]
-
-
-def interpret_all(  # noqa: PLR0917  (the names of a dispatch, in their usual order)
-    kernel: Kernel,
-    tensors: Mapping[str, npt.NDArray[np.float32]],
-    out_extents: Extents,
-    specs: Mapping[str, Number] | None = None,
-    params: Mapping[str, Number] | None = None,
-    groups: tuple[int, int, int] | None = None,
-    *,
-    strict: bool = False,
-) -> dict[str, npt.NDArray[np.float32]]:
-    """Run a kernel as `interpret` does and return every out tensor by name."""
     from gpuedge.lang.interpreter import run
 
     values = (specs or {}, params or {})

@@ -35,8 +35,6 @@ class BodyParser:
         What is in scope.
     in_main : bool
         Opens what only main may do.
-    emitted : set of str
-        Further out tensors that have a value.
     """
 
     def __init__(self, cursor: Cursor, kernel: t.Kernel) -> None:
@@ -46,9 +44,7 @@ class BodyParser:
         self.rules = Rules(cursor)
         self.kernel = kernel
         self.names: dict[str, Name] = {}
-        self.emitted: set[str] = set()
         self.in_main = False
-        self.position = t.LocalRef("ivec4", t.Local("", "ivec4", 0), t.VARYING)
         self.nesting = 0
         self.operators = 0
         self.branches = 0  # how many ifs are open
@@ -342,8 +338,6 @@ class BodyParser:
             into.extend(self.body())
         elif text in STORES:
             self._store(into)
-        elif text == "emit":
-            self._emit(into)
         elif text == "barrier":
             self._barrier(into)
         elif text == "return":
@@ -543,47 +537,26 @@ class BodyParser:
         if not self.in_main:
             self.fail(f"{name}() is for main only", "helper functions have no side effects")
 
-    def _begin_store(self, name: str) -> tuple[t.Tensor, int]:
-        """Parse ``name(T`` and return where T stands too."""
-        self.operators = 0
-        self.cursor.at += 1
-        self.cursor.expect("(", f"after {name!r}")
-        at = self.cursor.at
-        return self._tensor(name), at
-
-    def _end_store(self, after: str) -> t.Expr:
-        """Parse ``, value);``."""
-        self.cursor.expect(",", after)
-        at = self.cursor.at
-        value = self.expression()
-        if value.type != "vec4":
-            self.rules.wrong_value("vec4", value.type, at)
-        self.cursor.expect(")", "after the value")
-        self.cursor.expect(";", "after the call")
-        return value
-
     def _store(self, into: list[t.Stmt]) -> None:
-        name = self.texts[self.cursor.at]
+        cursor = self.cursor
+        name = self.texts[cursor.at]
         self._only_main(name)
-        tensor, at = self._begin_store(name)
+        self.operators = 0
+        cursor.at += 1
+        cursor.expect("(", f"after {name!r}")
+        at = cursor.at
+        tensor = self._tensor(name)
         if tensor.access == "read":
             self.fail(f"{tensor.name!r} is an in tensor: it cannot be written", at=at)
         position = self._place(name, STORES[name])
-        into.append(t.Store(name, tensor, position, self._end_store("after the position")))
-
-    def _emit(self, into: list[t.Stmt]) -> None:
-        """Parse ``emit(S, value);``: the texel of a further out tensor of a map kernel."""
-        if self.kernel.form != "map" or not self.in_main:
-            self.fail("emit() is for the main of map kernels")
-        if self.blocks or self.branches or self.free_loops:
-            self.fail("emit() stands under no if and in no loop", "every texel must get a value")
-        tensor, at = self._begin_store("emit")
-        if tensor.access == "read" or tensor is self.kernel.out:
-            self.fail("emit() is for the out tensors after the first", at=at)
-        if tensor.name in self.emitted:
-            self.fail(f"{tensor.name!r} is emitted twice", at=at)
-        self.emitted.add(tensor.name)
-        into.append(t.Store("emit", tensor, self.position, self._end_store("after the tensor")))
+        cursor.expect(",", "after the position")
+        at = cursor.at
+        value = self.expression()
+        if value.type != "vec4":
+            self.rules.wrong_value("vec4", value.type, at)
+        cursor.expect(")", "after the value")
+        cursor.expect(";", "after the call")
+        into.append(t.Store(name, tensor, position, value))
 
     def _barrier(self, into: list[t.Stmt]) -> None:
         self._only_main("barrier")

@@ -133,11 +133,6 @@ class _Shader:
             if kind not in level.kinds:
                 known = f"storage kinds: {', '.join(sorted(level.kinds))}"
                 self._refuse(f"tensor {name} is kept as {kind!r}", known)
-        if len(kernel.outs) > 1 and level.is_old:
-            self._refuse("it writes several tensors", "a fragment writes one texel there")
-        if len({KINDS[self.kinds[x.name]].units for x in kernel.outs}) > 1:
-            known = "all out tensors of a fragment shader take equally many physical texels"
-            self._refuse("its out tensors differ in storage", known)
 
     # --- expressions ----------------------------------------------------------------------------
     def _value(self, expr: t.Expr, least: int = SELECT) -> str:
@@ -335,14 +330,8 @@ class _Shader:
         self._close()
 
     def _store(self, stmt: t.Store) -> None:
-        """Print a store into a buffer, or the value of a further output of a fragment."""
-        name, value = stmt.tensor.name, self._value(stmt.value)
-        if self.level is ESSL310:
-            way = "storet" if stmt.name == "storet" else "store4"
-            self._access(f"k_{way}_{name}({self._value(stmt.position)}, {value});")
-            return
-        self._line(f"vec4 v_{name} = {value};")
-        self._access(f"o_{name} = {stored(self.level, name, self.kinds[name], f'v_{name}')};")
+        position, value = self._value(stmt.position), self._value(stmt.value)
+        self._access(f"k_{stmt.name}_{stmt.tensor.name}({position}, {value});")
 
     # --- functions ------------------------------------------------------------------------------
     def _function(self, function: t.Function) -> None:
@@ -411,9 +400,8 @@ class _Shader:
         for tensor in kernel.tensors:
             lines += declaration(level, tensor, self.kinds[tensor.name])
         if level is ESSL300:
-            for location, out in enumerate(kernel.outs):
-                kind = "uvec4" if self.kinds[out.name] == "rgba32ui" else "vec4"
-                lines.append(f"layout(location = {location}) out highp {kind} o_{out.name};")
+            kind = "uvec4" if self.kinds[kernel.out.name] == "rgba32ui" else "vec4"
+            lines.append(f"layout(location = 0) out highp {kind} o_{kernel.out.name};")
         for param in kernel.params:
             lines.append(f"uniform highp {self._kind(param.type)} p_{param.name};")
         for array in kernel.shared:

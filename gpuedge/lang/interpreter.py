@@ -166,13 +166,12 @@ class _Run:
         self.params = params
         width, height, slices, batch = out_extents
         count = batch * slices * height * width
-        self.outs = {x.name: np.full((count, 4), np.nan, np.float32) for x in kernel.outs}
-        self.out = self.outs[kernel.out.name]
+        self.out = np.full((count, 4), np.nan, np.float32)
         self.written = np.zeros(count, np.bool_)
         self.texels = {name: array.reshape(-1, 4) for name, array in tensors.items()}
         self.extents = {n: (a.shape[3], a.shape[2], a.shape[1], a.shape[0]) for n, a in
                         tensors.items()}  # fmt: skip
-        self.extents |= dict.fromkeys(self.outs, out_extents)
+        self.extents[kernel.out.name] = out_extents
         self.ids: dict[str, Value] = {}
         self.shared: dict[str, Value] = {}
         self.races: dict[str, Races] = {}
@@ -304,8 +303,6 @@ class _Run:
                 self._if(stmt, frame)
             elif isinstance(stmt, t.For):
                 self._for(stmt, frame)
-            elif isinstance(stmt, t.Store) and stmt.name == "emit":
-                self.outs[stmt.tensor.name][:] = self.value(stmt.value, frame).T
             elif isinstance(stmt, t.Store):
                 self._store(stmt, frame)
             else:
@@ -469,8 +466,8 @@ def run(
     groups: tuple[int, int, int] | None,
     *,
     strict: bool,
-) -> dict[str, npt.NDArray[np.float32]]:
-    """Run a kernel with `values` of its specs and params; see `gpuedge.lang.interpret_all`."""
+) -> npt.NDArray[np.float32]:
+    """Run a kernel with `values` of its specs and params; see `gpuedge.lang.interpret`."""
     specs, params = values
     _check(kernel, tensors, specs, params, groups)
     width, height, slices, batch = out_extents
@@ -480,5 +477,4 @@ def run(
             job.map(out_extents)
         else:
             job.groups(groups)
-    shape = (batch, slices, height, width, 4)
-    return {name: texels.reshape(shape) for name, texels in job.outs.items()}
+    return job.out.reshape(batch, slices, height, width, 4)

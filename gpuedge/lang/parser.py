@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal, cast
+from typing import Literal, cast
 
 from gpuedge.core.kernel import ScalarType
 from gpuedge.lang import tree as t
@@ -12,8 +12,6 @@ from gpuedge.lang.evaluate import INT_MAX, INT_MIN
 from gpuedge.lang.tokens import Cursor
 
 _SIZE_NAMES = ("LX", "LY", "LZ")
-MAX_OUTPUTS: Final = 4
-"""Out tensors of a map kernel: the draw buffers that OpenGL ES 3.0 guarantees (table 6.33)."""
 
 
 class KernelParser:
@@ -90,12 +88,6 @@ class KernelParser:
         if not any(tensor.access == "write" for tensor in kernel.tensors):
             self.fail("the kernel has no out tensor")
         for tensor in kernel.tensors:
-            if tensor in kernel.outs[1:] and tensor.name not in self.inside.emitted:
-                self.fail(
-                    f"out tensor {tensor.name!r} is never written",
-                    f"main writes it by emit({tensor.name}, value);",
-                    at=self.tensor_at[tensor.name],
-                )
             if not tensor.used and not (kernel.form == "map" and tensor.access == "write"):
                 self.fail(
                     f"tensor {tensor.name!r} is never used",
@@ -115,11 +107,8 @@ class KernelParser:
         is_out = self.texts[at] == "out"
         cursor.at += 1
         cursor.expect("tensor", "after 'in' or 'out'")
-        outs = len(kernel.outs)
-        if is_out and outs and kernel.form == "group":
-            self.fail("a group kernel has one out tensor", at=at)
-        if is_out and outs == MAX_OUTPUTS:
-            self.fail(f"a kernel has at most {MAX_OUTPUTS} out tensors", at=at)
+        if is_out and any(tensor.access == "write" for tensor in kernel.tensors):
+            self.fail("a kernel has one out tensor", at=at)
         self.tensor_at[self.texts[cursor.at]] = cursor.at
         name = self._new_name("tensor")
         made = t.Tensor(name, "write" if is_out else "read", len(kernel.tensors))
@@ -293,8 +282,6 @@ class KernelParser:
                 self.fail("the main of a group kernel is void main()", at=at)
         elif kinds != ["vec4", "ivec4"]:
             self.fail("the main of a map kernel is vec4 main(ivec4 p)", at=at)
-        else:
-            self.inside.position = t.LocalRef("ivec4", args[0], t.VARYING)
 
     def _return(self, kind: str, name: str) -> t.Expr | None:
         cursor = self.cursor

@@ -490,7 +490,7 @@ class _Printer:
 
     def _store(self, stmt: t.Store) -> None:
         tensor = stmt.tensor
-        if stmt.name in ("store4", "emit"):
+        if stmt.name == "store4":
             parts = self._parts(stmt.position)
             inside = self._inside(tensor, parts, 4)
             index = self._texel_index(tensor, parts)

@@ -47,7 +47,7 @@ STORES: Final = {"store4": "ivec4", "storet": "int"}
 KEYWORDS: Final = frozenset(
     {
         "kernel", "map", "group", "in", "out", "tensor", "const", "spec", "param", "shared",
-        "local_size", "emit", "if", "else", "for", "unroll", "return", "true", "false", "void",
+        "local_size", "if", "else", "for", "unroll", "return", "true", "false", "void",
         "barrier", "main", "LX", "LY", "LZ",
     }
 )  # fmt: skip

@@ -246,10 +246,7 @@ class For:
 
 @dataclass(slots=True, eq=False)
 class Store:
-    """``store4`` (position ivec4) or ``storet`` (position int); outside the tensor: nothing.
-
-    ``emit`` writes a further out tensor of a map kernel at the position of main, as store4 would.
-    """
+    """``store4`` (position ivec4) or ``storet`` (position int); outside the tensor: nothing."""
 
     name: str
     tensor: Tensor
@@ -293,7 +290,7 @@ class Kernel:
     form : {"map", "group"}
         One invocation per output texel, or workgroups with shared memory.
     tensors : list of Tensor
-        In binding order; one has access ``write``, in map kernels up to four of equal extents.
+        In binding order; one has access ``write``.
     specs : list of Spec
         LX, LY, LZ (ids 0, 1, 2: workgroup size) first, then the text's own in order.
     functions : list of Function
@@ -316,10 +313,5 @@ class Kernel:
 
     @property
     def out(self) -> Tensor:
-        """The tensor that the kernel writes; the first one, where main returns its texel."""
+        """The tensor that the kernel writes."""
         return next(t for t in self.tensors if t.access == "write")
-
-    @property
-    def outs(self) -> list[Tensor]:
-        """All tensors that the kernel writes."""
-        return [t for t in self.tensors if t.access == "write"]

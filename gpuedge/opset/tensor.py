@@ -8,15 +8,14 @@ A `Tensor` is a shape, a dtype and a source: given from outside, constant, or on
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Literal
 
-import numpy as np
 import numpy.typing as npt
 
-from gpuedge.opset.expr import ZERO, Expr, Load, apply, lift, loads, where
+from gpuedge.opset.expr import Expr, Load, lift, loads, where
 from gpuedge.opset.index import Index, axes, axis, choose, everything, flatten
 
 Array = npt.NDArray[Any]
@@ -269,21 +268,6 @@ def broadcast(tensor: Tensor, shape: Shape) -> Tensor:
     return computed(shape, tensor.dtype, lambda position: spread(tensor, position))
 
 
-def padded(tensor: Tensor, begin: Sequence[int], shape: Shape, fill: Expr | float = ZERO) -> Tensor:
-    """Return a tensor that holds the operand from `begin` on, and `fill` around it.
-
-    Negative beginnings cut off what lies before.
-    """
-
-    def body(position: tuple[Index, ...]) -> Expr:
-        inner = [p - b for p, b in zip(position, begin, strict=True)]
-        test = [t for i, n in zip(inner, tensor.shape, strict=True) for t in (i, n - 1 - i)]
-        spot = choose(test, flatten(inner, tensor.shape), Index())
-        return where(test, Load(tensor, spot), fill)
-
-    return computed(shape, tensor.dtype, body)
-
-
 def joined(a: Tensor, b: Tensor, along: int) -> Tensor:
     """Return two tensors one after the other along an axis."""
     shape = (*a.shape[:along], a.shape[along] + b.shape[along], *a.shape[along + 1 :])
@@ -340,31 +324,3 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     whole = Tensor((*batch, m, n), a.dtype, Product(left, right))
     shape = (*batch, *((m,) if a.rank > 1 else ()), *((n,) if b.rank > 1 else ()))
     return whole if shape == whole.shape else reshape(whole, shape)
-
-
-def power_of(x: Expr | float, y: Expr | float) -> Expr:
-    """Return x to the power of y."""
-    return apply("pow", x, y)
-
-
-def folded_elements(tensor: Tensor) -> Iterator[int]:
-    """Yield the elements of a constant tensor of integers, in C order.
-
-    Raises
-    ------
-    TypeError
-        The tensor is not constant.
-    """
-    array = tensor.array
-    if array is None:
-        raise TypeError("the tensor is not constant")
-    yield from (int(v) for v in np.asarray(array).reshape(-1))
-
-
-__all__ = [
-    "Array", "Combine", "Constant", "Convolution", "Given", "Map", "Pads", "Pair", "Pooling",
-    "Product", "Reduce", "Shape", "Source", "Tensor", "Window", "at", "broadcast",
-    "broadcast_shape", "computed", "constant", "folded_elements", "given", "joined", "mapped",
-    "mean", "padded", "power_of", "product", "reachable", "reduced", "reshape",
-    "spread", "transpose", "view",
-]  # fmt: skip

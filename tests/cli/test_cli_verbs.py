@@ -234,9 +234,7 @@ def test_kernels_check_prints_what_we_ship_in_every_dialect(
     assert {r["result"] for r in rows} == {"PASS", "INFO"}
     left_out = {(r["kernel"], r["dialect"]) for r in rows if r["result"] == "INFO"}
     groups = {(t, d) for t in texts if t[:6] == "group/" for d in ("essl300", "essl100")}
-    folder = facts.paths.data_dir("shaders")
-    outputs = {t: (folder / f"{t}.kern").read_text().count("\nout tensor") for t in texts}
-    assert left_out == groups | {(t, "essl100") for t, n in outputs.items() if n > 1}
+    assert left_out == groups
 
 
 def test_kernels_check_fails_for_a_broken_text(

@@ -10,7 +10,6 @@ from gles_kernels import (
     COPY,
     REVERSE,
     SCALE,
-    TWO,
     downloaded,
     infos,
     launch,
@@ -197,24 +196,6 @@ def reuse(level: str) -> None:
             used *= 4 if device.caps.storages[0] == "rgba8_float" else 1
         if used < big and device.caps.storages[0] != "rgba8_float":
             np.testing.assert_array_equal(got[used * 4 :], before[used * 4 :])
-    device.close()
-
-
-def outputs(level: str) -> None:
-    """A kernel writes two tensors at once."""
-    device = opened(level)
-    assert device.caps.max_outputs >= 2
-    for kind in [k for k in device.caps.storages if KINDS[k].is_exact and "rgba8_" not in k]:
-        x = _values(kind, 4200)
-        source = uploaded(device, x, Storage(kind))
-        made = [tensor(device, 4200, Usage.OUTPUT, Storage(kind)) for _ in range(2)]
-        blob = printed(device, TWO, dict.fromkeys("AOP", kind))
-        run(device, [launch(device, blob, [source, *made])])
-        np.testing.assert_array_equal(downloaded(device, made[0]), x + 1)
-        np.testing.assert_array_equal(downloaded(device, made[1]), x * 2)
-        run(device, [launch(device, printed(device, COPY, dict.fromkeys("AO", kind)),
-                            [made[1], made[0]])])  # fmt: skip
-        np.testing.assert_array_equal(downloaded(device, made[0]), x * 2)
     device.close()
 
 

@@ -28,10 +28,6 @@ SCALE = (
     "vec4 main(ivec4 p) { vec4 v = load4(A, p) * float(N) + float(K) + G;\n"
     "if (FLAG) { v += PART; }\nreturn v; }"
 )
-TWO = (
-    "kernel map t;\nin tensor A;\nout tensor O;\nout tensor P;\n"
-    "vec4 main(ivec4 p) { vec4 v = load4(A, p); emit(P, v * 2.0); return v + 1.0; }"
-)
 SPIN = (
     "kernel map t;\nparam int N;\nout tensor O;\n"
     "vec4 main(ivec4 p) { vec4 v = vec4(float(p.x));\n"

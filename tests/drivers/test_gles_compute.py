@@ -12,7 +12,6 @@ def checks(level: str) -> list[str | Check]:
     """The checks that a level must pass."""
     found: list[str | Check] = ["storages", "chain", "reuse", "parts", "special", "refusals"]
     found += ["mixed"] if level != "gles31" else ["groups"]
-    found += ["outputs"] if level != "gles20" else []
     return found
 
 

@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kernel_needs import shared_bytes
 from planrun import check_limits
 
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import ConfigError, KernelLimitError, UnsupportedOpError
 from gpuedge.graph.build import single
 from gpuedge.graph.ir import TensorType
-from gpuedge.lang import load, print_kernel, shared_bytes
+from gpuedge.lang import load, print_kernel
 from gpuedge.plan import library
 from gpuedge.plan.library import texts, variants
 from gpuedge.plan.planner import plan
