@@ -1,30 +1,38 @@
-"""Known-answer tests: kernels at awkward shapes, and answers computed independently in float64.
+"""Known-answer tests: graphs at awkward shapes, and answers computed independently in float64.
 
-Two of them compute (elementwise arithmetic, a convolution); three look at what a device may get
-wrong while only passing numbers on: every exponent of a float32, every byte where the device keeps
-bytes, and the divisions that turn the number of a texel into coordinates, over the range of numbers
-that real tensors have. Three or four kernels are compiled for all of them.
-The reference here shares no code with the kernels, the planner or the CPU executor: it is written
-from the definition of the operator, in float64. Does not run anything; `child` does.
+`standard` cases are run on every device. Two of them compute (elementwise arithmetic, a
+convolution); three look at what a device may get wrong while only passing numbers on: every
+exponent of a float32, every byte where the device keeps bytes, and the divisions that turn the
+number of a texel into coordinates, over the range of numbers that real tensors have. The others are
+run where entries of the capability database ask for them: every kernel, every storage.
+
+The references are written from the definitions of the operators and share no code with the kernels,
+the planner or the CPU executor. Whole numbers must come back in every bit; random ones within the
+reference over absolute values, times the number of roundings. Runs nothing; `child` does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from math import prod
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from gpuedge.core.caps import Caps
+from gpuedge.core.storage import KINDS
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
-from gpuedge.plan.storages import BYTES, EXACT, FLOAT_TEXEL, Keeping
+from gpuedge.opset.bounds import U
+from gpuedge.plan.storages import BYTES, EXACT, FLOAT_TEXEL, HALF, Keeping, offers
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
+Arrays = Mapping[str, npt.NDArray[Any]]
+Attrs = Mapping[str, Any]
 
 POISON = 0xAB
 """Every output byte before a run. As a float32 it is -1.2e-12, which no test here can produce."""
@@ -35,8 +43,21 @@ ELEMENTWISE = (2, 7, 97, 3)
 LARGEST = 1 << 27
 """Bytes of the largest tensor that a test may need."""
 
-UNIT = 2.0**-24
-"""Unit roundoff of float32."""
+LARGE: Final = 1 << 25
+"""Bytes of the largest tensor of the test ``large``: all its places are exact float32."""
+
+LARGE_WIDTH: Final = 1021
+
+SLACK: Final = 4
+"""Room in bounds for multiplications that APIs allow to be a little less than exactly rounded."""
+
+EXP_ERROR: Final = 2.0**-12
+"""Relative error allowed where the device computes exponentials, which no API bounds well. With
+half floats it would be larger."""
+
+HALF_UNIT: Final = 2.0**-11
+HALF_LEAST: Final = 2.0**-14
+"""Smallest normal float16: below it a device may give zero."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +84,7 @@ class Case:
 
     name: str
     graph: Graph
-    inputs: Mapping[str, npt.NDArray[Any]]
+    inputs: Arrays
     expected: F64
     bound: F64
     keeping: Keeping = EXACT
@@ -80,111 +101,157 @@ class Case:
         return self.graph.types[self.output].dtype
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What is wrong with an output: a reason code and the specifics."""
-
-    code: str
-    detail: str
-
-
-def conv_graph(kind: TensorType, w: F32, b: F32, pads: tuple[int, int, int, int]) -> Graph:
-    """Return relu(conv(x, w, b)) with stride 1; `pads` are top, left, bottom, right."""
-    builder = GraphBuilder()
-    builder.input("x", kind)
-    builder.constant("w", w)
-    builder.constant("b", b)
-    attrs = {
-        "kernel_shape": list(w.shape[2:]),
-        "pads": list(pads),
-        "strides": [1, 1],
-        "dilations": [1, 1],
-        "group": 1,
-    }
-    builder.output(builder.add("Relu", [builder.add("Conv", ["x", "w", "b"], attrs)], output="y"))
-    return builder.build()
-
-
-def conv_reference(x: F32, w: F32, b: F32, pads: tuple[int, int, int, int]) -> tuple[F64, F64]:
-    """Return conv(x, w, b) with stride 1 in float64, and the same sum over absolute values.
+def cases(caps: Caps | None = None, test: str = "standard") -> list[Case]:
+    """Return the cases of a test in the order they run; same data on every call.
 
     Parameters
     ----------
-    x : float32 array of shape (N, C, H, W)
-    w : float32 array of shape (M, C, kH, kW)
-    b : float32 array of shape (M,)
-    pads : top, left, bottom, right, unit: pixels
+    caps : Caps, optional
+        The device they are for. No tensor is larger than it takes, and what it does not offer is
+        not tested, so that the list may be empty.
+    test : str
+        Of `gpuedge.capdb.entries.TESTS`.
     """
+    if caps is None:
+        return [*_fixed_cases(), _places_case(LARGEST, is_slow=False), _bytes()]
+    return _TESTS[test](caps)
+
+
+def graph_of(inputs: Arrays, *nodes: tuple[str, str, Attrs], constants: str = "") -> Graph:
+    """Return a chain of nodes (operator, names of its inputs, attributes) over some inputs.
+
+    The results are called ``1``, ``2``, ...; the last is the output. Inputs named in `constants`
+    are fixed.
+    """
+    builder = GraphBuilder()
+    for name, array in inputs.items():
+        if name in constants:
+            builder.constant(name, array)
+        else:
+            builder.input(name, TensorType(str(array.dtype), array.shape))
+    for i, (op, names, attrs) in enumerate(nodes, 1):
+        last = builder.add(op, list(names), attrs, output="y" if i == len(nodes) else str(i))
+    builder.output(last)
+    return builder.build()
+
+
+def _case(
+    name: str,
+    graph: Graph,
+    inputs: Arrays,
+    reference: Callable[..., Any],
+    roundings: float = 0,
+    **more: Any,
+) -> Case:
+    """Return a case; constants of the graph are no inputs, but operands of the reference.
+
+    Any order of summation, fused or not, errs by about `roundings` times the unit roundoff times
+    the sum of absolute values (Higham, Accuracy and Stability of Numerical Algorithms, section
+    3.1). Whole numbers that are small enough have none.
+    """
+    operands = [array.astype(np.float64) for array in inputs.values()]
+    expected: F64 = np.asarray(reference(*operands), np.float64)
+    bound: F64 = np.zeros_like(expected)
+    if roundings:
+        bound = SLACK * roundings * U * np.asarray(reference(*map(abs, operands)))
+    given = {key: array for key, array in inputs.items() if key not in graph.constants}
+    return Case(name, graph, given, expected, bound, **more)
+
+
+def _rng() -> np.random.Generator:
+    return np.random.default_rng(20)
+
+
+def _whole(rng: np.random.Generator, *shape: int) -> F32:
+    return rng.integers(-4, 5, shape).astype(np.float32)
+
+
+def _random(rng: np.random.Generator, *shape: int) -> F32:
+    return rng.uniform(-1.0, 1.0, shape).astype(np.float32)
+
+
+def _multiply_add(a: F64, b: F64, c: F64) -> F64:
+    return a * b + c
+
+
+def conv_reference(x: Any, w: Any, b: Any, pads: Sequence[int] = (0, 0, 0, 0)) -> F64:
+    """Return conv(x, w, b) with stride 1 in float64; `pads` are top, left, bottom, right."""
     top, left, bottom, right = pads
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
     kernel_h, kernel_w = w.shape[2:]
     out_h = padded.shape[2] - kernel_h + 1
     out_w = padded.shape[3] - kernel_w + 1
     total: F64 = np.zeros((x.shape[0], w.shape[0], out_h, out_w))
-    magnitude: F64 = np.zeros_like(total)
     for i in range(kernel_h):
         for j in range(kernel_w):
             window = padded[:, :, i : i + out_h, j : j + out_w]
-            tap = w[:, :, i, j].astype(np.float64)
-            total += np.einsum("nchw,mc->nmhw", window, tap)
-            magnitude += np.einsum("nchw,mc->nmhw", abs(window), abs(tap))
-    bias = b.astype(np.float64)[None, :, None, None]
-    return total + bias, magnitude + abs(bias)
+            total += np.einsum("nchw,mc->nmhw", window, w[:, :, i, j].astype(np.float64))
+    result: F64 = total + b.astype(np.float64)[None, :, None, None]
+    return result
 
 
-def _conv_cases(rng: np.random.Generator) -> list[Case]:
-    # 7 channels in and 9 out: neither is a multiple of the four that texels hold. The weights need
-    # 12 bits, more than float16 has: a device that computes with less gets the integers wrong.
-    # 7 * 9 products of at most 4 * 4095 are far below the 2^24 up to which float32 is exact.
-    pads, shape = (1, 0, 2, 1), (1, 7, 11, 13)
-    w = rng.integers(-4095, 4096, (9, 7, 3, 3)).astype(np.float32)
-    b = _draw(rng, (9,), integers=True)
-    graph = conv_graph(TensorType("float32", shape), w, b, pads)
-    made = []
-    for name, integers in (("convolution integers", True), ("convolution random", False)):
-        x = _draw(rng, shape, integers=integers)
-        exact, magnitude = conv_reference(x, w, b, pads)
-        terms = 7 * 3 * 3 + 1
-        # Any order of summation, fused or not, errs by at most about terms * UNIT * magnitude
-        # (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1). The factor 4
-        # leaves room for multiplications that Vulkan allows to be a little less than exactly
-        # rounded.
-        bound: F64 = np.zeros_like(exact) if integers else 4 * terms * UNIT * magnitude
-        made.append(Case(name, graph, {"x": x}, np.maximum(exact, 0.0), bound))
-    return made
+def _depthwise(x: F64, w: F64, b: F64) -> F64:
+    each = [slice(c, c + 1) for c in range(len(b))]
+    return np.concatenate([conv_reference(x[:, c], w[c], b[c], (1, 1, 1, 1)) for c in each], axis=1)
+
+
+def _transposed(x: F64, w: F64) -> F64:
+    height, width = x.shape[2:]
+    answer = np.zeros((1, w.shape[1], 2 * height + 1, 2 * width + 1))
+    for i in range(height):
+        for j in range(width):
+            pixel = np.einsum("nc,cmhw->nmhw", x[:, :, i, j], w)
+            answer[:, :, 2 * i : 2 * i + 3, 2 * j : 2 * j + 3] += pixel
+    return answer
+
+
+def _softmax(x: F64) -> F64:
+    power = np.exp(x)
+    answer: F64 = power / power.sum(axis=-1, keepdims=True)
+    return answer
 
 
 def elementwise_graph(shape: tuple[int, ...]) -> Graph:
     """Return a * b + c."""
-    builder = GraphBuilder()
-    for name in ("a", "b", "c"):
-        builder.input(name, TensorType("float32", shape))
-    product = builder.add("Mul", ["a", "b"])
-    builder.output(builder.add("Add", [product, "c"], output="y"))
-    return builder.build()
+    zeros = np.zeros(shape, np.float32)
+    return graph_of({"a": zeros, "b": zeros, "c": zeros}, ("Mul", "ab", {}), ("Add", "1c", {}))
 
 
-def _elementwise_cases(rng: np.random.Generator) -> list[Case]:
-    """Three cases of one kernel: a driver's compiler is what most of a probe's time goes to."""
+def _conv(x: F32, w: F32, b: F32, pads: Sequence[int]) -> tuple[Graph, Callable[..., F64]]:
+    """Return relu(conv(x, w, b)) with stride 1, and its reference."""
+    attrs = {"kernel_shape": list(w.shape[2:]), "pads": list(pads)}
+    inputs = {"x": x, "w": w, "b": b}
+    graph = graph_of(inputs, ("Conv", "xwb", attrs), ("Relu", "1", {}), constants="wb")
+    return graph, lambda x, w, b: np.maximum(conv_reference(x, w, b, pads), 0.0)
+
+
+@cache
+def _fixed_cases() -> tuple[Case, ...]:
+    """Return what is the same for every device; computed once for all children.
+
+    Three cases of one kernel: a driver's compiler is what most of a probe's time goes to.
+    """
+    rng = _rng()
+    whole = {key: _whole(rng, *ELEMENTWISE) for key in "abc"}
+    random = {key: _random(rng, *ELEMENTWISE) for key in "abc"}
     graph = elementwise_graph(ELEMENTWISE)
-    made = []
-    for name, integers in (("elementwise integers", True), ("elementwise random", False)):
-        inputs = {key: _draw(rng, ELEMENTWISE, integers=integers) for key in ("a", "b", "c")}
-        a, b, c = (inputs[key].astype(np.float64) for key in ("a", "b", "c"))
-        exact = a * b + c
-        # Two roundings, or one if the driver fuses them; twice that, as above.
-        bound: F64 = np.zeros_like(exact) if integers else 4 * UNIT * (abs(a * b) + abs(c))
-        made.append(Case(name, graph, inputs, exact, bound))
-    return [*made, _exponents_case(rng, graph)]
+    # 7 channels in and 9 out: neither is a multiple of the four that texels hold. The weights need
+    # 12 bits, more than float16 has: a device that computes with less gets the integers wrong.
+    # 7 * 9 products of at most 4 * 4095 are far below the 2^24 up to which float32 is exact.
+    x, w = _whole(rng, 1, 7, 11, 13), rng.integers(-4095, 4096, (9, 7, 3, 3)).astype(np.float32)
+    weights = {"w": w, "b": _whole(rng, 9)}
+    conv, reference = _conv(x, w, weights["b"], (1, 0, 2, 1))
+    fine = {"x": _random(rng, *x.shape), **weights}
+    return (
+        _case("elementwise integers", graph, whole, _multiply_add),
+        _case("elementwise random", graph, random, _multiply_add, 1),
+        _case("every exponent", graph, _exponents(rng), _multiply_add),
+        _case("convolution integers", conv, {"x": x, **weights}, reference),
+        _case("convolution random", conv, fine, reference, 7 * 3 * 3 + 1),
+    )
 
 
-def _draw(rng: np.random.Generator, shape: tuple[int, ...], *, integers: bool) -> F32:
-    if integers:
-        return rng.integers(-4, 5, shape).astype(np.float32)
-    return rng.uniform(-1.0, 1.0, shape).astype(np.float32)
-
-
-def _exponents_case(rng: np.random.Generator, graph: Graph) -> Case:
+def _exponents(rng: np.random.Generator) -> Arrays:
     """Every exponent of a normal float32, both signs, round and odd mantissas, times -1: exact.
 
     Denormals, infinities and NaN are left out: no API promises them.
@@ -195,28 +262,22 @@ def _exponents_case(rng: np.random.Generator, graph: Graph) -> Case:
     words = (exponents[:, None] << np.uint32(23)) | mantissas
     x = np.concatenate([words, words | np.uint32(1 << 31)]).view(np.float32)
     x = np.resize(x, ELEMENTWISE)  # there are ten places more than numbers
-    inputs = {"a": x, "b": np.full_like(x, -1.0), "c": np.zeros_like(x)}
-    exact = -x.astype(np.float64)
-    return Case("every exponent", graph, inputs, exact, np.zeros_like(exact))
+    return {"a": x, "b": np.full_like(x, -1.0), "c": np.zeros_like(x)}
 
 
-def gather_graph(kind: TensorType, strides: tuple[int, int]) -> Graph:
+def _gather(name: str, x: npt.NDArray[Any], strides: Sequence[int] = (1, 1), **more: Any) -> Case:
     """Return the largest of windows of one pixel: pixels `strides` apart, as they are."""
-    builder = GraphBuilder()
-    builder.input("x", kind)
-    attrs = {"kernel_shape": [1, 1], "strides": list(strides)}
-    builder.output(builder.add("MaxPool", ["x"], attrs, output="y"))
-    return builder.build()
+    graph = graph_of({"x": x}, ("MaxPool", "x", {"kernel_shape": [1, 1], "strides": list(strides)}))
+    down, right = strides
+    return _case(name, graph, {"x": x}, lambda x: x[:, :, ::down, ::right], **more)
 
 
-def _bytes_case() -> Case:
+def _bytes(dtype: str = "uint8", name: str = "every byte", storage: str = "") -> Case:
     """Every value of a byte in each of the four places of a texel."""
-    values = np.arange(256)
+    low = int(np.iinfo(dtype).min)
+    values = np.arange(low, low + 256)
     planes = [values, values[::-1], np.roll(values, 85), np.roll(values[::-1], 171)]
-    x = np.stack(planes).astype(np.uint8).reshape(1, 4, 16, 16)
-    graph = gather_graph(TensorType("uint8", x.shape), (1, 1))
-    exact = x.astype(np.float64)
-    return Case("every byte", graph, {"x": x}, exact, np.zeros_like(exact))
+    return _gather(name, np.stack(planes).astype(dtype).reshape(1, 4, 16, 16), storage=storage)
 
 
 @cache
@@ -235,35 +296,175 @@ def _places_case(limit: int, *, is_slow: bool) -> Case:
 def places(name: str, height: int, width: int) -> Case:
     """Return every second pixel of eight channels of numbers that are their own places."""
     x = np.arange(8 * height * width, dtype=np.float32).reshape(1, 8, height, width)
-    graph = gather_graph(TensorType("float32", x.shape), (1, 2))
-    exact = x[:, :, :, ::2].astype(np.float64)
-    return Case(name, graph, {"x": x}, exact, np.zeros_like(exact))
+    return _gather(name, x, (1, 2))
 
 
-def cases(caps: Caps | None = None) -> list[Case]:
-    """Return the tests in the order they run; same data on every call.
+def _standard(caps: Caps) -> list[Case]:
+    limit = min(caps.max_storage_buffer_bytes, LARGEST)
+    has_bytes = caps.storages[0] == FLOAT_TEXEL and BYTES["uint8"] in caps.storages
+    return _floats(caps, limit) + ([_bytes()] if has_bytes else [])
 
-    Parameters
-    ----------
-    caps : Caps, optional
-        The device they are for: no tensor is larger than it takes.
+
+def _floats(caps: Caps, limit: int) -> list[Case]:
+    return [*_fixed_cases(), _places_case(limit, is_slow=caps.is_finite_only)]
+
+
+def _kernels(caps: Caps) -> list[Case]:
+    """Return a case for each way that selection can go: wide and narrow, many rows and few."""
+    rng = _rng()
+    standard = _floats(caps, min(caps.max_storage_buffer_bytes, LARGEST))
+    return [*standard, *_windows(rng), *_products(rng), *_moves(rng)]
+
+
+def _one(
+    name: str,
+    op: str,
+    inputs: Arrays,
+    reference: Callable[..., Any],
+    *,
+    constants: str = "",
+    roundings: float = 0,
+    **attrs: Any,
+) -> Case:
+    """Return a case of one node."""
+    graph = graph_of(inputs, (op, "".join(inputs), attrs), constants=constants)
+    return _case(name, graph, inputs, reference, roundings)
+
+
+def _windows(rng: np.random.Generator) -> list[Case]:
+    weights = {"w": _whole(rng, 6, 5, 3, 3), "b": _whole(rng, 6)}
+    narrow = {"x": _whole(rng, 1, 5, 6, 3), **weights}
+    graph, reference = _conv(narrow["x"], weights["w"], weights["b"], (1, 1, 1, 1))
+    deep = {"x": _whole(rng, 1, 7, 9, 10), "w": _whole(rng, 7, 1, 3, 3), "b": _whole(rng, 7)}
+    small = {"x": _whole(rng, 1, 5, 4, 6), "w": _whole(rng, 5, 6, 3, 3)}
+    x, step = {"x": _whole(rng, 1, 6, 9, 11)}, [2, 2]
+
+    def nine(x: F64) -> Any:
+        return np.max([x[:, :, i : i + 7 : 2, j : j + 9 : 2] for i, j in np.ndindex(3, 3)], axis=0)
+
+    def four(x: F64) -> Any:
+        return np.mean([x[:, :, i : i + 8 : 2, j : j + 10 : 2] for i, j in np.ndindex(2, 2)], 0)
+
+    return [
+        _case("narrow convolution", graph, narrow, reference),
+        _one("depthwise convolution", "Conv", deep, _depthwise, constants="wb",
+             kernel_shape=[3, 3], pads=[1, 1, 1, 1], group=7),
+        _one("transposed convolution", "ConvTranspose", small, _transposed, constants="w",
+             kernel_shape=[3, 3], strides=step),
+        _one("largest of nine", "MaxPool", x, nine, kernel_shape=[3, 3], strides=step),
+        _one("mean of four", "AveragePool", x, four, kernel_shape=[2, 2], strides=step),
+    ]  # fmt: skip
+
+
+def _products(rng: np.random.Generator) -> list[Case]:
+    """Return products of few rows, of many, and of so many that tiles pay; rows that are summed.
+
+    Of these one pass sums a short one; a long one takes several.
     """
-    limit = LARGEST if caps is None else min(caps.max_storage_buffer_bytes, LARGEST)
-    places = _places_case(limit, is_slow=caps is not None and caps.is_finite_only)
-    has_bytes = caps is None or offers_bytes(caps)
-    return [*_fixed_cases(), places, *([_bytes_case()] if has_bytes else [])]
+    found = []
+    shapes = {"few rows": (3, 37, 5), "rows": (9, 37, 11), "tiles": (37, 67, 41)}
+    for name, (m, k, n) in shapes.items():
+        inputs = {"a": _whole(rng, m, k), "b": _whole(rng, k, n)}
+        found.append(_one(f"product of {name}", "MatMul", inputs, np.matmul))
+    fine = {"a": _random(rng, 37, 67), "b": _random(rng, 67, 41)}
+    found.append(_one("random product", "MatMul", fine, np.matmul, roundings=67))
+    for name, shape in (("short", (3, 37)), ("long", (2, 1500))):
+        made = _one(
+            f"{name} softmax", "Softmax", {"x": 4 * _random(rng, *shape)}, _softmax, axis=-1
+        )
+        found.append(replace(made, bound=EXP_ERROR * made.expected))
+    return found
 
 
-def offers_bytes(caps: Caps) -> bool:
-    """Say whether the product keeps bytes on this device otherwise than as float32."""
-    return caps.storages[0] == FLOAT_TEXEL and BYTES["uint8"] in caps.storages
+def _moves(rng: np.random.Generator) -> list[Case]:
+    """Return what only moves numbers: joining, and from one layout to another."""
+    a, b = _whole(rng, 1, 5, 6, 7), _whole(rng, 1, 6, 6, 7)
+    # A product of what a convolution gave: its texels hold channels, those of a product columns.
+    other = {"x": a, "w": _whole(rng, 6, 5, 1, 1), "m": _whole(rng, 7, 3)}
+    nodes = [("Conv", "xw", {"kernel_shape": [1, 1]}), ("MatMul", "1m", {}), ("Relu", "2", {})]
+    none = np.zeros(6)
+    return [
+        _one("joined channels", "Concat", {"a": a, "b": b},
+             lambda *both: np.concatenate(both, axis=1), axis=1),
+        _one("turned", "Transpose", {"a": a},
+             lambda a: a.transpose(0, 2, 3, 1), perm=[0, 2, 3, 1]),
+        _case("other layout", graph_of(other, *nodes, constants="w"), other,
+              lambda x, w, m: np.maximum(conv_reference(x, w, none) @ m, 0.0)),
+    ]  # fmt: skip
 
 
-@cache
-def _fixed_cases() -> tuple[Case, ...]:
-    """Return what is the same forevery device; computed once for all children."""
-    rng = np.random.default_rng(20)
-    return (*_elementwise_cases(rng), *_conv_cases(rng))
+def _half(caps: Caps) -> list[Case]:
+    """Return arithmetic on tensors that are kept in float16."""
+    if not offers(caps, "float16"):
+        return []
+    keeping, rng, graph = Keeping("float16"), _rng(), elementwise_graph(ELEMENTWISE)
+    whole = {key: _whole(rng, *ELEMENTWISE) for key in "abc"}
+    parts = {key: _random(rng, *ELEMENTWISE).astype(np.float16).astype(np.float32) for key in "abc"}
+    random = _case("half random", graph, parts, _multiply_add, 1, keeping=keeping)
+    # The inputs are kept as they are; the output is rounded, to nearest or towards zero.
+    bound: F64 = 2 * HALF_UNIT * abs(random.expected) + HALF_LEAST + 4 * U
+    inputs = {"x": _whole(rng, 1, 7, 11, 13), "w": _whole(rng, 9, 7, 3, 3), "b": _whole(rng, 9)}
+    # At most 63 * 16 + 4, which float16 holds.
+    conv, reference = _conv(inputs["x"], inputs["w"], inputs["b"], (1, 1, 1, 1))
+    return [
+        _case("half integers", graph, whole, _multiply_add, keeping=keeping),
+        replace(random, bound=bound),
+        _case("half convolution", conv, inputs, reference, keeping=keeping),
+    ]
+
+
+def _storages(caps: Caps) -> list[Case]:
+    """Return cases for each storage kind offered: exact ones as if each were the first."""
+    standard = _floats(caps, min(caps.max_storage_buffer_bytes, LARGEST))
+    found: list[Case] = []
+    for kind in caps.storages:
+        if KINDS[kind].is_exact and KINDS[kind].low is None:
+            found += [replace(case, storage=kind) for case in standard]
+    if FLOAT_TEXEL in caps.storages:
+        kept = [dtype for dtype, kind in BYTES.items() if kind in caps.storages]
+        found += [_bytes(dtype, f"every {dtype}", FLOAT_TEXEL) for dtype in kept]
+    if offers(caps, "fixed16"):
+        found.append(_fixed16())
+    return found + (_half(caps) if HALF in caps.storages else [])
+
+
+def _fixed16() -> Case:
+    """Return a thousand numbers of a range, moved twice: each is off by one step at most."""
+    shape = (1, 4, 16, 16)
+    x = np.linspace(-100.0, 155.0, prod(shape)).astype(np.float32).reshape(shape)
+    keeping = Keeping("fixed16", {"x": (-100.0, 155.0), "y": (-100.0, 155.0)})
+    made = _gather("16-bit fixed point", x, keeping=keeping)
+    bound = np.full_like(made.expected, 2 * 255.0 / 65535 * (1 + 2.0**-7))
+    return replace(made, bound=bound)
+
+
+def _large(caps: Caps) -> list[Case]:
+    """Return the places of a tensor as large as the device takes, or as `LARGE`."""
+    known = [caps.max_storage_buffer_bytes, caps.max_allocation_bytes]
+    limit = min(LARGE, *(most for most in known if most is not None))
+    if caps.is_finite_only:  # a texel is four fragments there, of which each computes all of it
+        limit = min(limit, LARGE // 16)
+    texels = max(2, limit // 16)
+    width = min(LARGE_WIDTH, texels // 2)
+    return [places("large", max(1, texels // 2 // width), width)]
+
+
+_TESTS: Final[Mapping[str, Callable[[Caps], list[Case]]]] = {
+    "standard": _standard,
+    "kernels": _kernels,
+    "half": _half,
+    "storages": _storages,
+    "large": _large,
+    "repeat": _standard,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is wrong with an output: a reason code and the specifics."""
+
+    code: str
+    detail: str
 
 
 def judge_runs(case: Case, runs: list[npt.NDArray[Any]]) -> tuple[Finding | None, dict[str, Any]]:

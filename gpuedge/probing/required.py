@@ -20,7 +20,7 @@ from gpuedge.core.errors import (
     UnsupportedOpError,
 )
 from gpuedge.executors.gpu import GpuExecutor
-from gpuedge.probing import kat, kat_required
+from gpuedge.probing import kat
 from gpuedge.probing.device import Announcing, Steps, poisoned_run, times
 from gpuedge.probing.faults import reason_of
 from gpuedge.probing.quirks import CLEARED, CUT, FAILED
@@ -137,7 +137,7 @@ class RequiredTests:
             if not runs:
                 continue
             try:
-                cases = kat_required.cases(test, self._device.caps)
+                cases = kat.cases(self._device.caps, test)
             except Exception as error:
                 self._failed[test] = f"{test}: {reason_of(error, 'kernel-failed').sentence}"
                 continue

@@ -19,7 +19,7 @@ from gpuedge.core.dtypes import rounded
 from gpuedge.core.identity import Identity
 from gpuedge.plan.planner import plan, why_not
 from gpuedge.plan.storages import EXACT
-from gpuedge.probing import device, kat, kat_required, quirks, required
+from gpuedge.probing import device, kat, quirks, required
 from gpuedge.probing.events import Time
 
 NAME = "llvmpipe (LLVM 15.0.6, 256 bits)"
@@ -142,7 +142,7 @@ SMALL = kat.places("every place", 12, 10)
 def be_quick(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """Let the interpreter do with smaller tensors, and nothing be shared with other tests."""
     patch.setattr(kat, "_places_case", lambda limit, *, is_slow: SMALL)
-    patch.setattr(kat_required, "LARGE", 1 << 13)
+    patch.setattr(kat, "LARGE", 1 << 13)
     patch.setattr("logging.lastResort", logging.NullHandler())
     patch.setenv("GPUEDGE_CACHE_DIR", str(folder / "cache"))
 

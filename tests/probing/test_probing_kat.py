@@ -1,18 +1,26 @@
-"""Known-answer tests: the reference against plain loops; every kind of wrong output is caught."""
+"""Known-answer tests: references, every kind of wrong output, and what entries can ask for."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from planrun import FLOAT_TEXTURES, TEXTURES, PlanExecutor
+from quirk_fakes import be_quick
 
-from gpuedge.core.caps import VULKAN_MINIMUM
-from gpuedge.graph.build import GraphBuilder
-from gpuedge.graph.ir import TensorType
+from gpuedge.capdb import restrict
+from gpuedge.capdb.entries import TESTS
+from gpuedge.core.caps import VULKAN_MINIMUM, Caps
+from gpuedge.core.errors import KernelLimitError
+from gpuedge.core.storage import KINDS
+from gpuedge.plan import library
+from gpuedge.plan.select import select
 from gpuedge.plan.storages import Storages
 from gpuedge.probing import kat
 
@@ -42,9 +50,8 @@ def test_reference_equals_loops(pads: tuple[int, int, int, int], kernel: tuple[i
     x = RNG.integers(-9, 9, (2, 3, 4, 5)).astype(np.float32)
     w = RNG.integers(-9, 9, (4, 3, *kernel)).astype(np.float32)
     b = RNG.integers(-9, 9, 4).astype(np.float32)
-    exact, magnitude = kat.conv_reference(x, w, b, pads)
+    exact = kat.conv_reference(x, w, b, pads)
     np.testing.assert_array_equal(exact, loops(x, w, b, pads))
-    np.testing.assert_array_equal(magnitude, loops(abs(x), abs(w), abs(b), pads))
 
 
 def test_cases_are_awkward_and_repeatable() -> None:
@@ -81,7 +88,7 @@ def test_weights_need_more_bits_than_half_floats_have() -> None:
     w, b = case.graph.constants["w"], case.graph.constants["b"]
     half = w.astype(np.float16).astype(np.float32)
     assert (half != w).any()
-    exact, _ = kat.conv_reference(case.inputs["x"], half, b, (1, 0, 2, 1))
+    exact = kat.conv_reference(case.inputs["x"], half, b, (1, 0, 2, 1))
     finding, _ = kat.judge_runs(case, [np.maximum(exact, 0).astype(np.float32)])
     assert finding is not None
 
@@ -107,9 +114,7 @@ def test_bytes_are_tested_where_they_are_kept_as_bytes() -> None:
         caps = replace(VULKAN_MINIMUM, storages=storages)
         names = [c.name for c in kat.cases(caps)]
         assert ("every byte" in names) is has_bytes
-        builder = GraphBuilder()
-        builder.input("x", TensorType("uint8", (1, 4, 2, 2)))
-        kind = Storages(builder.build(), caps).of("x").kind
+        kind = Storages({"x": "uint8"}, {}, caps).of("x").kind
         assert (kind == "rgba8_u8") is has_bytes
 
 
@@ -256,3 +261,88 @@ def _backwards(case: kat.Case) -> Any:
         window = x[:, c : c + 1, i : i + height, j : j + width]
         total += window * w[None, :, c, i, j, None, None]
     return np.maximum(total + b[None, :, None, None], np.float32(0))
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let the interpreter do with smaller tensors."""
+    be_quick(monkeypatch, tmp_path)
+
+
+LEVELS = {
+    "vulkan": VULKAN_MINIMUM,
+    "one output": replace(VULKAN_MINIMUM, max_outputs=1),
+    "discrete": replace(VULKAN_MINIMUM, device_class="nvidia", max_invocations=256),
+    "gles30": FLOAT_TEXTURES,
+    "gles20": TEXTURES,
+}
+
+
+def computed(case: kat.Case, caps: Caps) -> tuple[Any, list[str]]:
+    """Run a case in the interpreter, which shares nothing with its reference."""
+    if case.storage and case.storage != caps.storages[0]:
+        others = tuple(kind for kind in caps.storages if kind != case.storage)
+        caps = restrict.with_storages(caps, (case.storage, *others))
+    executor = PlanExecutor(caps)
+    found = executor.compile(case.graph, case.keeping).run(case.inputs)[case.output]
+    return found, sorted(executor.seen.variants)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", LEVELS)
+@pytest.mark.parametrize("test", TESTS)
+def test_required_cases_are_right_and_notice_a_wrong_element(test: str, name: str) -> None:
+    for case in kat.cases(LEVELS[name], test):
+        found, _ = computed(case, LEVELS[name])
+        finding, _ = kat.judge_runs(case, [found])
+        assert finding is None, (case.name, finding)
+        worse = found.copy()
+        flat = worse.reshape(-1)
+        flat[0] = flat[0] + 1 if flat.dtype.kind == "f" else flat[0] ^ 1
+        finding, _ = kat.judge_runs(case, [worse])
+        assert finding is not None, case.name
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", LEVELS)
+def test_every_kernel_that_selection_can_use_is_run(name: str) -> None:
+    caps = LEVELS[name]
+    used = {v for case in kat.cases(caps, "kernels") for v in computed(case, caps)[1]}
+    assert used == selectable(caps)
+
+
+EXTENTS = (1, 3, 4, 31, 32, 64, 1024, 1025, 4096)
+
+
+def selectable(caps: Caps) -> set[str]:
+    """Ask selection for every operation at shapes on both sides of every bound."""
+    found = set()
+    for op in {variant.op for variant in library.variants()}:
+        facts = {name for v in library.variants() if v.op == op for name in v.when}
+        for extents in itertools.product(EXTENTS, repeat=len(facts)):
+            with contextlib.suppress(KernelLimitError):  # softstats, where sumexp serves instead
+                found.add(select(op, dict(zip(sorted(facts), extents, strict=True)), caps).id)
+    return found
+
+
+@pytest.mark.usefixtures("quick")
+def test_each_storage_on_offer_is_tested_and_no_other() -> None:
+    kinds = {case.storage for case in kat.cases(FLOAT_TEXTURES, "storages") if case.storage}
+    exact = {k for k in FLOAT_TEXTURES.storages if KINDS[k].is_exact and KINDS[k].low is None}
+    assert kinds == exact
+    keeping = {case.keeping.kind for case in kat.cases(FLOAT_TEXTURES, "storages")}
+    assert keeping == {"float32", "float16", "fixed16"}
+    assert kat.cases(TEXTURES, "half") == []
+    assert {c.storage for c in kat.cases(VULKAN_MINIMUM, "storages")} == {"buffer"}
+
+
+def test_large_is_as_large_as_the_device_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kat, "LARGE", 1 << 25)
+    for most in (1 << 12, 1 << 20, 1 << 27):
+        caps = replace(VULKAN_MINIMUM, max_storage_buffer_bytes=most)
+        (case,) = kat.cases(caps, "large")
+        texels = case.inputs["x"].size // 4
+        assert 0.9 * min(most, 1 << 25) <= 16 * texels <= most
+        assert case.inputs["x"].max() < 1 << 24
+    (case,) = kat.cases(replace(VULKAN_MINIMUM, max_allocation_bytes=1 << 16), "large")
+    assert case.inputs["x"].size * 4 <= 1 << 16
