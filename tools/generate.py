@@ -62,7 +62,8 @@ Of the default domain `ai.onnx`. On the CPU, ONNX Runtime runs these and all oth
 GPU an operator needs float32 or float16 values, where marked also int8 and uint8, and shapes that
 are known when those of the inputs are. What a GPU named by `device=` cannot run goes to the CPU, or
 is an error with `fallback="error"`. Nodes that depend on constants only are evaluated while
-planning, on the host.
+planning, on the host. Operators that ONNX defines by a function of these (ReduceL2,
+GroupNormalization, RMSNormalization, MeanVarianceNormalization, ...) run by that function.
 
 | operator | remark |
 |---|---|

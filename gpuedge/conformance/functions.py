@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuedge.graph.fold import by_reference
+from gpuedge.graph.reference import by_reference
 from gpuedge.opset import FUNCTIONS
 from gpuedge.opset.bounds import ULP, Array, Num
 from gpuedge.opset.elementwise import BY_NAME as ROW

@@ -9,12 +9,9 @@ import numpy as np
 
 from gpuedge.core.errors import ShapeError, UsageError
 from gpuedge.graph.expand import infer
-from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
+from gpuedge.graph.ir import OPSET, Array, Graph, Node, TensorType, type_of
 from gpuedge.graph.limits import MAX_ELEMENTS
 from gpuedge.opset.call import node_label
-
-OPSET = 20
-"""Operator set of graphs built here: old enough for every ONNX Runtime that gpuedge accepts."""
 
 _NEWER = {"Swish": 24}
 """Known operators that came after `OPSET`; using one raises the graph's operator set."""

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from gpuedge.core.errors import UnsupportedOpError
+from gpuedge.graph.functions import body
 from gpuedge.graph.ir import Graph, Node, TensorType
+from gpuedge.graph.reference import run_node
 from gpuedge.opset import OPERATORS
 from gpuedge.opset.call import Call
 from gpuedge.opset.operator import Operator
@@ -56,10 +61,35 @@ def expand(node: Node, graph: Graph, known: dict[str, Tensor] | None = None) -> 
     """
     operator = operator_of(node)
     call = _call(node, graph, {} if known is None else known)
-    if operator is None:
+    if operator is not None:
+        return operator.outputs(call)
+    inner = body(node, graph)
+    if inner is None:
         domain = node.domain or "ai.onnx"
         raise UnsupportedOpError(f"{call.label} (domain '{domain}') is not known.")
-    return operator.outputs(call)
+    return _by_body(inner, call)
+
+
+def _by_body(inner: Graph, call: Call) -> tuple[Tensor, ...]:
+    """Compose an operator that ONNX defines by others; what depends on constants only is folded."""
+    given = zip(inner.inputs, call.inputs, strict=False)
+    known = {name: tensor for name, tensor in given if tensor is not None}
+    for node in inner.nodes:
+        arrays = {n: known[n].array for n in node.inputs if n in known}
+        found = {n: a for n, a in arrays.items() if a is not None}
+        folded = run_node(node, found, inner.opset) if len(found) == len(arrays) else None
+        tensors = (
+            tuple(constant(a) for a in folded)
+            if folded is not None
+            else expand(replace(node, inputs=_given(node, known)), inner, known)
+        )
+        known.update((n, t) for n, t in zip(node.outputs, tensors, strict=False) if n)
+    return tuple(known[name] for name in inner.outputs)[: len(call.outputs)]
+
+
+def _given(node: Node, known: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """Return a body's inputs, with the empty name for optional ones that the operator lacks."""
+    return tuple(name if name in known else "" for name in node.inputs)
 
 
 def _call(node: Node, graph: Graph, known: dict[str, Tensor]) -> Call:

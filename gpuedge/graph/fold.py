@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.graph import schema
-from gpuedge.graph.build import OPSET
 from gpuedge.graph.expand import infer, is_known
 from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
+from gpuedge.graph.reference import run_node
 from gpuedge.graph.writer import reads, to_onnx
 
 FOLD_LIMIT = 64 << 20
@@ -63,7 +62,7 @@ def evaluate(node: Node, graph: Graph, limit: int = FOLD_LIMIT) -> tuple[Array, 
         kind for kind, name in zip(kinds, node.outputs, strict=False) if name
     ):
         return None
-    result = _run_alone(node, graph)
+    result = run_node(node, graph.constants, graph.opset)
     # The reference is not free of mistakes (rank-1 results for scalars): its types must fit.
     if result is None or not all(map(_is_plausible, result, kinds)):
         return None
@@ -77,39 +76,6 @@ def _nbytes(kind: TensorType) -> int:
 def _is_plausible(array: Array, kind: TensorType | None) -> bool:
     small = array.dtype != object and array.nbytes <= FOLD_LIMIT
     return small and (kind is None or type_of(array) == kind)
-
-
-def _run_alone(node: Node, graph: Graph) -> tuple[Array, ...] | None:
-    """Run one node in ONNX's reference evaluator; None where that cannot do it."""
-    from onnx.reference import ReferenceEvaluator
-
-    feeds = {name: graph.constants[name] for name in node.inputs if name}
-    alone = Graph((node,), tuple(feeds), tuple(o for o in node.outputs if o),
-                  {n: type_of(v) for n, v in feeds.items()}, {}, graph.opset)  # fmt: skip
-    try:
-        with np.errstate(all="ignore"):
-            found = iter(ReferenceEvaluator(to_onnx(alone)).run(None, feeds))
-    except Exception:
-        # The reference lacks some operators and dtypes; what it cannot do is done at run time.
-        return None
-    return tuple(np.asarray(next(found)) if name else np.empty(0) for name in node.outputs)
-
-
-def by_reference(op: str, operands: Sequence[Array], attrs: Mapping[str, Any]) -> Array:
-    """Return what ONNX's reference evaluator makes of arrays, in the dtype they have.
-
-    Raises
-    ------
-    UnsupportedOpError (GE-501)
-        It does not know the operator.
-    """
-    names = tuple(f"x{i}" for i in range(len(operands)))
-    constants = dict(zip(names, operands, strict=True))
-    node = Node(op, names, ("y",), dict(attrs), op)
-    found = _run_alone(node, Graph((), (), (), {}, constants, {"": OPSET}))
-    if found is None:
-        raise UnsupportedOpError(f"ONNX's reference evaluator cannot compute {op}.")
-    return found[0]
 
 
 def _extent(node: Node, shape: tuple[int, ...]) -> Array:

@@ -16,6 +16,9 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
+OPSET = 20
+"""Operator set of graphs built here: old enough for every ONNX Runtime that gpuedge accepts."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorType:

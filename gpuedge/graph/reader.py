@@ -13,6 +13,7 @@ from gpuedge.core.names import listed, shown
 from gpuedge.graph import fold, parse, schema
 from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
 from gpuedge.graph.limits import MAX_ELEMENTS, MAX_RANK
+from gpuedge.graph.protos import attribute_value
 from gpuedge.graph.schema import schema_reason
 from gpuedge.graph.writer import reads
 from gpuedge.opset.call import node_label
@@ -29,30 +30,12 @@ Signature = tuple[str, tuple[Dim, ...] | None]
 """Dtype name and shape of a model's input or output; a shape of None has any rank."""
 
 
-def _attribute(proto: onnx.AttributeProto) -> Any:
-    """Return an attribute as a Python value; what has none that says as much stays a message."""
-    kinds = type(proto)
-    if proto.type == kinds.STRING:
-        try:
-            return proto.s.decode()
-        except UnicodeDecodeError:
-            return proto
-    plain: dict[int, Any] = {
-        kinds.INT: int(proto.i),
-        kinds.FLOAT: float(proto.f),
-        kinds.INTS: tuple(proto.ints),
-        kinds.FLOATS: tuple(proto.floats),
-    }
-    value = plain.get(proto.type, proto)
-    return proto if value == () else value  # an empty list would lose its element type
-
-
 def _node(proto: onnx.NodeProto) -> Node:
     return Node(
         proto.op_type,
         tuple(proto.input),
         tuple(proto.output),
-        {a.name: _attribute(a) for a in proto.attribute},
+        {a.name: attribute_value(a) for a in proto.attribute},
         proto.name,
         "" if proto.domain == "ai.onnx" else proto.domain,
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpuedge.core.errors import ModelError
-from gpuedge.graph.ir import Node
+from gpuedge.graph.ir import Node, TensorType
 
 
 def find(op: str, domain: str, opset: Mapping[str, int]) -> Any:
@@ -71,6 +71,13 @@ def bits(element: int) -> int:
     if name in packed:
         return packed[name]
     return int(helper.tensor_dtype_to_np_dtype(element).itemsize) * 8
+
+
+def type_proto(kind: TensorType) -> Any:
+    """Return the ONNX type of a value."""
+    from onnx import helper
+
+    return helper.make_tensor_type_proto(element_type(kind.dtype), kind.shape)
 
 
 def element_type(dtype: str) -> int:

@@ -44,7 +44,7 @@ def to_onnx(graph: Graph, outputs: Sequence[str] | None = None) -> onnx.ModelPro
     names = graph.outputs if outputs is None else tuple(outputs)
     used = {name for node in graph.nodes for name in reads(node)} | set(names)
     proto = helper.make_graph(
-        [_node(node, graph) for node in graph.nodes],
+        [node_proto(node, graph) for node in graph.nodes],
         "gpuedge",
         [_value(name, graph, must=True) for name in graph.inputs],
         [_value(name, graph, must=False) for name in names],
@@ -121,7 +121,8 @@ def subgraph_reads(attribute: onnx.AttributeProto) -> Iterable[str]:
         yield from (value.name for value in inner.output if value.name not in own)
 
 
-def _node(node: Node, graph: Graph) -> onnx.NodeProto:
+def node_proto(node: Node, graph: Graph) -> onnx.NodeProto:
+    """Return a node as ONNX has it."""
     from onnx import helper
 
     proto = helper.make_node(

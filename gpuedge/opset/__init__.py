@@ -6,10 +6,10 @@ numpy executor, public functions, documentation, conformance cases and error bou
 
 from __future__ import annotations
 
-from gpuedge.opset import conv, elementwise, gather, matmul, norm, pool, scan, shape
+from gpuedge.opset import conv, elementwise, gather, matmul, norm, pool, reduce, scan, shape
 from gpuedge.opset.operator import Function, Operator
 
-FAMILIES = (elementwise, conv, pool, matmul, norm, shape, gather, scan)
+FAMILIES = (elementwise, conv, pool, matmul, reduce, norm, shape, gather, scan)
 
 OPERATORS: dict[str, Operator] = {
     operator.name: operator for family in FAMILIES for operator in family.OPERATORS

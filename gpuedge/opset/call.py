@@ -108,9 +108,9 @@ class Call:
     def ints(self, name: str, default: Sequence[int]) -> tuple[int, ...]:
         """Return an attribute that is a list of integers."""
         value = self.attrs.get(name)
-        if value is None or (isinstance(value, (list, tuple)) and not value):
-            value = default
-        return tuple(int(v) for v in value)
+        # an empty list stays a message while reading, since it would lose its element type
+        is_list = isinstance(value, (list, tuple)) and bool(value)
+        return tuple(int(v) for v in (value if is_list else default))
 
     def integer(self, name: str, default: int) -> int:
         """Return an integer attribute."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from math import prod
 
+import numpy as np
+
 from gpuedge.opset.call import Call
 from gpuedge.opset.operator import Operator
-from gpuedge.opset.tensor import Shape, Tensor, joined, reshape, transpose
+from gpuedge.opset.tensor import Shape, Tensor, constant, joined, reshape, transpose
 
 
 def _identity(call: Call) -> Tensor:
@@ -122,6 +124,16 @@ def _without(shape: Shape, axis: int) -> Shape:
     return (*shape[:axis], *shape[axis + 1 :])
 
 
+def _shape(call: Call) -> Tensor:
+    """Shapes are known while planning, so they are constants."""
+    extents = call.shape(0)
+    if call.op == "Size":
+        return constant(np.array(prod(extents), np.int64))
+    end = call.attrs.get("end")
+    part = extents[slice(call.integer("start", 0), None if end is None else int(end))]
+    return constant(np.array(part, np.int64))
+
+
 OPERATORS: tuple[Operator, ...] = (
     Operator("Identity", _identity, moves=True),
     Operator("Dropout", _dropout, parameters=(1, 2), moves=True,
@@ -132,4 +144,6 @@ OPERATORS: tuple[Operator, ...] = (
     Operator("Unsqueeze", _unsqueeze, parameters=(1,), moves=True, remark="with constant axes"),
     Operator("Transpose", _transpose, moves=True),
     Operator("Concat", _concat, moves=True),
+    Operator("Shape", _shape, moves=True, remark="known while planning"),
+    Operator("Size", _shape, moves=True, remark="known while planning"),
 )  # fmt: skip

@@ -10,7 +10,8 @@ import numpy as np
 from gpuedge.core.caps import Caps
 from gpuedge.core.dtypes import BYTES
 from gpuedge.core.errors import GpuEdgeError, UnsupportedOpError
-from gpuedge.graph.expand import expand, is_known, operands, operator_of, outside, program
+from gpuedge.graph import functions
+from gpuedge.graph.expand import expand, operands, operator_of, outside, program
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.opset.evaluate import evaluate
 from gpuedge.opset.expr import Load, loads
@@ -228,12 +229,13 @@ def why_not(node: Node, graph: Graph, caps: Caps) -> str | None:
     The answer comes from planning the node alone, so it is the planner's own.
     """
     operator = operator_of(node)
-    if operator is None or not is_known(node):
+    if operator is None and functions.body(node, graph) is None:
         return f"{node.op} has no kernel"
     for name in operands(node):
         if caps.is_finite_only and not _is_finite(name, graph):
             return f"the constant '{name}' holds NaN or infinity, which this device does not keep"
-    positions = {node.inputs[i] for i in operator.indices if i < len(node.inputs)}
+    indices = operator.indices if operator else ()
+    positions = {node.inputs[i] for i in indices if i < len(node.inputs)}
     for name in (*node.inputs, *node.outputs):
         if not name or name in graph.constants:
             continue

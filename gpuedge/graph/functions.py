@@ -1,0 +1,83 @@
+"""Operators that ONNX itself defines by simpler ones: the bodies that the onnx package carries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpuedge.graph import schema
+from gpuedge.graph.ir import Graph, Node
+from gpuedge.graph.protos import attribute_value
+from gpuedge.graph.writer import node_proto
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def body(node: Node, graph: Graph) -> Graph | None:
+    """Return what a node stands for, None if ONNX does not define it by other operators.
+
+    Parameters
+    ----------
+    node : Node
+    graph : Graph
+        Gives the operator set and the types of the node's inputs.
+
+    Returns
+    -------
+    Graph or None
+        Its inputs and outputs are those of the operator, by position; types are missing.
+    """
+    known = schema.find(node.op, node.domain, graph.opset)
+    if known is None or any(n and n not in graph.types for n in node.inputs):
+        return None
+    proto = _function(known, node, graph)
+    if proto is None:
+        return None
+    given = {**_defaults(known), **node.attrs}
+    nodes = tuple(_inner(n, given, node) for n in proto.node)
+    opset = {imported.domain: int(imported.version) for imported in proto.opset_import}
+    return Graph(nodes, tuple(proto.input), tuple(proto.output), {}, {}, opset)
+
+
+def _function(known: Any, node: Node, graph: Graph) -> onnx.FunctionProto | None:
+    """Return the newest body that the model's operator set can have."""
+    import onnx
+
+    newest = graph.opset.get("", 0)
+    found = onnx.FunctionProto()
+    if known.has_function:
+        versions = [v for v in known.function_opset_versions if v <= newest]
+        if versions:
+            found.ParseFromString(known.get_function_with_opset_version(max(versions)))
+            return found
+    if known.has_context_dependent_function:
+        versions = [v for v in known.context_dependent_function_opset_versions if v <= newest]
+        types = [schema.type_proto(graph.types[n]) if n else onnx.TypeProto() for n in node.inputs]
+        if versions:
+            text = known.get_context_dependent_function_with_opset_version(
+                max(versions),
+                node_proto(node, graph).SerializeToString(),
+                [t.SerializeToString() for t in types],
+            )
+            found.ParseFromString(text)
+            return found
+    return None
+
+
+def _defaults(known: Any) -> dict[str, Any]:
+    found = {name: a.default_value for name, a in known.attributes.items()}
+    return {name: attribute_value(a) for name, a in found.items() if a.name}
+
+
+def _inner(proto: onnx.NodeProto, given: dict[str, Any], outer: Node) -> Node:
+    attrs = {}
+    for attribute in proto.attribute:
+        if not attribute.ref_attr_name:
+            attrs[attribute.name] = attribute_value(attribute)
+        elif attribute.ref_attr_name in given:
+            attrs[attribute.name] = given[attribute.ref_attr_name]
+    name = outer.name or outer.outputs[0]
+    return Node(
+        proto.op_type, tuple(proto.input), tuple(proto.output), attrs, name,
+        "" if proto.domain == "ai.onnx" else proto.domain,
+    )  # fmt: skip
