@@ -109,8 +109,8 @@ class Call:
         """Return an attribute that is a list of integers."""
         value = self.attrs.get(name)
         # an empty list stays a message while reading, since it would lose its element type
-        is_list = isinstance(value, (list, tuple)) and bool(value)
-        return tuple(int(v) for v in (value if is_list else default))
+        found = value if isinstance(value, (list, tuple)) and value else default
+        return tuple(int(v) for v in found)
 
     def integer(self, name: str, default: int) -> int:
         """Return an integer attribute."""
