@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpuedge.capdb.identity.folded import NameMatch
+from gpuedge.capdb.restrict import Restrictions
 
 FAMILIES: Final[Mapping[str, str]] = {
     "adreno": "qualcomm",
@@ -124,48 +125,6 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
-    """What an entry asks for when it applies."""
-
-    disable_backend: bool = False
-    disable_levels: frozenset[str] = frozenset()
-    disable_features: frozenset[str] = frozenset()
-    disable_kernels: frozenset[str] = frozenset()
-    disable_storages: frozenset[str] = frozenset()
-    limits: tuple[tuple[str, int], ...] = ()
-    demote: bool = False
-    note: str = ""
-
-    @property
-    def blocks(self) -> bool:
-        """Whether it takes a whole backend or level away."""
-        return self.disable_backend or bool(self.disable_levels)
-
-    def is_only_about_others(self, levels: Collection[str]) -> bool:
-        """Whether all that it does is to take away levels other than these names of one."""
-        return (
-            bool(self.disable_levels)
-            and self.disable_levels.isdisjoint(levels)
-            and not (self.disable_backend or self._restricts)
-        )
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether it only explains and restricts nothing."""
-        return not (self.blocks or self._restricts)
-
-    @property
-    def _restricts(self) -> bool:
-        return bool(
-            self.disable_features
-            or self.disable_kernels
-            or self.disable_storages
-            or self.limits
-            or self.demote
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Probe:
     """The tests that may confirm an entry, or clear a device of it."""
 
@@ -227,7 +186,7 @@ class Entry:
     match: tuple[Match, ...]
     exceptions: tuple[Match, ...]
     on_unknown: str
-    action: Action
+    action: Restrictions
     probe: Probe | None
     review: Review
     api: str
@@ -314,7 +273,7 @@ def _entry(record: Mapping[str, Any], api: str) -> Entry:
         match=tuple(_match(m, api) for m in _listed(record["match"])),
         exceptions=tuple(_match(m, api) for m in record.get("except", ())),
         on_unknown=_word(record.get("on_unknown", unknown(effect)), ("apply", "probe", "skip")),
-        action=_action(record["action"]),
+        action=_action(record["action"], record["id"]),
         probe=None if probe is None else _probe(probe),
         review=_review(record["review"]),
         api=api,
@@ -454,20 +413,32 @@ def _match(record: Mapping[str, Any], api: str) -> Match:
     return Match(tuple((n, read(asked[n])) for n, read in CONDITIONS.items() if n in asked))
 
 
-def _action(record: Mapping[str, Any]) -> Action:
-    limits = record.get("limits", {})
-    found: dict[str, Any] = {
-        name: frozenset(map(_text, value)) if isinstance(value, list) else value
-        for name, value in record.items()
+ACTIONS: Final = frozenset(
+    {
+        "disable_backend", "disable_levels", "disable_features", "disable_kernels",
+        "disable_storages", "limits", "demote", "note",
     }
-    found["limits"] = tuple((_word(n, LIMITS), _whole(most, 1)) for n, most in limits.items())
-    made = Action(**found)
-    for name in ("levels", "features", "kernels", "storages"):
-        if not isinstance(getattr(made, f"disable_{name}"), frozenset):
-            raise ValueError(f"disable_{name} is not a list")
-    _flag(made.disable_backend)
-    _flag(made.demote)
-    return made
+)  # fmt: skip
+"""What an action may say."""
+
+
+def _action(record: Mapping[str, Any], name: str) -> Restrictions:
+    for word in record:
+        _word(word, ACTIONS)
+    limits = record.get("limits", {})
+    listed = {
+        n: record.get(f"disable_{n}", []) for n in ("levels", "features", "kernels", "storages")
+    }
+    for kind, value in listed.items():
+        if not isinstance(value, list):
+            raise ValueError(f"disable_{kind} is not a list")
+    return Restrictions(
+        **{kind: frozenset(map(_text, value)) for kind, value in listed.items()},
+        is_backend_off=_flag(record.get("disable_backend", False)),
+        limits={_word(n, LIMITS): _whole(most, 1) for n, most in limits.items()},
+        is_demoted=_flag(record.get("demote", False)),
+        entries=(name,),
+    )
 
 
 def _probe(record: Mapping[str, Any]) -> Probe:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuedge.capdb.classes import family
 from gpuedge.capdb.database import Database, load
-from gpuedge.capdb.entries import FAMILIES, Action, Demand, Entry
+from gpuedge.capdb.entries import FAMILIES, Demand, Entry
 from gpuedge.capdb.identity.subject import Subject, subject
 from gpuedge.capdb.identity.versions import show
 from gpuedge.capdb.matching import (
@@ -63,7 +63,7 @@ class Judgement:
     demands: tuple[Demand, ...]
     notes: tuple[str, ...] = ()
     hits: tuple[Hit, ...] = field(default=(), repr=False, compare=False)
-    actions: Mapping[str, Action] = field(default_factory=dict, repr=False)
+    actions: Mapping[str, Restrictions] = field(default_factory=dict, repr=False)
     in_force: frozenset[str] = field(default=frozenset(), repr=False)
     database: Database | None = field(default=None, repr=False, compare=False)
     ignored: frozenset[str] = frozenset()
@@ -88,7 +88,7 @@ class Judgement:
         names = _names(level)
         for name in sorted(self.in_force):
             action = self.actions[name]
-            if action.disable_backend or not names.isdisjoint(action.disable_levels):
+            if action.is_backend_off or not names.isdisjoint(action.levels):
                 return name
         return None
 
@@ -108,7 +108,7 @@ class Judgement:
         return replace(
             self,
             in_force=in_force,
-            restrictions=combine((name, self.actions[name]) for name in in_force),
+            restrictions=combine(self.actions[name] for name in in_force),
             demands=tuple(d for d in self.demands if d.entry not in answered),
         )
 
@@ -145,7 +145,7 @@ def _names(level: str) -> set[str]:
     return {level, family(level)}
 
 
-def _is_elsewhere(action: Action, who: Subject) -> bool:
+def _is_elsewhere(action: Restrictions, who: Subject) -> bool:
     """Say whether an action takes away levels only, and not the one that is asked about."""
     return who.level is not None and action.is_only_about_others(_names(who.level))
 
@@ -207,7 +207,7 @@ def lookup(
     )
     demands = sorted((e.demand for e, *_, to in hits if to == "probe"), key=lambda d: d.entry)
     return Judgement(
-        who, base.version, combine((name, actions[name]) for name in in_force), tuple(demands),
+        who, base.version, combine(actions[name] for name in in_force), tuple(demands),
         (*who.notes, *_strangers(base, ignored)), hits, actions, in_force, base, ignored, day,
     )  # fmt: skip
 

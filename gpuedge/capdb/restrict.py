@@ -6,11 +6,10 @@ never gives anything back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from gpuedge.capdb.entries import Action
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import DriverError
 from gpuedge.core.storage import BUFFER, KINDS
@@ -31,7 +30,7 @@ STORAGES: Final = {
 
 @dataclass(frozen=True)
 class Restrictions:
-    """What is forbidden on one device.
+    """What is forbidden on one device: by one entry, its action, or by all that are in force.
 
     Attributes
     ----------
@@ -80,6 +79,27 @@ class Restrictions:
             "entries": list(self.entries),
         }
 
+    @property
+    def blocks(self) -> bool:
+        """Whether it takes a whole backend or level away."""
+        return self.is_backend_off or bool(self.levels)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it only explains and restricts nothing."""
+        return not (self.blocks or self._restricts)
+
+    @property
+    def _restricts(self) -> bool:
+        return bool(
+            self.features or self.kernels or self.storages or self.limits or self.is_demoted
+        )
+
+    def is_only_about_others(self, levels: Collection[str]) -> bool:
+        """Whether all that it does is to take away levels other than these names of one."""
+        is_about = self.is_backend_off or self._restricts or not self.levels.isdisjoint(levels)
+        return bool(self.levels) and not is_about
+
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Restrictions:
         """Rebuild from `to_dict`."""
@@ -93,31 +113,18 @@ class Restrictions:
         )
 
 
-def combine(actions: Iterable[tuple[str, Action]]) -> Restrictions:
-    """Return the restrictions of entries, given as pairs of id and action."""
-    actions = tuple(actions)  # so that none is freed, and its identity used again
-    levels, features, kernels, storages = (set[str]() for _ in range(4))
-    limits: dict[str, int] = {}
-    names: set[str] = set()
-    is_off = is_demoted = False
-    seen: set[int] = set()
-    for name, action in actions:
-        names.add(name)
-        if id(action) in seen:  # entries share their actions
-            continue
-        seen.add(id(action))
-        levels |= action.disable_levels
-        features |= action.disable_features
-        kernels |= action.disable_kernels
-        storages |= action.disable_storages
-        is_off |= action.disable_backend
-        is_demoted |= action.demote
-        for limit, most in action.limits:
-            limits[limit] = min(most, limits.get(limit, most))
+def combine(actions: Iterable[Restrictions]) -> Restrictions:
+    """Return what several entries forbid together."""
+    found = sorted(actions, key=lambda action: action.entries)
+    names = ("levels", "features", "kernels", "storages")
+    bounds = sorted({limit for action in found for limit in action.limits})
     return Restrictions(
-        frozenset(levels), is_off, frozenset(features), frozenset(kernels), frozenset(storages),
-        dict(sorted(limits.items())), is_demoted, tuple(sorted(names)),
-    )  # fmt: skip
+        **{name: frozenset().union(*(getattr(a, name) for a in found)) for name in names},
+        is_backend_off=any(action.is_backend_off for action in found),
+        limits={n: min(a.limits[n] for a in found if n in a.limits) for n in bounds},
+        is_demoted=any(action.is_demoted for action in found),
+        entries=tuple(dict.fromkeys(name for action in found for name in action.entries)),
+    )
 
 
 def apply(caps: Caps, restrictions: Restrictions) -> Caps:

@@ -87,7 +87,7 @@ def show(options: argparse.Namespace, output: Output) -> int:
     )
     if options.ids:
         for entry in entries:
-            output.table(entry.id, ("what", "is"), _in_full(entry))
+            output.text(json.dumps({"api": entry.api, **entry.source}, indent=2))
         return 0
     rows = [
         (e.id, e.api, e.state, e.effect, db_why.describe(e.source["action"]), e.summary)
@@ -107,38 +107,6 @@ def _find(database: Database, name: str) -> Entry:
         known=db_why.headline(database),
         hint=f"gpuedge db show {near[0]}" if near else "gpuedge db show lists them",
     )
-
-
-def _in_full(entry: Entry) -> list[tuple[str, str]]:
-    record = entry.source
-    rows = [
-        ("api", entry.api),
-        ("state", f"{entry.state}, revision {record.get('rev')}"),
-        ("effect", f"{entry.effect} ({record.get('assurance')})"),
-        ("summary", entry.summary),
-        ("on unknown", entry.on_unknown),
-        ("does", db_why.describe(record["action"])),
-        ("note", entry.action.note),
-    ]
-    for name in ("match", "except", "evidence"):
-        rows += [(f"{name}[{i}]", _line(one)) for i, one in enumerate(record.get(name, ()))]
-    for name in ("probe", "review", "tests"):
-        rows.append((name, _line(record.get(name, {}))))
-    rows.append(("supersedes", ", ".join(record.get("supersedes", ()))))
-    return [(what, text) for what, text in rows if text]
-
-
-def _line(record: Mapping[str, Any]) -> str:
-    """Return a record on one line: ``vendor: qualcomm; model: {"from": 600}``."""
-    return "; ".join(f"{name}: {_value(value)}" for name, value in record.items())
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list) and all(isinstance(v, (str, int)) for v in value):
-        return ", ".join(map(str, value))
-    return json.dumps(value)
 
 
 def validate(options: argparse.Namespace, output: Output) -> int:

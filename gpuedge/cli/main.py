@@ -36,7 +36,7 @@ VERBS: dict[str, str] = {
     "conformance": "test whether a device computes what it should, case by case",
     "db": "the capability database: what it says of a device and why, checks, signed updates",
     "info": "versions, settings and where they come from, known devices, folders",
-    "kernels": "list, show or check the kernel texts and their variants",
+    "kernels": "list or show the kernel texts and their variants",
     "cache": "show or clear what gpuedge keeps on disk",
 }
 """Verbs in the order of the help; each is the module of that name in this package."""

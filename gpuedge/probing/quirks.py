@@ -164,8 +164,8 @@ def blocking(judgement: Judgement, level: str) -> list[str]:
     return [
         name
         for name in sorted(judgement.in_force)
-        if judgement.actions[name].disable_backend
-        or not names.isdisjoint(judgement.actions[name].disable_levels)
+        if judgement.actions[name].is_backend_off
+        or not names.isdisjoint(judgement.actions[name].levels)
     ]
 
 

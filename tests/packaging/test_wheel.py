@@ -111,10 +111,10 @@ def test_installed_package_finds_its_data(installed: Path, tmp_path: Path) -> No
         assert folder.is_dir()
 
 
-def test_installed_command_checks_every_kernel(installed: Path, tmp_path: Path) -> None:
+def test_installed_command_has_every_kernel(installed: Path, tmp_path: Path) -> None:
     command = installed.with_name("gpuedge" + installed.suffix)
-    body = json.loads(call(command, "kernels", "check", "--json", cwd=tmp_path))
-    assert {row["kernel"] for row in body["checks"]} == {
+    body = json.loads(call(command, "kernels", "list", "--json", cwd=tmp_path))
+    assert {row["name"] for row in body["kernels"]} == {
         name.removeprefix("shaders/").removesuffix(".kern")
         for name in tracked("shaders")
         if name.endswith(".kern")

@@ -205,7 +205,7 @@ def _home(entry: Entry, folder: Folder) -> Iterator[tuple[str, str]]:
 
 
 def _kernels(entry: Entry, folder: Folder) -> Iterator[tuple[str, str]]:
-    for name in sorted(entry.action.disable_kernels - (folder.kernels or frozenset())):
+    for name in sorted(entry.action.kernels - (folder.kernels or frozenset())):
         if folder.kernels is not None:
             yield "unknown-kernel", f"there is no kernel variant {name!r}"
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from gpuedge.capdb.entries import FAMILIES, Action, DeviceIds, DriverMatch, Entry, Match, Range
+from gpuedge.capdb.entries import FAMILIES, DeviceIds, DriverMatch, Entry, Match, Range
 from gpuedge.capdb.identity.folded import NameMatch
+from gpuedge.capdb.restrict import Restrictions
 
 MANY: Final = 1 << 12
 """Ids of a span that are tried one by one."""
@@ -87,25 +88,24 @@ _IMPLIES: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 }  # fmt: skip
 
 
-def is_as_strong(one: Action, other: Action) -> bool:
+def is_as_strong(one: Restrictions, other: Restrictions) -> bool:
     """Say whether an action restricts all that another one does, for the devices of both."""
-    if one.disable_backend and not other.disable_levels:
+    if one.is_backend_off and not other.levels:
         return True
-    limits = dict(one.limits)
     return (
-        one.disable_backend >= other.disable_backend
-        and one.disable_levels >= other.disable_levels
-        and one.disable_features >= other.disable_features
-        and one.disable_kernels >= other.disable_kernels
-        and one.disable_storages >= other.disable_storages
-        and one.demote >= other.demote
-        and all(limits.get(name, most + 1) <= most for name, most in other.limits)
+        one.is_backend_off >= other.is_backend_off
+        and one.levels >= other.levels
+        and one.features >= other.features
+        and one.kernels >= other.kernels
+        and one.storages >= other.storages
+        and one.is_demoted >= other.is_demoted
+        and all(one.limits.get(n, most + 1) <= most for n, most in other.limits.items())
     )
 
 
-def overlap(one: Action, other: Action) -> list[str]:
+def overlap(one: Restrictions, other: Restrictions) -> list[str]:
     """Return what both actions restrict, in words."""
-    found = ["the backend"] if one.disable_backend and other.disable_backend else []
-    for name in ("disable_levels", "disable_features", "disable_kernels", "disable_storages"):
+    found = ["the backend"] if one.is_backend_off and other.is_backend_off else []
+    for name in ("levels", "features", "kernels", "storages"):
         found += sorted(getattr(one, name) & getattr(other, name))
-    return found + sorted(dict(one.limits).keys() & dict(other.limits).keys())
+    return found + sorted(one.limits.keys() & other.limits.keys())
