@@ -28,7 +28,7 @@ from gpuedge.opset.tensor import (
 )
 from gpuedge.plan import conv, lower, matmul
 from gpuedge.plan.context import Context, most_bindings
-from gpuedge.plan.fuse import Fusion, Limits, Stage, fuse, is_identity
+from gpuedge.plan.fuse import Fusion, Limits, Stage, alias_of, fuse, is_identity
 from gpuedge.plan.layout import linear
 from gpuedge.plan.plan import Plan, Step
 from gpuedge.plan.storages import EXACT, Keeping, offers
@@ -72,14 +72,20 @@ class _Planner:
             values = without_bias(graph)
         self.outputs = {name: values.get(name) or _outside(name, graph) for name in graph.outputs}
         for name, tensor in values.items():
-            if not self.ctx.is_host(tensor):
-                self.ctx.names.setdefault(tensor.serial, name)
+            self._name(name, tensor)
         bindings = most_bindings(caps)
         wanted = [t for t in self.outputs.values() if t.size]
         self.fusion: Fusion = fuse(wanted, Limits(bindings - 1, bindings - 4))
         self.labels = {label(n): n.op for n in graph.nodes}
         self.groups: list[tuple[dict[str, None], list[int]]] = []
         self.placed: set[str] = set()
+
+    def _name(self, name: str, tensor: Tensor) -> None:
+        """Note which graph value a tensor is, and the tensor that it is another view of."""
+        seen: Tensor | None = tensor
+        while seen is not None and not self.ctx.is_host(seen):
+            self.ctx.names.setdefault(seen.serial, name)
+            seen = alias_of(seen)
 
     def plan(self) -> Plan:
         for stage in self.fusion.stages:
