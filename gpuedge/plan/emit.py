@@ -11,7 +11,17 @@ from dataclasses import dataclass, field
 from math import prod
 
 from gpuedge.core.kernel import Number as Spec
-from gpuedge.opset.expr import Apply, Expr, Load, Number, Position, Where, rewrite, walk
+from gpuedge.opset.expr import (
+    Apply,
+    Expr,
+    Load,
+    Number,
+    Position,
+    Where,
+    loaded_in,
+    rewrite,
+    walk,
+)
 from gpuedge.opset.functions import FUNCTIONS, helpers_for, literal
 from gpuedge.opset.index import (
     Atom,
@@ -311,24 +321,29 @@ class Scalars:
             yes, no = self.integer(atom.yes), self.integer(atom.no)
             text = f"{self._test(atom.test)} ? {yes} : {no}"
         else:
-            low, high = number(atom.low), number(atom.high)
-            text = f"clamp(int(roundeven({self._atom(atom.value)})), {low}, {high})"
-        inner = STEP in loaded_axes(Index(0, {atom: 1}))
+            low, high = (f"float({number(end)})" for end in (atom.low, atom.high))
+            text = f"int(roundeven(clamp({self._atom(atom.value)}, {low}, {high})))"
+        inner = _steps(Index(0, {atom: 1}))
         return self._assign("int", text, atom.key, is_inner=inner)
 
 
 def depends(one: Expr) -> bool:
     """Tell whether a value changes from step to step of a reduction."""
-    found = [e for e in walk(one) if isinstance(e, (Load, Where, Position))]
-    indices: list[Index] = []
-    for e in found:
+    for e in walk(one):
         if isinstance(e, Load):
-            indices.append(e.at)
+            indices: tuple[Index, ...] = (e.at,)
         elif isinstance(e, Where):
-            indices.extend(e.test)
-        elif isinstance(e, Position):
-            indices.append(e.index)
-    return any(STEP in loaded_axes(i) for i in indices)
+            indices = e.test
+        else:
+            indices = (e.index,) if isinstance(e, Position) else ()
+        if any(STEP in loaded_axes(i) for i in indices):
+            return True
+    return False
+
+
+def _steps(index: Index) -> bool:
+    """Tell the same of an index, whose parts may be loaded from memory."""
+    return STEP in loaded_axes(index) or any(depends(e) for e in loaded_in(index))
 
 
 def epilogue(
