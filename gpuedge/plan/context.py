@@ -191,12 +191,8 @@ class Context:
         *,
         epilogue: str | None = None,
         facts: Mapping[str, int] | None = None,
-        also: tuple[str, ...] = (),
     ) -> None:
-        """Append one pass of operation `op`.
-
-        Its output is the tensor bound to ``O``; `also` names the kernel's further out tensors.
-        """
+        """Append one pass of operation `op`; its output is the tensor bound to ``O``."""
         variant = select(op, facts or {}, self.caps, self.restricted)
         width, height, slices, batch = self.tensors[tensors["O"]].layout.extents
         across, down = variant.outputs
@@ -209,7 +205,7 @@ class Context:
                 source=Source(variant.kernel, epilogue),
                 variant=variant.id,
                 tensors=dict(tensors),
-                outputs=tuple(tensors[name] for name in ("O", *also)),
+                outputs=(tensors["O"],),
                 specs={**dict(zip(("LX", "LY", "LZ"), local, strict=True)), **(specs or {})},
                 groups=(groups[0], groups[1], groups[2]),
             )

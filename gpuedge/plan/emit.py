@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import NoReturn
 
+from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.core.kernel import Number as Spec
 from gpuedge.opset.expr import (
     Apply,
@@ -28,6 +30,7 @@ from gpuedge.opset.index import (
     Axis,
     Chosen,
     Index,
+    Loaded,
     Quotient,
     Remainder,
     axis,
@@ -44,6 +47,9 @@ ELEMENT = -1
 
 STEP = -2
 """Number of the axis that stands for the step of a reduction."""
+
+EXACT_FLOATS, EXACT_INTS = 2**24, 2**31
+"""Integers below these are exact where ints are floats, and where they are ints."""
 
 SMALL = 4
 """Integers up to this are written out; larger ones become specs, so that shapes share a text."""
@@ -125,6 +131,27 @@ class Writer:
             self.declarations.append(f"spec int {name} = 1;")
             self.specs[name] = value
         return self._numbers[value]
+
+    def check_range(self, index: Index) -> None:
+        """Refuse an integer of which some sum of terms leaves the device's exact integers.
+
+        In ESSL 1.00 ints are floats, and drivers may add in any order. Everywhere, what is loaded
+        from memory is a float32.
+        """
+        high, low = max(index.constant, 0), min(index.constant, 0)
+        for atom, factor in index.terms:
+            ends = [factor * end for end in atom.range]
+            high, low = high + max(*ends, 0), low + min(*ends, 0)
+            if isinstance(atom, Loaded) and max(-atom.low, atom.high) > EXACT_FLOATS:
+                self._refuse(f"picks among {atom.high + 1} positions", EXACT_FLOATS)
+        most = EXACT_FLOATS if self.ctx.caps.dialect == "essl100" else EXACT_INTS
+        if max(high, -low) >= most:
+            self._refuse(f"counts to {max(high, -low)}", most)
+
+    def _refuse(self, what: str, most: int) -> NoReturn:
+        raise UnsupportedOpError(
+            f"{'+'.join(self.ctx.ops)} {what}.", known=f"kernels count exactly to {most} here"
+        )
 
     def assign(self, text: str, one: Expr | None = None) -> str:
         """Append a statement and return the name of its value."""
@@ -296,7 +323,8 @@ class Scalars:
         return " && ".join(f"{self.integer(t)} >= 0" for t in test)
 
     def integer(self, index: Index) -> str:
-        """Return the text of an integer."""
+        """Return the text of an integer. Raises UnsupportedOpError (GE-501) if it may not fit."""
+        self.writer.check_range(index)
         number = self.writer.number
         terms = []
         for atom, factor in index.terms:

@@ -27,7 +27,7 @@ class Source:
 class Pass:
     """One kernel launch. `tensors` maps the kernel's tensor names to plan tensors.
 
-    `outputs` are the plan tensors it writes, of equal extents, the one main returns first.
+    `outputs` are the plan tensors it writes.
     """
 
     source: Source

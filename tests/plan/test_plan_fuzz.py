@@ -8,7 +8,7 @@ are small integers, so that results are exact until an inexact operator takes pa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
@@ -18,12 +18,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from planrun import FLOAT_TEXTURES, TEXTURES, WIDE, run_graph
 
-from gpuedge.core.caps import VULKAN_MINIMUM
-from gpuedge.core.errors import GpuEdgeError
+from gpuedge.core.caps import VULKAN_MINIMUM, Caps
+from gpuedge.core.errors import GpuEdgeError, UnsupportedOpError
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Array, Graph, TensorType
 from gpuedge.graph.writer import to_bytes
-from gpuedge.plan.planner import why_not
+from gpuedge.plan.planner import plan, why_not
 
 DEVICES = {
     "minimum": VULKAN_MINIMUM,
@@ -291,3 +291,49 @@ def test_random_graphs(device: str, seed: int) -> None:
 def test_many_random_graphs(device: str) -> None:
     for seed in range(2000):
         check(seed, device)
+
+
+LARGE = 2**24
+"""From here on float32 does not hold every integer."""
+
+
+@pytest.mark.parametrize(
+    ("caps", "op", "shape", "other", "known"),
+    [
+        (TEXTURES, "Transpose", (2, LARGE // 2 + 8), None, "exactly to 16777216"),
+        (TEXTURES, "Concat", (3, LARGE // 4), (5, LARGE // 4), "exactly to 16777216"),
+        (WIDE, "Gather", (LARGE + 8,), (2,), "exactly to 16777216"),
+        (WIDE, "Transpose", (2, 2**30 + 8), None, "exactly to 2147483648"),
+        (WIDE, "Transpose", (2, LARGE // 2 + 8), None, None),
+        (WIDE, "Gather", (3, LARGE), (2,), None),
+        (TEXTURES, "Gather", (LARGE // 2 - 8,), (2,), None),
+    ],
+)
+def test_integers_that_are_not_exact_are_refused(
+    caps: Caps, op: str, shape: tuple[int, ...], other: tuple[int, ...] | None, known: str | None
+) -> None:
+    b = GraphBuilder()
+    names = [b.input("x", TensorType("float32", shape))]
+    if other is not None:
+        names.append(b.input("y", TensorType("int64" if op == "Gather" else "float32", other)))
+    b.output(b.add(op, names, {"axis": 0} if op == "Concat" else {}))
+    caps = replace(caps, max_storage_buffer_bytes=2**40, max_groups=(2**31,) * 3)
+    if known is None:
+        plan(b.build(), caps)
+        return
+    with pytest.raises(UnsupportedOpError) as caught:
+        plan(b.build(), caps)
+    assert op in caught.value.what
+    assert known in str(caught.value.known)
+
+
+def test_wrong_indices_stay_inside_the_tensor() -> None:
+    b = GraphBuilder()
+    x = b.input("x", TensorType("float32", (5,)))
+    i = b.input("i", TensorType("float32", (4,)))
+    whole = b.input("n", TensorType("int64", (4,)))
+    b.output(b.add("Add", [b.add("Gather", [x, whole]), i]))
+    far = np.array([2**62, -(2**62), 7, -9], np.int64)
+    feeds = {"x": np.arange(5, dtype=np.float32), "i": np.zeros(4, np.float32), "n": far}
+    (got,) = run_graph(b.build(), feeds, WIDE).values()
+    np.testing.assert_array_equal(got, [4, 0, 4, 0])
