@@ -82,6 +82,8 @@ def read_results(path: Path) -> list[dict[str, Any]]:
 def chosen(arguments: argparse.Namespace) -> list[matrix_plan.Planned]:
     """Return the cells of this run."""
     cells = [c for c in matrix_plan.plan() if all(o in c.name for o in arguments.only)]
+    if not cells:
+        raise SystemExit(f"--only {' '.join(arguments.only)}: no cell's name holds all of these")
     part, of = (int(n) for n in arguments.shard.split("/"))
     if not 1 <= part <= of:
         raise SystemExit(f"--shard {arguments.shard}: i/n with 1 <= i <= n")

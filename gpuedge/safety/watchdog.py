@@ -15,6 +15,7 @@ compiles for a minute computes; one that waits for an interrupt that never comes
 from __future__ import annotations
 
 import os
+from math import inf
 from time import monotonic
 
 RUN_LIMIT_S = 60.0
@@ -51,17 +52,20 @@ class Watchdog:
     ----------
     limit_s : float
         What the next run may take, in seconds.
+    quick_s : float
+        A run that took no longer than this need not be noted: it would not change the limit.
     """
 
     def __init__(self) -> None:
         self._is_fixed = False
+        self.quick_s = -1.0
         self._times: list[float] = []
         self._runs = 0
         self.limit_s = RUN_LIMIT_S
 
     def fix(self, limit_s: float) -> None:
         """Set a limit that stays, whatever is measured."""
-        self._is_fixed, self.limit_s = True, limit_s
+        self._is_fixed, self.limit_s, self.quick_s = True, limit_s, inf
 
     def note(self, seconds: float) -> None:
         """Remember how long a run took."""
@@ -74,6 +78,7 @@ class Watchdog:
         if (runs <= _OFTEN or runs % _SELDOM == 0) and not self._is_fixed:
             slow = percentile(sorted(times), 99)
             self.limit_s = min(max(FLOOR_S, FACTOR * slow), RUN_LIMIT_S)
+            self.quick_s = FLOOR_S / FACTOR if self.limit_s == FLOOR_S else -1.0
 
 
 def percentile(ordered: list[float], share: int) -> float:

@@ -14,10 +14,10 @@ from gpuedge.backends.base import Binding, Dispatch, Usage
 from gpuedge.backends.gles import constants as c
 from gpuedge.backends.gles import formats
 from gpuedge.backends.gles.api import SIGNATURES, Gl
+from gpuedge.backends.gles.device import nanoseconds, replay
 from gpuedge.backends.gles.memory import Buffers, GlesBuffer, boxes, row_length
 from gpuedge.backends.gles.physical import judge_precision
 from gpuedge.backends.gles.program import COPY_BITS, COPY_BYTES, GlesProgram
-from gpuedge.backends.gles.queue import nanoseconds
 from gpuedge.backends.gles.record import _State, record_dispatches
 from gpuedge.core.errors import DeviceLostError, DriverError, OutOfMemoryError
 from gpuedge.core.kernel import KernelBlob, TensorArg
@@ -122,7 +122,7 @@ def test_dispatches_wait_for_those_they_depend_on() -> None:
         Dispatch(program, (Binding(buffer, 16, 32),), b"", (i + 1, 1, 1), depends)
         for i, depends in enumerate((True, False, True))
     ]
-    record_dispatches(gl, work).replay()
+    replay(record_dispatches(gl, work))
     storage, update = (c.SHADER_STORAGE_BARRIER,), (c.BUFFER_UPDATE_BARRIER,)
     assert gl.made == [
         f"MemoryBarrier {storage}",

@@ -19,6 +19,9 @@ MARGIN_S = 240.0
 """Seconds above a trial's deadline after which the application counts as hung: on a machine with
 much else to do, starting alone may take a minute."""
 
+ENDING_S = 1.0
+"""Seconds to end for an application that has failed already."""
+
 
 class Worker:
     """An application process, started when it is first needed and again when it is used up."""
@@ -56,7 +59,7 @@ class Worker:
         self._has_run = True
         result = self._answer(float(trial["deadline_s"]) + self.margin_s)
         if "died" in result or "hung" in result:
-            self.stop()
+            self.stop(wait_s=ENDING_S)
             return {"wrong": list(result.values()), "found": list(result)}
         if result.get("is_used_up"):
             result["wrong"] += self.stop()
@@ -96,7 +99,7 @@ class Worker:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def stop(self) -> list[str]:
+    def stop(self, wait_s: float = 60.0) -> list[str]:
         """End the application as one ends; return what was wrong about that."""
         process, self._process = self._process, None
         if process is None:
@@ -106,7 +109,7 @@ class Worker:
             with contextlib.suppress(OSError):
                 process.stdin.close()
         try:
-            code = process.wait(60)
+            code = process.wait(wait_s)
             if code:
                 wrong.append(f"the application left with {code}")
         except subprocess.TimeoutExpired:

@@ -49,6 +49,7 @@ CHOSEN = (
 """Cells of `matrix_plan.plan`."""
 
 WORKERS = 2
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
 
 
 @pytest.fixture(scope="module")
@@ -150,8 +151,7 @@ def test_the_table_shows_codes_runs_and_what_is_wrong(
 
 
 def test_only_whole_lines_are_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = Path(__file__).resolve().parents[2]
-    monkeypatch.syspath_prepend(str(root / "tools"))
+    monkeypatch.syspath_prepend(str(TOOLS))
     import fault_matrix
 
     path = tmp_path / "results.jsonl"
@@ -159,3 +159,11 @@ def test_only_whole_lines_are_results(tmp_path: Path, monkeypatch: pytest.Monkey
     line = json.dumps(result("probe vulkan segv@load", 1, "crashed/crashed"))
     path.write_text(f"{line}\n{line[:20]}")
     assert fault_matrix.read_results(path) == [json.loads(line)]
+
+
+def test_a_choice_of_no_cell_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(TOOLS))
+    import fault_matrix
+
+    with pytest.raises(SystemExit, match="--only probe nonsense"):
+        fault_matrix.main(["--only", "probe", "nonsense", "--list"])

@@ -81,6 +81,7 @@ class Context:
         self._depth = 0
         self._before: tuple[Any, ...] | None = None
         self._owner = os.getpid()
+        self._block = Current(self)
         self._surface: int | None = None
         self.tells_resets = False
         before = self._egl.QueryAPI()
@@ -175,7 +176,7 @@ class Context:
 
     def current(self) -> Current:
         """Return a block, for ``with``, in which the context is current in this thread."""
-        return Current(self)
+        return self._block
 
     def _take(self) -> None:
         egl = self._egl
@@ -255,7 +256,7 @@ class Current:
     def __enter__(self) -> None:
         """Take the context for this thread. Raises ClosedError, DeviceLostError."""
         context = self._context
-        if context.is_inherited:
+        if context._owner != os.getpid():
             raise ClosedError(
                 "This OpenGL ES device was opened before this process was forked off.",
                 hint=FORK_HINT,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -163,6 +163,13 @@ class GlesTexture:
     height: int
     name: int
     frame: int | None = None
+    units: int = field(init=False)
+    is_plain: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Note how many texels keep four numbers, and whether their bytes are those of the host."""
+        self.units = self.storage.about.units
+        self.is_plain = self.form.read_bytes == self.form.nbytes == TEXEL or self.units == 4
 
 
 class Textures:
@@ -246,8 +253,10 @@ class Textures:
                 self.read(texture, whole[start : start + TEXEL], offset - head + start)
             whole[head : head + flat.size] = flat
             flat, offset = whole, offset - head
-        raw = texels.encoded(flat.view(np.float32), texture.storage)
-        form, units = texture.form, texture.storage.about.units
+        raw = flat
+        if not texture.is_plain:
+            raw = texels.encoded(flat.view(np.float32), texture.storage)
+        form, units = texture.form, texture.units
         count, at = flat.size // TEXEL * units, 0
         for box in boxes(offset // TEXEL * units, count, self.row):
             size = box[2] * box[3] * form.nbytes
@@ -259,11 +268,10 @@ class Textures:
         target = np.frombuffer(into, np.uint8)
         if not target.size:
             return
-        form, units = texture.form, texture.storage.about.units
+        form, units = texture.form, texture.units
         head = offset % TEXEL
         count = -(-(head + target.size) // TEXEL) * units
-        is_plain = (form.read_bytes == TEXEL and form.nbytes == TEXEL) or units == 4
-        straight = is_plain and not head and target.size == count // units * TEXEL
+        straight = texture.is_plain and not head and target.size == count // units * TEXEL
         raw = target if straight else np.empty(count * form.read_bytes, np.uint8)
         self._fetch(texture, address(raw), offset // TEXEL * units, count)
         if not straight:

@@ -42,20 +42,6 @@ class GlesRecording:
     launches: list[Launch]
     after: list[Step]
 
-    def replay(self) -> None:
-        """Make all calls in order; the context is current."""
-        for one in self.launches:
-            for call, args in one.binds:
-                call(*args)
-            program = one.program
-            if program.applied is not one.values:
-                for call, args in one.sets:
-                    call(*args)
-                program.applied = one.values
-            one.call(*one.args)
-        for call, args in self.after:
-            call(*args)
-
 
 class _State:
     """What is bound, as far as a recording has come; calls that change nothing are left out."""
