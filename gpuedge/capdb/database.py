@@ -18,6 +18,10 @@ _loaded: dict[Path, tuple[_Stamp, Database]] = {}
 """Databases of this process, with the state of the ``database.json`` they were read with."""
 
 
+_damaged: dict[Path, _Stamp] = {}
+"""Installed updates that this process could not load, in the same way."""
+
+
 class Database:
     """A database that was found good.
 
@@ -113,16 +117,21 @@ def _in_use() -> Database:
     if config.get("db").value or not databases.is_installed(first):
         return load(Path(first))
     for found in databases.installed():
+        folder = Path(found)
+        state = paths.stamp(folder / source.FILE)
+        if state is not None and _damaged.get(folder) == state:
+            continue
         try:
-            return load(Path(found))
+            return load(folder)
         except (DatabaseError, OSError):
-            databases.refuse(found)
+            _damaged[folder] = state
     return load(paths.data_dir("capability_db"))
 
 
 def forget() -> None:
     """Forget what this process has loaded; for measurements and tests."""
     _loaded.clear()
+    _damaged.clear()
 
 
 def of_entries(entries: Iterable[Entry]) -> Database:

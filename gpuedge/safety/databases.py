@@ -10,16 +10,10 @@ import json
 import os
 
 from gpuedge.safety import paths
-from gpuedge.safety.store import load_sealed, update_sealed
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from gpuedge.safety.store import load_sealed
 
 CURRENT = "current.json"
 CURRENT_SCHEMA = "gpuedge.db.current/1"
-REFUSED = "refused.json"
-REFUSED_SCHEMA = "gpuedge.db.refused/1"
 MAX_ENVELOPE = 1 << 20
 
 
@@ -31,15 +25,14 @@ def updates_folder() -> str:
 def installed() -> list[str]:
     """Return the folders of installed updates that may be used, best first.
 
-    An update counts if its number is higher than the packaged database's, if its ``database.json``
-    is the one that was installed, and if it was not refused as it now lies there.
+    An update counts if its number is higher than the packaged database's, and if its
+    ``database.json`` is the one that was installed.
     """
     top = updates_folder()
     body = load_sealed(os.path.join(top, CURRENT), CURRENT_SCHEMA)
     if body is None:
         return []
     least = _version(paths.data_folder("capability_db"))
-    refused = _refused(top)
     found = []
     for record in (body, body.get("previous")):
         if not isinstance(record, dict):
@@ -48,7 +41,7 @@ def installed() -> list[str]:
         if not isinstance(name, str) or not name.replace("-", "").isalnum():
             continue  # a folder is a plain name: nothing that leads elsewhere
         number, folder = record.get("db_version"), _inside(top, name)
-        if type(number) is not int or number <= least or refused.get(name) == _stamp(folder):
+        if type(number) is not int or number <= least:
             continue
         if _digest(folder) == record.get("digest"):
             found.append(folder)
@@ -60,29 +53,8 @@ def is_installed(folder: str) -> bool:
     return os.path.dirname(folder) == os.path.join(updates_folder(), "versions")
 
 
-def refuse(folder: str) -> bool:
-    """Remember that an installed update does not load, as it lies there now.
-
-    Returns False where that cannot be written.
-    """
-    top = updates_folder()
-    name = os.path.basename(folder)
-
-    def change(_: dict[str, Any]) -> dict[str, Any]:
-        known = {k: v for k, v in _refused(top).items() if os.path.isdir(_inside(top, k))}
-        return {"folders": {**known, name: _stamp(folder)}}
-
-    return update_sealed(os.path.join(top, REFUSED), REFUSED_SCHEMA, change)
-
-
 def _inside(top: str, name: str) -> str:
     return os.path.join(top, "versions", name)
-
-
-def _refused(top: str) -> dict[str, Any]:
-    body = load_sealed(os.path.join(top, REFUSED), REFUSED_SCHEMA) or {}
-    folders = body.get("folders")
-    return folders if isinstance(folders, dict) else {}
 
 
 def _digest(folder: str) -> str:
@@ -91,11 +63,6 @@ def _digest(folder: str) -> str:
 
     data = paths.read_regular(os.path.join(folder, "database.json"), MAX_ENVELOPE)
     return "" if data is None else sha256(data).hexdigest()
-
-
-def _stamp(folder: str) -> list[int]:
-    """Return what changes when a version is installed anew."""
-    return list(paths.stamp(os.path.join(folder, "database.json")) or ())
 
 
 def _version(folder: str) -> int:

@@ -104,8 +104,8 @@ FILES = (
         "gpuedge db update", "never", 16 * MEGABYTE,
     ),
     FileKind(
-        "capability_db/refused.json", "updates that do not load", "the first start after that",
-        "with the next update", 16 * MEGABYTE,
+        "capability_db/refused.json", "what earlier versions noted of updates",
+        "nothing any more", "gpuedge cache clear", None,
     ),
     FileKind(
         "capability_db/compiled/*.bin", "the database as earlier versions read it",

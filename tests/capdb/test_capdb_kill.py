@@ -19,8 +19,8 @@ __all__ = ["cache"]
 WORKER = Path(__file__).with_name("update_worker.py")
 
 
-STEPS = pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.long)])
-"""Every seventh change on disk; every single one in the long form."""
+STEPS = pytest.mark.parametrize("step", [11, pytest.param(1, marks=pytest.mark.long)])
+"""Every eleventh change on disk; every single one in the long form."""
 
 
 def kills(world: World, action: str, how: str, step: int) -> list[dict[str, Any]]:
@@ -62,7 +62,7 @@ def check_used(world: World, lines: list[dict[str, Any]], allowed: set[int]) -> 
 
 
 @pytest.mark.parametrize(
-    ("how", "step"), [("kill", 7), ("half", 3), pytest.param("kill", 1, marks=pytest.mark.long)]
+    ("how", "step"), [("kill", 11), ("half", 5), pytest.param("kill", 1, marks=pytest.mark.long)]
 )
 def test_update_killed_at_each_step(prepared: World, how: str, step: int) -> None:
     lines = kills(prepared, "update", how, step)

@@ -280,7 +280,7 @@ def subjects(draw: st.DrawFn) -> Subject:
     return adreno(**{name: draw(st.sampled_from(OTHERS[name])) for name in names})
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(rows(), subjects())
 def test_entries_of_other_makers_are_left_out_only_if_false(
     entries: list[Entry], subject: Subject
@@ -289,7 +289,7 @@ def test_entries_of_other_makers_are_left_out_only_if_false(
     assert found == {e.id for e in entries if result(e, subject)[0] is not FALSE}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(rows(), subjects(), st.integers(0, 1 << 16))
 def test_order_of_entries_changes_nothing(
     entries: list[Entry], subject: Subject, seed: int
@@ -303,7 +303,7 @@ def test_order_of_entries_changes_nothing(
     assert one.to_dict(all=True) == other.to_dict(all=True)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(rows(), subjects(), st.sampled_from([True, False, None]))
 def test_one_entry_more_enables_nothing(
     entries: list[Entry], subject: Subject, answer: bool | None

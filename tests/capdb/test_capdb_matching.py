@@ -86,7 +86,7 @@ def partial_devices(draw: st.DrawFn) -> dict[str, Any]:
     return {name: draw(st.sampled_from(UNIVERSE[name])) for name in names}
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(conjunctions(), min_size=1, max_size=2),
     st.lists(conjunctions(), max_size=1),

@@ -268,7 +268,7 @@ _VALUES = st.recursive(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=100)
 @given(st.dictionaries(_KEYS | st.integers() | st.none(), _VALUES, max_size=8))  # type: ignore[arg-type]
 def test_arbitrary_mappings_never_raise(record: dict[Any, Any]) -> None:
     found = subject(record)
@@ -287,10 +287,10 @@ def mutated(random_of: random.Random, text: str, all_texts: list[str]) -> str:
 
 
 def test_mutated_records_never_raise() -> None:
-    """Four thousand records of the wild with foreign texts, cut, doubled and mixed."""
+    """A thousand records of the wild with foreign texts, cut, doubled and mixed."""
     random_of = random.Random(11)
     all_texts = [v for r in RECORDS for k, v in r.items() if isinstance(v, str) and k != "source"]
-    for _ in range(4_000):
+    for _ in range(1_000):
         record = dict(random_of.choice(RECORDS))
         for key in random_of.sample(sorted(record), 3):
             value = record[key]

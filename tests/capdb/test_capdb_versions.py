@@ -165,14 +165,14 @@ def test_integers(value: object, number: int | None) -> None:
     assert integer(value) == number
 
 
-@settings(max_examples=400)
+@settings(max_examples=100)
 @given(st.sampled_from(SCHEMES), st.integers(0, 2**32 - 1))
 def test_every_number_that_decodes_reads_back(scheme: str, number: int) -> None:
     version = decode(scheme, number)
     assert version is None or decode(scheme, show(scheme, version)) == version
 
 
-@settings(max_examples=400)
+@settings(max_examples=100)
 @given(st.integers(0, 1023), st.integers(0, 1023), st.integers(0, 4095))
 def test_standard_packing_is_undone(a: int, b: int, c: int) -> None:
     number = a << 22 | b << 12 | c
@@ -187,11 +187,11 @@ def test_standard_packing_is_undone(a: int, b: int, c: int) -> None:
 
 
 def test_arbitrary_texts_give_a_version_or_none() -> None:
-    """Eighty thousand texts and numbers: nothing raises, no component exceeds what fits."""
+    """Ten thousand texts and numbers: nothing raises, no component exceeds what fits."""
     random_of = random.Random(5)
     seeds = [value for _, value, _ in VECTORS if isinstance(value, str)]
     letters = string.printable + "\u0663\u00e9\ud800\0@.-()"
-    for i in range(80_000):
+    for i in range(10_000):
         text = list(random_of.choice(seeds))
         for _ in range(random_of.randrange(1, 6)):
             place = random_of.randrange(len(text) + 1)
