@@ -1,4 +1,4 @@
-"""Writes docs/cli-options.md from the command line's own parsers: every verb, action and option.
+"""Writes docs/tables/cli-options.md from the command line's own parsers: every verb, action and option.
 
 Usage: python tools/cli_options.py    (a test compares the page with what this makes)
 """
@@ -11,12 +11,12 @@ from pathlib import Path
 
 from gpuedge.cli.main import VERBS, build_parser
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "cli-options.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "tables" / "cli-options.md"
 
 INTRODUCTION = """# Options of the command line
 
 This page is made from the parsers by `tools/cli_options.py`; a test compares them. What the verbs
-do, print and return is in [cli](cli.md).
+do, print and return is in [cli](../cli.md).
 
 ## Every verb and action
 
@@ -67,7 +67,7 @@ def sections() -> Iterator[str]:
 
 
 def page() -> str:
-    """Return the text of docs/cli-options.md."""
+    """Return the text of docs/tables/cli-options.md."""
     common = rows(actions_of(build_parser(None))["info"], common=True)
     head = INTRODUCTION + "| argument | meaning |\n|---|---|\n" + "\n".join(common)
     return "\n".join([head, *sections()]) + "\n"

@@ -1,4 +1,4 @@
-"""Turns conformance results into docs/conformance-results.md, after running them if asked to.
+"""Turns conformance results into docs/tables/conformance-results.md, after running them if asked to.
 
 Usage: python tools/conformance_table.py --run [CONFIGURATION...]
        python tools/conformance_table.py --resume [CONFIGURATION...]
@@ -28,7 +28,7 @@ from gpuedge.conformance.bench import PASSED, SKIPPED  # noqa: E402
 from gpuedge.conformance.results import Results, families, read  # noqa: E402
 
 OUT = ROOT / "out" / "conformance"
-PAGE = ROOT / "docs" / "conformance-results.md"
+PAGE = ROOT / "docs" / "tables" / "conformance-results.md"
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "convolution": ("conv2d", "conv_transpose2d"),
@@ -50,7 +50,7 @@ INTRODUCTION = """\
 Made by `make conformance` (tools/conformance_table.py); do not edit. Every configuration is a real
 driver for a processor, not a phone or a graphics card; what each is stands in
 `tests/drivers/farm.py`. A cell says how many cases passed of those that apply, then the worst error
-in units of its bound (1 is the bound itself; see [numerics](numerics.md)); where a cell has no
+in units of its bound (1 is the bound itself; see [numerics](../numerics.md)); where a cell has no
 such figure, every case is exact.
 """
 

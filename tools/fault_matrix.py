@@ -101,7 +101,7 @@ def arguments_of(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--results", type=Path, default=ROOT / "build" / "fault-matrix.jsonl")
     parser.add_argument("--again", action="store_true", help="do what went wrong once more")
     parser.add_argument(
-        "--table", action="store_true", help="write docs/faults.md from the results"
+        "--table", action="store_true", help="write docs/tables/faults.md from the results"
     )
     parser.add_argument("--list", action="store_true", help="list the cells and stop")
     return parser.parse_args(argv)
@@ -111,7 +111,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the matrix and say what was not right; 1 if anything was not."""
     arguments = arguments_of(argv)
     if arguments.table:
-        return matrix_table.write(ROOT / "docs" / "faults.md", read_results(arguments.results))
+        return matrix_table.write(
+            ROOT / "docs" / "tables" / "faults.md", read_results(arguments.results)
+        )
     cells = chosen(arguments)
     if arguments.list:
         print("\n".join(c.name for c in cells))

@@ -2,7 +2,7 @@
 
 * gpuedge/ops/elementwise.py: the public functions that are one operator
 * the names of operations in gpuedge/__init__.py
-* docs/operators.md: which functions and ONNX operators run where
+* docs/tables/operators.md: which functions and ONNX operators run where
 
 Usage: make generate    (a test compares the files with what this makes)
 """
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 INTRODUCTION = """# Operators
 
 This page is made from the code by `make generate`; a test compares them. How far results may
-be from the exact ones is in [numerics](numerics.md).
+be from the exact ones is in [numerics](../numerics.md).
 
 ## Functions on numpy arrays
 
@@ -61,8 +61,9 @@ ONNX = """
 Of the default domain `ai.onnx`. On the CPU, ONNX Runtime runs these and all others it knows. On a
 GPU an operator needs float32 or float16 values, where marked also int8 and uint8, and shapes that
 are known when those of the inputs are. What a GPU named by `device=` cannot run goes to the CPU, or
-is an error with `fallback="error"`. Nodes that depend on constants only are evaluated while
-planning, on the host. Operators that ONNX defines by a function of these (ReduceL2,
+is an error with `fallback="error"`. `auto` cuts such a model into segments and places them where
+that pays ([decision](../decision.md#segments)). Nodes that depend on constants only are evaluated
+while planning, on the host. Operators that ONNX defines by a function of these (ReduceL2,
 GroupNormalization, RMSNormalization, MeanVarianceNormalization, ...) run by that function.
 
 | operator | remark |
@@ -125,7 +126,7 @@ def remark(one: Operator) -> str:
 
 
 def page() -> str:
-    """Return the text of docs/operators.md."""
+    """Return the text of docs/tables/operators.md."""
     groups: dict[str, list[str]] = {}
     for name in sorted(ops.__all__):
         module = getattr(ops, name).__module__.rpartition(".")[2]
@@ -141,7 +142,7 @@ def files() -> dict[str, str]:
     return {
         "gpuedge/ops/elementwise.py": functions_module(),
         "gpuedge/__init__.py": package_module(package),
-        "docs/operators.md": page(),
+        "docs/tables/operators.md": page(),
     }
 
 

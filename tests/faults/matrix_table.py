@@ -1,4 +1,4 @@
-"""The fault matrix as tables in docs/faults.md, made from the results of a run."""
+"""The fault matrix as tables in docs/tables/faults.md, made from the results of a run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tables(results: Results) -> str:
     for part, title in TITLES.items():
         names = [n for n in results if n.startswith(f"{part} ")]
         if names:
-            made += ["", f"### {title}", "", *_table(names, results)]
+            made += ["", f"## {title}", "", *_table(names, results)]
     return "\n".join(made)
 
 

@@ -26,6 +26,9 @@ ROOT = Path(__file__).resolve().parents[2]
 MESA = ("intel", "intel_hasvk", "lvp", "radeon")
 """Vulkan drivers that Debian's package mesa-vulkan-drivers installs on a PC."""
 
+MOST_PAGES, MOST_LINES = 20, 120
+"""Of docs/, generated tables and decision records apart."""
+
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
@@ -43,10 +46,11 @@ def tree(kind: type[GpuEdgeError] = GpuEdgeError) -> list[type[GpuEdgeError]]:
     return [kind, *(k for child in kind.__subclasses__() for k in tree(child))]
 
 
-def test_errors_page_lists_every_error_with_its_exit_code() -> None:
+def test_troubleshooting_lists_every_error_with_its_exit_code() -> None:
     ours = {k for k in tree() if k.__module__ == errors.__name__}
     wanted = {(k.code, f"`{k.__name__}`", str(cli.exit_code(k("")))) for k in ours}
-    listed = {tuple(row[:3]) for row in cells(page("errors.md")) if row[0].startswith("GE-")}
+    rows = cells(page("troubleshooting.md"))
+    listed = {tuple(row[:3]) for row in rows if row[0].startswith("GE-")}
     assert listed == wanted
 
 
@@ -69,7 +73,7 @@ def test_environment_page_lists_every_setting() -> None:
 
 def test_page_of_options_is_what_the_parsers_say() -> None:
     made = runpy.run_path(str(ROOT / "tools" / "cli_options.py"))
-    assert page("cli-options.md") == made["page"](), "run: python tools/cli_options.py"
+    assert page("tables/cli-options.md") == made["page"](), "run: python tools/cli_options.py"
 
 
 def test_cli_page_documents_no_verb_that_is_missing() -> None:
@@ -105,6 +109,25 @@ def test_links_inside_the_checkout_lead_somewhere(path: Path) -> None:
 def test_index_lists_every_page() -> None:
     linked = set(re.findall(r"\]\(([\w-]+\.md)\)", page("index.md")))
     assert {p.name for p in (ROOT / "docs").glob("*.md")} - {"index.md"} == linked
+
+
+def test_there_are_few_pages() -> None:
+    assert len(list((ROOT / "docs").glob("*.md"))) <= MOST_PAGES
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").glob("*.md")), ids=lambda p: p.name)
+def test_page_is_short(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= MOST_LINES
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_files_that_a_page_names_exist(path: Path) -> None:
+    folders = (ROOT, ROOT / "gpuedge", path.parent)
+    if path.parent.name in {"decisions", "results"} or path.name == "CHANGELOG.md":
+        return  # these tell of earlier states
+    text = path.read_text(encoding="utf-8")
+    named = re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|toml|md|kern))`", text)
+    assert [n for n in named if not any((f / n).exists() for f in folders)] == []
 
 
 def test_what_is_generated_is_up_to_date() -> None:
