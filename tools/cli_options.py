@@ -1,4 +1,4 @@
-"""Writes docs/tables/cli-options.md from the command line's own parsers: every verb, action and option.
+"""Writes docs/tables/cli-options.md from the command line's own parsers: every verb and option.
 
 Usage: python tools/cli_options.py    (a test compares the page with what this makes)
 """

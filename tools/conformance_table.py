@@ -1,4 +1,4 @@
-"""Turns conformance results into docs/tables/conformance-results.md, after running them if asked to.
+"""Turns conformance results into docs/tables/conformance-results.md; runs them if asked to.
 
 Usage: python tools/conformance_table.py --run [CONFIGURATION...]
        python tools/conformance_table.py --resume [CONFIGURATION...]
