@@ -28,7 +28,6 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +35,8 @@ from gpuedge.backends.base import Candidate
 from gpuedge.core.errors import DatabaseError
 from gpuedge.probing import child as child_module
 from gpuedge.probing import quirks, run
-from gpuedge.probing.attempts import Level, retry_s
-from gpuedge.probing.judge import Transcript, parts, read_events
+from gpuedge.probing.judge import Level, Transcript, parts, retry_s
+from gpuedge.probing.protocol import read_events
 from gpuedge.probing.report import ProbeRow
 from gpuedge.safety import child, interpreter, paths
 from gpuedge.safety.child import Activity, Child, Ending
@@ -327,8 +326,6 @@ def _prepared() -> bool:
     from gpuedge.capdb.identity import families
     from gpuedge.probing import kat
 
-    for name in ("gpuedge.executors.gpu", "gpuedge.probing.device"):
-        import_module(name)
     for name in backends.PROBED:
         with suppress(Exception):  # its children will say what is wrong
             backends.load(name)

@@ -12,7 +12,7 @@ from gpuedge.safety.store import is_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
     from gpuedge.core.driver import DeviceInfo
@@ -193,6 +193,20 @@ _MAX_DEPTH = 16
 """Nesting of a table in a row; ours have four levels."""
 
 
+LIMITS = frozenset(
+    {
+        "max_invocations", "max_shared_bytes", "max_storage_buffers", "max_storage_buffer_bytes",
+        "max_allocation_bytes", "max_push_bytes", "max_texture_size", "max_outputs",
+    }
+)  # fmt: skip
+"""Fields of `Caps` that an entry can bound."""
+
+_MOST_WORDS, _MOST_LETTERS, _MOST_LIMIT = 1024, 200, 1 << 64
+
+_LISTS = ("levels", "features", "kernels", "storages", "entries")
+_FLAGS = ("is_backend_off", "is_demoted")
+
+
 def _fault(row: ProbeRow) -> str | None:
     """Return the first field whose value is not what the field may hold, None if all are good."""
     for name in _TEXTS:
@@ -213,10 +227,8 @@ def _fault(row: ProbeRow) -> str | None:
         "route": row.route is None or (type(row.route) is int and 0 < row.route < _MAX_INDEX),
     }
     if row.restrictions or row.valid_until:
-        from gpuedge.probing import forbidden
-
-        good["restrictions"] = forbidden.is_sound(row.restrictions)
-        good["valid_until"] = forbidden.is_day(row.valid_until)
+        good["restrictions"] = are_restrictions(row.restrictions)
+        good["valid_until"] = is_day(row.valid_until)
     return next((name for name, is_good in good.items() if not is_good), None)
 
 
@@ -245,6 +257,47 @@ def _is_variable(item: tuple[object, object]) -> bool:
     if not isinstance(name, str) or not isinstance(value, str):
         return False
     return bool(name) and "=" not in name and "\0" not in name + value
+
+
+def are_restrictions(record: Mapping[str, Any]) -> bool:
+    """Say whether a record has the fields of `Restrictions.to_dict`, each of its kind.
+
+    >>> are_restrictions({}), are_restrictions({"limits": {"max_push_bytes": -1}})
+    (True, False)
+    """
+    if not record:
+        return True
+    if set(record) != {*_LISTS, *_FLAGS, "limits"}:
+        return False
+    lists = all(are_words(record[name]) for name in _LISTS)
+    flags = all(isinstance(record[name], bool) for name in _FLAGS)
+    return lists and flags and bool(record["entries"]) and _are_limits(record["limits"])
+
+
+def are_words(value: object) -> bool:
+    """Say whether a value is a list of words of bounded length, such as ids of entries."""
+    if not isinstance(value, list) or len(value) > _MOST_WORDS:
+        return False
+    return all(isinstance(word, str) and 0 < len(word) <= _MOST_LETTERS for word in value)
+
+
+def _are_limits(value: object) -> bool:
+    if not isinstance(value, dict) or not value.keys() <= LIMITS:
+        return False
+    return all(type(most) is int and 0 < most <= _MOST_LIMIT for most in value.values())
+
+
+def is_day(text: object) -> bool:
+    """Say whether a text is an ISO date, or empty.
+
+    >>> is_day(""), is_day("2027-11-21"), is_day("soon")
+    (True, True, False)
+    """
+    if not isinstance(text, str) or not text:
+        return text == ""
+    parts = text.split("-")
+    digits = all(part.isascii() and part.isdigit() for part in parts)
+    return digits and [len(part) for part in parts] == [4, 2, 2]
 
 
 def _shown(value: object) -> str:
@@ -382,8 +435,6 @@ def number(rows: Iterable[ProbeRow]) -> tuple[ProbeRow, ...]:
 
     Where a backend's loader is missing every driver of it fails alike: one row says so.
     """
-    from gpuedge.probing.routes import with_routes
-
     counts: dict[str, int] = {}
     numbered: list[ProbeRow] = []
     without_loader: set[str] = set()
@@ -397,4 +448,74 @@ def number(rows: Iterable[ProbeRow]) -> tuple[ProbeRow, ...]:
         elif row.backend not in without_loader:
             without_loader.add(row.backend)
             numbered.append(row.replace(device=row.backend, name=""))
-    return with_routes(numbered)
+    return _with_routes(numbered)
+
+
+def _with_routes(rows: Sequence[ProbeRow]) -> tuple[ProbeRow, ...]:
+    """Return the rows with `physical` and `route` filled in.
+
+    Rows are one device if they report the same UUID, or else the same model. Models are compared by
+    vendor and device number where both rows know them, else by name.
+    The best route is the one whose backend comes first in the rows, of those that the capability
+    database does not demote; routes that do not work have no rank. Several equal devices of one
+    driver are told apart by their order: APIs list devices of a machine in the same order more
+    often than not, and where they do not, the two are equal anyway.
+    """
+    names = _physical(rows)
+    order = {name: i for i, name in enumerate(dict.fromkeys(r.backend for r in rows))}
+    ranks: dict[int, int] = {}
+    counts: dict[str, int] = {}
+    for i in sorted(
+        range(len(rows)), key=lambda i: (rows[i].is_demoted, order[rows[i].backend], i)
+    ):
+        if names[i] and rows[i].is_usable:
+            counts[names[i]] = counts.get(names[i], 0) + 1
+            ranks[i] = counts[names[i]]
+    return tuple(row.replace(physical=names[i], route=ranks.get(i)) for i, row in enumerate(rows))
+
+
+def _physical(rows: Sequence[ProbeRow]) -> list[str]:
+    """Return the name of each row's physical device, empty where no device was reached."""
+    models = _models(rows)
+    seen: dict[tuple[str, str, str], int] = {}
+    by_uuid: dict[str, str] = {}
+    found: list[str] = []
+    for row, model in zip(rows, models, strict=True):
+        if row.index is None or not model:
+            found.append("")
+            continue
+        uuid = _uuid(row)
+        if uuid in by_uuid:
+            found.append(by_uuid[uuid])
+            continue
+        driver = (row.backend, row.key, model)
+        seen[driver] = count = seen.get(driver, 0) + 1
+        name = model if count == 1 else f"{model} #{count}"
+        if uuid:
+            by_uuid[uuid] = name
+        found.append(name)
+    return found
+
+
+def _models(rows: Sequence[ProbeRow]) -> list[str]:
+    """Return one name per model: rows with equal numbers share the name that was seen first."""
+    by_numbers: dict[tuple[object, object], str] = {}
+    same: dict[str, str] = {}
+    for row in rows:
+        numbers = (row.identity.get("vendorID"), row.identity.get("deviceID"))
+        name = row.model or row.name
+        # A device number of zero is what layers write who know none.
+        if row.index is not None and all(numbers):
+            same.setdefault(name, by_numbers.setdefault(numbers, name))
+    return [same.get(row.model or row.name, row.model or row.name) for row in rows]
+
+
+def _uuid(row: ProbeRow) -> str:
+    """Return a device's UUID as text, empty where it is unknown or all zeros.
+
+    Rasterisers have one per version or per project, not per device.
+    """
+    if row.is_software:
+        return ""
+    text = row.identity.get("deviceUUID")
+    return text if isinstance(text, str) and text.strip("0-") else ""

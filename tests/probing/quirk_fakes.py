@@ -19,8 +19,7 @@ from gpuedge.core.dtypes import rounded
 from gpuedge.core.identity import Identity
 from gpuedge.plan.planner import plan, why_not
 from gpuedge.plan.storages import EXACT
-from gpuedge.probing import device, kat, quirks, required
-from gpuedge.probing.events import Time
+from gpuedge.probing import child, kat, protocol, quirks
 
 NAME = "llvmpipe (LLVM 15.0.6, 256 bits)"
 
@@ -159,19 +158,21 @@ class Told:
         answers: Mapping[str, bool] | None = None,
         seconds: float = 600.0,
         others: int = 0,
-        runs: int = device.RUNS,
+        runs: int = protocol.RUNS,
     ) -> None:
         self.impl = impl or Rasteriser()
         self.channel = Channel()
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("GPUEDGE_DB", str(quirk_db.folder(folder, *entries)))
-            for place in ("gpuedge.executors.gpu", "gpuedge.probing.required"):
+            for place in ("gpuedge.executors.gpu", "gpuedge.probing.quirks"):
                 patch.setattr(f"{place}.GpuExecutor", executor or Interpreted())
             who = info()
             self.quirks = quirks.Quirks(who, "vulkan", answers)
-            given = Time(time.monotonic() + seconds, others)
-            probe = device.Probe(self.impl, kat.cases, self.quirks, given, runs)
-            self.event = probe.run(who, self.channel)
+            probe = child.DeviceProbe(
+                who, self.quirks, self.channel, self.impl,
+                ends=time.monotonic() + seconds, others=others, runs=runs,
+            )  # fmt: skip
+            self.event = probe.run()
 
     @property
     def outcomes(self) -> dict[str, str]:
@@ -188,7 +189,7 @@ def broken(variant: str) -> Interpreted:
     """Return executors that get wrong what a kernel variant computes."""
 
     def spoil(plan: Any, number: int, array: Any) -> None:
-        if variant in required.variants(plan):
+        if variant in quirks.variants(plan):
             array.reshape(-1)[3] += 1
 
     return Interpreted(spoil)

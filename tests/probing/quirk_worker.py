@@ -22,7 +22,7 @@ class Worker:
         self.request = request
         self.candidate = request["candidates"][0]
         self.answers = self.candidate["answers"].get("0", {})
-        told = {name: self.candidate[name] for name in ("harder", "skip")}
+        told = {name: self.candidate[name] for name in ("runs", "skip")}
         starts = Path(self.candidate["env"]["STARTS"])
         with starts.open("a") as file:
             file.write(json.dumps({"answers": self.answers, **told}) + "\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,9 @@ from gpuedge.core.errors import (
     OutOfMemoryError,
 )
 from gpuedge.core.reasons import SENTENCES, STATUSES, Reason
-from gpuedge.probing import child, kat
-from gpuedge.probing.judge import STEPS, Ending, Transcript, judge, read_events
+from gpuedge.probing import child, kat, protocol
+from gpuedge.probing.judge import Ending, Transcript, judge
+from gpuedge.probing.protocol import STEPS, read_events
 
 CANDIDATE = Candidate("scripted", "null", "f")
 TOKEN = "t" * 32
@@ -76,7 +78,8 @@ def probe(
     monkeypatch.setattr(backends, "load", lambda name: backend)
     path = folder / "result"
     path.touch()
-    child.probe(CANDIDATE, skip, child.Channel(str(path), TOKEN))
+    channel = protocol.Channel(str(path), TOKEN)
+    child.LevelProbe(channel, time.monotonic() + 60.0, skip=skip).run(CANDIDATE)
     events, junk = read_events(path.read_bytes(), TOKEN)
     assert junk == 0
     return events
@@ -220,7 +223,7 @@ def test_driver_that_does_not_load(
 
 
 def test_reason_of_a_backend_is_not_said_twice() -> None:
-    assert child.reason_of(with_reason("no-device"), "open-failed").detail == "the facts"
+    assert protocol.reason_of(with_reason("no-device"), "open-failed").detail == "the facts"
 
 
 @pytest.mark.parametrize(
@@ -245,14 +248,14 @@ def test_skipped_device_is_not_opened(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_every_code_has_a_status() -> None:
-    assert set(child.STATUS_OF) <= set(SENTENCES)
-    assert set(child.STATUS_OF.values()) <= set(STATUSES)
+    assert set(protocol.STATUS_OF) <= set(SENTENCES)
+    assert set(protocol.STATUS_OF.values()) <= set(STATUSES)
 
 
 def test_lines_of_the_result_stand_alone(tmp_path: Path) -> None:
     path = tmp_path / "result"
     path.touch()
-    channel = child.Channel(str(path), TOKEN)
+    channel = protocol.Channel(str(path), TOKEN)
     channel.step("open", 0)
     channel.step("open", 0)
     channel.step("open", 1)
@@ -286,10 +289,10 @@ def test_a_driver_that_closes_the_files_of_others_is_found_out(
 
     monkeypatch.setattr(backends, "load", lambda name: Robbing())
     monkeypatch.setattr(os, "_exit", leave)
-    channel = child.Channel(str(path), TOKEN)
+    channel = protocol.Channel(str(path), TOKEN)
     number = channel._fd
     with pytest.raises(SystemExit):
-        child.probe(CANDIDATE, frozenset(), channel)
+        child.LevelProbe(channel, time.monotonic() + 60.0).run(CANDIDATE)
     events, junk = read_events(path.read_bytes(), TOKEN)
     assert junk == 0
     (row,) = judge(CANDIDATE, Transcript(events, 0, Ending("exit", 1), "", 1.0)).rows

@@ -21,7 +21,7 @@ from gpuedge import backends, capdb
 from gpuedge.backends.base import Candidate
 from gpuedge.backends.null import NullBackend
 from gpuedge.core.errors import ConfigError, DatabaseError
-from gpuedge.probing import child, judge, run, verdicts
+from gpuedge.probing import child, judge, protocol, run, verdicts
 from gpuedge.probing.api import probe
 from gpuedge.safety import child as safe_child
 from gpuedge.safety import machine, paths
@@ -182,11 +182,11 @@ def test_a_fault_of_the_database_in_the_child_is_no_verdict_on_the_driver(
     monkeypatch.setattr(backends, "load", lambda name: NullBackend())
     monkeypatch.setenv("GPUEDGE_DB", "/nonexistent")
     (fakes / "result").touch()
-    channel = child.Channel(str(fakes / "result"), "t")
+    channel = protocol.Channel(str(fakes / "result"), "t")
     candidate = Candidate("scripted", "null", "f")
     with pytest.raises(DatabaseError):
-        child.probe(candidate, frozenset(), channel)
-    events, _ = judge.read_events((fakes / "result").read_bytes(), "t")
+        child.LevelProbe(channel, time.monotonic() + 60.0).run(candidate)
+    events, _ = protocol.read_events((fakes / "result").read_bytes(), "t")
     ending = safe_child.Ending("exit", 1)
     (row,) = judge.judge(candidate, judge.Transcript(events, 0, ending, "DatabaseError", 1.0)).rows
     assert (row.status, row.code, row.evidence["step"]) == ("broken", "no-token", "prepare")
@@ -225,7 +225,7 @@ BROKEN_EVENTS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("event", BROKEN_EVENTS, ids=str)
 def test_an_event_with_fields_of_another_type_is_junk(event: dict[str, Any]) -> None:
     line = json.dumps({"token": "t", **event}).encode()
-    assert judge.read_events(line, "t") == ([], 1)
+    assert protocol.read_events(line, "t") == ([], 1)
 
 
 def leftover(folder: Path, name: str, age_s: float) -> Path:

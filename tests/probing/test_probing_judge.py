@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from gpuedge.backends.base import Candidate
 from gpuedge.core.reasons import SENTENCES, STATUSES
-from gpuedge.probing.judge import Transcript, judge, read_events
+from gpuedge.probing.judge import Transcript, judge
+from gpuedge.probing.protocol import read_events
 from gpuedge.safety.child import Ending
 
 CANDIDATE = Candidate("vulkan", "/usr/share/vulkan/icd.d/some_icd.json", "f")

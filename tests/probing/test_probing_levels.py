@@ -14,15 +14,15 @@ from gpuedge.backends.base import Candidate
 from gpuedge.core.reasons import Reason
 from gpuedge.probing import child
 from gpuedge.probing.api import _is_lasting
-from gpuedge.probing.attempts import Level
 from gpuedge.probing.judge import (
+    Level,
     Transcript,
     is_cut_off,
     judge,
     parts,
-    read_events,
 )
 from gpuedge.probing.launcher import group
+from gpuedge.probing.protocol import read_events
 from gpuedge.probing.report import ProbeRow
 from gpuedge.probing.run import probe_all
 from gpuedge.safety.child import CLEAN, Ending

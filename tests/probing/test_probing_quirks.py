@@ -19,7 +19,7 @@ from gpuedge.cli import remedies
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import DeviceLostError, DriverError, NoUsableDeviceError
 from gpuedge.isolation import messages
-from gpuedge.probing import child, device, kat, quirks, report, required
+from gpuedge.probing import child, kat, protocol, quirks, report
 from gpuedge.runtime.strings import find
 
 
@@ -77,7 +77,7 @@ def test_restrictions_reach_caps_kernels_and_backend(tmp_path: Path) -> None:
         "limits": {"max_storage_buffer_bytes": 1 << 20},
     }  # fmt: skip
     seen: set[str] = set()
-    spy = Interpreted(lambda plan, number, array: seen.update(required.variants(plan)))
+    spy = Interpreted(lambda plan, number, array: seen.update(quirks.variants(plan)))
     found = Told(tmp_path, entry(1, "feature_broken", action), executor=spy)
     assert found.event["status"] == "ok"
     assert found.caps.forms == VULKAN_MINIMUM.forms - {"group"}
@@ -245,7 +245,7 @@ def test_few_runs_of_each_case_clear_where_time_is_short(
     """Levels that come after this one take none of the time that essential runs need."""
     clock = Clock(monkeypatch)
     row = entry(1, "wrong_result", {"disable_backend": True}, probe=demand("standard", runs=1000))
-    seconds = (ALWAYS + essential * CASES + 1) / (1 - device.LEAST_SHARE)
+    seconds = (ALWAYS + essential * CASES + 1) / (1 - child.LEAST_SHARE)
     found = Told(tmp_path, row, executor=Interpreted(clock), seconds=seconds, others=3)
     assert found.outcomes == {"mesa-0001": outcome}
     assert clock.now <= seconds
@@ -309,7 +309,7 @@ def test_device_that_was_wrong_once_must_be_right_in_many_runs(tmp_path: Path) -
             array.reshape(-1)[0] += 1
 
     assert Told(tmp_path, executor=Interpreted(spoil)).event["status"] == "ok"
-    runs = device.HARDER_RUNS
+    runs = protocol.HARDER_RUNS
     found = Told(tmp_path, executor=Interpreted(spoil), runs=runs)
     assert (found.event["status"], found.event["code"]) == ("wrong", "wrong-numbers")
     checks = Told(tmp_path, runs=runs).event["evidence"]["checks"]
@@ -319,7 +319,7 @@ def test_device_that_was_wrong_once_must_be_right_in_many_runs(tmp_path: Path) -
 @pytest.mark.parametrize("error", [DriverError("refused"), DeviceLostError("gone")])
 def test_driver_that_fails_in_a_demand_fails_the_demand(tmp_path: Path, error: Exception) -> None:
     def spoil(plan: Any, number: int, array: Any) -> None:
-        if "matmul_rows" in required.variants(plan):
+        if "matmul_rows" in quirks.variants(plan):
             raise error
 
     row = entry(1, "wrong_result", {"disable_kernels": ["matmul_rows"]}, **ASKS)

@@ -19,7 +19,7 @@ from quirk_worker import WORKER
 from gpuedge.backends.base import Candidate
 from gpuedge.capdb import Restrictions
 from gpuedge.capdb.entries import LIMITS
-from gpuedge.probing import forbidden, quirks, recent, report, run, verdicts
+from gpuedge.probing import quirks, recent, report, run, verdicts
 from gpuedge.safety import child as safe_child
 from gpuedge.safety import machine
 
@@ -97,9 +97,9 @@ def test_every_failure_is_tried_once_more(
 
 
 def test_numbers_that_were_wrong_once_are_tested_harder(tmp_path: Path) -> None:
-    for key, harder in (("wrong-once", [0]), ("crashes-once", [])):
+    for key, harder in (("wrong-once", 16), ("crashes-once", 2)):
         _, starts = tried(tmp_path, key)
-        assert [start["harder"] for start in starts] == [[], harder]
+        assert [start["runs"] for start in starts] == [2, harder]
 
 
 def test_hang_is_not_tried_again(tmp_path: Path) -> None:
@@ -163,14 +163,14 @@ def test_row_names_what_a_backend_must_leave() -> None:
 
 
 def test_row_check_knows_every_limit_and_what_restrictions_are() -> None:
-    assert set(LIMITS) == forbidden.LIMITS
+    assert set(LIMITS) == report.LIMITS
     made = Restrictions(
         levels=frozenset({"gles20"}), is_backend_off=True, features=frozenset({"fp16"}),
         kernels=frozenset({"pool_map"}), storages=frozenset({"rgba16f"}),
         limits=dict.fromkeys(LIMITS, 5), is_demoted=True, entries=("mesa-0001",),
     )  # fmt: skip
-    assert forbidden.is_sound(made.to_dict())
-    assert forbidden.is_sound(Restrictions().to_dict())
+    assert report.are_restrictions(made.to_dict())
+    assert report.are_restrictions(Restrictions().to_dict())
 
 
 def stored(folder: Path, made: report.ProbeRow, now: float, deadline_s: float = 4.0) -> None:
@@ -284,7 +284,7 @@ MODULES = """
 import sys
 from gpuedge import backends
 from gpuedge.capdb.judgement import lookup
-from gpuedge.probing import api, required, child, launcher, quirks, run
+from gpuedge.probing import api, child, launcher, quirks, run
 launcher._prepared()
 lookup({"api": "vulkan", "name": "Adreno (TM) 640", "os": "android"}).to_dict(all=True)
 print(*(name for name in sys.modules if name.startswith("gpuedge.")))
@@ -297,7 +297,7 @@ def test_files_that_no_verdict_depends_on_are_not_imported_by_a_probe(tmp_path: 
         [sys.executable, "-c", MODULES], env=environ, capture_output=True, text=True, check=True
     )
     seen = {name.removeprefix("gpuedge.").replace(".", "/") for name in done.stdout.split()}
-    assert {"capdb/source", "capdb/judgement", "probing/required"} <= seen
+    assert {"capdb/source", "capdb/judgement", "probing/quirks"} <= seen
     files = {f"{name}.py" for name in seen}
     folders = {str(folder) for name in seen for folder in PurePosixPath(name).parents}
     assert not machine.UNSEEN & (files | folders)

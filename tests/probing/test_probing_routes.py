@@ -159,6 +159,6 @@ def test_what_is_alike_is_told_once() -> None:
 
 @pytest.mark.parametrize("api", ["vulkan", "gles30", "wgpu"])
 def test_child_gives_each_device_its_model(api: str) -> None:
-    from gpuedge.probing import child
+    from gpuedge.capdb import model
 
-    assert child._model(Identity(api, "zink (llvmpipe (LLVM 15))", "linux")) == "llvmpipe"
+    assert model(Identity(api, "zink (llvmpipe (LLVM 15))", "linux")) == "llvmpipe"
