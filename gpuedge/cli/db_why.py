@@ -20,7 +20,7 @@ from gpuedge.capdb.saved import decision, identities, on_levels, title
 from gpuedge.cli.output import Output, read_json
 from gpuedge.core.errors import UnknownDeviceError
 from gpuedge.core.identity import Identity
-from gpuedge.probing import recent
+from gpuedge.probing import api
 
 NOTHING = "No device of this machine was reached by a probe, so there is nothing to look up."
 USES = {"yes": "yes", "tests": "if tests pass", "no": "no"}
@@ -155,7 +155,7 @@ def devices(named: str | None) -> list[Known]:
 
 
 def _here() -> list[Known]:
-    rows = recent.latest()  # whatever database or settings they were probed under
+    rows = api.latest()  # whatever database or settings they were probed under
     return [
         Known(row.device, row.name, Identity.from_dict(dict(row.identity)))
         for row in rows

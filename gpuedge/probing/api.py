@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 from gpuedge import __version__, backends
 from gpuedge.core import config
 from gpuedge.core.errors import ConfigError
 from gpuedge.core.reasons import Reason
+from gpuedge.core.text import plain
 from gpuedge.probing import pins
 from gpuedge.probing.report import HOW_TO_REFRESH, ProbeReport, ProbeRow, number
 from gpuedge.probing.verdicts import Keys, Store, check_database
@@ -78,7 +80,7 @@ def probe(
     check_database()
     pins.check_pins()
     environ = environment()
-    candidates = _candidates(_names(backends), environ)
+    candidates, without = _candidates(_names(backends), environ)
     keys = _keys(candidates, environ)
     store = Store(paths.cache_folder())
     now = time.time()
@@ -94,14 +96,12 @@ def probe(
     if new:
         found = _probe_new(new, deadline_s, begin)
         known |= {key: rows for key, (_, rows) in found.items()}
-        present = [c for _, c in candidates if c is not None]
-        gone = store.gone(present, {c.backend for c in present}) if refresh else []
         lasting = {key: f for key, f in found.items() if all(map(_is_lasting, f[1]))}
-        if lasting or gone:
-            store.save(lasting, deadline_s, now, gone)
+        if lasting:
+            store.save(lasting, deadline_s, now)
     tried: list[ProbeRow] = []
     for name, candidate in candidates:
-        verdict = [_empty(name)] if candidate is None else known[keys[name, candidate.key]]
+        verdict = [without[name]] if candidate is None else known[keys[name, candidate.key]]
         tried += map(_marked, verdict)
     numbered = number(tried)
     shown = pins.apply(numbered)
@@ -129,14 +129,44 @@ def _names(given: Sequence[str] | None) -> list[str]:
     return list(dict.fromkeys(value or backends.PROBED))
 
 
-def _candidates(names: list[str], environ: Mapping[str, str]) -> list[tuple[str, Candidate | None]]:
-    """List the candidates of each backend; a backend without any stands as None."""
+def _candidates(
+    names: list[str], environ: Mapping[str, str]
+) -> tuple[list[tuple[str, Candidate | None]], dict[str, ProbeRow]]:
+    """List the candidates of each backend; one without any stands as None, and has a row."""
     loaded = [backends.load(name) for name in names]  # every name is checked before any is used
     found: list[tuple[str, Candidate | None]] = []
+    rows: dict[str, ProbeRow] = {}
     for name, backend in zip(names, loaded, strict=True):
-        listed = backend.candidates(environ)
+        listed: Sequence[Candidate] = ()
+        try:
+            listed = backend.candidates(environ)
+        except Exception as error:  # a plug-in's
+            why = Reason("open-failed", plain(f"{type(error).__name__}: {error}", 300)).sentence
+            rows[name] = ProbeRow(name, name, "broken", "open-failed", why)
+        if not listed:
+            why = Reason("no-candidates").sentence
+            rows.setdefault(name, ProbeRow(name, name, "absent", "no-candidates", why))
         found += [(name, c) for c in listed] or [(name, None)]
-    return found
+    return found, rows
+
+
+def latest(environ: Mapping[str, str] | None = None) -> tuple[ProbeRow, ...]:
+    """Return the newest rows of every driver that this environment offers, numbered as in a report.
+
+    For telling people about their devices: a verdict under another database, other ignored entries
+    or another version of a driver is not a verdict, but the device that it is about is still there.
+    Nothing is started and no driver is loaded. Statuses, reasons and restrictions are those of the
+    time; identities are what may be relied on.
+
+    Parameters
+    ----------
+    environ : mapping of str to str, optional
+        By default the variables of this process.
+    """
+    environ = os.environ if environ is None else environ
+    store = Store(paths.cache_folder())
+    candidates, _ = _candidates(list(config.get("backends").value or backends.PROBED), environ)
+    return number(row for _, c in candidates if c is not None for row in store.latest(c))
 
 
 def _keys(
@@ -171,7 +201,6 @@ def _is_lasting(row: ProbeRow) -> bool:
 def _log(rows: list[ProbeRow]) -> None:
     import logging
 
-    from gpuedge.core.text import plain
     from gpuedge.probing.judge import UNTOUCHED, is_cut_off
 
     logger = logging.getLogger("gpuedge.probing")
@@ -183,10 +212,6 @@ def _log(rows: list[ProbeRow]) -> None:
         logger.log(
             level, "%s driver %s: %s (%s)", row.backend, row.name, row.reason, plain(row.key, 300)
         )
-
-
-def _empty(name: str) -> ProbeRow:
-    return ProbeRow(name, name, "absent", "no-candidates", Reason("no-candidates").sentence)
 
 
 def _marked(row: ProbeRow) -> ProbeRow:

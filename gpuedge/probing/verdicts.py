@@ -41,9 +41,9 @@ PATIENCE = (1 * DAY, 7 * DAY, 30 * DAY)
 """How long a crash or hang is believed, by how often it was seen in a row. Never forever: a
 driver that crashed once because memory was short must get another chance."""
 
-TRIES = 3
-"""How often in a day a probe is tried anew that had too little time for what it was to test, before
-its verdict is believed for that day: a machine is busy when much is started at once."""
+UNFINISHED = 600.0
+"""How long a verdict is believed for which time was too short: a machine is busy when much is
+started at once, and soon after is not."""
 
 BRIEF = 1 * DAY
 """How long "nothing there" and "refused" are believed: what is missing may be installed or plugged
@@ -119,9 +119,11 @@ def lifetime(statuses: Collection[str], crashes: int, *, is_final: bool = True) 
     Right and wrong numbers are believed until a file changes: both are facts about the driver.
     Restrictions that apply because a probe could not be finished are not, so they are tried anew.
     """
+    if not is_final:
+        return UNFINISHED
     if {"crashed", "timeout"} & set(statuses):
         return PATIENCE[min(max(crashes, 1), len(PATIENCE)) - 1]
-    if {"absent", "broken"} & set(statuses) or not is_final:
+    if {"absent", "broken"} & set(statuses):
         return BRIEF
     return float("inf")
 
@@ -140,8 +142,7 @@ class Store:
         """Return the rows stored under `key`, or None if there are none worth believing.
 
         A hang says only "not within that deadline", so a longer one asks again; so it does where
-        a probe that the capability database demands was not finished, or had fewer runs than it
-        is to have. One that was not finished is tried again by the next starts, too (`TRIES`).
+        a test that the capability database requires was not finished.
         """
         entry = self._entries.get(key)
         if entry is None:
@@ -154,10 +155,8 @@ class Store:
             return None
         age, crashes = now - entry["when"], entry["crashes"]
         is_final = not _is_unfinished(rows)
-        if not is_final and entry.get("tries", TRIES) < TRIES:
-            return None
-        open_ = any(r.status == "timeout" or r.evidence.get("is_partial") for r in rows)
-        is_patient = entry["deadline_s"] < deadline_s and (open_ or not is_final)
+        is_open = not is_final or any(r.status == "timeout" for r in rows)
+        is_patient = entry["deadline_s"] < deadline_s and is_open
         # A clock set back by more than a day makes the age meaningless.
         fresh = -DAY < age < lifetime({r.status for r in rows}, crashes, is_final=is_final)
         return rows if rows and fresh and not is_patient and not _is_over(rows, now) else None
@@ -167,7 +166,6 @@ class Store:
         found: Mapping[str, tuple[Candidate, list[ProbeRow]]],
         deadline_s: float,
         now: float,
-        gone: Iterable[str] = (),
     ) -> bool:
         """Merge new verdicts into the file; False where it cannot be written.
 
@@ -178,14 +176,10 @@ class Store:
             The deadline these verdicts were found under.
         now : float
             Seconds since the epoch.
-        gone : iterable of str
-            Keys of candidates that no longer exist.
         """
 
         def merged(body: dict[str, Any]) -> dict[str, Any]:
             entries = _sound(body)
-            for key in gone:
-                entries.pop(key, None)
             for key, (candidate, rows) in found.items():
                 entries[key] = {
                     "backend": candidate.backend,
@@ -194,24 +188,12 @@ class Store:
                     "when": now,
                     "deadline_s": deadline_s,
                     "crashes": self._crashes(candidate, rows),
-                    **self._tries(entries.get(key), rows, now),
                 }
             return {"entries": _newest(entries)}
 
-        gone = list(gone)
         is_saved = update_sealed(self.path, SCHEMA, merged)
         self._entries = self._load() if is_saved else merged({"entries": self._entries})["entries"]
         return is_saved
-
-    @staticmethod
-    def _tries(
-        before: Mapping[str, Any] | None, rows: list[ProbeRow], now: float
-    ) -> dict[str, Any]:
-        """Return how often in a row a probe was not finished, and since when; nothing if it was."""
-        if not _is_unfinished(rows):
-            return {}
-        known = before if before and 0 <= now - before.get("since", -DAY) < BRIEF else {}
-        return {"tries": 1 + known.get("tries", 0), "since": known.get("since", now)}
 
     def _crashes(self, candidate: Candidate, rows: list[ProbeRow]) -> int:
         if not any(r.status in {"crashed", "timeout"} for r in rows):
@@ -236,20 +218,6 @@ class Store:
             except InputError:
                 continue
         return []
-
-    def gone(self, present: Collection[Candidate], backends: Collection[str]) -> list[str]:
-        """Return the keys of stored candidates that no longer exist on this machine.
-
-        One that is merely hidden by today's environment still exists: its file is there.
-        """
-        here = {(c.backend, c.key) for c in present}
-        return [
-            key
-            for key, entry in self._entries.items()
-            if entry["backend"] in backends
-            and (entry["backend"], entry["candidate"]) not in here
-            and not os.path.exists(entry["candidate"])
-        ]
 
 
 def _is_unfinished(rows: Iterable[ProbeRow]) -> bool:
@@ -290,5 +258,4 @@ def _is_sound(entry: object) -> bool:
         and all(isinstance(entry.get(name), str) for name in ("backend", "candidate"))
         and all(is_number(entry.get(name)) for name in ("when", "deadline_s", "crashes"))
         and isinstance(entry["crashes"], int)
-        and all(is_number(entry.get(name, 0)) for name in ("tries", "since"))
     )

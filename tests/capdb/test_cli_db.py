@@ -16,7 +16,7 @@ from cli_fakes import GOOD
 from gpuedge.cli import db_why
 from gpuedge.cli.db_why import describe
 from gpuedge.cli.main import main
-from gpuedge.probing import recent
+from gpuedge.probing import api
 
 PACKAGED = Path(__file__).resolve().parents[2] / "capability_db"
 Capture = pytest.CaptureFixture[str]
@@ -142,7 +142,7 @@ def test_devices_of_the_last_probe_are_judged_by_their_device_string(
     small: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = GOOD.replace(identity={**made.IDENTITIES[0], "os": "android", "name": "x"})
-    monkeypatch.setattr(recent, "latest", lambda: (row,))
+    monkeypatch.setattr(api, "latest", lambda: (row,))
     assert document(["why", "--device", "vulkan:0"], capsys)["blocked_by"] == "adreno-0001"
     assert document(["why", "--device", "vulkan"], capsys)["blocked_by"] == "adreno-0001"
     here = document(["why"], capsys)
@@ -154,7 +154,7 @@ def test_devices_of_the_last_probe_are_judged_by_their_device_string(
 def test_a_machine_without_devices_says_so(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recent, "latest", lambda: ())
+    monkeypatch.setattr(api, "latest", lambda: ())
     for action in ("why", "lookup"):
         assert document([action], capsys)["devices"] == []
         assert db_why.NOTHING in text([action], capsys)

@@ -235,24 +235,24 @@ def test_full_disk_costs_only_time(fakes: Path, monkeypatch: pytest.MonkeyPatch)
     assert {p.name for p in (fakes / "cache").iterdir()} <= {"lock", "capability_db"}
 
 
-def test_refresh_forgets_drivers_that_are_gone_only(
+def test_backend_that_cannot_list_its_drivers_is_broken(
     fakes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hidden = fakes / "hidden.json"
-    hidden.write_text("{}")
-    monkeypatch.setenv("PROBE_FAKES", "ok absent")
-    probe()
-    body = load_sealed(store_file(fakes), verdicts.SCHEMA)
-    assert body is not None
-    entry = next(iter(body["entries"].values()))
-    body["entries"]["still there"] = {**entry, "candidate": str(hidden)}
-    assert save_sealed(store_file(fakes), verdicts.SCHEMA, body)
-    monkeypatch.setenv("PROBE_FAKES", "ok")
-    probe(refresh=True)
-    body = load_sealed(store_file(fakes), verdicts.SCHEMA)
-    assert body is not None
-    kept = sorted(e["candidate"] for e in body["entries"].values())
-    assert kept == sorted([str(hidden), "ok"])
+    real = backends.load
+
+    class Failing:
+        """A plug-in with a fault."""
+
+        @staticmethod
+        def candidates(environ: Any) -> Any:
+            raise RuntimeError("a bug\x1b")
+
+    monkeypatch.setattr(backends, "load", lambda n: Failing() if n == "wgpu" else real(n))
+    rows = probe(backends=["wgpu", "vulkan"]).tried
+    assert (rows[0].device, rows[0].status, rows[0].code) == ("wgpu", "broken", "open-failed")
+    assert "RuntimeError: a bug" in rows[0].reason
+    assert rows[0].reason.isprintable()
+    assert len(rows) > 1
 
 
 def test_news_is_one_warning_line_each(caplog: pytest.LogCaptureFixture) -> None:
