@@ -18,8 +18,8 @@ CUT_OFF = (
 """What to do where a row is about this attempt, not about the driver."""
 
 UNFINISHED = (
-    "time was too short for some tests that entries ask for, or for a second attempt; the next "
-    "start tries again, or give it more time now: gpuedge probe --refresh --deadline 60"
+    "time was too short for some tests that entries ask for, or for a second attempt; they are "
+    "tried again after ten minutes, or now with more time: gpuedge probe --refresh --deadline 60"
 )
 """What to do where a restriction or a failure may not stand."""
 
