@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from gpuedge.conformance import nodes
 from gpuedge.conformance.case import Geometry, Spec, digest, generator
 from gpuedge.conformance.hard import (
     ARRANGED,
@@ -298,7 +299,7 @@ def everything(profile: str = "smoke") -> tuple[Spec, ...]:
         )
     found: dict[str, Spec] = {}
     families = (_convolutions, _products, _windows, _movements, _functions, _expressions,
-                _networks, _variants, _stored)  # fmt: skip
+                _networks, _variants, _stored, nodes.specs)  # fmt: skip
     for family in families:
         for spec in family(1):
             found.setdefault(spec.id, spec)

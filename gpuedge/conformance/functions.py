@@ -87,6 +87,7 @@ DEFINITIONS: dict[str, Callable[..., Array]] = {
     "softsign": lambda x: x / (1 + np.abs(x)),
     "mish": lambda x: x * np.tanh(np.logaddexp(0, x)),
     "silu": lambda x: x * _logistic(x),
+    "swish": lambda x, alpha: x * _logistic(alpha * x),
     "hard_swish": lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
     "hard_sigmoid": lambda x, alpha=0.2, beta=0.5: np.clip(alpha * x + beta, 0, 1),
     "leaky_relu": lambda x, alpha=0.01: np.where(x > 0, x, alpha * x),
@@ -119,6 +120,7 @@ EXACT: dict[str, Function] = {
 FORMULAS: dict[str, Callable[..., Expr]] = {
     **{row.function: row.formula for row in ROWS if row.function},
     "silu": lambda x: x * ROW["Sigmoid"].formula(x),
+    "swish": ROW["Swish"].formula,
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
 }

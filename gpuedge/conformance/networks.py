@@ -8,16 +8,16 @@ the storage, so references store where a node of its own begins.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-import gpuedge
 from gpuedge.conformance import oracle
 from gpuedge.conformance.case import Case
 from gpuedge.conformance.data import WHOLE, fill, weights
 from gpuedge.conformance.functions import elementwise
+from gpuedge.conformance.nodes import run_model
 from gpuedge.conformance.storing import Keeper
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import TensorType
@@ -227,10 +227,6 @@ class Network:
         whole = data in WHOLE and self.name in EXACT
 
         def call(device: Any) -> Array:
-            # No canary: it would let the CPU answer for a device that is wrong.
-            policy = replace(getattr(device, "policy", None) or gpuedge.Policy(), canary=0)
-            session = gpuedge.Session(model, device=device, policy=policy, fallback="error")
-            with session:
-                return next(iter(session.run(feeds).values()))
+            return next(iter(run_model(model, feeds, device).values()))
 
         return Case(call, lambda keep: reference(keep, whole), f"network {self.name}")
