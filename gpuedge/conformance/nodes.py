@@ -23,9 +23,8 @@ from gpuedge.conformance.functions import elementwise
 from gpuedge.conformance.layers import Shape, dims, pick
 from gpuedge.conformance.shaping import operand
 from gpuedge.conformance.units import broadcastable, spread
-from gpuedge.graph.build import OPSET
 from gpuedge.graph.expand import infer
-from gpuedge.graph.ir import Graph, Node, type_of
+from gpuedge.graph.ir import OPSET, Graph, Node, type_of
 from gpuedge.graph.writer import to_bytes
 from gpuedge.opset.bounds import TINY, ULP, Array, Num, U
 
@@ -185,6 +184,30 @@ def cumsum(shape: Shape, axis: int, *, exclusive: bool = False, reverse: bool = 
     return OneNode("CumSum", f"{dims(shape)}-axis{axis}{flags}", make, attrs)
 
 
+def reduction(onnx: str, shape: Shape, axes: Shape, *, keep: bool = True) -> OneNode:
+    """A sum, mean or extreme along axes."""
+
+    def make(rng: np.random.Generator, data: str, kind: str) -> Parts:
+        x = fill(rng, shape, data)
+        how: dict[str, Any] = {"axis": tuple(axes), "keepdims": keep}
+
+        def wanted() -> list[Num]:
+            exact = x.astype(np.float64)
+            if onnx in ("ReduceMax", "ReduceMin"):
+                return [Num.of(exact.max(**how) if onnx == "ReduceMax" else exact.min(**how))]
+            count = math.prod(shape[a] for a in axes) if onnx == "ReduceMean" else 1
+            terms = 0 if data in WHOLE else math.prod(shape[a] for a in axes)
+            own = (terms * ULP * np.abs(exact).sum(**how) + bool(terms) * TINY) / count
+            value = np.asarray(exact.sum(**how)) / count
+            return [Num(value, own + (2.5 * ULP * np.abs(value) if count > 1 else 0))]
+
+        feeds, constants = _split([x, np.asarray(axes, np.int64)], [1])
+        return feeds, constants, wanted
+
+    text = f"{dims(shape)}-axes{'.'.join(map(str, axes))}{'' if keep else '-dropped'}"
+    return OneNode(onnx, text, make, {"keepdims": int(keep)})
+
+
 def function(onnx: str, alpha: float, reference: Callable[[Num], Num]) -> OneNode:
     """A function of one element with a parameter."""
 
@@ -276,6 +299,14 @@ RUNNING = tuple(
     for reverse in (False, True)
 )
 
+REDUCED = tuple(
+    reduction(f"Reduce{what}", shape, axes, keep=keep)
+    for what in ("Sum", "Mean", "Max", "Min")
+    for shape, axes, keep in (
+        ((7, 33), (1,), True), ((3, 5, 4), (0, 2), False), ((2, 3, 4, 5), (-1,), False),
+    )
+)  # fmt: skip
+
 FILTERED = (
     conv((1, 5, 7, 6), (4, 5, 3, 3), pads=(1, 1, 1, 1)), conv((2, 8, 5, 5), (6, 8, 1, 1)),
     conv((1, 7, 9, 8), (7, 1, 3, 3), group=7, strides=(2, 2)),
@@ -292,7 +323,7 @@ PARAMETRISED = tuple(
 
 def specs(scale: int) -> Iterator[Spec]:
     """Yield the cases, more of the drawn ones for a larger `scale`."""
-    for one in (*GATHERS, *RUNNING, *FILTERED):
+    for one in (*GATHERS, *RUNNING, *REDUCED, *FILTERED):
         yield Spec(one, data="integers")
         yield Spec(one, data="normal")
     yield from (Spec(one, dtype, "integers") for one in GATHERS[:2] for dtype in ("uint8", "int8"))
