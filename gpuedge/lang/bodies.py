@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Final, NoReturn
 
 from gpuedge.lang import tree as t
+from gpuedge.lang.builtins import BUILTINS, PRECEDENCE
 from gpuedge.lang.rules import Rules
-from gpuedge.lang.tokens import ACCESS, MATH, STORES, TRAPS, Cursor
+from gpuedge.lang.tokens import ACCESS, STORES, TRAPS, Cursor
 
-_PRECEDENCE = {
-    "||": 1, "&&": 2, "|": 3, "^": 4, "&": 5, "==": 6, "!=": 6, "<": 7, ">": 7, "<=": 7, ">=": 7,
-    "<<": 8, ">>": 8, "+": 9, "-": 9, "*": 10, "/": 10, "%": 10,
-}  # fmt: skip
 _ASSIGNMENTS = {f"{op}=": op for op in ("", "+", "-", "*", "/", "%", "&", "|", "^", "<<", ">>")}
 _DEEP = ("this is nested too deeply", "name a part of it with a local")
 _PREFIXES = frozenset(("-", "!", "~", "+", "++", "--"))
@@ -91,13 +88,13 @@ class BodyParser:
         while True:
             at = cursor.at
             op = texts[at]
-            rank = _PRECEDENCE.get(op, 0)
+            rank = PRECEDENCE.get(op, 0)
             if rank < least:
                 return left
             cursor.at = at + 1
             self._count()
             right = self._unary()
-            if _PRECEDENCE.get(texts[cursor.at], 0) > rank:
+            if PRECEDENCE.get(texts[cursor.at], 0) > rank:
                 right = self._operators(right, rank + 1)
             left = self.rules.binary(op, left, right, at)
 
@@ -189,7 +186,7 @@ class BodyParser:
             return t.Literal("bool", name == "true")
         if isinstance(found, t.Tensor):
             self.fail(f"tensor {name!r} has no value of its own", "write load4(T, p)", at=at)
-        if isinstance(found, t.Function) or name in MATH or name in ACCESS:
+        if isinstance(found, t.Function) or name in BUILTINS or name in ACCESS:
             self.fail(f"{name!r} is a function: it needs arguments in ( )", at=at)
         self.cursor.unknown(name, at, self.names)
 
@@ -216,7 +213,7 @@ class BodyParser:
             return self._access(name, at)
         if name in t.BASE:
             return self.rules.construct(name, self._arguments(), at)
-        if name in MATH:
+        if name in BUILTINS:
             return self.rules.math(name, self._arguments(), at)
         function = self.names.get(name)
         if function is None:

@@ -23,6 +23,7 @@ from gpuedge.core.errors import KernelError
 from gpuedge.core.kernel import KernelBlob
 from gpuedge.core.storage import KINDS
 from gpuedge.lang import tree as t
+from gpuedge.lang.builtins import BITS, BUILTINS, PRECEDENCE, TANH_LIMIT
 from gpuedge.lang.essl_texts import (
     ESSL100,
     ESSL300,
@@ -34,13 +35,7 @@ from gpuedge.lang.essl_texts import (
     stored,
 )  # fmt: skip
 from gpuedge.lang.interface import bind
-from gpuedge.lang.rules import BITS
 
-RANK: Final = {
-    "||": 1, "&&": 2, "|": 3, "^": 4, "&": 5, "==": 6, "!=": 6, "<": 7, ">": 7, "<=": 7, ">=": 7,
-    "<<": 8, ">>": 8, "+": 9, "-": 9, "*": 10, "/": 10, "%": 10,
-}  # fmt: skip
-"""How tightly the operators bind; `?:` 0, unary 11, everything else 12."""
 SELECT, UNARY, POSTFIX = 0, 11, 12
 MAX_TRIPS: Final = 65536
 """In ESSL 1.00 a loop to a param or extent ends here; drivers' own limits are no higher."""
@@ -49,9 +44,7 @@ Text = tuple[str, int]
 """A text and its rank."""
 
 _WORD = re.compile(r"\b[kKn]_\w+")
-_TANH_LIMIT = 15.0  # tanh(15) is 1 in float32; drivers that divide sinh by cosh overflow at 89
 _IDENTIFIERS = {"local_id": "gl_LocalInvocationID", "group_id": "gl_WorkGroupID"}
-_NAMES = {"roundeven": "roundEven"}
 _SIGNS = {"neg": "-", "!": "!", "~": "~"}
 _OLD_KINDS = {"int": "float", "ivec2": "vec2", "ivec3": "vec3", "ivec4": "vec4"}
 _BIT_WORDS = BITS | {"~", "floatBitsToInt", "intBitsToFloat"}
@@ -195,7 +188,7 @@ class _Shader:
                 f"{name} cannot be printed: ESSL 1.00 has no bits of ints",
                 "work with floor and powers of two, or run the kernel on OpenGL ES 3.0 or later",
             )
-        if name in RANK:
+        if name in PRECEDENCE:
             return self._binary(expr, name, args[0], args[1])
         if name in _SIGNS:
             return f"{_SIGNS[name]}{self._value(args[0], POSTFIX)}", UNARY
@@ -210,7 +203,7 @@ class _Shader:
 
     def _binary(self, expr: t.Op, op: str, left: t.Expr, right: t.Expr) -> Text:
         """Print an operator; a repeated scalar beside a vector stays a scalar."""
-        rank = RANK[op]
+        rank = PRECEDENCE[op]
         if op in "/%" and t.BASE[expr.type] == "int" and (op == "%" or self.is_old):
             if expr.time > t.SPEC:
                 return self._helper("k_idiv" if op == "/" else "k_mod", expr)
@@ -219,7 +212,7 @@ class _Shader:
             text = self._value(left)
             if text == self._value(right):  # asks for NaN, of which compilers think there is none
                 sign = ">" if op == "!=" else "<="
-                return f"(floatBitsToInt({text}) & 0x7fffffff) {sign} 0x7f800000", RANK[">"]
+                return f"(floatBitsToInt({text}) & 0x7fffffff) {sign} 0x7f800000", PRECEDENCE[">"]
         if _is_splat(left) != _is_splat(right):
             left, right = _unsplat(left), _unsplat(right)
         return f"{self._value(left, rank)} {op} {self._value(right, rank + 1)}", rank
@@ -231,23 +224,23 @@ class _Shader:
         """
         a, b = self._value(left), self._value(right, POSTFIX)
         if not self.is_old:
-            dividend = self._value(left, RANK["/"])
-            return f"{self._value(left, RANK['-'])} - {dividend} / {b} * {b}", RANK["-"]
+            dividend = self._value(left, PRECEDENCE["/"])
+            return f"{self._value(left, PRECEDENCE['-'])} - {dividend} / {b} * {b}", PRECEDENCE["-"]
         size = f"floor((abs({a}) + 0.5) / {b if isinstance(right, t.Literal) else f'abs({b})'})"
         signs = f"sign({a}) * " + ("" if isinstance(right, t.Literal) else f"sign({b}) * ")
         if isinstance(right, t.Literal) and right.value < 0:
             size, signs = size.replace(f"/ {b}", f"/ {b[2:-1]}"), f"-{signs}"
         if op == "/":
-            return f"{signs}{size}", RANK["*"]
-        return f"{self._value(left, RANK['-'])} - {b} * ({signs}{size})", RANK["-"]
+            return f"{signs}{size}", PRECEDENCE["*"]
+        return f"{self._value(left, PRECEDENCE['-'])} - {b} * ({signs}{size})", PRECEDENCE["-"]
 
     def _builtin(self, expr: t.Op) -> Text:
         name, args = expr.name, expr.args
         if name not in ("tanh", "roundeven") or not self.is_old:
             if name == "tanh":
-                limit = float_text(_TANH_LIMIT)
+                limit = float_text(TANH_LIMIT)
                 return f"tanh(clamp({self._value(args[0])}, -{limit}, {limit}))", POSTFIX
-            return self._call(_NAMES.get(name, name), *args)
+            return self._call(BUILTINS[name].essl or name, *args)
         if self.in_constant:
             what = f"{name}() cannot say how long a loop is in ESSL 1.00"
             self._refuse_old(what, "give the loop a spec of its own")
@@ -322,10 +315,10 @@ class _Shader:
         name, kind, bound = _local(stmt.index), self._kind("int"), stmt.bound
         start, step = self._constant(stmt.start), self._constant(stmt.step)
         is_bounded = not self.is_old or bound.time <= t.SPEC
-        limit = self._constant(bound, RANK["+"]) if is_bounded else f"{MAX_TRIPS}.0"
+        limit = self._constant(bound, PRECEDENCE["+"]) if is_bounded else f"{MAX_TRIPS}.0"
         self._open(f"for ({kind} {name} = {start}; {name} < {limit}; {name} += {step})")
         if not is_bounded:
-            self._line(f"if ({name} >= {self._value(bound, RANK['+'])}) break;")
+            self._line(f"if ({name} >= {self._value(bound, PRECEDENCE['+'])}) break;")
         self._block(stmt.body)
         self._close()
 

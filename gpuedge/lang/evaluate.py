@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from typing import Any, Final
 
 from gpuedge.core.kernel import Number
 from gpuedge.lang import tree as t
@@ -32,28 +33,32 @@ def _wrapped(value: int) -> int:
     return (value - INT_MIN) % 2**32 + INT_MIN
 
 
-_OPERATORS: dict[str, Callable[..., Number]] = {
+OPERATIONS: Final[dict[str, Callable[..., Any]]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
-    "/": _quotient,
-    "%": _remainder,
     "<": operator.lt,
     ">": operator.gt,
     "<=": operator.le,
     ">=": operator.ge,
     "==": operator.eq,
     "!=": operator.ne,
-    "&&": lambda a, b: bool(a and b),
-    "||": lambda a, b: bool(a or b),
     "&": operator.and_,
     "|": operator.or_,
     "^": operator.xor,
+    "neg": operator.neg,
+    "~": operator.invert,
+}
+"""Operators that Python spells alike for its numbers and for arrays."""
+_FOLDED: dict[str, Callable[..., Number]] = {
+    **OPERATIONS,
+    "/": _quotient,
+    "%": _remainder,
+    "&&": lambda a, b: bool(a and b),
+    "||": lambda a, b: bool(a or b),
     "<<": lambda a, b: _wrapped(a << (b & 31)),
     ">>": lambda a, b: a >> (b & 31),
-    "neg": operator.neg,
     "!": operator.not_,
-    "~": operator.invert,
     "min": min,
     "max": max,
     "abs": abs,
@@ -99,8 +104,8 @@ def _operation(expr: t.Op, lookup: Lookup) -> Number:
     elif expr.name == "cast":
         value = evaluate(expr.args[0], lookup)
         value = float(value) if expr.type == "float" else int(value)
-    elif expr.name in _OPERATORS:
-        value = _OPERATORS[expr.name](*[evaluate(arg, lookup) for arg in expr.args])
+    elif expr.name in _FOLDED:
+        value = _FOLDED[expr.name](*[evaluate(arg, lookup) for arg in expr.args])
     else:
         raise Unknown
     if expr.type == "int" and not INT_MIN <= value <= INT_MAX:

@@ -14,7 +14,9 @@ import numpy.typing as npt
 
 from gpuedge.core.errors import InputError, KernelError
 from gpuedge.core.kernel import Extents, Number
+from gpuedge.lang import evaluate
 from gpuedge.lang import tree as t
+from gpuedge.lang.builtins import BUILTINS
 
 Value = Any
 """A numpy scalar or array of float32, int32 or bool; vectors have components first."""
@@ -25,14 +27,6 @@ Indices = npt.NDArray[np.signedinteger[Any]]
 DTYPES: dict[str, type[np.generic]] = {"float": np.float32, "int": np.int32, "bool": np.bool_}
 
 
-def _dot(a: Value, b: Value) -> Value:
-    products = a * b
-    total = products[0]
-    for part in products[1:]:
-        total = total + part
-    return total
-
-
 def _quotient(a: Value, b: Value) -> Value:
     """Divide; ints are truncated, as those of devices are."""
     if np.result_type(a) != np.int32:
@@ -40,54 +34,17 @@ def _quotient(a: Value, b: Value) -> Value:
     return np.floor_divide(a - np.fmod(a, b), b)
 
 
-def _bits(kind: type[np.generic]) -> Callable[[Value], Value]:
-    return lambda x: np.ascontiguousarray(x).view(kind).reshape(np.shape(x))
-
-
 OPERATIONS: dict[str, Callable[..., Value]] = {
-    "+": np.add,
-    "-": np.subtract,
-    "*": np.multiply,
+    **evaluate.OPERATIONS,
     "/": _quotient,
     "%": np.fmod,
-    "<": np.less,
-    ">": np.greater,
-    "<=": np.less_equal,
-    ">=": np.greater_equal,
-    "==": np.equal,
-    "!=": np.not_equal,
     "&&": np.logical_and,
     "||": np.logical_or,
-    "&": np.bitwise_and,
-    "|": np.bitwise_or,
-    "^": np.bitwise_xor,
     "<<": np.left_shift,
     ">>": np.right_shift,
-    "neg": np.negative,
     "!": np.logical_not,
-    "~": np.invert,
     "?:": np.where,
-    "floatBitsToInt": _bits(np.int32),
-    "intBitsToFloat": _bits(np.float32),
-    "min": np.minimum,
-    "max": np.maximum,
-    "clamp": lambda x, low, high: np.minimum(np.maximum(x, low), high),
-    "abs": np.abs,
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "sign": np.sign,
-    "exp": np.exp,
-    "log": np.log,
-    "sqrt": np.sqrt,
-    "inversesqrt": lambda x: np.float32(1) / np.sqrt(x),
-    "sin": np.sin,
-    "cos": np.cos,
-    "tanh": np.tanh,
-    "roundeven": np.rint,
-    "mix": lambda a, b, k: a * (np.float32(1) - k) + b * k,
-    "step": lambda edge, x: np.where(x < edge, np.float32(0), np.float32(1)),
-    "pow": np.power,
-    "dot": _dot,
+    **{name: row.numpy(np) for name, row in BUILTINS.items()},
 }
 """What operators and built-ins are in numpy, on float32 and int32."""
 

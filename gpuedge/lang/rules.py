@@ -9,12 +9,11 @@ import struct
 from typing import Final, NoReturn
 
 from gpuedge.lang import tree as t
+from gpuedge.lang.builtins import BITS, BUILTINS, COMPARISONS
 from gpuedge.lang.evaluate import INT_MAX, Unknown, evaluate
-from gpuedge.lang.tokens import MATH, Cursor
+from gpuedge.lang.tokens import Cursor
 
 MAX_ARRAY: Final = 256  # elements of a local array: registers, on real devices
-BITS: Final = frozenset(("&", "|", "^", "<<", ">>"))
-_COMPARISONS = frozenset(("==", "!=", "<", ">", "<=", ">="))
 _LETTERS = {"x": 0, "y": 1, "z": 2, "w": 3}
 
 
@@ -109,7 +108,7 @@ class Rules:
     def binary(self, op: str, left: t.Expr, right: t.Expr, at: int) -> t.Expr:
         """Return one operator applied to two values."""
         a, b = left.type, right.type
-        if op in _COMPARISONS:
+        if op in COMPARISONS:
             if a != b or t.WIDTH[a] != 1 or (a == "bool" and op not in ("==", "!=")):
                 self._mismatch(op, a, b, at)
             kind = "bool"
@@ -160,7 +159,7 @@ class Rules:
             hint = "% is for ints; for floats write a - b * floor(a / b)"
         elif op in BITS:
             hint = "bits are those of ints; floatBitsToInt(x) gives those of a float"
-        elif op in _COMPARISONS:
+        elif op in COMPARISONS:
             hint = "compare components, for example a.x < b.x"
         self.fail(f"'{op}' does not take {a} and {b}", hint, at=at)
 
@@ -296,7 +295,8 @@ class Rules:
     # --- built-ins and helpers ----------------------------------------------------------------
     def math(self, name: str, args: list[t.Expr], at: int) -> t.Expr:
         """Return a built-in on numbers applied to its arguments."""
-        count, bases, result = MATH[name]
+        row = BUILTINS[name]
+        count, bases = row.arguments, row.bases
         if len(args) != count:
             self.fail(f"{name}() takes {count} argument{'s'[: count > 1]}, not {len(args)}", at=at)
         kinds = [arg.type for arg in args]
@@ -312,8 +312,8 @@ class Rules:
         same = tuple([a if a.type == kind else t.Op(kind, "splat", (a,), a.time) for a in args])
         if name == "dot":
             kind = "float"
-        elif result:
-            kind = t.VECTOR[result, width]
+        elif row.result:
+            kind = t.VECTOR[row.result, width]
         return self.fold(t.Op(kind, name, same, max([a.time for a in args])), at)
 
     def call(self, function: t.Function, args: list[t.Expr], at: int) -> t.Call:

@@ -16,6 +16,7 @@ from typing import Any
 from gpuedge.core.kernel import KernelBlob
 from gpuedge.lang import spirv_module as s
 from gpuedge.lang import tree as t
+from gpuedge.lang.builtins import BUILTINS, TANH_LIMIT
 from gpuedge.lang.interface import bind, push_args
 
 _EXECUTION_LOCAL_SIZE = 17
@@ -50,15 +51,7 @@ _OPERATORS = {
     "intBitsToFloat": (0, s.BITCAST, 0),
     "dot": (s.DOT, 0, 0),
 }
-_GLSL = {
-    "roundeven": (2, 2), "abs": (4, 5), "sign": (6, 7), "floor": (8, 8), "ceil": (9, 9),
-    "sin": (13, 13), "cos": (14, 14), "tanh": (21, 21), "pow": (26, 26), "exp": (27, 27),
-    "log": (28, 28), "sqrt": (31, 31), "inversesqrt": (32, 32), "min": (37, 39), "max": (40, 42),
-    "clamp": (43, 45), "mix": (46, 46), "step": (48, 48),
-}  # fmt: skip
-"""GLSL.std.450 instruction for float and for int operands."""
 _U_MIN, _F_CLAMP = 38, 43
-_TANH_LIMIT = 15.0  # tanh(15) is 1 in float32; drivers that divide sinh by cosh overflow at 89
 _ROLE = {kind: ("float", "int", "bool").index(base) for kind, base in t.BASE.items()}
 
 
@@ -327,10 +320,10 @@ class _Printer:
         opcodes = _OPERATORS.get(name)
         if opcodes is not None:
             return self._op(opcodes[role], expr.type, *values)
-        if name in _GLSL:
+        if name in BUILTINS:
             if name == "tanh":
                 values = [self._clamped(expr.type, values[0])]
-            return self._glsl(_GLSL[name][role], expr.type, *values)
+            return self._glsl(BUILTINS[name].spirv[role], expr.type, *values)
         if name == "?:":
             return self._choose(expr.type, *values)
         if name != "%":  # a vector of parts, or of one repeated
@@ -348,7 +341,7 @@ class _Printer:
         return self._op(s.SELECT, kind, condition, yes, no)
 
     def _clamped(self, kind: str, value: int) -> int:
-        limits = [self.module.constant("float", limit) for limit in (-_TANH_LIMIT, _TANH_LIMIT)]
+        limits = [self.module.constant("float", limit) for limit in (-TANH_LIMIT, TANH_LIMIT)]
         if kind != "float":
             limits = [self._splat(kind, limit) for limit in limits]
         return self._glsl(_F_CLAMP, kind, value, *limits)

@@ -8,27 +8,8 @@ from difflib import get_close_matches
 from typing import Final, NoReturn
 
 from gpuedge.core.errors import KernelSyntaxError
+from gpuedge.lang.builtins import BUILTINS
 from gpuedge.lang.tree import BASE
-
-NUMBERS: Final = ("float", "int")
-MATH: Final[dict[str, tuple[int, tuple[str, ...], str]]] = {
-    **dict.fromkeys(("min", "max"), (2, NUMBERS, "")),
-    "clamp": (3, NUMBERS, ""),
-    "abs": (1, NUMBERS, ""),
-    **dict.fromkeys(
-        (
-            "floor", "ceil", "sign", "exp", "log", "sqrt", "inversesqrt", "sin", "cos", "tanh",
-            "roundeven",
-        ),
-        (1, ("float",), ""),
-    ),
-    **dict.fromkeys(("step", "pow", "dot"), (2, ("float",), "")),
-    "mix": (3, ("float",), ""),
-    "floatBitsToInt": (1, ("float",), "int"),
-    "intBitsToFloat": (1, ("int",), "float"),
-}  # fmt: skip
-"""Built-ins on numbers, componentwise: how many arguments, the base types they take, and the base
-type of the result where it is another one."""
 
 ACCESS: Final = {
     "load4": ("vec4", "ivec4"),
@@ -51,7 +32,7 @@ KEYWORDS: Final = frozenset(
         "barrier", "main", "LX", "LY", "LZ",
     }
 )  # fmt: skip
-RESERVED: Final = KEYWORDS | BASE.keys() | MATH.keys() | ACCESS.keys() | STORES.keys()
+RESERVED: Final = KEYWORDS | BASE.keys() | BUILTINS.keys() | ACCESS.keys() | STORES.keys()
 """Names that a text cannot declare (LX, LY, LZ only as specs of a group kernel)."""
 
 _LOOP = "the one loop is for (int i = 0; i < N; i++) { ... } with a const, spec or param N"
@@ -201,7 +182,7 @@ class Cursor:
         """Fail because `name` is not declared; say what may have been meant."""
         hint = TRAPS.get(name)
         if hint is None:
-            near = get_close_matches(name, [*names, *MATH, *ACCESS, *BASE], n=1)
+            near = get_close_matches(name, [*names, *BUILTINS, *ACCESS, *BASE], n=1)
             hint = f"did you mean {near[0]!r}?" if near else None
         self.fail(f"{name!r} is not declared", hint, at=at)
 

@@ -140,7 +140,7 @@ class Op:
         A vector from parts of its base type whose widths add up, or from one scalar repeated.
     ``cast``
         int to float or back, scalar or vector; float to int only of integral values.
-    the keys of `gpuedge.lang.tokens.MATH`
+    the keys of `gpuedge.lang.builtins.BUILTINS`
         Built-ins; the arguments have the same type.
     """
 

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from gpuedge.core.kernel import KernelBlob, Number
 from gpuedge.lang import tree as t
+from gpuedge.lang.builtins import BITS, BUILTINS, COMPARISONS, TANH_LIMIT
 from gpuedge.lang.interface import bind, push_args
-from gpuedge.lang.rules import BITS
 
 _SCALARS = {"float": "f32", "int": "i32", "bool": "bool", "uint": "u32"}
 TYPES: Final = {
@@ -29,13 +29,11 @@ TYPES: Final = {
 }
 """WGSL spelling of each type."""
 
-_NAMES = {"inversesqrt": "inverseSqrt", "roundeven": "round"}
 _SIGNS = {"neg": "-", "!": "!", "~": "~"}
-_OPERATORS = frozenset(("==", "!=", "<", ">", "<=", ">=", "&&", "||")) | BITS
+_OPERATORS = COMPARISONS | BITS | {"&&", "||"}
 _LEVELS = {"+": 1, "-": 1, "*": 2, "/": 2}
 """How strongly operators bind that need no parentheses among themselves."""
 _SPLIT = frozenset((*_LEVELS, *_OPERATORS, *_SIGNS))
-_TANH_LIMIT = 15.0  # tanh(15) is 1 in float32; drivers that divide sinh by cosh overflow at 89
 _INT_MIN = -(2**31)
 _IDS = {"local_id": "k_local", "group_id": "k_group"}
 _STEP = "    "
@@ -212,11 +210,11 @@ class _Module:
         if expr.name == "clamp":  # WGSL refuses constant bounds in the wrong order
             return f"min(max({args[0]}, {args[1]}), {args[2]})"
         if expr.name == "tanh":
-            low, high = (f"{TYPES[expr.type]}({x})" for x in (-_TANH_LIMIT, _TANH_LIMIT))
+            low, high = (f"{TYPES[expr.type]}({x})" for x in (-TANH_LIMIT, TANH_LIMIT))
             return f"tanh(clamp({args[0]}, {low}, {high}))"
         if expr.name in ("floatBitsToInt", "intBitsToFloat"):
             return f"bitcast<{TYPES[expr.type]}>({args[0]})"
-        return f"{_NAMES.get(expr.name, expr.name)}({', '.join(args)})"
+        return f"{BUILTINS[expr.name].wgsl or expr.name}({', '.join(args)})"
 
     def _identifier(self, expr: t.Identifier) -> str:
         if self.function is not self.kernel.main:
