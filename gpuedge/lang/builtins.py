@@ -78,7 +78,7 @@ BUILTINS: Final = {
 }
 
 TANH_LIMIT: Final = 15.0
-"""Printers clamp to it: tanh(15) is 1 in float32; drivers that divide sinh by cosh overflow at 89."""
+"""tanh(15) is 1 in float32. Printers clamp to it: drivers that use exp overflow at 89."""
 
 PRECEDENCE: Final = {
     "||": 1, "&&": 2, "|": 3, "^": 4, "&": 5, "==": 6, "!=": 6, "<": 7, ">": 7, "<=": 7, ">=": 7,

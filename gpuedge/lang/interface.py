@@ -15,18 +15,8 @@ from typing import Literal
 from gpuedge.core.errors import KernelError
 from gpuedge.core.kernel import KernelBlob, PushArg, ScalarType, SpecArg, TensorArg
 from gpuedge.core.storage import BUFFER
+from gpuedge.lang import spirv_module as s
 from gpuedge.lang.tree import Kernel
-
-MAGIC = 0x07230203
-# opcodes
-_NAME, _MEMBER_NAME, _ENTRY, _MODE = 5, 6, 15, 16
-_BOOL, _INT, _FLOAT, _VECTOR, _ARRAY, _RUNTIME, _STRUCT, _POINTER = 20, 21, 22, 23, 28, 29, 30, 32
-_SPEC_TRUE, _SPEC_FALSE, _SPEC_CONSTANT, _VARIABLE, _DECORATE, _MEMBER_DECORATE = (
-    48, 49, 50, 59, 71, 72,
-)  # fmt: skip
-# storage classes and decorations
-_UNIFORM, _PUSH, _STORAGE = 2, 9, 12
-_SPEC_ID, _BLOCK, _BUFFER_BLOCK, _NON_WRITABLE, _BINDING, _SET, _OFFSET = 1, 2, 3, 24, 33, 34, 35
 
 
 def push_args(kernel: Kernel) -> tuple[tuple[PushArg, ...], int]:
@@ -122,7 +112,7 @@ def _instructions(code: bytes, name: str) -> Iterator[tuple[int, tuple[int, ...]
     if len(code) < 20 or len(code) % 4:
         raise KernelError(f"{name} is not SPIR-V: {len(code)} bytes.")
     words = struct.unpack(f"<{len(code) // 4}I", code)
-    if words[0] != MAGIC:
+    if words[0] != s.MAGIC:
         raise KernelError(f"{name} is not SPIR-V: it starts with {words[0]:#010x}.")
     at = 5
     while at < len(words):
@@ -141,24 +131,24 @@ def _text(words: tuple[int, ...]) -> str:
 def _read(code: bytes, name: str) -> _Module:
     m = _Module()
     for op, args in _instructions(code, name):
-        if op == _NAME:
+        if op == s.NAME:
             m.names[args[0]] = _text(args[1:])
-        elif op == _MEMBER_NAME:
+        elif op == s.MEMBER_NAME:
             m.members[args[0], args[1]] = _text(args[2:])
-        elif op == _ENTRY and args[0] == 5:  # execution model GLCompute
+        elif op == s.ENTRY_POINT and args[0] == 5:  # execution model GLCompute
             m.entry = _text(args[2:])
-        elif op == _MODE and args[1] == 17:  # execution mode LocalSize
+        elif op == s.EXECUTION_MODE and args[1] == 17:  # execution mode LocalSize
             m.local_size = (args[2], args[3], args[4])
-        elif op == _DECORATE:
+        elif op == s.DECORATE:
             m.decorations[args[0], args[1]] = args[2:]
-        elif op == _MEMBER_DECORATE:
+        elif op == s.MEMBER_DECORATE:
             m.member_decorations[args[0], args[1], args[2]] = args[3:]
-        elif _BOOL <= op <= _POINTER:
+        elif s.TYPE_BOOL <= op <= s.TYPE_POINTER:
             m.types[args[0]] = (op, *args[1:])
-        elif op == _VARIABLE:
+        elif op == s.VARIABLE:
             m.variables.append((args[1], args[0], args[2]))
-        elif op in (_SPEC_TRUE, _SPEC_FALSE, _SPEC_CONSTANT):
-            value = args[2] if op == _SPEC_CONSTANT else int(op == _SPEC_TRUE)
+        elif op in (s.SPEC_TRUE, s.SPEC_FALSE, s.SPEC_CONSTANT):
+            value = args[2] if op == s.SPEC_CONSTANT else int(op == s.SPEC_TRUE)
             m.specs[args[1]] = (args[0], value, op)
     return m
 
@@ -166,12 +156,12 @@ def _read(code: bytes, name: str) -> _Module:
 def _scalar(m: _Module, kind: int, name: str) -> tuple[str, int]:
     """Return the numpy dtype and number of components of a scalar or vector type."""
     op, *rest = m.types[kind]
-    if op == _VECTOR:
+    if op == s.TYPE_VECTOR:
         dtype, _ = _scalar(m, rest[0], name)
         return dtype, rest[1]
-    if op == _FLOAT and rest[0] in (16, 32):
+    if op == s.TYPE_FLOAT and rest[0] in (16, 32):
         return f"float{rest[0]}", 1
-    if op == _INT and rest[0] in (8, 16, 32):
+    if op == s.TYPE_INT and rest[0] in (8, 16, 32):
         return f"{'int' if rest[1] else 'uint'}{rest[0]}", 1
     raise KernelError(
         f"{name} uses an element type that is no float of 16 or 32 bits, nor an integer of 8 to 32."
@@ -181,51 +171,51 @@ def _scalar(m: _Module, kind: int, name: str) -> tuple[str, int]:
 def _buffers(m: _Module, name: str) -> Iterator[BufferArg]:
     for variable, pointer, storage in m.variables:
         struct_id = m.types[pointer][2]
-        is_buffer = storage == _STORAGE or (struct_id, _BUFFER_BLOCK) in m.decorations
-        if storage == _UNIFORM and not is_buffer:
+        is_buffer = storage == s.STORAGE_BUFFER or (struct_id, s.BUFFER_BLOCK) in m.decorations
+        if storage == s.UNIFORM and not is_buffer:
             raise KernelError(f"{name} has a uniform block; only storage buffers can be bound.")
-        if (variable, _BINDING) not in m.decorations:
+        if (variable, s.BINDING) not in m.decorations:
             continue
         if not is_buffer:
             raise KernelError(f"{name} binds something that is not a storage buffer.")
-        if m.decorations.get((variable, _SET), (0,))[0] != 0:
+        if m.decorations.get((variable, s.DESCRIPTOR_SET), (0,))[0] != 0:
             raise KernelError(f"{name} uses a descriptor set other than 0.")
         members = m.types[struct_id][1:]
         op, *rest = m.types[members[0]]
-        if len(members) != 1 or op not in (_RUNTIME, _ARRAY):
+        if len(members) != 1 or op not in (s.TYPE_RUNTIME_ARRAY, s.TYPE_ARRAY):
             raise KernelError(
                 f"{name} has a buffer that is not a single array.",
                 hint="write it as: buffer A { float a[]; };",
             )
         dtype, components = _scalar(m, rest[0], name)
         answers = (m.members.get((struct_id, 0)), m.names.get(variable), m.names.get(struct_id))
-        readonly = (struct_id, 0, _NON_WRITABLE) in m.member_decorations
-        readonly = readonly or (variable, _NON_WRITABLE) in m.decorations
-        binding = m.decorations[variable, _BINDING][0]
+        readonly = (struct_id, 0, s.NON_WRITABLE) in m.member_decorations
+        readonly = readonly or (variable, s.NON_WRITABLE) in m.decorations
+        binding = m.decorations[variable, s.BINDING][0]
         names = tuple(dict.fromkeys(n for n in answers if n)) or (f"binding{binding}",)
         yield BufferArg(binding, names, dtype, components, readonly)
 
 
 def _push(m: _Module, name: str) -> Iterator[PushArg]:
     for _, pointer, storage in m.variables:
-        if storage != _PUSH:
+        if storage != s.PUSH_CONSTANT:
             continue
         struct_id = m.types[pointer][2]
         for i, kind in enumerate(m.types[struct_id][1:]):
             dtype, components = _scalar(m, kind, name)
             if components != 1 or not dtype.endswith("32"):
                 raise KernelError(f"{name} has a push constant that is not a scalar of 32 bits.")
-            offset = m.member_decorations[struct_id, i, _OFFSET][0]
+            offset = m.member_decorations[struct_id, i, s.OFFSET][0]
             as_type: Literal["int", "float"] = "float" if dtype == "float32" else "int"
             yield PushArg(m.members.get((struct_id, i), f"push{i}"), as_type, offset)
 
 
 def _spec(m: _Module, result: int) -> SpecArg:
     kind, value, op = m.specs[result]
-    spec_id = m.decorations.get((result, _SPEC_ID), (0,))[0]
+    spec_id = m.decorations.get((result, s.SPEC_ID), (0,))[0]
     label = m.names.get(result, f"spec{spec_id}")
-    if op != _SPEC_CONSTANT:
+    if op != s.SPEC_CONSTANT:
         return SpecArg(label, "bool", spec_id, bool(value))
-    scalar: ScalarType = "float" if m.types[kind][0] == _FLOAT else "int"
+    scalar: ScalarType = "float" if m.types[kind][0] == s.TYPE_FLOAT else "int"
     number = struct.unpack("<f" if scalar == "float" else "<i", struct.pack("<I", value))[0]
     return SpecArg(label, scalar, spec_id, number)

@@ -12,7 +12,7 @@ from array import array
 from gpuedge.lang.tree import BASE
 
 # Instructions.
-NAME, EXTENSION, EXT_INST_IMPORT, EXT_INST, MEMORY_MODEL = 5, 10, 11, 12, 14
+NAME, MEMBER_NAME, EXTENSION, EXT_INST_IMPORT, EXT_INST, MEMORY_MODEL = 5, 6, 10, 11, 12, 14
 ENTRY_POINT, EXECUTION_MODE, CAPABILITY = 15, 16, 17
 TYPE_VOID, TYPE_BOOL, TYPE_INT, TYPE_FLOAT, TYPE_VECTOR = 19, 20, 21, 22, 23
 TYPE_ARRAY, TYPE_RUNTIME_ARRAY, TYPE_STRUCT, TYPE_POINTER, TYPE_FUNCTION = 28, 29, 30, 32, 33
@@ -30,12 +30,20 @@ CONTROL_BARRIER, LOOP_MERGE, SELECTION_MERGE, LABEL = 224, 246, 247, 248
 BRANCH, BRANCH_CONDITIONAL, RETURN, RETURN_VALUE = 249, 250, 253, 254
 
 # Enumerants: storage classes, decorations, built-ins.
-INPUT, WORKGROUP, PRIVATE_FUNCTION, PUSH_CONSTANT, STORAGE_BUFFER = 1, 4, 7, 9, 12
-SPEC_ID, BLOCK, ARRAY_STRIDE, BUILT_IN, NON_WRITABLE, NON_READABLE = 1, 2, 6, 11, 24, 25
+INPUT, UNIFORM, WORKGROUP, PRIVATE_FUNCTION, PUSH_CONSTANT, STORAGE_BUFFER = 1, 2, 4, 7, 9, 12
+SPEC_ID, BLOCK, BUFFER_BLOCK, ARRAY_STRIDE, BUILT_IN, NON_WRITABLE, NON_READABLE = (
+    1,
+    2,
+    3,
+    6,
+    11,
+    24,
+    25,
+)
 BINDING, DESCRIPTOR_SET, OFFSET = 33, 34, 35
 WORKGROUP_SIZE, WORKGROUP_ID, LOCAL_ID, GLOBAL_ID = 25, 26, 27, 28
 
-_MAGIC, _VERSION_1_0 = 0x07230203, 0x00010000
+MAGIC, _VERSION_1_0 = 0x07230203, 0x00010000
 
 
 def words_of(text: str) -> list[int]:
@@ -150,7 +158,7 @@ class Module:
         extension = words_of("SPV_KHR_storage_buffer_storage_class")
         library = words_of("GLSL.std.450")
         head = [
-            *(_MAGIC, _VERSION_1_0, 0, self.bound, 0),
+            *(MAGIC, _VERSION_1_0, 0, self.bound, 0),
             *(2 << 16 | CAPABILITY, 1),  # Shader
             *((len(extension) + 1) << 16 | EXTENSION, *extension),
             *((len(library) + 2) << 16 | EXT_INST_IMPORT, self.glsl, *library),
