@@ -22,8 +22,7 @@ import gpuedge.backends.null as null
 from gpuedge.backends.base import Counters, DeviceInfo, Usage
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.isolation.device import IsolatedDevice
-from gpuedge.isolation.messages import counts_of
-from gpuedge.isolation.wire import pack
+from gpuedge.isolation.messages import counts_of, pack
 
 OPENED = {"caps": VULKAN_MINIMUM.to_dict(), "counters": counts_of(Counters())}
 """The right answer to the first frame."""

@@ -51,12 +51,7 @@ def check_folder(path: Path, *, is_sealed: bool = True) -> Database:
 def check_schemas(path: Path) -> None:
     """Check every file of a folder that the library reads against its JSON Schema.
 
-    Raises
-    ------
-    DatabaseError (GE-600)
-        The first thing that is wrong, with its file.
-    UpdateError (GE-601)
-        The extra ``updates`` is not installed.
+    Raises DatabaseError for the first thing that is wrong, UpdateError without the extra.
     """
     folder = Path(path).absolute()
     for name in source.names(folder):
@@ -76,13 +71,7 @@ def first_error(name: str, found: dict[str, Any]) -> str:
 
 
 def import_extra(name: str) -> Any:
-    """Return a module that the extra ``updates`` brings.
-
-    Raises
-    ------
-    UpdateError (GE-601)
-        It is not installed.
-    """
+    """Return a module that the extra ``updates`` brings. Raises UpdateError without it."""
     try:
         return import_module(name)
     except ImportError as error:

@@ -38,10 +38,7 @@ def folder() -> Path:
 def find_table(name: str, place: Path | None) -> tuple[Path, int]:
     """Return the path of a table and when it was changed; the packaged one where a folder has none.
 
-    Raises
-    ------
-    DatabaseError (GE-600)
-        It cannot be read.
+    Raises DatabaseError.
     """
     try:
         base = place or folder()

@@ -75,13 +75,7 @@ def names(folder: Path) -> list[str]:
 
 
 def envelope(folder: Path) -> Envelope:
-    """Read and check ``database.json``.
-
-    Raises
-    ------
-    DatabaseError (GE-600)
-        It is not there, so the folder is no database, or half of one; or it cannot be used.
-    """
+    """Read and check ``database.json``. Raises DatabaseError; without it there is no database."""
     path = folder / FILE
     if not os.path.lexists(path):
         check_place(folder)
@@ -140,12 +134,8 @@ def _release(text: str) -> tuple[int, ...]:
 def read(folder: Path, *, is_sealed: bool = True) -> tuple[Envelope, tuple[Entry, ...]]:
     """Read a folder whole: envelope, digests and every entry.
 
-    A folder that is worked on need not be sealed: then its files are read as they are.
-
-    Raises
-    ------
-    DatabaseError (GE-600)
-        It names the file, and what is wrong with it.
+    A folder that is worked on need not be sealed: then its files are read as they are. Raises
+    DatabaseError, which names the file and what is wrong with it.
     """
     about = envelope(folder) if is_sealed else Envelope()
     present = names(folder)

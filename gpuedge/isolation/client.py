@@ -22,9 +22,12 @@ from gpuedge.core.errors import (
     DeviceTimeoutError,
 )
 from gpuedge.isolation.messages import (
+    FrameError,
     caps_from_record,
     error_from_record,
     info_to_record,
+    pack,
+    parse,
     take_counts,
 )
 from gpuedge.isolation.shared import ALIGNMENT, CONTROL, NOTHING, TOTAL, Arena
@@ -34,7 +37,6 @@ from gpuedge.isolation.transport import (
     WorkerEndedError,
     WorkerSilentError,
 )
-from gpuedge.isolation.wire import FrameError, pack, parse
 from gpuedge.safety import child, interpreter
 from gpuedge.safety.watchdog import FLOOR_S, LOOK_S, Watch
 
@@ -87,13 +89,7 @@ class Op:
 class Client:
     """What the application knows of one worker: asks, waits, and says what went wrong.
 
-    Parameters
-    ----------
-    info : DeviceInfo
-    counters : Counters
-        Kept as the worker's are.
-    command : sequence of str, optional
-        The program of the worker.
+    `counters` are kept as the worker's are; `command` is the program of the worker, for tests.
     """
 
     def __init__(

@@ -208,10 +208,7 @@ class IsolatedDevice:
     def limit_idle(self, watchdog_s: float | None) -> None:
         """Take a worker for hung that neither answers nor computes for the time a run may take.
 
-        Parameters
-        ----------
-        watchdog_s : float or None
-            That time, at least 2 s; None where nothing is said of it: 10 s.
+        That is at least 2 s; where `watchdog_s` is None, 10 s.
         """
         self._client.limit_idle(watchdog_s)
 

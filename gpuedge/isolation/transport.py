@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO
 
 from gpuedge.core import debug
-from gpuedge.isolation.wire import HEADER, MAX_REPLY, FrameError, sizes
+from gpuedge.isolation.messages import HEADER, MAX_REPLY, FrameError, sizes
 from gpuedge.safety.child import TAIL_BYTES, Child, Ending
 
 MODULE = "gpuedge.isolation.worker"
@@ -43,26 +43,10 @@ class WorkerSilentError(Exception):
 
 
 class Transport:
-    """A worker process and the pipes to it.
+    """A worker process and the pipes to it; `share` is the descriptor of the shared memory.
 
-    Parameters
-    ----------
-    command : sequence of str
-        The program.
-    environ : mapping
-        Its environment.
-    share : int
-        Descriptor of the shared memory.
-
-    Attributes
-    ----------
-    life : int
-        The worker's number of the pipe that closes when this process is gone.
-
-    Raises
-    ------
-    OSError
-        The process cannot be started.
+    `life` is the worker's number of the pipe that closes when this process is gone. Raises OSError
+    where the process cannot be started.
     """
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str], share: int) -> None:
@@ -114,9 +98,7 @@ class Transport:
     def receive(self, seconds: float) -> tuple[int, bytes] | None:
         """Wait so long for a reply; return its sequence number and JSON, None if there is none.
 
-        Raises
-        ------
-        WorkerEndedError, FrameError
+        Raises WorkerEndedError, FrameError.
         """
         until = time.monotonic() + seconds
         while (reply := self._whole()) is None:

@@ -20,9 +20,17 @@ from gpuedge import backends
 from gpuedge.backends.base import Binding, Dispatch, Usage
 from gpuedge.core.kernel import KernelBlob
 from gpuedge.core.storage import Storage
-from gpuedge.isolation.messages import counts_of, error_to_record, info_from_record
+from gpuedge.isolation.messages import (
+    HEADER,
+    MAX_REQUEST,
+    counts_of,
+    error_to_record,
+    info_from_record,
+    pack,
+    parse,
+    sizes,
+)
 from gpuedge.isolation.shared import Arena
-from gpuedge.isolation.wire import HEADER, MAX_REQUEST, pack, parse, sizes
 from gpuedge.safety.contain import contain
 
 if TYPE_CHECKING:

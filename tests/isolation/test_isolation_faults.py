@@ -21,7 +21,7 @@ from gpuedge.core.errors import (
 )
 from gpuedge.isolation import client, open_isolated
 from gpuedge.isolation.device import IsolatedDevice
-from gpuedge.isolation.wire import HEADER, MAGIC, pack
+from gpuedge.isolation.messages import HEADER, MAGIC, pack
 
 
 def code_of(error: DeviceError) -> str | None:

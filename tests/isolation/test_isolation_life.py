@@ -21,7 +21,7 @@ from gpuedge.backends.base import Usage
 from gpuedge.core.errors import ClosedError, DeviceLostError
 from gpuedge.isolation import open_isolated
 from gpuedge.isolation.device import IsolatedBuffer, IsolatedDevice, IsolatedRecording
-from gpuedge.isolation.wire import pack
+from gpuedge.isolation.messages import pack
 
 HERE = Path(fakes.__file__).parent
 

@@ -23,18 +23,9 @@ FILE: Final = "families.json"
 class Driver:
     """One driver of Vulkan: a row of the registry of ``VkDriverId``.
 
-    Attributes
-    ----------
-    id : int
-    is_mesa : bool
-    scheme : str or None
-        Of its ``driverVersion``.
-    vendor : str or None
-        Maker of every GPU it drives, where that is one.
-    layer : str or None
-        What it is, where another driver does the work.
-    exact, prefix : tuple of str
-        Folded forms of ``driverName``, whole and how it begins.
+    `scheme` is that of its ``driverVersion``, `vendor` the maker of every GPU it drives where that
+    is one, `layer` what it is where another driver does the work; `exact` and `prefix` are folded
+    forms of ``driverName``, whole and how it begins.
     """
 
     id: int
@@ -167,17 +158,9 @@ class Families:
 
 
 def load_families(place: Path | None = None) -> Families:
-    """Read ``families.json``; a database without that file has the packaged one.
+    """Read ``families.json`` of a database, the one in use by default. Raises DatabaseError.
 
-    Parameters
-    ----------
-    place : Path, optional
-        The database's folder; the one in use where none is given.
-
-    Raises
-    ------
-    DatabaseError (GE-600)
-        The file is missing, too large, is not JSON, or holds a row that cannot be used.
+    A database without that file has the packaged one.
     """
     return _read(*find_table(FILE, place))
 

@@ -29,18 +29,8 @@ def folded(name: str) -> str:
 class NameMatch:
     """Conditions on a folded name. Those that are given must all hold.
 
-    Attributes
-    ----------
-    exact : tuple of str
-        It is one of these.
-    prefix : tuple of str
-        It begins with one of these.
-    contains : tuple of str
-        One of these is somewhere in it.
-    contains_all : tuple of str
-        All of these are.
-    words : tuple of str
-        One of these is in it as whole words.
+    It is one of `exact`, begins with one of `prefix`, has one of `contains` and all of
+    `contains_all` somewhere in it, and one of `words` as whole words.
     """
 
     exact: tuple[str, ...] = ()

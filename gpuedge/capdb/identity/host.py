@@ -45,12 +45,8 @@ def _read() -> tuple[tuple[str, str], ...]:
 def host_facts() -> dict[str, str]:
     """Return what this machine tells about itself; read once, and never raises.
 
-    Returns
-    -------
-    dict
-        ``os`` always; ``kernel_version`` on Linux and Android, ``device`` on boards with Linux,
-        ``macos_version`` on macOS, and on Android those of `ANDROID` that can be read. What is not
-        known is absent.
+    That is ``os`` always; ``kernel_version`` on Linux and Android, ``device`` on boards with Linux,
+    ``macos_version`` on macOS, and on Android those of `ANDROID` that can be read.
     """
     try:
         return dict(_read())

@@ -41,17 +41,9 @@ _FIELD = re.compile(r"\{(\w+)\}")
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer round a device's name.
+    """A layer round a device's name, such as ``angle``, and what it tells of what lies beneath.
 
-    Attributes
-    ----------
-    kind : str
-        In the words of entries: ``angle``.
-    device : str
-        The name of what lies beneath.
-    number, vulkan, driver : str
-        What the layer tells of it: the device's id, the version of Vulkan, and the driver; empty
-        where it does not.
+    That is the name, the id, the version of Vulkan and the driver; empty where it does not tell.
     """
 
     kind: str

@@ -80,16 +80,10 @@ def integer(value: object) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """One way of writing versions.
+    """One way of writing versions, such as ``vk-adreno``.
 
-    Attributes
-    ----------
-    name : str
-        As in entries: ``vk-adreno``.
-    number, text : callable
-        Decode a number of 32 bits, or a text; they return None for what is not of the scheme.
-    show : callable
-        Writes a version so that `text` reads it back.
+    `number` and `text` decode a number of 32 bits, or a text; they return None for what is not of
+    the scheme. `show` writes a version so that `text` reads it back.
     """
 
     name: str
