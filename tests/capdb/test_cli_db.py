@@ -271,3 +271,9 @@ def test_missing_packages_are_told_with_how_to_install_them(
 @pytest.mark.parametrize("arguments", [["update"], ["update", "x", "--rollback"], ["nonsense"]])
 def test_wrong_usage(arguments: list[str], capsys: Capture) -> None:
     assert document(arguments, capsys, 2)["schema"] == "gpuedge.error/1"
+
+
+@pytest.mark.parametrize("length", [256, 400, 5000])
+def test_validate_refuses_a_name_that_no_file_can_have(length: int, capsys: Capture) -> None:
+    assert main(["db", "validate", "x" * length]) == 1
+    assert "cannot be read" in capsys.readouterr().out
