@@ -200,8 +200,11 @@ class _Fuser:
             if self.users[part.serial] > 1:
                 self._keep(other)
             return True
-        # what is made of numbers alone may not fit into memory everywhere (infinity, on ES 2.0)
-        if is_view(part.source.body) or not loads(self.bodies[part.serial]):
+        if is_view(part.source.body):
+            return True
+        found = loads(self.bodies[part.serial])
+        # what is made of constants may not fit into memory everywhere (infinity, on ES 2.0)
+        if part.size == 1 and all(isinstance(o.tensor.source, Constant) for o in found):
             return True
         positions = {load.at for load in loads(body) if load.tensor is part}
         domain = whole.size
