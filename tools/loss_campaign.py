@@ -108,7 +108,7 @@ def run_chunk(options: argparse.Namespace) -> dict[str, Any]:
     from gpuedge.runtime.recovery import RetryLimits
 
     # A device that is lost on purpose is never given up, and tried again soon.
-    POOL.patience = RetryLimits(10**9, 600.0, (0.02, 0.05, 0.2, 0.5, 1.0, 2.0, 4.0), 20.0)
+    POOL.limits = RetryLimits(10**9, 600.0, (0.02, 0.05, 0.2, 0.5, 1.0, 2.0, 4.0), 20.0)
     fault = os.environ.pop("GPUFAULT")
     POOL.report()  # the first probe is to find the device
     os.environ["GPUFAULT"] = fault

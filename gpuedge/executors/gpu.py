@@ -116,6 +116,8 @@ class GpuExecutor:
         True as soon as nothing may start on it any more.
     released : bool
         True once the driver has given everything back.
+    on_released : callable, optional
+        Called then.
     is_hung : bool
         True after it did not finish in time.
     compiling, running : Stage
@@ -141,6 +143,7 @@ class GpuExecutor:
         self.lock = threading.RLock()
         self.closed = self.released = self.is_hung = self._was_struck = False
         self.compiling, self.running = Stage(self, "compile"), Stage(self, "run")
+        self.on_released: Callable[[], None] | None = None
         self._owner = os.getpid()
         self._restricted: set[str] = set()
         self._blobs = BlobCache(cache_dir() / "kernels.bin")
@@ -272,6 +275,8 @@ class GpuExecutor:
                     self.released = True
                     with CLOSING.one(self.watch):
                         self.impl.close()
+                    if self.on_released is not None:
+                        self.on_released()
             finally:
                 self.lock.release()
         self.watch.close()

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
 
 from gpuedge.core.errors import DeviceError, GpuEdgeError
-
-if TYPE_CHECKING:
-    pass
+from gpuedge.safety.markers import Watch as Marker
 
 MAX_WORDS = 300
 """Characters of a cause that are kept: a compiler's log may fill pages."""
@@ -26,24 +23,8 @@ def cause_of(error: GpuEdgeError) -> str:
     return text if len(text) <= MAX_WORDS else f"{text[:MAX_WORDS]}..."
 
 
-class Watch(Protocol):
-    """What is told before each risky call (`gpuedge.safety.markers.Watch` writes it down)."""
-
-    def step(self, name: str) -> None:
-        """Note that ``open``, ``compile``, ``run`` or ``close`` begins."""
-
-    def quiet(self) -> None:
-        """Note that the driver has returned."""
-
-    def crashed(self, why: str) -> None:
-        """Note that the driver killed the process it lived in, which was not this one."""
-
-    def close(self) -> None:
-        """Note that the device was closed."""
-
-
 class Unwatched:
-    """A watch that writes nothing down."""
+    """A watch that writes nothing down; `gpuedge.safety.markers.Watch` does."""
 
     def step(self, name: str) -> None:
         """Do nothing."""
@@ -56,6 +37,10 @@ class Unwatched:
 
     def close(self) -> None:
         """Do nothing."""
+
+
+Watch = Unwatched | Marker
+"""What is told before each risky call, and after it."""
 
 
 class Closings:

@@ -349,8 +349,6 @@ class CompiledModel:
             counts.on_cpu += 1
         else:
             counts.on_device += 1
-        counts.answered[device] += 1
-        counts.runs[device].append(ns)
         if service is not None:
             service.end("cpu" if device == CPU else "gpu", ns)
 

@@ -22,14 +22,7 @@ from gpuedge.core.reasons import SENTENCES, Reason
 from gpuedge.executors.watching import CLOSING
 from gpuedge.runtime import clock, opening
 from gpuedge.runtime.opening import INLINE
-from gpuedge.runtime.recovery import (
-    DeviceHealth,
-    Retirable,
-    RetryLimits,
-    Treatment,
-    bounded,
-    try_in_child,
-)
+from gpuedge.runtime.recovery import DeviceHealth, RetryLimits, bounded, try_in_child
 from gpuedge.runtime.strings import CPU, find
 
 if TYPE_CHECKING:
@@ -92,7 +85,7 @@ class Pool:
         """Forget everything after a fork: drivers do not survive one."""
         if self._owner != os.getpid():
             pooled = any(n != CPU and isolation == INLINE for n, isolation in self._open)
-            self._is_forked = self._is_forked or pooled or opening.INLINE_DEVICES.any()
+            self._is_forked = self._is_forked or pooled or opening.is_any_inline()
             self._lock = threading.RLock()
             self._owner = os.getpid()
             # Destroying what is open would wait for threads that did not come along.
@@ -204,8 +197,8 @@ class Pool:
         key = (device, isolation)
         with self._lock:
             if key not in self._healths:
-                treatment = Treatment(self._dispose, lambda stop: self._revive(key, stop))
-                self._healths[key] = DeviceHealth(device, treatment, self.limits)
+                revive = partial(self._revive, key)
+                self._healths[key] = DeviceHealth(device, self.drop, revive, self.limits)
             return self._healths[key]
 
     def _open_gpu(self, name: str, isolation: str) -> Executor:
@@ -305,10 +298,6 @@ class Pool:
                 if other is executor:
                     del self._open[key]
         executor.close()
-        opening.INLINE_DEVICES.closed(executor)
-
-    def _dispose(self, failed: Retirable) -> None:
-        self.drop(cast("Executor", failed))
 
     def _revive(self, key: Key, stop: threading.Event) -> str | None:
         """Try a device in a child and open it anew; return why that failed, or None."""
@@ -330,7 +319,6 @@ class Pool:
         self._here()
         for executor in self._cleared():
             executor.close()
-            opening.INLINE_DEVICES.closed(executor)
 
     def _cleared(self) -> list[Executor]:
         with self._lock:

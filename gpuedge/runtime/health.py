@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from time import monotonic
@@ -13,7 +13,7 @@ from gpuedge.safety.watchdog import percentile
 if TYPE_CHECKING:
     from gpuedge.core.reasons import Reason
 
-SCHEMA = "gpuedge.health/2"
+SCHEMA = "gpuedge.health/3"
 
 PENDING = "pending"
 """The state while nothing has been decided."""
@@ -42,30 +42,6 @@ class Failure:
     code: str
     detail: str
     age_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceTimes:
-    """How long a device took for its latest requests, in seconds.
-
-    Attributes
-    ----------
-    device : str
-    count : int
-        Requests it answered, of which the latest 1024 are in the percentiles.
-    p50_s, p90_s, p99_s : float
-    """
-
-    device: str
-    count: int
-    p50_s: float
-    p90_s: float
-    p99_s: float
-
-    @property
-    def times(self) -> str:
-        """The percentiles as text."""
-        return " / ".join(f"{t * 1e3:.3g} ms" for t in (self.p50_s, self.p90_s, self.p99_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +75,6 @@ class Health:
         Seconds after which the next run counts as hung; None where nothing runs on a device.
     crosscheck_note : str
         What cross-checks cannot compare here, and why; empty where they compare everything.
-    devices : tuple of DeviceTimes
-        How long requests took by what answered them, without cross-checks and waiting.
     switches : int
         How often the device in use was changed in service because another one was faster.
     conditions : mapping
@@ -122,7 +96,6 @@ class Health:
     p99_s: float | None = None
     watchdog_s: float | None = None
     crosscheck_note: str = ""
-    devices: tuple[DeviceTimes, ...] = ()
     switches: int = 0
     conditions: Mapping[str, Any] = field(default_factory=dict)
 
@@ -140,7 +113,6 @@ class Health:
         return {
             "schema": SCHEMA,
             **asdict(self),
-            "devices": [asdict(d) for d in self.devices],
             "failures": [asdict(f) for f in self.failures],
         }
 
@@ -155,7 +127,6 @@ class Health:
             ("isolation", self.isolation),
             ("requests", f"{self.on_device} on the device, {self.on_cpu} on the CPU"),
             ("p50 / p90 / p99", shown),
-            *((f"  {d.device}", f"{d.times} of {d.count}") for d in self.devices),
             ("watchdog", "-" if self.watchdog_s is None else f"{self.watchdog_s:.3g} s"),
             ("cross-checks", f"{self.crosschecks}, {self.crosschecks_failed} of them differed"),
         ]
@@ -179,33 +150,18 @@ class Counts:
     on_device, on_cpu, failed, crosschecks, crosschecks_failed : int
     times : deque of int
         Nanoseconds of the latest requests.
-    runs, answered : dict
-        By device: nanoseconds of the latest requests it answered, and how many those were.
     """
 
     def __init__(self) -> None:
         self.on_device = self.on_cpu = 0
         self.failed = self.crosschecks = self.crosschecks_failed = 0
         self.times: deque[int] = deque(maxlen=WINDOW)
-        self.runs: defaultdict[str, deque[int]] = defaultdict(lambda: deque(maxlen=WINDOW))
-        self.answered: defaultdict[str, int] = defaultdict(int)
         self._failures: deque[tuple[Reason, float]] = deque(maxlen=REMEMBERED)
 
     def forget_requests(self) -> None:
         """Begin to count requests anew: those before were not the caller's. Failures stay."""
         self.on_device = self.on_cpu = 0
         self.times.clear()
-        self.runs.clear()
-        self.answered.clear()
-
-    def _devices(self) -> tuple[DeviceTimes, ...]:
-        made = []
-        for device in sorted(self.runs):
-            ordered = [ns / 1e9 for ns in sorted(self.runs[device])]  # others may be adding
-            if ordered:
-                times = (percentile(ordered, share) for share in (50, 90, 99))
-                made.append(DeviceTimes(device, self.answered[device] or 1, *times))
-        return tuple(made)
 
     def fail(self, reason: Reason) -> None:
         """Count a failure of the device."""
@@ -221,7 +177,6 @@ class Counts:
         figures["failures"] = tuple(
             Failure(reason.code, reason.detail, now - when) for reason, when in self._failures
         )
-        figures["devices"] = self._devices()
         for name in ("on_device", "on_cpu", "failed", "crosschecks", "crosschecks_failed"):
             figures[name] = getattr(self, name)
         return figures

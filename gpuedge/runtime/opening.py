@@ -1,10 +1,10 @@
-"""Opening the devices of probed rows, inline or in a host process, and what a fork must know."""
+"""Opening the devices of probed rows, inline or in a worker process, and what a fork must know."""
 
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
@@ -29,47 +29,19 @@ STAYING = ("gles31", "gles30", "gles20")
 display. A child forked off then hangs as it does with an open device (Mesa 22.3.6, llvmpipe)."""
 
 
-class InlineDevices:
-    """The GPU devices of this process that are not known to be closed.
+_inline: set[int] = set()
+"""Numbers of the GPU devices of this process that may be open.
 
-    Whatever opened them: a driver with an open device does not survive a fork. A device that was
-    dropped without being closed counts too, because nothing else ends its driver's threads; so does
-    one that hung. Devices in host processes do not: their drivers are not in this process.
-    """
-
-    def __init__(self) -> None:
-        self._devices: dict[int, weakref.ref[GpuExecutor] | None] = {}
-        self._numbers = count(1)
-
-    def opening(self) -> int:
-        """Count a device whose driver is about to be touched; return its number."""
-        number = next(self._numbers)
-        self._devices[number] = None
-        return number
-
-    def opened(self, number: int, executor: GpuExecutor) -> None:
-        """Note the device of a number; one whose driver stays is counted forever."""
-        if executor.device.partition(":")[0] not in STAYING:
-            self._devices[number] = weakref.ref(executor)
-
-    def failed(self, number: int) -> None:
-        """Count no longer a device that did not open."""
-        self._devices.pop(number, None)
-
-    def closed(self, executor: Executor) -> None:
-        """Count no longer a device that was closed; one that was left open still counts."""
-        for number, kept in list(self._devices.items()):
-            found = None if kept is None else kept()
-            if found is not None and found.released and cast("Executor", found) is executor:
-                self._devices.pop(number, None)
-
-    def any(self) -> bool:
-        """Tell whether a device is open, or may be."""
-        kept = [None if one is None else one() for one in list(self._devices.values())]
-        return any(one is None or not one.released for one in kept)
+Whatever opened them: a driver with an open device does not survive a fork. A device that was
+dropped without being closed counts too, because nothing else ends its driver's threads; so does
+one that hung. Devices in worker processes do not: their drivers are not in this process.
+"""
+_numbers = count(1)
 
 
-INLINE_DEVICES = InlineDevices()
+def is_any_inline() -> bool:
+    """Tell whether a device of this process is open, or may be."""
+    return bool(_inline)
 
 
 def open_row(row: ProbeRow, isolation: str = INLINE) -> GpuExecutor:
@@ -111,13 +83,15 @@ def open_beside(row: ProbeRow, context: Any, isolation: str = INLINE) -> GpuExec
 
 
 def _open_here(row: ProbeRow, **options: Any) -> GpuExecutor:
-    number = INLINE_DEVICES.opening()
+    number = next(_numbers)
+    _inline.add(number)
     try:
         executor = _open(row, **options)
     except BaseException:
-        INLINE_DEVICES.failed(number)
+        _inline.discard(number)
         raise
-    INLINE_DEVICES.opened(number, executor)
+    if row.backend not in STAYING:
+        executor.on_released = partial(_inline.discard, number)
     return executor
 
 
@@ -188,7 +162,6 @@ def close(executor: Executor) -> None:
     try:
         executor.close()
     finally:
-        INLINE_DEVICES.closed(executor)
         for forget in closing:
             forget(executor)
 

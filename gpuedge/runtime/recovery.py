@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, cast
 
 from gpuedge.core.errors import (
     DeviceError,
@@ -28,6 +28,8 @@ from gpuedge.executors.watching import cause_of
 from gpuedge.safety.deadline import Call
 
 if TYPE_CHECKING:
+    from gpuedge.executors.base import Executor
+    from gpuedge.executors.gpu import GpuExecutor
     from gpuedge.probing.report import ProbeRow
 
 OK, RECOVERING, DEMOTED = "ok", "recovering", "demoted"
@@ -89,34 +91,18 @@ class RetryLimits:
     probe_s: float = 4.0
 
 
-@dataclass(frozen=True)
-class Treatment:
-    """How to treat one device: closing it, and trying and opening it anew.
+class DeviceHealth:
+    """How one device of this process fares; all sessions that use it share this.
 
     Parameters
     ----------
+    device : str
     dispose : callable
         Closes the executor that failed and forgets it.
     revive : callable
         Tries the driver in a child and opens the device; returns why that failed, or None. Given
         an event that is set when it is to stop.
-    """
-
-    dispose: Callable[[Retirable], None]
-    revive: Callable[[threading.Event], str | None]
-
-
-class Retirable(Protocol):
-    """What fails: an executor that can be retired at once and closed later."""
-
-    closed: bool
-
-    def retire(self) -> None:
-        """Let nothing start on it any more."""
-
-
-class DeviceHealth:
-    """How one device of this process fares; all sessions that use it share this.
+    limits : RetryLimits
 
     Attributes
     ----------
@@ -125,17 +111,23 @@ class DeviceHealth:
         Why it is not ``ok``.
     """
 
-    def __init__(self, device: str, treatment: Treatment, limits: RetryLimits) -> None:
+    def __init__(
+        self,
+        device: str,
+        dispose: Callable[[Executor], None],
+        revive: Callable[[threading.Event], str | None],
+        limits: RetryLimits,
+    ) -> None:
         self.device = device
         self.state = OK
         self.reason: Reason | None = None
-        self._treatment = treatment
+        self._dispose, self._revive_once = dispose, revive
         self._limits = limits
         self._failures: list[float] = []
         self._changed = threading.Condition()
         self._stop, self._hurry = threading.Event(), threading.Event()
 
-    def fail(self, reason: Reason, executor: Retirable, *, is_final: bool = False) -> None:
+    def fail(self, reason: Reason, executor: GpuExecutor, *, is_final: bool = False) -> None:
         """Take a device that failed out of use, and begin to recover it unless it fails too often.
 
         Several requests may report the failure of one executor: it counts once. After a final one
@@ -157,7 +149,9 @@ class DeviceHealth:
             elif self.state != DEMOTED:
                 times = f"{len(self._failures)} times in {self._limits.window_s / 60:g} minutes"
                 self._become(DEMOTED, Reason("failed-often", f"{times}, last: {reason.sentence}"))
-        if not _start(lambda: self._recover(executor, again=again), f"gpuedge-{self.device}"):
+        try:
+            Call(lambda: self._recover(executor, again=again), f"gpuedge-{self.device}")
+        except RuntimeError:  # no more threads, or the interpreter is ending
             self.demote(Reason("recovering", "no thread can be started"))
 
     def demote(self, reason: Reason) -> None:
@@ -194,9 +188,11 @@ class DeviceHealth:
         if state == DEMOTED and reason is not None:
             log.warning("%s: not used any more by this process: %s", self.device, reason.sentence)
 
-    def _recover(self, executor: Retirable, *, again: bool) -> None:
+    def _recover(self, executor: GpuExecutor, *, again: bool) -> None:
         """Close what failed and open the device anew; the work of a thread."""
-        if not bounded(lambda: self._treatment.dispose(executor), CLOSE_S, f"close {self.device}"):
+        if not bounded(
+            lambda: self._dispose(cast("Executor", executor)), CLOSE_S, f"close {self.device}"
+        ):
             self.demote(Reason("device-hung", "closing it did not end"))
             return
         if again:
@@ -226,7 +222,7 @@ class DeviceHealth:
 
         def work() -> None:
             try:
-                answer.append(self._treatment.revive(self._stop))
+                answer.append(self._revive_once(self._stop))
             except GpuEdgeError as error:
                 answer.append(error.what.rstrip("."))
 
@@ -247,14 +243,6 @@ def bounded(call: Callable[[], None], seconds: float, name: str) -> bool:
         started.result()
     except Exception:
         log.debug("%s", name, exc_info=True)
-    return True
-
-
-def _start(work: Callable[[], None], name: str) -> bool:
-    try:
-        threading.Thread(target=work, name=name, daemon=True).start()
-    except RuntimeError:  # no more threads, or the interpreter is ending
-        return False
     return True
 
 

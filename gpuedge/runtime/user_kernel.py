@@ -84,8 +84,7 @@ class UserKernel:
             if not fits or name in found:
                 raise InputError(
                     f"'{name}' names no buffer of {self._reflection.blob.name}, or two.",
-                    known="buffers: "
-                    + ", ".join("/".join(b.names) for b in self._reflection.buffers),
+                    known=f"buffers: {self._known_buffers()}",
                 )
             found[name] = fits[0]
         missing = [b.names[0] for b in self._reflection.buffers if b not in found.values()]

@@ -114,7 +114,7 @@ def faulty(device: str, isolation: str) -> dict[str, Any]:
     fault = os.environ.pop("GPUFAULT")
     POOL.report()  # what is probed first is not what is tested
     os.environ["GPUFAULT"] = fault
-    POOL.patience = RetryLimits(1000, pauses_s=(0.05,) * 8, probe_s=20.0)
+    POOL.limits = RetryLimits(1000, pauses_s=(0.05,) * 8, probe_s=20.0)
     served = Served(device, isolation, watchdog_s=1.0)
     del os.environ["GPUFAULT"]  # it stays in effect where the driver lives by now
     while not served.session.health.failed:

@@ -65,9 +65,6 @@ def test_gpu_that_becomes_slow_is_left_and_taken_again(world: World) -> None:
     assert "in service" in str(compiled.decision) and replays(compiled.decision)
     health = compiled.health()
     assert (health.state, health.switches) == ("cpu", 1)
-    assert {d.device for d in health.devices} == {"cpu", "vulkan:0"}
-    slow = next(d for d in health.devices if d.device == "vulkan:0")
-    assert slow.p90_s == pytest.approx(0.05, rel=0.01)
     pool.seconds["gpu"] = 0.001
     assert len(serve(world, compiled, 3600)) == 1
     assert compiled.executor.device == compiled.decision.device == "vulkan:0"

@@ -21,7 +21,6 @@ from gpuedge.ops import call as ops_call
 from gpuedge.probing.report import ProbeReport, ProbeRow
 from gpuedge.runtime import opening
 from gpuedge.runtime.devices import Pool
-from gpuedge.runtime.opening import InlineDevices
 
 X = np.array([-1, 2, -3], np.float32)
 
@@ -36,12 +35,12 @@ class Here(NullBackend):
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
     """Make a pool of its own, where `gpuedge.open` finds null devices of two levels."""
-    made, lent = Pool(), InlineDevices()
+    made = Pool()
     es = row().replace(device="gles20:0", backend="gles20")
     report = ProbeReport((row(), es), gpuedge.__version__)
     monkeypatch.setattr("gpuedge.probing.api.probe", lambda **_: report)
     monkeypatch.setattr(backends, "load", lambda _: Here(caps=VULKAN_MINIMUM))
-    monkeypatch.setattr(opening, "INLINE_DEVICES", lent)
+    monkeypatch.setattr(opening, "_inline", set())
     monkeypatch.setattr(opening, "is_stale", lambda _: False)
     monkeypatch.setattr(device, "POOL", made)
     yield made

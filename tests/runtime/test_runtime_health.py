@@ -207,7 +207,7 @@ def test_health_counts_times_and_prints() -> None:
     assert health.p50_s is not None and health.p99_s is not None
     assert 0 < health.p50_s <= health.p99_s < 10
     record = health.to_dict()
-    assert record["schema"] == "gpuedge.health/2" and record["on_device"] == 7
+    assert record["schema"] == "gpuedge.health/3" and record["on_device"] == 7
     assert "7 on the device" in str(health)
 
 
