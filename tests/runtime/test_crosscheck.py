@@ -1,4 +1,4 @@
-"""Canaries on real drivers: right ones are never suspected, whatever the network."""
+"""Cross-checks on real drivers: right ones are never suspected, whatever the network."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ print(json.dumps(found))
 
 CASES = [
     ("vulkan-lavapipe", "float32"),
-    ("vulkan-swiftshader", "float32"),
-    ("gles20-llvmpipe", "float32"),
+    pytest.param("vulkan-swiftshader", "float32", marks=pytest.mark.long),
+    pytest.param("gles20-llvmpipe", "float32", marks=pytest.mark.long),
     ("gles20-llvmpipe", "float16"),
     ("gles20-llvmpipe", "fixed16"),
 ]
@@ -96,7 +96,13 @@ print(json.dumps(found))
 
 
 @pytest.mark.parametrize(
-    "name", ["vulkan-lavapipe", "vulkan-swiftshader", "gles20-llvmpipe", "gles31-llvmpipe"]
+    "name",
+    [
+        "vulkan-lavapipe",
+        "gles20-llvmpipe",
+        pytest.param("vulkan-swiftshader", marks=pytest.mark.long),
+        pytest.param("gles31-llvmpipe", marks=pytest.mark.long),
+    ],
 )
 def test_operands_that_nothing_is_promised_about_are_no_drift(name: str, tmp_path: Path) -> None:
     """Denormal numbers, which these drivers take for zero or worse, and the sine of 3e38."""
