@@ -186,7 +186,7 @@ class Trial:
     # -- the order ----------------------------------------------------------------------------
 
     def _serpentine(self) -> Iterator[Arm]:
-        """Yield arms for ever: one rough pair, then blocks; single runs where the model is slow.
+        """Yield arms forever: one rough pair, then blocks; single runs where the model is slow.
 
         The rough pair comes first so that a slow model has runs of both arms. Beliefs are looked at
         after each block of the GPU or the CPU that leaves both with equally many.

@@ -114,7 +114,7 @@ def _length(
         found = path.stat()
     except (OSError, ValueError) as error:
         raise _unreadable(tensor, location, _why(error)) from None
-    if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for ever
+    if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait forever
         raise _unreadable(tensor, location, "it is not a file")
     there = max(0, found.st_size - offset)
     wanted = needed if length is None else length

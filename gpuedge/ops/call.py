@@ -193,7 +193,7 @@ def _after_fork() -> None:
 
     It is kept, neither closed nor destroyed: that would wait for threads that did not come along.
     """
-    global _lock  # noqa: PLW0603  (a thread of the parent may hold the old one for ever)
+    global _lock  # noqa: PLW0603  (a thread of the parent may hold the old one forever)
     _lock = RLock()
     _inherited.extend(_compiled.values())
     _compiled.clear()

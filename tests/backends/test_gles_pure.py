@@ -176,7 +176,7 @@ def test_errors_are_all_taken_and_the_first_is_told() -> None:
     assert (gl.error(), gl.codes) == (0x0502, [])
     gl = Faulty(0, 0x0500)
     assert (gl.error(), gl.codes) == (0, [0x0500])
-    lost = Faulty(*[0x0507] * 100)  # repeats itself for ever
+    lost = Faulty(*[0x0507] * 100)  # repeats itself forever
     assert lost.error() == 0x0507
 
 

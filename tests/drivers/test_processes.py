@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.driver, pytest.mark.timeout(300)]
 
 CHILD = Path(__file__).with_name("processes_child.py")
 ENDS_S = 60.0
-"""More than any scenario needs on a busy machine; one that hangs needs for ever."""
+"""More than any scenario needs on a busy machine; one that hangs needs forever."""
 
 VULKAN, GLES = "vulkan-lavapipe", "gles31-llvmpipe"
 QUIET = ("left_open", "futures", "daemon", "thread", "exit_in_thread", "expired", "handler")

@@ -222,7 +222,7 @@ def test_layer_sees_a_missing_barrier(
 
 
 def test_layer_sees_a_bad_module(vulkan_info: DeviceInfo) -> None:
-    # Both drivers loop for ever on this module, so this happens in a process of its own.
+    # Both drivers loop forever on this module, so this happens in a process of its own.
     code = f"""
 import sys
 import logging, os

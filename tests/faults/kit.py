@@ -107,10 +107,10 @@ FAULTS: dict[str, Kind] = {
     "exit3": Kind("calls exit(3)"),
     "quit0": Kind("calls _exit(0); any number may follow `quit`"),
     # time
-    "hang": Kind("sleeps for ever; SIGTERM and its like are ignored"),
-    "spin": Kind("computes for ever"),
+    "hang": Kind("sleeps forever; SIGTERM and its like are ignored"),
+    "spin": Kind("computes forever"),
     "slow": Kind("sleeps for GPUFAULT_SECONDS (30) and goes on"),
-    "leak-lock": Kind("keeps its lock, and GPUFAULT_LOCK where set: its next call waits for ever"),
+    "leak-lock": Kind("keeps its lock, and GPUFAULT_LOCK where set: its next call waits forever"),
     "leak-loader-lock": Kind("keeps the dynamic linker's lock: no library can be loaded any more"),
     # harm to the process it lives in
     "flood": Kind("writes 32 MiB to each of stdout and stderr"),

@@ -160,7 +160,7 @@ FAULTS: dict[str, Kind] = {
     "configs-none": Kind("has no configuration", _LISTED, LEVELS, ":1+"),
     "configs-huge": Kind("has 2,147,483,647 configurations", _LISTED, LEVELS, ":1+"),
     "configs-negative": Kind("has -1 configurations", _LISTED, LEVELS, ":1+"),
-    "configs-bad": Kind("gives a configuration that is none", _LISTED, LEVELS, ":1+"),
+    "configs-bad": Kind("gives an invalid configuration", _LISTED, LEVELS, ":1+"),
     "strings-escape": Kind("has terminal escapes for EGL's strings", _LISTED, LEVELS, ":1+"),
     "strings-huge": Kind("has strings of 10 MiB for EGL's", _LISTED, LEVELS, ":1+"),
     "strings-null": Kind("has NULL for EGL's strings", _LISTED, LEVELS, ":1+"),
@@ -172,7 +172,7 @@ FAULTS: dict[str, Kind] = {
     "extensions-endless": Kind("has 2,147,483,647 extensions", _LISTED, LEVELS[:2], ":1+"),
     "extensions-negative": Kind("has -1 extensions", _LISTED, LEVELS[:2], ":1+"),
     "extensions-null": Kind("has NULL for each extension", _LISTED, LEVELS, ":1+"),
-    "bad-handle": Kind("gives a context that is none", ("create",), LEVELS, ":1+"),
+    "bad-handle": Kind("gives an invalid context", ("create",), LEVELS, ":1+"),
     "endless-errors": Kind("has an error each time it is asked", ("submit", "read"), LEVELS, ":1+"),
     "reset": Kind("tells of a reset, and of no error", ("submit",), LEVELS, ":1+"),
     "code4660": Kind("returns the number 0x1234", ("create", *_NUMBERS), LEVELS, ":1+"),
@@ -194,7 +194,7 @@ OPENING = {
     "gles20": {"compile": 12, "submit": 3, "read": 3, "allocate": 11},
 }
 """Calls that gpuedge makes at each point while it opens a device: it finds out what works there. In
-service the next call is the first one of the work; a probe opens it three times by two roads."""
+service the next call is the first one of the work; a probe opens it three times by two routes."""
 
 Verdict = tuple[str, str]
 OK, LOST, MEMORY = ("ok", "ok"), ("broken", "device-lost"), ("broken", "out-of-memory")
@@ -306,7 +306,7 @@ LATER: dict[str, Sequence[tuple[str, Verdict]]] = {
     ),
     "gles30": (
         ("lost@submit:20", LOST),
-        ("lost@submit:10", OK),  # while it is opened: there is another road to the device
+        ("lost@submit:10", OK),  # while it is opened: there is another route to the device
         ("oom-device@submit:25", MEMORY),
         ("compile-failed@compile:40+", KERNEL),
         ("segv@submit:30", CRASHED),

@@ -1,4 +1,4 @@
-"""Models written byte by byte: what no serialiser writes, or would take for ever to."""
+"""Models written byte by byte: what no serialiser writes, or would take forever to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions whose callbacks, signal handlers and devices misbehave: nothing waits for ever."""
+"""Sessions whose callbacks, signal handlers and devices misbehave: nothing waits forever."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def runs() -> int:
     return sum(t.name == "gpuedge-run" for t in threading.enumerate())
 
 
-# -- nothing waits for ever -----------------------------------------------------------------------
+# -- nothing waits forever -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, GeneratorExit])

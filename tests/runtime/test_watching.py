@@ -53,7 +53,7 @@ class Diary:
         self.said.append("quiet")
 
     def crashed(self, why: str) -> None:
-        self.said.append(f"strike: {why}")
+        self.said.append(f"crashed: {why}")
 
     def close(self) -> None:
         self.said.append("close")
@@ -172,7 +172,7 @@ def test_death_of_the_host_is_a_strike_and_one_only() -> None:
     for _ in range(2):
         with pytest.raises(DeviceLostError):
             made.run(X)
-    assert [s for s in diary.said if s.startswith("strike")] == ["strike: SIGSEGV in a run"]
+    assert [s for s in diary.said if s.startswith("crashed")] == ["crashed: SIGSEGV in a run"]
 
 
 def test_hung_device_of_this_process_is_never_closed() -> None:

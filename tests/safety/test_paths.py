@@ -1,6 +1,6 @@
 """Reading back what should be a file of ours: whatever else lies there is neither read nor awaited.
 
-A pipe that nobody writes to is the hard case: opening one waits for ever, so these tests have a
+A pipe that nobody writes to is the hard case: opening one waits forever, so these tests have a
 short limit of their own.
 """
 
