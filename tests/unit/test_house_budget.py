@@ -44,7 +44,6 @@ SAME_NAMES = {
     "Options",
     "Outcome",
     "Pool",
-    "Probe",
     "Programs",
     "Queue",
     "Record",
