@@ -37,6 +37,8 @@ from gpuedge.plan.storages import EXACT, Keeping, offers
 DTYPES = frozenset((*FLOATS, *BYTES))
 """Element types that kernels compute in float32 and give back unchanged."""
 
+FLOAT_MAX = np.finfo(np.float32).max
+
 
 def plan(
     graph: Graph, caps: Caps, restricted: Collection[str] = (), keeping: Keeping = EXACT
@@ -146,6 +148,9 @@ class _Planner:
         if all(isinstance(load.tensor.source, Constant) for load in loads(body)):
             # the body, because what it was made of may read inputs that do not matter any more
             array = evaluate([Tensor(tensor.shape, tensor.dtype, Map(body))], {})[0]
+            if ctx.caps.is_finite_only and tensor.dtype == "float32":
+                # what overflows among constants, as in min(x, exp(1000)), is kept as the largest
+                array = np.clip(array, -FLOAT_MAX, FLOAT_MAX)
             known = Tensor(tensor.shape, tensor.dtype, Constant(np.ascontiguousarray(array)))
             ctx.define(tensor, ctx.need(known, "linear"))
         elif isinstance(body, Load) and is_identity(body, tensor.shape):
