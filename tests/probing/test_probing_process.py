@@ -165,7 +165,7 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for _ in range(2):  # the second round finds what the first opened for good
         before = _open_files(), threading.active_count()
         keys = ["ok", "segv", "exit0", "hang", "flood"]
-        probe_all([Candidate("fake", k, "f") for k in keys], 3.0, WORKER)
+        probe_all([Candidate("fake", k, "f") for k in keys], 1.5, WORKER)
     for _ in range(500):  # on a busy machine a killed process is not collected at once
         if threading.active_count() == before[1]:
             break
