@@ -91,21 +91,10 @@ def ends_of(left_s: float, told: object) -> float:
 
 
 class LevelProbe:
-    """The probe of one candidate.
+    """The probe of one candidate, but for the devices in `skip`, which have their verdict.
 
-    Parameters
-    ----------
-    channel : Channel
-    ends : float
-        When the time of this process is over, on the clock of `time.monotonic`.
-    others : int
-        Levels that come after this one.
-    skip : frozenset of int
-        Devices that have their verdict.
-    answers : mapping
-        By device, outcomes of required tests that are known already (see `Quirks`).
-    runs : int
-        How often each known answer is run.
+    `answers` has outcomes of required tests that are known already, by device; `others` is how many
+    levels come after this one, and `runs` how often each known answer is run.
     """
 
     def __init__(
@@ -212,22 +201,7 @@ class Announcing:
 
 
 class DeviceProbe:
-    """The probe of one device.
-
-    Parameters
-    ----------
-    info : DeviceInfo
-    quirks : Quirks
-    channel : Channel
-    opener : callable
-        Opens a device.
-    ends : float
-        When the time of this process is over.
-    others : int
-        Devices and levels that come after this one.
-    runs : int
-        How often each known answer is run.
-    """
+    """The probe of one device, to be over by `ends`; `others` come after it in its process."""
 
     def __init__(
         self,

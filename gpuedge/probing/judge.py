@@ -336,13 +336,7 @@ def _file_name(key: str) -> str:
 class Level:
     """One candidate: its rows that stand, and first failures that wait for another try.
 
-    Attributes
-    ----------
-    candidate : Candidate
-    is_alone : bool
-        True where it is not to share a child any more.
-    took_s : float
-        What its last process had.
+    One that `is_alone` is not to share a child any more; `took_s` is what its last process had.
     """
 
     def __init__(self, candidate: Candidate) -> None:

@@ -69,13 +69,8 @@ many an entry asks for. They are twice as many as every device must pass."""
 class Quirks:
     """The entries about one device, and what has come of them so far.
 
-    Parameters
-    ----------
-    info : DeviceInfo
-    level : str
-        Name of the backend.
-    answers : mapping of str to bool
-        Outcomes of required tests that earlier processes found, by entry: they are not run again.
+    `answers` are outcomes of required tests that earlier processes found, by entry: they are not
+    run again.
     """
 
     def __init__(
@@ -153,22 +148,8 @@ class Quirks:
 class RequiredTests:
     """The tests that entries require of one open device; `run` does them.
 
-    Parameters
-    ----------
-    device : Announcing
-        Its `caps` are those under the restrictions that apply already.
-    demands : sequence of Demand
-        The entries, each with its tests and how often they are to be run.
-    announce : callable
-        Gets the name of each step before it is taken.
-    ends, most : float
-        When the essential runs must be over, and when further ones, on the clock of
-        `time.monotonic`.
-
-    Attributes
-    ----------
-    checks : list of dict
-        What was run, for the evidence: case, tests, kernel variants, runs, largest error.
+    The device's `caps` are those under the restrictions that apply already. Essential runs must be
+    over by `ends`, further ones by `most`. `checks` is what was run, for the evidence.
     """
 
     def __init__(
@@ -272,19 +253,9 @@ class RequiredTests:
 
 
 class RequiredCase:
-    """One case, run again and again.
+    """One case, run again and again for the `tests` that it is part of, `goal` times in all.
 
-    Attributes
-    ----------
-    case : Case
-    tests : set of str
-        Tests that it is part of.
-    goal : int
-        Runs that are to be made; 0 where the device does not offer what it takes.
-    executable : GpuExecutable or None
-        What it is run on.
-    check : dict
-        The evidence.
+    The goal is 0 where the device does not offer what the case takes. `check` is the evidence.
     """
 
     def __init__(self, case: kat.Case) -> None:

@@ -167,16 +167,7 @@ class Store:
         deadline_s: float,
         now: float,
     ) -> bool:
-        """Merge new verdicts into the file; False where it cannot be written.
-
-        Parameters
-        ----------
-        found : mapping of key to (candidate, rows)
-        deadline_s : float
-            The deadline these verdicts were found under.
-        now : float
-            Seconds since the epoch.
-        """
+        """Merge new verdicts, by key, into the file; False where it cannot be written."""
 
         def merged(body: dict[str, Any]) -> dict[str, Any]:
             entries = _sound(body)
