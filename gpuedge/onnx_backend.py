@@ -65,7 +65,7 @@ class GpuEdgeRep(BackendRep):
         self._device = parse_device(device)
         try:
             # Whoever runs this interface compares the results with something better.
-            rules = Policy(canary=0.0)
+            rules = Policy(crosscheck=0.0)
             self._session = Session(model, device=self._device, policy=rules, fallback="error")
         except UnsupportedOpError as error:
             _skip(error)

@@ -63,7 +63,12 @@ def formats() -> list[Format]:
             _pipelines(),
             _kernels(folder),
             _sealed("verdicts", verdicts.SCHEMA, _verdicts(folder), _use_verdicts),
-            _sealed("calibration", calibrations.SCHEMA, _calibrations(folder), _use_calibration),
+            _sealed(
+                "calibration",
+                calibrations.CALIBRATION_SCHEMA,
+                _calibrations(folder),
+                _use_calibration,
+            ),
             _sealed("crashes", blocklist.SCHEMA, _crashes(folder), _use_crashes),
             _markers(),
         ]
@@ -171,7 +176,7 @@ def _calibrations(folder: Path) -> tuple[bytes, ...]:
 
 
 def _use_calibration(data: bytes, place: Path) -> object:
-    (place / calibrations.FILE).write_bytes(data)
+    (place / calibrations.CALIBRATION_FILE).write_bytes(data)
     store = calibrations.CalibrationStore(place)
     store.get("k0")
     return store.put("k9", DeviceModel("vulkan:9", 1e-4, 1e-5))

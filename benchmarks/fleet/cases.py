@@ -48,8 +48,8 @@ CASES: dict[str, Case] = {
     "base": Case(is_main=True),
     "speedup 1.2": Case(options=_rule(speedup_milli=1200), is_main=True),
     "speedup 1.1": Case(options=_rule(speedup_milli=1100)),
-    "no duels of APIs": Case(options=Options(has_duel=False), is_main=True),
-    "base + audits": Case(options=Options(has_audit=True)),
+    "no duels of APIs": Case(options=Options(has_comparison=False), is_main=True),
+    "base + audits": Case(options=Options(has_exploration=True)),
     "cv 0.3": Case(Knobs(cv=0.3)),
     "model error 1.2": Case(Knobs(error=1.2)),
     "model error 4": Case(Knobs(error=4.0)),
@@ -58,9 +58,9 @@ CASES: dict[str, Case] = {
     "model says GPU 2x too fast": Case(Knobs(bias=2.0)),
     "start-up error 3": Case(Knobs(startup_error=3.0)),
     "later APIs": Case(LATER),
-    "later APIs, no duels": Case(LATER, Options(has_duel=False)),
+    "later APIs, no duels": Case(LATER, Options(has_comparison=False)),
     "iOS-like": Case(IOS),
-    "iOS-like, no duels": Case(IOS, Options(has_duel=False)),
+    "iOS-like, no duels": Case(IOS, Options(has_comparison=False)),
     "launches 10 min apart": Case(options=Options(gap_s=600.0)),
     "launches 1 min apart": Case(options=Options(gap_s=60.0)),
     "launches 5 s apart": Case(options=Options(gap_s=5.0)),
@@ -70,7 +70,7 @@ CASES: dict[str, Case] = {
     "alpha .1": Case(options=_rule(alpha_ppm=100_000)),
     "alpha 1": Case(options=_rule(alpha_ppm=1_000_000)),
     "eps .02": Case(options=_rule(eps_ppm=20_000)),
-    "no news between APIs": Case(options=Options(has_kin=False, has_duel=False)),
+    "no news between APIs": Case(options=Options(has_correlation=False, has_comparison=False)),
     "p50 counts": Case(options=Options(noise=NOISE(50)), percentile=50),
     "p90 counts": Case(options=Options(noise=NOISE(90)), percentile=90),
     "p90 counts, speedup 1.2": Case(
@@ -132,7 +132,7 @@ def learnt(fleet: Fleet, options: Options) -> float:
     The whole population is audited for two days first; what was learnt of single pairs is thrown
     away, so that only the claimed error is better.
     """
-    audited = ours.run(fleet, replace(options, has_audit=True, launches=2))
+    audited = ours.run(fleet, replace(options, has_exploration=True, launches=2))
     values = np.array(audited.surprises)
     spread = 1.4826 * float(np.median(np.abs(values - np.median(values))))
     own = MEAN.window**2 + MEAN.lasting**2

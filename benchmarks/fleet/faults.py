@@ -1,8 +1,9 @@
 """Broken and lying drivers, and which of them get past the gates.
 
-The unit is one API on one device (an arm). A fault is a property of it; gates see it or not. All of
-it is drawn at once with numpy, because what is sought are events of one in 100,000. That isolation
-contains every crash and hang of a driver while it is opened and tested is assumed, not shown.
+The unit is one API on one device (an alternative). A fault is a property of it; gates see it or
+not. All of it is drawn at once with numpy, because what is sought are events of one in 100,000.
+That isolation contains every crash and hang of a driver while it is opened and tested is assumed,
+not shown.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from .policies import cost_model_shrunk
 from .population import MODELS, Bools, Floats, Knobs, Population, draw
 
 CRASH, HANG, WRONG, UNSTABLE = 0.01, 0.003, 0.01, 0.003
-"""Shares of arms (`WRONG`: of arms and kernel classes). The 1 % that crash when loaded is of the
-HPCA paper, the others are knobs."""
+"""Shares of alternatives (`WRONG`: of alternatives and kernel classes). The 1 % that crash when
+loaded is of the HPCA paper, the others are knobs."""
 
 CLASSES = 4
 SHAPES = 0.7
@@ -26,7 +27,7 @@ UNSTABLE_RATE = (1e-4, 0.3)
 """A driver that is wrong now and then is so in this share of runs, log-uniform."""
 
 HIT_BAD = 0.4
-"""Share of bad arms that a database entry knows."""
+"""Share of bad alternatives that a database entry knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +46,12 @@ class Gates:
     entry : {"evidence", "veto", "none"}
         What an entry about wrong numbers does. One about crashes or hangs always denies.
     has_retry : bool
-        Whether a failed test is repeated once, in a fresh child; a good arm passes then.
+        Whether a failed test is repeated once, in a fresh child; a good alternative passes then.
     retry_more : int
         How many times as many runs such a repetition has.
-    canary : float
+    crosscheck : float
         Share of inferences compared with the CPU; the first one is among them unless 0.
-    canary_sees : float
+    crosscheck_sees : float
         Probability that such a comparison notices wrong numbers in a model that has them.
     """
 
@@ -61,8 +62,8 @@ class Gates:
     entry: str = "evidence"
     has_retry: bool = True
     retry_more: int = 1
-    canary: float = 1 / 256
-    canary_sees: float = 0.98
+    crosscheck: float = 1 / 256
+    crosscheck_sees: float = 0.98
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +73,11 @@ class World:
     Attributes
     ----------
     false_hit : float
-        Share of good arms that an entry about wrong numbers matches by mistake.
+        Share of good alternatives that an entry about wrong numbers matches by mistake.
     false_crash_hit : float
-        Share of good arms that an entry about crashes or hangs matches by mistake.
+        Share of good alternatives that an entry about crashes or hangs matches by mistake.
     transient, lasting : float
-        Share of tests of good arms that fail once, and that fail whenever repeated.
+        Share of tests of good alternatives that fail once, and that fail whenever repeated.
     false_drift : float
         Share of first comparisons of right results that are taken for drift.
     """
@@ -89,8 +90,8 @@ class World:
 
 
 @dataclass(frozen=True, slots=True)
-class Arms:
-    """Drawn faults: arrays of devices by arms; `wrong` has kernel classes as a third axis."""
+class Alternatives:
+    """Drawn faults: arrays of devices by alternatives; `wrong` also by kernel class."""
 
     crash: Bools
     hang: Bools
@@ -101,13 +102,15 @@ class Arms:
 
     @property
     def good(self) -> Bools:
-        """Arms without any fault."""
+        """Alternatives without any fault."""
         good: Bools = ~(self.crash | self.hang | self.wrong.any(axis=2) | (self.rate > 0))
         return good
 
 
-def draw_arms(rng: np.random.Generator, shape: tuple[int, int], world: World) -> Arms:
-    """Draw the faults of every arm."""
+def draw_alternatives(
+    rng: np.random.Generator, shape: tuple[int, int], world: World
+) -> Alternatives:
+    """Draw the faults of every alternative."""
 
     def chance(p: float) -> Bools:
         return rng.random(shape) < p
@@ -121,12 +124,14 @@ def draw_arms(rng: np.random.Generator, shape: tuple[int, int], world: World) ->
     good = ~(numbers | stops)
     hit = (numbers & known) | (good & chance(world.false_hit))
     hit_crash = (stops & known) | (good & chance(world.false_crash_hit))
-    return Arms(crash, hang, wrong, rate, hit, hit_crash)
+    return Alternatives(crash, hang, wrong, rate, hit, hit_crash)
 
 
-def denied(rng: np.random.Generator, arms: Arms, gates: Gates, world: World) -> Bools:
-    """Return which arms the gates refuse before any model runs."""
-    shape = arms.crash.shape
+def denied(
+    rng: np.random.Generator, alternatives: Alternatives, gates: Gates, world: World
+) -> Bools:
+    """Return which alternatives the gates refuse before any model runs."""
+    shape = alternatives.crash.shape
 
     def chance(p: Floats | float) -> Bools:
         found: Bools = rng.random(shape) < p
@@ -134,26 +139,30 @@ def denied(rng: np.random.Generator, arms: Arms, gates: Gates, world: World) -> 
 
     no: Bools = np.zeros(shape, bool)
     if gates.entry != "none":
-        no = no | arms.hit_crash
+        no = no | alternatives.hit_crash
     if gates.entry == "veto":
-        no = no | arms.hit
+        no = no | alternatives.hit
     if gates.is_isolated:
-        no = no | arms.crash | arms.hang
+        no = no | alternatives.crash | alternatives.hang
     if gates.sensitivity:
-        runs = np.where(arms.hit & (gates.entry == "evidence"), gates.runs * gates.more, gates.runs)
+        runs = np.where(
+            alternatives.hit & (gates.entry == "evidence"), gates.runs * gates.more, gates.runs
+        )
         attempts = 2 if gates.has_retry else 1
-        seen = 1 - (1 - arms.rate) ** runs
+        seen = 1 - (1 - alternatives.rate) ** runs
         if gates.has_retry:  # a failure is evidence too: the retry runs more
-            seen = seen * (1 - (1 - arms.rate) ** np.maximum(runs, gates.runs * gates.retry_more))
-        noticed = rng.random(arms.wrong.shape) < gates.sensitivity  # the same every time
-        fails = (arms.wrong & noticed).any(axis=2) | chance(seen)
+            seen = seen * (
+                1 - (1 - alternatives.rate) ** np.maximum(runs, gates.runs * gates.retry_more)
+            )
+        noticed = rng.random(alternatives.wrong.shape) < gates.sensitivity  # the same every time
+        fails = (alternatives.wrong & noticed).any(axis=2) | chance(seen)
         fails = fails | chance(world.lasting) | chance(world.transient**attempts)
         no = no | fails
     return no
 
 
 def _pick(population: Population, fleet: Floats, no: Bools) -> tuple[Floats, Bools]:
-    """Return the arm of each pair, as an index, and which pairs use a GPU; of arms not denied."""
+    """Return the best alternative not denied of each pair, and which pairs use a GPU."""
     has = population.has & ~no[population.device]
     allowed = replace(population, has=has)
     pick = cost_model_shrunk(allowed, fleet)
@@ -173,31 +182,34 @@ def simulate(
         before it, and without any comparison with the CPU. ``unstable``, ``unstable 5%``: pairs on
         a GPU that is wrong now and then, and in more than 5 % of runs, after the first inference.
         ``served wrong``: wrong answers served until one is noticed, over all pairs. ``stopped``:
-        crashes and hangs in the application. ``good``, ``denied``: good arms, and those refused.
+        crashes and hangs in the application. ``good``, ``denied``: good alternatives, and those
+        refused.
     """
     world = world or World()
     population = draw(seed, pairs, Knobs())
     rng = np.random.default_rng([seed, 3])
     shape = (int(population.device[-1]) + 1, population.has.shape[1])
-    arms = draw_arms(rng, shape, world)
-    no = denied(rng, arms, gates, world)
+    alternatives = draw_alternatives(rng, shape, world)
+    no = denied(rng, alternatives, gates, world)
     pick, is_gpu = _pick(population, fleet, no)
     at = (population.device, pick.astype(np.int64))
-    is_wrong = is_gpu & arms.wrong[at[0], at[1], population.kind] & (rng.random(pairs) < SHAPES)
-    rate = np.where(is_gpu & ~is_wrong, arms.rate[at], 0.0)
-    caught = rng.random(pairs) < gates.canary_sees
+    is_wrong = (
+        is_gpu & alternatives.wrong[at[0], at[1], population.kind] & (rng.random(pairs) < SHAPES)
+    )
+    rate = np.where(is_gpu & ~is_wrong, alternatives.rate[at], 0.0)
+    caught = rng.random(pairs) < gates.crosscheck_sees
     slips = rng.random(pairs) >= rate  # right in its first inference
-    is_first_seen = caught & (gates.canary > 0)
+    is_first_seen = caught & (gates.crosscheck > 0)
     left = is_wrong & ~is_first_seen
     unstable = (rate > 0) & (slips | ~is_first_seen)
-    has = population.has[::MODELS] & arms.good
-    drift = rng.random(shape) < (world.false_drift if gates.canary else 0.0)
+    has = population.has[::MODELS] & alternatives.good
+    drift = rng.random(shape) < (world.false_drift if gates.crosscheck else 0.0)
     return {
         "pairs": pairs, "gpu": int(is_gpu.sum()), "wrong at gates": int(is_wrong.sum()),
         "wrong": int(left.sum()), "unstable": int(unstable.sum()),
         "unstable 5%": int((unstable & (rate > 0.05)).sum()),
         "served wrong": _served(rng, population, unstable, rate, gates),
-        "stopped": int((is_gpu & (arms.crash | arms.hang)[at]).sum()),
+        "stopped": int((is_gpu & (alternatives.crash | alternatives.hang)[at]).sum()),
         "good": int(has.sum()), "denied": int((has & (no | drift)).sum()),
     }  # fmt: skip
 
@@ -208,27 +220,27 @@ def _served(
     """Count wrong answers served by unstable GPUs in one launch, until a comparison notices."""
     n = population.inferences[unstable]
     q = rate[unstable]
-    if not gates.canary:
+    if not gates.crosscheck:
         return int(rng.binomial(n, q).sum())
-    step = round(1 / gates.canary)
-    turns = rng.geometric(np.maximum(q * gates.canary_sees, 1e-12)).astype(float)
+    step = round(1 / gates.crosscheck)
+    turns = rng.geometric(np.maximum(q * gates.crosscheck_sees, 1e-12)).astype(float)
     until = np.minimum(n, turns * step)
     return int(rng.binomial(until.astype(np.int64), q).sum())
 
 
 CASES: dict[str, tuple[Gates, World]] = {
-    "no gates": (Gates(False, 0.0, entry="none", canary=0), World()),
-    "isolation only": (Gates(True, 0.0, entry="none", canary=0), World()),
-    "entries as veto, no tests": (Gates(True, 0.0, entry="veto", canary=0), World()),
-    "tests, s .9": (Gates(sensitivity=0.9, entry="none", canary=0), World()),
-    "tests, s .99": (Gates(entry="none", canary=0), World()),
-    "tests + entries as veto": (Gates(entry="veto", canary=0), World()),
-    "tests + entries as evidence": (Gates(canary=0), World()),
-    "... no retry": (Gates(canary=0, has_retry=False), World()),
-    "gpuedge (+ canary)": (Gates(), World()),
+    "no gates": (Gates(False, 0.0, entry="none", crosscheck=0), World()),
+    "isolation only": (Gates(True, 0.0, entry="none", crosscheck=0), World()),
+    "entries as veto, no tests": (Gates(True, 0.0, entry="veto", crosscheck=0), World()),
+    "tests, s .9": (Gates(sensitivity=0.9, entry="none", crosscheck=0), World()),
+    "tests, s .99": (Gates(entry="none", crosscheck=0), World()),
+    "tests + entries as veto": (Gates(entry="veto", crosscheck=0), World()),
+    "tests + entries as evidence": (Gates(crosscheck=0), World()),
+    "... no retry": (Gates(crosscheck=0, has_retry=False), World()),
+    "gpuedge (+ crosscheck)": (Gates(), World()),
     "gpuedge, retries with 4x the runs": (Gates(retry_more=4), World()),
     "gpuedge, tests s .9": (Gates(sensitivity=0.9), World()),
-    "gpuedge, canary sees .9": (Gates(canary_sees=0.9), World()),
+    "gpuedge, crosscheck sees .9": (Gates(crosscheck_sees=0.9), World()),
     "gpuedge, transient failures 1 %": (Gates(), World(transient=0.01)),
     "gpuedge, crash entries hit .05 % of good": (Gates(), World(false_crash_hit=5e-4)),
     "gpuedge, crash entries hit .3 % of good": (Gates(), World(false_crash_hit=3e-3)),

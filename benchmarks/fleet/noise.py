@@ -1,10 +1,10 @@
 """Noise of runs in the field: what a run takes, given when it starts and what ran before it.
 
 A run's time is its long-run mean times a factor. The factor moves in continuous time: load that
-both arms feel (seconds), heat (tens of seconds, and which arm is in service decides how often),
-other work on the CPU, the screen on the GPU, rare spikes, and scatter of each run. First runs after
-a switch are slower by a bounded time, and clocks tick. Strengths are scaled together so that the
-coefficient of variation within a pair has the wanted root mean square.
+both alternatives feel (seconds), heat (tens of seconds, and which alternative is in service decides
+how often), other work on the CPU, the screen on the GPU, rare spikes, and scatter of each run.
+First runs after a switch are slower by a bounded time, and clocks tick. Strengths are scaled
+together so that the coefficient of variation within a pair has the wanted root mean square.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ SWITCH_PART, SWITCH_CAP_S = (0.2, 0.5), (0.004, 0.015)
 class Field:
     """Strengths of the noise of each pair, as logarithms of factors; arrays over pairs.
 
-    `heat`, `rate` have a second axis: CPU, GPU. `mean` is the mean factor of each arm in steady
-    service, by which runs are divided so that the population's times are long-run means.
+    `heat`, `rate` have a second axis: CPU, GPU. `mean` is the mean factor of each alternative in
+    steady service, by which runs are divided so that the population's times are long-run means.
     """
 
     load: Floats
@@ -84,7 +84,7 @@ def _base(rng: np.random.Generator, pairs: int, device: np.ndarray) -> dict[str,
         mine: Floats = values[device]
         return mine
 
-    # Both arms heat one die: what differs between them is smaller than what they share.
+    # Both alternatives heat one die: what differs between them is smaller than what they share.
     heat = of_device(0.36, 0.5)[:, None] * of_device(1.0, 0.35, 2)
     rate = of_device(1 / 160, 0.5, 2) * np.array((1.0, 1.2))
     return {
@@ -95,7 +95,7 @@ def _base(rng: np.random.Generator, pairs: int, device: np.ndarray) -> dict[str,
 
 
 def _moments(s: dict[str, Floats], scale: float) -> tuple[Floats, Floats]:
-    """Return mean and mean square of the factor of both arms in steady service."""
+    """Return mean and mean square of the factor of both alternatives in steady service."""
     gaussian = scale**2 * (s["load"] ** 2 + s["scatter"] ** 2)
     first, second = np.exp(gaussian / 2)[:, None], np.exp(2 * gaussian)[:, None]
     hot = s["rate"] * HEAT_S / (1 + s["rate"] * HEAT_S)
@@ -135,11 +135,12 @@ class Clock:
     strengths : Strengths
         The pair's noise.
     base : tuple of float
-        Long-run mean seconds of a run of CPU and GPU arm.
+        Long-run mean seconds of a run of CPU and GPU alternative.
     rng : random.Random
         The source of this stretch of time.
     serving : int
-        Which arm was in service before, which decides whether the device is likely to be warm.
+        Which alternative was in service before, which decides whether the device is likely to be
+        warm.
     """
 
     def __init__(
@@ -160,17 +161,20 @@ class Clock:
         self.screen_until = self._stay(SCREEN_S, SCREEN_SHARE, self.screen)
         self.load = rng.gauss(0.0, 1.0)
         self.last, self.gpu_runs = -1, 0
-        self.kinds = (CPU, GPU)  # what the two arms are; a duel is between two of the GPU's APIs
+        self.kinds = (
+            CPU,
+            GPU,
+        )  # what the two alternatives are; a duel is between two of the GPU's APIs
 
     def _stay(self, seconds: float, share: float, is_on: bool) -> float:
         mean = seconds if is_on else seconds * (1 - share) / share
         return self.now + self.rng.expovariate(1 / mean)
 
-    def pass_time(self, seconds: float, arm: int) -> None:
-        """Let time go by in which `arm` is in service."""
+    def pass_time(self, seconds: float, alternative: int) -> None:
+        """Let time go by in which `alternative` is in service."""
         left = seconds
         while True:  # heat: in units of the expected number of changes
-            hazard = 1 / HEAT_S if self.is_hot else self.s.rate[arm]
+            hazard = 1 / HEAT_S if self.is_hot else self.s.rate[alternative]
             if left * hazard < self.heat_left:
                 self.heat_left -= left * hazard
                 break
@@ -199,17 +203,17 @@ class Clock:
         self.screen_until = self._stay(SCREEN_S, SCREEN_SHARE, self.screen)
 
     def turn_to(self, base: tuple[float, float]) -> None:
-        """Measure another GPU arm, or the same in a new process: its first runs are cold again."""
+        """Measure another GPU, or the same in a new process: its first runs are cold again."""
         self.scaled = tuple(b / m for b, m in zip(base, self.s.mean, strict=True))
         self.last, self.gpu_runs = -1, 0
 
-    def factor(self, arm: int) -> float:
-        """Return the factor of a run of `arm` that starts now."""
+    def factor(self, alternative: int) -> float:
+        """Return the factor of a run of `alternative` that starts now."""
         s, rng = self.s, self.rng
         ln = s.load * self.load + s.scatter * rng.gauss(0.0, 1.0)
         if self.is_hot:
-            ln += s.heat[arm]
-        if arm == CPU:
+            ln += s.heat[alternative]
+        if alternative == CPU:
             if self.other:
                 ln += s.other
         elif self.screen:
@@ -218,18 +222,18 @@ class Clock:
             ln += s.spike
         return math.exp(ln)
 
-    def run(self, arm: int) -> int:
+    def run(self, alternative: int) -> int:
         """Run once and return the nanoseconds that the device's clock shows for it."""
-        seconds, kind = self.scaled[arm], self.kinds[arm]
+        seconds, kind = self.scaled[alternative], self.kinds[alternative]
         taken = seconds * self.factor(kind)
-        if self.last != arm:
+        if self.last != alternative:
             taken += min(SWITCH_PART[kind] * seconds, SWITCH_CAP_S[kind])
         if kind == GPU:
             self.gpu_runs += 1
             if self.gpu_runs <= COLD_RUNS:
                 cold = min(COLD_PART * seconds, COLD_CAP_S)
                 taken += cold * COLD_KEEP ** (self.gpu_runs - 1)
-        self.last = arm
+        self.last = alternative
         begin = self.now
         self.pass_time(taken, kind)
         tick = self.s.tick
@@ -238,18 +242,20 @@ class Clock:
 
 
 def long_run(field: Field, percentile: float, seed: int, draws: int = 1500) -> Floats:
-    """Return a percentile of the long-run latency of each pair and arm, as a part of its mean."""
+    """Return a percentile of each long-run latency, as a part of its mean."""
     rng = np.random.default_rng([seed, 4])
     found = np.empty_like(field.mean)
     hot = field.rate * HEAT_S / (1 + field.rate * HEAT_S)
     for i in range(len(found)):
         load = field.load[i] * rng.standard_normal(draws)
-        for arm, (share, own) in enumerate(
+        for alternative, (share, own) in enumerate(
             ((OTHER_SHARE, field.other[i]), (SCREEN_SHARE, field.screen[i]))
         ):
             ln = load + field.scatter[i] * rng.standard_normal(draws)
-            ln += field.heat[i, arm] * (rng.random(draws) < hot[i, arm])
+            ln += field.heat[i, alternative] * (rng.random(draws) < hot[i, alternative])
             ln += own * (rng.random(draws) < share)
             ln += field.spike[i] * (rng.random(draws) < SPIKE_SHARE)
-            found[i, arm] = np.exp(np.percentile(ln, percentile)) / field.mean[i, arm]
+            found[i, alternative] = (
+                np.exp(np.percentile(ln, percentile)) / field.mean[i, alternative]
+            )
     return found

@@ -106,7 +106,7 @@ def by_gate(results: Results, path: Path) -> None:
     wrong, denied = {}, {}
     for name, found in results["gates"].items():
         sums = {k: sum(r["counts"][k] for r in found.values()) for k in ("wrong", "pairs")}
-        label = "ours" if name == "gpuedge (+ canary)" else name.replace("gpuedge, ", "ours, ")
+        label = "ours" if name == "gpuedge (+ crosscheck)" else name.replace("gpuedge, ", "ours, ")
         wrong[label] = 1e5 * sums["wrong"] / sums["pairs"]
         good, lost = (sum(r["counts"][k] for r in found.values()) for k in ("good", "denied"))
         denied[label] = 100 * lost / good

@@ -1,7 +1,7 @@
 """The policies that are compared, and how a pick is scored.
 
-A pick is the index of a GPU arm, or CPU_PICK. Those here use no code of the product: they are what
-others do. `ours.py` drives the product's own classes.
+A pick is the index of a GPU alternative, or CPU_PICK. Those here use no code of the product: they
+are what others do. `ours.py` drives the product's own classes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from .noise import CPU, GPU, Clock, Field
-from .population import ARMS, Floats, Ints, Population
+from .population import ALTERNATIVES, Floats, Ints, Population
 
 CPU_PICK = -1
 HARM, WIN = 1.1, 2.0
@@ -69,11 +69,11 @@ def always_gpu(population: Population) -> Ints:
 def fixed_priority(population: Population) -> Ints:
     """Vulkan, else OpenGL ES 3.1, else the CPU: what "best performance" settings do."""
     newest = always_gpu(population)
-    return np.where(newest >= ARMS.index("gles31"), newest, CPU_PICK)
+    return np.where(newest >= ALTERNATIVES.index("gles31"), newest, CPU_PICK)
 
 
 def predicted_gpu(population: Population) -> Floats:
-    """Return what the cost model says an inference costs on each arm, start-up spread."""
+    """Return what the cost model says an inference costs on each alternative, start-up spread."""
     p = population
     cost = p.predicted_gpu + p.predicted_startup / p.inferences[:, None]
     return np.where(p.has, cost, np.inf)
@@ -86,7 +86,7 @@ def cost_model(population: Population) -> Ints:
 
 
 def cost_model_shrunk(population: Population, fleet: Floats, factor: float = 2.0) -> Ints:
-    """Believe the cost model shrunk to the fleet: `fleet` has a row (mean, sd) per arm."""
+    """Believe the cost model shrunk to the fleet: `fleet` has a row (mean, sd) per alternative."""
     p = population
     said = np.log(p.predicted_gpu / p.predicted_cpu[:, None])
     weight = 1 / np.log(factor) ** 2
@@ -106,7 +106,7 @@ def mean_threshold(
     with_startup: bool,
     budget_s: float = float("inf"),
 ) -> tuple[Ints, Floats]:
-    """Time `runs` on the CPU, then as many on the arm the cost model prefers; compare means.
+    """Compare the means of `runs` on the CPU and as many on the likeliest alternative.
 
     Returns
     -------
@@ -114,11 +114,11 @@ def mean_threshold(
         The picks, and the seconds of runs that each took.
     """
     pairs = len(population)
-    arms = predicted_gpu(population).argmin(axis=1)
+    alternatives = predicted_gpu(population).argmin(axis=1)
     pick, spent = np.full(pairs, CPU_PICK), np.zeros(pairs)
     for i in range(pairs):
-        arm = int(arms[i])
-        base = (float(population.cpu[i]), float(population.gpu[i, arm]))
+        alternative = int(alternatives[i])
+        base = (float(population.cpu[i]), float(population.gpu[i, alternative]))
         clock = Clock(field.pair(i), base, random.Random(f"mean/{seed}/{i}"))
         means = []
         for side in (CPU, GPU):
@@ -127,14 +127,14 @@ def mean_threshold(
                 shown.append(clock.run(side))
             means.append(sum(shown) / len(shown) / 1e9 if shown else float("inf"))
         if with_startup:
-            means[GPU] += float(population.startup[i, arm] / population.inferences[i])
-        pick[i] = arm if means[GPU] < means[CPU] else CPU_PICK
+            means[GPU] += float(population.startup[i, alternative] / population.inferences[i])
+        pick[i] = alternative if means[GPU] < means[CPU] else CPU_PICK
         spent[i] = clock.now
     return pick, spent
 
 
 def fleet_prior(population: Population) -> Floats:
-    """Fit the row (mean, sd) of ln(T_gpu / T_cpu) of each arm, where the arm is there."""
+    """Fit the row (mean, sd) of ln(T_gpu / T_cpu) of each alternative, where it is there."""
     ln = np.log(population.gpu / population.cpu[:, None])
     rows = [ln[population.has[:, a], a] for a in range(ln.shape[1])]
     return np.array([(row.mean(), row.std()) for row in rows])

@@ -17,8 +17,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-ARMS = ("gles20", "gles30", "gles31", "vulkan")
-"""GPU arms in ascending order of API; a device that offers one offers all before it."""
+ALTERNATIVES = ("gles20", "gles30", "gles31", "vulkan")
+"""GPU alternatives in ascending order of API; a device that offers one offers all before it."""
 
 COVERAGE = {"hpca": (1.0, 0.83, 0.52, 0.36), "later": (1.0, 0.97, 0.90, 0.85)}
 CLASS_MEDIAN = (1.05, 0.85, 0.70, 0.95)
@@ -46,7 +46,7 @@ class Knobs:
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """Arrays over pairs; those of GPU arms have a second axis in the order of `ARMS`.
+    """Arrays over pairs; those of GPUs have a second axis in the order of `ALTERNATIVES`.
 
     Times are seconds. `predicted_*` is what the cost model says before anything is measured.
     """
@@ -73,7 +73,7 @@ class Population:
 
     @property
     def gpu_cost(self) -> Floats:
-        """True cost of one inference on each GPU arm, start-up spread; infinite where not there."""
+        """True cost of one inference on each GPU, start-up spread; infinite where not there."""
         cost = self.gpu + self.startup / self.inferences[:, None]
         return np.where(self.has, cost, np.inf)
 
@@ -89,7 +89,7 @@ def _devices(rng: np.random.Generator, count: int, knobs: Knobs) -> dict[str, ND
         "flops": 3.3e9 * np.exp(0.5 * rng.standard_normal(count) + 0.25 * newness),
         "launch": np.exp(rng.uniform(np.log(15e-6), np.log(70e-6), count)),
         "bandwidth": np.exp(rng.uniform(np.log(0.7e9), np.log(6e9), count)),
-        "arm": ARM_SD * rng.standard_normal((count, len(ARMS))),
+        "alternative": ARM_SD * rng.standard_normal((count, len(ALTERNATIVES))),
         "open": 0.035 * np.exp(0.6 * rng.standard_normal(count)),
         "compile": 2.6e-3 * np.exp(0.6 * rng.standard_normal(count)),
     }
@@ -125,12 +125,12 @@ def draw(seed: int, pairs: int, knobs: Knobs | None = None) -> Population:
     made = _devices(rng, count, knobs)
     m = _models(rng, pairs)
     d = {name: values[device] for name, values in made.items()}
-    arm_efficiency = np.array(ARM_MEDIAN) * np.exp(d["arm"])
+    alternative_efficiency = np.array(ARM_MEDIAN) * np.exp(d["alternative"])
     class_efficiency = np.array(CLASS_MEDIAN)[m["kind"]] * np.exp(
         CLASS_SD * rng.standard_normal(pairs)
     )
     cpu = m["flops"] / d["flops"]
-    speed = knobs.gpu_scale * (d["ratio"] * class_efficiency)[:, None] * arm_efficiency
+    speed = knobs.gpu_scale * (d["ratio"] * class_efficiency)[:, None] * alternative_efficiency
     passes = np.array((1.6, 1.2, 1.0, 1.0))  # the older the API, the more passes a model takes
     gpu = cpu[:, None] / speed + (m["ops"] * d["launch"])[:, None] * passes
     gpu = gpu + (m["io"] / d["bandwidth"])[:, None]
@@ -149,15 +149,15 @@ def _predicted(
     """Return what the cost model says: the ratio is off by device, by model and by API."""
     cpu, gpu, startup = true
     sigma = np.log(knobs.error)
-    pairs, arms = gpu.shape
+    pairs, alternatives = gpu.shape
     of_device = rng.standard_normal(int(device[-1]) + 1)[device][:, None]
     of_model = rng.standard_normal((pairs, 1))
-    of_arm = rng.standard_normal((pairs, arms))
+    of_alternative = rng.standard_normal((pairs, alternatives))
     parts = np.sqrt(np.array(SHARES))
-    error = sigma * (parts[0] * of_device + parts[1] * of_model + parts[2] * of_arm)
+    error = sigma * (parts[0] * of_device + parts[1] * of_model + parts[2] * of_alternative)
     predicted_cpu = cpu * np.exp(0.2 * rng.standard_normal(pairs))
     ratio = gpu / cpu[:, None] * np.exp(error) / knobs.bias
-    wrong = np.log(knobs.startup_error) * rng.standard_normal((pairs, arms))
+    wrong = np.log(knobs.startup_error) * rng.standard_normal((pairs, alternatives))
     return predicted_cpu, ratio * predicted_cpu[:, None], startup * np.exp(wrong)
 
 
@@ -168,7 +168,7 @@ def facts(population: Population) -> dict[str, float]:
     steady = p.cpu / best
     whole = p.cpu_cost / p.gpu_cost.min(axis=1)
     found = {f"ratio >= {x:g}": float((p.peak_ratio >= x).mean()) for x in (1, 2, 3)}
-    found |= {arm: float(p.has[:, i].mean()) for i, arm in enumerate(ARMS)}
+    found |= {alternative: float(p.has[:, i].mean()) for i, alternative in enumerate(ALTERNATIVES)}
     for name, gain in (("steady", steady), ("with start-up", whole)):
         found |= {f"{name} faster": float((gain > 1).mean())}
         found |= {f"{name} >= 2x": float((gain >= 2).mean())}

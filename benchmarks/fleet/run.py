@@ -27,7 +27,8 @@ FIELD = ("fleet/cases", "fleet/population", "fleet/noise", "fleet/policies")
 DECIDING = (
     *FIELD,
     "fleet/ours",
-    *(f"decide/{n}" for n in ("exact", "belief", "trial", "audit", "kin")),
+    "fleet/comparison",
+    *(f"decide/{n}" for n in ("exact", "belief", "trial")),
 )
 CODE: dict[str, tuple[str, ...]] = {
     "decide": DECIDING,

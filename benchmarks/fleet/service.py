@@ -1,9 +1,10 @@
 """An hour of service: the product's monitor against a static choice and two simpler rules.
 
-Pairs are those whose GPU was opened in the first launch and whose CPU takes under 200 ms. Both arms
-stay open, so what start-up cost no longer counts: service begins on the arm that is believed to be
-faster without it. Costs are long-run means of the arm that each request used, those of exploration
-too, against an oracle that knows at any time which arm is faster.
+Pairs are those whose GPU was opened in the first launch and whose CPU takes under 200 ms. Both
+alternatives stay open, so what start-up cost no longer counts: service begins on the alternative
+that is believed to be faster without it. Costs are long-run means of the alternative that each
+request used, those of exploration too, against an oracle that knows at any time which alternative
+is faster.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ class Start:
     """A pair as it enters service."""
 
     index: int
-    arm: int
+    alternative: int
     belief: Belief
     is_gpu: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """What came of it: regret in per cent, switches, and whether it ends on a dear arm."""
+    """What came of it: regret in per cent, switches, and whether it ends on a dear alternative."""
 
     regret: float
     switches: int
@@ -62,11 +63,11 @@ def starts(fleet: Fleet, options: Options, count: int) -> Iterator[Start]:
         pick = pair.launch(0)
         if pair.measured:
             found += 1
-            arm = next(iter(pair.measured)) if pick == CPU_PICK else pick
-            belief = pair.belief[arm]
+            alternative = next(iter(pair.measured)) if pick == CPU_PICK else pick
+            belief = pair.belief[alternative]
             sunk = Stakes(pair.cpu_ns, 0, pair.inferences)
             use_gpu = weigh(belief, sunk, options.rule, options.noise).use_gpu
-            yield Start(i, arm, belief, use_gpu)
+            yield Start(i, alternative, belief, use_gpu)
 
 
 class Service:
@@ -83,14 +84,14 @@ class Service:
         population, i = fleet.population, start.index
         rule, _, shifting = rule.partition(" ")
         self.rng = random.Random(f"service/{fleet.seed}/{i}/{shifting}")
-        self.base = [float(population.cpu[i]), float(population.gpu[i, start.arm])]
+        self.base = [float(population.cpu[i]), float(population.gpu[i, start.alternative])]
         self.rule = rule
         serving = GPU if start.is_gpu else CPU
         self.clock = Clock(fleet.noise.pair(i), (self.base[0], self.base[1]), self.rng, serving)
         shifts = bool(shifting) and self.rng.random() < SHIFTED
         self.shift_at = self.rng.uniform(SHIFT_FROM_S, SHIFT_TO_S) if shifts else math.inf
         self.shift = math.exp(self.rng.gauss(0.0, SHIFT_SD))
-        self.arm, self.switches = serving, 0
+        self.alternative, self.switches = serving, 0
         self.cost = self.best = 0.0
         self.monitor = Monitor(
             start.belief, "gpu" if start.is_gpu else "cpu",
@@ -98,43 +99,43 @@ class Service:
         )  # fmt: skip
         self.average = [self.base[0], self.base[0] * math.exp(start.belief.theta)]
 
-    def serve(self, arm: int) -> int:
-        """Serve one request on an arm."""
+    def serve(self, alternative: int) -> int:
+        """Serve one request on an alternative."""
         if self.clock.now >= self.shift_at:
             self.shift_at = math.inf
             self.base[GPU] *= self.shift
             self.clock.scaled = (self.clock.scaled[0], self.clock.scaled[1] * self.shift)
-        self.cost += self.base[arm]
+        self.cost += self.base[alternative]
         self.best += min(self.base)
-        return self.clock.run(arm)
+        return self.clock.run(alternative)
 
     def hour(self) -> Hour:
         """Serve for an hour."""
         step = {"static": self._static, "greedy": self._greedy, "monitor": self._monitored}
         one = step[self.rule]
         while self.clock.now < HOUR_S:
-            self.clock.pass_time(self.rng.expovariate(1 / GAP_S), self.arm)
+            self.clock.pass_time(self.rng.expovariate(1 / GAP_S), self.alternative)
             one()
         explored = self.monitor.explored_ns / max(self.monitor.served_ns, 1)
         return Hour(
             100 * (self.cost / self.best - 1), self.switches,
-            self.base[self.arm] > 1.1 * min(self.base), 100 * explored,
+            self.base[self.alternative] > 1.1 * min(self.base), 100 * explored,
         )  # fmt: skip
 
     def _static(self) -> None:
-        self.serve(self.arm)
+        self.serve(self.alternative)
 
     def _greedy(self) -> None:
-        tried = 1 - self.arm if self.rng.random() < 0.02 else self.arm
+        tried = 1 - self.alternative if self.rng.random() < 0.02 else self.alternative
         self.average[tried] += 0.1 * (self.serve(tried) / NS - self.average[tried])
         faster = CPU if self.average[CPU] <= self.average[GPU] else GPU
-        self.switches += faster != self.arm
-        self.arm = faster
+        self.switches += faster != self.alternative
+        self.alternative = faster
 
     def _monitored(self) -> None:
         m, now = self.monitor, round(self.clock.now * NS)
         if m.wants_burst(now):
-            other = 1 - self.arm
+            other = 1 - self.alternative
             burst = [self.serve(other)]
             for _ in range(BURST - 1):
                 self.clock.pass_time(self.rng.expovariate(1 / GAP_S), other)
@@ -142,10 +143,10 @@ class Service:
             now = round(self.clock.now * NS)
             m.burst(burst if other == GPU else (), burst if other == CPU else (), now)
         else:
-            m.served(m.arm, self.serve(self.arm), now)
-        arm = GPU if m.choose(round(self.clock.now * NS)) == "gpu" else CPU
-        self.switches += arm != self.arm
-        self.arm = arm
+            m.served(m.alternative, self.serve(self.alternative), now)
+        alternative = GPU if m.choose(round(self.clock.now * NS)) == "gpu" else CPU
+        self.switches += alternative != self.alternative
+        self.alternative = alternative
 
 
 def summary(hours: list[Hour]) -> dict[str, float]:

@@ -24,7 +24,7 @@ HEADER = (
     "missed % of pairs", "on GPU %",
 )  # fmt: skip
 WRONG_TARGET, DENIED_TARGET, SWITCH_TARGET = 1.0, 0.1, 0.2
-"""Per 100,000 pairs; per cent of good arms; switches an hour."""
+"""Per 100,000 pairs; per cent of good alternatives; switches an hour."""
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -169,7 +169,7 @@ def checks(results: Results) -> str:
 
 def verdicts(results: Results) -> str:
     """Return the verdicts on the targets of safety and service."""
-    ours = results["gates"]["gpuedge (+ canary)"]
+    ours = results["gates"]["gpuedge (+ crosscheck)"]
     wrong, pairs, good, denied = (
         sum(r["counts"][k] for r in ours.values()) for k in ("wrong", "pairs", "good", "denied")
     )

@@ -19,9 +19,9 @@ LABELS = {0.1: "10x", 0.2: "5x", 1 / 3: "3x", 0.5: "2x", 1.0: "exact",
           2.0: "2x", 3.0: "3x", 5.0: "5x", 10.0: "10x"}  # fmt: skip
 
 
-def draw(arms: Mapping[str, Sequence[float]], ratios: Sequence[float], path: Path) -> None:
+def draw(alternatives: Mapping[str, Sequence[float]], ratios: Sequence[float], path: Path) -> None:
     """Write the figure: a row per device, a point per model, quartiles as a box."""
-    rows = {**arms, "GPU / CPU": ratios}
+    rows = {**alternatives, "GPU / CPU": ratios}
     names = list(rows)[::-1]
     shown = [[math.exp(v) for v in rows[name]] for name in names]
     figure, axis = plt.subplots(figsize=(9, 0.46 * len(names) + 1.5), dpi=110)

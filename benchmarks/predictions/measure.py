@@ -21,10 +21,11 @@ from gpuedge.runtime.devices import POOL
 from predictions.models import MODELS, sample
 
 WINDOW_S, WARM_S, BLOCK_S = 0.4, 0.03, 0.01
-"""Seconds a model is timed on both arms, those before that do not count, and of one block."""
+"""Seconds a model is timed on both alternatives, those before that do not count, and of one
+block."""
 
 LEAST, MOST = 3, 40
-"""Blocks of each arm."""
+"""Blocks of each alternative."""
 
 SLOW_S = 3.0
 """After that many seconds two blocks are enough."""
@@ -51,7 +52,7 @@ def measured(say: Say) -> dict[str, Any]:
         "cpu": POOL.cpu().kernel,
         "version": gpuedge.__version__,
         "calibration_s": spent,
-        "models": {arm: model.to_dict() for arm, model in models.items()},
+        "models": {alternative: model.to_dict() for alternative, model in models.items()},
         "cases": cases,
     }
 
@@ -79,57 +80,57 @@ def graph_of(data: bytes) -> Graph:
 def _case(
     data: bytes, executors: Mapping[str, Executor], models: Mapping[str, DeviceModel]
 ) -> dict[str, Any]:
-    """Return predicted and measured times of one model, in nanoseconds, by arm."""
+    """Return predicted and measured times of one model, in nanoseconds, by alternative."""
     graph = graph_of(data)
     inputs = {name: sample(graph.types[name].shape) for name in graph.inputs}
-    arms: dict[str, Executable] = {}
+    alternatives: dict[str, Executable] = {}
     case: dict[str, Any] = {}
-    for arm, executor in executors.items():
+    for alternative, executor in executors.items():
         begin = time.perf_counter_ns()
-        arms[arm] = executor.compile(graph)
-        arms[arm].run(inputs)
+        alternatives[alternative] = executor.compile(graph)
+        alternatives[alternative].run(inputs)
         started = time.perf_counter_ns() - begin
-        foreseen = models[arm].predict(arms[arm].work, 50)
-        case[arm] = {
+        foreseen = models[alternative].predict(alternatives[alternative].work, 50)
+        case[alternative] = {
             "predicted_ns": foreseen.p50_ns,
             "sigma_micro": foreseen.sigma_micro,
             "predicted_startup_ns": foreseen.startup_ns,
-            "startup_ns": started + round(models[arm].open_s * 1e9),
+            "startup_ns": started + round(models[alternative].open_s * 1e9),
         }
-    for arm, runs in interleaved(arms, inputs).items():
-        case[arm] |= {"p50_ns": round(median(runs)), "p90_ns": round(quantile(runs, 90)),
+    for alternative, runs in interleaved(alternatives, inputs).items():
+        case[alternative] |= {"p50_ns": round(median(runs)), "p90_ns": round(quantile(runs, 90)),
                       "runs": len(runs)}  # fmt: skip
-    for executable in arms.values():
+    for executable in alternatives.values():
         executable.close()
     return case
 
 
 def interleaved(
-    arms: Mapping[str, Executable], inputs: Mapping[str, Array]
+    alternatives: Mapping[str, Executable], inputs: Mapping[str, Array]
 ) -> dict[str, list[int]]:
-    """Time arms in short blocks, there and back, so that drift hits all of them alike.
+    """Time alternatives in short blocks, there and back, so that drift hits all of them alike.
 
     The first run of a block is dropped, because it is cold; of slow models, one run is a block.
     """
-    runs: dict[str, list[int]] = {arm: [] for arm in arms}
-    counts = {arm: _warm(one, inputs) for arm, one in arms.items()}
+    runs: dict[str, list[int]] = {alternative: [] for alternative in alternatives}
+    counts = {alternative: _warm(one, inputs) for alternative, one in alternatives.items()}
     begin = time.perf_counter()
     for block in range(MOST):
         spent = time.perf_counter() - begin
         if (block >= LEAST and spent > WINDOW_S) or (block >= 2 and spent > SLOW_S):
             break
-        for arm in tuple(arms) if block % 2 == 0 else reversed(tuple(arms)):
-            if counts[arm] > 1:
-                arms[arm].run(inputs)
-            for _ in range(counts[arm]):
+        for alternative in tuple(alternatives) if block % 2 == 0 else reversed(tuple(alternatives)):
+            if counts[alternative] > 1:
+                alternatives[alternative].run(inputs)
+            for _ in range(counts[alternative]):
                 start = time.perf_counter_ns()
-                arms[arm].run(inputs)
-                runs[arm].append(time.perf_counter_ns() - start)
+                alternatives[alternative].run(inputs)
+                runs[alternative].append(time.perf_counter_ns() - start)
     return runs
 
 
 def _warm(one: Executable, inputs: Mapping[str, Array]) -> int:
-    """Run one arm until it is warm; return how many runs make a block."""
+    """Run one alternative until it is warm; return how many runs make a block."""
     begin, took = time.perf_counter(), list[float]()
     while not took or time.perf_counter() - begin < WARM_S:
         start = time.perf_counter()
@@ -140,7 +141,7 @@ def _warm(one: Executable, inputs: Mapping[str, Array]) -> int:
 
 def _line(name: str, case: Mapping[str, Any]) -> str:
     shown = (
-        f"{arm} {one['predicted_ns'] / 1e6:8.3f} -> {one['p50_ns'] / 1e6:8.3f} ms"
-        for arm, one in case.items()
+        f"{alternative} {one['predicted_ns'] / 1e6:8.3f} -> {one['p50_ns'] / 1e6:8.3f} ms"
+        for alternative, one in case.items()
     )
     return f"{name:22s} {', '.join(shown)}"

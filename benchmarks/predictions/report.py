@@ -36,7 +36,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join(lines)
 
 
-def arms(pairs: Pairs) -> dict[str, list[float]]:
+def alternatives(pairs: Pairs) -> dict[str, list[float]]:
     """Return ln(predicted / measured) of every device and CPU path, case by case."""
     found: dict[str, list[float]] = {}
     for (name, _), steps in pairs.items():
@@ -63,7 +63,7 @@ def ratio_errors(pairs: Pairs) -> list[float]:
 def error_table(pairs: Pairs) -> str:
     """Return the distribution of the errors by device."""
     rows = []
-    groups = {**arms(pairs), "GPU / CPU, both predicted": ratio_errors(pairs)}
+    groups = {**alternatives(pairs), "GPU / CPU, both predicted": ratio_errors(pairs)}
     for name, values in groups.items():
         points = [f"{math.exp(quantile(values, q)):.2f}" for q in (5, 25, 50, 75, 95)]
         shares = [f"{100 * within(values, factor):.0f} %" for factor in (2, 3)]
@@ -173,5 +173,5 @@ def save(pairs: Pairs, tables: str, root: Path) -> None:
     place.write_text("\n\n".join([*head, tables]) + "\n", encoding="utf-8")
     figure = root / "docs" / "images" / "decision-error.png"
     figure.parent.mkdir(parents=True, exist_ok=True)
-    draw(arms(pairs), ratio_errors(pairs), figure)
+    draw(alternatives(pairs), ratio_errors(pairs), figure)
     print(f"written: {place.name}, {figure.name}")

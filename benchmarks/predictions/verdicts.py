@@ -17,13 +17,13 @@ QUANTILES = (5, 25, 50, 75, 95)
 
 
 def error(one: Mapping[str, Any]) -> float:
-    """Return ln(predicted / measured) of the median latency of one arm of one case."""
+    """Return ln(predicted / measured) of the median latency of one alternative of one case."""
     return math.log(one["predicted_ns"] / one["p50_ns"])
 
 
-def errors(found: Mapping[str, Any], arm: str) -> list[float]:
-    """Return the errors of one arm, case by case."""
-    return [error(case[arm]) for case in found["cases"].values()]
+def errors(found: Mapping[str, Any], alternative: str) -> list[float]:
+    """Return the errors of one alternative, case by case."""
+    return [error(case[alternative]) for case in found["cases"].values()]
 
 
 def quantile(values: Sequence[float], percent: float) -> float:

@@ -160,7 +160,7 @@ def remedy(row: ProbeRow) -> str:
             value = os.environ.get(variable, "")
             if value:
                 return f"{variable}={value} hides every driver: correct it, or unset {variable}"
-    if row.code == "crash-memory":
+    if row.code == "crash-blocklist":
         return f"gpuedge cache clear --crashes, or GPUEDGE_PIN={row.device}=always"
     if row.evidence.get("is_untested") is True:
         return MORE_TIME

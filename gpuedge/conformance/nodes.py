@@ -95,7 +95,7 @@ class OneNode:
 
 def run_model(model: bytes, feeds: Mapping[str, Array], device: Any) -> dict[str, Array]:
     """Run a model on a device that was asked for by name, and never on the CPU in its place."""
-    policy = replace(getattr(device, "policy", None) or gpuedge.Policy(), canary=0)
+    policy = replace(getattr(device, "policy", None) or gpuedge.Policy(), crosscheck=0)
     with gpuedge.Session(model, device=device, policy=policy, fallback="error") as session:
         return dict(session.run(dict(feeds)))
 

@@ -33,7 +33,7 @@ SENTENCES: dict[str, str] = {
     "quirk": "the capability database blocks this driver",
     "forked": "the process was forked off after a driver was loaded, which drivers do not survive",
     "disabled": "switched off by a setting",
-    "crash-memory": "using this driver ended earlier processes, so it is left alone for a while",
+    "crash-blocklist": "using this driver ended earlier processes, so it is left alone for a while",
     "pinned": "ruled out by the setting 'pin'",
     "no-child": "no disposable process can be started from this application",
     # deciding
@@ -42,7 +42,7 @@ SENTENCES: dict[str, str] = {
     "software": "a software rasteriser, left aside unless Policy(allow_software=True)",
     "slower": "predicted to be slower than the CPU path, or not enough faster",
     "not-best": "another device is expected to be better",
-    "other-road": "the same device is reached by a better API route",
+    "other-route": "the same device is reached by a better API route",
     "not-named": "another device was asked for by name",
     "unsupported-op": "an operator of the model cannot run there",
     "measured-slower": "measured on this model, and not enough faster than the CPU path",

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gpuedge.decide import kin
 from gpuedge.decide.belief import (
     HARM,
     MICRO,
@@ -20,6 +19,7 @@ from gpuedge.decide.belief import (
     Verdict,
     break_even,
     prior,
+    share_surprise,
     weigh,
 )
 from gpuedge.decide.exact import exp, ln, quantile, root
@@ -116,7 +116,7 @@ def assess(candidate: Evidence, cpu: Evidence, policy: Policy) -> Assessment | N
         return None
     trial = begin(candidate, cpu, policy)
     if candidate.runs:
-        pairs = ((run.arm, run.ns) for run in candidate.runs)
+        pairs = ((run.alternative, run.ns) for run in candidate.runs)
         trial = replayed(pairs, trial.before, trial.stakes, trial.rule, trial.noise,
                          tail_milli=trial.tail_milli)  # fmt: skip
     predicted = _predicted(candidate.prediction, cpu.prediction)
@@ -148,52 +148,32 @@ def begin(
     return Trial(belief, stakes, rule, NOISE(policy.percentile), budget_ns, tail_milli=tail)
 
 
-def with_kin(found: Sequence[Assessment | None], candidates: Sequence[Evidence]) -> Assessments:
-    """Return assessments in which roads to one device have learned from each other.
+def with_correlated(
+    found: Sequence[Assessment | None], candidates: Sequence[Evidence]
+) -> Assessments:
+    """Return assessments in which routes to one device have learned from each other.
 
-    A road that was timed against another one is judged by that; one that was never measured shares
-    in what the measured one surprised with.
-
-    Raises
-    ------
-    ValueError
-        The runs of a duel are not those of one.
+    A route that was never measured shares in what the measured one surprised with.
     """
     made = list(found)
     for i, (candidate, weighed) in enumerate(zip(candidates, found, strict=True)):
-        if weighed is None or weighed.belief.visits or not candidate.physical:
+        if weighed is None or weighed.belief.windows or not candidate.physical:
             continue
         for rival, known in zip(candidates, found, strict=True):
-            is_kin = rival.physical == candidate.physical and rival is not candidate
-            if not is_kin or known is None or not known.belief.visits:
+            is_correlated = rival.physical == candidate.physical and rival is not candidate
+            if not is_correlated or known is None or not known.belief.windows:
                 continue
-            told = kin.tell(weighed.belief, known.predicted, known.belief)
-            if candidate.duel and candidate.rival == rival.device:
-                pairs = tuple((run.arm, run.ns) for run in candidate.duel)
-                trial = kin.repeated(begin_duel(known, weighed_by(weighed, told, known)), pairs)
-                told = kin.settled(known.belief, trial)
-            made[i] = weighed_by(weighed, told, known)
+            belief = share_surprise(weighed.belief, known.predicted, known.belief)
+            made[i] = _weighed_by(weighed, belief, known)
             break
     return tuple(made)
 
 
-def weighed_by(weighed: Assessment, belief: Belief, known: Assessment) -> Assessment:
+def _weighed_by(weighed: Assessment, belief: Belief, known: Assessment) -> Assessment:
     """Return an assessment with another belief, and the CPU path as `known` measured it."""
     stakes = replace(weighed.stakes, cpu_ns=known.stakes.cpu_ns)
     verdict = weigh(belief, stakes, weighed.rule, weighed.noise)
     return replace(weighed, belief=belief, stakes=stakes, verdict=verdict)
-
-
-def begin_duel(known: Assessment, other: Assessment, budget_ns: int = kin.DUEL_NS) -> Trial:
-    """Return the trial of a road against the measured one, not yet begun."""
-    return kin.duel(
-        known.belief,
-        other.belief,
-        cpu_ns=known.stakes.cpu_ns,
-        startups_ns=(known.stakes.startup_ns, other.stakes.startup_ns),
-        inferences=known.stakes.inferences,
-        budget_ns=budget_ns,
-    )
 
 
 def _predicted(gpu: Prediction | None, host: Prediction | None) -> Belief:

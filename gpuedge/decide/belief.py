@@ -2,8 +2,8 @@
 
 Everything is about theta = ln(latency on the GPU / latency on the CPU path) of one model. Belief in
 it is a normal distribution; a prediction starts it, every window of measurements narrows it, and a
-choice weighs what either arm would lose on average. All of it is pure, and every result is rounded
-to a whole number, so that it is the same on every machine (`gpuedge.decide.exact`).
+choice weighs what either alternative would lose on average. All of it is pure, and every result is
+rounded to a whole number, so that it is the same on every machine (`gpuedge.decide.exact`).
 
 Measuring longer does not help beyond a point: heat and what else runs outlast a window of seconds,
 so a window has an error of its own (`Noise.window`) however many runs it holds, and some error
@@ -12,6 +12,7 @@ never goes away (`Noise.lasting`). Windows at other times, such as in a later la
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ from gpuedge.decide.exact import exp, ln, phi, root
 MICRO = 10**6
 MIN_FACTOR = 2.0
 """Least error of a prediction ever assumed, as a factor (one standard deviation). A model that
-claims less than it should screens itself out of being tested; more visits do not repair that."""
+claims less than it should screens itself out of being tested; more windows do not repair that."""
 
 UNVALIDATED = 3.0
 """The factor assumed of predictions that were never compared with measurements."""
@@ -34,6 +35,14 @@ DRIFT_PER_S = 0.2 * 0.2 / 600
 
 FORGETTING = 0.35 * 0.35
 """Most variance that time alone adds."""
+
+SHARE_PPM = 50_000
+"""Share of screened-out devices that are tried all the same, in millionths. A cost model that is
+too sure of itself screens out the very devices that would prove it wrong."""
+
+CORRELATION = 0.9
+"""Correlation of the errors of two predictions for one device and model: two API routes run the
+same model on the same chip. Chosen, not measured."""
 
 HARM = 1.1
 """A GPU does harm where it is truly more than this many times as dear as the CPU path."""
@@ -90,20 +99,20 @@ class Belief:
         In millionths of a nat; below zero where the GPU is faster.
     var : int
         In millionths of a square nat, at least 1.
-    visits : int
+    windows : int
         Windows of measurements that went into it.
     """
 
     mean: int
     var: int
-    visits: int = 0
+    windows: int = 0
 
     def __post_init__(self) -> None:
         for value, low, high in (
-            (self.mean, -MEAN_LIMIT, MEAN_LIMIT), (self.var, 1, VAR_LIMIT), (self.visits, 0, 10**9)
+            (self.mean, -MEAN_LIMIT, MEAN_LIMIT), (self.var, 1, VAR_LIMIT), (self.windows, 0, 10**9)
         ):  # fmt: skip
             if type(value) is not int or not low <= value <= high:
-                raise ValueError(f"not a belief: {self.mean!r}, {self.var!r}, {self.visits!r}")
+                raise ValueError(f"not a belief: {self.mean!r}, {self.var!r}, {self.windows!r}")
 
     @property
     def theta(self) -> float:
@@ -188,10 +197,10 @@ class Verdict:
         return self.loss_gpu_ppm if self.use_gpu else self.loss_cpu_ppm
 
 
-def bounded(mean: float, var: float, visits: int) -> Belief:
+def bounded(mean: float, var: float, windows: int) -> Belief:
     """Return the belief nearest to these numbers (in nats and square nats) that can be held."""
     low = min(max(round(mean * MICRO), -MEAN_LIMIT), MEAN_LIMIT)
-    return Belief(low, min(max(round(var * MICRO), 1), VAR_LIMIT), visits)
+    return Belief(low, min(max(round(var * MICRO), 1), VAR_LIMIT), windows)
 
 
 def prior(
@@ -234,31 +243,56 @@ def seen(gpu_ns: Sequence[int], cpu_ns: Sequence[int], noise: Noise) -> tuple[fl
     return gpu - cpu + noise.bias, gpu_var + cpu_var + noise.window * noise.window
 
 
-def observe(
-    belief: Belief, gpu_ns: Sequence[int], cpu_ns: Sequence[int], noise: Noise
-) -> Belief:  # fmt: skip
-    """Return the belief after one window of measurements.
-
-    All runs of a window belong in one call, with the belief from before the window: what they
-    share is counted once. Without runs of both arms the belief stays as it is.
-    """
-    if not gpu_ns or not cpu_ns:
-        return belief
-    y, v = seen(gpu_ns, cpu_ns, noise)
-    return updated(belief, y, v)
-
-
 def updated(belief: Belief, y: float, v: float) -> Belief:
     """Return the belief after one observation `y` of theta with variance `v`."""
     mean, var = belief.mean / MICRO, belief.var / MICRO
     total = var + v
-    return bounded((mean * v + y * var) / total, var * v / total, belief.visits + 1)
+    return bounded((mean * v + y * var) / total, var * v / total, belief.windows + 1)
 
 
 def forget(belief: Belief, seconds: float) -> Belief:
     """Return the belief after time has passed: less sure, up to a bound."""
     added = min(max(seconds, 0.0) * DRIFT_PER_S, FORGETTING)
-    return bounded(belief.mean / MICRO, belief.var / MICRO + added, belief.visits)
+    return bounded(belief.mean / MICRO, belief.var / MICRO + added, belief.windows)
+
+
+def share_surprise(other: Belief, before: Belief, after: Belief) -> Belief:
+    """Return the belief about an API route that was not measured, after another one was.
+
+    Parameters
+    ----------
+    other : Belief
+        About the route that was not measured.
+    before, after : Belief
+        About the measured one, by prediction and now.
+    """
+    moved = (after.mean - before.mean) / MICRO
+    known = max(1 - after.var / before.var, 0.0)  # the part of the variance that measuring took
+    var = other.var / MICRO * (1 - CORRELATION * CORRELATION * known)
+    return bounded(other.theta + CORRELATION * moved, var, other.windows)
+
+
+def draw(device: str, model: str, day: int) -> int:
+    """Return the number from 0 to 999,999 by which random exploration is decided.
+
+    It is a hash, so the same device and model are drawn on the same day in every process.
+
+    Parameters
+    ----------
+    device : str
+        The device's key, driver included.
+    model : str
+        Digest of the model.
+    day : int
+        Days since the epoch: a case that was not drawn today may be another day.
+    """
+    text = f"gpuedge.audit/1\0{device}\0{model}\0{day}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.sha256(text).digest()[:8], "big") * MICRO >> 64
+
+
+def is_drawn(number: int | None) -> bool:
+    """Say whether a number of `draw` asks for a trial; None does not."""
+    return number is not None and number < SHARE_PPM
 
 
 def _middle(runs: Sequence[int], floor: float) -> tuple[float, float]:

@@ -15,20 +15,19 @@ from typing import TYPE_CHECKING, Protocol
 
 from gpuedge.core.errors import GpuEdgeError, KernelError, ModelError
 from gpuedge.core.reasons import SENTENCES, Reason
-from gpuedge.decide.background import Background
 from gpuedge.decide.calibrate import Clock, open_and_calibrate
 from gpuedge.decide.decision import Decision, decide
 from gpuedge.decide.exact import exp, ln, quantile
-from gpuedge.decide.gather import Report, Row, facts_of, gather
-from gpuedge.decide.mixing import Mixed, mixture
+from gpuedge.decide.gather import Background, Report, Row, facts_of, gather
 from gpuedge.decide.model import MIN_SPREAD, MOST_NS, Z90, DeviceModel, Prediction
 from gpuedge.decide.policy import Policy
 from gpuedge.decide.record import AUTO, BY_NAME, CPU, Evidence, Record
+from gpuedge.decide.segments import Mixed, mixture
 from gpuedge.decide.store import CalibrationStore, calibration_key
 from gpuedge.decide.words import TIMED
 
 if TYPE_CHECKING:
-    from gpuedge.decide.trial import Arm
+    from gpuedge.decide.trial import Alternative
     from gpuedge.executors.base import Executor, Work
 
     Load = Work | Mixed
@@ -56,7 +55,7 @@ class Parts(Protocol):
     def of(self, device: str) -> Mixed | None:
         """Return its segments; None where it is not to be cut. Must not open the device."""
 
-    def settle(self, device: str, arms: tuple[Arm, ...]) -> None:
+    def settle(self, device: str, alternatives: tuple[Alternative, ...]) -> None:
         """Take where each segment would run."""
 
 
@@ -231,11 +230,11 @@ class _Chooser:
         return [*self._predict_gpus(looked), cpu], self.budget.summary(self.cached)
 
     def _has_new(self, possible: Sequence[Evidence]) -> bool:
-        """Say whether a device was not compared with the CPU yet by any of its roads.
+        """Say whether a device was not compared with the CPU yet by any of its routes.
 
-        Of the roads to one device the best is weighed; the others are timed against that one.
+        Of the routes to one device the best is weighed; the others are timed against that one.
         """
-        known = {e.physical or e.device for e in possible if self.known.visit_of(e.device)}
+        known = {e.physical or e.device for e in possible if self.known.launch_of(e.device)}
         return any((e.physical or e.device) not in known for e in possible)
 
     def _timed(self, cpu: Evidence, predicted: Prediction) -> Evidence:
@@ -249,7 +248,7 @@ class _Chooser:
         return replace(cpu, prediction=_measured(predicted, runs, self.policy.percentile))
 
     def _predict_gpus(self, looked: Sequence[tuple[Evidence, Load | None, Row]]) -> list[Evidence]:
-        """Predict for the best road to each device that works, and for others already measured."""
+        """Predict for the best route to each device that works, and for others already measured."""
         waiting = {e.physical or e.device for e, work, _ in looked if work is not None}
         served: dict[str, str] = {}
         evidence = []
@@ -269,12 +268,12 @@ class _Chooser:
         return evidence
 
     def _with_cached(self, e: Evidence, work: Load, row: Row, better: str) -> Evidence:
-        """Add the prediction of a road that an earlier choice measured; nothing is opened."""
+        """Add the prediction of a route that an earlier choice measured; nothing is opened."""
         key = calibration_key(e.device, facts_of(row), self.kernel_of(e.device))
         model = self.store.get(key) if self.store is not None else None
         if model is None:
-            detail = f"{SENTENCES['other-road']}, {better}"
-            return replace(e, code="other-road", detail=detail)
+            detail = f"{SENTENCES['other-route']}, {better}"
+            return replace(e, code="other-route", detail=detail)
         self.cached += 1
         return self._predicted(e, work, model, "cached")
 
@@ -286,7 +285,7 @@ class _Chooser:
         if cpu is not None and host is not None and self.parts is not None:
             found = mixture(work, model, cpu, host, self.policy)
             if found is not None:
-                self.parts.settle(e.device, found.arms)
+                self.parts.settle(e.device, found.alternatives)
                 return replace(e, prediction=found.prediction, source=source)
         why = f"{e.detail}, and the parts that can run there would not pay for what crosses"
         return replace(e, code="unsupported-op", detail=why)

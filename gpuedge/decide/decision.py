@@ -6,6 +6,7 @@ number, so a saved decision replays to the same bytes anywhere.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -57,7 +58,7 @@ class CandidateRow:
         """Return a JSON-ready dictionary of what was decided; the evidence is in the record."""
         known, verdict = self.belief, self.verdict
         return {
-            "belief": None if known is None else [known.mean, known.var, known.visits],
+            "belief": None if known is None else [known.mean, known.var, known.windows],
             "code": self.code,
             "confidence": self.confidence,
             "device": self.device,
@@ -147,8 +148,6 @@ class Decision:
 
     def to_json(self) -> str:
         """Return canonical JSON: sorted keys, no spaces, ASCII. Equal decisions, equal bytes."""
-        import json
-
         return json.dumps(
             self.to_dict(), sort_keys=True, separators=(",", ":"), ensure_ascii=True,
             allow_nan=False,
@@ -246,7 +245,7 @@ def _automatic(record: Record) -> Decision:
     if found.best is None:
         return Decision(CPU, explain.why_cpu(rows, record, found), tuple(rows), record)
     chosen = record.candidates[found.best]
-    why = f"{rows[found.best].reason}{explain.roads(found.best, rows, record)}"
+    why = f"{rows[found.best].reason}{explain.routes(found.best, rows, record)}"
     reason = f"{explain.runs_on(chosen)}: {why}."
     return Decision(chosen.device, reason, tuple(rows), record)
 

@@ -1,16 +1,25 @@
-"""Saying a decision in words: a sentence first, then a table. Pure text, no terminal library."""
+"""Saying a decision in words: a sentence, a table, and how sure it is. Pure, no terminal library.
+
+Figures come from what was weighed: of one candidate they may be predicted, or measured in this
+launch, an earlier one or in service, and the table says which.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING
 
 from gpuedge.core import text
 from gpuedge.core.reasons import SENTENCES
-from gpuedge.decide import sureness, words
-from gpuedge.decide.figures import View, view
+from gpuedge.decide import words
+from gpuedge.decide.assess import Assessment
+from gpuedge.decide.belief import MICRO
+from gpuedge.decide.exact import exp, root
 from gpuedge.decide.policy import Policy
-from gpuedge.decide.record import CPU, Evidence, Record
+from gpuedge.decide.record import AUTO, CPU, Evidence, Record
+from gpuedge.decide.rules import Outcome, judge
 from gpuedge.decide.words import duration
 
 if TYPE_CHECKING:
@@ -18,12 +27,101 @@ if TYPE_CHECKING:
     from gpuedge.decide.decision import CandidateRow, Decision
     from gpuedge.decide.rules import Outcome
 
+PREDICTED = "predicted"
+MEASURED = "measured"
+EARLIER = "earlier launch"
+SERVICE = "in service"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """The latency that a choice rests on.
+
+    Attributes
+    ----------
+    at_ns : int
+        At the policy's percentile.
+    startup_ns : int
+        What opening and compiling take once.
+    source : {"predicted", "measured", "earlier launch", "in service"}
+    """
+
+    at_ns: int
+    startup_ns: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A decision's evidence as it is explained.
+
+    Attributes
+    ----------
+    found : Outcome or None
+        What the rules found, None where a device was asked for by name.
+    figures : tuple of Figure or None
+        By position in the record; None where nothing was predicted.
+    """
+
+    found: Outcome | None
+    figures: tuple[Figure | None, ...]
+
+    def assessment(self, i: int) -> Assessment | None:
+        """Return how a candidate was weighed, None if it was not."""
+        return None if self.found is None else self.found.assessments[i]
+
+
+def view(record: Record) -> View:
+    """Return what a decision is explained with."""
+    if record.asked != AUTO:
+        return View(None, tuple(_before(c) for c in record.candidates))
+    found = judge(record)
+    pairs = zip(record.candidates, found.assessments, strict=True)
+    made = [_weighed(c, w) for c, w in pairs]
+    for i, candidate in enumerate(record.candidates):
+        if candidate.device == CPU:
+            made[i] = _cpu(candidate, found, made)
+    return View(found, tuple(made))
+
+
+def _before(candidate: Evidence) -> Figure | None:
+    """Return a candidate's figure as it was before any window of measurements."""
+    known = candidate.prediction
+    if known is None:
+        return None
+    source = MEASURED if known.confidence == words.TIMED else PREDICTED
+    return Figure(known.at_ns, known.startup_ns, source)
+
+
+def _weighed(candidate: Evidence, weighed: Assessment | None) -> Figure | None:
+    if weighed is None:
+        return _before(candidate)
+    source = PREDICTED
+    if weighed.belief.windows:
+        is_new = weighed.seen is not None
+        source = SERVICE if candidate.served else MEASURED if is_new else EARLIER
+    return Figure(weighed.at_ns, weighed.stakes.startup_ns, source)
+
+
+def _cpu(cpu: Evidence, found: Outcome, made: list[Figure | None]) -> Figure | None:
+    """Return the CPU path's figure: from the window that measured it, if one did."""
+    before = _before(cpu)
+    if before is None or found.cpu_at_ns is None:
+        return before
+    for i in (found.best, *range(len(made))):
+        weighed = None if i is None else found.assessments[i]
+        figure = None if i is None else made[i]
+        if weighed is not None and figure is not None and weighed.belief.windows:
+            return Figure(found.cpu_at_ns, before.startup_ns, figure.source)
+    return before
+
+
 TITLES = ("device", "verdict", "code", "at", "from", "start-up", "reason")
 
 _CLOSENESS = (
     "kept", "run-failed", "compile-failed", "unsure", "measured-slower", "slower", "more-energy",
     "misses-deadline", "too-much-memory", "deadline", "open-failed", "not-calibrated",
-    "unsupported-op", "software", "other-road",
+    "unsupported-op", "software", "other-route",
 )  # fmt: skip
 """Which rejection is told first: the candidate that came nearest to being used."""
 
@@ -83,7 +181,7 @@ def beside(gpu: Evidence, cpu: Evidence, record: Record, found: Outcome) -> tupl
         return "misses-deadline", words.deadline(at, limit)
     if is_by_energy(gpu, cpu, record.policy):
         return "not-best", f"{gpu.device} uses less energy"
-    if weighed is not None and weighed.belief.visits:
+    if weighed is not None and weighed.belief.windows:
         return "not-best", f"{gpu.device} was measured to be faster"
     return "not-best", f"{gpu.device} is predicted to be faster"
 
@@ -101,8 +199,8 @@ def _saved(weighed: Assessment) -> int:
     return abs(weighed.verdict.loss_gpu_ppm - weighed.verdict.loss_cpu_ppm)
 
 
-def roads(best: int, rows: Sequence[CandidateRow], record: Record) -> str:
-    """Say why the chosen device is reached by this road, empty where it is the only one.
+def routes(best: int, rows: Sequence[CandidateRow], record: Record) -> str:
+    """Say why the chosen device is reached by this route, empty where it is the only one.
 
     `best` is the position of the chosen candidate.
     """
@@ -122,7 +220,7 @@ def roads(best: int, rows: Sequence[CandidateRow], record: Record) -> str:
         return ""
     names = [rows[i].device for i in same]
     listed = f"{', '.join(names[:-1])} and {names[-1]}" if names[1:] else names[0]
-    return f"; the best road to this device, before {listed}"
+    return f"; the best route to this device, before {listed}"
 
 
 def why_cpu(rows: Sequence[CandidateRow], record: Record, found: Outcome) -> str:
@@ -157,7 +255,8 @@ def _why_cpu(rows: Sequence[CandidateRow], record: Record) -> str:
     is_aside = not record.policy.allow_software and not record.is_by_name
 
     def distance(row: CandidateRow) -> tuple[bool, int]:
-        # A rasteriser would have been left aside, whatever else is the matter with this road to it.
+        # A rasteriser would have been left aside, whatever else is the matter with this route to
+        # it.
         code = "software" if row.is_software and is_aside else row.code
         return row.code in _ABSENT, order.get(code, len(order))
 
@@ -177,7 +276,7 @@ def _why_cpu(rows: Sequence[CandidateRow], record: Record) -> str:
 
 
 def _others(nearest: CandidateRow, gpus: Sequence[CandidateRow], record: Record) -> str:
-    """Say how many other candidates were rejected; all roads to one device are one candidate."""
+    """Say how many other candidates were rejected; all routes to one device are one candidate."""
     physical = {c.device: c.physical for c in record.candidates}
     rest = [r for r in gpus if r is not nearest and r.code not in _ABSENT]
     apart = {physical.get(r.device) or i for i, r in enumerate(rest)}
@@ -233,7 +332,7 @@ def _footer(decision: Decision, seen: View) -> list[str]:
         lines += _energy(record)
     if decision.calibration:
         lines.append(f"calibration: {decision.calibration}")
-    return [*lines, *sureness.machine(record), *sureness.lines(decision, seen)]
+    return [*lines, *_machine(record), *_sureness(decision, seen)]
 
 
 def _rule(policy: Policy) -> str:
@@ -288,7 +387,6 @@ def _energy(record: Record) -> list[str]:
 
 def as_html(decision: Decision) -> str:
     """Return the same as an HTML fragment for notebooks; everything is escaped."""
-    from html import escape
 
     def row(cells: Sequence[str], tag: str) -> str:
         return "<tr>" + "".join(f"<{tag}>{escape(c)}</{tag}>" for c in cells) + "</tr>"
@@ -299,3 +397,107 @@ def as_html(decision: Decision) -> str:
     lines = [*_without_device(decision), *_footer(decision, seen)]
     footer = "<br>".join(escape(line) for line in lines)
     return f"<p>{escape(decision.reason)}</p><table>{table}</table><p>{footer}</p>"
+
+
+_STOPS = {
+    "settled": "until the choice was sure enough",
+    "enough": "until more runs would have shown nothing new in this launch",
+    "time": "until the time was up",
+    "runs": "until it had as many runs as any trial may",
+}
+
+MOST_LOST = 100 * MICRO
+"""Expected loss above which it is said in words, in millionths."""
+
+
+def _machine(record: Record) -> list[str]:
+    """Return what the database and the machine were at the time, as far as is known."""
+    lines = []
+    if record.database:
+        lines.append(f"capability database: {words.database(record.database)}")
+    known = words.conditions(record.conditions.to_dict())
+    return [*lines, *([f"machine: {known}"] if known else [])]
+
+
+def _sureness(decision: Decision, seen: View) -> list[str]:
+    """Return some lines for each candidate with a prediction."""
+    made: list[str] = []
+    for i, (row, candidate) in enumerate(
+        zip(decision.rows, decision.record.candidates, strict=True)
+    ):
+        weighed = seen.assessment(i)
+        if candidate.entries:
+            made.append(f"{row.device}: entries in force: {', '.join(candidate.entries)}")
+        if candidate.prediction is None:
+            continue
+        if weighed is not None and row.verdict is not None:
+            made += _about(candidate, weighed, row, decision.percentile)
+        elif seen.figures[i] == _before(candidate):
+            made.append(f"{row.device}: {candidate.prediction.confidence}")
+    return made
+
+
+def _about(
+    candidate: Evidence, weighed: Assessment, row: CandidateRow, percentile: int
+) -> list[str]:
+    device, verdict = candidate.device, weighed.verdict
+    known = words.rests_on(row.confidence, candidate.served)
+    first = f"{device}: {known}: {words.pace(weighed.speedup())} ({words.interval(weighed)})"
+    if not weighed.belief.windows and candidate.prediction is not None:
+        first += f"; {candidate.prediction.confidence}"
+    return [
+        first,
+        *_against_prior(device, candidate, weighed),
+        f"{device}: expected loss per inference: {_loss(verdict.loss_gpu_ppm)} the CPU path's time "
+        f"if it is taken, {_loss(verdict.loss_cpu_ppm)} it if not; more than a tenth slower than "
+        f"the CPU path with a probability of {words.percent(verdict.harm_ppm)}",
+        f"{device}: {_turn(weighed, row, percentile)}",
+    ]
+
+
+def _loss(ppm: int) -> str:
+    return "over 100 times" if ppm > MOST_LOST else f"{words.percent(ppm)} of"
+
+
+def _against_prior(device: str, candidate: Evidence, weighed: Assessment) -> list[str]:
+    """Return what was believed before against what this launch measured."""
+    if weighed.seen is None:
+        return []
+    y, v = weighed.seen
+    off = abs(y - weighed.before.theta) / root(weighed.before.var + round(v * MICRO))
+    before = "earlier launches measured" if weighed.before.windows else "calibration predicted"
+    kept = sum(run.kept for run in candidate.runs)
+    cold = len(candidate.runs) - kept
+    seconds = sum(run.ns for run in candidate.runs)
+    return [
+        f"{device}: timed on this model for {words.duration(seconds)}, "
+        f"{_STOPS[weighed.stop]}: {text.counted(kept, 'run')} counted, {cold} dropped as cold; "
+        f"{words.pace(exp(-y))} by these runs alone; {before} "
+        f"{words.times(exp(-weighed.before.theta))}, {off:.1f} standard deviations away"
+    ]
+
+
+def _turn(weighed: Assessment, row: CandidateRow, percentile: int) -> str:
+    """Say from how many inferences a GPU pays, and what would turn the choice."""
+    pays, turn = weighed.pays_from(), weighed.turns_at_ns()
+    spread = text.counted(weighed.stakes.inferences, "inference")
+    if turn is None:
+        return (
+            f"start-up alone, {words.duration(weighed.stakes.startup_ns)}, outweighs {spread} on "
+            f"the CPU path" + ("" if pays is None else f"; {_pays(pays)}")
+        )
+    at = f"{words.duration(turn)} at p{percentile}"
+    is_taken = row.status == "selected"
+    if is_taken and weighed.verdict.use_gpu:
+        end = f"with as much doubt, the CPU path would be taken if this device needed over {at}"
+    elif is_taken:
+        end = f"by speed alone it would be taken only below {at}"
+    elif weighed.verdict.use_gpu:
+        end = f"by speed alone, it is better than the CPU path below {at}"
+    else:
+        end = f"with as much doubt, it would be taken if it needed less than {at}"
+    return end if pays is None else f"{_pays(pays)}; {end}"
+
+
+def _pays(pays: int) -> str:
+    return f"start-up pays from {text.counted(pays, 'inference')} on"

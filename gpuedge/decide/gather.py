@@ -1,13 +1,79 @@
-"""What a probe report says about candidates, as the evidence that a decision begins with."""
+"""The evidence a decision begins with: the probe report, earlier launches, the machine, meters."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from gpuedge.core.reasons import SENTENCES
-from gpuedge.decide.background import digest_of, restrictions_of
+from gpuedge.decide.conditions import UNKNOWN, Conditions
 from gpuedge.decide.record import CPU, Evidence
+from gpuedge.decide.store import PastLaunch
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """What is known beside probing and calibration; everything may be left out.
+
+    Attributes
+    ----------
+    database : str
+        Version of the capability database that judged the devices.
+    conditions : Conditions
+        What the machine is like.
+    previous : str
+        The device an earlier launch chose for this model.
+    launch_of : callable
+        Device string to what earlier launches came to believe, None where they did not try it.
+    draw_of : callable
+        Device string to the number of `draw` in `gpuedge.decide.belief`, None without random
+        exploration.
+    memory_of : callable
+        Device string to the device memory that the model's plan takes, None where not known.
+    energy_of : callable
+        Device string to the microjoules of one inference, None where no meter exists.
+    """
+
+    database: str = ""
+    conditions: Conditions = UNKNOWN
+    previous: str = ""
+    launch_of: Callable[[str], PastLaunch | None] = lambda _: None
+    draw_of: Callable[[str], int | None] = lambda _: None
+    memory_of: Callable[[str], int | None] = lambda _: None
+    energy_of: Callable[[str], int | None] = lambda _: None
+
+    def added(self, e: Evidence) -> Evidence:
+        """Return evidence with what is known of its device; a GPU that cannot be used stays so."""
+        energy = self.energy_of(e.device)
+        if e.device == CPU or e.code != "ok" or e.prediction is None:
+            return replace(e, energy_uj=energy) if e.device == CPU else e
+        past = self.launch_of(e.device)
+        made = replace(
+            e, energy_uj=energy, memory_bytes=self.memory_of(e.device),
+            draw=self.draw_of(e.device),
+        )  # fmt: skip
+        if past is None:
+            return made
+        return replace(
+            made, belief=past.belief, base_ns=past.cpu_ns, startup_ns=past.startup_ns
+        )  # fmt: skip
+
+
+def restrictions_of(row: object) -> Mapping[str, Any]:
+    """Return what the capability database forbids on a device; a row need not know of it."""
+    found = getattr(row, "restrictions", None)
+    return dict(found) if isinstance(found, Mapping) else {}
+
+
+def digest_of(evidence: Mapping[str, Any]) -> str:
+    """Return the first 16 hex digits of the SHA-256 over what probing found, empty if nothing."""
+    if not evidence:
+        return ""
+    text = json.dumps(dict(evidence), sort_keys=True, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 class Row(Protocol):
@@ -47,7 +113,7 @@ class Row(Protocol):
 
     @property
     def physical(self) -> str:
-        """The same text for all roads to one physical device."""
+        """The same text for all routes to one physical device."""
 
 
 class Report(Protocol):

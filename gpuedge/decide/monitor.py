@@ -1,9 +1,10 @@
-"""Watching a choice in service: is the other arm faster by now, and is that sure enough to switch.
+"""Watching a choice in service: is the other alternative faster by now, and is that sure.
 
-The arm in use shows its latency with every request. The other one is tried in short bursts, never
-in single runs, which would only ever meet it cold. Each burst is one more observation of theta
-(`gpuedge.decide.belief`), and between bursts theta is taken to wander, so this is a Kalman filter
-of one dimension. Switching needs a gain that is large, sure and not the second one in a moment.
+The alternative in use shows its latency with every request. The other one is tried in short bursts,
+never in single runs, which would only ever meet it cold. Each burst is one more observation of
+theta (`gpuedge.decide.belief`), and between bursts theta is taken to wander, so this is a Kalman
+filter of one dimension. Switching needs a gain that is large, sure and not the second one in a
+moment.
 
 Nothing here looks at a clock: time comes in, as whole nanoseconds, so that a simulator and the
 product drive the same code.
@@ -19,7 +20,7 @@ from statistics import median_low
 from gpuedge.decide.belief import MICRO, Belief, Noise, bounded, forget, seen, updated
 from gpuedge.decide.conditions import UNKNOWN, Conditions
 from gpuedge.decide.exact import exp, ln, phi, root
-from gpuedge.decide.trial import Arm
+from gpuedge.decide.trial import Alternative
 
 SECOND = 10**9
 BURST, DROP = 6, 2
@@ -29,7 +30,8 @@ CALM_S, LONGEST_S, GROWTH = 15.0, 300.0, 1.6
 """Seconds between bursts: the least, the most, and how they grow while nothing surprising shows."""
 
 EXPLORED = 0.01
-"""Most that bursts may cost beyond what the arm in use would have, as a share of all served."""
+"""Most that bursts may cost beyond what the alternative in use would have, as a share of all
+served."""
 
 GAIN = 0.07
 DWELL_S = 30.0
@@ -37,8 +39,8 @@ DWELL_S = 30.0
 
 DOUBT, CALMER, CALMER_S = 0.03, 4, 3600.0
 """A switch needs any gain to be this sure: 1 - `DOUBT`, where the doubt is divided by `CALMER` for
-each switch within the last `CALMER_S`. Between two arms that are about as good, this is what ends
-going back and forth."""
+each switch within the last `CALMER_S`. Between two alternatives that are about as good, this is
+what ends going back and forth."""
 
 RATE = 2
 """Most switches within a minute, whatever the settings above."""
@@ -52,7 +54,7 @@ CHANGED = 0.2
 """Standard deviation added when the conditions of the machine change."""
 
 KEPT = 512
-"""Served latencies remembered for each arm."""
+"""Served latencies remembered for each alternative."""
 
 RECENT, LEVEL = 8, 24
 """Of these, how many a burst is compared with: those that shared the load of the moment with it.
@@ -62,19 +64,19 @@ BURST_WINDOW = 0.27
 """Least standard deviation of what the runs of a burst share: they are few, and from one moment."""
 
 MOVED = 0.5
-"""Where the arm in use is this many nats off what it was at the last burst, the next one comes at
-once, but never sooner than `CALM_S` after it."""
+"""Where the alternative in use is this many nats off what it was at the last burst, the next one
+comes at once, but never sooner than `CALM_S` after it."""
 
 
 class Monitor:
-    """One model in service on one of two arms, both of which are open.
+    """One model in service on one of two alternatives, both of which are open.
 
     Parameters
     ----------
     belief : Belief
         What was believed when it was placed.
-    arm : {"cpu", "gpu"}
-        The arm in use.
+    alternative : {"cpu", "gpu"}
+        The alternative in use.
     cpu_ns : int
         Latency of the CPU path, as far as it is known; served requests take its place.
     noise : Noise
@@ -88,7 +90,7 @@ class Monitor:
     def __init__(
         self,
         belief: Belief,
-        arm: Arm,
+        alternative: Alternative,
         *,
         cpu_ns: int,
         noise: Noise,
@@ -96,7 +98,7 @@ class Monitor:
         speedup_milli: int = 1_000,
     ) -> None:
         self.belief = belief
-        self.arm: Arm = arm
+        self.alternative: Alternative = alternative
         self.noise = noise
         self._burst_noise = replace(noise, window=max(noise.window, BURST_WINDOW))
         self._surprise = 0  # on which side the last burst was surprising
@@ -105,14 +107,16 @@ class Monitor:
         self.served_ns = 0
         """Time that all requests took, those of bursts too."""
         self.explored_ns = 0
-        """Of that, what bursts took beyond what the arm in use would have."""
-        self._typical: dict[Arm, int] = {"cpu": max(cpu_ns, 1)}
+        """Of that, what bursts took beyond what the alternative in use would have."""
+        self._typical: dict[Alternative, int] = {"cpu": max(cpu_ns, 1)}
         self._typical["gpu"] = max(round(cpu_ns * exp(belief.theta)), 1)
-        self._latencies: dict[Arm, deque[int]] = {a: deque(maxlen=KEPT) for a in ("cpu", "gpu")}
-        self._since_look = 0  # requests of the arm in use since the last burst or switch
+        self._latencies: dict[Alternative, deque[int]] = {
+            a: deque(maxlen=KEPT) for a in ("cpu", "gpu")
+        }
+        self._since_look = 0  # requests of the alternative in use since the last burst or switch
         self._last = now  # up to when the belief has wandered
         self._looked = now  # when the last burst ended
-        self._level_then: int | None = None  # of the arm in use, at the last burst
+        self._level_then: int | None = None  # of the alternative in use, at the last burst
         self._wait_s = CALM_S
         self._due = now + round(CALM_S * SECOND)
         self._planned = self._wait_s, self._due  # before the last switch
@@ -122,32 +126,32 @@ class Monitor:
         self._conditions = UNKNOWN
 
     @property
-    def other(self) -> Arm:
-        """The arm that is not in use."""
-        return "gpu" if self.arm == "cpu" else "cpu"
+    def other(self) -> Alternative:
+        """The alternative that is not in use."""
+        return "gpu" if self.alternative == "cpu" else "cpu"
 
-    def served(self, arm: Arm, ns: int, now: int) -> None:
+    def served(self, alternative: Alternative, ns: int, now: int) -> None:
         """Take the latency of a request that was served, outside of a burst."""
         self.served_ns += ns
-        self._latencies[arm].append(max(ns, 1))
-        if arm != self.arm:
+        self._latencies[alternative].append(max(ns, 1))
+        if alternative != self.alternative:
             return
         self._since_look += 1
         if self._since_look % LEVEL == 0:
             self._follow(now)
 
     def _follow(self, now: int) -> None:
-        """Have a burst soon where the arm in use is no longer as fast or as slow as it was."""
-        level = self._level(self.arm)
+        """Have a burst soon where the alternative in use changed its pace."""
+        level = self._level(self.alternative)
         if self._level_then is None:
             self._level_then = level
         elif abs(ln(level / self._level_then)) > MOVED:
             self._level_then = level
             self._due = min(self._due, max(now, self._looked + round(CALM_S * SECOND)))
 
-    def percentiles(self, arm: Arm) -> tuple[int, int, int] | None:
-        """Return p50, p90 and p99 of an arm's recent requests in nanoseconds; None without any."""
-        ordered = sorted(self._latencies[arm])
+    def percentiles(self, alternative: Alternative) -> tuple[int, int, int] | None:
+        """Return p50, p90 and p99 of an alternative's recent requests, in nanoseconds."""
+        ordered = sorted(self._latencies[alternative])
         if not ordered:
             return None
         last = len(ordered) - 1
@@ -156,7 +160,7 @@ class Monitor:
     # -- exploring ----------------------------------------------------------------------------
 
     def wants_burst(self, now: int) -> bool:
-        """Say whether the next `BURST` requests should go to the other arm."""
+        """Say whether the next `BURST` requests should go to the other alternative."""
         if now < self._due or self._since_look < BURST - DROP:
             return False
         cost = self._burst_cost()
@@ -165,43 +169,50 @@ class Monitor:
     def _burst_cost(self) -> int:
         """Return what a burst is expected to cost beyond serving as usual.
 
-        By what the other arm took when it was last seen: the ratio may be what has changed.
+        By what the other alternative took when it was last seen: the ratio may be what has changed.
         """
-        usual = self._level(self.arm)
+        usual = self._level(self.alternative)
         if self._latencies[self.other]:
             other: float = self._level(self.other)
         else:
-            sign = 1 if self.arm == "cpu" else -1
+            sign = 1 if self.alternative == "cpu" else -1
             other = usual * exp(min(sign * self.belief.theta, 40.0))
         # After a burst that ended early there must be enough for the next one to get further.
         return max(round(BURST * (other - usual)) + 2 * self._short_ns, 0)
 
     def is_too_dear(self, burst: Sequence[int]) -> bool:
-        """Say whether a burst is to end with the runs of the other arm that it has had.
+        """Say whether a burst is to end with the runs of the other alternative that it has had.
 
-        It may always cost as much as it takes the arm in use: cold runs alone are no reason.
+        It may always cost as much as it takes the alternative in use: cold runs alone are no
+        reason.
         """
         excess = self._excess(burst)
         is_over = self.explored_ns + excess > EXPLORED * (self.served_ns + sum(burst))
-        return is_over and excess > BURST * self._level(self.arm)
+        return is_over and excess > BURST * self._level(self.alternative)
 
     def _excess(self, burst: Sequence[int]) -> int:
-        """Return what runs of the other arm cost beyond those of the one in use."""
-        usual = list(self._latencies[self.arm])[-RECENT:] or [self._typical[self.arm]]
+        """Return what runs of the other alternative cost beyond those of the one in use."""
+        usual = list(self._latencies[self.alternative])[-RECENT:] or [
+            self._typical[self.alternative]
+        ]
         return max(sum(burst) - len(burst) * median_low(usual), 0)
 
-    def _level(self, arm: Arm) -> int:
-        recent = list(self._latencies[arm])[-LEVEL:]
-        return median_low(recent) if recent else self._typical[arm]
+    def _level(self, alternative: Alternative) -> int:
+        recent = list(self._latencies[alternative])[-LEVEL:]
+        return median_low(recent) if recent else self._typical[alternative]
 
     def burst(self, gpu_ns: Sequence[int], cpu_ns: Sequence[int], now: int) -> None:
-        """Take the latencies of a burst: those of the other arm, first ones included.
+        """Take the latencies of a burst: those of the other alternative, first ones included.
 
-        Those of the arm in use may be left out: its recent requests are taken then. Without runs of
-        the other arm (the burst was given up) nothing is learned.
+        Those of the alternative in use may be left out: its recent requests are taken then. Without
+        runs of the other alternative (the burst was given up) nothing is learned.
         """
         burst, mine = (gpu_ns, cpu_ns) if self.other == "gpu" else (cpu_ns, gpu_ns)
-        usual = mine or list(self._latencies[self.arm])[-RECENT:] or [self._typical[self.arm]]
+        usual = (
+            mine
+            or list(self._latencies[self.alternative])[-RECENT:]
+            or [self._typical[self.alternative]]
+        )
         self.served_ns += sum(burst)
         excess = max(sum(burst) - len(burst) * median_low(usual), 0)
         self.explored_ns += excess
@@ -217,9 +228,10 @@ class Monitor:
         self._observe(gpu, cpu, now)
 
     def failed(self, burst: Sequence[int], now: int) -> None:
-        """Take that the other arm failed in a burst, with what its runs took until then.
+        """Take that the other alternative failed in a burst, with what its runs took until then.
 
-        Nothing is learned of an arm that does not answer, and it is asked as rarely as can be.
+        Nothing is learned of an alternative that does not answer, and it is asked as rarely as can
+        be.
         """
         self.served_ns += sum(burst)
         self.explored_ns += self._excess(burst)
@@ -251,12 +263,12 @@ class Monitor:
 
     def _widen(self, sd: float) -> None:
         belief = self.belief
-        self.belief = bounded(belief.theta, belief.var / MICRO + sd * sd, belief.visits)
+        self.belief = bounded(belief.theta, belief.var / MICRO + sd * sd, belief.windows)
 
     # -- switching ----------------------------------------------------------------------------
 
-    def choose(self, now: int, load: Conditions = UNKNOWN) -> Arm:
-        """Return the arm that the next requests should use.
+    def choose(self, now: int, load: Conditions = UNKNOWN) -> Alternative:
+        """Return the alternative that the next requests should use.
 
         Parameters
         ----------
@@ -272,17 +284,17 @@ class Monitor:
         if load != UNKNOWN:
             self._conditions = load
         if self._may_switch(now) and self._is_better(now):
-            self.arm = self.other
+            self.alternative = self.other
             self._planned, self._short_ns = (self._wait_s, self._due), 0
             self._switched.append(now)
             self._settled_at = now
             self._since_look, self._level_then = 0, None
             self._plan(now, is_calm=False)
-        return self.arm
+        return self.alternative
 
     def refuse(self) -> None:
         """Take back the switch that `choose` has just made; the next one waits as after it."""
-        self.arm = self.other
+        self.alternative = self.other
         self._switched.pop()
         self._wait_s, self._due = self._planned
 
@@ -300,7 +312,7 @@ class Monitor:
         return 1 - doubt
 
     def _is_better(self, now: int) -> bool:
-        """Say whether the other arm is faster by enough, and surely enough."""
+        """Say whether the other alternative is faster by enough, and surely enough."""
         bar = min(1 - GAIN, 1000 / self.speedup_milli if self.other == "gpu" else 1.0)
         mean = self.belief.theta if self.other == "gpu" else -self.belief.theta
         var = self.belief.var + self.noise.lasting_micro
@@ -310,8 +322,8 @@ class Monitor:
     def state(self) -> dict[str, object]:
         """Return what a report of the service shows, JSON-ready."""
         return {
-            "arm": self.arm,
-            "belief": [self.belief.mean, self.belief.var, self.belief.visits],
+            "alternative": self.alternative,
+            "belief": [self.belief.mean, self.belief.var, self.belief.windows],
             "bursts": self.bursts,
             "explored_ns": self.explored_ns,
             "percentiles_ns": {a: self.percentiles(a) for a in self._latencies},

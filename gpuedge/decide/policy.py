@@ -41,7 +41,7 @@ class Policy:
         Inputs of the model that stand for what it will see, each a mapping from name to array. For
         ``fixed16``, which takes the ranges of tensors from them; by default from the first inputs.
         It takes no part in comparisons and is not recorded.
-    canary : float
+    crosscheck : float
         Share of a session's inferences on a GPU, 0 to 1, that are computed on the CPU as well and
         compared (docs/service.md); the first one is among them. 0 compares none.
     watchdog_s : float, optional
@@ -75,7 +75,7 @@ class Policy:
     calibration_s: float = 2.0
     storage: str = "float32"
     calibration: Sequence[Mapping[str, Any]] | None = field(default=None, compare=False, repr=False)
-    canary: float = 1 / 256
+    crosscheck: float = 1 / 256
     watchdog_s: float | None = None
     deadline_s: float | None = None
     max_memory_bytes: int | None = None
@@ -86,7 +86,7 @@ class Policy:
     def __post_init__(self) -> None:
         object.__setattr__(self, "min_speedup", _real(self, "min_speedup", 1.0, 1000.0))
         object.__setattr__(self, "calibration_s", _real(self, "calibration_s", 0.0, 60.0))
-        object.__setattr__(self, "canary", _checked(self, "canary", 0.0, 1.0))
+        object.__setattr__(self, "crosscheck", _checked(self, "crosscheck", 0.0, 1.0))
         object.__setattr__(self, "caution", _real(self, "caution", 0.001, 1.0))
         for name, low, high in (("watchdog_s", 0.001, 86400.0), ("deadline_s", 1e-6, 3600.0)):
             if getattr(self, name) is not None:

@@ -15,7 +15,7 @@ from gpuedge.decide.model import MOST_NS, Prediction, printable
 from gpuedge.decide.policy import Policy
 from gpuedge.decide.trial import Run
 
-SCHEMA = "gpuedge.decision/2"
+SCHEMA = "gpuedge.decision/3"
 METHOD = "belief/1"
 """The rules and constants that decide. Whoever changes one in a way that a record could come to
 another choice changes this name, and records of the old one are refused, not reinterpreted."""
@@ -47,7 +47,7 @@ class Evidence:
     source : str
         Where the prediction comes from: ``measured``, ``cached``, or empty.
     physical : str
-        The same text for all roads to one physical device (APIs that reach it); may be empty.
+        The same text for all routes to one physical device (APIs that reach it); may be empty.
     entries : tuple of str
         Ids of the capability database's entries in force for this device.
     restrictions : mapping
@@ -66,12 +66,9 @@ class Evidence:
         What opening and compiling took, where this or an earlier launch did it.
     runs : tuple of Run
         This launch's trial.
-    rival : str
-        The road to the same device that this one was timed against, in this launch.
-    duel : tuple of Run
-        The runs of that: ``gpu`` is this road, ``cpu`` stands for the rival.
-    audit : int or None
-        The coin that may have it tried although it is predicted to be slower.
+    draw : int or None
+        The number by which random exploration may have it tried although it is predicted to be
+        slower.
     served : int
         Requests behind `belief`, where it was watched in service.
     """
@@ -93,13 +90,11 @@ class Evidence:
     base_ns: int | None = None
     startup_ns: int | None = None
     runs: tuple[Run, ...] = ()
-    rival: str = ""
-    duel: tuple[Run, ...] = ()
-    audit: int | None = None
+    draw: int | None = None
     served: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("device", "code", "detail", "name", "source", "physical", "probe", "rival"):
+        for name in ("device", "code", "detail", "name", "source", "physical", "probe"):
             value = getattr(self, name)
             if not isinstance(value, str):
                 raise ValueError(f"Evidence.{name} must be text, not {value!r}")
@@ -108,7 +103,7 @@ class Evidence:
             raise ValueError(f"unknown reason code {self.code!r}")
         if self.is_software not in (None, True, False):
             raise ValueError("Evidence.is_software must be true, false or null")
-        for name in ("memory_bytes", "energy_uj", "base_ns", "startup_ns", "audit", "served"):
+        for name in ("memory_bytes", "energy_uj", "base_ns", "startup_ns", "draw", "served"):
             value = getattr(self, name)
             is_absent = value is None and name != "served"
             if not is_absent and (type(value) is not int or not 0 <= value <= MOST_NS):
@@ -136,9 +131,8 @@ class Evidence:
         record["entries"] = list(self.entries)
         record["restrictions"] = dict(self.restrictions)
         known = self.belief
-        record["belief"] = None if known is None else [known.mean, known.var, known.visits]
-        for name in ("runs", "duel"):
-            record[name] = [[r.arm, r.block, r.ns, r.kept] for r in getattr(self, name)]
+        record["belief"] = None if known is None else [known.mean, known.var, known.windows]
+        record["runs"] = [[r.alternative, r.block, r.ns, r.kept] for r in self.runs]
         return record
 
     @classmethod
@@ -149,8 +143,7 @@ class Evidence:
         fields["prediction"] = None if prediction is None else Prediction.from_dict(prediction)
         fields["belief"] = None if belief is None else Belief(*belief)
         fields["entries"] = tuple(fields["entries"])
-        for name in ("runs", "duel"):
-            fields[name] = tuple(_run(*run) for run in fields[name])
+        fields["runs"] = tuple(_run(*run) for run in fields["runs"])
         return cls(**fields)
 
 
@@ -171,11 +164,11 @@ def _is_plain(value: Any, depth: int = DEEP) -> bool:
     return value is None or isinstance(value, (str, bool))
 
 
-def _run(arm: Any, block: Any, ns: Any, kept: Any) -> Run:
+def _run(alternative: Any, block: Any, ns: Any, kept: Any) -> Run:
     is_whole = type(block) is int and type(ns) is int and 0 <= ns <= MOST_NS
-    if arm not in ("cpu", "gpu") or not is_whole or type(kept) is not bool:
-        raise ValueError(f"not a run of a trial: {arm!r}, {block!r}, {ns!r}, {kept!r}")
-    return Run(arm, block, ns, kept)
+    if alternative not in ("cpu", "gpu") or not is_whole or type(kept) is not bool:
+        raise ValueError(f"not a run of a trial: {alternative!r}, {block!r}, {ns!r}, {kept!r}")
+    return Run(alternative, block, ns, kept)
 
 
 @dataclass(frozen=True, slots=True)

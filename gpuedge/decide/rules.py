@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gpuedge.core.reasons import SENTENCES
 from gpuedge.decide import words
-from gpuedge.decide.assess import Assessment, assess, with_kin
+from gpuedge.decide.assess import Assessment, assess, with_correlated
 from gpuedge.decide.record import CPU, Evidence, Record
 
 KEEP_PPM = 20_000
@@ -75,7 +75,7 @@ class _Judge:
                 why = "not-calibrated", words.sentence("not-calibrated", missing)
             self.found.append(weighed)
             self.hard.append(why)
-        self.found = list(with_kin(self.found, self.candidates))
+        self.found = list(with_correlated(self.found, self.candidates))
 
     def _ruled_out(self, candidate: Evidence) -> Why | None:
         """Return what speaks against a GPU whatever its speed."""
@@ -148,7 +148,7 @@ class _Judge:
         """
         first = [] if best is None else [self.found[best]]
         known = (w for w in (*first, *self.found) if w is not None)
-        measured = (w.stakes.cpu_ns for w in known if w.belief.visits)
+        measured = (w.stakes.cpu_ns for w in known if w.belief.windows)
         predicted = None if self.cpu.prediction is None else self.cpu.prediction.at_ns
         return next(measured, predicted)
 
@@ -172,7 +172,7 @@ class _Judge:
             return None
         if verdict.loss_gpu_ppm < verdict.loss_cpu_ppm:
             return "unsure", words.unsure(weighed)
-        code = "measured-slower" if weighed.belief.visits else "slower"
+        code = "measured-slower" if weighed.belief.windows else "slower"
         return code, words.comparison(weighed, self.policy, self._cpu_at() or 0)
 
     # -- hysteresis ---------------------------------------------------------------------------
@@ -186,7 +186,7 @@ class _Judge:
             return None if is_close else best
         place = next((i for i, c in enumerate(self.candidates) if c.device == before), None)
         weighed = None if place is None else self.found[place]
-        if place is None or place == best or weighed is None or not weighed.belief.visits:
+        if place is None or place == best or weighed is None or not weighed.belief.windows:
             return best
         if weighed.verdict.harm_ppm > weighed.rule.alpha_ppm or self.hard[place] is not None:
             return best

@@ -1,27 +1,46 @@
-"""Calibrations on disk, so that a device is measured once and not at every start.
+"""What measuring found, kept on disk: each device's speed, and what launches saw of each model.
 
-One sealed file, ``<cache folder>/calibration.json``. The key covers what changes the speed: the
-device and its driver, gpuedge's version, what computes, and how many cores there are. A writer
-merges with what is there under a lock (`gpuedge.safety.lock`) and replaces the file in one step;
-where no lock is to be had a race can lose an entry (it is measured again) but never tear one.
+Two sealed files in the cache folder. ``calibration.json`` keeps what each device can do, so that it
+is measured once and not at every start. ``launches.json`` keeps what earlier launches came to
+believe of a model on a device: one window of two seconds is not enough to be sure, several at other
+times are. A writer merges with what is there under a lock and replaces the file in one step; where
+no lock is to be had a race can lose an entry (it is measured again) but never tear one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import platform
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpuedge import __version__
 from gpuedge.core.reasons import Reason
-from gpuedge.decide.model import DeviceModel
+from gpuedge.core.text import MOST
+from gpuedge.decide.belief import Belief, Rule
+from gpuedge.decide.model import MOST_NS, DeviceModel
+from gpuedge.safety.paths import cache_dir
 from gpuedge.safety.store import load_sealed, update_sealed
 
-SCHEMA = "gpuedge.calibration/2"
-FILE = "calibration.json"
-MAX_ENTRIES = 64
+CALIBRATION_SCHEMA = "gpuedge.calibration/2"
+CALIBRATION_FILE = "calibration.json"
+MAX_CALIBRATIONS = 64
 """Calibrations kept, newest first; a machine has a handful."""
+
+LAUNCH_SCHEMA = "gpuedge.launches/1"
+LAUNCH_FILE = "launches.json"
+MAX_LAUNCHES = 512
+"""Models times devices, newest last; older ones are forgotten."""
+
+APART_S = 600
+"""Seconds between windows: one heat-up or one busy neighbour must not be met twice."""
+
+MAX_WINDOWS = 10
+"""Windows that are worth their time; after that the lasting error is what is left."""
 
 PATIENCE = 3
 """Calibrations that may end early before their partial model is taken for what this device is."""
@@ -54,11 +73,6 @@ def calibration_key(
         Usable cores; those of this process by default. They matter to GPUs too: recording,
         copying and software rasterisers use them.
     """
-    import hashlib
-    import platform
-
-    from gpuedge import __version__
-
     parts = {
         "cpus": cores() if cpus is None else cpus,
         "device": device,
@@ -85,10 +99,8 @@ class CalibrationStore:
 
     def __init__(self, folder: Path | None = None) -> None:
         if folder is None:
-            from gpuedge.safety.paths import cache_dir
-
             folder = cache_dir()
-        self.path = folder / FILE
+        self.path = folder / CALIBRATION_FILE
         self._found: dict[str, DeviceModel] = {}
         self._failed: dict[str, tuple[Reason, float]] = {}
 
@@ -100,7 +112,7 @@ class CalibrationStore:
         """
         if key in self._found:
             return self._found[key]
-        model, attempts = _find(load_sealed(self.path, SCHEMA) or {}, key)
+        model, attempts = _find(load_sealed(self.path, CALIBRATION_SCHEMA) or {}, key)
         return model if model is not None and (model.complete or attempts >= PATIENCE) else None
 
     def put(self, key: str, model: DeviceModel) -> bool:
@@ -110,9 +122,9 @@ class CalibrationStore:
         def merged(body: dict[str, Any]) -> dict[str, Any]:
             _, attempts = _find(body, key)
             entries = [e for e in _entries(body) if e[0] != key]
-            return {"entries": [*entries, [key, model.to_dict(), attempts + 1]][-MAX_ENTRIES:]}
+            return {"entries": [*entries, [key, model.to_dict(), attempts + 1]][-MAX_CALIBRATIONS:]}
 
-        return update_sealed(self.path, SCHEMA, merged)
+        return update_sealed(self.path, CALIBRATION_SCHEMA, merged)
 
     def fail(self, key: str, reason: Reason, budget_s: float) -> None:
         """Remember in this process only that calibrating within `budget_s` failed."""
@@ -144,3 +156,113 @@ def _find(body: Mapping[str, Any], key: str) -> tuple[DeviceModel | None, int]:
             except (AttributeError, TypeError, ValueError):
                 break
     return None, 0
+
+
+@dataclass(frozen=True, slots=True)
+class PastLaunch:
+    """What is known after the last window.
+
+    Attributes
+    ----------
+    belief : Belief
+    cpu_ns : int
+        Latency of the CPU path at the policy's percentile.
+    startup_ns : int
+        What opening and compiling took.
+    loss_ppm : int
+        Expected loss of the choice that was made.
+    at_s : int
+        When, in seconds since the epoch.
+    """
+
+    belief: Belief
+    cpu_ns: int
+    startup_ns: int
+    loss_ppm: int
+    at_s: int
+
+    def is_due(self, now_s: int, rule: Rule | None = None) -> bool:
+        """Say whether another window is worth its time now. A clock set back does not forbid it."""
+        eps = (rule or Rule()).eps_ppm
+        is_apart = not 0 <= now_s - self.at_s < APART_S
+        return is_apart and self.belief.windows < MAX_WINDOWS and self.loss_ppm >= eps
+
+
+def launch_key(model: str, device: str, percentile: int) -> str:
+    """Return the key of a model (its digest) on a device (its key, driver included)."""
+    text = json.dumps([model, device, percentile])
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class LaunchStore:
+    """The beliefs in one folder. Neither reading nor writing ever raises.
+
+    Parameters
+    ----------
+    folder : Path, optional
+        By default gpuedge's cache folder.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        if folder is None:
+            folder = cache_dir()
+        self.path = folder / LAUNCH_FILE
+
+    def get(self, key: str) -> PastLaunch | None:
+        """Return what is kept under `key`, None if nothing is that makes sense."""
+        for known, fields in reversed(self._rows("launches")):
+            if known == key:
+                return _launch(fields)
+        return None
+
+    def put(self, key: str, launch: PastLaunch) -> bool:
+        """Keep what a launch came to believe; False if the folder cannot be written."""
+        known = launch.belief
+        fields = [known.mean, known.var, known.windows,
+                  launch.cpu_ns, launch.startup_ns, launch.loss_ppm, launch.at_s]  # fmt: skip
+        return self._put("launches", key, fields)
+
+    def previous(self, model: str, percentile: int) -> str:
+        """Return the device that the last launch chose for a model; empty if there is none."""
+        key = launch_key(model, "", percentile)
+        for known, device in reversed(self._rows("picks")):
+            if known == key and isinstance(device, str):
+                return device if device.isprintable() and len(device) <= MOST else ""
+        return ""
+
+    def chose(self, model: str, percentile: int, device: str) -> bool:
+        """Keep which device was chosen for a model."""
+        if self.previous(model, percentile) == device:
+            return True
+        return self._put("picks", launch_key(model, "", percentile), device)
+
+    def _rows(self, name: str) -> list[tuple[Any, Any]]:
+        return _pairs(load_sealed(self.path, LAUNCH_SCHEMA) or {}, name)
+
+    def _put(self, name: str, key: str, value: object) -> bool:
+        def merged(body: dict[str, Any]) -> dict[str, Any]:
+            rest = [[k, v] for k, v in _pairs(body, name) if k != key]
+            made = {n: [[k, v] for k, v in _pairs(body, n)] for n in ("launches", "picks")}
+            return {**made, name: [*rest, [key, value]][-MAX_LAUNCHES:]}
+
+        return update_sealed(self.path, LAUNCH_SCHEMA, merged)
+
+
+def _pairs(body: Mapping[str, Any], name: str) -> list[tuple[Any, Any]]:
+    rows = body.get(name)
+    if not isinstance(rows, list):
+        return []
+    return [(row[0], row[1]) for row in rows if isinstance(row, list) and len(row) == 2]
+
+
+def _launch(fields: Any) -> PastLaunch | None:
+    if not isinstance(fields, list) or len(fields) != 7:
+        return None
+    if not all(type(value) is int and abs(value) <= MOST_NS for value in fields):
+        return None
+    if fields[3] < 1 or min(fields[4:]) < 0:  # nothing takes no time
+        return None
+    try:
+        return PastLaunch(Belief(*fields[:3]), *fields[3:])
+    except ValueError:
+        return None

@@ -117,8 +117,8 @@ def windows(weighed: Assessment, served: int) -> str:
     """Return the label of what a belief rests on: ``prior only``, ``1 window``, ``in service``."""
     if served:
         return "in service"
-    if weighed.belief.visits:
-        return text.counted(weighed.belief.visits, "window")
+    if weighed.belief.windows:
+        return text.counted(weighed.belief.windows, "window")
     return (
         "screened" if not weighed.verdict.use_gpu and weighed.verdict.is_settled else "prior only"
     )
@@ -153,7 +153,7 @@ def interval(weighed: Assessment) -> str:
 def speedup(weighed: Assessment, policy: Policy, cpu_at_ns: int) -> str:
     """Say how much faster a GPU is, as far as is known."""
     known = f"p{policy.percentile}, {duration(weighed.at_ns)} against {duration(cpu_at_ns)}"
-    if weighed.belief.visits:
+    if weighed.belief.windows:
         return (
             f"measured {pace(weighed.speedup())} at {known} "
             f"({interval(weighed)}), with {startup(weighed)}"
@@ -164,7 +164,7 @@ def speedup(weighed: Assessment, policy: Policy, cpu_at_ns: int) -> str:
 
 def comparison(weighed: Assessment, policy: Policy, cpu_at_ns: int) -> str:
     """Say why a GPU is not worth it."""
-    how = "measured" if weighed.belief.visits else "predicted"
+    how = "measured" if weighed.belief.windows else "predicted"
     rule = f"{policy.min_speedup:g}x as fast is asked for"
     if 1 / weighed.speedup() < 1000 / policy.speedup_milli - weighed.stakes.share:
         rule += f", and that is not sure enough here ({interval(weighed)})"

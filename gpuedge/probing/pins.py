@@ -154,7 +154,7 @@ def _applied(
         return row
     how = f"to try now: gpuedge cache clear --crashes, or GPUEDGE_PIN={row.device}=always"
     reason = f"{block.reason.sentence}; {how}"
-    return row.replace(status="blocked", code="crash-memory", reason=reason)
+    return row.replace(status="blocked", code="crash-blocklist", reason=reason)
 
 
 def _is_remembered(folder: str) -> bool:

@@ -38,7 +38,7 @@ from gpuedge.runtime.strings import AUTO, CPU
 
 if TYPE_CHECKING:
     from gpuedge.decide.decision import Decision
-    from gpuedge.decide.trial import Arm
+    from gpuedge.decide.trial import Alternative
     from gpuedge.executors.gpu import GpuExecutor
     from gpuedge.runtime.trying import TimeBudget
 
@@ -271,23 +271,25 @@ class CompiledModel:
             self._hold_again(service)
         if self.held.device != service.device:
             return self.answer(inputs)
-        arm = service.begin()
+        alternative = service.begin()
         if service.decision is not self._assigned.decision:
             self._assigned.take(service.decision, holds=True)
         start = clock.now_ns()
         try:
-            return self._serve_on(arm, inputs, service)
+            return self._serve_on(alternative, inputs, service)
         except Exception as error:  # whatever it is, the request need not have gone there
             if not service.fail(clock.now_ns() - start):
                 raise
-            log.warning("%s, tried in service: %s", CPU if arm == "cpu" else service.device, error)
+            log.warning(
+                "%s, tried in service: %s", CPU if alternative == "cpu" else service.device, error
+            )
         # The device may have been left by now.
-        return self._serve_on("cpu" if arm == "gpu" else "gpu", inputs, service)
+        return self._serve_on("cpu" if alternative == "gpu" else "gpu", inputs, service)
 
     def _serve_on(
-        self, arm: Arm, inputs: Mapping[str, Array], service: Service
+        self, alternative: Alternative, inputs: Mapping[str, Array], service: Service
     ) -> dict[str, Array]:
-        if arm == "gpu":
+        if alternative == "gpu":
             return self.answer(inputs, service)
         start = clock.now_ns()
         outputs = self.run_on_cpu(inputs)
@@ -533,7 +535,7 @@ class CompiledModel:
 
     def differs(self, inputs: Mapping[str, Array]) -> str | None:
         """Return what is wrong with what the device computes; None if nothing is."""
-        if self.request.policy.canary <= 0:
+        if self.request.policy.crosscheck <= 0:
             return None
         return self._segments.differs(self.held, self._parts, inputs)
 

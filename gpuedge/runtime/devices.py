@@ -26,8 +26,7 @@ from gpuedge.runtime.recovery import DeviceHealth, RetryLimits, bounded, try_in_
 from gpuedge.runtime.strings import CPU, find
 
 if TYPE_CHECKING:
-    from gpuedge.decide.store import CalibrationStore
-    from gpuedge.decide.visits import VisitStore
+    from gpuedge.decide.store import CalibrationStore, LaunchStore
     from gpuedge.executors.base import Executor
     from gpuedge.executors.cpu import CpuExecutor
     from gpuedge.executors.gpu import GpuExecutor
@@ -78,7 +77,7 @@ class Pool:
         self._healths: dict[Key, DeviceHealth] = {}
         self._report: ProbeReport | None = None
         self._calibrations: CalibrationStore | None = None
-        self._visits: VisitStore | None = None
+        self._past_launches: LaunchStore | None = None
         self._opened_ns: dict[Key, int] = {}
 
     def _here(self) -> None:
@@ -92,7 +91,7 @@ class Pool:
             self._inherited += [self._open, self._healths]
             self._open, self._opening, self._stuck, self._healths = {}, {}, set(), {}
             self._away = {}
-            self._report, self._calibrations, self._visits = None, None, None
+            self._report, self._calibrations, self._past_launches = None, None, None
 
     def after_fork(self) -> None:
         """Start empty in a forked child; locks that threads of the parent held stay behind."""
@@ -133,7 +132,7 @@ class Pool:
     def barred(self, device: str) -> Reason | None:
         """Return why the blocklist says that a device be left alone now, None if it does not."""
         rows = (r for r in self.current().tried if r.device == device)
-        row = next((r for r in rows if r.code == "crash-memory"), None)
+        row = next((r for r in rows if r.code == "crash-blocklist"), None)
         if row is None:
             return None
         return Reason(row.code, row.reason.removeprefix(f"{SENTENCES[row.code]}: "))
@@ -148,15 +147,15 @@ class Pool:
                 self._calibrations = CalibrationStore()
             return self._calibrations
 
-    def visits(self) -> VisitStore:
+    def past_launches(self) -> LaunchStore:
         """Return what earlier launches came to believe about models on devices."""
         self._here()
         with self._lock:
-            if self._visits is None:
-                from gpuedge.decide.visits import VisitStore
+            if self._past_launches is None:
+                from gpuedge.decide.store import LaunchStore
 
-                self._visits = VisitStore()
-            return self._visits
+                self._past_launches = LaunchStore()
+            return self._past_launches
 
     def opened_ns(self, device: str, isolation: str = INLINE) -> int:
         """Return how long opening a device took, when it was last opened; 0 if it never was."""

@@ -15,7 +15,8 @@ from gpuedge.runtime import clock
 from gpuedge.runtime.conditions import Sources, number, text
 
 WINDOW_S = 0.25
-"""Time for which an arm is run to meter it; counters are read anew every millisecond or so."""
+"""Time for which an alternative is run to meter it; counters are read anew every millisecond or
+so."""
 
 LEAST_UJ = 1000
 """A window that takes less than this was not seen by its meter."""

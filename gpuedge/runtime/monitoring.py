@@ -1,7 +1,7 @@
-"""Watching a model in service on two arms, both open: a GPU, and the CPU path.
+"""Watching a model in service on two alternatives, both open: a GPU, and the CPU path.
 
-Requests themselves are what is timed. The arm that is not in use answers a few of them now and
-then, in bursts: that costs what it is slower by, needs no copies and no thread of its own, and
+Requests themselves are what is timed. The alternative that is not in use answers a few of them now
+and then, in bursts: that costs what it is slower by, needs no copies and no thread of its own, and
 works under full load, where there is no time between requests. What follows from the times is
 `gpuedge.decide.monitor`'s.
 """
@@ -21,7 +21,7 @@ from gpuedge.runtime import clock, conditions
 if TYPE_CHECKING:
     from gpuedge.decide.assess import Assessment
     from gpuedge.decide.decision import Decision
-    from gpuedge.decide.trial import Arm
+    from gpuedge.decide.trial import Alternative
 
 log = logging.getLogger("gpuedge")
 
@@ -50,7 +50,7 @@ class Service:
     decision : Decision
         The latest; its device is the one in use.
     switches : int
-        How often the arm in use changed.
+        How often the alternative in use changed.
     """
 
     def __init__(self, decision: Decision, device: str, known: Assessment) -> None:
@@ -68,29 +68,29 @@ class Service:
             now=clock.now_ns(),
             speedup_milli=decision.policy.speedup_milli,
         )
-        # What the other arm took in its trial: by the ratio alone, a burst would seem the dearer
-        # the slower the arm in use becomes, and would never come.
+        # What the other alternative took in its trial: by the ratio alone, a burst would seem the
+        # dearer the slower the alternative in use becomes, and would never come.
         usual = {"cpu": known.stakes.cpu_ns, "gpu": known.at_ns}
         self.monitor.served(self.monitor.other, usual[self.monitor.other], clock.now_ns())
 
-    def begin(self) -> Arm:
-        """Return which arm is to answer the next request; may change the one in use."""
+    def begin(self) -> Alternative:
+        """Return which alternative is to answer the next request; may change the one in use."""
         if self._burst is not None:
             return self.monitor.other
         now = clock.now_ns()
-        before = self.monitor.arm
+        before = self.monitor.alternative
         if self.monitor.choose(now, conditions.current()) != before:
             self._switch()
         elif self.monitor.wants_burst(now):
             self._burst = []
             return self.monitor.other
-        return self.monitor.arm
+        return self.monitor.alternative
 
-    def end(self, arm: Arm, ns: int) -> None:
-        """Take the time of a request that an arm has answered."""
+    def end(self, alternative: Alternative, ns: int) -> None:
+        """Take the time of a request that an alternative has answered."""
         self._served += 1
         if self._burst is None:
-            self.monitor.served(arm, ns, clock.now_ns())
+            self.monitor.served(alternative, ns, clock.now_ns())
             return
         self._burst.append(ns)
         if len(self._burst) >= BURST or self.monitor.is_too_dear(self._burst):
@@ -99,7 +99,7 @@ class Service:
     def fail(self, ns: int) -> bool:
         """Take that a request ended with an error after so long; say if that ended a burst.
 
-        Then the arm in use is to answer the request.
+        Then the alternative in use is to answer the request.
         """
         burst, self._burst = self._burst, None
         if burst is None:
@@ -118,7 +118,7 @@ class Service:
 
     def _switch(self) -> None:
         """Decide again on what was seen; where the rules do not agree, nothing is changed."""
-        found = self._decided(self.device if self.monitor.arm == "gpu" else CPU)
+        found = self._decided(self.device if self.monitor.alternative == "gpu" else CPU)
         if found is None:
             self.monitor.refuse()
             return

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 from gpuedge import __version__
 from gpuedge.core.errors import GpuEdgeError, UnsupportedOpError
-from gpuedge.decide.background import Background
 from gpuedge.decide.choose import choose
 from gpuedge.decide.decision import Decision, decide
-from gpuedge.decide.gather import facts_of
-from gpuedge.decide.mixing import Mixed
+from gpuedge.decide.gather import Background, facts_of
 from gpuedge.decide.policy import Policy
 from gpuedge.decide.record import Evidence, Record
+from gpuedge.decide.segments import Mixed
 from gpuedge.decide.store import calibration_key
 from gpuedge.executors.base import Work
 from gpuedge.graph.cost import count
@@ -31,7 +30,7 @@ from gpuedge.runtime.trying import TRIAL_SHARE, Past, TimeBudget, Tries, digest_
 if TYPE_CHECKING:
     from gpuedge.core.caps import Caps
     from gpuedge.core.reasons import Reason
-    from gpuedge.decide.trial import Arm
+    from gpuedge.decide.trial import Alternative
     from gpuedge.executors.base import Executor
     from gpuedge.graph.ir import Graph
     from gpuedge.plan.plan import Plan
@@ -153,7 +152,7 @@ class _Placing:
     def _past(self) -> Past:
         policy, graph = self._request.policy, self._graph
         return Past(
-            self._pool.visits(),
+            self._pool.past_launches(),
             lambda: digest_of(graph, policy.storage, self._kernel_of(CPU)),
             self._key_of,
             policy.percentile,
@@ -164,7 +163,7 @@ class _Placing:
         if past is None:
             return Background(database, memory_of=self._mixing.memory.get)
         return Background(
-            database, conditions.current(), past.previous, past.visit_of, past.coin_of,
+            database, conditions.current(), past.previous, past.launch_of, past.draw_of,
             self._mixing.memory.get,
         )  # fmt: skip
 
@@ -270,12 +269,12 @@ class Mixing:
         self.memory[device] = nbytes
         return Mixed(tuple(parts))
 
-    def settle(self, device: str, arms: tuple[Arm, ...]) -> None:
+    def settle(self, device: str, alternatives: tuple[Alternative, ...]) -> None:
         """Take where each segment would run."""
         self.nodes[device] = frozenset(
             id(node)
-            for segment, arm in zip(self._segments[device], arms, strict=True)
-            if arm == "gpu"
+            for segment, alternative in zip(self._segments[device], alternatives, strict=True)
+            if alternative == "gpu"
             for node in segment.graph.nodes
         )
 

@@ -136,7 +136,7 @@ class Segments:
 
     def crosscheck(self, main: Executor) -> CrossCheck:
         """Return what compares results of a device with the CPU's, as the policy says."""
-        return self._crosscheck(main, self._graph, self._request.policy.canary)
+        return self._crosscheck(main, self._graph, self._request.policy.crosscheck)
 
     def differs(
         self, main: Executor, parts: Iterable[Part], inputs: Mapping[str, Array]

@@ -26,7 +26,7 @@ _PATTERN = re.compile(r"([a-z][a-z0-9_]*)(?::(?:0|[1-9][0-9]{0,3}))?")
 PATIENCE_S = 60
 """Deadline to suggest where a driver was not done within the usual one, in seconds."""
 
-HELD_BACK = ("crash-memory", "pinned", "no-child", "forked")
+HELD_BACK = ("crash-blocklist", "pinned", "no-child", "forked")
 """Codes of devices that nothing is known to be wrong with: what is told first."""
 
 REMEDY = "; to try now: "
@@ -127,7 +127,7 @@ def _reason(row: ProbeRow) -> str:
     if row.code == "pinned":
         name = row.device if row.index is None else name  # not each driver of a backend
         return f"{name}: ruled out by {pins.said_by(row.device) or 'a pin'}"
-    reason = row.reason.partition(REMEDY)[0] if row.code == "crash-memory" else row.reason
+    reason = row.reason.partition(REMEDY)[0] if row.code == "crash-blocklist" else row.reason
     return f"{name}: {reason}"
 
 
@@ -136,10 +136,9 @@ def _way_out(rows: Sequence[ProbeRow]) -> str | None:
     refused = {row.code: row for row in reversed(rows) if not row.is_usable}
     if "forked" in refused:
         return FORK_HINT
-    if "crash-memory" in refused:
-        return (
-            f"gpuedge cache clear --crashes, or GPUEDGE_PIN={refused['crash-memory'].device}=always"
-        )
+    if "crash-blocklist" in refused:
+        device = refused["crash-blocklist"].device
+        return f"gpuedge cache clear --crashes, or GPUEDGE_PIN={device}=always"
     if "pinned" in refused:
         return pins.unpin(refused["pinned"].device)
     if "quirk" in refused:

@@ -16,21 +16,20 @@ import numpy as np
 
 from gpuedge.core.errors import GpuEdgeError
 from gpuedge.core.reasons import Reason
-from gpuedge.decide import audit
 from gpuedge.decide.assess import begin
 from gpuedge.decide.attempts import Attempt, next_attempt, outcome, with_trial
-from gpuedge.decide.belief import Rule
+from gpuedge.decide.belief import Rule, draw
 from gpuedge.decide.decision import Decision, decide
 from gpuedge.decide.record import CPU
 from gpuedge.decide.rules import judge
-from gpuedge.decide.visits import Visit, VisitStore, visit_key
+from gpuedge.decide.store import LaunchStore, PastLaunch, launch_key
 from gpuedge.graph.ir import Array, Graph, TensorType
 from gpuedge.runtime import clock
 from gpuedge.runtime.recovery import reason_of
 
 if TYPE_CHECKING:
     from gpuedge.decide.policy import Policy
-    from gpuedge.decide.trial import Arm
+    from gpuedge.decide.trial import Alternative
     from gpuedge.runtime.assignment import Assignment
     from gpuedge.runtime.compiled import CompiledModel
     from gpuedge.runtime.meters import Meter
@@ -79,7 +78,7 @@ class Past:
 
     Parameters
     ----------
-    store : VisitStore
+    store : LaunchStore
     digest : callable
         Makes the model's digest; not called before it is needed.
     key_of : callable
@@ -88,7 +87,7 @@ class Past:
         Of the policy.
     """
 
-    store: VisitStore
+    store: LaunchStore
     digest: Callable[[], str]
     key_of: Callable[[str], str]
     percentile: int
@@ -103,24 +102,24 @@ class Past:
         """The device that an earlier launch chose; empty if there was none."""
         return self.store.previous(self.model, self.percentile)
 
-    def visit_of(self, device: str) -> Visit | None:
+    def launch_of(self, device: str) -> PastLaunch | None:
         """Return what earlier launches came to believe about a device."""
         return self.store.get(self._key(device))
 
-    def coin_of(self, device: str) -> int:
-        """Return today's coin of `gpuedge.decide.audit`."""
-        return audit.coin(self.key_of(device), self.model, clock.epoch_s() // DAY_S)
+    def draw_of(self, device: str) -> int:
+        """Return today's number for random exploration."""
+        return draw(self.key_of(device), self.model, clock.epoch_s() // DAY_S)
 
-    def keep(self, device: str, visit: Visit) -> None:
-        """Keep a visit."""
-        self.store.put(self._key(device), visit)
+    def keep(self, device: str, launch: PastLaunch) -> None:
+        """Keep what this launch came to believe."""
+        self.store.put(self._key(device), launch)
 
     def chose(self, device: str) -> None:
         """Keep which device was chosen."""
         self.store.chose(self.model, self.percentile, device)
 
     def _key(self, device: str) -> str:
-        return visit_key(self.model, self.key_of(device), self.percentile)
+        return launch_key(self.model, self.key_of(device), self.percentile)
 
 
 class Tries:
@@ -172,7 +171,7 @@ class Tries:
         if decision.device == CPU or record.is_by_name or decision.device in self._done:
             return None
         for candidate, weighed in zip(record.candidates, judge(record).assessments, strict=True):
-            if candidate.device == decision.device and weighed and not weighed.belief.visits:
+            if candidate.device == decision.device and weighed and not weighed.belief.windows:
                 cpu = next(c for c in record.candidates if c.device == CPU)
                 trial = begin(candidate, cpu, record.policy, budget_ns)
                 return Attempt(candidate.device, trial, "unmeasured")
@@ -207,21 +206,23 @@ class Tries:
         for candidate in decision.record.candidates:
             if candidate.belief is None or self._past is None:
                 continue
-            visit = self._past.visit_of(candidate.device)
-            if visit is not None and not visit.is_due(now, rule):
+            past = self._past.launch_of(candidate.device)
+            if past is not None and not past.is_due(now, rule):
                 skipped.add(candidate.device)
         return skipped
 
-    def run(self, attempt: Attempt, arms: Mapping[Arm, Callable[[], object]]) -> None:
-        """Time the arms as the trial asks for. Raises whatever they raise."""
+    def run(
+        self, attempt: Attempt, alternatives: Mapping[Alternative, Callable[[], object]]
+    ) -> None:
+        """Time the alternatives as the trial asks for. Raises whatever they raise."""
         now, trial = clock.now_ns, attempt.trial
         begin = now()
         self._done.add(attempt.device)
         try:
-            while (arm := trial.next(now())) is not None:
+            while (alternative := trial.next(now())) is not None:
                 start = now()
-                arms[arm]()
-                trial.add(arm, max(now() - start, 0))
+                alternatives[alternative]()
+                trial.add(alternative, max(now() - start, 0))
         finally:
             self.budget.spend(now() - begin)
 
@@ -233,8 +234,8 @@ class Tries:
         belief, cpu_ns = found
         trial = attempt.trial
         loss = trial.verdict.loss_ppm
-        visit = Visit(belief, cpu_ns, trial.stakes.startup_ns, loss, clock.epoch_s())
-        self._past.keep(attempt.device, visit)
+        launch = PastLaunch(belief, cpu_ns, trial.stakes.startup_ns, loss, clock.epoch_s())
+        self._past.keep(attempt.device, launch)
         self._past.chose(decision.device)
 
 
@@ -272,7 +273,7 @@ class Tried:
     def run(
         self, gpu: Callable[[], dict[str, Array] | None], cpu: Callable[[], object]
     ) -> bool:  # fmt: skip
-        """Time both arms; False if the device failed. Raises what the arms raise.
+        """Time both alternatives; False if the device failed. Raises what the alternatives raise.
 
         Parameters
         ----------
@@ -302,9 +303,9 @@ class Tried:
     def metered(
         self, decision: Decision, gpu: Callable[[], object], cpu: Callable[[], object]
     ) -> Decision:
-        """Decide again with the energy that both arms take, where that is to decide and is seen.
+        """Decide again with the energy of both alternatives, where it decides and is metered.
 
-        Raises whatever the arms raise.
+        Raises whatever the alternatives raise.
         """
         meter, tries = self._tries.meter, self._tries
         if meter is None or not tries.sees(self.device):

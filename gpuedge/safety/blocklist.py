@@ -77,7 +77,7 @@ class Block(Record):
         starts = f"{self.crashes} unfinished start" + ("" if self.crashes == 1 else "s")
         how = WORDS.get(self.step, "in the driver") + (f" ({self.why})" if self.why else "")
         detail = f"{starts}, the last {how}; tried again after {date(self.until)}"
-        return Reason("crash-memory", detail)
+        return Reason("crash-blocklist", detail)
 
 
 def date(when: float) -> str:

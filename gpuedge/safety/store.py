@@ -57,8 +57,12 @@ FILES = (
         "when the driver, gpuedge or the cores change; 64 newest kept", 16 * MEGABYTE,
     ),
     FileKind(
-        "visits.json", "what earlier launches measured of each model, and what was chosen",
+        "launches.json", "what earlier launches measured of each model, and what was chosen",
         "Session", "512 newest kept", 16 * MEGABYTE,
+    ),
+    FileKind(
+        "visits.json", "the same of gpuedge 0.1.0; no longer read", "nothing", "never",
+        16 * MEGABYTE,
     ),
     FileKind(
         "kernels.bin", "printed kernels", "the first compilation of each kernel",

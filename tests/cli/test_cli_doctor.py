@@ -225,7 +225,7 @@ def test_doctor_says_which_pin_rules_a_driver_out(monkeypatch: pytest.MonkeyPatc
 
 
 def test_doctor_says_how_to_use_a_device_that_is_left_alone() -> None:
-    row = ProbeRow("gles31:1", "gles31", "blocked", "crash-memory", "left alone", "GPU", index=1)
+    row = ProbeRow("gles31:1", "gles31", "blocked", "crash-blocklist", "left alone", "GPU", index=1)
     (held,) = (c for c in remedies.report_checks(ProbeReport((row,), "1")) if "GPU:" in c.detail)
     assert held.result == "WARN"
     assert held.fix == "gpuedge cache clear --crashes, or GPUEDGE_PIN=gles31:1=always"

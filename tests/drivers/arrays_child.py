@@ -157,7 +157,9 @@ def main() -> None:
                 outcome[f"{name}, {way}"] = judged(compute, formula, array)
         outcome["reused"] = reused(session)
         on_device = session.placement[0].device
-    with gpuedge.Session(network(), device=device, policy=gpuedge.Policy(canary=0.5)) as session:
+    with gpuedge.Session(
+        network(), device=device, policy=gpuedge.Policy(crosscheck=0.5)
+    ) as session:
         outcome["changing"] = changing(session)
     print(json.dumps({"outcome": outcome, "device": on_device}))
 

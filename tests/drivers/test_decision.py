@@ -29,7 +29,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def forget(cache: Path) -> Callable[[], None]:
     """Forget what earlier processes measured of models; devices stay calibrated."""
-    return lambda: (cache / "visits.json").unlink(missing_ok=True)
+    return lambda: (cache / "launches.json").unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_driver_that_is_truly_faster_is_taken_and_remembered(run: Run) -> None:
     assert first["runs"] >= 3 and set(first["places"]) == {GPU}
     assert first["health"]["state"] == "ok" and first["health"]["crosschecks_failed"] == 0
     second = run(250.0, "whole")
-    assert second["device"] == GPU and second["runs"] == 0 and second["visits"] == 1
+    assert second["device"] == GPU and second["runs"] == 0 and second["windows"] == 1
 
 
 def test_driver_that_is_truly_slower_is_left(run: Run, forget: Callable[[], None]) -> None:

@@ -206,7 +206,7 @@ class Application:
 
     def _requests(self, trial: Mapping[str, Any], wrong: list[str]) -> tuple[Any, list[str], float]:
         policy = gpuedge.Policy(
-            canary=1.0 if trial["is_data"] else 0.0, watchdog_s=trial["watchdog_s"]
+            crosscheck=1.0 if trial["is_data"] else 0.0, watchdog_s=trial["watchdog_s"]
         )
         session, early = self._open(trial, policy)
         feeds = images(trial["seed"])

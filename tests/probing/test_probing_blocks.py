@@ -276,7 +276,7 @@ GOOD = {
     "soft ok": ("ok", "ok"),
     "absent": ("absent", "no-device"),
 }
-BLOCKED = {**GOOD, "hard discrete": ("blocked", "crash-memory")}
+BLOCKED = {**GOOD, "hard discrete": ("blocked", "crash-blocklist")}
 PINNED = {**GOOD, "hard discrete": ("blocked", "pinned")}
 
 

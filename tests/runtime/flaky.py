@@ -142,7 +142,7 @@ HUNG = DeviceTimeoutError("Work did not finish.")
 EXHAUSTED = OutOfMemoryError("No memory.")
 REFUSED = DriverError("The driver refused.")
 DIED = DeviceLostError("The host ended with SIGSEGV.", reason="worker-died")
-PLAIN = Policy(canary=0.0)
+PLAIN = Policy(crosscheck=0.0)
 NEVER = RetryLimits(pauses_s=(60.0,))
 """So patient that nothing comes back within a test."""
 

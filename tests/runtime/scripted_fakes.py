@@ -11,13 +11,13 @@ from decide_fakes import FakeClock, ms
 from flaky import FlakyExecutable, FlakyExecutor, FlakyPool
 
 from gpuedge import __version__
-from gpuedge.decide.background import Background
 from gpuedge.decide.choose import Parts
 from gpuedge.decide.conditions import UNKNOWN
 from gpuedge.decide.decision import Decision, decide
+from gpuedge.decide.gather import Background
 from gpuedge.decide.policy import Policy
 from gpuedge.decide.record import Evidence, Record
-from gpuedge.decide.trial import Arm
+from gpuedge.decide.trial import Alternative
 from gpuedge.executors.base import Executable, Executor
 from gpuedge.executors.cpu import CpuExecutor
 from gpuedge.graph.ir import Array, Graph
@@ -93,13 +93,13 @@ class ScriptedPool(FlakyPool):
         self.factor: float = 1.0
         self._made_cpu = ScriptedCpu(self)
 
-    def spend(self, arm: str, nodes: int) -> None:
+    def spend(self, alternative: str, nodes: int) -> None:
         """Take the time of one run."""
-        arm = arm if arm in self.seconds else "gpu"
-        seconds = self.seconds[arm] * (nodes if self.is_by_node else 1)
+        alternative = alternative if alternative in self.seconds else "gpu"
+        seconds = self.seconds[alternative] * (nodes if self.is_by_node else 1)
         self.clock.spend(seconds)
-        self.spent[arm] += seconds  # type: ignore[assignment]
-        self.runs[arm] += 1
+        self.spent[alternative] += seconds  # type: ignore[assignment]
+        self.runs[alternative] += 1
 
     def cpu(self) -> CpuExecutor:
         return self._made_cpu
@@ -123,22 +123,23 @@ class World:
         monkeypatch.setattr("gpuedge.runtime.conditions.current", lambda: UNKNOWN)
 
     def pool(self, cpu_ms: float, gpu_ms: float, **more: Any) -> ScriptedPool:
-        """Return a pool whose arms really take this."""
+        """Return a pool whose alternatives really take this."""
         return ScriptedPool(self.clock, cpu_ms / 1e3, gpu_ms / 1e3, **more)
 
     def predict(
-        self, cpu_ms: float, gpu_ms: float, arms: tuple[Arm, ...] = (), **more: Any
+        self, cpu_ms: float, gpu_ms: float, alternatives: tuple[Alternative, ...] = (), **more: Any
     ) -> None:
-        """Let both arms be predicted to take this; with `arms`, for a mixture of them."""
+        """Let both alternatives be predicted to take this; with `alternatives`, for a mixture of
+        them."""
 
         def choose(
             work: object, report: object, policy: Policy, *_: object,
             background: Background, parts: Parts | None = None, **__: object,
         ) -> Decision:  # fmt: skip
-            if arms and parts is not None:
+            if alternatives and parts is not None:
                 cut = parts.of("vulkan:0")
-                assert cut is not None and len(cut.parts) == len(arms)
-                parts.settle("vulkan:0", arms)
+                assert cut is not None and len(cut.parts) == len(alternatives)
+                parts.settle("vulkan:0", alternatives)
             gpu = Evidence(
                 "vulkan:0", prediction=ms(gpu_ms, 5.0), source="cached", is_software=False, **more
             )

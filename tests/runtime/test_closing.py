@@ -48,7 +48,7 @@ def end():
 closing = threading.Event()
 fail = {{"submit": [DeviceLostError("Lost.")]}} if sys.argv[2] == "lost" else None
 pool = Marked(fail, patience=RetryLimits(pauses_s=(60.0,)))
-compiled = CompiledModel(graph(), Request("vulkan", Policy(canary=0.0)), pool)
+compiled = CompiledModel(graph(), Request("vulkan", Policy(crosscheck=0.0)), pool)
 NullDevice.close = lambda self: globals()[sys.argv[3]]()
 if sys.argv[2] != "close":
     atexit.register(pool.end)

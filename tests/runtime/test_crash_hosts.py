@@ -197,7 +197,7 @@ def test_second_bad_start_ends_recovery_and_keeps_later_sessions_away(
     compiled.run({"x": X})
     standing = pool.device_health("null:0", "process")
     until(lambda: standing.state == "demoted")
-    assert standing.reason is not None and standing.reason.code == "crash-memory"
+    assert standing.reason is not None and standing.reason.code == "crash-blocklist"
     assert "SIGSEGV" in standing.reason.sentence and "tried again after" in standing.reason.sentence
     assert pool.tried == 0, "not even its driver"
     compiled.run({"x": X})
@@ -207,7 +207,7 @@ def test_second_bad_start_ends_recovery_and_keeps_later_sessions_away(
         made(pool)
     auto = made(pool, "auto")
     assert auto.decision.device == "cpu"
-    assert {r.device: r.code for r in auto.decision.rows}["null:0"] == "crash-memory"
+    assert {r.device: r.code for r in auto.decision.rows}["null:0"] == "crash-blocklist"
 
 
 def test_what_is_open_goes_on_and_what_is_opened_later_does_not(
@@ -225,7 +225,7 @@ def test_what_is_open_goes_on_and_what_is_opened_later_does_not(
     pool.drop(pool.gpu("null:0", "process"))
     with pytest.raises(DeviceError) as caught:
         pool.gpu("null:0", "process")
-    assert caught.value.reason is not None and caught.value.reason.code == "crash-memory"
+    assert caught.value.reason is not None and caught.value.reason.code == "crash-blocklist"
     compiled.run({"x": X})
     assert compiled.health().on_cpu == 1
     with gpuedge.config(pin="null:0=always"):

@@ -23,7 +23,7 @@ found = {}
 for name, make in list(NETWORKS.items())[:int(sys.argv[3])]:
     for data in ("random", "integers"):
         model, feeds, _ = make(np.random.default_rng(11), data)
-        rules = gpuedge.Policy(canary=1.0, storage=sys.argv[2])
+        rules = gpuedge.Policy(crosscheck=1.0, storage=sys.argv[2])
         options = {"device": sys.argv[1], "policy": rules}
         with gpuedge.Session(model, fallback="error", **options) as session:
             for _ in range(3):
@@ -86,7 +86,7 @@ for op, odd in [("Log", 2e-39), ("Reciprocal", 9e-39), ("Sin", 3e38), ("Sqrt", 1
     graph = helper.make_graph([helper.make_node(op, ["x"], ["y"])], "g", *ends)
     opset = [helper.make_opsetid("", 17)]
     model = helper.make_model(graph, opset_imports=opset, ir_version=8)
-    options = {"device": sys.argv[1], "policy": gpuedge.Policy(canary=1.0)}
+    options = {"device": sys.argv[1], "policy": gpuedge.Policy(crosscheck=1.0)}
     with gpuedge.Session(model, **options) as session:
         for value in (2, odd, odd):
             session.run({"x": np.array([1, 2, 3, value], np.float32)})

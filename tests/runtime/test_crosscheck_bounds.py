@@ -84,7 +84,7 @@ def test_one_in_256_by_default() -> None:
     from gpuedge import Policy
 
     graph, _, _ = network("perceptron")
-    one = CrossCheck(graph, Policy().canary, ours())
+    one = CrossCheck(graph, Policy().crosscheck, ours())
     assert [i for i in range(600) if one.is_due()] == [0, 256, 512]
 
 

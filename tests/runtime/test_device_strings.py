@@ -92,7 +92,7 @@ def test_bare_level_means_its_best_device() -> None:
 
 BARE = ProbeRow("vulkan", "vulkan", "absent", "no-device", "offers no device", "intel_icd.json")
 HELD = ProbeRow(
-    "vulkan:0", "vulkan", "blocked", "crash-memory",
+    "vulkan:0", "vulkan", "blocked", "crash-blocklist",
     "using this driver ended earlier processes: 2 times; to try now: clear", "Test GPU", index=0,
 )  # fmt: skip
 BROKEN = ProbeRow("vulkan:1", "vulkan", "broken", "open-failed", "refused", "Old GPU", index=1)

@@ -92,12 +92,14 @@ def test_battery_that_drains_is_a_meter_of_everything(world: World, tmp_path: Pa
 
 
 def metered(world: World, monkeypatch: pytest.MonkeyPatch, watts: dict[str, float]) -> ScriptedPool:
-    """Return a pool whose arms take so many watts, on a meter that sees everything."""
+    """Return a pool whose alternatives take so many watts, on a meter that sees everything."""
     pool = world.pool(10.0, 12.0)
     world.predict(10.0, 12.0)
 
     def read() -> int:
-        return round(sum(pool.spent[arm] * watts[arm] for arm in watts) * 1e6)
+        return round(
+            sum(pool.spent[alternative] * watts[alternative] for alternative in watts) * 1e6
+        )
 
     monkeypatch.setattr("gpuedge.runtime.meters.find", lambda: Meter(read, sees_all=True))
     return pool

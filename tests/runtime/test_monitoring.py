@@ -1,4 +1,4 @@
-"""A session's model in service on two arms whose latencies a test scripts and changes."""
+"""A session's model in service on two alternatives whose latencies a test scripts and changes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_gpu_that_becomes_slow_is_left_and_taken_again(world: World) -> None:
     assert replays(compiled.decision) and len(pool.opened) == 1
 
 
-def test_arms_that_are_close_are_not_changed(world: World) -> None:
+def test_alternatives_that_are_close_are_not_changed(world: World) -> None:
     world.predict(10.0, 5.0)
     pool = world.pool(10.0, 5.0)
     compiled = on_auto(pool)
@@ -86,7 +86,7 @@ def test_at_most_two_changes_a_minute(world: World) -> None:
     pool = world.pool(10.0, 1.0)
     compiled = on_auto(pool)
     changed: list[int] = []
-    for round_ in range(40):  # the arms change places every 40 s
+    for round_ in range(40):  # the alternatives change places every 40 s
         pool.seconds["gpu"] = 0.001 if round_ % 2 else 0.1
         changed += serve(world, compiled, 40)
     assert changed
@@ -95,17 +95,21 @@ def test_at_most_two_changes_a_minute(world: World) -> None:
 
 
 @pytest.mark.parametrize(("cpu_ms", "gpu_ms"), [(10.0, 1.0), (20.0, 1.0)])
-def test_looking_at_the_other_arm_costs_no_more_than_one_percent(
+def test_looking_at_the_other_alternative_costs_no_more_than_one_percent(
     world: World, cpu_ms: float, gpu_ms: float
 ) -> None:
     world.predict(cpu_ms, gpu_ms)
     pool = world.pool(cpu_ms, gpu_ms)
-    compiled = on_auto(pool, Policy(min_speedup=1.0, canary=0.0))
+    compiled = on_auto(pool, Policy(min_speedup=1.0, crosscheck=0.0))
     assert compiled.executor.device == "vulkan:0"
     before = dict(pool.spent), dict(pool.runs)
     serve(world, compiled, 5400)
-    spent = {arm: pool.spent[arm] - before[0][arm] for arm in pool.spent}
-    runs = {arm: pool.runs[arm] - before[1][arm] for arm in pool.runs}
+    spent = {
+        alternative: pool.spent[alternative] - before[0][alternative] for alternative in pool.spent
+    }
+    runs = {
+        alternative: pool.runs[alternative] - before[1][alternative] for alternative in pool.runs
+    }
     assert runs["cpu"] and runs["cpu"] % BURST == 0  # bursts, not single requests
     excess = spent["cpu"] - runs["cpu"] * gpu_ms / 1e3
     assert excess <= 0.01 * sum(spent.values())
@@ -114,7 +118,7 @@ def test_looking_at_the_other_arm_costs_no_more_than_one_percent(
 def test_policy_may_switch_watching_off(world: World) -> None:
     world.predict(10.0, 1.0)
     pool = world.pool(10.0, 1.0)
-    compiled = on_auto(pool, Policy(min_speedup=1.0, monitor=False, canary=0.0))
+    compiled = on_auto(pool, Policy(min_speedup=1.0, monitor=False, crosscheck=0.0))
     before = pool.runs["cpu"]
     pool.seconds["gpu"] = 0.1
     assert serve(world, compiled, 900) == []
@@ -125,7 +129,7 @@ def test_single_operations_and_named_devices_are_not_watched(world: World) -> No
     world.predict(10.0, 1.0)
     pool = world.pool(10.0, 1.0)
     operation = CompiledModel(graph("Abs"), Request("auto", POLICY), pool, is_session=False)
-    named = CompiledModel(graph("Abs"), Request("vulkan", Policy(canary=0.0)), pool)
+    named = CompiledModel(graph("Abs"), Request("vulkan", Policy(crosscheck=0.0)), pool)
     pool.seconds["gpu"] = 0.1
     before = pool.runs["cpu"]
     assert serve(world, operation, 300) == serve(world, named, 300) == []
@@ -180,13 +184,13 @@ def test_gpu_in_use_that_fails_comes_back_and_is_watched_on(world: World) -> Non
     assert compiled.executor.device == "cpu"
 
 
-def failing(pool: ScriptedPool, arm: str, error: BaseException) -> list[int]:
-    """Let every run on an arm fail; return a list that gets the time of each one."""
+def failing(pool: ScriptedPool, alternative: str, error: BaseException) -> list[int]:
+    """Let every run on an alternative fail; return a list that gets the time of each one."""
     spend, failed = pool.spend, list[int]()
 
     def fail(name: str, nodes: int) -> None:
         spend(name, nodes)
-        if (name == "cpu") == (arm == "cpu"):
+        if (name == "cpu") == (alternative == "cpu"):
             failed.append(pool.clock())
             raise error
 
@@ -200,7 +204,7 @@ def failing(pool: ScriptedPool, arm: str, error: BaseException) -> list[int]:
 def test_cpu_that_fails_in_a_burst_fails_no_request(world: World, error: Exception) -> None:
     world.predict(10.0, 9.0)
     pool = world.pool(10.0, 9.0)
-    compiled = on_auto(pool, Policy(min_speedup=1.0, canary=0.0))
+    compiled = on_auto(pool, Policy(min_speedup=1.0, crosscheck=0.0))
     assert compiled.executor.device == "vulkan:0"
     failed = failing(pool, "cpu", error)
     assert serve(world, compiled, 1500) == []  # every answer is compared there
@@ -213,7 +217,7 @@ def test_cpu_that_does_not_compile_in_a_burst_fails_no_request(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.predict(10.0, 9.0)
-    compiled = on_auto(world.pool(10.0, 9.0), Policy(min_speedup=1.0, canary=0.0))
+    compiled = on_auto(world.pool(10.0, 9.0), Policy(min_speedup=1.0, crosscheck=0.0))
     asked = []
 
     def refuse() -> None:
@@ -274,10 +278,10 @@ def test_held_gpu_that_others_closed_is_watched_again(world: World) -> None:
     assert compiled.executor.device == "vulkan:0"
 
 
-def test_burst_ends_early_where_the_other_arm_became_very_slow(world: World) -> None:
+def test_burst_ends_early_where_the_other_alternative_became_very_slow(world: World) -> None:
     world.predict(10.0, 9.0)
     pool = world.pool(10.0, 9.0)
-    compiled = on_auto(pool, Policy(min_speedup=1.0, canary=0.0))
+    compiled = on_auto(pool, Policy(min_speedup=1.0, crosscheck=0.0))
     assert serve(world, compiled, 60) == []
     pool.seconds["cpu"] = 5.0
     before = pool.runs["cpu"]
@@ -306,7 +310,7 @@ def test_change_that_the_rules_refuse_does_not_count(
 def test_wrong_numbers_in_a_burst_are_not_answered(world: World) -> None:
     world.predict(10.0, 10.0)
     pool = world.pool(10.0, 9.9)
-    compiled = on_auto(pool, Policy(min_speedup=1.1, canary=1.0))
+    compiled = on_auto(pool, Policy(min_speedup=1.1, crosscheck=1.0))
     gpu = pool.opened[0]
     gpu.factor = 2.0
     serve(world, compiled, 600)  # every answer is compared there

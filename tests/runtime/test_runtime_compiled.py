@@ -108,7 +108,7 @@ def test_failure_with_fallback_error_is_raised_and_nothing_else_happens() -> Non
 
 def test_a_lost_device_that_was_named_is_opened_anew_by_the_next_call() -> None:
     pool = FakePool({"submit": [LOST]})
-    request = Request("vulkan", Policy(canary=0.0), "error")  # a null device computes nothing
+    request = Request("vulkan", Policy(crosscheck=0.0), "error")  # a null device computes nothing
     compiled = CompiledModel(graph("Relu"), request, pool)
     pool.fail = {}
     with pytest.raises(DeviceLostError):
@@ -223,7 +223,7 @@ def test_auto_leaves_software_rasterisers_aside_without_opening_them() -> None:
 
 
 def test_auto_takes_a_gpu_that_is_predicted_faster() -> None:
-    policy = Policy(min_speedup=1.0, calibration_s=1.0, canary=0.0)  # it computes nothing
+    policy = Policy(min_speedup=1.0, calibration_s=1.0, crosscheck=0.0)  # it computes nothing
     builder = GraphBuilder()
     value = builder.input("x", TensorType("float32", (512, 512)))
     builder.output(builder.add("MatMul", [value, value]))
@@ -297,7 +297,7 @@ def test_auto_keeps_a_gpu_that_turns_out_faster(monkeypatch: pytest.MonkeyPatch)
     builder = GraphBuilder()
     value = builder.input("x", TensorType("float32", (700, 700)))
     builder.output(builder.add("MatMul", [value, value]))
-    compiled = CompiledModel(builder.build(), Request("auto", Policy(canary=0.0)), FakePool())
+    compiled = CompiledModel(builder.build(), Request("auto", Policy(crosscheck=0.0)), FakePool())
     assert compiled.decision.device == "vulkan:0"
 
 
@@ -322,7 +322,7 @@ def test_error_of_a_cpu_segment_is_not_blamed_on_the_gpu(monkeypatch: pytest.Mon
     )
     whole = Graph(nodes, ("x", "i"), ("y",), types, {}, {"": 17})
     pool = FakePool()
-    request = Request("vulkan", Policy(canary=0.0))  # a null device computes nothing
+    request = Request("vulkan", Policy(crosscheck=0.0))  # a null device computes nothing
     compiled = CompiledModel(whole, request, pool)
     x = np.arange(4, dtype=np.float32)
     with pytest.raises(InputError, match=r"pick|out of"):

@@ -37,7 +37,7 @@ from gpuedge.runtime.recovery import RetryLimits
 
 def test_drift_is_noticed_and_answered_by_the_cpu(caplog: pytest.LogCaptureFixture) -> None:
     pool = FlakyPool()
-    compiled = made(pool, policy=Policy(canary=1.0))
+    compiled = made(pool, policy=Policy(crosscheck=1.0))
     other = made(pool, "Tanh")
     pool.opened[0].factor = np.float32(1)
     np.testing.assert_array_equal(result(compiled), cpu())
@@ -57,7 +57,7 @@ def test_drift_is_noticed_and_answered_by_the_cpu(caplog: pytest.LogCaptureFixtu
 def test_inputs_that_change_meanwhile_are_no_drift(monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller's array is another one before the CPU has repeated the inference."""
     pool, x = FlakyPool(), X.copy()
-    compiled = made(pool, policy=Policy(canary=1.0))
+    compiled = made(pool, policy=Policy(crosscheck=1.0))
     pool.opened[0].factor = np.float32(1)
     run = FlakyExecutable.run
 
@@ -74,7 +74,7 @@ def test_inputs_that_change_meanwhile_are_no_drift(monkeypatch: pytest.MonkeyPat
 
 def test_inputs_are_copied_only_where_they_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     pool, given = FlakyPool(), X.copy()
-    compiled = made(pool, policy=Policy(canary=1 / 4))
+    compiled = made(pool, policy=Policy(crosscheck=1 / 4))
     pool.opened[0].factor = np.float32(1)
     run, same = FlakyExecutable.run, []
 
@@ -90,7 +90,7 @@ def test_inputs_are_copied_only_where_they_are_compared(monkeypatch: pytest.Monk
 
 def test_comparison_that_a_failure_prevented_is_made_up_for() -> None:
     pool = FlakyPool([EXHAUSTED])  # which the device survives
-    compiled = made(pool, policy=Policy(canary=1 / 1000))
+    compiled = made(pool, policy=Policy(crosscheck=1 / 1000))
     pool.opened[0].factor = np.float32(1.01)
     for _ in range(2):
         np.testing.assert_array_equal(result(compiled), cpu())
@@ -99,7 +99,7 @@ def test_comparison_that_a_failure_prevented_is_made_up_for() -> None:
 
 def test_drift_with_fallback_error_is_an_error() -> None:
     pool = FlakyPool()
-    compiled = made(pool, fallback="error", policy=Policy(canary=1.0))
+    compiled = made(pool, fallback="error", policy=Policy(crosscheck=1.0))
     pool.opened[0].factor = np.float32(1.01)
     with pytest.raises(DriverError, match="drifted") as caught:
         result(compiled)
@@ -108,7 +108,7 @@ def test_drift_with_fallback_error_is_an_error() -> None:
 
 def test_first_result_after_recovery_is_compared() -> None:
     pool = FlakyPool([None, LOST])
-    compiled = made(pool, policy=Policy(canary=1 / 1000))
+    compiled = made(pool, policy=Policy(crosscheck=1 / 1000))
     pool.opened[0].factor = np.float32(1)
     result(compiled)
     result(compiled)
@@ -124,7 +124,7 @@ def test_results_are_compared_where_the_device_failed_at_first() -> None:
     with pytest.raises(DeviceLostError):
         made(pool)
     pool.device_health("vulkan:0").fail(Reason("device-lost"), FlakyExecutor([]))
-    compiled = made(pool, policy=Policy(canary=1.0))  # on the CPU: the device is not back yet
+    compiled = made(pool, policy=Policy(crosscheck=1.0))  # on the CPU: the device is not back yet
     assert compiled.health().state == "recovering"
     pool.gate.set()
     until(lambda: pool.device_health("vulkan:0").state == "ok")

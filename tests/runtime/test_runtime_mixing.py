@@ -66,7 +66,7 @@ def test_graph_is_cut_where_the_device_has_no_kernel() -> None:
 
 
 def test_mixture_that_is_faster_is_taken_and_shown(world: World) -> None:
-    world.predict(60.0, 20.0, arms=("gpu", "cpu", "gpu"))
+    world.predict(60.0, 20.0, alternatives=("gpu", "cpu", "gpu"))
     pool = world.pool(10.0, 1.0)
     compiled = on_auto(pool)
     assert compiled.decision.device == compiled.executor.device == "vulkan:0"
@@ -76,19 +76,19 @@ def test_mixture_that_is_faster_is_taken_and_shown(world: World) -> None:
     text = compiled.decision.to_json()
     assert Decision.from_dict(json.loads(text)).replay().to_json() == text
     runs = compiled.decision.record.candidates[0].runs
-    warm = [run.ns for run in runs if run.arm == "gpu" and run.kept]
+    warm = [run.ns for run in runs if run.alternative == "gpu" and run.kept]
     assert warm and set(warm) == {15_000_000}  # five nodes at 1 ms, one at 10 ms
 
 
 def test_only_the_parts_that_pay_are_on_the_gpu(world: World) -> None:
-    world.predict(60.0, 30.0, arms=("gpu", "cpu", "cpu"))
+    world.predict(60.0, 30.0, alternatives=("gpu", "cpu", "cpu"))
     compiled = on_auto(world.pool(10.0, 1.0))
     assert devices(compiled) == ["vulkan:0"] * 3 + ["cpu"] * 3
     np.testing.assert_array_equal(next(iter(compiled.run({"x": X}).values())), wanted())
 
 
 def test_mixture_that_turns_out_slower_is_not_taken(world: World) -> None:
-    world.predict(60.0, 20.0, arms=("gpu", "cpu", "gpu"))
+    world.predict(60.0, 20.0, alternatives=("gpu", "cpu", "gpu"))
     compiled = on_auto(world.pool(10.0, 100.0))
     assert compiled.decision.device == compiled.executor.device == "cpu"
     assert devices(compiled) == ["cpu"] * 6
@@ -96,7 +96,7 @@ def test_mixture_that_turns_out_slower_is_not_taken(world: World) -> None:
 
 
 def test_wrong_numbers_of_a_part_rule_the_mixture_out(world: World) -> None:
-    world.predict(60.0, 20.0, arms=("gpu", "cpu", "gpu"))
+    world.predict(60.0, 20.0, alternatives=("gpu", "cpu", "gpu"))
     pool = world.pool(10.0, 1.0)
     pool.factor = 1.5
     compiled = on_auto(pool)
@@ -105,7 +105,7 @@ def test_wrong_numbers_of_a_part_rule_the_mixture_out(world: World) -> None:
 
 
 def test_mixture_learns_in_service_too(world: World) -> None:
-    world.predict(60.0, 20.0, arms=("gpu", "cpu", "gpu"))
+    world.predict(60.0, 20.0, alternatives=("gpu", "cpu", "gpu"))
     pool = world.pool(10.0, 1.0)
     compiled = on_auto(pool)
     pool.seconds["gpu"] = 0.1

@@ -1,4 +1,4 @@
-"""Trials of a GPU against the CPU path, on arms whose latencies a test scripts."""
+"""Trials of a GPU against the CPU path, on alternatives whose latencies a test scripts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scripted_fakes import EPOCH, ScriptedPool, World
 from gpuedge.core.errors import InputError
 from gpuedge.decide.decision import Decision
 from gpuedge.decide.policy import Policy
-from gpuedge.decide.visits import APART_S
+from gpuedge.decide.store import APART_S
 from gpuedge.graph.ir import Graph, Node, TensorType
 from gpuedge.runtime.compiled import CompiledModel, Request
 from gpuedge.runtime.trying import TimeBudget, digest_of, samples
@@ -71,17 +71,17 @@ def test_cpu_that_is_clearly_faster_is_kept_whatever_was_predicted(
 
 
 def test_gpu_that_is_surely_slower_is_not_even_opened(world: World) -> None:
-    world.predict(1.0, 1000.0, audit=None)
+    world.predict(1.0, 1000.0, draw=None)
     pool = world.pool(1.0, 0.1)
     compiled = on_auto(pool)
     assert compiled.decision.device == "cpu" and pool.opened == []
 
 
-def test_gpu_that_is_surely_slower_is_tried_where_the_coin_says_so(
+def test_gpu_that_is_surely_slower_is_tried_where_the_draw_says_so(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.predict(1.0, 1000.0)
-    monkeypatch.setattr("gpuedge.decide.audit.coin", lambda *_: 0)
+    monkeypatch.setattr("gpuedge.runtime.trying.draw", lambda *_: 0)
     compiled = on_auto(world.pool(1.0, 0.1))
     assert gpu_runs(compiled.decision) > 0
 
@@ -99,11 +99,11 @@ def test_gpu_whose_numbers_differ_never_wins(world: World) -> None:
     assert again.decision.device == "cpu" and len(pool.opened) == 1
 
 
-def test_numbers_are_not_compared_where_canaries_are_switched_off(world: World) -> None:
+def test_numbers_are_not_compared_where_crosschecks_are_switched_off(world: World) -> None:
     world.predict(10.0, 1.0)
     pool = world.pool(10.0, 0.1)
     pool.factor = 1.01
-    assert on_auto(pool, Policy(canary=0.0)).decision.device == "vulkan:0"
+    assert on_auto(pool, Policy(crosscheck=0.0)).decision.device == "vulkan:0"
 
 
 def test_gpu_that_fails_in_its_trial_is_left_and_not_waited_for(world: World) -> None:
@@ -121,7 +121,7 @@ def test_trial_keeps_to_the_budget_of_the_launch(world: World, cpu_ms: float) ->
     world.predict(cpu_ms, cpu_ms)
     pool = world.pool(cpu_ms, cpu_ms)
     before = world.clock()
-    compiled = on_auto(pool, Policy(min_speedup=1.0, canary=0.0))
+    compiled = on_auto(pool, Policy(min_speedup=1.0, crosscheck=0.0))
     assert gpu_runs(compiled.decision) > 0
     assert world.clock() - before - pool.compile_s * 1e9 <= 2.0e9
 
@@ -131,7 +131,7 @@ def test_shapes_of_one_session_share_a_budget(world: World) -> None:
     pool, budget = world.pool(50.0, 50.0), TimeBudget(2.0)
     before = world.clock()
     for ops in (("Exp",), ("Neg",), ("Abs",), ("Relu",)):
-        policy = Policy(min_speedup=1.0, canary=0.0)
+        policy = Policy(min_speedup=1.0, crosscheck=0.0)
         CompiledModel(graph(*ops), Request("auto", policy), pool, budget=budget)
     assert world.clock() - before <= 2.0e9 + 4 * pool.compile_s * 1e9
     assert budget.left_s < 1.0
@@ -144,7 +144,7 @@ def test_operation_is_only_timed_where_a_gpu_is_about_to_be_taken(world: World) 
     world.predict(10.0, 1.0)
     compiled = on_auto(pool, is_session=False)
     assert compiled.decision.device == "vulkan:0" and gpu_runs(compiled.decision) > 0
-    assert not pool.visits().path.exists()
+    assert not pool.past_launches().path.exists()
 
 
 # -- later launches -------------------------------------------------------------------------------
@@ -157,15 +157,15 @@ def test_later_launches_add_windows_until_little_is_at_stake(world: World) -> No
     soon = on_auto(world.pool(10.0, 9.3))
     assert gpu_runs(soon.decision) == 0  # a moment later the same window would be seen again
     assert soon.decision.record.candidates[0].belief is not None
-    visits = []
+    windows = []
     for launch in range(1, 14):
         world.epoch = EPOCH + launch * (APART_S + 1)
         found = on_auto(world.pool(10.0, 9.3))
         assert replays(found.decision)
         row = found.decision.rows[0]
         assert row.belief is not None
-        visits.append(row.belief.visits)
-    assert visits[:3] == [2, 3, 4] and max(visits) <= 10 and visits[-1] == visits[-2]
+        windows.append(row.belief.windows)
+    assert windows[:3] == [2, 3, 4] and max(windows) <= 10 and windows[-1] == windows[-2]
 
 
 def test_what_is_settled_is_taken_without_another_trial(world: World) -> None:
@@ -204,7 +204,7 @@ def test_inputs_that_the_cpu_refuses_leave_the_choice_to_the_cpu(world: World) -
     world.predict(10.0, 1.0)
     pool = world.pool(10.0, 1.0)
 
-    def refuse(arm: str, nodes: int) -> None:
+    def refuse(alternative: str, nodes: int) -> None:
         raise InputError("No such element.")
 
     pool.spend = refuse  # type: ignore[method-assign]

@@ -87,7 +87,7 @@ def test_worker_that_is_killed_is_started_anew_twice(run: Run, name: str) -> Non
     assert found["first"] == "as_cpu"
     assert codes(found) == ["worker-died"] * 3
     assert found["state"] == "demoted" and "3 times in 10 minutes" in found["reason"]
-    assert "crash-memory" not in found["probed"]  # they were killed from outside
+    assert "crash-blocklist" not in found["probed"]  # they were killed from outside
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -95,7 +95,7 @@ def test_worker_that_stands_still_is_given_up_by_the_watchdog(run: Run, name: st
     found = run(name, "stop", "process")
     assert found["first"] == "as_cpu"
     assert codes(found) == ["device-hung"] and found["state"] == "ok"
-    assert "crash-memory" not in found["probed"]
+    assert "crash-blocklist" not in found["probed"]
     assert 0.5 <= found["slowest_s"] < 10  # two seconds are for the call before the wait
 
 

@@ -34,8 +34,8 @@ from gpuedge.runtime import serving
 pytestmark = pytest.mark.timeout(30)
 
 GPU = "vulkan:0"
-QUIET = gpuedge.Policy(canary=0.0, watchdog_s=0.3)
-PATIENT = gpuedge.Policy(canary=0.0, watchdog_s=60)
+QUIET = gpuedge.Policy(crosscheck=0.0, watchdog_s=0.3)
+PATIENT = gpuedge.Policy(crosscheck=0.0, watchdog_s=60)
 
 
 @pytest.fixture

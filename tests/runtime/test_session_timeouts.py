@@ -28,7 +28,7 @@ from gpuedge.runtime import serving
 pytestmark = pytest.mark.timeout(60)
 
 GPU = "vulkan:0"
-QUIET = gpuedge.Policy(canary=0.0, watchdog_s=0.2)
+QUIET = gpuedge.Policy(crosscheck=0.0, watchdog_s=0.2)
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_a_device_that_hangs_is_left_and_the_cpu_answers(pool: FakePool, gate: G
 
 
 def test_a_device_that_returns_late_is_used_again(pool: FakePool, gate: Gate) -> None:
-    patient = gpuedge.Policy(canary=0.0, watchdog_s=60)
+    patient = gpuedge.Policy(crosscheck=0.0, watchdog_s=60)
     with gpuedge.Session(model(), device=GPU, policy=patient) as s:
         s.run({"x": X})
         write, pool.devices[0]._on_dispatch = pool.devices[0]._on_dispatch, gate
@@ -183,7 +183,7 @@ def test_closing_does_not_wait_for_a_device_that_hangs(
     pool: FakePool, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(serving, "LEAVE_S", 0.1)
-    s = gpuedge.Session(model(), device=GPU, policy=gpuedge.Policy(canary=0.0))
+    s = gpuedge.Session(model(), device=GPU, policy=gpuedge.Policy(crosscheck=0.0))
     hang(s, pool, gate)
     with pytest.raises(RequestTimeoutError):
         s.run({"x": X}, timeout_s=0.05)

@@ -105,7 +105,9 @@ def test_watchdog_is_ten_times_the_99th_percentile_of_the_last_runs() -> None:
 
 def test_watchdog_of_the_policy_stays() -> None:
     pool = FakePool()
-    compiled = CompiledModel(graph(), Request("vulkan", Policy(canary=0.0, watchdog_s=0.25)), pool)
+    compiled = CompiledModel(
+        graph(), Request("vulkan", Policy(crosscheck=0.0, watchdog_s=0.25)), pool
+    )
     assert compiled.health().watchdog_s == 0.25
     for _ in range(20):
         compiled.run(X)
@@ -236,7 +238,7 @@ lost = DeviceLostError("Lost.")
 pool = FakePool({{"submit": [lost]}}, patience=RetryLimits(pauses_s=({pause},)))
 import atexit
 atexit.register(pool.end)
-compiled = CompiledModel(graph(), Request("vulkan", Policy(canary=0.0)), pool)
+compiled = CompiledModel(graph(), Request("vulkan", Policy(crosscheck=0.0)), pool)
 {then}
 print("end", flush=True)
 """
@@ -272,6 +274,6 @@ def test_policy_reaches_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[float | None] = []
     monkeypatch.setattr(NullDevice, "limit_idle", lambda self, s: told.append(s), raising=False)
     for watchdog_s, isolation in ((3.5, "process"), (None, "process"), (4.5, "inline")):
-        policy = Policy(canary=0.0, watchdog_s=watchdog_s)
+        policy = Policy(crosscheck=0.0, watchdog_s=watchdog_s)
         CompiledModel(graph(), Request("vulkan", policy, isolation=isolation), FakePool())
     assert told == [3.5, None]

@@ -73,7 +73,7 @@ def test_table_knows_every_file_and_no_other(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("not ours")
     (tmp_path / "pipelines" / "notes").write_text("not ours")
     found = {path.relative_to(tmp_path).as_posix() for path in cache_files(tmp_path)}
-    assert {"visits.json", ".visits.json.1.ab", "crashes/x.mark", "pipelines/x.bad"} <= found
+    assert {"launches.json", ".launches.json.1.ab", "crashes/x.mark", "pipelines/x.bad"} <= found
     assert "capability_db/versions/a/b/c" in found
     files = {p for p in tmp_path.rglob("*") if p.is_file()}
     assert {p.name for p in files if p.relative_to(tmp_path).as_posix() not in found} == {
@@ -93,7 +93,7 @@ def test_every_file_named_in_code_is_in_the_table() -> None:
                 if any("FILE" in name for name in names) and isinstance(value, str):
                     named.add(value)
     known = {kind.pattern.rpartition("/")[2] for kind in store.FILES}
-    assert {"visits.json", "calibration.json"} <= named
+    assert {"launches.json", "calibration.json"} <= named
     packaged = {path.name for path in Path(data_folder("capability_db")).iterdir()}
     assert {n for n in named if n.endswith((".json", ".bin"))} - packaged <= known
 

@@ -14,7 +14,7 @@ from benchmarks.fleet.population import Knobs, Population, draw, facts
 
 
 def by_hand(cpu, gpu, startup, inferences, has=None):
-    """A population of single pairs with one or more arms, its predictions all true."""
+    """A population of single pairs with one or more alternatives, its predictions all true."""
     cpu, gpu, startup = np.array(cpu), np.array(gpu), np.array(startup)
     n = np.array(inferences)
     there = np.ones(gpu.shape, bool) if has is None else np.array(has)
@@ -98,7 +98,7 @@ def test_the_first_runs_of_a_gpu_are_slow_and_clocks_tick() -> None:
 
 
 def test_scores_by_hand() -> None:
-    # Twice as fast; 1.5x as slow; a win that start-up eats; the same with a second arm.
+    # Twice as fast; 1.5x as slow; a win that start-up eats; the same with a second alternative.
     p = by_hand(
         [1.0, 1.0, 1.0, 1.0],
         [[0.5, 9.0], [1.5, 9.0], [0.5, 9.0], [0.5, 0.4]],
@@ -115,7 +115,7 @@ def test_scores_by_hand() -> None:
     assert policies.score(p, policies.oracle(p))["p99"] == 0.0
 
 
-def test_an_arm_that_is_not_there_is_never_picked() -> None:
+def test_an_alternative_that_is_not_there_is_never_picked() -> None:
     p = by_hand([1.0], [[0.9, 0.1]], [[0.0, 0.0]], [10], has=[[True, False]])
     prior = np.array([[0.0, 1.0], [0.0, 1.0]])
     for pick in (policies.cost_model(p), policies.cost_model_shrunk(p, prior)):
@@ -137,7 +137,7 @@ def test_ours_beats_what_needs_no_measuring_and_keeps_within_two_seconds() -> No
 
 def test_a_simulated_launch_is_the_same_twice() -> None:
     fleet = cases.drawn(7, 60)
-    a, b = (ours.run(fleet, ours.Options(launches=3, has_duel=True)) for _ in range(2))
+    a, b = (ours.run(fleet, ours.Options(launches=3, has_comparison=True)) for _ in range(2))
     assert a.picks.tolist() == b.picks.tolist()
     assert a.run_s.tolist() == b.run_s.tolist()
     assert (a.picks >= -1).all()
@@ -149,7 +149,7 @@ def test_faults_are_as_frequent_as_said_and_gates_stop_them() -> None:
     pairs = 200_000
     none, ours_ = (
         faults.simulate(7, pairs, cases.prior(), *faults.CASES[name])
-        for name in ("no gates", "gpuedge (+ canary)")
+        for name in ("no gates", "gpuedge (+ crosscheck)")
     )
     # wrong in its kernel class, at its shape
     expected = faults.WRONG * faults.SHAPES * none["gpu"]
@@ -161,20 +161,20 @@ def test_faults_are_as_frequent_as_said_and_gates_stop_them() -> None:
     assert ours_["denied"] < 0.001 * ours_["good"]
 
 
-def test_unstable_arms_get_past_as_often_as_their_rate_says() -> None:
+def test_unstable_alternatives_get_past_as_often_as_their_rate_says() -> None:
     rng = np.random.default_rng(5)
     shape = (200_000, 1)
     no = np.zeros(shape, bool)
-    arms = faults.Arms(
+    alternatives = faults.Alternatives(
         no, no, np.zeros((*shape, faults.CLASSES), bool), np.full(shape, 0.02), no, no
     )
     world = faults.World(transient=0.0, lasting=0.0)
-    once = faults.denied(rng, arms, faults.Gates(has_retry=False), world).mean()
+    once = faults.denied(rng, alternatives, faults.Gates(has_retry=False), world).mean()
     assert once == pytest.approx(1 - 0.98**16, abs=0.005)
-    asked = replace(arms, hit=~no)
+    asked = replace(alternatives, hit=~no)
     more = faults.denied(rng, asked, faults.Gates(has_retry=False), world).mean()
     assert more == pytest.approx(1 - 0.98**64, abs=0.005)
-    twice = faults.denied(rng, arms, faults.Gates(), world).mean()
+    twice = faults.denied(rng, alternatives, faults.Gates(), world).mean()
     assert twice == pytest.approx((1 - 0.98**16) ** 2, abs=0.005)
 
 
@@ -186,12 +186,12 @@ def test_entries_are_evidence_and_a_veto_denies_good_devices() -> None:
     assert kept["denied"] < 0.001 * kept["good"] < 0.008 * veto["good"] < veto["denied"]
 
 
-def test_the_monitor_leaves_a_clearly_worse_arm() -> None:
+def test_the_monitor_leaves_a_clearly_worse_alternative() -> None:
     fleet = cases.drawn(7, 200)
     begun = list(service.starts(fleet, ours.Options(launches=1), 12))
     assert len(begun) == 12
     gap = [
-        math.log(fleet.population.gpu[s.index, s.arm] / fleet.population.cpu[s.index])
+        math.log(fleet.population.gpu[s.index, s.alternative] / fleet.population.cpu[s.index])
         for s in begun
     ]
     at = int(np.argmax(np.abs(gap)))

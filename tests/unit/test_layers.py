@@ -57,7 +57,8 @@ HOMES = {
 ONNX_HOMES = ("graph/", "opset/", "onnx_backend.py")
 
 VENDOR_IDS = {0x10DE, 0x1002, 0x1022, 0x8086, 0x13B5, 0x5143, 0x1010, 0x106B, 0x10005, 0x1AE0}
-"""PCI and Khronos ids of NVIDIA, AMD, Intel, Arm, Qualcomm, Imagination, Apple, Mesa, Google."""
+"""PCI and Khronos ids of NVIDIA, AMD, Intel, Alternative, Qualcomm, Imagination, Apple, Mesa,
+Google."""
 
 
 def files() -> list[Path]:

@@ -143,7 +143,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeSession]:
 @pytest.mark.parametrize("device", ["VULKAN", "Vulkan:1", "gles31", "GLES30", "GLES20", "WGPU"])
 def test_a_named_gpu_is_asked_for_without_fallback(device: str, fake: type[FakeSession]) -> None:
     ready = onnx_backend.prepare(model(), device)
-    rules = gpuedge.Policy(canary=0.0)  # what it is tested with is better than that
+    rules = gpuedge.Policy(crosscheck=0.0)  # what it is tested with is better than that
     assert fake.asked == {"device": device.lower(), "policy": rules, "fallback": "error"}
     check(ready.run([A, B]))
     assert [row.device for row in ready.placement] == ["host", "vulkan:0"]

@@ -211,15 +211,15 @@ def test_first_dispatch_that_compiles_for_long_keeps_the_deadline() -> None:
 # ---- interleaving
 
 
-def arms(clock: FakeClock, a_s: float, b_s: float, cold_s: float, drift: float) -> tuple:
+def alternatives(clock: FakeClock, a_s: float, b_s: float, cold_s: float, drift: float) -> tuple:
     """Two callables whose first run after a switch is cold, on a machine that slows down."""
     last = [""]
     begin = clock()
 
-    def run(arm: str, seconds: float) -> None:
+    def run(alternative: str, seconds: float) -> None:
         slow = 1 + drift * (clock() - begin) / 1e9
-        clock.spend((seconds + (cold_s if last[0] != arm else 0.0)) * slow)
-        last[0] = arm
+        clock.spend((seconds + (cold_s if last[0] != alternative else 0.0)) * slow)
+        last[0] = alternative
 
     return (lambda: run("a", a_s)), (lambda: run("b", b_s))
 

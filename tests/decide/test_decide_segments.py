@@ -18,16 +18,16 @@ pieces = st.lists(
 )
 
 
-def cost(chain: list[Piece], arms: tuple[str, ...], out_ns: int) -> int | None:
+def cost(chain: list[Piece], alternatives: tuple[str, ...], out_ns: int) -> int | None:
     """What an assignment costs, counted one segment at a time; None where it is impossible."""
     total, at = 0, "cpu"
-    for piece, arm in zip(chain, arms, strict=True):
-        if arm == "gpu" and piece.gpu_ns is None:
+    for piece, alternative in zip(chain, alternatives, strict=True):
+        if alternative == "gpu" and piece.gpu_ns is None:
             return None
-        if arm != at:
-            total += piece.to_gpu_ns if arm == "gpu" else piece.to_cpu_ns
-        total += (piece.gpu_ns or 0) if arm == "gpu" else piece.cpu_ns
-        at = arm
+        if alternative != at:
+            total += piece.to_gpu_ns if alternative == "gpu" else piece.to_cpu_ns
+        total += (piece.gpu_ns or 0) if alternative == "gpu" else piece.cpu_ns
+        at = alternative
     return total + (out_ns if at == "gpu" else 0)
 
 
@@ -42,18 +42,19 @@ def test_against_every_assignment(
     host = sum(p.cpu_ns for p in chain)
     assert found.cpu_ns == host
     mixed = [
-        cost(chain, arms, out_ns) for arms in product(("cpu", "gpu"), repeat=len(chain))
-        if "gpu" in arms
+        cost(chain, alternatives, out_ns)
+        for alternatives in product(("cpu", "gpu"), repeat=len(chain))
+        if "gpu" in alternatives
     ]  # fmt: skip
     best = min((c for c in mixed if c is not None), default=None)
     is_worth = False
     if best is not None and best < host:
         total = best + Fraction(startup, inferences)
         is_worth = total < host and total * Fraction(speedup, 1000) <= host
-    assert ("gpu" in found.arms) == is_worth
+    assert ("gpu" in found.alternatives) == is_worth
     if is_worth:
         assert found.total_ns == math.ceil(total)
-        assert cost(chain, found.arms, out_ns) == best
+        assert cost(chain, found.alternatives, out_ns) == best
     else:
         assert found.total_ns == host
         assert found.crossings == 0
@@ -61,37 +62,40 @@ def test_against_every_assignment(
 
 def test_transfer_keeps_small_gains_on_the_cpu() -> None:
     chain = [Piece(100, 90), Piece(100, 10, 5, 5), Piece(100, None, 5, 5)]
-    assert place(chain).arms == ("gpu", "gpu", "cpu")
+    assert place(chain).alternatives == ("gpu", "gpu", "cpu")
     dear = [Piece(100, 90, 20), Piece(100, 10, 200, 5), Piece(100, None, 5, 5)]
-    assert place(dear).arms == ("gpu", "gpu", "cpu")  # in once is cheaper than in late
-    assert place([Piece(100, 90, 20), Piece(100, 95, 20, 20)], out_ns=20).arms == ("cpu", "cpu")
+    assert place(dear).alternatives == ("gpu", "gpu", "cpu")  # in once is cheaper than in late
+    assert place([Piece(100, 90, 20), Piece(100, 95, 20, 20)], out_ns=20).alternatives == (
+        "cpu",
+        "cpu",
+    )
 
 
 def test_segments_that_cannot_run_are_bridged_by_the_cpu() -> None:
     chain = [Piece(100, 10, 1), Piece(100, None, 1, 1), Piece(100, 10, 1, 1)]
     found = place(chain, out_ns=1)
-    assert found.arms == ("gpu", "cpu", "gpu")
+    assert found.alternatives == ("gpu", "cpu", "gpu")
     assert (found.total_ns, found.crossings) == (124, 4)
 
 
 def test_start_up_and_speedup_are_asked_of_the_whole() -> None:
     chain = [Piece(100, 50)]
-    assert place(chain, startup_ns=499, inferences=10).arms == ("gpu",)
-    assert place(chain, startup_ns=500, inferences=10).arms == ("cpu",)
-    assert place(chain, speedup_milli=2000).arms == ("gpu",)
-    assert place(chain, speedup_milli=2001).arms == ("cpu",)
+    assert place(chain, startup_ns=499, inferences=10).alternatives == ("gpu",)
+    assert place(chain, startup_ns=500, inferences=10).alternatives == ("cpu",)
+    assert place(chain, speedup_milli=2000).alternatives == ("gpu",)
+    assert place(chain, speedup_milli=2001).alternatives == ("cpu",)
 
 
 def test_ties_go_to_the_cpu_and_to_fewer_crossings() -> None:
-    assert place([Piece(5, 5), Piece(5, 5)]).arms == ("cpu", "cpu")
+    assert place([Piece(5, 5), Piece(5, 5)]).alternatives == ("cpu", "cpu")
     found = place([Piece(10, 1), Piece(5, 5), Piece(10, 1)])
-    assert found.arms == ("gpu", "gpu", "gpu")
-    assert place([]).arms == ()
+    assert found.alternatives == ("gpu", "gpu", "gpu")
+    assert place([]).alternatives == ()
 
 
 def test_long_chains_take_no_time_to_speak_of() -> None:
     chain = [Piece(10 + i % 7, 8 + i % 5, 3, 3) for i in range(2000)]
-    assert len(place(chain).arms) == 2000
+    assert len(place(chain).alternatives) == 2000
 
 
 def test_times_are_checked() -> None:

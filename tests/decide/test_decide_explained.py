@@ -14,7 +14,7 @@ from gpuedge.decide import words
 from gpuedge.decide.attempts import in_service
 from gpuedge.decide.belief import Belief
 from gpuedge.decide.decision import Decision, decide
-from gpuedge.decide.figures import view
+from gpuedge.decide.explain import view
 from gpuedge.decide.policy import Policy
 from gpuedge.decide.record import BY_NAME, Evidence, Record
 

@@ -23,7 +23,7 @@ from gpuedge.decide.monitor import (
     RECENT,
     Monitor,
 )  # fmt: skip
-from gpuedge.decide.trial import Arm
+from gpuedge.decide.trial import Alternative
 
 S = 10**9
 MS = 10**6
@@ -47,9 +47,9 @@ class Service:
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
 
-    def latency(self, arm: Arm) -> int:
+    def latency(self, alternative: Alternative) -> int:
         moved = self.shift if self.now >= self.shift_at_s * S else 0.0
-        level = self.theta + moved if arm == "gpu" else 0.0
+        level = self.theta + moved if alternative == "gpu" else 0.0
         return round(self.cpu_ns * math.exp(level + self.rng.gauss(0, self.noise)))
 
     def serve(
@@ -59,44 +59,44 @@ class Service:
         while self.now < end:
             if monitor.wants_burst(self.now):
                 self.burst_times.append(self.now)
-                arm = monitor.other
-                runs = [round(self.latency(arm) * (self.cold if i < DROP else 1))
+                alternative = monitor.other
+                runs = [round(self.latency(alternative) * (self.cold if i < DROP else 1))
                         for i in range(BURST)]  # fmt: skip
                 self.now += BURST * step
-                gpu, cpu = (runs, []) if arm == "gpu" else ([], runs)
+                gpu, cpu = (runs, []) if alternative == "gpu" else ([], runs)
                 monitor.burst(gpu, cpu, self.now)
-            before = monitor.arm
+            before = monitor.alternative
             if monitor.choose(self.now, load) != before:
                 self.switches.append(self.now)
-            monitor.served(monitor.arm, self.latency(monitor.arm), self.now)
+            monitor.served(monitor.alternative, self.latency(monitor.alternative), self.now)
             self.now += step
 
 
-def monitor(arm: Arm = "gpu", theta: float = -0.7, **more: int) -> Monitor:
+def monitor(alternative: Alternative = "gpu", theta: float = -0.7, **more: int) -> Monitor:
     known = Belief(round(theta * 1e6), 60_000, 1)
-    return Monitor(known, arm, cpu_ns=20 * MS, noise=NOISE(None), now=0, **more)
+    return Monitor(known, alternative, cpu_ns=20 * MS, noise=NOISE(None), now=0, **more)
 
 
 def test_right_choice_stays_for_an_hour() -> None:
     switches = 0
     for seed in range(6):
-        for arm, theta in (("gpu", -0.7), ("cpu", 0.7), ("cpu", 0.1), ("gpu", -0.1)):
+        for alternative, theta in (("gpu", -0.7), ("cpu", 0.7), ("cpu", 0.1), ("gpu", -0.1)):
             service = Service(theta=theta, seed=seed)
-            service.serve(monitor(arm, theta), 3600)  # type: ignore[arg-type]
+            service.serve(monitor(alternative, theta), 3600)  # type: ignore[arg-type]
             switches += len(service.switches)
     assert switches <= 2  # of 24 hours; the aim is 0.2 an hour
 
 
-@pytest.mark.parametrize("arm", ["gpu", "cpu"])
-def test_device_that_becomes_slower_is_left(arm: Arm) -> None:
-    """Whichever arm is in use, the other one becomes three times as good beside it."""
-    sign = -1 if arm == "gpu" else 1
+@pytest.mark.parametrize("alternative", ["gpu", "cpu"])
+def test_device_that_becomes_slower_is_left(alternative: Alternative) -> None:
+    """Whichever alternative is in use, the other one becomes three times as good beside it."""
+    sign = -1 if alternative == "gpu" else 1
     service = Service(theta=sign * 0.4, shift=-sign * 1.5, shift_at_s=900)
-    watched = monitor(arm, sign * 0.4)
+    watched = monitor(alternative, sign * 0.4)
     service.serve(watched, 900)
-    assert watched.arm == arm
+    assert watched.alternative == alternative
     service.serve(watched, 1200)
-    assert watched.arm == ("cpu" if arm == "gpu" else "gpu")
+    assert watched.alternative == ("cpu" if alternative == "gpu" else "gpu")
     assert len(service.switches) == 1
 
 
@@ -111,14 +111,14 @@ def test_slow_down_of_the_device_in_use_brings_the_next_burst_forward() -> None:
     assert 0 <= first - 2000 * S < 15 * S
     assert last + 300 * S > first + 15 * S  # it would not have come by itself
     service.serve(watched, 60)
-    assert watched.arm == "cpu"
+    assert watched.alternative == "cpu"
 
 
 def test_wrong_choice_is_corrected() -> None:
     service = Service(theta=-0.9)
     watched = monitor("cpu", theta=0.1)
     service.serve(watched, 900)
-    assert watched.arm == "gpu"
+    assert watched.alternative == "gpu"
     assert watched.belief.theta == pytest.approx(-0.9, abs=0.35)
 
 
@@ -200,7 +200,7 @@ def test_burst_that_ended_early_is_repeated_when_there_is_enough_to_get_further(
     assert watched.explored_ns == 4 * S
 
 
-def test_arm_that_failed_teaches_nothing_and_waits_longest() -> None:
+def test_alternative_that_failed_teaches_nothing_and_waits_longest() -> None:
     watched = monitor()
     for i in range(5000):
         watched.served("gpu", 10 * MS, i)
@@ -223,22 +223,22 @@ def test_switch_that_is_refused_does_not_count_but_is_waited_after() -> None:
     due = watched._due
     assert watched.choose(70 * S) == "gpu"
     watched.refuse()
-    assert (watched.arm, watched._due) == ("cpu", due)
+    assert (watched.alternative, watched._due) == ("cpu", due)
     assert watched._sureness(70 * S) == pytest.approx(0.97)
     assert watched.choose(70 * S + round(DWELL_S * S) - 1) == "cpu"
     assert watched.choose(70 * S + round(DWELL_S * S)) == "gpu"
 
 
 def flapping(now_s: int, watched: Monitor, seconds: int) -> list[int]:
-    """Show the other arm ten times as fast, again and again; return when it switched."""
+    """Show the other alternative ten times as fast, again and again; return when it switched."""
     times = []
     for second in range(now_s, now_s + seconds):
         for _ in range(10):
-            watched.served(watched.arm, 100 * MS, second * S)
+            watched.served(watched.alternative, 100 * MS, second * S)
         fast = [10 * MS] * BURST
         gpu, cpu = (fast, []) if watched.other == "gpu" else ([], fast)
         watched.burst(gpu, cpu, second * S)
-        before = watched.arm
+        before = watched.alternative
         if watched.choose(second * S) != before:
             times.append(second)
     return times
@@ -270,12 +270,12 @@ def burst_of(watched: Monitor, theta: float) -> None:
 
 def test_gain_that_is_not_sure_is_left_alone() -> None:
     """A gain of 11 % is expected, but it is one with a probability of .7 only."""
-    for theta, arm in ((-0.21, "cpu"), (-0.7, "cpu"), (-1.2, "gpu")):
+    for theta, alternative in ((-0.21, "cpu"), (-0.7, "cpu"), (-1.2, "gpu")):
         watched = Monitor(Belief(0, 250_000), "cpu", cpu_ns=20 * MS, noise=NOISE(None), now=0)
         burst_of(watched, theta)
         expected = math.exp(watched.belief.theta + (watched.belief.var / 1e6 + 0.01) / 2)
         assert expected < 0.93
-        assert watched.choose(120 * S) == arm
+        assert watched.choose(120 * S) == alternative
 
 
 def test_surprise_counts_little_until_the_next_one_confirms_it() -> None:
@@ -308,7 +308,7 @@ def test_observation_that_is_no_surprise_counts_in_full() -> None:
 
 
 def test_each_switch_makes_the_next_one_harder_for_an_hour() -> None:
-    """The same evidence for the other arm is enough once, and not again at once."""
+    """The same evidence for the other alternative is enough once, and not again at once."""
     watched = monitor("cpu", 0.0)
     needed = []
     for at in (60, 200, 340):
@@ -331,11 +331,11 @@ def test_small_gains_are_left_alone() -> None:
 
 
 def test_gpu_must_be_as_much_faster_as_the_policy_asks_to_be_switched_to() -> None:
-    for speedup, arm in ((1000, "gpu"), (3000, "cpu")):
+    for speedup, alternative in ((1000, "gpu"), (3000, "cpu")):
         service = Service(theta=-0.7, noise=0.1)
         watched = monitor("cpu", -0.6, speedup_milli=speedup)
         service.serve(watched, 1800)
-        assert watched.arm == arm
+        assert watched.alternative == alternative
 
 
 def test_change_of_conditions_asks_for_a_burst_and_switches_nothing() -> None:
@@ -343,11 +343,11 @@ def test_change_of_conditions_asks_for_a_burst_and_switches_nothing() -> None:
     watched = monitor()
     cool, hot = Conditions(thermal="nominal"), Conditions(thermal="throttling")
     service.serve(watched, 3000, cool)
-    known, arm = watched.belief.var, watched.arm
+    known, alternative = watched.belief.var, watched.alternative
     begin = service.now
-    assert watched.choose(begin, hot) == arm
+    assert watched.choose(begin, hot) == alternative
     assert watched.belief.var == known + 40_000
-    assert watched.choose(begin, hot) == arm
+    assert watched.choose(begin, hot) == alternative
     assert watched.belief.var == known + 40_000  # once for one change
     service.serve(watched, 30, hot)
     assert begin <= service.burst_times[-1] <= begin + (CALM_S + 5) * S

@@ -2,60 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from decide_fakes import edge_gpu
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gpuedge.decide import store as store_module
-from gpuedge.decide.store import MAX_ENTRIES, PATIENCE, CalibrationStore, calibration_key
+from gpuedge.decide.store import MAX_CALIBRATIONS, PATIENCE, CalibrationStore, calibration_key
 from gpuedge.safety.store import load_sealed, save_sealed
 
 SCHEMA = "gpuedge.test/1"
 BODY = {"list": [1, 2.5, None, True], "text": "grün \ud800", "nested": {"a": {}}}
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False,
-                                                                      allow_infinity=False),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=10,
-)  # fmt: skip
-
-
-def test_round_trip_makes_the_folder_and_leaves_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "a" / "b.json"
-    assert save_sealed(path, SCHEMA, BODY)
-    assert load_sealed(path, SCHEMA) == BODY
-    assert [p.name for p in path.parent.iterdir()] == ["b.json"]
-
-
-@settings(max_examples=50)
-@given(body=st.dictionaries(st.text(), json_values, max_size=4))
-def test_any_json_comes_back_as_it_was(
-    tmp_path_factory: pytest.TempPathFactory, body: dict[str, Any]
-) -> None:
-    path = tmp_path_factory.getbasetemp() / "any.json"
-    assert save_sealed(path, SCHEMA, body)
-    assert load_sealed(path, SCHEMA) == body
-
-
-def test_every_cut_and_every_flipped_byte_is_noticed(tmp_path: Path) -> None:
-    path = tmp_path / "c.json"
-    body = {"key": "value", "n": 12}
-    save_sealed(path, SCHEMA, body)
-    whole = path.read_bytes()
-    for length in range(len(whole) - 1):  # the newline at the end carries nothing
-        path.write_bytes(whole[:length])
-        assert load_sealed(path, SCHEMA) is None, length
-    for place in range(len(whole)):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        # None, or the whole truth: a flip can fall on white space that JSON does not mind
-        assert load_sealed(path, SCHEMA) in (None, body), place
 
 
 @pytest.mark.parametrize(
@@ -69,38 +28,12 @@ def test_foreign_file_reads_as_absent(tmp_path: Path, data: bytes) -> None:
     assert load_sealed(path, SCHEMA) is None
 
 
-def test_other_schema_format_or_edited_body_reads_as_absent(tmp_path: Path) -> None:
-    path = tmp_path / "o.json"
-    save_sealed(path, SCHEMA, BODY)
-    assert load_sealed(path, "gpuedge.test/2") is None
-    for change in ({"format": 2}, {"body": {"edited": 1}}, {"schema": "gpuedge.other/1"}):
-        save_sealed(path, SCHEMA, BODY)
-        path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-        assert load_sealed(path, SCHEMA) is None
-        assert load_sealed(path, "gpuedge.other/1") is None
-
-
-@pytest.mark.parametrize("body", [{"x": float("nan")}, {"x": {1, 2}}, {1: 2}, {"x": (1, 2)}])
-def test_what_would_not_come_back_is_not_written(tmp_path: Path, body: Any) -> None:
-    path = tmp_path / "n.json"
-    save_sealed(path, SCHEMA, BODY)
-    assert not save_sealed(path, SCHEMA, body)
-    assert load_sealed(path, SCHEMA) == BODY
-
-
 def test_unwritable_place_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     path = tmp_path / "file" / "x.json"
     assert not save_sealed(path, SCHEMA, BODY)
     assert load_sealed(path, SCHEMA) is None
     assert load_sealed(tmp_path, SCHEMA) is None
-
-
-def test_huge_file_is_not_read(tmp_path: Path) -> None:
-    path = tmp_path / "h.json"
-    with path.open("wb") as file:
-        file.truncate(1 << 32)  # sparse: 4 GiB that take no room
-    assert load_sealed(path, SCHEMA) is None
 
 
 # ---- calibrations
@@ -132,7 +65,7 @@ def test_key_covers_everything_that_changes_speed(monkeypatch: pytest.MonkeyPatc
 
     before = keys()
     assert before == keys()
-    monkeypatch.setattr("gpuedge.__version__", "99.0")
+    monkeypatch.setattr("gpuedge.decide.store.__version__", "99.0")
     assert len({*before, *keys()}) == 10
 
 
@@ -174,7 +107,7 @@ def test_corrupt_file_is_rebuilt(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_sealed_nonsense_is_no_model(tmp_path: Path, entry: Any) -> None:
     store = CalibrationStore(tmp_path)
-    save_sealed(store.path, store_module.SCHEMA, {"entries": [entry]})
+    save_sealed(store.path, store_module.CALIBRATION_SCHEMA, {"entries": [entry]})
     assert store.get("k") is None
     assert store.put("k", edge_gpu())
     assert CalibrationStore(tmp_path).get("k") == edge_gpu()
@@ -182,12 +115,12 @@ def test_sealed_nonsense_is_no_model(tmp_path: Path, entry: Any) -> None:
 
 def test_newest_entries_are_kept(tmp_path: Path) -> None:
     store = CalibrationStore(tmp_path)
-    for i in range(MAX_ENTRIES + 3):
+    for i in range(MAX_CALIBRATIONS + 3):
         store.put(f"k{i}", edge_gpu(f"vulkan:{i}"))
     store = CalibrationStore(tmp_path)
     assert store.get("k2") is None
     assert store.get("k3") == edge_gpu("vulkan:3")
-    assert store.get(f"k{MAX_ENTRIES + 2}") is not None
+    assert store.get(f"k{MAX_CALIBRATIONS + 2}") is not None
 
 
 def _write_many(folder: str, name: str) -> None:
@@ -204,7 +137,7 @@ def test_two_processes_never_tear_the_file(tmp_path: Path) -> None:
     for worker in workers:
         worker.join(60)
         assert worker.exitcode == 0
-    assert load_sealed(tmp_path / "calibration.json", store_module.SCHEMA) is not None
+    assert load_sealed(tmp_path / "calibration.json", store_module.CALIBRATION_SCHEMA) is not None
     store = CalibrationStore(tmp_path)
     assert all(store.get(f"{name}{i}") is not None for name in "ab" for i in range(20))
     assert {p.name for p in tmp_path.iterdir()} == {"calibration.json", "lock"}

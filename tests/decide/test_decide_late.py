@@ -1,4 +1,4 @@
-"""Devices with too little time, roads that are known, entries in force, and timing that ends."""
+"""Devices with too little time, routes that are known, entries in force, and timing that ends."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from flaky import FlakyPool, cpu, graph, result
 from test_decide_choose import GPU, Bench
 
 from gpuedge.core.errors import DeviceTimeoutError
-from gpuedge.decide.background import Background
 from gpuedge.decide.belief import Belief
+from gpuedge.decide.gather import Background
 from gpuedge.decide.policy import Policy
-from gpuedge.decide.store import CalibrationStore
-from gpuedge.decide.visits import Visit
+from gpuedge.decide.store import CalibrationStore, PastLaunch
 from gpuedge.runtime import devices
 from gpuedge.runtime.compiled import CompiledModel, Request
 from gpuedge.runtime.trying import TIMED, timed
@@ -74,7 +73,7 @@ def test_no_gpu_is_opened_when_hardly_any_time_is_left(budget: float, is_opened:
 def test_cpu_is_timed_only_where_a_device_is_new(
     visited: tuple[str, ...], physical: str, is_timed: bool
 ) -> None:
-    visit = Visit(Belief(-500_000, 40_000, 1), 10**7, 10**7, 1000, 1_700_000_000)
+    visit = PastLaunch(Belief(-500_000, 40_000, 1), 10**7, 10**7, 1000, 1_700_000_000)
     bench = Bench(speeds={d: edge_gpu(d) for d in ("vulkan:0", "gles31:0")})
     asked: list[float] = []
 
@@ -84,7 +83,7 @@ def test_cpu_is_timed_only_where_a_device_is_new(
 
     bench.choose(
         FakeRow("vulkan:0", physical="one"), FakeRow("gles31:0", physical=physical),
-        background=Background(visit_of=lambda d: visit if d in visited else None),
+        background=Background(launch_of=lambda d: visit if d in visited else None),
         time_cpu=time_cpu, policy=Policy(calibration_s=20),
     )  # fmt: skip
     assert bool(asked) is is_timed

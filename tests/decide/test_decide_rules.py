@@ -12,14 +12,13 @@ from decide_fakes import MS, ms
 
 from gpuedge.core.reasons import SENTENCES
 from gpuedge.decide.attempts import in_service, next_attempt, outcome, with_trial
-from gpuedge.decide.audit import SHARE_PPM
-from gpuedge.decide.belief import Belief
+from gpuedge.decide.belief import SHARE_PPM, Belief
 from gpuedge.decide.conditions import Conditions
 from gpuedge.decide.decision import Decision, decide
 from gpuedge.decide.policy import Policy
 from gpuedge.decide.record import BY_NAME, Evidence, Record
+from gpuedge.decide.store import MAX_WINDOWS
 from gpuedge.decide.trial import Trial
-from gpuedge.decide.visits import MAX_VISITS
 
 
 def gpu(at: float = 2.0, device: str = "vulkan:0", startup: float = 0.0, **more: Any) -> Evidence:
@@ -223,10 +222,10 @@ def test_device_that_is_gone_is_not_kept() -> None:
 
 def drive(trial: Trial, cpu_ms: float, gpu_ms: float, seed: int = 0, noise: float = 0.1) -> None:
     rng, now = random.Random(seed), 0
-    while (arm := trial.next(now)) is not None:
-        ns = round((cpu_ms if arm == "cpu" else gpu_ms) * MS * rng.lognormvariate(0, noise))
+    while (alternative := trial.next(now)) is not None:
+        ns = round((cpu_ms if alternative == "cpu" else gpu_ms) * MS * rng.lognormvariate(0, noise))
         now += ns
-        trial.add(arm, ns)
+        trial.add(alternative, ns)
 
 
 def test_wrong_prediction_is_found_out_by_a_trial() -> None:
@@ -274,16 +273,21 @@ def test_gpu_is_not_taken_on_prediction_alone_where_a_trial_is_to_be_had() -> No
     assert attempt.why == "unmeasured"
 
 
-def test_screened_out_devices_are_audited_by_their_coin() -> None:
-    for coin, why in ((None, None), (SHARE_PPM, None), (SHARE_PPM - 1, "audit"), (0, "audit")):
-        screened = made(gpu(600.0, audit=coin), cpu())
+def test_screened_out_devices_are_drawn_at_random() -> None:
+    for number, why in (
+        (None, None),
+        (SHARE_PPM, None),
+        (SHARE_PPM - 1, "exploration"),
+        (0, "exploration"),
+    ):
+        screened = made(gpu(600.0, draw=number), cpu())
         assert screened.rows[0].confidence == "screened"
         attempt = next_attempt(screened)
         assert (attempt.why if attempt else None) == why
 
 
-def test_audit_finds_a_prediction_that_is_off_by_a_factor_of_a_thousand() -> None:
-    screened = made(gpu(600.0, audit=1), cpu(6.0))
+def test_exploration_finds_a_prediction_that_is_off_by_a_factor_of_a_thousand() -> None:
+    screened = made(gpu(600.0, draw=1), cpu(6.0))
     attempt = next_attempt(screened)
     assert attempt is not None
     drive(attempt.trial, 6.0, 0.6)
@@ -307,8 +311,8 @@ def test_windows_end_when_all_is_settled_or_enough_were_had() -> None:
     def attempt(belief: Belief, **more: Any) -> bool:
         return next_attempt(made(gpu(belief=belief, **more), cpu())) is not None
 
-    assert attempt(Belief(-150_000, 40_000, MAX_VISITS - 1))
-    assert not attempt(Belief(-150_000, 40_000, MAX_VISITS))
+    assert attempt(Belief(-150_000, 40_000, MAX_WINDOWS - 1))
+    assert not attempt(Belief(-150_000, 40_000, MAX_WINDOWS))
     assert not attempt(Belief(-3_000_000, 10_000, 1))
     assert not attempt(Belief(-150_000, 40_000, 2), served=5)
 

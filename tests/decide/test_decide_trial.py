@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuedge.decide.belief import NOISE, Belief, Rule, Stakes, observe, prior, weigh
-from gpuedge.decide.trial import BLOCK, FAST_NS, MAX_RUNS, WARM_UP, Arm, Trial, replayed
+from gpuedge.decide.belief import NOISE, Belief, Rule, Stakes, prior, seen, updated, weigh
+from gpuedge.decide.trial import BLOCK, FAST_NS, MAX_RUNS, WARM_UP, Alternative, Trial, replayed
 
 MS = 10**6
 S = 10**9
@@ -33,20 +33,20 @@ def run(
         Rule(eps_ppm=eps_ppm), NOISE(percentile), budget_ns,
     )  # fmt: skip
     now, gpu_runs, last = 0, 0, ""
-    while (arm := trial.next(now)) is not None:
-        ns = (cpu_ns if arm == "cpu" else gpu_ns) * math.exp(rng.gauss(0, noise))
-        if arm == "gpu":
+    while (alternative := trial.next(now)) is not None:
+        ns = (cpu_ns if alternative == "cpu" else gpu_ns) * math.exp(rng.gauss(0, noise))
+        if alternative == "gpu":
             gpu_runs += 1
             ns += cold_ns if gpu_runs <= WARM_UP or last != "gpu" else 0
-        last = arm
+        last = alternative
         now += round(ns)
-        trial.add(arm, round(ns))
+        trial.add(alternative, round(ns))
     return trial, now
 
 
 def letters(trial: Trial) -> str:
-    """Return the arms, in capitals what counts."""
-    return "".join(r.arm[0].upper() if r.kept else r.arm[0] for r in trial.runs)
+    """Return the alternatives, in capitals what counts."""
+    return "".join(r.alternative[0].upper() if r.kept else r.alternative[0] for r in trial.runs)
 
 
 def test_order_and_what_counts_for_a_fast_model() -> None:
@@ -77,12 +77,12 @@ def test_cold_run_of_a_fast_gpu_is_not_taken_for_a_slow_one() -> None:
     assert trial.belief.theta == pytest.approx(math.log(1 / 3), abs=0.25)
 
 
-def test_arms_stay_even() -> None:
+def test_alternatives_stay_even() -> None:
     for cpu, gpu in ((5 * MS, 6 * MS), (80 * MS, 90 * MS)):
         trial, _ = run(cpu, gpu, eps_ppm=0)
         ahead = 0
         for r in trial.runs:
-            ahead += 1 if r.arm == "cpu" else -1
+            ahead += 1 if r.alternative == "cpu" else -1
             assert -2 * BLOCK <= ahead <= 2 * BLOCK
 
 
@@ -132,19 +132,22 @@ def test_window_ends_when_its_own_error_no_longer_counts() -> None:
     assert trial.stop == "enough"
     assert len(trial.runs) < MAX_RUNS
     assert used < S
-    kept = [sum(r.kept for r in trial.runs if r.arm == arm) for arm in ("cpu", "gpu")]
+    kept = [
+        sum(r.kept for r in trial.runs if r.alternative == alternative)
+        for alternative in ("cpu", "gpu")
+    ]
     # as documented: the variance of the runs is 15 % of that of the window
     assert 1.57 * 0.35**2 * sum(1 / k for k in kept) < 0.15 * 0.21**2
 
 
-def test_drift_hits_both_arms_alike() -> None:
+def test_drift_hits_both_alternatives_alike() -> None:
     """The machine becomes twice as slow while it is measured, steadily."""
     trial = Trial(Belief(0, 480_000), Stakes(10 * MS, 0, 1000), Rule(eps_ppm=0), NOISE(50), 2 * S)
     now, count = 0, 0
-    while (arm := trial.next(now)) is not None:
-        ns = round((10 if arm == "cpu" else 7) * MS * (1 + count / 100))
+    while (alternative := trial.next(now)) is not None:
+        ns = round((10 if alternative == "cpu" else 7) * MS * (1 + count / 100))
         now, count = now + ns, count + 1
-        trial.add(arm, ns)
+        trial.add(alternative, ns)
     assert trial.seen is not None
     assert trial.seen[0] - NOISE(50).bias == pytest.approx(math.log(0.7), abs=0.05)
 
@@ -154,9 +157,9 @@ def test_belief_counts_a_window_once_however_often_it_is_looked_at() -> None:
     kept: dict[str, list[int]] = {"cpu": [], "gpu": []}
     for r in trial.runs:
         if r.kept:
-            kept[r.arm].append(r.ns)
-    assert trial.belief == observe(trial.before, kept["gpu"], kept["cpu"], trial.noise)
-    assert trial.belief.visits == 1
+            kept[r.alternative].append(r.ns)
+    assert trial.belief == updated(trial.before, *seen(kept["gpu"], kept["cpu"], trial.noise))
+    assert trial.belief.windows == 1
     assert trial.verdict == weigh(trial.belief, trial.stakes, trial.rule, trial.noise)
 
 
@@ -165,8 +168,8 @@ def test_measured_cpu_latency_takes_the_place_of_the_predicted_one() -> None:
     assert trial.stakes.cpu_ns == 10 * MS
     tail = Trial(trial.before, trial.stakes, trial.rule, trial.noise, tail_milli=1500)
     for r in trial.runs:
-        assert tail.next(0) == r.arm
-        tail.add(r.arm, r.ns)
+        assert tail.next(0) == r.alternative
+        tail.add(r.alternative, r.ns)
     assert tail.stakes.cpu_ns == 15 * MS
 
 
@@ -190,14 +193,14 @@ def test_only_cold_runs_are_better_than_none() -> None:
     trial, _ = run(20 * MS, 10 * MS, budget_ns=75 * MS, eps_ppm=0)
     assert letters(trial) == "cggcC"[: len(trial.runs)]
     assert trial.stop == "time"
-    assert trial.belief.visits == 1
+    assert trial.belief.windows == 1
 
 
 @settings(max_examples=60)
 @given(st.integers(0, 10**6), st.integers(10**4, 6 * 10**8), st.floats(0.1, 10), st.floats(0, 0.8))
 def test_runs_alone_make_the_same_trial(seed: int, cpu: int, ratio: float, noise: float) -> None:
     trial, _ = run(cpu, cpu * ratio, noise=noise, seed=seed, predicted=(cpu, cpu), startup_ns=10**8)
-    pairs = [(r.arm, r.ns) for r in trial.runs]
+    pairs = [(r.alternative, r.ns) for r in trial.runs]
     again = replayed(
         pairs, trial.before, Stakes(cpu, 10**8, 1000), trial.rule, trial.noise
     )  # fmt: skip
@@ -210,9 +213,9 @@ def test_runs_alone_make_the_same_trial(seed: int, cpu: int, ratio: float, noise
 
 def test_runs_that_no_trial_makes_are_refused() -> None:
     trial, _ = run(20 * MS, 2 * MS)
-    pairs: list[tuple[Arm, int]] = [(r.arm, r.ns) for r in trial.runs]
+    pairs: list[tuple[Alternative, int]] = [(r.alternative, r.ns) for r in trial.runs]
     rest = (trial.before, trial.stakes, trial.rule, trial.noise)
-    many = [(arm, 5) for arm in (["cpu", "gpu", "gpu", "cpu"] + 50 * FOURS)]
+    many = [(alternative, 5) for alternative in (["cpu", "gpu", "gpu", "cpu"] + 50 * FOURS)]
     for wrong in ([("gpu", 5)], pairs[1:], [("cpu", -1)], [*pairs, ("gpu", 5), ("cpu", 5)], many):
         with pytest.raises(ValueError, match="trial"):
             replayed(wrong, *rest)  # type: ignore[arg-type]

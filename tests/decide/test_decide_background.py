@@ -12,13 +12,12 @@ from decide_fakes import MS, FakeRow
 from test_decide_choose import GPU, SMALL, SOFT, Bench
 
 from gpuedge.decide.attempts import next_attempt
-from gpuedge.decide.background import Background, digest_of
 from gpuedge.decide.belief import Belief
 from gpuedge.decide.conditions import Conditions
 from gpuedge.decide.decision import Decision
+from gpuedge.decide.gather import Background, digest_of
 from gpuedge.decide.policy import Policy
-from gpuedge.decide.store import CalibrationStore
-from gpuedge.decide.visits import Visit
+from gpuedge.decide.store import CalibrationStore, PastLaunch
 
 
 @dataclass(frozen=True)
@@ -41,12 +40,12 @@ def test_nothing_known_is_nothing_recorded() -> None:
     found = Bench().choose(GPU)
     record = found.record
     assert (record.database, record.previous, record.conditions) == ("", "", Conditions())
-    assert (record.candidates[0].belief, record.candidates[0].audit) == (None, None)
+    assert (record.candidates[0].belief, record.candidates[0].draw) == (None, None)
     assert replays(found)
 
 
 def test_everything_known_reaches_the_record() -> None:
-    visit = Visit(Belief(-900_000, 20_000, 2), 77 * MS, 55 * MS, 9_000, 0)
+    visit = PastLaunch(Belief(-900_000, 20_000, 2), 77 * MS, 55 * MS, 9_000, 0)
     known = Background(
         "7 (embedded)", Conditions(thermal="warm"), "vulkan:0", lambda _: visit,
         lambda _: 123, lambda _: 5 << 20, lambda device: 900 if device == "cpu" else 800,
@@ -54,8 +53,8 @@ def test_everything_known_reaches_the_record() -> None:
     found = Bench().choose(GPU, SOFT, background=known)
     gpu, soft, cpu = found.record.candidates
     assert (gpu.belief, gpu.base_ns, gpu.startup_ns) == (visit.belief, 77 * MS, 55 * MS)
-    assert (gpu.audit, gpu.memory_bytes, gpu.energy_uj) == (123, 5 << 20, 800)
-    assert (soft.belief, soft.audit, soft.energy_uj) == (None, None, None)
+    assert (gpu.draw, gpu.memory_bytes, gpu.energy_uj) == (123, 5 << 20, 800)
+    assert (soft.belief, soft.draw, soft.energy_uj) == (None, None, None)
     assert (cpu.belief, cpu.energy_uj) == (None, 900)
     assert found.record.database == "7 (embedded)"
     assert found.record.conditions.thermal == "warm"
@@ -101,8 +100,8 @@ def test_restricted_device_is_calibrated_anew(
 
 def test_earlier_choice_is_kept_through_choose() -> None:
     """At break-even the figures say CPU by a hair; the launch before had chosen the GPU."""
-    near = Visit(Belief(-206_000, 10_000, 3), 60 * MS, 0, 9_000, 0)
-    known = Background(visit_of=lambda _: near)
+    near = PastLaunch(Belief(-206_000, 10_000, 3), 60 * MS, 0, 9_000, 0)
+    known = Background(launch_of=lambda _: near)
     assert Bench().choose(GPU, background=known).device == "cpu"
     kept = replace(known, previous="vulkan:0")
     assert Bench().choose(GPU, background=kept).device == "vulkan:0"
@@ -116,8 +115,8 @@ def test_choice_by_prediction_asks_for_a_trial_of_what_it_may_be_wrong_about() -
     small = Bench(work=SMALL).choose(GPU, policy=Policy(inferences=1))
     assert small.rows[0].confidence == "screened"
     assert next_attempt(small) is None
-    audited = Background(coin_of=lambda _: 0)
-    drawn = Bench(work=SMALL).choose(GPU, policy=Policy(inferences=1), background=audited)
+    explored = Background(draw_of=lambda _: 0)
+    drawn = Bench(work=SMALL).choose(GPU, policy=Policy(inferences=1), background=explored)
     attempt = next_attempt(drawn)
     assert attempt is not None
-    assert attempt.why == "audit"
+    assert attempt.why == "exploration"

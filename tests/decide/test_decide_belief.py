@@ -21,8 +21,9 @@ from gpuedge.decide.belief import (
     Rule,
     Stakes,
     forget,
-    observe,
     prior,
+    seen,
+    updated,
     weigh,
 )
 
@@ -147,7 +148,7 @@ def test_observation_is_bayes_rule(seed: int) -> None:
     b = Belief(rng.randrange(-(10**6), 10**6), rng.randrange(50_000, 900_000), seed)
     gpu = [round(10**7 * rng.lognormvariate(0, 0.6)) for _ in range(rng.randrange(1, 40))]
     cpu = [round(2 * 10**7 * rng.lognormvariate(0, 0.3)) for _ in range(rng.randrange(4, 40))]
-    found = observe(b, gpu, cpu, NOISE(90))
+    found = updated(b, *seen(gpu, cpu, NOISE(90)))
     y = statistics.median(map(math.log, gpu)) - statistics.median(map(math.log, cpu)) - 0.05
 
     def variance(runs: list[int]) -> float:
@@ -160,21 +161,15 @@ def test_observation_is_bayes_rule(seed: int) -> None:
     mean, var = on_a_grid(b, y, variance(gpu) + variance(cpu) + 0.21**2)
     assert found.mean == pytest.approx(mean * 1e6, abs=50)
     assert found.var == pytest.approx(var * 1e6, rel=1e-3)
-    assert found.visits == seed + 1
+    assert found.windows == seed + 1
 
 
 def test_window_has_an_error_however_many_runs_it_holds() -> None:
     b = Belief(0, 480_000)
-    many = observe(b, [10**7] * 5000, [2 * 10**7] * 5000, NOISE(50))
+    many = updated(b, *seen([10**7] * 5000, [2 * 10**7] * 5000, NOISE(50)))
     assert many.var > 0.9 * 0.21**2 * 480_000 / (0.21**2 * 10**6 + 480_000) * 10**6
-    twice = observe(many, [10**7] * 50, [2 * 10**7] * 50, NOISE(50))
+    twice = updated(many, *seen([10**7] * 50, [2 * 10**7] * 50, NOISE(50)))
     assert twice.var < 0.62 * many.var  # another window, at another time, halves it
-
-
-def test_without_runs_of_both_arms_nothing_is_learned() -> None:
-    b = Belief(1, 2, 3)
-    assert observe(b, [], [5], NONE) is b
-    assert observe(b, [5], [], NONE) is b
 
 
 @given(st.lists(st.integers(1, 10**12), min_size=1, max_size=30), st.randoms(use_true_random=False))
@@ -182,7 +177,9 @@ def test_order_of_runs_does_not_matter(runs: list[int], rng: random.Random) -> N
     b = Belief(-100_000, 480_000)
     shuffled = list(runs)
     rng.shuffle(shuffled)
-    assert observe(b, runs, [10**7], NOISE(90)) == observe(b, shuffled, [10**7], NOISE(90))
+    assert updated(b, *seen(runs, [10**7], NOISE(90))) == updated(
+        b, *seen(shuffled, [10**7], NOISE(90))
+    )
 
 
 def test_claimed_error_is_never_below_a_factor_of_two() -> None:
@@ -213,7 +210,7 @@ def test_unit_of_time_does_not_matter(gpu: int, cpu: int, scale: int) -> None:
 def test_forgetting_widens_up_to_a_bound() -> None:
     b = Belief(-300_000, 20_000, 2)
     minute = forget(b, 60)
-    assert (minute.mean, minute.visits) == (b.mean, 2)
+    assert (minute.mean, minute.windows) == (b.mean, 2)
     assert minute.var - b.var == round(60 * 0.2**2 / 600 * 1e6)
     assert forget(b, 10**9) == forget(b, 10**12)
     assert forget(b, -5) == b
@@ -239,6 +236,6 @@ def test_a_verdict_costs_little() -> None:
     for _ in range(5):
         begin = time.process_time()
         for _ in range(200):
-            weigh(observe(b, runs, runs, NOISE(90)), s, Rule(), NOISE(90))
+            weigh(updated(b, *seen(runs, runs, NOISE(90))), s, Rule(), NOISE(90))
         best = min(best, (time.process_time() - begin) / 200)
     assert best < 200e-6, f"{best * 1e6:.0f} us"

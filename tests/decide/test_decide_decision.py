@@ -158,7 +158,7 @@ def test_replay_is_byte_identical(name: str) -> None:
     assert loaded == found
     assert loaded.to_json() == text
     assert loaded.replay().to_json() == text
-    assert json.loads(text)["schema"] == "gpuedge.decision/2"
+    assert json.loads(text)["schema"] == "gpuedge.decision/3"
 
 
 def test_replay_does_not_trust_the_saved_answer() -> None:
@@ -324,7 +324,7 @@ def test_decision_of_an_earlier_version_is_refused_with_its_version() -> None:
     saved["schema"] = "gpuedge.decision/1"
     with pytest.raises(InputError, match="of another version") as caught:
         Decision.from_dict(saved)
-    assert "'gpuedge.decision/1'; this version reads 'gpuedge.decision/2'" in str(caught.value)
+    assert "'gpuedge.decision/1'; this version reads 'gpuedge.decision/3'" in str(caught.value)
 
 
 @pytest.mark.parametrize("saved", [None, [], "text", {}])

@@ -299,7 +299,9 @@ def test_damaged_cache_is_measured_again(tmp_path: Path) -> None:
     bench = Bench()
     assert bench.choose(GPU, store=CalibrationStore(tmp_path)).device == "vulkan:0"
     assert bench.opened == ["vulkan:0"]
-    assert CalibrationStore(tmp_path).path.read_bytes().startswith(b'{"body"')
+    again = Bench()
+    again.choose(GPU, store=CalibrationStore(tmp_path))
+    assert again.opened == []
 
 
 def test_named_device_opens_nothing() -> None:

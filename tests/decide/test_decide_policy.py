@@ -18,7 +18,7 @@ def test_defaults_are_the_contract() -> None:
     policy = Policy()
     assert (policy.min_speedup, policy.percentile, policy.allow_software) == (1.2, 90, False)
     assert (policy.inferences, policy.calibration_s) == (1000, 2.0)
-    assert (policy.canary, policy.watchdog_s) == (1 / 256, None)
+    assert (policy.crosscheck, policy.watchdog_s) == (1 / 256, None)
     assert (policy.deadline_s, policy.max_memory_bytes, policy.prefer) == (None, None, "latency")
     assert (policy.caution, policy.monitor) == (0.3, True)
     assert (policy.caution_ppm, policy.deadline_ns) == (300_000, None)
@@ -33,8 +33,9 @@ def test_defaults_are_the_contract() -> None:
         ("percentile", 0), ("percentile", 100), ("percentile", 90.0), ("percentile", True),
         ("allow_software", 1), ("allow_software", "yes"), ("allow_software", None),
         ("inferences", 0), ("inferences", -1), ("inferences", 1e3), ("inferences", False),
-        ("canary", -0.1), ("canary", 1.01), ("canary", float("nan")), ("canary", True),
-        ("canary", None), ("canary", "1/256"),
+        ("crosscheck", -0.1), ("crosscheck", 1.01), ("crosscheck", float("nan")),
+        ("crosscheck", True),
+        ("crosscheck", None), ("crosscheck", "1/256"),
         ("watchdog_s", 0), ("watchdog_s", -1.0), ("watchdog_s", 1e6), ("watchdog_s", True),
         ("watchdog_s", float("nan")), ("watchdog_s", float("inf")), ("watchdog_s", "2"),
         ("deadline_s", 0), ("deadline_s", -1.0), ("deadline_s", 1e4), ("deadline_s", True),
@@ -61,12 +62,12 @@ def test_round_trip_through_json() -> None:
 
 
 def test_what_watches_a_device_is_recorded_exactly() -> None:
-    policy = Policy(canary=1 / 3, watchdog_s=0.25)
-    assert policy.to_dict()["canary"] == 1 / 3
+    policy = Policy(crosscheck=1 / 3, watchdog_s=0.25)
+    assert policy.to_dict()["crosscheck"] == 1 / 3
     assert policy.to_dict()["watchdog_s"] == 0.25
     assert Policy.from_dict(json.loads(json.dumps(policy.to_dict()))) == policy
-    assert Policy(canary=0).canary == 0.0
-    assert Policy(canary=1).canary == 1.0
+    assert Policy(crosscheck=0).crosscheck == 0.0
+    assert Policy(crosscheck=1).crosscheck == 1.0
 
 
 def test_record_holds_every_field_of_the_policy() -> None:

@@ -1,7 +1,7 @@
 """Saved decisions replay to the same bytes: files that were written once, on some machine.
 
 Where the rules or constants change, `METHOD` in gpuedge/decide/record.py does, and the files are
-written anew: ``python tests/unit/test_decide_golden.py``; what changed shows in the diff.
+written anew: ``python tests/decide/test_decide_golden.py``; what changed shows in the diff.
 """
 
 from __future__ import annotations
@@ -63,10 +63,12 @@ def tried(decision: Decision, cpu_ms: float, gpu_ms: float, seed: int) -> Decisi
     assert attempt is not None
     attempt.trial.started(83 * MS)
     rng, now = random.Random(seed), 0
-    while (arm := attempt.trial.next(now)) is not None:
-        ns = round((cpu_ms if arm == "cpu" else gpu_ms) * MS * rng.lognormvariate(0.0, 0.25))
+    while (alternative := attempt.trial.next(now)) is not None:
+        ns = round(
+            (cpu_ms if alternative == "cpu" else gpu_ms) * MS * rng.lognormvariate(0.0, 0.25)
+        )
         now += ns
-        attempt.trial.add(arm, ns)
+        attempt.trial.add(alternative, ns)
     return with_trial(decision, attempt.device, attempt.trial)
 
 
@@ -74,7 +76,7 @@ QUIRK = {"is_demoted": True, "entries": ["mali-slow-compute"], "features": ["fp1
 
 CASES: dict[str, Callable[[], Decision]] = {
     "prior-only": lambda: base(gpu("vulkan:0", 3_000), gpu("gles31:0", 5_000)),
-    "screened": lambda: base(gpu("vulkan:0", 900_000, audit=700_000)),
+    "screened": lambda: base(gpu("vulkan:0", 900_000, draw=700_000)),
     "measured-faster": lambda: tried(base(gpu("vulkan:0", 11_000)), 14, 6, 1),
     "measured-slower": lambda: tried(base(gpu("vulkan:0", 2_000)), 14, 30, 2),
     "slow-model": lambda: tried(base(gpu("vulkan:0", 9_000)), 180, 120, 3),

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from decide_fakes import edge_cpu, edge_gpu
 
-from gpuedge.decide.mixing import Mixed, mixture
 from gpuedge.decide.policy import Policy
+from gpuedge.decide.segments import Mixed, mixture
 from gpuedge.executors.base import Work
 
 POLICY = Policy(percentile=50)
@@ -28,7 +28,7 @@ def whole(ns: int):  # type: ignore[no-untyped-def]
 def test_part_that_pays_for_what_crosses_goes_to_the_gpu() -> None:
     mixed = Mixed(((HEAVY, HEAVY), (LIGHT, None), (LIGHT, LIGHT)))
     found = mixture(mixed, GPU, CPU, whole(host(HEAVY, LIGHT, LIGHT)), POLICY)
-    assert found is not None and found.arms == ("gpu", "cpu", "cpu")
+    assert found is not None and found.alternatives == ("gpu", "cpu", "cpu")
     gpu = GPU.predict(HEAVY, 50)
     rest = host(LIGHT, LIGHT)
     assert found.prediction.at_ns == pytest.approx(gpu.at_ns + rest, rel=1e-6)
@@ -48,7 +48,7 @@ def test_nothing_goes_there_where_crossing_costs_more_than_it_saves() -> None:
 def test_start_up_counts_once_however_many_parts_there_are() -> None:
     mixed = Mixed(((HEAVY, HEAVY), (LIGHT, None), (HEAVY, HEAVY)))
     found = mixture(mixed, GPU, CPU, whole(host(HEAVY, LIGHT, HEAVY)), POLICY)
-    assert found is not None and found.arms == ("gpu", "cpu", "gpu")
+    assert found is not None and found.alternatives == ("gpu", "cpu", "gpu")
     compiling = GPU.predict(HEAVY, 50).startup_ns - round(GPU.open_s * 1e9)
     assert found.prediction.startup_ns == round(GPU.open_s * 1e9) + 2 * compiling
     few = replace(POLICY, inferences=1)
