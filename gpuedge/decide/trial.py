@@ -1,12 +1,14 @@
 """Timing a model on a GPU and on the CPU path: what to run next, what counts, when to stop.
 
-A trial says which arm to run and is told how long that took; it neither runs nor looks at a clock,
-so the product and a simulator drive the same code, and a record of its runs can be judged again.
+A trial says which alternative to run and is told how long that took; it neither runs nor looks at a
+clock, so the product and a simulator drive the same code, and a record of its runs can be judged
+again.
 
-The order is serpentine (C G G C, then blocks C G G C ...), so that drift hits both arms alike. What
-is cold is not counted: a driver compiles and clocks rise during the first runs, and the first run
-after a switch finds the caches of the other arm. Those costs are bounded in absolute time, so they
-matter less the longer a run is; and of slow models too few runs fit to be choosy.
+The order is serpentine (C G G C, then blocks C G G C ...), so that drift hits both alternatives
+alike. What is cold is not counted: a driver compiles and clocks rise during the first runs, and the
+first run after a switch finds the caches of the other alternative. Those costs are bounded in
+absolute time, so they matter less the longer a run is; and of slow models too few runs fit to be
+choosy.
 """
 
 from __future__ import annotations
@@ -29,13 +31,13 @@ from gpuedge.decide.belief import (
 )
 from gpuedge.decide.exact import exp
 
-Arm = Literal["cpu", "gpu"]
+Alternative = Literal["cpu", "gpu"]
 
 BUDGET_NS = 2_000_000_000
 """What one launch of an application may spend on a trial."""
 
 BLOCK = 4
-"""Runs of one arm in a row, of fast models."""
+"""Runs of one alternative in a row, of fast models."""
 
 FAST_NS = 30_000_000
 """A model whose first run on the CPU is up to this long is fast: it is run in blocks."""
@@ -59,7 +61,8 @@ ENOUGH = 0.15
 variances): more of the same window shows nothing new."""
 
 MARGIN = 1.1
-"""A run may take this much longer than the last one of its arm before it is thought too late."""
+"""A run may take this much longer than the last one of its alternative before it is thought too
+late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +71,15 @@ class Run:
 
     Attributes
     ----------
-    arm : {"cpu", "gpu"}
+    alternative : {"cpu", "gpu"}
     block : int
-        Counted from 0; a block is a stretch of runs of one arm.
+        Counted from 0; a block is a stretch of runs of one alternative.
     ns : int
     kept : bool
         Whether it counts.
     """
 
-    arm: Arm
+    alternative: Alternative
     block: int
     ns: int
     kept: bool
@@ -121,12 +124,12 @@ class Trial:
         self.stop = ""
         """Why it ended: ``settled``, ``enough``, ``time`` or ``runs``; empty until then."""
         self._runs: list[Run] = []
-        self._last: dict[Arm, int] = {}
-        self._kept: dict[Arm, list[int]] = {"cpu": [], "gpu": []}
-        self._cold: dict[Arm, list[int]] = {"cpu": [], "gpu": []}
+        self._last: dict[Alternative, int] = {}
+        self._kept: dict[Alternative, list[int]] = {"cpu": [], "gpu": []}
+        self._cold: dict[Alternative, list[int]] = {"cpu": [], "gpu": []}
         self._first_cpu_ns = 0
         self._order = self._serpentine()
-        self._next: Arm | None = None
+        self._next: Alternative | None = None
         self._block = -1
         self._is_pair_end = False
         self._deadline: int | None = None
@@ -147,8 +150,8 @@ class Trial:
         self.stakes = replace(self.stakes, startup_ns=startup_ns)
         self._verdict = weigh(self.belief, self.stakes, self.rule, self.noise)
 
-    def next(self, now_ns: int) -> Arm | None:
-        """Return which arm to run next; None once the trial is over.
+    def next(self, now_ns: int) -> Alternative | None:
+        """Return which alternative to run next; None once the trial is over.
 
         Parameters
         ----------
@@ -159,24 +162,26 @@ class Trial:
             self._deadline = now_ns + self.budget_ns
         if self.stop:
             return None
-        arm: Arm = next(self._order) if self._next is None else self._next
-        self._next = arm
-        if now_ns + self._expected(arm) > self._deadline:
+        alternative: Alternative = next(self._order) if self._next is None else self._next
+        self._next = alternative
+        if now_ns + self._expected(alternative) > self._deadline:
             self._end("time")
             return None
-        return arm
+        return alternative
 
-    def add(self, arm: Arm, ns: int) -> None:
-        """Take the time of a run of the arm that `next` returned.
+    def add(self, alternative: Alternative, ns: int) -> None:
+        """Take the time of a run of the alternative that `next` returned.
 
         Raises
         ------
         ValueError
-            It is another arm, or not a time.
+            It is another alternative, or not a time.
         """
-        if arm != self._next or type(ns) is not int or ns < 0:
-            raise ValueError(f"a trial that waits for {self._next} cannot take {arm}, {ns!r} ns")
-        self._record(arm, ns)
+        if alternative != self._next or type(ns) is not int or ns < 0:
+            raise ValueError(
+                f"a trial that waits for {self._next} cannot take {alternative}, {ns!r} ns"
+            )
+        self._record(alternative, ns)
         self._next = None
         if len(self._runs) >= MAX_RUNS:
             self._end("runs")
@@ -185,49 +190,49 @@ class Trial:
 
     # -- the order ----------------------------------------------------------------------------
 
-    def _serpentine(self) -> Iterator[Arm]:
-        """Yield arms forever: one rough pair, then blocks; single runs where the model is slow.
+    def _serpentine(self) -> Iterator[Alternative]:
+        """Yield alternatives forever: a rough pair, then blocks, or single runs of a slow model.
 
-        The rough pair comes first so that a slow model has runs of both arms. Beliefs are looked at
-        after each block of the GPU or the CPU that leaves both with equally many.
+        The rough pair comes first so that a slow model has runs of both alternatives. Beliefs are
+        looked at after each block of the GPU or the CPU that leaves both with equally many.
         """
-        turn: tuple[Arm, ...] = ("cpu", "gpu", "gpu", "cpu")
+        turn: tuple[Alternative, ...] = ("cpu", "gpu", "gpu", "cpu")
         size = 1
         while True:
-            for place, arm in enumerate(turn):
+            for place, alternative in enumerate(turn):
                 for i in range(size):
-                    # The second and fourth block leave the arms even.
+                    # The second and fourth block leave the alternatives even.
                     self._is_pair_end = i == size - 1 and place % 2 == 1
-                    yield arm
+                    yield alternative
             size = BLOCK if self._first_cpu_ns <= FAST_NS else 1
 
-    def _expected(self, arm: Arm) -> int:
-        """Return how long the next run of an arm may take; by the prediction if it never ran."""
-        if arm in self._last:
-            return round(MARGIN * self._last[arm])
-        if arm == "cpu":
+    def _expected(self, alternative: Alternative) -> int:
+        """Return how long the next run may take; by the prediction if there was none."""
+        if alternative in self._last:
+            return round(MARGIN * self._last[alternative])
+        if alternative == "cpu":
             return self.stakes.cpu_ns
         return round(self._last["cpu"] * exp(min(self.before.mean / MICRO, 40.0)))
 
     # -- what counts --------------------------------------------------------------------------
 
-    def _record(self, arm: Arm, ns: int) -> None:
-        is_switch = not self._runs or self._runs[-1].arm != arm
+    def _record(self, alternative: Alternative, ns: int) -> None:
+        is_switch = not self._runs or self._runs[-1].alternative != alternative
         self._block += is_switch
-        self._last[arm] = ns
+        self._last[alternative] = ns
         if not self._runs:
             self._first_cpu_ns = ns
-        kept = not self._is_cold(arm, ns, is_switch)
-        (self._kept if kept else self._cold)[arm].append(ns)
-        self._runs.append(Run(arm, self._block, ns, kept))
+        kept = not self._is_cold(alternative, ns, is_switch)
+        (self._kept if kept else self._cold)[alternative].append(ns)
+        self._runs.append(Run(alternative, self._block, ns, kept))
 
-    def _is_cold(self, arm: Arm, ns: int, is_switch: bool) -> bool:
+    def _is_cold(self, alternative: Alternative, ns: int, is_switch: bool) -> bool:
         # Not by the length of the run at hand alone: a cold run of a fast GPU is a long one.
-        before = (*self._kept[arm], *self._cold[arm])
-        if arm == "gpu":
+        before = (*self._kept[alternative], *self._cold[alternative])
+        if alternative == "gpu":
             if not before:
                 return True
-            fastest = min(*self._kept[arm], *self._cold[arm][1:], ns, ns)
+            fastest = min(*self._kept[alternative], *self._cold[alternative][1:], ns, ns)
             is_fast = self._first_cpu_ns <= FAST_NS and fastest <= COLD_NS
             if len(before) < WARM_UP and (is_fast or sum(before) < WARM_UP_NS):
                 return True
@@ -256,7 +261,7 @@ class Trial:
         self._verdict = weigh(self.belief, self.stakes, self.rule, self.noise)
 
     def _end(self, why: str) -> None:
-        """End with what there is; cold runs count for an arm that has no others.
+        """End with what there is; cold runs count for an alternative that has no others.
 
         The very first run on a GPU compiles, and says nothing of those that follow.
         """
@@ -268,7 +273,7 @@ class Trial:
 
 
 def replayed(
-    runs: Iterable[tuple[Arm, int]],
+    runs: Iterable[tuple[Alternative, int]],
     belief: Belief,
     stakes: Stakes,
     rule: Rule,
@@ -276,22 +281,22 @@ def replayed(
     *,
     tail_milli: int = 1000,
 ) -> Trial:
-    """Return the trial that these runs, as pairs of arm and nanoseconds, make, judged anew.
+    """Return the trial that these runs, as pairs of alternative and nanoseconds, make, judged anew.
 
-    Only which arm ran and for how long is taken from them, not what it was thought to mean, nor
-    that there was reason to go on.
+    Only which alternative ran and for how long is taken from them, not what it was thought to mean,
+    nor that there was reason to go on.
 
     Raises
     ------
     ValueError
-        The runs are not those of a trial: the arms are out of order, or they are too many.
+        The runs are not those of a trial: the alternatives are out of order, or they are too many.
     """
     trial = Trial(belief, stakes, rule, noise, tail_milli=tail_milli)
-    for arm, ns in runs:
+    for alternative, ns in runs:
         if len(trial._runs) == MAX_RUNS:
             raise ValueError(f"a trial has at most {MAX_RUNS} runs")
         trial.stop, trial._next = "", next(trial._order)
-        trial.add(arm, ns)
+        trial.add(alternative, ns)
     if not trial.stop:
         trial._end("time")
     return trial
