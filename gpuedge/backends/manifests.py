@@ -13,6 +13,7 @@ import sys
 from hashlib import sha256
 
 from gpuedge.core.driver import Candidate
+from gpuedge.core.errors import BackendUnavailableError
 from gpuedge.core.reasons import Reason
 from gpuedge.safety.paths import read_start
 
@@ -197,19 +198,8 @@ def _can_name_a_file(name: str) -> bool:
 def inspect_manifest(path: str) -> tuple[str | None, str | None, Reason | None]:
     """Look at a driver manifest without loading what it names.
 
-    Parameters
-    ----------
-    path : str
-        A manifest, or ``loader-default``.
-
-    Returns
-    -------
-    library_path : str or None
-        The driver's library: an absolute path if it was found, else the name as written.
-    api_version : str or None
-        The Vulkan version that the manifest claims.
-    problem : Reason or None
-        ``bad-manifest`` or ``missing-library``, with the detail; None if nothing is wrong.
+    Returns its library (an absolute path if it was found, else the name as written), the Vulkan
+    version that it claims, and the reason ``bad-manifest`` or ``missing-library``, each or None.
     """
     if path == LOADER_DEFAULT:
         return None, None, None
@@ -222,6 +212,18 @@ def inspect_manifest(path: str) -> tuple[str | None, str | None, Reason | None]:
     if found or not _is_path(table["library_path"]):
         return library, api, None
     return library, api, Reason("missing-library", library)
+
+
+def require(candidate: Candidate) -> None:
+    """Raise BackendUnavailableError where a candidate's Vulkan manifest is not right."""
+    problem = inspect_manifest(candidate.key)[2]
+    if problem is not None:
+        raise BackendUnavailableError(
+            f"There is no Vulkan driver here: {problem.sentence}.",
+            asked_by=candidate.key,
+            known=problem.detail,
+            reason=problem.code,
+        )
 
 
 def _is_path(name: str) -> bool:

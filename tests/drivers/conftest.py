@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from required import absent
+from validation import messages, validated
 
 from gpuedge.backends.base import Candidate, DeviceInfo
 from gpuedge.backends.vulkan import VulkanBackend
@@ -84,42 +83,11 @@ def mock_icd(tmp_path: Path) -> Candidate:
     return candidate_for(manifest)
 
 
-class Messages(logging.Handler):
-    """Collects what drivers and layers report."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep the text."""
-        self.texts.append(record.getMessage())
-
-    @contextmanager
-    def expected(self) -> Iterator[list[str]]:
-        """Collect the messages of a block apart: they are what the test is about."""
-        before, self.texts = self.texts, []
-        try:
-            yield self.texts
-        finally:
-            self.texts = before
-
-
-@pytest.fixture(scope="session")
-def _handler() -> Iterator[Messages]:
-    handler = Messages()
-    logger = logging.getLogger("gpuedge.vulkan")
-    logger.addHandler(handler)
-    yield handler
-    logger.removeHandler(handler)
-
-
 @pytest.fixture(autouse=True)
-def vulkan_messages(_handler: Messages) -> Iterator[Messages]:
-    """Fail the test if the validation layer or a driver reported anything during it."""
-    _handler.texts.clear()
-    yield _handler
-    assert _handler.texts == []
+def _nothing_to_say() -> Iterator[None]:
+    """Fail the test if the validation layer reported anything during it."""
+    yield
+    assert messages() == ""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -136,11 +104,8 @@ def vulkan_info(vulkan_candidate: Candidate) -> DeviceInfo:
 
 
 @pytest.fixture(scope="session")
-def vulkan_device(
-    vulkan_info: DeviceInfo, _own_cache: None, _handler: Messages
-) -> Iterator[VulkanDevice]:
+def vulkan_device(vulkan_info: DeviceInfo, _own_cache: None) -> Iterator[VulkanDevice]:
     """Each driver's device, open under the validation layer with synchronisation validation."""
-    device = VulkanBackend().open(vulkan_info, validation=True)
-    assert isinstance(device, VulkanDevice)
+    device = validated(vulkan_info)
     yield device
     device.close()

@@ -12,6 +12,7 @@ from gles_kernels import COPY, SPIN, infos, launch, opened, printed, tensor, upl
 from gles_life import ONES, add
 
 from gpuedge import backends
+from gpuedge.backends import common
 from gpuedge.backends.base import Recording, Usage
 from gpuedge.backends.gles import constants as c
 from gpuedge.backends.gles.device import GlesDevice
@@ -162,7 +163,8 @@ def unwaited(level: str) -> None:
 
 def busy(level: str) -> None:
     """Closing a busy device does not wait longer than it is told."""
-    device = opened(level, close_timeout_s=0.05)
+    common.CLOSE_TIMEOUT_S = 0.05
+    device = opened(level)
     device.submit(spinning(device, 2.0))
     start = time.perf_counter()
     device.close()

@@ -25,7 +25,7 @@ from gles_kernels import (
 )
 
 from gpuedge import backends
-from gpuedge.backends.gles import api
+from gpuedge.backends.gles import api, physical
 from gpuedge.backends.gles import constants as c
 from gpuedge.backends.gles.context import Context, Want
 from gpuedge.backends.gles.device import GlesDevice
@@ -290,18 +290,26 @@ def fork(level: str) -> None:
 
 def desktop(level: str) -> None:
     """Desktop OpenGL serves the compute level where there is no OpenGL ES."""
-    device = opened(level, desktop=True)
+    physical.wants = lambda level: [Want(level, is_desktop=True)]  # type: ignore[assignment]
+    device = opened(level)
     assert ctypes.sizeof(ctypes.c_void_p) == 8
     assert device._context.want.is_desktop
     add(device)
     device.close()
 
 
+EGL_ANGLE_WEBGL = 0x33AC
+
+
 def webgl(level: str, file: str) -> None:
     """A context that enforces Appendix A takes every text of a file, and refuses what it must."""
     import json
 
-    device = opened(level, webgl=True, storages=["rgba8_float"])
+    real = Context._attempts
+    Context._attempts = lambda self: [[*a, (EGL_ANGLE_WEBGL, 1)] for a in real(self)]  # type: ignore[method-assign]
+    # Such contexts leave the driver's version out of the name.
+    physical._is_same = lambda *_: True  # type: ignore[assignment]
+    device = opened(level, storages=["rgba8_float"])
     refused = {
         "while": "void main() { float x = 0.0; while (x < 3.0) { x += 1.0; }"
         " gl_FragColor = vec4(x); }",

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import op_cases as cases
 import pytest
 from proving import proved
+from validation import validated
 
 from gpuedge.backends.base import DeviceInfo
-from gpuedge.backends.vulkan import VulkanBackend
 from gpuedge.backends.vulkan.device import VulkanDevice
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.device import Device
@@ -26,8 +26,7 @@ def gpu(vulkan_device: VulkanDevice) -> Iterator[Device]:
 @pytest.fixture(scope="module")
 def smallest(vulkan_info: DeviceInfo) -> Iterator[Device]:
     """A device clamped to the limits every Vulkan device must meet."""
-    impl = VulkanBackend().open(vulkan_info, validation=True)
-    assert isinstance(impl, VulkanDevice)
+    impl = validated(vulkan_info)
     with proved(impl, limits=VULKAN_MINIMUM) as device:
         assert device.caps is not None
         assert device.caps.max_storage_buffers == 4
@@ -39,8 +38,7 @@ def smallest(vulkan_info: DeviceInfo) -> Iterator[Device]:
 @pytest.fixture(scope="module")
 def staged(vulkan_info: DeviceInfo) -> Iterator[Device]:
     """A device whose memory the host does not see."""
-    impl = VulkanBackend().open(vulkan_info, validation=True, staging=True)
-    assert isinstance(impl, VulkanDevice)
+    impl = validated(vulkan_info, staging=True)
     with proved(impl, staging=True) as device:
         yield device
     impl.close()

@@ -17,10 +17,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from validation import validated
 from vulkan_kernels import SCALE, add_on
 
 from gpuedge.backends.base import DeviceInfo
-from gpuedge.backends.vulkan import VulkanBackend, pipeline_cache
+from gpuedge.backends.vulkan import pipeline_cache
 from gpuedge.backends.vulkan.device import VulkanDevice
 from gpuedge.backends.vulkan.physical import Physical
 from gpuedge.backends.vulkan.pipeline_cache import PipelineCache
@@ -50,9 +51,7 @@ def _growing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def opened(info: DeviceInfo, **options: object) -> VulkanDevice:
-    device = VulkanBackend().open(info, validation=True, **options)
-    assert isinstance(device, VulkanDevice)
-    return device
+    return validated(info, **options)
 
 
 def use(info: DeviceInfo, **options: object) -> bool:
@@ -275,14 +274,12 @@ def test_data_that_end_a_process_are_dropped(
     assert files(folder) == [".trial"], (
         "the driver makes the same bytes again, and they are kept out"
     )
-    age(the_file(folder, ".trial"), pipeline_cache.TRIAL_S + 1)
-    assert not use(vulkan_info)
-    bad = the_file(folder, ".bad")
+    bad = the_file(folder, ".trial")
     assert bad.read_bytes() == data
-    age(bad, pipeline_cache.BAD_FOR_S - 60)
+    age(bad, pipeline_cache.BARRED_S - 60)
     assert not use(vulkan_info)
-    assert files(folder) == [".bad"]
-    age(bad, pipeline_cache.BAD_FOR_S + 60)
+    assert files(folder) == [".trial"]
+    age(bad, pipeline_cache.BARRED_S + 60)
     assert not use(vulkan_info)
     assert files(folder) == [".new"], "after a month the driver may try again"
 

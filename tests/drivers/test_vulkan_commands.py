@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from validation import validated
 from vulkan_kernels import SCALE, dispatch, download, upload
 
 from gpuedge.backends.base import DeviceInfo, Usage
-from gpuedge.backends.vulkan import VulkanBackend
-from gpuedge.backends.vulkan.device import VulkanDevice
 
 pytestmark = pytest.mark.driver
 ONES = np.ones(64, np.float32)
@@ -45,8 +44,7 @@ class Spy:
 
 
 def spied(info: DeviceInfo, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Any, Spy]:
-    device = VulkanBackend().open(info, validation=True, **options)
-    assert isinstance(device, VulkanDevice)
+    device = validated(info, **options)
     spy = Spy(device.memory._api.lib)
     monkeypatch.setattr(device.memory._api, "lib", spy)
     for name in ("Submit", "Wait", "Reset"):
@@ -111,8 +109,7 @@ def test_a_replay_calls_three_functions(
 
 
 def test_tickets_nobody_waits_for_give_their_fences_back(vulkan_info: DeviceInfo) -> None:
-    device = VulkanBackend().open(vulkan_info, validation=True)
-    assert isinstance(device, VulkanDevice)
+    device = validated(vulkan_info)
     source, result = upload(device, ONES), device.alloc(ONES.nbytes, Usage.OUTPUT)
     recording = device.record([dispatch(device, SCALE, [source, result], 64)], [source], [result])
     tickets = []
@@ -127,7 +124,7 @@ def test_tickets_nobody_waits_for_give_their_fences_back(vulkan_info: DeviceInfo
 
 
 def test_recordings_in_flight_together_keep_their_order(vulkan_info: DeviceInfo) -> None:
-    device = VulkanBackend().open(vulkan_info, validation=True)
+    device = validated(vulkan_info)
     source = upload(device, ONES)
     middle, result = (device.alloc(ONES.nbytes, Usage.OUTPUT) for _ in range(2))
     first = device.record([dispatch(device, SCALE, [source, middle], 64, k=1)], [source], [middle])
@@ -140,8 +137,7 @@ def test_recordings_in_flight_together_keep_their_order(vulkan_info: DeviceInfo)
 
 
 def test_releasing_everything_leaves_nothing(vulkan_info: DeviceInfo) -> None:
-    device = VulkanBackend().open(vulkan_info, validation=True)
-    assert isinstance(device, VulkanDevice)
+    device = validated(vulkan_info)
     for _ in range(20):
         source, result = upload(device, ONES), device.alloc(ONES.nbytes, Usage.OUTPUT)
         work = dispatch(device, SCALE, [source, result], 64)

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from validation import validated
 from vulkan_kernels import (
     ADD,
     HEAD,
@@ -22,7 +23,7 @@ from vulkan_kernels import (
 )
 
 from gpuedge.backends.base import Binding, DeviceInfo, Dispatch, Usage
-from gpuedge.backends.vulkan import VulkanBackend
+from gpuedge.backends.vulkan import physical
 from gpuedge.backends.vulkan.device import VulkanDevice
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import ClosedError, InputError
@@ -94,7 +95,7 @@ def test_each_dispatch_has_its_own_push_constants(vulkan_device: VulkanDevice) -
 
 @pytest.mark.parametrize("staging", [False, True])
 def test_chain_of_dependent_dispatches(vulkan_info: DeviceInfo, staging: bool) -> None:
-    device = VulkanBackend().open(vulkan_info, validation=True, staging=staging or None)
+    device = validated(vulkan_info, staging=staging or None)
     x = RNG.integers(-8, 8, 5000).astype(np.float32)
     source = upload(device, x)
     scratch = [device.alloc(x.nbytes, Usage.SCRATCH) for _ in range(2)]
@@ -119,8 +120,7 @@ def test_chain_of_dependent_dispatches(vulkan_info: DeviceInfo, staging: bool) -
 def test_replays_cost_one_submit_each_and_nothing_else(
     vulkan_info: DeviceInfo, staging: bool | None
 ) -> None:
-    device = VulkanBackend().open(vulkan_info, validation=True, staging=staging)
-    assert isinstance(device, VulkanDevice)
+    device = validated(vulkan_info, staging=staging)
     a, b = values(64), values(64)
     first, second = upload(device, a), upload(device, b)
     result = device.alloc(a.nbytes, Usage.OUTPUT)
@@ -140,7 +140,7 @@ def test_replays_cost_one_submit_each_and_nothing_else(
 
 
 def test_forced_staging_is_exact_at_offsets(vulkan_info: DeviceInfo) -> None:
-    device = VulkanBackend().open(vulkan_info, validation=True, staging=True)
+    device = validated(vulkan_info, staging=True)
     a, b = values(1000), values(1000)
     np.testing.assert_array_equal(add_on(device, a, b), a + b)
     kept = device.alloc(4000, Usage.CONSTANT)
@@ -158,7 +158,7 @@ def test_forced_staging_is_exact_at_offsets(vulkan_info: DeviceInfo) -> None:
 def test_output_poison_survives_where_no_kernel_writes(
     vulkan_info: DeviceInfo, staging: bool | None
 ) -> None:
-    device = VulkanBackend().open(vulkan_info, validation=True, staging=staging)
+    device = validated(vulkan_info, staging=staging)
     x = values(32)
     source, result = upload(device, x), device.alloc(x.nbytes, Usage.OUTPUT)
     device.write(result, memoryview(bytes([0xAB]) * x.nbytes))
@@ -184,8 +184,11 @@ def test_bindings_at_offsets(vulkan_device: VulkanDevice) -> None:
     np.testing.assert_array_equal(download(vulkan_device, result), expected)
 
 
-def test_vulkan_1_0_with_storage_buffer_class(vulkan_info: DeviceInfo) -> None:
-    device = VulkanBackend().open(vulkan_info, validation=True, max_version=(1, 0))
+def test_vulkan_1_0_with_storage_buffer_class(
+    vulkan_info: DeviceInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(physical, "MAX_VERSION", (1, 0))
+    device = validated(vulkan_info)
     assert device.caps.subgroup_size is None
     head = HEAD.replace("layout", "#pragma use_storage_buffer\nlayout", 1)
     modern = kernel("modern", f"{INDEX} t1[i] = t0[i] * 2.0 + k;", 2, head=head)
@@ -208,7 +211,7 @@ def test_programs_are_counted_and_released(vulkan_device: VulkanDevice) -> None:
 
 
 def test_closed_device_says_so(vulkan_info: DeviceInfo) -> None:
-    device = VulkanBackend().open(vulkan_info, validation=True)
+    device = validated(vulkan_info)
     x = upload(device, values(4))
     device.close()
     device.close()

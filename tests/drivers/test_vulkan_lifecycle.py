@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from validation import validated
 from vulkan_kernels import add_on
 
 from gpuedge.backends.base import Candidate, DeviceInfo
@@ -65,7 +66,7 @@ def test_environment_is_restored(
 def test_two_drivers_are_open_at_once(lavapipe: Candidate, swiftshader: Candidate) -> None:
     backend = VulkanBackend()
     infos = [backend.enumerate(c)[0] for c in (lavapipe, swiftshader)]
-    devices = [backend.open(info, validation=True) for info in infos]
+    devices = [validated(info) for info in infos]
     assert infos[0].identity.driverID != infos[1].identity.driverID
     for device in devices:
         np.testing.assert_array_equal(add_on(device, ONES, ONES), 2 * ONES)

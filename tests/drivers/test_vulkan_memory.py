@@ -7,10 +7,11 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from validation import validated
 from vulkan_kernels import add_on
 
 from gpuedge.backends.base import Buffer, DeviceInfo, Usage
-from gpuedge.backends.vulkan import VulkanBackend, constants
+from gpuedge.backends.vulkan import constants
 from gpuedge.backends.vulkan import device as device_module
 from gpuedge.backends.vulkan.device import VulkanDevice
 from gpuedge.backends.vulkan.memory import FIRST_BLOCK, VulkanBuffer
@@ -27,7 +28,7 @@ def reserved(device: VulkanDevice) -> int:
 
 @pytest.mark.parametrize("staging", [None, True])
 def test_many_buffers_keep_their_bytes(vulkan_info: DeviceInfo, staging: bool | None) -> None:
-    device = VulkanBackend().open(vulkan_info, validation=True, staging=staging)
+    device = validated(vulkan_info, staging=staging)
     rng = np.random.default_rng(11)
     live: list[tuple[Buffer, bytes]] = []
     for _ in range(250):
@@ -52,8 +53,7 @@ def test_many_buffers_keep_their_bytes(vulkan_info: DeviceInfo, staging: bool | 
 
 
 def test_freed_memory_is_used_again(vulkan_info: DeviceInfo) -> None:
-    device = VulkanBackend().open(vulkan_info, validation=True)
-    assert isinstance(device, VulkanDevice)
+    device = validated(vulkan_info)
     first = device.alloc(1 << 20, Usage.OUTPUT)
     assert isinstance(first, VulkanBuffer)
     place, total = first.offset, reserved(device)
@@ -69,8 +69,7 @@ def test_freed_memory_is_used_again(vulkan_info: DeviceInfo) -> None:
 
 
 def test_big_buffers_get_blocks_of_their_size_and_reuse_them(vulkan_info: DeviceInfo) -> None:
-    device = VulkanBackend().open(vulkan_info, validation=True)
-    assert isinstance(device, VulkanDevice)
+    device = validated(vulkan_info)
     size = 3 * FIRST_BLOCK
     big = device.alloc(size, Usage.OUTPUT)
     assert size <= reserved(device) < size + (1 << 16)
@@ -90,8 +89,7 @@ def test_big_buffers_get_blocks_of_their_size_and_reuse_them(vulkan_info: Device
 
 
 def test_staged_copies_leave_no_memory_behind(vulkan_info: DeviceInfo) -> None:
-    device = VulkanBackend().open(vulkan_info, validation=True, staging=True)
-    assert isinstance(device, VulkanDevice)
+    device = validated(vulkan_info, staging=True)
     kept = device.alloc(20 << 20, Usage.CONSTANT)
     content = np.arange(5 << 20, dtype=np.float32)
     device.write(kept, memoryview(content))
@@ -106,7 +104,7 @@ def test_staged_copies_leave_no_memory_behind(vulkan_info: DeviceInfo) -> None:
 
 
 def test_freeing_twice_and_after_close_is_harmless(vulkan_info: DeviceInfo) -> None:
-    device = VulkanBackend().open(vulkan_info, validation=True)
+    device = validated(vulkan_info)
     buffer = device.alloc(100, Usage.OUTPUT)
     other = device.alloc(100, Usage.OUTPUT)
     device.free(buffer)
@@ -140,8 +138,7 @@ def test_memory_that_is_not_coherent_is_flushed_and_invalidated(
         return replace(found, memory_types=hidden, non_coherent_atom=256)
 
     monkeypatch.setattr(device_module, "describe", incoherent)
-    device = VulkanBackend().open(vulkan_info, validation=True, staging=staging)
-    assert isinstance(device, VulkanDevice)
+    device = validated(vulkan_info, staging=staging)
     ranges: list[tuple[str, int, int]] = []
     real = device.memory._ranges
 

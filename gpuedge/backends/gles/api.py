@@ -44,9 +44,7 @@ _EGL_SIGNATURES: dict[str, tuple[Any, ...]] = {
     "MakeCurrent": (_uint, _pointer, _pointer, _pointer, _pointer),
     "QueryAPI": (_uint,),
     "QueryContext": (_uint, _pointer, _pointer, _int, _pointer),
-    "QueryDeviceStringEXT": (ctypes.c_char_p, _pointer, _int),
     "QueryDevicesEXT": (_uint, _int, _pointer, _pointer),
-    "QueryDisplayAttribEXT": (_uint, _pointer, _int, _pointer),
     "QueryString": (ctypes.c_char_p, _pointer, _int),
 }
 VENDOR_ENTRY = "__egl_Main"
@@ -199,15 +197,13 @@ def vendor_problem(candidate: Candidate) -> str | None:
 class Platform:
     """An EGL platform that leads to a display, with its native object; number 0 is the default.
 
-    `device` is the EGL device it leads to, where that is known; `hint` is part of the name of the
-    only device it can lead to.
+    `hint` is part of the name of the only device it can lead to.
     """
 
     name: str
     number: int
     native: int | None = None
     attributes: tuple[tuple[int, int], ...] = ()
-    device: int | None = None
     hint: str = ""
 
 
@@ -217,7 +213,7 @@ def platforms(library: Library, candidate: Candidate) -> list[Platform]:
     if "EGL_MESA_platform_surfaceless" in extensions:
         found.append(Platform("surfaceless", c.EGL_PLATFORM_SURFACELESS))
     for i, device in enumerate(_devices(library)):
-        found.append(Platform(f"device {i}", c.EGL_PLATFORM_DEVICE, device, (), device))
+        found.append(Platform(f"device {i}", c.EGL_PLATFORM_DEVICE, device))
     if "EGL_ANGLE_platform_angle" in extensions:
         found.append(Platform("angle", c.EGL_PLATFORM_ANGLE))
         found.append(_angle_swiftshader())
@@ -232,7 +228,7 @@ def _angle_swiftshader() -> Platform:
         (c.EGL_ANGLE_TYPE, c.EGL_ANGLE_TYPE_VULKAN),
         (c.EGL_ANGLE_DEVICE_TYPE, c.EGL_ANGLE_DEVICE_SWIFTSHADER),
     )
-    return Platform("angle swiftshader", c.EGL_PLATFORM_ANGLE, None, wanted, None, "SwiftShader")
+    return Platform("angle swiftshader", c.EGL_PLATFORM_ANGLE, None, wanted, "SwiftShader")
 
 
 def _devices(library: Library) -> Sequence[int]:
@@ -289,22 +285,6 @@ class Display:
         else:
             handle = library.GetDisplay(None)
         return handle
-
-    @property
-    def is_software(self) -> bool | None:
-        """Whether the driver says that the CPU does the work; None if it does not say."""
-        library = self.library
-        if not library.has("QueryDisplayAttribEXT", "QueryDeviceStringEXT"):
-            return None
-        device = self.platform.device or self._device()
-        raw = library.QueryDeviceStringEXT(device, c.EGL_EXTENSIONS) if device else None
-        library.GetError()
-        return b"EGL_MESA_device_software" in raw.split() if raw else None
-
-    def _device(self) -> int | None:
-        value = ctypes.c_ssize_t(0)
-        asked = self.library.QueryDisplayAttribEXT(self.handle, c.EGL_DEVICE, ctypes.byref(value))
-        return value.value if asked else None
 
 
 # --- OpenGL ES ----------------------------------------------------------------------------------

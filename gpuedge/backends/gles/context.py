@@ -37,15 +37,12 @@ class Want:
     level : str
     is_desktop : bool
         Desktop OpenGL, whose compute shaders serve ``gles31`` where there is no OpenGL ES.
-    is_webgl : bool
-        A context that refuses what WebGL forbids; only ANGLE makes such.
     is_robust : bool
         Ask for a context that tells of resets, where the driver has such.
     """
 
     level: str
     is_desktop: bool = False
-    is_webgl: bool = False
     is_robust: bool = True
 
     @property
@@ -152,8 +149,6 @@ class Context:
             wanted.append((c.EGL_CONTEXT_MINOR, minor))
         if self.want.is_desktop:
             wanted.append((c.EGL_CONTEXT_PROFILE_MASK, c.EGL_CORE_PROFILE))
-        if self.want.is_webgl:
-            wanted.append((c.EGL_ANGLE_WEBGL, 1))
         if "EGL_ANGLE_create_context_backwards_compatible" in extensions:
             wanted.append((c.EGL_ANGLE_BACKWARDS_COMPATIBLE, 0))
         attempts = [wanted]

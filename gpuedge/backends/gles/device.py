@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
+from gpuedge.backends import common
 from gpuedge.backends.base import (
     FLOAT32,
     Binding,
@@ -25,7 +26,6 @@ from gpuedge.backends.base import (
 from gpuedge.backends.gles import constants as c
 from gpuedge.backends.gles import moderngl_context, physical
 from gpuedge.backends.gles.api import Display, Gl
-from gpuedge.backends.gles.context import Want
 from gpuedge.backends.gles.memory import Buffers, GlesBuffer, GlesTexture, Textures
 from gpuedge.backends.gles.physical import Opened
 from gpuedge.backends.gles.program import GlesProgram, build, prepare_drawing
@@ -40,8 +40,6 @@ from gpuedge.core.errors import (
 
 log = logging.getLogger("gpuedge.gles")
 
-CLOSE_TIMEOUT_S = 5.0
-
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -51,31 +49,17 @@ class Options:
     ----------
     storages : sequence of str, optional
         Storage kinds to offer, of those that work; all by default.
-    webgl : bool
-        A context that refuses what WebGL forbids; only ANGLE makes such.
-    desktop : bool
-        Desktop OpenGL even where there is OpenGL ES; ``gles31`` only.
-    close_timeout_s : float
-        How long `close` waits for work in flight, in seconds.
     context : moderngl.Context, optional
         The application's context, current in this thread, to share textures and buffers with.
     """
 
     storages: Sequence[str] | None = None
-    webgl: bool = False
-    desktop: bool = False
-    close_timeout_s: float = CLOSE_TIMEOUT_S
     context: Any = None
 
 
 def open_device(info: DeviceInfo, options: Options) -> GlesDevice:
     """Open a device. Raises DeviceError."""
-    level = info.candidate.backend
-    wanted = physical.wants(level)
-    if options.desktop:
-        wanted = wanted[1:]
-    if options.webgl:
-        wanted = [Want(level, is_webgl=True)]
+    wanted = physical.wants(info.candidate.backend)
     if "robust-access" in info.disabled:
         wanted = [replace(want, is_robust=False) for want in wanted]
     if options.context is None:
@@ -351,7 +335,7 @@ class GlesDevice:
         self._opened.close()  # with all objects of the context
 
     def _drain(self) -> bool:
-        end = time.monotonic() + self._options.close_timeout_s
+        end = time.monotonic() + common.CLOSE_TIMEOUT_S
         for ticket in list(self._flying):
             try:
                 self.wait(ticket, max(0.0, end - time.monotonic()))

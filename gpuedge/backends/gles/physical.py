@@ -26,7 +26,7 @@ from gpuedge.core.storage import KINDS
 
 SOFTWARE = ("llvmpipe", "softpipe", "swiftshader", "swrast", "software rasterizer", "basic render")
 """Parts of GL_RENDERER, in lower case, of rasterisers that compute on the CPU. OpenGL ES has no
-other way to say it but an EGL extension that only Mesa has."""
+other way to say it."""
 
 MIN_EXPONENT = 126
 """A float32 holds magnitudes from 2^-126 to under 2^128; drivers report 126 or 127 for either."""
@@ -158,7 +158,7 @@ def open_display(display: api.Display, want: Want, share: int | None = None) -> 
             identity = identify(gl, want)
             found = _check(gl, want.level)
         name = identity.name.lower()
-        is_software = bool(display.is_software) or any(s in name for s in SOFTWARE)
+        is_software = any(part in name for part in SOFTWARE)
         return Opened(display, context, gl, identity, is_software, found)
     except BaseException as error:
         context.close()
@@ -257,7 +257,7 @@ def open_device(info: DeviceInfo, wanted: list[Want]) -> Opened:
                 except BackendUnavailableError as error:
                     failures.append(error)
                     continue
-                if _is_same(opened.identity, expected, want):
+                if _is_same(opened.identity, expected):
                     return opened
                 others.append(opened.identity.name)
                 opened.close()
@@ -270,9 +270,7 @@ def open_device(info: DeviceInfo, wanted: list[Want]) -> Opened:
     )
 
 
-def _is_same(one: Identity, other: Identity, want: Want) -> bool:
-    if want.is_webgl:  # such contexts leave the driver's version out of the name
-        return one.name.rpartition(",")[0] == other.name.rpartition(",")[0]
+def _is_same(one: Identity, other: Identity) -> bool:
     if None not in (one.deviceUUID, other.deviceUUID) and one.deviceUUID != other.deviceUUID:
         return False
     return _mark(one)[:2] == _mark(other)[:2]

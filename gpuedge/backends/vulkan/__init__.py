@@ -34,19 +34,11 @@ class VulkanBackend:
             device. The error's `reason` is a `Reason`: ``no-loader``, ``bad-manifest``,
             ``missing-library``, ``no-device``, ``open-failed``.
         """
+        from gpuedge.backends import manifests
         from gpuedge.backends.base import DeviceInfo
-        from gpuedge.backends.manifests import inspect_manifest
         from gpuedge.backends.vulkan.physical import Instance, describe
-        from gpuedge.core.errors import BackendUnavailableError
 
-        _, _, problem = inspect_manifest(candidate.key)
-        if problem is not None:
-            raise BackendUnavailableError(
-                f"There is no Vulkan driver here: {problem.sentence}.",
-                asked_by=candidate.key,
-                known=problem.detail,
-                reason=problem.code,
-            )
+        manifests.require(candidate)
         instance = Instance(candidate)
         try:
             found = [

@@ -49,7 +49,6 @@ BIND_POINT_COMPUTE = 1
 COMMAND_POOL_RESET = 2
 COMMAND_BUFFER_SIMULTANEOUS = 4
 INSTANCE_ENUMERATE_PORTABILITY = 1
-VALIDATE_SYNCHRONIZATION = 4
 
 STRUCTURE_TYPES = {
     "VkApplicationInfo": 0,
@@ -82,8 +81,6 @@ STRUCTURE_TYPES = {
     "VkPhysicalDeviceSubgroupProperties": 1000094000,
     "VkPhysicalDeviceMaintenance3Properties": 1000168000,
     "VkPhysicalDeviceDriverProperties": 1000196000,
-    "VkValidationFeaturesEXT": 1000247000,
-    "VkDebugUtilsMessengerCreateInfoEXT": 1000128004,
     "VkPhysicalDeviceIDProperties": 1000071004,
 }
 """``sType`` of every structure used here."""

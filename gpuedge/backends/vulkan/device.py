@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
+from gpuedge.backends import common
 from gpuedge.backends.base import (
     FLOAT32,
     Buffer,
@@ -24,7 +25,6 @@ from gpuedge.backends.vulkan import constants as c
 from gpuedge.backends.vulkan.memory import Pool, VulkanBuffer
 from gpuedge.backends.vulkan.physical import (
     FLOAT16_INT8,
-    MAX_VERSION,
     PORTABILITY_SUBSET,
     STORAGE_8BIT,
     STORAGE_16BIT,
@@ -37,14 +37,12 @@ from gpuedge.backends.vulkan.pipeline_cache import PipelineCache
 from gpuedge.backends.vulkan.program import Programs, VulkanProgram
 from gpuedge.backends.vulkan.queue import Queue, VulkanTicket
 from gpuedge.backends.vulkan.record import Recorder, VulkanRecording
-from gpuedge.core import config
 from gpuedge.core.errors import BackendUnavailableError, ClosedError, DriverError
 
 log = logging.getLogger("gpuedge.vulkan")
 
 COPY_CHUNK = 16 << 20
 COPY_TIMEOUT_S = 60.0
-CLOSE_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +51,14 @@ class Options:
 
     Attributes
     ----------
-    validation : bool
-        Enable the Khronos validation layer with synchronisation validation.
     staging : bool, optional
         True copies all host data through staging buffers even where memory is shared.
     disk_cache : bool
         Keep compiled pipelines on disk.
-    max_version : tuple of int
-        Newest Vulkan version to use, to behave as an older driver would.
-    close_timeout_s : float
-        How long `close` waits for work in flight, in seconds.
     """
 
-    validation: bool = False
     staging: bool | None = None
     disk_cache: bool = True
-    max_version: tuple[int, int] = MAX_VERSION
-    close_timeout_s: float = CLOSE_TIMEOUT_S
 
 
 class VulkanDevice:
@@ -81,12 +70,7 @@ class VulkanDevice:
         self._options = options
         self._handle: Any = None
         self._closed = False
-        self._instance = Instance(
-            info.candidate,
-            validation=options.validation,
-            messages=int(config.get("debug").value) >= 1,
-            max_version=options.max_version,
-        )
+        self._instance = Instance(info.candidate)
         try:
             self._open()
         except BaseException:
@@ -119,19 +103,9 @@ class VulkanDevice:
 
     def _find(self) -> Physical:
         handles = self._instance.physical_devices()
-        if self.info.index >= len(handles):
-            raise DriverError(
-                "The Vulkan device is gone.",
-                asked_by=f"{self.info.candidate.key} #{self.info.index}",
-                known=f"the driver now offers {len(handles)} devices",
-            )
+        common.check_place(self.info, len(handles))
         found = describe(self._instance, handles[self.info.index], self.info.index)
-        before, now = self.info.identity, found.identity
-        if (before.vendorID, before.deviceID) != (now.vendorID, now.deviceID):
-            raise DriverError(
-                "The driver now lists another device in this place.",
-                known=f"expected {before.name}, found {now.name}",
-            )
+        common.check_same(self.info, found.identity)
         return found
 
     def _create(self, physical: Physical, family: int) -> Any:
@@ -327,7 +301,7 @@ class VulkanDevice:
         if self._closed:
             return
         self._closed = True
-        if not self._queue.drain(self._options.close_timeout_s):
+        if not self._queue.drain(common.CLOSE_TIMEOUT_S):
             log.error("%s is still busy; its memory is not freed", self.info.identity.name)
             return
         self.cache.close(is_lost=self._queue.lost is not None)

@@ -22,14 +22,10 @@ from gpuedge.core.identity import Identity
 
 log = logging.getLogger("gpuedge.vulkan")
 
-VALIDATION_LAYER = "VK_LAYER_KHRONOS_validation"
-DEBUG_UTILS = "VK_EXT_debug_utils"
 PROPERTIES2 = "VK_KHR_get_physical_device_properties2"
 PORTABILITY = "VK_KHR_portability_enumeration"
 MAX_VERSION = (1, 3)
 """The newest Vulkan version this backend was written for; asking for more promises too much."""
-
-_SEVERITIES = {0x0001: logging.DEBUG, 0x0010: logging.INFO, 0x0100: logging.WARNING}
 
 
 class Instance:
@@ -39,62 +35,37 @@ class Instance:
     ----------
     candidate : Candidate
         The driver; its environment is set while it is loaded.
-    validation : bool
-        Enable the Khronos validation layer with synchronisation validation.
-    messages : bool
-        Send the driver's and layers' messages to the logger ``gpuedge.vulkan``.
-    max_version : tuple of int
-        The newest API version to ask for.
 
     Raises
     ------
     BackendUnavailableError (GE-404)
-        No loader, no such layer, or the candidate's driver cannot be loaded or has no device.
+        No loader, or the candidate's driver cannot be loaded or has no device.
     """
 
-    def __init__(
-        self,
-        candidate: Candidate,
-        *,
-        validation: bool = False,
-        messages: bool = False,
-        max_version: tuple[int, int] = MAX_VERSION,
-    ) -> None:
+    def __init__(self, candidate: Candidate) -> None:
         self.candidate = candidate
         self.api: Api = load()
         self.handle: Any = None
         self.version = (1, 0)
-        self._messenger: Any = None
-        self._callback: Any = None
         with driver_environment(candidate):
-            self._create(validation, messages, max_version)
+            self._create()
 
-    def _create(self, validation: bool, messages: bool, max_version: tuple[int, int]) -> None:
-        self.version = min(self._loader_version(), max_version)
-        layers = [VALIDATION_LAYER] if validation else []
-        if validation:
-            self._require_layer()
-        offered = self._extensions(layers)
+    def _create(self) -> None:
+        self.version = min(self._loader_version(), MAX_VERSION)
+        offered = self._offered()
         wanted = [PORTABILITY] if PORTABILITY in offered else []
         if self.version < (1, 1) and PROPERTIES2 in offered:
             wanted.append(PROPERTIES2)
-        chain: Any = None
-        if (messages or validation) and DEBUG_UTILS in offered:
-            wanted.append(DEBUG_UTILS)
-            chain = self._messenger_info()
         self.extensions = frozenset(wanted)
-        first = self._with_validation(chain) if validation else chain
-        result = self._try(layers, wanted, first)
+        result = self._try(wanted)
         if result == c.INCOMPATIBLE_DRIVER and self.version > (1, 0):
             # A Vulkan 1.0 driver behind an old loader refuses any newer version (specification,
             # VkApplicationInfo): ask again for 1.0.
             self.version = (1, 0)
-            result = self._try(layers, wanted, first)
+            result = self._try(wanted)
         if result != c.SUCCESS:
             raise self._refused(result)
         keep_loaded(self.candidate.key, self.api.ffi.dlopen, log)
-        if chain is not None:
-            self._start_messages(chain)
         log.debug("instance %s for %s", self.version, self.candidate.key)
 
     def _refused(self, result: int) -> Exception:
@@ -119,36 +90,16 @@ class Instance:
         call(version)
         return c.version_pair(version[0])
 
-    def _require_layer(self) -> None:
-        call = self.api.lib.vkEnumerateInstanceLayerProperties
-        found = self.api.listing("VkLayerProperties", call)
-        names = [self.api.text(layer.layerName) for layer in found]
-        if VALIDATION_LAYER not in names:
-            raise BackendUnavailableError(
-                "The Khronos validation layer is not installed.",
-                asked_by="validation=True",
-                known=f"layers: {', '.join(names) or 'none'}",
-                hint="apt install vulkan-validationlayers",
-                reason="no-loader",
-            )
-
-    def _extensions(self, layers: list[str]) -> set[str]:
+    def _offered(self) -> set[str]:
         call = self.api.lib.vkEnumerateInstanceExtensionProperties
-        names: set[str] = set()
-        for layer in [None, *layers]:
-            place = self.api.ffi.NULL if layer is None else layer.encode()
-            found = self._offered(call, place)
-            names.update(self.api.text(item.extensionName) for item in found)
-        return names
-
-    def _offered(self, call: Any, place: Any) -> Any:
         try:
-            return self.api.listing("VkExtensionProperties", call, place)
+            found = self.api.listing("VkExtensionProperties", call, self.api.ffi.NULL)
         except Exception as error:  # a broken driver: vkCreateInstance will say so properly
             log.debug("listing instance extensions: %s", error)
-            return []
+            return set()
+        return {self.api.text(item.extensionName) for item in found}
 
-    def _try(self, layers: list[str], extensions: list[str], chain: Any) -> int:
+    def _try(self, extensions: list[str]) -> int:
         api = self.api
         application = api.make(
             "VkApplicationInfo",
@@ -159,11 +110,8 @@ class Instance:
         portable = PORTABILITY in extensions
         info = api.make(
             "VkInstanceCreateInfo",
-            pNext=chain,
             flags=c.INSTANCE_ENUMERATE_PORTABILITY if portable else 0,
             pApplicationInfo=application,
-            enabledLayerCount=len(layers),
-            ppEnabledLayerNames=api.strings(layers),
             enabledExtensionCount=len(extensions),
             ppEnabledExtensionNames=api.strings(extensions),
         )
@@ -172,43 +120,6 @@ class Instance:
         if result == c.SUCCESS:
             self.handle = made[0]
         return result
-
-    def _with_validation(self, chain: Any) -> Any:
-        enabled = self.api.array("VkValidationFeatureEnableEXT", [c.VALIDATE_SYNCHRONIZATION])
-        return self.api.make(
-            "VkValidationFeaturesEXT",
-            pNext=chain,
-            enabledValidationFeatureCount=1,
-            pEnabledValidationFeatures=enabled,
-        )
-
-    def _messenger_info(self) -> Any:
-        ffi = self.api.ffi
-        text = self.api.text
-
-        def message(severity: int, _types: int, data: Any, _user: Any) -> int:
-            name = text(data.pMessageIdName) if data.pMessageIdName != ffi.NULL else "message"
-            body = text(data.pMessage) if data.pMessage != ffi.NULL else ""
-            log.log(_SEVERITIES.get(severity, logging.ERROR), "%s: %s", name, body)
-            return 0
-
-        self._callback = ffi.callback(
-            "VkBool32(VkDebugUtilsMessageSeverityFlagBitsEXT, VkDebugUtilsMessageTypeFlagsEXT,"
-            " const VkDebugUtilsMessengerCallbackDataEXT *, void *)",
-            message,
-        )
-        return self.api.make(
-            "VkDebugUtilsMessengerCreateInfoEXT",
-            messageSeverity=0x1111,
-            messageType=0x7,
-            pfnUserCallback=self._callback,
-        )
-
-    def _start_messages(self, info: Any) -> None:
-        create = self.api.function(self.handle, "vkCreateDebugUtilsMessengerEXT")
-        made = self.api.ffi.new("VkDebugUtilsMessengerEXT *")
-        if create is not None and create(self.handle, info, self.api.ffi.NULL, made) == 0:
-            self._messenger = made[0]
 
     def physical_devices(self) -> list[Any]:
         """Return the handles of the devices, in the driver's order.
@@ -244,14 +155,8 @@ class Instance:
         """Destroy the instance; may be called twice."""
         if self.handle is None:
             return
-        null = self.api.ffi.NULL
-        if self._messenger is not None:
-            destroy = self.api.function(self.handle, "vkDestroyDebugUtilsMessengerEXT")
-            destroy(self.handle, self._messenger, null)
-        self.api.lib.vkDestroyInstance(self.handle, null)
+        self.api.lib.vkDestroyInstance(self.handle, self.api.ffi.NULL)
         self.handle = None
-        self._messenger = None
-        self._callback = None
 
 
 # --- devices ------------------------------------------------------------------------------------

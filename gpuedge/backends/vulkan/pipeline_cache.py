@@ -5,9 +5,8 @@ its own header and checksum; anything unexpected is a miss. They also crash on d
 and would at every start. So the name of a file says what is known of it:
 
 * ``.new``: written, and not given to a driver yet;
-* ``.trial``: given to the driver by a process that has not finished any work with it. If it still
-  lies there after a minute that process died, or lost the device, and it becomes
-* ``.bad``: never read again; nothing new is tried for this driver for 30 days;
+* ``.trial``: given to the driver by a process that has not finished any work with it. Nobody reads
+  it or tries anything new meanwhile; if that process died, or lost the device, that is for 30 days;
 * ``.bin``: a process finished work with it.
 """
 
@@ -34,10 +33,7 @@ MAX_BYTES = 256 << 20
 SAVE_EVERY = 16
 """New pipelines after which the cache is written before `close()`, in case it is never called."""
 
-TRIAL_S = 60.0
-"""A trial that is not over by now ended its process."""
-
-BAD_FOR_S = 30 * 86400.0
+BARRED_S = 30 * 86400.0
 """How long a driver that died of its cache gets no new one."""
 
 _HEADER = struct.Struct("<8s4I16sQ32s")
@@ -69,14 +65,6 @@ def file_for(physical: Physical) -> Path:
     who = physical.identity
     text = repr((*_identity(physical), who.name, who.driverInfo))
     return paths.cache_dir() / "pipelines" / f"{sha256(text.encode()).hexdigest()[:32]}.bin"
-
-
-def age_of(path: Path) -> float | None:
-    """Return the seconds since a file was made or renamed; None where there is none."""
-    try:
-        return abs(time.time() - path.stat().st_mtime)
-    except OSError:
-        return None
 
 
 def rename(path: Path, suffix: str) -> bool:
@@ -143,14 +131,15 @@ class PipelineCache:
 
     def _is_barred(self, file: Path) -> bool:
         """Say whether new data may not be tried: a process is doing that, or one died of it."""
-        trial, bad = file.with_suffix(".trial"), file.with_suffix(".bad")
-        age = age_of(trial)
-        if age is not None and age > TRIAL_S:
-            rename(trial, ".bad")
-        age_of_bad = age_of(bad)
-        if age_of_bad is not None and age_of_bad > BAD_FOR_S:
-            bad.unlink(missing_ok=True)
-        return age_of(trial) is not None or age_of(bad) is not None
+        trial = file.with_suffix(".trial")
+        try:
+            age = abs(time.time() - trial.stat().st_mtime)
+        except OSError:
+            return False
+        if age <= BARRED_S:
+            return True
+        trial.unlink(missing_ok=True)
+        return False
 
     def _read(self, file: Path) -> bytes | None:
         raw = paths.read_regular(file, _HEADER.size + MAX_BYTES)

@@ -47,16 +47,16 @@ class _Wgpu:
             instance.close()
 
     def open(self, info: DeviceInfo, **options: Any) -> DeviceImpl:
-        """Open an adapter; `options` are the fields of `gpuedge.backends.wgpu.device.Options`.
+        """Open an adapter; there are no options.
 
         Raises
         ------
         DeviceError (GE-400)
             The driver refused, lost the device or ran out of memory.
         """
-        from gpuedge.backends.wgpu.device import Options, WgpuDevice
+        from gpuedge.backends.wgpu.device import WgpuDevice
 
-        return WgpuDevice(info, Options(**options))
+        return WgpuDevice(info, **options)
 
 
 class WgpuBackend(_Wgpu):

@@ -21,32 +21,8 @@ BINDING_UNIFORM, BINDING_STORAGE, BINDING_READ_ONLY = 2, 3, 4
 CALLBACK_ALLOW_SPONTANEOUS = 3
 FEATURE_SHADER_F16 = "WGPUFeatureName_ShaderF16"
 
-FUNCTIONS = (
-    "wgpuAdapterGetInfo", "wgpuAdapterGetLimits", "wgpuAdapterHasFeature",
-    "wgpuAdapterInfoFreeMembers", "wgpuAdapterRelease", "wgpuAdapterRequestDevice",
-    "wgpuBindGroupLayoutRelease", "wgpuBindGroupRelease", "wgpuBufferDestroy",
-    "wgpuBufferGetConstMappedRange", "wgpuBufferGetMappedRange", "wgpuBufferMapAsync",
-    "wgpuBufferRelease", "wgpuBufferUnmap", "wgpuCommandBufferRelease",
-    "wgpuCommandEncoderBeginComputePass", "wgpuCommandEncoderCopyBufferToBuffer",
-    "wgpuCommandEncoderFinish", "wgpuCommandEncoderRelease",
-    "wgpuComputePassEncoderDispatchWorkgroups", "wgpuComputePassEncoderEnd",
-    "wgpuComputePassEncoderRelease", "wgpuComputePassEncoderSetBindGroup",
-    "wgpuComputePassEncoderSetPipeline", "wgpuComputePipelineRelease", "wgpuCreateInstance",
-    "wgpuDeviceCreateBindGroup", "wgpuDeviceCreateBindGroupLayout", "wgpuDeviceCreateBuffer",
-    "wgpuDeviceCreateCommandEncoder", "wgpuDeviceCreateComputePipeline",
-    "wgpuDeviceCreatePipelineLayout", "wgpuDeviceCreateShaderModuleTrusted",
-    "wgpuDeviceDestroy", "wgpuDeviceGetQueue",
-    "wgpuDeviceRelease", "wgpuInstanceEnumerateAdapters", "wgpuInstanceProcessEvents",
-    "wgpuInstanceRelease", "wgpuPipelineLayoutRelease", "wgpuQueueOnSubmittedWorkDone",
-    "wgpuQueueRelease", "wgpuQueueSubmit", "wgpuQueueWriteBuffer", "wgpuSetLogCallback",
-    "wgpuShaderModuleRelease",
-)  # fmt: skip
-"""Every function of wgpu-native that is called here, and the one by which a device can be lost."""
-
 INSTANCE_EXTRAS = 0x00030004  # WGPUSType_InstanceExtras
 SOURCE_WGSL = "WGPUSType_ShaderSourceWGSL"
-CONSTANTS = (FEATURE_SHADER_F16, SOURCE_WGSL)
-"""Constants that are asked of the library by name."""
 CHECK_BOUNDS = 0x1  # WGPUShaderRuntimeChecks_BoundsChecks
 INSTANCE_BACKENDS = {"vulkan": 1, "gl": 2, "metal": 4, "dx12": 8}
 """WGPUInstanceBackend by the API underneath."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, cast
 
+from gpuedge.backends import common
 from gpuedge.backends.base import (
     FLOAT32,
     Buffer,
@@ -26,34 +26,18 @@ from gpuedge.backends.wgpu.physical import Adapter, Instance
 from gpuedge.backends.wgpu.program import Programs, WgpuProgram
 from gpuedge.backends.wgpu.queue import Queue, WgpuTicket
 from gpuedge.backends.wgpu.record import Recorder, WgpuRecording
-from gpuedge.core.errors import BackendUnavailableError, ClosedError, DriverError
+from gpuedge.core.errors import BackendUnavailableError, ClosedError
 from gpuedge.core.kernel import KernelBlob, Number
 
 log = logging.getLogger("gpuedge.wgpu")
-
-CLOSE_TIMEOUT_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Options of the backends' `open`.
-
-    Attributes
-    ----------
-    close_timeout_s : float
-        How long `close` waits for work in flight, in seconds.
-    """
-
-    close_timeout_s: float = CLOSE_TIMEOUT_S
 
 
 class WgpuDevice:
     """An open device; see `gpuedge.backends.base.DeviceImpl` for what each call promises."""
 
-    def __init__(self, info: DeviceInfo, options: Options) -> None:
+    def __init__(self, info: DeviceInfo) -> None:
         self.info = info
         self.counters = Counters()
-        self._options = options
         self._closed = False
         self._handle: Any = None
         self._instance = Instance(info.candidate)
@@ -73,19 +57,9 @@ class WgpuDevice:
 
     def _find(self) -> Adapter:
         found = self._instance.adapters()
-        if self.info.index >= len(found):
-            raise DriverError(
-                "The adapter is gone.",
-                asked_by=f"{self.info.candidate.key} #{self.info.index}",
-                known=f"the driver now offers {len(found)} adapters",
-            )
+        common.check_place(self.info, len(found))
         adapter = found[self.info.index]
-        before, now = self.info.identity, adapter.identity
-        if (before.vendorID, before.deviceID) != (now.vendorID, now.deviceID):
-            raise DriverError(
-                "The driver now lists another adapter in this place.",
-                known=f"expected {before.name}, found {now.name}",
-            )
+        common.check_same(self.info, adapter.identity)
         return adapter
 
     def _request(self, adapter: Adapter) -> Any:
@@ -211,7 +185,7 @@ class WgpuDevice:
         if self._closed:
             return
         self._closed = True
-        if not self._queue.drain(self._options.close_timeout_s):
+        if not self._queue.drain(common.CLOSE_TIMEOUT_S):
             log.error("%s is still busy; its memory is not freed", self.info.identity.name)
             return
         for part in (self._recorder, self._programs, self.memory):

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpuedge.backends.base import Candidate
 from gpuedge.backends.loading import driver_environment, keep_loaded, load_fault
-from gpuedge.backends.manifests import inspect_manifest
+from gpuedge.backends.manifests import require
 from gpuedge.backends.wgpu import constants as c
 from gpuedge.backends.wgpu.api import Api, load
 from gpuedge.backends.wgpu.candidates import api_of
@@ -51,7 +51,7 @@ class Instance:
         self._adapters: list[Any] = []
         api_name = api_of(candidate)
         if api_name == "vulkan":
-            self._check_manifest()
+            require(candidate)
         with driver_environment(candidate):
             extras = self.api.make("WGPUInstanceExtras", backends=c.INSTANCE_BACKENDS[api_name])
             extras.chain.sType = c.INSTANCE_EXTRAS
@@ -65,13 +65,6 @@ class Instance:
                 keep_loaded(candidate.key, self.api.ffi.dlopen, log)
             self._list()
         log.debug("instance for %s with %d adapters", candidate.key, len(self._adapters))
-
-    def _check_manifest(self) -> None:
-        _, _, problem = inspect_manifest(self.candidate.key)
-        if problem is not None:
-            raise self._unavailable(
-                f"There is no Vulkan driver here: {problem.sentence}.", problem.code, problem.detail
-            )
 
     def _unavailable(self, what: str, reason: str, known: str | None = None) -> Exception:
         return BackendUnavailableError(
