@@ -209,7 +209,7 @@ def test_cache_is_saved_before_close_after_many_pipelines(
 
 CHILD = """
 import json, os, sys
-sys.path.insert(0, sys.argv[3])
+sys.path[:0] = [sys.argv[3], os.path.dirname(sys.argv[3])]
 from gpuedge.backends.base import Candidate, DeviceInfo
 from gpuedge.core.identity import Identity
 import test_vulkan_cache as cache

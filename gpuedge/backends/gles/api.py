@@ -65,13 +65,8 @@ def attributes(*pairs: tuple[int, int]) -> Any:
 class Library:
     """A loaded libEGL: its functions without the prefix ``egl``.
 
-    Attributes
-    ----------
-    path : str
-    is_alone : bool
-        Whether it is a driver's own, not the system's loader.
-    extensions : frozenset of str
-        Extensions that hold without a display.
+    `is_alone` says whether it is a driver's own, not the system's loader; `extensions` are those
+    that hold without a display.
     """
 
     def __init__(self, path: str, is_alone: bool) -> None:
@@ -153,11 +148,8 @@ class Library:
 def load(candidate: Candidate) -> Library:
     """Load the EGL library of a candidate; call it within `backends.loading.driver_environment`.
 
-    Raises
-    ------
-    BackendUnavailableError
-        ``no-loader`` where the system has no libEGL, ``missing-library`` where a named one cannot
-        be loaded.
+    Raises BackendUnavailableError: ``no-loader`` where the system has no libEGL,
+    ``missing-library`` where a named one cannot be loaded.
     """
     path = library_of(candidate)
     with _lock:
@@ -248,17 +240,8 @@ def _devices(library: Library) -> Sequence[int]:
 class Display:
     """An initialised display, which stays so until the process ends; see `Library.start`.
 
-    Parameters
-    ----------
-    library : Library
-    platform : Platform
-    handle : int, optional
-        The display, where the application has it already.
-
-    Raises
-    ------
-    BackendUnavailableError
-        ``no-device``: this platform leads to no display.
+    `handle` is the display where the application has it already. Raises BackendUnavailableError
+    (``no-device``) where the platform leads to none.
     """
 
     def __init__(self, library: Library, platform: Platform, handle: int | None = None) -> None:
@@ -388,11 +371,8 @@ MAX_TEXT = 1 << 16
 class Gl:
     """The functions, without the prefix ``gl``: ``gl.BindTexture(target, name)``.
 
-    Parameters
-    ----------
-    lookup : callable
-        Gives addresses; EGL answers for functions that the driver lacks, too, so a function being
-        there proves nothing about the driver.
+    EGL gives addresses of functions that the driver lacks, too, so a function being there proves
+    nothing about the driver.
     """
 
     def __init__(self, lookup: Lookup) -> None:

@@ -32,13 +32,8 @@ DESKTOP_VERSION = (4, 3)
 class Want:
     """The context to make.
 
-    Attributes
-    ----------
-    level : str
-    is_desktop : bool
-        Desktop OpenGL, whose compute shaders serve ``gles31`` where there is no OpenGL ES.
-    is_robust : bool
-        Ask for a context that tells of resets, where the driver has such.
+    `is_desktop` asks for desktop OpenGL, whose compute shaders serve ``gles31`` where there is no
+    OpenGL ES; `is_robust` for a context that tells of resets, where the driver has such.
     """
 
     level: str
@@ -54,17 +49,8 @@ class Want:
 class Context:
     """A context on a display; `close` destroys it, not the display.
 
-    Parameters
-    ----------
-    display : Display
-    want : Want
-    share : int, optional
-        A context of the same display and API whose textures and buffers this one sees as well.
-
-    Raises
-    ------
-    BackendUnavailableError
-        ``no-context``: the driver makes none of this version; ``out-of-memory``, ``device-lost``.
+    `share` is a context of the same display and API whose textures and buffers this one sees as
+    well. Raises BackendUnavailableError: ``no-context``, ``out-of-memory``, ``device-lost``.
     """
 
     def __init__(self, display: Display, want: Want, share: int | None = None) -> None:

@@ -113,16 +113,8 @@ def storages(level: str, formats: dict[str, Format]) -> tuple[str, ...]:
 def probe(gl: Gl, level: str) -> tuple[dict[str, Format], dict[str, DeviceError]]:
     """Try every physical format of a level in the current context.
 
-    Returns
-    -------
-    formats : dict of str to Format
-        What works, and how.
-    failures : dict of str to DeviceError
-        Why the others do not, as far as that is known; the last one of several ways to make one.
-
-    Raises
-    ------
-    DeviceLostError (GE-401)
+    Returns the formats that work, and why the others do not: for one that can be made in several
+    ways, why the last does not. Raises DeviceLostError.
     """
     corners = prepare_drawing(gl)
     found: dict[str, Format] = {}

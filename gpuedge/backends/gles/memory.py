@@ -175,15 +175,8 @@ class GlesTexture:
 class Textures:
     """The textures of one device, and the framebuffers that render to them.
 
-    Parameters
-    ----------
-    gl : Gl
-    formats : dict of str to Format
-        Physical formats that work here.
-    default : str
-        Storage kind of tensors for which none is asked.
-    max_size : int
-        Physical texels per side.
+    `formats` are the physical ones that work here, `default` is the storage kind of tensors for
+    which none is asked, `max_size` counts physical texels per side.
     """
 
     def __init__(self, gl: Gl, formats: dict[str, Format], default: str, max_size: int) -> None:

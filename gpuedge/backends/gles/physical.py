@@ -58,18 +58,9 @@ class Opened:
 def judge_precision(span: tuple[int, int], bits: int) -> str | None:
     """Return why a fragment shader's ``highp float`` is not good enough, or None if it is.
 
-    Parameters
-    ----------
-    span : pair of int
-        log2 of the least and of the greatest magnitude, as glGetShaderPrecisionFormat gives them;
-        both are 0 where a device has no ``highp`` in fragment shaders.
-    bits : int
-        log2 of the relative precision, as a positive number.
-
-    Notes
-    -----
-    A device without ``highp`` is refused: indices of texels alone need 24 bits, and the codec of
-    float32 in bytes needs its whole range.
+    `span` has log2 of the least and of the greatest magnitude, `bits` that of the relative
+    precision; all are 0 where fragment shaders have no ``highp``. Such a device is refused: indices
+    of texels alone need 24 bits, and the codec of float32 in bytes needs its whole range.
 
     >>> judge_precision((127, 127), 23)
     >>> judge_precision((15, 15), 10)
@@ -177,11 +168,7 @@ def wants(level: str) -> list[Want]:
 def enumerate_devices(candidate: Candidate, level: str) -> list[DeviceInfo]:
     """Open every platform of a candidate, and return one entry per distinct device.
 
-    Raises
-    ------
-    BackendUnavailableError
-        No platform leads to a device of this level; the reason is that of the one that came
-        furthest.
+    Raises BackendUnavailableError with the reason of the platform that came furthest.
     """
     failures: list[BackendUnavailableError] = []
     with driver_environment(candidate):
@@ -235,12 +222,8 @@ def _furthest(failures: list[BackendUnavailableError]) -> BackendUnavailableErro
 def open_device(info: DeviceInfo, wanted: list[Want]) -> Opened:
     """Open the device of `info` again: the first platform that leads to the same one.
 
-    Raises
-    ------
-    DriverError (GE-405)
-        The driver now leads to other devices.
-    BackendUnavailableError
-        No platform leads anywhere any more.
+    Raises DriverError where the driver now leads to other devices, BackendUnavailableError where
+    it leads nowhere any more.
     """
     expected = info.identity
     failures: list[BackendUnavailableError] = []
@@ -307,13 +290,7 @@ MAX_ALIGNMENT = 4096
 
 
 def check(values: dict[str, int], least: int, most: int = NO_LIMIT) -> None:
-    """Refuse a device whose limits cannot be.
-
-    Raises
-    ------
-    DriverError (GE-405)
-        One of `values` is below what every device has, or above what it may be.
-    """
+    """Raise DriverError for a limit below what every device has, or above what it may be."""
     for name, value in values.items():
         if not least <= value <= most:
             raise DriverError(

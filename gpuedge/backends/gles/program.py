@@ -187,10 +187,7 @@ class GlesProgram:
 def prepare_drawing(gl: Gl) -> int:
     """Make the triangle the current vertices and switch off what changes fragments.
 
-    Returns
-    -------
-    int
-        The buffer of its corners, to be deleted in the end.
+    Returns the buffer of its corners, to be deleted in the end.
     """
     for state in c.STATES_OFF:
         gl.Disable(state)
@@ -207,21 +204,9 @@ def prepare_drawing(gl: Gl) -> int:
 def build(
     gl: Gl, caps: Caps, blob: KernelBlob, specs: Mapping[str, Number], row: int | None
 ) -> GlesProgram:
-    """Compile and link a kernel.
+    """Compile and link a kernel; `row` is the texels of a row where tensors are textures.
 
-    Parameters
-    ----------
-    gl : Gl
-    caps : Caps
-    blob : KernelBlob
-    specs : mapping
-    row : int, optional
-        Physical texels of a row of a texture, where tensors are textures.
-
-    Raises
-    ------
-    DriverError (GE-405)
-        The driver refuses it; the error holds what it says.
+    Raises DriverError with what the driver says where it refuses.
     """
     text = blob.specialised(specs, {} if row is None else {"ROW": row})
     if row is None:

@@ -66,10 +66,7 @@ class Api:
     def listing(self, name: str, call: Any, *args: Any) -> Any:
         """Call a Vulkan enumeration (count, then items) and return the C array.
 
-        Raises
-        ------
-        DriverError (GE-405)
-            The driver refuses, or the list has no end.
+        Raises DriverError where the driver refuses, or the list has no end.
         """
         count = self.ffi.new("uint32_t *")
         for _ in range(MAX_TRIES):

@@ -48,28 +48,13 @@ def choose_memory(
 ) -> Choice:
     """Choose the memory of a buffer.
 
-    Parameters
-    ----------
-    types, heaps
-        The device's tables, in its order.
-    usage : Usage
-        What the buffer is for.
-    allowed : int
-        Bit mask of the types a buffer may use (``memoryTypeBits``).
-    staging : bool, optional
-        True forces staging, False forbids it where any host-visible type exists; None decides.
+    Host-visible device memory where the host sees the device's largest heap (cached for OUTPUT:
+    reading uncached memory is many times slower), else device memory with staging. The small window
+    (256 MiB) that cards offer beside their main heap is left alone.
 
-    Returns
-    -------
-    Choice
-        Host-visible device memory where the host sees the device's largest heap (cached for
-        OUTPUT: reading uncached memory is many times slower), else device memory with staging. The
-        small window (256 MiB) that cards offer beside their main heap is left alone.
-
-    Raises
-    ------
-    ValueError
-        No allowed type exists; the specification forbids that.
+    `allowed` is a bit mask of types (``memoryTypeBits``); ValueError if there is none, which the
+    specification forbids. `staging` True forces staging, False forbids it where any host-visible
+    type exists; None decides.
     """
     usable = _usable(types, allowed)
     main = _main_heap(heaps)

@@ -31,15 +31,8 @@ MAX_VERSION = (1, 3)
 class Instance:
     """A Vulkan instance with one driver loaded.
 
-    Parameters
-    ----------
-    candidate : Candidate
-        The driver; its environment is set while it is loaded.
-
-    Raises
-    ------
-    BackendUnavailableError (GE-404)
-        No loader, or the candidate's driver cannot be loaded or has no device.
+    The driver's environment is set while it is loaded. Raises BackendUnavailableError where there
+    is no loader, or the candidate's driver cannot be loaded.
     """
 
     def __init__(self, candidate: Candidate) -> None:
@@ -124,10 +117,7 @@ class Instance:
     def physical_devices(self) -> list[Any]:
         """Return the handles of the devices, in the driver's order.
 
-        Raises
-        ------
-        BackendUnavailableError (GE-404)
-            There is none.
+        Raises BackendUnavailableError where there is none.
         """
         call = self.api.lib.vkEnumeratePhysicalDevices
         try:

@@ -82,21 +82,10 @@ def rename(path: Path, suffix: str) -> bool:
 class PipelineCache:
     """A VkPipelineCache that is loaded from disk and saved when it grew.
 
-    Parameters
-    ----------
-    on_disk : bool
-        Read and write files.
-    is_off : bool
-        Make no VkPipelineCache at all: this driver's are not to be trusted.
-
-    Attributes
-    ----------
-    handle
-        The VkPipelineCache, or NULL where the driver refuses one or none is wanted.
-    is_hit : bool
-        True if the driver was given data from disk.
-    is_trial : bool
-        True until work was finished with data that no process had used before.
+    `on_disk` reads and writes files; `is_off` makes no VkPipelineCache at all, as this driver's are
+    not to be trusted. `handle` is NULL then, and where the driver refuses one. `is_hit` says
+    whether the driver was given data from disk, `is_trial` whether no work was finished yet with
+    data that no process had used before.
     """
 
     def __init__(

@@ -38,10 +38,7 @@ class Adapter:
 class Instance:
     """A WebGPU instance over one API and one driver.
 
-    Raises
-    ------
-    BackendUnavailableError (GE-404)
-        The package is missing, or the candidate's driver is missing or has no adapter.
+    Raises BackendUnavailableError where the package or the candidate's driver is missing.
     """
 
     def __init__(self, candidate: Candidate) -> None:
@@ -81,10 +78,7 @@ class Instance:
     def adapters(self) -> list[Adapter]:
         """Describe the adapters, in the order of the API underneath.
 
-        Raises
-        ------
-        BackendUnavailableError (GE-404)
-            There is none.
+        Raises BackendUnavailableError where there is none.
         """
         if not self._adapters:
             is_vulkan = api_of(self.candidate) == "vulkan"
