@@ -83,14 +83,17 @@ def load_fault(manifest: str) -> str | None:
     library, _, problem = inspect_manifest(manifest)
     if problem is not None:
         return problem.sentence
-    if library is None:
-        return None
+    return None if library is None else library_fault(library, _ENTRIES)
+
+
+def library_fault(library: str, entries: tuple[str, ...]) -> str | None:
+    """Return why a library is not a driver with one of these functions, or None; this loads it."""
     import ctypes
 
     try:
         loaded = ctypes.CDLL(library)
     except OSError as error:
         return str(error)
-    if any(hasattr(loaded, name) for name in _ENTRIES):
+    if any(hasattr(loaded, name) for name in entries):
         return None
-    return f"{library} is not a Vulkan driver: it has no {_ENTRIES[0]}"
+    return f"{library} is not a driver of this API: it has no function {entries[0]}"

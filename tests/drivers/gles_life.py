@@ -37,6 +37,9 @@ from gpuedge.core.errors import (
 )
 from gpuedge.core.kernel import KernelBlob
 
+EGL_VENDOR = 0x3053
+EGL_ANGLE_WEBGL = 0x33AC
+
 ONES = np.ones(256, np.float32)
 
 
@@ -183,7 +186,7 @@ def latecomer(level: str) -> None:
         device.close()
         assert library.GetCurrentContext() == application._handle
         assert library.GetCurrentDisplay() == handle
-    assert library.QueryString(handle, c.EGL_VENDOR)
+    assert library.QueryString(handle, EGL_VENDOR)
     with application.current():
         assert library.GetCurrentContext() == application._handle
     application.close()
@@ -212,7 +215,7 @@ def terminated(level: str) -> None:
             add(again)
             again.close()
             assert state() == before
-        assert library.QueryString(handle, c.EGL_VENDOR)
+        assert library.QueryString(handle, EGL_VENDOR)
     device = opened(level)
     terminate(library, handle)
     device.close()
@@ -296,9 +299,6 @@ def desktop(level: str) -> None:
     assert device._context.want.is_desktop
     add(device)
     device.close()
-
-
-EGL_ANGLE_WEBGL = 0x33AC
 
 
 def webgl(level: str, file: str) -> None:

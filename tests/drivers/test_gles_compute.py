@@ -15,7 +15,14 @@ def checks(level: str) -> list[str | Check]:
     return found
 
 
-@pytest.mark.parametrize("configuration", GLES)
+SLOW = ("gles30-swiftshader-legacy", "gles30-softpipe")
+"""Drivers that interpret each fragment; other drivers of the level take the same paths."""
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [pytest.param(c, marks=[pytest.mark.long] if c in SLOW else []) for c in GLES],
+)
 def test_numbers(configuration: str) -> None:
     need(configuration)
     run(configuration, *checks(configuration[:6]))

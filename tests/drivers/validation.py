@@ -21,7 +21,9 @@ khronos_validation.report_flags = error,warn,perf
 khronos_validation.enables = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT
 """
 _folder = tempfile.TemporaryDirectory(prefix="gpuedge-validation-")
-_logs: list[Path] = []
+_log = Path(_folder.name) / "log.txt"
+"""One file for all devices: the layer reads its settings once while it stays loaded."""
+_seen: list[str] = []
 
 
 def environment(log: Path) -> dict[str, str]:
@@ -33,22 +35,27 @@ def environment(log: Path) -> dict[str, str]:
 
 def validated(info: DeviceInfo, **options: Any) -> VulkanDevice:
     """Open a device under the layer, with its checks of synchronisation."""
-    log = Path(_folder.name) / f"{len(_logs)}.txt"
+    _take()  # each new instance empties the file
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment(log).items():
+        for name, value in environment(_log).items():
             patch.setenv(name, value)
         device = VulkanBackend().open(info, **options)
-    if not log.exists():
+    if not _log.exists():
         absent("the validation layer is not installed: apt-get install -y vulkan-validationlayers")
-    _logs.append(log)
     assert isinstance(device, VulkanDevice)
     return device
 
 
 def messages() -> str:
     """Return what the layer has said since this was last asked."""
-    found = "".join(log.read_text(errors="replace") for log in _logs)
-    for log in _logs:
-        with log.open("r+b") as file:  # the layer writes on at its own place
+    _take()
+    found = "".join(_seen)
+    _seen.clear()
+    return found
+
+
+def _take() -> None:
+    if _log.exists():
+        with _log.open("r+b") as file:  # devices that are open write on, each at its own place
+            _seen.append(file.read().decode(errors="replace").replace("\0", ""))
             file.truncate(0)
-    return found.replace("\0", "")

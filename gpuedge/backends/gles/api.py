@@ -17,6 +17,7 @@ from typing import Any
 from gpuedge.backends.base import Candidate
 from gpuedge.backends.gles import constants as c
 from gpuedge.backends.gles.candidates import is_manifest, library_of
+from gpuedge.backends.loading import library_fault
 from gpuedge.backends.manifests import inspect_manifest
 from gpuedge.core.errors import BackendUnavailableError, DriverError
 
@@ -176,13 +177,7 @@ def vendor_problem(candidate: Candidate) -> str | None:
     `backends.loading.driver_environment`, and only after the loader found no display.
     """
     path = inspect_manifest(candidate.key)[0] if is_manifest(candidate) else None
-    if path is None:
-        return None
-    try:
-        vendor = ctypes.CDLL(path)
-    except OSError as error:
-        return str(error)
-    return None if hasattr(vendor, VENDOR_ENTRY) else f"{path} has no function {VENDOR_ENTRY}"
+    return None if path is None else library_fault(path, (VENDOR_ENTRY,))
 
 
 @dataclass(frozen=True, slots=True)

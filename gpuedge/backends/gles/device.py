@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from gpuedge.backends import common
 from gpuedge.backends.base import (
@@ -101,26 +101,30 @@ class GlesDevice:
         level = opened.context.want.level
         with self._context.current():
             self._textures: Textures | None = None
-            self._buffers: Buffers | None = None
+            self._memory: Any
             self._corners = None if level == "gles31" else prepare_drawing(gl)
             if level == "gles31":
                 self.caps = physical.compute_caps(gl, opened.is_software)
-                self._buffers = Buffers(gl)
+                self._memory = Buffers(gl)
             else:
-                kinds = physical.offered(level, opened.formats, options.storages)
-                if not kinds:
-                    raise InputError(
-                        "This device has none of the storage kinds asked for.",
-                        asked_by=f"storages={options.storages!r}",
-                        known=", ".join(physical.offered(level, opened.formats, None)),
-                    )
-                side = info.limits.get("max_texture_size", physical.NO_LIMIT)
-                self.caps = physical.fragment_caps(gl, level, kinds, opened.is_software, side)
-                size = self.caps.max_texture_size or 1
-                self._textures = Textures(gl, opened.formats, kinds[0], size)
+                self._memory = self._textures = self._open_textures(opened, options.storages)
             self._fences = fences(gl, level, opened.display)
             self._reset_status = _reset_status(opened)
             self._check("opening the device")
+
+    def _open_textures(self, opened: Opened, wanted: Sequence[str] | None) -> Textures:
+        """Set the limits of a level that draws; return what keeps its tensors."""
+        gl, level = opened.gl, opened.context.want.level
+        kinds = physical.offered(level, opened.formats, wanted)
+        if not kinds:
+            raise InputError(
+                "This device has none of the storage kinds asked for.",
+                asked_by=f"storages={wanted!r}",
+                known=", ".join(physical.offered(level, opened.formats, None)),
+            )
+        side = self.info.limits.get("max_texture_size", physical.NO_LIMIT)
+        self.caps = physical.fragment_caps(gl, level, kinds, opened.is_software, side)
+        return Textures(gl, opened.formats, kinds[0], self.caps.max_texture_size or 1)
 
     def _check(self, what: str) -> None:
         """Raise the error of the calls since the last check, if there was one."""
@@ -144,47 +148,29 @@ class GlesDevice:
         """Reserve device memory; contents are undefined. Raises OutOfMemoryError."""
         with self._context.current():
             self._context.check()
-            made: Buffer
-            if self._textures is not None:
-                made = self._textures.alloc(nbytes, usage, storage)
-            else:
-                made = self._storage().alloc(nbytes, usage)
+            made: Buffer = self._memory.alloc(nbytes, usage, storage)
             self._check("allocating")
             self.counters.allocations += 1
             return made
-
-    def _storage(self) -> Buffers:
-        if self._buffers is None:
-            raise InputError("This device keeps tensors in textures.")
-        return self._buffers
 
     def free(self, buffer: Buffer) -> None:
         """Give memory back; the buffer must not be in flight."""
         if self._closed or self._context.lost is not None:
             return
         with self._context.current():
-            if isinstance(buffer, GlesTexture) and self._textures is not None:
-                self._textures.free(buffer)
-            else:
-                self._storage().free(cast(GlesBuffer, buffer))
+            self._memory.free(buffer)
 
     def write(self, buffer: Buffer, data: memoryview, offset: int = 0) -> None:
         """Copy contiguous host bytes of float32 into a buffer, converted to its storage."""
         with self._context.current():
             self._context.check()
-            if isinstance(buffer, GlesTexture) and self._textures is not None:
-                self._textures.write(buffer, data, offset)
-            else:
-                self._storage().write(cast(GlesBuffer, buffer), data, offset)
+            self._memory.write(buffer, data, offset)
 
     def read(self, buffer: Buffer, into: memoryview, offset: int = 0) -> None:
         """Copy a buffer to the host as float32. Raises DeviceError."""
         with self._context.current():
             self._context.check()
-            if isinstance(buffer, GlesTexture) and self._textures is not None:
-                self._textures.read(buffer, into, offset)
-            else:
-                self._storage().read(cast(GlesBuffer, buffer), into, offset)
+            self._memory.read(buffer, into, offset)
             self._check("reading back")
 
     @property
@@ -256,10 +242,14 @@ class GlesDevice:
             self.counters.submits += 1
             replay(cast(GlesRecording, recording))
             self._prune()
-            ticket = GlesTicket(self._fences.make())
-            self._gl.Flush()
-            if ticket.fence is not None:
-                self._flying.append(ticket)
+            if self._fences is None:
+                self._gl.Finish()
+                ticket = GlesTicket(None)
+            else:
+                ticket = GlesTicket(self._fences.make())
+                self._gl.Flush()
+                if ticket.fence is not None:
+                    self._flying.append(ticket)
             self._check("submitting")
             return ticket
 
@@ -268,7 +258,7 @@ class GlesDevice:
         one = cast(GlesTicket, ticket)
         with self._context.current():
             self._context.check()
-            if one.fence is None:
+            if one.fence is None or self._fences is None:
                 return
             try:
                 is_done = self._fences.wait(one.fence, timeout_s)
@@ -289,10 +279,13 @@ class GlesDevice:
         """Forget a submission that is done."""
         fence, ticket.fence = ticket.fence, None
         self._flying = [other for other in self._flying if other is not ticket]
-        self._fences.delete(fence)
+        if self._fences is not None:
+            self._fences.delete(fence)
 
     def _prune(self) -> None:
         """Forget submissions that are done though nobody waited to the end, oldest first."""
+        if self._fences is None:
+            return
         try:
             while self._flying and self._fences.wait(self._flying[0].fence, 0.0):
                 self._finish(self._flying[0])
@@ -376,19 +369,6 @@ class GlesTicket:
     fence: Any
 
 
-class Fences(Protocol):
-    """Makes fences in the current context."""
-
-    def make(self) -> Any:
-        """Return a fence behind everything submitted so far; None if it is done already."""
-
-    def wait(self, fence: Any, seconds: float) -> bool:
-        """Wait for a fence; False if it was not reached in time. Raises DriverError."""
-
-    def delete(self, fence: Any) -> None:
-        """Delete a fence."""
-
-
 def nanoseconds(seconds: float) -> int:
     """Return a time as drivers take it."""
     return int(min(max(0.0, seconds) * 1e9, MAX_NANOSECONDS))
@@ -442,29 +422,11 @@ class EglFences:
         self._egl.DestroySyncKHR(self._display, fence)
 
 
-class NoFences:
-    """For drivers without fences: work is done when it is submitted; nothing limits the wait."""
-
-    def __init__(self, gl: Gl) -> None:
-        self._gl = gl
-
-    def make(self) -> Any:
-        """Finish everything."""
-        self._gl.Finish()
-
-    def wait(self, fence: Any, seconds: float) -> bool:
-        """Return at once."""
-        return True
-
-    def delete(self, fence: Any) -> None:
-        """Do nothing."""
-
-
-def fences(gl: Gl, level: str, display: Display) -> Fences:
-    """Return the best kind of fence that a context has."""
+def fences(gl: Gl, level: str, display: Display) -> GlFences | EglFences | None:
+    """Return the best kind of fence that a context has; None: work must be finished at once."""
     if level != "gles20" and gl.has("FenceSync", "ClientWaitSync", "DeleteSync"):
         return GlFences(gl)
     functions = ("CreateSyncKHR", "ClientWaitSyncKHR", "DestroySyncKHR")
     if "EGL_KHR_fence_sync" in display.extensions and display.library.has(*functions):
         return EglFences(display)
-    return NoFences(gl)
+    return None

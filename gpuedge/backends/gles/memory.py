@@ -298,7 +298,7 @@ class Buffers:
     def __init__(self, gl: Gl) -> None:
         self._gl = gl
 
-    def alloc(self, nbytes: int, usage: Usage) -> GlesBuffer:
+    def alloc(self, nbytes: int, usage: Usage, _: Storage) -> GlesBuffer:
         """Make a buffer. Raises OutOfMemoryError."""
         gl = self._gl
         name = gl.generate("Buffers")
