@@ -262,7 +262,16 @@ def age(file: Path, seconds: float) -> None:
     os.utime(file, (when, when))
 
 
-@pytest.mark.parametrize("point", ["abort@create", "exit@create", "abort@build", "abort@run"])
+POINTS = [
+    "abort@run",
+    *(
+        pytest.param(p, marks=pytest.mark.long)
+        for p in ("abort@create", "exit@create", "abort@build")
+    ),
+]
+
+
+@pytest.mark.parametrize("point", POINTS)
 def test_data_that_end_a_process_are_dropped(
     vulkan_info: DeviceInfo, folder: Path, point: str
 ) -> None:
