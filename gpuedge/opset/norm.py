@@ -40,7 +40,9 @@ def _normalised(rows: Tensor, is_log: bool) -> Tensor:
     powers = mapped(lambda x, m: apply("exp", x - m), rows, peak)
     total = reduced("sum", powers, (1,))
     if is_log:
-        return mapped(lambda d, s: d - apply("log", s), below, total)
+        # the minimum changes nothing, but keeps Mesa's compiler for ES 2.0 (22.3) from computing
+        # x - (m + log(s)), which loses the digits that m is there to save
+        return mapped(lambda d, s: apply("min", d, 0.0) - apply("log", s), below, total)
     # the exponentials again: computing them twice is cheaper than keeping them
     return mapped(lambda x, m, s: apply("exp", x - m) / s, rows, peak, total)
 
