@@ -161,7 +161,6 @@ def _use_verdicts(data: bytes, place: Path) -> object:
     store = verdicts.Store(place)
     store.find("one", 4.0, 1e9)
     store.find("three", 9.0, 1e9)
-    store.gone([], {"one"})
     return store.save({"two": (Candidate("two", "/two", "f"), [_row("two")])}, 4.0, 1e9)
 
 

@@ -31,7 +31,7 @@ def model(kind: str) -> ModelProto:
         weights.append(numpy_helper.from_array(w, f"w{i}"))
         nodes.append(helper.make_node("Conv", [before, f"w{i}"], [f"c{i}"], pads=[1, 1, 1, 1]))
         before, width = f"c{i}", CHANNELS
-    last = "ThresholdedRelu" if kind == "mixed" else "Relu"
+    last = "Shrink" if kind == "mixed" else "Relu"
     nodes.append(helper.make_node(last, [before], ["y"]))
     shapes = [[1, 3, SIDE, SIDE], [1, CHANNELS, SIDE, SIDE]]
     x, y = (
@@ -86,7 +86,7 @@ def main(milliseconds: float, kind: str) -> dict[str, object]:
             "apart": float(np.abs(found - wanted).max() / np.abs(wanted).max()),
             "codes": {row.device: row.code for row in decision.rows},
             "runs": max(len(c.runs) for c in known),
-            "visits": max((c.belief.visits for c in known if c.belief), default=0),
+            "windows": max((c.belief.windows for c in known if c.belief), default=0),
             "replays": Decision.from_dict(json.loads(text)).replay().to_json() == text,
             "health": health.to_dict(),
             "said": str(decision),

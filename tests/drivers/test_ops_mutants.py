@@ -25,7 +25,6 @@ CAUGHT_BY: dict[str, cases.Family] = {
     "conv2d_px4: last pixels": cases.conv2d(whole=True),
     "matmul: last texel of K": cases.matmul(whole=True),
     "pool: trailing padding counts": cases.pooling("avg"),
-    "concat: second part": cases.concat(),
     "pack: last lane": cases.conv2d(whole=True),
 }
 
