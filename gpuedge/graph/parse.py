@@ -18,6 +18,9 @@ from gpuedge.graph.writer import PROTOBUF_LIMIT
 if TYPE_CHECKING:
     import onnx
 
+LISTED = 3
+"""The format version up to which every weight had to be listed as an input."""
+
 _SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
     (0, b"PK\x03\x04", "a zip archive, as PyTorch and NumPy write them"),
     (4, b"TFL3", "a TensorFlow Lite model"),
@@ -340,6 +343,9 @@ def _check(proto: onnx.ModelProto, source: str) -> None:
     ]
     for kind in shapeless:
         kind.shape.SetInParent()  # the checker wants a shape; it does not look into it
+    if proto.ir_version == LISTED:
+        # weights that are no inputs belong to the next version; ONNX Runtime runs such models
+        proto.ir_version = LISTED + 1
     try:
         onnx.checker.check_model(proto)
     except onnx.checker.ValidationError as error:

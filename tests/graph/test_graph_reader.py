@@ -110,6 +110,15 @@ def test_cycle_and_duplicate_names() -> None:
         OnnxModel.load(model(nodes, [value("x", [1])], [value("y", [1])]))
 
 
+def test_weights_of_the_third_format_need_not_be_inputs() -> None:
+    node = helper.make_node("Add", ["x", "w"], ["y"])
+    weights = [onnx.numpy_helper.from_array(np.ones(2, np.float32), "w")]
+    graph = helper.make_graph([node], "g", [value("x", [2])], [value("y", [2])], weights)
+    opset = [helper.make_opsetid("", 9)]
+    made = OnnxModel.load(helper.make_model(graph, opset_imports=opset, ir_version=3))
+    assert list(made.inputs) == ["x"]
+
+
 def test_sequences_are_refused_by_name() -> None:
     kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(F32, [1]))
     node = helper.make_node("SequenceAt", ["s", "i"], ["y"])
