@@ -23,13 +23,11 @@ from gpuedge.conformance.functions import elementwise
 from gpuedge.conformance.layers import Shape, dims, pick
 from gpuedge.conformance.shaping import operand
 from gpuedge.conformance.units import broadcastable, spread
+from gpuedge.graph.build import NEWER
 from gpuedge.graph.expand import infer
 from gpuedge.graph.ir import OPSET, Graph, Node, type_of
 from gpuedge.graph.writer import to_bytes
 from gpuedge.opset.bounds import TINY, ULP, Array, Num, U
-
-NEWER = {"Swish": 24}
-"""Operators that came after the operator set of the other models."""
 
 Parts = tuple[dict[str, Array], dict[str, Array], Callable[[], Sequence[Num]]]
 """Inputs of the model, its constants, and what its outputs must be."""

@@ -13,7 +13,7 @@ from gpuedge.graph.ir import OPSET, Array, Graph, Node, TensorType, type_of
 from gpuedge.graph.limits import MAX_ELEMENTS
 from gpuedge.opset.call import node_label
 
-_NEWER = {"Swish": 24}
+NEWER = {"Swish": 24}
 """Known operators that came after `OPSET`; using one raises the graph's operator set."""
 
 
@@ -76,7 +76,7 @@ class GraphBuilder:
         missing = [i for i in inputs if i and i not in self._types]
         if missing:
             raise UsageError(f"{op} reads {missing[0]!r}, which does not exist.")
-        self._opset[""] = max(self._opset[""], _NEWER.get(op, 0))
+        self._opset[""] = max(self._opset[""], NEWER.get(op, 0))
         # The slash keeps it apart from every Python identifier, such as an argument's name.
         name = output or f"{op}/{len(self._nodes)}"
         node = Node(op, tuple(inputs), (name,), dict(attrs or {}), name)

@@ -14,8 +14,6 @@ from gpuedge.opset.index import Chosen, Index, Loaded, Quotient, Remainder, subs
 if TYPE_CHECKING:
     from gpuedge.opset.tensor import Tensor
 
-Operand = "Expr | float"
-
 
 class Expr:
     """A value for each position; arithmetic makes larger expressions."""

@@ -37,8 +37,6 @@ from gpuedge.plan.storages import EXACT, Keeping, offers
 DTYPES = frozenset((*FLOATS, *BYTES))
 """Element types that kernels compute in float32 and give back unchanged."""
 
-FLOAT_MAX = np.finfo(np.float32).max
-
 
 def plan(
     graph: Graph, caps: Caps, restricted: Collection[str] = (), keeping: Keeping = EXACT
@@ -70,9 +68,8 @@ class _Planner:
     ) -> None:
         self.graph = graph
         self.ctx = Context(graph, caps, restricted, keeping)
-        values = program(graph)
-        if keeping.kind == "fixed16" and offers(caps, keeping.kind):
-            values = without_bias(graph)
+        is_stepped = keeping.kind == "fixed16" and offers(caps, keeping.kind)
+        values = without_bias(graph) if is_stepped else program(graph)
         self.outputs = {name: values.get(name) or _outside(name, graph) for name in graph.outputs}
         for name, tensor in values.items():
             self._name(name, tensor)
@@ -148,9 +145,6 @@ class _Planner:
         if all(isinstance(load.tensor.source, Constant) for load in loads(body)):
             # the body, because what it was made of may read inputs that do not matter any more
             array = evaluate([Tensor(tensor.shape, tensor.dtype, Map(body))], {})[0]
-            if ctx.caps.is_finite_only and tensor.dtype == "float32":
-                # what overflows among constants, as in min(x, exp(1000)), is kept as the largest
-                array = np.clip(array, -FLOAT_MAX, FLOAT_MAX)
             known = Tensor(tensor.shape, tensor.dtype, Constant(np.ascontiguousarray(array)))
             ctx.define(tensor, ctx.need(known, "linear"))
         elif isinstance(body, Load) and is_identity(body, tensor.shape):

@@ -10,7 +10,6 @@ import gpuedge
 from gpuedge.core.errors import UsageError
 
 pytestmark = pytest.mark.driver
-moderngl = pytest.importorskip("moderngl")
 
 
 def test_context_that_moderngl_makes() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 from farm import environment_of, require
 from way_child import model
@@ -75,7 +76,6 @@ def least_us(call: Callable[[], object], runs: int = 3000) -> float:
 
 @pytest.mark.parametrize("device", ["auto", "cpu"])
 def test_a_session_adds_little_to_what_computes(device: str) -> None:
-    ort = pytest.importorskip("onnxruntime")
     options = ort.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     own = ort.InferenceSession(model(), options, providers=["CPUExecutionProvider"])
