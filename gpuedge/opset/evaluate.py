@@ -69,9 +69,9 @@ def _compute(tensor: Tensor, done: Mapping[int, Array], values: Mapping[str, Arr
         return source.array
     parts = [done[t.serial] for t in tensor.reads]
     if isinstance(source, Map):
-        found = _Elements(tensor.shape, done).result(source.body)
+        found = Elements(tensor.shape, done).result(source.body)
     elif isinstance(source, Reduce):
-        elements = _Elements((*tensor.shape, *source.over), done).result(source.body)
+        elements = Elements((*tensor.shape, *source.over), done).result(source.body)
         along = tuple(range(tensor.rank, tensor.rank + len(source.over)))
         found = _COMBINE[source.combine](elements, axis=along)
     elif isinstance(source, Product):
@@ -91,37 +91,45 @@ def _wide(array: Array) -> Array:
     return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
-class _Elements:
-    """Expressions over all positions of a shape at once."""
+class Elements:
+    """Expressions over all positions of a shape at once.
+
+    Attributes
+    ----------
+    values : dict
+        What was computed so far, by identity of the expression.
+    """
 
     def __init__(self, shape: Shape, done: Mapping[int, Array]) -> None:
         self.shape = shape
         self._done = done
-        self._values: dict[int, Any] = {}
+        self.values: dict[int, Any] = {}
 
     def result(self, body: Expr) -> Array:
         """Return the array of `body`."""
         only_moves = not any(isinstance(e, (Apply, Position)) for e in walk(body))
         for one in walk(body):
-            found = self._one(one)
-            self._values[id(one)] = found if only_moves else _wide(np.asarray(found))
-        return np.broadcast_to(self._values[id(body)], self.shape)
+            found = self.compute(one)
+            self.values[id(one)] = found if only_moves else _wide(np.asarray(found))
+        return np.broadcast_to(self.values[id(body)], self.shape)
 
-    def _one(self, one: Expr) -> Any:
+    def compute(self, one: Expr) -> Any:
+        """Return an expression whose parts are in `values`."""
         if isinstance(one, Number):
             return np.float32(one.value)
         if isinstance(one, Load):
-            return self._load(one)
+            return self.load(one)
         if isinstance(one, Apply):
-            return FUNCTIONS[one.function].numpy(*(self._values[id(a)] for a in one.args))
+            return FUNCTIONS[one.function].numpy(*(self.values[id(a)] for a in one.args))
         if isinstance(one, Where):
-            yes, no = self._values[id(one.yes)], self._values[id(one.no)]
-            return np.where(self._test(one.test), yes, no)
+            yes, no = self.values[id(one.yes)], self.values[id(one.no)]
+            return np.where(self.test(one.test), yes, no)
         if isinstance(one, Position):
             return self._index(one.index).astype(np.float32)
         raise TypeError(type(one).__name__)
 
-    def _load(self, one: Load) -> Array:
+    def load(self, one: Load) -> Array:
+        """Return what is loaded at each position."""
         array = self._done[one.tensor.serial]
         if 0 in self.shape:
             return np.empty(self.shape, array.dtype)
@@ -137,7 +145,8 @@ class _Elements:
         steps = [linear.get(n, 0) * flat.itemsize for n in range(len(self.shape))]
         return np.lib.stride_tricks.as_strided(flat, self.shape, steps, writeable=False)
 
-    def _test(self, test: Sequence[Index]) -> Any:
+    def test(self, test: Sequence[Index]) -> Any:
+        """Return where no index is negative."""
         passed: Any = True
         for index in test:
             passed = np.logical_and(passed, self._index(index) >= 0)
@@ -160,6 +169,6 @@ class _Elements:
             return self._index(atom.of) % atom.by
         if isinstance(atom, Chosen):
             yes, no = self._index(atom.yes), self._index(atom.no)
-            return np.where(self._test(atom.test), yes, no)
-        value = np.asarray(self._values[id(atom.value)])
+            return np.where(self.test(atom.test), yes, no)
+        value = np.asarray(self.values[id(atom.value)])
         return np.clip(value, atom.low, atom.high).astype(np.int64)

@@ -150,7 +150,7 @@ class CompiledModel:
     def health(self) -> Health:
         """Return how this model fares."""
         check, (state, why) = self._crosscheck, self._assigned.state()
-        note = "" if check is None else check.why_off or check.why_skipped or ""
+        note = "" if check is None else check.note
         service = self._service
         return Health(
             state, self._assigned.chosen.device, self._assigned.isolation, why,

@@ -41,29 +41,21 @@ def measure(cases: Iterable[tuple[Graph, Mapping[str, Array]]], cpu: Executor) -
     """
     found: dict[str, Range] = {}
     for graph, feed in cases:
-        values = float_values(graph, feed, cpu)
-        found = union(found, {name: range_of(array) for name, array in values.items()})
+        values = all_values(graph, feed, cpu)
+        floats = {n: range_of(a) for n, a in values.items() if a.dtype.name in FLOATS}
+        found = union(found, floats)
     return found
 
 
-def float_values(graph: Graph, feed: Mapping[str, Array], cpu: Executor) -> dict[str, Array]:
-    """Run a graph on the CPU and return every float value: inputs, and what nodes compute."""
-    whole = _all_out(graph)
-    executable = cpu.compile(whole)
-    inputs = {name: feed[name] for name in whole.inputs}
+def all_values(graph: Graph, feed: Mapping[str, Array], cpu: Executor) -> dict[str, Array]:
+    """Run a graph on the CPU and return every value: inputs, and what nodes compute."""
+    made = dict.fromkeys(o for node in graph.nodes for o in node.outputs if o in graph.types)
+    executable = cpu.compile(replace(graph, outputs=tuple(made)))
+    inputs = {name: feed[name] for name in graph.inputs}
     try:
-        values = {**inputs, **executable.run(inputs)}
+        return {**inputs, **executable.run(inputs)}
     finally:
         executable.close()
-    return {n: a for n, a in values.items() if a.dtype.name in FLOATS}
-
-
-def _all_out(graph: Graph) -> Graph:
-    made = dict.fromkeys(o for node in graph.nodes for o in node.outputs if o)
-    return replace(
-        graph,
-        outputs=tuple(o for o in made if o in graph.types and graph.types[o].dtype in FLOATS),
-    )
 
 
 def union(a: Mapping[str, Range], b: Mapping[str, Range]) -> dict[str, Range]:

@@ -23,7 +23,7 @@ from gpuedge.graph.expand import expand
 from gpuedge.graph.ir import Array, Graph, TensorType
 from gpuedge.graph.reader import OnnxModel
 from gpuedge.opset.evaluate import evaluate
-from gpuedge.runtime.crosscheck import FACTOR, CrossCheck, DepthErrors
+from gpuedge.runtime.crosscheck import FACTOR, CrossCheck, RunningErrors
 
 Feeds = dict[str, Array]
 
@@ -77,7 +77,7 @@ def test_the_first_and_then_every_nth_is_due(share: float, expected: list[int]) 
     graph, _, _ = network("perceptron")
     one = CrossCheck(graph, share, ours())
     assert [i for i in range(10) if one.is_due()] == expected
-    assert (one.why_off is not None) == (share == 0)
+    assert one.is_off == (share == 0)
 
 
 def test_one_in_256_by_default() -> None:
@@ -98,11 +98,12 @@ def test_right_results_pass(name: str, data: str) -> None:
     one = checked(graph)
     answer = other(graph, feeds)
     assert one.compare(feeds, answer) is None
-    assert (one.skipped, one.why_off) == (0, None)
+    assert one.note == ""
     (output,) = graph.outputs
-    allowed = FACTOR * DepthErrors(graph).errors.get(output, 0.0)
-    assert abs(answer[output] - exact).max() <= allowed * abs(exact).max()
-    assert allowed <= 5e-3  # it says something
+    found = RunningErrors(graph, feeds, ours()).values[output]
+    assert (abs(answer[output] - exact) <= FACTOR * found.e).all()
+    assert (abs(found.v - exact) <= FACTOR * found.e).all()
+    assert FACTOR * found.e.max() <= 5e-3 * abs(exact).max()  # it says something
 
 
 @pytest.mark.parametrize("name", sorted(NETWORKS))
@@ -153,9 +154,9 @@ def test_a_deep_network_is_still_judged() -> None:
     y = answer[output].copy()
     y[usual(y)] *= 1.01
     assert checked(graph).compare({"x": x}, {output: y}) is not None
-    allowed = FACTOR * DepthErrors(graph).errors[output] * abs(answer[output]).max()
+    allowed = FACTOR * RunningErrors(graph, {"x": x}, ours()).values[output].e
     apart = abs(answer[output] - ours().compile(graph).run({"x": x})[output])
-    assert apart.max() < allowed / 20  # room for devices that round worse
+    assert apart.max() < allowed.max() / 20  # room for devices that round worse
 
 
 FUNCTIONS = ["Exp", "Log", "Sqrt", "Reciprocal", "Sin", "Cos", "Tanh", "Erf", "Sigmoid", "Softplus",
@@ -176,14 +177,14 @@ def test_functions_pass_and_a_percent_is_noticed(op: str) -> None:
     assert checked(graph).compare({"x": x}, {output: y}) is not None
 
 
-def test_what_only_moves_must_be_equal() -> None:
+def test_what_only_moves_has_no_error_of_its_own() -> None:
     x = np.random.default_rng(3).standard_normal((2, 3, 4)).astype(np.float32)
     graph = graph_of({"x": x}, lambda g: g.add("Relu", [g.add("Transpose", ["x"])]))
     (output,) = graph.outputs
     answer = other(graph, {"x": x})
     assert checked(graph).compare({"x": x}, answer) is None
     y = answer[output].copy()
-    y[usual(y)] *= np.float32(1 + 2.0**-22)
+    y[usual(y)] += np.float32(1e-4)
     assert checked(graph).compare({"x": x}, {output: y}) is not None
 
 
@@ -232,9 +233,9 @@ def test_inputs_that_are_not_finite_are_skipped(value: float) -> None:
     next(iter(bad.values())).reshape(-1)[0] = value
     one = checked(graph)
     assert one.compare(bad, {n: a * 0 for n, a in answer.items()}) is None
-    assert one.skipped == 1
-    assert "not finite" in str(one.why_skipped)
+    assert "not finite" in one.note
     assert one.compare(feeds, answer) is None
+    assert one.note == ""
 
 
 def test_infinity_must_be_in_the_same_places() -> None:
@@ -249,12 +250,13 @@ def test_infinity_must_be_in_the_same_places() -> None:
         assert checked(graph).compare({"x": x}, {output: y}) is not None, (place, value)
 
 
-def test_values_inside_that_are_not_finite_are_skipped() -> None:
+def test_values_inside_that_are_not_finite_are_not_judged_but_others_are() -> None:
     x = np.array([[0.0, 1.0, 4.0]], np.float32)
     graph = graph_of({"x": x}, lambda g: g.add("Tanh", [g.add("Reciprocal", ["x"])]))
     one = checked(graph)
-    assert one.compare({"x": x}, {graph.outputs[0]: np.zeros_like(x)}) is None
-    assert one.skipped == 1
+    y = np.tanh(np.array([[0.0, 1.0, 0.25]], np.float32))
+    assert one.compare({"x": x}, {graph.outputs[0]: y}) is None
+    assert one.compare({"x": x}, {graph.outputs[0]: y * 0}) is not None
 
 
 def onnx_graph(node: Any, outputs: Any, x: Array, *before: Any) -> Graph:
@@ -277,8 +279,8 @@ def test_an_operator_without_a_bound_ends_comparing() -> None:
                        before)  # fmt: skip
     one = checked(graph)
     assert one.compare({"x": x}, {"y": np.full((2, 1), 3)}) is None
-    assert one.why_off == "no error bound for ArgMax, whose operands are inexact"
-    assert not one.is_due()
+    assert one.note == "no error bound for ArgMax, whose operands are inexact"
+    assert one.is_off
 
 
 def test_a_smooth_operator_of_the_cpu_is_followed() -> None:
@@ -304,7 +306,7 @@ def test_a_cpu_that_fails_judges_nothing(error: Exception) -> None:
     graph, feeds, _ = network("perceptron")
     one = CrossCheck(graph, 1.0, Full())
     assert one.compare(feeds, other(graph, feeds)) is None
-    assert "out of memory" in str(one.why_skipped).lower()
+    assert "out of memory" in one.note.lower()
 
 
 # -- storage --------------------------------------------------------------------------------------
@@ -314,7 +316,7 @@ def test_fixed_point_is_not_compared() -> None:
     graph, feeds, _ = network("residual")
     one = checked(graph, storage="fixed16")
     assert not one.is_due()
-    assert "fixed-point" in str(one.why_off)
+    assert "fixed-point" in one.note
     assert one.compare(feeds, {n: a * 0 for n, a in other(graph, feeds).items()}) is None
 
 
@@ -437,11 +439,11 @@ def test_inputs_that_cancel_do_not_blind_later_comparisons(harm: str) -> None:
 @pytest.mark.parametrize("shift", [0.0, 8.0, 16.0, 40.0])
 @pytest.mark.parametrize("op", ["Sigmoid", "Softplus", "Exp", "Tanh", "Softmax"])
 def test_tails_of_functions_are_right_and_lies_about_them_noticed(op: str, shift: float) -> None:
-    """Absolute errors are large beside results that are small: the sizes at hand count."""
+    """What a device may differ by follows from the formula: a tail of 1e-18 is no place for 1."""
     x = np.random.default_rng(4).standard_normal((2, 64)).astype(np.float32) - np.float32(shift)
     graph = graph_of({"x": x}, lambda g: g.add(op, ["x"]))
     (output,) = graph.outputs
     right = other(graph, {"x": x})[output]
-    noise = np.float32(5e-7) if op in ("Sigmoid", "Softplus") else right * np.float32(5e-7)
+    noise = np.float32(4e-7) if op == "Softplus" else right * np.float32(5e-7)
     assert checked(graph).compare({"x": x}, {output: right + noise}) is None
     assert checked(graph).compare({"x": x}, {output: right + 1}) is not None
