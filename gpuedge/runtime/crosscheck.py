@@ -403,9 +403,8 @@ def _convolved(source: Convolution, done: Mapping[int, Num], bias: float) -> Num
     made = _products(lambda a, b: conv.compute(source, a, b, None), x, w, terms, bias)
     if source.bias is None:
         return made
-    bias = done[source.bias.serial]
-    column = (-1,) + (1,) * (made.v.ndim - 2)
-    return made + Num(bias.v.reshape(column), bias.e.reshape(column))
+    more, column = done[source.bias.serial], (-1,) + (1,) * (made.v.ndim - 2)
+    return made + Num(more.v.reshape(column), more.e.reshape(column))
 
 
 def _pooled(source: Pooling, x: Num) -> Num:
