@@ -5,30 +5,19 @@ Does not judge whether a driver is good; a class only chooses where tuning start
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from gpuedge.capdb.files import bad
 from gpuedge.capdb.identity.names import load_names
-from gpuedge.capdb.place import find_table, read_table
+from gpuedge.capdb.place import table
 from gpuedge.core.identity import Identity
 
-FILE: Final = "classes.json"
-
 DEVICE_CLASSES = (
-    "mali",
-    "adreno",
-    "powervr",
-    "intel",
-    "apple",
-    "amd",
-    "nvidia",
-    "cpu-llvm",
-    "cpu-subzero",
+    "mali", "adreno", "powervr", "intel", "apple", "amd", "nvidia", "cpu-llvm", "cpu-subzero",
     "generic",
-)
+)  # fmt: skip
 """The tuning classes that rows of `variants.toml` may name."""
 
 UNKNOWN = "generic"
@@ -106,16 +95,18 @@ def load(place: Path | None = None) -> tuple[ClassRow, ...]:
     DatabaseError (GE-600)
         The file is missing, is not JSON, or holds a row that cannot be used.
     """
-    return _read(*find_table(FILE, place))
+    return table("classes.json", _rows, place)
 
 
-@lru_cache(maxsize=2)
-def _read(path: Path, changed: int) -> tuple[ClassRow, ...]:
-    """Read the file; `changed` makes an edited one be read again."""
-    try:
-        return tuple(_row(record) for record in read_table(path)["rows"])
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise bad(path, f"it holds a row that cannot be used: {error!r}") from None
+def _rows(document: Mapping[str, Any]) -> tuple[ClassRow, ...]:
+    return tuple(_row(record) for record in document["rows"])
+
+
+def _row(record: Mapping[str, Any]) -> ClassRow:
+    match = dict(record["match"])
+    if "vendorID" in match:
+        match["vendorID"] = int(match["vendorID"], 16)
+    return ClassRow(record["id"], record["device_class"], tuple(match.pop("api")), **match)
 
 
 def classify(identity: Identity, rows: tuple[ClassRow, ...] | None = None) -> str:
@@ -136,17 +127,3 @@ def classify(identity: Identity, rows: tuple[ClassRow, ...] | None = None) -> st
     beneath = load_names().beneath(identity.name)
     found = (row.device_class for row in known if row.matches(identity, beneath))
     return next(found, UNKNOWN)
-
-
-def _row(record: dict[str, Any]) -> ClassRow:
-    match = dict(record["match"])
-    if record["device_class"] not in DEVICE_CLASSES:
-        raise ValueError(f"{record['device_class']!r:.60} is not a tuning class")
-    if len(match) == 1:
-        raise ValueError(f"{record['id']} would match every device of an API")
-    for key in ("name_prefix", "vendor_prefix", "device_type"):
-        if not isinstance(match.get(key, ""), str):
-            raise ValueError(f"{key} of {record['id']} is not text")
-    if "vendorID" in match:
-        match["vendorID"] = int(match["vendorID"], 16)
-    return ClassRow(record["id"], record["device_class"], tuple(match.pop("api")), **match)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpuedge.capdb.identity.folded import NameMatch
+from gpuedge.capdb.identity.texts import NameMatch
 from gpuedge.capdb.restrict import Restrictions
 
 FAMILIES: Final[Mapping[str, str]] = {

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuedge.capdb.entries import FAMILIES, DeviceIds, DriverMatch, Entry, Match, Range, stripped
-from gpuedge.capdb.identity.folded import NameMatch, folded
+from gpuedge.capdb.identity.texts import NameMatch, folded
 
 if TYPE_CHECKING:
     from gpuedge.capdb.identity.subject import Subject

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 from gpuedge.capdb.database import load
 from gpuedge.capdb.files import bad, check_place, contents, document
@@ -12,6 +14,8 @@ from gpuedge.capdb.source import TABLES
 from gpuedge.core import config
 from gpuedge.core.errors import ConfigError, DatabaseError
 from gpuedge.safety import databases, paths
+
+T = TypeVar("T")
 
 MAX_TABLE: Final = 1 << 20
 """Bytes of a table; the largest packaged one has 23,000."""
@@ -35,28 +39,33 @@ def folder() -> Path:
     return first
 
 
-def find_table(name: str, place: Path | None) -> tuple[Path, int]:
-    """Return the path of a table and when it was changed; the packaged one where a folder has none.
+def table(name: str, make: Callable[[Mapping[str, Any]], T], place: Path | None = None) -> T:
+    """Return what `make` makes of a table: read once, and again when the file has changed.
 
-    Raises DatabaseError.
+    It is that of the folder `place` or of the database in use; the packaged one where the folder
+    has none. Raises DatabaseError.
     """
     try:
         base = place or folder()
-        path = base / name
-        if not os.path.lexists(path):
-            check_place(base)
-            path = paths.data_dir("capability_db") / name
     except ConfigError as error:
         raise DatabaseError(error.what, known=error.known, hint=error.hint) from None
+    path = base / name
+    if not os.path.lexists(path):
+        check_place(base)
+        path = paths.data_dir("capability_db") / name
     try:
-        return path, path.stat().st_mtime_ns
+        changed = path.stat().st_mtime_ns
     except (OSError, ValueError) as error:
         raise bad(path, f"it cannot be read: {error}") from None
+    return cast(T, _made(path, changed, make))
 
 
-def read_table(path: Path) -> dict[str, Any]:
-    """Return the JSON object of a table, which must say that it is one. Raises DatabaseError."""
+@lru_cache(maxsize=8)
+def _made(path: Path, changed: int, make: Callable[[Mapping[str, Any]], object]) -> object:
     found = document(path, contents(path, MAX_TABLE))
     if found.get("schema") != TABLES[path.name]:
         raise bad(path, f"its schema is not {TABLES[path.name]!r}")
-    return found
+    try:
+        return make(found)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise bad(path, f"it holds a row that cannot be used: {error!r}") from None

@@ -212,7 +212,7 @@ def test_file_that_is_no_document_is_refused(
         (lambda e: e[1].update(id="adreno-0001"), "two entries have the id adreno-0001"),
         (lambda e: e[1].update(id="mali-0001"), "two entries have the id mali-0001"),
         (lambda e: e[1]["match"][0].update(zz=1), "adreno-0002: there is no condition 'zz'"),
-        (lambda e: e[1]["match"][0].update(name={"prefix": "a"}), "prefix must be a list"),
+        (lambda e: e[1]["match"][0].update(name={"prefix": "a"}), "does not list"),
         (lambda e: e[1]["match"][0].update(name={"prefix": ["(a+)+"]}), "lower-case words"),
         (lambda e: e[1].pop("action"), "it lacks 'action'"),
         (lambda e: e.append(3), "entry 5: it is not as the schema asks"),

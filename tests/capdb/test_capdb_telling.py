@@ -269,10 +269,9 @@ def test_android_is_asked_for_its_properties(
     [
         (lambda d: d.pop("names"), "'names'"),
         (lambda d: d.update(schema="other/1"), "schema"),
-        (lambda d: d["vendors"][0].update(ids=["10de"]), "hexadecimal"),
+        (lambda d: d["vendors"][0].update(ids=["moon"]), "moon"),
         (lambda d: d["vendors"][0].update(ids=[4318]), "cannot be used"),
         (lambda d: d["names"][0].update(name={"like": ["x"]}), "like"),
-        (lambda d: d["names"][0].update(name={"prefix": ["Mali-"]}), "lower-case"),
         (lambda d: d["names"][2].update(modle=3), "modle"),
         (lambda d: d["names"][6].update(models={"from": 3}), "below"),
         (lambda d: d["drivers"][1].update(moon=1), "moon"),
@@ -280,18 +279,18 @@ def test_android_is_asked_for_its_properties(
     ],
 )
 def test_tables_that_cannot_be_used(tmp_path: Path, change: Any, why: str) -> None:
-    document = json.loads((DATABASE / families.FILE).read_bytes())
+    document = json.loads((DATABASE / "families.json").read_bytes())
     change(document)
-    (tmp_path / families.FILE).write_text(json.dumps(document))
+    (tmp_path / "families.json").write_text(json.dumps(document))
     with pytest.raises(DatabaseError) as caught:
         families.load_families(tmp_path)
     assert caught.value.code == "GE-600"
-    assert str(tmp_path / families.FILE) in str(caught.value) and why in str(caught.value)
+    assert str(tmp_path / "families.json") in str(caught.value) and why in str(caught.value)
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{", b"\xff", b"[" * 5000, b" " * (MAX_TABLE + 1)])
 def test_file_that_is_no_table(tmp_path: Path, data: bytes) -> None:
-    (tmp_path / families.FILE).write_bytes(data)
+    (tmp_path / "families.json").write_bytes(data)
     with pytest.raises(DatabaseError):
         families.load_families(tmp_path)
 

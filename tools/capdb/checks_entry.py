@@ -10,7 +10,7 @@ from typing import Any, Final
 from capdb.covering import is_void
 from capdb.rules import Folder, Problem
 from gpuedge.capdb.entries import FAMILIES, Entry, Match, Range
-from gpuedge.capdb.identity.values import day
+from gpuedge.capdb.identity.texts import day
 
 SPOKEN_BY: Final = {
     "vk-adreno": {"qualcomm"},

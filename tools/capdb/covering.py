@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from gpuedge.capdb.entries import FAMILIES, DeviceIds, DriverMatch, Entry, Match, Range
-from gpuedge.capdb.identity.folded import NameMatch
+from gpuedge.capdb.identity.texts import NameMatch
 from gpuedge.capdb.restrict import Restrictions
 
 MANY: Final = 1 << 12

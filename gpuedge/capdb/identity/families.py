@@ -1,22 +1,19 @@
 """Tables of makers, drivers and models, read from ``families.json``.
 
-Vendor ids, ranges of device ids and names are data; code here holds none. The tables were checked
-against their schema where the database was made; here they are only read.
+Vendor ids, ranges of device ids and names are data; code here holds none. The tables are checked
+against their schema where a database is made or installed; here they are only read.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from gpuedge.capdb.files import bad
-from gpuedge.capdb.identity.folded import NameMatch, folded
-from gpuedge.capdb.place import find_table, read_table
-
-FILE: Final = "families.json"
+from gpuedge.capdb.identity.texts import NameMatch, folded
+from gpuedge.capdb.place import table
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +26,7 @@ class Driver:
     """
 
     id: int
+    name: str
     is_mesa: bool
     scheme: str | None = None
     vendor: str | None = None
@@ -60,18 +58,11 @@ class NameRow:
             return False, None
         if self.models is None:
             return True, self.model
-        number = next((n for p in self.name.prefix if (n := _after(name, p)) in self.models), None)
+        starts = (p for p in self.name.prefix if name.startswith(p))
+        digits = (re.match("[0-9]+", name[len(p) :]) for p in starts)
+        numbers = (int(found[0]) for found in digits if found)
+        number = next((n for n in numbers if n in self.models), None)
         return number is not None, number
-
-
-def _after(name: str, prefix: str) -> int | None:
-    """Return the number that follows a prefix at once."""
-    if not name.startswith(prefix):
-        return None
-    end = start = len(prefix)
-    while end < len(name) and name[end].isdecimal():
-        end += 1
-    return int(name[start:end]) if end > start else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,40 +91,36 @@ class Numbers:
 class Families:
     """The tables of ``families.json``, ready to be asked."""
 
-    vendor_ids: Mapping[int, str] = field(default_factory=dict)
-    software: frozenset[str] = frozenset()
-    vendor_texts: tuple[tuple[str, str], ...] = ()
-    drivers: Mapping[int, Driver] = field(default_factory=dict)
-    driver_words: Mapping[str, int] = field(default_factory=dict)
-    platforms: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    brands: tuple[str, ...] = ()
-    names: tuple[NameRow, ...] = ()
-    devices: tuple[Numbers, ...] = ()
-    speakers: Mapping[str, str] = field(default_factory=dict)
-    signs: tuple[tuple[NameMatch, int], ...] = ()
-    marks: tuple[tuple[NameMatch, str], ...] = ()
-    socs: Mapping[str, tuple[str, str, int]] = field(default_factory=dict)
+    vendor_ids: Mapping[int, str]
+    software: frozenset[str]
+    vendor_texts: tuple[tuple[str, str], ...]
+    drivers: Mapping[int, Driver]
+    driver_words: Mapping[str, int]
+    platforms: Mapping[tuple[str, str], str]
+    brands: tuple[str, ...]
+    names: tuple[NameRow, ...]
+    devices: tuple[Numbers, ...]
+    speakers: Mapping[str, str]
+    signs: tuple[tuple[NameMatch, int], ...]
+    marks: tuple[tuple[NameMatch, str], ...]
+    socs: Mapping[str, tuple[str, str, int]]
 
     def vendor_of(self, text: str) -> str | None:
         """Return whose name a text such as ``GL_VENDOR`` begins with."""
         text = text.casefold()
         return next((v for start, v in self.vendor_texts if text.startswith(start)), None)
 
-    def named(self, name: str) -> tuple[NameRow, int | None] | None:
+    def named(self, name: str) -> tuple[NameRow | None, int | None]:
         """Return the row that a device's name fits, with or without its brand, and the model."""
-        whole = folded(name)
-        forms = dict.fromkeys((whole, self._unbranded(whole)))
+        whole = bare = folded(name)
+        for brand in self.brands:
+            bare = bare.removeprefix(brand)
         for row in self.names:
-            for form in forms:
+            for form in dict.fromkeys((whole, bare)):
                 is_fit, number = row.fits(form)
                 if is_fit:
                     return row, number
-        return None
-
-    def _unbranded(self, name: str) -> str:
-        for brand in self.brands:
-            name = name.removeprefix(brand)
-        return name
+        return None, None
 
     def driver_of(self, text: str) -> Driver | None:
         """Return the driver that a ``driverName`` is of."""
@@ -162,31 +149,21 @@ def load_families(place: Path | None = None) -> Families:
 
     A database without that file has the packaged one.
     """
-    return _read(*find_table(FILE, place))
+    return table("families.json", _families, place)
 
 
-@lru_cache(maxsize=2)
-def _read(path: Path, changed: int) -> Families:
-    """Read the file; `changed` makes an edited one be read again."""
-    document = read_table(path)
-    try:
-        return _made(document)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise bad(path, f"it holds a row that cannot be used: {error!r}") from None
-
-
-def _made(document: dict[str, Any]) -> Families:
+def _families(document: Mapping[str, Any]) -> Families:
     vendors, drivers = document["vendors"], document["drivers"]
     return Families(
-        vendor_ids={_hex(i): row["vendor"] for row in vendors for i in row["ids"]},
+        vendor_ids={int(i, 16): row["vendor"] for row in vendors for i in row["ids"]},
         software=frozenset(row["vendor"] for row in vendors if row.get("is_software")),
         vendor_texts=tuple((t.casefold(), row["vendor"]) for row in vendors for t in row["texts"]),
-        drivers={row["id"]: _driver(row) for row in drivers},
+        drivers={row["id"]: Driver(**_frozen(row)) for row in drivers},
         driver_words={row["name"]: row["id"] for row in drivers},
         platforms={(r["vendor"], os): r["scheme"] for r in document["platforms"] for os in r["os"]},
         brands=tuple(document["brands"]),
         names=tuple(_name(row) for row in document["names"]),
-        devices=tuple(map(_numbers, [*document["devices"], *document["codes"]])),
+        devices=tuple(_numbers(row) for row in (*document["devices"], *document["codes"])),
         speakers={row["scheme"]: row["vendor"] for row in document["speakers"]},
         signs=tuple((NameMatch.of(row["name"]), row["driver"]) for row in document["signs"]),
         marks=tuple((NameMatch.of(row["name"]), row["vendor"]) for row in document["marks"]),
@@ -196,28 +173,18 @@ def _made(document: dict[str, Any]) -> Families:
     )
 
 
-def _driver(row: Mapping[str, Any]) -> Driver:
-    made: dict[str, Any] = {key: value for key, value in row.items() if key != "name"}
-    return Driver(**{**made, **{key: tuple(row.get(key, ())) for key in ("exact", "prefix")}})
+def _frozen(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(v) if isinstance(v, list) else v for key, v in row.items()}
 
 
 def _name(row: Mapping[str, Any]) -> NameRow:
-    told = {key: value for key, value in row.items() if key not in {"name", "models"}}
-    models = row.get("models")
-    if isinstance(models, dict):
+    told = {**row, "name": NameMatch.of(row["name"])}
+    if isinstance(models := row.get("models"), dict):
         told["models"] = range(models["from"], models["below"])
     elif models is not None:
         told["models"] = frozenset(models)
-    return NameRow(NameMatch.of(row["name"]), **told)
+    return NameRow(**told)
 
 
 def _numbers(row: Mapping[str, Any]) -> Numbers:
-    first, last = _hex(row["first"]), _hex(row["last"])
-    shifts = tuple(row.get("shifts", ()))
-    return Numbers(row["vendor"], first, last, row["family"], row.get("model"), shifts)
-
-
-def _hex(text: str) -> int:
-    if not text.startswith("0x"):
-        raise ValueError(f"{text!r} is not a hexadecimal number such as '0x1002'")
-    return int(text, 16)
+    return Numbers(**{**_frozen(row), "first": int(row["first"], 16), "last": int(row["last"], 16)})

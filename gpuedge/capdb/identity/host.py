@@ -26,20 +26,23 @@ PATIENCE_S = 1.0
 
 
 @lru_cache(maxsize=1)
-def _read() -> tuple[tuple[str, str], ...]:
-    facts = {"os": "android" if _is_android() else sys.platform}
+def _read() -> dict[str, str]:
+    is_linux = sys.platform in {"linux", "android"}
+    is_android = is_linux and (hasattr(sys, "getandroidapilevel") or "ANDROID_ROOT" in os.environ)
+    facts = {"os": "android" if is_android else sys.platform}
     if hasattr(os, "uname"):
-        facts["kernel_version" if _is_linux() else "darwin_version"] = os.uname().release
+        facts["kernel_version" if is_linux else "darwin_version"] = os.uname().release
     if sys.platform == "darwin":
         import platform
 
         facts["macos_version"] = platform.mac_ver()[0]
-    if _is_android():
-        properties = _properties()
+    if is_android:
+        properties = parse_properties(_getprop())
         facts |= {key: properties.get(name, "") for key, name in ANDROID.items()}
-    elif _is_linux():
-        facts["device"] = _board()
-    return tuple((key, value) for key, value in facts.items() if value)
+    elif is_linux:
+        board = paths.read_regular(BOARD, 4096) or b""
+        facts["device"] = board.decode("utf-8", "replace").strip("\0 \n")
+    return {key: value for key, value in facts.items() if value}
 
 
 def host_facts() -> dict[str, str]:
@@ -54,22 +57,8 @@ def host_facts() -> dict[str, str]:
         return {"os": sys.platform}
 
 
-def _board() -> str:
-    """Return the name of this board, empty where it has none."""
-    data = paths.read_regular(BOARD, 4096) or b""
-    return data.decode("utf-8", "replace").strip("\0 \n")
-
-
-def _is_linux() -> bool:
-    return sys.platform in {"linux", "android"}
-
-
-def _is_android() -> bool:
-    return _is_linux() and (hasattr(sys, "getandroidapilevel") or "ANDROID_ROOT" in os.environ)
-
-
-def _properties() -> dict[str, str]:
-    """Return Android's properties; none where ``getprop`` cannot be run."""
+def _getprop() -> str:
+    """Return what Android's ``getprop`` writes; nothing where it cannot be run."""
     import subprocess
 
     try:
@@ -78,8 +67,8 @@ def _properties() -> dict[str, str]:
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
-        return {}
-    return parse_properties(done.stdout.decode("utf-8", "replace"))
+        return ""
+    return done.stdout.decode("utf-8", "replace")
 
 
 def parse_properties(text: str) -> dict[str, str]:

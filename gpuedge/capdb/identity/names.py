@@ -8,22 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from gpuedge.capdb.files import bad
-from gpuedge.capdb.identity.folded import MARKS, MAX_NAME
-from gpuedge.capdb.place import find_table, read_table
+from gpuedge.capdb.identity.texts import MAX_NAME, unmarked
+from gpuedge.capdb.place import table
 from gpuedge.core.identity import Identity
-
-FILE: Final = "names.json"
 
 MAX_LAYERS: Final = 4
 """Layers upon layers that are looked through: an emulator over ANGLE over Vulkan is three."""
-
-_DETAILS = re.compile(r"\([^()]*\)")
 
 FIELDS: Final[Mapping[str, str]] = {
     "maker": "[^,()]*",
@@ -35,8 +29,6 @@ FIELDS: Final[Mapping[str, str]] = {
     "driver_opengl": "OpenGL .*",
 }
 """What may stand for a field in the form of a layer; the last three tell of the driver."""
-
-_FIELD = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +65,7 @@ class NameRules:
     cut: tuple[str, ...] = ()
     tails: tuple[str, ...] = ()
     heads: tuple[str, ...] = ()
-    same: Mapping[str, str] | None = None
+    same: Mapping[str, str] = field(default_factory=dict)
 
     def peel(self, name: str) -> list[Layer]:
         """Return the layers round a name, the outermost first."""
@@ -85,10 +77,10 @@ class NameRules:
             if match is None:
                 break
             told = {key: (text or "").strip() for key, text in match.groupdict().items()}
-            drivers = [told.pop(key, "") for key in ("driver", "driver_name", "driver_opengl")]
-            told.pop("maker", None)
-            found.append(Layer(kind, driver="".join(drivers), **told))
-            name = found[-1].device
+            driver = "".join(text for key, text in told.items() if key.startswith("driver"))
+            number, vulkan = told.get("number", ""), told.get("vulkan", "")
+            found.append(Layer(kind, told["device"], number, vulkan, driver))
+            name = told["device"]
         return found
 
     def beneath(self, name: str) -> str:
@@ -107,7 +99,7 @@ class NameRules:
         'geforce rtx 3060'
         """
         name = self.beneath(name).lower()
-        left = _DETAILS.sub(" ", MARKS.sub(" ", name))
+        left = re.sub(r"\([^()]*\)", " ", unmarked(name))
         for start in self.cut:
             left = left.partition(start)[0] or left
         left = " ".join(left.split())
@@ -116,7 +108,7 @@ class NameRules:
         for head in self.heads:
             left = left.removeprefix(head) or left
         left = left or " ".join(name.split())
-        return (self.same or {}).get(left, left)
+        return self.same.get(left, left)
 
 
 def load_names(place: Path | None = None) -> NameRules:
@@ -132,26 +124,13 @@ def load_names(place: Path | None = None) -> NameRules:
     DatabaseError (GE-600)
         The file is not JSON, or holds a rule that cannot be used.
     """
-    return _read(*find_table(FILE, place))
+    return table("names.json", _rules, place)
 
 
-@lru_cache(maxsize=2)
-def _read(path: Path, changed: int) -> NameRules:
-    """Read the file; `changed` makes an edited one be read again."""
-    document = read_table(path)
-    try:
-        layers = tuple((str(row["layer"]), _form(row["form"])) for row in document["layers"])
-        noise = {key: tuple(_texts(document[key])) for key in ("cut", "tails", "heads")}
-        same = {str(key): str(text) for key, text in document["same"].items()}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise bad(path, f"it holds a rule that cannot be used: {error!r}") from None
-    return NameRules(layers, **noise, same=same)
-
-
-def _texts(listed: Any) -> list[str]:
-    if not isinstance(listed, list) or not all(isinstance(t, str) and t for t in listed):
-        raise ValueError(f"{listed!r} is not a list of texts")
-    return listed
+def _rules(document: Mapping[str, Any]) -> NameRules:
+    layers = tuple((row["layer"], _form(row["form"])) for row in document["layers"])
+    noise = {key: tuple(document[key]) for key in ("cut", "tails", "heads")}
+    return NameRules(layers, **noise, same=dict(document["same"]))
 
 
 def _form(text: str) -> re.Pattern[str]:
@@ -160,10 +139,10 @@ def _form(text: str) -> re.Pattern[str]:
     Only `FIELDS` vary, each at most once, so the time to match grows with the cube of a name's
     length at worst.
     """
-    parts = _FIELD.split(text[:MAX_NAME])
+    parts = re.split(r"\{(\w+)\}", text[:MAX_NAME])
     names = parts[1::2]
-    if "device" not in names or len(names) > len(set(names)) or not set(names) <= set(FIELDS):
-        raise ValueError(f"{text!r} must name 'device', and nothing but {', '.join(FIELDS)}")
+    if "device" not in names or len(names) > len(set(names)):
+        raise ValueError(f"{text!r} must have '{{device}}', and no field twice")
     parts[1::2] = [f"(?P<{name}>{FIELDS[name]})" for name in names]
     parts[::2] = map(re.escape, parts[::2])
     return re.compile("".join(parts), re.IGNORECASE)

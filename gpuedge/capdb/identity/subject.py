@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuedge.capdb.identity import drivers, makers, values
-from gpuedge.capdb.identity.families import load_families
+from gpuedge.capdb.identity import texts
 from gpuedge.capdb.identity.host import host_facts
-from gpuedge.capdb.identity.names import load_names
+from gpuedge.capdb.identity.reading import Reading
 from gpuedge.capdb.identity.versions import Version, integer
 from gpuedge.core.identity import Identity
 
@@ -29,7 +28,7 @@ class Subject:
         Of ``vulkan``, ``gles``, ``metal``, ``d3d12``, ``wgpu``; WebGPU over Vulkan is two of them.
         Empty for APIs that no entry speaks of.
     hidden_apis : frozenset of str
-        Those that it may be besides: what WebGPU runs on, where the record does not texts.
+        Those that it may be besides: what WebGPU runs on, where the record does not tell.
     level : str or None
         The level that is asked about: ``gles31``.
     os : str or None
@@ -115,66 +114,47 @@ def subject(
         The database's tables of families or names cannot be used.
     """
     raw = _raw(record, host)
-    tables = load_families()
-    found = makers.look(raw, load_names(), tables)
-    by_gl = values.gl_versions(makers.gl_texts(raw, found))
-    driver = makers.driver(raw, found, tables)
-    vendor, notes = makers.vendor(raw, found, driver, by_gl, tables)
-    family, model = makers.family(raw, found, vendor, tables)
-    system = values.system(values.text(raw, "os"))
-    facts = drivers.Facts(
-        raw=raw,
-        found=found,
-        driver=driver,
-        apis=values.apis(values.text(raw, "api"), values.text(raw, "backend")),
-        hidden_apis=values.hidden_apis(
-            values.text(raw, "api"), values.text(raw, "backend"), system
-        ),
-        os=system,
-        vendor=vendor,
-        by_gl=by_gl,
-    )
-    layers = drivers.layers(facts, tables)
-    versions = by_gl | drivers.versions(facts, layers, tables)
-    kind = values.text(raw, "device_type")
-    is_software = vendor in tables.software or (found.row is not None and found.row.is_software)
-    texts = facts.texts()
+    read = Reading(raw)
+    told = [*read.gl_texts, *read.vulkan_texts]
+    family, model = read.model
+    kind = texts.text(raw, "device_type")
+    is_software = read.vendor in read.tables.software or (read.row and read.row.is_software)
     return Subject(
-        apis=facts.apis,
-        hidden_apis=facts.hidden_apis,
-        level=values.LEVELS.get((values.text(raw, "api") or "").casefold()),
-        os=facts.os,
-        layers=layers,
-        vendor=vendor,
+        apis=read.apis,
+        hidden_apis=read.hidden_apis,
+        level=texts.LEVELS.get((texts.text(raw, "api") or "").casefold()),
+        os=read.os,
+        layers=read.layers,
+        vendor=read.vendor,
         family=family,
         model=model,
         vendor_id=integer(raw.get("vendorID", raw.get("vendor"))),
-        device_id=makers.device_id(raw, found),
-        driver_id=driver.id if driver else None,
-        is_mesa=drivers.is_mesa(facts, layers, versions),
-        name=found.name,
-        soc=values.text(raw, "soc"),
-        brand=values.text(raw, "brand"),
-        device=values.text(raw, "device"),
+        device_id=read.device_id,
+        driver_id=read.driver.id if read.driver else None,
+        is_mesa=read.is_mesa,
+        name=read.name,
+        soc=texts.text(raw, "soc"),
+        brand=texts.text(raw, "brand"),
+        device=texts.text(raw, "device"),
         android_sdk=integer(raw.get("android_sdk")),
-        security_patch=values.day(raw.get("security_patch")),
+        security_patch=texts.day(raw.get("security_patch")),
         device_type=kind.upper() if kind else "CPU" if is_software else None,
-        api_version=drivers.api_version(facts, versions),
+        api_version=read.api_version,
         features=raw.get("features", {}),
-        versions=versions,
-        builds=values.builds(texts),
-        built=values.built(texts) or values.day(raw.get("build_date")),
+        versions=read.versions,
+        builds=texts.builds(told),
+        built=texts.built(told) or texts.day(raw.get("build_date")),
         raw=raw,
-        notes=(*notes, *drivers.notes(facts, layers, versions)),
+        notes=read.notes(),
     )
 
 
 def _raw(record: Mapping[str, Any] | Identity, host: Mapping[str, Any] | None) -> dict[str, Any]:
     if not isinstance(record, Identity):
-        return {**values.reported(host), **values.reported(record)}
-    told = values.reported(record.to_dict())
+        return {**texts.reported(host), **texts.reported(record)}
+    told = texts.reported(record.to_dict())
     if host is None:
         host = host_facts() if record.os == sys.platform else {}
-    facts = values.reported(host)
+    facts = texts.reported(host)
     # Python calls Android linux; the machine itself knows better
     return {**facts, **told, **({"os": facts["os"]} if "os" in facts else {})}
