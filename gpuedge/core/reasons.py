@@ -39,7 +39,7 @@ SENTENCES: dict[str, str] = {
     # deciding
     "selected": "selected",
     "named": "asked for by name",
-    "software": "a software rasteriser, left aside unless Policy(allow_software=True)",
+    "software": "a software rasteriser, excluded unless Policy(allow_software=True)",
     "slower": "predicted to be slower than the CPU path, or not enough faster",
     "not-best": "another device is expected to be better",
     "other-route": "the same device is reached by a better API route",

@@ -255,7 +255,7 @@ def _why_cpu(rows: Sequence[CandidateRow], record: Record) -> str:
     is_aside = not record.policy.allow_software and not record.is_by_name
 
     def distance(row: CandidateRow) -> tuple[bool, int]:
-        # A rasteriser would have been left aside, whatever else is the matter with this route to
+        # A rasteriser would have been excluded, whatever else is the matter with this route to
         # it.
         code = "software" if row.is_software and is_aside else row.code
         return row.code in _ABSENT, order.get(code, len(order))
@@ -340,7 +340,7 @@ def _rule(policy: Policy) -> str:
     rule = (
         f"at least {policy.min_speedup:g}x as fast at p{policy.percentile}, start-up over "
         f"{text.counted(policy.inferences, 'inference')}, software rasterisers "
-        f"{'allowed' if policy.allow_software else 'left aside'}"
+        f"{'allowed' if policy.allow_software else 'excluded'}"
     )
     if policy.deadline_ns is not None:
         rule += f", every inference within {duration(policy.deadline_ns)}"

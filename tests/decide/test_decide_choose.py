@@ -92,7 +92,7 @@ def test_probe_reasons_are_kept_in_order_with_the_cpu_last() -> None:
         (
             "vulkan:1",
             "software",
-            "a software rasteriser, left aside unless Policy(allow_software=True)",
+            "a software rasteriser, excluded unless Policy(allow_software=True)",
         ),
         ("vulkan", "missing-library", "libfoo.so cannot be loaded"),
     ]

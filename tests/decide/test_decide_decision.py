@@ -41,7 +41,7 @@ BARE = Evidence(
 GOLDEN: dict[str, tuple[Record, str, list[str], str]] = {
     "software": (
         record(LLVMPIPE, cpu(None)), "cpu", ["software", "fallback"],
-        "Runs on cpu: vulkan:0 (llvmpipe) is a software rasteriser, left aside unless "
+        "Runs on cpu: vulkan:0 (llvmpipe) is a software rasteriser, excluded unless "
         "Policy(allow_software=True).",
     ),
     "no driver": (record(cpu(None)), "cpu", ["fallback"], "Runs on cpu: no GPU driver was found."),
@@ -60,7 +60,7 @@ GOLDEN: dict[str, tuple[Record, str, list[str], str]] = {
     "software beside drivers without a device": (
         record(BARE, LLVMPIPE, BARE, cpu(None)),
         "cpu", ["no-device", "software", "no-device", "fallback"],
-        "Runs on cpu: vulkan:0 (llvmpipe) is a software rasteriser, left aside unless "
+        "Runs on cpu: vulkan:0 (llvmpipe) is a software rasteriser, excluded unless "
         "Policy(allow_software=True).",
     ),
     "measured": (
@@ -186,14 +186,14 @@ def test_text_is_a_sentence_then_a_table(monkeypatch: pytest.MonkeyPatch) -> Non
         "0 ns of start-up spread over",
         " " * 60 + "1000 inferences, against 6 ms on the CPU path; 1.2x as fast",
         " " * 60 + "is asked for",
-        "vulkan:1  rejected  software   -       -          -         a software rasteriser, left "
-        "aside unless",
+        "vulkan:1  rejected  software   -       -          -         a software rasteriser, "
+        "excluded unless",
         " " * 60 + "Policy(allow_software=True)",
         "vulkan    rejected  no-loader  -       -          -         libvulkan.so.1 was not found",
         "cpu       selected  selected   6 ms    predicted  0 ns      no device is enough faster",
         "",
         "policy: at least 1.2x as fast at p90, start-up over 1000 inferences, software "
-        "rasterisers left aside",
+        "rasterisers excluded",
         "calibration: cached",
         "vulkan:0: by prediction alone: 1.1x as fast as the CPU path (0.33x to 3.6x in 9 of 10 "
         "cases); made up for a test",
@@ -212,13 +212,13 @@ def test_text_leaves_out_empty_columns_and_counts_drivers_without_a_device(
     found = decide(record(BARE, LLVMPIPE, BARE, cpu(None), inferences=1))
     assert str(found).splitlines()[2:] == [
         "device    verdict   code      reason",
-        "vulkan:0  rejected  software  a software rasteriser, left aside unless",
+        "vulkan:0  rejected  software  a software rasteriser, excluded unless",
         "                              Policy(allow_software=True)",
         "cpu       selected  fallback  the safe choice",
         "2 drivers without a device",
         "",
         "policy: at least 1.2x as fast at p90, start-up over 1 inference, software "
-        "rasterisers left aside",
+        "rasterisers excluded",
         "calibration: cached",
     ]
     assert "2 drivers without a device" in found._repr_html_()

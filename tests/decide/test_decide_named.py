@@ -22,8 +22,8 @@ def test_policy_is_not_said_to_choose_where_a_device_was_named() -> None:
     for asked in ("vulkan:0", "cpu"):
         shown = str(decided(asked, LLVMPIPE))
         assert "policy: not applied to the choice, as a device was asked for by name\n" in shown
-        assert "left aside" not in shown
-    assert "rasterisers left aside" in str(decided(AUTO, LLVMPIPE, calibration="not needed"))
+        assert "excluded" not in shown
+    assert "rasterisers excluded" in str(decided(AUTO, LLVMPIPE, calibration="not needed"))
 
 
 def test_other_devices_stay_not_named_while_the_named_one_is_away() -> None:

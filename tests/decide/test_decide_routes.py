@@ -122,7 +122,7 @@ def test_software_is_told_once_for_all_its_routes() -> None:
     )  # fmt: skip
     decision = decide(record)
     assert decision.reason == (
-        "Runs on cpu: vulkan:0 (a) is a software rasteriser, left aside unless "
+        "Runs on cpu: vulkan:0 (a) is a software rasteriser, excluded unless "
         "Policy(allow_software=True); 1 other candidate was rejected too."
     )
     assert "1 driver without a device, 1 API without a driver" in str(decision)
@@ -133,4 +133,4 @@ def test_other_routes_are_no_other_candidates() -> None:
         Evidence(d, name="a", is_software=True, physical="a") for d in ("vulkan:0", "gles31:0")
     )
     decision = decide(Record("auto", Policy(), (*candidates, Evidence("cpu")), "1"))
-    assert decision.reason.endswith("left aside unless Policy(allow_software=True).")
+    assert decision.reason.endswith("excluded unless Policy(allow_software=True).")
