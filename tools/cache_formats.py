@@ -29,10 +29,9 @@ from gpuedge.decide.model import DeviceModel  # noqa: E402
 from gpuedge.lang import cache as kernels  # noqa: E402
 from gpuedge.probing import verdicts  # noqa: E402
 from gpuedge.probing.report import ProbeRow  # noqa: E402
-from gpuedge.safety import blocklist, markers  # noqa: E402
+from gpuedge.safety import blocklist  # noqa: E402
 from gpuedge.safety.store import (  # noqa: E402
     save_bytes,
-    save_sealed,
     unsealed,
     unsealed_bytes,
 )
@@ -69,8 +68,7 @@ def formats() -> list[Format]:
                 _calibrations(folder),
                 _use_calibration,
             ),
-            _sealed("crashes", blocklist.SCHEMA, _crashes(folder), _use_crashes),
-            _markers(),
+            _crash(folder),
         ]
 
 
@@ -181,51 +179,32 @@ def _use_calibration(data: bytes, place: Path) -> object:
     return store.put("k9", DeviceModel("vulkan:9", 1e-4, 1e-5))
 
 
-def _marker(n: int) -> markers.Marker:
-    return markers.Marker(f"id{n}", "k", "vulkan:0", 1e9, 1e9, "run", True, False, "SIGSEGV")
+def _crash(folder: Path) -> Format:
+    """Markers, and the records of crashes that they become."""
 
-
-def _crashes(folder: Path) -> tuple[bytes, ...]:
-    good = []
-    for n in (1, 4):
-        entry = None
-        for i in range(n):
-            entry = blocklist.crashed(entry, _marker(i), 1e9)
-        path = folder / f"s{n}.json"
-        assert save_sealed(path, blocklist.SCHEMA, {"entries": {"k": entry}})
-        good.append(path.read_bytes())
-    return tuple(good)
-
-
-def _use_crashes(data: bytes, place: Path) -> object:
-    memory = blocklist.Blocklist(place)
-    Path(memory.path).write_bytes(data)
-    memory.block("k", 1e9)
-    watch = memory.begin("k")
-    watch.crashed("again")
-    watch.close()
-    return memory.block("k")
-
-
-def _markers() -> Format:
-    def facts(data: bytes) -> Any:
-        found = markers.unpacked(data, "id", 1e9)
-        # The state is one byte that changes all the time, outside what the hash covers.
+    def read(data: bytes) -> Any:
+        with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+            file.write(data)
+            file.flush()
+            found = blocklist._read(file.name)
         return found and (found.key, found.name, found.began, found.why)
 
     def reseal(file: bytes) -> bytes:
-        end = markers._TEXT + int.from_bytes(file[markers._LENGTH : markers._DIGEST], "little")
-        digest = hashlib.sha256(file[markers._TEXT : end]).digest()
-        return file[: markers._DIGEST] + digest + file[markers._TEXT :]
+        return file[:12] + hashlib.sha256(file[44:]).digest() + file[44:]
 
     def use(data: bytes, place: Path) -> object:
         memory = blocklist.Blocklist(place)
-        folder = Path(memory.markers)
-        folder.mkdir(exist_ok=True)
-        (folder / "0123.mark").write_bytes(data)
+        Path(memory.folder).mkdir(exist_ok=True)
+        for name in ("0123.mark", "0123.crash"):
+            Path(memory.folder, name).write_bytes(data)
         return memory.block("k")
 
-    given = ({"key": "k", "name": "vulkan:0", "began": 1e9, "pid": 5}, {"key": "j" * 64, "name": "",
-             "began": 2e9, "pid": 77, "why": "SIGSEGV"})  # fmt: skip
-    good = tuple(markers.packed(g, markers.STEPS["run"]) for g in given)
-    return Format("marker", good, facts, reseal, use)
+    good = []
+    for key, why in (("k", ""), ("j" * 64, "SIGSEGV")):
+        made = blocklist.Blocklist(folder / key)
+        marker = made.begin(key, "vulkan:0", is_hosted=True)
+        marker.step("run")
+        marker.crashed(why)
+        (path,) = Path(made.folder).glob("*")
+        good.append(path.read_bytes())
+    return Format("crash", tuple(good), read, reseal, use)

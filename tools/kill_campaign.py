@@ -35,7 +35,7 @@ from gpuedge.decide.model import DeviceModel
 from gpuedge.decide.store import CalibrationStore
 from gpuedge.lang.cache import BlobCache
 from gpuedge.probing.verdicts import Store
-from gpuedge.safety import markers, paths
+from gpuedge.safety import paths
 from gpuedge.safety.blocklist import Blocklist
 from gpuedge.safety.lock import Lock
 
@@ -43,7 +43,7 @@ LONGEST_S = 0.1
 """A writer lives up to this long: it writes each file several times in it."""
 
 WRITERS = 2
-MOST_LEFT = 6 * (paths.MAX_TEMPORARIES + WRITERS) + markers.MAX_NEW
+MOST_LEFT = 6 * (paths.MAX_TEMPORARIES + WRITERS) + WRITERS
 """Half-written files there may be at any time: of six files, and of markers."""
 
 
@@ -181,7 +181,7 @@ class Campaign:
                 self._fault(number, f"the {what} {key} was reported as written and is lost")
         self._whole(number)
         memory.entries()
-        if list(Path(memory.markers).glob("*.mark")):
+        if list(Path(memory.folder).glob("*.mark")):
             self._fault(number, "markers of the dead were left")
         if not store.save({"mine": (Candidate("mine", "/m", "f"), [_row("mine")])}, 4.0, 1e9):
             self._fault(number, "a verdict could not be saved")
@@ -192,7 +192,7 @@ class Campaign:
         """See that every file that lies in place reads as a whole."""
         names = {
             "verdicts.json": "verdicts", "calibration.json": "calibration",
-            "crashes.json": "crashes", "kernels.bin": "kernels",
+            "kernels.bin": "kernels",
             **{f"pipelines/device.{x}": "pipelines" for x in ("bin", "new", "trial")},
         }  # fmt: skip
         for name, kind in names.items():
@@ -220,7 +220,7 @@ def campaign(
         run.round(number)
         if number % 50 == 0:
             progress(f"round {number} of {n}, {len(run.faults)} faults")
-    strikes = sum(len(e["crashes"]) for e in Blocklist(folder).entries().values())
+    strikes = sum(map(len, Blocklist(folder).entries().values()))
     return {
         "schema": "gpuedge.kill-campaign/1",
         "rounds": n,

@@ -13,8 +13,8 @@ from gpuedge.cli.output import Output
 from gpuedge.core import config
 from gpuedge.core.errors import ConfigError
 from gpuedge.core.text import counted
-from gpuedge.safety import markers, paths
-from gpuedge.safety.blocklist import Blocklist, blocked, date
+from gpuedge.safety import paths
+from gpuedge.safety.blocklist import FOLDER, MARK, Blocklist, date, last_block
 from gpuedge.safety.store import FILES, FileKind
 
 DATABASE = "capability_db"
@@ -45,8 +45,9 @@ def run(options: argparse.Namespace, output: Output) -> int:
     if options.crashes:
         found = {path: kind for path, kind in found.items() if kind.is_crash}
     if options.action == "clear":
-        used = _used(found)
-        found = {path: kind for path, kind in found.items() if path not in used}
+        # The markers that are left are of processes that run.
+        used = folder / FOLDER
+        found = {p: kind for p, kind in found.items() if (p.parent, p.suffix) != (used, MARK)}
     sizes = {path: _size(path) for path in found}
     is_update = any(path == folder / DATABASE / IN_USE for path in found)
     left = _clear(list(found), folder) if options.action == "clear" else []
@@ -98,16 +99,19 @@ def _together(rows: list[dict[str, Any]]) -> list[tuple[str, int, str]]:
 def _crashes(folder: Path) -> list[dict[str, Any]]:
     """Return what is remembered of devices whose use ended processes."""
     rows = []
-    for entry in Blocklist(folder).entries().values():
-        block = blocked(entry, time.time())
-        rows.append(
-            {
-                "device": entry["name"],
-                "starts": [{"step": s["step"], "when": s["when"]} for s in entry["crashes"]],
-                "level": entry["level"],
-                "blocked_until": None if block is None else block.until,
-            }
-        )
+    for crashes in Blocklist(folder).entries().values():
+        block = last_block(crashes)
+        until = 0.0 if block is None else block.until
+        starts = [{"step": c.step, "when": c.when} for c in crashes if not c.is_forgiven]
+        if starts or block is not None:
+            rows.append(
+                {
+                    "device": crashes[-1].name,
+                    "starts": starts,
+                    "level": 0 if block is None else block.level,
+                    "blocked_until": until if time.time() < until else None,
+                }
+            )
     return rows
 
 
@@ -164,8 +168,6 @@ def _of_kind(folder: Path, pattern: str) -> set[Path]:
     places = [folder / p for p in LOCKED] if place == "**" else [folder / place]
     found = {p for at in places for p in at.glob(name) if p.is_file()}
     found |= {p for at in places for p in at.glob(f".{name}.*")}  # see write_atomic
-    if name == f"*{markers.SUFFIX}":
-        found |= {p for at in places for p in at.glob(f"{markers.NEW}*")}
     return found
 
 
@@ -179,17 +181,6 @@ def _below(folder: Path) -> set[Path]:
         found |= {Path(top, name) for name in names}
         found |= {path for name in inner if (path := Path(top, name)).is_symlink()}
     return found
-
-
-def _used(files: dict[Path, FileKind]) -> set[Path]:
-    """Return the markers of processes that run: those are in use."""
-    used = set()
-    for place in {p.parent for p in files if p.suffix == markers.SUFFIX}:
-        gone = markers.dead(str(place))
-        used |= {place / n for n in markers.listed(str(place))} - {Path(d.path) for d in gone}
-        for one in gone:
-            one.close(is_counted=False)
-    return used
 
 
 def _clear(files: list[Path], folder: Path) -> list[Path]:

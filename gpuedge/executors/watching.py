@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gpuedge.core.errors import DeviceError, GpuEdgeError
-from gpuedge.safety.markers import Watch as Marker
+from gpuedge.safety.blocklist import Marker
 
 MAX_WORDS = 300
 """Characters of a cause that are kept: a compiler's log may fill pages."""
@@ -24,7 +24,7 @@ def cause_of(error: GpuEdgeError) -> str:
 
 
 class Unwatched:
-    """A watch that writes nothing down; `gpuedge.safety.markers.Watch` does."""
+    """A watch that writes nothing down; `gpuedge.safety.blocklist.Marker` does."""
 
     def step(self, name: str) -> None:
         """Do nothing."""

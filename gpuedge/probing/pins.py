@@ -6,7 +6,6 @@ On the path of a cached `probe()`: the blocklist itself is imported only where i
 from __future__ import annotations
 
 import os
-import time
 
 from gpuedge.core import config
 from gpuedge.core.reasons import Reason
@@ -18,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuedge.core.driver import Candidate
-    from gpuedge.safety.blocklist import Blocklist
+    from gpuedge.safety.blocklist import Crash
 
-FILE, FOLDER = "crashes.json", "crashes"
-"""As in `gpuedge.safety.blocklist`, which is not imported where neither is there."""
+FOLDER = "crashes"
+"""As in `gpuedge.safety.blocklist`, which is not imported where that folder is empty."""
 
 
 def pins() -> dict[str, str]:
@@ -124,32 +123,28 @@ def apply(rows: Sequence[ProbeRow], now: float | None = None) -> Sequence[ProbeR
     """
     rules = pins()
     folder = paths.cache_folder()
-    is_remembered = _is_remembered(folder)
-    if not rules and not is_remembered:
-        return rows
-    memory = None
-    if is_remembered:
-        from gpuedge.safety import blocklist
+    crashes: dict[str, list[Crash]] = {}
+    if _is_remembered(folder):
+        from gpuedge.safety.blocklist import Blocklist
 
-        memory = blocklist.Blocklist(folder)
-        now = time.time() if now is None else now
-        if all(blocklist.blocked(e, now) is None for e in memory.entries().values()):
-            memory = None
-    new = [_applied(row, rules, memory, now) for row in rows]
+        crashes = Blocklist(folder).entries(now)
+    if not rules and not crashes:
+        return rows
+    new = [_applied(row, rules, crashes, now) for row in rows]
     return rows if new == list(rows) else new
 
 
 def _applied(
-    row: ProbeRow, rules: dict[str, str], memory: Blocklist | None, now: float | None
+    row: ProbeRow, rules: dict[str, str], crashes: dict[str, list[Crash]], now: float | None
 ) -> ProbeRow:
     rule = rules.get(row.device, rules.get(row.backend))
     if rule == "never" and row.is_usable:
         return row.replace(status="blocked", code="pinned", reason=Reason("pinned").sentence)
-    if rule == "always" or memory is None or not row.is_usable:
+    if rule == "always" or not crashes or not row.is_usable:
         return row
-    from gpuedge.safety.blocklist import key_of
+    from gpuedge.safety.blocklist import blocked, key_of
 
-    block = memory.block(key_of(row.info().candidate, row.index or 0), now)
+    block = blocked(crashes.get(key_of(row.info().candidate, row.index or 0), ()), now)
     if block is None:
         return row
     how = f"to try now: gpuedge cache clear --crashes, or GPUEDGE_PIN={row.device}=always"
@@ -160,8 +155,6 @@ def _applied(
 def _is_remembered(folder: str) -> bool:
     """Say whether there are crashes, or markers that may become some."""
     try:
-        return os.path.exists(os.path.join(folder, FILE)) or bool(
-            os.listdir(os.path.join(folder, FOLDER))
-        )
+        return bool(os.listdir(os.path.join(folder, FOLDER)))
     except (OSError, ValueError):
         return False

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpuedge.executors.base import Executor
     from gpuedge.executors.gpu import GpuExecutor
     from gpuedge.probing.report import ProbeRow
-    from gpuedge.safety.markers import Watch as Marker
+    from gpuedge.safety.blocklist import Marker
 
 INLINE, PROCESS = "inline", "process"
 

@@ -61,20 +61,16 @@ FILES = (
         "Session", "512 newest kept", 16 * MEGABYTE,
     ),
     FileKind(
-        "visits.json", "the same of gpuedge 0.1.0; no longer read", "nothing", "never",
-        16 * MEGABYTE,
-    ),
-    FileKind(
         "kernels.bin", "printed kernels", "the first compilation of each kernel",
         "when gpuedge changes; newest kept", 64 * MEGABYTE,
     ),
     FileKind(
-        "crashes.json", "the crash blocklist: devices whose use ended processes",
-        "the first start after a crash", "1, 7, then 30 days", 16 * MEGABYTE, is_crash=True,
-    ),
-    FileKind(
         "crashes/*.mark", "one per device that a running process has open", "opening a device",
         "when the device is closed, else counted at the next start", 4096, is_crash=True,
+    ),
+    FileKind(
+        "crashes/*.crash", "the crash blocklist: one per process that a device's use ended",
+        "the first start after a crash", "90 days", 4096, is_crash=True,
     ),
     FileKind(
         "pipelines/*.new", "compiled pipelines of one Vulkan driver, not yet given back to it",
@@ -93,27 +89,12 @@ FILES = (
         "after 30 days", 256 * MEGABYTE,
     ),
     FileKind(
-        "pipelines/*.ok", "nothing any more: notes of earlier versions", "-", "never", None,
-    ),
-    FileKind(
-        "pipelines/trials/*.mark", "nothing any more: notes of earlier versions", "-", "never",
-        None,
-    ),
-    FileKind(
         "capability_db/current.json", "which update of the database is in use", "gpuedge db update",
         "with the next update", 16 * MEGABYTE,
     ),
     FileKind(
         "capability_db/updates.json", "root of trust, clock and versions held back of updates",
         "gpuedge db update", "never", 16 * MEGABYTE,
-    ),
-    FileKind(
-        "capability_db/refused.json", "what earlier versions noted of updates",
-        "nothing any more", "gpuedge cache clear", None,
-    ),
-    FileKind(
-        "capability_db/compiled/*.bin", "the database as earlier versions read it",
-        "nothing any more", "gpuedge cache clear", None,
     ),
     FileKind(
         "capability_db/versions/**", "installed updates", "gpuedge db update",
@@ -126,6 +107,13 @@ FILES = (
     FileKind(
         "**/lock", "keeps two processes from writing at once; empty but for 8 bytes",
         "every writer", "never", 8,
+    ),
+    *(
+        FileKind(pattern, "nothing any more: of earlier versions", "-", "never", None)
+        for pattern in (
+            "visits.json", "crashes.json", "pipelines/*.ok", "pipelines/trials/*.mark",
+            "capability_db/refused.json", "capability_db/compiled/*.bin",
+        )
     ),
 )  # fmt: skip
 """Every file that gpuedge keeps. Outside the cache folder there is only the folder of a probe under

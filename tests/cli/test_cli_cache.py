@@ -8,8 +8,17 @@ from pathlib import Path
 import pytest
 
 from gpuedge.cli.main import main
-from gpuedge.safety import markers
+from gpuedge.safety import blocklist
 from gpuedge.safety.blocklist import Blocklist
+
+
+def crash(folder: Path, monkeypatch: pytest.MonkeyPatch, *processes: str) -> None:
+    """Have processes lose the worker of one device in a run."""
+    for process in processes:
+        monkeypatch.setattr(blocklist, "PROCESS", process)
+        marker = Blocklist(folder).begin("k", "vulkan:0", is_hosted=True)
+        marker.step("run")
+        marker.crashed("SIGSEGV")
 
 
 @pytest.fixture
@@ -17,9 +26,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder with a verdict file and two crashes against one device."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(folder))
-    for process in ("one", "two"):
-        monkeypatch.setattr(markers, "PROCESS", process)
-        Blocklist(folder).begin("k", "vulkan:0").crashed("SIGSEGV")
+    crash(folder, monkeypatch, "one", "two")
     (folder / "verdicts.json").write_text("{}")
     return folder
 
@@ -45,8 +52,8 @@ def test_clear_crashes_forgets_them_and_nothing_else(
     assert Blocklist(cache).block("k") is not None
     before = names(cache)
     assert main(["cache", "clear", "--crashes"]) == 0
-    assert "removed 1 file (" in capsys.readouterr().out
-    assert names(cache) == before - {"crashes.json"}
+    assert "removed 2 files (" in capsys.readouterr().out
+    assert names(cache) == {n for n in before if not n.startswith("crashes/")}
     assert Blocklist(cache).block("k") is None
 
 
@@ -75,10 +82,8 @@ def test_pins_are_shown_with_the_settings(
 def test_tables_keep_to_100_columns_and_name_no_file_that_is_gone(
     cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for process in ("three", "four"):
-        monkeypatch.setattr(markers, "PROCESS", process)
-        Blocklist(cache).begin("k", "vulkan:0").crashed("SIGSEGV")
-    left = Blocklist(cache).markers
+    crash(cache, monkeypatch, "three", "four")
+    left = Blocklist(cache).folder
     gone = Path(left) / "gone.mark"  # of a process that ended: counted, and removed, at once
     gone.write_bytes(b"")
     monkeypatch.setenv("COLUMNS", "100")

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from probing_fakes import WORKER
 
 import gpuedge
 from gpuedge import backends
+from gpuedge.cli.main import main
 from gpuedge.core.errors import ConfigError, UnknownDeviceError
 from gpuedge.probing import run
 from gpuedge.probing.api import probe
-from gpuedge.safety import blocklist, markers
-from gpuedge.safety.blocklist import Blocklist
-from gpuedge.safety.markers import Marker
+from gpuedge.safety import blocklist
+from gpuedge.safety.blocklist import Blocklist, Marker, blocked
 
 DAY = 86400.0
 NOW = 1.8e9
@@ -27,8 +27,9 @@ NOW = 1.8e9
 class Device:
     """What is remembered of one device, on a clock that the test winds."""
 
-    def __init__(self) -> None:
-        self.entry: dict[str, Any] | None = None
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        self.memory = Blocklist(folder)
         self.now = NOW
         self._count = 0
 
@@ -37,23 +38,43 @@ class Device:
     ) -> None:
         self._count += 1
         began = self.now - 5 if began is None else began
-        mark = Marker(
-            f"m{self._count}", "k", "fake:0", began, self.now, "run", True, is_late, "", process
-        )
-        self.entry = blocklist.crashed(self.entry, mark, self.now)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(blocklist, "PROCESS", process or f"m{self._count}")
+            patch.setattr(time, "time", lambda: began)
+            mark = Marker(self.memory, "k", "fake:0", is_hosted=True)
+            patch.undo()
+            patch.setattr(blocklist, "PROCESS", process or f"m{self._count}")
+            for _ in range(blocklist.LATE_AFTER if is_late else 0):
+                mark.quiet()
+            before = set(Path(self.memory.folder).glob("*"))
+            mark.step("run")
+            mark.crashed("")
+        (new,) = set(Path(self.memory.folder).glob("*")) - before
+        os.utime(new, (self.now, self.now))
 
     def clean(self) -> None:
-        assert self.entry is not None
-        self.entry = blocklist.cleaned(self.entry, self.now)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(time, "time", lambda: self.now)
+            self.memory.note_good_start("k")
+
+    def steps(self) -> list[str]:
+        """The crashes that count."""
+        crashes = self.memory.entries(self.now).get("k", [])
+        return [c.step for c in crashes if not c.is_forgiven]
 
     def days(self) -> float:
         """Days until it is tried again; 0 where it may be tried now."""
-        block = None if self.entry is None else blocklist.blocked(self.entry, self.now)
+        block = self.memory.block("k", self.now)
         return 0.0 if block is None else (block.until - self.now) / DAY
 
 
-def test_days_without_a_good_start_are_1_7_30_30() -> None:
-    device = Device()
+@pytest.fixture
+def device(tmp_path: Path) -> Device:
+    """A device of which nothing is remembered."""
+    return Device(tmp_path)
+
+
+def test_days_without_a_good_start_are_1_7_30_30(device: Device) -> None:
     device.crashed()
     assert device.days() == 0
     seen = []
@@ -68,8 +89,7 @@ def test_days_without_a_good_start_are_1_7_30_30() -> None:
     assert seen == [1, 7, 30, 30, 30, 30]
 
 
-def test_crashes_a_month_apart_are_two_accidents() -> None:
-    device = Device()
+def test_crashes_a_month_apart_are_two_accidents(device: Device) -> None:
     for _ in range(5):
         device.crashed()
         device.now += 30.01 * DAY
@@ -80,8 +100,7 @@ def test_crashes_a_month_apart_are_two_accidents() -> None:
     assert device.days() == 1
 
 
-def test_good_start_on_probation_clears_crashes_and_keeps_the_level() -> None:
-    device = Device()
+def test_good_start_on_probation_clears_crashes_and_keeps_the_level(device: Device) -> None:
     device.crashed()
     for _ in range(4):
         device.clean()
@@ -91,8 +110,7 @@ def test_good_start_on_probation_clears_crashes_and_keeps_the_level() -> None:
     assert device.days() == 1, "what closes during the block began before it"
     device.now += 1.5 * DAY
     device.clean()
-    assert device.entry is not None
-    assert device.entry["crashes"] == []
+    assert device.steps() == []
     device.crashed()
     assert device.days() == 0, "two are needed again"
     device.crashed()
@@ -105,8 +123,7 @@ def test_good_start_on_probation_clears_crashes_and_keeps_the_level() -> None:
     assert device.days() == 1, "after 30 good days it begins anew"
 
 
-def test_processes_that_fail_together_on_probation_fail_once() -> None:
-    device = Device()
+def test_processes_that_fail_together_on_probation_fail_once(device: Device) -> None:
     device.crashed()
     device.crashed()
     device.now += 2 * DAY
@@ -120,12 +137,11 @@ def test_processes_that_fail_together_on_probation_fail_once() -> None:
     assert device.days() == 30
 
 
-def test_five_good_starts_in_a_row_make_up_for_a_crash() -> None:
-    device = Device()
+def test_five_good_starts_in_a_row_make_up_for_a_crash(device: Device) -> None:
     device.crashed()
     for _ in range(5):
         device.clean()
-    assert device.entry is not None and device.entry["crashes"] == []
+    assert device.steps() == []
     device.crashed()
     assert device.days() == 0
     device.now += 60
@@ -142,26 +158,20 @@ def test_five_good_starts_in_a_row_make_up_for_a_crash() -> None:
     assert device.days() == 7
 
 
-def test_process_counts_once_a_day() -> None:
-    device = Device()
+def test_process_counts_once_a_day(device: Device) -> None:
     for _ in range(3):
         device.crashed(process="one")
         device.now += 20
-    assert device.entry is not None and len(device.entry["crashes"]) == 1
     assert device.days() == 0
     device.now += DAY
     device.crashed(process="one")
     assert device.days() == 1
-    device.crashed(process="two")
-    assert len(device.entry["crashes"]) == 3
 
 
-def test_crashes_while_a_block_is_in_force_raise_no_level() -> None:
-    device = Device()
+def test_crashes_while_a_block_is_in_force_raise_no_level(device: Device) -> None:
     for name in ("one", "two", "three", "four"):
         device.now += 10
         device.crashed(process=name)
-    assert device.entry is not None and len(device.entry["crashes"]) == 4
     assert 0.99 < device.days() <= 1
     held_open = device.now
     device.now += 2 * DAY
@@ -171,8 +181,7 @@ def test_crashes_while_a_block_is_in_force_raise_no_level() -> None:
     assert device.days() == 7
 
 
-def test_busy_server_that_is_killed_on_probation_gets_on() -> None:
-    device = Device()
+def test_busy_server_that_is_killed_on_probation_gets_on(device: Device) -> None:
     device.crashed()
     device.crashed()
     for count in range(1, 5):
@@ -182,8 +191,7 @@ def test_busy_server_that_is_killed_on_probation_gets_on() -> None:
 
 
 @pytest.mark.parametrize("years", [-50, -10, -1, 1, 10, 50])
-def test_wrong_clock_makes_no_block_permanent(years: float) -> None:
-    device = Device()
+def test_wrong_clock_makes_no_block_permanent(device: Device, years: float) -> None:
     device.crashed()
     device.crashed()
     assert device.days() == 1
@@ -196,42 +204,31 @@ def test_wrong_clock_makes_no_block_permanent(years: float) -> None:
     assert device.days() == 0 or device.days() <= 7
 
 
-def test_no_clock_and_no_order_of_events_blocks_longer_than_30_days() -> None:
+def test_no_clock_and_no_order_of_events_blocks_longer_than_30_days(tmp_path: Path) -> None:
     events = random.Random(4)
-    for _ in range(300):
-        device = Device()
+    for i in range(60):
+        device = Device(tmp_path / str(i))
         device.now = events.choice([0.0, NOW, 4e9])
-        for _ in range(30):
+        for _ in range(20):
             device.now = max(0.0, device.now + events.uniform(-3, 5) * 10 ** events.uniform(0, 9))
             if events.random() < 0.7:
                 device.crashed(device.now + events.uniform(-1e6, 10), is_late=events.random() < 0.3)
-            elif device.entry is not None:
+            else:
                 device.clean()
             assert device.days() <= 31
-            later = device.now + 31 * DAY
-            assert device.entry is None or blocklist.blocked(device.entry, later) is None
-            kept = [] if device.entry is None else device.entry["crashes"]
-            assert len(kept) <= blocklist.MAX_CRASHES
+            assert (
+                blocked(device.memory.entries(device.now).get("k", ()), device.now + 31 * DAY)
+                is None
+            )
 
 
-def test_sealed_nonsense_is_nothing(tmp_path: Path) -> None:
-    from gpuedge.safety.store import save_sealed
-
-    good = Device()
-    good.crashed()
-    good.crashed()
-    assert good.entry is not None
-    memory = Blocklist(tmp_path)
-    for field, value in [
-        ("level", "1"), ("level", 1.5), ("level", -1), ("since", None), ("crashes", {}),
-        ("crashes", [{}]), ("cleared", "x"), ("name", 5), ("when", True),
-    ]:  # fmt: skip
-        save_sealed(memory.path, blocklist.SCHEMA, {"entries": {"k": {**good.entry, field: value}}})
-        assert Blocklist(tmp_path).entries() == {}, (field, value)
-    save_sealed(memory.path, blocklist.SCHEMA, {"entries": {"k": good.entry}})
-    block = Blocklist(tmp_path).block("k", NOW + 5)
-    assert block is not None
-    assert block.level == 1
+def test_only_the_newest_crashes_are_kept(device: Device) -> None:
+    for _ in range(blocklist.MAX_FILES + 5):
+        device.now += 1
+        device.crashed()
+    assert len(device.steps()) == blocklist.MAX_FILES
+    assert len(list(Path(device.memory.folder).glob("*"))) == blocklist.MAX_FILES
+    assert device.days() > 0.9
 
 
 # --- what probe() shows ---------------------------------------------------------------------------
@@ -267,8 +264,10 @@ def fail_twice(device: str) -> None:
     key = blocklist.key_of(row.info().candidate, 0)
     for name in ("one", "two"):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(markers, "PROCESS", name)
-            Blocklist(paths.cache_folder()).begin(key, device).crashed("SIGSEGV")
+            patch.setattr(blocklist, "PROCESS", name)
+            marker = Blocklist(paths.cache_folder()).begin(key, device, is_hosted=True)
+            marker.step("run")
+            marker.crashed("SIGSEGV")
 
 
 GOOD = {
@@ -299,7 +298,7 @@ def test_probe_shows_the_block_in_cached_rows(fakes: Path) -> None:
     ):
         assert word in row.reason
     assert gpuedge.probe(refresh=True).tried[0].status == "blocked", "a probe is no real work"
-    assert Blocklist(fakes / "cache").clear()
+    assert main(["cache", "clear", "--crashes"]) == 0
     assert shown() == GOOD
 
 

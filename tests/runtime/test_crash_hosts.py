@@ -21,7 +21,7 @@ from gpuedge.probing.report import ProbeReport, ProbeRow
 from gpuedge.runtime.compiled import CompiledModel, Request
 from gpuedge.runtime.devices import Pool
 from gpuedge.runtime.opening import open_row
-from gpuedge.safety import interpreter, machine, markers, paths
+from gpuedge.safety import blocklist, interpreter, machine, paths
 from gpuedge.safety.blocklist import Blocklist, key_of
 
 INFO = fakes.info()
@@ -81,13 +81,12 @@ def key() -> str:
 
 def steps() -> list[str]:
     """Return the step of each crash remembered."""
-    entry = Blocklist(paths.cache_folder()).entries().get(key())
-    return [s["step"] for s in entry["crashes"]] if entry else []
+    return [c.step for c in Blocklist(paths.cache_folder()).entries().get(key(), [])]
 
 
 def crash_of_another(monkeypatch: pytest.MonkeyPatch, name: str = "another") -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(markers, "PROCESS", name)
+        patch.setattr(blocklist, "PROCESS", name)
         watch = Blocklist(paths.cache_folder()).begin(key(), "null:0", is_hosted=True)
         watch.step("run")
         watch.crashed("SIGSEGV")

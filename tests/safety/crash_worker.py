@@ -11,11 +11,11 @@ import os
 import signal
 import sys
 
-from gpuedge.safety import markers
+from gpuedge.safety import blocklist
 from gpuedge.safety.blocklist import Blocklist
 
 
-def meddle(watch: markers.Watch) -> None:
+def meddle(watch: blocklist.Marker) -> None:
     """What a forked child may do with what it inherited; then it lives until its input ends."""
     watch.step("open")
     watch.quiet()
@@ -28,10 +28,10 @@ def meddle(watch: markers.Watch) -> None:
 def main(folder: str, key: str, *words: str) -> None:
     watch = Blocklist(folder).begin(key, "fake:0")
     for word in words:
-        if word in markers.STEPS:
+        if word in blocklist.STEPS:
             watch.step(word)
         elif word == "late":
-            for _ in range(markers.LATE_AFTER):
+            for _ in range(blocklist.LATE_AFTER):
                 watch.quiet()
         elif word == "wait":
             os.write(1, b"ready\n")

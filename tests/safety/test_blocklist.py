@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -13,7 +15,7 @@ import crash_worker
 import pytest
 
 from gpuedge.backends.base import Candidate
-from gpuedge.safety import blocklist, lock, markers
+from gpuedge.safety import blocklist, lock
 from gpuedge.safety.blocklist import Blocklist
 
 DAY = 86400.0
@@ -37,12 +39,14 @@ def end(folder: Path, *words: str, key: str = "k") -> int:
 
 def crashes_of(folder: Path, key: str = "k") -> list[str]:
     """Return the step of each crash remembered."""
-    entry = Blocklist(folder).entries().get(key)
-    return [s["step"] for s in entry["crashes"]] if entry else []
+    crashes = Blocklist(folder).entries().get(key, [])
+    return [c.step for c in crashes if not c.is_forgiven]
 
 
 def marks(folder: Path) -> list[Path]:
-    return sorted((folder / "crashes").glob("*"))
+    """Return the markers, and what killed writers of them left."""
+    files = (folder / "crashes").glob("*")
+    return sorted(f for f in files if f.suffix != blocklist.RECORD)
 
 
 @pytest.mark.parametrize("words", [UP[:1], UP[:3], UP, (*UP, "quiet", "close")])
@@ -90,7 +94,7 @@ def test_forked_child_neither_touches_the_marker_nor_keeps_it_alive(tmp_path: Pa
     said = {process.stdout.readline(), process.stdout.readline()}
     assert said == {"child\n", "ready\n"}
     (mark,) = marks(tmp_path)
-    assert mark.read_bytes()[markers.STATE] == markers.STEPS["run"]
+    assert mark.read_bytes()[blocklist.STATE] == blocklist.STEPS["run"]
     process.kill()  # the child, which shares its pipes, still waits for a line
     process.wait(60)
     assert crashes_of(tmp_path) == ["run"]
@@ -130,7 +134,8 @@ def test_device_in_a_host_leaves_no_marker_and_no_crash_while_idle(tmp_path: Pat
     watch.step("run")
     watch.crashed("SIGSEGV")
     assert not watch.is_clean, "it cost a host"
-    assert Blocklist(tmp_path).clear()
+    for record in (tmp_path / "crashes").glob("*.crash"):
+        record.unlink()
     for last in ("kill", "segv", "exit"):
         end(tmp_path, "host", *UP, last)
     assert crashes_of(tmp_path) == []
@@ -146,7 +151,6 @@ def test_good_starts_are_counted(tmp_path: Path, where: str) -> None:
     assert crashes_of(tmp_path) == ["run"]
     end(tmp_path, where, *UP, "quiet", "shut")
     assert crashes_of(tmp_path) == []
-    assert Blocklist(tmp_path).entries() == {}
 
 
 def test_process_that_got_along_for_long_counts_less(tmp_path: Path) -> None:
@@ -203,31 +207,24 @@ def test_marker_is_on_disk_before_the_driver_is_called(
     for step in ("run", "compile", "open", "run"):
         watch.quiet()
         watch.step(step)
-        assert mark.read_bytes()[markers.STATE] == markers.STEPS[step]
+        assert mark.read_bytes()[blocklist.STATE] == blocklist.STEPS[step]
     assert len(synced) == 3, "from then on memory is enough"
     watch.close()
     assert marks(tmp_path) == []
 
 
-@pytest.mark.parametrize("is_mapped", [True, False])
-def test_state_of_a_run_costs_little(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_mapped: bool
-) -> None:
-    kinds = markers._SAFE_TO_MAP if is_mapped else frozenset()
-    monkeypatch.setattr(markers, "_SAFE_TO_MAP", kinds)
+def test_state_of_a_run_costs_little(tmp_path: Path) -> None:
     watch = Blocklist(tmp_path).begin("k")
     watch.step("open")
-    can_map = markers._kind(tmp_path.stat().st_dev) in kinds
-    assert (watch._map is not None) is can_map
     begin = time.process_time()
     for _ in range(20_000):
         watch.step("run")
         watch.quiet()
-    assert (time.process_time() - begin) / 20_000 < 20e-6  # 0.2 us mapped, 2 us unmapped
+    assert (time.process_time() - begin) / 20_000 < 20e-6  # 2 us
     (mark,) = marks(tmp_path)
-    assert mark.read_bytes()[markers.STATE] == markers.QUIET
+    assert mark.read_bytes()[blocklist.STATE] == blocklist.QUIET
     watch.step("run")
-    assert mark.read_bytes()[markers.STATE] == markers.STEPS["run"]
+    assert mark.read_bytes()[blocklist.STATE] == blocklist.STEPS["run"]
     watch.close()
 
 
@@ -261,51 +258,52 @@ def test_where_nothing_can_be_kept_nothing_is_said(
     assert not folder.is_dir() or not list((folder / "crashes").glob("*"))
 
 
-def test_damaged_markers_are_no_crashes_of(tmp_path: Path) -> None:
+def test_damaged_files_are_no_crashes(tmp_path: Path) -> None:
     end(tmp_path, *UP, "kill")
-    (mark,) = marks(tmp_path)
-    good = mark.read_bytes()
-    mark.unlink()
-    digest = slice(markers._DIGEST, markers._TEXT)
-    bad = [b"", good[:-1], good + b"\0", bytes(len(good))]
+    assert crashes_of(tmp_path) == ["run"]
+    (record,) = (tmp_path / "crashes").glob("*")
+    good = record.read_bytes()
+    record.unlink()
+    bad = [b"", good[:-1], good + b"\0", bytes(len(good)), good[:60] + b"!" + good[61:]]
     bad += [good[:i] + bytes([good[i] ^ 1]) + good[i + 1 :] for i in range(8)]
-    bad += [good[: digest.start] + bytes(32) + good[digest.stop :]]
-    bad += [good[:60] + b"!" + good[61:], good[: markers.STATE] + b"?" + good[markers.STATE + 1 :]]
-    for i, data in enumerate(bad):
-        (mark.parent / f"{i:024x}.mark").write_bytes(data)
-    os.mkfifo(mark.parent / "pipe.mark")
+    facts = json.loads(good[44:])
+    for forged in (
+        {"began": 10**400}, {"began": "now"}, {"key": 5}, {"name": None}, {"why": []}
+    ):  # fmt: skip
+        text = json.dumps(facts | forged).encode().ljust(4052)
+        bad.append(good[:12] + hashlib.sha256(text).digest() + text)
+    for suffix in (".mark", ".crash"):
+        for i, data in enumerate(bad):
+            record.with_name(f"{i:024x}-1{suffix}").write_bytes(data)
+    os.mkfifo(record.with_name("pipe.mark"))
     assert crashes_of(tmp_path) == []
+    assert list((tmp_path / "crashes").glob("*.crash")) == []
     assert [p.name for p in marks(tmp_path)] in ([], ["pipe.mark"])
-    mark.write_bytes(good)
+    record.write_bytes(good)
     assert crashes_of(tmp_path) == ["run"], "the good one is"
 
 
-@pytest.mark.parametrize("began", [10**400, -(10**400), 1e300, "now", None, True])
-def test_forged_times_are_no_markers(began: object) -> None:
-    good = markers.packed({"key": "k", "name": "n", "began": 1.0}, 1)
-    assert markers.unpacked(good, "u", 2.0) is not None
-    forged = markers.packed({"key": "k", "name": "n", "began": began}, 1)
-    assert markers.unpacked(forged, "u", 2.0) is None
+def test_files_of_earlier_versions_are_dropped(tmp_path: Path) -> None:
+    (tmp_path / "crashes").mkdir()
+    (tmp_path / "crashes.json").write_bytes(b"gpuedge-sealed/2 gpuedge.crashes/2 x 2 y\n{}")
+    old = tmp_path / "crashes" / "0123.mark"
+    old.write_bytes(b"GEMARK01r\1\0\0".ljust(4096, b"\0"))
+    assert Blocklist(tmp_path).entries() == {}
+    assert not old.exists()
 
 
-def test_marker_that_was_counted_is_not_counted_again(tmp_path: Path) -> None:
+def test_counting_that_was_cut_off_is_made_up_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     end(tmp_path, *UP, "kill")
-    (mark,) = marks(tmp_path)
-    data = mark.read_bytes()
-    for _ in range(3):  # whoever counted it was killed before it could remove it
-        assert crashes_of(tmp_path) == ["run"]
-        mark.write_bytes(data)
-    assert crashes_of(tmp_path) == ["run"]
-    assert Blocklist(tmp_path).block("k") is None
-
-
-def test_crashes_wait_for_the_lock(tmp_path: Path) -> None:
-    end(tmp_path, *UP, "kill")
-    with lock.Lock(tmp_path) as is_held:
-        assert is_held
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", refuse)  # whoever counted it was killed before that
         assert crashes_of(tmp_path) == []
         assert len(marks(tmp_path)) == 1
-    assert crashes_of(tmp_path) == ["run"]
+    for _ in range(3):
+        assert crashes_of(tmp_path) == ["run"]
+    assert marks(tmp_path) == []
+    assert Blocklist(tmp_path).block("k") is None
 
 
 def test_key_changes_with_the_driver_and_the_device() -> None:
@@ -321,13 +319,14 @@ def test_key_changes_with_the_driver_and_the_device() -> None:
     assert blocklist.key_of(one.replace(env={"A": "1"}), 0) in keys
 
 
-def test_marker_that_cannot_be_updated_does_not_stay(
+def test_marker_is_kept_where_there_is_no_pwrite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(markers, "_mapped", lambda _: None)
     monkeypatch.delattr(os, "pwrite")
     watch = Blocklist(tmp_path).begin("k")
     watch.step("open")
-    assert marks(tmp_path) == []
-    watch.step("compile")
+    watch.quiet()
+    (mark,) = marks(tmp_path)
+    assert mark.read_bytes()[blocklist.STATE] == blocklist.QUIET
     watch.close()
+    assert marks(tmp_path) == []
