@@ -55,7 +55,6 @@ SAME_NAMES = {
     "Store",
     "Tensor",
     "Verdict",
-    "Watch",
     "Window",
     "_Job",
     "_Module",
