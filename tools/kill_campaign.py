@@ -43,8 +43,8 @@ LONGEST_S = 0.1
 """A writer lives up to this long: it writes each file several times in it."""
 
 WRITERS = 2
-MOST_LEFT = 6 * (paths.MAX_TEMPORARIES + WRITERS) + WRITERS
-"""Half-written files there may be at any time: of six files, and of markers."""
+MOST_LEFT = 1500
+"""Half-written files there may be at any time: those of a minute."""
 
 
 class Writer:

@@ -11,7 +11,7 @@ from typing import Any
 from gpuedge.core.kernel import KernelBlob
 from gpuedge.safety.lock import Lock
 from gpuedge.safety.paths import stamp
-from gpuedge.safety.store import TRIES, load_bytes, save_bytes
+from gpuedge.safety.store import load_bytes, save_bytes
 
 LANGUAGE_VERSION = 5
 """Raise this whenever a printer's output for an unchanged text changes."""
@@ -70,20 +70,13 @@ class BlobCache:
             return True
         schema, version = seal_of()
         with Lock(self.path.parent):
-            for _ in range(TRIES):  # another process may write although this one has the lock
-                self._merge()
-                seen = self._seen
-                body = self._encoded()
-                if save_bytes(
-                    self.path, schema, body, version, max_bytes=MAX_BYTES,
-                    unless=lambda: stamp(self.path) != seen,  # noqa: B023
-                ):  # fmt: skip
-                    self._new = False
-                    self._seen = stamp(self.path)
-                    return True
-                if stamp(self.path) == seen:
-                    break
-        return False
+            self._merge()
+            body = self._encoded()
+            if not save_bytes(self.path, schema, body, version, max_bytes=MAX_BYTES):
+                return False
+            self._new = False
+            self._seen = stamp(self.path)
+            return True
 
     def _merge(self) -> None:
         """Take over what the file holds and this object does not, if the file changed."""

@@ -39,8 +39,9 @@ from gpuedge.probing.judge import Level, Transcript, parts, retry_s
 from gpuedge.probing.protocol import read_events
 from gpuedge.probing.report import ProbeRow
 from gpuedge.safety import child, interpreter, paths
-from gpuedge.safety.child import Activity, Child, Ending
+from gpuedge.safety.child import Child, Ending
 from gpuedge.safety.contain import reset_signals
+from gpuedge.safety.watchdog import Activity
 
 MAX_RESULT_BYTES = 4 << 20
 """A result file larger than this is a driver's doing; the rest is not read."""

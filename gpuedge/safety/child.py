@@ -5,9 +5,6 @@ group of its own, started with a known interpreter (`gpuedge.safety.interpreter`
 a whole: no zombie, no descriptor and no grandchild outlives `Child.end`. How one ended is never
 guessed: an application that ignores SIGCHLD, or collects every child that ends, takes the exit
 status away, and then the ending is ``unknown``.
-
-For a driver that hangs, or that somebody kills a process for: `Activity` tells a process that does
-nothing from one that computes, or that is kept from it by a busy machine.
 """
 
 from __future__ import annotations
@@ -317,77 +314,3 @@ def low_descriptors_taken() -> Iterator[None]:
     finally:
         for fd in taken:
             os.close(fd)
-
-
-# --- what a child does: it computes, waits for a processor, or sleeps ----------------------------
-
-BUSY_SHARE = 0.1
-"""A process that used less than this share of the time for computing was waiting."""
-
-LOOK_S = 0.1
-"""Between two looks: reading it costs some microseconds per thread of the process."""
-
-MAX_TASKS = 64
-"""Threads of a process that are looked at."""
-
-
-class Activity:
-    """When a process last did something: computed, or wanted to and had no processor.
-
-    Only a process that does neither can be hanging, however silent the others are. Linux alone says
-    all this; elsewhere a process counts as idle since it last gave a sign of life.
-    """
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self._when = self._active = time.monotonic()
-        self._used = cpu_seconds(pid)
-
-    @property
-    def used_s(self) -> float | None:
-        """Processor time used so far, when it was last looked at; None where not known."""
-        return self._used
-
-    def touch(self) -> None:
-        """Note a sign of life."""
-        self._active = time.monotonic()
-
-    def idle_s(self) -> float:
-        """Return for how long it has done nothing; to be asked again and again."""
-        now = time.monotonic()
-        gap = now - self._when
-        if gap >= LOOK_S:
-            used, before = cpu_seconds(self._pid), self._used
-            if used is not None:
-                # A gap of seconds means that we stood still ourselves: nothing is known of it.
-                is_busy = before is None or used - before >= BUSY_SHARE * gap or gap > 1.0
-                if is_busy or _wants_to_run(self._pid):
-                    self._active = now
-                self._used = used
-            self._when = now
-        return now - self._active
-
-
-def cpu_seconds(pid: int) -> float | None:
-    """Return the processor time a process used so far, None where the system does not say."""
-    try:
-        fields = _stat_fields(f"/proc/{pid}")
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError, AttributeError):
-        return None
-
-
-def _wants_to_run(pid: int) -> bool:
-    """Say whether a thread of a process runs or waits for a processor."""
-    with suppress(OSError):
-        for task in os.listdir(f"/proc/{pid}/task")[:MAX_TASKS]:
-            with suppress(OSError, IndexError):
-                if _stat_fields(f"/proc/{pid}/task/{task}")[0] == "R":
-                    return True
-    return False
-
-
-def _stat_fields(place: str) -> list[str]:
-    """Return what the system says of a process or thread, from its state on (Linux, proc(5))."""
-    with open(f"{place}/stat", encoding="ascii", errors="replace") as file:
-        return file.read(4096).rpartition(")")[2].split()

@@ -23,11 +23,8 @@ if TYPE_CHECKING:
 FILE = "lock"
 """One lock file serves all caches of a folder: they are written seldom and in milliseconds."""
 
-STALL_S = 0.5
-"""A holder is given up after this long, unless the lock went from one holder to the next."""
-
-MOST_S = 3.0
-"""Nobody waits longer than this, however many are in line."""
+WAIT_S = 2.0
+"""Nobody waits longer than this: a holder needs milliseconds, unless it is stopped."""
 
 _TICK_S = 0.002
 _FAR = 1 << 30
@@ -124,31 +121,12 @@ def _opened(path: str) -> int:
 
 
 def _wait(fd: int) -> bool:
-    """Wait for the lock as long as it moves from holder to holder; each writes its mark."""
-    now = time.monotonic()
-    last, stalled, mark = now + MOST_S, now + STALL_S, b""
+    until = time.monotonic() + WAIT_S
     while not take(fd):
-        now, seen = time.monotonic(), _mark(fd)
-        if seen != mark:
-            mark, stalled = seen, now + STALL_S
-        if now > min(last, stalled):
+        if time.monotonic() > until:
             return False
         time.sleep(_TICK_S)
-    _sign(fd)
     return True
-
-
-def _sign(fd: int) -> None:
-    try:
-        os.lseek(fd, 0, os.SEEK_SET)
-        os.write(fd, os.urandom(8))
-    except OSError:  # a full disk: those who wait cannot see that the lock moves
-        return
-
-
-def _mark(fd: int) -> bytes:
-    os.lseek(fd, 0, os.SEEK_SET)
-    return os.read(fd, 8)
 
 
 def _after_fork() -> None:

@@ -12,7 +12,6 @@ from gpuedge.core.errors import ConfigError
 
 TYPE_CHECKING = False  # pathlib costs 5 ms to import, a quarter of what a cached probe may take
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 _READ_ONLY = os.O_RDONLY
@@ -147,11 +146,8 @@ def stamp(path: str | os.PathLike[str]) -> tuple[int, int, int] | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def write_atomic(path: Path, data: bytes, unless: Callable[[], bool] | None = None) -> bool:
+def write_atomic(path: Path, data: bytes) -> bool:
     """Replace `path` by `data` in one step; readers see the old file or the new one.
-
-    With `unless` that is asked at the last moment, when the data are on disk, and nothing is
-    replaced if it says so.
 
     Returns False where the folder is read-only or full: a cache that cannot be written is not an
     error, the work is merely done again next time. So it does where something lies there that is
@@ -168,8 +164,6 @@ def write_atomic(path: Path, data: bytes, unless: Callable[[], bool] | None = No
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            if unless is not None and unless():
-                raise OSError(errno.ECANCELED, "it is not to be replaced any more")
             temporary.replace(path)
         except OSError:
             temporary.unlink(missing_ok=True)
@@ -183,30 +177,21 @@ STALE_S = 60.0
 """A temporary file this old was left by a writer that was killed: one is renamed in milliseconds.
 Should it live after all, its rename fails, and a cache file was not written: no harm."""
 
-MAX_TEMPORARIES = 16
-"""Temporary files of one cache file that may lie about, whatever their age."""
-
 
 def sweep(path: str | os.PathLike[str]) -> None:
     """Remove the temporary files that killed writers of `path` left behind. Never raises."""
     folder, name = os.path.split(os.fspath(path))
     try:
-        with os.scandir(folder or ".") as entries:
-            found = sorted(
-                (e.stat(follow_symlinks=False).st_mtime, e.path)
-                for e in entries
-                if e.name.startswith(f".{name}.") and e.is_file(follow_symlinks=False)
-            )
         now = os.stat(path).st_mtime  # the file system's own clock, not ours
+        with os.scandir(folder or ".") as entries:
+            for entry in entries:
+                is_ours = entry.name.startswith(f".{name}.") and entry.is_file(
+                    follow_symlinks=False
+                )
+                if is_ours and abs(now - entry.stat(follow_symlinks=False).st_mtime) > STALE_S:
+                    os.unlink(entry.path)
     except (OSError, ValueError):
         return
-    excess = len(found) - MAX_TEMPORARIES
-    for i, (when, place) in enumerate(found):
-        if abs(now - when) > STALE_S or i < excess:
-            try:
-                os.unlink(place)
-            except OSError:
-                continue
 
 
 def _is_replaceable(path: Path) -> bool:

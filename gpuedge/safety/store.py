@@ -14,7 +14,7 @@ import os
 
 from gpuedge.core.record import Record
 from gpuedge.safety.lock import Lock
-from gpuedge.safety.paths import read_regular, stamp, sweep, write_atomic
+from gpuedge.safety.paths import read_regular, sweep, write_atomic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,9 +26,6 @@ MAX_BYTES = 16 << 20
 """Bytes of a file where nothing else is said: reading one must not exhaust a small device."""
 
 MAX_HEAD = 1024
-TRIES = 32
-"""Times that an update is made again because another process was faster."""
-
 MEGABYTE = 1 << 20
 
 
@@ -105,8 +102,7 @@ FILES = (
         "as its signers say", None,
     ),
     FileKind(
-        "**/lock", "keeps two processes from writing at once; empty but for 8 bytes",
-        "every writer", "never", 8,
+        "**/lock", "keeps two processes from writing at once; empty", "every writer", "never", 8,
     ),
     *(
         FileKind(pattern, "nothing any more: of earlier versions", "-", "never", None)
@@ -149,7 +145,6 @@ def save_bytes(
     identity: str = "",
     *,
     max_bytes: int = MAX_BYTES,
-    unless: Callable[[], bool] | None = None,
 ) -> bool:
     """Write `body` to `path` in one step, sealed.
 
@@ -164,8 +159,6 @@ def save_bytes(
         Whom it is for; readers must name the same.
     max_bytes : int
         Larger bodies are not written.
-    unless : callable, optional
-        See `gpuedge.safety.paths.write_atomic`.
 
     Returns
     -------
@@ -176,7 +169,7 @@ def save_bytes(
 
     if len(body) > max_bytes:
         return False
-    if not write_atomic(Path(path), _head(schema, identity, body) + body, unless):
+    if not write_atomic(Path(path), _head(schema, identity, body) + body):
         return False
     sweep(path)
     return True
@@ -209,7 +202,6 @@ def save_sealed(
     path: str | os.PathLike[str],
     schema: str,
     body: dict[str, Any],
-    unless: Callable[[], bool] | None = None,
 ) -> bool:
     """Write a JSON object to `path`, as `save_bytes` does.
 
@@ -221,7 +213,7 @@ def save_sealed(
             return False
     except (TypeError, ValueError, RecursionError):
         return False
-    return save_bytes(path, schema, text.encode(), unless=unless)
+    return save_bytes(path, schema, text.encode())
 
 
 def load_sealed(path: str | os.PathLike[str], schema: str) -> dict[str, Any] | None:
@@ -247,17 +239,15 @@ def update_sealed(
     schema: str,
     change: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> bool:
-    """Replace a sealed JSON object by what `change` makes of it, losing no other process's change.
+    """Replace a sealed JSON object by what `change` makes of it.
 
-    It happens under the folder's lock. Where that is not to be had (see `gpuedge.safety.lock`), and
-    against those who could not have it, whether the file is still the one that was read is looked
-    at just before it is replaced.
+    It happens under the folder's lock. Where that is not to be had (see `gpuedge.safety.lock`) what
+    another process writes at the same moment may be lost.
 
     Parameters
     ----------
     change : callable
-        Given the present body, empty where there is none; returns the new one. It may be called
-        more than once.
+        Given the present body, empty where there is none; returns the new one.
 
     Returns
     -------
@@ -265,11 +255,4 @@ def update_sealed(
         As `save_sealed`.
     """
     with Lock(os.path.dirname(os.fspath(path))):
-        for _ in range(TRIES):
-            seen = stamp(path)
-            body = change(load_sealed(path, schema) or {})
-            if save_sealed(path, schema, body, lambda seen=seen: stamp(path) != seen):  # type: ignore[misc]
-                return True
-            if stamp(path) == seen:  # it was not the others
-                return False
-    return False
+        return save_sealed(path, schema, change(load_sealed(path, schema) or {}))

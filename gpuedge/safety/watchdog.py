@@ -1,8 +1,10 @@
 """Is it hung? The one answer for runs, requests, worker processes and probing children.
 
-Two things tell a hung driver from a slow one, and each is one class here:
+Three things tell a hung driver from a slow one, and each is one class here:
 
 * `Watchdog` learns how long a run may take from the runs before it.
+* `Activity` tells a process that does nothing from one that computes, or that is kept from it by a
+  busy machine.
 * `Watch` follows one piece of work. Whoever waits asks it `look()` a few times a second; it says
   True once the work has taken longer than its limit, or once the process that does the work has
   been idle for too long. Time in which nobody looked counts little: the whole machine may have been
@@ -15,6 +17,7 @@ compiles for a minute computes; one that waits for an interrupt that never comes
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from math import inf
 from time import monotonic
 
@@ -109,8 +112,8 @@ class Watch:
 
     def __init__(self, limit_s: float, pid: int | None = None, idle_s: float | None = None) -> None:
         self.limit_s = limit_s
-        self._pid = pid
         self._idle_s = idle_s
+        self._process = None if pid is None else Activity(pid)
         self.restart()
 
     def restart(self, limit_s: float | None = None) -> None:
@@ -119,31 +122,58 @@ class Watch:
             self.limit_s = limit_s
         self.spent_s = self.idle_for_s = 0.0
         self._when = monotonic()
-        self._used = None if self._pid is None else cpu_seconds(self._pid)
-        self._busy_looked = self._when
+        if self._process is not None:
+            self._process.touch()
 
     def look(self) -> bool:
         """Tell whether the work hangs."""
         now = monotonic()
         self.spent_s += min(now - self._when, MOST_GAP_S)
         self._when = now
-        if self._pid is not None and now - self._busy_looked >= LOOK_S / 5:
-            self._look_at_process(self._pid, now)
+        if self._process is not None:
+            idle_s = self._process.idle_s()
+            self.idle_for_s = idle_s if self._process.is_known else 0.0
         is_idle = self._idle_s is not None and self.idle_for_s >= self._idle_s
         return is_idle or self.spent_s >= self.limit_s
 
-    def _look_at_process(self, pid: int, now: float) -> None:
-        gap, self._busy_looked = now - self._busy_looked, now
-        before, self._used = self._used, cpu_seconds(pid)
-        if (
-            before is None
-            or self._used is None
-            or self._used - before >= IDLE_SHARE * gap
-            or wants_to_run(pid)
-        ):
-            self.idle_for_s = 0.0
-        else:
-            self.idle_for_s += min(gap, MOST_GAP_S)
+
+class Activity:
+    """When a process last did something: computed, or wanted to and had no processor.
+
+    Only a process that does neither can be hanging, however silent the others are. Linux alone says
+    all this (`is_known`); elsewhere a process counts as idle since it last gave a sign of life.
+
+    Attributes
+    ----------
+    used_s : float or None
+        Processor time used so far, when it was last looked at; None where not known.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._when = self._active = monotonic()
+        self.used_s = cpu_seconds(pid)
+        self.is_known = self.used_s is not None
+
+    def touch(self) -> None:
+        """Note a sign of life."""
+        self._active = monotonic()
+
+    def idle_s(self) -> float:
+        """Return for how long it has done nothing; to be asked again and again."""
+        now = monotonic()
+        gap = now - self._when
+        if gap >= LOOK_S / 5:  # reading it costs some microseconds per thread of the process
+            used, before = cpu_seconds(self._pid), self.used_s
+            self.is_known = used is not None
+            if used is not None:
+                is_busy = before is None or used - before >= IDLE_SHARE * gap
+                # After a gap of seconds we stood still ourselves: nothing is known of it.
+                if is_busy or gap > MOST_GAP_S or _wants_to_run(self._pid):
+                    self._active = now
+                self.used_s = used
+            self._when = now
+        return now - self._active
 
 
 def cpu_seconds(pid: int) -> float | None:
@@ -155,21 +185,14 @@ def cpu_seconds(pid: int) -> float | None:
         return None
 
 
-def wants_to_run(pid: int) -> bool:
+def _wants_to_run(pid: int) -> bool:
     """Tell whether a thread of a process runs or waits for a processor (Linux)."""
-    folder = f"/proc/{pid}/task"
-    try:
-        tasks = os.listdir(folder)[:MAX_TASKS]
-    except OSError:
-        return False
-    return any(_is_ready(f"{folder}/{task}") for task in tasks)
-
-
-def _is_ready(place: str) -> bool:
-    try:
-        return _stat(place)[0] == "R"
-    except (OSError, IndexError):  # it has ended
-        return False
+    with suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task")[:MAX_TASKS]:
+            with suppress(OSError, IndexError):  # it has ended
+                if _stat(f"/proc/{pid}/task/{task}")[0] == "R":
+                    return True
+    return False
 
 
 def _stat(place: str) -> list[str]:

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from gpuedge.safety import child
-from gpuedge.safety.child import Activity, Child, Ending
+from gpuedge.safety.child import Child, Ending
+from gpuedge.safety.watchdog import Activity
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals and process groups of POSIX")
 

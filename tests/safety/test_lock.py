@@ -16,12 +16,10 @@ from gpuedge.probing import verdicts
 from gpuedge.probing.report import ProbeRow
 from gpuedge.safety import lock
 from gpuedge.safety.lock import Lock
-from gpuedge.safety.store import load_sealed, save_sealed, update_sealed
 
 HOLDER = """
 import sys
 from gpuedge.safety.lock import Lock
-from gpuedge.safety.store import load_sealed, save_sealed, update_sealed
 with Lock(sys.argv[1]) as is_held:
     print(is_held, flush=True)
     sys.stdin.readline()
@@ -83,7 +81,7 @@ def test_stopped_holder_holds_nobody_up(tmp_path: Path) -> None:
     holder.kill()
     holder.communicate(timeout=30)
     assert saved, "it goes on without the lock"
-    assert lock.STALL_S <= took < 5  # and what a loaded machine adds
+    assert lock.WAIT_S <= took < 8  # and what a loaded machine adds
     assert verdicts.Store(tmp_path).find("k", 4, 1e9) is not None
 
 
@@ -91,7 +89,6 @@ def test_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
     program = """
 import os, sys
 from gpuedge.safety.lock import Lock
-from gpuedge.safety.store import load_sealed, save_sealed, update_sealed
 held = Lock(sys.argv[1])
 print(held.__enter__(), flush=True)
 if os.fork() == 0:
@@ -151,18 +148,3 @@ def test_sixteen_processes_lose_no_verdict(tmp_path: Path) -> None:
     assert len(names) == verdicts.MAX_ENTRIES
     assert {n for n in names if store.find(n, 4.0, 1e9) is None} == set()
     assert {p.name for p in tmp_path.iterdir()} == {"verdicts.json", "lock"}
-
-
-def test_update_is_not_lost_to_a_writer_without_the_lock(tmp_path: Path) -> None:
-    path = tmp_path / "x.json"
-    seen: list[dict[str, int]] = []
-
-    def change(body: dict[str, int]) -> dict[str, int]:
-        seen.append(dict(body))
-        if len(seen) < 3:  # somebody writes between our reading and our writing
-            assert save_sealed(path, "x/1", {**body, f"other{len(seen)}": 1})
-        return {**body, "mine": 1}
-
-    assert update_sealed(path, "x/1", change)
-    assert load_sealed(path, "x/1") == {"other1": 1, "other2": 1, "mine": 1}
-    assert len(seen) == 3
