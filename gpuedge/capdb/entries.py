@@ -14,36 +14,19 @@ from typing import Any, Final
 from gpuedge.capdb.identity.texts import NameMatch
 from gpuedge.capdb.restrict import Restrictions
 
-FAMILIES: Final[Mapping[str, str]] = {
-    "adreno": "qualcomm",
-    "mali-utgard": "arm",
-    "mali-midgard": "arm",
-    "mali-bifrost": "arm",
-    "mali-valhall": "arm",
-    "mali-5thgen": "arm",
-    "powervr-sgx": "imagination",
-    "powervr-rogue": "imagination",
-    "powervr-volcanic": "imagination",
-    "tegra": "nvidia",
-    "geforce": "nvidia",
-    "v3d": "broadcom",
-    "videocore4": "broadcom",
-    "xclipse": "samsung",
-    "maleoon": "huawei",
-    "intel-gen7": "intel",
-    "intel-gen8": "intel",
-    "intel-gen9": "intel",
-    "intel-gen11": "intel",
-    "intel-xe": "intel",
-    "intel-xe2": "intel",
-    "rdna1": "amd",
-    "rdna2": "amd",
-    "rdna3": "amd",
-    "rdna4": "amd",
-    "gcn": "amd",
-    "apple-m": "apple",
-    "apple-a": "apple",
+_MADE: Final = {
+    "qualcomm": "adreno",
+    "arm": "mali-utgard mali-midgard mali-bifrost mali-valhall mali-5thgen",
+    "imagination": "powervr-sgx powervr-rogue powervr-volcanic",
+    "nvidia": "tegra geforce",
+    "broadcom": "v3d videocore4",
+    "samsung": "xclipse",
+    "huawei": "maleoon",
+    "intel": "intel-gen7 intel-gen8 intel-gen9 intel-gen11 intel-xe intel-xe2",
+    "amd": "rdna1 rdna2 rdna3 rdna4 gcn",
+    "apple": "apple-m apple-a",
 }
+FAMILIES: Final = {family: vendor for vendor, made in _MADE.items() for family in made.split()}
 """Families of GPUs, and the vendor whose name each belongs to."""
 
 LIMITS: Final = (
@@ -267,12 +250,12 @@ def _entry(record: Mapping[str, Any], api: str) -> Entry:
     probe = record.get("probe")
     return Entry(
         id=_text(record["id"]),
-        state=_word(record["state"], STATES),
+        state=_word(STATES)(record["state"]),
         effect=effect,
         summary=_text(record["summary"]),
         match=tuple(_match(m, api) for m in _listed(record["match"])),
         exceptions=tuple(_match(m, api) for m in record.get("except", ())),
-        on_unknown=_word(record.get("on_unknown", unknown(effect)), ("apply", "probe", "skip")),
+        on_unknown=_word(("apply", "probe", "skip"))(record.get("on_unknown", unknown(effect))),
         action=_action(record["action"], record["id"]),
         probe=None if probe is None else _probe(probe),
         review=_review(record["review"]),
@@ -300,29 +283,30 @@ def stripped(version: Sequence[int]) -> tuple[int, ...]:
     return tuple(version[:end])
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{value!r:.60} is not text")
-    return value
+Reader = Callable[[Any], Any]
 
 
-def _word(value: Any, words: Collection[str]) -> str:
-    if value not in words:
-        raise ValueError(f"{value!r:.60} is none of {', '.join(sorted(words))}")
-    return str(value)
+def _of(kind: type, what: str) -> Reader:
+    """Return a reader of values of one type; a flag is no number, and an empty text is none."""
+
+    def read(value: Any) -> Any:
+        if type(value) is not kind or value == "":
+            raise ValueError(f"{value!r:.60} is not {what}")
+        return value
+
+    return read
 
 
-def _whole(value: Any, least: int | None = None) -> int:
-    if type(value) is not int or (least is not None and value < least):
-        at_least = "" if least is None else f" of at least {least}"
-        raise ValueError(f"{value!r:.60} is not a whole number{at_least}")
-    return value
+_text, _whole, _flag = _of(str, "text"), _of(int, "a whole number"), _of(bool, "true or false")
 
 
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"{value!r:.60} is neither true nor false")
-    return value
+def _word(words: Collection[str]) -> Reader:
+    def read(value: Any) -> str:
+        if value not in words:
+            raise ValueError(f"{value!r:.60} is none of {', '.join(sorted(words))}")
+        return str(value)
+
+    return read
 
 
 def _listed(value: Any) -> list[Any]:
@@ -331,22 +315,27 @@ def _listed(value: Any) -> list[Any]:
     return value
 
 
-def _texts(value: Any) -> frozenset[str]:
-    return frozenset(map(_text, _listed(value)))
+def _many(read: Reader = _text) -> Reader:
+    return lambda value: frozenset(map(read, _listed(value)))
 
 
-def _lower(value: Any) -> frozenset[str]:
-    return frozenset(_text(text).casefold() for text in _listed(value))
+def _range(side: Reader = _whole) -> Reader:
+    def read(value: Any) -> Range:
+        if not value or not {"from", "below"}.issuperset(value):
+            raise ValueError(f"{value!r:.60} is not a range with from, below or both")
+        return Range(*(side(value[name]) if name in value else None for name in ("from", "below")))
+
+    return read
 
 
-def _range(value: Any, side: Callable[[Any], Any] = _whole) -> Range:
-    if not value or not {"from", "below"}.issuperset(value):
-        raise ValueError(f"{value!r:.60} is not a range with from, below or both")
-    return Range(*(side(value[name]) if name in value else None for name in ("from", "below")))
+def _lower(value: Any) -> str:
+    return str(_text(value)).casefold()
 
 
-def _versions(value: Any) -> Range:
-    return _range(value, lambda parts: stripped([_whole(part) for part in _listed(parts)]))
+def _least(value: Any, least: int) -> int:
+    if _whole(value) < least:
+        raise ValueError(f"{value} is below {least}")
+    return int(value)
 
 
 def _hex(value: Any) -> int:
@@ -367,87 +356,81 @@ def _device_ids(value: Any) -> DeviceIds:
     return DeviceIds(tuple(spans), tuple(masks))
 
 
+_version = _range(lambda parts: stripped([_whole(part) for part in _listed(parts)]))
+
+
 def _driver(value: Mapping[str, Any]) -> DriverMatch:
     asked = set(value) - {"scheme"}
     if not asked or not asked <= {"intervals", "builds", "built"}:
         raise ValueError(f"driver must ask for intervals, builds or built, not {sorted(asked)}")
     return DriverMatch(
         scheme=_text(value["scheme"]),
-        intervals=tuple(map(_versions, value.get("intervals", ()))),
-        builds=_lower(value["builds"]) if "builds" in value else frozenset(),
-        built=_range(value["built"], _text) if "built" in value else None,
+        intervals=tuple(map(_version, value.get("intervals", ()))),
+        builds=_many(_lower)(value["builds"]) if "builds" in value else frozenset(),
+        built=_range(_text)(value["built"]) if "built" in value else None,
     )
 
 
-CONDITIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "api": _texts,
-    "level": _texts,
-    "os": _texts,
-    "android_sdk": _range,
-    "security_patch": lambda value: _range(value, _text),
-    "layer": _texts,
-    "soc": _lower,
-    "brand": _lower,
-    "device": _lower,
-    "vendor": _texts,
-    "driver_id": lambda value: frozenset(map(_whole, _listed(value))),
+CONDITIONS: Final[Mapping[str, Reader]] = {
+    "api": _many(),
+    "level": _many(),
+    "os": _many(),
+    "android_sdk": _range(),
+    "security_patch": _range(_text),
+    "layer": _many(),
+    "soc": _many(_lower),
+    "brand": _many(_lower),
+    "device": _many(_lower),
+    "vendor": _many(),
+    "driver_id": _many(_whole),
     "mesa": _flag,
-    "family": _texts,
-    "model": _range,
+    "family": _many(),
+    "model": _range(),
     "device_ids": _device_ids,
     "name": NameMatch.of,
     "driver": _driver,
-    "without_feature": _texts,
-    "device_type": _texts,
+    "without_feature": _many(),
+    "device_type": _many(),
 }
 """Conditions in the order in which they are judged, and what reads each."""
-
-NATIVE: Final = ["native"]
 
 
 def _match(record: Mapping[str, Any], api: str) -> Match:
     unknown_names = [name for name in record if name not in CONDITIONS]
     if unknown_names or not record:
         raise ValueError(f"there is no condition {unknown_names[0]!r:.60}" if record else "empty")
-    asked = {"layer": NATIVE, **({} if api == "any" else {"api": [api]}), **record}
+    asked = {"layer": ["native"], **({} if api == "any" else {"api": [api]}), **record}
     return Match(tuple((n, read(asked[n])) for n, read in CONDITIONS.items() if n in asked))
 
 
+_SETS: Final = ("levels", "features", "kernels", "storages")
 ACTIONS: Final = frozenset(
-    {
-        "disable_backend", "disable_levels", "disable_features", "disable_kernels",
-        "disable_storages", "limits", "demote", "note",
-    }
-)  # fmt: skip
+    {"disable_backend", "limits", "demote", "note", *(f"disable_{name}" for name in _SETS)}
+)
 """What an action may say."""
 
 
 def _action(record: Mapping[str, Any], name: str) -> Restrictions:
     for word in record:
-        _word(word, ACTIONS)
+        _word(ACTIONS)(word)
+    listed = {kind: record.get(f"disable_{kind}") for kind in _SETS}
     limits = record.get("limits", {})
-    listed = {
-        n: record.get(f"disable_{n}", []) for n in ("levels", "features", "kernels", "storages")
-    }
-    for kind, value in listed.items():
-        if not isinstance(value, list):
-            raise ValueError(f"disable_{kind} is not a list")
     return Restrictions(
-        **{kind: frozenset(map(_text, value)) for kind, value in listed.items()},
+        **{kind: _many()(value) if value else frozenset() for kind, value in listed.items()},
         is_backend_off=_flag(record.get("disable_backend", False)),
-        limits={_word(n, LIMITS): _whole(most, 1) for n, most in limits.items()},
+        limits={_word(LIMITS)(n): _least(most, 1) for n, most in limits.items()},
         is_demoted=_flag(record.get("demote", False)),
         entries=(name,),
     )
 
 
 def _probe(record: Mapping[str, Any]) -> Probe:
-    tests = tuple(_word(test, TESTS) for test in _listed(record["tests"]))
-    runs = min(_whole(record.get("runs", DEFAULT_RUNS), 2), MAX_RUNS)
-    return Probe(tests, runs, _word(record["may"], ("confirm", "confirm_and_clear")))
+    tests = tuple(map(_word(TESTS), _listed(record["tests"])))
+    runs = min(_least(record.get("runs", DEFAULT_RUNS), 2), MAX_RUNS)
+    return Probe(tests, runs, _word(("confirm", "confirm_and_clear"))(record["may"]))
 
 
 def _review(record: Mapping[str, Any]) -> Review:
     made = Review(**{name: _text(value) for name, value in record.items()})
-    _word(made.on_expiry, ("keep", "probe", "drop"))
+    _word(("keep", "probe", "drop"))(made.on_expiry)
     return made

@@ -98,6 +98,10 @@ def opposite(value: Truth) -> Truth:
     return FALSE if value is TRUE else TRUE
 
 
+Judge = Callable[[Any, Any], Truth]
+"""Says of what a condition asks for, and of a subject or one of its fields, what holds."""
+
+
 def _truth(value: bool) -> Truth:
     return TRUE if value else FALSE
 
@@ -120,33 +124,29 @@ def _layer(wanted: frozenset[str], subject: Subject) -> Truth:
     return _truth(not wanted.isdisjoint(subject.layers or ("native",)))
 
 
-def _of_android(subject: Subject, found: Any) -> bool:
-    """Say whether something that only Android has is absent because this is not Android."""
-    return found is None and subject.os is not None and subject.os != "android"
-
-
-def _android_sdk(wanted: Range, subject: Subject) -> Truth:
-    if _of_android(subject, subject.android_sdk):
-        return FALSE
-    return _within(wanted, subject.android_sdk)
-
-
-def _security_patch(wanted: Range, subject: Subject) -> Truth:
-    if _of_android(subject, subject.security_patch):
-        return FALSE
-    return _within(wanted, subject.security_patch)
-
-
-def _brand(wanted: frozenset[str], subject: Subject) -> Truth:
-    return FALSE if _of_android(subject, subject.brand) else _text(wanted, subject.brand)
-
-
-def _device(wanted: frozenset[str], subject: Subject) -> Truth:
-    return FALSE if _of_android(subject, subject.device) else _text(wanted, subject.device)
+def _within(wanted: Range | DeviceIds, found: Any) -> Truth:
+    return UNKNOWN if found is None else _truth(wanted.holds(found))
 
 
 def _text(wanted: frozenset[str], found: str | None) -> Truth:
     return UNKNOWN if not found else _truth(found.strip().casefold() in wanted)
+
+
+def _field(name: str, judge: Judge = _among) -> Judge:
+    """Return what judges one field of a subject."""
+    return lambda wanted, subject: judge(wanted, getattr(subject, name))
+
+
+def _android(name: str, judge: Judge) -> Judge:
+    """Return the same for something that only Android has: no other system can have it."""
+
+    def judged(wanted: Any, subject: Subject) -> Truth:
+        found = getattr(subject, name)
+        if found is None and subject.os is not None and subject.os != "android":
+            return FALSE
+        return judge(wanted, found)
+
+    return judged
 
 
 def soc_names(text: str) -> frozenset[str]:
@@ -171,10 +171,6 @@ def _soc(wanted: frozenset[str], subject: Subject) -> Truth:
     return _truth(not wanted.isdisjoint(soc_names(subject.soc))) if subject.soc else UNKNOWN
 
 
-def _within(wanted: Range, found: Any) -> Truth:
-    return UNKNOWN if found is None else _truth(wanted.holds(found))
-
-
 def is_stranger(subject: Subject) -> bool:
     """Say whether the vendor is known by its number, and is none that entries can name."""
     return subject.vendor is None and bool(subject.vendor_id)
@@ -193,10 +189,6 @@ def _family(wanted: frozenset[str], subject: Subject) -> Truth:
     makers = {FAMILIES.get(family) for family in wanted}
     is_other = subject.vendor is not None and subject.vendor not in makers
     return FALSE if is_other else UNKNOWN
-
-
-def _device_ids(wanted: DeviceIds, subject: Subject) -> Truth:
-    return UNKNOWN if subject.device_id is None else _truth(wanted.holds(subject.device_id))
 
 
 def _name(wanted: NameMatch, subject: Subject) -> Truth:
@@ -224,26 +216,26 @@ def _without_feature(wanted: frozenset[str], subject: Subject) -> Truth:
     return every(UNKNOWN if has is None else _truth(not has) for has in reported)
 
 
-_CONDITIONS: Final[Mapping[str, Callable[[Any, Subject], Truth]]] = {
+_CONDITIONS: Final[Mapping[str, Judge]] = {
     "api": _api,
-    "level": lambda wanted, s: _among(wanted, s.level),
-    "os": lambda wanted, s: _among(wanted, s.os),
-    "android_sdk": _android_sdk,
-    "security_patch": _security_patch,
+    "level": _field("level"),
+    "os": _field("os"),
+    "android_sdk": _android("android_sdk", _within),
+    "security_patch": _android("security_patch", _within),
     "layer": _layer,
     "soc": _soc,
-    "brand": _brand,
-    "device": _device,
+    "brand": _android("brand", _text),
+    "device": _android("device", _text),
     "vendor": _vendor,
-    "driver_id": lambda wanted, s: _among(wanted, s.driver_id),
+    "driver_id": _field("driver_id"),
     "mesa": lambda wanted, s: UNKNOWN if s.is_mesa is None else _truth(s.is_mesa is wanted),
     "family": _family,
-    "model": lambda wanted, s: _within(wanted, s.model),
-    "device_ids": _device_ids,
+    "model": _field("model", _within),
+    "device_ids": _field("device_id", _within),
     "name": _name,
     "driver": _driver,
     "without_feature": _without_feature,
-    "device_type": lambda wanted, s: _among(wanted, s.device_type),
+    "device_type": _field("device_type"),
 }
 
 
