@@ -1,39 +1,48 @@
 """``gpuedge db``: what the capability database says, whether it is sound, and getting a newer one.
 
-What makes and publishes databases is in ``tools/capdb``, which is not shipped.
+A device is a record in a file, a stored identity, or one that an earlier probe of this machine
+found; no driver is touched. What makes and publishes databases is in ``tools/capdb``, not shipped.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gpuedge.capdb.check import check_folder, check_schemas
 from gpuedge.capdb.database import Database, load
-from gpuedge.capdb.entries import Entry
+from gpuedge.capdb.judgement import Judgement
+from gpuedge.capdb.judgement import lookup as judge
 from gpuedge.capdb.place import folder as in_use
-from gpuedge.cli import db_why
+from gpuedge.capdb.saved import decision, identities, on_levels, title
 from gpuedge.cli.arguments import seconds
 from gpuedge.cli.output import Output, read_json
 from gpuedge.core.errors import (
     DatabaseError,
     InputError,
     NoUsableDeviceError,
+    UnknownDeviceError,
     UpdateError,
     UsageError,
 )
+from gpuedge.core.identity import Identity
 from gpuedge.core.text import counted
+from gpuedge.probing import api
 from gpuedge.safety import paths
 
 DEVICE: Final = (
     "a record of a device in a JSON file, the id of a stored identity, or such as vulkan:0"
 )
 MISSING: Final = "(not there)"
+NOTHING: Final = "No device of this machine was reached by a probe, so there is nothing to look up."
+HOW: Final = "gpuedge probe looks for devices; --device judges a saved one"
+USES: Final = {"yes": "yes", "tests": "if tests pass", "no": "no"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,39 +83,189 @@ def run(options: argparse.Namespace, output: Output) -> int:
     return ACTIONS[options.action][0](options, output)
 
 
+def about(database: Database) -> dict[str, Any]:
+    """Return which database this is, JSON-ready."""
+    names = ("version", "digest", "generated_at", "valid_until")
+    told = {name: getattr(database, name) for name in names}
+    return {**told, "folder": str(database.folder), "entries": len(database)}
+
+
+def entries_counted(number: int) -> str:
+    """Return a number of entries in words."""
+    return f"{number} {'entry' if number == 1 else 'entries'}"
+
+
+def headline(database: Database) -> str:
+    """Return which database this is, in a line."""
+    number = f"version {database.version}" if database.version else "unsealed"
+    return f"Capability database, {number}, {entries_counted(len(database))}: {database.folder}"
+
+
+def describe(restrictions: Mapping[str, Any]) -> str:
+    """Return restrictions, or what the action of an entry restricts, in few words.
+
+    >>> describe({"features": ["fp16"], "limits": {"max_outputs": 1}})
+    'no fp16; max_outputs <= 1'
+    """
+    found = ["not used at all"] if restrictions.get("is_backend_off") else []
+    kinds = (restrictions.get(kind) for kind in ("levels", "features", "kernels", "storages"))
+    found += [f"no {', '.join(listed)}" for listed in kinds if listed]
+    found += [f"{name} <= {most}" for name, most in restrictions.get("limits", {}).items()]
+    found += ["others first"] if restrictions.get("is_demoted") else []
+    return "; ".join(found) or "none"
+
+
 def show(options: argparse.Namespace, output: Output) -> int:
     """List the entries, or show those that are named in full."""
     database = load()
-    entries = [_find(database, name) for name in options.ids] or list(database)
-    output.document(
-        {
-            "schema": "gpuedge.db.show/1",
-            "database": db_why.about(database),
-            "entries": [{"api": entry.api, **entry.source} for entry in entries],
-        }
-    )
+    for name in options.ids:
+        if name not in database:
+            near = get_close_matches(name, database.ids, n=1)
+            raise UsageError(
+                f"No entry has the id {name!r}.",
+                known=headline(database),
+                hint=f"gpuedge db show {near[0]}" if near else "gpuedge db show lists them",
+            )
+    entries = [database.entry(name) for name in options.ids] or list(database)
+    records = [{"api": entry.api, **entry.source} for entry in entries]
+    body = {"schema": "gpuedge.db.show/1", "database": about(database), "entries": records}
+    output.document(body)
     if options.ids:
-        for entry in entries:
-            output.text(json.dumps({"api": entry.api, **entry.source}, indent=2))
+        for record in records:
+            output.text(json.dumps(record, indent=2))
         return 0
     rows = [
-        (e.id, e.api, e.state, e.effect, db_why.describe(e.source["action"]), e.summary)
-        for e in entries
+        (e.id, e.api, e.state, e.effect, describe(e.action.to_dict()), e.summary) for e in entries
     ]
-    titles = ("entry", "api", "state", "effect", "does", "summary")
-    output.table(db_why.headline(database), titles, rows)
+    titles = ("entry", "api", "state", "effect", "restricts", "summary")
+    output.table(headline(database), titles, rows)
     return 0
 
 
-def _find(database: Database, name: str) -> Entry:
-    if name in database:
-        return database.entry(name)
-    near = get_close_matches(name, database.ids, n=1)
-    raise UsageError(
-        f"No entry has the id {name!r}.",
-        known=db_why.headline(database),
-        hint=f"gpuedge db show {near[0]}" if near else "gpuedge db show lists them",
+class Known(NamedTuple):
+    """A device that can be judged: where it is from, what it is called, and its record."""
+
+    source: str
+    name: str
+    record: Mapping[str, Any] | Identity
+
+
+def devices(named: str | None) -> list[Known]:
+    """Return the device that is named, or those that earlier probes of this machine reached.
+
+    Raises
+    ------
+    InputError (GE-203)
+        It is a file, which holds no record.
+    UnknownDeviceError (GE-102)
+        It names neither a file nor a device.
+    """
+    if named is not None:
+        if os.path.lexists(named) or named.endswith(".json") or os.sep in named:
+            record: Mapping[str, Any] = read_json(named)
+            return [Known(named, title(record), record)]
+        stored = identities(in_use())
+        if named in stored:
+            return [Known(named, title(stored[named]), stored[named])]
+    here = [
+        Known(row.device, row.name, Identity.from_dict(dict(row.identity)))
+        for row in api.latest()  # whatever database or settings they were probed under
+        if row.identity
+    ]
+    if named is None:
+        return here
+    found = [d for d in here if named in (d.source, d.source.split(":")[0])]
+    if found:
+        return [next((d for d in found if d.source == named), found[0])]
+    raise UnknownDeviceError(
+        f"{named!r} is no file, no stored identity and no device of the last probe.",
+        asked_by="--device",
+        known=f"devices of the last probe: {', '.join(d.source for d in here) or 'none'}",
+        hint=HOW,
     )
+
+
+def lookup(options: argparse.Namespace, output: Output) -> int:
+    """Print in brief what devices may not do, level by level."""
+    made = [
+        {"device": d.source, "name": d.name, "level": level, **decision(judgement, level)}
+        for d in devices(options.device)
+        for level, judgement in on_levels(None, d.record).items()
+    ]
+    body = {"schema": "gpuedge.db.lookup/1", "database": about(load()), "devices": made}
+    output.document(body)
+    rows = [(m["device"], m["name"], m["level"], USES[m["use"]], _brief(m)) for m in made]
+    titles = ("device", "name", "level", "used", "restrictions, and where they are from")
+    if rows:
+        output.table(headline(load()), titles, rows)
+    else:
+        _say_nothing(output)
+    return 0
+
+
+def _brief(made: Mapping[str, Any]) -> str:
+    entries = ", ".join([*made["true"], *(f"{name}?" for name in made["unknown"])])
+    tests = ", ".join(made["tests"])
+    more = {"entries": entries, "asking for tests": tests}
+    lines = (f"{what}: {names}" for what, names in more.items() if names)
+    return "\n".join((describe(made["restrictions"]), *lines))
+
+
+def _say_nothing(output: Output) -> None:
+    output.text(NOTHING)
+    output.log(HOW)
+
+
+def why(options: argparse.Namespace, output: Output) -> int:
+    """Print the trace of every entry; of one device its document is the whole answer."""
+    found = [(device, judge(device.record)) for device in devices(options.device)]
+    if options.device is not None:
+        output.document(found[0][1].to_dict(all=True))
+    else:
+        traces = [{"device": d.source, "name": d.name, **j.to_dict(all=True)} for d, j in found]
+        output.document({"schema": "gpuedge.db.machine/1", "devices": traces})
+    if not found:
+        _say_nothing(output)
+    for device, judgement in found:
+        _trace(device, judgement, output)
+    return 0
+
+
+def _trace(device: Known, judgement: Judgement, output: Output) -> None:
+    body = judgement.to_dict(all=True)
+    output.table(f"{device.name} ({device.source})", ("what", "is"), _subject(body))
+    columns = ("id", "becomes", "decided_by", "effect", "summary")
+    headings = {"true": "about this device", "unknown": "may be about it", "false": "not about it"}
+    for result, heading in headings.items():
+        shown = columns if result != "false" else columns[:3]
+        rows = [tuple(f[c] for c in shown) for f in body["findings"] if f["result"] == result]
+        titles = tuple(c.replace("id", "entry").replace("_", " ") for c in shown)
+        if rows:
+            output.table(f"{entries_counted(len(rows))} {heading}", titles, rows)
+
+
+def _subject(body: Mapping[str, Any]) -> list[tuple[str, str]]:
+    who = body["subject"]
+    shown = ("vendor", "family", "model", "os", "layers", "is_mesa", "name", "soc", "device")
+    rows = [(name, _text(who[name])) for name in shown]
+    rows += [
+        (f"driver, {scheme}", f"{'.'.join(map(str, found['version']))} ({found['text']})")
+        for scheme, found in body["driver_versions"].items()
+    ]
+    rows += [("build", _text(who["builds"])), ("built", _text(who["built"]))]
+    rows += [("note", note) for note in body["notes"]]
+    rows += [("restrictions", describe(body["restrictions"]))]
+    rows += [("blocked by", body["blocked_by"] or "nothing")]
+    return rows + [
+        ("asks for a test", f"{d['entry']}: {', '.join(d['tests'])}, {d['runs']} runs")
+        for d in body["demands"]
+    ]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return "not known" if value is None else str(value)
 
 
 def validate(options: argparse.Namespace, output: Output) -> int:
@@ -133,7 +292,7 @@ def validate(options: argparse.Namespace, output: Output) -> int:
             "problem": wrong or None,
         }
     )
-    output.text(f"{folder}: {wrong or f'good, {db_why.entries_counted(len(database))}'}")
+    output.text(f"{folder}: {wrong or f'good, {entries_counted(len(database))}'}")
     return 1 if wrong else 0
 
 
@@ -217,8 +376,8 @@ def _differences(one: Any, other: Any, path: str) -> Iterator[tuple[str, Any, An
 
 ACTIONS: Final[Mapping[str, tuple[Callable[[argparse.Namespace, Output], int], str]]] = {
     "show": (show, "list the entries, or show some of them in full"),
-    "lookup": (db_why.lookup, "what a device may not do, in brief"),
-    "why": (db_why.why, "the trace of every entry for a device"),
+    "lookup": (lookup, "what a device may not do, in brief"),
+    "why": (why, "the trace of every entry for a device"),
     "validate": (validate, "check that a database folder is whole and keeps to its schemas"),
     "update": (update, "get a newer database from a mirror, if it is signed and good"),
     "replay": (replay, "decide a saved decision again, and compare it byte by byte"),

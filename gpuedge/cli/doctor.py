@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -17,19 +17,17 @@ from typing import Any
 import gpuedge
 from gpuedge import backends
 from gpuedge.capdb.database import load
-from gpuedge.cli import facts, matrix
-from gpuedge.cli.info import database_in_use, database_line
+from gpuedge.cli import info, matrix
 from gpuedge.cli.output import Output, blaming
-from gpuedge.cli.remedies import FAIL, INFO, PASS, WARN, Check, failed, report_checks
 from gpuedge.core import config
 from gpuedge.core.errors import GpuEdgeError
-from gpuedge.probing import api
-from gpuedge.probing.pins import check_pins
-from gpuedge.probing.report import ProbeReport
-from gpuedge.runtime.strings import AUTO, CPU, parse
+from gpuedge.probing import api, pins, show
+from gpuedge.probing.report import ProbeReport, ProbeRow
+from gpuedge.runtime.strings import AUTO, CPU, find, parse
 from gpuedge.safety import paths
 
 SCHEMA = "gpuedge.doctor/1"
+PASS, INFO, WARN, FAIL = "PASS", "INFO", "WARN", "FAIL"
 
 GPU_PACKAGES = {
     "moderngl": (INFO, "not installed: only sharing results with an application needs it"),
@@ -42,6 +40,61 @@ CLOSE = 0.75
 """How alike two names must be (difflib's ratio) for one to be suggested for the other."""
 
 CONFIG_FILE = "GPUEDGE_CONFIG"
+
+NOT_INSTALLED = ("no-loader", "no-candidates")
+"""Codes of an API that is not installed: no worry where a device is reached by another."""
+
+REMEDIES = {
+    "no-loader": "install the API's loader",
+    "no-candidates": "install a driver",
+    "no-context": "another level of the same driver may work; a newer driver may offer this one",
+    "no-format": "another level of the same driver may work",
+    "no-shaders": "another level of the same driver may work; a newer driver may offer this one",
+    "no-child": "the reason names what no process can be started for; see docs/probing.md",
+    "no-highp": "none: this GPU computes with 16 bits in fragment shaders",
+    "bad-manifest": "reinstall the package that owns the manifest, or remove the manifest",
+    "missing-library": "reinstall the driver's package; `ldd` on its library shows what it lacks",
+    "deadline": "try a longer deadline: gpuedge probe --refresh --deadline 20",
+    "crashed": "update the driver; gpuedge avoids it until then",
+    "disabled": "unset GPUEDGE_BACKENDS",
+}
+"""What to do about a probe's reason code."""
+
+DEFAULT_REMEDY = "update the driver, then: gpuedge probe --refresh"
+MORE_TIME = "give its probe more time: gpuedge probe --refresh --deadline 60"
+"""What helps where tests that entries ask for were cut off."""
+
+_ICDS = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
+ONLY = {"vulkan": _ICDS, "gles": ("__EGL_VENDOR_LIBRARY_FILENAMES",)}
+"""Variables that name drivers of an API and hide all others."""
+
+MORE = {
+    "vulkan": ("VK_ADD_DRIVER_FILES",),
+    "gles": ("GPUEDGE_EGL",),
+    "wgpu": (*_ICDS, "VK_ADD_DRIVER_FILES"),
+}
+"""Variables that name drivers besides."""
+
+PACKAGES = {
+    ("vulkan", "no-loader"): "on Debian: apt-get install libvulkan1",
+    ("vulkan", "no-candidates"): "on Debian: apt-get install mesa-vulkan-drivers",
+    ("gles", "no-loader"): "on Debian: apt-get install libegl1 libgles2",
+    ("gles", "no-candidates"): (
+        "on Debian: apt-get install libegl1 libgles2 libegl-mesa0 libgl1-mesa-dri"
+    ),
+    ("wgpu", "no-loader"): "pip install wgpu",
+}
+"""What installs what an API lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding; `fix` is empty where nothing needs to be done."""
+
+    name: str
+    result: str
+    detail: str
+    fix: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -94,26 +147,26 @@ def _probe_checks(options: argparse.Namespace) -> tuple[ProbeReport, list[Check]
 
 def environment_checks() -> Iterator[Check]:
     """Check packages, settings, folders and tools. Touches no driver."""
-    here = facts.python()
+    here = info.python()
     yield Check("python", PASS, f"{here['version']} on {here['os']} {here['machine']}")
     yield from _packages()
     yield from _settings()
     yield from _unknown_variables()
     yield from _folders()
-    compiler = facts.glsl_compiler()
+    compiler = info.glsl_compiler()
     if compiler:
         yield Check("GLSL compiler", PASS, compiler)
     else:
         fix = "on Debian: apt-get install glslang-tools; or see docs/install.md for pyshaderc"
         yield Check("GLSL compiler", WARN, "none; only needed for kernels in GLSL", fix)
-    for node in facts.closed_nodes():
+    for node in closed_nodes():
         fix = "sudo usermod -aG render,video $USER, then log in again"
         yield Check("device file", WARN, f"{node} may not be opened by this user", fix)
 
 
 def _packages() -> Iterator[Check]:
-    versions = facts.package_versions()
-    for name, is_required in facts.requirements().items():
+    versions = info.package_versions()
+    for name, is_required in info.requirements().items():
         found = versions[name]
         label = f"package {name}"
         if found:
@@ -155,7 +208,7 @@ def _resolved(name: str, value: Any) -> str:
     checks: dict[str, Callable[[], object]] = {
         "backends": lambda: [backends.load(backend) for backend in value],
         "db": load,
-        "pin": check_pins,
+        "pin": pins.check_pins,
     }
     if name in checks:
         checks[name]()
@@ -178,31 +231,113 @@ def _folders() -> Iterator[Check]:
     except GpuEdgeError as error:
         yield failed("shaders", error)
     try:
-        yield from _database()
-        folder = paths.cache_dir()
+        is_named, folder = bool(config.get("db").value), paths.cache_dir()
     except GpuEdgeError:
         return  # reported with the settings
-    if is_writable(folder):
+    found = info.database_in_use()
+    if "error" not in found:
+        detail = f"{found['folder']} ({info.database_line(found)})"
+        yield Check("capability_db", PASS, detail)
+    elif not is_named:  # else reported with the settings
+        fix = "reinstall gpuedge, or: gpuedge cache clear"
+        yield Check("capability_db", FAIL, info.database_line(found), fix)
+    trial = folder / f".doctor.{os.getpid()}"
+    if paths.write_atomic(trial, b"gpuedge"):
+        trial.unlink(missing_ok=True)
         yield Check("cache", PASS, str(folder))
     else:
         fix = "set GPUEDGE_CACHE_DIR to a folder that can be written"
         yield Check("cache", WARN, f"{folder} cannot be written: every start is a first one", fix)
 
 
-def _database() -> Iterator[Check]:
-    is_set = bool(config.get("db").value)
-    found = database_in_use()
-    if "error" not in found:
-        yield Check("capability_db", PASS, f"{found['folder']} ({database_line(found)})")
-    elif not is_set:
-        fix = "reinstall gpuedge, or: gpuedge cache clear"
-        yield Check("capability_db", FAIL, database_line(found), fix)
+def closed_nodes(folder: Path = Path("/dev/dri")) -> list[str]:
+    """Return the GPU device files (Linux) that exist but that this user may not open."""
+    nodes = sorted(folder.glob("renderD*")) if folder.is_dir() else []
+    return [str(n) for n in nodes if not os.access(n, os.R_OK | os.W_OK)]
 
 
-def is_writable(folder: Path) -> bool:
-    """Return whether a cache file can be written there, by writing one and removing it."""
-    trial = folder / f".doctor.{os.getpid()}"
-    if not paths.write_atomic(trial, b"gpuedge"):
-        return False
-    trial.unlink(missing_ok=True)
-    return True
+def failed(label: str, error: GpuEdgeError) -> Check:
+    """Return the finding that an error is, about the variable or folder `label`."""
+    known = f"; {error.known}" if error.known else ""
+    fix = error.hint or f"correct {label}, or unset it"
+    return Check(label, FAIL, error.what.rstrip(".") + known, fix)
+
+
+def report_checks(report: ProbeReport) -> Iterator[Check]:
+    """Turn a probe report into checks: one per device and per driver, and two on the whole."""
+    for device, row in show.lines(report):
+        yield _row_check(device, row, has_other=bool(report.devices))
+    best = report.best
+    if best is None:
+        yield Check("devices", WARN, "no usable GPU here: everything runs on the CPU")
+    elif best.is_software:
+        yield Check("devices", PASS, "only software rasterisers here: `auto` means the CPU")
+    else:
+        yield Check("devices", PASS, f"the best is {best.device} ({best.name})")
+    yield from _named_device(report)
+
+
+def _named_device(report: ProbeReport) -> Iterator[Check]:
+    """Check that the GPU a setting names can be used, now that drivers were tested."""
+    try:
+        asked = parse(config.get("device").value)
+    except GpuEdgeError:
+        return  # reported with the settings
+    if asked in (AUTO, CPU):
+        return
+    variable = config.SETTINGS["device"].variable
+    try:
+        row = find(asked, report)
+    except GpuEdgeError as error:
+        yield failed(variable, error)
+    else:
+        yield Check(variable, PASS, f"{asked} means {row.device} ({row.name})")
+
+
+def _row_check(device: str, row: ProbeRow, *, has_other: bool) -> Check:
+    name = device if row.index is not None else f"{device} driver"
+    detail = f"{row.name}: {row.brief}" if row.name else row.brief
+    if row.is_usable:
+        return _usable(name, detail, row)
+    if row.code == "pinned":
+        return Check(name, INFO, detail, pins.unpin(row.device))
+    if row.status == "absent" and row.code not in NOT_INSTALLED:
+        return Check(name, INFO, detail)
+    # `show.lines` puts together what several APIs say alike: each has its own remedy.
+    backends = [row.backend] if row.index is not None else device.split(", ")
+    remedies = "; ".join(dict.fromkeys(remedy(row.replace(backend=b)) for b in backends))
+    is_covered = has_other and row.code in NOT_INSTALLED
+    return Check(name, INFO if is_covered else WARN, detail, remedies)
+
+
+def _usable(name: str, detail: str, row: ProbeRow) -> Check:
+    """Return the check of a device that works, and what entries make it do without."""
+    left_out = show.forbidden(row)
+    if not left_out:
+        return Check(name, PASS, detail)
+    ids = ", ".join(row.restrictions["entries"])
+    fix = MORE_TIME if row.evidence.get("is_unfinished") is True else ""
+    return Check(name, INFO, f"{detail}; {ids}: without {left_out}", fix)
+
+
+def remedy(row: ProbeRow) -> str:
+    """Return what to do about a driver or device that cannot be used."""
+    kind = "gles" if row.backend.startswith("gles") else row.backend
+    if row.code in ("bad-manifest", "missing-library"):
+        for variable in (*ONLY.get(kind, ()), *MORE.get(kind, ())):
+            if row.key in os.environ.get(variable, "").split(os.pathsep):
+                return f"{variable} names this file: correct it, or unset {variable}"
+    if row.code == "no-candidates":
+        for variable in ONLY.get(kind, ()):
+            if value := os.environ.get(variable):
+                return f"{variable}={value} hides every driver: correct it, or unset {variable}"
+    if row.code == "crash-blocklist":
+        return f"gpuedge cache clear --crashes, or GPUEDGE_PIN={row.device}=always"
+    if row.evidence.get("is_untested") is True:
+        return MORE_TIME
+    if row.code == "quirk":
+        ids = ",".join(e["id"] for e in row.evidence.get("entries", ()) if "id" in e) or "all"
+        return f"update the driver, or at your own risk: GPUEDGE_IGNORE={ids} (gpuedge db why)"
+    known = REMEDIES.get(row.code, DEFAULT_REMEDY)
+    package = PACKAGES.get((kind, row.code))
+    return f"{known}, {package}" if package else known

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
+import re
+import shutil
+import sys
 import time
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import gpuedge
 from gpuedge import backends
 from gpuedge.capdb.database import load
-from gpuedge.cli import facts, matrix
-from gpuedge.cli.db_why import about, entries_counted
+from gpuedge.cli.db import about, entries_counted
 from gpuedge.cli.output import Output
 from gpuedge.core import config
 from gpuedge.core.errors import GpuEdgeError
@@ -29,6 +34,9 @@ from gpuedge.safety import paths
 DEADLINE_S = 4.0
 """The default deadline of `gpuedge.probe()`: which hangs it would believe without trying again."""
 
+COMPILERS = ("glslangValidator", "glslang", "glslc")
+DATA = ("shaders", "capability_db")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb: it has none of its own."""
@@ -38,21 +46,88 @@ def run(options: argparse.Namespace, output: Output) -> int:
     """Print what is known without touching any driver."""
     check_pins()
     known = known_devices()
+    names = ("device", "name", "status", "code", "reason", "is_software")
     body = {
         "schema": "gpuedge.info/1",
         "version": gpuedge.__version__,
-        "python": facts.python(),
-        "packages": facts.package_versions(),
-        "glsl_compiler": facts.glsl_compiler(),
-        "settings": facts.settings(),
+        "python": python(),
+        "packages": package_versions(),
+        "glsl_compiler": glsl_compiler(),
+        "settings": _settings(),
         "database": database_in_use(),
-        "devices": [_summary(row) for row in known.rows],
+        "devices": [{name: getattr(row, name) for name in names} for row in known.rows],
         "not_probed": list(known.unprobed),
-        "paths": facts.folders(),
+        "paths": _folders(),
     }
     output.document(body)
     _show(body, known, output)
     return 0
+
+
+def requirements() -> dict[str, bool]:
+    """Return the packages that gpuedge's metadata name, True for those that it cannot do without.
+
+    Empty where gpuedge was not installed but is run from its sources.
+    """
+    try:
+        lines = [line.partition(";") for line in requires("gpuedge") or []]
+    except PackageNotFoundError:
+        return {}
+    return {
+        re.split(r"[\s<>=!~\[]", name, maxsplit=1)[0]: "extra" not in marker
+        for name, _, marker in lines
+        if "python_version" not in marker  # of another Python
+    }
+
+
+def package_versions() -> dict[str, str | None]:
+    """Return the version of each package, None where it is not installed."""
+    found: dict[str, str | None] = {}
+    for name in requirements():
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def python() -> dict[str, str]:
+    """Return which Python this is and on what."""
+    return {
+        "version": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "executable": sys.executable,
+        "os": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+    }
+
+
+def glsl_compiler() -> str | None:
+    """Return which GLSL compiler users' own kernels would use: ``pyshaderc`` or a path."""
+    if find_spec("pyshaderc") is not None:
+        return "pyshaderc"
+    return next((path for name in COMPILERS if (path := shutil.which(name))), None)
+
+
+def _folders() -> dict[str, str | None]:
+    """Return where gpuedge and its data lie, None where a data folder is missing."""
+    found: dict[str, str | None] = {"package": str(Path(paths.__file__).resolve().parent.parent)}
+    for name in DATA:
+        try:
+            found[name] = paths.data_folder(name)
+        except GpuEdgeError:
+            found[name] = None
+    return {**found, "cache": paths.cache_folder()}
+
+
+def _settings() -> dict[str, dict[str, Any]]:
+    """Return each setting with its value and source. Raises ConfigError for one not parsable."""
+    rows: dict[str, dict[str, Any]] = {}
+    for name, setting in config.SETTINGS.items():
+        now = config.get(name)
+        value = list(now.value) if isinstance(now.value, tuple) else now.value
+        rows[name] = {"value": value, "source": now.source, "variable": setting.variable}
+    return rows
 
 
 def database_in_use() -> dict[str, Any]:
@@ -88,7 +163,13 @@ def known_devices() -> Known:
     unprobed: list[str] = []
     for backend in config.get("backends").value or backends.PROBED:
         missed, found = [], []
-        for candidate in backends.load(backend).candidates(os.environ):
+        listing = backends.load(backend).candidates
+        try:
+            candidates = list(listing(os.environ))
+        except Exception as error:  # a backend of somebody else's may raise anything
+            candidates = []
+            missed.append(f"{backend}: its drivers cannot be listed: {error!r:.200}")
+        for candidate in candidates:
             verdict = store.find(keys(candidate), DEADLINE_S, now)
             if verdict is None:
                 missed.append(f"{Path(candidate.key).name} ({backend})")
@@ -96,11 +177,6 @@ def known_devices() -> Known:
         rows += [r.replace(device=backend) for r in found] if missed else number(found)
         unprobed += missed
     return Known(tuple(rows), tuple(unprobed))
-
-
-def _summary(row: ProbeRow) -> dict[str, Any]:
-    names = ("device", "name", "status", "code", "reason", "is_software")
-    return {name: getattr(row, name) for name in names}
 
 
 def _show(body: Mapping[str, Any], known: Known, output: Output) -> None:
@@ -122,10 +198,7 @@ def _show(body: Mapping[str, Any], known: Known, output: Output) -> None:
         output.table("Devices, from earlier probes", titles, cells)
     else:
         output.text("No driver is installed, or no backend is switched on.")
-    matrix.show_limits("What they hold", [row for row in known.rows if row.is_usable], output)
 
 
 def _value(value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(value) or "(empty)"
-    return str(value) if value != "" else "(empty)"
+    return (" ".join(value) if isinstance(value, list) else str(value)) or "(empty)"

@@ -1,6 +1,6 @@
 """The matrix of drivers and levels, and what each level that works can hold.
 
-Made from a probe report alone; `gpuedge doctor` and `gpuedge info` print it.
+Made from a probe report alone; `gpuedge doctor` prints it.
 """
 
 from __future__ import annotations
@@ -87,28 +87,19 @@ def show(report: ProbeReport, output: Output) -> None:
             ["driver or device", *columns],
             [[clean(name, room), *cells] for name, *cells in body],
         )
-    title = "What works, and what it holds (the largest tensor, counted as float32)"
-    show_limits(title, report.devices, output)
-
-
-def show_limits(title: str, rows: Sequence[ProbeRow], output: Output) -> None:
-    """Print a line for each usable device: how it keeps tensors, and how large they may be."""
-    found = limits(rows)
-    if found:
+    if found := [limits(row) for row in report.devices if row.caps]:
+        title = "What works, and what it holds (the largest tensor, counted as float32)"
         titles = ("device", "tensor", "texture", "bindings", "numbers", "storage, exact one first")
         output.table(title, titles, found)
 
 
-def limits(rows: Sequence[ProbeRow]) -> list[list[str]]:
-    """Return the lines of `show_limits`."""
-    return [[row.device, *_limits(row.caps)] for row in rows if row.caps]
-
-
-def _limits(caps: Any) -> list[str]:
-    side = caps.get("max_texture_size")
+def limits(row: ProbeRow) -> list[str]:
+    """Return how a usable device keeps tensors, and how large they may be."""
+    caps = row.caps
+    side, bindings = caps.get("max_texture_size"), caps.get("max_storage_buffers")
     outputs = caps.get("max_outputs") or 1
-    bindings = caps.get("max_storage_buffers")
     return [
+        row.device,
         size(caps.get("max_storage_buffer_bytes")),
         NOTHING if side is None else f"{side}\u00b2",
         str(bindings) if side is None else f"{bindings} ({outputs} out)",

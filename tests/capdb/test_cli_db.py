@@ -13,8 +13,8 @@ import pytest
 from capdb.seal import seal
 from cli_fakes import GOOD
 
-from gpuedge.cli import db_why
-from gpuedge.cli.db_why import describe
+from gpuedge.capdb import entries
+from gpuedge.cli import db
 from gpuedge.cli.main import main
 from gpuedge.probing import api
 
@@ -157,7 +157,7 @@ def test_a_machine_without_devices_says_so(
     monkeypatch.setattr(api, "latest", lambda: ())
     for action in ("why", "lookup"):
         assert document([action], capsys)["devices"] == []
-        assert db_why.NOTHING in text([action], capsys)
+        assert db.NOTHING in text([action], capsys)
 
 
 @pytest.mark.parametrize(
@@ -194,14 +194,15 @@ def test_show_prints_an_entry_in_full(small: Path, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("action", "words"),
     [
-        ({"note": "x"}, "explains only"),
+        ({"note": "x"}, "none"),
         ({"disable_backend": True}, "not used at all"),
         ({"disable_levels": ["gles20", "gles30"]}, "no gles20, gles30"),
         ({"limits": {"max_outputs": 1}, "demote": True}, "max_outputs <= 1; others first"),
     ],
 )
 def test_actions_in_words(action: dict[str, Any], words: str) -> None:
-    assert describe(action) == words
+    found = entries.parse(made.entry(action=action)).action
+    assert db.describe(found.to_dict()) == words
 
 
 def test_a_decision_replays_to_the_same_bytes_or_the_difference_is_shown(

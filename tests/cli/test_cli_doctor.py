@@ -9,33 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_fakes import BAD, GOOD, LOADERLESS
+from cli_fakes import BAD, LOADERLESS
 
-from gpuedge.cli import doctor, facts, remedies
+from gpuedge.cli import doctor, info
 from gpuedge.cli.main import main
 from gpuedge.core.reasons import SENTENCES
 from gpuedge.probing.report import ProbeReport, ProbeRow
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(folder))
-    monkeypatch.setenv("NO_COLOR", "1")
-    return folder
-
-
-@pytest.fixture
-def probed(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Makes probe() answer with one good and one crashed driver; records its arguments."""
-    calls: list[dict[str, Any]] = []
-
-    def probe(**arguments: Any) -> ProbeReport:
-        calls.append(arguments)
-        return ProbeReport((GOOD, BAD), "0.1.0", 0.5)
-
-    monkeypatch.setattr("gpuedge.probing.api.probe", probe)
-    return calls
 
 
 def answer(capsys: pytest.CaptureFixture[str]) -> Any:
@@ -73,8 +52,8 @@ def test_doctor_suggests_the_name_that_was_meant(monkeypatch: pytest.MonkeyPatch
 
 
 def test_doctor_fails_without_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
-    versions = {**facts.package_versions(), "onnxruntime": None, "vulkan": None}
-    monkeypatch.setattr(facts, "package_versions", lambda: versions)
+    versions = {**info.package_versions(), "onnxruntime": None, "vulkan": None}
+    monkeypatch.setattr(info, "package_versions", lambda: versions)
     results = {c.name: c.result for c in doctor.environment_checks()}
     assert (results["package onnxruntime"], results["package vulkan"]) == ("FAIL", "WARN")
 
@@ -90,14 +69,14 @@ def test_doctor_leaves_nothing_in_the_cache(cache: Path) -> None:
 
 
 def test_doctor_says_how_to_get_a_loader() -> None:
-    checks = list(remedies.report_checks(ProbeReport((LOADERLESS,), "0.1.0")))
+    checks = list(doctor.report_checks(ProbeReport((LOADERLESS,), "0.1.0")))
     assert [c.result for c in checks] == ["WARN", "WARN"]
     assert "libvulkan1" in checks[0].fix
 
 
 def test_doctor_does_not_worry_about_drivers_without_a_device() -> None:
     bare = ProbeRow("vulkan", "vulkan", "absent", "no-device", "it loads: ERR_NO", "a.json")
-    check = next(iter(remedies.report_checks(ProbeReport((bare,), "0.1.0"))))
+    check = next(iter(doctor.report_checks(ProbeReport((bare,), "0.1.0"))))
     assert (check.result, check.name, check.fix) == ("INFO", "vulkan driver", "")
     assert check.detail == "a.json: offers no device (ERR_NO)"
 
@@ -107,20 +86,20 @@ def test_doctor_names_the_variable_that_names_a_missing_driver(
 ) -> None:
     row = ProbeRow("vulkan", "vulkan", "broken", "bad-manifest", "no such file", key="/no/x.json")
     monkeypatch.setenv("VK_ADD_DRIVER_FILES", f"/other.json{os.pathsep}/no/x.json")
-    assert "VK_ADD_DRIVER_FILES names this file" in remedies.remedy(row)
+    assert "VK_ADD_DRIVER_FILES names this file" in doctor.remedy(row)
     monkeypatch.setenv("VK_DRIVER_FILES", "/nonexistent")
     empty = row.replace(code="no-candidates", key="")
-    assert "VK_DRIVER_FILES=/nonexistent hides every driver" in remedies.remedy(empty)
+    assert "VK_DRIVER_FILES=/nonexistent hides every driver" in doctor.remedy(empty)
 
 
 def test_doctor_names_the_variable_of_the_api(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VK_DRIVER_FILES", "/no/x.json")
     monkeypatch.setenv("__EGL_VENDOR_LIBRARY_FILENAMES", "/no/x.json")
     row = ProbeRow("gles30", "gles30", "broken", "bad-manifest", "no such file", key="/no/x.json")
-    assert remedies.remedy(row).startswith("__EGL_VENDOR_LIBRARY_FILENAMES names this file")
+    assert doctor.remedy(row).startswith("__EGL_VENDOR_LIBRARY_FILENAMES names this file")
     library = row.replace(code="missing-library", key="/no/libEGL.so")
     monkeypatch.setenv("GPUEDGE_EGL", "/no/libEGL.so")
-    assert remedies.remedy(library).startswith("GPUEDGE_EGL names this file")
+    assert doctor.remedy(library).startswith("GPUEDGE_EGL names this file")
 
 
 def test_doctor_has_a_remedy_for_every_api_without_a_driver(
@@ -130,15 +109,15 @@ def test_doctor_has_a_remedy_for_every_api_without_a_driver(
     monkeypatch.setenv("__EGL_VENDOR_LIBRARY_FILENAMES", "/nonexistent")
     bare = ProbeRow("vulkan", "vulkan", "absent", "no-candidates", "no driver is installed")
     rows = (bare, *(bare.replace(backend=b, device=b) for b in ("gles31", "gles20")))
-    check = next(iter(remedies.report_checks(ProbeReport(rows, "0.1.0"))))
+    check = next(iter(doctor.report_checks(ProbeReport(rows, "0.1.0"))))
     assert (check.result, check.name) == ("WARN", "vulkan, gles31, gles20 driver")
     for variable in ("VK_DRIVER_FILES", "__EGL_VENDOR_LIBRARY_FILENAMES"):
         assert check.fix.count(f"{variable}=/nonexistent hides every driver") == 1
 
 
 def test_doctor_knows_that_gles_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    have = facts.package_versions()
-    monkeypatch.setattr(facts, "package_versions", lambda: {**have, "moderngl": None})
+    have = info.package_versions()
+    monkeypatch.setattr(info, "package_versions", lambda: {**have, "moderngl": None})
     (check,) = [c for c in doctor.environment_checks() if c.name == "package moderngl"]
     assert check.result == "INFO"
     assert "only sharing results" in check.detail
@@ -156,7 +135,7 @@ def test_doctor_knows_that_gles_needs_no_package(monkeypatch: pytest.MonkeyPatch
         ("GPUEDGE_ISOLATION", "process", "PASS"),
         ("GPUEDGE_ISOLATION", "inline", "PASS"),
         ("GPUEDGE_DB", "/nonexistent", "FAIL"),
-        ("GPUEDGE_DB", str(facts.paths.data_dir("capability_db")), "PASS"),
+        ("GPUEDGE_DB", str(info.paths.data_dir("capability_db")), "PASS"),
         ("GPUEDGE_FALLBACK", "gpu", "FAIL"),
         ("GPUEDGE_FALLBACK", "error", "PASS"),
         ("GPUEDGE_BACKENDS", "opencl", "FAIL"),
@@ -179,14 +158,14 @@ def test_doctor_resolves_every_setting(
 
 
 def test_doctor_counts_the_entries_of_the_database() -> None:
-    files = facts.paths.data_dir("capability_db").glob("entries/*/*.json")
+    files = info.paths.data_dir("capability_db").glob("entries/*/*.json")
     number = sum(len(json.loads(f.read_text(encoding="utf-8"))["entries"]) for f in files)
     (line,) = [c for c in doctor.environment_checks() if c.name == "capability_db"]
     assert f"{number} entries)" in line.detail
 
 
 def test_doctor_shows_the_database_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(facts.paths.data_dir("capability_db"), tmp_path / "db")
+    shutil.copytree(info.paths.data_dir("capability_db"), tmp_path / "db")
     monkeypatch.setenv("GPUEDGE_DB", str(tmp_path / "db"))
     (line,) = [c for c in doctor.environment_checks() if c.name == "capability_db"]
     assert line.detail.startswith(str(tmp_path / "db"))
@@ -212,13 +191,13 @@ def test_doctor_suggests_nothing_far_fetched(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_remedies_are_for_codes_that_exist() -> None:
-    assert set(remedies.REMEDIES) <= set(SENTENCES)
+    assert set(doctor.REMEDIES) <= set(SENTENCES)
 
 
 def test_doctor_says_which_pin_rules_a_driver_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUEDGE_PIN", "vulkan=never")
     row = ProbeRow("vulkan", "vulkan", "blocked", "pinned", "ruled out", "lvp_icd.json")
-    checks = [c for c in remedies.report_checks(ProbeReport((row,), "1")) if c.detail != "devices"]
+    checks = [c for c in doctor.report_checks(ProbeReport((row,), "1")) if c.detail != "devices"]
     (pinned,) = (c for c in checks if "lvp_icd" in c.detail)
     assert pinned.result == "INFO"
     assert pinned.fix == "GPUEDGE_PIN=vulkan=never says so; unset it to use them"
@@ -226,7 +205,7 @@ def test_doctor_says_which_pin_rules_a_driver_out(monkeypatch: pytest.MonkeyPatc
 
 def test_doctor_says_how_to_use_a_device_that_is_left_alone() -> None:
     row = ProbeRow("gles31:1", "gles31", "blocked", "crash-blocklist", "left alone", "GPU", index=1)
-    (held,) = (c for c in remedies.report_checks(ProbeReport((row,), "1")) if "GPU:" in c.detail)
+    (held,) = (c for c in doctor.report_checks(ProbeReport((row,), "1")) if "GPU:" in c.detail)
     assert held.result == "WARN"
     assert held.fix == "gpuedge cache clear --crashes, or GPUEDGE_PIN=gles31:1=always"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuedge.cli import matrix, remedies
+from gpuedge.cli import doctor, matrix
 from gpuedge.cli.main import main
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.probing.report import ProbeReport, ProbeRow, number
@@ -78,7 +78,7 @@ def test_matrix_keeps_to_the_terminal(
 
 
 def test_limits_say_how_tensors_are_kept(report: ProbeReport) -> None:
-    found = {line[0]: line[1:] for line in matrix.limits(report.devices)}
+    found = {r.device: matrix.limits(r)[1:] for r in report.devices}
     assert list(found) == ["vulkan:0", "wgpu:0", "wgpu:1", "gles20:0"]
     assert found["vulkan:0"] == ["128 MiB", "-", "4", "all", "buffer"]
     assert found["gles20:0"] == [
@@ -111,9 +111,9 @@ def test_json_holds_the_matrix(
 
 
 def test_missing_api_is_no_worry_where_another_works(report: ProbeReport) -> None:
-    checks = {c.name: c for c in remedies.report_checks(report)}
+    checks = {c.name: c for c in doctor.report_checks(report)}
     assert checks["gles31 driver"].result == "INFO"
     assert "libegl1" in checks["gles31 driver"].fix
     assert checks["vulkan, wgpu driver"].result == "INFO"
     alone = ProbeReport(number([bare("gles31", "no-candidates", "")]), "1")
-    assert [c.result for c in remedies.report_checks(alone)] == ["WARN", "WARN"]
+    assert [c.result for c in doctor.report_checks(alone)] == ["WARN", "WARN"]

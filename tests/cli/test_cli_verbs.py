@@ -14,7 +14,7 @@ from cli_fakes import BAD, GOOD
 
 from gpuedge import backends, lang
 from gpuedge.backends.base import Candidate
-from gpuedge.cli import facts, info
+from gpuedge.cli import info
 from gpuedge.cli.main import main
 from gpuedge.core import config
 from gpuedge.core.errors import KernelError
@@ -22,27 +22,6 @@ from gpuedge.plan import library
 from gpuedge.probing.report import ProbeReport, ProbeRow
 from gpuedge.probing.verdicts import Keys, Store
 from gpuedge.safety.store import save_sealed
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(folder))
-    monkeypatch.setenv("NO_COLOR", "1")
-    return folder
-
-
-@pytest.fixture
-def probed(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Makes probe() answer with one good and one crashed driver; records its arguments."""
-    calls: list[dict[str, Any]] = []
-
-    def probe(**arguments: Any) -> ProbeReport:
-        calls.append(arguments)
-        return ProbeReport((GOOD, BAD), "0.1.0", 0.5)
-
-    monkeypatch.setattr("gpuedge.probing.api.probe", probe)
-    return calls
 
 
 def answer(capsys: pytest.CaptureFixture[str]) -> Any:
@@ -164,6 +143,18 @@ def test_info_survives_a_foreign_store(cache: Path, drivers: list[Candidate]) ->
     assert info.known_devices() == ((), ("a.json (vulkan)", "b.json (vulkan)"))
 
 
+def test_info_survives_a_backend_that_cannot_list_its_drivers(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Broken:
+        def candidates(self, environ: object) -> list[Candidate]:
+            raise ZeroDivisionError("in the enumeration")
+
+    monkeypatch.setattr(backends, "load", lambda name: Broken())
+    assert main(["info", "--json"]) == 0
+    assert all("in the enumeration" in line for line in answer(capsys)["not_probed"])
+
+
 def test_info_refuses_a_setting_that_does_not_parse(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,7 +169,7 @@ def test_info_refuses_a_setting_that_does_not_parse(
 def test_kernels_list_names_every_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kernels", "--json"]) == 0
     body = answer(capsys)
-    folder = facts.paths.data_dir("shaders")
+    folder = info.paths.data_dir("shaders")
     texts = {f"{p.parent.name}/{p.stem}" for p in folder.glob("*/*.kern")}
     assert {k["name"] for k in body["kernels"]} == texts
     rows = (folder / "variants.toml").read_text(encoding="utf-8").count("[[variant]]")
@@ -187,7 +178,7 @@ def test_kernels_list_names_every_text(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_kernels_show_prints_the_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kernels", "show", "map/pool"]) == 0
-    file = facts.paths.data_dir("shaders") / "map" / "pool.kern"
+    file = info.paths.data_dir("shaders") / "map" / "pool.kern"
     assert capsys.readouterr().out == file.read_text(encoding="utf-8").rstrip("\n") + "\n"
 
 
@@ -221,7 +212,7 @@ def test_kernels_show_prints_the_text_of_a_dialect(
 
 
 def test_kernels_show_says_what_a_dialect_cannot_say(capsys: pytest.CaptureFixture[str]) -> None:
-    texts = [p.stem for p in (facts.paths.data_dir("shaders") / "group").glob("*.kern")]
+    texts = [p.stem for p in (info.paths.data_dir("shaders") / "group").glob("*.kern")]
     assert main(["kernels", "show", f"group/{texts[0]}", "--dialect", "essl300"]) == 2
     assert "group kernel" in capsys.readouterr().err
 

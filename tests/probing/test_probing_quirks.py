@@ -15,7 +15,7 @@ from quirk_db import demand, entry
 from quirk_fakes import Interpreted, Rasteriser, Told, be_quick, broken, info
 
 from gpuedge.backends.base import Candidate
-from gpuedge.cli import remedies
+from gpuedge.cli import doctor
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import DeviceLostError, DriverError, NoUsableDeviceError
 from gpuedge.isolation import messages
@@ -269,7 +269,7 @@ def test_few_runs_of_each_case_clear_where_time_is_short(
         assert "IGNORE" not in str(caught.value)
         (check,) = (
             c
-            for c in remedies.report_checks(report.ProbeReport((told,), "1"))
+            for c in doctor.report_checks(report.ProbeReport((told,), "1"))
             if c.name == "vulkan:0"
         )
         assert "--deadline 60" in check.fix
