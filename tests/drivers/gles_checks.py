@@ -62,16 +62,6 @@ def absent(_: str, wanted: str, code: str) -> None:
         raise AssertionError("it has the level")
 
 
-def served(_: str, wanted: str) -> None:
-    """A level is there although the driver's OpenGL ES lacks it."""
-    device = opened(wanted)
-    assert device.info.identity.api == wanted
-    assert "Core Profile" in str(device.info.identity.GL_VERSION)
-    run(device, [launch(device, printed(device, COPY), [uploaded(device, _values(FLOAT, 8)),
-                                                        tensor(device, 8)])])  # fmt: skip
-    device.close()
-
-
 def shell(level: str, path: str) -> None:
     """A library without functions is refused for what it is."""
     import os
@@ -259,11 +249,6 @@ def _raises(kind: type[GpuEdgeError], words: str, call: object, *args: object) -
         raise AssertionError(f"no {kind.__name__}")
 
 
-def reopen(level: str, storages: list[str] | None) -> None:
-    """Open a device with options that may be refused."""
-    opened(level, storages=storages).close()
-
-
 def refusals(level: str) -> None:
     """What cannot be done is refused in words, and nothing breaks by it."""
     device = opened(level)
@@ -275,18 +260,9 @@ def refusals(level: str) -> None:
     source = uploaded(device, _values("rgba32f", 4))
     result = tensor(device, 4, Usage.OUTPUT)
     if level != "gles31":
-        loop = launch(device, blob, [source, result, result])
-        _raises(InputError, "read and written", device.record, [loop])
         size = device.caps.max_texture_size or 0
         huge = (4096 * size + 1) * 16
         _raises(OutOfMemoryError, "does not fit", device.alloc, huge, Usage.SCRATCH)
-        work = launch(device, blob, [source, source, result])
-        moved = dataclasses.replace(work, bindings=(Binding(source, 16, 16), *work.bindings[1:]))
-        _raises(InputError, "offset 0", device.record, [moved])
-        bytes_ = tensor(device, 4, Usage.INPUT, Storage("rgba8_u8"))
-        wrong = launch(device, blob, [bytes_, source, result])
-        _raises(InputError, "rgba8_u8", device.record, [wrong])
-        _raises(InputError, "none of the storage kinds", reopen, level, ["buffer"])
     run(device, [launch(device, blob, [source, source, result])])
     np.testing.assert_array_equal(downloaded(device, result), 2 * downloaded(device, source))
     device.close()
@@ -306,5 +282,5 @@ def float32_only(level: str) -> None:
     """A texture converts from float32, and takes nothing else."""
     device = opened(level)
     storage = Storage(device.caps.storages[0], dtype="int8")
-    _raises(InputError, "takes no int8", device.alloc, 64, Usage.INPUT, storage)
+    _raises(InputError, "of int8", device.alloc, 64, Usage.INPUT, storage)
     device.close()

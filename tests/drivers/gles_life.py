@@ -104,7 +104,7 @@ def objects(level: str) -> None:
     for _ in range(3):
         add(device)
     assert alive(device) == before
-    assert device._flying == []
+    assert not device._flying
     kept = tensor(device, 64)
     downloaded(device, kept)
     assert sum(alive(device).values()) == sum(before.values()) + (1 if level == "gles31" else 2)
@@ -181,13 +181,13 @@ def latecomer(level: str) -> None:
     library, handle = display.library, display.handle
     assert library.Initialize(handle, None, None)  # as the application does, past our own books
     application = Context(display, Want(level))
-    with application.current():
+    with application:
         add(device)
         device.close()
         assert library.GetCurrentContext() == application._handle
         assert library.GetCurrentDisplay() == handle
     assert library.QueryString(handle, EGL_VENDOR)
-    with application.current():
+    with application:
         assert library.GetCurrentContext() == application._handle
     application.close()
 
@@ -291,16 +291,6 @@ def fork(level: str) -> None:
     device.close()
 
 
-def desktop(level: str) -> None:
-    """Desktop OpenGL serves the compute level where there is no OpenGL ES."""
-    physical.wants = lambda level: [Want(level, is_desktop=True)]  # type: ignore[assignment]
-    device = opened(level)
-    assert ctypes.sizeof(ctypes.c_void_p) == 8
-    assert device._context.want.is_desktop
-    add(device)
-    device.close()
-
-
 def webgl(level: str, file: str) -> None:
     """A context that enforces Appendix A takes every text of a file, and refuses what it must."""
     import json
@@ -308,8 +298,8 @@ def webgl(level: str, file: str) -> None:
     real = Context._attempts
     Context._attempts = lambda self: [[*a, (EGL_ANGLE_WEBGL, 1)] for a in real(self)]  # type: ignore[method-assign]
     # Such contexts leave the driver's version out of the name.
-    physical._is_same = lambda *_: True  # type: ignore[assignment]
-    device = opened(level, storages=["rgba8_float"])
+    physical._mark = lambda _: ()  # type: ignore[assignment]
+    device = opened(level)
     refused = {
         "while": "void main() { float x = 0.0; while (x < 3.0) { x += 1.0; }"
         " gl_FragColor = vec4(x); }",

@@ -108,6 +108,7 @@ def test_what_textures_can_get_wrong_is_noticed(
 def child(request: dict[str, str]) -> dict[str, Any] | None:
     """Run the known-answer tests with spoilt shaders; return what they find."""
     from gpuedge import backends
+    from gpuedge.capdb.restrict import with_storages
     from gpuedge.core.kernel import KernelBlob
     from gpuedge.executors.gpu import GpuExecutor
     from gpuedge.probing import kat
@@ -123,7 +124,9 @@ def child(request: dict[str, str]) -> dict[str, Any] | None:
     KernelBlob.specialised = spoilt  # type: ignore[method-assign]
     backend: Any = backends.load(request["level"])
     info = backend.enumerate(backend.candidates(os.environ)[0])[0]
-    executor = GpuExecutor(backend.open(info, storages=[request["storage"]]), "spoilt")
+    impl = backend.open(info)
+    impl.caps = with_storages(impl.caps, (request["storage"],))
+    executor = GpuExecutor(impl, "spoilt")
     try:
         for case in kat.cases(executor.caps):
             if case.dtype != "float32":

@@ -48,16 +48,18 @@ class _GlesBackend:
         return physical.enumerate_devices(candidate, self.name)
 
     def open(self, info: DeviceInfo, **options: Any) -> DeviceImpl:
-        """Open a device; `options` are the fields of `gpuedge.backends.gles.device.Options`.
+        """Open a device; the one option is `context`, a moderngl.Context that is current.
+
+        The device then shares textures and buffers with that context of the application.
 
         Raises
         ------
         DeviceError (GE-400)
             The driver refused, lost the device or ran out of memory.
         """
-        from gpuedge.backends.gles.device import Options, open_device
+        from gpuedge.backends.gles.device import open_device
 
-        return open_device(info, Options(**options))
+        return open_device(info, **options)
 
 
 class Gles31Backend(_GlesBackend):

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,68 +16,140 @@ from typing import Any
 from gpuedge.backends.base import Candidate
 from gpuedge.backends.gles import constants as c
 from gpuedge.backends.gles.candidates import is_manifest, library_of
-from gpuedge.backends.loading import library_fault
-from gpuedge.backends.manifests import inspect_manifest
 from gpuedge.core.errors import BackendUnavailableError, DriverError
 
 log = logging.getLogger("gpuedge.gles")
 
-_pointer, _uint, _int = ctypes.c_void_p, ctypes.c_uint, ctypes.c_int
-_EGL_SIGNATURES: dict[str, tuple[Any, ...]] = {
-    "BindAPI": (_uint, _uint),
-    "ChooseConfig": (_uint, _pointer, _pointer, _pointer, _int, _pointer),
-    "ClientWaitSyncKHR": (_int, _pointer, _pointer, _int, ctypes.c_uint64),
-    "CreateContext": (_pointer, _pointer, _pointer, _pointer, _pointer),
-    "CreatePbufferSurface": (_pointer, _pointer, _pointer, _pointer),
-    "CreateSyncKHR": (_pointer, _pointer, _uint, _pointer),
-    "DestroyContext": (_uint, _pointer, _pointer),
-    "DestroySurface": (_uint, _pointer, _pointer),
-    "DestroySyncKHR": (_uint, _pointer, _pointer),
-    "GetCurrentContext": (_pointer,),
-    "GetCurrentDisplay": (_pointer,),
-    "GetCurrentSurface": (_pointer, _int),
-    "GetDisplay": (_pointer, _pointer),
-    "GetError": (_int,),
-    "GetPlatformDisplayEXT": (_pointer, _uint, _pointer, _pointer),
-    "GetProcAddress": (_pointer, ctypes.c_char_p),
-    "Initialize": (_uint, _pointer, _pointer, _pointer),
-    "MakeCurrent": (_uint, _pointer, _pointer, _pointer, _pointer),
-    "QueryAPI": (_uint,),
-    "QueryContext": (_uint, _pointer, _pointer, _int, _pointer),
-    "QueryDevicesEXT": (_uint, _int, _pointer, _pointer),
-    "QueryString": (ctypes.c_char_p, _pointer, _int),
+Lookup = Callable[[str], int]
+"""Gives the address of a function by its name; 0 if there is none."""
+
+_TYPES: dict[str, Any] = {
+    "v": None,
+    "i": ctypes.c_int,
+    "u": ctypes.c_uint,
+    "b": ctypes.c_ubyte,
+    "f": ctypes.c_float,
+    "z": ctypes.c_ssize_t,
+    "q": ctypes.c_uint64,
+    "p": ctypes.c_void_p,
+    "s": ctypes.c_char_p,
 }
+"""Letters of the tables below: void, int, unsigned int, unsigned byte, float, ssize_t, uint64_t,
+pointer, string."""
+
+_EGL = {
+    "ps": "GetProcAddress",  # first: it finds those that are not exported
+    "i": "GetError",
+    "ippiq": "ClientWaitSyncKHR",
+    "p": "GetCurrentContext GetCurrentDisplay",
+    "pi": "GetCurrentSurface",
+    "pp": "GetDisplay",
+    "pppp": "CreatePbufferSurface",
+    "ppppp": "CreateContext",
+    "ppup": "CreateSyncKHR",
+    "pupp": "GetPlatformDisplayEXT",
+    "spi": "QueryString",
+    "u": "QueryAPI",
+    "uipp": "QueryDevicesEXT",
+    "upp": "DestroyContext DestroySurface DestroySyncKHR",
+    "uppip": "QueryContext",
+    "uppp": "Initialize",
+    "upppip": "ChooseConfig",
+    "upppp": "MakeCurrent",
+    "uu": "BindAPI",
+}
+"""Functions of EGL without the prefix ``egl``, by result and parameters."""
+
+_GL = {
+    "bu": "UnmapBuffer",
+    "ius": "GetUniformLocation",
+    "puu": "FenceSync",
+    "puzzu": "MapBufferRange",
+    "su": "GetString",
+    "suu": "GetStringi",
+    "u": "CreateProgram GetError GetGraphicsResetStatusEXT GetGraphicsResetStatusKHR",
+    "upuq": "ClientWaitSync",
+    "uu": "CheckFramebufferStatus CreateShader",
+    "v": "Finish Flush",
+    "vif": "Uniform1f",
+    "viffff": "Uniform4f",
+    "vii": "Uniform1i",
+    "viiii": "Viewport",
+    "viiiii": "Uniform4i",
+    "viiiiuup": "ReadPixels",
+    "vip": "DeleteBuffers DeleteFramebuffers DeleteTextures GenBuffers GenFramebuffers GenTextures",
+    "vp": "DeleteSync",
+    "vu": "ActiveTexture CompileShader DeleteProgram DeleteShader Disable EnableVertexAttribArray "
+    "LinkProgram MemoryBarrier UseProgram",
+    "vuii": "DrawArrays",
+    "vuiiiiiuup": "TexImage2D TexSubImage2D",
+    "vuipp": "GetProgramInfoLog GetShaderInfoLog ShaderSource",
+    "vuiubip": "VertexAttribPointer",
+    "vup": "GetInteger64v GetIntegerv",
+    "vuu": "AttachShader BindBuffer BindFramebuffer BindTexture",
+    "vuui": "TexParameteri",
+    "vuup": "GetIntegeri_v GetProgramiv GetShaderiv GetUnsignedBytei_vEXT",
+    "vuupp": "GetShaderPrecisionFormat",
+    "vuus": "BindAttribLocation",
+    "vuuu": "DispatchCompute",
+    "vuuuui": "FramebufferTexture2D",
+    "vuuuzz": "BindBufferRange",
+    "vuuzzz": "CopyBufferSubData",
+    "vuzpu": "BufferData",
+    "vuzzp": "BufferSubData",
+}
+"""Functions of OpenGL ES without the prefix ``gl``, by result and parameters."""
+
+_SUFFIXES = ("", "KHR", "EXT", "OES")
+
 VENDOR_ENTRY = "__egl_Main"
 """The function that makes a library an EGL driver for the vendor-neutral loader."""
 
 MAX_DEVICES = 16
-_lock = threading.RLock()
-_libraries: dict[str, Library] = {}
-"""Loaded libraries by path: none is ever unloaded, and a loader reads its manifests only once."""
+
+MAX_EXTENSIONS = 4096
+"""Extensions that are asked for, ten times what any driver has; the count may be anything."""
+
+MAX_TEXT = 1 << 16
+"""Bytes of a driver's string that are looked at."""
+
+
+class _Functions:
+    """Functions of a driver as attributes."""
+
+    def _bind(self, table: Mapping[str, str], address_of: Lookup) -> None:
+        for signature, names in table.items():
+            result, *parameters = (_TYPES[letter] for letter in signature)
+            for name in names.split():
+                address = address_of(name)
+                if address:
+                    setattr(self, name, ctypes.CFUNCTYPE(result, *parameters)(address))
+
+    def has(self, *functions: str) -> bool:
+        """Say whether there is an address for each function."""
+        return all(f in self.__dict__ for f in functions)
+
+
+def _symbol(library: Any, name: str) -> int:
+    """Return the address of an exported function, 0 if there is none."""
+    function = getattr(library, name, None)
+    return (ctypes.cast(function, ctypes.c_void_p).value or 0) if function is not None else 0
 
 
 def attributes(*pairs: tuple[int, int]) -> Any:
     """Return a list of attributes as EGL takes it."""
     flat = [value for pair in pairs for value in pair]
-    return (_int * (len(flat) + 1))(*flat, c.EGL_NONE)
+    return (ctypes.c_int * (len(flat) + 1))(*flat, c.EGL_NONE)
 
 
-class Library:
-    """A loaded libEGL: its functions without the prefix ``egl``.
+class Library(_Functions):
+    """A loaded libEGL; `extensions` are those that hold without a display."""
 
-    `is_alone` says whether it is a driver's own, not the system's loader; `extensions` are those
-    that hold without a display.
-    """
-
-    def __init__(self, path: str, is_alone: bool) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
-        self.is_alone = is_alone
         self._egl = ctypes.CDLL(path)
         self._gles = self._beside(path)
-        for name, (result, *parameters) in _EGL_SIGNATURES.items():
-            address = self._address(name)
-            if address:
-                setattr(self, name, ctypes.CFUNCTYPE(result, *parameters)(address))
+        self._bind(_EGL, self._address)
         raw = self.QueryString(None, c.EGL_EXTENSIONS)
         self.GetError()  # libraries without client extensions leave an error behind
         self.extensions = frozenset((raw or b"").decode("ascii", "replace").split())
@@ -102,48 +173,21 @@ class Library:
             return None
 
     def _address(self, name: str) -> int:
-        try:
-            return ctypes.cast(getattr(self._egl, f"egl{name}"), _pointer).value or 0
-        except AttributeError:
-            get = getattr(self._egl, "eglGetProcAddress", None)
-        if get is None:
-            raise BackendUnavailableError(
-                "The EGL library is an empty shell.",
-                asked_by=self.path,
-                known="it has no function eglGetProcAddress",
-                reason="missing-library",
-            )
-        get.restype, get.argtypes = _pointer, (ctypes.c_char_p,)
-        return get(f"egl{name}".encode()) or 0
-
-    def has(self, *functions: str) -> bool:
-        """Say whether the library has these functions."""
-        return all(f in self.__dict__ for f in functions)
+        exported = _symbol(self._egl, f"egl{name}")
+        return exported or self.GetProcAddress(f"egl{name}".encode()) or 0
 
     def lookup(self, name: str) -> int:
         """Return the address of an OpenGL function, 0 if there is none."""
-        address: int = self.GetProcAddress(name.encode()) or 0
-        if address == 0 and self._gles is not None:  # EGL 1.4 need not know core functions
-            found = getattr(self._gles, name, None)
-            address = (ctypes.cast(found, _pointer).value or 0) if found is not None else 0
-        return address
+        # EGL 1.4 need not know core functions.
+        return self.GetProcAddress(name.encode()) or _symbol(self._gles, name)
 
     def error(self) -> str:
         """Return the name of the last error."""
-        return c.egl_error_name(self.GetError())
+        return c.error_name(self.GetError())
 
-    def start(self, handle: int) -> tuple[int, int] | None:
-        """Initialise a display, or find it initialised; None if that fails.
 
-        Nothing terminates it again: a display is the same for everybody in this process, and
-        `eglTerminate` would end the application's contexts on it, too, however often it was
-        initialised. Only the application knows whether it still uses it.
-        """
-        with _lock:
-            major, minor = _int(0), _int(0)
-            if not self.Initialize(handle, ctypes.byref(major), ctypes.byref(minor)):
-                return None
-            return major.value, minor.value
+_libraries: dict[str, Library] = {}
+"""Loaded libraries by path: none is ever unloaded, and a loader reads its manifests only once."""
 
 
 def load(candidate: Candidate) -> Library:
@@ -153,79 +197,61 @@ def load(candidate: Candidate) -> Library:
     ``missing-library`` where a named one cannot be loaded.
     """
     path = library_of(candidate)
-    with _lock:
-        known = _libraries.get(path)
-        if known is None:
-            try:
-                known = _libraries[path] = Library(path, path == candidate.key)
-            except OSError as error:
-                named = path == candidate.key
-                raise BackendUnavailableError(
-                    f"The library {Path(path).name} cannot be loaded.",
-                    asked_by=candidate.key,
-                    known=str(error),
-                    hint=None if named else "install it, for example: apt install libegl1",
-                    reason="missing-library" if named else "no-loader",
-                ) from None
-        return known
-
-
-def vendor_problem(candidate: Candidate) -> str | None:
-    """Return why the library that a manifest names is not an EGL driver; None if it is.
-
-    The loader says nothing when it leaves a library out, so this looks again: within
-    `backends.loading.driver_environment`, and only after the loader found no display.
-    """
-    path = inspect_manifest(candidate.key)[0] if is_manifest(candidate) else None
-    return None if path is None else library_fault(path, (VENDOR_ENTRY,))
+    if path not in _libraries:
+        try:
+            _libraries[path] = Library(path)
+        except OSError as error:
+            is_named = path == candidate.key
+            raise BackendUnavailableError(
+                f"The library {Path(path).name} cannot be loaded.",
+                asked_by=candidate.key,
+                known=str(error),
+                hint=None if is_named else "install it, for example: apt install libegl1",
+                reason="missing-library" if is_named else "no-loader",
+            ) from None
+    return _libraries[path]
 
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """An EGL platform that leads to a display, with its native object; number 0 is the default.
-
-    `hint` is part of the name of the only device it can lead to.
-    """
+    """An EGL platform that leads to a display, with its native object; number 0 is the default."""
 
     name: str
     number: int
     native: int | None = None
     attributes: tuple[tuple[int, int], ...] = ()
-    hint: str = ""
+
+
+_ANGLE_SWIFTSHADER = (
+    (c.EGL_ANGLE_TYPE, c.EGL_ANGLE_TYPE_VULKAN),
+    (c.EGL_ANGLE_DEVICE_TYPE, c.EGL_ANGLE_DEVICE_SWIFTSHADER),
+)
+"""What leads to ANGLE's own rasteriser; its default display never does."""
 
 
 def platforms(library: Library, candidate: Candidate) -> list[Platform]:
     """List the platforms of this library, the one to try first at the front."""
-    extensions, found = library.extensions, []
-    if "EGL_MESA_platform_surfaceless" in extensions:
+    found = []
+    if "EGL_MESA_platform_surfaceless" in library.extensions:
         found.append(Platform("surfaceless", c.EGL_PLATFORM_SURFACELESS))
     for i, device in enumerate(_devices(library)):
         found.append(Platform(f"device {i}", c.EGL_PLATFORM_DEVICE, device))
-    if "EGL_ANGLE_platform_angle" in extensions:
+    if "EGL_ANGLE_platform_angle" in library.extensions:
         found.append(Platform("angle", c.EGL_PLATFORM_ANGLE))
-        found.append(_angle_swiftshader())
+        name = "angle swiftshader"
+        found.append(Platform(name, c.EGL_PLATFORM_ANGLE, None, _ANGLE_SWIFTSHADER))
     if not is_manifest(candidate) or not found:
         found.append(Platform("default", 0))
     return found
 
 
-def _angle_swiftshader() -> Platform:
-    """Return the platform of ANGLE's own rasteriser; its default one never leads there."""
-    wanted = (
-        (c.EGL_ANGLE_TYPE, c.EGL_ANGLE_TYPE_VULKAN),
-        (c.EGL_ANGLE_DEVICE_TYPE, c.EGL_ANGLE_DEVICE_SWIFTSHADER),
-    )
-    return Platform("angle swiftshader", c.EGL_PLATFORM_ANGLE, None, wanted, "SwiftShader")
-
-
 def _devices(library: Library) -> Sequence[int]:
-    extensions = library.extensions
-    listed = {"EGL_EXT_device_base", "EGL_EXT_device_enumeration"} & extensions
-    if not listed or "EGL_EXT_platform_device" not in extensions:
+    listed = {"EGL_EXT_device_base", "EGL_EXT_device_enumeration"} & library.extensions
+    if not listed or "EGL_EXT_platform_device" not in library.extensions:
         return ()
     if not library.has("QueryDevicesEXT"):
         return ()
-    devices, count = (_pointer * MAX_DEVICES)(), _int(0)
+    devices, count = (ctypes.c_void_p * MAX_DEVICES)(), ctypes.c_int(0)
     if not library.QueryDevicesEXT(MAX_DEVICES, devices, ctypes.byref(count)):
         library.GetError()
         return ()
@@ -233,25 +259,26 @@ def _devices(library: Library) -> Sequence[int]:
 
 
 class Display:
-    """An initialised display, which stays so until the process ends; see `Library.start`.
+    """An initialised display; `handle` is given where the application has it already.
 
-    `handle` is the display where the application has it already. Raises BackendUnavailableError
-    (``no-device``) where the platform leads to none.
+    Nothing terminates it: a display is the same for everybody in this process, and `eglTerminate`
+    would end the application's contexts on it, too, however often it was initialised.
+
+    Raises BackendUnavailableError (``no-device``) where the platform leads to none.
     """
 
     def __init__(self, library: Library, platform: Platform, handle: int | None = None) -> None:
         self.library = library
-        self.platform = platform
         handle = handle or self._find(library, platform)
-        version = library.start(handle) if handle else None
-        if not handle or version is None:
+        major, minor = ctypes.c_int(0), ctypes.c_int(0)
+        if not handle or not library.Initialize(handle, ctypes.byref(major), ctypes.byref(minor)):
             raise BackendUnavailableError(
                 "The driver offers no display.",
                 known=f"{platform.name}: {library.error()}",
                 reason="no-device",
             )
         self.handle: int = handle
-        self.version = version
+        self.version = major.value, minor.value
         raw = library.QueryString(handle, c.EGL_EXTENSIONS) or b""
         self.extensions = frozenset(raw.decode("ascii", "replace").split())
 
@@ -265,124 +292,20 @@ class Display:
         return handle
 
 
-# --- OpenGL ES ----------------------------------------------------------------------------------
-Lookup = Callable[[str], int]
-"""Gives the address of a function by its name; 0 if there is none."""
-
-_TYPES: dict[str, Any] = {
-    "v": None,
-    "i": ctypes.c_int,
-    "u": ctypes.c_uint,
-    "b": ctypes.c_ubyte,
-    "f": ctypes.c_float,
-    "z": ctypes.c_ssize_t,
-    "q": ctypes.c_uint64,
-    "p": ctypes.c_void_p,
-    "s": ctypes.c_char_p,
-}
-
-SIGNATURES = {
-    # result, then parameters: void int uint byte float ssize(z) uint64(q) pointer string
-    "ActiveTexture": "vu",
-    "AttachShader": "vuu",
-    "BindAttribLocation": "vuus",
-    "BindBuffer": "vuu",
-    "BindBufferBase": "vuuu",
-    "BindBufferRange": "vuuuzz",
-    "BindFramebuffer": "vuu",
-    "BindTexture": "vuu",
-    "BufferData": "vuzpu",
-    "BufferSubData": "vuzzp",
-    "CheckFramebufferStatus": "uu",
-    "ClientWaitSync": "upuq",
-    "CompileShader": "vu",
-    "CopyBufferSubData": "vuuzzz",
-    "CreateProgram": "u",
-    "CreateShader": "uu",
-    "DeleteBuffers": "vip",
-    "DeleteFramebuffers": "vip",
-    "DeleteProgram": "vu",
-    "DeleteShader": "vu",
-    "DeleteSync": "vp",
-    "DeleteTextures": "vip",
-    "Disable": "vu",
-    "DispatchCompute": "vuuu",
-    "DrawArrays": "vuii",
-    "DrawBuffers": "vip",
-    "EnableVertexAttribArray": "vu",
-    "FenceSync": "puu",
-    "Finish": "v",
-    "Flush": "v",
-    "FramebufferTexture2D": "vuuuui",
-    "GenBuffers": "vip",
-    "GenFramebuffers": "vip",
-    "GenTextures": "vip",
-    "GenVertexArrays": "vip",
-    "BindVertexArray": "vu",
-    "GetError": "u",
-    "GetGraphicsResetStatusEXT": "u",
-    "GetGraphicsResetStatusKHR": "u",
-    "GetInteger64v": "vup",
-    "GetIntegeri_v": "vuup",
-    "GetIntegerv": "vup",
-    "GetProgramInfoLog": "vuipp",
-    "GetProgramiv": "vuup",
-    "GetShaderInfoLog": "vuipp",
-    "GetShaderPrecisionFormat": "vuupp",
-    "GetShaderiv": "vuup",
-    "GetString": "su",
-    "GetStringi": "suu",
-    "GetUniformLocation": "ius",
-    "GetUnsignedBytei_vEXT": "vuup",
-    "LinkProgram": "vu",
-    "MapBufferRange": "puzzu",
-    "MemoryBarrier": "vu",
-    "ReadPixels": "viiiiuup",
-    "ShaderSource": "vuipp",
-    "TexImage2D": "vuiiiiiuup",
-    "TexParameteri": "vuui",
-    "TexSubImage2D": "vuiiiiiuup",
-    "Uniform1f": "vif",
-    "Uniform1i": "vii",
-    "Uniform4f": "viffff",
-    "Uniform4i": "viiiii",
-    "UnmapBuffer": "bu",
-    "UseProgram": "vu",
-    "VertexAttribPointer": "vuiubip",
-    "Viewport": "viiii",
-}
-
-_SUFFIXES = ("", "KHR", "EXT", "OES")
-
-
-MAX_EXTENSIONS = 4096
-"""Extensions that are asked for, ten times what any driver has; the count may be anything."""
-
-
-MAX_TEXT = 1 << 16
-"""Bytes of a driver's string that are looked at."""
-
-
-class Gl:
-    """The functions, without the prefix ``gl``: ``gl.BindTexture(target, name)``.
+class Gl(_Functions):
+    """The functions of OpenGL ES, without the prefix: ``gl.BindTexture(target, name)``.
 
     EGL gives addresses of functions that the driver lacks, too, so a function being there proves
     nothing about the driver.
     """
 
     def __init__(self, lookup: Lookup) -> None:
-        for name, signature in SIGNATURES.items():
-            result, *parameters = (_TYPES[letter] for letter in signature)
-            address = next((a for s in _SUFFIXES if (a := lookup(f"gl{name}{s}"))), 0)
-            if address:
-                setattr(self, name, ctypes.CFUNCTYPE(result, *parameters)(address))
+        self._bind(
+            _GL, lambda name: next((a for s in _SUFFIXES if (a := lookup(f"gl{name}{s}"))), 0)
+        )
 
     def __getattr__(self, name: str) -> Any:
         raise DriverError(f"The driver has no function gl{name}.")
-
-    def has(self, *functions: str) -> bool:
-        """Say whether EGL gave an address for each function."""
-        return all(f in self.__dict__ for f in functions)
 
     def error(self) -> int:
         """Return the first error since the last call of this, 0 for none."""
@@ -396,9 +319,7 @@ class Gl:
 
     def integer(self, name: int) -> int:
         """Return an implementation limit; 0 if the driver does not know it."""
-        value = ctypes.c_int(0)
-        self.GetIntegerv(name, ctypes.byref(value))
-        return max(0, value.value)
+        return max(0, self.integers(name, 1)[0])
 
     def integers(self, name: int, count: int) -> tuple[int, ...]:
         """Return a limit of several numbers."""
@@ -408,12 +329,12 @@ class Gl:
 
     def indexed(self, name: int) -> tuple[int, int, int]:
         """Return a limit that is asked for by index 0, 1 and 2."""
-        found = []
+        values = (ctypes.c_int * 3)()
         for index in range(3):
-            value = ctypes.c_int(0)
-            self.GetIntegeri_v(name, index, ctypes.byref(value))
-            found.append(max(0, value.value))
-        return found[0], found[1], found[2]
+            self.GetIntegeri_v(
+                name, index, ctypes.byref(values, index * ctypes.sizeof(ctypes.c_int))
+            )
+        return max(0, values[0]), max(0, values[1]), max(0, values[2])
 
     def text(self, name: int) -> str:
         """Return a string of the driver, or its beginning; stray bytes are replaced."""

@@ -1,4 +1,4 @@
-"""Numbers and names of EGL and OpenGL ES, the errors they become, and reasons for refusing.
+"""Numbers of EGL and OpenGL ES, and the errors that their error numbers become.
 
 Loads no library. The numbers are those of the Khronos registries (egl.xml, gl.xml).
 """
@@ -13,9 +13,6 @@ from gpuedge.core.errors import (
 )
 
 # --- EGL ---------------------------------------------------------------------------------------
-EGL_SUCCESS = 0x3000
-EGL_BAD_ALLOC = 0x3003
-EGL_CONTEXT_LOST = 0x300E
 EGL_NONE = 0x3038
 EGL_SURFACE_TYPE = 0x3033
 EGL_PBUFFER_BIT = 0x0001
@@ -49,30 +46,6 @@ EGL_SYNC_FENCE = 0x30F9
 EGL_SYNC_FLUSH = 0x0001
 EGL_TIMEOUT_EXPIRED = 0x30F5
 EGL_CONDITION_SATISFIED = 0x30F6
-
-EGL_ERRORS = {
-    EGL_SUCCESS: "EGL_SUCCESS",
-    0x3001: "EGL_NOT_INITIALIZED",
-    0x3002: "EGL_BAD_ACCESS",
-    EGL_BAD_ALLOC: "EGL_BAD_ALLOC",
-    0x3004: "EGL_BAD_ATTRIBUTE",
-    0x3005: "EGL_BAD_CONFIG",
-    0x3006: "EGL_BAD_CONTEXT",
-    0x3007: "EGL_BAD_CURRENT_SURFACE",
-    0x3008: "EGL_BAD_DISPLAY",
-    0x3009: "EGL_BAD_MATCH",
-    0x300A: "EGL_BAD_NATIVE_PIXMAP",
-    0x300B: "EGL_BAD_NATIVE_WINDOW",
-    0x300C: "EGL_BAD_PARAMETER",
-    0x300D: "EGL_BAD_SURFACE",
-    EGL_CONTEXT_LOST: "EGL_CONTEXT_LOST",
-}
-EGL_GONE = frozenset({0x3001, 0x3006, 0x3008})
-"""What eglMakeCurrent says of a context whose display was terminated: EGL_NOT_INITIALIZED,
-EGL_BAD_CONTEXT (the display was initialised again) or EGL_BAD_DISPLAY, by driver."""
-
-EGL_REASONS = {EGL_BAD_ALLOC: "out-of-memory", EGL_CONTEXT_LOST: "device-lost"}
-"""Reason codes of errors that say more than that a driver makes no context."""
 
 # --- OpenGL ES ---------------------------------------------------------------------------------
 TEXTURE_2D = 0x0DE1
@@ -134,8 +107,6 @@ MAX_TEXTURE_SIZE = 0x0D33
 MAX_VIEWPORT_DIMS = 0x0D3A
 MAX_TEXTURE_IMAGE_UNITS = 0x8872
 MAX_FRAGMENT_UNIFORM_VECTORS = 0x8DFD
-MAX_DRAW_BUFFERS = 0x8824
-MAX_COLOR_ATTACHMENTS = 0x8CDF
 MAX_COMPUTE_STORAGE_BLOCKS = 0x90DB
 MAX_COMBINED_STORAGE_BLOCKS = 0x90DC
 MAX_STORAGE_BINDINGS = 0x90DD
@@ -150,16 +121,6 @@ NUM_DEVICE_UUIDS = 0x9596
 DEVICE_UUID = 0x9597
 UUID_BYTES = 16
 
-OUT_OF_MEMORY = 0x0505
-CONTEXT_LOST = 0x0507
-GL_ERRORS = {
-    0x0500: "GL_INVALID_ENUM",
-    0x0501: "GL_INVALID_VALUE",
-    0x0502: "GL_INVALID_OPERATION",
-    OUT_OF_MEMORY: "GL_OUT_OF_MEMORY",
-    0x0506: "GL_INVALID_FRAMEBUFFER_OPERATION",
-    CONTEXT_LOST: "GL_CONTEXT_LOST",
-}
 RESETS = {
     0x8253: "this context caused a reset",
     0x8254: "another context caused a reset",
@@ -167,34 +128,53 @@ RESETS = {
 }
 """Answers of glGetGraphicsResetStatus other than "no reset"."""
 
+# --- errors ------------------------------------------------------------------------------------
+OUT_OF_MEMORY, EGL_BAD_ALLOC = 0x0505, 0x3003
+CONTEXT_LOST, EGL_CONTEXT_LOST = 0x0507, 0x300E
+ERRORS = {
+    0x0500: "GL_INVALID_ENUM",
+    0x0501: "GL_INVALID_VALUE",
+    0x0502: "GL_INVALID_OPERATION",
+    OUT_OF_MEMORY: "GL_OUT_OF_MEMORY",
+    0x0506: "GL_INVALID_FRAMEBUFFER_OPERATION",
+    CONTEXT_LOST: "GL_CONTEXT_LOST",
+    0x3000: "EGL_SUCCESS",
+    0x3001: "EGL_NOT_INITIALIZED",
+    0x3002: "EGL_BAD_ACCESS",
+    EGL_BAD_ALLOC: "EGL_BAD_ALLOC",
+    0x3004: "EGL_BAD_ATTRIBUTE",
+    0x3005: "EGL_BAD_CONFIG",
+    0x3006: "EGL_BAD_CONTEXT",
+    0x3008: "EGL_BAD_DISPLAY",
+    0x3009: "EGL_BAD_MATCH",
+    0x300C: "EGL_BAD_PARAMETER",
+    0x300D: "EGL_BAD_SURFACE",
+    EGL_CONTEXT_LOST: "EGL_CONTEXT_LOST",
+}
+"""Names of the error numbers of OpenGL ES and EGL, which do not overlap."""
+
+EGL_GONE = frozenset({0x3001, 0x3006, 0x3008})
+"""What eglMakeCurrent says of a context whose display was terminated: EGL_NOT_INITIALIZED,
+EGL_BAD_CONTEXT (the display was initialised again) or EGL_BAD_DISPLAY, by driver."""
+
+
+def error_name(code: int) -> str:
+    """Return what an error number is called."""
+    return ERRORS.get(code, f"error {code:#06x}")
+
 
 def error_for(code: int, call: str, device: str = "the device") -> DeviceError:
-    """Return the error that an OpenGL error number after `call` becomes (not raised here)."""
-    known = f"{call}: {GL_ERRORS.get(code, f'OpenGL error {code:#06x}')}"
-    if code == CONTEXT_LOST:
+    """Return the error that an error number after `call` becomes (not raised here)."""
+    known = f"{call}: {error_name(code)}"
+    if code in (CONTEXT_LOST, EGL_CONTEXT_LOST):
         return DeviceLostError(f"The driver lost {device}.", known=known)
-    if code == OUT_OF_MEMORY:
+    if code in (OUT_OF_MEMORY, EGL_BAD_ALLOC):
         return OutOfMemoryError(f"There is not enough memory on {device}.", known=known)
     return DriverError(f"The OpenGL ES driver of {device} refused a call.", known=known)
 
 
-def egl_error_name(code: int) -> str:
-    """Return what an EGL error number is called."""
-    return EGL_ERRORS.get(code, f"EGL error {code:#06x}")
-
-
-def code_of(error: DeviceError, otherwise: str) -> str:
+def reason_for(error: DeviceError, otherwise: str) -> str:
     """Return the reason code that the class of an error stands for."""
     if isinstance(error, DeviceLostError):
         return "device-lost"
     return "out-of-memory" if isinstance(error, OutOfMemoryError) else otherwise
-
-
-def egl_error_for(code: int, call: str, device: str = "the device") -> DeviceError:
-    """Return the error that an EGL error number after `call` becomes (not raised here)."""
-    known = f"{call}: {egl_error_name(code)}"
-    if code == EGL_CONTEXT_LOST:
-        return DeviceLostError(f"The driver lost {device}.", known=known)
-    if code == EGL_BAD_ALLOC:
-        return OutOfMemoryError(f"There is not enough memory on {device}.", known=known)
-    return DriverError(f"The EGL driver of {device} refused a call.", known=known)

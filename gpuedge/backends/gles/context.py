@@ -1,7 +1,7 @@
 """A context of our own, of an exact version, made current beside the application's contexts.
 
-A context belongs to one thread at a time. `with context.current():` takes it for this thread, notes
-what the application had current, and puts that back at the end; nested blocks cost next to nothing.
+A context belongs to one thread at a time. ``with context:`` takes it for this thread, notes what
+the application had current, and puts that back at the end; nested blocks cost next to nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import ctypes
 import os
 import threading
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from gpuedge.backends.gles import constants as c
@@ -32,8 +31,8 @@ DESKTOP_VERSION = (4, 3)
 class Want:
     """The context to make.
 
-    `is_desktop` asks for desktop OpenGL, whose compute shaders serve ``gles31`` where there is no
-    OpenGL ES; `is_robust` for a context that tells of resets, where the driver has such.
+    `is_desktop` asks for desktop OpenGL, to share with an application's context of it; `is_robust`
+    for a context that tells of resets, where the driver has such.
     """
 
     level: str
@@ -58,15 +57,14 @@ class Context:
         self.want = want
         self.api = c.EGL_OPENGL_API if want.is_desktop else c.EGL_OPENGL_ES_API
         self.lost: DeviceLostError | None = None
+        self.is_gone = False  # the driver said that there is no such context, or display
+        self.tells_resets = False
         self._egl: Any = display.library
-        self._is_gone = False
         self._lock = threading.RLock()
         self._depth = 0
-        self._before: tuple[Any, ...] | None = None
+        self._before: tuple[Any, ...] = ()
         self._owner = os.getpid()
-        self._block = Current(self)
         self._surface: int | None = None
-        self.tells_resets = False
         before = self._egl.QueryAPI()
         try:
             self._handle: int | None = self._create(share)
@@ -76,13 +74,13 @@ class Context:
     def _create(self, share: int | None) -> int:
         egl, display = self._egl, self.display
         if not egl.BindAPI(self.api):
-            raise self._refused(f"eglBindAPI: {egl.error()}")
+            raise self._refused("eglBindAPI")
         surfaceless = "EGL_KHR_surfaceless_context" in display.extensions
         config = self._config(c.EGL_PBUFFER_BIT)
         if config is None and surfaceless:
             config = self._config(0)
         if config is None:
-            raise self._refused("there is no configuration for it")
+            raise self._refused("eglChooseConfig")
         handle: int | None = None
         for attempt in self._attempts():
             handle = egl.CreateContext(display.handle, config, share, attributes(*attempt))
@@ -90,26 +88,24 @@ class Context:
                 self.tells_resets = any(k == c.EGL_RESET_STRATEGY_EXT for k, _ in attempt)
                 break
         if not handle:
-            raise self._refused_by("eglCreateContext")
+            raise self._refused("eglCreateContext")
         if not surfaceless:
             size = attributes((c.EGL_WIDTH, 1), (c.EGL_HEIGHT, 1))
             self._surface = egl.CreatePbufferSurface(display.handle, config, size)
             if not self._surface:
-                refused = self._refused_by("eglCreatePbufferSurface")
+                refused = self._refused("eglCreatePbufferSurface")
                 egl.DestroyContext(display.handle, handle)
                 raise refused
         return handle
 
-    def _refused_by(self, call: str) -> BackendUnavailableError:
-        code = self._egl.GetError()
-        known = f"{call}: {c.egl_error_name(code)}"
-        return self._refused(known, c.EGL_REASONS.get(code, "no-context"))
-
-    def _refused(self, known: str, reason: str = "no-context") -> BackendUnavailableError:
+    def _refused(self, call: str) -> BackendUnavailableError:
+        error = c.error_for(self._egl.GetError(), call)
         version = ".".join(map(str, self.want.version))
         name = "OpenGL" if self.want.is_desktop else "OpenGL ES"
         return BackendUnavailableError(
-            f"The driver makes no context of {name} {version}.", known=known, reason=reason
+            f"The driver makes no context of {name} {version}.",
+            known=error.known,
+            reason=c.reason_for(error, "no-context"),
         )
 
     def _config(self, surfaces: int) -> int | None:
@@ -121,7 +117,6 @@ class Context:
             wanted = attributes((c.EGL_SURFACE_TYPE, surfaces), (c.EGL_RENDERABLE_TYPE, bit))
             found, count = (ctypes.c_void_p * 1)(), ctypes.c_int(0)
             self._egl.ChooseConfig(self.display.handle, wanted, found, 1, ctypes.byref(count))
-            self._egl.GetError()
             if count.value and found[0]:
                 return found[0]
         return None
@@ -150,21 +145,37 @@ class Context:
         """True in a forked child, where the driver's threads and locks are dead."""
         return self._owner != os.getpid()
 
-    @property
-    def is_gone(self) -> bool:
-        """Whether the driver said that there is no such context, or display."""
-        return self._is_gone
+    def __enter__(self) -> None:
+        """Take the context for this thread. Raises ClosedError, DeviceLostError, DriverError."""
+        if self.is_inherited:
+            raise ClosedError(
+                "This OpenGL ES device was opened before this process was forked off.",
+                hint=FORK_HINT,
+            )
+        self._lock.acquire()
+        try:
+            if self._handle is None:
+                raise ClosedError("This OpenGL ES device was closed.")
+            if self.lost is not None:
+                raise DeviceLostError(self.lost.what, known=self.lost.known, hint=self.lost.hint)
+            if self._depth == 0:
+                self._take()
+            self._depth += 1
+        except BaseException:
+            self._lock.release()
+            raise
 
-    def current(self) -> Current:
-        """Return a block, for ``with``, in which the context is current in this thread."""
-        return self._block
+    def __exit__(self, *_: object) -> None:
+        """Put back what the application had current."""
+        try:
+            self._depth -= 1
+            if self._depth == 0:
+                self._restore()
+        finally:
+            self._lock.release()
 
     def _take(self) -> None:
         egl = self._egl
-        if self._handle is None:
-            raise ClosedError("This OpenGL ES device was closed.")
-        if self._is_gone:
-            self.check()  # the number may be another context's by now
         api = egl.QueryAPI()
         self._before = (
             api,
@@ -176,15 +187,14 @@ class Context:
         if api != self.api:
             egl.BindAPI(self.api)
         if not egl.MakeCurrent(self.display.handle, self._surface, self._surface, self._handle):
-            raise self._not_current(egl.GetError(), api)
+            code = egl.GetError()
+            egl.BindAPI(api)  # what was current still is
+            raise self._not_current(code)
 
-    def _not_current(self, code: int, api: int) -> DeviceError:
-        """Return the error of a refusal, which left current what was."""
-        if api != self.api:
-            self._egl.BindAPI(api)
-        self._before = None
-        error = c.egl_error_for(code, "eglMakeCurrent")
+    def _not_current(self, code: int) -> DeviceError:
+        error = c.error_for(code, "eglMakeCurrent")
         if code in c.EGL_GONE:
+            self.is_gone = True
             error = DeviceLostError(
                 "The EGL display of this device was terminated.",
                 known=error.known,
@@ -192,12 +202,9 @@ class Context:
             )
         if isinstance(error, DeviceLostError):
             self.lost = error
-        self._is_gone = code in c.EGL_GONE
         return error
 
     def _restore(self) -> None:
-        if self._before is None:
-            return
         api, display, draw, read, context = self._before
         if context and display:
             self._egl.MakeCurrent(display, draw, read, context)
@@ -205,12 +212,6 @@ class Context:
             self._egl.MakeCurrent(self.display.handle, None, None, None)
         if api != self.api:
             self._egl.BindAPI(api)
-        self._before = None
-
-    def check(self) -> None:
-        """Raise DeviceLostError if the device was lost before."""
-        if self.lost is not None:
-            raise DeviceLostError(self.lost.what, known=self.lost.known, hint=self.lost.hint)
 
     def close(self) -> None:
         """Destroy the context with all its objects; may be called twice, not while current."""
@@ -218,50 +219,9 @@ class Context:
             if self._handle is None or self.is_inherited:
                 return
             handle, self._handle = self._handle, None
-            if self._is_gone:
-                return
+            if self.is_gone:
+                return  # the number may be another context's by now
             self._egl.DestroyContext(self.display.handle, handle)
             if self._surface:
                 self._egl.DestroySurface(self.display.handle, self._surface)
                 self._surface = None
-
-
-class Current:
-    """A block in which a context is current in this thread; blocks may be nested."""
-
-    __slots__ = ("_context",)
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-
-    def __enter__(self) -> None:
-        """Take the context for this thread. Raises ClosedError, DeviceLostError."""
-        context = self._context
-        if context._owner != os.getpid():
-            raise ClosedError(
-                "This OpenGL ES device was opened before this process was forked off.",
-                hint=FORK_HINT,
-            )
-        context._lock.acquire()
-        try:
-            if context._depth == 0:
-                context._take()
-            context._depth += 1
-        except BaseException:
-            context._lock.release()
-            raise
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Put back what the application had current."""
-        context = self._context
-        try:
-            context._depth -= 1
-            if context._depth == 0:
-                context._restore()
-        finally:
-            context._lock.release()

@@ -18,19 +18,13 @@ from gpuedge.backends.gles.api import Gl
 from gpuedge.backends.gles.memory import (
     BYTES,
     Format,
+    address,
     make_framebuffer,
     make_texture,
     physical,
     upload,
 )
-from gpuedge.backends.gles.program import (
-    COPY_BITS,
-    COPY_BYTES,
-    COPY_FLOAT,
-    VERTEX,
-    link,
-    prepare_drawing,
-)
+from gpuedge.backends.gles.program import link, prepare_drawing
 from gpuedge.core.errors import DeviceError, DeviceLostError, DriverError
 from gpuedge.core.storage import KINDS
 
@@ -71,16 +65,15 @@ TRIES: dict[str, dict[str, tuple[Format, ...]]] = {
 NEEDED = {"gles30": ("rgba32f", "rgba32ui"), "gles20": (BYTES,)}
 """Formats of which a level must have at least one."""
 
-_FLOAT_VALUES = np.array(
-    [
-        *(1.5, -2.25, 3.4028234e38, -1.1754944e-38),
-        *(0.1, 1 / 3, 16777215.0, -16777217.0),
-        *(0.0, 65504.0, -1e-30, 123456.79),
-    ],
-    np.float32,
-)
-_VALUES: dict[str, npt.NDArray[Any]] = {
-    "rgba32f": _FLOAT_VALUES,
+VALUES: dict[str, npt.NDArray[Any]] = {
+    "rgba32f": np.array(
+        [
+            *(1.5, -2.25, 3.4028234e38, -1.1754944e-38),
+            *(0.1, 1 / 3, 16777215.0, -16777217.0),
+            *(0.0, 65504.0, -1e-30, 123456.79),
+        ],
+        np.float32,
+    ),
     "rgba16f": np.array([1.5, -2.25, 65504, -6.1035156e-05, 0.1, 1 / 3, 0, 2049], np.float16),
     "rgba32ui": np.array(
         [0, 1, 0xFFFFFFFF, 0x80000000, 0x7FC00001, 0xFF800000, 0x00000001, 0x3DCCCCCD], np.uint32
@@ -89,20 +82,49 @@ _VALUES: dict[str, npt.NDArray[Any]] = {
 }
 """What is written and must come back; four values are a texel."""
 
-_COPIES = {
-    "rgba32f": COPY_FLOAT,
-    "rgba16f": COPY_FLOAT,
-    "rgba32ui": COPY_BITS,
-    BYTES: COPY_BYTES,
+_HEADS = {"gles20": "", "gles30": "#version 300 es\nlayout(location = 0) out highp {u}vec4 o;\n"}
+_FETCHES = {
+    "gles20": "texture2D(t, vec2(gl_FragCoord.x / width, 0.5))",
+    "gles30": "texelFetch(t, ivec2(int(gl_FragCoord.x), 0), 0)",
 }
+_RESULTS = {"gles20": "gl_FragColor", "gles30": "o"}
+
+# In a branch, as kernels do: Mesa 22.3 rounds what #version 100 fetches there to 16 bits on
+# llvmpipe and zink, whatever precision is declared (outside of branches it does not).
+_COPY = """\
+precision highp float;
+precision highp int;
+precision highp {u}sampler2D;
+uniform highp {u}sampler2D t;
+uniform float width;
+void main() {{
+    {u}vec4 v = {u}vec4(0);
+    if (width > 0.0) {{ v = {fetch}; }}
+    {result} = {value};
+}}
+"""
 
 
-def storages(level: str, formats: dict[str, Format]) -> tuple[str, ...]:
+def copy_text(level: str, name: str) -> str:
+    """Return a shader that copies a row of texels of a physical format.
+
+    It treats bytes the way kernels read and store them.
+    """
+    value = "(floor(v * 255.0 + 0.5) + 0.25) / 255.0" if name == BYTES else "v"
+    return (_HEADS[level] + _COPY).format(
+        u="u" if name == "rgba32ui" else "",
+        fetch=_FETCHES[level],
+        result=_RESULTS[level],
+        value=value,
+    )
+
+
+def storages(formats: dict[str, Format]) -> tuple[str, ...]:
     """Return the storage kinds that formats allow, the best one exact for float32 first.
 
     Bytes that hold a float32 come before what is not exact; integers come last.
 
-    >>> storages("gles30", {})
+    >>> storages({})
     ()
     """
     order = ["rgba32f", "rgba32ui", "rgba8_float", "rgba16f", "rgba8_fixed16"]
@@ -129,7 +151,6 @@ def probe(gl: Gl, level: str) -> tuple[dict[str, Format], dict[str, DeviceError]
                 failures[name] = why
         log.debug("formats that do not work: %s", described(failures) or "none")
     finally:
-        gl.BindFramebuffer(c.FRAMEBUFFER, 0)
         gl.UseProgram(0)
         gl.delete("Buffers", corners)
     return found, failures
@@ -142,7 +163,7 @@ def described(failures: dict[str, DeviceError]) -> str:
 
 def _fault(gl: Gl, level: str, name: str, form: Format) -> DeviceError | None:
     """Return why a format cannot be used, None if it can. Raises DeviceLostError."""
-    values = _VALUES[name]
+    values = VALUES[name]
     width = values.size // 4
     made: list[tuple[str, int]] = []
     gl.error()
@@ -151,7 +172,7 @@ def _fault(gl: Gl, level: str, name: str, form: Format) -> DeviceError | None:
             made.append(("Textures", make_texture(gl, form, width, 1)))
         source, target = made[0][1], made[1][1]
         upload(gl, source, form, (0, 0, width, 1), values)
-        made.append(("Framebuffers", make_framebuffer(gl, [target])))
+        made.append(("Framebuffers", make_framebuffer(gl, target)))
         got = _copied(gl, level, name, form, source)
         is_same = np.array_equal(got, values)
         return None if is_same else DriverError("Texels do not come back unchanged.")
@@ -168,10 +189,9 @@ def _fault(gl: Gl, level: str, name: str, form: Format) -> DeviceError | None:
 
 def _copied(gl: Gl, level: str, name: str, form: Format, source: int) -> npt.NDArray[Any]:
     """Return a row of texels drawn into the framebuffer that is bound, and read back."""
-    values = _VALUES[name]
+    values = VALUES[name]
     width = values.size // 4
-    texts = [(c.VERTEX_SHADER, VERTEX[level]), (c.FRAGMENT_SHADER, _COPIES[name][level])]
-    program = link(gl, texts)
+    program = link(gl, level, copy_text(level, name))
     try:
         gl.Viewport(0, 0, width, 1)
         gl.UseProgram(program)
@@ -181,8 +201,7 @@ def _copied(gl: Gl, level: str, name: str, form: Format, source: int) -> npt.NDA
         gl.Uniform1f(gl.GetUniformLocation(program, b"width"), width)
         gl.DrawArrays(c.TRIANGLES, 0, 3)
         back = np.zeros(width * form.read_bytes, np.uint8)
-        place = back.__array_interface__["data"][0]
-        gl.ReadPixels(0, 0, width, 1, form.read_layout, form.read_type, place)
+        gl.ReadPixels(0, 0, width, 1, form.read_layout, form.read_type, address(back))
         failed = gl.error()
         if failed:
             raise c.error_for(failed, "drawing a texture")

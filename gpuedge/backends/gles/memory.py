@@ -8,8 +8,8 @@ A storage buffer keeps the bytes of the host as they are.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -104,15 +104,11 @@ def upload(gl: Gl, texture: int, form: Format, box: Box, data: Any) -> None:
     gl.TexSubImage2D(c.TEXTURE_2D, 0, *box, form.layout, form.type, address(data))
 
 
-def make_framebuffer(gl: Gl, textures: Sequence[int]) -> int:
-    """Make a framebuffer that renders to textures. Raises DriverError if it is incomplete."""
+def make_framebuffer(gl: Gl, texture: int) -> int:
+    """Make a framebuffer that renders to a texture. Raises DriverError if it is incomplete."""
     name = gl.generate("Framebuffers")
     gl.BindFramebuffer(c.FRAMEBUFFER, name)
-    points = [c.COLOR_ATTACHMENT0 + i for i in range(len(textures))]
-    for point, texture in zip(points, textures, strict=True):
-        gl.FramebufferTexture2D(c.FRAMEBUFFER, point, c.TEXTURE_2D, texture, 0)
-    if len(points) > 1:
-        gl.DrawBuffers(len(points), (ctypes.c_uint * len(points))(*points))
+    gl.FramebufferTexture2D(c.FRAMEBUFFER, c.COLOR_ATTACHMENT0, c.TEXTURE_2D, texture, 0)
     status = gl.CheckFramebufferStatus(c.FRAMEBUFFER)
     gl.error()
     if status != c.FRAMEBUFFER_COMPLETE:
@@ -153,23 +149,25 @@ def boxes(first: int, count: int, row: int) -> Iterator[Box]:
 
 @dataclass(slots=True, eq=False)
 class GlesTexture:
-    """A tensor's texture: `width` x `height` physical texels of `form`."""
+    """A tensor's texture: `width` x `height` physical texels of `form`; `frame` renders to it."""
 
     nbytes: int
-    usage: Usage
     storage: Storage
     form: Format
     width: int
     height: int
     name: int
-    frame: int | None = None
-    units: int = field(init=False)
-    is_plain: bool = field(init=False)
+    frame: int = 0
 
-    def __post_init__(self) -> None:
-        """Note how many texels keep four numbers, and whether their bytes are those of the host."""
-        self.units = self.storage.about.units
-        self.is_plain = self.form.read_bytes == self.form.nbytes == TEXEL or self.units == 4
+    @property
+    def units(self) -> int:
+        """How many physical texels keep four numbers."""
+        return self.storage.about.units
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its bytes are those of the host."""
+        return self.form.read_bytes == self.form.nbytes == TEXEL or self.units == 4
 
 
 class Textures:
@@ -185,22 +183,16 @@ class Textures:
         self._default = default
         self._max_size = max_size
         self.row = row_length(max_size)
-        self._frames: dict[tuple[int, ...], int] = {}
 
-    def alloc(self, nbytes: int, usage: Usage, storage: Storage) -> GlesTexture:
+    def alloc(self, nbytes: int, _: Usage, storage: Storage) -> GlesTexture:
         """Make a texture for `nbytes` bytes of float32. Raises OutOfMemoryError."""
-        if storage.dtype != "float32":
-            raise InputError(
-                f"A texture takes no {storage.dtype} from the host.",
-                known="it converts float32 to what it keeps",
-            )
-        if storage.kind == BUFFER:
+        if storage.kind == BUFFER and storage.dtype == "float32":
             storage = Storage(self._default)
         form = self._formats.get(physical(storage.kind))
-        if form is None:
+        if form is None or storage.dtype != "float32":
             raise InputError(
-                f"This device keeps no tensors as {storage.kind}.",
-                known=f"its formats: {', '.join(self._formats)}",
+                f"This device keeps no tensors of {storage.dtype} as {storage.kind}.",
+                known=f"its formats, of float32: {', '.join(self._formats)}",
             )
         count = max(1, -(-nbytes // TEXEL)) * storage.about.units
         width, height = min(self.row, count), -(-count // self.row)
@@ -211,49 +203,40 @@ class Textures:
                 f"{self._max_size} per side",
             )
         name = make_texture(self._gl, form, width, height)
-        return GlesTexture(nbytes, usage, storage, form, width, height, name)
+        return GlesTexture(nbytes, storage, form, width, height, name)
 
     def free(self, texture: GlesTexture) -> None:
-        """Delete a texture and the framebuffers that render to it."""
-        for key in [k for k in self._frames if texture.name in k]:
-            self._gl.delete("Framebuffers", self._frames.pop(key))
+        """Delete a texture and the framebuffer that renders to it."""
+        if texture.frame:
+            self._gl.delete("Framebuffers", texture.frame)
         self._gl.delete("Textures", texture.name)
 
-    def frame(self, textures: Sequence[GlesTexture]) -> int:
-        """Return the framebuffer that renders to these textures."""
-        key = tuple(t.name for t in textures)
-        known = self._frames.get(key)
-        if known is None:
-            known = self._frames[key] = make_framebuffer(self._gl, key)
-        if len(textures) == 1:
-            textures[0].frame = known
-        return known
+    def frame(self, texture: GlesTexture) -> int:
+        """Return the framebuffer that renders to a texture."""
+        texture.frame = texture.frame or make_framebuffer(self._gl, texture.name)
+        return texture.frame
 
     def area(self, texture: GlesTexture, nbytes: int) -> tuple[int, int]:
         """Return the width and height that the first `nbytes` bytes of a texture cover."""
-        count = -(-nbytes // TEXEL) * texture.storage.about.units
+        count = -(-nbytes // TEXEL) * texture.units
         return min(self.row, count), -(-count // self.row)
-
-    # --- moving texels --------------------------------------------------------------------------
 
     def write(self, texture: GlesTexture, data: memoryview, offset: int) -> None:
         """Copy host bytes of float32 into a texture, whole texels or not."""
-        flat = np.frombuffer(data, np.uint8)
-        head, tail = offset % TEXEL, -(offset + flat.size) % TEXEL
+        raw = np.frombuffer(data, np.uint8)
+        head, tail = offset % TEXEL, -(offset + raw.size) % TEXEL
         if head or tail:  # keep what else is in the first and last texel
-            whole = np.zeros(head + flat.size + tail, np.uint8)
+            whole = np.zeros(head + raw.size + tail, np.uint8)
             for start in {0, whole.size - TEXEL}:
                 self.read(texture, whole[start : start + TEXEL], offset - head + start)
-            whole[head : head + flat.size] = flat
-            flat, offset = whole, offset - head
-        raw = flat
+            whole[head : head + raw.size] = raw
+            raw, offset = whole, offset - head
+        count, at = raw.size // TEXEL * texture.units, 0
         if not texture.is_plain:
-            raw = texels.encoded(flat.view(np.float32), texture.storage)
-        form, units = texture.form, texture.units
-        count, at = flat.size // TEXEL * units, 0
-        for box in boxes(offset // TEXEL * units, count, self.row):
-            size = box[2] * box[3] * form.nbytes
-            upload(self._gl, texture.name, form, box, raw[at : at + size])
+            raw = texels.encoded(raw.view(np.float32), texture.storage)
+        for box in boxes(offset // TEXEL * texture.units, count, self.row):
+            size = box[2] * box[3] * texture.form.nbytes
+            upload(self._gl, texture.name, texture.form, box, raw[at : at + size])
             at += size
 
     def read(self, texture: GlesTexture, into: Any, offset: int) -> None:
@@ -276,8 +259,7 @@ class Textures:
 
     def _fetch(self, texture: GlesTexture, place: int, first: int, count: int) -> None:
         gl, form = self._gl, texture.form
-        frame = texture.frame or self.frame([texture])
-        gl.BindFramebuffer(c.FRAMEBUFFER, frame)
+        gl.BindFramebuffer(c.FRAMEBUFFER, self.frame(texture))
         for box in boxes(first, count, self.row):
             gl.ReadPixels(*box, form.read_layout, form.read_type, place)
             place += box[2] * box[3] * form.read_bytes
@@ -288,7 +270,6 @@ class GlesBuffer:
     """A shader storage buffer."""
 
     nbytes: int
-    usage: Usage
     name: int
 
 
@@ -308,7 +289,7 @@ class Buffers:
         if failed:
             gl.delete("Buffers", name)
             raise c.error_for(failed, f"glBufferData of {nbytes} bytes")
-        return GlesBuffer(nbytes, usage, name)
+        return GlesBuffer(nbytes, name)
 
     def free(self, buffer: GlesBuffer) -> None:
         """Delete a buffer."""
@@ -329,12 +310,11 @@ class Buffers:
         gl.BindBuffer(c.COPY_READ_BUFFER, buffer.name)
         try:
             place = gl.MapBufferRange(c.COPY_READ_BUFFER, offset, target.size, c.MAP_READ)
-            if place:
-                ctypes.memmove(address(target), place, target.size)
-                gl.UnmapBuffer(c.COPY_READ_BUFFER)
+            if not place:
+                raise c.error_for(gl.error(), f"glMapBufferRange of {target.size} bytes")
+            ctypes.memmove(address(target), place, target.size)
         except BaseException:  # such as KeyboardInterrupt; a mapped buffer could not be used again
             gl.UnmapBuffer(c.COPY_READ_BUFFER)
             gl.error()  # it may not have been mapped, or no longer
             raise
-        if not place:
-            raise c.error_for(gl.error(), f"glMapBufferRange of {target.size} bytes")
+        gl.UnmapBuffer(c.COPY_READ_BUFFER)

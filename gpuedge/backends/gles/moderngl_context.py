@@ -60,7 +60,9 @@ def open_beside(info: DeviceInfo, context: moderngl.Context) -> physical.Opened:
             hint="moderngl.create_context(standalone=True, backend='egl')",
         )
     level = info.candidate.backend
-    is_desktop = _api_of(library, display, handle) == c.EGL_OPENGL_API
+    kind = ctypes.c_int(0)
+    library.QueryContext(display, handle, c.EGL_CONTEXT_CLIENT_TYPE, ctypes.byref(kind))
+    is_desktop = kind.value == c.EGL_OPENGL_API
     if is_desktop and level != "gles31":
         raise UsageError(
             f"The level {level} cannot share with a context of desktop OpenGL.",
@@ -78,12 +80,6 @@ def open_beside(info: DeviceInfo, context: moderngl.Context) -> physical.Opened:
             known=f"the context is of {opened.identity.name}",
         )
     return opened
-
-
-def _api_of(library: api.Library, display: int, handle: int) -> int:
-    value = ctypes.c_int(0)
-    library.QueryContext(display, handle, c.EGL_CONTEXT_CLIENT_TYPE, ctypes.byref(value))
-    return value.value
 
 
 def copy(gl: Gl, source: GlesBuffer, offset: int, target: GlesBuffer) -> None:

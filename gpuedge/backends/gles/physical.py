@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpuedge.backends.base import Candidate, DeviceInfo
 from gpuedge.backends.gles import api, formats
 from gpuedge.backends.gles import constants as c
 from gpuedge.backends.gles.api import Gl
+from gpuedge.backends.gles.candidates import is_manifest
 from gpuedge.backends.gles.context import Context, Want
-from gpuedge.backends.gles.memory import TEXEL, Format, row_length
-from gpuedge.backends.gles.program import check_version
-from gpuedge.backends.loading import driver_environment
+from gpuedge.backends.gles.memory import BYTES, TEXEL, Format, row_length
+from gpuedge.backends.gles.program import link
+from gpuedge.backends.loading import driver_environment, library_fault
+from gpuedge.backends.manifests import inspect_manifest
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import BackendUnavailableError, DeviceError, DriverError
 from gpuedge.core.identity import Identity
@@ -34,9 +36,16 @@ MIN_EXPONENT = 126
 MIN_BITS = 23
 """Bits of the mantissa of a float32, without the leading one."""
 
-
 MAX_NAME = 256
 """Characters of a driver's names that are kept; Vulkan's are no longer."""
+
+COMPUTE = """\
+#version 310 es
+precision highp float;
+layout(local_size_x = 1, local_size_y = 1, local_size_z = 1) in;
+layout(std430, binding = 0) writeonly buffer B { highp vec4 b[]; };
+void main() { b[gl_GlobalInvocationID.x] = vec4(gl_GlobalInvocationID.x); }
+"""
 
 
 @dataclass(slots=True)
@@ -66,14 +75,12 @@ def judge_precision(span: tuple[int, int], bits: int) -> str | None:
     >>> judge_precision((15, 15), 10)
     'highp float has 10 bits and magnitudes to 2^15; 23 bits and 2^126 are needed'
     """
-    if bits == 0 and span == (0, 0):
-        return "it has no highp float"
-    if bits < MIN_BITS or min(span) < MIN_EXPONENT:
-        return (
-            f"highp float has {bits} bits and magnitudes to 2^{min(span)}; "
-            f"{MIN_BITS} bits and 2^{MIN_EXPONENT} are needed"
-        )
-    return None
+    if bits >= MIN_BITS and min(span) >= MIN_EXPONENT:
+        return None
+    return (
+        f"highp float has {bits} bits and magnitudes to 2^{min(span)}; "
+        f"{MIN_BITS} bits and 2^{MIN_EXPONENT} are needed"
+    )
 
 
 def _check(gl: Gl, level: str) -> dict[str, Format]:
@@ -83,7 +90,8 @@ def _check(gl: Gl, level: str) -> dict[str, Format]:
     """
     gl.error()
     try:
-        check_version(gl, level)
+        text = COMPUTE if level == "gles31" else formats.copy_text(level, BYTES)
+        gl.DeleteProgram(link(gl, level, text))
     except DriverError as error:
         raise BackendUnavailableError(error.what, known=error.known, reason="no-shaders") from None
     if level == "gles31":
@@ -95,12 +103,13 @@ def _check(gl: Gl, level: str) -> dict[str, Format]:
             "Fragment shaders have no highp float.", known=why, reason="no-highp"
         )
     found, failures = formats.probe(gl, level)
-    if not any(name in found for name in formats.NEEDED[level]):
-        wanted = [failures[n] for n in formats.NEEDED[level] if n in failures]
+    needed = formats.NEEDED[level]
+    if not any(name in found for name in needed):
+        codes = [c.reason_for(failures[name], "no-format") for name in needed]
         raise BackendUnavailableError(
             "No texture format can be rendered to and read back.",
             known=formats.described(failures),
-            reason=next((code for e in wanted if (code := c.code_of(e, ""))), "no-format"),
+            reason=next((code for code in codes if code != "no-format"), "no-format"),
         )
     return found
 
@@ -108,18 +117,17 @@ def _check(gl: Gl, level: str) -> dict[str, Format]:
 def identify(gl: Gl, want: Want) -> Identity:
     """Return who the driver of the current context says it is."""
     wanted = (c.GL_VENDOR, c.GL_RENDERER, c.GL_VERSION)
-    texts = [gl.text(n)[:MAX_NAME] for n in wanted]
-    vendor, renderer, version = texts
+    vendor, renderer, version = (gl.text(n)[:MAX_NAME] or None for n in wanted)
     return Identity(
         api=want.level,
         name=renderer or "unnamed",
         os=sys.platform,
-        driverName=vendor or None,
-        driverInfo=version or None,
+        driverName=vendor,
+        driverInfo=version,
         deviceUUID=_uuid(gl, gl.extensions(want.version[0])),
-        GL_VENDOR=vendor or None,
-        GL_RENDERER=renderer or None,
-        GL_VERSION=version or None,
+        GL_VENDOR=vendor,
+        GL_RENDERER=renderer,
+        GL_VERSION=version,
     )
 
 
@@ -135,16 +143,14 @@ def _uuid(gl: Gl, extensions: frozenset[str]) -> str | None:
     return bytes(raw).hex() if not failed and any(raw) else None
 
 
-def open_platform(library: api.Library, platform: api.Platform, want: Want) -> Opened:
-    """Open a context on one platform and check its level. Raises BackendUnavailableError."""
-    return open_display(api.Display(library, platform), want)
-
-
 def open_display(display: api.Display, want: Want, share: int | None = None) -> Opened:
-    """Open a context on a display and check its level; `share` is as for `Context`."""
+    """Open a context on a display and check its level; `share` is as for `Context`.
+
+    Raises BackendUnavailableError.
+    """
     context = Context(display, want, share)
     try:
-        with context.current():
+        with context:
             gl = Gl(display.library.lookup)
             identity = identify(gl, want)
             found = _check(gl, want.level)
@@ -155,56 +161,46 @@ def open_display(display: api.Display, want: Want, share: int | None = None) -> 
         context.close()
         if isinstance(error, DeviceError) and not isinstance(error, BackendUnavailableError):
             # A context that cannot even be made current once was not lost.
-            code = "open-failed" if context.is_gone else c.code_of(error, "open-failed")
+            code = "open-failed" if context.is_gone else c.reason_for(error, "open-failed")
             raise BackendUnavailableError(error.what, known=error.known, reason=code) from error
         raise
 
 
-def wants(level: str) -> list[Want]:
-    """Return what to ask for, in order: desktop OpenGL only where there is no OpenGL ES."""
-    return [Want(level), Want(level, is_desktop=True)] if level == "gles31" else [Want(level)]
+def _reachable(candidate: Candidate, want: Want) -> Iterator[Opened]:
+    """Open the platforms of a candidate in turn; the caller closes what it is given.
 
-
-def enumerate_devices(candidate: Candidate, level: str) -> list[DeviceInfo]:
-    """Open every platform of a candidate, and return one entry per distinct device.
-
-    Raises BackendUnavailableError with the reason of the platform that came furthest.
+    Raises BackendUnavailableError where none leads to a device, with the reason of the first one
+    that reached a driver.
     """
+    library = api.load(candidate)
     failures: list[BackendUnavailableError] = []
-    with driver_environment(candidate):
-        library = api.load(candidate)
-        platforms = api.platforms(library, candidate)
-        for want in wants(level):
-            found: dict[tuple[str | None, ...], DeviceInfo] = {}
-            for platform in platforms:
-                if found and platform.name == "default":
-                    break  # it leads to one of the devices that other platforms lead to
-                try:
-                    opened = open_platform(library, platform, want)
-                except BackendUnavailableError as error:
-                    failures.append(error)
-                else:
-                    one = DeviceInfo(candidate, len(found), opened.identity, opened.is_software)
-                    found.setdefault(_mark(opened.identity), one)
-                    opened.close()
-            if found:
-                return list(found.values())
-        raise _nothing(candidate, failures)
+    is_any = False
+    for platform in api.platforms(library, candidate):
+        if is_any and platform.name == "default":
+            return  # it leads to one of the devices that other platforms lead to
+        try:
+            opened = open_display(api.Display(library, platform), want)
+        except BackendUnavailableError as error:
+            failures.append(error)
+        else:
+            is_any = True
+            yield opened
+    if not is_any:
+        reached = [e for e in failures if e.reason is None or e.reason.code != "no-device"]
+        raise reached[0] if reached else _no_display(candidate, failures[0])
 
 
-def _mark(identity: Identity) -> tuple[str | None, ...]:
-    return identity.GL_VENDOR, identity.GL_RENDERER, identity.deviceUUID
-
-
-def _nothing(
-    candidate: Candidate, failures: list[BackendUnavailableError]
+def _no_display(
+    candidate: Candidate, otherwise: BackendUnavailableError
 ) -> BackendUnavailableError:
-    """Return the error where no platform leads to a device."""
-    furthest = _furthest(failures)
-    is_nothing = furthest.reason is not None and furthest.reason.code == "no-device"
-    why = api.vendor_problem(candidate) if is_nothing else None
+    """Return the error of a driver that offers no display.
+
+    The loader says nothing when it leaves a library out, so this looks at the library again.
+    """
+    path = inspect_manifest(candidate.key)[0] if is_manifest(candidate) else None
+    why = library_fault(path, (api.VENDOR_ENTRY,)) if path is not None else None
     if why is None:
-        return furthest
+        return otherwise
     return BackendUnavailableError(
         "This library is not an EGL driver.",
         asked_by=candidate.key,
@@ -213,50 +209,40 @@ def _nothing(
     )
 
 
-def _furthest(failures: list[BackendUnavailableError]) -> BackendUnavailableError:
-    """Return the failure that says most: one of a device that was reached before any other."""
-    nothing = [e for e in failures if e.reason and e.reason.code == "no-device"]
-    return next((e for e in failures if e not in nothing), failures[0])
+def _mark(identity: Identity) -> tuple[str | None, ...]:
+    return identity.GL_VENDOR, identity.GL_RENDERER, identity.deviceUUID
 
 
-def open_device(info: DeviceInfo, wanted: list[Want]) -> Opened:
+def enumerate_devices(candidate: Candidate, level: str) -> list[DeviceInfo]:
+    """Open every platform of a candidate, and return one entry per distinct device."""
+    found: dict[tuple[str | None, ...], DeviceInfo] = {}
+    with driver_environment(candidate):
+        for opened in _reachable(candidate, Want(level)):
+            one = DeviceInfo(candidate, len(found), opened.identity, opened.is_software)
+            found.setdefault(_mark(opened.identity), one)
+            opened.close()
+    return list(found.values())
+
+
+def open_device(info: DeviceInfo) -> Opened:
     """Open the device of `info` again: the first platform that leads to the same one.
 
     Raises DriverError where the driver now leads to other devices, BackendUnavailableError where
     it leads nowhere any more.
     """
-    expected = info.identity
-    failures: list[BackendUnavailableError] = []
     others: list[str] = []
+    want = Want(info.candidate.backend, is_robust="robust-access" not in info.disabled)
     with driver_environment(info.candidate):
-        library = api.load(info.candidate)
-        platforms = api.platforms(library, info.candidate)
-        for want in wanted:
-            for platform in sorted(
-                platforms, key=lambda p: p.hint not in expected.name or not p.hint
-            ):
-                try:
-                    opened = open_platform(library, platform, want)
-                except BackendUnavailableError as error:
-                    failures.append(error)
-                    continue
-                if _is_same(opened.identity, expected):
-                    return opened
-                others.append(opened.identity.name)
-                opened.close()
-    if not others:
-        raise _furthest(failures)
+        for opened in _reachable(info.candidate, want):
+            if _mark(opened.identity) == _mark(info.identity):
+                return opened
+            others.append(opened.identity.name)
+            opened.close()
     raise DriverError(
         "The driver now leads to another device.",
         asked_by=f"{info.candidate.key} #{info.index}",
-        known=f"expected {expected.name}, found {', '.join(dict.fromkeys(others))}",
+        known=f"expected {info.identity.name}, found {', '.join(dict.fromkeys(others))}",
     )
-
-
-def _is_same(one: Identity, other: Identity) -> bool:
-    if None not in (one.deviceUUID, other.deviceUUID) and one.deviceUUID != other.deviceUUID:
-        return False
-    return _mark(one)[:2] == _mark(other)[:2]
 
 
 # --- limits -------------------------------------------------------------------------------------
@@ -289,75 +275,62 @@ MAX_ALIGNMENT = 4096
 """Alignments of parts of a buffer are 256 at most by the specification; such as these are a lie."""
 
 
-def check(values: dict[str, int], least: int, most: int = NO_LIMIT) -> None:
-    """Raise DriverError for a limit below what every device has, or above what it may be."""
-    for name, value in values.items():
-        if not least <= value <= most:
-            raise DriverError(
-                "The driver's limits cannot be.",
-                known=f"GL_{name} is {value}; by the specification it is {least} to {most}",
-            )
+def checked(name: str, value: int, least: int, most: int = NO_LIMIT) -> int:
+    """Return a limit. Raises DriverError for one that no device of the specification can have."""
+    if not least <= value <= most:
+        raise DriverError(
+            "The driver's limits cannot be.",
+            known=f"GL_{name} is {value}; by the specification it is {least} to {most}",
+        )
+    return value
 
 
-def fragment_caps(
-    gl: Gl, level: str, kinds: tuple[str, ...], is_software: bool, most_side: int = NO_LIMIT
-) -> Caps:
-    """Return the limits of a context that draws; `kinds` are the storage kinds on offer.
+def fragment_caps(opened: Opened, most_side: int = NO_LIMIT) -> Caps:
+    """Return the limits of a context that draws. Raises DriverError for limits that cannot be.
 
     Textures are at most `most_side` texels wide and high, whatever the driver says.
-
-    Raises DriverError for limits that cannot be.
     """
+    gl, level = opened.gl, opened.context.want.level
+    kinds = formats.storages(opened.formats)
     size = min(gl.integer(c.MAX_TEXTURE_SIZE), *gl.integers(c.MAX_VIEWPORT_DIMS, 2))
-    size = min(size, max(LEAST_SIDE, most_side))
-    units = gl.integer(c.MAX_TEXTURE_IMAGE_UNITS)
+    size = checked("MAX_TEXTURE_SIZE", min(size, max(LEAST_SIDE, most_side)), LEAST_SIDE)
+    units = checked("MAX_TEXTURE_IMAGE_UNITS", gl.integer(c.MAX_TEXTURE_IMAGE_UNITS), 8)
     vectors = gl.integer(c.MAX_FRAGMENT_UNIFORM_VECTORS)
-    check({"MAX_TEXTURE_SIZE": size}, least=LEAST_SIDE)
-    check({"MAX_TEXTURE_IMAGE_UNITS": units, "MAX_FRAGMENT_UNIFORM_VECTORS": vectors}, least=8)
+    checked("MAX_FRAGMENT_UNIFORM_VECTORS", vectors, 8)
     tensors = max(1, min(units + 1, (vectors - OTHER_VECTORS) // VECTORS_PER_TENSOR))
     largest = row_length(size) * size // KINDS[kinds[0]].units * TEXEL
-    outputs = 1
-    if level == "gles30":
-        outputs = min(gl.integer(c.MAX_DRAW_BUFFERS), gl.integer(c.MAX_COLOR_ATTACHMENTS))
+    addressed = EXACT_INDEX_BYTES if level == "gles20" else MAX_BYTES
     return Caps(
         level=level,
         dialect=DIALECTS[level],
         forms=frozenset({"map"}),
-        is_software=is_software,
+        is_software=opened.is_software,
         max_invocations=NO_LIMIT,
         max_local_size=(NO_LIMIT, NO_LIMIT, NO_LIMIT),
         max_groups=(NO_LIMIT, NO_LIMIT, NO_LIMIT),
         max_shared_bytes=0,
         max_storage_buffers=tensors,
-        max_storage_buffer_bytes=min(
-            largest, EXACT_INDEX_BYTES if level == "gles20" else MAX_BYTES
-        ),
+        max_storage_buffer_bytes=min(largest, addressed),
         max_allocation_bytes=None,
         offset_alignment=TEXEL,
         max_push_bytes=max(128, tensors * PUSH_BYTES + 64),
         storages=kinds,
         has_suballocation=False,
         max_texture_size=size,
-        max_outputs=max(1, outputs),
         is_finite_only=kinds[0] == "rgba8_float",
     )
 
 
-def compute_caps(gl: Gl, is_software: bool) -> Caps:
-    """Return the limits of a context that launches compute shaders.
-
-    Raises DriverError for limits that cannot be.
-    """
-    blocks = min(
-        gl.integer(c.MAX_COMPUTE_STORAGE_BLOCKS),
-        gl.integer(c.MAX_COMBINED_STORAGE_BLOCKS),
-        gl.integer(c.MAX_STORAGE_BINDINGS),
-    )
-    alignment = gl.integer(c.STORAGE_OFFSET_ALIGNMENT)
+def compute_caps(opened: Opened) -> Caps:
+    """Return the limits of a compute context. Raises DriverError for limits that cannot be."""
+    gl = opened.gl
+    places = (c.MAX_COMPUTE_STORAGE_BLOCKS, c.MAX_COMBINED_STORAGE_BLOCKS, c.MAX_STORAGE_BINDINGS)
+    blocks = min(gl.integer(place) for place in places)
+    checked("MAX_SHADER_STORAGE_BUFFER_BINDINGS", blocks, 4)
     invocations = gl.integer(c.MAX_COMPUTE_INVOCATIONS)
-    check({"MAX_SHADER_STORAGE_BUFFER_BINDINGS": blocks}, least=4)
-    check({"MAX_COMPUTE_WORK_GROUP_INVOCATIONS": invocations}, least=128)
-    check({"SHADER_STORAGE_BUFFER_OFFSET_ALIGNMENT": alignment}, least=1, most=MAX_ALIGNMENT)
+    checked("MAX_COMPUTE_WORK_GROUP_INVOCATIONS", invocations, 128)
+    alignment = gl.integer(c.STORAGE_OFFSET_ALIGNMENT)
+    checked("SHADER_STORAGE_BUFFER_OFFSET_ALIGNMENT", alignment, 1, MAX_ALIGNMENT)
     largest = ctypes.c_int64(0)
     gl.GetInteger64v(c.MAX_STORAGE_BLOCK_SIZE, ctypes.byref(largest))
     # Values go in as uniforms: four components a vector, some kept for parameters.
@@ -366,7 +339,7 @@ def compute_caps(gl: Gl, is_software: bool) -> Caps:
         level="gles31",
         dialect=DIALECTS["gles31"],
         forms=frozenset({"map", "group"}),
-        is_software=is_software,
+        is_software=opened.is_software,
         max_invocations=invocations,
         max_local_size=gl.indexed(c.MAX_COMPUTE_SIZE),
         max_groups=gl.indexed(c.MAX_COMPUTE_GROUPS),
@@ -380,9 +353,3 @@ def compute_caps(gl: Gl, is_software: bool) -> Caps:
         has_int8_storage=False,
         max_outputs=blocks,
     )
-
-
-def offered(level: str, found: dict[str, Format], wanted: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the storage kinds on offer, reduced to `wanted` (None: all)."""
-    kinds = formats.storages(level, found)
-    return kinds if wanted is None else tuple(k for k in kinds if k in set(wanted))

@@ -1,13 +1,8 @@
-"""Building kernels: text with its specs filled in, a linked program, the places of its uniforms.
-
-Also the texts of our own: the triangle that fragment kernels are drawn with, and what formats and
-levels are tried with.
-"""
+"""Building kernels: text with its specs filled in, a linked program, the places of its uniforms."""
 
 from __future__ import annotations
 
 import ctypes
-import re
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,9 +17,6 @@ from gpuedge.core.kernel import KernelBlob, Number, PushArg
 Step = tuple[Callable[..., Any], tuple[Any, ...]]
 """A prepared call: a function and its arguments."""
 
-POSITION = "position"
-"""The attribute of the vertex shaders, at location 0."""
-
 VERTEX = {
     "gles20": "attribute vec2 position;\nvoid main() { gl_Position = vec4(position, 0.0, 1.0); }\n",
     "gles30": "#version 300 es\nin vec2 position;\n"
@@ -38,65 +30,9 @@ TRIANGLE = (-1.0, -1.0, 3.0, -1.0, -1.0, 3.0)
 MAX_LOG = 1 << 14
 """Bytes of a driver's log that are asked for; the length that it announces may be anything."""
 
-_HEAD = {
-    "gles20": """\
-precision highp float;
-precision highp sampler2D;
-uniform highp sampler2D t;
-uniform float width;
-""",
-    "gles30": """\
-#version 300 es
-precision highp float;
-precision highp int;
-precision highp sampler2D;
-uniform highp sampler2D t;
-uniform float width;
-layout(location = 0) out highp vec4 o;
-""",
-}
-_FETCH = {
-    "gles20": "texture2D(t, vec2(gl_FragCoord.x / width, 0.5))",
-    "gles30": "texelFetch(t, ivec2(int(gl_FragCoord.x), 0), 0)",
-}
-_RESULT = {"gles20": "gl_FragColor", "gles30": "o"}
 
-
-def _copy(level: str, form: str) -> str:
-    """Return a shader that copies a row of texels; `form` is what becomes of one, ``{}``."""
-    # In a branch, as kernels do: Mesa 22.3 rounds what #version 100 fetches there to 16 bits on
-    # llvmpipe and zink, whatever precision is declared (outside of branches it does not).
-    body = f"vec4 v = vec4(0.0); if (width > 0.0) {{ v = {_FETCH[level]}; }}"
-    return f"{_HEAD[level]}void main() {{ {body} {_RESULT[level]} = {form.format('v')}; }}\n"
-
-
-COPY_FLOAT = {level: _copy(level, "{}") for level in _HEAD}
-COPY_BYTES = {level: _copy(level, "(floor({} * 255.0 + 0.5) + 0.25) / 255.0") for level in _HEAD}
-"""Copies bytes the way kernels read and store them."""
-
-COPY_BITS = {"gles30": re.sub(r"\bvec4|\bsampler2D", r"u\g<0>", _copy("gles30", "{}"))}
-COPY_BITS["gles30"] = COPY_BITS["gles30"].replace("uvec4(0.0)", "uvec4(0u)")
-COMPUTE = """\
-#version 310 es
-precision highp float;
-layout(local_size_x = 1, local_size_y = 1, local_size_z = 1) in;
-layout(std430, binding = 0) writeonly buffer B { highp vec4 b[]; };
-void main() { b[gl_GlobalInvocationID.x] = vec4(gl_GlobalInvocationID.x); }
-"""
-
-
-def check_version(gl: Gl, level: str) -> None:
-    """Compile and link a small shader of a level's language. Raises DriverError."""
-    if level == "gles31":
-        program = link(gl, [(c.COMPUTE_SHADER, COMPUTE)])
-    else:
-        fragment = COPY_FLOAT[level]
-        program = link(gl, [(c.VERTEX_SHADER, VERTEX[level]), (c.FRAGMENT_SHADER, fragment)])
-    gl.DeleteProgram(program)
-
-
-def link(gl: Gl, stages: list[tuple[int, str]]) -> int:
-    """Compile shaders and link them; return the program.
+def link(gl: Gl, level: str, text: str) -> int:
+    """Compile a compute or fragment shader of a level, and link it; return the program.
 
     Raises
     ------
@@ -104,13 +40,17 @@ def link(gl: Gl, stages: list[tuple[int, str]]) -> int:
         The driver refuses; the error holds what it says.
     DeviceLostError (GE-401), OutOfMemoryError (GE-402)
     """
+    stages = [(c.COMPUTE_SHADER, text)]
+    if level in VERTEX:
+        stages = [(c.VERTEX_SHADER, VERTEX[level]), (c.FRAGMENT_SHADER, text)]
     program: int = gl.CreateProgram()
     made: list[int] = []
     try:
-        for kind, text in stages:
-            made.append(_compile(gl, kind, text))
+        for kind, source in stages:
+            made.append(gl.CreateShader(kind))
+            _compile(gl, made[-1], source)
             gl.AttachShader(program, made[-1])
-        gl.BindAttribLocation(program, 0, POSITION.encode())
+        gl.BindAttribLocation(program, 0, b"position")
         gl.LinkProgram(program)
         if not _status(gl.GetProgramiv, program, c.LINK_STATUS):
             log = _log(gl.GetProgramiv, gl.GetProgramInfoLog, program)
@@ -124,17 +64,13 @@ def link(gl: Gl, stages: list[tuple[int, str]]) -> int:
     return program
 
 
-def _compile(gl: Gl, kind: int, text: str) -> int:
-    shader: int = gl.CreateShader(kind)
+def _compile(gl: Gl, shader: int, text: str) -> None:
     source = ctypes.c_char_p(text.encode())
     gl.ShaderSource(shader, 1, ctypes.byref(source), None)
     gl.CompileShader(shader)
     if not _status(gl.GetShaderiv, shader, c.COMPILE_STATUS):
         log = _log(gl.GetShaderiv, gl.GetShaderInfoLog, shader)
-        error = refusal(gl.error(), "The driver does not compile a shader.", log)
-        gl.DeleteShader(shader)
-        raise error
-    return shader
+        raise refusal(gl.error(), "The driver does not compile a shader.", log)
 
 
 def refusal(code: int, what: str, log: str) -> DeviceError:
@@ -158,6 +94,23 @@ def _log(ask: Callable[..., Any], get: Callable[..., Any], thing: int) -> str:
     text = ctypes.create_string_buffer(size)
     get(thing, size, None, text)
     return text.value.decode("utf-8", "replace").strip() or "the driver gives no reason"
+
+
+def prepare_drawing(gl: Gl) -> int:
+    """Make the triangle the current vertices and switch off what changes fragments.
+
+    Returns the buffer of its corners, to be deleted in the end.
+    """
+    for state in c.STATES_OFF:
+        gl.Disable(state)
+    gl.error()  # a level may not know every state
+    corners = (ctypes.c_float * len(TRIANGLE))(*TRIANGLE)
+    name = gl.generate("Buffers")
+    gl.BindBuffer(c.ARRAY_BUFFER, name)
+    gl.BufferData(c.ARRAY_BUFFER, ctypes.sizeof(corners), corners, c.STATIC_DRAW)
+    gl.EnableVertexAttribArray(0)
+    gl.VertexAttribPointer(0, 2, c.FLOAT, 0, 0, None)
+    return name
 
 
 @dataclass(slots=True, eq=False)
@@ -184,54 +137,27 @@ class GlesProgram:
     known: dict[tuple[Any, ...], tuple[Any, ...]] = field(default_factory=dict)
 
 
-def prepare_drawing(gl: Gl) -> int:
-    """Make the triangle the current vertices and switch off what changes fragments.
-
-    Returns the buffer of its corners, to be deleted in the end.
-    """
-    for state in c.STATES_OFF:
-        gl.Disable(state)
-    gl.error()  # a level may not know every state
-    corners = (ctypes.c_float * len(TRIANGLE))(*TRIANGLE)
-    name = gl.generate("Buffers")
-    gl.BindBuffer(c.ARRAY_BUFFER, name)
-    gl.BufferData(c.ARRAY_BUFFER, ctypes.sizeof(corners), corners, c.STATIC_DRAW)
-    gl.EnableVertexAttribArray(0)
-    gl.VertexAttribPointer(0, 2, c.FLOAT, 0, 0, None)
-    return name
-
-
 def build(
     gl: Gl, caps: Caps, blob: KernelBlob, specs: Mapping[str, Number], row: int | None
 ) -> GlesProgram:
     """Compile and link a kernel; `row` is the texels of a row where tensors are textures.
 
-    Raises DriverError with what the driver says where it refuses.
+    Finds the program's uniforms, and ties each sampler to its unit once for all. Raises DriverError
+    with what the driver says where it refuses.
     """
     text = blob.specialised(specs, {} if row is None else {"ROW": row})
-    if row is None:
-        stages = [(c.COMPUTE_SHADER, text)]
-    else:
-        stages = [(c.VERTEX_SHADER, VERTEX[caps.level]), (c.FRAGMENT_SHADER, text)]
     try:
-        name = link(gl, stages)
+        name = link(gl, caps.level, text)
     except DriverError as error:
         error.asked_by = f"kernel {blob.name!r}"
         error.hint = "report it with the output of: gpuedge info --json"
         raise
-    return _located(gl, blob, name, draws=row is not None)
-
-
-def _located(gl: Gl, blob: KernelBlob, name: int, *, draws: bool) -> GlesProgram:
-    """Find the program's uniforms, and tie each sampler to its unit once for all."""
     wanted = [f"{letter}_{t.name}" for t in blob.tensors for letter in "tdi"]
     wanted += [f"p_{arg.name}" for arg in blob.push if arg.type != "ivec4"]
-    found = {w: gl.GetUniformLocation(name, w.encode()) for w in wanted}
-    places = {w: location for w, location in found.items() if location >= 0}
-    units = {}
-    if draws:
-        reads = [t.name for t in blob.tensors if t.access == "read"]
-        units = {tensor: unit for unit, tensor in enumerate(reads) if f"t_{tensor}" in places}
+    places = {w: at for w in wanted if (at := gl.GetUniformLocation(name, w.encode())) >= 0}
+    reads = [t.name for t in blob.tensors if t.access == "read"]
+    units = {tensor: unit for unit, tensor in enumerate(reads) if f"t_{tensor}" in places}
+    if units:
         gl.UseProgram(name)
         for tensor, unit in units.items():
             gl.Uniform1i(places[f"t_{tensor}"], unit)
@@ -252,12 +178,8 @@ def uniforms(gl: Gl, program: GlesProgram, values: tuple[Any, ...]) -> list[Step
     return steps
 
 
-def pushed(blob: KernelBlob, push: bytes) -> list[tuple[str, tuple[Number, ...]]]:
-    """Return the uniforms that a block of pushed values stands for: extents and parameters."""
-    return [_pushed(arg, push) for arg in blob.push]
-
-
-def _pushed(arg: PushArg, push: bytes) -> tuple[str, tuple[Number, ...]]:
+def pushed(arg: PushArg, push: bytes) -> tuple[str, tuple[Number, ...]]:
+    """Return the uniform that a pushed value stands for: a tensor's extents or a parameter."""
     if arg.type == "ivec4":
         return f"d_{arg.name}", struct.unpack_from("<4i", push, arg.offset)
     code = "<i" if arg.type == "int" else "<f"

@@ -7,16 +7,14 @@ other recordings come in between; within it, what is bound is known.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
-from gpuedge.backends.base import Binding, Dispatch
+from gpuedge.backends.base import Dispatch
 from gpuedge.backends.gles import constants as c
 from gpuedge.backends.gles.api import Gl
 from gpuedge.backends.gles.memory import GlesBuffer, GlesTexture, Textures
 from gpuedge.backends.gles.program import GlesProgram, Step, pushed, uniforms
-from gpuedge.core.errors import InputError
-from gpuedge.core.kernel import TensorArg
 from gpuedge.core.texels import fixed16_step
 
 
@@ -39,8 +37,8 @@ class Launch:
 class GlesRecording:
     """Recorded work."""
 
-    launches: list[Launch]
-    after: list[Step]
+    launches: list[Launch] = field(default_factory=list)
+    after: list[Step] = field(default_factory=list)
 
 
 class _State:
@@ -50,13 +48,11 @@ class _State:
         self._values: dict[Any, tuple[Any, ...]] = {}
         self.steps: list[Step] = []
 
-    def call(self, key: Any, call: Any, *args: Any) -> bool:
-        """Add a call unless the last one under `key` was the same; say whether it was added."""
-        if self._values.get(key) == args:
-            return False
-        self._values[key] = args
-        self.steps.append((call, args))
-        return True
+    def call(self, key: Any, *steps: Step) -> None:
+        """Add calls unless the last ones under `key` were the same."""
+        if self._values.get(key) != steps:
+            self._values[key] = steps
+            self.steps += steps
 
     def take(self) -> list[Step]:
         """Return the calls since the last time."""
@@ -66,67 +62,25 @@ class _State:
 
 def record_draws(gl: Gl, textures: Textures, dispatches: Sequence[Dispatch]) -> GlesRecording:
     """Record kernels that draw: one triangle over the texels of the output."""
-    state, launches = _State(), []
-    draw = (gl.DrawArrays, (c.TRIANGLES, 0, 3))
+    state, made = _State(), GlesRecording()
     for dispatch in dispatches:
         program = cast(GlesProgram, dispatch.program)
-        reads, writes = _tensors(program, dispatch.bindings)
-        _check_loop(program, reads, writes)
-        state.call("program", gl.UseProgram, program.name)
-        targets = [texture for _, texture, _ in writes]
-        frame = textures.frame(targets)
-        state.call("frame", gl.BindFramebuffer, c.FRAMEBUFFER, frame)
-        width, height = textures.area(targets[0], writes[0][2])
-        state.call("viewport", gl.Viewport, 0, 0, width, height)
-        for arg, texture, _ in reads:
-            unit = program.units.get(arg.name)
-            if unit is not None:
-                _bind(gl, state, unit, texture)
-        values = pushed(program.blob, dispatch.push)
-        values += [(f"i_{arg.name}", _about(texture)) for arg, texture, _ in (*reads, *writes)]
-        launches.append(_launch(gl, program, state.take(), values, draw))
-    return GlesRecording(launches, [])
-
-
-_Bound = tuple[TensorArg, GlesTexture, int]
-
-
-def _tensors(
-    program: GlesProgram, bindings: Sequence[Binding]
-) -> tuple[list[_Bound], list[_Bound]]:
-    """Return the tensors that are read and written, with their textures and bytes."""
-    reads: list[_Bound] = []
-    writes: list[_Bound] = []
-    for arg, binding in zip(program.blob.tensors, bindings, strict=True):
-        texture = cast(GlesTexture, binding.buffer)
-        if binding.offset:
-            raise _broken("a texture holds one tensor, at offset 0")
-        if texture.storage.kind != arg.storage:
-            raise _broken(
-                f"{program.blob.name}: {arg.name} was printed for {arg.storage}, "
-                f"its texture keeps {texture.storage.kind}"
-            )
-        (reads if arg.access == "read" else writes).append((arg, texture, binding.nbytes))
-    return reads, writes
-
-
-def _check_loop(program: GlesProgram, reads: list[_Bound], writes: list[_Bound]) -> None:
-    written = {texture.name for _, texture, _ in writes}
-    if not written:
-        raise _broken(f"{program.blob.name}: a kernel writes a tensor")
-    if any(texture.name in written for _, texture, _ in reads):
-        raise _broken(f"{program.blob.name}: a texture is not read and written by one kernel")
-
-
-def _broken(rule: str) -> InputError:
-    return InputError("A rule of the device seam was broken.", known=rule)
-
-
-def _bind(gl: Gl, state: _State, unit: int, texture: GlesTexture) -> None:
-    if state._values.get(("unit", unit)) == (c.TEXTURE_2D, texture.name):
-        return
-    state.call("active", gl.ActiveTexture, c.TEXTURE0 + unit)
-    state.call(("unit", unit), gl.BindTexture, c.TEXTURE_2D, texture.name)
+        state.call("program", (gl.UseProgram, (program.name,)))
+        values = [pushed(arg, dispatch.push) for arg in program.blob.push]
+        for arg, binding in zip(program.blob.tensors, dispatch.bindings, strict=True):
+            texture = cast(GlesTexture, binding.buffer)
+            values.append((f"i_{arg.name}", _about(texture)))
+            if arg.access == "write":
+                frame = textures.frame(texture)
+                state.call("frame", (gl.BindFramebuffer, (c.FRAMEBUFFER, frame)))
+                area = textures.area(texture, binding.nbytes)
+                state.call("viewport", (gl.Viewport, (0, 0, *area)))
+            elif (unit := program.units.get(arg.name)) is not None:
+                active = (gl.ActiveTexture, (c.TEXTURE0 + unit,))
+                state.call(unit, active, (gl.BindTexture, (c.TEXTURE_2D, texture.name)))
+        draw = (gl.DrawArrays, (c.TRIANGLES, 0, 3))
+        made.launches.append(_launch(gl, program, state.take(), values, draw))
+    return made
 
 
 def _about(texture: GlesTexture) -> tuple[float, ...]:
@@ -148,18 +102,33 @@ def _launch(
 
 def record_dispatches(gl: Gl, dispatches: Sequence[Dispatch]) -> GlesRecording:
     """Record compute kernels on storage buffers."""
-    state, launches = _State(), []
+    state, made = _State(), GlesRecording()
     for dispatch in dispatches:
         program = cast(GlesProgram, dispatch.program)
         if dispatch.depends:  # the first one may depend on an earlier submit
             state.steps.append((gl.MemoryBarrier, (c.SHADER_STORAGE_BARRIER,)))
-        state.call("program", gl.UseProgram, program.name)
+        state.call("program", (gl.UseProgram, (program.name,)))
         for arg, binding in zip(program.blob.tensors, dispatch.bindings, strict=True):
-            buffer = cast(GlesBuffer, binding.buffer)
-            place = (c.SHADER_STORAGE_BUFFER, arg.binding, buffer.name)
-            key = ("buffer", arg.binding)
-            state.call(key, gl.BindBufferRange, *place, binding.offset, binding.nbytes)
-        values = pushed(program.blob, dispatch.push)
+            name = cast(GlesBuffer, binding.buffer).name
+            place = (c.SHADER_STORAGE_BUFFER, arg.binding, name, binding.offset, binding.nbytes)
+            state.call(arg.binding, (gl.BindBufferRange, place))
+        values = [pushed(arg, dispatch.push) for arg in program.blob.push]
         launch = (gl.DispatchCompute, dispatch.groups)
-        launches.append(_launch(gl, program, state.take(), values, launch))
-    return GlesRecording(launches, [(gl.MemoryBarrier, (c.BUFFER_UPDATE_BARRIER,))])
+        made.launches.append(_launch(gl, program, state.take(), values, launch))
+    made.after.append((gl.MemoryBarrier, (c.BUFFER_UPDATE_BARRIER,)))
+    return made
+
+
+def replay(recording: GlesRecording) -> None:
+    """Make all calls of recorded work in order; the context is current."""
+    for one in recording.launches:
+        for call, args in one.binds:
+            call(*args)
+        program = one.program
+        if program.applied is not one.values:
+            for call, args in one.sets:
+                call(*args)
+            program.applied = one.values
+        one.call(*one.args)
+    for call, args in recording.after:
+        call(*args)
