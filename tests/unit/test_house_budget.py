@@ -41,7 +41,6 @@ SAME_NAMES = {
     "Level",
     "Load",
     "Op",
-    "Options",
     "Outcome",
     "Pool",
     "Programs",
