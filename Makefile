@@ -1,6 +1,7 @@
 # Everything runs in .venv, which tools/setup.sh makes and keeps up to date; nothing else is needed.
 PY := .venv/bin/python
-PYTEST_FLAGS ?= -n 2
+# worksteal keeps the tests of a file together, so that what a file sets up is set up once
+PYTEST_FLAGS ?= -n 2 --dist worksteal
 
 .PHONY: help demo test test-long drivers conformance generate lint bench clean
 .DEFAULT_GOAL := help
@@ -16,9 +17,9 @@ test: ## set up, then run all tests
 	@sh tools/setup.sh test
 	@$(PY) -m pytest $(PYTEST_FLAGS)
 
-test-long: ## set up, then run the long campaigns
+test-long: ## set up, then run the long campaigns (about 15 minutes)
 	@sh tools/setup.sh test
-	@$(PY) -m pytest $(PYTEST_FLAGS) -m long
+	@$(PY) -m pytest $(PYTEST_FLAGS) -vv -m long
 
 drivers: ## set up for tests and fetch the test drivers; fails if one is missing
 	@sh tools/setup.sh test

@@ -19,7 +19,7 @@ from gpuedge.cli.arguments import check_writable, is_same_file, seconds, whole
 from gpuedge.cli.output import Output, blaming
 from gpuedge.conformance import SCHEMA
 from gpuedge.conformance.bench import versions
-from gpuedge.conformance.case import Spec
+from gpuedge.conformance.case import Case
 from gpuedge.conformance.catalogue import everything, shard_of
 from gpuedge.conformance.results import Results, ResultsFile, check_same, junit, read, save, summary
 from gpuedge.conformance.runner import Request, Runner
@@ -84,35 +84,35 @@ def shard(text: str) -> tuple[int, int]:
 
 def run(options: argparse.Namespace, output: Output) -> int:
     """List the cases, or run them."""
-    specs = chosen(options)
+    cases = chosen(options)
     if options.action == "list":
-        body = {"schema": LIST_SCHEMA, "profile": options.profile, "cases": [s.id for s in specs]}
+        body = {"schema": LIST_SCHEMA, "profile": options.profile, "cases": [s.id for s in cases]}
         output.document(body)
-        for spec in specs:
-            output.text(spec.id)
+        for case in cases:
+            output.text(case.id)
         return 0
-    return _run(options, specs, output)
+    return _run(options, cases, output)
 
 
-def chosen(options: argparse.Namespace) -> list[Spec]:
+def chosen(options: argparse.Namespace) -> list[Case]:
     """Return the cases that the options select. Raises UsageError (GE-200) if there are none."""
     part, parts = options.shard
-    specs = [
-        spec
-        for spec in everything(options.profile)
-        if shard_of(spec.id, parts) == part
-        and (not options.only or any(fnmatchcase(spec.id, glob) for glob in options.only))
+    cases = [
+        case
+        for case in everything(options.profile)
+        if shard_of(case.id, parts) == part
+        and (not options.only or any(fnmatchcase(case.id, glob) for glob in options.only))
     ]
-    if not specs and options.only:
+    if not cases and options.only:
         raise UsageError(
             f"No case matches {' or '.join(options.only)}.",
             asked_by="--only",
             hint="gpuedge conformance list",
         )
-    return specs
+    return cases
 
 
-def _run(options: argparse.Namespace, specs: list[Spec], output: Output) -> int:
+def _run(options: argparse.Namespace, cases: list[Case], output: Output) -> int:
     for name in ("junit", "jsonl"):
         check_writable(getattr(options, name), f"--{name}")
     _check_apart(options)
@@ -130,20 +130,20 @@ def _run(options: argparse.Namespace, specs: list[Spec], output: Output) -> int:
     if old is not None:
         check_same(old, header, options.resume)
         header |= {k: v for k, v in old.header.items() if k == "caps"}
-        results.rows = {s.id: old.rows[s.id] for s in specs if s.id in old.rows}
-        output.log(f"{len(results.rows)} of {len(specs)} cases are in {options.resume}")
-    return _carry_out(options, specs, results, ResultsFile(options.jsonl, results), output)
+        results.rows = {s.id: old.rows[s.id] for s in cases if s.id in old.rows}
+        output.log(f"{len(results.rows)} of {len(cases)} cases are in {options.resume}")
+    return _carry_out(options, cases, results, ResultsFile(options.jsonl, results), output)
 
 
 def _carry_out(
     options: argparse.Namespace,
-    specs: list[Spec],
+    cases: list[Case],
     results: Results,
     file: ResultsFile,
     output: Output,
 ) -> int:
     """Run what is missing; whatever happens, what was found is written."""
-    left = [s for s in specs if s.id not in results.rows]
+    left = [s for s in cases if s.id not in results.rows]
     jobs = options.jobs or max(1, os.cpu_count() or 1)
     runner = Runner(
         Request(results.header["device"], options.profile, left, jobs, options.case_timeout)
@@ -153,7 +153,7 @@ def _carry_out(
     try:
         with output.working("starting") as progress:
             for row in _rows(runner, results, file):
-                progress(f"{len(results.rows)} of {len(specs)}: {row['id']}")
+                progress(f"{len(results.rows)} of {len(cases)}: {row['id']}")
                 if row["status"] not in ("passed", "skipped"):
                     output.log(f"{row['status']}: {row['id']}: {row.get('reason', '')}")
     except BaseException as error:  # raised again below
@@ -162,10 +162,10 @@ def _carry_out(
     file.write()
     if options.junit:
         save(Path(options.junit), junit(results), "--junit")
-    not_run = [s.id for s in specs if s.id not in results.rows]
+    not_run = [s.id for s in cases if s.id not in results.rows]
     body = summary(results, not_run, runner.notes)
     if failure is not None:
-        output.log(f"{len(not_run)} of {len(specs)} cases were not run; --resume runs them")
+        output.log(f"{len(not_run)} of {len(cases)} cases were not run; --resume runs them")
         raise failure
     output.document(body)
     _show(body, output)

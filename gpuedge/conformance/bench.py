@@ -7,7 +7,7 @@ import platform
 from typing import TYPE_CHECKING, Any
 
 import gpuedge
-from gpuedge.conformance.case import Spec
+from gpuedge.conformance.case import Case
 from gpuedge.conformance.storing import KEEPERS
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import (
@@ -81,29 +81,26 @@ class Bench:
             "versions": versions(),
         }
 
-    def run(self, spec: Spec) -> Row:
+    def run(self, case: Case) -> Row:
         """Run one case and return its row."""
-        row: Row = {
-            "id": spec.id, "op": spec.op, "dtype": spec.dtype, "shape": spec.geometry.text,
-            "data": spec.data, "storage": spec.storage, "variant": spec.variant,
-        }  # fmt: skip
-        why_not = self._skip(spec)
+        row: Row = case.described()
+        why_not = self._skip(case)
         if why_not:
             return {**row, "status": SKIPPED, "reason": why_not}
         try:
-            return {**row, **self._judged(spec)}
+            return {**row, **self._judged(case)}
         except Exception as error:  # whatever a case raises is the case's result
-            return {**row, **self._failure(spec, error)}
+            return {**row, **self._failure(case, error)}
         finally:
             self._release()
 
-    def _judged(self, spec: Spec) -> Row:
-        self.executor.rule_out(spec.rivals)
-        policy = Policy() if spec.storage == "float32" else Policy(storage=spec.storage)
+    def _judged(self, case: Case) -> Row:
+        self.executor.rule_out(case.rivals)
+        policy = Policy() if case.storage == "float32" else Policy(storage=case.storage)
         device = Device(self.executor, "for conformance", policy)
         counters = self.executor.impl.counters
         before = counters.submits
-        verdict = spec.build().judge(device, spec.storage)
+        verdict = case.judge(device)
         rows = [row for made in self.executor.made for row in made.rows]
         kernels = list(dict.fromkeys(k for row in rows for k in row.kernel.split("+")))
         storages = list(dict.fromkeys(s for row in rows for s in row.storage.split("+") if s))
@@ -113,21 +110,21 @@ class Bench:
             found |= {"status": FAILED, "reason": verdict.message}
         elif elsewhere or not rows or counters.submits == before:
             found |= {"status": FAILED, "reason": "the device did not do the work"}
-        elif spec.variant and spec.variant not in kernels:
-            found |= {"status": FAILED, "reason": f"it was not served by {spec.variant}"}
-        elif KEEPERS[spec.storage].kind not in ("", *storages) and kernels != ["view"]:
-            found |= {"status": FAILED, "reason": f"nothing was kept as {spec.storage}"}
+        elif case.variant and case.variant not in kernels:
+            found |= {"status": FAILED, "reason": f"it was not served by {case.variant}"}
+        elif KEEPERS[case.storage].kind not in ("", *storages) and kernels != ["view"]:
+            found |= {"status": FAILED, "reason": f"nothing was kept as {case.storage}"}
         else:
             found |= {"status": PASSED}
         return found
 
-    def _skip(self, spec: Spec) -> str:
+    def _skip(self, case: Case) -> str:
         """Return why a case does not apply to this device; empty if it does."""
-        kind = KEEPERS[spec.storage].kind
+        kind = KEEPERS[case.storage].kind
         if kind and kind not in self.caps.storages:
             return f"the device offers no {kind} (it has {', '.join(self.caps.storages)})"
         for variant in variants():
-            if variant.id != spec.variant:
+            if variant.id != case.variant:
                 continue
             if variant.form not in self.caps.forms:
                 return f"the {self.caps.level} level has no {variant.form} kernels"
@@ -136,9 +133,9 @@ class Bench:
                     return f"{variant.id} needs {name} >= {least}"
         return ""
 
-    def _failure(self, spec: Spec, error: Exception) -> Row:
+    def _failure(self, case: Case, error: Exception) -> Row:
         too_large = (UnsupportedOpError, KernelLimitError, OutOfMemoryError)
-        if spec.is_large and isinstance(error, too_large):
+        if case.is_large and isinstance(error, too_large):
             return {"status": SKIPPED, "reason": f"too large for this device: {error.what}"}
         self.is_spent = isinstance(error, (DeviceLostError, DeviceTimeoutError))
         code = error.code if isinstance(error, GpuEdgeError) else type(error).__name__

@@ -1,28 +1,27 @@
 """One call of the public API with everything it takes to judge the answer.
 
 A case is built from its name: the name's hash seeds all of its numbers, so it is the same on every
-machine and in every run. `Spec` is the name and how to build it; `Case` is what was built.
+machine and in every run. Families of cases are functions that return a `Case`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpuedge.conformance.storing import KEEPERS, Keeper
 from gpuedge.opset.bounds import Array, Num
 
-Call = Callable[[Any], Array]
-"""Runs the operation on the device it is given."""
+Make = Callable[[np.random.Generator, str, str], "Built"]
+"""Takes a generator, the kind of data and the dtype of the operands."""
 
 
-@dataclass(frozen=True)
-class Case:
-    """Operands and expectation of one call.
+class Built(NamedTuple):
+    """A case with its numbers.
 
     Attributes
     ----------
@@ -30,46 +29,41 @@ class Case:
         Takes what ``device=`` takes, returns the result.
     reference : callable
         Takes the keeper of a storage kind, returns exact values with bounds.
-    what : str
-        For messages.
-    dtype : str
-        Dtype of the result.
     """
 
-    call: Call
+    call: Callable[[Any], Array]
     reference: Callable[[Keeper], Num]
-    what: str = ""
-    dtype: str = "float32"
-
-    def judge(self, device: Any, storage: str = "float32") -> Verdict:
-        """Run on a device and compare with the reference."""
-        got = self.call(device)
-        keeper = KEEPERS[storage]
-        return judge(got, keeper.kept(self.reference(keeper)), self.dtype)
 
 
-class Geometry(Protocol):
-    """The shape of a case: which operation, how large, with which attributes."""
+def direct(
+    function: Callable[..., Array],
+    operands: Sequence[Any],
+    wanted: Callable[..., Num],
+    how: Mapping[str, Any] | None = None,
+) -> Built:
+    """Return the call of a public function on operands, and of the oracle on the same as stored.
 
-    @property
-    def op(self) -> str:
-        """Name of the operation."""
-
-    @property
-    def text(self) -> str:
-        """The shape as part of a name: lower-case letters, digits, ``.``, ``-`` and ``x``."""
-
-    def case(self, rng: np.random.Generator, data: str, dtype: str) -> Case:
-        """Return the case with numbers of a kind."""
+    Operands that are None are absent. `how` goes to the public function alone.
+    """
+    named = how or {}
+    return Built(
+        lambda device: function(*operands, device=device, **named),
+        lambda keep: wanted(*(None if one is None else keep(one) for one in operands)),
+    )
 
 
 @dataclass(frozen=True)
-class Spec:
+class Case:
     """A named case.
 
     Attributes
     ----------
-    geometry : Geometry
+    op : str
+        Name of the operation.
+    text : str
+        The shape as part of a name: letters, digits, ``.``, ``-`` and ``x``.
+    make : callable
+        Draws the numbers.
     dtype : str
         ``float32``, ``float16``, ``uint8`` or ``int8``.
     data : str
@@ -82,32 +76,42 @@ class Spec:
         Variants that are ruled out for this.
     is_large : bool
         Whether a small device may refuse it.
+    facts : mapping
+        Sizes that the conditions of kernel variants speak of.
     """
 
-    geometry: Geometry
+    op: str
+    text: str
+    make: Make = field(compare=False, repr=False)
     dtype: str = "float32"
     data: str = "normal"
     storage: str = "float32"
     variant: str = ""
     rivals: tuple[str, ...] = field(default=(), compare=False)
     is_large: bool = field(default=False, compare=False)
-
-    @property
-    def op(self) -> str:
-        """Name of the operation."""
-        return self.geometry.op
+    facts: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     @property
     def id(self) -> str:
         """The name, such as ``conv2d/float32/n1c7h11w13-m5k3x3/integers/float32``."""
-        parts = [self.op, self.dtype, self.geometry.text, self.data, self.storage]
+        parts = [self.op, self.dtype, self.text, self.data, self.storage]
         return "/".join([*parts, self.variant] if self.variant else parts)
 
-    def build(self) -> Case:
-        """Return the case; the numbers follow from the operation, shape and kind alone."""
-        base = "/".join([self.op, self.dtype, self.geometry.text, self.data])
-        made = self.geometry.case(generator(base), self.data, self.dtype)
-        return replace(made, dtype=self.dtype)
+    def described(self) -> dict[str, Any]:
+        """Return the parts of the name as a row of results has them."""
+        names = ("id", "op", "dtype", "data", "storage", "variant")
+        return {"shape": self.text, **{name: getattr(self, name) for name in names}}
+
+    def build(self) -> Built:
+        """Return call and reference; the numbers follow from operation, shape and kind alone."""
+        base = "/".join([self.op, self.dtype, self.text, self.data])
+        return self.make(generator(base), self.data, self.dtype)
+
+    def judge(self, device: Any) -> Verdict:
+        """Run on a device and compare with the reference."""
+        built, keeper = self.build(), KEEPERS[self.storage]
+        got = built.call(device)
+        return judge(got, keeper.kept(built.reference(keeper)), self.dtype)
 
 
 def digest(text: str) -> int:

@@ -45,7 +45,7 @@ def main() -> int:
     wanted = set(request["ids"])
     from gpuedge.conformance.catalogue import everything
 
-    specs = {s.id: s for s in everything(request["profile"]) if s.id in wanted}
+    cases = {c.id: c for c in everything(request["profile"]) if c.id in wanted}
     channel.send("open", **bench.described())
     parent = os.getppid()
     for name in request["ids"]:
@@ -54,7 +54,7 @@ def main() -> int:
         faulthandler.dump_traceback_later(request["case_s"] + ORPHAN_S, exit=True)
         channel.send("start", id=name)
         start = time.monotonic()
-        row = bench.run(specs[name])
+        row = bench.run(cases[name])
         channel.send("row", row={**row, "seconds": round(time.monotonic() - start, 4)})
         if bench.is_spent:
             break

@@ -1,12 +1,16 @@
-"""Kinds of numbers that cases are filled with."""
+"""Kinds of numbers that cases are filled with, and how shapes are drawn and named."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 from gpuedge.opset.bounds import Array
+
+T = TypeVar("T")
+Shape = tuple[int, ...]
 
 KINDS: dict[str, str] = {
     "integers": "small whole numbers: results must match bit for bit",
@@ -19,6 +23,9 @@ KINDS: dict[str, str] = {
 
 WHOLE = frozenset({"integers", "cancel"})
 """Kinds whose sums of products are exact."""
+
+BYTES = {"uint8": (0, 255), "int8": (-128, 127)}
+"""The whole range of a dtype: cases of closed operations use all of it."""
 
 
 def fill(rng: np.random.Generator, shape: Sequence[int], data: str, reach: int = 4) -> Array:
@@ -45,6 +52,27 @@ def weights(rng: np.random.Generator, shape: Sequence[int], data: str) -> Array:
     return fill(rng, shape, "integers" if data == "cancel" else data, 2 if data == "cancel" else 4)
 
 
+def operand(rng: np.random.Generator, shape: Sequence[int], data: str, dtype: str) -> Array:
+    """Return numbers of a kind in a dtype; integers of 8 bits take all their values."""
+    if dtype in BYTES:
+        low, high = BYTES[dtype]
+        return rng.integers(low, high + 1, tuple(shape)).astype(dtype)
+    return np.asarray(fill(rng, shape, data, 100).astype(dtype))
+
+
+def spread(rng: np.random.Generator, low: float, high: float, size: int) -> Array:
+    """Return random numbers, whole ones, halves, both ends, and zero where it lies between."""
+    some = rng.uniform(low, high, size).astype(np.float32)
+    tenth = size // 10
+    some[tenth : 2 * tenth] = np.rint(some[tenth : 2 * tenth])
+    some[2 * tenth : 3 * tenth] = np.rint(some[2 * tenth : 3 * tenth]) + np.float32(0.5)
+    some = np.clip(some, np.float32(low), np.float32(high))
+    some[:2] = low, high
+    if low <= 0 <= high:
+        some[2] = 0
+    return some
+
+
 def disguised(kind: str, array: Array) -> Array:
     """Return the same numbers in another guise: ``strided``, ``swapped`` bytes or ``plain``."""
     if kind == "strided" and array.ndim:
@@ -54,3 +82,37 @@ def disguised(kind: str, array: Array) -> Array:
     if kind == "swapped":
         return array.astype(array.dtype.newbyteorder(">"))
     return array
+
+
+def pick(rng: np.random.Generator, choices: Sequence[T]) -> T:
+    """Return one of some choices."""
+    return choices[int(rng.integers(len(choices)))]
+
+
+def broadcastable(rng: np.random.Generator, count: int, low: int = 0) -> tuple[Shape, ...]:
+    """Return shapes of up to six axes that broadcast together."""
+    rank = int(rng.integers(low, 7))
+    out = [pick(rng, (1, 2, 3, 4, 5)) for _ in range(rank)]
+    while int(np.prod(out)) > 600:
+        out[int(np.argmax(out))] = 1
+    found: list[Shape] = []
+    for _ in range(count):
+        tail = out[rank - int(rng.integers(0, rank + 1)) :] if rank else []
+        found.append(tuple(1 if rng.random() < 0.25 else d for d in tail))
+    return tuple(found)
+
+
+def dims(shape: Sequence[int]) -> str:
+    """Return a shape as part of a name; ``0d`` for a scalar."""
+    return "x".join(map(str, shape)) or "0d"
+
+
+def short(values: Sequence[int], join: str = "x") -> str:
+    """Return strides or padding as part of a name: one number where all are equal."""
+    return str(values[0]) if len(set(values)) == 1 else join.join(map(str, values))
+
+
+def padding(pads: Sequence[int]) -> Any:
+    """Return padding (top, left, bottom, right) as operations take it."""
+    top, left, bottom, right = pads
+    return ((top, bottom), (left, right))

@@ -1,21 +1,22 @@
-"""Convolutions and matrix products: geometries picked by hand or drawn, and their cases."""
+"""Convolutions and matrix products: shapes picked by hand because they hurt, and drawn ones."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 import gpuedge
 from gpuedge.conformance import oracle
-from gpuedge.conformance.case import Case
-from gpuedge.conformance.data import WHOLE, fill, weights
-from gpuedge.conformance.storing import Keeper
+from gpuedge.conformance.case import Built, Case, direct
+from gpuedge.conformance.data import WHOLE, Shape, dims, fill, padding, pick, short, weights
 from gpuedge.opset.bounds import Num
 
-T = TypeVar("T")
+Pair = tuple[int, int]
+Arguments = dict[str, Any]
+"""What a family draws: arguments of its function, so that a caller may change some."""
 
 ACTIVATIONS = (
     "relu", "relu6", "leaky_relu", "elu", "sigmoid", "tanh", "hard_swish", "silu", "gelu",
@@ -26,198 +27,114 @@ COMPARING = ("relu", "relu6")
 """Those that keep whole numbers whole."""
 
 
-def pick(rng: np.random.Generator, choices: Sequence[T]) -> T:
-    """Return one of some choices."""
-    return choices[int(rng.integers(len(choices)))]
+def conv(
+    c: int,
+    size: Pair,
+    m: int,
+    k: Pair = (3, 3),
+    stride: Pair = (1, 1),
+    *,
+    pads: Shape = (0, 0, 0, 0),
+    dilation: Pair = (1, 1),
+    groups: int = 1,
+    n: int = 1,
+    bias: bool = False,
+    act: str | None = None,
+    mode: str = "",
+    extra: Pair | None = None,
+) -> Case:
+    """Return a convolution, or with `extra` output padding a transposed one.
+
+    `c` and `m` are channels in and out, `pads` top, left, bottom, right unless `mode` says it.
+    """
+    is_back = extra is not None
+    text = (
+        f"n{n}c{c}h{size[0]}w{size[1]}-m{m}k{short(k)}s{short(stride)}p{mode or short(pads, '.')}"
+        f"{f'o{short(extra)}' if extra is not None else ''}d{short(dilation)}"
+        f"g{groups}{'b' if bias else ''}{f'-{act}' if act else ''}"
+    )
+    reach = [(k[axis] - 1) * dilation[axis] + 1 for axis in range(2)]
+    edges = _same(size, stride, reach) if mode == "same" else pads
+    how: Arguments = {"stride": stride, "dilation": dilation, "groups": groups}
+    public = {**how, "padding": mode or padding(edges), "activation": act}
+    if extra is not None:
+        how["output_padding"] = public["output_padding"] = extra
+
+    def make(rng: np.random.Generator, data: str, dtype: str) -> Built:
+        shape = (c, m // groups, *k) if is_back else (m, c // groups, *k)
+        x = fill(rng, (n, c, *size), data)
+        w, b = weights(rng, shape, data), weights(rng, (m,), data) if bias else None
+        given = [None if one is None else one.astype(dtype) for one in (x, w, b)]
+        product = oracle.conv_transpose2d if is_back else oracle.conv2d
+
+        def wanted(*operands: Num | None) -> Num:
+            return oracle.activated(act, product(*operands, pads=edges, whole=data in WHOLE, **how))
+
+        function = gpuedge.conv_transpose2d if is_back else gpuedge.conv2d
+        return direct(function, given, wanted, public)
+
+    width = (size[1] + edges[1] + edges[3] - reach[1]) // stride[1] + 1
+    op = "conv_transpose2d" if is_back else "conv2d"
+    return Case(op, text, make, facts={} if is_back else {"width": width})
 
 
-def dims(shape: Sequence[int]) -> str:
-    """Return a shape as part of a name; ``0d`` for a scalar."""
-    return "x".join(map(str, shape)) or "0d"
+def _same(size: Pair, stride: Pair, reach: Sequence[int]) -> Shape:
+    """Return the padding that ``same`` stands for: the odd one goes to the end."""
+    total = [max(0, (size[i] - 1) // stride[i] * stride[i] + reach[i] - size[i]) for i in (0, 1)]
+    begin = [both // 2 for both in total]
+    return (begin[0], begin[1], total[0] - begin[0], total[1] - begin[1])
 
 
-def pair(values: tuple[int, int]) -> str:
-    """Return a pair as part of a name: one number where both are equal."""
-    return str(values[0]) if values[0] == values[1] else f"{values[0]}x{values[1]}"
+def draw_conv(rng: np.random.Generator, *, most: int = 24, whole: bool = False) -> Arguments:
+    """Return a random convolution with up to about `most` channels a group."""
+    channels = [v for v in (1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 17, 31, 64) if v <= most]
+    groups = pick(rng, (1, 1, 1, 1, 2, 3, 5))
+    per_in, per_out = (max(1, pick(rng, channels) // groups) for _ in range(2))
+    if rng.random() < 0.25:
+        groups, per_in, per_out = pick(rng, channels), 1, 1
+    k, stride, dilation = (
+        (pick(rng, choices), pick(rng, choices))
+        for choices in ((1, 2, 3, 3, 4), (1, 1, 2, 3), (1, 1, 1, 2, 3))
+    )
+    size = (pick(rng, (1, 2, 3, 4, 5, 7, 8, 11)), pick(rng, (1, 2, 3, 4, 5, 7, 9, 13)))
+    pads = [int(rng.integers(0, 4)) for _ in range(4)]
+    for axis in range(2):
+        reach = (k[axis] - 1) * dilation[axis] + 1
+        pads[axis + 2] += max(0, reach - size[axis] - pads[axis] - pads[axis + 2])
+    return {
+        "c": groups * per_in, "size": size, "m": groups * per_out, "k": k, "stride": stride,
+        "pads": tuple(pads), "dilation": dilation, "groups": groups,
+        "n": pick(rng, (1, 1, 1, 2, 3)), "bias": bool(rng.random() < 0.5),
+        "act": pick(rng, (None, None, *(COMPARING if whole else ACTIVATIONS))),
+    }  # fmt: skip
 
 
-def four(pads: Sequence[int]) -> str:
-    """Return padding as part of a name."""
-    return str(pads[0]) if len(set(pads)) == 1 else ".".join(map(str, pads))
+back = partial(conv, stride=(2, 2), extra=(0, 0))
+"""A transposed convolution."""
 
 
-def padding(pads: Sequence[int]) -> Any:
-    """Return padding as operations take it."""
-    top, left, bottom, right = pads
-    return ((top, bottom), (left, right))
+def draw_back(rng: np.random.Generator) -> Arguments:
+    """Return a random transposed convolution."""
+    groups = pick(rng, (1, 1, 2, 3, 7))
+    stride = (pick(rng, (1, 2, 3, 5)), pick(rng, (1, 2, 3, 5)))
+    dilation = (pick(rng, (1, 1, 2)), pick(rng, (1, 1, 2)))
+    k = (int(rng.integers(1, 5)), int(rng.integers(1, 5)))
+    size = (pick(rng, (1, 2, 3, 5)), pick(rng, (1, 2, 3, 5)))
+    extra, pads = [0, 0], [0, 0, 0, 0]
+    for i in range(2):
+        extra[i] = int(rng.integers(0, stride[i]))
+        full = stride[i] * (size[i] - 1) + extra[i] + (k[i] - 1) * dilation[i] + 1
+        pads[i] = int(rng.integers(0, min(4, full - 1) + 1))
+        pads[i + 2] = int(rng.integers(0, min(4, full - 1 - pads[i]) + 1))
+    return {
+        "c": groups * pick(rng, (1, 2, 3, 4, 5, 9)), "size": size,
+        "m": groups * pick(rng, (1, 2, 3, 4, 5)), "k": k, "stride": stride, "pads": tuple(pads),
+        "extra": tuple(extra), "dilation": dilation, "groups": groups,
+        "n": pick(rng, (1, 1, 2)), "bias": bool(rng.random() < 0.5),
+        "act": pick(rng, (None, "relu")),
+    }  # fmt: skip
 
 
-def typed(dtype: str, array: Any) -> Any:
-    """Return an operand in the dtype of its case."""
-    return None if array is None else array.astype(dtype)
-
-
-@dataclass(frozen=True)
-class Conv:
-    """A convolution: `c` and `m` are channels in and out, `pads` top, left, bottom, right."""
-
-    c: int = 4
-    size: tuple[int, int] = (5, 5)
-    m: int = 4
-    k: tuple[int, int] = (3, 3)
-    stride: tuple[int, int] = (1, 1)
-    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
-    dilation: tuple[int, int] = (1, 1)
-    groups: int = 1
-    n: int = 1
-    bias: bool = False
-    act: str | None = None
-    mode: str = ""
-
-    op = "conv2d"
-
-    @property
-    def text(self) -> str:
-        """Such as ``n1c7h11w13-m5k3s2p1d1g1b-relu``."""
-        parts = [
-            f"n{self.n}c{self.c}h{self.size[0]}w{self.size[1]}-m{self.m}k{pair(self.k)}",
-            f"s{pair(self.stride)}p{self.mode or four(self.pads)}d{pair(self.dilation)}",
-            f"g{self.groups}{'b' if self.bias else ''}",
-        ]
-        return "".join(parts) + (f"-{self.act}" if self.act else "")
-
-    @staticmethod
-    def draw(rng: np.random.Generator, *, most: int = 24, whole: bool = False) -> Conv:
-        """Return a random convolution with up to about `most` channels a group."""
-        channels = [v for v in (1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 17, 31, 64) if v <= most]
-        groups = pick(rng, (1, 1, 1, 1, 2, 3, 5))
-        per_in, per_out = (max(1, pick(rng, channels) // groups) for _ in range(2))
-        if rng.random() < 0.25:
-            groups, per_in, per_out = pick(rng, channels), 1, 1
-        k, stride, dilation = (
-            (pick(rng, choices), pick(rng, choices))
-            for choices in ((1, 2, 3, 3, 4), (1, 1, 2, 3), (1, 1, 1, 2, 3))
-        )
-        size = (pick(rng, (1, 2, 3, 4, 5, 7, 8, 11)), pick(rng, (1, 2, 3, 4, 5, 7, 9, 13)))
-        pads = [int(rng.integers(0, 4)) for _ in range(4)]
-        for axis in range(2):
-            reach = (k[axis] - 1) * dilation[axis] + 1
-            pads[axis + 2] += max(0, reach - size[axis] - pads[axis] - pads[axis + 2])
-        return Conv(
-            groups * per_in, size, groups * per_out, k, stride,
-            (pads[0], pads[1], pads[2], pads[3]), dilation, groups,
-            n=pick(rng, (1, 1, 1, 2, 3)), bias=bool(rng.random() < 0.5),
-            act=pick(rng, (None, None, *(COMPARING if whole else ACTIVATIONS))),
-        )  # fmt: skip
-
-    def _pads(self) -> tuple[int, int, int, int]:
-        """Return the padding that ``same`` stands for: the odd one goes to the end."""
-        if self.mode != "same":
-            return self.pads
-        both = []
-        for axis in range(2):
-            out = -(-self.size[axis] // self.stride[axis])
-            reach = (self.k[axis] - 1) * self.dilation[axis] + 1
-            total = max(0, (out - 1) * self.stride[axis] + reach - self.size[axis])
-            both.append((total // 2, total - total // 2))
-        return both[0][0], both[1][0], both[0][1], both[1][1]
-
-    def case(self, rng: np.random.Generator, data: str, dtype: str) -> Case:
-        """Return the case with numbers of a kind."""
-        x = typed(dtype, fill(rng, (self.n, self.c, *self.size), data))
-        w = typed(dtype, weights(rng, (self.m, self.c // self.groups, *self.k), data))
-        b = typed(dtype, weights(rng, (self.m,), data)) if self.bias else None
-        pads = self._pads()
-
-        def call(device: Any) -> Any:
-            return gpuedge.conv2d(
-                x, w, b, stride=self.stride, padding=self.mode or padding(pads),
-                dilation=self.dilation, groups=self.groups, activation=self.act, device=device,
-            )  # fmt: skip
-
-        def reference(keep: Keeper) -> Num:
-            wanted = oracle.conv2d(
-                keep(x), keep(w), None if b is None else keep(b), stride=self.stride, pads=pads,
-                dilation=self.dilation, groups=self.groups, whole=data in WHOLE,
-            )  # fmt: skip
-            return oracle.activated(self.act, wanted)
-
-        return Case(call, reference, self.text)
-
-
-@dataclass(frozen=True)
-class ConvTranspose:
-    """A transposed convolution."""
-
-    c: int = 3
-    size: tuple[int, int] = (3, 4)
-    m: int = 4
-    k: tuple[int, int] = (3, 3)
-    stride: tuple[int, int] = (2, 2)
-    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
-    extra: tuple[int, int] = (0, 0)
-    dilation: tuple[int, int] = (1, 1)
-    groups: int = 1
-    n: int = 1
-    bias: bool = False
-    act: str | None = None
-
-    op = "conv_transpose2d"
-
-    @property
-    def text(self) -> str:
-        """As that of `Conv`, with the output padding after ``o``."""
-        parts = [
-            f"n{self.n}c{self.c}h{self.size[0]}w{self.size[1]}-m{self.m}k{pair(self.k)}",
-            f"s{pair(self.stride)}p{four(self.pads)}o{pair(self.extra)}d{pair(self.dilation)}",
-            f"g{self.groups}{'b' if self.bias else ''}",
-        ]
-        return "".join(parts) + (f"-{self.act}" if self.act else "")
-
-    @staticmethod
-    def draw(rng: np.random.Generator) -> ConvTranspose:
-        """Return a random transposed convolution."""
-        groups = pick(rng, (1, 1, 2, 3, 7))
-        stride = (pick(rng, (1, 2, 3, 5)), pick(rng, (1, 2, 3, 5)))
-        dilation = (pick(rng, (1, 1, 2)), pick(rng, (1, 1, 2)))
-        k = (int(rng.integers(1, 5)), int(rng.integers(1, 5)))
-        size = (pick(rng, (1, 2, 3, 5)), pick(rng, (1, 2, 3, 5)))
-        extra, pads = [0, 0], [0, 0, 0, 0]
-        for i in range(2):
-            extra[i] = int(rng.integers(0, stride[i]))
-            full = stride[i] * (size[i] - 1) + extra[i] + (k[i] - 1) * dilation[i] + 1
-            pads[i] = int(rng.integers(0, min(4, full - 1) + 1))
-            pads[i + 2] = int(rng.integers(0, min(4, full - 1 - pads[i]) + 1))
-        return ConvTranspose(
-            groups * pick(rng, (1, 2, 3, 4, 5, 9)), size, groups * pick(rng, (1, 2, 3, 4, 5)), k,
-            stride, (pads[0], pads[1], pads[2], pads[3]), (extra[0], extra[1]), dilation, groups,
-            n=pick(rng, (1, 1, 2)), bias=bool(rng.random() < 0.5), act=pick(rng, (None, "relu")),
-        )  # fmt: skip
-
-    def case(self, rng: np.random.Generator, data: str, dtype: str) -> Case:
-        """Return the case with numbers of a kind."""
-        x = typed(dtype, fill(rng, (self.n, self.c, *self.size), data))
-        w = typed(dtype, weights(rng, (self.c, self.m // self.groups, *self.k), data))
-        b = typed(dtype, weights(rng, (self.m,), data)) if self.bias else None
-
-        def call(device: Any) -> Any:
-            return gpuedge.conv_transpose2d(
-                x, w, b, stride=self.stride, padding=padding(self.pads), output_padding=self.extra,
-                dilation=self.dilation, groups=self.groups, activation=self.act, device=device,
-            )  # fmt: skip
-
-        def reference(keep: Keeper) -> Num:
-            wanted = oracle.conv_transpose2d(
-                keep(x), keep(w), None if b is None else keep(b), stride=self.stride,
-                pads=self.pads, output_padding=self.extra, dilation=self.dilation,
-                groups=self.groups, whole=data in WHOLE,
-            )  # fmt: skip
-            return oracle.activated(self.act, wanted)
-
-        return Case(call, reference, self.text)
-
-
-Shape = tuple[int, ...]
 BATCHES: tuple[tuple[Shape, Shape], ...] = (
     ((), ()), ((), ()), ((2,), ()), ((), (3,)), ((2, 3), (3,)), ((2, 1), (1, 3)),
     ((2, 1, 3), (2, 2, 1)), ((1,), (5,)), ((1, 1), (1,)),
@@ -227,89 +144,134 @@ BATCHES: tuple[tuple[Shape, Shape], ...] = (
 LENGTHS = (1, 2, 3, 4, 5, 7, 8, 13, 31, 33)
 
 
-@dataclass(frozen=True)
-class MatMul:
-    """A matrix product by numpy's rules."""
+def matmul(a: Shape, b: Shape) -> Case:
+    """Return a matrix product by numpy's rules."""
 
-    a: Shape
-    b: Shape
+    def make(rng: np.random.Generator, data: str, dtype: str) -> Built:
+        given = [fill(rng, a, data).astype(dtype), weights(rng, b, data).astype(dtype)]
+        return direct(gpuedge.matmul, given, partial(oracle.matmul, whole=data in WHOLE))
 
-    op = "matmul"
-
-    @property
-    def text(self) -> str:
-        """Such as ``2x1x3x4-4x5``."""
-        return f"{dims(self.a)}-{dims(self.b)}"
-
-    @staticmethod
-    def draw(rng: np.random.Generator, lengths: Sequence[int] = LENGTHS) -> MatMul:
-        """Return a random product of matrices, batches of them or vectors."""
-        batch_a, batch_b = pick(rng, BATCHES)
-        m, k, n = (pick(rng, lengths) for _ in range(3))
-        vectors = pick(rng, ("", "", "", "", "a", "b", "ab"))
-        return MatMul(
-            (k,) if "a" in vectors else (*batch_a, m, k),
-            (k,) if "b" in vectors else (*batch_b, k, n),
-        )
-
-    def case(self, rng: np.random.Generator, data: str, dtype: str) -> Case:
-        """Return the case with numbers of a kind."""
-        a = typed(dtype, fill(rng, self.a, data))
-        b = typed(dtype, weights(rng, self.b, data))
-        return Case(
-            lambda device: gpuedge.matmul(a, b, device=device),
-            lambda keep: oracle.matmul(keep(a), keep(b), whole=data in WHOLE),
-            self.text,
-        )
+    rows, columns = (s[where] if len(s) > 1 else 1 for s, where in ((a, -2), (b, -1)))
+    facts = {"rows": rows, "depth": a[-1], "columns": columns}
+    return Case("matmul", f"{dims(a)}-{dims(b)}", make, facts=facts)
 
 
-@dataclass(frozen=True)
-class Gemm:
-    """alpha * a @ b + beta * c, each of the matrices transposed or not; `c` None for no addend."""
+def draw_matmul(rng: np.random.Generator, lengths: Sequence[int] = LENGTHS) -> Case:
+    """Return a random product of matrices, batches of them or vectors."""
+    batch_a, batch_b = pick(rng, BATCHES)
+    m, k, n = (pick(rng, lengths) for _ in range(3))
+    vectors = pick(rng, ("", "", "", "", "a", "b", "ab"))
+    return matmul(
+        (k,) if "a" in vectors else (*batch_a, m, k), (k,) if "b" in vectors else (*batch_b, k, n)
+    )
 
-    m: int
-    k: int
-    n: int
-    c: Shape | None = None
-    alpha: float = 1.0
-    beta: float = 1.0
-    trans_a: bool = False
-    trans_b: bool = False
 
-    op = "gemm"
+def gemm(
+    m: int,
+    k: int,
+    n: int,
+    c: Shape | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    trans_a: bool = False,
+    trans_b: bool = False,
+) -> Case:
+    """Return alpha * a @ b + beta * c, each of the matrices transposed or not."""
+    flags = f"{'-ta' if trans_a else ''}{'-tb' if trans_b else ''}"
+    addend = "" if c is None else f"-c{dims(c)}"
+    how: Arguments = {"alpha": alpha, "beta": beta, "trans_a": trans_a, "trans_b": trans_b}
 
-    @property
-    def text(self) -> str:
-        """Such as ``3x4x5-ta-c1x5-a2-b-0.5``."""
-        flags = f"{'-ta' if self.trans_a else ''}{'-tb' if self.trans_b else ''}"
-        addend = "" if self.c is None else f"-c{dims(self.c)}"
-        return f"{self.m}x{self.k}x{self.n}{flags}{addend}-a{self.alpha:g}-b{self.beta:g}"
+    def make(rng: np.random.Generator, data: str, dtype: str) -> Built:
+        a = fill(rng, (k, m) if trans_a else (m, k), data).astype(dtype)
+        b = weights(rng, (n, k) if trans_b else (k, n), data).astype(dtype)
+        more = None if c is None else weights(rng, c, data).astype(dtype)
+        wanted = partial(oracle.gemm, whole=data in WHOLE, **how)
+        return direct(gpuedge.gemm, [a, b, more], wanted, how)
 
-    @staticmethod
-    def draw(rng: np.random.Generator) -> Gemm:
-        """Return a random one."""
-        m, k, n = (pick(rng, LENGTHS) for _ in range(3))
-        shapes: tuple[Shape | None, ...] = (None, (), (n,), (1, n), (m, 1), (m, n), (1, 1))
-        return Gemm(
-            m, k, n, pick(rng, shapes), pick(rng, (1.0, 1.0, 2.0, -0.5)),
-            pick(rng, (1.0, 1.0, 2.0, -0.5, 0.0)),
-            bool(rng.random() < 0.5), bool(rng.random() < 0.5),
-        )  # fmt: skip
+    return Case("gemm", f"{m}x{k}x{n}{flags}{addend}-a{alpha:g}-b{beta:g}", make)
 
-    def case(self, rng: np.random.Generator, data: str, dtype: str) -> Case:
-        """Return the case with numbers of a kind."""
-        a = typed(dtype, fill(rng, (self.k, self.m) if self.trans_a else (self.m, self.k), data))
-        b = typed(dtype, weights(rng, (self.n, self.k) if self.trans_b else (self.k, self.n), data))
-        c = None if self.c is None else typed(dtype, weights(rng, self.c, data))
-        how: dict[str, Any] = {
-            "alpha": self.alpha, "beta": self.beta,
-            "trans_a": self.trans_a, "trans_b": self.trans_b,
-        }  # fmt: skip
 
-        def reference(keep: Keeper) -> Num:
-            addend = None if c is None else keep(c)
-            return oracle.gemm(keep(a), keep(b), addend, whole=data in WHOLE, **how)
+def draw_gemm(rng: np.random.Generator) -> Case:
+    """Return a random one."""
+    m, k, n = (pick(rng, LENGTHS) for _ in range(3))
+    shapes: tuple[Shape | None, ...] = (None, (), (n,), (1, n), (m, 1), (m, n), (1, 1))
+    return gemm(
+        m, k, n, pick(rng, shapes), alpha=pick(rng, (1.0, 1.0, 2.0, -0.5)),
+        beta=pick(rng, (1.0, 1.0, 2.0, -0.5, 0.0)),
+        trans_a=bool(rng.random() < 0.5), trans_b=bool(rng.random() < 0.5),
+    )  # fmt: skip
 
-        return Case(
-            lambda device: gpuedge.gemm(a, b, c, device=device, **how), reference, self.text
-        )
+
+CONVOLUTIONS: tuple[Case, ...] = (
+    conv(3, (6, 7), 5, pads=(1, 1, 1, 1), bias=True),
+    conv(7, (11, 13), 9, stride=(2, 2), pads=(1, 1, 1, 1), act="relu"),
+    conv(8, (5, 9), 12, (1, 1), bias=True),
+    conv(5, (6, 8), 6, pads=(2, 0, 1, 3), dilation=(2, 1)),
+    conv(6, (7, 8), 4, (3, 3), pads=(1, 1, 1, 1), groups=2),
+    conv(9, (5, 6), 12, (2, 3), (1, 2), pads=(0, 1, 1, 0), groups=3, bias=True),
+    conv(13, (7, 9), 13, pads=(1, 1, 1, 1), groups=13, bias=True, act="relu6"),  # depthwise
+    conv(8, (9, 7), 8, (5, 5), (2, 1), pads=(2, 2, 2, 2), groups=8),
+    conv(4, (8, 8), 8, (3, 3), groups=4),  # two filters for each channel
+    conv(1, (1, 1), 1, (1, 1)),
+    conv(1, (1, 17), 3, (1, 5), pads=(0, 2, 0, 2)),
+    conv(1, (17, 1), 3, (5, 1), pads=(2, 0, 2, 0)),
+    conv(2, (3, 3), 3, (3, 3), pads=(4, 4, 4, 4)),  # windows that see padding only
+    conv(5, (9, 9), 3, (3, 3), stride=(5, 3), dilation=(3, 3), pads=(0, 0, 0, 0)),
+    conv(10, (4, 5), 2, (4, 5)),  # the window is the image
+    conv(31, (3, 4), 17, (1, 1), n=2, act="sigmoid"),
+    conv(4, (5, 6), 7, (2, 2), stride=(2, 2), mode="same", bias=True),
+    conv(4, (6, 5), 4, (3, 2), stride=(2, 1), mode="same"),
+    conv(3, (5, 5), 4, (3, 3), mode="valid", n=3),
+    conv(64, (2, 3), 3, (3, 3), pads=(1, 1, 1, 1)),  # a long sum
+    conv(3, (4, 21), 8, (3, 3), pads=(1, 1, 1, 1), act="hard_swish", bias=True),
+    conv(4, (5, 5), 4, (3, 3), pads=(1, 1, 1, 1), act="gelu"),
+    conv(4, (5, 5), 5, (1, 1), act="silu", bias=True),
+    conv(4, (5, 5), 5, (1, 1), act="leaky_relu"),
+    conv(4, (5, 5), 5, (2, 2), act="tanh"),
+    conv(4, (5, 5), 5, (2, 2), act="elu"),
+)
+
+TRANSPOSED: tuple[Case, ...] = (
+    back(3, (3, 4), 5, bias=True),
+    back(5, (4, 3), 3, (4, 4), pads=(1, 1, 1, 1), act="relu"),
+    back(4, (3, 3), 6, (2, 2), groups=2),
+    back(6, (2, 5), 6, stride=(3, 2), pads=(1, 0, 2, 1), extra=(1, 1), groups=6),
+    back(2, (3, 3), 2, (2, 3), stride=(1, 1), dilation=(2, 2), n=2),
+    back(9, (1, 1), 7, (3, 5)),
+    back(2, (2, 2), 3, (1, 1), stride=(3, 3)),  # most outputs meet no input
+)
+
+MATMULS: tuple[Case, ...] = (
+    matmul((5, 7), (7, 9)),
+    matmul((33, 31), (31, 13)),
+    matmul((2, 3, 5, 4), (3, 4, 6)),
+    matmul((1, 1), (1, 1)),
+    matmul((1, 67), (67, 1)),
+    matmul((64, 1), (1, 5)),
+    matmul((17,), (17,)),
+    matmul((17,), (17, 6)),
+    matmul((6, 17), (17,)),
+    matmul((2, 1, 3, 4), (5, 4, 2)),
+    matmul((4,), (3, 4, 5)),
+    matmul((3, 2, 4), (4,)),
+    matmul((40, 40), (40, 40)),
+)
+
+DEEP: tuple[Case, ...] = (
+    matmul((33, 32), (32, 33)),
+    matmul((40, 41), (41, 35)),
+    matmul((2, 32, 33), (33, 36)),
+    matmul((3, 35, 32), (3, 32, 32)),
+    matmul((4, 5), (5, 4)),
+    matmul((1, 9), (9, 7)),
+)
+"""Products with rows, depth and columns enough for tiles in shared memory, and too few for them."""
+
+GEMMS: tuple[Case, ...] = (
+    gemm(5, 7, 9, (9,)),
+    gemm(4, 6, 5, (4, 1), alpha=2.0, beta=-0.5, trans_a=True, trans_b=True),
+    gemm(3, 8, 4, alpha=-0.5, trans_b=True),
+    gemm(1, 13, 6, (), beta=2.0, trans_a=True),
+    gemm(7, 5, 3, (7, 3), beta=0.0),
+)

@@ -1,232 +1,234 @@
 """Small networks as ONNX models: what fusion, layouts and memory make of several nodes at once.
 
-Each is written twice: as nodes of a model that goes through `gpuedge.Session`, and as float64 steps
-of the oracle. What the planner fuses keeps its precision; what it stores in between is rounded by
-the storage, so references store where a node of its own begins.
+Each is described once; the description writes the model that goes through `gpuedge.Session`, and
+computes the float64 steps of the oracle. What the planner fuses keeps its precision; what it stores
+in between is rounded by the storage, so descriptions say where a node of its own begins (`stored`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gpuedge.conformance import oracle
-from gpuedge.conformance.case import Case
-from gpuedge.conformance.data import WHOLE, fill, weights
+from gpuedge.conformance.case import Built, Case
+from gpuedge.conformance.data import WHOLE, Shape, fill, weights
 from gpuedge.conformance.functions import elementwise
 from gpuedge.conformance.nodes import run_model
-from gpuedge.conformance.storing import Keeper
+from gpuedge.conformance.storing import KEEPERS, Keeper
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import TensorType
 from gpuedge.graph.writer import to_bytes
 from gpuedge.opset.bounds import Array, Num
 
 Feeds = dict[str, Array]
-Make = Callable[[np.random.Generator, str], tuple[bytes, Feeds, Callable[[Keeper, bool], Num]]]
-"""Returns a model with one output, its inputs and its reference (storage, whole numbers)."""
 
 
-def _model(
-    inputs: Mapping[str, Array],
-    constants: Mapping[str, Array],
-    nodes: Callable[[GraphBuilder], str],
-) -> bytes:
-    builder = GraphBuilder()
-    for name, array in inputs.items():
-        builder.input(name, TensorType("float32", array.shape))
-    for name, array in constants.items():
-        builder.constant(name, array)
-    builder.output(nodes(builder))
-    return to_bytes(builder.build())
+def _conv(x: Num, w: Num, b: Num | None = None, *, whole: bool, **attrs: Any) -> Num:
+    """Compute a convolution by ONNX's attributes, along one axis or two."""
+    is_row = x.v.ndim == 3
+    if is_row:
+        x, w = (oracle.moved(lambda a: a[:, :, None], one) for one in (x, w))
+    named = {"strides": "stride", "dilations": "dilation", "pads": "pads"}
+    how: dict[str, Any] = {named[name]: value for name, value in attrs.items() if name in named}
+    if is_row:
+        how = {name: (int(name != "pads"), value[0]) for name, value in how.items()}
+        how["pads"] = (0, attrs["pads"][0], 0, attrs["pads"][1])
+    if attrs.get("is_back"):
+        found = oracle.conv_transpose2d(x, w, b, whole=whole, **how)
+    else:
+        found = oracle.conv2d(x, w, b, groups=attrs.get("group", 1), whole=whole, **how)
+    return oracle.moved(lambda a: a[:, :, 0], found) if is_row else found
 
 
-def _residual(rng: np.random.Generator, data: str) -> Any:
+def _window(kind: str, x: Num, *, whole: bool, kernel_shape: Any, strides: Any) -> Num:
+    return oracle.pool2d(kind, x, kernel_shape, strides)
+
+
+MEANINGS: dict[str, Callable[..., Num]] = {
+    "Add": lambda a, b, whole: elementwise("add", a, b),
+    "AveragePool": partial(_window, "avg"),
+    "Clip": lambda x, lo, hi, whole: elementwise("relu6", x),
+    "Concat": lambda *x, whole, axis: oracle.concat(x, axis),
+    "Conv": _conv,
+    "ConvTranspose": partial(_conv, is_back=True),
+    "Flatten": lambda x, whole: oracle.moved(lambda a: a.reshape(len(a), -1), x),
+    "Gemm": oracle.gemm,
+    "MatMul": oracle.matmul,
+    "MaxPool": partial(_window, "max"),
+    "Mul": lambda a, b, whole: a * float(b.v),
+    "Relu": lambda x, whole: elementwise("relu", x),
+    "Softmax": lambda x, whole, axis: oracle.softmax(x, axis),
+    "Transpose": lambda x, whole, perm: oracle.moved(lambda a: a.transpose(perm), x),
+}
+"""Operators of ONNX by the oracle."""
+
+
+Value = tuple[str, Num]
+"""A value of a network: its name in the model, and what it must be."""
+
+
+class Net:
+    """A network being described: a model, and what its values must be on a storage."""
+
+    def __init__(self, inputs: Feeds, constants: Feeds, keep: Keeper, whole: bool) -> None:
+        self.builder = GraphBuilder()
+        self._keep, self._whole = keep, whole
+        for name, array in inputs.items():
+            self.builder.input(name, TensorType("float32", array.shape))
+        for name, array in constants.items():
+            self.builder.constant(name, array)
+        self.values: dict[str, Value] = {
+            n: (n, keep(a)) for n, a in {**inputs, **constants}.items()
+        }
+
+    def __call__(self, onnx: str, *operands: Value | str, **attrs: Any) -> Value:
+        """Add a node; inputs and constants go by name."""
+        given = [self.values[o] if isinstance(o, str) else o for o in operands]
+        name = self.builder.add(onnx, [of for of, _ in given], attrs)
+        return name, MEANINGS[onnx](*(num for _, num in given), whole=self._whole, **attrs)
+
+    def stored(self, onnx: str, *operands: Value | str, **attrs: Any) -> Value:
+        """Add a node whose result is stored."""
+        name, num = self(onnx, *operands, **attrs)
+        return name, self._keep.kept(num)
+
+
+def _residual(net: Net) -> Value:
     """relu(conv(x) + bias + x): the block that networks are made of."""
-    x = fill(rng, (1, 6, 7, 9), data)
-    w, b = weights(rng, (6, 6, 3, 3), data), weights(rng, (6,), data)
-
-    def nodes(g: GraphBuilder) -> str:
-        conv = g.add("Conv", ["x", "w", "b"], {"pads": (1, 1, 1, 1)})
-        return g.add("Relu", [g.add("Add", [conv, "x"])])
-
-    def reference(keep: Keeper, whole: bool) -> Num:
-        conv = oracle.conv2d(keep(x), keep(w), keep(b), pads=(1, 1, 1, 1), whole=whole)
-        return elementwise("relu", elementwise("add", conv, keep(x)))
-
-    return _model({"x": x}, {"w": w, "b": b}, nodes), {"x": x}, reference
+    return net("Relu", net("Add", net("Conv", "x", "w", "b", pads=(1, 1, 1, 1)), "x"))
 
 
-def _branches(rng: np.random.Generator, data: str) -> Any:
+def _branches(net: Net) -> Value:
     """Two convolutions of one input, joined along the channels, and pooled."""
-    x = fill(rng, (2, 3, 8, 6), data)
-    p, q = weights(rng, (5, 3, 1, 1), data), weights(rng, (2, 3, 3, 3), data)
-
-    def nodes(g: GraphBuilder) -> str:
-        left = g.add("Relu", [g.add("Conv", ["x", "p"])])
-        right = g.add("Conv", ["x", "q"], {"pads": (1, 1, 1, 1)})
-        joined = g.add("Concat", [left, right], {"axis": 1})
-        return g.add("MaxPool", [joined], {"kernel_shape": (2, 2), "strides": (2, 2)})
-
-    def reference(keep: Keeper, whole: bool) -> Num:
-        left = elementwise("relu", oracle.conv2d(keep(x), keep(p), whole=whole))
-        right = oracle.conv2d(keep(x), keep(q), pads=(1, 1, 1, 1), whole=whole)
-        joined = keep.kept(oracle.concat([keep.kept(left), keep.kept(right)], 1))
-        return oracle.pool2d("max", joined, (2, 2), (2, 2))
-
-    return _model({"x": x}, {"p": p, "q": q}, nodes), {"x": x}, reference
+    left = net.stored("Relu", net("Conv", "x", "p"))
+    right = net.stored("Conv", "x", "q", pads=(1, 1, 1, 1))
+    joined = net.stored("Concat", left, right, axis=1)
+    return net("MaxPool", joined, kernel_shape=(2, 2), strides=(2, 2))
 
 
-def _separable(rng: np.random.Generator, data: str) -> Any:
+def _separable(net: Net) -> Value:
     """Depthwise, pointwise, and an activation after each: a mobile block with a stride."""
-    x = fill(rng, (1, 9, 9, 7), data)
-    d, p = weights(rng, (9, 1, 3, 3), data), weights(rng, (10, 9, 1, 1), data)
-    six = {"lo": np.float32(0), "hi": np.float32(6)}
-
-    def nodes(g: GraphBuilder) -> str:
-        how = {"group": 9, "pads": (1, 1, 1, 1), "strides": (2, 2)}
-        deep = g.add("Clip", [g.add("Conv", ["x", "d"], how), "lo", "hi"])
-        return g.add("Clip", [g.add("Conv", [deep, "p"]), "lo", "hi"])
-
-    def reference(keep: Keeper, whole: bool) -> Num:
-        deep = oracle.conv2d(
-            keep(x), keep(d), groups=9, pads=(1, 1, 1, 1), stride=(2, 2), whole=whole
-        )
-        deep = keep.kept(elementwise("relu6", deep))
-        return elementwise("relu6", oracle.conv2d(deep, keep(p), whole=whole))
-
-    return _model({"x": x}, {"d": d, "p": p, **six}, nodes), {"x": x}, reference
+    deep = net("Conv", "x", "d", group=9, pads=(1, 1, 1, 1), strides=(2, 2))
+    return net("Clip", net("Conv", net.stored("Clip", deep, "lo", "hi"), "p"), "lo", "hi")
 
 
-def _perceptron(rng: np.random.Generator, data: str) -> Any:
+def _perceptron(net: Net) -> Value:
     """Three layers of Gemm with relu between them, after flattening an image."""
-    x = fill(rng, (3, 2, 3, 4), data)
-    sizes = (24, 17, 9, 5)
-    w = {f"w{i}": weights(rng, sizes[i : i + 2], data) * np.float32(0.5) for i in range(3)}
-    b = {f"b{i}": weights(rng, sizes[i + 1 : i + 2], data) for i in range(3)}
-
-    def nodes(g: GraphBuilder) -> str:
-        value = g.add("Flatten", ["x"])
-        for i in range(3):
-            value = g.add("Gemm", [value, f"w{i}", f"b{i}"])
-            value = g.add("Relu", [value]) if i < 2 else value
-        return value
-
-    def reference(keep: Keeper, whole: bool) -> Num:
-        value = oracle.moved(lambda a: a.reshape(3, -1), keep(x))
-        for i in range(3):
-            value = oracle.gemm(value, keep(w[f"w{i}"]), keep(b[f"b{i}"]), whole=whole)
-            value = keep.kept(elementwise("relu", value)) if i < 2 else value
-        return value
-
-    return _model({"x": x}, {**w, **b}, nodes), {"x": x}, reference
+    value = net("Flatten", "x")
+    for i in range(2):
+        value = net.stored("Relu", net("Gemm", value, f"w{i}", f"b{i}"))
+    return net("Gemm", value, "w2", "b2")
 
 
-def _classifier(rng: np.random.Generator, data: str) -> Any:
+def _classifier(net: Net) -> Value:
     """Convolution, pooling, a fully connected layer and softmax."""
-    x = fill(rng, (2, 1, 8, 8), data)
-    w, v = weights(rng, (6, 1, 3, 3), data), weights(rng, (24, 10), data) * np.float32(0.125)
-
-    def nodes(g: GraphBuilder) -> str:
-        conv = g.add("Relu", [g.add("Conv", ["x", "w"])])
-        pooled = g.add("AveragePool", [conv], {"kernel_shape": (3, 3), "strides": (3, 3)})
-        return g.add("Softmax", [g.add("MatMul", [g.add("Flatten", [pooled]), "v"])], {"axis": 1})
-
-    def reference(keep: Keeper, whole: bool) -> Num:
-        conv = keep.kept(elementwise("relu", oracle.conv2d(keep(x), keep(w), whole=whole)))
-        pooled = keep.kept(oracle.pool2d("avg", conv, (3, 3), (3, 3)))
-        flat = oracle.moved(lambda a: a.reshape(2, -1), pooled)
-        return oracle.softmax(keep.kept(oracle.matmul(flat, keep(v), whole=False)), 1)
-
-    return _model({"x": x}, {"w": w, "v": v}, nodes), {"x": x}, reference
+    conv = net.stored("Relu", net("Conv", "x", "w"))
+    pooled = net.stored("AveragePool", conv, kernel_shape=(3, 3), strides=(3, 3))
+    return net("Softmax", net.stored("MatMul", net("Flatten", pooled), "v"), axis=1)
 
 
-def _row(rng: np.random.Generator, data: str) -> Any:
+def _row(net: Net) -> Value:
     """A convolution along one axis only, with a stride and dilation."""
-    x = fill(rng, (2, 5, 23), data)
-    w, b = weights(rng, (6, 5, 3), data), weights(rng, (6,), data)
-
-    def nodes(g: GraphBuilder) -> str:
-        how = {"strides": (2,), "dilations": (3,), "pads": (2, 1)}
-        return g.add("Conv", ["x", "w", "b"], how)
-
-    def reference(keep: Keeper, whole: bool) -> Num:
-        image = oracle.moved(lambda a: a[:, :, None], keep(x))
-        rows = oracle.moved(lambda a: a[:, :, None], keep(w))
-        out = oracle.conv2d(
-            image, rows, keep(b), stride=(1, 2), dilation=(1, 3), pads=(0, 2, 0, 1), whole=whole
-        )
-        return oracle.moved(lambda a: a[:, :, 0], out)
-
-    return _model({"x": x}, {"w": w, "b": b}, nodes), {"x": x}, reference
+    return net("Conv", "x", "w", "b", strides=(2,), dilations=(3,), pads=(2, 1))
 
 
-def _row_back(rng: np.random.Generator, data: str) -> Any:
+def _row_back(net: Net) -> Value:
     """A transposed convolution along one axis."""
-    x, w = fill(rng, (1, 4, 9), data), weights(rng, (4, 3, 4), data)
-
-    def nodes(g: GraphBuilder) -> str:
-        return g.add("ConvTranspose", ["x", "w"], {"strides": (3,), "pads": (1, 0)})
-
-    def reference(keep: Keeper, whole: bool) -> Num:
-        image = oracle.moved(lambda a: a[:, :, None], keep(x))
-        rows = oracle.moved(lambda a: a[:, :, None], keep(w))
-        out = oracle.conv_transpose2d(image, rows, stride=(1, 3), pads=(0, 1, 0, 0), whole=whole)
-        return oracle.moved(lambda a: a[:, :, 0], out)
-
-    return _model({"x": x}, {"w": w}, nodes), {"x": x}, reference
+    return net("ConvTranspose", "x", "w", strides=(3,), pads=(1, 0))
 
 
-def _attention(rng: np.random.Generator, data: str) -> Any:
+def _attention(net: Net) -> Value:
     """softmax(q k^T / 2) v in batches: two products, a transpose and a row reduction."""
-    q, k, v = (fill(rng, (2, 3, 5, 4), data) for _ in range(3))
-    half = {"half": np.float32(0.5)}
-
-    def nodes(g: GraphBuilder) -> str:
-        turned = g.add("Transpose", ["k"], {"perm": (0, 1, 3, 2)})
-        scores = g.add("Mul", [g.add("MatMul", ["q", turned]), "half"])
-        return g.add("MatMul", [g.add("Softmax", [scores], {"axis": -1}), "v"])
-
-    def reference(keep: Keeper, whole: bool) -> Num:
-        turned = oracle.moved(lambda a: a.swapaxes(-1, -2), keep(k))
-        scores = oracle.matmul(keep(q), keep.kept(turned)) * 0.5
-        return oracle.matmul(keep.kept(oracle.softmax(keep.kept(scores), -1)), keep(v))
-
-    return _model({"q": q, "k": k, "v": v}, half, nodes), {"q": q, "k": k, "v": v}, reference
-
-
-NETWORKS: dict[str, Make] = {
-    "residual": _residual, "branches": _branches, "separable": _separable,
-    "perceptron": _perceptron, "classifier": _classifier, "conv1d": _row,
-    "conv-transpose1d": _row_back, "attention": _attention,
-}  # fmt: skip
-"""Models by name."""
-
-EXACT = frozenset({"residual", "branches", "separable", "perceptron", "conv1d", "conv-transpose1d"})
-"""Networks that are exact on whole numbers."""
+    turned = net.stored("Transpose", "k", perm=(0, 1, 3, 2))
+    scores = net.stored("Mul", net("MatMul", "q", turned), "half")
+    return net("MatMul", net.stored("Softmax", scores, axis=-1), "v")
 
 
 @dataclass(frozen=True)
 class Network:
-    """A model of `NETWORKS` through `gpuedge.Session`."""
+    """A description with the shapes of its inputs and weights, in the order they are drawn.
 
-    name: str
+    Attributes
+    ----------
+    describe : callable
+    inputs, weights : mapping of shapes
+    numbers : mapping of constants
+    factors : mapping
+        What weights are multiplied with, so that sums stay small.
+    is_exact : bool
+        Whether whole numbers give the result bit for bit.
+    """
 
-    op = "network"
+    describe: Callable[[Net], Value]
+    inputs: Mapping[str, Shape]
+    weights: Mapping[str, Shape] = field(default_factory=dict)
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    factors: Mapping[str, float] = field(default_factory=dict)
+    is_exact: bool = True
 
-    @property
-    def text(self) -> str:
-        """The name."""
-        return self.name
+    def make(
+        self, rng: np.random.Generator, data: str
+    ) -> tuple[bytes, Feeds, Callable[[Keeper, bool], Num]]:
+        """Return a model, its inputs and its reference (of a storage and whole numbers)."""
+        feeds = {name: fill(rng, shape, data) for name, shape in self.inputs.items()}
+        constants: Feeds = {
+            name: weights(rng, shape, data) * np.float32(self.factors.get(name, 1))
+            for name, shape in self.weights.items()
+        }
+        constants |= {name: np.asarray(n, np.float32) for name, n in self.numbers.items()}
 
-    def case(self, rng: np.random.Generator, data: str, dtype: str) -> Case:
-        """Return the case with numbers of a kind."""
-        model, feeds, reference = NETWORKS[self.name](rng, data)
-        whole = data in WHOLE and self.name in EXACT
+        def described(keep: Keeper, whole: bool) -> tuple[Net, Value]:
+            net = Net(feeds, constants, keep, whole)
+            return net, self.describe(net)
+
+        net, result = described(KEEPERS["float32"], False)
+        net.builder.output(result[0])
+        return to_bytes(net.builder.build()), feeds, lambda *how: described(*how)[1][1]
+
+
+LIMITS = {"lo": 0.0, "hi": 6.0}
+
+NETWORKS: dict[str, Network] = {
+    "residual": Network(_residual, {"x": (1, 6, 7, 9)}, {"w": (6, 6, 3, 3), "b": (6,)}),
+    "branches": Network(_branches, {"x": (2, 3, 8, 6)}, {"p": (5, 3, 1, 1), "q": (2, 3, 3, 3)}),
+    "separable": Network(
+        _separable, {"x": (1, 9, 9, 7)}, {"d": (9, 1, 3, 3), "p": (10, 9, 1, 1)}, LIMITS
+    ),
+    "perceptron": Network(
+        _perceptron,
+        {"x": (3, 2, 3, 4)},
+        {"w0": (24, 17), "w1": (17, 9), "w2": (9, 5), "b0": (17,), "b1": (9,), "b2": (5,)},
+        factors={"w0": 0.5, "w1": 0.5, "w2": 0.5},
+    ),
+    "classifier": Network(
+        _classifier, {"x": (2, 1, 8, 8)}, {"w": (6, 1, 3, 3), "v": (24, 10)},
+        factors={"v": 0.125}, is_exact=False,
+    ),
+    "conv1d": Network(_row, {"x": (2, 5, 23)}, {"w": (6, 5, 3), "b": (6,)}),
+    "conv-transpose1d": Network(_row_back, {"x": (1, 4, 9)}, {"w": (4, 3, 4)}),
+    "attention": Network(
+        _attention, dict.fromkeys("qkv", (2, 3, 5, 4)), {}, {"half": 0.5}, is_exact=False
+    ),
+}  # fmt: skip
+"""Models by name."""
+
+
+def network(name: str) -> Case:
+    """Return a model of `NETWORKS` through `gpuedge.Session`."""
+    one = NETWORKS[name]
+
+    def make(rng: np.random.Generator, data: str, dtype: str) -> Built:
+        model, feeds, reference = one.make(rng, data)
+        whole = data in WHOLE and one.is_exact
 
         def call(device: Any) -> Array:
             return next(iter(run_model(model, feeds, device).values()))
 
-        return Case(call, lambda keep: reference(keep, whole), f"network {self.name}")
+        return Built(call, lambda keep: reference(keep, whole))
+
+    return Case("network", name, make)

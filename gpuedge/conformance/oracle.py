@@ -10,36 +10,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from gpuedge.conformance.functions import activated, elementwise
 from gpuedge.opset.bounds import TINY, ULP, Array, Num, U
 
-__all__ = [
-    "TINY", "ULP", "Array", "Num", "U", "activated", "batch_norm", "concat", "conv2d",
-    "conv_transpose2d", "elementwise", "gemm", "global_pool", "matmul", "moved", "pool2d",
-    "softmax",
-]  # fmt: skip
+__all__ = ["activated", "elementwise"]  # of one element; the rest is here
 
 Pair = tuple[int, int]
-Pads = tuple[int, int, int, int]
+Pads = Sequence[int]
 """Top, left, bottom, right."""
-
-
-class Window(NamedTuple):
-    """Attributes of a convolution."""
-
-    stride: Pair = (1, 1)
-    pads: Pads = (0, 0, 0, 0)
-    dilation: Pair = (1, 1)
-    groups: int = 1
-    extra: Pair = (0, 0)
-
-
-def _num(x: Any) -> Num:
-    return x if isinstance(x, Num) else Num.of(np.asarray(x))
 
 
 def _product(product: Callable[[Array, Array], Array], a: Num, b: Num, k: int, whole: bool) -> Num:
@@ -57,13 +40,15 @@ def _product(product: Callable[[Array, Array], Array], a: Num, b: Num, k: int, w
     return Num(value, (wide - size) + 4 * k * U * wide + TINY)
 
 
-def _plus(total: Num, bias: Any, *, k: int, size: Array, whole: bool) -> Num:
-    """Add one more term, a bias per channel, to a sum of `k` terms."""
+def _summed(
+    product: Callable[[Array, Array], Array], x: Num, w: Num, bias: Any, *, k: int, whole: bool
+) -> Num:
+    """Sum `k` products per output, and one more term: a bias per channel."""
+    total = _product(product, x, w, k, whole)
     if bias is None:
         return total
-    b = _num(bias)
-    value = b.v.reshape(1, -1, 1, 1)
-    error = b.e.reshape(1, -1, 1, 1)
+    size, b = product(np.abs(x.v) + x.e, np.abs(w.v) + w.e), Num.of(bias)
+    value, error = b.v.reshape(1, -1, 1, 1), b.e.reshape(1, -1, 1, 1)
     own = 0 if whole and not b.e.any() else 4 * U * (size + (k + 1) * np.abs(value)) + TINY
     return Num(total.v + value, np.asarray(total.e + error + own))
 
@@ -80,21 +65,18 @@ def conv2d(
     whole: bool = False,
 ) -> Num:
     """Cross-correlation."""
-    x, w = _num(x), _num(w)
+    x, w = Num.of(x), Num.of(w)
 
-    def correlate(a: Array, f: Array) -> Array:
-        return _correlate(a, f, Window(stride, pads, dilation, groups))
-
-    k = math.prod(w.v.shape[1:])
-    total = _product(correlate, x, w, k, whole)
-    size = correlate(np.abs(x.v) + x.e, np.abs(w.v) + w.e)
-    return _plus(total, b, k=k, size=size, whole=whole)
+    correlate = partial(_correlate, stride=stride, pads=pads, dilation=dilation, groups=groups)
+    return _summed(correlate, x, w, b, k=math.prod(w.v.shape[1:]), whole=whole)
 
 
-def _correlate(x: Array, w: Array, window: Window) -> Array:
+def _correlate(
+    x: Array, w: Array, *, stride: Pair, pads: Pads, dilation: Pair, groups: int
+) -> Array:
     n, c, height, width = x.shape
     m, per, kh, kw = w.shape
-    stride, (top, left, bottom, right), dilation, groups, _ = window
+    top, left, bottom, right = pads
     padded = np.zeros((n, c, height + top + bottom, width + left + right))
     padded[:, :, top : top + height, left : left + width] = x
     oh = (padded.shape[2] - (kh - 1) * dilation[0] - 1) // stride[0] + 1
@@ -126,21 +108,21 @@ def conv_transpose2d(
     whole: bool = False,
 ) -> Num:
     """Every input pixel spreads its filter over the output; `pads` cut the edges off."""
-    x, w = _num(x), _num(w)
+    x, w = Num.of(x), Num.of(w)
 
-    def spread(a: Array, f: Array) -> Array:
-        return _spread(a, f, Window(stride, pads, dilation, groups, output_padding))
-
+    spread = partial(
+        _spread, stride=stride, pads=pads, dilation=dilation, groups=groups, extra=output_padding
+    )
     k = x.v.shape[1] // groups * math.prod(w.v.shape[2:])
-    total = _product(spread, x, w, k, whole)
-    size = spread(np.abs(x.v) + x.e, np.abs(w.v) + w.e)
-    return _plus(total, b, k=k, size=size, whole=whole)
+    return _summed(spread, x, w, b, k=k, whole=whole)
 
 
-def _spread(x: Array, w: Array, window: Window) -> Array:
+def _spread(
+    x: Array, w: Array, *, stride: Pair, pads: Pads, dilation: Pair, groups: int, extra: Pair
+) -> Array:
     n, c, height, width = x.shape
     _, per, kh, kw = w.shape
-    stride, (top, left, bottom, right), dilation, groups, extra = window
+    top, left, bottom, right = pads
     full = [
         s * (size - 1) + more + (k - 1) * d + 1
         for s, size, more, k, d in zip(
@@ -165,7 +147,7 @@ def _spread(x: Array, w: Array, window: Window) -> Array:
 
 def matmul(a: Any, b: Any, *, whole: bool = False) -> Num:
     """Matrix product by numpy's rules."""
-    a, b = _num(a), _num(b)
+    a, b = Num.of(a), Num.of(b)
     return _product(lambda p, q: np.asarray(p @ q), a, b, a.v.shape[-1], whole)
 
 
@@ -181,13 +163,13 @@ def gemm(
     whole: bool = False,
 ) -> Num:
     """Compute alpha * a @ b + beta * c."""
-    a, b = _num(a), _num(b)
+    a, b = Num.of(a), Num.of(b)
     first = Num(a.v.T, a.e.T) if trans_a else a
     product = matmul(first, Num(b.v.T, b.e.T) if trans_b else b, whole=whole)
     value, bound = alpha * product.v, abs(alpha) * product.e
     if c is None:
         return Num(value, bound)
-    other = _num(c)
+    other = Num.of(c)
     scaled, error = beta * other.v, abs(beta) * other.e
     own = 0 if whole and not bound.any() and not error.any() else 2 * ULP
     return Num(np.asarray(value + scaled), bound + error + own * (np.abs(value) + np.abs(scaled)))
@@ -205,7 +187,7 @@ def pool2d(
     include_pad: bool = False,
 ) -> Num:
     """Maximum or mean over windows, one output pixel at a time."""
-    x = _num(x)
+    x = Num.of(x)
     size, begin, end = x.v.shape[2:], pads[:2], pads[2:]
     out = []
     for axis in range(2):
@@ -238,18 +220,23 @@ def pool2d(
 
 def global_pool(kind: str, x: Any) -> Num:
     """Maximum or mean over the last two axes."""
-    x = _num(x)
+    x = Num.of(x)
     if kind == "max":
         return Num(x.v.max((2, 3), keepdims=True), x.e.max((2, 3), keepdims=True))
-    count = x.v.shape[2] * x.v.shape[3]
-    size = np.abs(x.v).mean((2, 3), keepdims=True)
+    return mean(x, (2, 3))
+
+
+def mean(x: Num, axes: Sequence[int]) -> Num:
+    """Mean along axes: a sum in any order, and a division."""
+    along, count = tuple(axes), math.prod(x.v.shape[a] for a in axes)
+    size = (np.abs(x.v) + x.e).mean(along, keepdims=True)
     own = (count + 4) * ULP * size + TINY
-    return Num(x.v.mean((2, 3), keepdims=True), own + x.e.mean((2, 3), keepdims=True))
+    return Num(x.v.mean(along, keepdims=True), x.e.mean(along, keepdims=True) + own)
 
 
 def softmax(x: Any, axis: int, *, log: bool = False) -> Num:
     """Softmax or its logarithm."""
-    x = _num(x)
+    x = Num.of(x)
     below = x.v - np.max(x.v, axis=axis, keepdims=True)
     n = x.v.shape[axis]
     total = np.sum(np.exp(below), axis=axis, keepdims=True)
@@ -264,7 +251,7 @@ def softmax(x: Any, axis: int, *, log: bool = False) -> Num:
 
 def batch_norm(x: Any, statistics: Sequence[Array], eps: float) -> Num:
     """Normalisation with a given scale, bias, mean and variance."""
-    x = _num(x)
+    x = Num.of(x)
     shape = (-1,) + (1,) * (x.v.ndim - 2)
     s, b, m, v = (np.asarray(p, np.float64).reshape(shape) for p in statistics)
     factor = s / np.sqrt(v + eps)
@@ -275,11 +262,11 @@ def batch_norm(x: Any, statistics: Sequence[Array], eps: float) -> Num:
 
 def moved(f: Callable[[Array], Array], x: Any) -> Num:
     """What an operation that only moves elements gives."""
-    x = _num(x)
+    x = Num.of(x)
     return Num(f(x.v), f(x.e))
 
 
 def concat(parts: Sequence[Any], axis: int) -> Num:
     """Arrays joined along an axis."""
-    nums = [_num(p) for p in parts]
+    nums = [Num.of(p) for p in parts]
     return Num(np.concatenate([n.v for n in nums], axis), np.concatenate([n.e for n in nums], axis))

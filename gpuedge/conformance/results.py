@@ -7,6 +7,7 @@ case. Files are replaced in one step, so a run that is killed leaves the last co
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,6 +34,7 @@ FLUSH_S = 5.0
 """How often a results file is brought up to date during a run."""
 
 MAX_BYTES = 256 << 20
+ILLEGAL = re.compile("[^\t\n -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 LOST = ("GE-401", "GE-403")
 """Codes of a device that was lost or timed out."""
 
@@ -151,29 +153,20 @@ def _is_row(row: Mapping[str, Any]) -> bool:
     return texts and is_time and row["status"] in STATUSES
 
 
-KEPT = ("device", "profile", "identity")
-"""What must be the same for results to be of one run; of the versions, gpuedge's."""
-
-
 def check_same(old: Results, header: Mapping[str, Any], path: str) -> None:
     """Raise InputError (GE-203) unless results belong to the run that is to go on."""
-    pairs = [(key, old.header.get(key), header.get(key)) for key in KEPT]
-    theirs = old.header.get("versions")
-    version = theirs.get("gpuedge") if isinstance(theirs, dict) else None
-    pairs.append(("version of gpuedge", version, header["versions"]["gpuedge"]))
-    for key, before, now in pairs:
-        if before is not None and before != now:
+    theirs, ours = (dict(flattened(one)) for one in (old.header, header))
+    names = {"device": "device", "profile": "profile", "versions.gpuedge": "version of gpuedge"}
+    names |= {name: "identity" for name in {**theirs, **ours} if name.startswith("identity.")}
+    for name, said in names.items():
+        before, now = theirs.get(name), ours.get(name)
+        if before != now and (before is not None or said == "identity"):
             raise InputError(
-                f"{path} holds results of another {key}.",
+                f"{path} holds results of another {said}.",
                 asked_by="--resume",
-                known=f"there {_brief(before)}, here {_brief(now)}",
+                known=f"there {name} is {before!r}, here {now!r}",
                 hint="run without --resume",
             )
-
-
-def _brief(value: object) -> str:
-    text = str(value.get("name")) if isinstance(value, dict) else str(value)
-    return repr(text)
 
 
 def junit(results: Results) -> bytes:
@@ -205,17 +198,12 @@ def junit(results: Results) -> bytes:
 
 
 def _test(suite: ElementTree.Element, row: Row) -> None:
-    case = ElementTree.SubElement(
-        suite,
-        "testcase",
-        name=_legal(row["id"]),
-        classname=_legal(row["op"]),
-        time=f"{float(row.get('seconds', 0)):.4f}",
-    )
-    kinds = {FAILED: "failure", ERROR: "error", CRASHED: "error", TIMEOUT: "error"}
-    kind = kinds.get(row["status"], "skipped" if row["status"] == SKIPPED else None)
-    if kind is None:
+    about = {"name": _legal(row["id"]), "classname": _legal(row["op"])}
+    about["time"] = f"{float(row.get('seconds', 0)):.4f}"
+    case = ElementTree.SubElement(suite, "testcase", about)
+    if row["status"] == PASSED:
         return
+    kind = {SKIPPED: "skipped", FAILED: "failure"}.get(row["status"], "error")
     reason = _legal(str(row.get("reason", "")))
     problem = ElementTree.SubElement(case, kind, message=reason)
     if kind != "skipped":
@@ -237,10 +225,7 @@ def flattened(record: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str
 
 def _legal(text: str) -> str:
     """Return text without the characters that XML does not allow: drivers print anything."""
-    return "".join(
-        c for c in text if c in "\t\n" or " " <= c <= "\ud7ff" or "\ue000" <= c <= "\ufffd"
-        or c >= "\U00010000"
-    )  # fmt: skip
+    return ILLEGAL.sub("", text)
 
 
 def families(rows: Iterable[Row]) -> dict[str, Row]:

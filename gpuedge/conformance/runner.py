@@ -10,7 +10,6 @@ import json
 import os
 import queue
 import secrets
-import shutil
 import sys
 import tempfile
 import threading
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuedge.conformance.bench import CRASHED, TIMEOUT, Row
-from gpuedge.conformance.case import Spec
+from gpuedge.conformance.case import Case
 from gpuedge.core.errors import (
     BackendUnavailableError,
     DeviceError,
@@ -45,6 +44,9 @@ CASE_S = 60.0
 BATCH = 96
 """Most cases for one child: what it leaks, or a driver does, ends with it."""
 
+LEAST_BATCH = 8
+"""Fewest cases that a child is started for while others wait."""
+
 MAX_FRUITLESS = 3
 """Children in a row that may end before they reach a case; then the device is given up."""
 
@@ -57,25 +59,15 @@ TAIL = 300
 
 @dataclass
 class Request:
-    """What to run.
+    """What to run: cases of a profile on a device, in so many children at once.
 
-    Attributes
-    ----------
-    device : str
-        Device string, checked.
-    profile : str
-    specs : sequence of Spec
-    jobs : int
-        Children at once.
-    case_s : float
-        Seconds for one case.
-    command : sequence of str
-        The program of a child; `COMMAND` by default.
+    `case_s` and `open_s` are seconds for a case and for opening the device; `command` is the
+    program of a child, `COMMAND` by default.
     """
 
     device: str
     profile: str
-    specs: Sequence[Spec]
+    cases: Sequence[Case]
     jobs: int = 2
     case_s: float = CASE_S
     open_s: float = OPEN_S
@@ -84,20 +76,22 @@ class Request:
 
 @dataclass
 class _Progress:
-    """What a child's file of events said so far."""
+    """What a child's file of events said so far, and how the child ended."""
 
     path: Path
     token: str
     read: int = 0
-    done: list[Row] = field(default_factory=list)
+    reached: set[str] = field(default_factory=set)
     opened: Row | None = None
     failed: Row | None = None
     current: str | None = None
     since: float = field(default_factory=time.monotonic)
     is_done: bool = False
+    ending: Ending = CLEAN
+    said: str = ""
 
-    def events(self) -> Iterator[Row]:
-        """Yield the events that are new; lines without the token are a driver's, not ours."""
+    def take(self, on_row: Callable[[Row], None]) -> None:
+        """Bring this up to date; lines without the token are a driver's, not ours."""
         try:
             data = read_start(self.path, MAX_EVENT_BYTES)
         except OSError:
@@ -109,26 +103,30 @@ class _Progress:
                 event = json.loads(line)
             except ValueError:
                 continue
-            if isinstance(event, dict) and event.get("token") == self.token:
-                yield event
-
-    def take(self, on_row: Callable[[Row], None]) -> None:
-        """Bring this up to date."""
-        for event in self.events():
+            if not isinstance(event, dict) or event.get("token") != self.token:
+                continue
             self.since = time.monotonic()
             kind = event.get("event")
             if kind == "open":
-                self.opened = event
+                self.opened = {k: event[k] for k in ("device", "identity", "caps", "versions")}
             elif kind == "failed":
                 self.failed = event
             elif kind == "start":
                 self.current = str(event["id"])
             elif kind == "row":
                 self.current = None
-                self.done.append(event["row"])
+                self.reached.add(event["row"]["id"])
                 on_row(event["row"])
             elif kind == "done":
                 self.is_done = True
+
+    @property
+    def last_words(self) -> str:
+        """How the child ended and what it printed last."""
+        how = self.ending.how
+        end = f"exit code {self.ending.code}" if how == "exit" else self.ending.what
+        end = end or {"deadline": "no sign of life"}.get(how, how)
+        return f"{end}; it printed: {self.said}" if self.said else end
 
 
 class Runner:
@@ -140,7 +138,7 @@ class Runner:
         """Who the device is, once a child has opened it."""
         self.notes: list[str] = []
         """What went wrong outside of any case: children that died while leaving."""
-        self._waiting = deque(request.specs)
+        self._waiting = deque(request.cases)
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._events: queue.Queue[Row | BaseException | None] = queue.Queue()
@@ -153,87 +151,80 @@ class Runner:
         NoUsableDeviceError (GE-103), DeviceError (GE-4xx)
             The device cannot be opened, or no longer; cases that were not reached have no row.
         """
-        if not self.request.specs:
-            return
-        folder = Path(tempfile.mkdtemp(prefix="gpuedge-conformance-"))
-        count = min(self.request.jobs, -(-len(self.request.specs) // 8))
-        threads = [
-            threading.Thread(target=self._work, args=(folder / str(i),), daemon=True)
-            for i in range(count)
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            left = len(threads)
-            while left:
-                event = self._events.get()
-                if event is None:
-                    left -= 1
-                elif isinstance(event, BaseException):
-                    raise event
-                else:
-                    yield event
-        finally:
-            self._stop.set()  # children are killed within a tick
+        count = min(self.request.jobs, -(-len(self.request.cases) // LEAST_BATCH))
+        with tempfile.TemporaryDirectory(
+            prefix="gpuedge-conformance-", ignore_cleanup_errors=True
+        ) as folder:
+            threads = [
+                threading.Thread(target=self._work, args=(Path(folder, str(i)),), daemon=True)
+                for i in range(count)
+            ]
             for thread in threads:
-                thread.join(10)
-            shutil.rmtree(folder, ignore_errors=True)
+                thread.start()
+            try:
+                while count:
+                    event = self._events.get()
+                    if isinstance(event, BaseException):
+                        raise event
+                    if event is None:
+                        count -= 1
+                    else:
+                        yield event
+            finally:
+                self._stop.set()  # children are killed within a tick
+                for thread in threads:
+                    thread.join(10)
 
     def _work(self, folder: Path) -> None:
+        """Run batches in one child after the other until no case is left."""
+        fruitless, number = 0, 0
+        left: list[Case] = []
         try:
-            number = 0
-            while not self._stop.is_set() and (batch := self._batch()):
-                number = self._through(batch, folder, number)
+            while not self._stop.is_set() and (left := left or self._batch()):
+                number += 1
+                progress = self._child(left, folder / str(number))
+                if self._stop.is_set():
+                    break
+                if progress.failed is not None:
+                    raise _refusal(progress.failed)
+                if progress.current is not None and not progress.is_done:
+                    progress.reached.add(progress.current)
+                    case = next(c for c in left if c.id == progress.current)
+                    self._events.put(self._casualty(case, progress))
+                left = [case for case in left if case.id not in progress.reached]
+                fruitless = 0 if progress.reached else fruitless + 1
+                if fruitless == MAX_FRUITLESS:
+                    raise _given_up(self.request.device, progress)
         except BaseException as error:  # handed to the thread that reads
             self._events.put(error)
         finally:
             self._events.put(None)
 
-    def _batch(self) -> list[Spec]:
+    def _batch(self) -> list[Case]:
         """Take cases for one child: fewer towards the end, so that all children end together."""
         with self._lock:
             share = -(-len(self._waiting) // (2 * self.request.jobs))
-            size = min(BATCH, max(share, 8), len(self._waiting))
+            size = min(BATCH, max(share, LEAST_BATCH), len(self._waiting))
             return [self._waiting.popleft() for _ in range(size)]
 
-    def _through(self, batch: list[Spec], folder: Path, number: int) -> int:
-        """Run a batch in as many children as it takes; return how many there were so far."""
-        fruitless = 0
-        left = [spec.id for spec in batch]
-        while left and not self._stop.is_set():
-            number += 1
-            progress, ending, tail = self._child(left, folder / str(number))
-            if self._stop.is_set():
-                break
-            if progress.failed is not None:
-                raise _refusal(progress.failed)
-            reached = {row["id"] for row in progress.done}
-            if progress.current is not None and not progress.is_done:
-                reached.add(progress.current)
-                self._events.put(self._casualty(progress, batch, ending, tail))
-            left = [name for name in left if name not in reached]
-            fruitless = 0 if reached else fruitless + 1
-            if fruitless == MAX_FRUITLESS:
-                raise _given_up(self.request.device, ending, tail)
-        return number
-
-    def _child(self, names: list[str], folder: Path) -> tuple[_Progress, Ending, str]:
+    def _child(self, cases: Sequence[Case], folder: Path) -> _Progress:
+        """Run cases in one child, for as long as it lives."""
         request = self.request
-        token = secrets.token_hex(16)
         folder.mkdir(parents=True, mode=0o700)
-        result = folder / "events"
-        result.touch(mode=0o600)
+        progress = _Progress(folder / "events", secrets.token_hex(16))
+        progress.path.touch(mode=0o600)
         asked = {
-            "token": token, "result": str(result), "device": request.device,
-            "profile": request.profile, "ids": names, "case_s": request.case_s,
-            "open_s": request.open_s, "path": [os.path.abspath(p) for p in sys.path],  # noqa: PTH100
+            "token": progress.token, "result": str(progress.path), "device": request.device,
+            "profile": request.profile, "ids": [case.id for case in cases],
+            "case_s": request.case_s, "open_s": request.open_s,
+            "path": [os.path.abspath(p) for p in sys.path],  # noqa: PTH100
         }  # fmt: skip
         # No child has to look at drivers of other backends.
-        only = {"GPUEDGE_BACKENDS": request.device.partition(":")[0]}
+        environ = child.environment({"GPUEDGE_BACKENDS": request.device.partition(":")[0]})
         data = json.dumps(asked).encode() + b"\n"
-        argv, environ = request.command or COMMAND, child.environment(only)
-        one = Child(argv, environ, folder, request=data, output=folder / "output")
-        progress = _Progress(result, token)
+        one = Child(
+            request.command or COMMAND, environ, folder, request=data, output=folder / "output"
+        )
 
         def is_over() -> bool:
             progress.take(self._events.put)
@@ -244,33 +235,27 @@ class Runner:
         try:
             one.wait(float("inf"), is_over)
         finally:
-            ending, tail = one.end(), one.tail()
+            progress.ending = one.end()
+            progress.said = " ".join(one.tail()[-TAIL:].split())
         progress.take(self._events.put)
-        if progress.is_done and ending != CLEAN:
-            self.notes.append(f"a process that was done with its cases left with {_said(ending)}")
-        if progress.opened is not None:
-            with self._lock:
-                self.header = self.header or {
-                    k: progress.opened[k] for k in ("device", "identity", "caps", "versions")
-                }
-        return progress, ending, tail
+        if progress.is_done and progress.ending != CLEAN:
+            self.notes.append(f"a process done with its cases ended with {progress.last_words}")
+        self.header = self.header or progress.opened
+        return progress
 
-    def _casualty(self, progress: _Progress, batch: list[Spec], ending: Ending, tail: str) -> Row:
+    def _casualty(self, case: Case, progress: _Progress) -> Row:
         """Return the row of the case that took its child down."""
-        spec = next(s for s in batch if s.id == progress.current)
-        is_slow = ending.how == "deadline"
+        is_slow = progress.ending.how == "deadline"
+        reason = f"the process ended with {progress.last_words}"
         if is_slow:
-            reason = f"no answer within {self.request.case_s:g} s"
-        else:
-            reason = f"the process ended with {_said(ending)}"
-        said = " ".join(tail[-TAIL:].split())
+            printed = f"; it printed: {progress.said}" if progress.said else ""
+            reason = f"no answer within {self.request.case_s:g} s{printed}"
         return {
-            "id": spec.id, "op": spec.op, "dtype": spec.dtype, "shape": spec.geometry.text,
-            "data": spec.data, "storage": spec.storage, "variant": spec.variant,
+            **case.described(),
             "status": TIMEOUT if is_slow else CRASHED,
-            "reason": f"{reason}; it printed: {said}" if said else reason,
+            "reason": reason,
             "seconds": round(time.monotonic() - progress.since, 4),
-        }  # fmt: skip
+        }
 
 
 def _refusal(event: Row) -> Exception:
@@ -281,18 +266,11 @@ def _refusal(event: Row) -> Exception:
     return kind(str(event.get("what")), known=event.get("known"), hint=event.get("hint"))  # type: ignore[no-any-return]
 
 
-def _said(ending: Ending) -> str:
-    if ending.how == "exit":
-        return f"exit code {ending.code}"
-    return ending.what or {"deadline": "no sign of life"}.get(ending.how, ending.how)
-
-
-def _given_up(device: str, ending: Ending, tail: str) -> Exception:
-    said = " ".join(tail[-TAIL:].split())
-    kind = DeviceTimeoutError if ending.how in ("stalled", "deadline") else DeviceError
+def _given_up(device: str, progress: _Progress) -> Exception:
+    kind = DeviceTimeoutError if progress.ending.how == "deadline" else DeviceError
     return kind(
         f"'{device}' cannot be opened any more: {MAX_FRUITLESS} processes in a row ended before "
         "they ran a case.",
-        known=f"the last one: {_said(ending)}; it printed: {said or 'nothing'}",
+        known=f"the last one: {progress.last_words}",
         hint="gpuedge probe --refresh; resume with --resume when the device is back",
     )

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from functools import reduce
 from operator import add
 
 import numpy as np
 
 import gpuedge
-from gpuedge.conformance.case import Case
-from gpuedge.conformance.data import WHOLE, fill
-from gpuedge.conformance.functions import elementwise
-from gpuedge.conformance.layers import Shape, dims, pick
-from gpuedge.conformance.shaping import INTEGER_REACH, operand
+from gpuedge.conformance.case import Built, Case, direct
+from gpuedge.conformance.data import BYTES, WHOLE, Shape, dims, fill, operand, spread
+from gpuedge.conformance.functions import elementwise as f
 from gpuedge.conformance.storing import Keeper
+from gpuedge.ops.expression import NAMES
 from gpuedge.opset import FUNCTIONS
-from gpuedge.opset.bounds import Array, Num
+from gpuedge.opset.bounds import Num
 
 UNARY = {name: one for name, one in FUNCTIONS.items() if len(one.operands) == 1}
 
@@ -33,11 +31,11 @@ NARROW: dict[str, tuple[float, float]] = {
 }  # fmt: skip
 """Where a tensor with few distinct values, or float16, still says something."""
 
-PARAMETERS: dict[str, tuple[dict[str, float], ...]] = {
-    "leaky_relu": ({"alpha": 0.3},),
-    "elu": ({"alpha": 2.5},),
-    "celu": ({"alpha": 1.7},),
-    "hard_sigmoid": ({"alpha": 1 / 6, "beta": 0.25},),
+PARAMETERS: dict[str, Mapping[str, float]] = {
+    "leaky_relu": {"alpha": 0.3},
+    "elu": {"alpha": 2.5},
+    "celu": {"alpha": 1.7},
+    "hard_sigmoid": {"alpha": 1 / 6, "beta": 0.25},
 }
 """Further arguments to test with, besides the defaults."""
 
@@ -45,145 +43,76 @@ SIZE = 1003
 """Not a multiple of four, and more than one workgroup."""
 
 
-def spread(rng: np.random.Generator, low: float, high: float, size: int = SIZE) -> Array:
-    """Return random numbers, whole ones, halves, both ends, and zero where it lies between."""
-    some = rng.uniform(low, high, size).astype(np.float32)
-    tenth = size // 10
-    some[tenth : 2 * tenth] = np.rint(some[tenth : 2 * tenth])
-    some[2 * tenth : 3 * tenth] = np.rint(some[2 * tenth : 3 * tenth]) + np.float32(0.5)
-    some = np.clip(some, np.float32(low), np.float32(high))
-    some[:2] = low, high
-    if low <= 0 <= high:
-        some[2] = 0
-    return some
+def unary(
+    op: str,
+    size: int = SIZE,
+    arguments: Mapping[str, float] | None = None,
+    *,
+    is_narrow: bool = False,
+) -> Case:
+    """Return a function of one element; ``tiny`` are numbers close to zero, of either sign."""
+    given = dict(arguments or {})
+    named = "".join(f"-{name}{value:.4g}" for name, value in given.items())
+    # ONNX calls it an attribute of gelu; the oracle, another function.
+    is_tanh = given.pop("approximate", 0.0) == 1.0
+    meaning = f"{op}_tanh" if is_tanh else op
 
-
-@dataclass(frozen=True)
-class Unary:
-    """A function of one element; `arguments` go by name, `is_narrow` keeps to `NARROW`."""
-
-    op: str
-    size: int = SIZE
-    arguments: tuple[tuple[str, float], ...] = ()
-    is_narrow: bool = False
-
-    @property
-    def text(self) -> str:
-        """Such as ``1003-alpha0.3``."""
-        named = "".join(f"-{name}{value:.4g}" for name, value in self.arguments)
-        return f"{self.size}{named}{'-narrow' if self.is_narrow else ''}"
-
-    def case(self, rng: np.random.Generator, data: str, dtype: str) -> Case:
-        """Return the case; ``tiny`` are numbers close to zero, of either sign where defined."""
-        low, high = DOMAINS[self.op]
-        if self.is_narrow or dtype == "float16":
-            low, high = NARROW.get(self.op, (low, high))
-        x = spread(rng, low, high, self.size)
-        if dtype in INTEGER_REACH:
-            x = operand(rng, (self.size,), data, dtype)
+    def make(rng: np.random.Generator, data: str, dtype: str) -> Built:
+        low, high = DOMAINS[op]
+        if is_narrow or dtype == "float16":
+            low, high = NARROW.get(op, (low, high))
+        x = spread(rng, low, high, size)
+        if dtype in BYTES:
+            x = operand(rng, (size,), data, dtype)
         elif data == "tiny":
-            x = np.exp2(rng.uniform(-30, 0, self.size)).astype(np.float32)
+            x = np.exp2(rng.uniform(-30, 0, size)).astype(np.float32)
             if low < 0:
-                x *= (1 - 2 * rng.integers(0, 2, self.size)).astype(np.float32)
-        x = x.astype(dtype)
-        given = dict(self.arguments)
-        is_tanh = given.pop("approximate", 0.0) == 1.0
-        named = {**given, "approximate": True} if is_tanh else given
-        function = getattr(gpuedge, self.op)
-        name = f"{self.op}_tanh" if is_tanh else self.op
-        return Case(
-            lambda device: function(x, device=device, **named),
-            lambda keep: elementwise(name, keep(x), **given),
-            f"{self.op} {self.text}",
+                x *= (1 - 2 * rng.integers(0, 2, size)).astype(np.float32)
+        how = {**given, "approximate": True} if is_tanh else given
+        return direct(
+            getattr(gpuedge, op), [x.astype(dtype)], lambda n: f(meaning, n, **given), how
         )
 
-
-def broadcastable(rng: np.random.Generator, count: int, low: int = 0) -> tuple[Shape, ...]:
-    """Return shapes of up to six axes that broadcast together."""
-    rank = int(rng.integers(low, 7))
-    out = [pick(rng, (1, 2, 3, 4, 5)) for _ in range(rank)]
-    while int(np.prod(out)) > 600:
-        out[int(np.argmax(out))] = 1
-    found: list[Shape] = []
-    for _ in range(count):
-        tail = out[rank - int(rng.integers(0, rank + 1)) :] if rank else []
-        found.append(tuple(1 if rng.random() < 0.25 else d for d in tail))
-    return tuple(found)
+    return Case(op, f"{size}{named}{'-narrow' if is_narrow else ''}", make)
 
 
-@dataclass(frozen=True)
-class Binary:
-    """A function of two operands that broadcast."""
+def binary(op: str, a: Shape, b: Shape) -> Case:
+    """Return a function of two operands that broadcast; divisors and bases stay clear of zero."""
 
-    op: str
-    a: Shape
-    b: Shape
+    def make(rng: np.random.Generator, data: str, dtype: str) -> Built:
+        draw = operand if dtype in BYTES else lambda rng, s, data, _: fill(rng, s, data)
+        x, y = draw(rng, a, data, dtype), draw(rng, b, data, dtype)
+        away = np.float32(0.125)
+        if op == "div":
+            y = np.where(y < 0, y - away, y + away)
+        elif op == "pow" and data == "integers":  # negative bases with whole exponents
+            x, y = np.where(x == 0, np.float32(1), x), np.clip(y, -3, 3)
+        elif op == "pow":
+            x = np.abs(x) + away
+        given = [x.astype(dtype), y.astype(dtype)]
+        return direct(getattr(gpuedge, op), given, lambda p, q: f(op, p, q))
 
-    @property
-    def text(self) -> str:
-        """Such as ``2x3-1``."""
-        return f"{dims(self.a)}-{dims(self.b)}"
-
-    def case(self, rng: np.random.Generator, data: str, dtype: str) -> Case:
-        """Return the case; divisors and bases stay away from zero."""
-        if dtype in INTEGER_REACH:
-            a, b = (operand(rng, s, data, dtype) for s in (self.a, self.b))
-        else:
-            a, b = fill(rng, self.a, data), fill(rng, self.b, data)
-        if self.op in ("div", "pow"):
-            away = np.float32(0.125)
-            if self.op == "div":
-                b = np.where(b < 0, b - away, b + away)
-            elif data == "integers":  # negative bases with whole exponents
-                a, b = np.where(a == 0, np.float32(1), a), np.clip(b, -3, 3)
-            else:
-                a = np.abs(a) + away
-        a, b = a.astype(dtype), b.astype(dtype)
-        function = getattr(gpuedge, self.op)
-        return Case(
-            lambda device: function(a, b, device=device),
-            lambda keep: elementwise(self.op, keep(a), keep(b)),
-            self.text,
-        )
+    return Case(op, f"{dims(a)}-{dims(b)}", make)
 
 
-@dataclass(frozen=True)
-class Clip:
-    """Limits on one side or both."""
+def clip(shape: Shape, low: float | None, high: float | None) -> Case:
+    """Return limits on one side or both."""
+    said = ("" if low is None else f"-from{low:g}") + ("" if high is None else f"-to{high:g}")
 
-    shape: Shape
-    low: float | None
-    high: float | None
+    def wanted(x: Num) -> Num:
+        least, most = -np.inf if low is None else low, np.inf if high is None else high
+        return Num(np.clip(x.v, least, most), x.e)
 
-    op = "clip"
+    def make(rng: np.random.Generator, data: str, dtype: str) -> Built:
+        x = operand(rng, shape, data, dtype)
+        return direct(gpuedge.clip, [x], wanted, {"lo": low, "hi": high})
 
-    @property
-    def text(self) -> str:
-        """Such as ``2x3-from-1.5-to2``."""
-        low = "" if self.low is None else f"-from{self.low:g}"
-        return f"{dims(self.shape)}{low}" + ("" if self.high is None else f"-to{self.high:g}")
-
-    def case(self, rng: np.random.Generator, data: str, dtype: str) -> Case:
-        """Return the case with numbers of a kind."""
-        x = operand(rng, self.shape, data, dtype)
-        low = -np.inf if self.low is None else self.low
-        high = np.inf if self.high is None else self.high
-
-        def reference(keep: Keeper) -> Num:
-            found = keep(x)
-            return Num(np.clip(found.v, low, high), found.e)
-
-        return Case(
-            lambda device: gpuedge.clip(x, self.low, self.high, device=device), reference, self.text
-        )
+    return Case("clip", f"{dims(shape)}{said}", make)
 
 
-def f(name: str, *operands: Num) -> Num:
-    """Return a function of values with errors."""
-    return elementwise(name, *operands)
+Meaning = Callable[..., Num]
 
-
-EXPRESSIONS: dict[str, tuple[str, Callable[..., Num]]] = {
+EXPRESSIONS: dict[str, tuple[str, Meaning]] = {
     "fma": ("relu(a * b + c)", lambda a, b, c: f("relu", a * b + c)),
     "abs": ("abs(a) - 2 * b", lambda a, b: a.abs() - 2.0 * b),
     "minmax": ("max(a, min(b, c)) * d - a",
@@ -200,110 +129,75 @@ EXPRESSIONS: dict[str, tuple[str, Callable[..., Num]]] = {
 }  # fmt: skip
 """Expressions that are exact on whole numbers, and what they mean."""
 
+FORMULAS: dict[str, tuple[str, Meaning]] = {
+    "square": ("a ** 2.0", lambda a: f("pow", a, 2.0)),
+    "cube": ("a ** 3", lambda a: f("pow", a, 3.0)),
+    "root": ("pow(a, 0.5)", lambda a: f("pow", a, 0.5)),
+    "exponent": ("2 ** a", lambda a: f("pow", 2.0, a)),
+    "constants": ("a * sqrt(6.25) - 3 / 4", lambda a: a * 2.5 - 0.75),
+    "overflow": ("min(a, exp(1000))", lambda a: a),
+    "underflow": ("max(a, 0 - 1e38 * 1e38)", lambda a: a),
+}
+"""Expressions of a positive operand, with operators between constants alone, which compilers
+evaluate if they can."""
 
-@dataclass(frozen=True)
-class Expression:
-    """A fused expression over operands that broadcast."""
+LETTERS = "abcdef"
 
-    name: str
-    shapes: tuple[Shape, ...]
 
-    op = "elementwise"
+def count(name: str) -> int:
+    """Return how many inputs an expression of `EXPRESSIONS` has."""
+    return len(gpuedge.elementwise(EXPRESSIONS[name][0]).names)
 
-    @property
-    def text(self) -> str:
-        """Such as ``fma-2x3-3-1``."""
-        return f"{self.name}-" + "-".join(map(dims, self.shapes))
 
-    @staticmethod
-    def count(name: str) -> int:
-        """Return how many inputs an expression of `EXPRESSIONS` has."""
-        return len(gpuedge.elementwise(EXPRESSIONS[name][0]).names)
+def _fused(
+    text: str, row: tuple[str, Meaning], shapes: tuple[Shape, ...], *, is_positive: bool = False
+) -> Case:
+    """Return a fused expression over operands that broadcast."""
+    words, meaning = row
 
-    def case(self, rng: np.random.Generator, data: str, dtype: str) -> Case:
-        """Return the case with numbers of a kind."""
-        words, meaning = EXPRESSIONS[self.name]
+    def make(rng: np.random.Generator, data: str, dtype: str) -> Built:
         compiled = gpuedge.elementwise(words)
-        given = [fill(rng, s, data, 5).astype(dtype) for s in self.shapes]
+        given = [fill(rng, s, data, 5) for s in shapes]
+        given = [np.abs(g) + np.float32(0.125) for g in given] if is_positive else given
+        given = [g.astype(dtype) for g in given]
+        named = dict(zip(LETTERS, given, strict=False))
 
         def reference(keep: Keeper) -> Num:
             result = meaning(*(keep(g) for g in given))
             is_exact = data in WHOLE and keep.is_exact
             return Num(result.v, np.zeros_like(result.v)) if is_exact else result
 
-        return Case(
-            lambda device: compiled(*given, device=device), reference, f"{words} {self.text}"
-        )
+        return Built(lambda device: compiled(**named, device=device), reference)
+
+    return Case("elementwise", text, make)
 
 
-FORMULAS: dict[str, tuple[str, Callable[[Num], Num]]] = {
-    "square": ("a ** 2.0", lambda a: f("pow", a, Num.of(np.float64(2)))),
-    "cube": ("a ** 3", lambda a: f("pow", a, Num.of(np.float64(3)))),
-    "root": ("pow(a, 0.5)", lambda a: f("pow", a, Num.of(np.float64(0.5)))),
-    "exponent": ("2 ** a", lambda a: f("pow", Num.of(np.float64(2)), a)),
-    "constants": ("a * sqrt(6.25) - 3 / 4", lambda a: a * 2.5 - 0.75),
-    "overflow": ("min(a, exp(1000))", lambda a: a),
-    "underflow": ("max(a, 0 - 1e38 * 1e38)", lambda a: a),
-}
-"""Expressions with operators between constants alone, which compilers evaluate if they can."""
+def expression(name: str, shapes: tuple[Shape, ...]) -> Case:
+    """Return an expression of `EXPRESSIONS`."""
+    return _fused("-".join([name, *map(dims, shapes)]), EXPRESSIONS[name], shapes)
 
 
-@dataclass(frozen=True)
-class Formula:
-    """An expression of `FORMULAS` over one positive operand."""
+def _helper(function: str) -> tuple[str, Meaning]:
+    """Return a function called on something computed, its result used again.
 
-    name: str
-    shape: Shape = (3, 37)
+    Bases, divisors and logarithms stay away from zero.
+    """
+    called = {"minimum": "min", "maximum": "max"}.get(function, function)
+    is_away = function in ("log", "sqrt", "reciprocal", "pow")
+    inner = "b * b + 1.5" if is_away else "b + a"
 
-    op = "elementwise"
+    def computed(a: Num, b: Num) -> Num:
+        return b * b + 1.5 if is_away else b + a
 
-    @property
-    def text(self) -> str:
-        """Such as ``square-3x37``."""
-        return f"{self.name}-{dims(self.shape)}"
-
-    def case(self, rng: np.random.Generator, data: str, dtype: str) -> Case:
-        """Return the case with numbers of a kind."""
-        words, meaning = FORMULAS[self.name]
-        compiled = gpuedge.elementwise(words)
-        a = (np.abs(fill(rng, self.shape, data)) + np.float32(0.125)).astype(dtype)
-        return Case(
-            lambda device: compiled(a=a, device=device), lambda keep: meaning(keep(a)), words
-        )
+    if function in ("minimum", "maximum", "pow", "prelu"):
+        return f"{called}({inner}, c) - a", lambda a, b, c: f(function, computed(a, b), c) - a
+    return f"{called}({inner}) * c - a", lambda a, b, c: f(function, computed(a, b)) * c - a
 
 
-HELPED: dict[str, str] = {"minimum": "min", "maximum": "max"}
-"""Functions by the name that expressions may also call them by."""
-
-
-@dataclass(frozen=True)
-class Helper:
-    """A function called inside an expression, on something computed, its result used again."""
-
-    function: str
-    shape: Shape = (3, 37)
-
-    op = "elementwise"
-
-    @property
-    def text(self) -> str:
-        """Such as ``in-sigmoid-3x37``."""
-        return f"in-{self.function}-{dims(self.shape)}"
-
-    def case(self, rng: np.random.Generator, data: str, dtype: str) -> Case:
-        """Return the case; bases, divisors and logarithms stay away from zero."""
-        a, b, c = (fill(rng, self.shape, data).astype(dtype) for _ in range(3))
-        called = HELPED.get(self.function, self.function)
-        is_binary = self.function in ("minimum", "maximum", "pow", "prelu")
-        inner = "b * b + 1.5" if self.function in ("log", "sqrt", "reciprocal", "pow") else "b + a"
-        words = f"{called}({inner}, c) - a" if is_binary else f"{called}({inner}) * c - a"
-        compiled = gpuedge.elementwise(words)
-
-        def reference(keep: Keeper) -> Num:
-            x, y, z = keep(a), keep(b), keep(c)
-            argument = y * y + 1.5 if inner != "b + a" else y + x
-            if is_binary:
-                return elementwise(self.function, argument, z) - x
-            return elementwise(self.function, argument) * z - x
-
-        return Case(lambda device: compiled(a=a, b=b, c=c, device=device), reference, words)
+def alone() -> Iterator[Case]:
+    """Yield every function inside an expression, and every formula with constants."""
+    known, shape = {"min": "minimum", "max": "maximum"}, (3, 37)
+    for function in dict.fromkeys(known.get(n, n) for n in NAMES if n != "clip"):
+        yield _fused(f"in-{function}-{dims(shape)}", _helper(function), (shape,) * 3)
+    for name, row in FORMULAS.items():
+        yield _fused(f"{name}-{dims(shape)}", row, (shape,), is_positive=True)

@@ -13,12 +13,12 @@ import gpuedge
 from gpuedge.backends.null import NullBackend, NullDevice
 from gpuedge.conformance import bench as module
 from gpuedge.conformance.bench import Bench, Watched
-from gpuedge.conformance.case import Case, Spec
+from gpuedge.conformance.case import Built, Case
 from gpuedge.conformance.catalogue import everything
-from gpuedge.conformance.layers import MatMul
-from gpuedge.conformance.long import Long
-from gpuedge.conformance.networks import Network
-from gpuedge.conformance.units import Binary, Unary
+from gpuedge.conformance.layers import matmul
+from gpuedge.conformance.long import long
+from gpuedge.conformance.networks import network
+from gpuedge.conformance.units import binary, unary
 from gpuedge.core.caps import VULKAN_MINIMUM, Caps
 from gpuedge.core.errors import (
     DeviceLostError,
@@ -29,7 +29,7 @@ from gpuedge.core.errors import (
 from gpuedge.ops import call as ops_call
 from gpuedge.opset.bounds import Num
 
-ADD = Spec(Binary("add", (3, 5), (5,)))
+ADD = binary("add", (3, 5), (5,))
 
 
 class Answering(NullDevice):
@@ -53,7 +53,7 @@ def made(caps: Caps = VULKAN_MINIMUM) -> tuple[Bench, Answering]:
     return bench, device
 
 
-def right(spec: Spec) -> Any:
+def right(spec: Case) -> Any:
     from gpuedge.conformance.storing import KEEPERS
 
     return spec.build().reference(KEEPERS["float32"]).v
@@ -75,26 +75,14 @@ def test_a_device_that_writes_nothing_fails() -> None:
 
 
 def case_of(call: Callable[[Any], Any]) -> Case:
-    return Case(call, lambda keep: Num(np.zeros(4), np.zeros(4)))
-
-
-class Other:
-    """A geometry whose case computes elsewhere."""
-
-    op, text = "add", "elsewhere"
-
-    def __init__(self, call: Callable[[Any], Any]) -> None:
-        self._call = call
-
-    def case(self, *_: object) -> Case:
-        """Return the case."""
-        return case_of(self._call)
+    """Return a case that computes elsewhere."""
+    return Case("add", "elsewhere", lambda *_: Built(call, lambda _: Num.of(np.zeros(4))))
 
 
 def test_numbers_that_the_device_did_not_make_fail() -> None:
     zero = np.zeros(4, np.float32)
     for call in (lambda d: zero.copy(), lambda d: gpuedge.add(zero, zero, device="cpu")):
-        row = made()[0].run(Spec(Other(call)))
+        row = made()[0].run(case_of(call))
         assert (row["status"], row["reason"]) == ("failed", "the device did not do the work")
 
 
@@ -113,28 +101,28 @@ def test_work_compiled_but_not_submitted_fails(monkeypatch: pytest.MonkeyPatch) 
     assert bench.run(ADD)["reason"] == "the device did not do the work"
 
 
-MUL = MatMul((4, 5), (5, 4))
+MUL = matmul((4, 5), (5, 4))
 
 
 def test_a_forced_variant_must_be_the_one() -> None:
     bench, device = made()
-    device.answer = np.pad(right(Spec(MUL)), ((0, 0), (0, 0)))
+    device.answer = np.pad(right(MUL), ((0, 0), (0, 0)))
     rivals = ("matmul_map", "matmul_tile")
-    good = Spec(MUL, variant="matmul_rows", rivals=rivals)
+    good = replace(MUL, variant="matmul_rows", rivals=rivals)
     assert bench.run(good)["status"] == "passed"
     ruled = bench.run(replace(good, rivals=("matmul_rows", "matmul_tile")))
     assert (ruled["status"], ruled["reason"]) == ("failed", "it was not served by matmul_rows")
-    assert bench.run(Spec(MUL))["status"] == "passed"  # what was ruled out is back
+    assert bench.run(MUL)["status"] == "passed"  # what was ruled out is back
 
 
 def test_what_does_not_apply_is_skipped_with_its_reason() -> None:
     bench, _ = made(replace(VULKAN_MINIMUM, forms=frozenset({"map"})))
-    row = bench.run(Spec(MUL, variant="matmul_rows"))
+    row = bench.run(replace(MUL, variant="matmul_rows"))
     assert (row["status"], row["reason"]) == ("skipped", "the vulkan level has no group kernels")
     row = bench.run(replace(ADD, storage="float16"))
     assert row["reason"] == "the device offers no rgba16f (it has buffer)"
     small, _ = made(replace(VULKAN_MINIMUM, max_shared_bytes=1024))
-    row = small.run(Spec(MUL, variant="matmul_tile"))
+    row = small.run(replace(MUL, variant="matmul_tile"))
     assert row["reason"] == "matmul_tile needs max_shared_bytes >= 8192"
 
 
@@ -166,15 +154,15 @@ def test_errors_become_rows(error: Exception, status: str, spent: bool) -> None:
 def test_only_large_cases_may_be_refused() -> None:
     tiny = replace(VULKAN_MINIMUM, max_storage_buffer_bytes=64)
     bench, _ = made(tiny)
-    row = bench.run(Spec(Unary("relu", 1003)))
+    row = bench.run(unary("relu", 1003))
     assert row["status"] == "error" and row["code"] == "GE-501"
-    row = bench.run(Spec(Long("maximum"), data="integers", is_large=True))
+    row = bench.run(long("maximum"))
     assert row["status"] == "skipped" and "too large" in row["reason"]
 
 
 def test_a_network_goes_through_a_session() -> None:
     bench, device = made()
-    spec = Spec(Network("residual"))
+    spec = network("residual")
     device.answer = right(spec)
     row = bench.run(spec)
     assert row["status"] == "passed" and row["kernels"]

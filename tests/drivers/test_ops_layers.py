@@ -14,7 +14,7 @@ from proving import proved
 
 import gpuedge
 from gpuedge.backends.vulkan.device import VulkanDevice
-from gpuedge.conformance.case import Spec
+from gpuedge.conformance.case import Case
 from gpuedge.conformance.catalogue import everything
 from gpuedge.device import Device
 from gpuedge.ops import call as ops_call
@@ -27,7 +27,7 @@ SECOND = EXACT[2::4]
 RULED_OUT = ("conv2d_px4", "matmul_rows")
 
 
-def of(op: str) -> list[Spec]:
+def of(op: str) -> list[Case]:
     return [s for s in SECOND if s.op == op]
 
 

@@ -43,53 +43,57 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 CHOSEN = (
     # ends of the process, at every point
     ("segv@load", "gles30"),
-    ("exit0@instance", "gles20"),
-    ("abort@enumerate", "gles20"),
     ("exit0@create", "gles31"),
-    ("segv@allocate", "gles20"),
-    ("exit0@compile", "gles30"),
     ("segv@submit", "gles31"),
     ("abort@read", "gles30"),
     ("exit0@teardown", "gles20"),
-    ("segv@finish", "gles30"),
     # time
     ("hang@create", "gles30"),
     ("leak-lock@create", "gles30"),
     # what names the driver
-    ("missing-symbol@load", "gles20"),
     ("wrong-format@load", "gles31"),
     # before there is a context
     ("refused@load", "gles31"),
-    ("devices-bad@enumerate:1+", "gles20"),
     ("configs-none@enumerate:1+", "gles31"),
-    ("strings-huge@enumerate:1+", "gles30"),
     # numbers returned
     ("lost@create:1+", "gles30"),
     ("oom-host@create:1+", "gles31"),
-    ("bad-handle@create:1+", "gles20"),
-    ("oom-device@allocate:1+", "gles30"),
-    ("lost@compile:1+", "gles31"),
     ("reset@submit:1+", "gles20"),
-    ("lost@read:1+", "gles20"),
-    ("code4660@read:1+", "gles31"),
     ("endless-errors@read:1+", "gles31"),
     ("compile-failed-huge-log@compile:1+", "gles30"),
     # numbers computed
     ("wrong@compile:1+", "gles20"),
-    ("untouched-output@submit:1+", "gles20"),
-    ("zero-output@submit:1+", "gles30"),
     ("nan@read:1+", "gles31"),
-    ("unstable@read:1+", "gles20"),
     ("stale@read:2+", "gles31"),
     # lists and strings
     ("name-huge@enumerate:1+", "gles31"),
-    ("name-changing@enumerate:1+", "gles30"),
-    ("limits-zero@enumerate:1+", "gles20"),
     ("limits-huge@enumerate:1+", "gles31"),
     ("extensions-endless@enumerate:1+", "gles31"),
+)
+"""Cells of each family of faults; `tools/fault_matrix.py` runs all of them."""
+
+MORE = (
+    ("exit0@instance", "gles20"),
+    ("abort@enumerate", "gles20"),
+    ("segv@allocate", "gles20"),
+    ("exit0@compile", "gles30"),
+    ("segv@finish", "gles30"),
+    ("missing-symbol@load", "gles20"),
+    ("devices-bad@enumerate:1+", "gles20"),
+    ("strings-huge@enumerate:1+", "gles30"),
+    ("bad-handle@create:1+", "gles20"),
+    ("oom-device@allocate:1+", "gles30"),
+    ("lost@compile:1+", "gles31"),
+    ("code4660@read:1+", "gles31"),
+    ("lost@read:1+", "gles20"),
+    ("untouched-output@submit:1+", "gles20"),
+    ("zero-output@submit:1+", "gles30"),
+    ("unstable@read:1+", "gles20"),
+    ("name-changing@enumerate:1+", "gles30"),
+    ("limits-zero@enumerate:1+", "gles20"),
     ("extensions-null@enumerate:1+", "gles30"),
 )
-"""One cell for each family of faults, and every point; `tools/fault_matrix.py` runs all of them."""
+"""Cells of the long campaign."""
 
 CELLS = {(str(cell.fault), cell.api): cell for cell in kit_gl.cells()}
 
@@ -105,7 +109,11 @@ def probed(monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str], late: 
 
 
 @pytest.mark.driver
-@pytest.mark.parametrize(("text", "api"), CHOSEN, ids=lambda value: value)
+@pytest.mark.parametrize(
+    ("text", "api"),
+    [*CHOSEN, *(pytest.param(*cell, marks=pytest.mark.long) for cell in MORE)],
+    ids=lambda value: value,
+)
 def test_probe_names_the_fault(
     text: str, api: str, built: Kit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

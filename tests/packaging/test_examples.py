@@ -201,7 +201,11 @@ def test_gradients_are_those_of_finite_differences() -> None:
         assert slope == pytest.approx(float((grad * direction).sum()), rel=1e-5, abs=1e-8), name
 
 
-@pytest.mark.parametrize("hide", [False, True], ids=["with drivers", "without drivers"])
+@pytest.mark.parametrize(
+    "hide",
+    [pytest.param(False, marks=pytest.mark.long), True],  # .ci/run calls make demo, too
+    ids=["with drivers", "without drivers"],
+)
 def test_demo_agrees_everywhere(hide: bool, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     out = run(

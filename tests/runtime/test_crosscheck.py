@@ -22,7 +22,7 @@ from gpuedge.conformance.networks import NETWORKS
 found = {}
 for name, make in list(NETWORKS.items())[:int(sys.argv[3])]:
     for data in ("random", "integers"):
-        model, feeds, _ = make(np.random.default_rng(11), data)
+        model, feeds, _ = make.make(np.random.default_rng(11), data)
         rules = gpuedge.Policy(crosscheck=1.0, storage=sys.argv[2])
         options = {"device": sys.argv[1], "policy": rules}
         with gpuedge.Session(model, fallback="error", **options) as session:

@@ -40,7 +40,7 @@ def other(graph: Graph, feeds: Feeds) -> Feeds:
 
 def network(name: str, data: str = "random") -> tuple[Graph, Feeds, Array]:
     """Return a network of the conformance suite, inputs, and the exact result."""
-    model, feeds, reference = NETWORKS[name](np.random.default_rng(5), data)
+    model, feeds, reference = NETWORKS[name].make(np.random.default_rng(5), data)
     graph = OnnxModel.load(model).specialise({n: a.shape for n, a in feeds.items()})
     return graph, feeds, reference(KEEPERS["float32"], False).v
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections import Counter, defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -70,10 +71,22 @@ def room(path: Path) -> str:
     return parts[0] if len(parts) > 1 else "api"
 
 
+@cache
+def texts() -> dict[Path, str]:
+    """Return every file of the package, read once."""
+    return {path: path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    """Return the syntax tree of every file."""
+    return {path: ast.parse(text) for path, text in texts().items()}
+
+
 def lines_by_room() -> Counter[str]:
     counted: Counter[str] = Counter()
-    for path in PACKAGE.rglob("*.py"):
-        counted[room(path)] += len(path.read_text(encoding="utf-8").splitlines())
+    for path, text in texts().items():
+        counted[room(path)] += len(text.splitlines())
     return counted
 
 
@@ -91,15 +104,15 @@ def late_imports(tree: ast.AST) -> int:
 
 def late_by_room() -> Counter[str]:
     counted: Counter[str] = Counter()
-    for path in PACKAGE.rglob("*.py"):
-        counted[room(path)] += late_imports(ast.parse(path.read_text(encoding="utf-8")))
+    for path, tree in trees().items():
+        counted[room(path)] += late_imports(tree)
     return counted
 
 
 def classes() -> dict[str, list[tuple[Path, ast.ClassDef]]]:
     found: dict[str, list[tuple[Path, ast.ClassDef]]] = defaultdict(list)
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path, tree in trees().items():
+        for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 found[node.name].append((path, node))
     return found
