@@ -1,8 +1,8 @@
 """The conformance cases on every configuration of the driver farm, as a device farm runs them.
 
 One run of the command for each configuration, in processes with that configuration's environment.
-Every day each configuration runs a share of its own, so that all of them together run every case
-once; the long campaign runs every case on each.
+Every day twelve configurations run a share each, so that together they run every case once; the
+long campaign runs every case on each of all.
 """
 
 from __future__ import annotations

@@ -109,7 +109,9 @@ def _caught(build: Build, folder: Path) -> dict[str, Any]:
 def main() -> None:
     """Try every model."""
     folder = Path(sys.argv[1])
-    onnxruntime.InferenceSession(relu().SerializeToString())  # loaded once, before any fork
+    # Everything is loaded once, before any fork.
+    onnxruntime.InferenceSession(relu().SerializeToString())
+    gpuedge.Session(relu(), device="cpu").close()
     for name, build in CASES.items():
         own = folder / name / "model"
         own.mkdir(parents=True)

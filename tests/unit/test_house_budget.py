@@ -50,12 +50,10 @@ SAME_NAMES = {
     "Recorder",
     "Request",
     "Row",
-    "Spec",
     "Stage",
     "Store",
     "Tensor",
     "Verdict",
-    "Window",
     "_Job",
     "_Module",
 }
