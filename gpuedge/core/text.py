@@ -6,9 +6,11 @@ shown everywhere.
 
 from __future__ import annotations
 
+from itertools import islice
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 DEFAULT_WIDTH = 100
 """Columns of text that goes to a file, a pipe or a notebook, unless ``COLUMNS`` says otherwise."""
@@ -21,6 +23,9 @@ INDENT = 4
 
 MOST = 80
 """Characters of a name that a message shows."""
+
+MOST_LISTED = 16
+"""Names that a message lists."""
 
 LINES = {"\n": "\n", "\t": "\t", "\r": ""}
 """What text of several lines keeps of what does not print."""
@@ -57,12 +62,27 @@ def plain(text: str, most: int | None = MOST, *, lines: bool = False) -> str:
     >>> print(plain("GPU\x1b[2J é"))
     GPU\x1b[2J é
     """
-    shown = _clipped(text, most)
-    if shown.isprintable():
-        return shown
+    found = _clipped(text, most)
+    if found.isprintable():
+        return found
     kept = LINES if lines else {}
-    shown = "".join(c if c.isprintable() else kept.get(c, _escape(c)) for c in shown)
-    return _clipped(shown, None if most is None else 2 * most)
+    found = "".join(c if c.isprintable() else kept.get(c, _escape(c)) for c in found)
+    return _clipped(found, None if most is None else 2 * most)
+
+
+def shown(name: str, most: int = MOST) -> str:
+    """Return a name in quotes: what does not print is escaped, the middle of a long one left out.
+
+    >>> shown("conv1")
+    "'conv1'"
+    """
+    return f"'{plain(name, most)}'"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return the first names of a model's inputs, for a message."""
+    first = [plain(name) for name in islice(names, MOST_LISTED + 1)]
+    return "inputs: " + ", ".join([*first[:MOST_LISTED], "..."][: len(first)])
 
 
 def _clipped(text: str, most: int | None) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuedge.core.errors import ModelError
-from gpuedge.core.names import shown
+from gpuedge.core.text import shown
 from gpuedge.graph import schema
 from gpuedge.graph.writer import PROTOBUF_LIMIT
 

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from gpuedge.core.errors import ModelError
-from gpuedge.core.names import shown
+from gpuedge.core.text import shown
 
 if TYPE_CHECKING:
     import onnx

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from gpuedge.core.errors import ModelError, UnsupportedOpError
-from gpuedge.core.names import shown
+from gpuedge.core.text import shown
 from gpuedge.graph import schema
 from gpuedge.graph.external import load_external
 from gpuedge.graph.limits import check_counts, check_expansion

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuedge.core.errors import InputError, ModelError, ShapeError, UnsupportedOpError
-from gpuedge.core.names import listed, shown
+from gpuedge.core.text import listed, shown
 from gpuedge.graph import fold, parse, schema
 from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
 from gpuedge.graph.limits import MAX_ELEMENTS, MAX_RANK

@@ -36,37 +36,18 @@ MAX_FETCHED = 8
 """Reads of one recording that are foreseen."""
 
 
-@dataclass(frozen=True, slots=True)
-class IsolatedBuffer:
-    """Device memory of a worker."""
+@dataclass(slots=True, eq=False)
+class Handle:
+    """A buffer, program, recording or submission of a worker, by the number that it has there."""
 
     number: int
-    nbytes: int
+    nbytes: int = 0
+    blob: KernelBlob | None = None
+    recording: Handle | None = None
+    """What was submitted; None once it was waited for."""
 
-
-@dataclass(frozen=True, slots=True)
-class IsolatedProgram:
-    """A kernel built in a worker."""
-
-    number: int
-    blob: KernelBlob
-
-
-@dataclass(slots=True)
-class IsolatedRecording:
-    """Work recorded in a worker; `reads` is what was read after its last run."""
-
-    number: int
     reads: dict[tuple[int, int, int], None] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class IsolatedTicket:
-    """One submission."""
-
-    number: int
-    recording: IsolatedRecording
-    is_done: bool = False
+    """Of a recording: what was read after its last run."""
 
 
 class IsolatedDevice:
@@ -93,7 +74,7 @@ class IsolatedDevice:
         self._is_closed = False
         self._made = 0
         self._fetched: dict[tuple[int, int, int], int] = {}
-        self._latest: IsolatedRecording | None = None
+        self._latest: Handle | None = None
         try:
             self.caps = self._client.open(deadline_s)
         except BaseException:
@@ -142,18 +123,18 @@ class IsolatedDevice:
         with self._locked():
             self._check()
             self._begin()
-            made = IsolatedBuffer(self._number(), int(nbytes))
+            made = Handle(self._number(), int(nbytes))
             kind = [storage.kind, storage.low, storage.high, storage.dtype]
             self._client.ask(Op("alloc", [made.number, made.nbytes, usage.value, kind], CALL_S))
             return made
 
     def free(self, buffer: Buffer) -> None:
         """Give memory back; the buffer must not be in flight."""
-        self._drop("free", cast(IsolatedBuffer, buffer).number)
+        self._drop("free", _number(buffer))
 
     def release(self, thing: Recording | Program) -> None:
         """Drop a recording or program that is not in flight."""
-        self._drop("release", cast("IsolatedProgram | IsolatedRecording", thing).number)
+        self._drop("release", _number(thing))
 
     def _drop(self, verb: str, number: int) -> None:
         if not self._client.is_here:  # tidying up is quiet in a forked child
@@ -173,7 +154,7 @@ class IsolatedDevice:
             self._check()
             self._begin()
             flat = data.cast("B") if data.ndim != 1 or data.format != "B" else data
-            number = cast(IsolatedBuffer, buffer).number
+            number = _number(buffer)
             for start in range(0, flat.nbytes, PIECE):
                 piece = flat[start : start + PIECE]
                 place = self._client.place(piece.nbytes)
@@ -186,7 +167,7 @@ class IsolatedDevice:
         with self._locked():
             self._check()
             flat = into.cast("B") if into.ndim != 1 or into.format != "B" else into
-            key = (cast(IsolatedBuffer, buffer).number, offset, flat.nbytes)
+            key = (_number(buffer), offset, flat.nbytes)
             place = self._fetched.pop(key, None)
             if place is not None:
                 flat[:] = self._client.view(place, flat.nbytes)
@@ -223,7 +204,7 @@ class IsolatedDevice:
             number = self._number()
             op = Op("build", [number, blob.to_record(), dict(specs)], BUILD_S)
             self._client.ask(op, code=blob.code)
-            return IsolatedProgram(number, blob)
+            return cast("Program", Handle(number, blob=blob))
 
     def record(
         self,
@@ -235,9 +216,9 @@ class IsolatedDevice:
         with self._locked():
             self._check()
             self._begin()
-            made = IsolatedRecording(self._number())
+            made = Handle(self._number())
             works = [_work(dispatch) for dispatch in dispatches]
-            numbers = [[cast(IsolatedBuffer, b).number for b in some] for some in (inputs, outputs)]
+            numbers = [[_number(b) for b in some] for some in (inputs, outputs)]
             self._client.ask(Op("record", [made.number, works, *numbers], BUILD_S))
             self._client.trim()
             return made
@@ -247,8 +228,8 @@ class IsolatedDevice:
         with self._locked():
             self._check()
             self._begin()
-            work = cast(IsolatedRecording, recording)
-            ticket = IsolatedTicket(self._number(), work)
+            work = cast("Handle", recording)
+            ticket = Handle(self._number(), recording=work)
             self._client.queue(Op("submit", [work.number, ticket.number], CALL_S))
             return ticket
 
@@ -256,21 +237,22 @@ class IsolatedDevice:
         """Wait until the work is done. Raises DeviceTimeoutError or DeviceLostError."""
         with self._locked():
             self._check()
-            known = cast(IsolatedTicket, ticket)
-            if known.is_done:
+            known = cast("Handle", ticket)
+            recording = known.recording
+            if recording is None:  # it was waited for
                 return
             self._begin()
             limit = max(0.0, float(timeout_s))
             ops = [Op("wait", [known.number, limit], limit + MARGIN_S)]
             fetched: dict[tuple[int, int, int], int] = {}
-            for key in known.recording.reads:
+            for key in recording.reads:
                 place = self._client.room(key[2])
                 if place is not None:
                     ops.append(Op("read", [*key, place], CALL_S))
                     fetched[key] = place
             self._client.ask(*ops)
-            known.is_done = True
-            self._fetched, self._latest = fetched, known.recording
+            known.recording = None
+            self._fetched, self._latest = fetched, recording
 
     def close(self) -> None:
         """Free everything; may be called twice, and after the device was lost."""
@@ -292,11 +274,13 @@ class IsolatedDevice:
             self._lock.release()
 
 
+def _number(thing: Buffer | Program | Recording) -> int:
+    return cast("Handle", thing).number
+
+
 def _work(dispatch: Dispatch) -> list[Any]:
-    bindings = [
-        [cast(IsolatedBuffer, b.buffer).number, b.offset, b.nbytes] for b in dispatch.bindings
-    ]
-    program = cast(IsolatedProgram, dispatch.program).number
+    bindings = [[_number(b.buffer), b.offset, b.nbytes] for b in dispatch.bindings]
+    program = _number(dispatch.program)
     return [program, bindings, dispatch.push.hex(), list(dispatch.groups), dispatch.depends]
 
 

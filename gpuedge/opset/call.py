@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuedge.core.errors import ShapeError, UnsupportedOpError
-from gpuedge.core.names import shown
+from gpuedge.core.text import shown
 from gpuedge.opset.tensor import Array, Shape, Tensor
 
 MAX_LISTED = 16

@@ -20,7 +20,7 @@ import pytest
 from gpuedge.backends.base import Usage
 from gpuedge.core.errors import ClosedError, DeviceLostError
 from gpuedge.isolation import open_isolated
-from gpuedge.isolation.device import IsolatedBuffer, IsolatedDevice, IsolatedRecording
+from gpuedge.isolation.device import Handle, IsolatedDevice
 from gpuedge.isolation.messages import pack
 
 HERE = Path(fakes.__file__).parent
@@ -202,8 +202,8 @@ def refuses() -> int:
                 return 2
         else:
             return 1
-    device.free(IsolatedBuffer(1, 16))
-    device.release(IsolatedRecording(2))
+    device.free(Handle(1, 16))
+    device.release(Handle(2))
     device.close()
     return 0
 
