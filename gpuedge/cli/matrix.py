@@ -13,7 +13,6 @@ from gpuedge import backends
 from gpuedge.cli.output import Output
 from gpuedge.core import text
 from gpuedge.probing.report import ProbeReport, ProbeRow
-from gpuedge.probing.show import clean
 
 MIN_NAME = 16
 """Columns of a device's name in the matrix, however narrow the terminal is."""
@@ -63,12 +62,12 @@ def lines(report: ProbeReport) -> list[Line]:
     for row in [*report.devices, *reached]:
         key = row.physical or row.device
         places.setdefault(row.key, key)
-        made.setdefault(key, Line(clean(row.name), row.physical)).rows.append(row)
+        made.setdefault(key, Line(text.plain(row.name), row.physical)).rows.append(row)
     for row in report.tried:
         if row.index is None and row.code != "no-candidates":
             # A driver that reached its device at another level stands in the line of that device.
             key = places.get(row.key) or f"driver {row.key or row.name or row.backend}"
-            made.setdefault(key, Line(clean(row.name or row.backend), "")).rows.append(row)
+            made.setdefault(key, Line(text.plain(row.name or row.backend), "")).rows.append(row)
     return list(made.values())
 
 
@@ -85,7 +84,7 @@ def show(report: ProbeReport, output: Output) -> None:
         output.table(
             "Drivers and levels (ok :0 under gles30 is gles30:0, ok :0* has restrictions)",
             ["driver or device", *columns],
-            [[clean(name, room), *cells] for name, *cells in body],
+            [[text.plain(name, room - 3), *cells] for name, *cells in body],
         )
     if found := [limits(row) for row in report.devices if row.caps]:
         title = "What works, and what it holds (the largest tensor, counted as float32)"

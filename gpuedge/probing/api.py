@@ -182,10 +182,19 @@ def _keys(
 def _probe_new(
     new: list[tuple[str, Candidate]], deadline_s: float, begin: float
 ) -> dict[str, tuple[Candidate, list[ProbeRow]]]:
+    import logging
+
+    from gpuedge.probing.judge import is_starved
     from gpuedge.probing.run import probe_all
 
     results = probe_all([c for _, c in new], deadline_s, begin=begin)
-    _log([row for rows in results for row in rows])
+    for row in (row for rows in results for row in rows):
+        is_news = row.status in NEWS and not is_starved(row)
+        text = "%s driver %s: %s (%s)"
+        logging.getLogger("gpuedge.probing").log(
+            logging.WARNING if is_news else logging.INFO,
+            text, row.backend, row.name, row.reason, plain(row.key, 300),
+        )  # fmt: skip
     return {key: (c, rows) for (key, c), rows in zip(new, results, strict=True)}
 
 
@@ -195,23 +204,7 @@ def _is_lasting(row: ProbeRow) -> bool:
         "start",
         "prepare",
     }
-    return not is_ours and not row.evidence.get("is_cut_off")
-
-
-def _log(rows: list[ProbeRow]) -> None:
-    import logging
-
-    from gpuedge.probing.judge import UNTOUCHED, is_cut_off
-
-    logger = logging.getLogger("gpuedge.probing")
-    for row in rows:
-        # Out of time before the driver's own code ran, or could finish: nothing to warn of.
-        unreached = row.status == "timeout" and row.evidence.get("step") in UNTOUCHED
-        is_news = row.status in NEWS and not unreached and not is_cut_off(row)
-        level = logging.WARNING if is_news else logging.INFO
-        logger.log(
-            level, "%s driver %s: %s (%s)", row.backend, row.name, row.reason, plain(row.key, 300)
-        )
+    return not is_ours and not (row.status == "timeout" and row.evidence.get("is_unfinished"))
 
 
 def _marked(row: ProbeRow) -> ProbeRow:

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpuedge import backends, capdb
 from gpuedge.backends.base import Candidate
@@ -33,8 +33,6 @@ from gpuedge.safety.contain import contain
 if TYPE_CHECKING:
     from gpuedge.backends.base import DeviceImpl, DeviceInfo
     from gpuedge.core.caps import Caps
-    from gpuedge.executors.base import Executable
-    from gpuedge.probing.kat import Case, Finding
     from gpuedge.probing.quirks import Quirks
 
 NOTHING = frozenset({"bad-manifest", "missing-library", "no-device"})
@@ -42,9 +40,6 @@ NOTHING = frozenset({"bad-manifest", "missing-library", "no-device"})
 
 LEAST_SHARE = 0.1
 """Share of the time that required tests leave for closing the device and for another round."""
-
-RESERVE = 1.5
-"""What runs that clear nothing leave for another round, in rounds of the known answers."""
 
 
 def main() -> int:
@@ -55,9 +50,8 @@ def main() -> int:
 
 def work(request: dict[str, Any]) -> None:
     """Probe the candidates of a request in order."""
-    left_s = float(request["deadline_s"])
-    contain(left_s)
-    ends = ends_of(left_s, request.get("ends"))
+    ends = request["ends"]
+    contain(max(0.0, ends - time.monotonic()))
     channel = Channel(request["result"], request["token"])
     channel.step("start")
     nothing: Reason | None = None
@@ -65,29 +59,15 @@ def work(request: dict[str, Any]) -> None:
     for at, record in enumerate(records):
         channel.turn(at)
         level = LevelProbe(
-            channel,
-            ends,
-            len(records) - at - 1,
-            skip=frozenset(record.pop("skip")),
-            answers={int(k): v for k, v in record.pop("answers", {}).items()},
-            runs=record.pop("runs", RUNS),
-        )
+            channel, ends, len(records) - at - 1,
+            skip=frozenset(record.pop("skip")), runs=record.pop("runs"),
+            answers={int(k): v for k, v in record.pop("answers").items()},
+        )  # fmt: skip
         if nothing is None:
             nothing = level.run(Candidate(**record))
         else:
             channel.send("failed", **verdict(nothing), evidence={})
         channel.send("done")
-
-
-def ends_of(left_s: float, told: object) -> float:
-    """Return when the time of this process is over, on its own clock.
-
-    All processes of a machine have the same clock everywhere that is known; where it turns out not
-    to be so the time that it took to start is not counted.
-    """
-    now = time.monotonic()
-    same = isinstance(told, (int, float)) and 0 < told - now <= left_s
-    return float(told) if same else now + left_s  # type: ignore[arg-type]  # mypy: see `same`
 
 
 class LevelProbe:
@@ -168,18 +148,13 @@ class Announcing:
     """A device that announces each step to the launcher before passing the call on."""
 
     STEPS: ClassVar = {
-        "build": "build",
-        "record": "build",
-        "submit": "run",
-        "wait": "run",
-        "read": "read",
-    }
+        "build": "build", "record": "build", "submit": "run", "wait": "run", "read": "read",
+    }  # fmt: skip
 
     def __init__(
         self, device: DeviceImpl, announce: Callable[[str], None], caps: Caps | None = None
     ) -> None:
-        self._device = device
-        self._announce = announce
+        self._device, self._announce = device, announce
         kind = capdb.classify(device.info.identity)
         self.caps = replace(caps or device.caps, device_class=kind)
 
@@ -216,26 +191,21 @@ class DeviceProbe:
     ) -> None:
         self._info, self._quirks, self._channel, self._opener = info, quirks, channel, opener
         self._ends, self._others, self._runs = ends, others, runs
-        self._start = time.monotonic()
         self._caps: dict[str, Any] = {}
         self._evidence: dict[str, Any] = {}
         self._step = "open"
-        self._is_settled = True
 
     def run(self) -> dict[str, Any]:
         """Open the device, run the tests for it, close it, and return the fields of its event."""
         begin = time.monotonic()
         reason = self._quirks.reason()
         while reason is None:
-            self._start, self._caps, self._is_settled = time.monotonic(), {}, True
             reason = self._round()
-            if not self._is_settled:  # what was tested is not what would be used
-                reason = self._quirks.reason()
         return {
             "caps": self._caps,
             "evidence": {**self._evidence, **self._quirks.evidence()},
             "seconds": time.monotonic() - begin,
-            **self._quirks.event(),
+            **self._quirks.fields(),
             **verdict(reason),
         }
 
@@ -243,110 +213,71 @@ class DeviceProbe:
         self._step = step
         self._channel.step(step, self._info.index)
 
-    def _round(self) -> Reason:
-        """Open, test and close the device; return what came of it."""
+    def _round(self) -> Reason | None:
+        """Open, test and close the device; None where what was tested is not what would be used."""
+        quirks, start = self._quirks, time.monotonic()
+        restrictions = quirks.judgement.restrictions
+        disabled, limits = restrictions.features, dict(restrictions.limits)
+        self._caps = {}
         device: DeviceImpl | None = None
         try:
             self._announce("open")
-            device = self._opener(self._quirks.restricted(self._info))
-            reason = self._tested(device)
+            device = self._opener(self._info.replace(disabled=disabled, limits=limits))
+            reason = self._tested(device, start)
         except Exception as error:
             reason = reason_of(error, "open-failed" if self._step == "open" else "kernel-failed")
             self._evidence |= {"step": self._step, **trace(error)}
         if device is not None:
-            self._doubt(reason)
-            self._announce("close")
+            if reason.code not in ("ok", "quirk"):
+                # What entries that still ask for tests would forbid may be what is broken.
+                quirks.settle_all(FAILED, reason.sentence)
             reason = self._close(device, reason)
-        return reason
+        if quirks.judgement.restrictions == restrictions:
+            return reason
+        blocked = quirks.reason()
+        return reason if blocked is not None and reason.code != "ok" else blocked
 
-    def _tested(self, device: DeviceImpl) -> Reason:
+    def _tested(self, device: DeviceImpl, start: float) -> Reason:
         from gpuedge.capdb.restrict import apply
-        from gpuedge.probing import kat
+        from gpuedge.probing.trials import known_answers
 
-        quirks = self._quirks
         watched = Announcing(device, self._announce)
         self._caps = watched.caps.to_dict()
-        restrictions = quirks.judgement.restrictions
-        watched = watched.with_caps(apply(watched.caps, restrictions))
+        watched = watched.with_caps(apply(watched.caps, self._quirks.judgement.restrictions))
         self._caps = watched.caps.to_dict()
-        finding = self._run_tests(watched, kat.cases(watched.caps))
+        finding = known_answers(watched, self._announce, self._runs, self._evidence)
         if finding is not None:
             self._evidence |= {"step": "read"}
             return Reason(finding.code, finding.detail)
-        if quirks.demands:
-            self._settle(watched)
-            self._is_settled = quirks.judgement.restrictions == restrictions
+        if self._quirks.judgement.demands:
+            self._settle(watched, start)
         return Reason("ok")
 
-    def _run_tests(self, device: Announcing, tests: list[Case]) -> Finding | None:
-        from gpuedge.executors.gpu import GpuExecutor
-        from gpuedge.probing import kat
-        from gpuedge.probing.quirks import poisoned_run, times
-
-        checks: list[dict[str, Any]] = []
-        self._evidence["checks"] = checks
-        executor = GpuExecutor(cast("DeviceImpl", device), "probe")
-        executable: Executable | None = None
-        graph = None
-        try:
-            for case in tests:
-                # Where no kernel is left for it the product does not run it on the device, either.
-                supports = (executor.supports(node, case.graph) for node in case.graph.nodes)
-                if device.caps.ruled_out and any(why is not None for why in supports):
-                    continue
-                if executable is None or case.graph is not graph:
-                    self._announce("build")
-                    if executable is not None:
-                        executable.close()
-                    executable, graph = executor.compile(case.graph), case.graph
-                count = times(case, self._runs)
-                runs = [poisoned_run(executable, case, self._announce) for _ in range(count)]
-                finding, check = kat.judge_runs(case, runs)
-                checks.append(check)
-                if finding is not None:
-                    return finding
-        finally:
-            if executable is not None:
-                executable.close()
-        return None
-
-    def _settle(self, device: Announcing) -> None:
+    def _settle(self, device: Announcing, start: float) -> None:
         """Run what entries require, as far as there is time for it.
 
         Runs that clear a device of an entry may take nearly all that is left; more of the same only
-        a share, as levels and devices that come after this one would have it.
+        half of a share, as devices and levels that come after this one would have it.
         """
-        from gpuedge.probing.quirks import RequiredTests
+        from gpuedge.probing.trials import required_tests
 
-        quirks, now = self._quirks, time.monotonic()
-        ends = self._ends - LEAST_SHARE * (self._ends - self._start)
-        share = (self._ends - self._start) / (1 + self._others)
-        most = self._start + share - max(RESERVE * (now - self._start), LEAST_SHARE * share)
-        if now >= ends:
+        quirks, demands = self._quirks, self._quirks.judgement.demands
+        left, index = self._ends - start, self._info.index
+        ends, most = self._ends - LEAST_SHARE * left, start + left / (2 + 2 * self._others)
+        if time.monotonic() >= ends:
             quirks.settle_all(CUT, "no time was left after the known answers")
             return
-        index = self._info.index
-        self._channel.send("demand", index=index, entries=[d.entry for d in quirks.demands])
-        tests = RequiredTests(device, quirks.demands, self._announce, ends=ends, most=most)
-        outcomes = tests.run()
-        self._evidence["required"] = tests.checks
-        quirks.settle(outcomes)
+        self._channel.send("demand", index=index, entries=[d.entry for d in demands])
+        found = required_tests(device, self._announce, demands, (ends, most), self._evidence)
+        quirks.settle(found)
         self._channel.send("demand", index=index, entries=[])
 
-    def _doubt(self, reason: Reason) -> None:
-        """Where the device fails with entries still asking: try it once more as they would have it.
-
-        What they would forbid may be what is broken.
-        """
-        if reason.code not in ("ok", "quirk") and self._quirks.demands:
-            self._quirks.settle_all(FAILED, reason.sentence)
-            self._is_settled = self._quirks.reason() is not None
-
     def _close(self, device: DeviceImpl, reason: Reason) -> Reason:
+        self._announce("close")
         try:
             device.close()
         except Exception as error:
-            if reason.code == "ok" and self._is_settled:
+            if reason.code == "ok":
                 self._evidence |= {"step": "close", **trace(error)}
                 return reason_of(error, "device-lost")
         return reason

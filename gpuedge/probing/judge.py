@@ -12,16 +12,14 @@ How an end without ``done`` is judged:
 * an exit, with any status, once the driver was being touched: ``crashed`` / ``exited``, since some
   drivers call ``exit(0)`` when they give up;
 * an exit before that, or no event with the right token at all: ``broken`` / ``no-token``;
-* killed by us: ``timeout`` / ``deadline``. Where the driver was not yet being touched, or was still
-  working and had had little time, the reason says so and the evidence has ``is_cut_off``: that is
-  no verdict on the driver, and is not remembered.
+* killed by us: ``timeout`` / ``deadline``. It hung if it did nothing for a second, and it was too
+  slow if it computed for half of the deadline. Else it was starved by a busy machine: that is no
+  verdict on the driver, has ``is_unfinished`` as evidence, and is not remembered.
 
-What failed is tried again, in a process of its own (`Level`). That holds for the known answers, for
-a process that dies, and for tests that entries of the capability database require. A test that
-kills its process twice is answered "failed" for the third, under the entry's restrictions: it is a
-failure of the test, not of the device. A hang is not tried again, it has cost the time already,
-unless other levels ran before it in the same process. Numbers that were wrong once have to be right
-in more runs.
+What failed is tried once more, alone in a process of its own (`Level`), and only what fails twice
+counts. A hang is not tried again, it has cost the time already, unless other levels ran before it
+in the same process. A device that died of a test which an entry of the capability database requires
+is tried again without that test, under the entry's restrictions.
 """
 
 from __future__ import annotations
@@ -33,56 +31,36 @@ from typing import Any
 from gpuedge.backends.base import Candidate
 from gpuedge.core.reasons import Reason
 from gpuedge.core.text import plain
-from gpuedge.probing.protocol import (
-    CONFIRMED,
-    FAILED,
-    HARDER_RUNS,
-    RUNS,
-    STEPS,
-    UNFINISHED,
-    Event,
-    required,
-)
-from gpuedge.probing.report import ProbeRow
+from gpuedge.probing.protocol import HARDER_RUNS, ROBBED, RUNS, STEPS, Event
+from gpuedge.probing.report import MOST_NAME, ProbeRow, driver_row
 from gpuedge.safety.child import CLEAN, Ending
 
 OURS = {"start", "prepare"}
-"""Steps in which no driver is asked for anything: an exit there is gpuedge's own failure."""
-
-UNTOUCHED = OURS | {"load"}
-"""Steps before a driver's own code runs: a hang there is no news about the driver."""
+"""Steps in which no driver is asked for anything: what goes wrong there is gpuedge's own doing."""
 
 HUNG_S = 1.0
-"""A driver that did nothing for so long at the deadline hangs; another is only slow."""
+"""A driver that did nothing for so long at the deadline hangs."""
 
 LEAVING_S = 0.5
 """The same for a process that has nothing left to do but to end, which takes some milliseconds."""
 
 FAIR_SHARE = 0.5
-"""Share of the deadline after which a driver that is not done is too slow, whatever held it up."""
-
-
-MOST_NAME, MOST_REASON, MOST_EVIDENCE = 200, 500, 4096
-"""Characters that are kept of a driver's text."""
-
-MOST_DEPTH = 8
-"""Nesting of evidence; ours has three levels."""
+"""A driver that computed for this share of the deadline and is not done is too slow."""
 
 OUT_OF_REACH = {"no-child": ("blocked", "no-child"), "unknown": ("broken", "no-token")}
 """Status and code of endings that say nothing about the driver."""
 
+MOST_REASON, MOST_EVIDENCE = 500, 4096
+"""Characters that are kept of a driver's text."""
 
-PATIENCE, HARDER_PATIENCE = 1.5, 3.0
-"""Time that a second try is given, in times that the first one took; the latter where it is to run
-each kernel many times."""
+MOST_DEPTH = 8
+"""Nesting of evidence; ours has three levels."""
 
 REFUSALS = frozenset({"open-failed", "kernel-failed", "out-of-memory", "device-lost"})
 """Codes of broken devices that may be whole the next time; the others are missing something."""
 
 FOR_SURE = frozenset({"ok", "absent", "blocked"})
 """Statuses that are no worse for what ran in the same child before."""
-
-SECOND = "on the second attempt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +87,7 @@ class Transcript:
     def is_hung(self) -> bool:
         """True if it did nothing when it was ended, and for so long that it never would."""
         enough = HUNG_S if self.first("done") is None else LEAVING_S
-        return self.idle_s is None or self.idle_s >= enough
-
-    @property
-    def used_s(self) -> float:
-        """Seconds it had a chance to use: not those it waited for its turn on a busy machine."""
-        has_slept = (self.idle_s or 0.0) > FAIR_SHARE * self.seconds
-        return self.seconds if has_slept or self.cpu_s is None else min(self.cpu_s, self.seconds)
+        return (self.seconds if self.idle_s is None else self.idle_s) >= enough
 
     @property
     def last_step(self) -> Event:
@@ -129,8 +101,7 @@ class Transcript:
     @property
     def is_complete(self) -> bool:
         """True if the process wrote ``done`` and then ended well."""
-        clean = self.ending.how == "exit" and self.ending.code == 0
-        return clean and self.first("done") is not None
+        return self.ending == CLEAN and self.first("done") is not None
 
 
 def parts(transcript: Transcript, skipped: Sequence[frozenset[int]]) -> list[Transcript | None]:
@@ -142,8 +113,7 @@ def parts(transcript: Transcript, skipped: Sequence[frozenset[int]]) -> list[Tra
     """
     events: list[list[Event]] = [[] for _ in skipped]
     for event in transcript.events:
-        at = event.get("at", 0)
-        if type(at) is int and 0 <= at < len(events):
+        if 0 <= (at := event.get("at") or 0) < len(events):
             events[at].append(event)
     last = max((i for i, own in enumerate(events) if own), default=0)
     is_over = any(e["event"] == "done" for e in events[-1])
@@ -155,13 +125,9 @@ def parts(transcript: Transcript, skipped: Sequence[frozenset[int]]) -> list[Tra
         is_done = any(e["event"] == "done" for e in own)
         died = is_over or (i == last and transcript.ending.how in ("exit", "signal"))
         ending = CLEAN if is_done and not died else transcript.ending
-        begin = float(own[0].get("when") or 0.0) if own and i else 0.0
-        made.append(
-            replace(
-                transcript, events=own, ending=ending, skipped=skipped[i],
-                seconds=max(0.0, transcript.seconds - begin),
-            )
-        )  # fmt: skip
+        had_s = transcript.seconds - (float(own[0].get("when") or 0.0) if own and i else 0.0)
+        part = replace(transcript, events=own, ending=ending, skipped=skipped[i])
+        made.append(replace(part, seconds=max(0.0, had_s)))
     return made
 
 
@@ -181,7 +147,6 @@ def judge(candidate: Candidate, transcript: Transcript) -> Outcome:
     listed = transcript.first("devices")
     if listed is None:
         return Outcome([_row(candidate, transcript, _ended(transcript))])
-    devices = [d for d in listed["devices"] if d["index"] not in transcript.skipped]
     results = {e["index"]: e for e in transcript.events if e["event"] == "device"}
     late = bool(results) and transcript.first("done") is not None and not transcript.is_complete
     # Being busy with leaving when time ran out is no fault: the results were there in time.
@@ -189,8 +154,10 @@ def judge(candidate: Candidate, transcript: Transcript) -> Outcome:
     at = transcript.last_step.get("index")
     rows: list[ProbeRow] = []
     pending: list[int] = []
-    for device in devices:
+    for device in listed["devices"]:
         index = device["index"]
+        if index in transcript.skipped:
+            continue
         if index in results and not (late and results[index]["status"] == "ok"):
             rows.append(_row(candidate, transcript, results[index], device))
         elif late or index == at or transcript.is_complete:
@@ -202,72 +169,56 @@ def judge(candidate: Candidate, transcript: Transcript) -> Outcome:
     return Outcome(rows, pending)
 
 
-def unreached(candidate: Candidate, transcript: Transcript, indices: Sequence[int]) -> Outcome:
-    """Return rows for devices that were listed, but whose turn came too late."""
-    listed = transcript.first("devices") or {"devices": []}
-    verdict = _verdict("timeout", "deadline", "its turn did not come in time", "open")
-    rows = [
-        _row(candidate, transcript, verdict, device)
-        for device in listed["devices"]
-        if device["index"] in indices
-    ]
-    return Outcome(rows)
+def without_child(
+    candidate: Candidate, ending: Ending, deadline_s: float | None = None
+) -> list[ProbeRow]:
+    """Return the row of a candidate for which there was no process, and why."""
+    return judge(candidate, Transcript([], 0, ending, "", 0.0, deadline_s=deadline_s)).rows
+
+
+def is_starved(row: ProbeRow) -> bool:
+    """Say whether a row tells only of this attempt, which ran out of time before the driver did."""
+    return row.status == "timeout" and row.evidence.get("is_unfinished") is True
 
 
 def _ended(transcript: Transcript) -> Event:
     """Return the verdict on whatever was under way when the process ended."""
     ending = transcript.ending
-    step = transcript.last_step["step"]
-    if transcript.first("done") is not None:
-        step = "exit"
+    step = "exit" if transcript.first("done") is not None else transcript.last_step["step"]
     where = STEPS[step]
     if ending.how == "deadline":
         return _late(transcript, step)
     if ending.how in OUT_OF_REACH:
         return _verdict(*OUT_OF_REACH[ending.how], ending.what, step)
     if ending.how == "signal":
-        return _verdict("crashed", "crashed", f"{ending.what} {where}", step, ending.what)
-    if transcript.first("robbed") is not None:
-        return _verdict("crashed", "exited", f"it closed files that are not its own {where}", step)
+        return _verdict("crashed", "crashed", f"{ending.what} {where}", step, signal=ending.what)
     if not transcript.events or step in OURS or transcript.is_complete:
         return _verdict("broken", "no-token", _why_no_token(transcript), step)
-    return _verdict("crashed", "exited", f"exit status {ending.code} {where}", step)
-
-
-def unstartable(candidate: Candidate, why: str) -> list[ProbeRow]:
-    """Return the row of a candidate for which no process can be had."""
-    return judge(candidate, Transcript([], 0, Ending("no-child", 0, why), "", 0.0)).rows
-
-
-def is_cut_off(row: ProbeRow) -> bool:
-    """Say whether a row tells only of this attempt, which ran out of time before the driver did."""
-    return row.evidence.get("is_cut_off") is True
+    robbed = "it closed files that are not its own"
+    what = robbed if ending.code == ROBBED else f"exit status {ending.code}"
+    return _verdict("crashed", "exited", f"{what} {where}", step)
 
 
 def _late(transcript: Transcript, step: str) -> Event:
-    """Return the verdict on what was not done in time: it hung, it was slow, or never had a chance.
-
-    Only the first, and what had its fair share of the time, is a fact about the driver.
-    """
+    """Return the verdict on what was not done in time: it hung, was too slow, or was starved."""
     limit = transcript.deadline_s
     of = "" if limit is None else f" of {limit:g} s"
-    if step in UNTOUCHED:
-        reason = f"the driver was not reached before the deadline{of}"
-    elif transcript.is_hung:
+    if transcript.is_hung and step not in OURS:
         return _verdict("timeout", "deadline", f"it hung {STEPS[step]}", step)
+    if step in {*OURS, "load"}:
+        reason = f"the driver was not reached before the deadline{of}"
     else:
         had = f"it had {transcript.seconds:.1f} s and was at work {STEPS[step]}"
         reason = f"the driver was not done before the deadline{of}: {had}"
-    verdict = {**_verdict("timeout", "deadline", "", step), "reason": reason}
-    had_time = limit is not None and transcript.used_s >= FAIR_SHARE * limit
-    if step in OURS or not had_time:
-        verdict["evidence"] = {**verdict["evidence"], "is_cut_off": True}
-    return verdict
+    is_slow = limit is not None and (transcript.cpu_s or 0.0) >= FAIR_SHARE * limit
+    more = {} if is_slow and step not in OURS else {"is_unfinished": True}
+    return {**_verdict("timeout", "deadline", "", step, **more), "reason": reason}
 
 
-def _verdict(status: str, code: str, detail: str, step: str, signal: str = "") -> Event:
-    evidence = {"step": step, "signal": signal} if signal else {"step": step}
-    return {"status": status, "code": code, "detail": detail, "evidence": evidence}
+def _verdict(status: str, code: str, detail: str, step: str, **evidence: Any) -> Event:
+    return {
+        "status": status, "code": code, "detail": detail, "evidence": {"step": step, **evidence},
+    }  # fmt: skip
 
 
 def _why_no_token(transcript: Transcript) -> str:
@@ -285,37 +236,30 @@ def _row(
     device: Mapping[str, Any] | None = None,
 ) -> ProbeRow:
     evidence: dict[str, Any] = dict(verdict.get("evidence") or {})
-    status = verdict["status"]
+    status, code = verdict["status"], verdict["code"]
     if status not in {"ok", "absent"} and transcript.tail:
         evidence["output_tail"] = transcript.tail
-    identity = dict(device["identity"]) if device else {}
-    reason = Reason(verdict["code"], str(verdict.get("detail") or ""))
-    return ProbeRow(
-        device=candidate.backend,
-        backend=candidate.backend,
-        status=status,
-        code=verdict["code"],
-        reason=plain(str(verdict.get("reason") or reason.sentence), MOST_REASON),
-        name=plain(str(identity.get("name") or _file_name(candidate.key)), MOST_NAME),
-        identity=identity,
-        is_software=bool(device["is_software"]) if device else None,
+    reason = verdict.get("reason") or Reason(code, str(verdict.get("detail") or "")).sentence
+    row = driver_row(
+        candidate, status, code, plain(str(reason), MOST_REASON),
         caps=dict(verdict.get("caps") or {}),
-        key=candidate.key,
-        fingerprint=candidate.fingerprint,
-        env=dict(candidate.env),
-        index=device["index"] if device else None,
         seconds=round(float(verdict.get("seconds") or transcript.seconds), 6),
         evidence=_shown(evidence, MOST_DEPTH),
-        model=plain(str(device.get("model") or ""), MOST_NAME) if device else "",
         restrictions=dict(verdict.get("restrictions") or {}),
-        database=_database(transcript) if device else "",
-        valid_until=str(device.get("valid_until") or "") if device else "",
+    )  # fmt: skip
+    if device is None:
+        return row
+    listed = transcript.first("devices") or {}
+    identity = dict(device["identity"])
+    return row.replace(
+        name=plain(str(identity.get("name") or row.name), MOST_NAME),
+        identity=identity,
+        is_software=device["is_software"],
+        index=device["index"],
+        model=plain(device.get("model") or "", MOST_NAME),
+        database=plain(listed.get("database") or "", MOST_NAME),
+        valid_until=device.get("valid_until") or "",
     )
-
-
-def _database(transcript: Transcript) -> str:
-    listed = transcript.first("devices")
-    return plain(str(listed.get("database") or ""), MOST_NAME) if listed else ""
 
 
 def _shown(value: Any, depth: int) -> Any:
@@ -329,140 +273,106 @@ def _shown(value: Any, depth: int) -> Any:
     return None if isinstance(value, (dict, list)) else value
 
 
-def _file_name(key: str) -> str:
-    return key.replace("\\", "/").rstrip("/").rpartition("/")[2] or key
-
-
 class Level:
-    """One candidate: its rows that stand, and first failures that wait for another try.
+    """One candidate: its rows that stand, and first failures, which are to be tried again.
 
-    One that `is_alone` is not to share a child any more; `took_s` is what its last process had.
+    `took_s` is what its last process had.
     """
 
     def __init__(self, candidate: Candidate) -> None:
         self.candidate = candidate
-        self.is_alone = False
+        self.is_begun = False
         self.took_s = 0.0
         self._rows: dict[int | None, ProbeRow] = {}
         self._first: dict[int | None, ProbeRow] = {}
-        self._died_of: dict[int | None, frozenset[str]] = {}
         self._answers: dict[int, dict[str, bool]] = {}
-        self._again: set[int | None] = set()
         self._listing: Transcript | None = None
         self._pending: list[int] = []
-        self._is_begun = self._is_over = False
+        self._is_over = False
 
     @property
     def is_untried(self) -> bool:
         """True if something of it has not been tried at all."""
-        return not self._is_over and (not self._is_begun or bool(self._left()))
+        return not self._is_over and (not self.is_begun or bool(self._left()))
 
     @property
-    def awaiting(self) -> bool:
-        """True if something is to be tried again."""
-        return not self._is_over and bool(self._again)
+    def is_doubtful(self) -> bool:
+        """True if something of it failed once."""
+        return not self._is_over and bool(self._again())
 
     @property
     def skip(self) -> frozenset[int]:
-        """Devices that have their verdict; while others have none also those to be tried again."""
-        known = {i for i in self._rows if i is not None} - self._again
-        if self._left():
-            known |= {i for i in self._again if i is not None}
+        """Devices that the next process is to leave out."""
+        known = [*self._rows, *(self._again() if self._left() else ())]
         return frozenset(i for i in known if i is not None)
-
-    @property
-    def was_wrong(self) -> bool:
-        """True if numbers were wrong once: the next time they must be right in more runs."""
-        return any(row.status == "wrong" for row in self._first.values())
 
     def request(self) -> dict[str, Any]:
         """Return what a child is told of it."""
-        runs = HARDER_RUNS if self.was_wrong else RUNS
-        told = {"skip": sorted(self.skip), "answers": self._answers, "runs": runs}
-        return {**self.candidate.as_dict(), "env": dict(self.candidate.env), **told}
+        was_wrong = any(row.status == "wrong" for row in self._first.values())
+        told = {"skip": sorted(self.skip), "answers": self._answers}
+        runs = HARDER_RUNS if was_wrong else RUNS
+        own = {"env": dict(self.candidate.env), "runs": runs}
+        return {**self.candidate.as_dict(), **told, **own}
 
     def take(self, transcript: Transcript, *, is_shared: bool) -> None:
         """Judge a transcript; `is_shared` where another level may be at fault for its end."""
-        self._is_begun, self.took_s = True, transcript.seconds
+        self.is_begun, self.took_s = True, transcript.seconds
         outcome = judge(self.candidate, transcript)
-        for row in outcome.rows:
-            self._again.discard(row.index)
-            if self._is_doubtful(row, transcript, is_shared=is_shared):
-                self._again.add(row.index)
-                self._first.setdefault(row.index, row)
-                self.is_alone = True
-            else:
-                self._rows[row.index] = self._final(row)
         if transcript.first("devices") is not None:
             self._listing, self._pending = transcript, outcome.pending
-            self._again.discard(None)  # it is past where it failed
+        for row in outcome.rows:
+            is_bad = row.status not in FOR_SURE if is_shared else _has_failed(row)
+            if is_bad and row.index not in self._first:
+                self._first[row.index] = row
+                self._note_death(row, transcript)
+            else:
+                self._rows[row.index] = self._final(row)
         # One that dies twice before it lists its devices, or has no news, will get no further.
         self._is_over = None in self._rows or not outcome.rows
-        self.is_alone = self.is_alone or bool(outcome.pending)
 
     def rows(self, given_s: float) -> list[ProbeRow]:
         """Return its rows; what it never came to has a row that says so."""
-        found = dict(self._rows)
-        for index in self._again:
-            first = self._first[index]
-            found[index] = unfinished(first) if _has_failed(first) else first
+        found = {**self._rows, **{i: _unfinished(self._first[i]) for i in self._again()}}
         if self._listing is not None:
-            for row in unreached(self.candidate, self._listing, self._left()).rows:
-                found.setdefault(row.index, row)
-        if any(index is not None for index in found):
+            verdict = _verdict("timeout", "deadline", "its turn did not come in time", "open")
+            for device in (self._listing.first("devices") or {})["devices"]:
+                if device["index"] in self._left():
+                    row = _row(self.candidate, self._listing, verdict, device)
+                    found.setdefault(row.index, row)
+        if len(found) > 1:
             found.pop(None, None)
         if not found:
-            nothing = Transcript([], 0, Ending("deadline"), "", 0.0, deadline_s=given_s)
-            return judge(self.candidate, nothing).rows
+            return without_child(self.candidate, Ending("deadline"), given_s)
         return [row for _, row in sorted(found.items(), key=lambda item: item[0] or 0)]
 
     def _left(self) -> list[int]:
         """Return the devices that were listed and have not been tried."""
-        return [i for i in self._pending if i not in self._rows and i not in self._again]
+        return [i for i in self._pending if i not in self._rows and i not in self._first]
 
-    def _is_doubtful(self, row: ProbeRow, transcript: Transcript, *, is_shared: bool) -> bool:
-        """Say whether a row is to be tried again before it stands."""
-        if self._kills_twice(row, transcript):
-            return True
-        if row.index in self._first:
-            return False
-        at_fault = row.status not in FOR_SURE if is_shared else _has_failed(row)
-        return at_fault or bool(failures(row))
+    def _again(self) -> list[int | None]:
+        """Return the devices that failed once; None is the driver, until it lists its devices."""
+        is_listed = self._listing is not None
+        return [i for i in self._first if i not in self._rows and not (i is None and is_listed)]
 
-    def _kills_twice(self, row: ProbeRow, transcript: Transcript) -> bool:
-        """Note what a device died of; True where a test killed its process for the second time."""
+    def _note_death(self, row: ProbeRow, transcript: Transcript) -> None:
+        """Count a required test that its process died of as failed: it is not run again."""
         if row.index is None or row.status not in {"crashed", "timeout"}:
-            return False
-        died_of = required(transcript.events, row.index)
-        before = self._died_of.get(row.index, frozenset())
-        self._died_of[row.index] = before | died_of
-        twice = (died_of & before) - self._answers.get(row.index, {}).keys()
-        if twice:
-            self._answers.setdefault(row.index, {}).update(dict.fromkeys(sorted(twice), False))
-        return bool(twice)
+            return
+        for event in transcript.events:
+            if event.get("index") == row.index and event["event"] == "demand":
+                self._answers[row.index] = dict.fromkeys(event["entries"], False)
 
     def _final(self, row: ProbeRow) -> ProbeRow:
         """Return what is said of a device after its second attempt, if it had two."""
         first = self._first.get(row.index) or self._first.get(None)
         if first is None:
             return row
-        if failures(first):
-            row = confirmed(row)
-        if not _has_failed(first) or row.status == "blocked":
-            return row
-        if row.is_usable:
-            evidence = {**row.evidence, "first_attempt": brief(first)}
-            return row.replace(reason=Reason("ok", SECOND).sentence, evidence=evidence)
-        if first.index is None and row.index is not None:
-            return row
-        if is_cut_off(row):
-            return unfinished(first)
-        return first.replace(evidence={**first.evidence, "second_attempt": brief(row)})
-
-
-def retry_s(level: Level) -> float:
-    """Return the seconds that trying a level again may take."""
-    return level.took_s * (HARDER_PATIENCE if level.was_wrong else PATIENCE)
+        if is_starved(row):
+            return _unfinished(first)
+        told = {"status": first.status, "code": first.code, "reason": first.reason}
+        row = row.replace(evidence={**row.evidence, "first_attempt": told})
+        again = Reason("ok", "on the second attempt").sentence
+        return row.replace(reason=again) if row.is_usable else row
 
 
 def _has_failed(row: ProbeRow) -> bool:
@@ -471,36 +381,8 @@ def _has_failed(row: ProbeRow) -> bool:
     return row.status in {"wrong", "crashed"} or is_refusal
 
 
-def brief(row: ProbeRow) -> dict[str, Any]:
-    """Return what is kept of an attempt that does not stand."""
-    return {"status": row.status, "code": row.code, "reason": row.reason}
-
-
-def unfinished(row: ProbeRow) -> ProbeRow:
-    """Return a failure for whose second attempt there was no time: it is not believed for long."""
-    return row.replace(evidence={**row.evidence, "is_unfinished": True})
-
-
-def failures(row: ProbeRow) -> frozenset[str]:
-    """Return the entries whose test failed in the process that a row comes from."""
-    return frozenset(entry["id"] for entry in _entries(row) if entry.get("outcome") == FAILED)
-
-
-def confirmed(row: ProbeRow) -> ProbeRow:
-    """Return a row with what failed again said to be confirmed."""
-    if not failures(row):
+def _unfinished(row: ProbeRow) -> ProbeRow:
+    """Return a failure for whose second attempt there was no time; one hang is enough to count."""
+    if row.status == "timeout":
         return row
-    entries = [
-        {**entry, "outcome": CONFIRMED} if entry.get("outcome") == FAILED else entry
-        for entry in _entries(row)
-    ]
-    evidence: dict[str, Any] = {**row.evidence, "entries": entries}
-    if not any(entry.get("outcome") in UNFINISHED for entry in entries):
-        evidence.pop("is_unfinished", None)
-    return row.replace(evidence=evidence)
-
-
-def _entries(row: ProbeRow) -> Sequence[Mapping[str, Any]]:
-    found = row.evidence.get("entries")
-    listed = found if isinstance(found, list) else []
-    return [e for e in listed if isinstance(e, dict) and isinstance(e.get("id"), str)]
+    return row.replace(evidence={**row.evidence, "is_unfinished": True})

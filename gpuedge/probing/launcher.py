@@ -8,8 +8,8 @@ input ends), and appends the rows of each driver to a file as soon as they are k
 
 Candidates of several backends that name the same driver file are levels of one driver: they share a
 child, one after the other. A crash or a hang costs the level it happened in; the others get a fresh
-child. What failed is tried once more, alone, when all others have their verdict: a good driver
-fails now and then, because memory was short or another program had it; what fails twice counts.
+child. What failed is tried once more, alone, when the other levels have their verdict: a good
+driver fails now and then, because memory was short or another program had it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from gpuedge import backends
 from gpuedge.backends.base import Candidate
-from gpuedge.core.errors import DatabaseError
+from gpuedge.capdb.identity import families
 from gpuedge.probing import child as child_module
-from gpuedge.probing import quirks, run
-from gpuedge.probing.judge import Level, Transcript, parts, retry_s
+from gpuedge.probing import kat, quirks, run
+from gpuedge.probing.judge import Level, Transcript, parts
 from gpuedge.probing.protocol import read_events
 from gpuedge.probing.report import ProbeRow
 from gpuedge.safety import child, interpreter, paths
@@ -49,8 +50,11 @@ MAX_RESULT_BYTES = 4 << 20
 MIN_RETRY_S = 0.3
 """With less time than this left no further child is started: it could not even import numpy."""
 
+PATIENCE = 1.5
+"""A second attempt is made where there is this many times the time that the first one took."""
+
 MAX_ATTEMPTS = 32
-"""Children per driver: two more for each device that took its child down."""
+"""Children per driver: two for each device that took its child down."""
 
 MAX_SILENCE = 0.4
 """Share of the deadline for which a child that others wait for may do nothing."""
@@ -77,7 +81,8 @@ def main() -> int:
     if hasattr(signal, "setitimer"):
         reset_signals()
         # The default action ends the process whatever it is doing; a fork does not inherit it.
-        signal.setitimer(signal.ITIMER_REAL, max(0.0, request["left_s"]) + ORPHAN_S)
+        left_s = max(0.0, request["ends"] - time.monotonic())
+        signal.setitimer(signal.ITIMER_REAL, left_s + ORPHAN_S)
     work = Launcher(request).run()
     if work is not None:  # this is a fork
         child_module.work(work)
@@ -89,12 +94,11 @@ class Launcher:
     """What all drivers share: the time, the order of starting, and the file of rows."""
 
     def __init__(self, request: dict[str, Any]) -> None:
-        self.given_s = float(request["deadline_s"])
-        self.ends = child_module.ends_of(float(request["left_s"]), request["ends"])
+        self.given_s: float = request["deadline_s"]
+        self.ends: float = request["ends"]
         self.command = request["command"] or interpreter.command("gpuedge.probing.child") or ()
         self.folder = Path(request["folder"])
-        self.can_fork = False
-        self._has_own = request["command"] is not None
+        self.can_fork = sys.platform == "linux" and request["command"] is None
         self._token = request["token"]
         self._rows = os.open(self.folder / "rows", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._candidates = [Candidate(**record) for record in request["candidates"]]
@@ -105,13 +109,8 @@ class Launcher:
 
     def run(self) -> dict[str, Any] | None:
         """Probe everything; in a fork, return the request of the child that it is."""
-        try:
-            drivers = self._drivers()
-        except DatabaseError:
-            self._say(event="no-database")
-            return None
-        waiting, running = list(drivers), list[Driver]()
-        while (waiting or running) and self.left() > EARLY_S and not self._is_alone():
+        waiting, running = self._drivers(), list[Driver]()
+        while (waiting or running) and self.left() > EARLY_S and not self._is_orphan():
             busy = sum(driver.is_busy() for driver in running)
             if waiting and busy <= (os.cpu_count() or 1) and len(running) < MAX_RUNNING:
                 running.append(waiting.pop(0))
@@ -121,14 +120,14 @@ class Launcher:
                     return work
                 if driver.is_over:
                     running.remove(driver)
-                    self._report(driver)
+                    self._say(driver.rows())
             time.sleep(child.TICK_S)
         for driver in running:
             driver.kill()
         for driver in [*running, *waiting]:
             driver.stop()
-            self._report(driver)
-        if self._is_alone():
+            self._say(driver.rows())
+        if self._is_orphan():
             shutil.rmtree(self.folder, ignore_errors=True)
         return None
 
@@ -136,32 +135,26 @@ class Launcher:
         """Return the seconds that are left."""
         return self.ends - time.monotonic()
 
-    def _is_alone(self) -> bool:
+    def _is_orphan(self) -> bool:
         """Say whether the application is gone, or has no use for this any more."""
         return self._poll is not None and bool(self._poll.poll(0))
 
     def _drivers(self) -> list[Driver]:
         """Return what is to be tried; report what the database bars, and import the rest."""
         run.load_database()
-        barred: set[int] = set()
-        for i, candidate in enumerate(self._candidates):
-            row = quirks.barred_row(candidate)
-            if row is not None:
-                self._say(at=i, rows=[row.to_dict()])
-                barred.add(i)
-        self.can_fork = sys.platform == "linux" and not self._has_own and _prepared()
-        open_ = [i for i in range(len(self._candidates)) if i not in barred]
+        barred = {i: quirks.barred_row(one) for i, one in enumerate(self._candidates)}
+        self._say([(i, [row]) for i, row in barred.items() if row is not None])
+        self.can_fork = self.can_fork and _prepared()
+        free = [i for i, row in barred.items() if row is None]
         return [
-            Driver(self, [(open_[i], self._candidates[open_[i]]) for i in members], n)
-            for n, members in enumerate(group([self._candidates[i] for i in open_]))
+            Driver(self, [(free[i], self._candidates[free[i]]) for i in members], n)
+            for n, members in enumerate(group([self._candidates[i] for i in free]))
         ]
 
-    def _report(self, driver: Driver) -> None:
-        for at, rows in driver.rows():
-            self._say(at=at, rows=[row.to_dict() for row in rows])
-
-    def _say(self, **fields: Any) -> None:
-        os.write(self._rows, json.dumps({"token": self._token, **fields}).encode() + b"\n")
+    def _say(self, verdicts: Sequence[tuple[int, list[ProbeRow]]]) -> None:
+        for at, rows in verdicts:
+            record = {"token": self._token, "at": at, "rows": [row.to_dict() for row in rows]}
+            os.write(self._rows, json.dumps(record).encode() + b"\n")
 
 
 def group(candidates: Sequence[Candidate]) -> list[list[int]]:
@@ -194,20 +187,18 @@ class Driver:
         """Start a child, or look at the one there is; in a fork, return its request."""
         if self._running is None:
             levels = self._next()
-            left = self._launcher.left()
-            if not levels or self._attempts == MAX_ATTEMPTS or (
-                self._attempts and left < MIN_RETRY_S
-            ):  # fmt: skip
+            if not levels:
                 self.is_over = True
                 return None
             self._attempts += 1
             try:
                 return self._start(levels)
             except OSError as error:
-                self._take(levels, self._nothing(Ending("no-child", 0, str(error))))
+                ending = Ending("no-child", 0, str(error))
+                self._take(levels, Transcript([], 0, ending, "", 0.0))
                 self.is_over = True
         elif self._running.has_ended(MAX_SILENCE * self._launcher.given_s):
-            self._finish()
+            self._finish(self._running)
         return None
 
     def kill(self) -> None:
@@ -219,7 +210,7 @@ class Driver:
         """Time is over: judge what there is."""
         if self._running is not None:
             self._running.is_late = True
-            self._finish()
+            self._finish(self._running)
 
     def rows(self) -> list[tuple[int, list[ProbeRow]]]:
         """Return the rows of each candidate, with its place."""
@@ -228,12 +219,13 @@ class Driver:
 
     def _next(self) -> list[Level]:
         """Return what the next child is to try: levels together first, retries alone at the end."""
-        untried = [level for level in self._levels if level.is_untried]
-        together = [level for level in untried if not level.is_alone]
-        if together or untried:
-            return together or untried[:1]
         left = self._launcher.left()
-        return [v for v in self._levels if v.awaiting and left > retry_s(v)][:1]
+        if self._attempts == MAX_ATTEMPTS or (self._attempts and left < MIN_RETRY_S):
+            return []
+        together = [level for level in self._levels if not level.is_begun]
+        alone = [level for level in self._levels if level.is_untried]
+        again = [v for v in self._levels if v.is_doubtful and left > PATIENCE * v.took_s]
+        return together or alone[:1] or again[:1]
 
     def _start(self, levels: list[Level]) -> dict[str, Any] | None:
         folder = self._folder / str(self._attempts)
@@ -242,8 +234,8 @@ class Driver:
         result.touch(mode=0o600)
         token = secrets.token_hex(16)
         request = {
-            "token": token, "result": str(result), "deadline_s": self._launcher.left(),
-            "ends": self._launcher.ends, "candidates": [level.request() for level in levels],
+            "token": token, "result": str(result), "ends": self._launcher.ends,
+            "candidates": [level.request() for level in levels],
         }  # fmt: skip
         env = levels[0].candidate.env
         if self._launcher.can_fork and not any(name.startswith(OWN_START) for name in env):
@@ -253,15 +245,13 @@ class Driver:
                 return request
             one = Child.of_fork(pid, output)
         else:
-            data = json.dumps(request, default=dict).encode() + b"\n"
+            data = json.dumps(request).encode() + b"\n"
             environ = {**os.environ, **env}
             one = Child(self._launcher.command, environ, folder, request=data, output=output)
         self._running = Running(one, levels, token, result)
         return None
 
-    def _finish(self) -> None:
-        running = self._running
-        assert running is not None  # that is when it is called
+    def _finish(self, running: Running) -> None:
         self._running = None
         self._take(running.levels, running.transcript(self._launcher.given_s))
 
@@ -273,9 +263,6 @@ class Driver:
                 late = part.first("done") is not None and not part.is_complete
                 is_doubtful = i > 0 or late or transcript.is_stalled
                 level.take(part, is_shared=len(levels) > 1 and is_doubtful)
-
-    def _nothing(self, ending: Ending) -> Transcript:
-        return Transcript([], 0, ending, "", 0.0, deadline_s=self._launcher.given_s)
 
 
 class Running:
@@ -323,10 +310,6 @@ class Running:
 
 def _prepared() -> bool:
     """Import what a child will need; say whether this process may be forked after that."""
-    from gpuedge import backends
-    from gpuedge.capdb.identity import families
-    from gpuedge.probing import kat
-
     for name in backends.PROBED:
         with suppress(Exception):  # its children will say what is wrong
             backends.load(name)
@@ -335,7 +318,7 @@ def _prepared() -> bool:
     gc.collect()
     gc.freeze()  # what lies here already is not to be copied into each child for its counts
     try:  # locks of other threads would stay held forever
-        return len(list(Path("/proc/self/task").iterdir())) == 1
+        return len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208  (a count)
     except OSError:
         return threading.active_count() == 1
 

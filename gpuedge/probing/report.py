@@ -8,6 +8,7 @@ from __future__ import annotations
 from gpuedge.core.errors import InputError
 from gpuedge.core.reasons import STATUSES
 from gpuedge.core.record import Record
+from gpuedge.core.text import plain
 from gpuedge.safety.store import is_number
 
 TYPE_CHECKING = False
@@ -15,11 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
-    from gpuedge.core.driver import DeviceInfo
+    from gpuedge.core.driver import Candidate, DeviceInfo
 
 SCHEMA = "gpuedge.probe/1"
 KINDS = ("DISCRETE_GPU", "INTEGRATED_GPU", "VIRTUAL_GPU", "OTHER", "CPU")
 """Device types, best first. A type that is not listed (or not known) counts as ``OTHER``."""
+
+MOST_NAME = 200
+"""Characters that are kept of a driver's name."""
 
 HOW_TO_REFRESH = "cached; gpuedge.probe(refresh=True) tries it again"
 
@@ -114,11 +118,10 @@ class ProbeRow(Record):
         """The reason as tables show it: a driver without a device in four words."""
         if self.code != "no-device":
             return self.reason
-        import re
-
         # An API's own name of an error says more than the sentence it came in.
-        named = re.search(r"\b[A-Z][A-Z0-9]*(_[A-Z0-9]+)+\b", self.reason)
-        return f"offers no device ({named.group()})" if named else "offers no device"
+        words = (word.strip(".,:;()") for word in self.reason.split())
+        named = next((word for word in words if "_" in word and word.isupper()), "")
+        return f"offers no device ({named})" if named else "offers no device"
 
     def info(self) -> DeviceInfo:
         """Return what a backend needs to open this device again.
@@ -133,15 +136,13 @@ class ProbeRow(Record):
         from gpuedge.core.driver import Candidate, DeviceInfo
         from gpuedge.core.identity import Identity
 
-        candidate = Candidate(self.backend, self.key, self.fingerprint, dict(self.env))
-        identity = Identity.from_dict(dict(self.identity))
         return DeviceInfo(
-            candidate,
+            Candidate(self.backend, self.key, self.fingerprint, dict(self.env)),
             self.index,
-            identity,
+            Identity.from_dict(dict(self.identity)),
             bool(self.is_software),
-            frozenset(self.restrictions.get("features", ())),
-            dict(self.restrictions.get("limits", {})),
+            frozenset(self.restrictions.get("features") or ()),
+            dict(self.restrictions.get("limits") or {}),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -155,158 +156,95 @@ class ProbeRow(Record):
             raise InputError(
                 "A row of the probe report is not a JSON object.", known=_shown(record)
             )
-        names = cls._fields
+        given = {name: value for name, value in record.items() if name in cls._fields}
         try:
-            row = cls(**{k: v for k, v in record.items() if k in names})
+            row = cls(**given)
         except TypeError:
             raise InputError(
                 "A row of the probe report lacks a field.",
-                known=f"every row has: {', '.join(list(names)[:5])}",
+                known=f"every row has: {', '.join(cls._fields[:5])}",
             ) from None
-        fault = _fault(row)
-        if fault is not None:
-            raise InputError(
-                f"A row of the probe report has a {fault} that cannot be used.",
-                known=f"{fault} is {_shown(getattr(row, fault))}",
-            )
+        for name, value in given.items():
+            if not fits(value, ROW[name]):
+                raise InputError(
+                    f"A row of the probe report has a {name} that cannot be used.",
+                    known=f"{name} is {_shown(value)}",
+                )
         return row
 
     def __repr__(self) -> str:
         return f"<ProbeRow {self.device} {self.status} {self.name!r}>"
 
 
-_TEXTS = (
-    "device", "backend", "status", "code", "reason", "name", "key", "fingerprint", "model",
-    "physical", "database", "valid_until",
-)  # fmt: skip
-_IDENTITY_TEXTS = ("api", "name", "os")
-_GL_TEXTS = ("GL_VENDOR", "GL_RENDERER", "GL_VERSION")
-_IDENTITY_TYPES = {
-    **dict.fromkeys(("vendorID", "deviceID", "driverVersion", "driverID"), int),
-    **dict.fromkeys(("apiVersion", "driverName", "driverInfo", "device_type", "deviceUUID"), str),
-    **dict.fromkeys((*_GL_TEXTS, "backend"), str),
-}
-_MAX_INDEX = 1 << 16
-"""Devices of one driver; no API lists more than a handful."""
-
-_MAX_DEPTH = 16
-"""Nesting of a table in a row; ours have four levels."""
+def driver_row(candidate: Candidate, status: str, code: str, reason: str, **more: Any) -> ProbeRow:
+    """Return the row of a driver; `more` are fields that are known of a device of it."""
+    key = candidate.key
+    name = key.replace("\\", "/").rstrip("/").rpartition("/")[2] or key
+    known = {
+        "name": plain(name, MOST_NAME), "key": key, "fingerprint": candidate.fingerprint,
+        "env": dict(candidate.env),
+    }  # fmt: skip
+    backend = candidate.backend
+    return ProbeRow(backend, backend, status, code, reason, **{**known, **more})
 
 
-LIMITS = frozenset(
-    {
-        "max_invocations", "max_shared_bytes", "max_storage_buffers", "max_storage_buffer_bytes",
-        "max_allocation_bytes", "max_push_bytes", "max_texture_size", "max_outputs",
-    }
-)  # fmt: skip
-"""Fields of `Caps` that an entry can bound."""
+def fits(value: object, shape: Any) -> bool:
+    """Say whether a value read from JSON has a shape.
 
-_MOST_WORDS, _MOST_LETTERS, _MOST_LIMIT = 1024, 200, 1 << 64
+    A shape is a type, a tuple of shapes (any of them), a list of one (of any length), a frozenset
+    (one of these words), or a dict of shapes by name. Of a dict, what is missing counts as None and
+    other names do not matter; ``{str: shape}`` may have any names. A `float` is finite.
 
-_LISTS = ("levels", "features", "kernels", "storages", "entries")
-_FLAGS = ("is_backend_off", "is_demoted")
-
-
-def _fault(row: ProbeRow) -> str | None:
-    """Return the first field whose value is not what the field may hold, None if all are good."""
-    for name in _TEXTS:
-        if not isinstance(getattr(row, name), str):
-            return name
-    for name in ("identity", "caps", "env", "evidence", "restrictions"):
-        if not _is_table(getattr(row, name)):
-            return name
-    index = row.index
-    good = {
-        "status": row.status in STATUSES,
-        "index": index is None or (type(index) is int and 0 <= index < _MAX_INDEX),
-        "identity": index is None or _is_identity(row.identity),
-        "env": all(map(_is_variable, row.env.items())),
-        "is_software": row.is_software is None or isinstance(row.is_software, bool),
-        "seconds": row.seconds is None or (is_number(row.seconds) and row.seconds >= 0),
-        "is_cached": isinstance(row.is_cached, bool),
-        "route": row.route is None or (type(row.route) is int and 0 < row.route < _MAX_INDEX),
-    }
-    if row.restrictions or row.valid_until:
-        good["restrictions"] = are_restrictions(row.restrictions)
-        good["valid_until"] = is_day(row.valid_until)
-    return next((name for name, is_good in good.items() if not is_good), None)
-
-
-def _is_table(value: object) -> bool:
-    """Say whether a value is an object that can be written as JSON again (which has no NaN)."""
-    return isinstance(value, dict) and _is_plain(value, _MAX_DEPTH)
-
-
-def _is_plain(value: object, depth: int) -> bool:
-    if isinstance(value, dict):
-        names = all(isinstance(name, str) for name in value)
-        return depth > 0 and names and all(_is_plain(v, depth - 1) for v in value.values())
-    if isinstance(value, list):
-        return depth > 0 and all(_is_plain(v, depth - 1) for v in value)
-    return value is None or isinstance(value, (str, bool)) or is_number(value)
-
-
-def _is_identity(record: Mapping[str, Any]) -> bool:
-    texts = all(isinstance(record.get(name), str) for name in _IDENTITY_TEXTS)
-    known = ((record.get(name), kind) for name, kind in _IDENTITY_TYPES.items())
-    return texts and all(value is None or type(value) is kind for value, kind in known)
-
-
-def _is_variable(item: tuple[object, object]) -> bool:
-    name, value = item
-    if not isinstance(name, str) or not isinstance(value, str):
-        return False
-    return bool(name) and "=" not in name and "\0" not in name + value
-
-
-def are_restrictions(record: Mapping[str, Any]) -> bool:
-    """Say whether a record has the fields of `Restrictions.to_dict`, each of its kind.
-
-    >>> are_restrictions({}), are_restrictions({"limits": {"max_push_bytes": -1}})
+    >>> fits({"a": [1, 2]}, {"a": [int], "b": (str, None)}), fits(True, int)
     (True, False)
     """
-    if not record:
-        return True
-    if set(record) != {*_LISTS, *_FLAGS, "limits"}:
-        return False
-    lists = all(are_words(record[name]) for name in _LISTS)
-    flags = all(isinstance(record[name], bool) for name in _FLAGS)
-    return lists and flags and bool(record["entries"]) and _are_limits(record["limits"])
+    if isinstance(shape, tuple):
+        return any(fits(value, one) for one in shape)
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(fits(one, shape[0]) for one in value)
+    if isinstance(shape, frozenset):
+        return isinstance(value, str) and value in shape
+    if isinstance(shape, dict):
+        each = shape.get(str)
+        return isinstance(value, dict) and all(
+            fits(value.get(name), each or shape[name]) for name in (value if each else shape)
+        )
+    return is_number(value) if shape is float else value is shape or type(value) is shape
 
 
-def are_words(value: object) -> bool:
-    """Say whether a value is a list of words of bounded length, such as ids of entries."""
-    if not isinstance(value, list) or len(value) > _MOST_WORDS:
-        return False
-    return all(isinstance(word, str) and 0 < len(word) <= _MOST_LETTERS for word in value)
+IDENTITY = {
+    **dict.fromkeys(("vendorID", "deviceID", "driverVersion", "driverID"), (int, None)),
+    **dict.fromkeys(("api", "name", "os", "apiVersion", "driverName", "driverInfo"), (str, None)),
+    **dict.fromkeys(("device_type", "deviceUUID", "backend"), (str, None)),
+    **dict.fromkeys(("GL_VENDOR", "GL_RENDERER", "GL_VERSION"), (str, None)),
+}
+"""The shape of `Identity.to_dict`, or of nothing."""
 
+RESTRICTIONS = {
+    **dict.fromkeys(("levels", "features", "kernels", "storages", "entries"), ([str], None)),
+    **dict.fromkeys(("is_backend_off", "is_demoted"), (bool, None)),
+    "limits": ({str: int}, None),
+}
+"""The shape of `Restrictions.to_dict`, or of nothing."""
 
-def _are_limits(value: object) -> bool:
-    if not isinstance(value, dict) or not value.keys() <= LIMITS:
-        return False
-    return all(type(most) is int and 0 < most <= _MOST_LIMIT for most in value.values())
-
-
-def is_day(text: object) -> bool:
-    """Say whether a text is an ISO date, or empty.
-
-    >>> is_day(""), is_day("2027-11-21"), is_day("soon")
-    (True, True, False)
-    """
-    if not isinstance(text, str) or not text:
-        return text == ""
-    parts = text.split("-")
-    digits = all(part.isascii() and part.isdigit() for part in parts)
-    return digits and [len(part) for part in parts] == [4, 2, 2]
+_SHAPES = {
+    "str": str, "bool": bool, "bool | None": (bool, None), "int | None": (int, None),
+    "float | None": (float, None), "Mapping[str, Any]": dict, "Mapping[str, str]": {str: str},
+}  # fmt: skip
+ROW: dict[str, Any] = {
+    **{name: _SHAPES[kind] for name, kind in ProbeRow.__annotations__.items()},
+    "status": frozenset(STATUSES),
+    "identity": IDENTITY,
+    "restrictions": RESTRICTIONS,
+}
+"""The shape of `ProbeRow.to_dict`, from its annotations."""
 
 
 def _shown(value: object) -> str:
     try:
-        said = repr(value)
+        return plain(repr(value))
     except (ValueError, RecursionError):  # a whole number or a nesting too long to print
         return type(value).__name__
-    line = "".join(c if c.isprintable() else " " for c in said)
-    return line if len(line) <= 80 else line[:77] + "..."
 
 
 def _kind(row: ProbeRow) -> int:
@@ -419,11 +357,6 @@ class ProbeReport(Record):
         text = f"best {best.device}" if best else "no usable device"
         return f"<ProbeReport {len(self.devices)} of {len(self.tried)} usable, {text}>"
 
-    def _repr_html_(self) -> str:
-        from gpuedge.probing import show
-
-        return show.as_html(self)
-
 
 def _no_report(known: str) -> InputError:
     hint = "make one with: gpuedge probe --json > report.json"
@@ -454,68 +387,58 @@ def number(rows: Iterable[ProbeRow]) -> tuple[ProbeRow, ...]:
 def _with_routes(rows: Sequence[ProbeRow]) -> tuple[ProbeRow, ...]:
     """Return the rows with `physical` and `route` filled in.
 
-    Rows are one device if they report the same UUID, or else the same model. Models are compared by
-    vendor and device number where both rows know them, else by name.
     The best route is the one whose backend comes first in the rows, of those that the capability
-    database does not demote; routes that do not work have no rank. Several equal devices of one
-    driver are told apart by their order: APIs list devices of a machine in the same order more
-    often than not, and where they do not, the two are equal anyway.
+    database does not demote; routes that do not work have no rank.
     """
     names = _physical(rows)
     order = {name: i for i, name in enumerate(dict.fromkeys(r.backend for r in rows))}
+    working = [i for i, row in enumerate(rows) if names[i] and row.is_usable]
     ranks: dict[int, int] = {}
     counts: dict[str, int] = {}
-    for i in sorted(
-        range(len(rows)), key=lambda i: (rows[i].is_demoted, order[rows[i].backend], i)
-    ):
-        if names[i] and rows[i].is_usable:
-            counts[names[i]] = counts.get(names[i], 0) + 1
-            ranks[i] = counts[names[i]]
+    for i in sorted(working, key=lambda i: (rows[i].is_demoted, order[rows[i].backend], i)):
+        ranks[i] = counts[names[i]] = counts.get(names[i], 0) + 1
     return tuple(row.replace(physical=names[i], route=ranks.get(i)) for i, row in enumerate(rows))
 
 
 def _physical(rows: Sequence[ProbeRow]) -> list[str]:
-    """Return the name of each row's physical device, empty where no device was reached."""
-    models = _models(rows)
-    seen: dict[tuple[str, str, str], int] = {}
+    """Return the name of each row's physical device, empty where no device was reached.
+
+    Rows are one device if they report the same UUID, or else the same model. Models are compared by
+    vendor and device number where both rows know them, else by name. Several equal devices of one
+    driver are told apart by their order: APIs list devices of a machine in the same order more
+    often than not, and where they do not, the two are equal anyway.
+    """
+    same: dict[object, str] = {}
+    for row in rows:
+        numbers, name = (row.identity.get("vendorID"), row.identity.get("deviceID")), _model(row)
+        if row.index is not None and all(numbers):  # layers that know no number write zero
+            same.setdefault(name, same.setdefault(numbers, name))
+    counts: dict[object, int] = {}
     by_uuid: dict[str, str] = {}
     found: list[str] = []
-    for row, model in zip(rows, models, strict=True):
+    for row in rows:
+        model = same.get(_model(row), _model(row))
+        name = by_uuid.get(_uuid(row), "")
         if row.index is None or not model:
-            found.append("")
-            continue
-        uuid = _uuid(row)
-        if uuid in by_uuid:
-            found.append(by_uuid[uuid])
-            continue
-        driver = (row.backend, row.key, model)
-        seen[driver] = count = seen.get(driver, 0) + 1
-        name = model if count == 1 else f"{model} #{count}"
-        if uuid:
-            by_uuid[uuid] = name
+            name = ""
+        elif not name:
+            driver = (row.backend, row.key, model)
+            counts[driver] = count = counts.get(driver, 0) + 1
+            name = model if count == 1 else f"{model} #{count}"
+            if _uuid(row):
+                by_uuid[_uuid(row)] = name
         found.append(name)
     return found
 
 
-def _models(rows: Sequence[ProbeRow]) -> list[str]:
-    """Return one name per model: rows with equal numbers share the name that was seen first."""
-    by_numbers: dict[tuple[object, object], str] = {}
-    same: dict[str, str] = {}
-    for row in rows:
-        numbers = (row.identity.get("vendorID"), row.identity.get("deviceID"))
-        name = row.model or row.name
-        # A device number of zero is what layers write who know none.
-        if row.index is not None and all(numbers):
-            same.setdefault(name, by_numbers.setdefault(numbers, name))
-    return [same.get(row.model or row.name, row.model or row.name) for row in rows]
+def _model(row: ProbeRow) -> str:
+    return row.model or row.name
 
 
 def _uuid(row: ProbeRow) -> str:
-    """Return a device's UUID as text, empty where it is unknown or all zeros.
+    """Return a device's UUID, empty where it is unknown, all zeros, or that of a rasteriser.
 
     Rasterisers have one per version or per project, not per device.
     """
-    if row.is_software:
-        return ""
-    text = row.identity.get("deviceUUID")
-    return text if isinstance(text, str) and text.strip("0-") else ""
+    text = row.identity.get("deviceUUID") or ""
+    return text if text.strip("0-") and not row.is_software else ""

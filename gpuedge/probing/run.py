@@ -3,8 +3,8 @@
 Drivers are tried by another process (`gpuedge.probing.launcher`), which starts a child for each of
 them. So signals, threads and settings of the application have no part in it, and all of it is gone
 at the deadline: the launcher ends its children, this side ends the launcher. They work in one
-private folder, which the launcher removes where the application is killed, and the next probe
-where both were.
+private folder, which the launcher removes where the application is killed. Where both were, a probe
+of another day does.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from gpuedge.backends.base import Candidate
 from gpuedge.core.errors import InputError
-from gpuedge.probing.judge import Transcript, judge, unstartable
-from gpuedge.probing.report import ProbeRow
-from gpuedge.safety import child, interpreter, lock, paths
+from gpuedge.probing.judge import without_child
+from gpuedge.probing.report import ProbeRow, fits
+from gpuedge.safety import child, interpreter, paths
 from gpuedge.safety.child import Child, Ending
 
 COMMAND: tuple[str, ...] | None = None
@@ -44,11 +44,11 @@ PREFIX = "gpuedge-probe-"
 OURS = re.compile(PREFIX + r"[a-z0-9_]{8}")
 """What `tempfile.mkdtemp` makes of the prefix."""
 
+STALE_S = 86400.0
+"""No probe lasts so long: a folder of that age was left behind."""
+
 MAX_SWEPT = 64
 """Stale folders removed by one probe: it must begin at once, and the next one goes on."""
-
-YOUNG_S = 60.0
-"""A folder without a lock belongs to a probe that is about to take it, for so long."""
 
 
 def probe_all(
@@ -81,49 +81,35 @@ def probe_all(
     """
     if not candidates:
         return []
+    found: dict[int, list[ProbeRow]] = {}
     program = interpreter.command("gpuedge.probing.launcher")
     if program is None:
-        return [unstartable(c, interpreter.why_none()) for c in candidates]
-    ends = (time.monotonic() if begin is None else begin) + deadline_s
-    try:
-        with _Folder() as folder:
-            request = _request(folder, candidates, deadline_s, ends, command or COMMAND)
-            found, why = _launched(program, request, ends, stop)
-    except (
-        OSError,
-        RuntimeError,
-    ) as error:  # no temporary folder, no more descriptors
-        return [unstartable(c, str(error)) for c in candidates]
+        ending = Ending("no-child", 0, interpreter.why_none())
+    else:
+        try:
+            with _folder() as folder:
+                request = {
+                    "folder": str(folder),
+                    "token": secrets.token_hex(16),
+                    "deadline_s": deadline_s,
+                    "ends": (time.monotonic() if begin is None else begin) + deadline_s,
+                    "command": command or COMMAND,
+                    "candidates": [candidate.as_dict() for candidate in candidates],
+                }
+                found, ending = _launched(program, request, stop)
+        except (OSError, RuntimeError) as error:  # no temporary folder, no more descriptors
+            ending = Ending("no-child", 0, str(error))
     return [
-        found[i] if i in found else _missing(candidate, deadline_s, why)
+        found[i] if i in found else without_child(candidate, ending, deadline_s)
         for i, candidate in enumerate(candidates)
     ]
 
 
-def _request(
-    folder: Path,
-    candidates: Sequence[Candidate],
-    deadline_s: float,
-    ends: float,
-    command: Sequence[str] | None,
-) -> dict[str, Any]:
-    return {
-        "folder": str(folder),
-        "token": secrets.token_hex(16),
-        "deadline_s": deadline_s,
-        "left_s": ends - time.monotonic(),
-        "ends": ends,
-        "command": None if command is None else list(command),
-        "candidates": [candidate.as_dict() for candidate in candidates],
-    }
-
-
 def _launched(
-    program: Sequence[str], request: dict[str, Any], ends: float, stop: Callable[[], bool]
-) -> tuple[dict[int, list[ProbeRow]], Ending | None]:
-    """Run a launcher; return rows by candidate, and how it ended if it failed."""
-    folder = Path(request["folder"])
-    rows = folder / "rows"
+    program: Sequence[str], request: dict[str, Any], stop: Callable[[], bool]
+) -> tuple[dict[int, list[ProbeRow]], Ending]:
+    """Run a launcher; return rows by candidate, and what became of those without."""
+    folder, ends = Path(request["folder"]), request["ends"]
     data = json.dumps(request, default=dict).encode() + b"\n"
     one = Child(program, child.environment(), folder, request=data, output=folder / "output")
     is_early = True
@@ -133,14 +119,13 @@ def _launched(
         if is_early and one.stdin is not None:
             one.stdin.close()
         ending = one.end(STOP_S if is_early else 0.0)
-    found, is_refused = _read(rows, request["token"])
-    if is_refused:
-        load_database()  # which says what is wrong with it
-    has_failed = ending.how != "deadline" and ending != child.CLEAN
+    found = _read(folder / "rows", request["token"])
+    if ending.how == "deadline" or ending == child.CLEAN:
+        return found, Ending("deadline")
+    if not found:
+        load_database()  # which says so where that is what the launcher ended of
     said = one.tail().strip().splitlines()[-1:]
-    if has_failed and said:
-        ending = ending.replace(what="; ".join([*filter(None, [ending.what]), said[0][:200]]))
-    return found, ending if has_failed else None
+    return found, ending.replace(what="; ".join(filter(None, [ending.what, *said]))[:300])
 
 
 def load_database() -> None:
@@ -153,46 +138,27 @@ def load_database() -> None:
     capdb.load_names()
 
 
-def _read(path: Path, token: str) -> tuple[dict[int, list[ProbeRow]], bool]:
-    """Return the rows that the launcher wrote, and whether it could not read the database."""
+def _read(path: Path, token: str) -> dict[int, list[ProbeRow]]:
+    """Return the rows that the launcher wrote."""
     found: dict[int, list[ProbeRow]] = {}
-    is_refused = False
+    with suppress(OSError):
+        for line in paths.read_start(path, MAX_BYTES).split(b"\n"):
+            with suppress(ValueError, RecursionError, InputError):
+                record = json.loads(line)
+                if fits(record, {"at": int, "rows": [dict]}) and record.get("token") == token:
+                    found[record["at"]] = [ProbeRow.from_dict(row) for row in record["rows"]]
+    return found
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """Make the private folder of a probe; remove it at the end, and stale ones of others before."""
+    path = Path(tempfile.mkdtemp(prefix=PREFIX))
     try:
-        lines = paths.read_start(path, MAX_BYTES).split(b"\n")
-    except OSError:
-        return {}, False
-    for line in lines:
-        with suppress(ValueError, RecursionError, InputError, TypeError, AttributeError):
-            record = json.loads(line)
-            if record.get("token") != token:
-                continue
-            is_refused |= record.get("event") == "no-database"
-            if type(record.get("at")) is int:
-                found[record["at"]] = [ProbeRow.from_dict(row) for row in record["rows"]]
-    return found, is_refused
-
-
-def _missing(candidate: Candidate, deadline_s: float, why: Ending | None) -> list[ProbeRow]:
-    """Return the row of a candidate that the launcher said nothing of."""
-    ending = Ending("deadline") if why is None else why
-    nothing = Transcript([], 0, ending, "", 0.0, deadline_s=deadline_s)
-    return judge(candidate, nothing).rows
-
-
-class _Folder:
-    """The private folder of a probe; it is removed at the end, stale ones of others before."""
-
-    def __enter__(self) -> Path:
-        self._path = Path(tempfile.mkdtemp(prefix=PREFIX))
-        self._lock = os.open(self._path / lock.FILE, os.O_RDWR | os.O_CREAT, 0o600)
-        with suppress(OSError):  # no locks here: a probe that lasts longer than `YOUNG_S` is swept
-            lock.take(self._lock)
-        sweep(self._path.parent, self._path.stat().st_mtime)
-        return self._path
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._lock)
-        shutil.rmtree(self._path, ignore_errors=True)
+        sweep(path.parent, path.stat().st_mtime)
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def sweep(temporary: Path, now: float) -> None:
@@ -200,32 +166,17 @@ def sweep(temporary: Path, now: float) -> None:
 
     `now` is the file system's own time, so that a wrong clock of this process harms no live probe.
     """
-    try:
-        with os.scandir(temporary) as entries:
-            stale = [e.path for e in entries if OURS.fullmatch(e.name) and _is_stale(e, now)]
-    except OSError:
-        return
-    for path in stale[:MAX_SWEPT]:
-        shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError), os.scandir(temporary) as entries:
+        stale = [e.path for e in entries if OURS.fullmatch(e.name) and _is_stale(e, now)]
+        for path in stale[:MAX_SWEPT]:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _is_stale(entry: os.DirEntry[str], now: float) -> bool:
-    """Say whether nobody holds the lock of a folder, which ends with the probe's process."""
     try:
         found = entry.stat(follow_symlinks=False)
         is_mine = not hasattr(os, "getuid") or found.st_uid == os.getuid()
-        if not is_mine or not entry.is_dir(follow_symlinks=False):
-            return False
-        if abs(now - found.st_mtime) < YOUNG_S and not Path(entry.path, lock.FILE).exists():
-            return False
-        fd = os.open(Path(entry.path, lock.FILE), os.O_RDWR | getattr(os, "O_NOFOLLOW", 0))
-    except FileNotFoundError:
-        return True
+        is_folder = entry.is_dir(follow_symlinks=False)
     except OSError:
         return False
-    try:
-        return lock.take(fd)
-    except OSError:  # no locks here
-        return abs(now - found.st_mtime) > YOUNG_S
-    finally:
-        os.close(fd)
+    return is_mine and is_folder and abs(now - found.st_mtime) > STALE_S

@@ -5,23 +5,17 @@ Plain text and plain data; the command line draws its own tables from the same l
 
 from __future__ import annotations
 
-from gpuedge.core import text
+from gpuedge.core.text import counted, plain, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpuedge.probing.report import ProbeReport, ProbeRow
 
-CUT_OFF = (
-    "time was over before some drivers had enough of it (a busy machine?); nothing is remembered "
-    "of them: run it again, or gpuedge probe --deadline 20"
-)
-"""What to do where a row is about this attempt, not about the driver."""
-
 UNFINISHED = (
-    "time was too short for some tests that entries ask for, or for a second attempt; they are "
-    "tried again after ten minutes, or now with more time: gpuedge probe --refresh --deadline 60"
+    "time was too short for some drivers, or for tests that entries ask for (a busy machine?); "
+    "they are tried again, or now with more time: gpuedge probe --refresh --deadline 60"
 )
-"""What to do where a restriction or a failure may not stand."""
+"""What to do where a row tells only of this attempt."""
 
 TITLES = ("device", "name", "status", "reason")
 
@@ -35,9 +29,8 @@ def lines(report: ProbeReport) -> list[tuple[str, ProbeRow]]:
     """
     order = {row.physical or row.device: i for i, row in reversed([*enumerate(report.devices)])}
     reached = [r for r in report.tried if r.index is not None]
-    reached = [r.replace(name=name_of(r)) for r in reached]
     reached.sort(key=lambda r: (order.get(r.physical or r.device, len(order)), r.route or 1 << 16))
-    shown = [(r.device, r) for r in reached]
+    shown = [(r.device, r.replace(name=_name(r))) for r in reached]
     alike: dict[tuple[str, ...], list[ProbeRow]] = {}
     for row in report.tried:
         if row.index is None:
@@ -48,7 +41,7 @@ def lines(report: ProbeReport) -> list[tuple[str, ProbeRow]]:
     return shown
 
 
-def name_of(row: ProbeRow) -> str:
+def _name(row: ProbeRow) -> str:
     """Return a device's name, with the API underneath where it is reached through another one."""
     under = row.identity.get("backend")
     return f"{row.name} on {under}" if under else row.name
@@ -64,9 +57,9 @@ def entries(row: ProbeRow) -> list[str]:
     for entry in found if isinstance(found, list) else ():
         if isinstance(entry, dict):
             names = ("id", "outcome", "summary", "detail")
-            parts = [str(entry.get(name) or "") for name in names]
-            how = f"{parts[1]}; {parts[3]}" if parts[3] else parts[1]
-            told.append(clean(f"{parts[0]} ({how}): {parts[2]}"))
+            name, outcome, summary, detail = (str(entry.get(name) or "") for name in names)
+            how = f"{outcome}; {detail}" if detail else outcome
+            told.append(plain(f"{name} ({how}): {summary}", 400))
     return told
 
 
@@ -78,13 +71,13 @@ def forbidden(row: ProbeRow) -> str:
     >>> forbidden(ProbeRow("a", "a", "ok", "ok", "", restrictions=table))
     'fp16, max_outputs <= 1, demoted'
     """
-    table = row.restrictions
+    found = row.restrictions
     kinds = ("levels", "features", "kernels", "storages")
-    words = [word for kind in kinds for word in table.get(kind, ())]
-    words += [f"{name} <= {most}" for name, most in (table.get("limits") or {}).items()]
-    words += ["the whole backend"] if table.get("is_backend_off") else []
-    words += ["demoted"] if table.get("is_demoted") else []
-    return clean(", ".join(words))
+    words = [word for kind in kinds for word in found.get(kind) or ()]
+    words += [f"{name} <= {most}" for name, most in (found.get("limits") or {}).items()]
+    words += ["the whole backend"] if found.get("is_backend_off") else []
+    words += ["demoted"] if row.is_demoted else []
+    return plain(", ".join(words), 400)
 
 
 def headline(report: ProbeReport) -> str:
@@ -93,25 +86,16 @@ def headline(report: ProbeReport) -> str:
         return "No GPU driver was tried: no backend is switched on."
     best, usable = report.best, len(report.devices)
     if best is None:
-        return f"No usable GPU: {len(report.tried)} tried, {_why_none(report)}."
+        blocked = sum(row.status == "blocked" for row in report.tried)
+        why = f"{blocked} blocked" if blocked else "none gave the right numbers"
+        return f"No usable GPU: {len(report.tried)} tried, {why}."
     kind = ", a software rasteriser" if best.is_software else ""
-    name = clean(best.name, 80)
     there = len({r.physical or r.device for r in report.devices})
-    routes = f" ({text.counted(there, 'device')})" if there < usable else ""
+    routes = f" ({counted(there, 'device')})" if there < usable else ""
+    name = plain(best.name)
     return (
         f"{usable} of {len(report.tried)} usable{routes}; the best is {best.device} ({name}{kind})."
     )
-
-
-def _why_none(report: ProbeReport) -> str:
-    """Return why no device is usable; what is not there at all does not count beside the others."""
-    statuses = [r.status for r in report.tried if r.status != "absent"]
-    held = statuses.count("blocked")
-    if not held:
-        return "none gave the right numbers"
-    if held == len(statuses):
-        return "all blocked" if held == len(report.tried) else f"{held} blocked, the others absent"
-    return f"{held} blocked, none of the others gave the right numbers"
 
 
 def status_of(row: ProbeRow) -> str:
@@ -124,13 +108,10 @@ def footnotes(report: ProbeReport) -> list[str]:
     said = []
     for device, row in lines(report):
         if status_of(row) != row.status:
-            ids = ", ".join(map(str, row.restrictions["entries"]))
-            what = forbidden(row)
-            said.append(clean(f"* {device}{f' without {what}' if what else ''}: {ids}"))
+            ids, what = ", ".join(row.restrictions["entries"]), forbidden(row)
+            said.append(plain(f"* {device}{f' without {what}' if what else ''}: {ids}", 400))
     if said:
         said.append("  (entries of the capability database; gpuedge db why says why)")
-    if any(row.evidence.get("is_cut_off") for row in report.tried):
-        said.append(CUT_OFF)
     if any(row.evidence.get("is_unfinished") for row in report.tried):
         said.append(UNFINISHED)
     return said
@@ -141,26 +122,5 @@ def as_text(report: ProbeReport) -> str:
     if not report.tried:
         return headline(report)
     cells = [TITLES]
-    cells += [(d, clean(r.name, 44), status_of(r), clean(r.brief)) for d, r in lines(report)]
-    return "\n".join([headline(report), "", *text.table(cells), *footnotes(report)])
-
-
-def as_html(report: ProbeReport) -> str:
-    """Return the same as an HTML fragment for notebooks; everything is escaped."""
-    from html import escape
-
-    head = "".join(f"<th>{t}</th>" for t in TITLES)
-    rows = "".join(
-        "<tr>"
-        + "".join(f"<td>{escape(t)}</td>" for t in (device, r.name, status_of(r), r.brief))
-        + "</tr>"
-        for device, r in lines(report)
-    )
-    notes = "".join(f"<p>{escape(note.strip())}</p>" for note in footnotes(report))
-    return f"<p>{escape(headline(report))}</p><table><tr>{head}</tr>{rows}</table>{notes}"
-
-
-def clean(words: str, limit: int = 400) -> str:
-    """Make driver text safe for a terminal: one line, no control characters, bounded."""
-    line = "".join(c if c.isprintable() else " " for c in words)
-    return line if len(line) <= limit else line[: limit - 3] + "..."
+    cells += [(d, plain(r.name, 44), status_of(r), plain(r.brief, 400)) for d, r in lines(report)]
+    return "\n".join([headline(report), "", *table(cells), *footnotes(report)])

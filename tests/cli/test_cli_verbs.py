@@ -258,12 +258,12 @@ def test_probe_table_has_a_reason_for_every_row(
 def test_probe_says_what_to_do_where_time_was_over(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    late = BAD.replace(status="timeout", code="deadline", evidence={"is_cut_off": True})
+    late = BAD.replace(status="timeout", code="deadline", evidence={"is_unfinished": True})
     for row, wanted in ((BAD, False), (late, True)):
         file = tmp_path / "report.json"
         file.write_text(ProbeReport((row,), "0.1.0").to_json(), encoding="utf-8")
         assert main(["probe", "--input", str(file)]) == 3
-        assert ("gpuedge probe --deadline 20" in capsys.readouterr().err) is wanted
+        assert ("gpuedge probe --refresh --deadline 60" in capsys.readouterr().err) is wanted
 
 
 def test_probe_without_usable_device_is_exit_code_3(

@@ -123,7 +123,7 @@ def test_probe_names_the_fault(
     late = cell.status == "timeout"
     row = probed(monkeypatch, built.environment(api, cell.fault), late)
     assert cell.accepts(row.status, row.code), row.reason
-    assert late or row.evidence.get("is_cut_off") is not True
+    assert late or row.evidence.get("is_unfinished") is not True
     if cell.fault.name in kit_gl.UNLOADED:
         return
     fired = [line.split() for line in log.read_text().splitlines()]

@@ -130,7 +130,7 @@ def test_probe_names_the_fault(
         pids = {int(line.split()[2]) for line in log.read_text().splitlines()}
         assert os.getpid() not in pids
     if not late:
-        assert row.evidence.get("is_cut_off") is not True
+        assert row.evidence.get("is_unfinished") is not True
 
 
 @pytest.mark.driver

@@ -56,7 +56,7 @@ class Worker:
             **lists, "kernels": ["conv2d_px4"], "limits": {}, "is_backend_off": is_blocked,
             "is_demoted": False, "entries": ["mesa-0001"],
         }  # fmt: skip
-        unfinished = {"is_unfinished": True} if outcome in {"failed", "cut"} else {}
+        unfinished = {"is_unfinished": True} if outcome == "cut" else {}
         self.send(
             "device", index=0, seconds=0.1, caps={}, detail="",
             status="blocked" if is_blocked else "ok", code="quirk" if is_blocked else "ok",
@@ -122,17 +122,6 @@ class Worker:
         self.ask()
         self.result("failed", is_blocked=True)
 
-    def play_fails_once(self) -> None:
-        """Fail it the first time only."""
-        self.ask()
-        self.result("failed" if self.attempt == 1 else "cleared")
-
-    def play_fails_slowly(self) -> None:
-        """Fail it when most of the time is over."""
-        self.ask()
-        time.sleep(1.2)
-        self.result("failed")
-
     def play_is_cut(self) -> None:
         """Have no time for it."""
         self.ask()
@@ -141,17 +130,10 @@ class Worker:
     def play_dies(self) -> None:
         """Crash in the probe, unless it need not be run."""
         if self.answers == {"mesa-0001": False}:
-            self.result("confirmed")
+            self.result("failed")
             return
         self.ask()
         os.abort()
-
-    def play_dies_once(self) -> None:
-        """Crash in it the first time only."""
-        self.ask()
-        if self.attempt == 1:
-            os.abort()
-        self.result("cleared")
 
     def play_dies_after(self) -> None:
         """Crash when the probe is over."""

@@ -42,18 +42,19 @@ class Answering:
     def __init__(self, spoil: Callable[[int, Any], None] = lambda run, array: None) -> None:
         self.spoil = spoil
         self.asked = []
+        self.answers: dict[bytes, kat.Case] = {}
+        self.runs: dict[bytes, int] = {}
 
     def __call__(self, device: Any, name: str) -> Answering:
         self.device = device
         return self
 
-    def compile(self, graph: Any) -> Answering:
+    def compile(self, graph: Any, keeping: Any) -> Answering:
         same = [
             c for c in kat.cases() if [n.op for n in c.graph.nodes] == [n.op for n in graph.nodes]
         ]
-        self.answers = {c.inputs[next(iter(c.inputs))].tobytes(): c for c in same}
+        self.answers |= {c.inputs[next(iter(c.inputs))].tobytes(): c for c in same}
         self.asked.append("compile")
-        self.runs = 0
         return self
 
     def poison(self) -> None:
@@ -61,10 +62,11 @@ class Answering:
 
     def run(self, inputs: Any) -> dict[str, Any]:
         self.asked.append("run")
-        case = self.answers[inputs[next(iter(inputs))].tobytes()]
+        key = inputs[next(iter(inputs))].tobytes()
+        case = self.answers[key]
         array = case.expected.astype(case.dtype)
-        self.spoil(self.runs, array)
-        self.runs += 1
+        self.spoil(self.runs.get(key, 0), array)
+        self.runs[key] = self.runs.get(key, 0) + 1
         return {case.output: array}
 
     def close(self) -> None:
@@ -98,17 +100,15 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_right_numbers_are_ok(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     executor = Answering()
-    monkeypatch.setattr("gpuedge.executors.gpu.GpuExecutor", executor)
+    monkeypatch.setattr("gpuedge.probing.trials.GpuExecutor", executor)
     event = device_event(probe(monkeypatch, tmp_path, NullBackend()))
     assert (event["status"], event["code"]) == ("ok", "ok")
     names = [c["name"] for c in event["evidence"]["checks"]]
     assert names == [c.name for c in kat.cases(VULKAN_MINIMUM)]
     assert event["caps"]["device_class"] == "generic"
-    twice = ["poison", "run"] * 2
-    alone = ["compile", *twice, "close"]
-    pair = ["compile", *twice, *twice, "close"]
-    three = ["compile", *twice, *twice, *twice, "close"]
-    assert executor.asked == [*three, *pair, *alone]
+    ran = ["poison", "run"]
+    first = ["compile", *ran * 3, "compile", *ran * 2, "compile", *ran]
+    assert executor.asked == [*first, *ran * 6, *["close"] * 3]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_right_numbers_are_ok(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 def test_wrong_numbers_are_wrong(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, spoil: Any, code: str
 ) -> None:
-    monkeypatch.setattr("gpuedge.executors.gpu.GpuExecutor", Answering(spoil))
+    monkeypatch.setattr("gpuedge.probing.trials.GpuExecutor", Answering(spoil))
     event = device_event(probe(monkeypatch, tmp_path, NullBackend()))
     assert (event["status"], event["code"]) == ("wrong", code)
     assert "elementwise integers" in event["detail"]
@@ -172,7 +172,7 @@ def test_refusal_is_attributed(
 def test_failure_to_plan_is_no_failure_to_open(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def refuse(self: Any, graph: Any) -> Any:
+    def refuse(self: Any, graph: Any, keeping: Any) -> Any:
         raise KernelLimitError("too large for this device")
 
     monkeypatch.setattr("gpuedge.executors.gpu.GpuExecutor.compile", refuse)
@@ -285,6 +285,7 @@ def test_a_driver_that_closes_the_files_of_others_is_found_out(
             return super().open(info, **options)
 
     def leave(status: int) -> None:
+        assert status == protocol.ROBBED
         raise SystemExit(status)
 
     monkeypatch.setattr(backends, "load", lambda name: Robbing())
@@ -295,7 +296,7 @@ def test_a_driver_that_closes_the_files_of_others_is_found_out(
         child.LevelProbe(channel, time.monotonic() + 60.0).run(CANDIDATE)
     events, junk = read_events(path.read_bytes(), TOKEN)
     assert junk == 0
-    (row,) = judge(CANDIDATE, Transcript(events, 0, Ending("exit", 1), "", 1.0)).rows
+    (row,) = judge(CANDIDATE, Transcript(events, 0, Ending("exit", protocol.ROBBED), "", 1.0)).rows
     assert (row.status, row.code) == ("crashed", "exited")
     assert "closed files that are not its own while opening the device" in row.reason
     if takes_its_number:

@@ -242,7 +242,7 @@ def test_leftovers_of_killed_probes_are_removed(
     temporary = fakes / "tmp"
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    old = 2 * run.YOUNG_S
+    old = 2 * run.STALE_S
     gone = [leftover(temporary, f"gpuedge-probe-abc_{i:04}", old) for i in range(3)]
     target = leftover(temporary, "precious", old)
     link = temporary / "gpuedge-probe-link0000"
@@ -254,7 +254,7 @@ def test_leftovers_of_killed_probes_are_removed(
     (gone[0] / "inner").symlink_to(target)
     os.utime(gone[0], (time.time() - old,) * 2)
     kept = [
-        leftover(temporary, "gpuedge-probe-fresh000", run.YOUNG_S / 2),
+        leftover(temporary, "gpuedge-probe-fresh000", run.STALE_S / 2),
         leftover(temporary, "gpuedge-probe-of-somebody-else", old),
         leftover(temporary, "my-gpuedge-probe-abc_0000", old),
         link,
@@ -267,7 +267,7 @@ def test_leftovers_of_killed_probes_are_removed(
 
 
 def test_leftovers_of_other_users_stay(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs = leftover(fakes, "gpuedge-probe-theirs00", 2 * run.YOUNG_S)
+    theirs = leftover(fakes, "gpuedge-probe-theirs00", 2 * run.STALE_S)
     me = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: me + 1)
     run.sweep(fakes, time.time())
@@ -279,7 +279,7 @@ def test_leftovers_of_other_users_stay(fakes: Path, monkeypatch: pytest.MonkeyPa
 
 def test_one_probe_removes_a_bounded_number(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "MAX_SWEPT", 2)
-    made = [leftover(fakes, f"gpuedge-probe-abc_{i:04}", 2 * run.YOUNG_S) for i in range(5)]
+    made = [leftover(fakes, f"gpuedge-probe-abc_{i:04}", 2 * run.STALE_S) for i in range(5)]
     left = []
     for _ in range(3):
         run.sweep(fakes, time.time())

