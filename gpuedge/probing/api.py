@@ -7,6 +7,7 @@ import time
 
 from gpuedge import __version__, backends
 from gpuedge.core import config
+from gpuedge.core.driver import Candidate
 from gpuedge.core.errors import ConfigError
 from gpuedge.core.reasons import Reason
 from gpuedge.core.text import plain
@@ -20,7 +21,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gpuedge.core.driver import Candidate
 
 NEWS = {"crashed", "timeout", "wrong"}
 """Statuses worth one WARNING line when they are found (not when they are read from the cache)."""
@@ -80,30 +80,29 @@ def probe(
     check_database()
     pins.check_pins()
     environ = environment()
-    candidates, without = _candidates(_names(backends), environ)
-    keys = _keys(candidates, environ)
-    store = Store(paths.cache_folder())
-    now = time.time()
-    known: dict[str, list[ProbeRow]] = {}
-    if not refresh:
-        for key in keys.values():
-            rows = store.find(key, deadline_s, now)
-            if rows is not None:
-                known[key] = rows
-    barred = [(n, c) for n, c in candidates if c is not None and pins.is_barred(n)]
-    known |= {keys[n, c.key]: [pins.pinned_row(c)] for n, c in barred}
-    new = [(k, c) for n, c in candidates if c is not None and (k := keys[n, c.key]) not in known]
-    if new:
-        found = _probe_new(new, deadline_s, begin)
-        known |= {key: rows for key, (_, rows) in found.items()}
-        lasting = {key: f for key, f in found.items() if all(map(_is_lasting, f[1]))}
-        if lasting:
-            store.save(lasting, deadline_s, now)
-    tried: list[ProbeRow] = []
-    for name, candidate in candidates:
-        verdict = [without[name]] if candidate is None else known[keys[name, candidate.key]]
-        tried += map(_marked, verdict)
-    numbered = number(tried)
+    listed = _listed(_names(backends), environ)
+    store, now = Store(paths.cache_folder()), time.time()
+    key: Keys | None = None
+    verdicts: list[tuple[str, list[ProbeRow]]] = []
+    new: dict[str, Candidate] = {}
+    for one in listed:
+        if isinstance(one, ProbeRow):
+            verdicts.append(("", [one]))
+            continue
+        key = key or Keys(environ)
+        name = key(one)
+        if pins.is_barred(one.backend):
+            verdicts.append((name, [pins.pinned_row(one)]))
+            continue
+        rows = None if refresh else store.find(name, deadline_s, now)
+        if rows is None:
+            new[name] = one
+        verdicts.append((name, rows or []))
+    found = _probe_new(new, deadline_s, begin) if new else {}
+    lasting = {n: (new[n], rows) for n, rows in found.items() if all(map(_is_lasting, rows))}
+    if lasting:
+        store.save(lasting, deadline_s, now)
+    numbered = number(_marked(row) for n, rows in verdicts for row in found.get(n, rows))
     shown = pins.apply(numbered)
     if shown is not numbered:  # what is left alone is not a route any more
         numbered = number(shown)
@@ -129,25 +128,20 @@ def _names(given: Sequence[str] | None) -> list[str]:
     return list(dict.fromkeys(value or backends.PROBED))
 
 
-def _candidates(
-    names: list[str], environ: Mapping[str, str]
-) -> tuple[list[tuple[str, Candidate | None]], dict[str, ProbeRow]]:
-    """List the candidates of each backend; one without any stands as None, and has a row."""
+def _listed(names: list[str], environ: Mapping[str, str]) -> list[Candidate | ProbeRow]:
+    """List the candidates of each backend; one without any has a row instead."""
     loaded = [backends.load(name) for name in names]  # every name is checked before any is used
-    found: list[tuple[str, Candidate | None]] = []
-    rows: dict[str, ProbeRow] = {}
+    listed: list[Candidate | ProbeRow] = []
     for name, backend in zip(names, loaded, strict=True):
-        listed: Sequence[Candidate] = ()
+        status, why = "absent", Reason("no-candidates")
+        found: Sequence[Candidate] = ()
         try:
-            listed = backend.candidates(environ)
+            found = backend.candidates(environ)
         except Exception as error:  # a plug-in's
-            why = Reason("open-failed", plain(f"{type(error).__name__}: {error}", 300)).sentence
-            rows[name] = ProbeRow(name, name, "broken", "open-failed", why)
-        if not listed:
-            why = Reason("no-candidates").sentence
-            rows.setdefault(name, ProbeRow(name, name, "absent", "no-candidates", why))
-        found += [(name, c) for c in listed] or [(name, None)]
-    return found, rows
+            text = plain(f"{type(error).__name__}: {error}", 300)
+            status, why = "broken", Reason("open-failed", text)
+        listed += found or [ProbeRow(name, name, status, why.code, why.sentence, name)]
+    return listed
 
 
 def latest(environ: Mapping[str, str] | None = None) -> tuple[ProbeRow, ...]:
@@ -165,29 +159,19 @@ def latest(environ: Mapping[str, str] | None = None) -> tuple[ProbeRow, ...]:
     """
     environ = os.environ if environ is None else environ
     store = Store(paths.cache_folder())
-    candidates, _ = _candidates(list(config.get("backends").value or backends.PROBED), environ)
-    return number(row for _, c in candidates if c is not None for row in store.latest(c))
-
-
-def _keys(
-    candidates: list[tuple[str, Candidate | None]], environ: Mapping[str, str]
-) -> dict[tuple[str, str], str]:
-    present = [(name, c) for name, c in candidates if c is not None]
-    if not present:
-        return {}
-    key = Keys(environ)
-    return {(name, c.key): key(c) for name, c in present}
+    listed = _listed(list(config.get("backends").value or backends.PROBED), environ)
+    return number(row for c in listed if isinstance(c, Candidate) for row in store.latest(c))
 
 
 def _probe_new(
-    new: list[tuple[str, Candidate]], deadline_s: float, begin: float
-) -> dict[str, tuple[Candidate, list[ProbeRow]]]:
+    new: Mapping[str, Candidate], deadline_s: float, begin: float
+) -> dict[str, list[ProbeRow]]:
     import logging
 
     from gpuedge.probing.judge import is_starved
     from gpuedge.probing.run import probe_all
 
-    results = probe_all([c for _, c in new], deadline_s, begin=begin)
+    results = probe_all(list(new.values()), deadline_s, begin=begin)
     for row in (row for rows in results for row in rows):
         is_news = row.status in NEWS and not is_starved(row)
         text = "%s driver %s: %s (%s)"
@@ -195,15 +179,13 @@ def _probe_new(
             logging.WARNING if is_news else logging.INFO,
             text, row.backend, row.name, row.reason, plain(row.key, 300),
         )  # fmt: skip
-    return {key: (c, rows) for (key, c), rows in zip(new, results, strict=True)}
+    return dict(zip(new, results, strict=True))
 
 
 def _is_lasting(row: ProbeRow) -> bool:
     """Say whether a verdict is about the driver, rather than about this attempt to probe it."""
-    is_ours = row.code in {"no-token", "no-child"} or row.evidence.get("step") in {
-        "start",
-        "prepare",
-    }
+    step = row.evidence.get("step")
+    is_ours = row.code in {"no-token", "no-child"} or step in {"start", "prepare"}
     return not is_ours and not (row.status == "timeout" and row.evidence.get("is_unfinished"))
 
 
@@ -211,5 +193,4 @@ def _marked(row: ProbeRow) -> ProbeRow:
     """Say of a cached crash or hang that it is cached, and how to try again."""
     if not row.is_cached or row.status not in {"crashed", "timeout"}:
         return row
-
     return row.replace(reason=f"{row.reason} ({HOW_TO_REFRESH})")

@@ -8,7 +8,7 @@ run where entries of the capability database ask for them: every kernel, every s
 
 The references are written from the definitions of the operators and share no code with the kernels,
 the planner or the CPU executor. Whole numbers must come back in every bit; random ones within the
-reference over absolute values, times the number of roundings. Runs nothing; `child` does.
+reference over absolute values, times the number of roundings. Runs nothing; `trials` does.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
 from gpuedge.core.caps import Caps
 from gpuedge.core.storage import KINDS
@@ -32,7 +33,6 @@ from gpuedge.plan.storages import BYTES, EXACT, FLOAT_TEXEL, HALF, Keeping, offe
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 Arrays = Mapping[str, npt.NDArray[Any]]
-Attrs = Mapping[str, Any]
 
 POISON = 0xAB
 """Every output byte before a run. As a float32 it is -1.2e-12, which no test here can produce."""
@@ -68,8 +68,8 @@ class Case:
     ----------
     name : str
     graph : Graph
-        One output; its inputs are the keys of `inputs`. Cases that follow one another may have the
-        very same graph: they are to run on one compiled kernel.
+        One output; its inputs are the keys of `inputs`. Cases may have the very same graph: they
+        are to run on one compiled kernel.
     inputs : dict of str to array
     expected : float64 array
         The exact answer.
@@ -117,7 +117,7 @@ def cases(caps: Caps | None = None, test: str = "standard") -> list[Case]:
     return _TESTS[test](caps)
 
 
-def graph_of(inputs: Arrays, *nodes: tuple[str, str, Attrs], constants: str = "") -> Graph:
+def _graph(inputs: Arrays, *nodes: tuple[str, str, Any], constants: str = "") -> Graph:
     """Return a chain of nodes (operator, names of its inputs, attributes) over some inputs.
 
     The results are called ``1``, ``2``, ...; the last is the output. Inputs named in `constants`
@@ -158,6 +158,15 @@ def _case(
     return Case(name, graph, given, expected, bound, **more)
 
 
+def _one(
+    name: str, op: str, inputs: Arrays, reference: Callable[..., Any], /, *,
+    constants: str = "", roundings: float = 0, **attrs: Any,
+) -> Case:  # fmt: skip
+    """Return a case of one node."""
+    graph = _graph(inputs, (op, "".join(inputs), attrs), constants=constants)
+    return _case(name, graph, inputs, reference, roundings)
+
+
 def _rng() -> np.random.Generator:
     return np.random.default_rng(20)
 
@@ -170,38 +179,40 @@ def _random(rng: np.random.Generator, *shape: int) -> F32:
     return rng.uniform(-1.0, 1.0, shape).astype(np.float32)
 
 
+# --- references, by plain numpy ------------------------------------------------------------------
+
+
 def _multiply_add(a: F64, b: F64, c: F64) -> F64:
     return a * b + c
+
+
+def _windows(x: Any, size: Sequence[int], step: int = 1) -> Any:
+    """Return the windows of each channel, as two more axes."""
+    return sliding_window_view(x, tuple(size), axis=(2, 3))[:, :, ::step, ::step]
 
 
 def conv_reference(x: Any, w: Any, b: Any, pads: Sequence[int] = (0, 0, 0, 0)) -> F64:
     """Return conv(x, w, b) with stride 1 in float64; `pads` are top, left, bottom, right."""
     top, left, bottom, right = pads
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
-    kernel_h, kernel_w = w.shape[2:]
-    out_h = padded.shape[2] - kernel_h + 1
-    out_w = padded.shape[3] - kernel_w + 1
-    total: F64 = np.zeros((x.shape[0], w.shape[0], out_h, out_w))
-    for i in range(kernel_h):
-        for j in range(kernel_w):
-            window = padded[:, :, i : i + out_h, j : j + out_w]
-            total += np.einsum("nchw,mc->nmhw", window, w[:, :, i, j].astype(np.float64))
-    result: F64 = total + b.astype(np.float64)[None, :, None, None]
-    return result
+    windows = _windows(padded, w.shape[2:])
+    total = np.einsum("nchwij,mcij->nmhw", windows, w.astype(np.float64))
+    answer: F64 = total + b.astype(np.float64)[None, :, None, None]
+    return answer
 
 
 def _depthwise(x: F64, w: F64, b: F64) -> F64:
-    each = [slice(c, c + 1) for c in range(len(b))]
-    return np.concatenate([conv_reference(x[:, c], w[c], b[c], (1, 1, 1, 1)) for c in each], axis=1)
+    windows = _windows(np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), (3, 3))
+    answer: F64 = np.einsum("nchwij,cij->nchw", windows, w[:, 0]) + b[None, :, None, None]
+    return answer
 
 
 def _transposed(x: F64, w: F64) -> F64:
     height, width = x.shape[2:]
     answer = np.zeros((1, w.shape[1], 2 * height + 1, 2 * width + 1))
-    for i in range(height):
-        for j in range(width):
-            pixel = np.einsum("nc,cmhw->nmhw", x[:, :, i, j], w)
-            answer[:, :, 2 * i : 2 * i + 3, 2 * j : 2 * j + 3] += pixel
+    for i, j in np.ndindex(height, width):
+        pixel = np.einsum("nc,cmhw->nmhw", x[:, :, i, j], w)
+        answer[:, :, 2 * i : 2 * i + 3, 2 * j : 2 * j + 3] += pixel
     return answer
 
 
@@ -211,17 +222,20 @@ def _softmax(x: F64) -> F64:
     return answer
 
 
+# --- standard cases ------------------------------------------------------------------------------
+
+
 def elementwise_graph(shape: tuple[int, ...]) -> Graph:
     """Return a * b + c."""
     zeros = np.zeros(shape, np.float32)
-    return graph_of({"a": zeros, "b": zeros, "c": zeros}, ("Mul", "ab", {}), ("Add", "1c", {}))
+    return _graph({"a": zeros, "b": zeros, "c": zeros}, ("Mul", "ab", {}), ("Add", "1c", {}))
 
 
 def _conv(x: F32, w: F32, b: F32, pads: Sequence[int]) -> tuple[Graph, Callable[..., F64]]:
     """Return relu(conv(x, w, b)) with stride 1, and its reference."""
     attrs = {"kernel_shape": list(w.shape[2:]), "pads": list(pads)}
     inputs = {"x": x, "w": w, "b": b}
-    graph = graph_of(inputs, ("Conv", "xwb", attrs), ("Relu", "1", {}), constants="wb")
+    graph = _graph(inputs, ("Conv", "xwb", attrs), ("Relu", "1", {}), constants="wb")
     return graph, lambda x, w, b: np.maximum(conv_reference(x, w, b, pads), 0.0)
 
 
@@ -265,11 +279,11 @@ def _exponents(rng: np.random.Generator) -> Arrays:
     return {"a": x, "b": np.full_like(x, -1.0), "c": np.zeros_like(x)}
 
 
-def _gather(name: str, x: npt.NDArray[Any], strides: Sequence[int] = (1, 1), **more: Any) -> Case:
-    """Return the largest of windows of one pixel: pixels `strides` apart, as they are."""
-    graph = graph_of({"x": x}, ("MaxPool", "x", {"kernel_shape": [1, 1], "strides": list(strides)}))
-    down, right = strides
-    return _case(name, graph, {"x": x}, lambda x: x[:, :, ::down, ::right], **more)
+def _gather(name: str, x: npt.NDArray[Any], right: int = 1, **more: Any) -> Case:
+    """Return the largest of windows of one pixel: every `right`-th pixel of a row, as it is."""
+    attrs = {"kernel_shape": [1, 1], "strides": [1, right]}
+    graph = _graph({"x": x}, ("MaxPool", "x", attrs))
+    return _case(name, graph, {"x": x}, lambda x: x[..., ::right], **more)
 
 
 def _bytes(dtype: str = "uint8", name: str = "every byte", storage: str = "") -> Case:
@@ -296,101 +310,83 @@ def _places_case(limit: int, *, is_slow: bool) -> Case:
 def places(name: str, height: int, width: int) -> Case:
     """Return every second pixel of eight channels of numbers that are their own places."""
     x = np.arange(8 * height * width, dtype=np.float32).reshape(1, 8, height, width)
-    return _gather(name, x, (1, 2))
+    return _gather(name, x, 2)
 
 
 def _standard(caps: Caps) -> list[Case]:
-    limit = min(caps.max_storage_buffer_bytes, LARGEST)
     has_bytes = caps.storages[0] == FLOAT_TEXEL and BYTES["uint8"] in caps.storages
-    return _floats(caps, limit) + ([_bytes()] if has_bytes else [])
+    return _floats(caps) + ([_bytes()] if has_bytes else [])
 
 
-def _floats(caps: Caps, limit: int) -> list[Case]:
+def _floats(caps: Caps) -> list[Case]:
+    limit = min(caps.max_storage_buffer_bytes, LARGEST)
     return [*_fixed_cases(), _places_case(limit, is_slow=caps.is_finite_only)]
+
+
+# --- what entries ask for ------------------------------------------------------------------------
 
 
 def _kernels(caps: Caps) -> list[Case]:
     """Return a case for each way that selection can go: wide and narrow, many rows and few."""
     rng = _rng()
-    standard = _floats(caps, min(caps.max_storage_buffer_bytes, LARGEST))
-    return [*standard, *_windows(rng), *_products(rng), *_moves(rng)]
-
-
-def _one(
-    name: str,
-    op: str,
-    inputs: Arrays,
-    reference: Callable[..., Any],
-    *,
-    constants: str = "",
-    roundings: float = 0,
-    **attrs: Any,
-) -> Case:
-    """Return a case of one node."""
-    graph = graph_of(inputs, (op, "".join(inputs), attrs), constants=constants)
-    return _case(name, graph, inputs, reference, roundings)
-
-
-def _windows(rng: np.random.Generator) -> list[Case]:
-    weights = {"w": _whole(rng, 6, 5, 3, 3), "b": _whole(rng, 6)}
-    narrow = {"x": _whole(rng, 1, 5, 6, 3), **weights}
-    graph, reference = _conv(narrow["x"], weights["w"], weights["b"], (1, 1, 1, 1))
-    deep = {"x": _whole(rng, 1, 7, 9, 10), "w": _whole(rng, 7, 1, 3, 3), "b": _whole(rng, 7)}
-    small = {"x": _whole(rng, 1, 5, 4, 6), "w": _whole(rng, 5, 6, 3, 3)}
-    x, step = {"x": _whole(rng, 1, 6, 9, 11)}, [2, 2]
-
-    def nine(x: F64) -> Any:
-        return np.max([x[:, :, i : i + 7 : 2, j : j + 9 : 2] for i, j in np.ndindex(3, 3)], axis=0)
-
-    def four(x: F64) -> Any:
-        return np.mean([x[:, :, i : i + 8 : 2, j : j + 10 : 2] for i, j in np.ndindex(2, 2)], 0)
-
-    return [
+    whole = {name: _whole(rng, *shape) for name, shape in SHAPES.items()}
+    w, b = whole["wide"], whole["bias"]
+    narrow = {"x": whole["narrow"], "w": w, "b": b}
+    graph, reference = _conv(narrow["x"], w, b, (1, 1, 1, 1))
+    deep = {"x": whole["deep"], "w": whole["each"], "b": whole["seven"]}
+    small, pooled = {"x": whole["small"], "w": whole["back"]}, {"x": whole["pooled"]}
+    step: dict[str, Any] = {"strides": [2, 2]}
+    same: dict[str, Any] = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+    found = [
+        *_floats(caps),
         _case("narrow convolution", graph, narrow, reference),
-        _one("depthwise convolution", "Conv", deep, _depthwise, constants="wb",
-             kernel_shape=[3, 3], pads=[1, 1, 1, 1], group=7),
+        _one("depthwise convolution", "Conv", deep, _depthwise, constants="wb", group=7, **same),
         _one("transposed convolution", "ConvTranspose", small, _transposed, constants="w",
-             kernel_shape=[3, 3], strides=step),
-        _one("largest of nine", "MaxPool", x, nine, kernel_shape=[3, 3], strides=step),
-        _one("mean of four", "AveragePool", x, four, kernel_shape=[2, 2], strides=step),
+             kernel_shape=[3, 3], **step),
+        _one("largest of nine", "MaxPool", pooled,
+             lambda x: _windows(x, (3, 3), 2).max(axis=(4, 5)), kernel_shape=[3, 3], **step),
+        _one("mean of four", "AveragePool", pooled,
+             lambda x: _windows(x, (2, 2), 2).mean(axis=(4, 5)), kernel_shape=[2, 2], **step),
+        _one("joined channels", "Concat", {"a": whole["a"], "b": whole["other"]},
+             lambda a, b: np.concatenate([a, b], axis=1), axis=1),
+        _one("turned", "Transpose", {"a": whole["a"]},
+             lambda a: a.transpose(0, 2, 3, 1), perm=[0, 2, 3, 1]),
     ]  # fmt: skip
+    # A product of what a convolution gave: its texels hold channels, those of a product columns.
+    other = {"x": whole["a"], "w": whole["point"], "m": whole["m"]}
+    nodes = [("Conv", "xw", {"kernel_shape": [1, 1]}), ("MatMul", "1m", {}), ("Relu", "2", {})]
+    none = np.zeros(6)
+    turned = _case("other layout", _graph(other, *nodes, constants="w"), other,
+                   lambda x, w, m: np.maximum(conv_reference(x, w, none) @ m, 0.0))  # fmt: skip
+    return [*found, turned, *_products(rng)]
 
 
 def _products(rng: np.random.Generator) -> list[Case]:
-    """Return products of few rows, of many, and of so many that tiles pay; rows that are summed.
-
-    Of these one pass sums a short one; a long one takes several.
-    """
+    """Return products, and rows that are summed."""
     found = []
-    shapes = {"few rows": (3, 37, 5), "rows": (9, 37, 11), "tiles": (37, 67, 41)}
-    for name, (m, k, n) in shapes.items():
-        inputs = {"a": _whole(rng, m, k), "b": _whole(rng, k, n)}
-        found.append(_one(f"product of {name}", "MatMul", inputs, np.matmul))
+    # Products of few rows, of many, and of so many that tiles pay.
+    for name, (m, k, n) in PRODUCTS.items():
+        factors = {"a": _whole(rng, m, k), "b": _whole(rng, k, n)}
+        found.append(_one(f"product of {name}", "MatMul", factors, np.matmul))
     fine = {"a": _random(rng, 37, 67), "b": _random(rng, 67, 41)}
     found.append(_one("random product", "MatMul", fine, np.matmul, roundings=67))
+    # Rows that are summed: one pass sums a short one, a long one takes several.
     for name, shape in (("short", (3, 37)), ("long", (2, 1500))):
-        made = _one(
-            f"{name} softmax", "Softmax", {"x": 4 * _random(rng, *shape)}, _softmax, axis=-1
-        )
+        x = {"x": 4 * _random(rng, *shape)}
+        made = _one(f"{name} softmax", "Softmax", x, _softmax, axis=-1)
         found.append(replace(made, bound=EXP_ERROR * made.expected))
     return found
 
 
-def _moves(rng: np.random.Generator) -> list[Case]:
-    """Return what only moves numbers: joining, and from one layout to another."""
-    a, b = _whole(rng, 1, 5, 6, 7), _whole(rng, 1, 6, 6, 7)
-    # A product of what a convolution gave: its texels hold channels, those of a product columns.
-    other = {"x": a, "w": _whole(rng, 6, 5, 1, 1), "m": _whole(rng, 7, 3)}
-    nodes = [("Conv", "xw", {"kernel_shape": [1, 1]}), ("MatMul", "1m", {}), ("Relu", "2", {})]
-    none = np.zeros(6)
-    return [
-        _one("joined channels", "Concat", {"a": a, "b": b},
-             lambda *both: np.concatenate(both, axis=1), axis=1),
-        _one("turned", "Transpose", {"a": a},
-             lambda a: a.transpose(0, 2, 3, 1), perm=[0, 2, 3, 1]),
-        _case("other layout", graph_of(other, *nodes, constants="w"), other,
-              lambda x, w, m: np.maximum(conv_reference(x, w, none) @ m, 0.0)),
-    ]  # fmt: skip
+SHAPES = {
+    "narrow": (1, 5, 6, 3), "wide": (6, 5, 3, 3), "bias": (6,), "deep": (1, 7, 9, 10),
+    "each": (7, 1, 3, 3), "seven": (7,), "small": (1, 5, 4, 6), "back": (5, 6, 3, 3),
+    "pooled": (1, 6, 9, 11), "a": (1, 5, 6, 7), "other": (1, 6, 6, 7), "point": (6, 5, 1, 1),
+    "m": (7, 3),
+}  # fmt: skip
+"""Of the whole numbers that the kernels are tested with."""
+
+PRODUCTS = {"few rows": (3, 37, 5), "rows": (9, 37, 11), "tiles": (37, 67, 41)}
 
 
 def _half(caps: Caps) -> list[Case]:
@@ -415,11 +411,8 @@ def _half(caps: Caps) -> list[Case]:
 
 def _storages(caps: Caps) -> list[Case]:
     """Return cases for each storage kind offered: exact ones as if each were the first."""
-    standard = _floats(caps, min(caps.max_storage_buffer_bytes, LARGEST))
-    found: list[Case] = []
-    for kind in caps.storages:
-        if KINDS[kind].is_exact and KINDS[kind].low is None:
-            found += [replace(case, storage=kind) for case in standard]
+    exact = [kind for kind in caps.storages if KINDS[kind].is_exact and KINDS[kind].low is None]
+    found = [replace(case, storage=kind) for kind in exact for case in _floats(caps)]
     if FLOAT_TEXEL in caps.storages:
         kept = [dtype for dtype, kind in BYTES.items() if kind in caps.storages]
         found += [_bytes(dtype, f"every {dtype}", FLOAT_TEXEL) for dtype in kept]
@@ -450,13 +443,12 @@ def _large(caps: Caps) -> list[Case]:
 
 
 _TESTS: Final[Mapping[str, Callable[[Caps], list[Case]]]] = {
-    "standard": _standard,
-    "kernels": _kernels,
-    "half": _half,
-    "storages": _storages,
-    "large": _large,
-    "repeat": _standard,
-}
+    "standard": _standard, "kernels": _kernels, "half": _half,
+    "storages": _storages, "large": _large, "repeat": _standard,
+}  # fmt: skip
+
+
+# --- judging -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,8 +472,7 @@ def judge_runs(case: Case, runs: list[npt.NDArray[Any]]) -> tuple[Finding | None
         finding = _judge_one(case, run, evidence)
         if finding is not None:
             return finding, evidence
-    first = runs[0].tobytes()
-    if any(run.tobytes() != first for run in runs[1:]):
+    if len({run.tobytes() for run in runs}) > 1:
         return Finding("unstable-numbers", case.name), evidence
     return None, evidence
 
@@ -490,29 +481,20 @@ def _judge_one(case: Case, run: npt.NDArray[Any], evidence: dict[str, Any]) -> F
     if run.shape != case.expected.shape or run.dtype != case.dtype:
         return Finding("wrong-numbers", f"{case.name}: {run.dtype} {run.shape}")
     if run.dtype == np.float32:  # bytes have no value to spare that could be the poison
-        finding = _judge_poison(case, run, evidence)
-        if finding is not None:
-            return finding
+        words = np.ascontiguousarray(run).view(np.uint32)
+        evidence["untouched"] = untouched = int(np.count_nonzero(words == POISON * 0x01010101))
+        if untouched == run.size:
+            return Finding("untouched-output", case.name)
+        if untouched:  # not left to the bound: next to it the poison is as good as zero
+            detail = f"{case.name}: {untouched} of {run.size} elements were not written"
+            return Finding("wrong-numbers", detail)
     with np.errstate(invalid="ignore"):
         error = abs(run.astype(np.float64) - case.expected)
     bad = ~(error <= case.bound)  # catches NaN too
-    worst = int(np.argmax(np.where(np.isnan(error), np.inf, error)))
-    largest = float(error.flat[worst])
+    largest = float(np.where(np.isnan(error), np.inf, error).max())
     evidence["max_error"] = largest if np.isfinite(largest) else str(largest)
     evidence["bound"] = float(case.bound.max())
     if not bad.any():
         return None
     count = int(np.count_nonzero(bad))
     return Finding("wrong-numbers", f"{case.name}: {count} of {run.size} elements")
-
-
-def _judge_poison(case: Case, run: npt.NDArray[Any], evidence: dict[str, Any]) -> Finding | None:
-    words = np.ascontiguousarray(run).view(np.uint32)
-    untouched = int(np.count_nonzero(words == POISON * 0x01010101))
-    evidence["untouched"] = untouched
-    if untouched == run.size:
-        return Finding("untouched-output", case.name)
-    if untouched:  # not left to the bound: next to it the poison is as good as zero
-        detail = f"{case.name}: {untouched} of {run.size} elements were not written"
-        return Finding("wrong-numbers", detail)
-    return None

@@ -9,7 +9,7 @@ import os
 
 from gpuedge.core import config
 from gpuedge.core.reasons import Reason
-from gpuedge.probing.report import ProbeRow
+from gpuedge.probing.report import driver_row
 from gpuedge.safety import paths
 
 TYPE_CHECKING = False
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuedge.core.driver import Candidate
+    from gpuedge.probing.report import ProbeRow
     from gpuedge.safety.blocklist import Crash
 
 FOLDER = "crashes"
@@ -103,17 +104,7 @@ def is_barred(backend: str) -> bool:
 
 def pinned_row(candidate: Candidate) -> ProbeRow:
     """Return the row of a driver that is not tried, because its backend is ruled out."""
-    return ProbeRow(
-        device=candidate.backend,
-        backend=candidate.backend,
-        status="blocked",
-        code="pinned",
-        reason=Reason("pinned").sentence,
-        name=os.path.basename(candidate.key),
-        key=candidate.key,
-        fingerprint=candidate.fingerprint,
-        env=dict(candidate.env),
-    )
+    return driver_row(candidate, "blocked", "pinned", Reason("pinned").sentence)
 
 
 def apply(rows: Sequence[ProbeRow], now: float | None = None) -> Sequence[ProbeRow]:

@@ -37,7 +37,7 @@ ESSENTIAL: Final = 4
 many an entry asks for. They are twice as many as every device must pass."""
 
 
-class Trial:
+class CaseTrial:
     """One case, to be run `goal` times in all for `tests`; `check` is the evidence."""
 
     def __init__(self, case: kat.Case) -> None:
@@ -86,7 +86,7 @@ class Trials:
     ) -> None:
         self._device, self._announce = device, announce
         self._is_lenient = required or bool(device.caps.ruled_out)
-        self._trials: dict[tuple[str, str, str], Trial] = {}
+        self._trials: dict[tuple[str, str, str], CaseTrial] = {}
         self._executors: dict[str, GpuExecutor] = {}
         self._built: dict[tuple[int, str, str], GpuExecutable | None] = {}
 
@@ -94,10 +94,10 @@ class Trials:
         """Add a case; one that is there already is run for both."""
         storage = case.storage or self._device.caps.storages[0]
         key = (case.name, case.keeping.kind, storage)
-        self._trials.setdefault(key, Trial(case)).ask(runs, test)
+        self._trials.setdefault(key, CaseTrial(case)).ask(runs, test)
 
     @property
-    def trials(self) -> Sequence[Trial]:
+    def trials(self) -> Sequence[CaseTrial]:
         """All of them."""
         return list(self._trials.values())
 
@@ -106,14 +106,14 @@ class Trials:
         """What was run, as evidence."""
         return [trial.check for trial in self.trials if trial.runs]
 
-    def turns(self) -> Iterator[tuple[int, Trial]]:
+    def turns(self) -> Iterator[tuple[int, CaseTrial]]:
         """Yield the trials in turns, each as often as it is to be run, with the number of runs."""
         for number in range(max((trial.goal for trial in self.trials), default=0)):
             for trial in self.trials:
                 if number < trial.goal:
                     yield number, trial
 
-    def run(self, trial: Trial) -> kat.Finding | None:
+    def run(self, trial: CaseTrial) -> kat.Finding | None:
         """Run a trial once more on a poisoned output; return what is wrong, None if nothing is."""
         case = trial.case
         executable = self._executable(case)
@@ -227,7 +227,9 @@ def required_tests(
     return {demand.entry: _outcome(demand, trials.trials, failed) for demand in demands}
 
 
-def _outcome(demand: Demand, trials: Sequence[Trial], failed: dict[str, str]) -> tuple[str, str]:
+def _outcome(
+    demand: Demand, trials: Sequence[CaseTrial], failed: dict[str, str]
+) -> tuple[str, str]:
     for test in TESTS:
         if test in demand.tests and test in failed:
             return FAILED, failed[test]

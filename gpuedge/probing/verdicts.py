@@ -16,9 +16,9 @@ import time
 from gpuedge.core import config
 from gpuedge.core.errors import DatabaseError, InputError
 from gpuedge.core.reasons import SENTENCES
-from gpuedge.probing.report import ProbeRow
+from gpuedge.probing.report import ProbeRow, fits
 from gpuedge.safety import machine, paths
-from gpuedge.safety.store import is_number, load_sealed, update_sealed
+from gpuedge.safety.store import load_sealed, update_sealed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -133,33 +133,30 @@ class Store:
 
     def __init__(self, folder: str | Path) -> None:
         self.path = os.path.join(folder, FILE)
-        self._entries = self._load()
-
-    def _load(self) -> dict[str, dict[str, Any]]:
-        return _sound(load_sealed(self.path, SCHEMA) or {})
+        self._entries = _sound(load_sealed(self.path, SCHEMA))
 
     def find(self, key: str, deadline_s: float, now: float) -> list[ProbeRow] | None:
         """Return the rows stored under `key`, or None if there are none worth believing.
 
         A hang says only "not within that deadline", so a longer one asks again; so it does where
-        a test that the capability database requires was not finished.
+        time was too short for something.
         """
         entry = self._entries.get(key)
-        if entry is None:
+        rows = [] if entry is None else _rows(entry)
+        if entry is None or not all(row.code in SENTENCES for row in rows):
             return None
-        try:
-            rows = [ProbeRow.from_dict({**r, "is_cached": True}) for r in entry["rows"]]
-        except InputError:
-            return None
-        if not all(r.code in SENTENCES for r in rows):
+        is_unfinished = _is_unfinished(rows)
+        is_open = is_unfinished or any(r.status == "timeout" for r in rows)
+        if not rows or (is_open and entry["deadline_s"] < deadline_s):
             return None
         age, crashes = now - entry["when"], entry["crashes"]
-        is_final = not _is_unfinished(rows)
-        is_open = not is_final or any(r.status == "timeout" for r in rows)
-        is_patient = entry["deadline_s"] < deadline_s and is_open
+        believed_s = lifetime({r.status for r in rows}, crashes, is_final=not is_unfinished)
         # A clock set back by more than a day makes the age meaningless.
-        fresh = -DAY < age < lifetime({r.status for r in rows}, crashes, is_final=is_final)
-        return rows if rows and fresh and not is_patient and not _is_over(rows, now) else None
+        is_fresh = -DAY < age < believed_s
+        # An entry that the rows rest on may have come up for review since.
+        ends = min((row.valid_until for row in rows if row.valid_until), default="")
+        is_over = bool(ends) and ends < time.strftime("%Y-%m-%d", time.gmtime(now))
+        return rows if is_fresh and not is_over else None
 
     def save(
         self,
@@ -183,31 +180,39 @@ class Store:
             return {"entries": _newest(entries)}
 
         is_saved = update_sealed(self.path, SCHEMA, merged)
-        self._entries = self._load() if is_saved else merged({"entries": self._entries})["entries"]
+        now_there = (
+            load_sealed(self.path, SCHEMA) if is_saved else merged({"entries": self._entries})
+        )
+        self._entries = _sound(now_there)
         return is_saved
+
+    def latest(self, candidate: Candidate) -> list[ProbeRow]:
+        """Return the newest rows of a driver, whatever they were found under and however old."""
+        found = sorted(self._of(candidate), key=lambda e: float(e["when"]), reverse=True)
+        return next((rows for entry in found if (rows := _rows(entry))), [])
+
+    def _of(self, candidate: Candidate) -> list[dict[str, Any]]:
+        here = (candidate.backend, candidate.key)
+        return [e for e in self._entries.values() if (e["backend"], e["candidate"]) == here]
 
     def _crashes(self, candidate: Candidate, rows: list[ProbeRow]) -> int:
         if not any(r.status in {"crashed", "timeout"} for r in rows):
             return 0
         before = [
             e["crashes"]
-            for e in self._entries.values()
-            if (e["backend"], e["candidate"]) == (candidate.backend, candidate.key)
-            and any(r.get("fingerprint") == candidate.fingerprint for r in e["rows"])
+            for e in self._of(candidate)
+            if any(r.get("fingerprint") == candidate.fingerprint for r in e["rows"])
         ]
         if _is_unfinished(rows):  # seen once only, and tried again soon
             return max(before, default=1)
         return 1 + max(before, default=0)
 
-    def latest(self, candidate: Candidate) -> list[ProbeRow]:
-        """Return the newest rows of a driver, whatever they were found under and however old."""
-        here = (candidate.backend, candidate.key)
-        found = [e for e in self._entries.values() if (e["backend"], e["candidate"]) == here]
-        for entry in sorted(found, key=lambda e: float(e["when"]), reverse=True):
-            try:
-                return [ProbeRow.from_dict({**r, "is_cached": True}) for r in entry["rows"]]
-            except InputError:
-                continue
+
+def _rows(entry: dict[str, Any]) -> list[ProbeRow]:
+    """Return the rows of an entry, none where one of them cannot be used."""
+    try:
+        return [ProbeRow.from_dict({**row, "is_cached": True}) for row in entry["rows"]]
+    except InputError:
         return []
 
 
@@ -215,17 +220,18 @@ def _is_unfinished(rows: Iterable[ProbeRow]) -> bool:
     return any(row.evidence.get("is_unfinished") for row in rows)
 
 
-def _is_over(rows: Iterable[ProbeRow], now: float) -> bool:
-    """Say whether an entry that the rows rest on has come up for review since."""
-    ends = [row.valid_until for row in rows if row.valid_until]
-    return bool(ends) and min(ends) < time.strftime("%Y-%m-%d", time.gmtime(now))
+ENTRY = {
+    "backend": str, "candidate": str, "rows": [dict], "when": float, "deadline_s": float,
+    "crashes": int,
+}  # fmt: skip
+"""The shape of an entry, as `save` writes it; a seal proves no author."""
 
 
-def _sound(body: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _sound(body: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
     """Return the entries of a file that can be used."""
-    entries = body.get("entries")
+    entries = (body or {}).get("entries")
     found = entries.items() if isinstance(entries, dict) else ()
-    return {key: entry for key, entry in found if _is_sound(entry)}
+    return {key: entry for key, entry in found if fits(entry, ENTRY)}
 
 
 def _newest(entries: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -233,20 +239,8 @@ def _newest(entries: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     kept: dict[str, dict[str, Any]] = {}
     counts: dict[tuple[str, str], int] = {}
     for key in sorted(entries, key=lambda k: float(entries[k]["when"]), reverse=True):
-        driver = (str(entries[key].get("backend")), str(entries[key].get("candidate")))
+        driver = (entries[key]["backend"], entries[key]["candidate"])
         counts[driver] = counts.get(driver, 0) + 1
         if counts[driver] <= MAX_PER_DRIVER and len(kept) < MAX_ENTRIES:
             kept[key] = entries[key]
     return kept
-
-
-def _is_sound(entry: object) -> bool:
-    """Say whether an entry has the fields that `save` gives it; a seal proves no author."""
-    if not isinstance(entry, dict) or not isinstance(rows := entry.get("rows"), list):
-        return False
-    return (
-        all(isinstance(row, dict) for row in rows)
-        and all(isinstance(entry.get(name), str) for name in ("backend", "candidate"))
-        and all(is_number(entry.get(name)) for name in ("when", "deadline_s", "crashes"))
-        and isinstance(entry["crashes"], int)
-    )

@@ -228,5 +228,5 @@ def test_starved_rows_are_no_news(
     )
     rows = [row, row.replace(evidence={"step": "run"})]
     monkeypatch.setattr("gpuedge.probing.run.probe_all", lambda *_, **__: [rows])
-    _probe_new([("key", Candidate("b", "k", "f"))], 4.0, 0.0)
+    _probe_new({"key": Candidate("b", "k", "f")}, 4.0, 0.0)
     assert [r.levelname for r in caplog.records if r.levelno >= 30] == ["WARNING"]
