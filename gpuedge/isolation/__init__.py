@@ -1,7 +1,7 @@
 """A device in a worker process: a driver that crashes or hangs takes only that process along.
 
 The cut is the seam. `IsolatedDevice` is a `gpuedge.backends.base.DeviceImpl` like any other; its
-`client` passes each call over a `transport` (pipes and `shared` memory) to the `worker`, which
+`client` passes each call through pipes and `shared` memory to the `worker`, which
 holds the driver and the real device.
 """
 

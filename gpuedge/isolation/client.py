@@ -1,18 +1,26 @@
-"""Requests and replies: what is asked of a worker, how long it may take, and what if it dies."""
+"""The application's end of a worker: it is started, asked, waited for, and ended.
+
+No thread watches the worker. What its driver prints is read while a reply is waited for; between
+calls it waits in the pipe.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+import select
+import signal
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 from gpuedge.backends.base import Counters, DeviceInfo
+from gpuedge.core import debug
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import (
     BackendUnavailableError,
@@ -22,23 +30,29 @@ from gpuedge.core.errors import (
     DeviceTimeoutError,
 )
 from gpuedge.isolation.messages import (
+    HEADER,
+    MAX_REPLY,
     FrameError,
     caps_from_record,
     error_from_record,
     info_to_record,
     pack,
     parse,
+    sizes,
     take_counts,
 )
 from gpuedge.isolation.shared import ALIGNMENT, CONTROL, NOTHING, TOTAL, Arena
-from gpuedge.isolation.transport import (
-    MODULE,
-    Transport,
-    WorkerEndedError,
-    WorkerSilentError,
+from gpuedge.safety import interpreter
+from gpuedge.safety.child import (
+    TAIL_BYTES,
+    Child,
+    Ending,
+    environment,
+    low_descriptors_taken,
 )
-from gpuedge.safety import child, interpreter
 from gpuedge.safety.watchdog import FLOOR_S, LOOK_S, Watch
+
+MODULE = "gpuedge.isolation.worker"
 
 CALL_S = 10.0
 """Time for a call that computes nothing, in seconds."""
@@ -76,6 +90,25 @@ WHERE = {
 }
 """How to say what a worker was doing."""
 
+OUTSIDE = frozenset(
+    getattr(signal, name)
+    for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+    if hasattr(signal, name)
+)
+"""Signals that an administrator, a service manager or the system's OOM killer sends."""
+
+CHUNK = 65536
+MAX_LINES = 3
+MAX_WORDS = 300
+
+
+class WorkerEndedError(Exception):
+    """The worker is no longer there."""
+
+
+class WorkerSilentError(Exception):
+    """The worker did not answer, or take a request, in time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Op:
@@ -90,6 +123,7 @@ class Client:
     """What the application knows of one worker: asks, waits, and says what went wrong.
 
     `counters` are kept as the worker's are; `command` is the program of the worker, for tests.
+    Memory of `arena` is placed by `room` and `place`.
     """
 
     def __init__(
@@ -104,19 +138,44 @@ class Client:
         self._lost: str | None = None
         self._is_outside = True  # until the driver is found to have ended the worker
         self._idle_s = IDLE_S
-        with _STARTING, child.low_descriptors_taken():
-            self._arena = Arena()
+        self._said = b""
+        self._is_mute = False
+        self._got = bytearray()
+        with _STARTING, low_descriptors_taken():
+            self.arena = Arena()
             try:
-                self._transport = _start(info, self._arena, command)
-            except BaseException:
-                self._arena.close()
+                self._start(command)
+            except BaseException as error:
+                self.arena.close()
+                if isinstance(error, OSError):
+                    what = "The device's worker process cannot be started."
+                    raise _no_worker(what, str(error)) from None
                 raise
             _CLIENTS.add(self)
+
+    def _start(self, given: Sequence[str] | None) -> None:
+        """Start the worker: pipes to speak, and one that closes when this process is gone."""
+        if sys.platform == "win32":
+            raise _no_worker("isolation='process' does not exist on Windows yet.", None)
+        command = given or interpreter.command(MODULE)
+        if command is None:
+            raise _no_worker("No worker process can be started here.", interpreter.why_none())
+        self._its_life, self._life = os.pipe()
+        try:
+            environ = environment(self._info.candidate.env)
+            fds = (self._its_life, self.arena.fd)
+            self._child = child = Child(command, environ, "/", pass_fds=fds)
+        except BaseException:
+            os.close(self._life)
+            raise
+        finally:
+            os.close(self._its_life)
+        self._to, self._from, self._err = map(_unblocked, (child.stdin, child.stdout, child.stderr))
 
     @property
     def pid(self) -> int:
         """Process id of the worker."""
-        return self._transport.pid
+        return self._child.pid
 
     @property
     def is_lost(self) -> bool:
@@ -145,11 +204,9 @@ class Client:
     def open(self, deadline_s: float) -> Caps:
         """Have the device opened; return what it can do. Raises DeviceError."""
         request = {
-            "device": info_to_record(self._info),
-            "deadline_s": deadline_s,
-            "share": self._arena.fd,
-            "life": self._transport.life,
-        }
+            "device": info_to_record(self._info), "deadline_s": deadline_s,
+            "share": self.arena.fd, "life": self._its_life,
+        }  # fmt: skip
         reply = self._exchange(request, b"", (), (), deadline_s)
         try:
             return caps_from_record(reply.get("caps"))
@@ -163,7 +220,7 @@ class Client:
         place = -(-self._used // ALIGNMENT) * ALIGNMENT
         if place + nbytes > TOTAL:
             return None
-        self._arena.grow(place + nbytes)
+        self.arena.grow(place + nbytes)
         self._used = place + nbytes
         return place
 
@@ -177,14 +234,6 @@ class Client:
         if place is None:
             raise ValueError(f"{nbytes} bytes are too many for one piece")
         return place
-
-    def view(self, place: int, nbytes: int) -> memoryview:
-        """Return the bytes at a place."""
-        return self._arena.view(place, nbytes)
-
-    def trim(self) -> None:
-        """Give back shared memory that only a model's constants needed."""
-        self._arena.trim()
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -209,7 +258,7 @@ class Client:
         most = max(FLOOR_S, waits[0]) if waits else BUILD_S
         limits = [op.limit_s if op.verb in OWN_TIME else min(op.limit_s, most) for op in batch]
         self._used = CONTROL  # what lies there stays until the next place is asked for
-        body = {"ops": [[op.verb, *op.args] for op in batch], "arena": self._arena.size}
+        body = {"ops": [[op.verb, *op.args] for op in batch], "arena": self.arena.size}
         self._exchange(body, code, batch, limits, min(CALL_S, most))
 
     def _exchange(
@@ -225,20 +274,17 @@ class Client:
         An empty batch stands for opening: `begin_s` is the time for all of it then.
         """
         self._sequence += 1
-        self._arena.note(NOTHING)
+        self.arena.note(NOTHING)
         try:
-            self._transport.send(pack(self._sequence, body, code), begin_s)
-            sequence, text = self._reply(batch, limits, begin_s)
-            if sequence != self._sequence:
-                raise FrameError("a reply to another request")
-            reply = parse(text)
+            self._send(pack(self._sequence, body, code), begin_s)
+            reply = self._reply(batch, limits, begin_s)
             error = error_from_record(reply["error"]) if "error" in reply else None
             if "counters" in reply or error is None:
                 take_counts(reply.get("counters"), self._counters)
         except WorkerSilentError:
-            raise self._hung(_where(batch, self._arena.noted(len(batch)))) from None
+            raise self._hung(_where(batch, self.arena.noted(len(batch)))) from None
         except WorkerEndedError:
-            raise self._died(batch, self._arena.noted(len(batch))) from None
+            raise self._died(batch, self.arena.noted(len(batch))) from None
         except FrameError as nonsense:
             raise self._nonsense(nonsense) from None
         except BaseException:  # an interrupt: its answer would be taken for the next one's
@@ -250,7 +296,7 @@ class Client:
 
     def _reply(
         self, batch: Sequence[Op], limits: Sequence[float], begin_s: float
-    ) -> tuple[int, bytes]:
+    ) -> dict[str, Any]:
         """Wait for the reply. Raises WorkerSilentError where the worker hangs.
 
         The worker notes which call of the batch it is at. Notes may be wrong: they only go forward,
@@ -258,13 +304,13 @@ class Client:
         run.
         """
         look_s = min([LOOK_S, begin_s, *limits])
-        reply = self._transport.receive(look_s)
+        reply = self._receive(look_s)
         if reply is not None:  # what is quick is not watched: that costs time, too
             return reply
         position = -1
         watch = Watch(begin_s - look_s, self.pid)
         while True:
-            noted = self._arena.noted(len(batch))
+            noted = self.arena.noted(len(batch))
             if batch and noted > position:
                 position = noted
                 watch.restart(limits[position] if position < len(batch) else begin_s)
@@ -272,30 +318,119 @@ class Client:
             is_idle = watch.idle_for_s >= (math.inf if may_idle else self._idle_s)
             if watch.look() or is_idle:
                 raise WorkerSilentError
-            reply = self._transport.receive(look_s)
+            reply = self._receive(look_s)
             if reply is not None:
                 return reply
 
+    # --- pipes ----------------------------------------------------------------------------------
+
+    def _send(self, frame: bytes, seconds: float) -> None:
+        """Send a frame. Raises WorkerEndedError, WorkerSilentError."""
+        until = time.monotonic() + seconds
+        left = memoryview(frame)
+        while left:
+            try:
+                left = left[os.write(self._to, left) :]
+            except BlockingIOError:
+                if not self._ready(self._to, select.POLLOUT, until):
+                    raise WorkerSilentError from None
+            except OSError as error:
+                raise WorkerEndedError(str(error)) from None
+
+    def _receive(self, seconds: float) -> dict[str, Any] | None:
+        """Return the reply, None if there is none in time. Raises WorkerEndedError, FrameError."""
+        until = time.monotonic() + seconds
+        while True:
+            if len(self._got) >= HEADER.size:
+                sequence, text, extra = sizes(bytes(self._got[: HEADER.size]), MAX_REPLY)
+                end = HEADER.size + text
+                if extra or sequence != self._sequence or len(self._got) > end:
+                    raise FrameError("it is not the reply to this request alone")
+                if len(self._got) == end:
+                    body = bytes(self._got[HEADER.size :])
+                    self._got.clear()
+                    return parse(body)
+            if not self._ready(self._from, select.POLLIN, until):
+                return None
+            chunk = os.read(self._from, CHUNK)
+            if not chunk:
+                raise WorkerEndedError("it closed its pipe")
+            self._got += chunk
+
+    def _ready(self, fd: int, event: int, until: float) -> bool:
+        """Wait for a pipe until a time, and read what the driver prints: it may block on that."""
+        poll = select.poll()
+        poll.register(fd, event)
+        if not self._is_mute:
+            poll.register(self._err, select.POLLIN)
+        while True:
+            left = max(0.0, until - time.monotonic())
+            ready = [found for found, _ in poll.poll(min(math.ceil(left * 1000), 1 << 30))]
+            if fd in ready:
+                return True
+            if self._err in ready and not self._read_printed():
+                self._is_mute = True
+                poll.unregister(self._err)
+            if not left:
+                return False
+
+    def _read_printed(self) -> bool:
+        """Read what was printed; False where nothing can come any more."""
+        try:
+            chunk = os.read(self._err, CHUNK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        self._said = (self._said + chunk)[-TAIL_BYTES:]
+        if chunk and debug.level() > 0:
+            print(chunk.decode("utf-8", "replace"), end="", file=sys.stderr)
+        return bool(chunk)
+
     # --- endings --------------------------------------------------------------------------------
 
-    def _end(self, why: str, seconds: float = 0.0) -> str:
-        """End the worker, remember why, and return how it ended if it did so by itself."""
+    def _end(self, why: str, seconds: float = 0.0) -> Ending | None:
+        """Remember why, wait so long for the worker to end by itself, and end all that it started.
+
+        Returns how it ended, None where that was done before.
+        """
         if self._lost is None:
             self._lost = why
-        how = self._transport.end(seconds)
-        self._arena.close()
+        ending = None
+        if self._life >= 0:
+
+            def read() -> bool:  # or it would wait for its last words to be read
+                self._read_printed()
+                return False
+
+            self._child.wait(time.monotonic() + seconds, read)
+            before = None
+            while before != self._said:
+                before = self._said
+                self._read_printed()
+            ending = self._child.end()
+            os.close(self._life)
+            self._life = -1
+        self.arena.close()
         _CLIENTS.discard(self)
-        return how
+        return ending
 
     def _died(self, batch: Sequence[Op], position: int) -> DeviceError:
-        transport, is_known = self._transport, self.is_lost
-        how = self._end("", ENDING_S) or "it closed its pipe"
-        self._is_outside = transport.was_killed or position < 0
-        if not is_known:  # another thread may have closed the device
-            said = transport.last_words
+        is_known = self.is_lost  # another thread may have closed the device
+        ending = self._end("", ENDING_S)
+        was_killed = ending is not None and ending.how == "signal" and ending.code in OUTSIDE
+        self._is_outside = was_killed or position < 0
+        if not is_known:
+            said = self._last_words()
             words = f"; its last words: {said}" if said else ""
-            self._lost = f"{how} {_where(batch, position)}{words}"
-        return self._lost_error(self._lost or how)
+            self._lost = f"{_words(ending)} {_where(batch, position)}{words}"
+        return self._lost_error(self._lost or "")
+
+    def _last_words(self) -> str:
+        """Return the last lines that the driver printed, without what Python adds to a crash."""
+        text = self._said.decode("utf-8", "replace").partition("Fatal Python error: ")[0]
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return " | ".join(lines[-MAX_LINES:])[-MAX_WORDS:]
 
     def _nonsense(self, error: FrameError) -> DeviceError:
         self._is_outside = False
@@ -319,23 +454,34 @@ class Client:
 
     def close(self, seconds: float) -> None:
         """Close the device and end the worker within some seconds; never raises."""
+        is_asked = False
         if self._lost is None and seconds > 0:
-            self._lost = "the device was closed"
             with suppress(WorkerEndedError, WorkerSilentError):
-                self._transport.send(pack(0, {"close": True}), seconds)
-                self._transport.end(seconds)
-        self._end("the device was closed")
+                self._send(pack(0, {"close": True}), seconds)
+                is_asked = True
+        self._end("the device was closed", seconds if is_asked else 0.0)
 
     def kill(self) -> None:
         """Kill the worker while another thread waits for an answer; that thread cleans up."""
         if self._lost is None:
             self._lost = "the device was closed"
-        self._transport.kill()
+        self._child.kill()
 
     def abandon(self) -> None:
         """Let go of everything in a forked child, or its copies would keep the worker alive."""
-        self._transport.abandon()
-        self._arena.close()
+        if self._life >= 0:
+            self._child.abandon()
+            os.close(self._life)
+            self._life = -1
+        self.arena.close()
+
+
+def _words(ending: Ending | None) -> str:
+    if ending is None or ending.how == "deadline":
+        return "it closed its pipe"
+    if ending.how == "unknown":  # the application collects children itself, or ignores them
+        return "an end that was not seen"
+    return f"exit status {ending.code}" if ending.how == "exit" else ending.what
 
 
 def _where(batch: Sequence[Op], position: int) -> str:
@@ -347,16 +493,11 @@ def _where(batch: Sequence[Op], position: int) -> str:
     return WHERE[batch[min(position, len(batch) - 1)].verb]
 
 
-def _start(info: DeviceInfo, arena: Arena, given: Sequence[str] | None) -> Transport:
-    if sys.platform == "win32":
-        raise _no_worker("isolation='process' does not exist on Windows yet.", None)
-    command = given or interpreter.command(MODULE)
-    if command is None:
-        raise _no_worker("No worker process can be started here.", interpreter.why_none())
-    try:
-        return Transport(command, child.environment(info.candidate.env), arena.fd)
-    except OSError as error:
-        raise _no_worker("The device's worker process cannot be started.", str(error)) from None
+def _unblocked(pipe: IO[bytes] | None) -> int:
+    if pipe is None:
+        raise ValueError("a pipe was asked for")
+    os.set_blocking(pipe.fileno(), False)
+    return pipe.fileno()
 
 
 def _no_worker(what: str, known: str | None) -> DeviceError:

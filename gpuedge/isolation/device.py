@@ -158,7 +158,7 @@ class IsolatedDevice:
             for start in range(0, flat.nbytes, PIECE):
                 piece = flat[start : start + PIECE]
                 place = self._client.place(piece.nbytes)
-                self._client.view(place, piece.nbytes)[:] = piece
+                self._client.arena.view(place, piece.nbytes)[:] = piece
                 where = [number, offset + start, piece.nbytes, place]
                 self._client.queue(Op("write", where, CALL_S))
 
@@ -170,7 +170,7 @@ class IsolatedDevice:
             key = (_number(buffer), offset, flat.nbytes)
             place = self._fetched.pop(key, None)
             if place is not None:
-                flat[:] = self._client.view(place, flat.nbytes)
+                flat[:] = self._client.arena.view(place, flat.nbytes)
                 return
             latest = self._latest
             self._begin()
@@ -184,7 +184,7 @@ class IsolatedDevice:
     def _fetch(self, number: int, offset: int, into: memoryview) -> None:
         place = self._client.place(into.nbytes)
         self._client.ask(Op("read", [number, offset, into.nbytes, place], CALL_S))
-        into[:] = self._client.view(place, into.nbytes)
+        into[:] = self._client.arena.view(place, into.nbytes)
 
     def limit_idle(self, watchdog_s: float | None) -> None:
         """Take a worker for hung that neither answers nor computes for the time a run may take.
@@ -220,7 +220,7 @@ class IsolatedDevice:
             works = [_work(dispatch) for dispatch in dispatches]
             numbers = [[_number(b) for b in some] for some in (inputs, outputs)]
             self._client.ask(Op("record", [made.number, works, *numbers], BUILD_S))
-            self._client.trim()
+            self._client.arena.trim()
             return made
 
     def submit(self, recording: Recording) -> Ticket:

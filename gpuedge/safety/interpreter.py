@@ -13,10 +13,6 @@ import os
 import re
 import sys
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 CHILD = "--gpuedge-child"
 """First argument of a frozen application that is started as a disposable process."""
 
@@ -88,8 +84,11 @@ def command(module: str) -> tuple[str, ...] | None:
     program = interpreter()
     if program is None:
         return None
-    front, back = _paths()
-    code = _START.format(front=ascii(front), back=ascii(back))  # undecodable bytes too
+    # This gpuedge first, so that no other is found, but never site-packages: its modules would come
+    # before the standard library's.
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    front = [] if os.path.basename(root) in ("site-packages", "dist-packages") else [root]
+    code = _START.format(front=ascii(front), back=ascii(absolute(sys.path)))  # any bytes
     return (program, *_flags(), "-X", "faulthandler", "-c", code, module)
 
 
@@ -100,20 +99,13 @@ def why_none() -> str:
 
 def interpreter() -> str | None:
     """Return the Python interpreter of this installation, None where none is known."""
-    return next((p for p in _programs() if _is_python(p)), None)
-
-
-def _programs() -> Iterator[str]:
-    for own in (sys.executable, getattr(sys, "_base_executable", None)):
-        if own:
-            yield own
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    for prefix in dict.fromkeys((sys.prefix, sys.exec_prefix, sys.base_prefix)):
-        if os.name == "nt":
-            yield from (os.path.join(prefix, *p, "python.exe") for p in ((), ("Scripts",)))
-        else:
-            yield os.path.join(prefix, "bin", f"python{version}")
-            yield os.path.join(prefix, "bin", f"pypy{version}")
+    inner = ("python.exe", "Scripts/python.exe") if os.name == "nt" else (
+        f"bin/python{version}", f"bin/pypy{version}")  # fmt: skip
+    programs = [sys.executable, getattr(sys, "_base_executable", None)]
+    for prefix in (sys.prefix, sys.exec_prefix, sys.base_prefix):
+        programs += [os.path.join(prefix, *name.split("/")) for name in inner]
+    return next((p for p in programs if p and _is_python(p)), None)
 
 
 def _is_python(program: str) -> bool:
@@ -125,28 +117,12 @@ def _is_python(program: str) -> bool:
 def _flags() -> list[str]:
     """Return the options that decide what this interpreter takes from outside, for another."""
     flags = sys.flags
-    if flags.isolated:
-        return ["-I"] + (["-S"] if flags.no_site else [])
     given = {
-        "-E": flags.ignore_environment,
-        "-s": flags.no_user_site,
-        "-S": flags.no_site,
-        "-P": getattr(flags, "safe_path", False),
-    }
+        "-I": flags.isolated, "-E": flags.ignore_environment, "-s": flags.no_user_site,
+        "-S": flags.no_site, "-P": getattr(flags, "safe_path", False),
+    }  # fmt: skip
     # -B and -O are left out: the first is the cache's business, the second changes no result.
     return [flag for flag, is_set in given.items() if is_set]
-
-
-def _paths() -> tuple[list[str], list[str]]:
-    """Return what comes first and last on the child's ``sys.path``.
-
-    This gpuedge first, so that no other is found, but never site-packages: its modules would come
-    before the standard library's.
-    """
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    back = absolute(sys.path)
-    is_site = os.path.basename(root) in ("site-packages", "dist-packages")
-    return ([] if is_site else [root]), back
 
 
 def absolute(entries: list[str]) -> list[str]:

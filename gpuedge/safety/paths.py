@@ -209,19 +209,18 @@ def is_stream(path: str | os.PathLike[str]) -> bool:
         found = os.stat(path)
     except (OSError, ValueError):
         return False
-    is_special = stat.S_ISFIFO(found.st_mode) or stat.S_ISCHR(found.st_mode)
-    return is_special or _output(found) is not None
+    return not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)) or bool(_output(found))
 
 
-def _output(found: os.stat_result) -> int | None:
-    """Return the descriptor of our standard output or error, if that is what was found."""
+def _output(found: os.stat_result) -> int:
+    """Return the descriptor of our standard output or error, if that is what was found, else 0."""
     for fd in (1, 2):
         try:
             if os.path.samestat(found, os.fstat(fd)):
                 return fd
         except OSError:  # closed
             continue
-    return None
+    return 0
 
 
 def write_named(path: Path, data: bytes) -> str | None:
@@ -245,18 +244,11 @@ def write_named(path: Path, data: bytes) -> str | None:
 
 
 def _write_into(path: Path, data: bytes) -> None:
-    own = _output(os.stat(path))
+    fd = _output(os.stat(path))
     for stream in (sys.stdout, sys.stderr):
-        if own is not None and stream is not None:
+        if fd and stream is not None:
             stream.flush()  # what was printed before comes before
-    extra = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
-    fd = os.open(path, os.O_WRONLY | extra) if own is None else own
-    try:
-        if own is None and hasattr(os, "O_NONBLOCK"):
-            os.set_blocking(fd, True)
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(fd, rest) :]
-    finally:
-        if own is None:
-            os.close(fd)
+    fd = os.dup(fd) if fd else os.open(path, os.O_WRONLY | _READ_ONLY)
+    with open(fd, "wb") as file:
+        os.set_blocking(fd, True)
+        file.write(data)

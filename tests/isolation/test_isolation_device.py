@@ -206,7 +206,7 @@ def test_full_memory_is_an_error_and_the_device_goes_on(
 
 def test_memory_that_only_constants_needed_is_given_back() -> None:
     device = open_isolated(fakes.info())
-    arena = device._client._arena
+    arena = device._client.arena
     data = bytes(range(256)) * (40 << 12)
     constants, out = device.alloc(len(data), Usage.OUTPUT), device.alloc(16, Usage.OUTPUT)
     device.write(constants, memoryview(data))

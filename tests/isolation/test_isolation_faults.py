@@ -225,7 +225,7 @@ def test_a_worker_killed_at_any_moment_costs_one_request() -> None:
 def notes(device: IsolatedDevice, *noted: int) -> None:
     """Make the worker's notes of its progress these, one at each look, and then the last."""
     left = list(noted)
-    device._client._arena.noted = lambda most: (  # type: ignore[method-assign]
+    device._client.arena.noted = lambda most: (  # type: ignore[method-assign]
         left.pop(0) if len(left) > 1 else left[0]
     )
 

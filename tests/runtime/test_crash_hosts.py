@@ -163,7 +163,7 @@ def test_call_that_was_interrupted_is_held_against_nobody(monkeypatch: pytest.Mo
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(device._client._transport, "receive", interrupted)
+    monkeypatch.setattr(device._client, "_receive", interrupted)
     with pytest.raises(KeyboardInterrupt):
         device.alloc(16, Usage.SCRATCH)
     with pytest.raises(DeviceLostError) as lost:
