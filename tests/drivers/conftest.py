@@ -71,6 +71,18 @@ def vulkan_candidate(request: pytest.FixtureRequest) -> Candidate:
     return CANDIDATES[request.param]()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the second driver to the long campaign where one is enough every day.
+
+    `test_conformance` takes both every day; these tests are of the validation layer, of limits and
+    of wrong kernels, which do not depend on the driver.
+    """
+    for item in items:
+        is_second = item.path.name.startswith("test_ops_") and "swiftshader" in item.name
+        if is_second and item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.long)
+
+
 @pytest.fixture
 def mock_icd(tmp_path: Path) -> Candidate:
     """A driver that accepts everything and computes nothing."""
