@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from gpuedge.backends.manifests import inspect_manifest
+from gpuedge.backends.manifests import read_manifest
 from gpuedge.core.driver import Candidate
 
 _QUIET = {
@@ -61,7 +61,7 @@ def keep_loaded(manifest: str, dlopen: Callable[[str], Any], log: logging.Logger
     The loader unloads it with the last instance. Drivers are rarely tested for that: SwiftShader
     loses a file descriptor each time, others leave threads behind whose code is gone.
     """
-    library = inspect_manifest(manifest)[0]
+    library = read_manifest(manifest).library
     if library is None or library in _loaded:
         return
     try:
@@ -80,10 +80,10 @@ def load_fault(manifest: str) -> str | None:
     Loaders answer the same to a library that the dynamic linker refuses, to one that is no Vulkan
     driver, and to missing hardware.
     """
-    library, _, problem = inspect_manifest(manifest)
-    if problem is not None:
-        return problem.sentence
-    return None if library is None else library_fault(library, _ENTRIES)
+    named = read_manifest(manifest)
+    if named.problem is not None:
+        return named.problem.sentence
+    return None if named.library is None else library_fault(named.library, _ENTRIES)
 
 
 def library_fault(library: str, entries: tuple[str, ...]) -> str | None:

@@ -10,7 +10,9 @@ import json
 import os
 import struct
 import sys
+from contextlib import suppress
 from hashlib import sha256
+from typing import NamedTuple
 
 from gpuedge.core.driver import Candidate
 from gpuedge.core.errors import BackendUnavailableError
@@ -49,16 +51,17 @@ def candidates(
         real = _real(path)
         if real in seen:
             continue
-        table, raw, wrong = read_icd(path)
-        if not _for_this_process(table):
+        manifest = read_manifest(path)
+        if not manifest.is_ours:
             continue
         seen.add(real)
         env = dict.fromkeys(_OVERRIDES, path)
-        found.append(Candidate(backend, path, fingerprint(path, table, raw, wrong), env))
+        found.append(Candidate(backend, path, manifest.fingerprint, env))
     named = any(environ.get(name) for name in _OVERRIDES)
     if not found and not named and (platform == "win32" or _is_android(platform)):
         # Drivers may be known to the loader by ways that are not files (Android has no manifests).
-        found.append(Candidate(backend, LOADER_DEFAULT, sha256(b"").hexdigest(), {}))
+        mark = read_manifest(LOADER_DEFAULT).fingerprint
+        found.append(Candidate(backend, LOADER_DEFAULT, mark, {}))
     return found
 
 
@@ -123,14 +126,10 @@ def _folders(environ: Mapping[str, str], platform: str) -> list[str]:
     ]
     if platform == "darwin":
         folders += [
-            "/opt/homebrew/share",
-            "/opt/homebrew/etc",
-            "/usr/local/share",
-            "/usr/local/etc",
+            f"{base}/{n}" for base in ("/opt/homebrew", "/usr/local") for n in ("share", "etc")
         ]
-    prefix = environ.get("PREFIX", "")
-    if "com.termux" in prefix:
-        folders.append(f"{prefix}/share")
+    if "com.termux" in environ.get("PREFIX", ""):
+        folders.append(f"{environ['PREFIX']}/share")
     return list(dict.fromkeys(folders))
 
 
@@ -140,86 +139,107 @@ def _registry() -> Iterator[str]:
         return
     import winreg
 
-    wow = "" if _POINTER_BITS == "64" else "Wow"
-    try:
-        with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, r"SOFTWARE\Khronos\Vulkan\Drivers") as key:
-            for i in range(winreg.QueryInfoKey(key)[1]):
-                name, value, _ = winreg.EnumValue(key, i)
-                if value == 0:  # the loader's rule: any other value disables the driver
-                    yield name
-    except OSError:
-        pass
+    root = winreg.HKEY_LOCAL_MACHINE
+    drivers = r"SOFTWARE\Khronos\Vulkan\Drivers"
+    with suppress(OSError), winreg.OpenKey(root, drivers) as key:
+        for i in range(winreg.QueryInfoKey(key)[1]):
+            name, value, _ = winreg.EnumValue(key, i)
+            if value == 0:  # the loader's rule: any other value disables the driver
+                yield name
     display = r"SYSTEM\CurrentControlSet\Control\Class\{4d36e968-e325-11ce-bfc1-08002be10318}"
-    try:
-        with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, display) as adapters:
-            for i in range(winreg.QueryInfoKey(adapters)[0]):
-                yield from _adapter(winreg, adapters, winreg.EnumKey(adapters, i), wow)
-    except OSError:
-        pass
+    with suppress(OSError), winreg.OpenKey(root, display) as adapters:
+        for i in range(winreg.QueryInfoKey(adapters)[0]):
+            yield from _adapter(winreg, adapters, winreg.EnumKey(adapters, i))
 
 
-def _adapter(winreg: Any, adapters: Any, name: str, wow: str) -> list[str]:
-    try:
-        with winreg.OpenKey(adapters, name) as key:
-            value, _ = winreg.QueryValueEx(key, f"VulkanDriverName{wow}")
-    except OSError:
-        return []
-    named = value if isinstance(value, list) else [value]
-    return [name for name in named if isinstance(name, str)]
+def _adapter(winreg: Any, adapters: Any, name: str) -> list[str]:
+    wow = "" if _POINTER_BITS == "64" else "Wow"
+    named: Any = []
+    with suppress(OSError), winreg.OpenKey(adapters, name) as key:
+        named, _ = winreg.QueryValueEx(key, f"VulkanDriverName{wow}")
+    return [n for n in (named if isinstance(named, list) else [named]) if isinstance(n, str)]
 
 
-def read_icd(path: str) -> tuple[dict[str, Any] | None, bytes, str]:
-    """Return (the ICD table or None, the file's bytes, what is wrong)."""
+class Manifest(NamedTuple):
+    """What a driver manifest says, without loading what it names.
+
+    `library` is an absolute path if it was found, else the name as written; `problem` has the
+    reason ``bad-manifest`` or ``missing-library``, or is None.
+    """
+
+    raw: bytes = b""
+    library: str | None = None
+    is_ours: bool = True
+    problem: Reason | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash that changes with the manifest and with the file it names.
+
+        A driver can have 100 MB, so facts about its file stand in for its content.
+        """
+        digest = sha256(self.raw)
+        for text in (self.problem.detail if self.problem else "", self.library or ""):
+            digest.update(text.encode("utf-8", "surrogatepass"))
+        if self.library is not None:
+            digest.update(file_facts(self.library))
+        return digest.hexdigest()
+
+
+def read_manifest(path: str) -> Manifest:
+    """Read a driver manifest and look for its library."""
+    if path == LOADER_DEFAULT:
+        return Manifest()
+    raw = b""
     try:
         raw = read_start(path, MAX_BYTES)
+        table = _icd_table(raw)
     except OSError as error:
-        return None, b"", error.strerror or str(error)
+        return _bad(path, raw, error.strerror or str(error))
     except ValueError as error:
-        return None, b"", str(error)
+        return _bad(path, raw, str(error))
+    # Other pointer widths are left out only if the manifest itself says so.
+    arch = table.get("library_arch")
+    is_ours = arch not in ("32", "64") or arch == _POINTER_BITS
+    name = table["library_path"]
+    library, is_there = _resolved(path, name)
+    problem = None if is_there or not _is_path(name) else Reason("missing-library", library)
+    return Manifest(raw, library, is_ours, problem)
+
+
+def _bad(path: str, raw: bytes, wrong: str) -> Manifest:
+    return Manifest(raw, problem=Reason("bad-manifest", f"{path}: {wrong}"))
+
+
+def _icd_table(raw: bytes) -> dict[str, Any]:
+    """Return the table ``ICD`` of a manifest. Raises ValueError with what is wrong."""
     try:
         document = json.loads(raw)
     except (ValueError, RecursionError):
-        return None, raw, "it is not JSON"
+        raise ValueError("it is not JSON") from None
     table = document.get("ICD") if isinstance(document, dict) else None
-    if not isinstance(table, dict) or not isinstance(table.get("library_path"), str):
-        return None, raw, "it names no ICD library_path"
-    if not _can_name_a_file(table["library_path"]):
-        return None, raw, "its library_path is not a valid file name"
-    return table, raw, ""
-
-
-def _can_name_a_file(name: str) -> bool:
+    name = table.get("library_path") if isinstance(table, dict) else None
+    if not isinstance(table, dict) or not isinstance(name, str):
+        raise ValueError("it names no ICD library_path")
     try:
-        return bool(name) and "\0" not in name and len(os.fsencode(name)) < MAX_PATH
+        is_name = bool(name) and "\0" not in name and len(os.fsencode(name)) < MAX_PATH
     except UnicodeEncodeError:  # half of a surrogate pair
-        return False
+        is_name = False
+    if not is_name:
+        raise ValueError("its library_path is not a valid file name")
+    return table
 
 
-def inspect_manifest(path: str) -> tuple[str | None, str | None, Reason | None]:
-    """Look at a driver manifest without loading what it names.
-
-    Returns its library (an absolute path if it was found, else the name as written), the Vulkan
-    version that it claims, and the reason ``bad-manifest`` or ``missing-library``, each or None.
-    """
-    if path == LOADER_DEFAULT:
-        return None, None, None
-    table, _, wrong = read_icd(path)
-    if table is None:
-        return None, None, Reason("bad-manifest", f"{path}: {wrong}")
-    claimed = table.get("api_version")
-    api = claimed if isinstance(claimed, str) else None
-    library, found = resolve_library(path, table["library_path"])
-    if found or not _is_path(table["library_path"]):
-        return library, api, None
-    return library, api, Reason("missing-library", library)
+def require(candidate: Candidate, api: str = "Vulkan") -> None:
+    """Raise BackendUnavailableError where a candidate's manifest is not right."""
+    refuse(candidate, api, read_manifest(candidate.key).problem)
 
 
-def require(candidate: Candidate) -> None:
-    """Raise BackendUnavailableError where a candidate's Vulkan manifest is not right."""
-    problem = inspect_manifest(candidate.key)[2]
+def refuse(candidate: Candidate, api: str, problem: Reason | None) -> None:
+    """Raise BackendUnavailableError for a problem of a candidate's files, if there is one."""
     if problem is not None:
         raise BackendUnavailableError(
-            f"There is no Vulkan driver here: {problem.sentence}.",
+            f"There is no {api} driver here: {problem.sentence}.",
             asked_by=candidate.key,
             known=problem.detail,
             reason=problem.code,
@@ -230,7 +250,7 @@ def _is_path(name: str) -> bool:
     return "/" in name or os.sep in name
 
 
-def resolve_library(manifest: str, name: str) -> tuple[str, bool]:
+def _resolved(manifest: str, name: str) -> tuple[str, bool]:
     """Return where the library `name` of a manifest lies, and whether it is there.
 
     A relative path starts at the manifest. A bare name is looked for in the usual library folders;
@@ -255,30 +275,13 @@ def _library_folders() -> Sequence[str]:
     return [*folders, "/usr/local/lib", "/lib64", "/usr/lib64", "/lib", "/usr/lib"]
 
 
-def _for_this_process(table: Mapping[str, Any] | None) -> bool:
-    """Return False only if the manifest itself says that it is for another pointer width."""
-    arch = table.get("library_arch") if table else None
-    return arch not in ("32", "64") or arch == _POINTER_BITS
-
-
-def fingerprint(path: str, table: Mapping[str, Any] | None, raw: bytes, wrong: str) -> str:
-    """Return a hash that changes with the manifest and with the file it names.
-
-    A driver can have 100 MB, so facts about its file stand in for its content. Time and size are
-    not enough: systems installed from an image give all files the same time. What is replaced gets
-    another inode; what is written in place gets another time of change, which cannot be set.
-    """
-    digest = sha256(raw)
-    digest.update(wrong.encode("utf-8", "surrogatepass"))
-    if table is not None:
-        library, _ = resolve_library(path, table["library_path"])
-        digest.update(library.encode("utf-8", "surrogatepass"))
-        digest.update(file_facts(library))
-    return digest.hexdigest()
-
-
 def file_facts(path: str) -> bytes:
-    """Return what tells a file from one that replaces it or is written over it."""
+    """Return what tells a file from one that replaces it or is written over it.
+
+    Time and size are not enough: systems installed from an image give all files the same time.
+    What is replaced gets another inode; what is written in place gets another time of change,
+    which cannot be set.
+    """
     try:
         s = os.stat(path)
     except (OSError, ValueError):

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpuedge.backends import manifests
-from gpuedge.backends.manifests import LOADER_DEFAULT, inspect_manifest
+from gpuedge.backends.manifests import LOADER_DEFAULT, read_manifest
+from gpuedge.core.reasons import Reason
 
 Env = dict[str, str]
 
@@ -31,6 +32,11 @@ def home(tmp_path: Path) -> Env:
         "XDG_CONFIG_DIRS": str(tmp_path / "xdg"),
         "XDG_DATA_DIRS": f"{tmp_path / 'local'}{os.pathsep}{tmp_path / 'share'}",
     }
+
+
+def inspect_manifest(path: str) -> tuple[str | None, Reason | None]:
+    found = read_manifest(path)
+    return found.library, found.problem
 
 
 def keys(environ: Env, platform: str = "linux") -> list[str]:
@@ -100,7 +106,7 @@ def test_platforms_without_manifests_leave_it_to_the_loader(
     monkeypatch.setattr(manifests, "_folders", lambda *_: [])
     (candidate,) = manifests.candidates({}, platform)
     assert (candidate.key, dict(candidate.env)) == (LOADER_DEFAULT, {})
-    assert inspect_manifest(candidate.key) == (None, None, None)
+    assert inspect_manifest(candidate.key) == (None, None)
     assert manifests.candidates({}, "linux") == []
     named = manifest(tmp_path / "a.json")
     assert keys({"VK_DRIVER_FILES": named}, platform) == [named]
@@ -117,19 +123,19 @@ def test_inspect_resolves_the_library(tmp_path: Path, monkeypatch: pytest.Monkey
     library = tmp_path / "lib" / "libdriver.so"
     library.parent.mkdir()
     library.write_bytes(b"x")
-    found = (str(library), "1.3.230", None)
+    found = (str(library), None)
     assert inspect_manifest(manifest(tmp_path / "a.json", str(library))) == found
     assert inspect_manifest(manifest(tmp_path / "b.json", "./lib/libdriver.so")) == found
     assert inspect_manifest(manifest(tmp_path / "sub/c.json", "../lib/libdriver.so")) == found
     bare = manifest(tmp_path / "d.json", "libdriver.so")
-    assert inspect_manifest(bare) == ("libdriver.so", "1.3.230", None)
+    assert inspect_manifest(bare) == ("libdriver.so", None)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(library.parent))
     assert inspect_manifest(bare) == found
 
 
 def test_inspect_reports_a_missing_library(tmp_path: Path) -> None:
-    path, api, problem = inspect_manifest(manifest(tmp_path / "a.json", "./gone.so"))
-    assert (path, api) == (str(tmp_path / "gone.so"), "1.3.230")
+    path, problem = inspect_manifest(manifest(tmp_path / "a.json", "./gone.so"))
+    assert path == str(tmp_path / "gone.so")
     assert problem is not None
     assert (problem.code, problem.detail) == ("missing-library", str(tmp_path / "gone.so"))
 
@@ -142,8 +148,8 @@ def test_bad_manifests_are_candidates_with_a_problem(tmp_path: Path, text: str) 
     path = tmp_path / "bad.json"
     path.write_bytes(text.encode("latin-1"))
     (candidate,) = manifests.candidates({"VK_DRIVER_FILES": str(path)})
-    library, api, problem = inspect_manifest(candidate.key)
-    assert (library, api) == (None, None)
+    library, problem = inspect_manifest(candidate.key)
+    assert library is None
     assert problem is not None and problem.code == "bad-manifest"
     assert str(path) in problem.detail
 
@@ -155,7 +161,7 @@ def test_absent_and_unreadable_manifests_are_candidates_too(tmp_path: Path) -> N
     loop.symlink_to(loop)
     for path in (gone, loop, folder):
         (candidate,) = manifests.candidates({"VK_DRIVER_FILES": str(path)})
-        problem = inspect_manifest(candidate.key)[2]
+        problem = inspect_manifest(candidate.key)[1]
         assert problem is not None and problem.code == "bad-manifest"
 
 
@@ -181,11 +187,11 @@ def test_hostile_manifest_is_a_bad_candidate_and_spares_its_neighbours(
     bad = folder / "m.json"
     bad.write_bytes(HOSTILE[name])
     assert keys(home) == [good[0], str(bad), good[1]]
-    library, api, problem = inspect_manifest(str(bad))
-    assert (library, api) == (None, None)
+    library, problem = inspect_manifest(str(bad))
+    assert library is None
     assert problem is not None and problem.code == "bad-manifest"
     assert len(problem.detail) < len(str(bad)) + 100
-    assert [inspect_manifest(path)[2] for path in good] == [None, None]
+    assert [inspect_manifest(path)[1] for path in good] == [None, None]
 
 
 @pytest.mark.timeout(20)
@@ -198,7 +204,7 @@ def test_pipe_or_device_in_place_of_a_manifest_is_not_awaited(home: Env, tmp_pat
     found = keys(home)
     assert sorted(found) == [good, *(str(folder / f"{n}.json") for n in ("folder", "pipe", "zero"))]
     for path in found[1:]:
-        problem = inspect_manifest(path)[2]
+        problem = inspect_manifest(path)[1]
         assert problem is not None
         assert (problem.code, problem.detail) == ("bad-manifest", f"{path}: it is not a file")
 
@@ -207,14 +213,14 @@ def test_library_name_in_another_encoding_is_looked_for(tmp_path: Path) -> None:
     library = os.fsdecode(os.fsencode(tmp_path) + b"/lib\xff.so")
     Path(library).write_bytes(b"x")
     path = manifest(tmp_path / "a.json", library)
-    assert inspect_manifest(path) == (library, "1.3.230", None)
+    assert inspect_manifest(path) == (library, None)
     assert len(manifests.candidates({"VK_DRIVER_FILES": path})) == 1
 
 
 @pytest.mark.parametrize("name", ["/nul\0inside.json", "/half\ud800.json", f"/{'x' * 5000}.json"])
 def test_manifest_names_that_no_file_has(name: str) -> None:
     (candidate,) = manifests.candidates({"VK_DRIVER_FILES": name})
-    problem = inspect_manifest(candidate.key)[2]
+    problem = inspect_manifest(candidate.key)[1]
     assert problem is not None and problem.code == "bad-manifest"
 
 
@@ -250,13 +256,7 @@ class Registry:
 )
 def test_registry_values_of_any_type(value: object, names: list[str]) -> None:
     registry = Registry(value)
-    assert manifests._adapter(registry, registry, "0000", "") == names
-
-
-def test_odd_version_is_unknown(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    path.write_text(json.dumps({"ICD": {"library_path": "lib.so", "api_version": 13}}))
-    assert inspect_manifest(str(path)) == ("lib.so", None, None)
+    assert manifests._adapter(registry, registry, "0000") == names
 
 
 def test_fingerprint_follows_manifest_and_library(tmp_path: Path) -> None:

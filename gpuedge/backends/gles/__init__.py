@@ -35,16 +35,8 @@ class _GlesBackend:
             ``no-format``, ``open-failed``.
         """
         from gpuedge.backends.gles import candidates, physical
-        from gpuedge.core.errors import BackendUnavailableError
 
-        problem = candidates.problem(candidate)
-        if problem is not None:
-            raise BackendUnavailableError(
-                f"There is no OpenGL ES driver here: {problem.sentence}.",
-                asked_by=candidate.key,
-                known=problem.detail,
-                reason=problem.code,
-            )
+        candidates.require(candidate)
         return physical.enumerate_devices(candidate, self.name)
 
     def open(self, info: DeviceInfo, **options: Any) -> DeviceImpl:

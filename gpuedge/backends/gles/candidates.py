@@ -39,8 +39,7 @@ def candidates(
     for path in _split(environ.get(LIBRARIES, "")):
         found.setdefault(os.path.realpath(path), Candidate(backend, path, _library_print(path)))
     for path in _manifests(environ, platform):
-        table, raw, wrong = manifests.read_icd(path)
-        mark = manifests.fingerprint(path, table, raw, wrong)
+        mark = manifests.read_manifest(path).fingerprint
         one = Candidate(backend, path, mark, {VENDOR_FILES: path})
         found.setdefault(os.path.realpath(path), one)
     named = any(environ.get(name) for name in (VENDOR_FILES, VENDOR_FOLDERS))
@@ -100,11 +99,10 @@ def library_of(candidate: Candidate) -> str:
     return candidate.key
 
 
-def problem(candidate: Candidate) -> Reason | None:
-    """Look at a candidate's files without loading them; None if nothing is wrong."""
+def require(candidate: Candidate) -> None:
+    """Raise BackendUnavailableError where a candidate's files are not right; loads none."""
     key = candidate.key
-    if key == LOADER_DEFAULT:
-        return None
     if is_manifest(candidate):
-        return manifests.inspect_manifest(key)[2]
-    return None if os.path.isfile(key) else Reason("missing-library", key)
+        manifests.require(candidate, "OpenGL ES")
+    elif key != LOADER_DEFAULT and not os.path.isfile(key):
+        manifests.refuse(candidate, "OpenGL ES", Reason("missing-library", key))

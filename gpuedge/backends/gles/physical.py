@@ -20,7 +20,7 @@ from gpuedge.backends.gles.context import Context, Want
 from gpuedge.backends.gles.memory import BYTES, TEXEL, Format, row_length
 from gpuedge.backends.gles.program import link
 from gpuedge.backends.loading import driver_environment, library_fault
-from gpuedge.backends.manifests import inspect_manifest
+from gpuedge.backends.manifests import read_manifest
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import BackendUnavailableError, DeviceError, DriverError
 from gpuedge.core.identity import Identity
@@ -197,7 +197,7 @@ def _no_display(
 
     The loader says nothing when it leaves a library out, so this looks at the library again.
     """
-    path = inspect_manifest(candidate.key)[0] if is_manifest(candidate) else None
+    path = read_manifest(candidate.key).library if is_manifest(candidate) else None
     why = library_fault(path, (api.VENDOR_ENTRY,)) if path is not None else None
     if why is None:
         return otherwise
