@@ -10,13 +10,12 @@ import json
 import os
 import struct
 import sys
-from contextlib import suppress
 from hashlib import sha256
-from typing import NamedTuple
 
 from gpuedge.core.driver import Candidate
 from gpuedge.core.errors import BackendUnavailableError
 from gpuedge.core.reasons import Reason
+from gpuedge.core.record import Record
 from gpuedge.safety.paths import read_start
 
 TYPE_CHECKING = False
@@ -141,26 +140,34 @@ def _registry() -> Iterator[str]:
 
     root = winreg.HKEY_LOCAL_MACHINE
     drivers = r"SOFTWARE\Khronos\Vulkan\Drivers"
-    with suppress(OSError), winreg.OpenKey(root, drivers) as key:
-        for i in range(winreg.QueryInfoKey(key)[1]):
-            name, value, _ = winreg.EnumValue(key, i)
-            if value == 0:  # the loader's rule: any other value disables the driver
-                yield name
+    try:
+        with winreg.OpenKey(root, drivers) as key:
+            for i in range(winreg.QueryInfoKey(key)[1]):
+                name, value, _ = winreg.EnumValue(key, i)
+                if value == 0:  # the loader's rule: any other value disables the driver
+                    yield name
+    except OSError:
+        pass
     display = r"SYSTEM\CurrentControlSet\Control\Class\{4d36e968-e325-11ce-bfc1-08002be10318}"
-    with suppress(OSError), winreg.OpenKey(root, display) as adapters:
-        for i in range(winreg.QueryInfoKey(adapters)[0]):
-            yield from _adapter(winreg, adapters, winreg.EnumKey(adapters, i))
+    try:
+        with winreg.OpenKey(root, display) as adapters:
+            for i in range(winreg.QueryInfoKey(adapters)[0]):
+                yield from _adapter(winreg, adapters, winreg.EnumKey(adapters, i))
+    except OSError:
+        pass
 
 
 def _adapter(winreg: Any, adapters: Any, name: str) -> list[str]:
     wow = "" if _POINTER_BITS == "64" else "Wow"
-    named: Any = []
-    with suppress(OSError), winreg.OpenKey(adapters, name) as key:
-        named, _ = winreg.QueryValueEx(key, f"VulkanDriverName{wow}")
+    try:
+        with winreg.OpenKey(adapters, name) as key:
+            named, _ = winreg.QueryValueEx(key, f"VulkanDriverName{wow}")
+    except OSError:
+        return []
     return [n for n in (named if isinstance(named, list) else [named]) if isinstance(n, str)]
 
 
-class Manifest(NamedTuple):
+class Manifest(Record):
     """What a driver manifest says, without loading what it names.
 
     `library` is an absolute path if it was found, else the name as written; `problem` has the
