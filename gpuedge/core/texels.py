@@ -37,18 +37,9 @@ def fixed16_step(storage: Storage) -> float:
 
 
 def encode(values: npt.ArrayLike, storage: Storage) -> bytes:
-    """Return the bytes that hold values in a storage.
+    """Return the bytes that hold values, in C order, in a storage.
 
-    Parameters
-    ----------
-    values : array of float32
-        Any shape; its elements in C order fill texels one after the other.
-    storage : Storage
-
-    Returns
-    -------
-    bytes
-        Values outside what a kind can hold become the nearest it can, NaN the lowest.
+    Values outside what a kind can hold become the nearest it can, NaN the lowest.
     """
     return encoded(np.ascontiguousarray(values, np.float32).reshape(-1), storage).tobytes()
 
@@ -84,14 +75,7 @@ def _whole(values: Floats, low: int, high: int) -> Floats:
 
 
 def decode(data: Any, storage: Storage) -> Floats:
-    """Return the float32 values that bytes of a storage stand for, as a flat array.
-
-    Parameters
-    ----------
-    data : bytes-like
-        Whole texels, contiguous.
-    storage : Storage
-    """
+    """Return the float32 values that whole texels stand for, as a flat array."""
     raw = np.frombuffer(data, np.uint8)
     kind = storage.kind
     if kind == "rgba8_fixed16":

@@ -53,13 +53,8 @@ class Handle:
 class IsolatedDevice:
     """A device that is open in a process of its own; see `gpuedge.backends.base.DeviceImpl`.
 
-    Parameters
-    ----------
-    info : DeviceInfo
-    deadline_s : float
-        Seconds for starting the worker and opening the device.
-    command : sequence of str, optional
-        The program of the worker; tests put a misbehaving one here.
+    Starting the worker and opening the device may take `deadline_s`. `command` is the program of
+    the worker; tests put a misbehaving one here.
     """
 
     def __init__(

@@ -39,13 +39,7 @@ NOTHING = 0xFFFFFFFF
 
 
 class Arena:
-    """A growing map of the shared memory.
-
-    Parameters
-    ----------
-    fd : int, optional
-        Descriptor of memory that the other side made; none to make it. It is closed by `close`.
-    """
+    """A growing map of the shared memory; `fd` is of what the other side made, None to make it."""
 
     def __init__(self, fd: int | None = None) -> None:
         self.is_maker = fd is None

@@ -197,13 +197,7 @@ def blocked(crashes: Iterable[Crash], now: float | None = None) -> Block | None:
 
 
 class Blocklist:
-    """The markers and crashes of one cache folder. Nothing here raises or waits.
-
-    Parameters
-    ----------
-    folder : path
-        The cache folder.
-    """
+    """The markers and crashes of one cache folder. Nothing here raises or waits."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = os.path.join(os.fspath(folder), FOLDER)

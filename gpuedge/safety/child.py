@@ -41,17 +41,10 @@ LOST = "its exit status was taken by another part of the application, which coll
 
 
 class Ending(Record):
-    """How a process ended: by itself (`code`), by a signal, or because its time was over.
+    """How a process ended: ``deadline`` means by us, because its time was over.
 
-    Attributes
-    ----------
-    how : str
-        ``exit``, ``signal``, ``deadline`` (ended by us), ``unknown`` (somebody else took its exit
-        status), ``no-child`` (it could not be started).
-    code : int
-        Exit status or signal number.
-    what : str
-        The name of the signal, or why.
+    ``unknown`` means that somebody else took its exit status, ``no-child`` that it could not be
+    started. `code` is the exit status or signal number, `what` the name of the signal, or why.
     """
 
     how: Literal["exit", "signal", "deadline", "unknown", "no-child"]
@@ -66,31 +59,10 @@ CLEAN = Ending("exit", 0)
 class Child:
     """A process in a group of its own. Use it from one thread at a time, but for `kill`.
 
-    Parameters
-    ----------
-    argv : sequence of str
-        The program.
-    environ : mapping
-        Its whole environment.
-    folder : path
-        Its current folder.
-    request : bytes, optional
-        Written to its standard input, which stays open until `end`: a child may watch for that.
-    output : path, optional
-        A file that takes what it prints (see `tail`). Without it standard output and standard error
-        are pipes, `stdout` and `stderr`.
-    pass_fds : sequence of int, optional
-        Descriptors that it inherits.
-
-    Attributes
-    ----------
-    pid : int
-    stdin, stdout, stderr : unbuffered files or None
-
-    Raises
-    ------
-    OSError
-        The process cannot be started.
+    `request` is written to its standard input, which stays open until `end`: a child may watch for
+    that. The file `output` takes what it prints (see `tail`); without one, standard output and
+    standard error are unbuffered pipes, `stdout` and `stderr`. It inherits the descriptors
+    `pass_fds`. Raises OSError where it cannot be started.
     """
 
     def __init__(

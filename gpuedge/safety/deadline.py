@@ -17,24 +17,10 @@ T = TypeVar("T")
 
 
 class Call(Generic[T]):
-    """A call under way in a daemon thread.
+    """A call under way in a daemon thread, in the context of the caller (`gpuedge.config`).
 
-    Parameters
-    ----------
-    work : callable
-        Runs in the context of the caller (`gpuedge.config` holds there too).
-    name : str
-        Of the thread.
-
-    Attributes
-    ----------
-    ended : float or None
-        When the call returned, in monotonic seconds.
-
-    Raises
-    ------
-    RuntimeError
-        No thread can be started: there are too many, or the interpreter is ending.
+    `ended` is when it returned, in monotonic seconds. Raises RuntimeError where no thread can be
+    started: there are too many, or the interpreter is ending.
     """
 
     def __init__(self, work: Callable[[], T], name: str = "gpuedge-call") -> None:
@@ -75,19 +61,10 @@ class Call(Generic[T]):
         *,
         now: Callable[[], object] | None = None,
     ) -> bool:
-        """Wait no longer.
+        """Wait no longer; False if the call was over already: it is in time or late, never both.
 
-        Parameters
-        ----------
-        now : callable, optional
-            Runs at once, and before `on_return` may.
-        on_return : callable, optional
-            Runs in the thread of the call if that returns after all.
-
-        Returns
-        -------
-        bool
-            False if the call was over already: it is in time or late, never both.
+        `on_return` runs in the thread of the call if that returns after all; `now` runs at once,
+        and before `on_return` may.
         """
         with self._lock:
             if self.ended is not None:
@@ -110,14 +87,9 @@ class Call(Generic[T]):
 
 
 def call_within(seconds: float, work: Callable[[], T], name: str = "gpuedge-call") -> T:
-    """Return what a call returns, if it does so in time. Raises whatever the call raises.
+    """Return what a call returns, or raise what it raises; TimeoutError if it does not in time.
 
-    Raises
-    ------
-    TimeoutError
-        It did not return in time. It runs on, and its result is dropped.
-    RuntimeError
-        No thread can be started.
+    Then it runs on, and its result is dropped.
     """
     call = Call(work, name)
     if not call.wait(seconds) and call.give_up():

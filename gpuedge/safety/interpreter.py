@@ -73,11 +73,6 @@ def command(module: str) -> tuple[str, ...] | None:
     It finds the same gpuedge and the same packages as this process, whatever the folder and the
     environment it is started in, and nothing in the current folder. Returns None where there is no
     program that is known to do that; `why_none` says why.
-
-    Parameters
-    ----------
-    module : str
-        Such as ``"gpuedge.probing.child"``: has a function ``main() -> int`` without arguments.
     """
     if is_frozen():
         return (sys.executable, CHILD, module) if _is_ready and sys.executable else None

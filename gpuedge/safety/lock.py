@@ -39,13 +39,7 @@ _held: set[int] = set()
 
 
 def take(fd: int) -> bool:
-    """Try to lock an open file, without waiting; False where another has it.
-
-    Raises
-    ------
-    OSError
-        This file system has no locks.
-    """
+    """Lock an open file without waiting; False where another has it, OSError without locks."""
     try:
         if os.name == "nt":
             import msvcrt
@@ -62,15 +56,8 @@ def take(fd: int) -> bool:
 
 
 class Lock:
-    """The lock of a folder: ``with Lock(folder) as is_held: ...``.
+    """The lock of a folder, which is made if needed: ``with Lock(folder) as is_held: ...``.
 
-    Parameters
-    ----------
-    folder : path
-        It is made if it is not there.
-
-    Notes
-    -----
     `is_held` is False where the work must go on without the lock. Never raises.
     """
 

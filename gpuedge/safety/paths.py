@@ -91,13 +91,9 @@ def database_folder() -> str:
 def read_start(path: str | os.PathLike[str], limit: int) -> bytes:
     """Return the first `limit` bytes of a regular file, without ever waiting for one to arrive.
 
-    Raises
-    ------
-    OSError
-        Nothing readable is there, or what is there is not a file: a pipe would be waited for
-        until somebody writes, a device may act on being opened.
-    ValueError
-        No file can have that name (it holds a NUL or half of a surrogate pair).
+    Raises OSError where nothing readable is there, or what is there is not a file: a pipe would be
+    waited for, a device may act on being opened. Raises ValueError where no file can have that name
+    (it holds a NUL or half of a surrogate pair).
     """
     _require_regular(os.stat(path))
     fd = os.open(path, _READ_ONLY)

@@ -146,24 +146,10 @@ def save_bytes(
     *,
     max_bytes: int = MAX_BYTES,
 ) -> bool:
-    """Write `body` to `path` in one step, sealed.
+    """Write `body` to `path` in one step, sealed; False if that is impossible, or it is too large.
 
-    Parameters
-    ----------
-    path : path
-        The file to replace; its folder is made if needed.
-    schema : str
-        What the body is, with its version, such as ``"gpuedge.verdicts/1"``.
-    body : bytes
-    identity : str, optional
-        Whom it is for; readers must name the same.
-    max_bytes : int
-        Larger bodies are not written.
-
-    Returns
-    -------
-    bool
-        False if the folder is read-only or full, or the body too large.
+    `schema` is what the body is, with its version, such as ``"gpuedge.verdicts/1"``, and `identity`
+    whom it is for: readers must name the same.
     """
     from pathlib import Path
 
@@ -243,16 +229,7 @@ def update_sealed(
 
     It happens under the folder's lock. Where that is not to be had (see `gpuedge.safety.lock`) what
     another process writes at the same moment may be lost.
-
-    Parameters
-    ----------
-    change : callable
-        Given the present body, empty where there is none; returns the new one.
-
-    Returns
-    -------
-    bool
-        As `save_sealed`.
+    `change` is given the present body, empty where there is none. Returns what `save_sealed` does.
     """
     with Lock(os.path.dirname(os.fspath(path))):
         return save_sealed(path, schema, change(load_sealed(path, schema) or {}))

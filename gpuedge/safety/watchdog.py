@@ -51,12 +51,8 @@ _OFTEN, _SELDOM = 8, 32
 class Watchdog:
     """How long a run may take: ten times the 99th percentile of its own past, at least 2 s.
 
-    Attributes
-    ----------
-    limit_s : float
-        What the next run may take, in seconds.
-    quick_s : float
-        A run that took no longer than this need not be noted: it would not change the limit.
+    `limit_s` is what the next run may take. A run that took no longer than `quick_s` need not be
+    noted: it would not change the limit.
     """
 
     def __init__(self) -> None:
@@ -92,22 +88,9 @@ def percentile(ordered: list[float], share: int) -> float:
 class Watch:
     """Follows one piece of work; not for several threads at once.
 
-    Parameters
-    ----------
-    limit_s : float
-        How long the work may take in all.
-    pid : int, optional
-        The process that does the work, if that is another one.
-    idle_s : float, optional
-        How long that process may be idle. Where the system does not tell (only Linux does), a
-        process counts as busy.
-
-    Attributes
-    ----------
-    spent_s : float
-        How long the work has taken by the last look.
-    idle_for_s : float
-        How long the process had been idle by then.
+    The work may take `limit_s` in all. If another process, `pid`, does it, that may be idle for
+    `idle_s`; where the system does not tell (only Linux does), it counts as busy. By the last look
+    the work has taken `spent_s`, and the process had been idle for `idle_for_s`.
     """
 
     def __init__(self, limit_s: float, pid: int | None = None, idle_s: float | None = None) -> None:
@@ -142,11 +125,7 @@ class Activity:
 
     Only a process that does neither can be hanging, however silent the others are. Linux alone says
     all this (`is_known`); elsewhere a process counts as idle since it last gave a sign of life.
-
-    Attributes
-    ----------
-    used_s : float or None
-        Processor time used so far, when it was last looked at; None where not known.
+    `used_s` is the processor time used by the last look, None where not known.
     """
 
     def __init__(self, pid: int) -> None:
