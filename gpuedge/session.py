@@ -17,7 +17,7 @@ from gpuedge.runtime.devices import POOL
 from gpuedge.runtime.health import Health
 from gpuedge.runtime.inputs import check_inputs, check_timeout, fixed_shape, own_copies
 from gpuedge.runtime.request import make_request
-from gpuedge.runtime.serving import Compiler, Server, shapes_of
+from gpuedge.runtime.serving import Compiler, Server
 from gpuedge.runtime.strings import AUTO, CPU, find
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Session:
         if shapes is None:
             server.check_open()
             inputs = check_inputs(inputs, self._model.inputs)
-            shapes = shapes_of(inputs)
+            shapes = tuple(array.shape for array in inputs.values())
         return server.run(inputs, shapes, seconds)
 
     def run_async(
@@ -182,7 +182,8 @@ class Session:
             failed: Future[dict[str, Array]] = Future()
             failed.set_exception(error)
             return failed
-        return self._server.submit(arrays, shapes_of(arrays), seconds)
+        shapes = tuple(array.shape for array in arrays.values())
+        return self._server.submit(arrays, shapes, seconds)
 
     def explain(self) -> Decision:
         """Return why the model runs where it runs; prints as a sentence and a table.

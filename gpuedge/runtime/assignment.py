@@ -12,8 +12,9 @@ from gpuedge.core.errors import DeviceError, DeviceLostError
 from gpuedge.core.reasons import Reason
 from gpuedge.executors.base import Executor
 from gpuedge.runtime.opening import INLINE, PROCESS
-from gpuedge.runtime.placing import Request, place, without
+from gpuedge.runtime.placing import place, without
 from gpuedge.runtime.recovery import DEMOTED, FAILURES, OK, RECOVERING, reason_of
+from gpuedge.runtime.request import Request
 from gpuedge.runtime.strings import AUTO, CPU
 
 if TYPE_CHECKING:

@@ -30,9 +30,9 @@ from gpuedge.runtime.devices import POOL, Pool
 from gpuedge.runtime.health import Counts, Health
 from gpuedge.runtime.monitoring import Service, weighed
 from gpuedge.runtime.opening import INLINE
-from gpuedge.runtime.placing import Request
 from gpuedge.runtime.ranges import Ranges
 from gpuedge.runtime.recovery import GONE, UNCOMPILED, reason_of
+from gpuedge.runtime.request import Request
 from gpuedge.runtime.segments import Part, Segments, close_all, offers_storage
 from gpuedge.runtime.strings import AUTO, CPU
 

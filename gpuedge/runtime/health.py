@@ -180,3 +180,27 @@ class Counts:
         for name in ("on_device", "on_cpu", "failed", "crosschecks", "crosschecks_failed"):
             figures[name] = getattr(self, name)
         return figures
+
+
+class Times:
+    """The first and the latest of some times, in nanoseconds."""
+
+    def __init__(self) -> None:
+        self.first: int | None = None
+        self.latest: deque[int] = deque(maxlen=WINDOW)
+
+    def note(self, ns: int) -> None:
+        """Add a time."""
+        if self.first is None:
+            self.first = ns
+        self.latest.append(ns)
+
+    def summary(self) -> dict[str, Any]:
+        """Return count, first, median and 90th percentile in seconds."""
+        ordered = [ns / 1e9 for ns in sorted(self.latest)]
+        return {
+            "count": len(ordered),
+            "first_s": None if self.first is None else self.first / 1e9,
+            "p50_s": ordered[len(ordered) // 2] if ordered else None,
+            "p90_s": ordered[int(len(ordered) * 0.9)] if ordered else None,
+        }

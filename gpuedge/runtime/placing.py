@@ -24,6 +24,7 @@ from gpuedge.plan.costs import planned
 from gpuedge.plan.planner import label, plan, why_not
 from gpuedge.runtime import clock, conditions, meters
 from gpuedge.runtime.opening import INLINE
+from gpuedge.runtime.request import Request
 from gpuedge.runtime.strings import AUTO, CPU, caps_of, find
 from gpuedge.runtime.trying import TRIAL_SHARE, Past, TimeBudget, Tries, digest_of
 
@@ -31,31 +32,10 @@ if TYPE_CHECKING:
     from gpuedge.core.caps import Caps
     from gpuedge.core.reasons import Reason
     from gpuedge.decide.trial import Alternative
-    from gpuedge.executors.base import Executor
     from gpuedge.graph.ir import Graph
     from gpuedge.plan.plan import Plan
     from gpuedge.probing.report import ProbeReport
     from gpuedge.runtime.devices import Pool
-
-
-@dataclass(frozen=True)
-class Request:
-    """Where a graph was asked to run.
-
-    `executor` is given where the caller opened the device; it stays the caller's. `isolation` says
-    where the driver of a device from the pool lives (``inline`` or ``process``).
-    """
-
-    device: str = AUTO
-    policy: Policy = field(default_factory=Policy)
-    fallback: str = "cpu"
-    executor: Executor | None = None
-    isolation: str = INLINE
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the choice is ours."""
-        return self.executor is None and self.device == AUTO
 
 
 @dataclass(frozen=True)

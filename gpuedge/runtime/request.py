@@ -2,44 +2,51 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from gpuedge.core import config
 from gpuedge.core.errors import ConfigError
 from gpuedge.decide.policy import Policy
 from gpuedge.runtime.opening import INLINE, PROCESS
-from gpuedge.runtime.placing import Request
-from gpuedge.runtime.strings import wanted
+from gpuedge.runtime.strings import AUTO, wanted
 
 if TYPE_CHECKING:
     from gpuedge.executors.base import Executor
 
 
-class OpenDevice(Protocol):
-    """A device that the caller opened (`gpuedge.Device`)."""
+@dataclass(frozen=True)
+class Request:
+    """Where a graph was asked to run.
 
-    executor: Executor
-    policy: Policy | None
+    `executor` is given where the caller opened the device; it stays the caller's. `isolation` says
+    where the driver of a device from the pool lives (``inline`` or ``process``).
+    """
+
+    device: str = AUTO
+    policy: Policy = field(default_factory=Policy)
+    fallback: str = "cpu"
+    executor: Executor | None = None
+    isolation: str = INLINE
 
     @property
-    def name(self) -> str:
-        """Device string."""
-
-    @property
-    def isolation(self) -> str:
-        """Where its driver lives."""
+    def is_open(self) -> bool:
+        """Whether the choice is ours."""
+        return self.executor is None and self.device == AUTO
 
 
 DEFAULT_POLICY = Policy()
 
 
 def make_request(
-    device: str | OpenDevice | None,
+    device: Any,
     policy: Policy | None = None,
     fallback: str | None = None,
     isolation: str | None = None,
 ) -> Request:
     """Check the arguments every entry point shares and return where to run.
+
+    `device` is a string, an open `gpuedge.Device` or None.
 
     The rest of the environment is checked by `gpuedge.core.config.check_environment`, which is too
     slow for every call of an operation.
@@ -70,9 +77,13 @@ def make_request(
         if executor is not None:
             kept = device.isolation
             if isolation is not None and isolation != kept:
-                raise _other_isolation(device, isolation)
+                raise ConfigError(
+                    f"The device {device.name} was opened with isolation='{kept}', which stays.",
+                    asked_by=f"isolation={isolation!r}",
+                    hint=f"gpuedge.open({device.name!r}, isolation={isolation!r})",
+                )
             return Request(executor.device, rules, chosen.value, executor, kept)
-    return Request(wanted(device), rules, chosen.value, isolation=where)  # type: ignore[arg-type]
+    return Request(wanted(device), rules, chosen.value, isolation=where)
 
 
 def check_isolation(isolation: str | None) -> str:
@@ -91,12 +102,4 @@ def check_isolation(isolation: str | None) -> str:
         asked_by=value.source,
         known=f"isolation is '{INLINE}' or '{PROCESS}'",
         hint="'process' keeps a driver's crash out of this process",
-    )
-
-
-def _other_isolation(device: OpenDevice, isolation: str) -> ConfigError:
-    return ConfigError(
-        f"The device {device.name} was opened with isolation='{device.isolation}', which stays.",
-        asked_by=f"isolation={isolation!r}",
-        hint=f"gpuedge.open({device.name!r}, isolation={isolation!r})",
     )

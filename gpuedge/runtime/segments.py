@@ -18,7 +18,7 @@ from gpuedge.runtime.strings import CPU
 if TYPE_CHECKING:
     from gpuedge.core.caps import Caps
     from gpuedge.executors.gpu import GpuExecutor
-    from gpuedge.runtime.placing import Request
+    from gpuedge.runtime.request import Request
 
 MOST_NAMED = 8
 """Nodes that an error names; of more it says how many."""

@@ -1,8 +1,9 @@
 """A session's requests: one at a time, from any thread, with time limits, a queue and an end.
 
-One lock holds all of it. A request has the turn while it runs; the others wait for it. A request
-that was given up loses the turn and becomes late: while it lasts, the CPU answers the others. If it
-comes back in time its device is used again; if not, the device is left alone for good.
+One lock holds all of it. One request runs; the others wait for it, those of `run` in their own
+threads, those of `run_async` in a queue with one worker. A request that was given up while it ran
+is late: while it lasts, the CPU answers the others. If it comes back in time its device is used
+again; if not, the device is left alone for good.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -37,9 +38,9 @@ from gpuedge.plan.storages import Range
 from gpuedge.runtime import clock
 from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.devices import POOL
-from gpuedge.runtime.health import PENDING, Counts, Health
+from gpuedge.runtime.health import PENDING, Counts, Health, Times
 from gpuedge.runtime.inputs import check_inputs
-from gpuedge.runtime.queueing import Queue
+from gpuedge.runtime.queueing import Queued
 from gpuedge.runtime.ranges import measure
 from gpuedge.runtime.recovery import OK, RECOVERING
 from gpuedge.runtime.strings import CPU
@@ -49,70 +50,39 @@ from gpuedge.safety.watchdog import LOOK_S, RUN_LIMIT_S, Watch
 
 if TYPE_CHECKING:
     from gpuedge.decide.policy import Policy
-    from gpuedge.runtime.placing import Request
+    from gpuedge.runtime.request import Request
 
 LEAVE_S = 5.0
 """How long `Server.close` waits for requests that are under way in other threads."""
 
-EXIT_S = 5.0
-"""How long the end of the interpreter waits for requests under way, all sessions together."""
-
-CANCELLED_S = 1.0
-"""How long it waits after that for runs on the CPU that were told to stop."""
+EXIT_S, CANCELLED_S = 5.0, 1.0
+"""How long the end of the interpreter waits for requests under way, all sessions together, and
+after that for runs on the CPU that were told to stop."""
 
 POLL_S = 0.2
-"""How often a request that waits for its turn looks whether the one before it is stuck."""
+"""How often a waiting request looks whether the one before it is stuck."""
 
 MARGIN_S = 0.5
 """What a device's own watchdog gets beyond its time: it ends a run in a better way."""
 
+IDLE_S = 0.5
+"""How long the worker waits for another request before its thread ends."""
+
+MAX_WAITING = 1024
+"""Requests that may wait in the queue; who brings one more waits for a place."""
+
 MAX_SHAPES = 8
 """Sets of input shapes kept compiled; the least recently used one is dropped."""
-
-KEPT = 1000
-"""Times that are kept for `Session.profile`."""
 
 Outputs = dict[str, Array]
 Shapes = tuple[tuple[int, ...], ...]
 Models = OrderedDict[Shapes, CompiledModel]
 
 
-class Times:
-    """The first and the latest of some times, in nanoseconds."""
-
-    def __init__(self) -> None:
-        self.first: int | None = None
-        self.latest: deque[int] = deque(maxlen=KEPT)
-
-    def note(self, ns: int) -> None:
-        """Add a time."""
-        if self.first is None:
-            self.first = ns
-        self.latest.append(ns)
-
-    def summary(self) -> dict[str, Any]:
-        """Return count, first, median and 90th percentile in seconds."""
-        ordered = [ns / 1e9 for ns in sorted(self.latest)]
-        return {
-            "count": len(ordered),
-            "first_s": None if self.first is None else self.first / 1e9,
-            "p50_s": ordered[len(ordered) // 2] if ordered else None,
-            "p90_s": ordered[int(len(ordered) * 0.9)] if ordered else None,
-        }
-
-
 class Compiler:
     """Compiles one model for shapes of its inputs; knows what calibrates it.
 
-    Attributes
-    ----------
-    times : Times
-        What compiling took.
-
-    Raises
-    ------
-    UsageError (GE-2xx)
-        Inputs of calibration that do not fit the model.
+    Raises UsageError (GE-2xx) for inputs of calibration that do not fit the model.
     """
 
     def __init__(self, model: OnnxModel, policy: Policy) -> None:
@@ -133,7 +103,9 @@ class Compiler:
         calibrate = self._calibrate if self._feeds else None
         made = CompiledModel(graph, request, calibrate=calibrate, budget=self._budget)
         self.times.note(clock.now_ns() - start)
-        _end_first()
+        # `_end` must come before what modules registered that were imported since: workers.
+        atexit.unregister(_end)
+        atexit.register(_end)
         return made
 
     def _calibrate(self) -> dict[str, Range]:
@@ -145,8 +117,8 @@ class Compiler:
         return self._ranges
 
 
-class Turn:
-    """The right to run, which one request has at a time."""
+class Job:
+    """A request while it waits and runs, and what it has for that long."""
 
     __slots__ = ("is_given_up", "model", "models", "request")
 
@@ -159,11 +131,6 @@ class Turn:
 
 class Server:
     """Answers requests, one at a time, from any number of threads.
-
-    Parameters
-    ----------
-    compiler : Compiler
-    request : Request
 
     Attributes
     ----------
@@ -188,23 +155,25 @@ class Server:
     def _start(self) -> None:
         self.latest: CompiledModel | None = None
         self._changed = threading.Condition(threading.Lock())
-        self._turn: Turn | None = None
-        self._late: list[Turn] = []  # given up, and not back yet
+        self._running: Job | None = None
+        self._late: list[Job] = []  # given up, and not back yet
         self._ending: int | None = None  # the thread that ends the interpreter
-        self._queue: Queue | None = None
+        self._waiting: deque[Queued] = deque()
+        self._worker: threading.Thread | None = None
+        self._timer: threading.Thread | None = None
         self._models: Models = OrderedDict()
         self._on_cpu: Models = OrderedDict()  # what answers while a late request has the others
         self._types: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...] = ()
         self._shapes: Shapes | None = None  # of the arrays that `match` knows
         self._watch, self._watched = Watch(0.0), 0.0
 
-    def _here(self) -> None:
+    def _restart(self) -> None:
         """Start anew in a forked child: threads and locks behind the old parts are not here.
 
         They are kept, because destroying them would wait for those threads.
         """
         self._owner = os.getpid()
-        self._kept.append((self._models, self._on_cpu, self._queue, self._turn, self._late))
+        self._kept.append((self._models, self._on_cpu, self._waiting, self._running, self._late))
         self._start()
 
     def check_open(self) -> None:
@@ -240,53 +209,36 @@ class Server:
     ) -> Outputs:
         """Answer a request in the time it has, of which `left_s` are left. Raises GpuEdgeError."""
         if self._owner != os.getpid():
-            self._here()
+            self._restart()
         if timeout_s is None:
-            return self._answer(arrays, shapes, Turn())
+            return self._answer(arrays, shapes, Job())
         until = monotonic() + (timeout_s if left_s is None else left_s)
         if until <= monotonic():
             raise _no_result(timeout_s, "other runs of this session were not done")
-        turn = Turn()
+        job = Job()
         try:
-            call = Call(lambda: self._answer(arrays, shapes, turn), "gpuedge-run")
+            call = Call(lambda: self._answer(arrays, shapes, job), "gpuedge-run")
         except RuntimeError as error:
-            raise DeviceError(
-                f"No thread can be started for a run with timeout_s: {error}."
-            ) from None
+            raise _no_thread(error) from None
         try:
             is_done = call.wait(until - monotonic())
         except BaseException:  # Ctrl-C, or what the handler of another signal raised
-            self._give_up(turn, call)
+            self._give_up(job, call)
             raise
         if is_done and (call.ended or 0.0) <= until:
             return call.result()
-        raise _no_result(timeout_s, self._give_up(turn, call))
+        raise _no_result(timeout_s, self._give_up(job, call))
 
-    def submit(
-        self, arrays: Mapping[str, Array], shapes: Shapes, timeout_s: float | None
-    ) -> Future[Outputs]:
-        """Queue a request. Raises ClosedError, UsageError, RequestTimeoutError."""
-        if self._owner != os.getpid():
-            self._here()
-        with self._changed:
-            if self._is_closing:
-                raise _closed()
-            if self._queue is None:
-                self._queue = Queue(self._changed)
-                weakref.finalize(self, self._queue.cancel).atexit = False
-            queue = self._queue
-        return queue.submit(lambda left_s: self.run(arrays, shapes, timeout_s, left_s), timeout_s)
-
-    def _answer(self, arrays: Mapping[str, Array], shapes: Shapes, turn: Turn) -> Outputs:
+    def _answer(self, arrays: Mapping[str, Array], shapes: Shapes, job: Job) -> Outputs:
         """Answer a request when its turn has come; beside one that is late, on the CPU."""
         try:
-            models = self._take(turn)
+            models = self._begin(job)
             model = models.get(shapes)
             if model is None:
-                model = self._compile(turn, models, shapes)
+                model = self._compile(job, models, shapes)
             elif len(models) > 1:
                 models.move_to_end(shapes)
-            turn.model = model
+            job.model = model
             if models is not self._models:
                 result = model.run(arrays)
                 self._counts.on_cpu += 1
@@ -300,10 +252,10 @@ class Server:
             self.times.note(clock.now_ns() - start)
             return result
         finally:
-            self._release(turn)
+            self._end_of(job)
 
-    def _compile(self, turn: Turn, models: Models, shapes: Shapes) -> CompiledModel:
-        is_main, request = models is self._models, turn.request or self._request
+    def _compile(self, job: Job, models: Models, shapes: Shapes) -> CompiledModel:
+        is_main, request = models is self._models, job.request or self._request
         try:
             made = self._compiler.compile(shapes, request)
         except GpuEdgeError as error:
@@ -317,73 +269,78 @@ class Server:
             models.popitem(last=False)[1].close()
         return made
 
-    # -- turns --------------------------------------------------------------------------------
+    # -- one at a time ------------------------------------------------------------------------
 
-    def _take(self, turn: Turn) -> Models:
-        """Wait for the turn of a request; return the models that are its own for that long."""
+    def _begin(self, job: Job) -> Models:
+        """Wait until a request may run; return the models that are its own for that long."""
         with self._changed:
-            while self._turn is not None or self._ending is not None:
+            while self._running is not None or self._ending is not None:
                 if self._ending is not None and self._ending != threading.get_ident():
                     self._changed.wait()  # a daemon thread, and the interpreter ends
-                elif self._turn is None or turn.is_given_up:
+                elif self._running is None or job.is_given_up:
                     break
                 elif not self._changed.wait(POLL_S):
                     self._leave_stuck()
             if self._is_closed:
                 raise _closed()
-            if turn.is_given_up:
+            if job.is_given_up:
                 raise RequestTimeoutError("The request was given up before its turn came.")
-            turn.models, turn.request = self._models, self._request
+            job.models, job.request = self._models, self._request
             if self._late and any(late.models is self._models for late in self._late):
                 if self._request.fallback == "error":
-                    raise _hung()
-                turn.models = self._on_cpu
-                turn.request = replace(self._request, device=CPU, executor=None)
-            self._turn = turn
-            return turn.models
+                    raise DeviceTimeoutError(
+                        "The device has not returned from a request that was given up.",
+                        asked_by="fallback='error'",
+                        hint="fallback='cpu' lets the CPU answer meanwhile",
+                        reason="device-hung",
+                    )
+                job.models = self._on_cpu
+                job.request = replace(self._request, device=CPU, executor=None)
+            self._running = job
+            return job.models
 
-    def _release(self, turn: Turn) -> None:
-        """End a turn; close what it had if nobody else has that any more."""
+    def _end_of(self, job: Job) -> None:
+        """Let the next request run; close what this one had if nobody else has that any more."""
         with self._changed:
-            if self._turn is turn:
-                self._turn = None
-            elif turn in self._late:
-                self._late.remove(turn)
+            if self._running is job:
+                self._running = None
+            elif job in self._late:
+                self._late.remove(job)
             else:
-                return  # it never had the turn, or was left with its device
-            models = turn.models
+                return  # it never ran, or was left with its device
+            models = job.models
             is_dropped = models is not self._models and models is not self._on_cpu
             self._changed.notify_all()
         if models is not None and (is_dropped or self._is_closed):
             _close_models(models)
 
-    def _give_up(self, turn: Turn, call: Call[Outputs]) -> str:
+    def _give_up(self, job: Job, call: Call[Outputs]) -> str:
         """Stop waiting for a request; return what it was doing."""
         with self._changed:
             if not call.give_up():
                 return "it was done too late"
-            turn.is_given_up = True
+            job.is_given_up = True
             self._changed.notify_all()
-            if self._turn is not turn:
+            if self._running is not job:
                 return "other runs of this session were not done"
-            self._turn = None
-            self._late.append(turn)
-            if turn.models is self._on_cpu:
+            self._running = None
+            self._late.append(job)
+            if job.models is self._on_cpu:
                 self._on_cpu = OrderedDict()
-        if turn.model is not None:
-            turn.model.cancel()
-        if turn.models is self._models:
+        if job.model is not None:
+            job.model.cancel()
+        if job.models is self._models:
             with suppress(RuntimeError):  # without a thread the CPU answers for as long as it lasts
-                Call(lambda: self._follow(turn, call), "gpuedge-late")
+                Call(lambda: self._follow(job, call), "gpuedge-late")
         return "it still runs"
 
-    def _follow(self, turn: Turn, call: Call[Outputs]) -> None:
+    def _follow(self, job: Job, call: Call[Outputs]) -> None:
         """Leave a late request alone once it is hung."""
         watch = Watch(self._patience_s)
         while not call.wait(min(LOOK_S, watch.limit_s)):
             if watch.look():
                 with self._changed:
-                    self._leave(turn)
+                    self._leave(job)
                 return
 
     @property
@@ -396,7 +353,7 @@ class Server:
 
         Counted from the first look: time in which nobody looked says nothing of the device.
         """
-        model = None if self._turn is None else self._turn.model
+        model = None if self._running is None else self._running.model
         since = None if model is None else model.inside_since()
         if since is None:
             self._watched = 0.0
@@ -408,26 +365,107 @@ class Server:
 
     def _leave_stuck(self) -> None:
         """Leave a run without a time limit alone that is stuck inside its device."""
-        turn = self._turn
-        if turn is not None and self._is_stuck():
-            self._late.append(turn)
-            self._turn = None
-            self._leave(turn)
+        job = self._running
+        if job is not None and self._is_stuck():
+            self._late.append(job)
+            self._running = None
+            self._leave(job)
             self._changed.notify_all()
 
-    def _leave(self, turn: Turn) -> None:
+    def _leave(self, job: Job) -> None:
         """Go on without a request that does not return, and without its device."""
-        if turn not in self._late or turn.models is not self._models:
+        if job not in self._late or job.models is not self._models:
             return  # it came back, or has nothing that anybody else could use
-        is_on_device = turn.model is not None and turn.model.abandon()
+        is_on_device = job.model is not None and job.model.abandon()
         if is_on_device:
-            self._late.remove(turn)
-            self._kept.append(turn)  # what it holds stays its own
+            self._late.remove(job)
+            self._kept.append(job)  # what it holds stays its own
             self._counts.fail(Reason("device-hung", "a request did not return"))
         if not is_on_device or self._request.executor is not None:
             # Stuck while compiling, or on a device of the caller's: there is no other one.
             self._request = replace(self._request, device=CPU, executor=None)
         self._models = OrderedDict()
+
+    # -- the queue ----------------------------------------------------------------------------
+
+    def submit(
+        self, arrays: Mapping[str, Array], shapes: Shapes, timeout_s: float | None
+    ) -> Future[Outputs]:
+        """Queue a request and return its future; wait while too many are waiting.
+
+        Raises ClosedError, RequestTimeoutError, and UsageError where this is a callback of one of
+        its futures, which cannot wait.
+        """
+        if self._owner != os.getpid():
+            self._restart()
+        one = Queued(lambda left_s: self.run(arrays, shapes, timeout_s, left_s), timeout_s)
+        with self._changed:
+            self._find_place(one)
+            if self._is_closing:
+                raise _closed()
+            self._worker = self._worker or _started(self._work, "gpuedge-session")
+            if timeout_s is not None:
+                self._timer = self._timer or _started(self._expire, "gpuedge-timeouts")
+            self._waiting.append(one)
+            self._changed.notify_all()
+        return one.future
+
+    def _find_place(self, one: Queued) -> None:
+        """Wait until fewer than the most are waiting, leaving out those that were cancelled."""
+        if len(self._waiting) < MAX_WAITING:
+            return
+        self._waiting = deque(e for e in self._waiting if not e.future.cancelled())
+        if len(self._waiting) >= MAX_WAITING and threading.current_thread() is self._worker:
+            raise UsageError(
+                f"{MAX_WAITING} requests are waiting already.",
+                hint="wait for earlier futures before asking for more",
+            )
+        is_free = self._changed.wait_for(
+            lambda: len(self._waiting) < MAX_WAITING or self._is_closing, one.left_s
+        )
+        if not is_free:
+            raise RequestTimeoutError(
+                f"No place among {MAX_WAITING} waiting requests in {one.timeout_s:g} s.",
+                asked_by="timeout_s",
+            )
+
+    def _work(self) -> None:
+        """Answer queued requests, first come, first served, until there are none for a while."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_closing, IDLE_S)
+                if not self._waiting:
+                    self._worker = None
+                    self._changed.notify_all()
+                    return
+                one = self._waiting.popleft()
+                self._changed.notify_all()
+            one.run()
+            del one  # or its inputs stay until the next request
+
+    def _expire(self) -> None:
+        """Fail requests whose time is over while they wait, as long as there are any."""
+        while True:
+            with self._changed:
+                left = [(e.left_s, e) for e in self._waiting]
+                late = [e for left_s, e in left if left_s is not None and left_s <= 0]
+                ends = [left_s for left_s, _ in left if left_s is not None]
+                if not ends:
+                    self._timer = None
+                    return
+                if not late:
+                    self._changed.wait(min(ends))
+                    continue
+                self._waiting = deque(e for e in self._waiting if e not in late)
+                self._changed.notify_all()
+            for one in late:
+                one.fail(
+                    RequestTimeoutError(
+                        f"The request waited for all of its {one.timeout_s:g} s.",
+                        asked_by="timeout_s",
+                        known="requests before it were not done",
+                    )
+                )
 
     # -- looking ------------------------------------------------------------------------------
 
@@ -464,20 +502,24 @@ class Server:
     def close(self) -> None:
         """Finish what is queued, then release everything; see `gpuedge.Session.close`."""
         if self._owner != os.getpid():
-            self._here()
+            self._restart()
         with self._changed:
-            self._is_closing = True  # no new queue comes after this one
-            queue, self._queue = self._queue, None
-        if queue is not None:
-            queue.close(self._is_stuck)
+            self._is_closing = True
+            self._changed.notify_all()
+            if threading.current_thread() is not self._worker:
+                while self._worker is not None and not self._is_stuck():
+                    self._changed.wait(LOOK_S)
+            left, self._waiting = self._waiting, deque()
+            self._changed.notify_all()
+        for one in left:
+            one.fail(_closed())
         until = monotonic() + LEAVE_S
         with self._changed:
-            while (self._turn or self._late) and (left_s := until - monotonic()) > 0:
-                self._changed.wait(left_s)
-            for turn in list(self._late):
-                self._leave(turn)
+            self._is_idle_by(until)
+            for job in list(self._late):
+                self._leave(job)
             self._is_closed = True
-            busy = None if self._turn is None else self._turn.models
+            busy = None if self._running is None else self._running.models
             free = [models for models in (self._models, self._on_cpu) if models is not busy]
             self._changed.notify_all()
         for models in free:  # the request under way closes what it has when it comes back
@@ -487,21 +529,26 @@ class Server:
         """Start no more requests and wait for those under way: the interpreter ends."""
         if self._owner != os.getpid():
             return
-        if self._queue is not None:
-            self._queue.cancel()
+        with self._changed:
+            self._is_closing = True
+            left, self._waiting = self._waiting, deque()
+            self._changed.notify_all()
+        for one in left:
+            with suppress(BaseException):  # of callbacks
+                one.future.cancel()
         with self._changed:
             self._ending = threading.get_ident()
             if self._is_idle_by(until):
                 return
-            for turn in (*self._late, *([self._turn] if self._turn else [])):
-                if turn.model is not None:
-                    turn.model.cancel()
+            for job in (*self._late, *([self._running] if self._running else [])):
+                if job.model is not None:
+                    job.model.cancel()
             self._is_idle_by(monotonic() + CANCELLED_S)
 
     def _is_idle_by(self, until: float) -> bool:
-        while (self._turn or self._late) and (left_s := until - monotonic()) > 0:
+        while (self._running or self._late) and (left_s := until - monotonic()) > 0:
             self._changed.wait(left_s)
-        return not (self._turn or self._late)
+        return not (self._running or self._late)
 
 
 def _close_models(models: Models) -> None:
@@ -509,9 +556,17 @@ def _close_models(models: Models) -> None:
         models.popitem()[1].close()
 
 
-def shapes_of(arrays: Mapping[str, Array]) -> Shapes:
-    """Return the shapes of checked inputs, in the model's order."""
-    return tuple(array.shape for array in arrays.values())
+def _started(work: Callable[[], None], name: str) -> threading.Thread:
+    made = threading.Thread(target=work, name=name, daemon=True)
+    try:
+        made.start()
+    except RuntimeError as error:
+        raise _no_thread(error) from None
+    return made
+
+
+def _no_thread(error: RuntimeError) -> DeviceError:
+    return DeviceError(f"No thread can be started for a request: {error}.")
 
 
 def _no_result(timeout_s: float, doing: str) -> RequestTimeoutError:
@@ -521,15 +576,6 @@ def _no_result(timeout_s: float, doing: str) -> RequestTimeoutError:
         asked_by="timeout_s",
         known=doing,
         hint=hint if doing == "it still runs" else None,
-    )
-
-
-def _hung() -> DeviceTimeoutError:
-    return DeviceTimeoutError(
-        "The device has not returned from a request that was given up.",
-        asked_by="fallback='error'",
-        hint="fallback='cpu' lets the CPU answer meanwhile",
-        reason="device-hung",
     )
 
 
@@ -545,9 +591,3 @@ def _end() -> None:
     until = monotonic() + EXIT_S
     for server in list(_servers):
         server.end(until)
-
-
-def _end_first() -> None:
-    """Let `_end` come before what modules registered that were imported since, such as workers."""
-    atexit.unregister(_end)
-    atexit.register(_end)

@@ -25,7 +25,7 @@ from gpuedge.core.errors import ClosedError, GpuEdgeError, RequestTimeoutError
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import TensorType
 from gpuedge.graph.writer import to_bytes
-from gpuedge.runtime.serving import Turn
+from gpuedge.runtime.serving import Job
 
 ROWS, SIZE = 3, 16
 X = np.arange(ROWS * SIZE, dtype=np.float32).reshape(ROWS, SIZE) - 20
@@ -138,13 +138,13 @@ def interrupt(device: str, isolation: str) -> None:
 
 def interrupt_wait(device: str, isolation: str) -> None:
     session = opened(device, isolation)
-    turn = Turn()
-    session._server._take(turn)
+    job = Job()
+    session._server._begin(job)
     threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     try:
         session.run({"x": X}, timeout_s=20)  # waits in another thread for the turn
     except KeyboardInterrupt:
-        session._server._release(turn)
+        session._server._end_of(job)
         assert is_right(session.run({"x": X}))
         ok()
         raise

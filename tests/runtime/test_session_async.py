@@ -22,8 +22,7 @@ from gpuedge.core.errors import (
     RequestTimeoutError,
     UsageError,
 )
-from gpuedge.runtime import queueing
-from gpuedge.runtime.queueing import Queue
+from gpuedge.runtime import serving
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -102,89 +101,103 @@ def test_close_finishes_what_was_asked(gate: Gate) -> None:
 
 def test_settings_of_the_caller_hold_in_the_worker() -> None:
     seen: list[str] = []
-    queue = Queue()
-    with gpuedge.config(device="gles20"):
-        inside = queue.submit(lambda _: seen.append(config.get("device").value))
-    outside = queue.submit(lambda _: seen.append(config.get("device").value))
-    wait([inside, outside], 20)
-    queue.close()
+    with session() as s:
+        s.run({"x": X})
+        latest = s._latest
+        assert latest is not None
+        run = latest.run
+
+        def told(inputs: Any) -> Any:
+            seen.append(config.get("device").value)
+            return run(inputs)
+
+        latest.run = told  # type: ignore[method-assign]
+        with gpuedge.config(device="gles20"):
+            inside = s.run_async({"x": X})
+        wait([inside, s.run_async({"x": X})], 20)
     assert seen == ["gles20", config.get("device").value]
 
 
-def test_a_full_queue_waits_for_a_place(gate: Gate) -> None:
-    queue = Queue(most=2)
-    futures = [queue.submit(lambda _: gate())]
-    assert gate.came.wait(20)
-    futures += [queue.submit(lambda _: None) for _ in range(2)]
-    asked = threading.Thread(target=lambda: futures.append(queue.submit(lambda _: None)))
-    asked.start()
-    asked.join(0.2)
-    assert asked.is_alive()
-    with pytest.raises(RequestTimeoutError, match="No place among 2"):
-        queue.submit(lambda _: None, 0.05)
-    futures[1].cancel()  # whoever is cancelled gives its place to the next who asks
-    futures.append(queue.submit(lambda _: None))
-    gate.open.set()
-    asked.join(20)
-    queue.close()
-    assert not asked.is_alive()
+def test_a_full_queue_waits_for_a_place(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "MAX_WAITING", 2)
+    with session() as s:
+        held(s, gate)
+        futures = [s.run_async({"x": X})]
+        assert gate.came.wait(20)
+        futures += [s.run_async({"x": X}) for _ in range(2)]
+        asked = threading.Thread(target=lambda: futures.append(s.run_async({"x": X})))
+        asked.start()
+        asked.join(0.2)
+        assert asked.is_alive()
+        with pytest.raises(RequestTimeoutError, match="No place among 2"):
+            s.run_async({"x": X}, timeout_s=0.05)
+        futures[1].cancel()  # whoever is cancelled gives its place to the next who asks
+        futures.append(s.run_async({"x": X}))
+        gate.open.set()
+        asked.join(20)
+        assert not asked.is_alive()
     assert len(futures) == 5
     assert all(f.done() for f in futures)
 
 
-def test_a_callback_cannot_wait_for_a_place(gate: Gate) -> None:
-    queue = Queue(most=1)
-    first = queue.submit(lambda _: gate())
-    assert gate.came.wait(20)
+def test_a_callback_cannot_wait_for_a_place(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "MAX_WAITING", 1)
     refused: list[BaseException] = []
+    with session() as s:
+        held(s, gate)
+        first = s.run_async({"x": X})
+        assert gate.came.wait(20)
 
-    def ask(_: Future[Any]) -> None:
-        try:
-            queue.submit(lambda _: None)
-        except UsageError as error:
-            refused.append(error)
+        def ask(_: Future[Any]) -> None:
+            try:
+                s.run_async({"x": X})
+            except UsageError as error:
+                refused.append(error)
 
-    first.add_done_callback(ask)
-    second = queue.submit(lambda _: None)
-    gate.open.set()
-    second.result(20)
-    queue.close()
+        first.add_done_callback(ask)
+        second = s.run_async({"x": X})
+        gate.open.set()
+        second.result(20)
     assert [type(error) for error in refused] == [UsageError]
 
 
-def test_a_closed_queue_refuses_also_those_that_waited_for_a_place(gate: Gate) -> None:
-    queue = Queue(most=1)
-    queue.submit(lambda _: gate())
-    assert gate.came.wait(20)
-    queue.submit(lambda _: None)
+def test_a_closed_session_refuses_also_those_that_waited_for_a_place(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "MAX_WAITING", 1)
     refused: list[BaseException] = []
+    s = session()
+    held(s, gate)
+    s.run_async({"x": X})
+    assert gate.came.wait(20)
+    waiting = s.run_async({"x": X})
 
     def ask() -> None:
         try:
-            queue.submit(lambda _: None)
+            s.run_async({"x": X})
         except ClosedError as error:
             refused.append(error)
 
-    asked = threading.Thread(target=ask)
+    asked, closing = threading.Thread(target=ask), threading.Thread(target=s.close)
     asked.start()
     asked.join(0.1)
-    queue.cancel()
+    closing.start()
     asked.join(20)
+    gate.open.set()
+    closing.join(20)
     assert [type(error) for error in refused] == [ClosedError]
+    assert waiting.done()
 
 
-def test_an_unused_queue_costs_no_thread_after_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[threading.Thread | None] = []
-    s = session()
-    s.run_async({"x": X}).result(20)
-    assert s._server._queue is not None
-    made.append(s._server._queue._worker)
-    del s
-    worker = made[0]
-    assert worker is not None
-    worker.join(20)
-    assert not worker.is_alive()
-    assert queueing.MOST == 1024
+def test_an_unused_queue_costs_no_thread() -> None:
+    with session() as s:
+        s.run_async({"x": X}).result(20)
+        worker = s._server._worker
+        assert worker is not None
+        worker.join(20)
+        assert not worker.is_alive()
+        np.testing.assert_array_equal(s.run_async({"x": X}).result(20)["y"], [[2, 0, 6]])
+    assert serving.MAX_WAITING == 1024
 
 
 # -- many threads, isolation, health --------------------------------------------------------------

@@ -23,7 +23,7 @@ from gpuedge.core.errors import (
     ShapeError,
 )
 from gpuedge.runtime.inputs import _array
-from gpuedge.runtime.serving import Turn
+from gpuedge.runtime.serving import Job
 
 
 def session(dtype: str, shape: tuple[Any, ...] = ("N",)) -> gpuedge.Session:
@@ -178,8 +178,8 @@ def test_closing_inside_a_callback() -> None:
         done = threading.Event()
         outcome: list[object] = []
 
-        turn = Turn()
-        s._server._take(turn)  # nothing runs before the callback is there
+        job = Job()
+        s._server._begin(job)  # nothing runs before the callback is there
         first, second = s.run_async({"x": x}), s.run_async({"x": x})
 
         def closing(
@@ -193,7 +193,7 @@ def test_closing_inside_a_callback() -> None:
             done.set()
 
         first.add_done_callback(closing)
-        s._server._release(turn)
+        s._server._end_of(job)
         assert done.wait(10)
         assert outcome == [2.0]
         with pytest.raises(ClosedError):
@@ -235,4 +235,4 @@ def test_closing_while_others_ask_loses_no_worker() -> None:
         for thread in threads:
             thread.join(10)
         assert [type(e) for e in errors] == [ClosedError] * 3
-        assert s._server._queue is None
+        assert s._server._worker is None
