@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuedge.core.errors import DeviceError, NoUsableDeviceError
 from gpuedge.runtime.devices import POOL
-from gpuedge.runtime.opening import INLINE, close, open_beside, open_row
+from gpuedge.runtime.opening import INLINE, close, open_row
 from gpuedge.runtime.request import check_isolation
 from gpuedge.runtime.strings import AUTO, CPU, wanted
 
@@ -170,7 +170,7 @@ def open(
     if asked == CPU:
         return Device(CpuExecutor(), "asked for by name", policy)
     if context is not None:
-        return Device(open_beside(POOL.row(asked), context, where), "asked for by name", policy)
+        return Device(open_row(POOL.row(asked), where, context), "asked for by name", policy)
     report = POOL.current()
     if asked != AUTO:
         return Device(open_row(POOL.row(asked), where), "asked for by name", policy)

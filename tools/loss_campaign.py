@@ -104,8 +104,7 @@ class Model:
 def run_chunk(options: argparse.Namespace) -> dict[str, Any]:
     """Run the requests of one chunk in this process and return what was counted."""
     import gpuedge
-    from gpuedge.runtime.devices import POOL
-    from gpuedge.runtime.recovery import RetryLimits
+    from gpuedge.runtime.devices import POOL, RetryLimits
 
     # A device that is lost on purpose is never given up, and tried again soon.
     POOL.limits = RetryLimits(10**9, 600.0, (0.02, 0.05, 0.2, 0.5, 1.0, 2.0, 4.0), 20.0)
@@ -178,8 +177,8 @@ def await_device(
     if counts["requests"] - counts["last_wait"] < MEANWHILE:
         return 0
     end = time.monotonic() + RETURN_S
-    standing = POOL.device_health(session.health.device, options.isolation)
-    while standing.state == "recovering" and time.monotonic() < end:
+    found = POOL.device_health(session.health.device, options.isolation)
+    while found.state == "recovering" and time.monotonic() < end:
         os.environ["GPUFAULT_SEED"] = str(rng.integers(2**62))
         time.sleep(0.005)
     counts["last_wait"] = counts["requests"]

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, cast
 from gpuedge.core.errors import DeviceError, DeviceLostError
 from gpuedge.core.reasons import Reason
 from gpuedge.executors.base import Executor
+from gpuedge.runtime.devices import DEMOTED, FAILURES, OK, RECOVERING, reason_of
 from gpuedge.runtime.opening import INLINE, PROCESS
 from gpuedge.runtime.placing import place, without
-from gpuedge.runtime.recovery import DEMOTED, FAILURES, OK, RECOVERING, reason_of
 from gpuedge.runtime.request import Request
 from gpuedge.runtime.strings import AUTO, CPU
 
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from gpuedge.decide.decision import Decision
     from gpuedge.executors.gpu import GpuExecutor
     from gpuedge.graph.ir import Graph
-    from gpuedge.runtime.devices import Pool
-    from gpuedge.runtime.recovery import DeviceHealth
+    from gpuedge.runtime.devices import Pool, PooledDevice
     from gpuedge.runtime.trying import TimeBudget, Tries
 
 RETURN_S = 20.0
@@ -107,7 +106,7 @@ class Assignment:
 
     def opened_ns(self) -> int:
         """Return how long opening the device in use took."""
-        return self._pool.opened_ns(self.executor.device, self._request.isolation)
+        return self.device_health.opened_ns
 
     def take(self, decision: Decision, *, holds: bool = False) -> None:
         """Go on with another decision, from which there is no way back.
@@ -140,7 +139,7 @@ class Assignment:
         return self.owner != os.getpid()
 
     @property
-    def device_health(self) -> DeviceHealth:
+    def device_health(self) -> PooledDevice:
         """How the device in use fares."""
         return self._pool.device_health(self.executor.device, self._request.isolation)
 
@@ -284,7 +283,7 @@ class Assignment:
                 self.decision = without(self.decision, reason)
         return pool.cpu()
 
-    def _awaits(self, device_health: DeviceHealth) -> bool:
+    def _awaits(self, device_health: PooledDevice) -> bool:
         """Wait for a device that is being opened anew, where no other may be taken."""
         if self._request.fallback != "error" or self._request.device == AUTO:
             return False

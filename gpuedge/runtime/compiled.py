@@ -1,7 +1,7 @@
 """A graph placed, compiled and answering: on the device there is, on the CPU where that fails.
 
 Single operations and whole models take the same way. What a failure means for the device is decided
-in `gpuedge.runtime.recovery`; here it means that the CPU answers the request.
+in `gpuedge.runtime.devices`; here it means that the CPU answers the request.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ from gpuedge.plan.storages import Range
 from gpuedge.runtime import clock, conditions, segments, trying
 from gpuedge.runtime.assignment import Assignment
 from gpuedge.runtime.crosscheck import CrossCheck
-from gpuedge.runtime.devices import POOL, Pool
+from gpuedge.runtime.devices import GONE, POOL, UNCOMPILED, Pool, reason_of
 from gpuedge.runtime.health import Counts, Health
 from gpuedge.runtime.monitoring import Service, weighed
 from gpuedge.runtime.opening import INLINE
 from gpuedge.runtime.ranges import Ranges
-from gpuedge.runtime.recovery import GONE, UNCOMPILED, reason_of
 from gpuedge.runtime.request import Request
 from gpuedge.runtime.segments import Part, Segments, close_all, offers_storage
 from gpuedge.runtime.strings import AUTO, CPU

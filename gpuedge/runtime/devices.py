@@ -2,7 +2,9 @@
 
 The pool is the one thing this library keeps between calls besides the backend registry: opening a
 driver costs tens of milliseconds, and two copies of it cost twice the memory. All sessions share
-what it opens, and what happens to it (`gpuedge.runtime.recovery`).
+what it opens, and what happens to it: a device that failed is closed, tried in a child process, and
+opened anew. All of that happens in daemon threads, so that no request waits for a driver in trouble
+and nothing holds up the end of the interpreter.
 """
 
 from __future__ import annotations
@@ -15,27 +17,35 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from gpuedge.core.errors import BackendUnavailableError, DeviceLostError, DeviceTimeoutError
+from gpuedge.core.errors import (
+    BackendUnavailableError,
+    DeviceError,
+    DeviceLostError,
+    DeviceTimeoutError,
+    GpuEdgeError,
+    KernelError,
+    OutOfMemoryError,
+    UnsupportedOpError,
+)
 from gpuedge.core.reasons import SENTENCES, Reason
-from gpuedge.executors.watching import CLOSING
+from gpuedge.executors.watching import CLOSING, cause_of
 from gpuedge.runtime import clock, opening
 from gpuedge.runtime.opening import INLINE
-from gpuedge.runtime.recovery import DeviceHealth, RetryLimits, bounded, try_in_child
 from gpuedge.runtime.strings import CPU, find
+from gpuedge.safety.deadline import Call
 
 if TYPE_CHECKING:
     from gpuedge.decide.store import CalibrationStore, LaunchStore
     from gpuedge.executors.base import Executor
     from gpuedge.executors.cpu import CpuExecutor
-    from gpuedge.executors.gpu import GpuExecutor
     from gpuedge.probing.report import ProbeReport, ProbeRow
 
 Key = tuple[str, str]
 """A device string with its number, and where the driver lives."""
 
-log = logging.getLogger("gpuedge")
+OK, RECOVERING, DEMOTED = "ok", "recovering", "demoted"
 
 EXIT_S = 2.0
 """How long the end of the interpreter waits for a device to be given back."""
@@ -44,18 +54,272 @@ AWAY_S = 20.0
 """How long a device whose calibration did not end in time may take to come back, before whoever
 asks for it is told that it hangs."""
 
+CLOSE_S, OPEN_S = 10.0, 30.0
+"""How long closing a device that failed, and opening it anew, may take before it counts as hung."""
 
-def _after_fork(report: ProbeReport) -> ProbeReport:
-    """Rule every device out: threads and locks of a loaded driver do not survive a fork."""
-    rows = tuple(
-        r.replace(status="blocked", code="forked", reason=SENTENCES["forked"]) if r.is_usable else r
-        for r in report.tried
-    )
-    return report.replace(tried=rows)
+log = logging.getLogger("gpuedge")
+
+_CODES: tuple[tuple[type[DeviceError], str], ...] = (
+    (DeviceLostError, "device-lost"),
+    (OutOfMemoryError, "out-of-memory"),
+    (DeviceTimeoutError, "device-hung"),
+)
+
+GONE = (DeviceLostError, DeviceTimeoutError)
+"""Errors after which a device is of no use until it is opened anew."""
+
+UNCOMPILED = (DeviceError, KernelError, UnsupportedOpError)
+"""What compiling for a device may end with that another device may do without."""
+
+FAILURES = frozenset({
+    "compile-failed", "device-hung", "device-lost", "worker-died", "open-failed", "out-of-memory",
+    "run-failed",
+})  # fmt: skip
+"""Codes whose details do not say by themselves that the device failed, and how."""
+
+
+def reason_of(error: GpuEdgeError, code: str = "run-failed") -> Reason:
+    """Return the reason an error stands for: its own, that of its class, else `code`."""
+    own = error.reason if isinstance(error, DeviceError) else None
+    known = own.code if own is not None else None
+    named = next((name for kind, name in _CODES if isinstance(error, kind)), code)
+    return Reason(known or named, cause_of(error))
+
+
+@dataclass(frozen=True)
+class RetryLimits:
+    """How often a device may fail.
+
+    Parameters
+    ----------
+    failures : int
+        The failure within `window_s` that is one too many: the device is left for good.
+    window_s : float
+        Seconds after which a failure counts no more.
+    pauses_s : tuple of float
+        Waits before each attempt to open it anew; after the last one it is left for good.
+    probe_s : float
+        Deadline of the child process that tries the driver first.
+    """
+
+    failures: int = 3
+    window_s: float = 600.0
+    pauses_s: tuple[float, ...] = (0.5, 2.0, 8.0)
+    probe_s: float = 4.0
+
+
+class PooledDevice:
+    """One device of this process in one isolation, open or not; all sessions that use it share it.
+
+    Attributes
+    ----------
+    state : {"ok", "recovering", "demoted"}
+    reason : Reason or None
+        Why it is not ``ok``.
+    executor : Executor or None
+        What is open of it.
+    opened_ns : int
+        How long opening it took, when it was last opened.
+    is_stuck : bool
+        Whether a thread is stuck in its driver: it is left alone for good.
+    """
+
+    def __init__(self, pool: Pool, key: Key) -> None:
+        self.key = key
+        self.device = key[0]
+        self.state = OK
+        self.reason: Reason | None = None
+        self.executor: Any = None
+        self.opened_ns = 0
+        self.is_stuck = False
+        self._pool = pool
+        self._opening = threading.RLock()
+        self._failures: list[float] = []
+        self._changed = threading.Condition()
+        self._stop, self._hurry = threading.Event(), threading.Event()
+        self._back = threading.Event()  # clear while a slow calibration has the device
+        self._back.set()
+        self._back_until = 0.0
+        self._left: Any = None  # what was open when the calibration was left
+
+    def open(self, make: Callable[[], Executor]) -> Executor:
+        """Return what is open of it, made anew if there is nothing."""
+        if self.is_stuck or not self._back.wait(max(self._back_until - monotonic(), 0.0)):
+            raise DeviceTimeoutError(
+                f"The device '{self.device}' did not answer before and is left alone.",
+                hint="restart the process; gpuedge probe --refresh tries the driver again",
+                reason="device-hung",
+            )
+        with self._opening:  # a driver that hangs while opening must not hold up other devices
+            ready = self.executor
+            if ready is None or getattr(ready, "closed", False):
+                start = clock.now_ns()
+                self.executor = ready = make()
+                self.opened_ns = clock.now_ns() - start
+            found: Executor = ready
+            return found
+
+    def forget(self) -> None:
+        """Leave it alone for good: a thread is stuck in its driver. It is not closed."""
+        left, self.executor, self.is_stuck = self.executor, None, True
+        if left is not None:
+            left.retire()
+        self.demote(Reason("device-hung", "a thread is stuck in its driver"))
+
+    def leave(self) -> None:
+        """Leave it alone until `take_back`; whoever asks for it waits, at most `AWAY_S`."""
+        self._left, self.executor = self.executor, None
+        self._back_until = monotonic() + AWAY_S
+        self._back.clear()
+        if self._left is not None:
+            self._left.retire()
+        log.info("%s: left alone until its calibration ends", self.device)
+
+    def take_back(self) -> None:
+        """Take it back after `leave`: it was slow, not stuck. Closes what was retired."""
+        if self._back.is_set():
+            return
+        left, self._left = self._left, None
+        try:
+            if left is not None:
+                left.close()
+        finally:
+            self._back.set()
+        log.info("%s: its calibration ended, it may be used again", self.device)
+
+    # -- failing and coming back --------------------------------------------------------------
+
+    def fail(self, reason: Reason, executor: Any, *, is_final: bool = False) -> None:
+        """Take it out of use after a failure, and begin to recover it unless it fails too often.
+
+        Several requests may report the failure of one executor: it counts once. After a final one
+        there is no recovery.
+        """
+        limits = self._pool.limits
+        with self._changed:
+            if executor.closed:
+                return
+            executor.retire()
+            now = monotonic()
+            self._failures = [t for t in self._failures if now - t < limits.window_s] + [now]
+            again = len(self._failures) < limits.failures and self.state != DEMOTED
+            if is_final:
+                again = False
+                self._become(DEMOTED, reason)
+            elif again:
+                self._become(RECOVERING, Reason("recovering", reason.sentence))
+            elif self.state != DEMOTED:
+                times = f"{len(self._failures)} times in {limits.window_s / 60:g} minutes"
+                self._become(DEMOTED, Reason("failed-often", f"{times}, last: {reason.sentence}"))
+        try:
+            Call(lambda: self._recover(executor, again=again), f"gpuedge-{self.device}")
+        except RuntimeError:  # no more threads, or the interpreter is ending
+            self.demote(Reason("recovering", "no thread can be started"))
+
+    def demote(self, reason: Reason) -> None:
+        """Leave the device alone for the life of this process."""
+        with self._changed:
+            if self.state != DEMOTED:
+                self._become(DEMOTED, reason)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the device is in use again, without its pauses; False if it is not."""
+        self._hurry.set()
+        with self._changed:
+            self._changed.wait_for(lambda: self.state != RECOVERING, seconds)
+            return self.state == OK
+
+    def error(self) -> DeviceLostError:
+        """Return the error for a request that takes no other device."""
+        reason = self.reason or Reason("recovering")
+        return DeviceLostError(
+            f"The device {self.device} is not in use: {reason.sentence}.",
+            known=reason.detail or None,
+            hint="fallback='cpu' lets the CPU answer meanwhile",
+            reason=reason.code,
+        )
+
+    def stop(self) -> None:
+        """End all attempts; nothing is opened after this. Does not wait."""
+        self._stop.set()
+        self._hurry.set()
+
+    def _become(self, state: str, reason: Reason | None) -> None:
+        self.state, self.reason = state, reason
+        self._changed.notify_all()
+        if state == DEMOTED and reason is not None:
+            log.warning("%s: not used any more by this process: %s", self.device, reason.sentence)
+
+    def _recover(self, executor: Any, *, again: bool) -> None:
+        """Close what failed and open the device anew; the work of a thread."""
+        if not bounded(lambda: self._pool.drop(executor), CLOSE_S, f"close {self.device}"):
+            self.demote(Reason("device-hung", "closing it did not end"))
+            return
+        if not again:
+            return
+        why: str | None = None
+        pauses = self._pool.limits.pauses_s
+        for pause_s in pauses:
+            self._hurry.wait(pause_s)
+            if self._stop.is_set():
+                return
+            why = self._attempt()
+            if self._stop.is_set() or self.state == DEMOTED:
+                return
+            if why is None:
+                with self._changed:
+                    if self.state == RECOVERING:
+                        self._become(OK, None)
+                log.warning("%s: in use again", self.device)
+                return
+            log.info("%s: not yet in use again: %s", self.device, why)
+        last = f"{len(pauses)} attempts to open it anew failed, last: {why}"
+        self.demote(Reason("failed-often", last))
+
+    def _attempt(self) -> str | None:
+        """Try the driver in a child and open the device; return why that failed, or None."""
+        answer: list[str | None] = []
+
+        def work() -> None:
+            try:
+                answer.append(self._opened_anew())
+            except GpuEdgeError as error:
+                answer.append(error.what.rstrip("."))
+
+        if not bounded(work, OPEN_S, f"open {self.device}"):
+            self.demote(Reason("device-hung", "opening it anew did not end"))
+        return answer[0] if answer else "opening it anew ended in nothing"
+
+    def _opened_anew(self) -> str | None:
+        pool = self._pool
+        barred = pool.barred(self.device)
+        if barred is not None:  # its last failure was one too many: it is not even tried
+            self.demote(barred)
+            return barred.sentence
+        why = pool._try_in_child(self.device, self._stop)
+        if why is not None or self._stop.is_set():
+            return why or "stopped"
+        pool.gpu(*self.key)
+        return None
+
+
+def bounded(call: Callable[[], None], seconds: float, name: str) -> bool:
+    """Run a call in a thread of its own; False if it did not end in time. It is never stopped."""
+    try:
+        started = Call(call, f"gpuedge-{name}")
+    except RuntimeError:  # no more threads, or the interpreter is ending
+        return False
+    if not started.wait(seconds):
+        return False
+    try:
+        started.result()
+    except Exception:
+        log.debug("%s", name, exc_info=True)
+    return True
 
 
 class Pool:
-    """Open executors by device string. One per process; a forked child starts an empty one.
+    """The devices of this process by device string; a forked child starts with none.
 
     Parameters
     ----------
@@ -65,46 +329,40 @@ class Pool:
 
     def __init__(self, limits: RetryLimits | None = None) -> None:
         self.limits = limits or RetryLimits()
-        self._lock = threading.RLock()
-        self._owner = os.getpid()
         self._inherited: list[object] = []
         self._is_forked = False  # a driver was open when this process was forked off
         self._is_ending = False
-        self._open: dict[Key, Executor] = {}
-        self._opening: dict[Key, threading.RLock] = {}
-        self._stuck: set[Key] = set()
-        self._away: dict[Key, _Away] = {}
-        self._healths: dict[Key, DeviceHealth] = {}
+        self._start()
+
+    def _start(self) -> None:
+        self._lock = threading.RLock()
+        self._owner = os.getpid()
+        self._devices: dict[Key, PooledDevice] = {}
         self._report: ProbeReport | None = None
         self._calibrations: CalibrationStore | None = None
         self._past_launches: LaunchStore | None = None
-        self._opened_ns: dict[Key, int] = {}
-
-    def _here(self) -> None:
-        """Forget everything after a fork: drivers do not survive one."""
-        if self._owner != os.getpid():
-            pooled = any(n != CPU and isolation == INLINE for n, isolation in self._open)
-            self._is_forked = self._is_forked or pooled or opening.is_any_inline()
-            self._lock = threading.RLock()
-            self._owner = os.getpid()
-            # Destroying what is open would wait for threads that did not come along.
-            self._inherited += [self._open, self._healths]
-            self._open, self._opening, self._stuck, self._healths = {}, {}, set(), {}
-            self._away = {}
-            self._report, self._calibrations, self._past_launches = None, None, None
 
     def after_fork(self) -> None:
         """Start empty in a forked child; locks that threads of the parent held stay behind."""
-        self._here()
+        if self._owner != os.getpid():
+            pooled = any(
+                name != CPU and isolation == INLINE and one.executor is not None
+                for (name, isolation), one in self._devices.items()
+            )
+            self._is_forked = self._is_forked or pooled or opening.is_any_inline()
+            # Destroying what is open would wait for threads that did not come along.
+            self._inherited.append(self._devices)
+            self._start()
 
     def report(self) -> ProbeReport:
         """Return the probe report of this process; probes on first use."""
-        self._here()
+        self.after_fork()
         with self._lock:
             if self._report is None:
                 from gpuedge.probing.api import probe
 
-                self._report = _after_fork(probe()) if self._is_forked else probe()
+                found = probe()
+                self._report = _ruled_out(found) if self._is_forked else found
             return self._report
 
     def current(self) -> ProbeReport:
@@ -139,7 +397,7 @@ class Pool:
 
     def calibrations(self) -> CalibrationStore:
         """Return the calibrations of this process; failures are remembered in it only."""
-        self._here()
+        self.after_fork()
         with self._lock:
             if self._calibrations is None:
                 from gpuedge.decide.store import CalibrationStore
@@ -149,7 +407,7 @@ class Pool:
 
     def past_launches(self) -> LaunchStore:
         """Return what earlier launches came to believe about models on devices."""
-        self._here()
+        self.after_fork()
         with self._lock:
             if self._past_launches is None:
                 from gpuedge.decide.store import LaunchStore
@@ -157,18 +415,20 @@ class Pool:
                 self._past_launches = LaunchStore()
             return self._past_launches
 
-    def opened_ns(self, device: str, isolation: str = INLINE) -> int:
-        """Return how long opening a device took, when it was last opened; 0 if it never was."""
-        return self._opened_ns.get((device, isolation), 0)
+    def device_health(self, device: str, isolation: str = INLINE) -> PooledDevice:
+        """Return a device of this process, named with its number, and how it fares."""
+        self.after_fork()
+        key = (device, isolation)
+        with self._lock:
+            if key not in self._devices:
+                self._devices[key] = PooledDevice(self, key)
+            return self._devices[key]
 
     def cpu(self) -> CpuExecutor:
         """Return the CPU executor."""
         from gpuedge.executors.cpu import CpuExecutor
 
-        made = self._get((CPU, INLINE), CpuExecutor)
-        if not isinstance(made, CpuExecutor):
-            raise TypeError(made)
-        return made
+        return cast("CpuExecutor", self.device_health(CPU).open(CpuExecutor))
 
     def gpu(self, device: str, isolation: str = INLINE) -> Executor:
         """Return the executor of a device string that names a GPU.
@@ -184,21 +444,11 @@ class Pool:
         NoUsableDeviceError (GE-103), DeviceError (GE-4xx)
         """
         name = find(device, self.report()).device
-        return self._get((name, isolation), lambda: self._open_gpu(name, isolation))
+        return self.device_health(name, isolation).open(lambda: self._open_gpu(name, isolation))
 
     def executor(self, device: str, isolation: str = INLINE) -> Executor:
         """Return the executor of a device string other than ``auto``."""
         return self.cpu() if device == CPU else self.gpu(device, isolation)
-
-    def device_health(self, device: str, isolation: str = INLINE) -> DeviceHealth:
-        """Return how a device, named with its number, fares in this process."""
-        self._here()
-        key = (device, isolation)
-        with self._lock:
-            if key not in self._healths:
-                revive = partial(self._revive, key)
-                self._healths[key] = DeviceHealth(device, self.drop, revive, self.limits)
-            return self._healths[key]
 
     def _open_gpu(self, name: str, isolation: str) -> Executor:
         if self._is_ending:
@@ -208,155 +458,84 @@ class Pool:
             raise BackendUnavailableError(
                 f"The device '{name}' is left alone.", known=barred.detail, reason=barred.code
             )
-        row = self.row(name)
-        made = opening.open_row(row, isolation)
-        return cast("Executor", made)
+        return cast("Executor", opening.open_row(self.row(name), isolation))
 
-    def _get(self, key: Key, make: Callable[[], Executor]) -> Executor:
-        self._here()
-        with self._lock:
-            own = self._opening.setdefault(key, threading.RLock())
-            stuck, away = key in self._stuck, self._away.get(key)
-        if stuck or (away is not None and not away.ends()):
-            raise DeviceTimeoutError(
-                f"The device '{key[0]}' did not answer before and is left alone.",
-                hint="restart the process; gpuedge probe --refresh tries the driver again",
-                reason="device-hung",
-            )
-        with own:  # a driver that hangs while opening must not hold up the other devices
-            with self._lock:
-                ready = self._open.get(key)
-            if ready is None or getattr(ready, "closed", False):
-                start = clock.now_ns()
-                ready = make()
-                with self._lock:
-                    self._open[key] = ready
-                    self._opened_ns[key] = clock.now_ns() - start
-            return ready
+    def _try_in_child(self, name: str, stop: threading.Event) -> str | None:
+        """Probe a device in a child process; return why it failed, or None."""
+        from gpuedge.probing.run import probe_all
+
+        row = self.row(name)
+        try:
+            (rows,) = probe_all([row.info().candidate], self.limits.probe_s, stop=stop.is_set)
+        except GpuEdgeError as error:
+            return error.what
+        found = next((r for r in rows if r.index == row.index), None) or next(iter(rows), None)
+        if found is None:
+            return "it is no longer there"
+        return None if found.is_usable and found.index == row.index else found.reason
 
     def forget(self, name: str, isolation: str = INLINE) -> None:
-        """Leave a device alone for good: a thread is stuck in its driver. It is not closed.
-
-        Of the CPU, which has none, another executor is made when one is asked for.
-        """
-        self._here()
-        key = (name, isolation)
+        """Leave a device alone for good; of the CPU another executor is made when asked for."""
         if name == CPU:
-            with self._lock:
-                self._open.pop((CPU, INLINE), None)
-            return
-        with self._lock:
-            left = self._open.pop(key, None)
-            self._opening.pop(key, None)
-            self._stuck.add(key)
-        if left is not None:
-            cast("GpuExecutor", left).retire()
-        self.device_health(name, isolation).demote(
-            Reason("device-hung", "a thread is stuck in its driver")
-        )
+            self.device_health(CPU).executor = None
+        else:
+            self.device_health(name, isolation).forget()
 
     def leave(self, name: str, isolation: str = INLINE) -> None:
-        """Leave a device alone until `take_back`: the thread that calibrates it is still in it.
-
-        Whoever asks for it meanwhile waits for that, at most `AWAY_S` from now. It is not closed.
-        """
+        """Leave a device alone until `take_back`: the thread that calibrates it is still in it."""
         if name == CPU:
-            self.forget(name, isolation)
-            return
-        self._here()
-        key = (name, isolation)
-        with self._lock:
-            left = self._open.pop(key, None)
-            self._away[key] = _Away(left, threading.Event(), monotonic() + AWAY_S)
-        if left is not None:
-            cast("GpuExecutor", left).retire()
-        log.info("%s: left alone until its calibration ends", name)
+            self.forget(name)
+        else:
+            self.device_health(name, isolation).leave()
 
     def take_back(self, name: str, isolation: str = INLINE) -> None:
-        """Take a device back that was left: it was slow, not stuck. Closes what was retired."""
-        self._here()
-        key = (name, isolation)
-        with self._lock:
-            away = self._away.get(key)
-        if away is None:
-            return
-        try:
-            if away.left is not None:
-                self.drop(away.left)
-        finally:
-            with self._lock:
-                self._away.pop(key, None)
-            away.is_back.set()
-        log.info("%s: its calibration ended, it may be used again", name)
+        """Take a device back that was left: it was slow, not stuck."""
+        self.device_health(name, isolation).take_back()
 
     def drop(self, executor: Executor) -> None:
         """Close and forget an executor whose device failed."""
-        self._here()
+        self.after_fork()
         with self._lock:
-            for key, other in list(self._open.items()):
-                if other is executor:
-                    del self._open[key]
+            for one in self._devices.values():
+                if one.executor is executor:
+                    one.executor = None
         executor.close()
-
-    def _revive(self, key: Key, stop: threading.Event) -> str | None:
-        """Try a device in a child and open it anew; return why that failed, or None."""
-        barred = self.barred(key[0])
-        if barred is not None:  # its last failure was one too many: it is not even tried
-            self.device_health(*key).demote(barred)
-            return barred.sentence
-        why = self._try_in_child(key[0], stop)
-        if why is not None or stop.is_set():
-            return why or "stopped"
-        self.gpu(*key)
-        return None
-
-    def _try_in_child(self, name: str, stop: threading.Event) -> str | None:
-        return try_in_child(self.row(name), self.limits.probe_s, stop)
 
     def close(self) -> None:
         """Close every device, forget the report, and recover nothing any more."""
-        self._here()
         for executor in self._cleared():
             executor.close()
 
-    def _cleared(self) -> list[Executor]:
+    def _cleared(self) -> list[Any]:
+        self.after_fork()
         with self._lock:
-            # What failed has been retired, and is being closed where nobody waits for it.
-            ready = [e for e in self._open.values() if not getattr(e, "closed", False)]
-            self._open, self._report = {}, None
-            healths, self._healths = list(self._healths.values()), {}
-        for one in healths:
+            before, self._report = list(self._devices.values()), None
+            self._devices = {one.key: one for one in before if one.is_stuck}
+        for one in before:
             one.stop()
-        return ready
+        ready = [one.executor for one in before if one.executor is not None]
+        # What failed has been retired, and is being closed where nobody waits for it.
+        return [executor for executor in ready if not getattr(executor, "closed", False)]
 
     def end(self) -> None:
         """Close what can be closed in time: the interpreter ends, and waits for nothing else."""
-        self._here()
         self._is_ending = True
-        executors = self._cleared()
-        for executor in executors:
+        for executor in self._cleared():
             if executor.device == CPU:
                 executor.close()
             else:
-                work = partial(_give_back, cast("GpuExecutor", executor))
-                if not bounded(work, 2 * EXIT_S, f"close {executor.device}"):
+                give_back = partial(executor.give_back, EXIT_S)
+                if not bounded(give_back, 2 * EXIT_S, f"close {executor.device}"):
                     log.debug("%s is left open: it does not answer", executor.device)
 
 
-@dataclass(frozen=True)
-class _Away:
-    """A device that was left: what was open of it, when it is back, until when that is awaited."""
-
-    left: Executor | None
-    is_back: threading.Event
-    until: float
-
-    def ends(self) -> bool:
-        return self.is_back.wait(max(self.until - monotonic(), 0.0))
-
-
-def _give_back(executor: GpuExecutor) -> None:
-    executor.give_back(EXIT_S)
+def _ruled_out(report: ProbeReport) -> ProbeReport:
+    """Rule every device out: threads and locks of a loaded driver do not survive a fork."""
+    rows = tuple(
+        r.replace(status="blocked", code="forked", reason=SENTENCES["forked"]) if r.is_usable else r
+        for r in report.tried
+    )
+    return report.replace(tried=rows)
 
 
 POOL = Pool()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
 from gpuedge import backends
 from gpuedge.core import debug
-from gpuedge.core.errors import UsageError
+from gpuedge.core.errors import DeviceLostError, UsageError
 from gpuedge.executors.watching import cause_of
 from gpuedge.safety import paths
 from gpuedge.safety.interrupts import held
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from gpuedge.safety.blocklist import Marker
 
 INLINE, PROCESS = "inline", "process"
+
+log = logging.getLogger("gpuedge")
 
 STAYING = ("gles31", "gles30", "gles20")
 """Backends whose drivers stay when their last device is closed, because a process shares the EGL
@@ -44,49 +47,36 @@ def is_any_inline() -> bool:
     return bool(_inline)
 
 
-def open_row(row: ProbeRow, isolation: str = INLINE) -> GpuExecutor:
-    """Open the device of a usable row, in this process or in one of its own.
+def open_row(row: ProbeRow, isolation: str = INLINE, context: Any = None) -> GpuExecutor:
+    """Open the device of a usable row.
 
     Parameters
     ----------
     row : ProbeRow
     isolation : {"inline", "process"}
-        Where the driver lives.
-
-    Raises
-    ------
-    DeviceError (GE-4xx)
-        It does not open, or nothing is left of it that the capability database does not rule out.
-    """
-    if isolation == PROCESS:
-        return _open_isolated(row)
-    return _open_here(row)
-
-
-def open_beside(row: ProbeRow, context: Any, isolation: str = INLINE) -> GpuExecutor:
-    """Open the device of a usable row so that it shares with an application's moderngl context.
+        Where the driver lives: in this process, or in one of its own.
+    context : moderngl.Context, optional
+        A context of the application to share with.
 
     Raises
     ------
     UsageError (GE-200)
         The device is not of OpenGL ES, or the context cannot be shared with.
     DeviceError (GE-4xx)
-        As from `open_row`.
+        It does not open, or nothing is left of it that the capability database does not rule out.
     """
-    if row.backend not in STAYING or isolation == PROCESS:
+    if context is not None and (row.backend not in STAYING or isolation == PROCESS):
         raise UsageError(
             f"{row.device} cannot share with a context of the application.",
             asked_by=f"context={context!r}, isolation={isolation!r}",
             known=f"these can, in this process: {', '.join(STAYING)}",
         )
-    return _open_here(row, context=context)
-
-
-def _open_here(row: ProbeRow, **options: Any) -> GpuExecutor:
+    if isolation == PROCESS:
+        return _open_isolated(row)
     number = next(_numbers)
     _inline.add(number)
     try:
-        executor = _open(row, **options)
+        executor = _open_inline(row, {} if context is None else {"context": context})
     except BaseException:
         _inline.discard(number)
         raise
@@ -95,7 +85,7 @@ def _open_here(row: ProbeRow, **options: Any) -> GpuExecutor:
     return executor
 
 
-def _open(row: ProbeRow, **options: Any) -> GpuExecutor:
+def _open_inline(row: ProbeRow, options: Mapping[str, Any]) -> GpuExecutor:
     watch = _marker(row)
     try:
         watch.step("open")
@@ -110,7 +100,6 @@ def _open(row: ProbeRow, **options: Any) -> GpuExecutor:
 
 
 def _open_isolated(row: ProbeRow) -> GpuExecutor:
-    from gpuedge.core.errors import DeviceLostError
     from gpuedge.isolation import open_isolated
 
     watch = _marker(row, is_hosted=True)
@@ -130,18 +119,15 @@ def _made(impl: DeviceImpl, row: ProbeRow, isolation: str, watch: Marker) -> Gpu
     from gpuedge.capdb import Restrictions
     from gpuedge.executors.gpu import GpuExecutor
 
+    made = cast("DeviceImpl", debug.Traced(impl)) if debug.level() >= 5 else impl
     try:
         return GpuExecutor(
-            _traced(impl), row.device, isolation=isolation, watch=watch,
+            made, row.device, isolation=isolation, watch=watch,
             restrictions=Restrictions.from_dict(row.restrictions),
         )  # fmt: skip
     except BaseException:
         impl.close()
         raise
-
-
-def _traced(impl: DeviceImpl) -> DeviceImpl:
-    return cast("DeviceImpl", debug.Traced(impl)) if debug.level() >= 5 else impl
 
 
 def _marker(row: ProbeRow, *, is_hosted: bool = False) -> Marker:
@@ -167,6 +153,10 @@ def close(executor: Executor) -> None:
 
 
 def is_stale(row: ProbeRow) -> bool:
-    """Tell whether a driver's files have changed since the row was made."""
-    listed = backends.load(row.backend).candidates({**os.environ, **row.env})
+    """Tell whether a driver's files have changed since the row was made, as far as can be told."""
+    try:
+        listed = backends.load(row.backend).candidates({**os.environ, **row.env})
+    except Exception:  # a backend that cannot list its drivers any more says nothing of this one
+        log.debug("%s: its drivers cannot be listed", row.backend, exc_info=True)
+        return False
     return not any(c.key == row.key and c.fingerprint == row.fingerprint for c in listed)

@@ -37,12 +37,11 @@ from gpuedge.graph.reader import OnnxModel
 from gpuedge.plan.storages import Range
 from gpuedge.runtime import clock
 from gpuedge.runtime.compiled import CompiledModel
-from gpuedge.runtime.devices import POOL
+from gpuedge.runtime.devices import OK, POOL, RECOVERING
 from gpuedge.runtime.health import PENDING, Counts, Health, Times
 from gpuedge.runtime.inputs import check_inputs
 from gpuedge.runtime.queueing import Queued
 from gpuedge.runtime.ranges import measure
-from gpuedge.runtime.recovery import OK, RECOVERING
 from gpuedge.runtime.strings import CPU
 from gpuedge.runtime.trying import TimeBudget
 from gpuedge.safety.deadline import Call

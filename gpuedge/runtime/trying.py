@@ -25,7 +25,7 @@ from gpuedge.decide.rules import judge
 from gpuedge.decide.store import LaunchStore, PastLaunch, launch_key
 from gpuedge.graph.ir import Array, Graph, TensorType
 from gpuedge.runtime import clock
-from gpuedge.runtime.recovery import reason_of
+from gpuedge.runtime.devices import reason_of
 
 if TYPE_CHECKING:
     from gpuedge.decide.policy import Policy

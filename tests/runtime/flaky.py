@@ -21,7 +21,7 @@ from gpuedge.executors.cpu import CpuExecutor
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Array, Graph, Node, TensorType
 from gpuedge.runtime.compiled import CompiledModel, Request
-from gpuedge.runtime.recovery import RetryLimits
+from gpuedge.runtime.devices import RetryLimits
 
 TRACE = np.float32(1 + 2**-20)
 """What the flaky device multiplies its results by, so that they can be told from the CPU's."""
@@ -116,10 +116,10 @@ class FlakyPool(FakePool):
         self,
         *scripts: Script,
         refuses: Sequence[str] = (),
-        patience: RetryLimits = SOON,
+        limits: RetryLimits = SOON,
         opening: Sequence[BaseException | None] = (),
     ) -> None:
-        super().__init__(patience=patience)
+        super().__init__(limits=limits)
         self.opened: list[FlakyExecutor] = []
         self._scripts = list(scripts)
         self._refuses = frozenset(refuses)
@@ -141,7 +141,7 @@ LOST = DeviceLostError("The device was lost.")
 HUNG = DeviceTimeoutError("Work did not finish.")
 EXHAUSTED = OutOfMemoryError("No memory.")
 REFUSED = DriverError("The driver refused.")
-DIED = DeviceLostError("The host ended with SIGSEGV.", reason="worker-died")
+DIED = DeviceLostError("The worker ended with SIGSEGV.", reason="worker-died")
 PLAIN = Policy(crosscheck=0.0)
 NEVER = RetryLimits(pauses_s=(60.0,))
 """So patient that nothing comes back within a test."""

@@ -16,8 +16,7 @@ from gpuedge.executors.gpu import GpuExecutor
 from gpuedge.graph.ir import Graph, Node
 from gpuedge.plan.planner import why_not
 from gpuedge.probing.report import ProbeReport, ProbeRow
-from gpuedge.runtime.devices import Pool
-from gpuedge.runtime.recovery import RetryLimits
+from gpuedge.runtime.devices import Pool, RetryLimits
 
 BROKEN = ProbeRow("vulkan:1", "vulkan", "wrong", "wrong-numbers", "the numbers are wrong", "Liar")
 ABSENT = ProbeRow("vulkan", "vulkan", "absent", "no-device", "the driver offers no device", "none")
@@ -63,9 +62,9 @@ class FakePool(Pool):
 
     def __init__(
         self, fail: Mapping[str, Failure] | None = None, *, usable: bool = True,
-        is_software: bool = False, patience: RetryLimits = SOON,
+        is_software: bool = False, limits: RetryLimits = SOON,
     ) -> None:  # fmt: skip
-        super().__init__(patience)
+        super().__init__(limits)
         first = row(is_software=is_software)
         rows = (first if usable else first.replace(status="broken", code="open-failed"),)
         self._known = ProbeReport((*rows, BROKEN, ABSENT), __version__)

@@ -23,8 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 from loss_campaign import ROWS, WIDTH, Model, judge
 
 import gpuedge
-from gpuedge.runtime.devices import POOL
-from gpuedge.runtime.recovery import RetryLimits
+from gpuedge.runtime.devices import POOL, RetryLimits
 
 MODEL = Model(1)
 RNG = np.random.default_rng(1)
@@ -78,7 +77,7 @@ class Served:
 
 
 def kill(device: str, isolation: str) -> dict[str, Any]:
-    """Kill the host between requests and during them, until the device is given up."""
+    """Kill the worker between requests and during them, until the device is given up."""
     served = Served(device, isolation)
     served.run(20)
     os.kill(served.impl.pid, signal.SIGKILL)
@@ -98,7 +97,7 @@ def kill(device: str, isolation: str) -> dict[str, Any]:
 
 
 def stop(device: str, isolation: str) -> dict[str, Any]:
-    """Stop the host: the device hangs."""
+    """Stop the worker: the device hangs."""
     served = Served(device, isolation, watchdog_s=0.5)
     served.run(20)
     os.kill(served.impl.pid, signal.SIGSTOP)

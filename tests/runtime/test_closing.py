@@ -23,7 +23,7 @@ from gpuedge.executors.gpu import GpuExecutor
 from gpuedge.safety.blocklist import Blocklist
 from gpuedge.runtime import devices
 from gpuedge.runtime.compiled import CompiledModel, Request
-from gpuedge.runtime.recovery import RetryLimits
+from gpuedge.runtime.devices import RetryLimits
 
 devices.EXIT_S = 0.3
 
@@ -47,7 +47,7 @@ def end():
 
 closing = threading.Event()
 fail = {{"submit": [DeviceLostError("Lost.")]}} if sys.argv[2] == "lost" else None
-pool = Marked(fail, patience=RetryLimits(pauses_s=(60.0,)))
+pool = Marked(fail, limits=RetryLimits(pauses_s=(60.0,)))
 compiled = CompiledModel(graph(), Request("vulkan", Policy(crosscheck=0.0)), pool)
 NullDevice.close = lambda self: globals()[sys.argv[3]]()
 if sys.argv[2] != "close":

@@ -18,7 +18,7 @@ from gpuedge.backends.null import NullBackend, NullDevice
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import FORK_HINT, InputError, NoUsableDeviceError, UnsupportedOpError
 from gpuedge.ops import call as ops_call
-from gpuedge.probing.report import ProbeReport, ProbeRow
+from gpuedge.probing.report import ProbeReport
 from gpuedge.runtime import opening
 from gpuedge.runtime.devices import Pool
 
@@ -91,11 +91,11 @@ def test_level_whose_driver_stays_counts_for_ever(
 def test_device_that_did_not_open_does_not_count(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: ProbeRow) -> None:
+    def fail(*_: object) -> None:
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(opening, "_open", fail)
+        patch.setattr(opening, "_open_inline", fail)
         with pytest.raises(MemoryError):
             gpuedge.open("vulkan")
     assert not refused_in_child(pool, monkeypatch)
@@ -144,3 +144,14 @@ def test_large_operands_are_computed_as_small_ones_are(monkeypatch: pytest.Monke
     weights = np.full((1, 1, 2, 2), np.nan, np.float32)
     with pytest.raises(InputError, match="hold NaN"):
         gpuedge.conv2d(np.ones((1, 1, 3, 3), np.float32), weights, device="cpu")
+
+
+def test_a_backend_that_cannot_list_its_drivers_keeps_the_verdict(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Broken:
+        def candidates(self, environ: object) -> None:
+            raise OSError("no such registry")
+
+    monkeypatch.setattr("gpuedge.backends.load", lambda name: Broken())
+    assert not opening.is_stale(row())

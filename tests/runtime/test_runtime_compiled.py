@@ -28,7 +28,7 @@ from gpuedge.decide.record import Evidence, Record
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, Node, TensorType
 from gpuedge.runtime.compiled import CompiledModel, Request
-from gpuedge.runtime.recovery import RetryLimits
+from gpuedge.runtime.devices import RetryLimits
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
 LOST = DeviceLostError("The device was lost.")
@@ -78,7 +78,7 @@ def test_named_cpu_probes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_failure_while_running_is_answered_by_the_cpu(
     method: str, error: GpuEdgeError, code: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pool = FakePool({method: error}, patience=RetryLimits(pauses_s=(60.0,)))
+    pool = FakePool({method: error}, limits=RetryLimits(pauses_s=(60.0,)))
     compiled = CompiledModel(graph("Relu"), Request("vulkan"), pool)
     with caplog.at_level(logging.WARNING, "gpuedge"):
         for _ in range(3):
@@ -143,7 +143,7 @@ def test_failure_while_compiling_falls_back(method: str) -> None:
     ids=["refused", "oom", "lost", "died"],
 )
 def test_failure_while_compiling_is_counted(error: GpuEdgeError, code: str, words: str) -> None:
-    pool = FakePool({"build": error}, patience=RetryLimits(pauses_s=(60.0,)))
+    pool = FakePool({"build": error}, limits=RetryLimits(pauses_s=(60.0,)))
     health = CompiledModel(graph("Relu"), Request("vulkan"), pool).health()
     assert (health.failed, [f.code for f in health.failures]) == (1, [code])
     assert words in health.reason

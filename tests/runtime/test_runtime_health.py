@@ -32,7 +32,7 @@ from gpuedge.core.reasons import Reason
 from gpuedge.decide.policy import Policy
 from gpuedge.graph.ir import Array
 from gpuedge.runtime.compiled import CompiledModel, Request
-from gpuedge.runtime.recovery import RetryLimits
+from gpuedge.runtime.devices import RetryLimits
 
 
 def test_drift_is_noticed_and_answered_by_the_cpu(caplog: pytest.LogCaptureFixture) -> None:
@@ -145,7 +145,7 @@ def test_device_of_the_caller_is_left_for_good_and_not_closed() -> None:
 
 
 def test_each_isolation_has_its_own_device_and_standing() -> None:
-    pool = FlakyPool([LOST], patience=NEVER)
+    pool = FlakyPool([LOST], limits=NEVER)
     inline = made(pool)
     hosted = CompiledModel(graph("Exp"), Request("vulkan", PLAIN, isolation="process"), pool)
     assert [e.isolation for e in pool.opened] == ["inline", "process"]
@@ -159,10 +159,10 @@ def test_one_failure_that_many_report_counts_once() -> None:
     pool = FlakyPool()
     made(pool)
     pool.gate.clear()
-    standing = pool.device_health("vulkan:0")
+    health = pool.device_health("vulkan:0")
     for _ in range(5):
-        standing.fail(Reason("device-lost"), pool.opened[0])
-    assert standing.state == "recovering"
+        health.fail(Reason("device-lost"), pool.opened[0])
+    assert health.state == "recovering"
     pool.gate.set()
 
 
@@ -221,8 +221,8 @@ def test_health_of_the_cpu() -> None:
 
 def test_threads_that_share_a_device_lose_nothing() -> None:
     scripts = [[None] * 5 + [LOST] for _ in range(40)]
-    patience = RetryLimits(failures=10_000, pauses_s=SOON.pauses_s)
-    pool = FlakyPool(*scripts, patience=patience)
+    limits = RetryLimits(failures=10_000, pauses_s=SOON.pauses_s)
+    pool = FlakyPool(*scripts, limits=limits)
     wanted = {op: cpu(op) for op in ("Exp", "Tanh", "Sigmoid", "Softsign")}
     wrong: list[str] = []
     on_device: list[int] = []

@@ -33,7 +33,7 @@ from gpuedge.core.reasons import Reason
 def test_request_is_finished_on_the_cpu_segment_by_segment(
     fails_at: int, error: DeviceError
 ) -> None:
-    pool = FlakyPool([*[None] * fails_at, error], refuses=["Abs"], patience=NEVER)
+    pool = FlakyPool([*[None] * fails_at, error], refuses=["Abs"], limits=NEVER)
     compiled = made(pool, *CHAIN)
     got = result(compiled)
     value = X
@@ -49,7 +49,7 @@ def test_request_is_finished_on_the_cpu_segment_by_segment(
 
 
 def test_answer_is_that_of_the_cpu_to_the_last_bit_while_the_device_is_away() -> None:
-    pool = FlakyPool([LOST], refuses=["Abs"], patience=NEVER)
+    pool = FlakyPool([LOST], refuses=["Abs"], limits=NEVER)
     compiled = made(pool, *CHAIN)
     for seed in range(5):
         x = np.random.default_rng(seed).normal(size=(2, 12)).astype(np.float32)
@@ -102,7 +102,7 @@ def test_device_that_is_back_before_the_request_ends_is_taken_back() -> None:
 
 
 def test_meanwhile_it_says_that_it_is_recovering() -> None:
-    compiled = made(FlakyPool([LOST], patience=NEVER))
+    compiled = made(FlakyPool([LOST], limits=NEVER))
     result(compiled)
     health = compiled.health()
     assert (health.state, health.device) == ("recovering", "vulkan:0")
@@ -132,7 +132,7 @@ def test_old_failures_count_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = FlakyPool(*[[LOST]] * 6)
     compiled = made(pool)
     now = [1000.0]
-    monkeypatch.setattr("gpuedge.runtime.recovery.monotonic", lambda: now[0])
+    monkeypatch.setattr("gpuedge.runtime.devices.monotonic", lambda: now[0])
     for n in range(2, 7):
         result(compiled)
         until(lambda n=n: len(pool.opened) == n)  # type: ignore[misc]
@@ -266,7 +266,7 @@ def test_recovery_threads_end() -> None:
 
 def test_closing_the_pool_ends_recovery_threads_and_none_is_waited_for_at_exit() -> None:
     before = set(threading.enumerate())
-    pool = FlakyPool([LOST], patience=NEVER)
+    pool = FlakyPool([LOST], limits=NEVER)
     result(made(pool))
     mine = set(threading.enumerate()) - before
     assert mine and all(t.daemon for t in mine)

@@ -142,7 +142,7 @@ def test_process_that_was_stopped_waits_once_more(monkeypatch: pytest.MonkeyPatc
 def test_host_that_was_ended_for_its_silence_hung(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 100.0])
     monkeypatch.setattr(gpu, "perf_counter", lambda: next(clock))
-    gone = DeviceLostError("The host is gone.", reason="worker-died")
+    gone = DeviceLostError("The worker is gone.", reason="worker-died")
     errors = [DeviceTimeoutError("Too slow."), gone]
     executor, diary = opened("process", wait=errors)  # type: ignore[arg-type]
     with pytest.raises(DeviceTimeoutError):
@@ -232,10 +232,10 @@ from gpuedge.core.errors import DeviceLostError
 from gpuedge.decide.policy import Policy
 from gpuedge.runtime import devices
 from gpuedge.runtime.compiled import CompiledModel, Request
-from gpuedge.runtime.recovery import RetryLimits
+from gpuedge.runtime.devices import RetryLimits
 devices.EXIT_S = 0.2
 lost = DeviceLostError("Lost.")
-pool = FakePool({{"submit": [lost]}}, patience=RetryLimits(pauses_s=({pause},)))
+pool = FakePool({{"submit": [lost]}}, limits=RetryLimits(pauses_s=({pause},)))
 import atexit
 atexit.register(pool.end)
 compiled = CompiledModel(graph(), Request("vulkan", Policy(crosscheck=0.0)), pool)

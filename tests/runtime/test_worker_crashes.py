@@ -62,8 +62,8 @@ def pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NullPool]:
 
 
 @pytest.fixture
-def hosts(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Have hosts do something from now on."""
+def workers(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Have workers do something from now on."""
 
     def do(what: str) -> None:
         monkeypatch.setattr(interpreter, "command", lambda _: fakes.fake(what))
@@ -95,7 +95,7 @@ def crash_of_another(monkeypatch: pytest.MonkeyPatch, name: str = "another") -> 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGSEGV"])
 def test_end_of_an_idle_host_is_no_crash(pool: NullPool, name: str) -> None:
     compiled = made(pool)
-    standing = pool.device_health("null:0", "process")
+    health = pool.device_health("null:0", "process")
     for count in (1, 2):
         compiled.run({"x": X})
         pid = pool.pid
@@ -104,7 +104,7 @@ def test_end_of_an_idle_host_is_no_crash(pool: NullPool, name: str) -> None:
         compiled.run({"x": X})
         assert compiled.health().failed == count
         assert name in compiled.health().failures[-1].detail
-        until(lambda: standing.state == "ok")
+        until(lambda: health.state == "ok")
     assert steps() == []
 
 
@@ -120,9 +120,9 @@ def test_end_of_an_idle_host_is_no_crash(pool: NullPool, name: str) -> None:
     ],
 )
 def test_end_of_a_host_in_a_call_is_a_crash_unless_it_came_from_outside(
-    pool: NullPool, hosts: Callable[[str], None], does: str, crashes: list[str]
+    pool: NullPool, workers: Callable[[str], None], does: str, crashes: list[str]
 ) -> None:
-    hosts(does)
+    workers(does)
     compiled = made(pool)
     compiled.run({"x": X})
     assert compiled.health().failures[0].code == "worker-died"
@@ -138,9 +138,9 @@ def test_end_of_a_host_in_a_call_is_a_crash_unless_it_came_from_outside(
     ],
 )
 def test_end_of_a_host_while_it_opens(
-    pool: NullPool, hosts: Callable[[str], None], does: str, crashes: list[str]
+    pool: NullPool, workers: Callable[[str], None], does: str, crashes: list[str]
 ) -> None:
-    hosts(does)
+    workers(does)
     with pytest.raises(DeviceLostError):
         open_row(ROW, "process")
     assert steps() == crashes
@@ -173,31 +173,31 @@ def test_call_that_was_interrupted_is_held_against_nobody(monkeypatch: pytest.Mo
 
 
 def test_process_whose_host_dies_three_times_is_one_bad_start(
-    pool: NullPool, hosts: Callable[[str], None]
+    pool: NullPool, workers: Callable[[str], None]
 ) -> None:
-    hosts("submit=signal:SIGSEGV")
+    workers("submit=signal:SIGSEGV")
     compiled = made(pool)
-    standing = pool.device_health("null:0", "process")
+    health = pool.device_health("null:0", "process")
     for _ in range(3):
-        until(lambda: standing.state == "ok")
+        until(lambda: health.state == "ok")
         compiled.run({"x": X})
     assert compiled.health().failed == 3
-    assert standing.reason is not None and standing.reason.code == "failed-often"
+    assert health.reason is not None and health.reason.code == "failed-often"
     assert steps() == ["run"]
     assert Blocklist(paths.cache_folder()).block(key()) is None
 
 
 def test_second_bad_start_ends_recovery_and_keeps_later_sessions_away(
-    pool: NullPool, hosts: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    pool: NullPool, workers: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crash_of_another(monkeypatch)
-    hosts("submit=signal:SIGSEGV")
+    workers("submit=signal:SIGSEGV")
     compiled = made(pool)
     compiled.run({"x": X})
-    standing = pool.device_health("null:0", "process")
-    until(lambda: standing.state == "demoted")
-    assert standing.reason is not None and standing.reason.code == "crash-blocklist"
-    assert "SIGSEGV" in standing.reason.sentence and "tried again after" in standing.reason.sentence
+    health = pool.device_health("null:0", "process")
+    until(lambda: health.state == "demoted")
+    assert health.reason is not None and health.reason.code == "crash-blocklist"
+    assert "SIGSEGV" in health.reason.sentence and "tried again after" in health.reason.sentence
     assert pool.tried == 0, "not even its driver"
     compiled.run({"x": X})
     assert compiled.health().state == "demoted"
