@@ -250,7 +250,7 @@ class CompiledModel:
             try:
                 if self._ranges is not None:
                     self.settle(inputs)
-                return self._serve(inputs)
+                return self.answer(inputs) if self._service is None else self._serve(inputs)
             except ClosedError:
                 # Another session gave the device up, and closed it for all, in this very moment.
                 if self.is_usable or not self._assigned.is_pooled:
@@ -311,7 +311,7 @@ class CompiledModel:
         self, inputs: Mapping[str, Array], service: Service | None = None
     ) -> dict[str, Array]:
         """Answer one request on the device, and where that fails on the CPU."""
-        device, check = self.held.device, self._crosscheck
+        device, check = self._assigned.executor.device, self._crosscheck
         is_cpu, kept = device == CPU, None
         if check is not None and not is_cpu and (check.is_due() or self._must_check):
             kept = check.copies(inputs)
@@ -340,7 +340,10 @@ class CompiledModel:
         self._exhausted = 0
         if check is not None and kept is not None:
             return self._checked(check, kept, outputs, spent, service)
-        self._count(device, spent, service)
+        if service is None:
+            self._counts.on_device += 1
+        else:
+            self._count(device, spent, service)
         return outputs
 
     def _count(self, device: str, ns: int, service: Service | None = None) -> None:

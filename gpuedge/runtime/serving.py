@@ -248,7 +248,9 @@ class Server:
             self.latest = model
             start = clock.now_ns()
             result = model.run(arrays)
-            self.times.note(clock.now_ns() - start)
+            times, spent = self.times, clock.now_ns() - start
+            times.latest.append(spent)
+            times.first = times.first or spent
             return result
         finally:
             self._end_of(job)
