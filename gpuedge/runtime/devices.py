@@ -433,15 +433,8 @@ class Pool:
     def gpu(self, device: str, isolation: str = INLINE) -> Executor:
         """Return the executor of a device string that names a GPU.
 
-        Parameters
-        ----------
-        device : str
-        isolation : {"inline", "process"}
-            Where the driver lives; one device may be open in both ways.
-
-        Raises
-        ------
-        NoUsableDeviceError (GE-103), DeviceError (GE-4xx)
+        One device may be open inline and in a process of its own at the same time. Raises
+        NoUsableDeviceError (GE-103) and DeviceError (GE-4xx).
         """
         name = find(device, self.report()).device
         return self.device_health(name, isolation).open(lambda: self._open_gpu(name, isolation))
