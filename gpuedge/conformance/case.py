@@ -111,7 +111,7 @@ class Case:
         """Run on a device and compare with the reference."""
         built, keeper = self.build(), KEEPERS[self.storage]
         got = built.call(device)
-        return judge(got, keeper.kept(built.reference(keeper)), self.dtype)
+        return judge(got, keeper(built.reference(keeper)), self.dtype)
 
 
 def digest(text: str) -> int:

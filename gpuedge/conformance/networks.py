@@ -95,7 +95,7 @@ class Net:
     def stored(self, onnx: str, *operands: Value | str, **attrs: Any) -> Value:
         """Add a node whose result is stored."""
         name, num = self(onnx, *operands, **attrs)
-        return name, self._keep.kept(num)
+        return name, self._keep(num)
 
 
 def _residual(net: Net) -> Value:

@@ -59,17 +59,13 @@ class Keeper:
     store: Callable[[Num], Num]
 
     def __call__(self, x: Any) -> Num:
-        """Return an operand as kernels find it."""
-        return self.store(Num.of(np.asarray(x)))
+        """Return an operand or a result as the next kernel finds it, or as it comes back."""
+        return self.store(Num.of(x))
 
     @property
     def is_exact(self) -> bool:
         """Whether every float32 comes back as it was."""
         return self.store is _as_is
-
-    def kept(self, x: Num) -> Num:
-        """Return a result as it comes back, or as the next kernel finds it."""
-        return self.store(x)
 
 
 KEEPERS = {
