@@ -77,10 +77,6 @@ class Database:
             self._by_vendor[vendor] = found
         return found
 
-    def is_stale(self, today: str) -> bool:
-        """Say whether the database says of itself that it should have been replaced by now."""
-        return bool(self.valid_until) and self.valid_until[:10] < today
-
 
 def load(place: Path | None = None) -> Database:
     """Return the database in a folder, or the one in use.

@@ -119,7 +119,6 @@ class Judgement:
     def to_dict(self, *, all: bool = False) -> dict[str, Any]:
         """Return a JSON-ready dictionary; with `all`, every entry of the database is in it."""
         blocking = next((n for n in sorted(self.in_force) if self.actions[n].blocks), None)
-        versions = self.subject.versions
         return {
             "schema": SCHEMA,
             "database": {
@@ -130,7 +129,7 @@ class Judgement:
             "subject": _plain(self.subject),
             "driver_versions": {
                 scheme: {"version": list(version), "text": show(scheme, version)}
-                for scheme, version in sorted(versions.items())
+                for scheme, version in sorted(self.subject.versions.items())
             },
             "findings": [f.to_dict() for f in (self.findings if all else self.relevant)],
             "restrictions": self.restrictions.to_dict(),

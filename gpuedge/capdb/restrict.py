@@ -145,6 +145,8 @@ def apply(caps: Caps, restrictions: Restrictions) -> Caps:
         name: _least(name, getattr(caps, name), most) for name, most in limits.items()
     }
     outputs = sizes.pop("max_outputs", caps.max_outputs)
+    x, y, z = caps.max_local_size
+    invocations = limits.get("max_invocations", max(x, y, z))
     caps = with_storages(caps, _storages(caps, restrictions))
     if "max_storage_buffer_bytes" in sizes:
         most = min(sizes["max_storage_buffer_bytes"], caps.max_storage_buffer_bytes)
@@ -153,7 +155,7 @@ def apply(caps: Caps, restrictions: Restrictions) -> Caps:
         caps,
         **sizes,
         forms=caps.forms - ({"group"} if features & GROUPS else set()),
-        max_local_size=_clamped(caps.max_local_size, limits.get("max_invocations")),
+        max_local_size=(min(x, invocations), min(y, invocations), min(z, invocations)),
         max_outputs=1 if "multiple-outputs" in features else outputs,
         subgroup_size=None if features & SUBGROUPS else caps.subgroup_size,
         has_fp16_storage=False if features & HALF else caps.has_fp16_storage,
@@ -186,13 +188,6 @@ def _least(name: str, has: int | None, most: int) -> int | None:
     return min(has, most)
 
 
-def _clamped(sides: tuple[int, int, int], most: int | None) -> tuple[int, int, int]:
-    if most is None:
-        return sides
-    x, y, z = (min(side, most) for side in sides)
-    return x, y, z
-
-
 def _storages(caps: Caps, restrictions: Restrictions) -> tuple[str, ...]:
     gone = set(restrictions.storages)
     for feature in restrictions.features:
@@ -202,7 +197,7 @@ def _storages(caps: Caps, restrictions: Restrictions) -> tuple[str, ...]:
     if "images" in restrictions.features and BUFFER in caps.storages:
         gone |= TEXTURES  # levels that draw have nothing but textures, and no images
     left = [kind for kind in caps.storages if kind not in gone]
-    exact = [kind for kind in left if _keeps_floats(kind)]
+    exact = [kind for kind in left if KINDS[kind].is_exact and KINDS[kind].low is None]
     if not exact:
         raise DriverError(
             f"The {caps.level} device is left without a storage for float32.",
@@ -213,8 +208,3 @@ def _storages(caps: Caps, restrictions: Restrictions) -> tuple[str, ...]:
         )
     # The first storage is what exact tensors are kept in.
     return (exact[0], *(kind for kind in left if kind != exact[0]))
-
-
-def _keeps_floats(kind: str) -> bool:
-    about = KINDS[kind]
-    return about.is_exact and about.low is None

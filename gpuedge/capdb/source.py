@@ -32,13 +32,11 @@ TABLES: Final[Mapping[str, str]] = {
 
 MAX_WHOLE: Final = 64 << 20
 MAX_FILES: Final = 1000
-MAX_ENTRIES: Final = 50_000
 
 NAME: Final = re.compile(r"(?:entries/[a-z0-9]+/)?[a-z][a-z0-9_-]{0,63}\.json")
 """What a file of a database may be called: it leads nowhere else, and only lower case, so that no
 two names are one where case does not count."""
 
-_DIGEST = re.compile("[0-9a-f]{64}")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:T[0-9:.+Z-]{1,30})?")
 _RELEASE = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,6}){0,4}")
 
@@ -102,13 +100,11 @@ def _envelope(record: Mapping[str, Any], digest: str) -> Envelope:
             raise ValueError(f"{name} must be a date or time such as 2026-01-31T12:00:00Z")
     if not isinstance(retired, list) or not all(isinstance(name, str) for name in retired):
         raise ValueError("retired_ids must list ids of entries")
-    if len(files) > MAX_FILES:
+    if len(files.keys()) > MAX_FILES:
         raise ValueError(f"files must name at most {MAX_FILES} files")
-    for name, told in files.items():
+    for name in files:
         if not NAME.fullmatch(name) or name == FILE:
             raise ValueError(f"files: {name[:80]!r} is not the name of a file of a database")
-        if not _DIGEST.fullmatch(told):
-            raise ValueError(f"files: the digest of {name} is not a SHA-256")
     return Envelope(
         number, record["generated_at"], record["valid_until"], files, frozenset(retired), digest
     )
@@ -187,8 +183,6 @@ def section(folder: Path, name: str, data: bytes) -> list[Entry]:
 
 
 def _check_ids(folder: Path, about: Envelope, entries: list[Entry]) -> None:
-    if len(entries) > MAX_ENTRIES:
-        raise bad(folder, f"it holds more than {MAX_ENTRIES} entries")
     seen: set[str] = set()
     for entry in entries:
         if entry.id in seen:

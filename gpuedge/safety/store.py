@@ -90,7 +90,7 @@ FILES = (
         "with the next update", 16 * MEGABYTE,
     ),
     FileKind(
-        "capability_db/updates.json", "root of trust, clock and versions held back of updates",
+        "capability_db/updates.json", "root of trust and versions held back of updates",
         "gpuedge db update", "never", 16 * MEGABYTE,
     ),
     FileKind(

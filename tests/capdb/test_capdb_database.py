@@ -77,8 +77,6 @@ def test_good_folder_is_loaded_and_checked(folder: Path) -> None:
         assert [entry.id for entry in made] == list(made.ids)
         assert "mali-0001" in made
         assert made.entry("adreno-0003").api == "vulkan"
-        assert not made.is_stale("2026-01-01")
-        assert made.is_stale("2999-01-01")
 
 
 @pytest.mark.parametrize("name", ["database.json", "entries/vulkan/qualcomm.json", "classes.json"])
@@ -170,7 +168,7 @@ def test_many_large_files_are_refused_together(folder: Path) -> None:
         (lambda d: d["files"].update({"../x.json": "0" * 64}), "not the name of a file"),
         (lambda d: d["files"].update({"/etc/x.json": "0" * 64}), "not the name of a file"),
         (lambda d: d["files"].update({"gone.json": "0" * 64}), "gone.json: it cannot be read"),
-        (lambda d: d["files"].update({"names.json": "x"}), "not a SHA-256"),
+        (lambda d: d["files"].update({"names.json": "x"}), "its digest is not the one"),
         (lambda d: d["files"].pop("names.json"), "does not list it"),
     ],
 )

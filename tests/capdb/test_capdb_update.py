@@ -284,15 +284,6 @@ def test_full_disk(world: World, cache: Path, monkeypatch: pytest.MonkeyPatch) -
     assert world.update().code == "updated"
 
 
-def test_clock_that_was_turned_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.publish(3)
-    now = time.time()
-    with monkeypatch.context() as patch:
-        patch.setattr(update.time, "time", lambda: now - 2 * update.CLOCK_SLACK_S)
-        assert world.update().code == "clock"
-    assert world.update().code == "updated"
-
-
 def test_one_update_at_a_time(world: World, cache: Path) -> None:
     world.publish(3)
     with Lock(cache / "capability_db/tuf") as is_held:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -133,22 +132,6 @@ def test_home_folder_of_nobody(world: World, monkeypatch: pytest.MonkeyPatch) ->
 def test_deadline_that_is_no_time(world: World, seconds: float) -> None:
     with pytest.raises(UpdateError, match="deadline"):
         world.update(deadline_s=seconds)
-
-
-def test_clock_that_stood_wrong_once_blocks_no_later_update(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.publish(3)
-    real = time.time
-    with monkeypatch.context() as patch:
-        patch.setattr(time, "time", lambda: real() + 20 * 86400)
-        assert world.update().code == "updated"
-    world.publish(4)
-    refused = world.update()
-    assert refused.code == "clock"
-    assert "db update --rollback" in refused.sentence
-    assert rollback().code == "rolled-back"
-    assert world.update().db_version == 4
 
 
 def test_answer_that_was_cut_is_told_as_such(world: World) -> None:

@@ -124,11 +124,3 @@ def test_cache_shows_and_removes_the_installed_update(
 
 def files_of(folder: Path) -> list[Path]:
     return [p for p in folder.rglob("*") if p.is_file()]
-
-
-def test_cleared_cache_forgets_a_clock_that_stood_wrong(world: World, cache: Path) -> None:
-    assert installed.remember(seen_s=2e9)
-    world.publish(3)
-    assert world.update().code == "clock"
-    assert main(["cache", "clear"]) == 0
-    assert world.update().db_version == 3

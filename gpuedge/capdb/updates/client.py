@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
@@ -24,7 +24,7 @@ from tuf.api import exceptions as tuf
 from tuf.api.metadata import Metadata, Root, TargetFile
 from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
 
-from gpuedge.capdb.updates.bundle import MAX_BYTES, NAME, digest
+from gpuedge.capdb.updates.bundle import MAX_BYTES, NAME
 from gpuedge.capdb.updates.installed import MAX_ROOT, RefusedError
 from gpuedge.core.errors import UpdateError
 from gpuedge.safety import paths
@@ -60,6 +60,7 @@ class Offer:
 
     bundle: str
     db_version: int
+    target: TargetFile
 
 
 class Fetcher(FetcherInterface):
@@ -119,23 +120,17 @@ def _split(source: str | Path) -> tuple[str, Path]:
     """Return a mirror's web address, empty for a folder, and its folder."""
     try:
         parts = urlsplit("" if isinstance(source, Path) else source)
-        folder = Path() if parts.netloc else Path(source).expanduser()
+        if parts.scheme in {"http", "https"}:
+            if not parts.netloc or parts.query or parts.fragment:
+                raise ValueError("an address needs a host, and may have no '?' and no '#'")
+            return str(source).rstrip("/") + "/", Path()
+        if not str(source).strip():
+            raise ValueError("it is empty")
+        if len(parts.scheme) > 1:  # one letter is a drive
+            raise ValueError("a mirror is a folder, or an address with https:// or http://")
+        return "", Path(source).expanduser()
     except (ValueError, RuntimeError) as error:  # half of an IPv6 address; the home of nobody
-        raise _unusable(source, str(error)) from None
-    if parts.scheme in {"http", "https"}:
-        if not parts.netloc or parts.query or parts.fragment:
-            raise _unusable(source, "an address needs a host, and may have no '?' and no '#'")
-        return str(source).rstrip("/") + "/", folder
-    if not str(source).strip():
-        raise _unusable(source, "it is empty")
-    if len(parts.scheme) > 1:  # one letter is a drive
-        why = "a mirror is a folder, or an address that starts with https:// or http://"
-        raise _unusable(source, why)
-    return "", folder
-
-
-def _unusable(source: str | Path, why: str) -> UpdateError:
-    return UpdateError(f"The mirror {str(source)!r} cannot be used.", known=why)
+        raise UpdateError(f"The mirror {str(source)!r} cannot be used.", known=str(error)) from None
 
 
 class Client:
@@ -171,36 +166,30 @@ class Client:
                 bootstrap=anchor,
             )  # fmt: skip
 
-    def look(self) -> tuple[Offer, TargetFile]:
+    def look(self) -> Offer:
         """Bring the metadata up to date and return what they offer. Raises RefusedError."""
         with _refusing():
             self._updater.refresh()
             target = self._updater.get_targetinfo(NAME)
-        if target is None:
-            raise RefusedError("no-target", f"{NAME} is not among its targets")
-        custom: Any = target.custom
-        number = custom.get("db_version") if isinstance(custom, dict) else None
-        if type(number) is not int or number < 1:
-            raise RefusedError("malformed", f"the metadata give no db_version for {NAME}")
-        if not _SHA256.fullmatch(str(target.hashes.get("sha256"))):
-            raise RefusedError("malformed", f"the metadata give no SHA-256 for {NAME}")
+            if target is None:
+                raise RefusedError("no-target", f"{NAME} is not among its targets")
+            digest, number = target.hashes["sha256"], (target.custom or {})["db_version"]
+            if type(number) is not int or number < 1 or not _SHA256.fullmatch(digest):
+                raise RefusedError("malformed", f"no db_version or no SHA-256 for {NAME}")
         if target.length > self._max_bytes:
             why = f"{target.length} bytes; at most {self._max_bytes} are read"
             raise RefusedError("too-large", why)
-        return Offer(target.hashes["sha256"], number), target
+        return Offer(digest, number, target)
 
-    def download(self, target: TargetFile) -> bytes:
+    def download(self, offer: Offer) -> bytes:
         """Return a bundle, checked against its signed length and hashes. Raises RefusedError."""
         place = self._state / "bundle"
         try:
             with _refusing():
-                self._updater.download_target(target, os.fspath(place))
-                data = place.read_bytes()
+                self._updater.download_target(offer.target, os.fspath(place))
+                return place.read_bytes()
         finally:
             place.unlink(missing_ok=True)
-        if digest(data) != target.hashes["sha256"]:  # the disk gave back something else
-            raise RefusedError("mismatch", "the downloaded file changed on disk")
-        return data
 
 
 @contextmanager

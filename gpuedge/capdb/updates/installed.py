@@ -1,7 +1,7 @@
 """What updates have left in the cache folder: versions of the database, and which is in use.
 
     capability_db/current.json     the installed version and the one before it
-    capability_db/updates.json     what updating remembers: root of trust, clock, versions held back
+    capability_db/updates.json     what updating remembers: root of trust, versions held back
     capability_db/versions/*/      database folders, each called after its version and digest
     capability_db/tuf/*/           metadata of a repository, one folder per root of trust
 
@@ -101,16 +101,14 @@ def versions_folder() -> Path:
 
 
 def _version(record: Any) -> Version | None:
-    """Return a stored version, or None: sealed files are checked field by field."""
-    if not isinstance(record, dict):
+    """Return a stored version, or None for what is none: a folder is a plain name."""
+    try:
+        made = Version(*(record[name] for name in ("folder", "db_version", "digest", "bundle")))
+        texts = (made.folder, made.digest, made.bundle)
+        is_good = type(made.db_version) is int and all(t.replace("-", "").isalnum() for t in texts)
+    except (KeyError, TypeError, AttributeError):
         return None
-    texts = [str(record.get(name)) for name in ("folder", "digest", "bundle")]
-    number = record.get("db_version")
-    if not all(text.replace("-", "").isalnum() for text in texts):
-        return None  # a folder is a plain name: nothing that leads elsewhere
-    if type(number) is not int or number < 0:
-        return None
-    return Version(folder=texts[0], db_version=number, digest=texts[1], bundle=texts[2])
+    return made if is_good else None
 
 
 def current() -> tuple[Version | None, Version | None]:
@@ -136,21 +134,16 @@ def forget_current() -> bool:
 
 
 def memory() -> dict[str, Any]:
-    """Return what updating remembers: ``trust``, ``seen_s`` and ``held_back``, each if known."""
+    """Return what updating remembers: ``trust`` and ``held_back``."""
     body = store.load_sealed(cache() / MEMORY_FILE, MEMORY_SCHEMA) or {}
-    made: dict[str, Any] = {}
-    trust, seen, held = (body.get(name) for name in ("trust", "seen_s", "held_back"))
-    if isinstance(trust, str) and trust.isalnum():
-        made["trust"] = trust
-    if store.is_number(seen):
-        made["seen_s"] = seen
-    if isinstance(held, list):
-        made["held_back"] = [digest for digest in held if isinstance(digest, str)]
-    return made
+    trust, held = body.get("trust"), body.get("held_back")
+    is_name = isinstance(trust, str) and trust.isalnum()
+    texts = [text for text in held if isinstance(text, str)] if isinstance(held, list) else []
+    return {"trust": trust if is_name else None, "held_back": texts}
 
 
 def remember(**news: Any) -> bool:
-    """Store news beside what is remembered; False where that cannot be written."""
+    """Add to what updating remembers; False where that cannot be written."""
     return store.save_sealed(cache() / MEMORY_FILE, MEMORY_SCHEMA, {**memory(), **news})
 
 

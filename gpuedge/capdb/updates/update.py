@@ -14,7 +14,6 @@ import json
 import math
 import os
 import shutil
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -36,9 +35,6 @@ if TYPE_CHECKING:
 
 DEADLINE_S: Final = 30.0
 
-CLOCK_SLACK_S = 86400.0
-"""The clock may stand this much before the last update, which a change of it can bring about."""
-
 MAX_HELD_BACK = 16
 
 
@@ -50,10 +46,6 @@ SENTENCES: dict[str, str] = {
     "nothing-installed": "no update is installed; the packaged database is in use",
     "busy": "another process is updating, or the cache folder has no locks",
     "not-writable": "the cache folder cannot be written to",
-    "clock": (
-        "this machine's clock stands before its last update, so expiry cannot be judged; if it "
-        "stood wrong then, `gpuedge db update --rollback` or `gpuedge cache clear` forgets that"
-    ),
     "unreachable": "the mirror cannot be read",
     "slow": "the mirror did not answer before the deadline",
     "too-large": "the mirror sends more than it may",
@@ -156,14 +148,13 @@ def update(
         with Lock(installed.cache() / "tuf") as is_held:
             if not is_held:
                 raise installed.why_not_held()
-            _look_at_clock()
             client = Client(fetcher, _state(anchor), anchor, max_bytes)
-            offer, target = call_within(fetcher.left(), client.look)
+            offer = call_within(fetcher.left(), client.look)
             number = offer.db_version
             is_newer = _is_newer(offer)
             if is_newer:
-                _install(call_within(fetcher.left(), lambda: client.download(target)), offer)
-            installed.remember(trust=_trust(anchor), seen_s=int(time.time()))
+                _install(call_within(fetcher.left(), lambda: client.download(offer)), offer)
+            installed.remember(trust=_trust(anchor))
             installed.sweep()
     except RefusedError as error:
         return Outcome("kept", error.code, error.detail, version_in_use(), before, number)
@@ -178,8 +169,7 @@ def update(
 def rollback() -> Outcome:
     """Use the version from before the last update, or the packaged one, and hold the last back.
 
-    What was rolled back from is not installed again; the next higher version is. When the last
-    update was is forgotten, so one that was made while the clock stood wrong blocks no later one.
+    What was rolled back from is not installed again; the next higher version is.
     """
     before = version_in_use()
     try:
@@ -194,13 +184,12 @@ def rollback() -> Outcome:
 
 
 def _roll_back() -> None:
-    is_done = installed.remember(seen_s=0)
     bad, good = installed.current()
     if bad is None:
         raise RefusedError("nothing-installed")
-    held = [*installed.memory().get("held_back", []), bad.bundle][-MAX_HELD_BACK:]
+    held = [*installed.memory()["held_back"], bad.bundle][-MAX_HELD_BACK:]
     # first: nobody shall install it in between
-    is_done = is_done and installed.remember(held_back=held)
+    is_done = installed.remember(held_back=held)
     if good is not None and _loads(good):
         is_done = is_done and installed.make_current(good, None)
     else:
@@ -239,7 +228,7 @@ def _anchor(root: Path | None) -> bytes:
     place = _expanded(named) if named else paths.data_dir("capability_db") / "root.json"
     trust = None
     if not named and paths.stamp(place) is None:
-        trust = installed.memory().get("trust")
+        trust = installed.memory()["trust"]
         if trust is None:
             raise UpdateError(
                 "No root of trust is known, so no update can be checked.",
@@ -284,17 +273,11 @@ def _state(anchor: bytes) -> Path:
     return folder
 
 
-def _look_at_clock() -> None:
-    seen = installed.memory().get("seen_s", 0)
-    if time.time() < seen - CLOCK_SLACK_S:
-        raise RefusedError("clock")
-
-
 def _is_newer(offer: Offer) -> bool:
     """Say whether an offer is to be installed; refuse one that is worse than what is here."""
     now, _ = installed.current()
     packaged = _db_version(paths.data_dir("capability_db"))
-    if offer.bundle in installed.memory().get("held_back", []):
+    if offer.bundle in installed.memory()["held_back"]:
         raise RefusedError("held-back", f"version {offer.db_version}")
     if now is not None and not _loads(now):
         now = None
