@@ -11,7 +11,7 @@ from capdb.seal import seal
 
 from gpuedge.capdb.entries import Entry, parse
 from gpuedge.capdb.identity.subject import Subject
-from gpuedge.capdb.matching import becomes, finding, result
+from gpuedge.capdb.matching import finding
 
 TODAY = "2026-12-01"
 
@@ -83,9 +83,7 @@ def adreno(**changes: Any) -> Subject:
 
 def judge(entry: Entry, subject: Subject, today: str = TODAY, *, is_ignored: bool = False) -> Any:
     """Return what one entry means for one device."""
-    value, by = result(entry, subject)
-    comes_to = becomes(entry, value, subject, today, is_ignored=is_ignored)
-    return finding(entry, value, by, comes_to)
+    return finding(entry, subject, today, is_ignored=is_ignored)
 
 
 def write(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpuedge.capdb.identity.texts import NameMatch
-from gpuedge.capdb.restrict import Restrictions
+from gpuedge.capdb.restrict import SETS, Restrictions
 
 _MADE: Final = {
     "qualcomm": "adreno",
@@ -128,23 +128,11 @@ class Demand:
         Of `TESTS`.
     runs : int
         How often each test is run.
-    may_clear : bool
-        Whether passing removes the entry's action; failing always makes it apply.
     """
 
     entry: str
     tests: tuple[str, ...]
     runs: int
-    may_clear: bool = True
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready dictionary."""
-        return {
-            "entry": self.entry,
-            "tests": list(self.tests),
-            "runs": self.runs,
-            "may_clear": self.may_clear,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,9 +391,8 @@ def _match(record: Mapping[str, Any], api: str) -> Match:
     return Match(tuple((n, read(asked[n])) for n, read in CONDITIONS.items() if n in asked))
 
 
-_SETS: Final = ("levels", "features", "kernels", "storages")
 ACTIONS: Final = frozenset(
-    {"disable_backend", "limits", "demote", "note", *(f"disable_{name}" for name in _SETS)}
+    {"disable_backend", "limits", "demote", "note", *(f"disable_{name}" for name in SETS)}
 )
 """What an action may say."""
 
@@ -413,7 +400,7 @@ ACTIONS: Final = frozenset(
 def _action(record: Mapping[str, Any], name: str) -> Restrictions:
     for word in record:
         _word(ACTIONS)(word)
-    listed = {kind: record.get(f"disable_{kind}") for kind in _SETS}
+    listed = {kind: record.get(f"disable_{kind}") for kind in SETS}
     limits = record.get("limits", {})
     return Restrictions(
         **{kind: _many()(value) if value else frozenset() for kind, value in listed.items()},

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from gpuedge.capdb.classes import family
 from gpuedge.capdb.database import Database, load
 from gpuedge.capdb.entries import FAMILIES, Demand, Entry
 from gpuedge.capdb.identity.subject import Subject, subject
 from gpuedge.capdb.identity.versions import show
-from gpuedge.capdb.matching import (
-    FALSE,
-    Finding,
-    Truth,
-    becomes,
-    finding,
-    is_stranger,
-    result,
-)
+from gpuedge.capdb.matching import Finding, finding, is_stranger, names_of
 from gpuedge.capdb.restrict import Restrictions, combine
 from gpuedge.core import config
 from gpuedge.core.errors import ConfigError
@@ -33,12 +24,6 @@ SCHEMA: Final = "gpuedge.db.why/1"
 ALL: Final = "all"
 """The word of the setting ``ignore`` that stands for every entry."""
 
-_ORDER = {"true": 0, "unknown": 1, "false": 2}
-
-
-Hit = tuple[Entry, Truth, str, str]
-"""An entry that is or may be about a device: the value, what decided it, and what it comes to."""
-
 
 @dataclass(frozen=True)
 class Judgement:
@@ -48,44 +33,42 @@ class Judgement:
     ----------
     subject : Subject
         Who the device is.
-    database_version : int
     restrictions : Restrictions
         What applies now. Actions of entries that demand a probe are not in it; see `after`.
     demands : tuple of Demand
         Probes that entries ask for before the device is used.
     notes : tuple of str
         What else a reader should know, such as ignored ids that name no entry.
+    relevant : tuple of Finding
+        Of the entries that are, or may be, about this device: the true ones first, by id.
     """
 
     subject: Subject
-    database_version: int
     restrictions: Restrictions
     demands: tuple[Demand, ...]
-    notes: tuple[str, ...] = ()
-    hits: tuple[Hit, ...] = field(default=(), repr=False, compare=False)
-    actions: Mapping[str, Restrictions] = field(default_factory=dict, repr=False)
-    in_force: frozenset[str] = field(default=frozenset(), repr=False)
-    database: Database | None = field(default=None, repr=False, compare=False)
-    ignored: frozenset[str] = frozenset()
-    today: str = ""
+    notes: tuple[str, ...]
+    relevant: tuple[Finding, ...] = field(repr=False)
+    actions: Mapping[str, Restrictions] = field(repr=False)
+    in_force: frozenset[str] = field(repr=False)
+    database: Database = field(repr=False, compare=False)
+    ignored: frozenset[str]
+    today: str
 
-    @cached_property
-    def relevant(self) -> tuple[Finding, ...]:
-        """Of the entries that are, or may be, about this device: the true ones first, by id."""
-        return _sorted(finding(*hit) for hit in self.hits)
+    @property
+    def database_version(self) -> int:
+        """The number of the database that was asked."""
+        return self.database.version
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
         """Of every entry of the database: the true ones first, then unknown, then false; by id."""
-        there = {finding.id for finding in self.relevant}
-        every = self.database or ()
-        others = (entry for entry in every if entry.id not in there)
-        hits = (_hit(entry, self.subject, self.ignored, self.today) for entry in others)
-        return _sorted((*self.relevant, *(finding(*hit) for hit in hits)))
+        return _sorted(
+            _finding(entry, self.subject, self.ignored, self.today) for entry in self.database
+        )
 
     def blocks(self, level: str) -> str | None:
         """Return the id of an entry that forbids a level (or backend) on this device, or None."""
-        names = _names(level)
+        names = names_of(level)
         for name in sorted(self.in_force):
             action = self.actions[name]
             if action.is_backend_off or not names.isdisjoint(action.levels):
@@ -102,9 +85,7 @@ class Judgement:
             not passed. Demands that are not named stay.
         """
         answered = {d.entry: outcomes[d.entry] for d in self.demands if d.entry in outcomes}
-        failed = frozenset(name for name, is_passed in answered.items() if not is_passed)
-        kept = {d.entry for d in self.demands if not d.may_clear}
-        in_force = self.in_force | failed | (kept & set(answered))
+        in_force = self.in_force | {name for name, is_passed in answered.items() if not is_passed}
         return replace(
             self,
             in_force=in_force,
@@ -122,31 +103,22 @@ class Judgement:
         return {
             "schema": SCHEMA,
             "database": {
-                "version": self.database_version,
-                "digest": "" if self.database is None else self.database.digest,
-                "entries": 0 if self.database is None else len(self.database),
+                "version": self.database.version,
+                "digest": self.database.digest,
+                "entries": len(self.database),
             },
             "subject": _plain(self.subject),
             "driver_versions": {
                 scheme: {"version": list(version), "text": show(scheme, version)}
                 for scheme, version in sorted(self.subject.versions.items())
             },
-            "findings": [f.to_dict() for f in (self.findings if all else self.relevant)],
+            "findings": [asdict(f) for f in (self.findings if all else self.relevant)],
             "restrictions": self.restrictions.to_dict(),
             "blocked_by": blocking,
-            "demands": [d.to_dict() for d in self.demands],
+            # a test that passes always takes the action of its entry away
+            "demands": [{**asdict(d), "may_clear": True} for d in self.demands],
             "notes": list(self.notes),
         }
-
-
-def _names(level: str) -> set[str]:
-    """Return a level as entries may name it: of a device string, its backend too."""
-    return {level, family(level)}
-
-
-def _is_elsewhere(action: Restrictions, who: Subject) -> bool:
-    """Say whether an action takes away levels only, and not the one that is asked about."""
-    return who.level is not None and action.is_only_about_others(_names(who.level))
 
 
 def _plain(subject: Subject) -> dict[str, Any]:
@@ -164,7 +136,8 @@ def _json(value: Any) -> Any:
 
 
 def _sorted(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    return tuple(sorted(findings, key=lambda f: (_ORDER[f.result], f.id)))
+    order = ("true", "unknown", "false")
+    return tuple(sorted(findings, key=lambda f: (order.index(f.result), f.id)))
 
 
 def lookup(
@@ -199,34 +172,35 @@ def lookup(
     who = record if isinstance(record, Subject) else subject(record)
     words = config.get("ignore").value if ignore is None else _listed(ignore)
     ignored, day = frozenset(word.lower() for word in words), today or _today()
-    hits = tuple(_hits(base, who, ignored, day))
-    actions = {e.id: e.action for e, _, _, comes_to in hits if comes_to in {"applies", "probe"}}
+    found = _sorted(_found(base, who, ignored, day))
+    entries = {f.id: base.entry(f.id) for f in found if f.becomes in {"applies", "probe"}}
+    actions = {name: entry.action for name, entry in entries.items()}
     in_force = frozenset(
-        e.id for e, _, _, comes_to in hits if comes_to == "applies" and not e.action.is_empty
+        f.id for f in found if f.becomes == "applies" and not actions[f.id].is_empty
     )
-    demands = sorted((e.demand for e, *_, to in hits if to == "probe"), key=lambda d: d.entry)
+    demands = sorted(f.id for f in found if f.becomes == "probe")
     return Judgement(
-        who, base.version, combine(actions[name] for name in in_force), tuple(demands),
-        (*who.notes, *_strangers(base, ignored)), hits, actions, in_force, base, ignored, day,
+        who, combine(actions[name] for name in in_force),
+        tuple(entries[name].demand for name in demands), (*who.notes, *_strangers(base, ignored)),
+        found, actions, in_force, base, ignored, day,
     )  # fmt: skip
 
 
-def _hits(base: Database, subject: Subject, ignored: frozenset[str], today: str) -> Iterator[Hit]:
+def _found(
+    base: Database, subject: Subject, ignored: frozenset[str], today: str
+) -> Iterator[Finding]:
+    """Judge what may be about a device: entries about other makers certainly are not."""
     is_known = subject.vendor is not None or is_stranger(subject)
     is_of_vendor = subject.family is None or FAMILIES.get(subject.family) == subject.vendor
     for entry in base.about(subject.vendor or "") if is_known and is_of_vendor else base:
-        hit = _hit(entry, subject, ignored, today)
-        if hit[1] is not FALSE:
-            yield hit
+        made = _finding(entry, subject, ignored, today)
+        if made.result != "false":
+            yield made
 
 
-def _hit(entry: Entry, subject: Subject, ignored: frozenset[str], today: str) -> Hit:
-    value, by = result(entry, subject)
+def _finding(entry: Entry, subject: Subject, ignored: frozenset[str], today: str) -> Finding:
     is_ignored = ALL in ignored or entry.id in ignored
-    comes_to = becomes(entry, value, subject, today, is_ignored=is_ignored)
-    if comes_to in {"applies", "probe"} and _is_elsewhere(entry.action, subject):
-        comes_to = "none"
-    return entry, value, by, comes_to
+    return finding(entry, subject, today, is_ignored=is_ignored)
 
 
 def _listed(ignore: Iterable[str] | str) -> tuple[str, ...]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
+from gpuedge.capdb.classes import family
 from gpuedge.capdb.entries import FAMILIES, DeviceIds, DriverMatch, Entry, Match, Range, stripped
 from gpuedge.capdb.identity.texts import NameMatch, folded
 
@@ -63,10 +64,6 @@ class Finding:
     becomes: str
     effect: str
     summary: str
-
-    def to_dict(self) -> dict[str, str]:
-        """Return a JSON-ready dictionary."""
-        return asdict(self)
 
 
 def every(values: Iterable[Truth]) -> Truth:
@@ -297,6 +294,16 @@ def becomes(
     return entry.if_unknown
 
 
-def finding(entry: Entry, value: Truth, by: str, comes_to: str) -> Finding:
-    """Return the finding of what was judged."""
+def finding(entry: Entry, subject: Subject, today: str, *, is_ignored: bool = False) -> Finding:
+    """Judge one entry."""
+    value, by = result(entry, subject)
+    comes_to = becomes(entry, value, subject, today, is_ignored=is_ignored)
+    is_asked = subject.level is not None and comes_to in {"applies", "probe"}
+    if is_asked and entry.action.is_only_about_others(names_of(subject.level or "")):
+        comes_to = "none"  # it only takes away other levels than the one that is asked about
     return Finding(entry.id, value.value, by, comes_to, entry.effect, entry.summary)
+
+
+def names_of(level: str) -> set[str]:
+    """Return a level as entries may name it: of a device string, its backend too."""
+    return {level, family(level)}

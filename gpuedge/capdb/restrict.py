@@ -27,6 +27,9 @@ STORAGES: Final = {
 }
 """Storage kinds that a feature stands for."""
 
+SETS: Final = ("levels", "features", "kernels", "storages")
+"""Fields of `Restrictions` that are sets of names."""
+
 
 @dataclass(frozen=True)
 class Restrictions:
@@ -69,11 +72,8 @@ class Restrictions:
         if not self:
             return {}
         return {
-            "levels": sorted(self.levels),
+            **{name: sorted(getattr(self, name)) for name in SETS},
             "is_backend_off": self.is_backend_off,
-            "features": sorted(self.features),
-            "kernels": sorted(self.kernels),
-            "storages": sorted(self.storages),
             "limits": dict(sorted(self.limits.items())),
             "is_demoted": self.is_demoted,
             "entries": list(self.entries),
@@ -103,9 +103,8 @@ class Restrictions:
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Restrictions:
         """Rebuild from `to_dict`."""
-        sets = ("levels", "features", "kernels", "storages")
         return cls(
-            **{name: frozenset(record.get(name, ())) for name in sets},
+            **{name: frozenset(record.get(name, ())) for name in SETS},
             is_backend_off=bool(record.get("is_backend_off", False)),
             limits=dict(record.get("limits", {})),
             is_demoted=bool(record.get("is_demoted", False)),
@@ -116,10 +115,9 @@ class Restrictions:
 def combine(actions: Iterable[Restrictions]) -> Restrictions:
     """Return what several entries forbid together."""
     found = sorted(actions, key=lambda action: action.entries)
-    names = ("levels", "features", "kernels", "storages")
     bounds = sorted({limit for action in found for limit in action.limits})
     return Restrictions(
-        **{name: frozenset().union(*(getattr(a, name) for a in found)) for name in names},
+        **{name: frozenset().union(*(getattr(a, name) for a in found)) for name in SETS},
         is_backend_off=any(action.is_backend_off for action in found),
         limits={n: min(a.limits[n] for a in found if n in a.limits) for n in bounds},
         is_demoted=any(action.is_demoted for action in found),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 import pytest
@@ -86,14 +86,14 @@ def test_note_is_found_and_restricts_nothing() -> None:
 
 def test_demand_restricts_nothing_until_it_is_answered() -> None:
     found = judged(asks(1), entry(2, action={"disable_features": ["images"]}))
-    assert [d.to_dict() for d in found.demands] == [
+    assert [asdict(d) for d in found.demands] == [
         {
             "entry": "adreno-0001",
-            "tests": ["standard", "kernels"],
+            "tests": ("standard", "kernels"),
             "runs": 64,
-            "may_clear": True,
         }
     ]
+    assert [d["may_clear"] for d in found.to_dict()["demands"]] == [True]
     assert found.blocks("vulkan") is None
     assert found.restrictions.features == {"images"}
     passed, failed = found.after({"adreno-0001": True}), found.after({"adreno-0001": False})
@@ -200,7 +200,6 @@ def test_any_record_is_judged(record: dict[Any, Any]) -> None:
 
 def test_database_in_use_is_asked_by_default() -> None:
     found = lookup({"api": "vulkan", "deviceName": "Nothing in particular"})
-    assert found.database is not None
     assert found.database_version == found.database.version >= 1
     assert len(found.findings) == len(found.database)
 
