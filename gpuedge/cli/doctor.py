@@ -10,7 +10,6 @@ import argparse
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +34,6 @@ GPU_PACKAGES = {
     "wgpu": (WARN, "not installed: its devices are out of reach"),
 }
 """Packages that a GPU needs but the CPU does not: what it means that one is missing."""
-
-CLOSE = 0.75
-"""How alike two names must be (difflib's ratio) for one to be suggested for the other."""
 
 CONFIG_FILE = "GPUEDGE_CONFIG"
 
@@ -216,12 +212,8 @@ def _resolved(name: str, value: Any) -> str:
 
 
 def _unknown_variables() -> Iterator[Check]:
-    known = [s.variable for s in config.SETTINGS.values()]
+    fix = f"known: {', '.join(s.variable for s in config.SETTINGS.values())}"
     for name in config.unknown_variables():
-        own = name.removeprefix(config.PREFIX).lower()  # the prefix alone makes all names alike
-        near = get_close_matches(own, config.SETTINGS, n=1, cutoff=CLOSE)
-        meant = f"did you mean {config.SETTINGS[near[0]].variable}?" if near else ""
-        fix = meant or f"known: {', '.join(known)}"
         yield Check("settings", WARN, f"{name} is set, but gpuedge does not know it", fix)
 
 

@@ -45,12 +45,6 @@ def test_doctor_fails_for_a_setting_that_does_not_parse(
     assert "GPUEDGE_ISOLATION" in out
 
 
-def test_doctor_suggests_the_name_that_was_meant(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GPUEDGE_FALBACK", "cpu")
-    found = [c for c in doctor.environment_checks() if "GPUEDGE_FALBACK" in c.detail]
-    assert [(c.result, c.fix) for c in found] == [("WARN", "did you mean GPUEDGE_FALLBACK?")]
-
-
 def test_doctor_fails_without_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = {**info.package_versions(), "onnxruntime": None, "vulkan": None}
     monkeypatch.setattr(info, "package_versions", lambda: versions)
@@ -184,10 +178,12 @@ def test_doctor_reads_the_config_file(tmp_path: Path, monkeypatch: pytest.Monkey
     assert failed == ["GPUEDGE_CONFIG"]  # said once, not for every setting
 
 
-def test_doctor_suggests_nothing_far_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GPUEDGE_FOO", "1")
-    (line,) = [c for c in doctor.environment_checks() if "GPUEDGE_FOO" in c.detail]
-    assert line.fix.startswith("known: ")
+def test_doctor_lists_the_settings_for_one_it_does_not_know(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GPUEDGE_FALBACK", "cpu")
+    (line,) = [c for c in doctor.environment_checks() if "GPUEDGE_FALBACK" in c.detail]
+    assert line.result == "WARN" and "GPUEDGE_FALLBACK" in line.fix
 
 
 def test_remedies_are_for_codes_that_exist() -> None:

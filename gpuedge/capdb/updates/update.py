@@ -14,6 +14,8 @@ import json
 import math
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -144,10 +146,7 @@ def update(
     before, number = version_in_use(), None
     fetcher, anchor = Fetcher(source, deadline_s), _anchor(root)
     try:
-        _refuse_pinned()
-        with Lock(installed.cache() / "tuf") as is_held:
-            if not is_held:
-                raise installed.why_not_held()
+        with _alone():
             client = Client(fetcher, _state(anchor), anchor, max_bytes)
             offer = call_within(fetcher.left(), client.look)
             number = offer.db_version
@@ -173,10 +172,7 @@ def rollback() -> Outcome:
     """
     before = version_in_use()
     try:
-        _refuse_pinned()
-        with Lock(installed.cache() / "tuf") as is_held:
-            if not is_held:
-                raise installed.why_not_held()
+        with _alone():
             _roll_back()
     except RefusedError as error:
         return Outcome("kept", error.code, error.detail, version_in_use(), before)
@@ -198,9 +194,15 @@ def _roll_back() -> None:
         raise RefusedError("not-writable")
 
 
-def _refuse_pinned() -> None:
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Keep other updates out. Raises RefusedError where they cannot be, or none is wanted."""
     if config.get("db").value:
         raise RefusedError("pinned", f"from {config.get('db').source}")
+    with Lock(installed.cache() / "tuf") as is_held:
+        if not is_held:
+            raise installed.why_not_held()
+        yield
 
 
 def version_in_use() -> int:
@@ -224,44 +226,38 @@ def _anchor(root: Path | None) -> bytes:
     """Return the first root: given, set, packaged, or the one of the last update."""
     from gpuedge.capdb.updates.client import check_root  # loads tuf
 
-    named = root or config.get("db_root").value or None
-    place = _expanded(named) if named else paths.data_dir("capability_db") / "root.json"
+    place: str | Path = root or config.get("db_root").value
     trust = None
-    if not named and paths.stamp(place) is None:
-        trust = installed.memory()["trust"]
-        if trust is None:
-            raise UpdateError(
-                "No root of trust is known, so no update can be checked.",
-                known="gpuedge comes with none: whoever publishes updates gives it to you",
-                hint="root=Path('root.json'), or GPUEDGE_DB_ROOT=root.json",
-            )
-        place = installed.cache() / "tuf" / trust / ANCHOR
-    data = paths.read_regular(place, MAX_ROOT)
-    if data is None:
-        raise _bad_root(place, f"it is not a file of at most {MAX_ROOT} bytes")
-    if trust not in (None, _trust(data)):
-        raise _bad_root(place, "it is not the one that the last update was checked with")
+    if not place:
+        place = paths.data_dir("capability_db") / "root.json"
+        if paths.stamp(place) is None:
+            trust = installed.memory()["trust"]
+            if trust is None:
+                raise UpdateError(
+                    "No root of trust is known, so no update can be checked.",
+                    known="gpuedge comes with none: whoever publishes updates gives it to you",
+                    hint="root=Path('root.json'), or GPUEDGE_DB_ROOT=root.json",
+                )
+            place = installed.cache() / "tuf" / trust / ANCHOR
     try:
+        data = paths.read_regular(Path(place).expanduser(), MAX_ROOT)
+        if data is None:
+            raise ValueError(f"it is not a file of at most {MAX_ROOT} bytes")
+        if trust not in (None, _trust(data)):
+            raise ValueError("it is not the one that the last update was checked with")
         check_root(data)
     except RefusedError as error:
-        raise _bad_root(place, f"{SENTENCES[error.code]}: {error.detail}") from None
-    return data
-
-
-def _expanded(named: str | Path) -> Path:
-    try:
-        return Path(named).expanduser()
-    except RuntimeError as error:  # the home folder of nobody
-        raise _bad_root(Path(named), str(error)) from None
+        why = f"{SENTENCES[error.code]}: {error.detail}"
+    except (RuntimeError, ValueError) as error:  # RuntimeError: the home folder of nobody
+        why = str(error)
+    else:
+        return data
+    raise UpdateError("The root of trust cannot be used.", known=f"{place}: {why}")
 
 
 def _trust(anchor: bytes) -> str:
     """Return the name that a first root goes by."""
     return bundle.digest(anchor)[:32]
-
-
-def _bad_root(place: Path, why: str) -> UpdateError:
-    return UpdateError("The root of trust cannot be used.", known=f"{place}: {why}")
 
 
 def _state(anchor: bytes) -> Path:
