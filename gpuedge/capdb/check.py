@@ -26,19 +26,9 @@ SCHEMAS = {source.ENTRIES: "entries.schema.json"} | {
 def check_folder(path: Path, *, is_sealed: bool = True) -> Database:
     """Read everything in a folder from its own files, and return the database if all is good.
 
-    Tuning classes, names and families are read besides the entries. Nothing is cached.
-
-    Parameters
-    ----------
-    path : Path
-        The folder.
-    is_sealed : bool
-        Where it is false, ``database.json`` is not looked at: the folder is being worked on.
-
-    Raises
-    ------
-    DatabaseError (GE-600)
-        The first thing that is wrong, with its file.
+    Tuning classes, names and families are read besides the entries. Nothing is cached. Where
+    `is_sealed` is false, ``database.json`` is not looked at: the folder is being worked on. Raises
+    DatabaseError for the first thing that is wrong, with its file.
     """
     folder = Path(path).absolute()
     made = Database(folder, *source.read(folder, is_sealed=is_sealed))

@@ -118,17 +118,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A probe that an entry asks for on this device before it is used.
-
-    Attributes
-    ----------
-    entry : str
-        Id of the entry.
-    tests : tuple of str
-        Of `TESTS`.
-    runs : int
-        How often each test is run.
-    """
+    """A probe that an entry, by its id, asks for on this device: tests, each run so often."""
 
     entry: str
     tests: tuple[str, ...]
@@ -211,19 +201,9 @@ class Entry:
 
 
 def parse(record: Any, api: str = "any") -> Entry:
-    """Read one entry.
+    """Read one entry. Raises ValueError for what cannot be understood.
 
-    Parameters
-    ----------
-    record : mapping
-        As in a file of entries.
-    api : str
-        The API of its file: what conditions ask that name none. ``any`` asks nothing.
-
-    Raises
-    ------
-    ValueError
-        It cannot be understood.
+    `api` is the API of its file: what conditions ask that name none. ``any`` asks nothing.
     """
     try:
         return _entry(record, api)

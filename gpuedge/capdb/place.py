@@ -24,12 +24,8 @@ MAX_TABLE: Final = 1 << 20
 def folder() -> Path:
     """Return the database's folder: the setting ``db``, an installed update, or the packaged one.
 
-    An update that does not load is passed over. Where none was installed, no file is read.
-
-    Raises
-    ------
-    DatabaseError (GE-600)
-        The setting names no folder, or one that cannot be read.
+    An update that does not load is passed over. Where none was installed, no file is read. Raises
+    DatabaseError where the setting names no folder, or one that cannot be read.
     """
     first = Path(paths.database_folder())
     if config.get("db").value:

@@ -72,8 +72,9 @@ class Restrictions:
         if not self:
             return {}
         return {
-            **{name: sorted(getattr(self, name)) for name in SETS},
+            "levels": sorted(self.levels),
             "is_backend_off": self.is_backend_off,
+            **{name: sorted(getattr(self, name)) for name in SETS[1:]},
             "limits": dict(sorted(self.limits.items())),
             "is_demoted": self.is_demoted,
             "entries": list(self.entries),

@@ -35,12 +35,8 @@ _NAMES: Final = ("GL_RENDERER", "deviceName", "webgl_renderer", "name", "CL_DEVI
 def identities(folder: Path) -> dict[str, Mapping[str, Any]]:
     """Return the saved identities that entries are tested on, by id.
 
-    An installed update carries none; those of the packaged database stand in.
-
-    Raises
-    ------
-    DatabaseError (GE-600)
-        The file cannot be read, or an identity has no id of its own.
+    An installed update carries none; those of the packaged database stand in. Raises DatabaseError
+    where the file cannot be read, or an identity has no id of its own.
     """
     own = folder / IDENTITIES
     path = own if own.exists() else paths.data_dir("capability_db") / IDENTITIES
@@ -89,12 +85,9 @@ def on_levels(
 def decision(judgement: Judgement, level: str) -> dict[str, Any]:
     """Return what a judgement comes to on a level, without what only explains it.
 
-    Returns
-    -------
-    dict
-        ``use``: ``yes``, ``no``, or ``tests`` where it depends on tests that entries ask for.
-        ``true`` and ``unknown``: ids of entries that restrict something or ask for tests, by
-        result. ``tests``: those of them that ask for tests. ``restrictions``: what is in force.
+    ``use`` is ``yes``, ``no``, or ``tests`` where it depends on tests that entries ask for;
+    ``true`` and ``unknown`` are ids of entries that restrict something or ask for tests, by
+    result; ``tests`` those of them that ask for tests; ``restrictions`` what is in force.
     """
     asking = [d.entry for d in judgement.demands]
     acting = judgement.in_force | set(asking)

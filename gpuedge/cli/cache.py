@@ -138,12 +138,8 @@ def _size(path: Path) -> int:
 def cache_files(folder: Path) -> dict[Path, FileKind]:
     """Return the files of the cache, sorted, each with its row of the table of files.
 
-    Anything else in the folder is not ours to delete.
-
-    Raises
-    ------
-    ConfigError (GE-101)
-        The path exists but is not a folder that can be listed.
+    Anything else in the folder is not ours to delete. Raises ConfigError for a path that exists but
+    is not a folder that can be listed.
     """
     found: dict[Path, FileKind] = {}
     try:

@@ -153,12 +153,7 @@ class Known(NamedTuple):
 def devices(named: str | None) -> list[Known]:
     """Return the device that is named, or those that earlier probes of this machine reached.
 
-    Raises
-    ------
-    InputError (GE-203)
-        It is a file, which holds no record.
-    UnknownDeviceError (GE-102)
-        It names neither a file nor a device.
+    Raises InputError for a file that holds no record, UnknownDeviceError for a name of nothing.
     """
     if named is not None:
         if os.path.lexists(named) or named.endswith(".json") or os.sep in named:

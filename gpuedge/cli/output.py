@@ -153,11 +153,8 @@ ECHOES = ("device=", "fallback=")
 def blaming(**options: tuple[type[GpuEdgeError], ...]) -> Iterator[None]:
     """Name the option that an error in this block is about.
 
-    Parameters
-    ----------
-    **options : tuple of error classes
-        Options that were given, by name without dashes, and the errors they are to blame for. An
-        error that already names a variable, a file or another option keeps what it says.
+    `options` were given, by name without dashes; each is to blame for these kinds of errors. One
+    that already names a variable, a file or another option keeps what it says.
     """
     try:
         yield
@@ -183,10 +180,7 @@ def _source(asked: str | None) -> str | None:
 def read_json(path: str) -> dict[str, Any]:
     """Return the JSON object in the file `path`.
 
-    Raises
-    ------
-    InputError (GE-203)
-        It is not a file (a pipe would be waited for), cannot be read, or holds something else.
+    Raises InputError for what is not a file (a pipe would be waited for) or holds something else.
     """
     try:
         data = paths.read_start(path, MAX_JSON + 1)

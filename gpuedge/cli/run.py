@@ -130,12 +130,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
 def read_inputs(pairs: Sequence[str]) -> dict[str, Array]:
     """Return the arrays named by ``NAME=FILE.npy`` arguments.
 
-    Raises
-    ------
-    UsageError (GE-200)
-        An argument is not of that form, or names an input twice.
-    InputError (GE-203)
-        A file is missing or is not an intact .npy file of numbers.
+    Raises UsageError for another form or an input named twice, InputError for a bad file.
     """
     arrays: dict[str, Array] = {}
     for pair in pairs:
@@ -188,12 +183,8 @@ def _timed(
 def write_outputs(results: Mapping[str, Array], folder: Path) -> dict[str, str]:
     """Write each array to ``folder/NAME.npy`` in one step; return the file of each name.
 
-    Characters that file systems or shells treat specially become ``_``.
-
-    Raises
-    ------
-    InputError (GE-203)
-        Two names make the same file, or the folder cannot be written.
+    Characters that file systems or shells treat specially become ``_``. Raises InputError where two
+    names make the same file, or the folder cannot be written.
     """
     import numpy as np
 

@@ -30,21 +30,9 @@ def digest(data: bytes) -> str:
 
 
 def unpack(data: bytes, into: Path) -> None:
-    """Write the files of a bundle into an empty folder.
+    """Write the files of a bundle into an empty folder, once its form and names were checked.
 
-    Parameters
-    ----------
-    data : bytes
-        The bundle. Its form and names are checked before the first file is written.
-    into : Path
-        An empty folder of ours.
-
-    Raises
-    ------
-    ValueError, DatabaseError
-        It is not a bundle: cut short, or with a name that no file of a database has.
-    OSError
-        The disk is full, or the folder cannot be written to.
+    Raises ValueError or DatabaseError for what is not a bundle, OSError for a full disk.
     """
     for name, text in _files(data).items():
         place = into / name

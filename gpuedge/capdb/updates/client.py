@@ -66,19 +66,9 @@ class Offer:
 class Fetcher(FetcherInterface):
     """Reads a mirror for python-tuf; its addresses are paths relative to the mirror.
 
-    python-tuf's own fetcher reads no folders, and does not end where bytes drip.
-
-    Parameters
-    ----------
-    source : str or Path
-        The folder, or the ``http(s)`` address, that holds ``metadata/`` and ``targets/``.
-    deadline_s : float
-        Seconds from now until everything must have been read.
-
-    Raises
-    ------
-    UpdateError (GE-601)
-        The source is neither.
+    python-tuf's own fetcher reads no folders, and does not end where bytes drip. This one reads a
+    folder or an ``http(s)`` address with ``metadata/`` and ``targets/``, until a deadline; a source
+    that is neither is an UpdateError.
     """
 
     def __init__(self, source: str | Path, deadline_s: float) -> None:
@@ -134,19 +124,10 @@ def _split(source: str | Path) -> tuple[str, Path]:
 
 
 class Client:
-    """One look at a repository.
+    """One look at a repository, from its first root on.
 
-    Parameters
-    ----------
-    fetcher : Fetcher
-        What the mirror is read through.
-    state : Path
-        Folder of what is known of this repository; everything with the same first root shares it,
-        whatever the mirror, so that no mirror can go back behind what another has shown.
-    anchor : bytes
-        The first root.
-    max_bytes : int
-        Largest bundle that is read.
+    In the folder `state` lies what is known of it; everything with the same first root shares that,
+    whatever the mirror, so that no mirror can go back behind what another has shown.
     """
 
     def __init__(self, fetcher: Fetcher, state: Path, anchor: bytes, max_bytes: int) -> None:

@@ -36,15 +36,7 @@ or is two updates old. Younger folders may belong to one under way, or be read b
 
 
 class RefusedError(Exception):
-    """What was offered is not taken.
-
-    Parameters
-    ----------
-    code : str
-        Key of `gpuedge.capdb.updates.update.SENTENCES`.
-    detail : str
-        What was seen.
-    """
+    """What was offered is not taken: a key of `update.SENTENCES`, and what was seen."""
 
     def __init__(self, code: str, detail: str = "") -> None:
         super().__init__(f"{code}: {detail}")
@@ -54,18 +46,10 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """An installed version of the database.
+    """An installed version of the database: the name of its folder in `versions`, and its number.
 
-    Attributes
-    ----------
-    folder : str
-        Name of its folder in `versions`.
-    db_version : int
-        The database's own number.
-    digest : str
-        SHA-256 of its ``database.json``, which holds the digests of all its other files.
-    bundle : str
-        SHA-256 of the bundle it came in.
+    `digest` is the SHA-256 of its ``database.json``, which holds the digests of all its other
+    files, `bundle` that of the bundle it came in.
     """
 
     folder: str
