@@ -116,7 +116,9 @@ class Judgement:
             "restrictions": self.restrictions.to_dict(),
             "blocked_by": blocking,
             # a test that passes always takes the action of its entry away
-            "demands": [{**asdict(d), "may_clear": True} for d in self.demands],
+            "demands": [
+                {**asdict(d), "tests": list(d.tests), "may_clear": True} for d in self.demands
+            ],
             "notes": list(self.notes),
         }
 
