@@ -45,7 +45,7 @@ def open_device(info: DeviceInfo, context: Any = None) -> GlesDevice:
     try:
         return GlesDevice(info, opened, context)
     except BaseException:
-        opened.close()
+        opened.context.close()
         raise
 
 
@@ -256,7 +256,7 @@ class GlesDevice:
             return
         except DeviceError as error:
             log.debug("closing: %s", error)
-        self._opened.close()  # with all objects of the context
+        self._opened.context.close()  # with all objects of the context
 
 
 def _reset_status(opened: Opened) -> Callable[[], int] | None:

@@ -52,16 +52,9 @@ _HINTS = {
 class Format:
     """How texels lie in a texture and in the host's memory.
 
-    Attributes
-    ----------
-    internal, layout, type : int
-        Arguments of glTexImage2D.
-    nbytes : int
-        Bytes of one physical texel on the host when it is written.
-    read_layout, read_type : int
-        Arguments of glReadPixels.
-    read_bytes : int
-        Bytes of one physical texel when it is read; differs where halves are read as floats.
+    The first three are arguments of glTexImage2D, `read_layout` and `read_type` of glReadPixels;
+    `nbytes` and `read_bytes` are those of one physical texel on the host when it is written and
+    when it is read, which differ where halves are read as floats.
     """
 
     internal: int

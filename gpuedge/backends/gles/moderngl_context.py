@@ -73,7 +73,7 @@ def open_beside(info: DeviceInfo, context: moderngl.Context) -> physical.Opened:
     shown = api.Display(library, api.Platform("the application's", 0), display)
     opened = physical.open_display(shown, want, share=handle)
     if opened.identity.GL_RENDERER != info.identity.GL_RENDERER:
-        opened.close()
+        opened.context.close()
         raise DriverError(
             "The application's context belongs to another device.",
             asked_by=f"{level} of {info.identity.name}",

@@ -59,21 +59,12 @@ class Opened:
     is_software: bool
     formats: dict[str, Format]
 
-    def close(self) -> None:
-        """Destroy the context; the display stays, as others may use it."""
-        self.context.close()
-
 
 def judge_precision(span: tuple[int, int], bits: int) -> str | None:
     """Return why a fragment shader's ``highp float`` is not good enough, or None if it is.
 
-    `span` has log2 of the least and of the greatest magnitude, `bits` that of the relative
-    precision; all are 0 where fragment shaders have no ``highp``. Such a device is refused: indices
-    of texels alone need 24 bits, and the codec of float32 in bytes needs its whole range.
-
-    >>> judge_precision((127, 127), 23)
-    >>> judge_precision((15, 15), 10)
-    'highp float has 10 bits and magnitudes to 2^15; 23 bits and 2^126 are needed'
+    `span` has log2 of the least and of the greatest magnitude; all are 0 where there is no
+    ``highp``. Indices of texels alone need 24 bits, the codec of float32 in bytes its whole range.
     """
     if bits >= MIN_BITS and min(span) >= MIN_EXPONENT:
         return None
@@ -220,7 +211,7 @@ def enumerate_devices(candidate: Candidate, level: str) -> list[DeviceInfo]:
         for opened in _reachable(candidate, Want(level)):
             one = DeviceInfo(candidate, len(found), opened.identity, opened.is_software)
             found.setdefault(_mark(opened.identity), one)
-            opened.close()
+            opened.context.close()
     return list(found.values())
 
 
@@ -237,7 +228,7 @@ def open_device(info: DeviceInfo) -> Opened:
             if _mark(opened.identity) == _mark(info.identity):
                 return opened
             others.append(opened.identity.name)
-            opened.close()
+            opened.context.close()
     raise DriverError(
         "The driver now leads to another device.",
         asked_by=f"{info.candidate.key} #{info.index}",
