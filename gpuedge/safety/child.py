@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -80,7 +80,8 @@ class Child:
             if sys.platform == "win32"
             else {"start_new_session": True, "pass_fds": pass_fds}
         )
-        with low_descriptors_taken(), _opened(output) as file:
+        opened = nullcontext() if output is None else output.open("ab", buffering=0)
+        with low_descriptors_taken(), opened as file:
             pipe = subprocess.PIPE
             self._popen: subprocess.Popen[bytes] | None = subprocess.Popen(
                 argv, stdin=pipe, stdout=pipe if file is None else file,
@@ -259,15 +260,6 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-@contextmanager
-def _opened(output: Path | None) -> Iterator[IO[bytes] | None]:
-    if output is None:
-        yield None
-        return
-    with output.open("ab", buffering=0) as file:
-        yield file
 
 
 @contextmanager

@@ -10,8 +10,8 @@ Three things tell a hung driver from a slow one, and each is one class here:
   been idle for too long. Time in which nobody looked counts little: the whole machine may have been
   asleep (a closed lid, ``SIGSTOP``), and that says nothing about a driver.
 
-A process is idle if it used almost no processor time and no thread of it wanted any. A driver that
-compiles for a minute computes; one that waits for an interrupt that never comes does not.
+A process is idle if it used almost no processor time, no thread of it wanted any, and it read
+nothing from disk. A driver that waits for an interrupt that never comes does nothing of all that.
 """
 
 from __future__ import annotations
@@ -133,6 +133,7 @@ class Activity:
         self._when = self._active = monotonic()
         self.used_s = cpu_seconds(pid)
         self.is_known = self.used_s is not None
+        self._reads = _disk_reads(pid)
 
     def touch(self) -> None:
         """Note a sign of life."""
@@ -146,11 +147,12 @@ class Activity:
             used, before = cpu_seconds(self._pid), self.used_s
             self.is_known = used is not None
             if used is not None:
-                is_busy = before is None or used - before >= IDLE_SHARE * gap
+                reads, read = _disk_reads(self._pid), self._reads
+                is_busy = before is None or used - before >= IDLE_SHARE * gap or reads != read
                 # After a gap of seconds we stood still ourselves: nothing is known of it.
                 if is_busy or gap > MOST_GAP_S or _wants_to_run(self._pid):
                     self._active = now
-                self.used_s = used
+                self.used_s, self._reads = used, reads
             self._when = now
         return now - self._active
 
@@ -162,6 +164,13 @@ def cpu_seconds(pid: int) -> float | None:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError, AttributeError):
         return None
+
+
+def _disk_reads(pid: int) -> bytes:
+    """Return something that changes while a process reads from disk, as when it loads its code."""
+    with suppress(OSError, IndexError), open(f"/proc/{pid}/io", "rb") as file:
+        return file.read().split()[9]  # read_bytes
+    return b""
 
 
 def _wants_to_run(pid: int) -> bool:

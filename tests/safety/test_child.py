@@ -124,6 +124,17 @@ def test_ending_is_unknown_where_the_application_takes_it(tmp_path: Path, who: s
     assert done.stdout.strip() == "unknown"
 
 
+COLD = """
+file = os.open("cold", os.O_RDONLY)
+os.fsync(file)
+os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
+for place in range(0, 1 << 22, 1 << 16):
+    os.pread(file, 64, place)
+    time.sleep(0.05)
+"""
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="what a process does is known on Linux")
 def test_activity_tells_sleeping_from_computing_and_from_waiting_for_a_processor(
     tmp_path: Path,
@@ -140,6 +151,9 @@ def test_activity_tells_sleeping_from_computing_and_from_waiting_for_a_processor
 
     assert watched("time.sleep(60)", 1.5) > 0.7
     assert watched("while True: pass", 1.5) < 0.5
+    # Starved: what it reads is not in memory.
+    (tmp_path / "cold").write_bytes(os.urandom(1 << 22))
+    assert watched(COLD, 1.5) < 0.5
     # Starved: all processors are taken by processes of higher priority.
     busy = [started(tmp_path, "while True: pass") for _ in range(2 * (os.cpu_count() or 1))]
     try:
