@@ -156,23 +156,23 @@ def test_driver_that_pretends_is_wrong(
     assert not row.is_usable
 
 
-@pytest.mark.parametrize("at_load", [True, False], ids=["at-load", "at-first-call"])
 @pytest.mark.parametrize(
-    ("fault", "code", "words"),
+    ("fault", "at_load", "code", "words"),
     [
-        ("segv", "crashed", "SIGSEGV"),
-        ("abort", "crashed", "SIGABRT"),
-        ("exit", "exited", "exit status 0"),
-        ("flood", "exited", "exit status 7"),
+        ("segv", True, "crashed", "SIGSEGV"),
+        ("abort", False, "crashed", "SIGABRT"),
+        ("exit", True, "exited", "exit status 0"),
+        ("exit", False, "exited", "exit status 0"),
+        ("flood", False, "exited", "exit status 7"),
     ],
 )
 def test_driver_that_kills_its_process(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     fault: str,
+    at_load: bool,
     code: str,
     words: str,
-    at_load: bool,
 ) -> None:
     manifest = build_faulty(tmp_path, fault, at_load=at_load)
     row = probe_one(monkeypatch, manifest)
@@ -183,9 +183,8 @@ def test_driver_that_kills_its_process(
         assert row.evidence["output_tail"].endswith("no device, giving up")
 
 
-@pytest.mark.parametrize("at_load", [True, False], ids=["at-load", "at-first-call"])
-def test_driver_that_hangs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, at_load: bool) -> None:
-    manifest = build_faulty(tmp_path, "hang", at_load=at_load)
+def test_driver_that_hangs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    manifest = build_faulty(tmp_path, "hang", at_load=True)
     start = time.monotonic()
     row = probe_one(monkeypatch, manifest, deadline_s=3.0)
     took = time.monotonic() - start
@@ -205,7 +204,7 @@ def test_bad_driver_spares_its_neighbour(
     ]
 
 
-@pytest.mark.parametrize("content", [b"", b"not json", b"{}", b"\xff\0\xfe", b'{"ICD": {}}'])
+@pytest.mark.parametrize("content", [b"", b"\xff\0\xfe", b'{"ICD": {}}'])
 def test_bad_manifest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes) -> None:
     manifest = tmp_path / "bad.json"
     manifest.write_bytes(content)

@@ -36,10 +36,8 @@ for _ in range(int(sys.argv[3])):
 @pytest.mark.parametrize(
     ("level", "fault", "deadline_s"),
     [
-        ("vulkan", "hang@load", 0.3), ("vulkan", "hang@create", 1.5), ("vulkan", "hang@submit", 2),
-        ("vulkan", "spin@create", 1.5), ("wgpu", "hang@load", 0.3), ("wgpu", "hang@submit", 2),
-        ("vulkan", "hang@finish", 6),
-        ("gles31", "hang@create", 0.3), ("gles30", "hang@submit", 2), ("gles20", "hang@load", 0.3),
+        ("vulkan", "hang@load", 0.3), ("vulkan", "spin@create", 1.5), ("wgpu", "hang@submit", 2),
+        ("vulkan", "hang@finish", 6), ("gles30", "hang@submit", 2), ("gles20", "hang@load", 0.3),
     ],
 )  # fmt: skip
 def test_a_driver_that_hangs_does_not_move_the_deadline(

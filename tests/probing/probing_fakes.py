@@ -17,6 +17,12 @@ from typing import Any
 WORKER = (sys.executable, __file__)
 
 
+def started(folder: Path) -> int:
+    """Return how many children were started so far, where PROBE_COUNT names ``count`` there."""
+    log = folder / "count"
+    return len(log.read_text()) if log.exists() else 0
+
+
 class FakeBackend:
     """Lists candidates; opening anything in this process is an error."""
 

@@ -8,11 +8,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from probing_fakes import WORKER
+from probing_fakes import started
 
 from gpuedge import backends
 from gpuedge.core.errors import ConfigError, UnknownDeviceError
@@ -23,22 +22,9 @@ from gpuedge.safety.store import load_sealed, save_sealed
 
 
 @pytest.fixture(autouse=True)
-def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Only fake drivers, a fresh cache folder, and a count of the children started."""
-    monkeypatch.setitem(backends.BUILTIN, "fake", "probing_fakes:FakeBackend")
-    monkeypatch.setattr(backends, "PROBED", ("fake",))
-    monkeypatch.setattr(run, "COMMAND", WORKER)
-    monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("PROBE_COUNT", str(tmp_path / "count"))
+def five(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five fake drivers."""
     monkeypatch.setenv("PROBE_FAKES", "ok absent segv discrete wrong")
-    monkeypatch.delenv("GPUEDGE_BACKENDS", raising=False)
-    yield tmp_path
-
-
-def started(folder: Path) -> int:
-    """Return how many children were started so far."""
-    log = folder / "count"
-    return len(log.read_text()) if log.exists() else 0
 
 
 def summary(report: ProbeReport) -> list[tuple[str, str, str]]:
@@ -180,13 +166,10 @@ def store_file(folder: Path) -> Path:
 DAMAGE = {
     "empty": lambda data: b"",
     "truncated": lambda data: data[: len(data) // 2],
-    "last byte cut": lambda data: data[:-2],
     "bit flipped": lambda data: data[:300] + bytes([data[300] ^ 1]) + data[301:],
     "other verdict": lambda data: data.replace(b'"crashed"', b'"ok"'),
     "binary": lambda data: os.urandom(3000),
-    "list": lambda data: b"[]",
     "deep": lambda data: b"[" * 100000,
-    "null bytes": lambda data: b"\0" * len(data),
 }
 
 
@@ -214,7 +197,7 @@ def test_sealed_nonsense_is_rebuilt(fakes: Path) -> None:
     assert started(fakes) == ONCE * 2
 
 
-@pytest.mark.parametrize("place", ["file", "file/inside", "/proc/nothing/here"])
+@pytest.mark.parametrize("place", ["file", "file/inside"])
 def test_unwritable_cache_folder_costs_only_time(
     fakes: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
@@ -332,7 +315,7 @@ import gpuedge.probing.api as api
 before = set(sys.modules)
 if {live}:
     from gpuedge.probing import run
-    from probing_fakes import WORKER
+    from probing_fakes import started
     run.COMMAND = WORKER
 report = api.probe()
 import json

@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from probing_fakes import WORKER
+from probing_fakes import started
 
 import gpuedge
-from gpuedge import backends
 from gpuedge.cli.main import main
 from gpuedge.core.errors import ConfigError, UnknownDeviceError
-from gpuedge.probing import run
 from gpuedge.probing.api import probe
 from gpuedge.safety import blocklist
 from gpuedge.safety.blocklist import Blocklist, Marker, blocked
@@ -235,21 +232,10 @@ def test_only_the_newest_crashes_are_kept(device: Device) -> None:
 
 
 @pytest.fixture
-def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Two good fake drivers and one without a device, and a fresh cache folder."""
-    monkeypatch.setitem(backends.BUILTIN, "fake", "probing_fakes:FakeBackend")
-    monkeypatch.setattr(backends, "PROBED", ("fake",))
-    monkeypatch.setattr(run, "COMMAND", WORKER)
-    monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("PROBE_COUNT", str(tmp_path / "count"))
+def three(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two good fake drivers and one without a device."""
     monkeypatch.setenv("PROBE_FAKES", "discrete ok absent")
-    monkeypatch.delenv("GPUEDGE_PIN", raising=False)
-    yield tmp_path
-
-
-def started(folder: Path) -> int:
-    log = folder / "count"
-    return len(log.read_text()) if log.exists() else 0
+    return fakes
 
 
 def shown() -> dict[str, tuple[str, str]]:
@@ -279,11 +265,11 @@ BLOCKED = {**GOOD, "hard discrete": ("blocked", "crash-blocklist")}
 PINNED = {**GOOD, "hard discrete": ("blocked", "pinned")}
 
 
-def test_probe_shows_the_block_in_cached_rows(fakes: Path) -> None:
+def test_probe_shows_the_block_in_cached_rows(three: Path) -> None:
     assert shown() == GOOD
     fail_twice("fake:0")
     assert shown() == BLOCKED
-    assert started(fakes) == 3, "that is answered from disk"
+    assert started(three) == 3, "that is answered from disk"
     report = probe()
     assert [r.device for r in report.devices] == ["fake:1"]
     row = report.tried[0]
@@ -303,7 +289,7 @@ def test_probe_shows_the_block_in_cached_rows(fakes: Path) -> None:
 
 
 def test_block_ends_with_time_and_with_a_new_driver(
-    fakes: Path, monkeypatch: pytest.MonkeyPatch
+    three: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_twice("fake:0")
     assert shown() == BLOCKED
@@ -316,19 +302,19 @@ def test_block_ends_with_time_and_with_a_new_driver(
     assert shown() == GOOD
 
 
-def test_pins(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pins(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_twice("fake:0")
     monkeypatch.setenv("GPUEDGE_PIN", "fake:0=always")
     assert shown() == GOOD
     monkeypatch.setenv("GPUEDGE_PIN", "fake=always, fake:0=never")
     assert shown() == PINNED
-    before = started(fakes)
+    before = started(three)
     monkeypatch.setenv("GPUEDGE_PIN", "fake=never")
     report = probe(refresh=True)
     assert {(r.name, r.status, r.code) for r in report.tried} == {
         (name, "blocked", "pinned") for name in ("discrete", "ok", "absent")
     }
-    assert started(fakes) == before, "a driver that is ruled out is not even tried"
+    assert started(three) == before, "a driver that is ruled out is not even tried"
     monkeypatch.setenv("GPUEDGE_PIN", "fake=never fake:1=always")
     assert shown() == {**PINNED, "soft ok": ("ok", "ok")}
     with gpuedge.config(pin="fake:1=never"):
@@ -349,19 +335,19 @@ def test_pins(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_bad_pin_is_refused_before_any_driver(
-    fakes: Path, monkeypatch: pytest.MonkeyPatch, text: str
+    three: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.setenv("GPUEDGE_PIN", text)
     with pytest.raises(ConfigError, match="GPUEDGE_PIN") as caught:
         probe()
     assert caught.value.code == "GE-101"
-    assert started(fakes) == 0
+    assert started(three) == 0
 
 
 def test_pin_on_a_backend_that_does_not_exist_is_refused(
-    fakes: Path, monkeypatch: pytest.MonkeyPatch
+    three: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPUEDGE_PIN", "vulcan=never")
     with pytest.raises(UnknownDeviceError, match="vulcan"):
         probe()
-    assert started(fakes) == 0
+    assert started(three) == 0

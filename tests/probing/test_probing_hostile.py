@@ -10,12 +10,11 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from probing_fakes import WORKER
+from probing_fakes import started
 
 from gpuedge import backends, capdb
 from gpuedge.backends.base import Candidate
@@ -26,27 +25,8 @@ from gpuedge.probing.api import probe
 from gpuedge.safety import child as safe_child
 from gpuedge.safety import machine, paths
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("fakes")]
 PACKAGED = Path(paths.data_folder("capability_db"))
-
-
-@pytest.fixture(autouse=True)
-def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Only fake drivers, a fresh cache folder, and a count of the children started."""
-    monkeypatch.setitem(backends.BUILTIN, "fake", "probing_fakes:FakeBackend")
-    monkeypatch.setattr(backends, "PROBED", ("fake",))
-    monkeypatch.setattr(run, "COMMAND", WORKER)
-    monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("PROBE_COUNT", str(tmp_path / "count"))
-    monkeypatch.setenv("PROBE_FAKES", "ok")
-    for name in ("GPUEDGE_BACKENDS", "GPUEDGE_DB", "GPUEDGE_CONFIG"):
-        monkeypatch.delenv(name, raising=False)
-    yield tmp_path
-
-
-def started(folder: Path) -> int:
-    log = folder / "count"
-    return len(log.read_text()) if log.exists() else 0
 
 
 def store_file(folder: Path) -> Path:
@@ -71,8 +51,10 @@ def put_pipe(database: Path) -> None:
     os.mkfifo(database / "classes.json")
 
 
-@pytest.mark.parametrize("fault", [shutil.rmtree, break_rows, put_folder, put_pipe])
-@pytest.mark.parametrize("refresh", [True, False])
+@pytest.mark.parametrize(
+    ("fault", "refresh"),
+    [(shutil.rmtree, False), (break_rows, True), (put_folder, True), (put_pipe, False)],
+)
 def test_a_database_that_cannot_be_used_is_the_settings_fault(
     fakes: Path, monkeypatch: pytest.MonkeyPatch, fault: Any, refresh: bool
 ) -> None:

@@ -129,8 +129,8 @@ def test_clock_set_back_makes_a_crash_stale_after_a_day(tmp_path: Path) -> None:
     assert not found(tmp_path, 1e9 + 2 * 86400)
 
 
-def test_strikes_count_crashes_in_a_row_of_the_same_files(tmp_path: Path) -> None:
-    def strikes() -> int:
+def test_count_of_crashes_in_a_row_of_the_same_files(tmp_path: Path) -> None:
+    def crashes() -> int:
         body = load_sealed(tmp_path / "verdicts.json", verdicts.SCHEMA)
         assert body is not None
         count: int = body["entries"]["k"]["crashes"]
@@ -139,11 +139,11 @@ def test_strikes_count_crashes_in_a_row_of_the_same_files(tmp_path: Path) -> Non
     seen = []
     for status in ("crashed", "crashed", "timeout", "ok", "crashed"):
         stored(tmp_path, row(status))
-        seen.append(strikes())
+        seen.append(crashes())
     assert seen == [1, 2, 3, 0, 1]
     newer = Candidate("vulkan", "/a.json", "f2")
     verdicts.Store(tmp_path).save({"k": (newer, [row("crashed", "f2")])}, 4, 1e9)
-    assert strikes() == 1
+    assert crashes() == 1
 
 
 def test_writers_merge(tmp_path: Path) -> None:
