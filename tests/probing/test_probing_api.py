@@ -315,7 +315,7 @@ import gpuedge.probing.api as api
 before = set(sys.modules)
 if {live}:
     from gpuedge.probing import run
-    from probing_fakes import started
+    from probing_fakes import WORKER
     run.COMMAND = WORKER
 report = api.probe()
 import json
