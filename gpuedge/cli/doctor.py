@@ -325,7 +325,7 @@ def remedy(row: ProbeRow) -> str:
                 return f"{variable}={value} hides every driver: correct it, or unset {variable}"
     if row.code == "crash-blocklist":
         return f"gpuedge cache clear --crashes, or GPUEDGE_PIN={row.device}=always"
-    if row.evidence.get("is_untested") is True:
+    if row.code == "quirk" and row.evidence.get("is_unfinished") is True:
         return MORE_TIME
     if row.code == "quirk":
         ids = ",".join(e["id"] for e in row.evidence.get("entries", ()) if "id" in e) or "all"

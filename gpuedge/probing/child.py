@@ -205,7 +205,7 @@ class DeviceProbe:
             "caps": self._caps,
             "evidence": {**self._evidence, **self._quirks.evidence()},
             "seconds": time.monotonic() - begin,
-            **self._quirks.fields(),
+            "restrictions": self._quirks.judgement.restrictions.to_dict(),
             **verdict(reason),
         }
 

@@ -59,23 +59,6 @@ class Quirks:
         names = blocking(self.judgement, self.level)
         return told(self.judgement, names, self.outcomes) if names else None
 
-    def fields(self) -> dict[str, Any]:
-        """Return the fields of a device's event about restrictions."""
-        found = {"restrictions": self.judgement.restrictions.to_dict()}
-        names = self._untested
-        if not names:
-            return found
-        asked = "asks for tests" if len(names) == 1 else "ask for tests"
-        why = f"{asked} ({self._details.get(names[0], 'time was over')})"
-        about = f"{', '.join(names)} {why}: {_summary(self.judgement, names[0])}"
-        return {**found, "reason": f"it could not be tested in time, and {about}"}
-
-    @property
-    def _untested(self) -> list[str]:
-        """What blocks the level, where nothing but a lack of time is to blame."""
-        names = blocking(self.judgement, self.level)
-        return names if all(self.outcomes.get(name) == CUT for name in names) else []
-
     def evidence(self) -> dict[str, Any]:
         """Return what the row keeps of the entries; nothing where none came to anything."""
         if not self.outcomes:
@@ -85,9 +68,7 @@ class Quirks:
             | ({"detail": self._details[name]} if name in self._details else {})
             for name, outcome in sorted(self.outcomes.items())
         ]}  # fmt: skip
-        if CUT in self.outcomes.values():
-            found["is_unfinished"] = True
-        return found | ({"is_untested": True} if self._untested else {})
+        return found | ({"is_unfinished": True} if CUT in self.outcomes.values() else {})
 
 
 def version(judgement: Judgement) -> str:

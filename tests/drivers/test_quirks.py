@@ -33,7 +33,7 @@ ANY = [{"api": ["vulkan", "gles", "wgpu"], "layer": ["native", "angle", "zink", 
 
 DEADLINE_S = 60.0
 CONFIGURATIONS = ("vulkan-lavapipe", "gles31-llvmpipe", "gles30-llvmpipe", "gles20-llvmpipe")
-SOME = ("vulkan-lavapipe", "gles20-llvmpipe")
+SOME = ("vulkan-lavapipe", "gles30-llvmpipe")
 """One with buffers and one with textures."""
 
 QUICK = [
