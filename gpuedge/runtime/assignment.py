@@ -34,16 +34,6 @@ log = logging.getLogger("gpuedge")
 class Assignment:
     """The device that a graph runs on, and the way back to the one it was decided for.
 
-    Parameters
-    ----------
-    graph : Graph
-    request : Request
-    pool : Pool
-    budget : TimeBudget, optional
-        What may still be spent on measuring.
-    time_cpu : callable, optional
-        See `gpuedge.runtime.placing.place`.
-
     Attributes
     ----------
     decision : Decision
@@ -111,11 +101,7 @@ class Assignment:
     def take(self, decision: Decision, *, holds: bool = False) -> None:
         """Go on with another decision, from which there is no way back.
 
-        Parameters
-        ----------
-        decision : Decision
-        holds : bool
-            Whether the device that is open stays so, although the decision says ``cpu``.
+        With `holds` the device that is open stays so, although the decision says ``cpu``.
         """
         self.decision = self.chosen = decision
         self.is_away = False
@@ -222,9 +208,7 @@ class Assignment:
         if not self.is_pooled:
             self.leave(reason, is_final=True)
             return
-        device_health = (
-            self.device_health
-        )  # which may be ready again by now: then `find` takes it back
+        device_health = self.device_health  # by now perhaps ready: then `find` takes it back
         self.leave(device_health.reason or reason, is_final=device_health.state == DEMOTED)
 
     def leave_uncompiled(self, reason: Reason, *, is_gone: bool) -> None:
@@ -239,10 +223,7 @@ class Assignment:
     def find(self) -> bool:
         """Go on after a fork, after others closed the device, or when it may be ready again.
 
-        Returns
-        -------
-        bool
-            True if everything has to be compiled anew.
+        True if everything has to be compiled anew.
         """
         is_heir, self.owner = self.is_inherited, os.getpid()
         if not self.is_pooled:

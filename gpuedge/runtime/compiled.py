@@ -313,10 +313,12 @@ class CompiledModel:
         """Answer one request on the device, and where that fails on the CPU."""
         device, check = self._assigned.executor.device, self._crosscheck
         is_cpu, kept = device == CPU, None
-        if check is not None and not is_cpu and (check.is_due() or self._must_check):
-            kept = check.copies(inputs)
-            if kept is not None:  # the caller's arrays may change before the CPU has read them
-                self._must_check, inputs = True, kept
+        if check is not None and not is_cpu:
+            if check.left > 1 and not self._must_check:
+                check.left -= 1
+            else:
+                kept = self._copies(check, inputs)
+                inputs = inputs if kept is None else kept
         start = clock.now_ns()
         failure: Reason | None = None
         try:
@@ -345,6 +347,14 @@ class CompiledModel:
         else:
             self._count(device, spent, service)
         return outputs
+
+    def _copies(self, check: CrossCheck, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
+        """Return copies of inputs to be compared, which may change before the CPU has read them."""
+        if not check.is_due() and not self._must_check:
+            return None
+        kept = check.copies(inputs)
+        self._must_check = self._must_check or kept is not None
+        return kept
 
     def _count(self, device: str, ns: int, service: Service | None = None) -> None:
         """Count a request that was answered, and how long that took."""

@@ -59,6 +59,9 @@ HALF_ULP, HALF_TINY, HALF_MOST = 2.0**-10, 2.0**-14, 65504.0
 BIAS = 8 * U
 """Relative errors that all terms of a sum may have in common; of binary16 it is `HALF_ULP`."""
 
+NEVER = 2**62
+"""More inferences than there will be."""
+
 HUGE = 1e37
 """Sums of values beyond this may overflow on the way."""
 
@@ -90,6 +93,8 @@ class CrossCheck:
         be; empty while everything is compared.
     is_off : bool
         Whether nothing is compared any more.
+    left : int
+        Inferences up to the next one that is due, which counts.
     """
 
     def __init__(
@@ -103,15 +108,15 @@ class CrossCheck:
         self._every = round(1 / share) if share > 0 else 0
         self._is_half = storage == "float16"
         self._cpu = cpu
-        self._until = 0 if self.is_off else 1
+        self.left = NEVER if self.is_off else 1
         self._again: Executable | None = None
 
     def is_due(self) -> bool:
         """Count an inference, and tell whether it is to be compared: the first, then each n-th."""
-        self._until -= 1
-        if self._until != 0:
+        self.left -= 1
+        if self.left != 0:
             return False
-        self._until = self._every
+        self.left = self._every
         return True
 
     def copies(self, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
@@ -128,13 +133,9 @@ class CrossCheck:
             return None
 
     def compare(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> str | None:
-        """Compare the outputs of an inference with the CPU's.
+        """Return a sentence if outputs differ from the CPU's by more than right results can.
 
-        Returns
-        -------
-        str or None
-            A sentence if they differ by more than right results can; None if they agree, or if
-            these inputs cannot be judged (`note` says why).
+        None if they agree, or if these inputs cannot be judged (`note` says why).
         """
         if self.is_off:
             return None
@@ -206,14 +207,6 @@ def _difference(name: str, found: Array, wanted: Array, right: Num) -> str | Non
 
 class RunningErrors:
     """How far a GPU may be from the values of a graph, for these very inputs.
-
-    Parameters
-    ----------
-    graph : Graph
-    inputs : mapping of str to ndarray
-    cpu : Executor
-    is_half : bool
-        Whether the device keeps values as binary16.
 
     Attributes
     ----------

@@ -22,22 +22,8 @@ log = logging.getLogger("gpuedge")
 def measure(cases: Iterable[tuple[Graph, Mapping[str, Array]]], cpu: Executor) -> dict[str, Range]:
     """Run graphs on the CPU and return the bounds of every float value, over all runs together.
 
-    Parameters
-    ----------
-    cases : iterable of (Graph, mapping)
-        One graph, or the same for several input shapes, each with inputs of its types by name.
-    cpu : Executor
-        What runs them.
-
-    Returns
-    -------
-    dict
-        Lowest and highest number by value, of inputs and of what nodes compute; ``(-inf, inf)`` for
-        values that are not finite.
-
-    Notes
-    -----
-    Every value is an output while measuring, so that all of them are in memory at once.
+    They are ``(-inf, inf)`` for values that are not finite. Every value is an output while
+    measuring, so that all of them are in memory at once.
     """
     found: dict[str, Range] = {}
     for graph, feed in cases:
@@ -65,16 +51,7 @@ def union(a: Mapping[str, Range], b: Mapping[str, Range]) -> dict[str, Range]:
 
 
 class Ranges:
-    """Bounds of the values of one graph, widened when inputs leave them.
-
-    Parameters
-    ----------
-    graph : Graph
-    cpu : Executor
-        What measures.
-    known : mapping
-        Bounds to start with, from calibration.
-    """
+    """Bounds of the values of one graph, from calibration, widened when inputs leave them."""
 
     def __init__(self, graph: Graph, cpu: Executor, known: Mapping[str, Range]) -> None:
         self._graph = graph

@@ -27,15 +27,7 @@ log = logging.getLogger("gpuedge")
 
 
 class Part:
-    """A compiled segment.
-
-    Attributes
-    ----------
-    graph : Graph
-    device : str
-        Where it runs.
-    executable : Executable
-    """
+    """A compiled segment, and the device string of where it runs."""
 
     __slots__ = ("device", "executable", "graph")
 
@@ -64,20 +56,7 @@ def close_all(parts: Iterable[Part]) -> None:
 
 
 class Segments:
-    """Cuts a graph into segments and compiles them.
-
-    Parameters
-    ----------
-    graph : Graph
-    request : Request
-        Says how tensors are kept, how long a run may take, and whether the CPU may help.
-    cpu : Executor
-
-    Attributes
-    ----------
-    refusals : dict
-        Nodes that the device could not run, with the reason.
-    """
+    """Cuts a graph into segments and compiles them; `refusals` says what the device cannot run."""
 
     def __init__(self, graph: Graph, request: Request, cpu: Executor) -> None:
         self._graph = graph
@@ -95,17 +74,8 @@ class Segments:
     ) -> list[Part]:
         """Compile for a device; what it cannot run goes to the CPU if the request allows that.
 
-        Parameters
-        ----------
-        main : Executor
-        ranges : mapping
-            Bounds of values, for tensors kept in fixed point.
-        chosen : frozenset of int, optional
-            Identities of the nodes that it is to run, where that is not all it can.
-
-        Raises
-        ------
-        UnsupportedOpError (GE-501), KernelError (GE-3xx), DeviceError (GE-4xx)
+        `chosen` has the identities of the nodes that it is to run, where that is not all it can.
+        Raises UnsupportedOpError (GE-501), KernelError (GE-3xx) and DeviceError (GE-4xx).
         """
         self.refusals.clear()
         where: dict[int, str] = {}
