@@ -78,7 +78,7 @@ def _pipelines() -> Format:
         return head + b"".join(hashlib.sha256(bytes([i])).digest() for i in range(count))
 
     def reseal(file: bytes) -> bytes:
-        return pipeline_cache.pack(PHYSICAL, file[pipeline_cache._HEADER.size :])
+        return pipeline_cache.pack(PHYSICAL, file[pipeline_cache.HEADER_BYTES :])
 
     good = tuple(pipeline_cache.pack(PHYSICAL, data(n)) for n in (20, 70))
     return Format(

@@ -16,7 +16,6 @@ from gpuedge.core.storage import BUFFER, KINDS
 
 HALF: Final = frozenset({"fp16", "fp16-storage", "half-textures"})
 GROUPS: Final = frozenset({"group-kernels", "shared-memory"})
-SUBGROUPS: Final = frozenset({"subgroups", "subgroup-arithmetic"})
 TEXTURES: Final = frozenset(kind for kind, about in KINDS.items() if about.is_texture)
 FINITE: Final = "rgba8_float"
 """The storage kind of float32 that does not keep infinities and NaN."""
@@ -156,7 +155,6 @@ def apply(caps: Caps, restrictions: Restrictions) -> Caps:
         forms=caps.forms - ({"group"} if features & GROUPS else set()),
         max_local_size=(min(x, invocations), min(y, invocations), min(z, invocations)),
         max_outputs=1 if "multiple-outputs" in features else outputs,
-        subgroup_size=None if features & SUBGROUPS else caps.subgroup_size,
         has_fp16_storage=False if features & HALF else caps.has_fp16_storage,
         has_int8_storage=False if "int8-storage" in features else caps.has_int8_storage,
         has_suballocation=caps.has_suballocation and "suballocation" not in features,

@@ -23,8 +23,7 @@ class Caps:
     kernel variants that are not used here (`gpuedge.capdb.restrict`).
 
     `has_fp16_storage` and `has_int8_storage`: kernels that users bring may declare storage buffers
-    of 16-bit floats and integers, of 8-bit integers. `subgroup_size` and `has_unified_memory` are
-    facts for reports (`gpuedge info`); no kernel is chosen by them.
+    of 16-bit floats and integers, of 8-bit integers.
     """
 
     level: str
@@ -40,10 +39,8 @@ class Caps:
     max_allocation_bytes: int | None
     offset_alignment: int
     max_push_bytes: int
-    subgroup_size: int | None = None
     has_fp16_storage: bool | None = None
     has_int8_storage: bool | None = None
-    has_unified_memory: bool | None = None
     device_class: str = "generic"
     storages: tuple[str, ...] = ("buffer",)
     has_suballocation: bool = True
@@ -64,8 +61,8 @@ class Caps:
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Caps:
-        """Rebuild from `to_dict`."""
-        fields = dict(record)
+        """Rebuild from `to_dict`; fields that other versions of gpuedge kept are dropped."""
+        fields = {k: v for k, v in record.items() if k in cls.__dataclass_fields__}
         fields["forms"] = frozenset(fields["forms"])
         fields["storages"] = tuple(fields.get("storages", ("buffer",)))
         fields["ruled_out"] = frozenset(fields.get("ruled_out", ()))

@@ -27,7 +27,6 @@ DESKTOP = replace(
     max_storage_buffers=64,
     max_storage_buffer_bytes=1 << 31,
     max_allocation_bytes=1 << 32,
-    subgroup_size=32,
     has_fp16_storage=True,
     max_outputs=8,
     storages=("buffer", "rgba32f", "rgba16f", "rgba32ui"),
@@ -81,7 +80,6 @@ def is_no_wider(after: Caps, before: Caps) -> None:
     assert after.storages
     assert KINDS[after.storages[0]].is_exact
     assert after.ruled_out >= before.ruled_out
-    assert after.subgroup_size in {None, before.subgroup_size}
     assert after.has_fp16_storage in {False, before.has_fp16_storage}
     assert before.has_suballocation or not after.has_suballocation
     same = ("level", "dialect", "is_software", "offset_alignment", "device_class", "is_finite_only")
@@ -158,7 +156,7 @@ def under(caps: Caps, **parts: Any) -> Caps:
         (PHONE, "integer-textures", {"storages": ("rgba32f", "rgba16f", "rgba8_u8")}),
         (DESKTOP, "group-kernels", {"forms": frozenset({"map", "raw"})}),
         (DESKTOP, "shared-memory", {"forms": frozenset({"map", "raw"})}),
-        (DESKTOP, "subgroups", {"subgroup_size": None}),
+        (DESKTOP, "subgroups", {}),  # no kernel uses them
         (DESKTOP, "suballocation", {"has_suballocation": False}),
         (DESKTOP, "multiple-outputs", {"max_outputs": 1}),
         (DESKTOP, "pipeline-cache", {}),  # backends see to it

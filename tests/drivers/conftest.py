@@ -11,8 +11,8 @@ from required import absent
 from validation import messages, validated
 
 from gpuedge.backends.base import Candidate, DeviceInfo
+from gpuedge.backends.compute import ComputeDevice
 from gpuedge.backends.vulkan import VulkanBackend
-from gpuedge.backends.vulkan.device import VulkanDevice
 
 ICD_FOLDERS = ("/usr/share/vulkan/icd.d", "/usr/local/share/vulkan/icd.d")
 CHROMIUM = Path("/usr/lib/chromium")
@@ -116,7 +116,7 @@ def vulkan_info(vulkan_candidate: Candidate) -> DeviceInfo:
 
 
 @pytest.fixture(scope="session")
-def vulkan_device(vulkan_info: DeviceInfo, _own_cache: None) -> Iterator[VulkanDevice]:
+def vulkan_device(vulkan_info: DeviceInfo, _own_cache: None) -> Iterator[ComputeDevice]:
     """Each driver's device, open under the validation layer with synchronisation validation."""
     device = validated(vulkan_info)
     yield device

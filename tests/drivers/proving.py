@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from gpuedge.backends.base import DeviceInfo
+from gpuedge.backends.compute import ComputeDevice
 from gpuedge.backends.vulkan import VulkanBackend
-from gpuedge.backends.vulkan.device import VulkanDevice
+from gpuedge.core.caps import Caps
 from gpuedge.core.kernel import KernelBlob, Number
 from gpuedge.device import Device
 from gpuedge.executors import gpu
@@ -47,11 +48,10 @@ class _Watch:
 
 
 def _child(
-    pipe: Connection, info: DeviceInfo, restricted: tuple[str, ...], options: dict[str, Any]
+    pipe: Connection, info: DeviceInfo, restricted: tuple[str, ...], limits: Caps | None
 ) -> None:
     """Compile and run graphs until the pipe closes."""
-    limits = options.pop("limits", None)
-    watch = _Watch(VulkanBackend().open(info, **options))
+    watch = _Watch(VulkanBackend().open(info))
     executor = GpuExecutor(watch, "child")
     executor.caps = limits or executor.caps
     executor._restricted.update(restricted)
@@ -75,12 +75,10 @@ def _child(
 class Prover:
     """A child process with its own open device of the same driver."""
 
-    def __init__(
-        self, info: DeviceInfo, restricted: tuple[str, ...], options: dict[str, Any]
-    ) -> None:
+    def __init__(self, info: DeviceInfo, restricted: tuple[str, ...], limits: Caps | None) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        arguments = (theirs, info, restricted, options)
+        arguments = (theirs, info, restricted, limits)
         self.process = context.Process(target=_child, args=arguments, daemon=True)
         self.process.start()
         theirs.close()
@@ -118,7 +116,7 @@ class Prover:
 class _Guard:
     """An open device that builds only proven kernels."""
 
-    def __init__(self, impl: VulkanDevice, prover: Prover) -> None:
+    def __init__(self, impl: ComputeDevice, prover: Prover) -> None:
         self.impl = impl
         self.prover = prover
         self.segment: Graph | None = None
@@ -137,7 +135,7 @@ class _Guard:
 class ProvedExecutor(GpuExecutor):
     """A GPU executor behind a `_Guard`."""
 
-    def __init__(self, impl: VulkanDevice, prover: Prover, name: str = "vulkan:0") -> None:
+    def __init__(self, impl: ComputeDevice, prover: Prover, name: str = "vulkan:0") -> None:
         self.guard = _Guard(impl, prover)
         self.prover = prover
         super().__init__(self.guard, name)
@@ -150,16 +148,15 @@ class ProvedExecutor(GpuExecutor):
 
 @contextmanager
 def proved(
-    impl: VulkanDevice, restricted: tuple[str, ...] = (), **options: Any
+    impl: ComputeDevice, restricted: tuple[str, ...] = (), limits: Caps | None = None
 ) -> Iterator[Device]:
     """Give an open device as something for `device=`.
 
-    `restricted` are variants not to use; `options` open the child's device. Of these, `limits` are
-    what both devices are to be used for.
+    `restricted` are variants not to use; `limits` are what both devices are to be used for.
     """
-    prover = Prover(impl.info, restricted, options)
+    prover = Prover(impl.info, restricted, limits)
     executor = ProvedExecutor(impl, prover)
-    executor.caps = options.get("limits") or executor.caps
+    executor.caps = limits or executor.caps
     executor._restricted.update(restricted)
     try:
         yield Device(executor, "for tests")

@@ -9,14 +9,14 @@ import pytest
 from proving import proved
 
 import gpuedge
-from gpuedge.backends.vulkan.device import VulkanDevice
+from gpuedge.backends.compute import ComputeDevice
 from gpuedge.device import Device
 
 pytestmark = pytest.mark.driver
 
 
 @pytest.fixture(scope="module")
-def gpu(vulkan_device: VulkanDevice) -> Iterator[Device]:
+def gpu(vulkan_device: ComputeDevice) -> Iterator[Device]:
     with proved(vulkan_device) as device:
         yield device
 

@@ -10,7 +10,7 @@ from proving import proved
 from validation import validated
 
 from gpuedge.backends.base import DeviceInfo
-from gpuedge.backends.vulkan.device import VulkanDevice
+from gpuedge.backends.compute import ComputeDevice
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.device import Device
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.driver
 
 
 @pytest.fixture(scope="module")
-def gpu(vulkan_device: VulkanDevice) -> Iterator[Device]:
+def gpu(vulkan_device: ComputeDevice) -> Iterator[Device]:
     with proved(vulkan_device) as device:
         yield device
 
@@ -39,7 +39,7 @@ def smallest(vulkan_info: DeviceInfo) -> Iterator[Device]:
 def staged(vulkan_info: DeviceInfo) -> Iterator[Device]:
     """A device whose memory the host does not see."""
     impl = validated(vulkan_info, staging=True)
-    with proved(impl, staging=True) as device:
+    with proved(impl) as device:
         yield device
     impl.close()
 

@@ -181,14 +181,14 @@ def test_no_pipeline_cache_is_made_where_it_is_ruled_out(bench: Bench) -> None:
     row = bench.probe(entry(1, "corrupt_pipeline_cache", action))
     impl = backends.load("vulkan").open(row.info())
     try:
-        assert impl.cache.handle == impl._api.ffi.NULL  # type: ignore[attr-defined]
+        assert impl.programs.cache.handle == impl.queue.api.ffi.NULL  # type: ignore[attr-defined]
         executor = GpuExecutor(impl, "vulkan:0")
         numbers(executor)
     finally:
         impl.close()
     impl = backends.load("vulkan").open(bench.probe().info())
     try:
-        assert impl.cache.handle != impl._api.ffi.NULL  # type: ignore[attr-defined]
+        assert impl.programs.cache.handle != impl.queue.api.ffi.NULL  # type: ignore[attr-defined]
     finally:
         impl.close()
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuedge.backends.vulkan.device import VulkanDevice
+from gpuedge.backends.compute import ComputeDevice
 from gpuedge.core.errors import (
     ClosedError,
     CompilerUnavailableError,
@@ -58,7 +58,7 @@ SAME = {"c": ("a.shape", "float32")}
 
 
 @pytest.fixture
-def device(vulkan_device: VulkanDevice) -> Iterator[Device]:
+def device(vulkan_device: ComputeDevice) -> Iterator[Device]:
     """A device whose closing leaves the shared one open."""
     executor = GpuExecutor(vulkan_device, "vulkan:0")
     yield Device(executor, "test")

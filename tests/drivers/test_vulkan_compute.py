@@ -23,8 +23,8 @@ from vulkan_kernels import (
 )
 
 from gpuedge.backends.base import Binding, DeviceInfo, Dispatch, Usage
+from gpuedge.backends.compute import ComputeDevice
 from gpuedge.backends.vulkan import physical
-from gpuedge.backends.vulkan.device import VulkanDevice
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import ClosedError, InputError
 
@@ -37,26 +37,24 @@ def values(n: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
 
 
 @pytest.mark.parametrize("n", [1, 63, 64, 65, 100_003])
-def test_add_is_exact(vulkan_device: VulkanDevice, n: int) -> None:
+def test_add_is_exact(vulkan_device: ComputeDevice, n: int) -> None:
     a, b = values(n), values(n)
     np.testing.assert_array_equal(add_on(vulkan_device, a, b), a + b)
 
 
-def test_identity_and_caps_are_what_the_driver_says(vulkan_device: VulkanDevice) -> None:
+def test_identity_and_caps_are_what_the_driver_says(vulkan_device: ComputeDevice) -> None:
     caps, identity = vulkan_device.caps, vulkan_device.info.identity
     assert caps.is_software and vulkan_device.info.is_software
     assert identity.device_type == "CPU"
     assert identity.apiVersion is not None and identity.apiVersion.startswith("1.3.")
     assert identity.driverID is not None and identity.name
-    assert caps.has_unified_memory is True
     # Every device is at least as able as the specification's minimum (Required Limits).
     assert caps.max_invocations >= VULKAN_MINIMUM.max_invocations
     assert caps.max_shared_bytes >= VULKAN_MINIMUM.max_shared_bytes
     assert caps.offset_alignment <= VULKAN_MINIMUM.offset_alignment
-    assert caps.subgroup_size in (4, 8)
 
 
-def test_specialisation_values_reach_the_kernel(vulkan_device: VulkanDevice) -> None:
+def test_specialisation_values_reach_the_kernel(vulkan_device: ComputeDevice) -> None:
     result = vulkan_device.alloc(4 * 16, Usage.OUTPUT)
     for width, whole, part, flag in ((8, 3, 0.5, True), (16, -2, 7.25, False), (4, 1, 0.25, True)):
         specs = {"WHOLE": whole, "PART": part, "FLAG": flag}
@@ -66,18 +64,18 @@ def test_specialisation_values_reach_the_kernel(vulkan_device: VulkanDevice) -> 
         np.testing.assert_array_equal(download(vulkan_device, result), np.float32(expected))
 
 
-def test_specialisation_defaults_are_the_blobs(vulkan_device: VulkanDevice) -> None:
+def test_specialisation_defaults_are_the_blobs(vulkan_device: ComputeDevice) -> None:
     result = vulkan_device.alloc(4, Usage.OUTPUT)
     run(vulkan_device, [dispatch(vulkan_device, SPECS, [result], 1, width=1)], [], [result])
     assert download(vulkan_device, result)[0] == 1.25
 
 
-def test_unknown_specialisation_name_is_refused(vulkan_device: VulkanDevice) -> None:
+def test_unknown_specialisation_name_is_refused(vulkan_device: ComputeDevice) -> None:
     with pytest.raises(InputError, match="no specialisation constant 'TYPO'"):
         vulkan_device.build(ADD, {"TYPO": 1})
 
 
-def test_each_dispatch_has_its_own_push_constants(vulkan_device: VulkanDevice) -> None:
+def test_each_dispatch_has_its_own_push_constants(vulkan_device: ComputeDevice) -> None:
     x = values(50)
     source = upload(vulkan_device, x)
     results = [vulkan_device.alloc(x.nbytes, Usage.OUTPUT) for _ in range(3)]
@@ -95,7 +93,7 @@ def test_each_dispatch_has_its_own_push_constants(vulkan_device: VulkanDevice) -
 
 @pytest.mark.parametrize("staging", [False, True])
 def test_chain_of_dependent_dispatches(vulkan_info: DeviceInfo, staging: bool) -> None:
-    device = validated(vulkan_info, staging=staging or None)
+    device = validated(vulkan_info, staging=staging)
     x = RNG.integers(-8, 8, 5000).astype(np.float32)
     source = upload(device, x)
     scratch = [device.alloc(x.nbytes, Usage.SCRATCH) for _ in range(2)]
@@ -116,9 +114,9 @@ def test_chain_of_dependent_dispatches(vulkan_info: DeviceInfo, staging: bool) -
     device.close()
 
 
-@pytest.mark.parametrize("staging", [None, True])
+@pytest.mark.parametrize("staging", [False, True])
 def test_replays_cost_one_submit_each_and_nothing_else(
-    vulkan_info: DeviceInfo, staging: bool | None
+    vulkan_info: DeviceInfo, staging: bool
 ) -> None:
     device = validated(vulkan_info, staging=staging)
     a, b = values(64), values(64)
@@ -128,13 +126,13 @@ def test_replays_cost_one_submit_each_and_nothing_else(
         [dispatch(device, ADD, [first, second, result], 64)], [first, second], [result]
     )
     before, blocks = device.counters.snapshot(), len(device.memory.blocks)
-    for i in range(1000):
+    for i in range(50):
         a[0] = i
         device.write(first, memoryview(a))
         device.wait(device.submit(recording), 60.0)
         assert download(device, result)[0] == np.float32(i) + b[0]
     after = device.counters.snapshot()
-    assert after == {**before, "submits": before["submits"] + 1000}
+    assert after == {**before, "submits": before["submits"] + 50}
     assert len(device.memory.blocks) == blocks
     device.close()
 
@@ -154,9 +152,9 @@ def test_forced_staging_is_exact_at_offsets(vulkan_info: DeviceInfo) -> None:
     device.close()
 
 
-@pytest.mark.parametrize("staging", [None, True])
+@pytest.mark.parametrize("staging", [False, True])
 def test_output_poison_survives_where_no_kernel_writes(
-    vulkan_info: DeviceInfo, staging: bool | None
+    vulkan_info: DeviceInfo, staging: bool
 ) -> None:
     device = validated(vulkan_info, staging=staging)
     x = values(32)
@@ -169,7 +167,7 @@ def test_output_poison_survives_where_no_kernel_writes(
     device.close()
 
 
-def test_bindings_at_offsets(vulkan_device: VulkanDevice) -> None:
+def test_bindings_at_offsets(vulkan_device: ComputeDevice) -> None:
     align = vulkan_device.caps.offset_alignment
     step = max(align, 256) // 4
     x = values(step * 3)
@@ -189,7 +187,7 @@ def test_vulkan_1_0_with_storage_buffer_class(
 ) -> None:
     monkeypatch.setattr(physical, "MAX_VERSION", (1, 0))
     device = validated(vulkan_info)
-    assert device.caps.subgroup_size is None
+    assert device.caps.has_fp16_storage is None
     head = HEAD.replace("layout", "#pragma use_storage_buffer\nlayout", 1)
     modern = kernel("modern", f"{INDEX} t1[i] = t0[i] * 2.0 + k;", 2, head=head)
     assert b"SPV_KHR_storage_buffer_storage_class" in modern.code
@@ -200,7 +198,7 @@ def test_vulkan_1_0_with_storage_buffer_class(
     device.close()
 
 
-def test_programs_are_counted_and_released(vulkan_device: VulkanDevice) -> None:
+def test_programs_are_counted_and_released(vulkan_device: ComputeDevice) -> None:
     before = vulkan_device.counters.compilations
     made = [vulkan_device.build(SCALE, {"LX": n}) for n in (32, 16)]
     assert vulkan_device.counters.compilations == before + 2

@@ -27,7 +27,7 @@ def resources() -> int:
     return sum(1 for name in ("fd", "task") for _ in Path("/proc/self", name).iterdir())
 
 
-def test_opening_fifty_times_leaks_nothing(vulkan_info: DeviceInfo) -> None:
+def test_opening_again_and_again_leaks_nothing(vulkan_info: DeviceInfo) -> None:
     def once() -> None:
         device = VulkanBackend().open(vulkan_info)
         np.testing.assert_array_equal(add_on(device, ONES, ONES), 2 * ONES)
@@ -36,7 +36,7 @@ def test_opening_fifty_times_leaks_nothing(vulkan_info: DeviceInfo) -> None:
     once()
     once()
     before = resources()
-    for _ in range(50):
+    for _ in range(15):
         once()
     deadline = time.monotonic() + 5.0
     while resources() > before and time.monotonic() < deadline:

@@ -11,23 +11,23 @@ from validation import validated
 from vulkan_kernels import add_on
 
 from gpuedge.backends.base import Buffer, DeviceInfo, Usage
-from gpuedge.backends.vulkan import constants
+from gpuedge.backends.compute import ComputeDevice
+from gpuedge.backends.vulkan import constants, memory
 from gpuedge.backends.vulkan import device as device_module
-from gpuedge.backends.vulkan.device import VulkanDevice
-from gpuedge.backends.vulkan.memory import FIRST_BLOCK, VulkanBuffer
+from gpuedge.backends.vulkan.memory import BLOCK_BYTES, VulkanBuffer
 from gpuedge.backends.vulkan.physical import MemoryType, Physical, describe
 
 pytestmark = pytest.mark.driver
 USAGES = list(Usage)
 
 
-def reserved(device: VulkanDevice) -> int:
+def reserved(device: ComputeDevice) -> int:
     """Bytes of device memory allocated from the driver."""
     return sum(block.free.size for block in device.memory.blocks)
 
 
-@pytest.mark.parametrize("staging", [None, True])
-def test_many_buffers_keep_their_bytes(vulkan_info: DeviceInfo, staging: bool | None) -> None:
+@pytest.mark.parametrize("staging", [False, True])
+def test_many_buffers_keep_their_bytes(vulkan_info: DeviceInfo, staging: bool) -> None:
     device = validated(vulkan_info, staging=staging)
     rng = np.random.default_rng(11)
     live: list[tuple[Buffer, bytes]] = []
@@ -57,7 +57,7 @@ def test_freed_memory_is_used_again(vulkan_info: DeviceInfo) -> None:
     first = device.alloc(1 << 20, Usage.OUTPUT)
     assert isinstance(first, VulkanBuffer)
     place, total = first.offset, reserved(device)
-    assert total == FIRST_BLOCK
+    assert total == BLOCK_BYTES
     for _ in range(200):
         device.free(first)
         first = device.alloc(1 << 20, Usage.OUTPUT)
@@ -68,9 +68,12 @@ def test_freed_memory_is_used_again(vulkan_info: DeviceInfo) -> None:
     device.close()
 
 
-def test_big_buffers_get_blocks_of_their_size_and_reuse_them(vulkan_info: DeviceInfo) -> None:
+def test_big_buffers_get_blocks_of_their_size_and_reuse_them(
+    vulkan_info: DeviceInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "BLOCK_BYTES", 1 << 20)
     device = validated(vulkan_info)
-    size = 3 * FIRST_BLOCK
+    size = 3 << 20
     big = device.alloc(size, Usage.OUTPUT)
     assert size <= reserved(device) < size + (1 << 16)
     content = np.arange(size // 4, dtype=np.float32)
@@ -79,7 +82,7 @@ def test_big_buffers_get_blocks_of_their_size_and_reuse_them(vulkan_info: Device
     device.read(big, memoryview(into))
     np.testing.assert_array_equal(into, content)
     device.free(big)
-    parts = [device.alloc(FIRST_BLOCK, Usage.OUTPUT) for _ in range(3)]
+    parts = [device.alloc(1 << 20, Usage.OUTPUT) for _ in range(3)]
     assert len(device.memory.blocks) == 1
     for part in parts:
         device.free(part)
@@ -88,10 +91,13 @@ def test_big_buffers_get_blocks_of_their_size_and_reuse_them(vulkan_info: Device
     device.close()
 
 
-def test_staged_copies_leave_no_memory_behind(vulkan_info: DeviceInfo) -> None:
+def test_staged_copies_leave_no_memory_behind(
+    vulkan_info: DeviceInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "COPY_CHUNK", 1 << 20)
     device = validated(vulkan_info, staging=True)
-    kept = device.alloc(20 << 20, Usage.CONSTANT)
-    content = np.arange(5 << 20, dtype=np.float32)
+    kept = device.alloc(5 << 19, Usage.CONSTANT)
+    content = np.arange(5 << 17, dtype=np.float32)
     device.write(kept, memoryview(content))
     before = reserved(device)
     for _ in range(3):
@@ -115,7 +121,7 @@ def test_freeing_twice_and_after_close_is_harmless(vulkan_info: DeviceInfo) -> N
     device.free(other)
 
 
-def test_shaped_and_read_only_views_are_copied_whole(vulkan_device: VulkanDevice) -> None:
+def test_shaped_and_read_only_views_are_copied_whole(vulkan_device: ComputeDevice) -> None:
     image = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
     image.setflags(write=False)
     for usage in (Usage.INPUT, Usage.CONSTANT, Usage.OUTPUT):
@@ -126,9 +132,9 @@ def test_shaped_and_read_only_views_are_copied_whole(vulkan_device: VulkanDevice
         np.testing.assert_array_equal(into.ravel(), image.ravel())
 
 
-@pytest.mark.parametrize("staging", [None, True])
+@pytest.mark.parametrize("staging", [False, True])
 def test_memory_that_is_not_coherent_is_flushed_and_invalidated(
-    vulkan_info: DeviceInfo, monkeypatch: pytest.MonkeyPatch, staging: bool | None
+    vulkan_info: DeviceInfo, monkeypatch: pytest.MonkeyPatch, staging: bool
 ) -> None:
     def incoherent(*args: Any) -> Physical:
         found = describe(*args)
@@ -140,13 +146,13 @@ def test_memory_that_is_not_coherent_is_flushed_and_invalidated(
     monkeypatch.setattr(device_module, "describe", incoherent)
     device = validated(vulkan_info, staging=staging)
     ranges: list[tuple[str, int, int]] = []
-    real = device.memory._ranges
+    real = device.memory._sync
 
-    def noted(call: Any, name: str, buffer: VulkanBuffer, offset: int, nbytes: int) -> None:
-        ranges.append((name.removeprefix("vk"), offset, nbytes))
-        real(call, name, buffer, offset, nbytes)
+    def noted(call: str, buffer: VulkanBuffer, offset: int, nbytes: int) -> None:
+        ranges.append((call.removeprefix("vk"), offset, nbytes))
+        real(call, buffer, offset, nbytes)
 
-    monkeypatch.setattr(device.memory, "_ranges", noted)
+    monkeypatch.setattr(device.memory, "_sync", noted)
     buffers = [device.alloc(100, Usage.INPUT) for _ in range(4)]
     places = [cast(VulkanBuffer, b).staging or cast(VulkanBuffer, b) for b in buffers]
     assert all(p.offset % 256 == 0 and p.size % 256 == 0 for p in places)

@@ -172,9 +172,8 @@ def run(layer: Path, adapter: str, **faults: int) -> list[str]:
     return done.stdout.split()
 
 
-@pytest.mark.parametrize("adapter", ["lavapipe", "swiftshader"])
-def test_without_a_fault_everything_works(adapter: str, layer: Path) -> None:
-    assert run(layer, adapter) == ["ok"] * 8 + ["closed"]
+def test_without_a_fault_everything_works(layer: Path) -> None:
+    assert run(layer, "lavapipe") == ["ok"] * 8 + ["closed"]
 
 
 @pytest.mark.parametrize("adapter", ["lavapipe", "swiftshader"])
@@ -185,7 +184,6 @@ def test_device_lost_while_it_works_is_an_error_then_and_after(adapter: str, lay
     assert words == ["ok"] * good + ["DeviceLostError"] * (8 - good) + ["closed"]
 
 
-@pytest.mark.parametrize("adapter", ["lavapipe", "swiftshader"])
-def test_exhausted_memory_is_out_of_memory(adapter: str, layer: Path) -> None:
-    words = run(layer, adapter, MOST_BYTES=1 << 28)
+def test_exhausted_memory_is_out_of_memory(layer: Path) -> None:
+    words = run(layer, "lavapipe", MOST_BYTES=1 << 28)
     assert words == ["ok"] * 7 + ["OutOfMemoryError", "closed"]

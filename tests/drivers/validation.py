@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 from required import absent
 
 from gpuedge.backends.base import DeviceInfo
+from gpuedge.backends.compute import ComputeDevice
 from gpuedge.backends.vulkan import VulkanBackend
-from gpuedge.backends.vulkan.device import VulkanDevice
 
 LAYER = "VK_LAYER_KHRONOS_validation"
 SETTINGS = """\
@@ -33,16 +32,22 @@ def environment(log: Path) -> dict[str, str]:
     return {"VK_INSTANCE_LAYERS": LAYER, "VK_LAYER_SETTINGS_PATH": str(settings)}
 
 
-def validated(info: DeviceInfo, **options: Any) -> VulkanDevice:
+def staged(info: DeviceInfo) -> DeviceInfo:
+    """Return a device whose memory is used as if the host did not see it."""
+    return info.replace(disabled=info.disabled | {"mapped-device-memory"})
+
+
+def validated(info: DeviceInfo, *, staging: bool = False) -> ComputeDevice:
     """Open a device under the layer, with its checks of synchronisation."""
+    info = staged(info) if staging else info
     _take()  # each new instance empties the file
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment(_log).items():
             patch.setenv(name, value)
-        device = VulkanBackend().open(info, **options)
+        device = VulkanBackend().open(info)
     if not _log.exists():
         absent("the validation layer is not installed: apt-get install -y vulkan-validationlayers")
-    assert isinstance(device, VulkanDevice)
+    assert isinstance(device, ComputeDevice)
     return device
 
 

@@ -24,8 +24,8 @@ from gpuedge.backends.base import (
     Recording,
     Usage,
 )
+from gpuedge.backends.compute import ComputeDevice
 from gpuedge.backends.wgpu import WgpuBackend, memory
-from gpuedge.backends.wgpu.device import WgpuDevice
 from gpuedge.core.errors import BackendUnavailableError
 from gpuedge.core.kernel import Extents, KernelBlob, Number
 
@@ -79,10 +79,10 @@ def info_of(adapter: str) -> DeviceInfo:
     return BACKEND.enumerate(ADAPTERS[adapter]())[0]
 
 
-def open_on(adapter: str, **options: float) -> WgpuDevice:
+def open_on(adapter: str, **options: float) -> ComputeDevice:
     """Open an adapter by name."""
     made = BACKEND.open(info_of(adapter), **options)
-    assert isinstance(made, WgpuDevice)
+    assert isinstance(made, ComputeDevice)
     return made
 
 

@@ -41,25 +41,22 @@ class VulkanBackend:
         manifests.require(candidate)
         instance = Instance(candidate)
         try:
-            found = [
-                describe(instance, handle, index)
-                for index, handle in enumerate(instance.physical_devices())
-            ]
+            found = [describe(instance, handle) for handle in instance.physical_devices()]
             return [
-                DeviceInfo(candidate, one.index, one.identity, one.caps.is_software)
-                for one in found
+                DeviceInfo(candidate, index, one.identity, one.caps.is_software)
+                for index, one in enumerate(found)
             ]
         finally:
             instance.close()
 
     def open(self, info: DeviceInfo, **options: Any) -> DeviceImpl:
-        """Open a device; `options` are the fields of `gpuedge.backends.vulkan.device.Options`.
+        """Open a device; there are no options.
 
         Raises
         ------
         DeviceError (GE-400)
             The driver refused, lost the device or ran out of memory.
         """
-        from gpuedge.backends.vulkan.device import Options, VulkanDevice
+        from gpuedge.backends.vulkan.device import open_device
 
-        return VulkanDevice(info, Options(**options))
+        return open_device(info, **options)

@@ -1,4 +1,4 @@
-"""The raw C interface: loading the loader, building structures, checking results.
+"""The raw C interface: loading the loader, building structures, naming results.
 
 The `vulkan` package's wrappers rebuild every argument at each call; its cffi library underneath is
 ten times cheaper per call, so only that is used. Nothing is loaded before `load()` is called.
@@ -10,14 +10,12 @@ import threading
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from gpuedge.backends import common
 from gpuedge.backends.vulkan import constants as c
-from gpuedge.core.errors import BackendUnavailableError, DriverError
+from gpuedge.core.errors import BackendUnavailableError, DeviceError, DriverError
 
 MAX_LISTED = 1 << 14
 """Longest list that is believed: drivers have a few hundred extensions, and less of all else."""
-
-MAX_TRIES = 16
-"""Lists may grow between the questions for their length and for their items, but not forever."""
 
 _lock = threading.Lock()
 _api: Api | None = None
@@ -66,35 +64,46 @@ class Api:
     def listing(self, name: str, call: Any, *args: Any) -> Any:
         """Call a Vulkan enumeration (count, then items) and return the C array.
 
-        Raises DriverError where the driver refuses, or the list has no end.
+        Raises DriverError where the driver refuses, or lists more than there can be.
         """
         count = self.ffi.new("uint32_t *")
-        for _ in range(MAX_TRIES):
-            self._checked(call(*args, count, self.ffi.NULL), name)
-            given = count[0]
-            if given > MAX_LISTED:
-                raise DriverError(
-                    "The Vulkan driver lists more than there can be.", known=f"{given} of {name}"
-                )
-            items = self.ffi.new(f"{name}[]", max(1, given))
-            if self._checked(call(*args, count, items), name) != c.INCOMPLETE:
-                return items[0 : min(count[0], given)]
-        raise DriverError(
-            "The Vulkan driver does not come to the end of a list.",
-            known=f"enumerating {name} returned VK_INCOMPLETE {MAX_TRIES} times",
-        )
+        self.check(call(*args, count, self.ffi.NULL) or 0, f"enumerating {name}")
+        given = count[0]
+        if given > MAX_LISTED:
+            raise DriverError(
+                "The Vulkan driver lists more than there can be.", known=f"{given} of {name}"
+            )
+        items = self.ffi.new(f"{name}[]", max(1, given))
+        result = call(*args, count, items) or 0
+        if result != c.INCOMPLETE:  # a list that grew meanwhile serves as far as it was read
+            self.check(result, f"enumerating {name}")
+        found = items[0 : min(count[0], given)]
+        self._alive[found] = (items,)  # a slice does not keep the memory that it is of
+        return found
 
-    def _checked(self, result: int | None, name: str) -> int:
-        if result not in (None, c.SUCCESS, c.INCOMPLETE):
-            raise c.error_for(result, f"enumerating {name}")
-        return result or 0
+    def result_name(self, result: int) -> str:
+        """Return the specification's name of a VkResult, or its number."""
+        found: str = self.ffi.typeof("VkResult").elements.get(result, f"VkResult {result}")
+        return found
 
-    def function(self, instance: Any, name: str) -> Any:
-        """Return an extension's function of an instance, or None if there is none."""
-        address = self.lib.vkGetInstanceProcAddr(instance, name.encode())
-        if address == self.ffi.NULL:
-            return None
-        return self.ffi.cast(f"PFN_{name}", address)
+    def check(self, result: int, call: str, device: str = "the device") -> None:
+        """Raise the error of a failing result of `call`.
+
+        Raises
+        ------
+        DeviceLostError, OutOfMemoryError, DriverError
+        """
+        if result != c.SUCCESS:
+            raise self.error(result, call, device)
+
+    def error(self, result: int, call: str, device: str = "the device") -> DeviceError:
+        """Return the error that a failing VkResult of `call` becomes (not raised here)."""
+        known = f"{call} returned {self.result_name(result)}"
+        if result == c.DEVICE_LOST:
+            return common.lost_error(device, known)
+        if result in c.MEMORY_RESULTS:
+            return common.memory_error(device, known)
+        return DriverError(f"The Vulkan driver of {device} refused a call.", known=known)
 
 
 def load() -> Api:

@@ -1,18 +1,10 @@
-"""Pure tables of the Vulkan backend: structure types, result names, the errors they become.
+"""Pure tables of the Vulkan backend: structure types, flags, results, versions.
 
 Imports neither the Vulkan package nor a loader, so everything here is testable without a driver.
 Numbers are those of the Vulkan specification (its registry, vk.xml); its ABI keeps them.
 """
 
 from __future__ import annotations
-
-from gpuedge.core.errors import (
-    DeviceError,
-    DeviceLostError,
-    DeviceTimeoutError,
-    DriverError,
-    OutOfMemoryError,
-)
 
 UINT64_MAX = (1 << 64) - 1
 WHOLE_SIZE = UINT64_MAX
@@ -77,7 +69,6 @@ STRUCTURE_TYPES = {
     "VkPhysicalDeviceProperties2": 1000059001,
     "VkPhysicalDevice16BitStorageFeatures": 1000083000,
     "VkPhysicalDevice8BitStorageFeatures": 1000177000,
-    "VkPhysicalDeviceShaderFloat16Int8Features": 1000082000,
     "VkPhysicalDeviceSubgroupProperties": 1000094000,
     "VkPhysicalDeviceMaintenance3Properties": 1000168000,
     "VkPhysicalDeviceDriverProperties": 1000196000,
@@ -85,40 +76,21 @@ STRUCTURE_TYPES = {
 }
 """``sType`` of every structure used here."""
 
-RESULTS = {
-    0: "VK_SUCCESS",
-    1: "VK_NOT_READY",
-    2: "VK_TIMEOUT",
-    5: "VK_INCOMPLETE",
-    -1: "VK_ERROR_OUT_OF_HOST_MEMORY",
-    -2: "VK_ERROR_OUT_OF_DEVICE_MEMORY",
-    -3: "VK_ERROR_INITIALIZATION_FAILED",
-    -4: "VK_ERROR_DEVICE_LOST",
-    -5: "VK_ERROR_MEMORY_MAP_FAILED",
-    -6: "VK_ERROR_LAYER_NOT_PRESENT",
-    -7: "VK_ERROR_EXTENSION_NOT_PRESENT",
-    -8: "VK_ERROR_FEATURE_NOT_PRESENT",
-    -9: "VK_ERROR_INCOMPATIBLE_DRIVER",
-    -10: "VK_ERROR_TOO_MANY_OBJECTS",
-    -11: "VK_ERROR_FORMAT_NOT_SUPPORTED",
-    -12: "VK_ERROR_FRAGMENTED_POOL",
-    -13: "VK_ERROR_UNKNOWN",
-    -1000069000: "VK_ERROR_OUT_OF_POOL_MEMORY",
-    -1000072003: "VK_ERROR_INVALID_EXTERNAL_HANDLE",
-    -1000012000: "VK_ERROR_INVALID_SHADER_NV",
-    -1000257000: "VK_ERROR_INVALID_OPAQUE_CAPTURE_ADDRESS",
-}
-"""Names of VkResult values that these calls may return."""
-
 SUCCESS = 0
 TIMEOUT = 2
 INCOMPLETE = 5
+INITIALIZATION_FAILED = -3
+DEVICE_LOST = -4
 INCOMPATIBLE_DRIVER = -9
-
-NO_HARDWARE = ("VK_ERROR_INITIALIZATION_FAILED", "VK_ERROR_INCOMPATIBLE_DRIVER")
-"""What drivers answer that find nothing to drive."""
-
-_MEMORY = {-1, -2, -5, -10, -12, -1000069000}
+MEMORY_RESULTS = {
+    -1: "VK_ERROR_OUT_OF_HOST_MEMORY",
+    -2: "VK_ERROR_OUT_OF_DEVICE_MEMORY",
+    -5: "VK_ERROR_MEMORY_MAP_FAILED",
+    -10: "VK_ERROR_TOO_MANY_OBJECTS",
+    -12: "VK_ERROR_FRAGMENTED_POOL",
+    -1000069000: "VK_ERROR_OUT_OF_POOL_MEMORY",
+}
+"""VkResults that mean exhausted memory."""
 
 DEVICE_TYPES = {
     0: "OTHER",
@@ -130,26 +102,6 @@ DEVICE_TYPES = {
 """VkPhysicalDeviceType."""
 
 DEVICE_TYPE_CPU = 4
-SHARING_TYPES = (1, DEVICE_TYPE_CPU)
-"""Device types that have no memory of their own."""
-
-
-def result_name(code: int) -> str:
-    """Return the specification's name of a VkResult, or its number."""
-    return RESULTS.get(code, f"VkResult {code}")
-
-
-def error_for(code: int, call: str, device: str = "the device") -> DeviceError:
-    """Return the error that a failing VkResult of `call` becomes (not raised here)."""
-    name = result_name(code)
-    known = f"{call} returned {name}"
-    if code == -4:
-        return DeviceLostError(f"The driver lost {device}.", known=known)
-    if code in _MEMORY:
-        return OutOfMemoryError(f"There is not enough memory on {device}.", known=known)
-    if code == TIMEOUT:
-        return DeviceTimeoutError(f"Work on {device} did not finish in time.", known=known)
-    return DriverError(f"The Vulkan driver of {device} refused a call.", known=known)
 
 
 def version_text(version: int) -> str:

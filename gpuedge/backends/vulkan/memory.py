@@ -7,23 +7,31 @@ software driver, and drivers limit how many allocations may exist (4096 on many)
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from gpuedge.backends import common
 from gpuedge.backends.base import Usage
 from gpuedge.backends.vulkan import constants as c
-from gpuedge.backends.vulkan.api import Api
 from gpuedge.backends.vulkan.physical import MemoryHeap, MemoryType, Physical
+from gpuedge.backends.vulkan.queue import Queue
+from gpuedge.backends.vulkan.record import Copy
 from gpuedge.core.errors import OutOfMemoryError
 
-FIRST_BLOCK = 16 << 20
-LARGEST_BLOCK = 128 << 20
+BLOCK_BYTES = 16 << 20
+"""Of one allocation from the driver; larger buffers get one of their own."""
+COPY_CHUNK = 16 << 20
+"""Of one copy through a temporary staging buffer."""
 _CACHE_LINE = 64
 _BUFFER_USES = c.USE_STORAGE | c.USE_TRANSFER_SRC | c.USE_TRANSFER_DST
-ALL_TYPES = 0xFFFFFFFF
 _ORDINARY = c.DEVICE_LOCAL | c.HOST_VISIBLE | c.HOST_COHERENT | c.HOST_CACHED
 """Types with any other property (lazily allocated, protected, AMD's uncached) serve other ends."""
+
+UPLOAD = (c.HOST_VISIBLE, c.HOST_COHERENT)
+"""Memory of a buffer that the host writes copies into; what it must be and should be."""
+DOWNLOAD = (c.HOST_VISIBLE, c.HOST_CACHED, c.HOST_COHERENT)
+"""Memory of a buffer that the host reads; without the cache, reading is many times slower."""
 
 
 class Choice(NamedTuple):
@@ -33,81 +41,59 @@ class Choice(NamedTuple):
     needs_staging: bool
 
 
-def _main_heap(heaps: Sequence[MemoryHeap]) -> int | None:
-    local = [i for i, heap in enumerate(heaps) if heap.flags & c.HEAP_DEVICE_LOCAL]
-    return max(local, key=lambda i: heaps[i].size) if local else None
-
-
 def choose_memory(
     types: Sequence[MemoryType],
     heaps: Sequence[MemoryHeap],
     usage: Usage,
     *,
-    allowed: int = ALL_TYPES,
-    staging: bool | None = None,
+    allowed: int,
+    staging: bool = False,
 ) -> Choice:
     """Choose the memory of a buffer.
 
-    Host-visible device memory where the host sees the device's largest heap (cached for OUTPUT:
-    reading uncached memory is many times slower), else device memory with staging. The small window
-    (256 MiB) that cards offer beside their main heap is left alone.
+    Host-visible memory of the device's largest heap, cached for OUTPUT, else device memory with
+    staging. The small window (256 MiB) that cards offer beside their main heap is left alone.
 
-    `allowed` is a bit mask of types (``memoryTypeBits``); ValueError if there is none, which the
-    specification forbids. `staging` True forces staging, False forbids it where any host-visible
-    type exists; None decides.
+    `allowed` is a bit mask of types (``memoryTypeBits``); `staging` forces staging.
     """
     usable = _usable(types, allowed)
-    main = _main_heap(heaps)
-    if usage is Usage.SCRATCH:
-        return Choice(_best(types, usable, c.DEVICE_LOCAL, c.HOST_VISIBLE), False)
-    direct = [i for i in usable if types[i].flags & c.HOST_VISIBLE]
-    if staging is not False and main is not None:
-        direct = [i for i in direct if types[i].heap == main]
-    if usage is Usage.OUTPUT and staging is None:
-        direct = _readable(types, usable, direct)
-    if staging or not direct:
-        return Choice(_best(types, usable, c.DEVICE_LOCAL, c.HOST_VISIBLE), True)
-    wanted = c.DEVICE_LOCAL | c.HOST_COHERENT
+    seen = [i for i in usable if types[i].flags & c.HOST_VISIBLE]
+    local = [i for i, heap in enumerate(heaps) if heap.flags & c.HEAP_DEVICE_LOCAL]
+    if local:
+        main = max(local, key=lambda i: heaps[i].size)
+        direct = [i for i in seen if types[i].heap == main]
+    else:
+        direct = seen
+    if usage is Usage.OUTPUT and any(types[i].flags & c.HOST_CACHED for i in seen):
+        direct = [i for i in direct if types[i].flags & c.HOST_CACHED]
+    if usage is Usage.SCRATCH or staging or not direct:
+        best = _best(types, usable, (c.DEVICE_LOCAL,), c.HOST_VISIBLE)
+        return Choice(best, usage is not Usage.SCRATCH)
+    near = c.DEVICE_LOCAL | c.HOST_COHERENT
     if usage is Usage.OUTPUT:
-        return Choice(_best(types, direct, c.HOST_CACHED, 0, wanted), False)
-    return Choice(_best(types, direct, wanted, c.HOST_CACHED), False)
+        return Choice(_best(types, direct, (c.HOST_CACHED, near)), False)
+    return Choice(_best(types, direct, (near,), c.HOST_CACHED), False)
 
 
-def choose_staging(types: Sequence[MemoryType], *, download: bool, allowed: int = ALL_TYPES) -> int:
-    """Return the type of a staging buffer: cached for downloads, plain host memory for uploads."""
-    visible = [i for i in _usable(types, allowed) if types[i].flags & c.HOST_VISIBLE]
-    if not visible:
-        raise ValueError("no host-visible memory type")
-    first = c.HOST_CACHED if download else c.HOST_COHERENT
-    second = c.HOST_COHERENT if download else 0
-    return _best(types, visible, first, c.DEVICE_LOCAL, second)
+def choose_staging(types: Sequence[MemoryType], wanted: tuple[int, ...], allowed: int) -> int:
+    """Return the type of a staging buffer, `UPLOAD` or `DOWNLOAD`."""
+    visible = [i for i in _usable(types, allowed) if types[i].flags & wanted[0]]
+    return _best(types, visible, wanted[1:], c.DEVICE_LOCAL)
 
 
 def _usable(types: Sequence[MemoryType], allowed: int) -> list[int]:
     every = [i for i in range(len(types)) if allowed >> i & 1]
-    ordinary = [i for i in every if not types[i].flags & ~_ORDINARY]
-    if not every:
-        raise ValueError("no memory type is allowed")
-    return ordinary or every
-
-
-def _readable(types: Sequence[MemoryType], usable: list[int], direct: list[int]) -> list[int]:
-    """Keep cached types; uncached ones only if nothing cached exists to stage into."""
-    cached = [i for i in direct if types[i].flags & c.HOST_CACHED]
-    anywhere = any(
-        types[i].flags & c.HOST_CACHED and types[i].flags & c.HOST_VISIBLE for i in usable
-    )
-    return cached if anywhere else direct
+    return [i for i in every if not types[i].flags & ~_ORDINARY] or every
 
 
 def _best(
-    types: Sequence[MemoryType], indices: list[int], want: int, avoid: int, also: int = 0
+    types: Sequence[MemoryType], indices: list[int], wanted: tuple[int, ...], unwanted: int = 0
 ) -> int:
-    """Return the index with most of `want`, then most of `also`, then least of `avoid`."""
+    """Return the first type with most of the first wanted flags, of the next, least unwanted."""
 
-    def merit(i: int) -> tuple[int, int, int, int]:
+    def merit(i: int) -> list[int]:
         flags = types[i].flags
-        return (_bits(flags & want), _bits(flags & also), -_bits(flags & avoid), -i)
+        return [*(_bits(flags & want) for want in wanted), -_bits(flags & unwanted)]
 
     return max(indices, key=merit)
 
@@ -126,24 +112,20 @@ class FreeList:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.free_bytes = size
         self._holes: list[tuple[int, int]] = [(0, size)]
 
     @property
     def is_empty(self) -> bool:
         """True if nothing is taken."""
-        return self.free_bytes == self.size
+        return self._holes == [(0, self.size)]
 
     def take(self, nbytes: int, alignment: int) -> int | None:
         """Return the offset of `nbytes` free bytes at a multiple of `alignment`, or None."""
-        if nbytes > self.free_bytes:
-            return None
         for index, (start, end) in enumerate(self._holes):
             offset = align_up(start, alignment)
             if offset + nbytes <= end:
                 rest = [(start, offset), (offset + nbytes, end)]
                 self._holes[index : index + 1] = [(a, b) for a, b in rest if a < b]
-                self.free_bytes -= nbytes
                 return offset
         return None
 
@@ -156,7 +138,6 @@ class FreeList:
         if index and self._holes[index - 1][1] == start:
             start = self._holes.pop(index - 1)[0]
         insort(self._holes, (start, end))
-        self.free_bytes += nbytes
 
 
 # --- buffers ------------------------------------------------------------------------------------
@@ -187,82 +168,69 @@ class VulkanBuffer:
     size: int
     host: Any = None
     staging: VulkanBuffer | None = None
-    is_freed: bool = False
+
+    def copy_to(self, other: VulkanBuffer) -> Copy:
+        """Return the copy of all bytes to a buffer of the same size."""
+        return Copy(self.handle, other.handle, 0, 0, max(1, self.nbytes))
 
 
 class Pool:
-    """All memory of one device."""
+    """The buffers of one device; `copy` carries out a `Copy` and waits for it."""
 
-    def __init__(self, api: Api, device: Any, physical: Physical, staging: bool | None) -> None:
-        self._api = api
-        self._device = device
+    def __init__(
+        self, queue: Queue, physical: Physical, copy: Callable[[Copy], None], *, staging: bool
+    ) -> None:
+        self._queue = queue
+        self._api = queue.api
         self._physical = physical
+        self._copy = copy
         self._staging = staging
-        self._buffers: dict[int, VulkanBuffer] = {}
+        self._buffers: set[VulkanBuffer] = set()
         self.blocks: list[Block] = []
 
-    def buffer(self, nbytes: int, usage: Usage) -> VulkanBuffer:
+    def alloc(self, nbytes: int, usage: Usage) -> VulkanBuffer:
         """Make a buffer for `usage`, with its staging twin where it needs one."""
-        made = self._place(nbytes, usage, None)
+        made = self._place(nbytes, usage)
         if made.host is None and usage in (Usage.INPUT, Usage.OUTPUT):
             try:
-                made.staging = self.host_buffer(nbytes, download=usage is Usage.OUTPUT)
+                wanted = UPLOAD if usage is Usage.INPUT else DOWNLOAD
+                made.staging = self._place(nbytes, usage, wanted)
             except BaseException:
                 self.free(made)
                 raise
         return made
 
-    def host_buffer(self, nbytes: int, *, download: bool) -> VulkanBuffer:
-        """Make a host-visible buffer to copy through."""
-        return self._place(nbytes, Usage.OUTPUT if download else Usage.INPUT, download)
-
-    def _place(self, nbytes: int, usage: Usage, download: bool | None) -> VulkanBuffer:
-        """Make a buffer; `download` is None for the device's own, else the staging direction."""
-        largest = max(heap.size for heap in self._physical.memory_heaps)
-        if nbytes > largest:
-            raise OutOfMemoryError(
-                f"A buffer of {nbytes} bytes does not fit on {self._physical.identity.name}.",
-                known=f"its largest memory has {largest} bytes",
-            )
-        size = align_up(max(nbytes, 4), 4)
-        handle, needs = self._create(size)
+    def _place(self, nbytes: int, usage: Usage, wanted: tuple[int, ...] = ()) -> VulkanBuffer:
+        """Make a buffer: the device's own, or with `wanted` one for staging copies."""
+        queue, api, physical = self._queue, self._api, self._physical
+        most = max(heap.size for heap in physical.memory_heaps)
+        common.check_size(queue.name, nbytes, most, "memory")
+        handle = queue.create("Buffer", size=align_up(max(nbytes, 4), 4), usage=_BUFFER_USES)
         try:
-            kinds = self._physical.memory_types
-            if download is None:
-                index, is_staged = choose_memory(
-                    kinds,
-                    self._physical.memory_heaps,
-                    usage,
-                    allowed=needs.memoryTypeBits,
-                    staging=self._staging,
-                )
+            needs = api.ffi.new("VkMemoryRequirements *")
+            api.lib.vkGetBufferMemoryRequirements(queue.device, handle, needs)
+            types, allowed = physical.memory_types, needs.memoryTypeBits
+            if wanted:
+                chosen = Choice(choose_staging(types, wanted, allowed), False)
             else:
-                index = choose_staging(kinds, download=download, allowed=needs.memoryTypeBits)
-                is_staged = False
-            block, offset, size = self._take(index, int(needs.size), int(needs.alignment))
+                chosen = choose_memory(
+                    types, physical.memory_heaps, usage, allowed=allowed, staging=self._staging
+                )
+            block, offset, size = self._take(chosen.type_index, needs.size, needs.alignment)
         except BaseException:
-            self._api.lib.vkDestroyBuffer(self._device, handle, self._api.ffi.NULL)
+            queue.destroy("Buffer", handle)
             raise
         made = VulkanBuffer(nbytes, usage, handle, block, offset, size)
-        self._buffers[id(made)] = made
-        result = self._api.lib.vkBindBufferMemory(self._device, handle, block.memory, offset)
-        if result != c.SUCCESS:
+        self._buffers.add(made)
+        try:
+            result = api.lib.vkBindBufferMemory(queue.device, handle, block.memory, offset)
+            queue.check(result, "vkBindBufferMemory")
+        except BaseException:
             self.free(made)
-            raise self._error(result, "vkBindBufferMemory")
-        if block.host is not None and not is_staged:
+            raise
+        if block.host is not None and not chosen.needs_staging:
             made.host = block.host + offset
         return made
-
-    def _create(self, size: int) -> tuple[Any, Any]:
-        api = self._api
-        info = api.make("VkBufferCreateInfo", size=size, usage=_BUFFER_USES)
-        handle = api.ffi.new("VkBuffer *")
-        result = api.lib.vkCreateBuffer(self._device, info, api.ffi.NULL, handle)
-        if result != c.SUCCESS:
-            raise self._error(result, "vkCreateBuffer")
-        needs = api.ffi.new("VkMemoryRequirements *")
-        api.lib.vkGetBufferMemoryRequirements(self._device, handle[0], needs)
-        return handle[0], needs
 
     def _take(self, index: int, nbytes: int, alignment: int) -> tuple[Block, int, int]:
         flags = self._physical.memory_types[index].flags
@@ -277,99 +245,106 @@ class Pool:
                 if offset is not None:
                     return block, offset, nbytes
         block = self._grow(index, nbytes)
-        offset = block.free.take(nbytes, alignment)
-        if offset is None:
-            raise OutOfMemoryError("A new memory block is too small.", known=f"{nbytes} bytes")
-        return block, offset, nbytes
+        return block, block.free.take(nbytes, alignment) or 0, nbytes
 
     def _grow(self, index: int, nbytes: int) -> Block:
-        count = sum(block.type_index == index for block in self.blocks)
+        """Allocate a block; where that fails, give unused ones back and ask for less."""
         heap = self._physical.memory_heaps[self._physical.memory_types[index].heap].size
-        step = min(FIRST_BLOCK << min(count, 8), LARGEST_BLOCK, max(heap // 16, 1 << 20))
-        sizes = [nbytes] if nbytes > step // 2 else [step, nbytes]
-        result = c.SUCCESS
-        for size in sizes:
-            for _attempt in range(2):
-                if len(self.blocks) >= self._physical.max_allocations:
-                    self.trim()
-                block, result = self._allocate(index, size)
-                if block is not None:
-                    self.blocks.append(block)
-                    return block
-                self.trim()
-        raise self._error(result, f"vkAllocateMemory of {nbytes} bytes")
+        usual = min(BLOCK_BYTES, max(heap // 16, 1 << 20))
+        try:
+            return self._allocate(index, usual if nbytes <= usual // 2 else nbytes)
+        except OutOfMemoryError:
+            self.trim()
+            return self._allocate(index, nbytes)
 
-    def _allocate(self, index: int, size: int) -> tuple[Block | None, int]:
-        api = self._api
+    def _allocate(self, index: int, size: int) -> Block:
+        queue, api = self._queue, self._api
         flags = self._physical.memory_types[index].flags
         size = align_up(size, self._physical.non_coherent_atom)
         info = api.make("VkMemoryAllocateInfo", allocationSize=size, memoryTypeIndex=index)
         memory = api.ffi.new("VkDeviceMemory *")
-        result: int = api.lib.vkAllocateMemory(self._device, info, api.ffi.NULL, memory)
-        if result != c.SUCCESS:
-            return None, result
+        result = api.lib.vkAllocateMemory(queue.device, info, api.ffi.NULL, memory)
+        queue.check(result, f"vkAllocateMemory of {size} bytes")
         host = None
         if flags & c.HOST_VISIBLE:
             place = api.ffi.new("void **")
-            whole = c.WHOLE_SIZE
-            result = api.lib.vkMapMemory(self._device, memory[0], 0, whole, 0, place)
+            result = api.lib.vkMapMemory(queue.device, memory[0], 0, c.WHOLE_SIZE, 0, place)
             if result != c.SUCCESS:
-                api.lib.vkFreeMemory(self._device, memory[0], api.ffi.NULL)
-                return None, result
+                api.lib.vkFreeMemory(queue.device, memory[0], api.ffi.NULL)
+                queue.check(result, "vkMapMemory")
             host = api.ffi.cast("char *", place[0])
-        coherent = bool(flags & c.HOST_COHERENT)
-        return Block(memory[0], index, FreeList(size), host, coherent), result
+        made = Block(memory[0], index, FreeList(size), host, bool(flags & c.HOST_COHERENT))
+        self.blocks.append(made)
+        return made
 
-    def flush(self, buffer: VulkanBuffer, offset: int, nbytes: int) -> None:
-        """Make host writes to `buffer` reach the device."""
-        if not buffer.block.is_coherent:
-            call = self._api.lib.vkFlushMappedMemoryRanges
-            self._ranges(call, "vkFlushMappedMemoryRanges", buffer, offset, nbytes)
+    # --- host and device ------------------------------------------------------------------------
+    def write(self, buffer: VulkanBuffer, data: memoryview, offset: int) -> None:
+        """Copy host bytes into a buffer; a staged INPUT takes them over with the next submit."""
+        if buffer.host is not None:
+            self._put(buffer, data, offset)
+            return
+        if buffer.staging is not None:
+            self._put(buffer.staging, data, offset)
+        if buffer.usage is Usage.INPUT:
+            return
+        flat = data.cast("B") if data.ndim != 1 or data.format != "B" else data
+        for start in range(0, flat.nbytes, COPY_CHUNK):
+            piece = flat[start : start + COPY_CHUNK]
+            staging = self._place(piece.nbytes, buffer.usage, UPLOAD)
+            self._put(staging, piece, 0)
+            self._copy(Copy(staging.handle, buffer.handle, 0, offset + start, piece.nbytes))
+            self.free(staging)
 
-    def invalidate(self, buffer: VulkanBuffer, offset: int, nbytes: int) -> None:
-        """Make device writes to `buffer` reach the host."""
-        if not buffer.block.is_coherent:
-            call = self._api.lib.vkInvalidateMappedMemoryRanges
-            self._ranges(call, "vkInvalidateMappedMemoryRanges", buffer, offset, nbytes)
+    def read(self, buffer: VulkanBuffer, into: memoryview, offset: int) -> None:
+        """Copy a buffer's bytes to the host."""
+        visible = buffer.staging or buffer
+        if visible.host is not None:
+            self._get(visible, into, offset)
+        elif into.nbytes:
+            staging = self._place(into.nbytes, buffer.usage, DOWNLOAD)
+            self._copy(Copy(buffer.handle, staging.handle, offset, 0, into.nbytes))
+            self._get(staging, into, 0)
+            self.free(staging)
 
-    def _ranges(self, call: Any, name: str, buffer: VulkanBuffer, offset: int, nbytes: int) -> None:
+    def _put(self, target: VulkanBuffer, data: memoryview, offset: int) -> None:
+        self._api.ffi.memmove(target.host + offset, data, data.nbytes)
+        if not target.block.is_coherent:
+            self._sync("vkFlushMappedMemoryRanges", target, offset, data.nbytes)
+
+    def _get(self, source: VulkanBuffer, into: memoryview, offset: int) -> None:
+        if not source.block.is_coherent:
+            self._sync("vkInvalidateMappedMemoryRanges", source, offset, into.nbytes)
+        self._api.ffi.memmove(into, source.host + offset, into.nbytes)
+
+    def _sync(self, call: str, buffer: VulkanBuffer, offset: int, nbytes: int) -> None:
         atom = self._physical.non_coherent_atom
         start = (buffer.offset + offset) // atom * atom
         end = align_up(buffer.offset + offset + nbytes, atom)
         span = self._api.make(
             "VkMappedMemoryRange", memory=buffer.block.memory, offset=start, size=end - start
         )
-        result = call(self._device, 1, span)
-        if result != c.SUCCESS:
-            raise self._error(result, name)
+        result = getattr(self._api.lib, call)(self._queue.device, 1, span)
+        self._queue.check(result, call)
 
+    # --- freeing --------------------------------------------------------------------------------
     def free(self, buffer: VulkanBuffer) -> None:
         """Destroy a buffer and its staging twin; their memory is kept for the next ones."""
-        if buffer.is_freed:
+        if buffer not in self._buffers:
             return
+        self._buffers.discard(buffer)
         if buffer.staging is not None:
             self.free(buffer.staging)
-        buffer.is_freed = True
-        buffer.host = None
-        self._buffers.pop(id(buffer), None)
-        self._api.lib.vkDestroyBuffer(self._device, buffer.handle, self._api.ffi.NULL)
+        self._queue.destroy("Buffer", buffer.handle)
         buffer.block.free.give(buffer.offset, buffer.size)
 
     def trim(self) -> None:
         """Give blocks that hold nothing back to the driver."""
-        kept = []
-        for block in self.blocks:
-            if block.free.is_empty:
-                self._api.lib.vkFreeMemory(self._device, block.memory, self._api.ffi.NULL)
-            else:
-                kept.append(block)
-        self.blocks = kept
+        for block in [one for one in self.blocks if one.free.is_empty]:
+            self.blocks.remove(block)
+            self._api.lib.vkFreeMemory(self._queue.device, block.memory, self._api.ffi.NULL)
 
     def close(self) -> None:
         """Destroy every buffer and free all memory."""
-        for buffer in list(self._buffers.values()):
+        for buffer in list(self._buffers):
             self.free(buffer)
         self.trim()
-
-    def _error(self, result: int, call: str) -> Exception:
-        return c.error_for(result, call, self._physical.identity.name)

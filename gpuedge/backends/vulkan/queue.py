@@ -1,14 +1,15 @@
-"""Submitting command buffers and waiting for them: a ring of fences, nothing built per submit."""
+"""The open device and its queue: making objects, waiting by fences, noticing a lost device."""
 
 from __future__ import annotations
 
 import logging
-import time
+from collections.abc import Callable
 from typing import Any
 
+from gpuedge.backends import common
 from gpuedge.backends.vulkan import constants as c
 from gpuedge.backends.vulkan.api import Api
-from gpuedge.core.errors import DeviceError, DeviceLostError, DeviceTimeoutError
+from gpuedge.core.errors import DeviceError, DeviceLostError
 
 _FOREVER_S = 1e9
 """Waits of 30 years and more have no limit; larger numbers of nanoseconds need not fit."""
@@ -24,29 +25,26 @@ class VulkanTicket:
     def __init__(self, fence: Any) -> None:
         self.fence = fence
 
-    @property
-    def is_done(self) -> bool:
-        """True once the work is known to have finished."""
-        return self.fence is None
-
 
 class Queue:
-    """The device's queue.
+    """An open VkDevice and its queue.
 
     Attributes
     ----------
     lost : DeviceLostError or None
         Set once the driver reports a lost device; everything raises it from then on.
+    on_work : callable, optional
+        Called once, when the first work has finished.
     """
 
     def __init__(self, api: Api, device: Any, family: int, name: str) -> None:
-        self._api = api
-        self._device = device
-        self._name = name
-        self._free: list[Any] = []
-        self._all: list[Any] = []
-        self._flying: list[VulkanTicket] = []
+        self.api = api
+        self.device = device
+        self.name = name
         self.lost: DeviceLostError | None = None
+        self.on_work: Callable[[], None] | None = None
+        self._free: list[Any] = []
+        self._flying: list[VulkanTicket] = []
         place = api.ffi.new("VkQueue *")
         api.lib.vkGetDeviceQueue(device, family, 0, place)
         self.handle = place[0]
@@ -55,29 +53,35 @@ class Queue:
         self._wait = api.lib.vkWaitForFences
         self._reset = api.lib.vkResetFences
 
-    def submit_info(self, commands: Any) -> Any:
-        """Return the reusable VkSubmitInfo of one command buffer."""
-        buffers = self._api.array("VkCommandBuffer", [commands])
-        return self._api.make("VkSubmitInfo", commandBufferCount=1, pCommandBuffers=buffers)
-
     def check(self, result: int, call: str) -> None:
-        """Raise the error of a failing result; remember a lost device."""
+        """Raise the error of a failing result; remember a lost device.
+
+        Raises
+        ------
+        DeviceLostError, OutOfMemoryError, DriverError
+        """
         if result == c.SUCCESS:
             return
-        error = c.error_for(result, call, self._name)
+        error = self.api.error(result, call, self.name)
         if isinstance(error, DeviceLostError):
             self.lost = error
         raise error
 
-    def check_lost(self) -> None:
-        """Raise DeviceLostError if the device was lost before."""
-        if self.lost is not None:
-            raise DeviceLostError(self.lost.what, known=self.lost.known)
+    def create(self, kind: str, **fields: Any) -> Any:
+        """Return a new object such as a ``Fence``, made by ``vkCreateFence``."""
+        api = self.api
+        made = api.ffi.new(f"Vk{kind} *")
+        info = api.make(f"Vk{kind}CreateInfo", **fields)
+        result = getattr(api.lib, f"vkCreate{kind}")(self.device, info, api.ffi.NULL, made)
+        self.check(result, f"vkCreate{kind}")
+        return made[0]
+
+    def destroy(self, kind: str, handle: Any) -> None:
+        """Destroy what `create` returned."""
+        getattr(self.api.lib, f"vkDestroy{kind}")(self.device, handle, self.api.ffi.NULL)
 
     def submit(self, info: Any) -> VulkanTicket:
         """Submit prebuilt work."""
-        if self.lost is not None:
-            self.check_lost()
         fence = self._free.pop() if self._free else self._fence()
         result = self._submit(self.handle, 1, info, fence[0])
         if result != c.SUCCESS:
@@ -88,63 +92,44 @@ class Queue:
         return ticket
 
     def _fence(self) -> Any:
-        """Return an unused fence: one of a finished ticket nobody waited for, or a new one."""
-        for ticket in list(self._flying):
-            if self._api.lib.vkGetFenceStatus(self._device, ticket.fence[0]) == c.SUCCESS:
-                self._finish(ticket)
-        if self._free:
-            return self._free.pop()
-        made = self._api.ffi.new("VkFence[1]")
-        info = self._api.make("VkFenceCreateInfo")
-        result = self._api.lib.vkCreateFence(self._device, info, self._api.ffi.NULL, made)
-        self.check(result, "vkCreateFence")
-        self._all.append(made)
-        return made
-
-    def _finish(self, ticket: VulkanTicket) -> None:
-        fence = ticket.fence
-        ticket.fence = None
-        self._flying.remove(ticket)
-        self.check(self._reset(self._device, 1, fence), "vkResetFences")
-        self._free.append(fence)
+        return self.api.ffi.new("VkFence[1]", [self.create("Fence")])
 
     def wait(self, ticket: VulkanTicket, timeout_s: float) -> None:
         """Wait until `ticket` is done, at most `timeout_s` seconds."""
-        if ticket.fence is None:
+        fence = ticket.fence
+        if fence is None:
             return
-        if self.lost is not None:
-            self.check_lost()
-        result = self._wait(self._device, 1, ticket.fence, 1, _nanoseconds(timeout_s))
-        if result == c.SUCCESS:
-            self._finish(ticket)
-            return
+        result = self._wait(self.device, 1, fence, 1, _nanoseconds(timeout_s))
         if result == c.TIMEOUT:
-            raise DeviceTimeoutError(
-                f"Work on {self._name} did not finish within {timeout_s:g} s.",
-                known="it is still running; wait again, or close the device",
-            )
-        self.check(result, "vkWaitForFences")
+            raise common.timeout_error(self.name, timeout_s)
+        if result != c.SUCCESS:
+            self.check(result, "vkWaitForFences")
+        ticket.fence = None
+        self._flying.remove(ticket)
+        self.check(self._reset(self.device, 1, fence), "vkResetFences")
+        self._free.append(fence)
+        if self.on_work is not None:
+            self.on_work()
+            self.on_work = None
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait for everything in flight; return False if some of it does not end in time."""
-        end = time.monotonic() + timeout_s
-        for ticket in list(self._flying):
-            if self.lost is not None:
-                return True  # the specification counts work on a lost device as finished
-            try:
-                self.wait(ticket, max(0.0, end - time.monotonic()))
-            except DeviceLostError:
-                return True
-            except DeviceError as error:  # too late, or no answer: either way it may still run
-                log.debug("draining: %s", error)
-                return False
+        """Wait for everything in flight; return False if it does not end in time."""
+        fences = [ticket.fence[0] for ticket in self._flying]
+        if not fences or self.lost is not None:
+            return True  # the specification counts work on a lost device as finished
+        every = self.api.ffi.new("VkFence[]", fences)
+        try:
+            result = self._wait(self.device, len(fences), every, 1, _nanoseconds(timeout_s))
+            self.check(result, "vkWaitForFences")
+        except DeviceError as error:  # too late, or no answer: either way it may still run
+            log.debug("draining: %s", error)
+            return self.lost is not None
         return True
 
     def close(self) -> None:
         """Destroy the fences; nothing may be in flight."""
-        for fence in self._all:
-            self._api.lib.vkDestroyFence(self._device, fence[0], self._api.ffi.NULL)
-        self._all.clear()
+        for fence in [*self._free, *(ticket.fence for ticket in self._flying)]:
+            self.destroy("Fence", fence[0])
         self._free.clear()
         self._flying.clear()
 

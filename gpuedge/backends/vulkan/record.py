@@ -2,110 +2,129 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-from gpuedge.backends.base import Buffer, Dispatch
+from gpuedge.backends.base import Dispatch
+from gpuedge.backends.common import COPY_TIMEOUT_S
 from gpuedge.backends.vulkan import constants as c
-from gpuedge.backends.vulkan.api import Api
-from gpuedge.backends.vulkan.memory import VulkanBuffer
 from gpuedge.backends.vulkan.program import VulkanProgram
-from gpuedge.backends.vulkan.queue import Queue
+from gpuedge.backends.vulkan.queue import Queue, VulkanTicket
 
 _WORK = c.STAGE_COMPUTE | c.STAGE_TRANSFER
 _WRITES = c.ACCESS_SHADER_WRITE | c.ACCESS_TRANSFER_WRITE
 _READS = c.ACCESS_SHADER_READ | c.ACCESS_TRANSFER_READ
+_ANYTHING = (_WORK, _WRITES, _WORK, _READS | _WRITES)
+_DISPATCHES = (
+    c.STAGE_COMPUTE, c.ACCESS_SHADER_WRITE,
+    c.STAGE_COMPUTE, c.ACCESS_SHADER_READ | c.ACCESS_SHADER_WRITE,
+)  # fmt: skip
+_HOST = (_WORK, _WRITES, c.STAGE_HOST, c.ACCESS_HOST_READ)
+"""Barriers: the stages and writes that are waited for, by which stages and accesses."""
+
+
+class Copy(NamedTuple):
+    """Bytes that go from one VkBuffer to another."""
+
+    source: Any
+    target: Any
+    source_offset: int
+    target_offset: int
+    nbytes: int
 
 
 @dataclass(slots=True, eq=False)
 class VulkanRecording:
     """A command buffer with its descriptor sets, and the prebuilt structure that submits it."""
 
-    commands: Any
-    descriptor_pool: Any
-    submit_info: Any
+    commands: Any = None
+    descriptor_pool: Any = None
+    submit_info: Any = None
     is_released: bool = False
 
 
 class Recorder:
     """Makes recordings on one device; they share a command pool."""
 
-    def __init__(self, api: Api, device: Any, queue: Queue, family: int) -> None:
-        self._api = api
-        self._device = device
+    def __init__(self, queue: Queue, family: int) -> None:
         self._queue = queue
+        self._api = queue.api
         self._recordings: set[VulkanRecording] = set()
-        flags = c.COMMAND_POOL_RESET
-        info = api.make("VkCommandPoolCreateInfo", flags=flags, queueFamilyIndex=family)
-        made = api.ffi.new("VkCommandPool *")
-        result = api.lib.vkCreateCommandPool(device, info, api.ffi.NULL, made)
-        queue.check(result, "vkCreateCommandPool")
-        self._pool = made[0]
+        self._pool = queue.create(
+            "CommandPool", flags=c.COMMAND_POOL_RESET, queueFamilyIndex=family
+        )
 
     def record(
-        self, dispatches: Sequence[Dispatch], inputs: Sequence[Buffer], outputs: Sequence[Buffer]
+        self, dispatches: Sequence[Dispatch], inputs: Sequence[Any], outputs: Sequence[Any]
     ) -> VulkanRecording:
         """Record dispatches, with the staging copies of `inputs` before and `outputs` after."""
-        uploads = _staged(inputs)
-        downloads = _staged(outputs)
-        sets, pool = self._sets(dispatches)
-        made = VulkanRecording(None, pool, None)
+        before = [b.staging.copy_to(b) for b in dict.fromkeys(inputs) if b.staging is not None]
+        after = [b.copy_to(b.staging) for b in dict.fromkeys(outputs) if b.staging is not None]
+        return self._record(before, dispatches, after)
+
+    def copy_now(self, copy: Copy) -> None:
+        """Copy and wait for it."""
+        recording = self._record([copy], (), ())
+        self._queue.wait(self.submit(recording), COPY_TIMEOUT_S)
+        self.release(recording)
+
+    def submit(self, recording: VulkanRecording) -> VulkanTicket:
+        """Start recorded work."""
+        return self._queue.submit(recording.submit_info)
+
+    def _record(
+        self, before: Iterable[Copy], dispatches: Sequence[Dispatch], after: Iterable[Copy]
+    ) -> VulkanRecording:
+        made = VulkanRecording()
         self._recordings.add(made)
         try:
-            made.commands = self._begin()
+            sets = self._sets(made, dispatches)
+            commands = made.commands = self._begin()
             # Work submitted before this (an upload, the previous replay) must be done with the
             # buffers it shares with this one: one queue, but submissions overlap without it.
-            self._barrier(made.commands, _WORK, _WRITES, _WORK, _READS | _WRITES)
-            for device in uploads:
-                self._copy(made.commands, device.staging, device)
-            if uploads:
-                self._barrier(
-                    made.commands,
-                    c.STAGE_TRANSFER,
-                    c.ACCESS_TRANSFER_WRITE,
-                    c.STAGE_COMPUTE,
-                    c.ACCESS_SHADER_READ | c.ACCESS_SHADER_WRITE,
-                )
-            self._dispatches(made.commands, dispatches, sets)
-            self._finish(made.commands, downloads)
-            self._end(made.commands)
-            made.submit_info = self._queue.submit_info(made.commands)
+            self._barrier(commands, _ANYTHING)
+            self._copies(commands, before)
+            if before:
+                self._barrier(commands, _ANYTHING)
+            self._dispatches(commands, dispatches, sets)
+            if after:
+                self._barrier(commands, _ANYTHING)
+            self._copies(commands, after)
+            self._barrier(commands, _HOST)
+            self._queue.check(self._api.lib.vkEndCommandBuffer(commands), "vkEndCommandBuffer")
+            buffers = self._api.array("VkCommandBuffer", [commands])
+            made.submit_info = self._api.make(
+                "VkSubmitInfo", commandBufferCount=1, pCommandBuffers=buffers
+            )
         except BaseException:
             self.release(made)
             raise
         return made
 
-    def copy_once(self, source: VulkanBuffer, target: VulkanBuffer, places: Any) -> VulkanRecording:
-        """Record one copy; `places` is (source offset, target offset, bytes)."""
-        made = VulkanRecording(self._begin(), None, None)
-        self._recordings.add(made)
-        self._barrier(made.commands, _WORK, _WRITES, _WORK, _READS | _WRITES)
-        self._copy(made.commands, source, target, places)
-        self._barrier(
-            made.commands,
-            c.STAGE_TRANSFER,
-            c.ACCESS_TRANSFER_WRITE,
-            _WORK | c.STAGE_HOST,
-            _READS | _WRITES | c.ACCESS_HOST_READ,
-        )
-        self._end(made.commands)
-        made.submit_info = self._queue.submit_info(made.commands)
-        return made
-
     def _begin(self) -> Any:
-        api = self._api
+        api, queue = self._api, self._queue
         info = api.make("VkCommandBufferAllocateInfo", commandPool=self._pool, commandBufferCount=1)
         made = api.ffi.new("VkCommandBuffer *")
-        result = api.lib.vkAllocateCommandBuffers(self._device, info, made)
-        self._queue.check(result, "vkAllocateCommandBuffers")
+        result = api.lib.vkAllocateCommandBuffers(queue.device, info, made)
+        queue.check(result, "vkAllocateCommandBuffers")
         # Simultaneous use: after a time-out the caller may submit again while the old run lives.
         begin = api.make("VkCommandBufferBeginInfo", flags=c.COMMAND_BUFFER_SIMULTANEOUS)
-        self._queue.check(api.lib.vkBeginCommandBuffer(made[0], begin), "vkBeginCommandBuffer")
+        queue.check(api.lib.vkBeginCommandBuffer(made[0], begin), "vkBeginCommandBuffer")
         return made[0]
 
-    def _end(self, commands: Any) -> None:
-        self._queue.check(self._api.lib.vkEndCommandBuffer(commands), "vkEndCommandBuffer")
+    def _barrier(self, commands: Any, kind: tuple[int, int, int, int]) -> None:
+        stages, writes, then_stages, then_access = kind
+        memory = self._api.make("VkMemoryBarrier", srcAccessMask=writes, dstAccessMask=then_access)
+        null = self._api.ffi.NULL
+        self._api.lib.vkCmdPipelineBarrier(
+            commands, stages, then_stages, 0, 1, memory, 0, null, 0, null
+        )
+
+    def _copies(self, commands: Any, copies: Iterable[Copy]) -> None:
+        for source, target, start, end, size in copies:
+            region = self._api.make("VkBufferCopy", srcOffset=start, dstOffset=end, size=size)
+            self._api.lib.vkCmdCopyBuffer(commands, source, target, 1, region)
 
     def _dispatches(self, commands: Any, dispatches: Sequence[Dispatch], sets: list[Any]) -> None:
         api = self._api
@@ -115,13 +134,7 @@ class Recorder:
             program = cast(VulkanProgram, dispatch.program)
             layout = program.layout.pipeline_layout
             if dispatch.depends and index:
-                self._barrier(
-                    commands,
-                    c.STAGE_COMPUTE,
-                    c.ACCESS_SHADER_WRITE,
-                    c.STAGE_COMPUTE,
-                    c.ACCESS_SHADER_READ | c.ACCESS_SHADER_WRITE,
-                )
+                self._barrier(commands, _DISPATCHES)
             if program.pipeline is not bound:
                 lib.vkCmdBindPipeline(commands, c.BIND_POINT_COMPUTE, program.pipeline)
                 bound = program.pipeline
@@ -135,46 +148,8 @@ class Recorder:
                 lib.vkCmdPushConstants(commands, layout, stage, 0, len(dispatch.push), data)
             lib.vkCmdDispatch(commands, *dispatch.groups)
 
-    def _finish(self, commands: Any, downloads: list[VulkanBuffer]) -> None:
-        """Copy staged outputs and make everything written visible to the host."""
-        if downloads:
-            self._barrier(
-                commands,
-                c.STAGE_COMPUTE,
-                c.ACCESS_SHADER_WRITE,
-                c.STAGE_TRANSFER,
-                c.ACCESS_TRANSFER_READ,
-            )
-        for device in downloads:
-            self._copy(commands, device, device.staging)
-        self._barrier(commands, _WORK, _WRITES, c.STAGE_HOST, c.ACCESS_HOST_READ)
-
-    def _barrier(
-        self, commands: Any, stages: int, writes: int, then_stages: int, then_access: int
-    ) -> None:
-        memory = self._api.make("VkMemoryBarrier", srcAccessMask=writes, dstAccessMask=then_access)
-        null = self._api.ffi.NULL
-        self._api.lib.vkCmdPipelineBarrier(
-            commands, stages, then_stages, 0, 1, memory, 0, null, 0, null
-        )
-
-    def _copy(
-        self,
-        commands: Any,
-        source: VulkanBuffer | None,
-        target: VulkanBuffer | None,
-        places: tuple[int, int, int] | None = None,
-    ) -> None:
-        if source is None or target is None:
-            return
-        start, end, size = places or (0, 0, min(source.nbytes, target.nbytes))
-        if not size:
-            return
-        region = self._api.make("VkBufferCopy", srcOffset=start, dstOffset=end, size=size)
-        self._api.lib.vkCmdCopyBuffer(commands, source.handle, target.handle, 1, region)
-
-    def _sets(self, dispatches: Sequence[Dispatch]) -> tuple[list[Any], Any]:
-        """Return a descriptor set per dispatch (equal ones shared) and the pool they live in.
+    def _sets(self, made: VulkanRecording, dispatches: Sequence[Dispatch]) -> list[Any]:
+        """Return a descriptor set per dispatch; equal ones are shared.
 
         Each recording has a pool of exactly the right size, so releasing one frees everything and
         no pool can fragment.
@@ -182,29 +157,21 @@ class Recorder:
         keys = [_set_key(dispatch) for dispatch in dispatches]
         distinct = dict(zip(keys, dispatches, strict=True))
         if not distinct:
-            return [], None
-        pool = self._descriptor_pool(len(distinct), sum(len(d.bindings) for d in distinct.values()))
-        try:
-            made = {key: self._set(pool, dispatch) for key, dispatch in distinct.items()}
-        except BaseException:
-            self._api.lib.vkDestroyDescriptorPool(self._device, pool, self._api.ffi.NULL)
-            raise
-        return [made[key] for key in keys], pool
-
-    def _descriptor_pool(self, sets: int, buffers: int) -> Any:
-        api = self._api
-        kind = c.DESCRIPTOR_STORAGE_BUFFER
-        size = api.make("VkDescriptorPoolSize", type=kind, descriptorCount=max(1, buffers))
-        info = api.make(
-            "VkDescriptorPoolCreateInfo", maxSets=sets, poolSizeCount=1, pPoolSizes=size
+            return []
+        buffers = sum(len(dispatch.bindings) for dispatch in distinct.values())
+        size = self._api.make(
+            "VkDescriptorPoolSize",
+            type=c.DESCRIPTOR_STORAGE_BUFFER,
+            descriptorCount=max(1, buffers),
         )
-        made = api.ffi.new("VkDescriptorPool *")
-        result = api.lib.vkCreateDescriptorPool(self._device, info, api.ffi.NULL, made)
-        self._queue.check(result, "vkCreateDescriptorPool")
-        return made[0]
+        made.descriptor_pool = self._queue.create(
+            "DescriptorPool", maxSets=len(distinct), poolSizeCount=1, pPoolSizes=size
+        )
+        sets = {key: self._set(made.descriptor_pool, one) for key, one in distinct.items()}
+        return [sets[key] for key in keys]
 
     def _set(self, pool: Any, dispatch: Dispatch) -> Any:
-        api = self._api
+        api, device = self._api, self._queue.device
         program = cast(VulkanProgram, dispatch.program)
         info = api.make(
             "VkDescriptorSetAllocateInfo",
@@ -213,7 +180,7 @@ class Recorder:
             pSetLayouts=api.array("VkDescriptorSetLayout", [program.layout.set_layout]),
         )
         made = api.ffi.new("VkDescriptorSet *")
-        result = api.lib.vkAllocateDescriptorSets(self._device, info, made)
+        result = api.lib.vkAllocateDescriptorSets(device, info, made)
         self._queue.check(result, "vkAllocateDescriptorSets")
         writes = [
             api.make(
@@ -224,7 +191,7 @@ class Recorder:
                 descriptorType=c.DESCRIPTOR_STORAGE_BUFFER,
                 pBufferInfo=api.make(
                     "VkDescriptorBufferInfo",
-                    buffer=cast(VulkanBuffer, binding.buffer).handle,
+                    buffer=cast(Any, binding.buffer).handle,
                     offset=binding.offset,
                     range=binding.nbytes,
                 ),
@@ -232,36 +199,29 @@ class Recorder:
             for i, binding in enumerate(dispatch.bindings)
         ]
         table = api.array("VkWriteDescriptorSet", writes)
-        api.lib.vkUpdateDescriptorSets(self._device, len(writes), table, 0, api.ffi.NULL)
+        api.lib.vkUpdateDescriptorSets(device, len(writes), table, 0, api.ffi.NULL)
         return made[0]
 
     def release(self, recording: VulkanRecording) -> None:
-        """Free a recording that is not in flight."""
+        """Free a recording that is not in flight; doing it twice does nothing."""
         if recording.is_released:
             return
         recording.is_released = True
         self._recordings.discard(recording)
-        api = self._api
         if recording.commands is not None:
-            one = api.array("VkCommandBuffer", [recording.commands])
-            api.lib.vkFreeCommandBuffers(self._device, self._pool, 1, one)
+            one = self._api.array("VkCommandBuffer", [recording.commands])
+            self._api.lib.vkFreeCommandBuffers(self._queue.device, self._pool, 1, one)
         if recording.descriptor_pool is not None:
-            pool = recording.descriptor_pool
-            api.lib.vkDestroyDescriptorPool(self._device, pool, api.ffi.NULL)
+            self._queue.destroy("DescriptorPool", recording.descriptor_pool)
 
     def close(self) -> None:
         """Free all recordings and the command pool."""
         for recording in list(self._recordings):
             self.release(recording)
-        self._api.lib.vkDestroyCommandPool(self._device, self._pool, self._api.ffi.NULL)
+        self._queue.destroy("CommandPool", self._pool)
 
 
 def _set_key(dispatch: Dispatch) -> tuple[Any, ...]:
     program = cast(VulkanProgram, dispatch.program)
     places = tuple((id(b.buffer), b.offset, b.nbytes) for b in dispatch.bindings)
     return (id(program.layout), places)
-
-
-def _staged(buffers: Sequence[Buffer]) -> list[VulkanBuffer]:
-    concrete = [cast(VulkanBuffer, buffer) for buffer in buffers]
-    return [buffer for buffer in dict.fromkeys(concrete) if buffer.staging is not None]

@@ -54,9 +54,9 @@ class _Wgpu:
         DeviceError (GE-400)
             The driver refused, lost the device or ran out of memory.
         """
-        from gpuedge.backends.wgpu.device import WgpuDevice
+        from gpuedge.backends.wgpu.device import open_device
 
-        return WgpuDevice(info, **options)
+        return open_device(info, **options)
 
 
 class WgpuBackend(_Wgpu):

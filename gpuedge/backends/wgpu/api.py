@@ -8,67 +8,33 @@ loss of a device to a logger instead of to the caller.
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from gpuedge.core.errors import BackendUnavailableError
 
-log = logging.getLogger("gpuedge.wgpu")
-
 _lock = threading.Lock()
 _api: Api | None = None
 
-_LEVELS = {1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.DEBUG}
-"""WGPULogLevel; traces are below what logging has a name for."""
+_TYPES = (
+    "WGPUInstanceDescriptor", "WGPUInstanceExtras", "WGPUAdapter", "WGPUAdapterInfo", "WGPULimits",
+    "WGPUDeviceDescriptor", "WGPURequestDeviceCallbackInfo", "WGPUDeviceLostCallbackInfo",
+    "WGPUUncapturedErrorCallbackInfo", "WGPUQueueWorkDoneCallbackInfo",
+    "WGPUBufferMapCallbackInfo", "WGPUBufferDescriptor", "WGPUShaderModuleDescriptor",
+    "WGPUShaderSourceWGSL", "WGPUComputePipelineDescriptor", "WGPUComputeState",
+    "WGPUConstantEntry", "WGPUBindGroupLayout", "WGPUBindGroupLayoutDescriptor",
+    "WGPUBindGroupLayoutEntry", "WGPUPipelineLayoutDescriptor", "WGPUBindGroupDescriptor",
+    "WGPUBindGroupEntry", "WGPUChainedStruct", "WGPUCommandBuffer", "void",
+)  # fmt: skip
+"""Types that this backend uses."""
 
-_NEEDED: dict[str, tuple[str, ...]] = {
-    "WGPUInstanceDescriptor": ("nextInChain",),
-    "WGPUInstanceExtras": ("chain", "backends"),
-    "WGPUAdapterInfo": ("vendor", "device", "description", "adapterType", "backendType"),
-    "WGPULimits": ("maxBufferSize", "maxComputeWorkgroupStorageSize"),
-    "WGPUDeviceDescriptor": ("requiredLimits", "requiredFeatureCount", "requiredFeatures"),
-    "WGPUFeatureName": (),
-    "WGPURequestDeviceCallbackInfo": ("mode", "callback"),
-    "WGPUDeviceLostCallbackInfo": ("mode", "callback", "userdata1"),
-    "WGPUUncapturedErrorCallbackInfo": ("callback", "userdata1"),
-    "WGPUBufferDescriptor": ("usage", "size", "mappedAtCreation"),
-    "WGPUBufferMapCallbackInfo": ("mode", "callback", "userdata1", "userdata2"),
-    "WGPUQueueWorkDoneCallbackInfo": ("mode", "callback", "userdata1", "userdata2"),
-    "WGPUShaderModuleDescriptor": ("nextInChain",),
-    "WGPUShaderSourceWGSL": ("chain", "code"),
-    "WGPUComputePipelineDescriptor": ("layout", "compute"),
-    "WGPUComputeState": ("module", "entryPoint", "constantCount", "constants"),
-    "WGPUConstantEntry": ("key", "value"),
-    "WGPUBindGroupLayoutDescriptor": ("entryCount", "entries"),
-    "WGPUBindGroupLayoutEntry": ("binding", "visibility", "buffer"),
-    "WGPUPipelineLayoutDescriptor": ("bindGroupLayoutCount", "bindGroupLayouts"),
-    "WGPUBindGroupDescriptor": ("layout", "entryCount", "entries"),
-    "WGPUBindGroupEntry": ("binding", "buffer", "offset", "size"),
-    "WGPUChainedStruct": ("sType",),
-    "WGPUAdapter": (),
-    "WGPUBindGroupLayout": (),
-    "WGPUCommandBuffer": (),
-}
-"""Types with fields that this backend relies on; the interface changed between releases."""
+Listener = Callable[[str, int, str, int], None]
+"""Told what the driver reports about a device: event, its code, message, number of what it is of.
 
-
-class Sink(Protocol):
-    """Who is told what the driver reports; devices are."""
-
-    def on_error(self, kind: int, message: str) -> None:
-        """Take an error of the call that runs now."""
-
-    def on_lost(self, reason: int, message: str) -> None:
-        """Take note that the device is lost."""
-
-    def on_done(self, number: int) -> None:
-        """Take note that a submission has finished."""
-
-    def on_mapped(self, number: int, status: int, message: str) -> None:
-        """Take note that a buffer was mapped, or not."""
+Events are ``error`` and ``lost`` of the device, ``done`` and ``mapped`` of the queue.
+"""
 
 
 class Api:
@@ -83,12 +49,20 @@ class Api:
     def __init__(self, ffi: Any, lib: Any) -> None:
         self.ffi = ffi
         self.lib = lib
-        self.types = _types(ffi)
+        # cffi reads the whole list of types again for each string that it has to understand, which
+        # takes 20 ms; so all are in one declaration, and nothing else names a type by a string.
+        declared = ffi.typeof(f"void(*)({', '.join(f'{name} *' for name in _TYPES)})").args
+        self.types: dict[str, Any] = dict(zip(_TYPES, declared, strict=True))
         self._word = ffi.typeof(lib.wgpuInstanceEnumerateAdapters).result  # size_t
         self._alive: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()
-        self._sinks: dict[int, Sink] = {}
+        self._listeners: dict[int, Listener] = {}
         self._numbers = itertools.count(1)
-        self._callbacks()
+        lib.wgpuSetLogLevel(lib.WGPULogLevel_Off)  # the package would log to stderr, the user's
+        # One of each serves all devices and lives as long as the process.
+        self.error_callback = self._of_device("WGPUUncapturedErrorCallbackInfo", "error")
+        self.lost_callback = self._of_device("WGPUDeviceLostCallbackInfo", "lost")
+        self.done_callback = self._of_queue("WGPUQueueWorkDoneCallbackInfo", "done")
+        self.mapped_callback = self._of_queue("WGPUBufferMapCallbackInfo", "mapped")
 
     # --- structures -----------------------------------------------------------------------------
     def make(self, name: str, **fields: Any) -> Any:
@@ -129,13 +103,6 @@ class Api:
         size = self.ffi.sizeof(kind.item) * max(1, count)
         return self.ffi.from_buffer(kind, bytearray(size))
 
-    def numbers(self, name: str, values: Sequence[int]) -> Any:
-        """Return a C array of numbers, such as those of an enumeration."""
-        made = self.empty(name, len(values))
-        for i, value in enumerate(values):
-            made[i] = value
-        return made
-
     def pointer(self, number: int) -> Any:
         """Return a number as the ``void *`` that callbacks are given."""
         return self.ffi.cast(self.types["void"], number)
@@ -159,75 +126,35 @@ class Api:
         return bytes(raw).decode("utf-8", "replace")
 
     # --- callbacks ------------------------------------------------------------------------------
-    def register(self, sink: Sink) -> int:
-        """Return the number under which a sink is told things; None is told after `forget`."""
+    def register(self, listener: Listener) -> int:
+        """Return the number under which a listener is told things; none after `forget`."""
         number = next(self._numbers)
-        self._sinks[number] = sink
+        self._listeners[number] = listener
         return number
 
     def forget(self, number: int) -> None:
         """End a registration; what is reported late is dropped."""
-        self._sinks.pop(number, None)
+        self._listeners.pop(number, None)
 
-    def _sink(self, userdata: Any) -> Sink | None:
-        return self._sinks.get(self._number(userdata))
+    def _tell(self, who: Any, event: str, code: int, message: Any, which: int = 0) -> None:
+        listener = self._listeners.get(self._number(who))
+        if listener is not None:
+            listener(event, code, self.text(message), which)
 
-    def _callbacks(self) -> None:
-        """Make the C functions; one of each serves all devices and lives as long as the process."""
-        number = self._number
+    def _of_device(self, info: str, event: str) -> Any:
+        def called(_: Any, code: int, message: Any, who: Any, __: Any) -> None:
+            self._tell(who, event, code, message)
 
-        def on_error(_: Any, kind: int, message: Any, who: Any, __: Any) -> None:
-            sink = self._sink(who)
-            if sink is not None:
-                sink.on_error(kind, self.text(message))
+        return self.callback(info, called)
 
-        def on_lost(_: Any, reason: int, message: Any, who: Any, __: Any) -> None:
-            sink = self._sink(who)
-            if sink is not None:
-                sink.on_lost(reason, self.text(message))
+    def _of_queue(self, info: str, event: str) -> Any:
+        def called(code: int, message: Any, who: Any, which: Any) -> None:
+            self._tell(who, event, code, message, self._number(which))
 
-        def on_done(_: int, __: Any, who: Any, which: Any) -> None:
-            sink = self._sink(who)
-            if sink is not None:
-                sink.on_done(number(which))
-
-        def on_mapped(status: int, message: Any, who: Any, which: Any) -> None:
-            sink = self._sink(who)
-            if sink is not None:
-                sink.on_mapped(number(which), status, self.text(message))
-
-        def on_log(level: int, message: Any, _: Any) -> None:
-            if log.hasHandlers():  # without any, Python would write to stderr, which is the user's
-                log.log(_LEVELS.get(level, logging.DEBUG), "%s", self.text(message))
-
-        self.error_callback = self.callback("WGPUUncapturedErrorCallbackInfo", on_error)
-        self.lost_callback = self.callback("WGPUDeviceLostCallbackInfo", on_lost)
-        self.done_callback = self.callback("WGPUQueueWorkDoneCallbackInfo", on_done)
-        self.mapped_callback = self.callback("WGPUBufferMapCallbackInfo", on_mapped)
-        set_callback = self.lib.wgpuSetLogCallback
-        kind = self.ffi.typeof(set_callback).args[0]
-        self._log_callback = self.ffi.callback(kind, on_log)
-        set_callback(self._log_callback, self.ffi.NULL)
+        return self.callback(info, called)
 
     def _number(self, userdata: Any) -> int:
         return int(self.ffi.cast(self._word, userdata))
-
-
-def _types(ffi: Any) -> dict[str, Any]:
-    """Return the pointer type of everything needed, from one declaration.
-
-    cffi reads the whole list of types again for each string that it has to understand, which takes
-    20 ms; so all are in one, and nothing else here names a type by a string.
-    """
-    names = [*_NEEDED, "void"]
-    declared = ffi.typeof(f"void(*)({', '.join(f'{name} *' for name in names)})").args
-    types = dict(zip(names, declared, strict=True))
-    for name, fields in _NEEDED.items():
-        have = dict(types[name].item.fields or ()) if fields else {}
-        absent = [field for field in fields if field not in have]
-        if absent:
-            raise AttributeError(f"{name} has no {absent[0]}")
-    return types
 
 
 def load() -> Api:
@@ -247,7 +174,7 @@ def load() -> Api:
 
 def _load() -> Api:
     try:
-        from cffi import FFIError  # type: ignore[import-untyped]
+        from cffi import CDefError, FFIError  # type: ignore[import-untyped]
         from wgpu.backends.wgpu_native import ffi, lib
     except ImportError as error:
         raise BackendUnavailableError(
@@ -265,7 +192,7 @@ def _load() -> Api:
         ) from None
     try:
         return Api(ffi, lib)
-    except (FFIError, AttributeError, KeyError, TypeError) as error:
+    except (CDefError, FFIError, AttributeError) as error:
         raise BackendUnavailableError(
             "The Python package 'wgpu' has a C interface that this gpuedge does not know.",
             known=str(error),

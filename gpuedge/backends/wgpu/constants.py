@@ -6,12 +6,8 @@ a library opened at run time does not export, so they have to be written down.
 
 from __future__ import annotations
 
-from gpuedge.core.errors import (
-    DeviceError,
-    DeviceLostError,
-    DriverError,
-    OutOfMemoryError,
-)
+from gpuedge.backends import common
+from gpuedge.core.errors import DeviceError, DriverError
 
 MAP_READ, MAP_WRITE, COPY_SRC, COPY_DST = 0x1, 0x2, 0x4, 0x8
 """WGPUBufferUsage; the first two are also the WGPUMapMode."""
@@ -19,7 +15,6 @@ UNIFORM, STORAGE = 0x40, 0x80
 SHADER_STAGE_COMPUTE = 0x4
 BINDING_UNIFORM, BINDING_STORAGE, BINDING_READ_ONLY = 2, 3, 4
 CALLBACK_ALLOW_SPONTANEOUS = 3
-FEATURE_SHADER_F16 = "WGPUFeatureName_ShaderF16"
 
 INSTANCE_EXTRAS = 0x00030004  # WGPUSType_InstanceExtras
 SOURCE_WGSL = "WGPUSType_ShaderSourceWGSL"
@@ -29,7 +24,7 @@ INSTANCE_BACKENDS = {"vulkan": 1, "gl": 2, "metal": 4, "dx12": 8}
 
 DEVICE_TYPES = {1: "DISCRETE_GPU", 2: "INTEGRATED_GPU", 3: "CPU", 4: "OTHER"}
 """WGPUAdapterType in the spelling of the Vulkan specification."""
-TYPE_INTEGRATED, TYPE_CPU = 2, 3
+TYPE_CPU = 3
 BACKEND_TYPES = {
     4: "Direct3D 12", 5: "Metal", 6: "Vulkan", 7: "OpenGL", 8: "OpenGL ES",
 }  # fmt: skip
@@ -46,12 +41,7 @@ def error_for(kind: int, message: str, call: str, device: str) -> DeviceError:
     """Return the error that an uncaptured WebGPU error becomes (not raised here)."""
     known = f"{call}: {message}" if message else call
     if _LOST in message:
-        return lost_error(known, device)
+        return common.lost_error(device, known)
     if kind == ERROR_OUT_OF_MEMORY or NO_MEMORY in message:
-        return OutOfMemoryError(f"There is not enough memory on {device}.", known=known)
+        return common.memory_error(device, known)
     return DriverError(f"WebGPU refused a call on {device}.", known=known)
-
-
-def lost_error(message: str, device: str) -> DeviceLostError:
-    """Return the error of a lost device (not raised here)."""
-    return DeviceLostError(f"The driver lost {device}.", known=message or None)

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpuedge.backends import common
 from gpuedge.backends.base import Usage
 from gpuedge.backends.wgpu import constants as c
 from gpuedge.backends.wgpu.queue import Queue
-from gpuedge.core.caps import Caps
-from gpuedge.core.errors import OutOfMemoryError
 
 STAGED_INPUT = 1 << 18
 """Inputs of this size and more are staged here; smaller ones go through the queue."""
-COPY_TIMEOUT_S = 60.0
 _WORD = 4
 """Sizes and offsets of copies are multiples of this (WebGPU, COPY_BUFFER_ALIGNMENT)."""
 
@@ -98,40 +96,28 @@ class WgpuBuffer:
 
 def create(queue: Queue, size: int, usage: int, *, mapped: bool = False) -> Any:
     """Create a WebGPU buffer. Raises OutOfMemoryError."""
-    api = queue.api
-    about = api.make("WGPUBufferDescriptor", size=size, usage=usage, mappedAtCreation=int(mapped))
-    made = api.lib.wgpuDeviceCreateBuffer(queue.device, about)
-    try:
-        queue.check(f"wgpuDeviceCreateBuffer of {size} bytes")
-    except BaseException:
-        if made != api.ffi.NULL:
-            api.lib.wgpuBufferRelease(made)
-        raise
-    return made
+    about = {"size": size, "usage": usage, "mappedAtCreation": int(mapped)}
+    return queue.create("Buffer", queue.api.make("WGPUBufferDescriptor", **about))
 
 
 def destroy(queue: Queue, handle: Any) -> None:
     """Free a buffer's memory now, and the buffer when nothing uses it any more."""
     queue.api.lib.wgpuBufferDestroy(handle)
-    queue.api.lib.wgpuBufferRelease(handle)
+    queue.release("Buffer", handle)
 
 
 class Memory:
     """The buffers of one device."""
 
-    def __init__(self, queue: Queue, caps: Caps) -> None:
+    def __init__(self, queue: Queue, largest: int) -> None:
         self._queue = queue
         self._api = queue.api
-        self._largest = caps.max_allocation_bytes
+        self._largest = largest
         self.buffers: set[WgpuBuffer] = set()
 
     def alloc(self, nbytes: int, usage: Usage) -> WgpuBuffer:
         """Reserve memory. Raises OutOfMemoryError."""
-        if self._largest is not None and nbytes > self._largest:
-            raise OutOfMemoryError(
-                f"A buffer of {nbytes} bytes does not fit on {self._queue.name}.",
-                known=f"its largest buffer has {self._largest} bytes",
-            )
+        common.check_size(self._queue.name, nbytes, self._largest, "buffer")
         made = WgpuBuffer(self._queue, nbytes, usage)
         self.buffers.add(made)
         return made
@@ -163,9 +149,12 @@ class Memory:
             return
         # What waits in the staging buffer was written before and must not come after.
         self._flush(buffer)
-        source = self._api.ffi.from_buffer(data)
-        self._api.lib.wgpuQueueWriteBuffer(self._queue.handle, buffer.handle, offset, source, size)
-        self._queue.check("wgpuQueueWriteBuffer")
+        self._send(buffer, offset, self._api.ffi.from_buffer(data), size)
+
+    def _send(self, buffer: WgpuBuffer, offset: int, source: Any, size: int) -> None:
+        queue = self._queue
+        self._api.lib.wgpuQueueWriteBuffer(queue.handle, buffer.handle, offset, source, size)
+        queue.check("wgpuQueueWriteBuffer")
 
     def _is_mapped(self, staging: Staging) -> bool:
         if staging.address is None and staging.is_pending:
@@ -177,12 +166,9 @@ class Memory:
         staging = buffer.staging
         if not buffer.writes or staging is None or staging.address is None:
             return
-        api = self._api
         for offset, size in buffer.writes:
-            source = staging.address + offset
-            api.lib.wgpuQueueWriteBuffer(self._queue.handle, buffer.handle, offset, source, size)
+            self._send(buffer, offset, staging.address + offset, size)
         buffer.writes.clear()
-        self._queue.check("wgpuQueueWriteBuffer")
 
     def _whole_words(
         self, buffer: WgpuBuffer, data: memoryview, offset: int
@@ -216,22 +202,12 @@ class Memory:
             once.close()
 
     def _copy(self, source: Any, target: Staging, offset: int) -> None:
-        api, queue = self._api, self._queue
-        encoder = api.lib.wgpuDeviceCreateCommandEncoder(queue.device, api.ffi.NULL)
-        size = target.nbytes
-        api.lib.wgpuCommandEncoderCopyBufferToBuffer(
-            encoder, source, offset, target.handle, 0, size
+        lib, queue = self._api.lib, self._queue
+        encoder = lib.wgpuDeviceCreateCommandEncoder(queue.device, self._api.ffi.NULL)
+        lib.wgpuCommandEncoderCopyBufferToBuffer(
+            encoder, source, offset, target.handle, 0, target.nbytes
         )
-        commands = api.lib.wgpuCommandEncoderFinish(encoder, api.ffi.NULL)
-        api.lib.wgpuCommandEncoderRelease(encoder)
-        try:
-            queue.check("wgpuCommandEncoderFinish")
-            place = api.empty("WGPUCommandBuffer", 1)
-            place[0] = commands
-            ticket = queue.submit(place, 1, (target,))
-        finally:
-            api.lib.wgpuCommandBufferRelease(commands)
-        queue.wait(ticket, COPY_TIMEOUT_S)
+        queue.wait(queue.submit(encoder, (target,)), common.COPY_TIMEOUT_S)
         if target.address is None:
             queue.check("wgpuBufferMapAsync")
             raise c.error_for(0, "the buffer was not mapped", "wgpuBufferMapAsync", queue.name)

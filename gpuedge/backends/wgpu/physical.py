@@ -31,7 +31,6 @@ class Adapter:
     identity: Identity
     caps: Caps
     limits: Any
-    features: tuple[int, ...]
     uniform_alignment: int
 
 
@@ -60,20 +59,17 @@ class Instance:
                 raise self._unavailable("WebGPU refuses to start.", "open-failed")
             if api_name == "vulkan":
                 keep_loaded(candidate.key, self.api.ffi.dlopen, log)
-            self._list()
+            null = self.api.ffi.NULL
+            listing = self.api.lib.wgpuInstanceEnumerateAdapters
+            places = self.api.empty("WGPUAdapter", listing(self.handle, null, null))
+            count = listing(self.handle, null, places)
+            self._adapters = [places[i] for i in range(count)]
         log.debug("instance for %s with %d adapters", candidate.key, len(self._adapters))
 
     def _unavailable(self, what: str, reason: str, known: str | None = None) -> Exception:
         return BackendUnavailableError(
             what, asked_by=self.candidate.key, known=known, reason=reason
         )
-
-    def _list(self) -> None:
-        api, null = self.api, self.api.ffi.NULL
-        count = api.lib.wgpuInstanceEnumerateAdapters(self.handle, null, null)
-        places = api.empty("WGPUAdapter", count)
-        count = api.lib.wgpuInstanceEnumerateAdapters(self.handle, null, places)
-        self._adapters = [places[i] for i in range(count)]
 
     def adapters(self) -> list[Adapter]:
         """Describe the adapters, in the order of the API underneath.
@@ -118,14 +114,11 @@ def describe(api: Api, handle: Any) -> Adapter:
     )
     kind = int(about.adapterType)
     api.lib.wgpuAdapterInfoFreeMembers(about[0])
-    f16 = getattr(api.lib, c.FEATURE_SHADER_F16)
-    features = (f16,) if api.lib.wgpuAdapterHasFeature(handle, f16) else ()
-    caps = _caps(limits, kind, bool(features))
     alignment = int(limits.minUniformBufferOffsetAlignment)
-    return Adapter(handle, identity, caps, limits, features, alignment)
+    return Adapter(handle, identity, _caps(limits, kind), limits, alignment)
 
 
-def _caps(limits: Any, kind: int, has_f16: bool) -> Caps:
+def _caps(limits: Any, kind: int) -> Caps:
     """Map WebGPU's limits; one binding of a kernel's group is the block of its extents."""
     buffers = min(limits.maxStorageBuffersPerShaderStage, limits.maxBindingsPerBindGroup - 1)
     groups = int(limits.maxComputeWorkgroupsPerDimension)
@@ -148,10 +141,8 @@ def _caps(limits: Any, kind: int, has_f16: bool) -> Caps:
         max_allocation_bytes=largest,
         offset_alignment=max(1, int(limits.minStorageBufferOffsetAlignment)),
         max_push_bytes=int(limits.maxUniformBufferBindingSize),
-        has_fp16_storage=has_f16,
-        has_int8_storage=False,  # WGSL has no such type
-        # WebGPU does not say; these kinds have no memory of their own.
-        has_unified_memory=True if kind in (c.TYPE_INTEGRATED, c.TYPE_CPU) else None,
+        has_fp16_storage=False,  # kernels that users bring do not run here
+        has_int8_storage=False,
         has_suballocation=False,
         max_outputs=int(buffers),
     )

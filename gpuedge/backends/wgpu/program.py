@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuedge.backends.wgpu import constants as c
 from gpuedge.backends.wgpu.queue import Queue
-from gpuedge.core.errors import DriverError, InputError
+from gpuedge.core.errors import DriverError
 from gpuedge.core.kernel import KernelBlob, Number
 
 PUSH_UNIT = 16
@@ -43,10 +43,15 @@ class Programs:
         self._programs: set[WgpuProgram] = set()
 
     def build(self, blob: KernelBlob, specs: Mapping[str, Number]) -> WgpuProgram:
-        """Compile a kernel. Raises InputError for what is not WGSL text, DriverError."""
-        _check_text(blob)
-        layout = self._layout(blob)
-        made = WgpuProgram(blob, self._pipeline(blob, blob.values(specs), layout), layout)
+        """Compile a kernel. Raises DriverError."""
+        values = blob.values(specs)
+        try:
+            layout = self._layout(blob)
+            made = WgpuProgram(blob, self._pipeline(blob, values, layout), layout)
+        except DriverError as error:
+            error.asked_by = f"kernel {blob.name!r}"
+            error.hint = "report it with the output of: gpuedge info --json"
+            raise
         self._programs.add(made)
         return made
 
@@ -58,7 +63,7 @@ class Programs:
         return self._layouts[key]
 
     def _new_layout(self, reads: tuple[bool, ...], push_bytes: int) -> Layout:
-        api, device = self._api, self._queue.device
+        api, queue = self._api, self._queue
         entries = []
         kinds = [c.BINDING_READ_ONLY if read else c.BINDING_STORAGE for read in reads]
         for binding, kind in enumerate([*kinds, *([c.BINDING_UNIFORM] if push_bytes else [])]):
@@ -70,87 +75,57 @@ class Programs:
             entries.append(entry)
         table = api.array("WGPUBindGroupLayoutEntry", entries)
         about = api.make("WGPUBindGroupLayoutDescriptor", entryCount=len(entries), entries=table)
-        group = api.lib.wgpuDeviceCreateBindGroupLayout(device, about)
-        self._queue.check("wgpuDeviceCreateBindGroupLayout")
+        group = queue.create("BindGroupLayout", about)
         one = api.empty("WGPUBindGroupLayout", 1)
         one[0] = group
         about = api.make(
             "WGPUPipelineLayoutDescriptor", bindGroupLayoutCount=1, bindGroupLayouts=one
         )
-        made = api.lib.wgpuDeviceCreatePipelineLayout(device, about)
-        self._queue.check("wgpuDeviceCreatePipelineLayout")
-        return Layout(group, made, push_bytes)
+        return Layout(group, queue.create("PipelineLayout", about), push_bytes)
 
     def _pipeline(self, blob: KernelBlob, values: tuple[Number, ...], layout: Layout) -> Any:
-        api, lib = self._api, self._api.lib
+        api, queue = self._api, self._queue
         module = self._module(blob)
         try:
             constants = [
                 api.make("WGPUConstantEntry", key=str(spec.spec_id).encode(), value=float(value))
                 for spec, value in zip(blob.specs, values, strict=True)
             ]
-            table = api.array("WGPUConstantEntry", constants) if constants else api.ffi.NULL
             compute = api.make(
                 "WGPUComputeState",
                 module=module,
                 entryPoint=blob.entry.encode(),
                 constantCount=len(constants),
-                constants=table,
+                constants=api.array("WGPUConstantEntry", constants),
             )
             about = api.make(
                 "WGPUComputePipelineDescriptor", layout=layout.pipeline, compute=compute
             )
-            made = lib.wgpuDeviceCreateComputePipeline(self._queue.device, about)
-            return self._checked(made, blob, "wgpuDeviceCreateComputePipeline",
-                                 lib.wgpuComputePipelineRelease)  # fmt: skip
+            return queue.create("ComputePipeline", about)
         finally:
-            lib.wgpuShaderModuleRelease(module)
+            queue.release("ShaderModule", module)
 
     def _module(self, blob: KernelBlob) -> Any:
         """Compile a text; loops are not counted, since the language has none without end."""
-        api, lib = self._api, self._api.lib
+        api, lib, queue = self._api, self._api.lib, self._queue
         source = api.make("WGPUShaderSourceWGSL", code=blob.code)
         source.chain.sType = getattr(lib, c.SOURCE_WGSL)
-        chain = api.chain(source)
-        about = api.make("WGPUShaderModuleDescriptor", nextInChain=chain)
-        made = lib.wgpuDeviceCreateShaderModuleTrusted(self._queue.device, about, c.CHECK_BOUNDS)
+        about = api.make("WGPUShaderModuleDescriptor", nextInChain=api.chain(source))
+        made = lib.wgpuDeviceCreateShaderModuleTrusted(queue.device, about, c.CHECK_BOUNDS)
         del source
-        return self._checked(
-            made, blob, "wgpuDeviceCreateShaderModule", lib.wgpuShaderModuleRelease
-        )
-
-    def _checked(self, made: Any, blob: KernelBlob, call: str, release: Any) -> Any:
-        try:
-            self._queue.check(f"{call} for kernel {blob.name!r}")
-        except BaseException as error:
-            if made != self._api.ffi.NULL:
-                release(made)
-            if isinstance(error, DriverError):
-                error.hint = "report it with the output of: gpuedge info --json"
-            raise
-        return made
+        return queue.checked(made, "ShaderModule", "wgpuDeviceCreateShaderModule")
 
     def release(self, program: WgpuProgram) -> None:
         """Drop a program's pipeline; doing it twice does nothing."""
         if program in self._programs:
             self._programs.discard(program)
-            self._api.lib.wgpuComputePipelineRelease(program.pipeline)
+            self._queue.release("ComputePipeline", program.pipeline)
 
     def close(self) -> None:
         """Drop all pipelines and layouts."""
-        lib = self._api.lib
-        for program in self._programs:
-            lib.wgpuComputePipelineRelease(program.pipeline)
+        for program in list(self._programs):
+            self.release(program)
         for layout in self._layouts.values():
-            lib.wgpuPipelineLayoutRelease(layout.pipeline)
-            lib.wgpuBindGroupLayoutRelease(layout.group)
-        self._programs.clear()
+            self._queue.release("PipelineLayout", layout.pipeline)
+            self._queue.release("BindGroupLayout", layout.group)
         self._layouts.clear()
-
-
-def _check_text(blob: KernelBlob) -> None:
-    """Refuse what is not text: wgpu-native does not look, and ends the process on some of it."""
-    try:
-        blob.code.decode()
-    except UnicodeDecodeError:
-        raise InputError(f"Kernel {blob.name!r} is not WGSL text.") from None

@@ -7,9 +7,10 @@ import os
 import time
 from typing import Any
 
+from gpuedge.backends import common
 from gpuedge.backends.wgpu import constants as c
 from gpuedge.backends.wgpu.api import Api
-from gpuedge.core.errors import DeviceError, DeviceLostError, DeviceTimeoutError
+from gpuedge.core.errors import DeviceError, DeviceLostError
 
 log = logging.getLogger("gpuedge.wgpu")
 
@@ -34,7 +35,7 @@ class WgpuTicket:
 
 
 class Queue:
-    """The device's queue, and the sink of everything that wgpu-native reports about the device.
+    """An open WebGPU device, its queue, and what wgpu-native reports about them.
 
     Attributes
     ----------
@@ -49,11 +50,12 @@ class Queue:
         self.instance: Any = None
         self.handle: Any = None
         self.lost: DeviceLostError | None = None
-        self.number = api.register(self)
+        self.number = api.register(self._told)
         self.submitted = 0
         self.finished = 0
         self._errors: list[tuple[int, str]] = []
         self._mapping: dict[int, Any] = {}
+        self._commands = api.empty("WGPUCommandBuffer", 1)
         me = api.pointer(self.number)
         mode = c.CALLBACK_ALLOW_SPONTANEOUS
         self._done = api.make(
@@ -70,25 +72,17 @@ class Queue:
         self.handle = self.api.lib.wgpuDeviceGetQueue(device)
 
     # --- what the driver reports ----------------------------------------------------------------
-    def on_error(self, kind: int, message: str) -> None:
-        """Keep an error; the call that caused it raises it when it returns."""
-        self._errors.append((kind, message))
-
-    def on_lost(self, reason: int, message: str) -> None:
-        """Remember that the device is lost."""
-        self.lost = c.lost_error(message, self.name)
-
-    def on_done(self, number: int) -> None:
-        """Remember how far the device is."""
-        self.finished = max(self.finished, number)
-
-    def on_mapped(self, number: int, status: int, message: str) -> None:
-        """Tell a buffer that it was mapped."""
-        buffer = self._mapping.pop(number, None)
-        if buffer is not None:
-            buffer.on_mapped(status == c.SUCCESS)
-            if status != c.SUCCESS:
-                log.debug("a buffer was not mapped (%d): %s", status, message)
+    def _told(self, event: str, code: int, message: str, which: int) -> None:
+        if event == "done":
+            self.finished = max(self.finished, which)
+        elif event == "mapped":
+            buffer = self._mapping.pop(which, None)
+            if buffer is not None:
+                buffer.on_mapped(code == c.SUCCESS)
+        elif event == "lost":
+            self.lost = common.lost_error(self.name, message or None)
+        else:  # the call that caused it raises it when it returns
+            self._errors.append((code, message))
 
     def check(self, call: str) -> None:
         """Raise what the last call reported.
@@ -102,24 +96,46 @@ class Queue:
         errors, self._errors = self._errors, []
         if self.lost is not None:
             raise DeviceLostError(self.lost.what, known=self.lost.known)
-        for kind, message in errors[1:]:
-            log.debug("%s: also %d: %s", call, kind, message)
         kind, message = errors[0]
         error = c.error_for(kind, message.strip(), call, self.name)
         if isinstance(error, DeviceLostError):
             self.lost = error
         raise error
 
+    def create(self, kind: str, about: Any) -> Any:
+        """Return a new object such as a ``Buffer``, or raise what its creation reported."""
+        call = f"wgpuDeviceCreate{kind}"
+        return self.checked(getattr(self.api.lib, call)(self.device, about), kind, call)
+
+    def checked(self, made: Any, kind: str, call: str) -> Any:
+        """Return what a call made, or release it and raise what the call reported."""
+        try:
+            self.check(call)
+        except BaseException:
+            if made != self.api.ffi.NULL:
+                self.release(kind, made)
+            raise
+        return made
+
+    def release(self, kind: str, handle: Any) -> None:
+        """Give back what `create` returned."""
+        getattr(self.api.lib, f"wgpu{kind}Release")(handle)
+
     # --- work -----------------------------------------------------------------------------------
-    def submit(self, commands: Any, count: int, outputs: tuple[Any, ...]) -> WgpuTicket:
-        """Submit command buffers, and ask for `outputs` to be mapped when they are done."""
-        api = self.api
-        api.lib.wgpuQueueSubmit(self.handle, count, commands)
+    def submit(self, encoder: Any, outputs: tuple[Any, ...]) -> WgpuTicket:
+        """Submit what was encoded, and ask for `outputs` to be mapped when it is done."""
+        lib = self.api.lib
+        commands = lib.wgpuCommandEncoderFinish(encoder, self.api.ffi.NULL)
+        lib.wgpuCommandEncoderRelease(encoder)
+        self.checked(commands, "CommandBuffer", "wgpuCommandEncoderFinish")
+        self._commands[0] = commands
+        lib.wgpuQueueSubmit(self.handle, 1, self._commands)
+        lib.wgpuCommandBufferRelease(commands)
         if self._errors:
             self.check("wgpuQueueSubmit")
         self.submitted += 1
-        self._done.userdata2 = api.pointer(self.submitted)
-        api.lib.wgpuQueueOnSubmittedWorkDone(self.handle, self._done[0])
+        self._done.userdata2 = self.api.pointer(self.submitted)
+        lib.wgpuQueueOnSubmittedWorkDone(self.handle, self._done[0])
         for buffer in outputs:
             self.map(buffer, c.MAP_READ)
         return WgpuTicket(self.submitted, outputs)
@@ -169,10 +185,7 @@ class Queue:
                 return
             waited = time.monotonic() - start
             if waited >= timeout_s:
-                raise DeviceTimeoutError(
-                    f"Work on {self.name} did not finish within {timeout_s:g} s.",
-                    known="it is still running; wait again, or close the device",
-                )
+                raise common.timeout_error(self.name, timeout_s)
             if waited < _SPIN_S:
                 _give_way()
             else:

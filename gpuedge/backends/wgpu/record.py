@@ -9,16 +9,17 @@ submitted, nor the memory that they use.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
-from gpuedge.backends.base import Buffer, Dispatch, Usage
+from gpuedge.backends.base import Dispatch, Usage
 from gpuedge.backends.wgpu import constants as c
 from gpuedge.backends.wgpu.memory import WgpuBuffer, create, destroy
 from gpuedge.backends.wgpu.program import WgpuProgram
 from gpuedge.backends.wgpu.queue import Queue, WgpuTicket
-from gpuedge.core.errors import ClosedError
 
 
+@dataclass(slots=True, eq=False)
 class WgpuRecording:
     """Work ready to be encoded.
 
@@ -30,19 +31,12 @@ class WgpuRecording:
         Outputs that the work may write but does not read back.
     """
 
-    __slots__ = ("buffers", "changed", "groups", "inputs", "is_released", "outputs", "stagings",
-                 "steps", "uniforms")  # fmt: skip
-
-    def __init__(self) -> None:
-        self.steps: list[tuple[Any, Any, int, int, int]] = []
-        self.groups: list[Any] = []
-        self.uniforms: Any = None
-        self.inputs: list[WgpuBuffer] = []
-        self.outputs: list[WgpuBuffer] = []
-        self.stagings: tuple[Any, ...] = ()
-        self.changed: list[WgpuBuffer] = []
-        self.buffers: tuple[WgpuBuffer, ...] = ()
-        self.is_released = False
+    inputs: list[WgpuBuffer]
+    outputs: list[WgpuBuffer]
+    changed: list[WgpuBuffer]
+    stagings: tuple[Any, ...]
+    steps: list[tuple[Any, Any, int, int, int]] = field(default_factory=list)
+    uniforms: Any = None
 
 
 class Recorder:
@@ -53,29 +47,25 @@ class Recorder:
         self._api = queue.api
         self._align = uniform_alignment
         self._recordings: set[WgpuRecording] = set()
-        self._place = self._api.empty("WGPUCommandBuffer", 1)
 
     def record(
-        self, dispatches: Sequence[Dispatch], inputs: Sequence[Buffer], outputs: Sequence[Buffer]
+        self, dispatches: Sequence[Dispatch], inputs: Sequence[Any], outputs: Sequence[Any]
     ) -> WgpuRecording:
         """Prepare dispatches; `outputs` are read back after them."""
-        made = WgpuRecording()
+        read = [b for b in dict.fromkeys(outputs) if b.usage is Usage.OUTPUT]
+        bound = dict.fromkeys(cast(WgpuBuffer, b.buffer) for d in dispatches for b in d.bindings)
+        made = WgpuRecording(
+            inputs=[b for b in dict.fromkeys(inputs) if b.usage is Usage.INPUT and b.staging],
+            outputs=read,
+            changed=[b for b in bound if b.usage is Usage.OUTPUT and b not in read],
+            stagings=tuple(b.staging for b in read),
+        )
         self._recordings.add(made)
-        made.inputs = [cast(WgpuBuffer, buffer) for buffer in dict.fromkeys(inputs)]
-        made.inputs = [buffer for buffer in made.inputs if buffer.staging is not None]
-        made.outputs = [cast(WgpuBuffer, buffer) for buffer in dict.fromkeys(outputs)]
-        made.outputs = [b for b in made.outputs if b.staging is not None and b.staging.reads]
-        made.stagings = tuple(b.staging for b in made.outputs)
-        made.changed = _changed(dispatches, made.outputs)
-        bound = [cast(WgpuBuffer, b.buffer) for d in dispatches for b in d.bindings]
-        made.buffers = tuple(dict.fromkeys([*bound, *made.inputs, *made.outputs]))
-        _check_whole(made)
         try:
             places = self._write_uniforms(made, dispatches)
             for dispatch, place in zip(dispatches, places, strict=True):
                 program = cast(WgpuProgram, dispatch.program)
                 group = self._group(dispatch, program, made.uniforms, place)
-                made.groups.append(group)
                 made.steps.append((program.pipeline, group, *dispatch.groups))
         except BaseException:
             self.release(made)
@@ -92,8 +82,7 @@ class Recorder:
         if not data:
             return places
         made.uniforms = create(self._queue, len(data), c.UNIFORM | c.COPY_DST)
-        source = self._api.ffi.from_buffer(data)
-        queue = self._queue
+        source, queue = self._api.ffi.from_buffer(data), self._queue
         self._api.lib.wgpuQueueWriteBuffer(queue.handle, made.uniforms, 0, source, len(data))
         queue.check("wgpuQueueWriteBuffer")
         return places
@@ -127,18 +116,11 @@ class Recorder:
             entryCount=len(entries),
             entries=table,
         )
-        made = api.lib.wgpuDeviceCreateBindGroup(self._queue.device, about)
-        try:
-            self._queue.check(f"wgpuDeviceCreateBindGroup for kernel {program.blob.name!r}")
-        except BaseException:
-            if made != api.ffi.NULL:
-                api.lib.wgpuBindGroupRelease(made)
-            raise
-        return made
+        return self._queue.create("BindGroup", about)
 
     def _encode(self, recording: WgpuRecording) -> Any:
-        """Return a command buffer: uploads that wait, the dispatches, copies of the outputs."""
-        api, lib, null = self._api, self._api.lib, self._api.ffi.NULL
+        """Return an encoder: uploads that wait, the dispatches, copies of the outputs."""
+        lib, null = self._api.lib, self._api.ffi.NULL
         encoder = lib.wgpuDeviceCreateCommandEncoder(self._queue.device, null)
         copy = lib.wgpuCommandEncoderCopyBufferToBuffer
         for buffer in recording.inputs:
@@ -151,15 +133,7 @@ class Recorder:
             lib.wgpuComputePassEncoderRelease(compute)
         for buffer, staging in zip(recording.outputs, recording.stagings, strict=True):
             copy(encoder, buffer.handle, 0, staging.handle, 0, buffer.size)
-        made = lib.wgpuCommandEncoderFinish(encoder, null)
-        lib.wgpuCommandEncoderRelease(encoder)
-        try:
-            self._queue.check("wgpuCommandEncoderFinish")
-        except BaseException:
-            if made != api.ffi.NULL:
-                lib.wgpuCommandBufferRelease(made)
-            raise
-        return made
+        return encoder
 
     def _dispatch(self, compute: Any, steps: list[tuple[Any, Any, int, int, int]]) -> None:
         lib, null = self._api.lib, self._api.ffi.NULL
@@ -174,22 +148,17 @@ class Recorder:
     def submit(self, recording: WgpuRecording) -> WgpuTicket:
         """Encode and submit a recording.
 
-        wgpu-native ends the process where it is told to submit to a lost device, or to submit what
-        uses memory that is gone, so both are looked for first.
+        wgpu-native ends the process where it is told to submit to a lost device, so that is looked
+        for first.
         """
-        _check_whole(recording)
         self._queue.poll()
         for staging in recording.stagings:
             staging.unmap()
-        commands = self._encode(recording)
+        encoder = self._encode(recording)
         staged = [buffer for buffer in recording.inputs if buffer.writes]
         for buffer in staged:
             buffer.staging.unmap()  # type: ignore[union-attr]
-        self._place[0] = commands
-        try:
-            ticket = self._queue.submit(self._place, 1, recording.stagings)
-        finally:
-            self._api.lib.wgpuCommandBufferRelease(commands)
+        ticket = self._queue.submit(encoder, recording.stagings)
         for buffer in staged:
             buffer.writes.clear()
             self._queue.map(buffer.staging, c.MAP_WRITE)
@@ -200,35 +169,16 @@ class Recorder:
         return ticket
 
     def release(self, recording: WgpuRecording) -> None:
-        """Free a recording that is not in flight."""
-        if recording.is_released:
+        """Free a recording that is not in flight; doing it twice does nothing."""
+        if recording not in self._recordings:
             return
-        recording.is_released = True
         self._recordings.discard(recording)
-        for group in recording.groups:
-            self._api.lib.wgpuBindGroupRelease(group)
-        recording.groups.clear()
-        recording.steps.clear()
+        for _, group, *_ in recording.steps:
+            self._queue.release("BindGroup", group)
         if recording.uniforms is not None:
             destroy(self._queue, recording.uniforms)
-            recording.uniforms = None
 
     def close(self) -> None:
         """Free all recordings."""
         for recording in list(self._recordings):
             self.release(recording)
-
-
-def _check_whole(recording: WgpuRecording) -> None:
-    if recording.is_released or any(b.handle is None for b in recording.buffers):
-        raise ClosedError("The recorded work was released, or a buffer that it uses was freed.")
-
-
-def _changed(dispatches: Sequence[Dispatch], outputs: list[WgpuBuffer]) -> list[WgpuBuffer]:
-    written = {
-        cast(WgpuBuffer, binding.buffer): None
-        for dispatch in dispatches
-        for arg, binding in zip(dispatch.program.blob.tensors, dispatch.bindings, strict=True)
-        if arg.access == "write"
-    }
-    return [b for b in written if b.usage is Usage.OUTPUT and b not in outputs]
