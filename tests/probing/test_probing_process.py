@@ -142,8 +142,8 @@ def _is_gone(pid: int) -> bool:
 def test_candidates_run_at_the_same_time() -> None:
     keys = ["hang", "ok", "segv", "hang@2"]
     start = time.monotonic()
-    results = probe_all([Candidate("fake", k, "f") for k in keys], 1.5, WORKER)
-    assert time.monotonic() - start < 2.5
+    results = probe_all([Candidate("fake", k, "f") for k in keys], 3.0, WORKER)
+    assert time.monotonic() - start < 4.5
     assert [r[0].status for r in results] == ["timeout", "ok", "crashed", "timeout"]
 
 
