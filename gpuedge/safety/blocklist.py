@@ -37,8 +37,12 @@ if TYPE_CHECKING:
 FOLDER = "crashes"
 """Where the markers and records lie, in the cache folder."""
 
-MARK, RECORD = ".mark", ".crash"
-"""Suffixes: of a process that runs or was not looked at yet, and of a crash that was counted."""
+MARK, RECORD, NEW = ".mark", ".crash", ".new"
+"""Suffixes: of a process that runs or was not looked at yet, of a crash that was counted, and of
+what is not finished."""
+
+STALE_S = 60.0
+"""What was not finished by now never will be: its writer was killed."""
 
 MAGIC = b"GEMARK02"
 SIZE = 4096
@@ -240,12 +244,17 @@ class Blocklist:
     def collect(self, now: float | None = None) -> None:
         """Turn the markers of processes that are gone into records of crashes, or remove them."""
         own = {marker.path for marker in tuple(_markers)}
-        for name in self._names(MARK, MARK + ".new"):
+        for name in self._names(NEW):
+            path = os.path.join(self.folder, name)
+            # Its lock is not asked for: its writer could not have it then.
+            if _is_stale(path):
+                _remove(path)
+        for name in self._names(MARK):
             path = os.path.join(self.folder, name)
             if path in own or not _is_left(path):
                 continue
             end = _read(path)
-            if end is None or not end.step or not name.endswith(MARK):
+            if end is None or not end.step:
                 if _remove(path) and end is not None and end.has_run:
                     self.note_good_start(end.key)
                 continue
@@ -273,9 +282,9 @@ class Blocklist:
             elif not crash.is_forgiven:
                 _count_into(crash, crash.clean + 1)
 
-    def _names(self, *suffixes: str) -> list[str]:
+    def _names(self, suffix: str) -> list[str]:
         try:
-            return sorted(n for n in os.listdir(self.folder) if n.endswith(suffixes))
+            return sorted(n for n in os.listdir(self.folder) if n.endswith(suffix))
         except (OSError, ValueError):
             return []
 
@@ -409,7 +418,7 @@ def _write(
     its owner. An open file cannot be renamed on Windows; there it has its name while it is written.
     """
     path = os.path.join(folder, f"{PROCESS}-{os.urandom(4).hex()}{suffix}")
-    temporary = path if os.name == "nt" else os.path.join(folder, f".{os.path.basename(path)}.new")
+    temporary = path if os.name == "nt" else os.path.join(folder, f".{os.path.basename(path)}{NEW}")
     # The single bytes change all the time: they lie outside what the SHA-256 covers.
     text = json.dumps(facts).encode().ljust(SIZE - _TEXT)
     fd = None
@@ -465,6 +474,14 @@ def _read(path: str) -> Crash | None:
         path, key, name, float(began), when, _NAMES.get(data[STATE], ""), data[RAN] == 1,
         LATE_WEIGHT if data[LATE] == 1 else 1.0, data[CLEAN], why,
     )  # fmt: skip
+
+
+def _is_stale(path: str) -> bool:
+    """Say whether a file was last written long ago."""
+    try:
+        return abs(time.time() - os.stat(path).st_mtime) > STALE_S
+    except OSError:
+        return False
 
 
 def _is_left(path: str) -> bool:

@@ -335,3 +335,16 @@ def test_marker_is_kept_where_there_is_no_pwrite(
     assert mark.read_bytes()[blocklist.STATE] == blocklist.QUIET
     watch.close()
     assert marks(tmp_path) == []
+
+
+def test_unfinished_file_is_left_to_its_writer_for_a_minute(tmp_path: Path) -> None:
+    folder = tmp_path / "crashes"
+    folder.mkdir()
+    new, old = folder / ".a-1.mark.new", folder / ".b-1.crash.new"
+    for path in (new, old):
+        path.write_bytes(b"half")
+    os.utime(old, (1, 1))
+    with new.open("r+b") as file:
+        Blocklist(tmp_path).collect()
+        assert lock.take(file.fileno())
+    assert list(folder.glob(".*")) == [new]
