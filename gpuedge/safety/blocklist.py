@@ -223,7 +223,7 @@ class Blocklist:
         for name in self._names(RECORD):
             crash = _read(os.path.join(self.folder, name))
             if crash is None:
-                _remove(os.path.join(self.folder, name))
+                _quietly(os.unlink, os.path.join(self.folder, name))
             else:
                 found.append(crash)
         found.sort(key=lambda c: c.when)
@@ -232,30 +232,30 @@ class Blocklist:
         for crash in found[-MAX_FILES:]:
             process = (crash.key, crash.process)
             if crash.when - seen.get(process, -DAY) < DAY:
-                _remove(crash.path)  # one counts once a day, however often it restarts a worker
+                _quietly(
+                    os.unlink, crash.path
+                )  # one counts once a day, however often it restarts a worker
             elif crash.when < now + DAY:  # else the clock was set back: its time means nothing
                 by_key.setdefault(crash.key, []).append(crash)
                 seen[process] = crash.when
         old = [key for key, crashes in by_key.items() if crashes[-1].when < now - KEPT]
         for crash in [*found[:-MAX_FILES], *(c for key in old for c in by_key.pop(key))]:
-            _remove(crash.path)
+            _quietly(os.unlink, crash.path)
         return by_key
 
     def collect(self, now: float | None = None) -> None:
         """Turn the markers of processes that are gone into records of crashes, or remove them."""
         own = {marker.path for marker in tuple(_markers)}
-        for name in self._names(NEW):
-            path = os.path.join(self.folder, name)
-            # Its lock is not asked for: its writer could not have it then.
-            if _is_stale(path):
-                _remove(path)
+        for name in self._names(NEW):  # their locks are not asked for: writers need them
+            if _is_stale(path := os.path.join(self.folder, name)):
+                _quietly(os.unlink, path)
         for name in self._names(MARK):
             path = os.path.join(self.folder, name)
             if path in own or not _is_left(path):
                 continue
             end = _read(path)
             if end is None or not end.step:
-                if _remove(path) and end is not None and end.has_run:
+                if _quietly(os.unlink, path) and end is not None and end.has_run:
                     self.note_good_start(end.key)
                 continue
             when = time.time() if now is None else now
@@ -278,7 +278,7 @@ class Blocklist:
             if is_trial:
                 _count_into(crash, GOOD_STARTS)
             elif crash.clean + 1 == GOOD_STARTS:
-                _remove(crash.path)  # it led to no block
+                _quietly(os.unlink, crash.path)  # it led to no block
             elif not crash.is_forgiven:
                 _count_into(crash, crash.clean + 1)
 
@@ -350,7 +350,7 @@ class Marker:
         self._is_closed = True
         self._let_go()
         if self.path:
-            _remove(self.path)
+            _quietly(os.unlink, self.path)
         if self.is_clean:
             self._owner.note_good_start(self._key)
 
@@ -434,20 +434,16 @@ def _write(
         os.fsync(fd)
         if temporary != path:
             os.rename(temporary, path)
-            _sync_folder(folder)
+            place = os.open(folder, os.O_RDONLY)
+            _quietly(os.fsync, place)  # some file systems cannot; they order names themselves
+            os.close(place)
     except (OSError, ValueError):
         if fd is not None:
             os.close(fd)
-            _remove(temporary)
-            _remove(path)
+            _quietly(os.unlink, temporary)
+            _quietly(os.unlink, path)
         return None
     return fd, path
-
-
-def _sync_folder(folder: str) -> None:
-    fd = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
-    _quietly(os.fsync, fd)  # some file systems cannot; they order names themselves, or not at all
-    os.close(fd)
 
 
 def _read(path: str) -> Crash | None:
@@ -534,11 +530,6 @@ def _count_into(crash: Crash, count: int) -> None:
     _put(fd, CLEAN, count)
     os.close(fd)
     _quietly(os.utime, crash.path, (crash.when, crash.when))
-
-
-def _remove(path: str) -> bool:
-    """Remove a file if that is possible; say whether it was."""
-    return _quietly(os.unlink, path)
 
 
 def _quietly(call: Callable[..., object], *arguments: object) -> bool:

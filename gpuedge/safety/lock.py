@@ -6,8 +6,7 @@ the file system has no locks, the holder is stopped in a debugger) the caller go
 the worst that can follow is that what one writer wrote is lost. Files are never torn either way.
 
 The lock is the operating system's (`flock`, on Windows `msvcrt.locking`), so that the death of its
-holder releases it, whatever the death was. Records of process ids in files cannot say as much: ids
-are used again, and containers that share a cache folder have each their own.
+holder releases it, whatever the death was. Process ids cannot say as much.
 """
 
 from __future__ import annotations

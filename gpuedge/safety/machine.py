@@ -1,7 +1,4 @@
-"""What a verdict on a driver rests on besides the driver: gpuedge's own files, and the hardware.
-
-On the path of a cached `probe()`: a hundred looks at files, and nothing is read but short lines.
-"""
+"""What a verdict on a driver rests on besides the driver: gpuedge's own files, and the hardware."""
 
 from __future__ import annotations
 
@@ -23,6 +20,8 @@ DRIVER_VARIABLES = (
 )  # fmt: skip
 """Prefixes of the variables that choose or change a driver, its layers or its compiler."""
 
+GPU_NODES = ("nvidia", "mali", "kgsl", "kfd", "dxg", "pvr", "galcore")
+
 
 def driver_environment(environ: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return the variables that can change a verdict, sorted."""
@@ -33,16 +32,14 @@ def hardware() -> list[str]:
     """Return what the kernel shows of the graphics hardware; empty where it shows nothing."""
     marks = [os.uname().release] if hasattr(os, "uname") else []
     for folder in ("/dev/dri", "/dev"):
-        marks += [f"{folder}/{n}" for n in _names(folder) if folder != "/dev" or _is_gpu_node(n)]
+        marks += [
+            f"{folder}/{n}" for n in _names(folder) if folder != "/dev" or n.startswith(GPU_NODES)
+        ]
     for card in _names("/sys/class/drm"):
         if card.startswith("card") and card[4:].isdigit():
             for part in ("vendor", "device"):
                 marks.append(_read(f"/sys/class/drm/{card}/device/{part}"))
     return marks
-
-
-def _is_gpu_node(name: str) -> bool:
-    return name.startswith(("nvidia", "mali", "kgsl", "kfd", "dxg", "pvr", "galcore"))
 
 
 def _names(folder: str) -> list[str]:
@@ -89,7 +86,7 @@ def walk(root: str, inner: str, marks: list[str], skipped: frozenset[str] = froz
     """Append path, size and time of each file below a folder to `marks`."""
     try:
         with os.scandir(os.path.join(root, inner)) as found:
-            entries = sorted(found, key=_name)
+            entries = sorted(found, key=lambda e: e.name)
     except OSError:
         marks.append(f"{inner} unreadable")
         return
@@ -106,7 +103,3 @@ def walk(root: str, inner: str, marks: list[str], skipped: frozenset[str] = froz
                 marks.append(f"{name} absent")
             else:
                 marks.append(f"{name} {stat.st_size} {stat.st_mtime_ns}")
-
-
-def _name(entry: os.DirEntry[str]) -> str:
-    return entry.name

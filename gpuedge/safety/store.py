@@ -120,14 +120,17 @@ def table() -> str:
     """Return `FILES` as the table of docs/files-on-disk.md."""
     rows = ["| file | what it holds | written by | until | at most |", "|---|---|---|---|---|"]
     for kind in FILES:
-        size = "-" if kind.max_bytes is None else _size(kind.max_bytes)
-        cells = (f"`{kind.pattern}`", kind.purpose, kind.writer, kind.expires, size)
+        count = kind.max_bytes or 0
+        size = f"{count // MEGABYTE} MiB" if count >= MEGABYTE else f"{count} bytes"
+        cells = (
+            f"`{kind.pattern}`",
+            kind.purpose,
+            kind.writer,
+            kind.expires,
+            size if count else "-",
+        )
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
-
-
-def _size(count: int) -> str:
-    return f"{count // MEGABYTE} MiB" if count >= MEGABYTE else f"{count} bytes"
 
 
 def is_number(value: object) -> bool:
