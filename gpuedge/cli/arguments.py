@@ -44,6 +44,17 @@ def seconds(low: float = 0.0, high: float = math.inf) -> Callable[[str], float]:
     return parse
 
 
+def add_probing(parser: argparse.ArgumentParser) -> None:
+    """Add what every verb that tests drivers takes."""
+    parser.add_argument(
+        "--refresh", action="store_true", help="test again, whatever the cache says"
+    )
+    about = "seconds for all drivers together (4)"
+    parser.add_argument(
+        "--deadline", type=seconds(high=999_999), metavar="S", default=4.0, help=about
+    )
+
+
 def check_writable(named: str | None, option: str, *, is_folder: bool = False) -> None:
     """Raise InputError (GE-203) where a file, or files in a folder, clearly cannot be written.
 
@@ -51,29 +62,17 @@ def check_writable(named: str | None, option: str, *, is_folder: bool = False) -
     """
     if named is None:
         return
+    known = "a file needs a folder that this user can write to, and may replace only a file"
     try:
-        why = _why_not(Path(named), is_folder)
+        if not is_folder and is_stream(named):
+            is_good = os.access(named, os.W_OK)
+        else:
+            target = Path(named).resolve()
+            is_good = is_folder or target.is_file() or not target.exists()
+            place = target if is_folder else target.parent
+            nearest = next(p for p in (place, *place.parents) if p.exists())
+            is_good = is_good and nearest.is_dir() and os.access(nearest, os.W_OK)
     except (OSError, ValueError, RuntimeError) as error:  # too long, with a NUL, a circle of links
-        raise InputError(f"{option} cannot be used: {error}.", asked_by=option) from None
-    if why is not None:
-        raise InputError(f"{named} cannot be written.", asked_by=option, known=why)
-
-
-def _why_not(path: Path, is_folder: bool) -> str | None:
-    if not is_folder and is_stream(path):
-        return None if os.access(path, os.W_OK) else "this user may not write to it"
-    target = path.resolve()
-    if not is_folder and target.exists() and not target.is_file():
-        return "it is a folder" if target.is_dir() else "it is not a file"
-    places = (target, *target.parents) if is_folder else target.parents
-    nearest = next(p for p in places if p.exists())
-    is_open = nearest.is_dir() and os.access(nearest, os.W_OK)
-    return None if is_open else f"{nearest} is not a folder that this user can write to"
-
-
-def is_same_file(one: str, other: str) -> bool:
-    """Return whether two names lead to one file, also where it does not exist yet."""
-    try:
-        return Path(one).samefile(other)
-    except (OSError, ValueError):
-        return os.path.normcase(os.path.realpath(one)) == os.path.normcase(os.path.realpath(other))
+        is_good, known = False, str(error)
+    if not is_good:
+        raise InputError(f"{named} cannot be written.", asked_by=option, known=known)

@@ -17,13 +17,11 @@ from gpuedge.safety import paths
 from gpuedge.safety.blocklist import FOLDER, MARK, Blocklist, date, last_block
 from gpuedge.safety.store import FILES, FileKind
 
-DATABASE = "capability_db"
-"""Folder of what updates of the capability database keep."""
+IN_USE = "capability_db/current.json"
+"""What names the installed update of the capability database that is in use."""
 
-IN_USE = "current.json"
-"""What names the update in use."""
-
-REMOVED = "the installed update of the capability database is removed: the packaged one is in use"
+LOCKED = ("", "pipelines", "capability_db")
+"""Folders that have a lock file; those of updates go with all that is below them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, output: Output) -> int:
     """Show or clear the cache; 1 if a file could not be removed."""
     folder = paths.cache_dir()
-    source = config.get("cache_dir").source
     crashes = _crashes(folder)  # first: it counts the markers of processes that are gone
     found = cache_files(folder)
     if options.crashes:
@@ -49,51 +46,52 @@ def run(options: argparse.Namespace, output: Output) -> int:
         used = folder / FOLDER
         found = {p: kind for p, kind in found.items() if (p.parent, p.suffix) != (used, MARK)}
     sizes = {path: _size(path) for path in found}
-    is_update = any(path == folder / DATABASE / IN_USE for path in found)
     left = _clear(list(found), folder) if options.action == "clear" else []
     rows = [
         {"name": str(p.relative_to(folder)), "nbytes": sizes[p], "purpose": kind.purpose}
         for p, kind in found.items()
     ]
-    output.document(
-        {
-            "schema": "gpuedge.cache/1",
-            "action": options.action,
-            "path": str(folder),
-            "source": source,
-            "files": rows,
-            "crashes": crashes,
-            "not_removed": [str(p) for p in left],
-        }
-    )
-    total = sum(sizes.values())
-    if options.action == "clear":
-        removed = counted(len(found) - len(left), "file")
-        output.text(f"removed {removed} ({total} bytes) from {folder}")
-        if is_update:
-            output.text(REMOVED)
-    elif found:
-        columns = ("file", "bytes", "what for")
-        output.table(f"{folder} ({source}), {total} bytes", columns, _together(rows))
-    else:
-        output.text(f"{folder} ({source}) is empty")
-    if crashes and options.action == "info":
-        _show(crashes, output)
+    body = {
+        "schema": "gpuedge.cache/1",
+        "action": options.action,
+        "path": str(folder),
+        "source": config.get("cache_dir").source,
+        "files": rows,
+        "crashes": crashes,
+        "not_removed": [str(p) for p in left],
+    }
+    output.document(body)
+    if options.action == "info":
+        _show(body, {kind: [sizes[p] for p in found if found[p] is kind] for kind in FILES}, output)
+        return 0
+    removed = counted(len(found) - len(left), "file")
+    output.text(f"removed {removed} ({sum(sizes.values())} bytes) from {folder}")
+    if folder / IN_USE in found:
+        output.text("the installed update of the capability database is removed")
     for path in left:
         output.log(f"cannot remove {path}")
     return 1 if left else 0
 
 
-def _together(rows: list[dict[str, Any]]) -> list[tuple[str, int, str]]:
-    """Return the rows of the table; an installed database, or what a mirror signed, is one row."""
-    found: dict[str, tuple[str, int, str]] = {}
-    for row in rows:
-        parts = Path(row["name"]).parts
-        is_deep = parts[0] == DATABASE and len(parts) > 3
-        name = str(Path(*parts[:3])) + os.sep if is_deep else row["name"]
-        _, size, purpose = found.get(name, (name, 0, row["purpose"]))
-        found[name] = (name, size + row["nbytes"], purpose)
-    return list(found.values())
+def _show(body: dict[str, Any], sizes: dict[FileKind, list[int]], output: Output) -> None:
+    """Print what each kind of file takes, and the devices that are left alone."""
+    place = f"{body['path']} ({body['source']})"
+    if body["files"]:
+        rows = [(k.pattern, len(of), sum(of), k.purpose) for k, of in sizes.items() if of]
+        title = f"{place}, {sum(map(sum, sizes.values()))} bytes"
+        output.table(title, ("file", "number", "bytes", "what for"), rows)
+    else:
+        output.text(f"{place} is empty")
+    cells = []
+    for crash in body["crashes"]:
+        until, starts = crash["blocked_until"], crash["starts"]
+        state = "may be used" if until is None else f"left alone until {date(until)}"
+        last = f"{date(starts[-1]['when'])} ({starts[-1]['step']})" if starts else "-"
+        cells.append((crash["device"], len(starts), last, state))
+    if cells:
+        columns = ("device", "times", "last (and at what step)", "state")
+        output.table("unfinished starts", columns, cells)
+        output.text("forget them: gpuedge cache clear --crashes")
 
 
 def _crashes(folder: Path) -> list[dict[str, Any]]:
@@ -115,22 +113,9 @@ def _crashes(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _show(crashes: list[dict[str, Any]], output: Output) -> None:
-    rows = []
-    for crash in crashes:
-        until = crash["blocked_until"]
-        state = "may be used" if until is None else f"left alone until {date(until)}"
-        starts = crash["starts"]
-        last = f"{date(starts[-1]['when'])} ({starts[-1]['step']})" if starts else "-"
-        rows.append((crash["device"], str(len(starts)), last, state))
-    columns = ("device", "times", "last (and at what step)", "state")
-    output.table("unfinished starts", columns, rows)
-    output.text("forget them: gpuedge cache clear --crashes")
-
-
 def _size(path: Path) -> int:
     try:
-        return path.stat().st_size
+        return path.lstat().st_size
     except OSError:  # another process removed it
         return 0
 
@@ -160,35 +145,25 @@ def _of_kind(folder: Path, pattern: str) -> set[Path]:
     """Return the files that a pattern of the table means, with what killed writers of them left."""
     place, _, name = pattern.rpartition("/")
     if name == "**":
-        return _below(folder / place)
+        walk = os.walk(folder / place)  # which follows no link
+        below = {Path(top, n) for top, inner, names in walk for n in (*inner, *names)}
+        return {path for path in below if path.is_symlink() or not path.is_dir()}
     places = [folder / p for p in LOCKED] if place == "**" else [folder / place]
     found = {p for at in places for p in at.glob(name) if p.is_file()}
-    found |= {p for at in places for p in at.glob(f".{name}.*")}  # see write_atomic
-    return found
-
-
-LOCKED = ("", "pipelines", DATABASE)
-"""Folders that have a lock file; those of updates go with all that is below them."""
-
-
-def _below(folder: Path) -> set[Path]:
-    found: set[Path] = set()
-    for top, inner, names in os.walk(folder):  # which follows no link
-        found |= {Path(top, name) for name in names}
-        found |= {path for name in inner if (path := Path(top, name)).is_symlink()}
-    return found
+    return found | {p for at in places for p in at.glob(f".{name}.*")}  # see write_atomic
 
 
 def _clear(files: list[Path], folder: Path) -> list[Path]:
     """Remove files, and the folders of databases that are empty then; return what is left."""
     left = []
     # First what names the update in use: nobody shall find it there, and its files gone.
-    for path in sorted(files, key=lambda p: p.name != IN_USE):
+    for path in sorted(files, key=lambda p: p != folder / IN_USE):
         try:
             path.unlink(missing_ok=True)
         except OSError:
             left.append(path)
-    above = {parent for p in files for parent in p.parents if folder / DATABASE in parent.parents}
+    top = (folder / IN_USE).parent
+    above = {parent for p in files for parent in p.parents if top in parent.parents}
     for place in sorted(above, reverse=True):  # the inner ones first
         with suppress(OSError):  # it holds something that is not ours
             place.rmdir()

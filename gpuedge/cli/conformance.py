@@ -11,11 +11,12 @@ import re
 import time
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from os.path import realpath
 from pathlib import Path
 from typing import Any
 
 import gpuedge
-from gpuedge.cli.arguments import check_writable, is_same_file, seconds, whole
+from gpuedge.cli.arguments import check_writable, seconds, whole
 from gpuedge.cli.output import Output, blaming
 from gpuedge.conformance import SCHEMA
 from gpuedge.conformance.bench import versions
@@ -36,8 +37,6 @@ SHOWN_PROBLEMS = 20
 """Cases that did not pass named in the report on a terminal; all are in the files."""
 
 MAX_JOBS = 256
-CASE_TIMEOUT_S = (0.1, 86_400)
-"""The shortest and the longest time that a case may be given."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,14 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     one.add_argument("--junit", metavar="F", help="write a JUnit report to F")
     one.add_argument("--jsonl", metavar="F", help="write a JSON line for each case to F")
     one.add_argument("--resume", metavar="F", help="run only what a file of results lacks")
+    about = f"processes at once, 1 to {MAX_JOBS}; by default one for each core"
+    one.add_argument("--jobs", type=whole(1, MAX_JOBS), metavar="N", help=about)
     one.add_argument(
-        "--jobs",
-        type=whole(1, MAX_JOBS),
-        metavar="N",
-        help=f"processes at once, 1 to {MAX_JOBS}; by default one for each core",
-    )
-    one.add_argument(
-        "--case-timeout", type=seconds(*CASE_TIMEOUT_S), default=60.0, metavar="S",
+        "--case-timeout", type=seconds(0.1, 86_400), default=60.0, metavar="S",
         help="seconds after which a case is given up, 0.1 to 86400 (60)",
     )  # fmt: skip
 
@@ -115,7 +110,14 @@ def chosen(options: argparse.Namespace) -> list[Case]:
 def _run(options: argparse.Namespace, cases: list[Case], output: Output) -> int:
     for name in ("junit", "jsonl"):
         check_writable(getattr(options, name), f"--{name}")
-    _check_apart(options)
+    for name in ("jsonl", "resume"):
+        report, other = options.junit, getattr(options, name)
+        if report and other and not is_stream(report) and realpath(report) == realpath(other):
+            raise UsageError(
+                f"--junit and --{name} name the same file.",
+                asked_by="the command line",
+                known=realpath(report),
+            )
     old, damaged = (None, 0) if options.resume is None else read(options.resume)
     if damaged:
         output.log(f"{options.resume}: {damaged} damaged lines were left out")
@@ -132,23 +134,19 @@ def _run(options: argparse.Namespace, cases: list[Case], output: Output) -> int:
         header |= {k: v for k, v in old.header.items() if k == "caps"}
         results.rows = {s.id: old.rows[s.id] for s in cases if s.id in old.rows}
         output.log(f"{len(results.rows)} of {len(cases)} cases are in {options.resume}")
-    return _carry_out(options, cases, results, ResultsFile(options.jsonl, results), output)
+    return _carry_out(options, cases, results, output)
 
 
 def _carry_out(
-    options: argparse.Namespace,
-    cases: list[Case],
-    results: Results,
-    file: ResultsFile,
-    output: Output,
+    options: argparse.Namespace, cases: list[Case], results: Results, output: Output
 ) -> int:
     """Run what is missing; whatever happens, what was found is written."""
+    file = ResultsFile(options.jsonl, results)
     left = [s for s in cases if s.id not in results.rows]
     jobs = options.jobs or max(1, os.cpu_count() or 1)
     runner = Runner(
         Request(results.header["device"], options.profile, left, jobs, options.case_timeout)
     )
-    failure: BaseException | None = None
     start = time.monotonic()
     try:
         with output.working("starting") as progress:
@@ -156,17 +154,14 @@ def _carry_out(
                 progress(f"{len(results.rows)} of {len(cases)}: {row['id']}")
                 if row["status"] not in ("passed", "skipped"):
                     output.log(f"{row['status']}: {row['id']}: {row.get('reason', '')}")
-    except BaseException as error:  # raised again below
-        failure = error
-    results.header["seconds"] = round(time.monotonic() - start, 2)
-    file.write()
-    if options.junit:
-        save(Path(options.junit), junit(results), "--junit")
-    not_run = [s.id for s in cases if s.id not in results.rows]
+    finally:
+        results.header["seconds"] = round(time.monotonic() - start, 2)
+        file.write()
+        if options.junit:
+            save(Path(options.junit), junit(results), "--junit")
+        if not_run := [s.id for s in cases if s.id not in results.rows]:
+            output.log(f"{len(not_run)} of {len(cases)} cases were not run; --resume runs them")
     body = summary(results, not_run, runner.notes)
-    if failure is not None:
-        output.log(f"{len(not_run)} of {len(cases)} cases were not run; --resume runs them")
-        raise failure
     output.document(body)
     _show(body, output)
     if results.is_lost:
@@ -204,20 +199,6 @@ def _device(named: str | None, output: Output) -> dict[str, Any]:
             report = gpuedge.probe(deadline_s=PROBE_S, backends=[device.partition(":")[0]])
             row = find(device, report)
     return {"schema": SCHEMA, "device": row.device, "identity": dict(row.identity)}
-
-
-def _check_apart(options: argparse.Namespace) -> None:
-    """Raise UsageError (GE-200) where the JUnit report would replace a file of results."""
-    report = options.junit
-    if report is None or is_stream(report):
-        return
-    for option, other in (("--jsonl", options.jsonl), ("--resume", options.resume)):
-        if other is not None and is_same_file(report, other):
-            raise UsageError(
-                f"--junit and {option} name the same file.",
-                asked_by="the command line",
-                known=f"{Path(report).resolve()}",
-            )
 
 
 def _show(body: dict[str, Any], output: Output) -> None:

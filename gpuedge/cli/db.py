@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from difflib import get_close_matches
 from pathlib import Path
@@ -20,7 +20,7 @@ from gpuedge.capdb.database import Database, load
 from gpuedge.capdb.judgement import Judgement
 from gpuedge.capdb.judgement import lookup as judge
 from gpuedge.capdb.place import folder as in_use
-from gpuedge.capdb.saved import decision, identities, on_levels, title
+from gpuedge.capdb.saved import identities, title
 from gpuedge.cli.arguments import seconds
 from gpuedge.cli.output import Output, read_json
 from gpuedge.core.errors import (
@@ -32,17 +32,14 @@ from gpuedge.core.errors import (
     UsageError,
 )
 from gpuedge.core.identity import Identity
-from gpuedge.core.text import counted
+from gpuedge.core.text import counted, plain
 from gpuedge.probing import api
 from gpuedge.safety import paths
 
-DEVICE: Final = (
-    "a record of a device in a JSON file, the id of a stored identity, or such as vulkan:0"
-)
-MISSING: Final = "(not there)"
 NOTHING: Final = "No device of this machine was reached by a probe, so there is nothing to look up."
 HOW: Final = "gpuedge probe looks for devices; --device judges a saved one"
-USES: Final = {"yes": "yes", "tests": "if tests pass", "no": "no"}
+SHOWN: Final = 400
+"""Characters of a field that is shown where a decision replays differently."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,10 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         about = f"{summary[0].upper()}{summary[1:]}."
         added[name] = actions.add_parser(name, help=summary, description=about)
     added["show"].add_argument("ids", nargs="*", metavar="ID", help="entries to show in full")
-    for name in ("lookup", "why"):
-        added[name].add_argument(
-            "--device", metavar="D", help=f"{DEVICE} (default: the devices of this machine)"
-        )
+    added["why"].add_argument(
+        "--device", metavar="D",
+        help="a record of a device in a JSON file, the id of a stored identity, or such as "
+        "vulkan:0 (default: the devices of this machine)",
+    )  # fmt: skip
     added["validate"].add_argument(
         "folder", nargs="?", metavar="FOLDER",
         help="a database folder, or the word embedded or in-use (the default)",
@@ -64,16 +62,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     added["replay"].add_argument(
         "file", metavar="DECISION.json", help="made by Decision.to_json() or gpuedge run --json"
     )
-    _add_update(added["update"])
-
-
-def _add_update(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "source", nargs="?", metavar="MIRROR", help="a folder or an http(s) address"
+    one = added["update"]
+    one.add_argument("source", nargs="?", metavar="MIRROR", help="a folder or an http(s) address")
+    one.add_argument("--root", metavar="FILE", help="the root of trust, a TUF root.json")
+    one.add_argument(
+        "--deadline", type=seconds(), default=30.0, metavar="S", help="seconds in all (30)"
     )
-    parser.add_argument("--root", metavar="FILE", help="the root of trust, a TUF root.json")
-    parser.add_argument("--deadline", type=seconds(), metavar="S", help="seconds in all (30)")
-    parser.add_argument(
+    one.add_argument(
         "--rollback", action="store_true", help="go back to the version before the last update"
     )
 
@@ -97,8 +92,8 @@ def entries_counted(number: int) -> str:
 
 def headline(database: Database) -> str:
     """Return which database this is, in a line."""
-    number = f"version {database.version}" if database.version else "unsealed"
-    return f"Capability database, {number}, {entries_counted(len(database))}: {database.folder}"
+    number = f"version {database.version}, {entries_counted(len(database))}"
+    return f"Capability database, {number}: {database.folder}"
 
 
 def describe(restrictions: Mapping[str, Any]) -> str:
@@ -169,46 +164,15 @@ def devices(named: str | None) -> list[Known]:
     ]
     if named is None:
         return here
-    found = [d for d in here if named in (d.source, d.source.split(":")[0])]
-    if found:
-        return [next((d for d in found if d.source == named), found[0])]
+    for device in here:
+        if named in (device.source, device.source.split(":")[0]):
+            return [device]
     raise UnknownDeviceError(
         f"{named!r} is no file, no stored identity and no device of the last probe.",
         asked_by="--device",
         known=f"devices of the last probe: {', '.join(d.source for d in here) or 'none'}",
         hint=HOW,
     )
-
-
-def lookup(options: argparse.Namespace, output: Output) -> int:
-    """Print in brief what devices may not do, level by level."""
-    made = [
-        {"device": d.source, "name": d.name, "level": level, **decision(judgement, level)}
-        for d in devices(options.device)
-        for level, judgement in on_levels(None, d.record).items()
-    ]
-    body = {"schema": "gpuedge.db.lookup/1", "database": about(load()), "devices": made}
-    output.document(body)
-    rows = [(m["device"], m["name"], m["level"], USES[m["use"]], _brief(m)) for m in made]
-    titles = ("device", "name", "level", "used", "restrictions, and where they are from")
-    if rows:
-        output.table(headline(load()), titles, rows)
-    else:
-        _say_nothing(output)
-    return 0
-
-
-def _brief(made: Mapping[str, Any]) -> str:
-    entries = ", ".join([*made["true"], *(f"{name}?" for name in made["unknown"])])
-    tests = ", ".join(made["tests"])
-    more = {"entries": entries, "asking for tests": tests}
-    lines = (f"{what}: {names}" for what, names in more.items() if names)
-    return "\n".join((describe(made["restrictions"]), *lines))
-
-
-def _say_nothing(output: Output) -> None:
-    output.text(NOTHING)
-    output.log(HOW)
 
 
 def why(options: argparse.Namespace, output: Output) -> int:
@@ -220,7 +184,8 @@ def why(options: argparse.Namespace, output: Output) -> int:
         traces = [{"device": d.source, "name": d.name, **j.to_dict(all=True)} for d, j in found]
         output.document({"schema": "gpuedge.db.machine/1", "devices": traces})
     if not found:
-        _say_nothing(output)
+        output.text(NOTHING)
+        output.log(HOW)
     for device, judgement in found:
         _trace(device, judgement, output)
     return 0
@@ -274,9 +239,9 @@ def validate(options: argparse.Namespace, output: Output) -> int:
         database = check_folder(folder)
         entries = len(database)
         check_schemas(folder)
-    except UpdateError:  # the packages for it are not installed
-        raise
     except DatabaseError as error:
+        if isinstance(error, UpdateError):  # the packages for it are not installed
+            raise
         wrong = (error.known or error.what).replace(f"{folder.absolute()}/", "")
     output.document(
         {
@@ -296,8 +261,7 @@ def update(options: argparse.Namespace, output: Output) -> int:
     # loads urllib and what checks signatures, which no other action needs
     from gpuedge.capdb.updates import update as updating
 
-    is_named = options.source is not None and bool(options.source.strip())
-    if options.rollback == is_named or (options.rollback and options.source is not None):
+    if (options.source is None) != options.rollback:
         raise UsageError(
             "`db update` needs a mirror, or --rollback without one.",
             asked_by="the command line",
@@ -311,7 +275,7 @@ def update(options: argparse.Namespace, output: Output) -> int:
             outcome = updating.update(
                 source,
                 root=None if options.root is None else Path(options.root),
-                deadline_s=options.deadline or updating.DEADLINE_S,
+                deadline_s=options.deadline,
             )
     body = {"schema": "gpuedge.db.update/1", "sentence": outcome.sentence, **asdict(outcome)}
     output.document(body)
@@ -320,7 +284,7 @@ def update(options: argparse.Namespace, output: Output) -> int:
 
 
 def replay(options: argparse.Namespace, output: Output) -> int:
-    """Decide a saved decision again; 1 if that differs, with what differs."""
+    """Decide a saved decision again; 1 if that differs, with the fields that do."""
     from gpuedge.decide.decision import Decision  # loads numpy, which no other action needs
 
     body = read_json(options.file)
@@ -329,15 +293,18 @@ def replay(options: argparse.Namespace, output: Output) -> int:
     decision = Decision.from_dict(saved)
     try:
         again = decision.replay()
+        after = again.to_json()
+        before = json.dumps(saved, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except NoUsableDeviceError as error:  # nothing about this machine: it is not in the record
         raise InputError(f"{options.file} cannot be decided again: {error.what}") from None
-    after = again.to_json()
-    try:
-        before = json.dumps(saved, sort_keys=True, separators=(",", ":"), allow_nan=False)
-        differences = list(_differences(saved, json.loads(after), ""))
     except (ValueError, RecursionError) as error:  # in what no decision has, and nothing reads
         raise InputError(f"{options.file} holds what no saved decision does: {error}.") from None
-    rows = [{"field": path, "saved": one, "now": other} for path, one, other in differences]
+    now = json.loads(after)
+    rows = [
+        {"field": name, "saved": saved.get(name), "now": now.get(name)}
+        for name in sorted(saved.keys() | now.keys())
+        if json.dumps(saved.get(name)) != json.dumps(now.get(name))
+    ]
     output.document(
         {
             "schema": "gpuedge.db.replay/1",
@@ -351,27 +318,16 @@ def replay(options: argparse.Namespace, output: Output) -> int:
     if before == after:
         output.text(f"identical, {len(after)} bytes: {again.reason}")
         return 0
-    cells = [(row["field"], json.dumps(row["saved"]), json.dumps(row["now"])) for row in rows]
+    cells = [
+        (r["field"], *(plain(json.dumps(r[c]), SHOWN) for c in ("saved", "now"))) for r in rows
+    ]
     title = f"{counted(len(rows), 'field')} of {options.file} differ"
     output.table(title, ("field", "saved", "now"), cells)
     return 1
 
 
-def _differences(one: Any, other: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    if isinstance(one, dict) and isinstance(other, dict):
-        for name in sorted(one.keys() | other.keys()):
-            inner = f"{path}.{name}" if path else str(name)
-            yield from _differences(one.get(name, MISSING), other.get(name, MISSING), inner)
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        for i, (a, b) in enumerate(zip(one, other, strict=True)):
-            yield from _differences(a, b, f"{path}[{i}]")
-    elif one != other or type(one) is not type(other):
-        yield path, one, other
-
-
 ACTIONS: Final[Mapping[str, tuple[Callable[[argparse.Namespace, Output], int], str]]] = {
     "show": (show, "list the entries, or show some of them in full"),
-    "lookup": (lookup, "what a device may not do, in brief"),
     "why": (why, "the trace of every entry for a device"),
     "validate": (validate, "check that a database folder is whole and keeps to its schemas"),
     "update": (update, "get a newer database from a mirror, if it is signed and good"),

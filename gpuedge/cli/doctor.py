@@ -17,7 +17,8 @@ import gpuedge
 from gpuedge import backends
 from gpuedge.capdb.database import load
 from gpuedge.cli import info, matrix
-from gpuedge.cli.output import Output, blaming
+from gpuedge.cli.arguments import add_probing
+from gpuedge.cli.output import Output
 from gpuedge.core import config
 from gpuedge.core.errors import GpuEdgeError
 from gpuedge.probing import api, pins, show
@@ -60,27 +61,21 @@ DEFAULT_REMEDY = "update the driver, then: gpuedge probe --refresh"
 MORE_TIME = "give its probe more time: gpuedge probe --refresh --deadline 60"
 """What helps where tests that entries ask for were cut off."""
 
-_ICDS = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
-ONLY = {"vulkan": _ICDS, "gles": ("__EGL_VENDOR_LIBRARY_FILENAMES",)}
+ONLY = {
+    "vulkan": ("VK_DRIVER_FILES", "VK_ICD_FILENAMES"),
+    "gles": ("__EGL_VENDOR_LIBRARY_FILENAMES",),
+}
 """Variables that name drivers of an API and hide all others."""
 
-MORE = {
-    "vulkan": ("VK_ADD_DRIVER_FILES",),
-    "gles": ("GPUEDGE_EGL",),
-    "wgpu": (*_ICDS, "VK_ADD_DRIVER_FILES"),
-}
-"""Variables that name drivers besides."""
+NAMING = (*ONLY["vulkan"], "VK_ADD_DRIVER_FILES", *ONLY["gles"], "GPUEDGE_EGL")
+"""Variables that name the files of drivers."""
 
 PACKAGES = {
-    ("vulkan", "no-loader"): "on Debian: apt-get install libvulkan1",
-    ("vulkan", "no-candidates"): "on Debian: apt-get install mesa-vulkan-drivers",
-    ("gles", "no-loader"): "on Debian: apt-get install libegl1 libgles2",
-    ("gles", "no-candidates"): (
-        "on Debian: apt-get install libegl1 libgles2 libegl-mesa0 libgl1-mesa-dri"
-    ),
-    ("wgpu", "no-loader"): "pip install wgpu",
+    "vulkan": "on Debian: apt-get install libvulkan1 mesa-vulkan-drivers",
+    "gles": "on Debian: apt-get install libegl1 libgles2 libegl-mesa0 libgl1-mesa-dri",
+    "wgpu": "pip install wgpu",
 }
-"""What installs what an API lacks."""
+"""What installs an API's loader and a driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,22 +90,20 @@ class Check:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb."""
-    parser.add_argument("--refresh", action="store_true", help="test drivers again")
-    parser.add_argument(
-        "--deadline",
-        type=float,
-        metavar="S",
-        default=4.0,
-        help="seconds for all drivers together (4)",
-    )
+    add_probing(parser)
 
 
 def run(options: argparse.Namespace, output: Output) -> int:
     """Run all checks and print them; 1 if one of them is FAIL."""
     with output.working("testing drivers"):
         checks = [*environment_checks()]
-        report, found = _probe_checks(options)
-        checks += found
+        try:
+            report = api.probe(refresh=options.refresh, deadline_s=options.deadline)
+            checks += report_checks(report)
+        except GpuEdgeError:
+            report = ProbeReport((), gpuedge.__version__)
+            detail = "no driver was tested, because a setting cannot be used"
+            checks.append(Check("probe", FAIL, detail, "mend what FAILs above"))
     counts = {word: sum(c.result == word for c in checks) for word in (PASS, INFO, WARN, FAIL)}
     output.document(
         {
@@ -126,19 +119,6 @@ def run(options: argparse.Namespace, output: Output) -> int:
     matrix.show(report, output)
     output.text(", ".join(f"{n} {word}" for word, n in counts.items()))
     return 1 if counts[FAIL] else 0
-
-
-def _probe_checks(options: argparse.Namespace) -> tuple[ProbeReport, list[Check]]:
-    try:
-        with blaming():
-            report = api.probe(refresh=options.refresh, deadline_s=options.deadline)
-    except GpuEdgeError as error:
-        if error.asked_by == "--deadline":
-            raise
-        detail = "no driver was tested, because a setting cannot be used"
-        nothing = ProbeReport((), gpuedge.__version__)
-        return nothing, [Check("probe", FAIL, detail, "mend what FAILs above")]
-    return report, list(report_checks(report))
 
 
 def environment_checks() -> Iterator[Check]:
@@ -174,23 +154,21 @@ def _packages() -> Iterator[Check]:
 
 def _settings() -> Iterator[Check]:
     """Check the config file and every setting that is set, resolved as a session would do it."""
-    is_file_bad = False
+    file = os.environ.get(CONFIG_FILE)
+    found = {CONFIG_FILE: Check(CONFIG_FILE, PASS, file)} if file else {}
     for name, setting in config.SETTINGS.items():
         try:
             value = config.get(name)
             shown = _resolved(name, value.value)
         except GpuEdgeError as error:
-            if error.asked_by != CONFIG_FILE:
-                yield failed(setting.variable, error)
-            elif not is_file_bad:  # it spoils every setting, but is said once
-                is_file_bad = True
-                yield failed(CONFIG_FILE, error)
+            # A config file that does not parse spoils every setting, but is said once.
+            label = CONFIG_FILE if error.asked_by == CONFIG_FILE else setting.variable
+            found[label] = failed(label, error)
             continue
         if value.source != "default" and shown:
             origin = "" if value.source == setting.variable else f" (from the {value.source})"
-            yield Check(setting.variable, PASS, f"{shown}{origin}")
-    if os.environ.get(CONFIG_FILE) and not is_file_bad:
-        yield Check(CONFIG_FILE, PASS, os.environ[CONFIG_FILE])
+            found[setting.variable] = Check(setting.variable, PASS, f"{shown}{origin}")
+    yield from found.values()
 
 
 def _resolved(name: str, value: Any) -> str:
@@ -258,7 +236,7 @@ def failed(label: str, error: GpuEdgeError) -> Check:
 def report_checks(report: ProbeReport) -> Iterator[Check]:
     """Turn a probe report into checks: one per device and per driver, and two on the whole."""
     for device, row in show.lines(report):
-        yield _row_check(device, row, has_other=bool(report.devices))
+        yield _row_check(device, row, is_alone=not report.devices)
     best = report.best
     if best is None:
         yield Check("devices", WARN, "no usable GPU here: everything runs on the CPU")
@@ -286,11 +264,16 @@ def _named_device(report: ProbeReport) -> Iterator[Check]:
         yield Check(variable, PASS, f"{asked} means {row.device} ({row.name})")
 
 
-def _row_check(device: str, row: ProbeRow, *, has_other: bool) -> Check:
+def _row_check(device: str, row: ProbeRow, *, is_alone: bool) -> Check:
     name = device if row.index is not None else f"{device} driver"
     detail = f"{row.name}: {row.brief}" if row.name else row.brief
     if row.is_usable:
-        return _usable(name, detail, row)
+        left_out = show.forbidden(row)
+        if not left_out:
+            return Check(name, PASS, detail)
+        ids = ", ".join(row.restrictions["entries"])
+        fix = MORE_TIME if row.evidence.get("is_unfinished") is True else ""
+        return Check(name, INFO, f"{detail}; {ids}: without {left_out}", fix)
     if row.code == "pinned":
         return Check(name, INFO, detail, pins.unpin(row.device))
     if row.status == "absent" and row.code not in NOT_INSTALLED:
@@ -298,25 +281,16 @@ def _row_check(device: str, row: ProbeRow, *, has_other: bool) -> Check:
     # `show.lines` puts together what several APIs say alike: each has its own remedy.
     backends = [row.backend] if row.index is not None else device.split(", ")
     remedies = "; ".join(dict.fromkeys(remedy(row.replace(backend=b)) for b in backends))
-    is_covered = has_other and row.code in NOT_INSTALLED
-    return Check(name, INFO if is_covered else WARN, detail, remedies)
-
-
-def _usable(name: str, detail: str, row: ProbeRow) -> Check:
-    """Return the check of a device that works, and what entries make it do without."""
-    left_out = show.forbidden(row)
-    if not left_out:
-        return Check(name, PASS, detail)
-    ids = ", ".join(row.restrictions["entries"])
-    fix = MORE_TIME if row.evidence.get("is_unfinished") is True else ""
-    return Check(name, INFO, f"{detail}; {ids}: without {left_out}", fix)
+    is_worse = is_alone or row.code not in NOT_INSTALLED
+    return Check(name, WARN if is_worse else INFO, detail, remedies)
 
 
 def remedy(row: ProbeRow) -> str:
     """Return what to do about a driver or device that cannot be used."""
     kind = "gles" if row.backend.startswith("gles") else row.backend
     if row.code in ("bad-manifest", "missing-library"):
-        for variable in (*ONLY.get(kind, ()), *MORE.get(kind, ())):
+        mine = [v for v in NAMING if v.startswith("VK_") != (kind == "gles")]
+        for variable in mine:
             if row.key in os.environ.get(variable, "").split(os.pathsep):
                 return f"{variable} names this file: correct it, or unset {variable}"
     if row.code == "no-candidates":
@@ -325,11 +299,11 @@ def remedy(row: ProbeRow) -> str:
                 return f"{variable}={value} hides every driver: correct it, or unset {variable}"
     if row.code == "crash-blocklist":
         return f"gpuedge cache clear --crashes, or GPUEDGE_PIN={row.device}=always"
-    if row.code == "quirk" and row.evidence.get("is_unfinished") is True:
-        return MORE_TIME
     if row.code == "quirk":
+        if row.evidence.get("is_unfinished") is True:
+            return MORE_TIME
         ids = ",".join(e["id"] for e in row.evidence.get("entries", ()) if "id" in e) or "all"
         return f"update the driver, or at your own risk: GPUEDGE_IGNORE={ids} (gpuedge db why)"
+    package = PACKAGES.get(kind) if row.code in NOT_INSTALLED else None
     known = REMEDIES.get(row.code, DEFAULT_REMEDY)
-    package = PACKAGES.get((kind, row.code))
     return f"{known}, {package}" if package else known

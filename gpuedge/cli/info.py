@@ -14,6 +14,7 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,7 +36,6 @@ DEADLINE_S = 4.0
 """The default deadline of `gpuedge.probe()`: which hangs it would believe without trying again."""
 
 COMPILERS = ("glslangValidator", "glslang", "glslc")
-DATA = ("shaders", "capability_db")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -111,23 +111,21 @@ def glsl_compiler() -> str | None:
 
 def _folders() -> dict[str, str | None]:
     """Return where gpuedge and its data lie, None where a data folder is missing."""
-    found: dict[str, str | None] = {"package": str(Path(paths.__file__).resolve().parent.parent)}
-    for name in DATA:
-        try:
-            found[name] = paths.data_folder(name)
-        except GpuEdgeError:
+    found: dict[str, str | None] = {"package": str(Path(gpuedge.__file__).parent)}
+    for name in ("shaders", "capability_db"):
+        with suppress(GpuEdgeError):
             found[name] = None
+            found[name] = paths.data_folder(name)
     return {**found, "cache": paths.cache_folder()}
 
 
 def _settings() -> dict[str, dict[str, Any]]:
     """Return each setting with its value and source. Raises ConfigError for one not parsable."""
-    rows: dict[str, dict[str, Any]] = {}
-    for name, setting in config.SETTINGS.items():
-        now = config.get(name)
-        value = list(now.value) if isinstance(now.value, tuple) else now.value
-        rows[name] = {"value": value, "source": now.source, "variable": setting.variable}
-    return rows
+    found = {name: config.get(name) for name in config.SETTINGS}
+    return {
+        name: {"value": now.value, "source": now.source, "variable": config.SETTINGS[name].variable}
+        for name, now in found.items()
+    }
 
 
 def database_in_use() -> dict[str, Any]:
@@ -201,4 +199,4 @@ def _show(body: Mapping[str, Any], known: Known, output: Output) -> None:
 
 
 def _value(value: Any) -> str:
-    return (" ".join(value) if isinstance(value, list) else str(value)) or "(empty)"
+    return (" ".join(value) if isinstance(value, tuple) else str(value)) or "(empty)"

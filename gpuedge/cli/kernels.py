@@ -12,20 +12,13 @@ from gpuedge.cli.output import Output
 from gpuedge.core.errors import UsageError
 from gpuedge.plan import library
 
-DIALECTS = tuple(lang.PRINTERS)
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb."""
-    parser.add_argument(
-        "action",
-        nargs="?",
-        choices=("list", "show"),
-        default="list",
-        help="what to do (list)",
-    )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="with show: such as map/conv2d")
-    parser.add_argument("--dialect", choices=DIALECTS, help="with show: what it prints to")
+    add = parser.add_argument
+    add("action", nargs="?", choices=("list", "show"), default="list", help="what to do (list)")
+    add("name", nargs="?", metavar="NAME", help="with show: such as map/conv2d")
+    add("--dialect", choices=tuple(lang.PRINTERS), help="with show: what it prints to")
 
 
 def run(options: argparse.Namespace, output: Output) -> int:
@@ -33,13 +26,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
     if options.action == "show":
         return _show(options, output)
     if options.name is not None:
-        raise UsageError(
-            f"`kernels {options.action}` takes no name.", hint=f"kernels show {options.name}"
-        )
-    return _list(output)
-
-
-def _list(output: Output) -> int:
+        raise UsageError("`kernels list` takes no name.", hint=f"kernels show {options.name}")
     variants = library.variants()
     kernels: list[dict[str, Any]] = []
     for name, text in library.texts().items():
@@ -61,28 +48,23 @@ def _facts(variant: library.Variant) -> str:
     return ", ".join(rules) or "always"
 
 
-def _text_of(name: str | None) -> str:
-    texts = library.texts()
-    if name in texts:
-        return texts[name]
-    near = get_close_matches(name or "", texts, n=1)
-    raise UsageError(
-        f"No kernel is called {name!r}." if name else "`kernels show` needs a name.",
-        known=", ".join(texts),
-        hint=f"gpuedge kernels show {near[0]}" if near else None,
-    )
-
-
 def _show(options: argparse.Namespace, output: Output) -> int:
-    text = _text_of(options.name)
-    body: dict[str, Any] = {"schema": "gpuedge.kernel/1", "name": options.name, "text": text}
+    texts, name = library.texts(), options.name or ""
+    if name not in texts:
+        near = get_close_matches(name, texts, n=1)
+        raise UsageError(
+            f"No kernel is called {name!r}.",
+            known=", ".join(texts),
+            hint=f"gpuedge kernels show {near[0]}" if near else "gpuedge kernels list",
+        )
+    text = texts[name]
+    body: dict[str, Any] = {"schema": "gpuedge.kernel/1", "name": name, "text": text}
     if not options.dialect:
         output.document(body)
         output.text(text.rstrip("\n"))
         return 0
-    blob = lang.print_kernel(
-        lang.load(text, filename=f"shaders/{options.name}.kern"), options.dialect
-    )
+    kernel = lang.load(text, filename=f"shaders/{name}.kern")
+    blob = lang.print_kernel(kernel, options.dialect)
     is_text = options.dialect != "spirv"
     listing = blob.code.decode() if is_text else blob.code.hex()
     body |= {
@@ -96,7 +78,7 @@ def _show(options: argparse.Namespace, output: Output) -> int:
         "code": listing,
     }
     output.document(body)
-    output.text(f"{options.name} as {blob.dialect}: {len(blob.code)} bytes, sha256 {blob.digest}")
+    output.text(f"{name} as {blob.dialect}: {len(blob.code)} bytes, sha256 {blob.digest}")
     output.table(
         "Interface",
         ("what", "name", "type", "place"),

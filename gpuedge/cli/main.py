@@ -12,12 +12,12 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
-from typing import NoReturn, Protocol, cast
+from typing import Any, NoReturn
 
 import gpuedge
-from gpuedge.cli.output import Output, is_colourless
+from gpuedge.cli.output import Output
 from gpuedge.core.errors import (
     BackendUnavailableError,
     DeviceError,
@@ -26,7 +26,7 @@ from gpuedge.core.errors import (
     UsageError,
 )
 
-GOOD, CHECK_FAILED, USAGE, NO_DEVICE, DEVICE_FAILED = range(5)
+USAGE, NO_DEVICE, DEVICE_FAILED = 2, 3, 4
 INTERRUPTED, BROKEN_PIPE = 130, 141
 
 VERBS: dict[str, str] = {
@@ -40,13 +40,6 @@ VERBS: dict[str, str] = {
     "cache": "show or clear what gpuedge keeps on disk",
 }
 """Verbs in the order of the help; each is the module of that name in this package."""
-
-
-class Verb(Protocol):
-    """What the module of a verb offers."""
-
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace, Output], int]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -103,17 +96,16 @@ def _add_output_options(parser: argparse.ArgumentParser, *, is_action: bool = Fa
     )
 
 
-def _module(verb: str) -> Verb:
-    return cast(Verb, import_module(f"gpuedge.cli.{verb}"))
+def _module(verb: str) -> Any:
+    """Return the module of a verb: it offers `add_arguments` and `run`."""
+    return import_module(f"gpuedge.cli.{verb}")
 
 
 def exit_code(error: GpuEdgeError) -> int:
     """Return the exit code that `error` stands for."""
     if isinstance(error, (NoUsableDeviceError, BackendUnavailableError)):
         return NO_DEVICE
-    if isinstance(error, DeviceError):
-        return DEVICE_FAILED
-    return USAGE
+    return DEVICE_FAILED if isinstance(error, DeviceError) else USAGE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -134,9 +126,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = build_parser(verb).parse_args(arguments)
         is_verbose = options.verbose > 0  # a traceback of the parser helps nobody
-        output = Output(options.json, options.quiet, is_colourless(options.no_color))
-        _start_logging(options.verbose, options.quiet)
-        code = _module(options.verb).run(options, output)
+        output = Output(options.json, options.quiet, options.no_color)
+        level = max(logging.DEBUG, logging.WARNING - 10 * options.verbose)
+        level = logging.ERROR if options.quiet else level
+        logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
+        code: int = _module(options.verb).run(options, output)
         sys.stdout.flush()
     except GpuEdgeError as error:
         if is_verbose:
@@ -159,8 +153,3 @@ def _unwritable(error: OSError, output: Output) -> int:
     # Python flushes stdout once more at exit, and would complain there.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return BROKEN_PIPE if error.errno == errno.EPIPE else USAGE
-
-
-def _start_logging(verbose: int, quiet: bool) -> None:
-    level = logging.ERROR if quiet else max(logging.DEBUG, logging.WARNING - 10 * verbose)
-    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")

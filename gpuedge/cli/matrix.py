@@ -5,7 +5,6 @@ Made from a probe report alone; `gpuedge doctor` prints it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +12,6 @@ from gpuedge import backends
 from gpuedge.cli.output import Output
 from gpuedge.core import text
 from gpuedge.probing.report import ProbeReport, ProbeRow
-
-MIN_NAME = 16
-"""Columns of a device's name in the matrix, however narrow the terminal is."""
 
 NOTHING = "-"
 """Cell of a level that a driver does not offer, or that has no driver at all."""
@@ -38,15 +34,6 @@ class Line:
                 mark = "*" if row.restrictions and row.is_usable else ""
                 found[row.status] = found.get(row.status, "") + place + mark
         return ", ".join(status + places for status, places in found.items()) or NOTHING
-
-    def to_dict(self, levels: Sequence[str]) -> dict[str, Any]:
-        """Return a JSON-ready dictionary."""
-        facts = ("device", "status", "code", "reason", "route", "restrictions")
-        cells = {
-            level: [{n: getattr(r, n) for n in facts} for r in self.rows if r.backend == level]
-            for level in levels
-        }
-        return {"name": self.name, "physical": self.physical, "levels": cells}
 
 
 def levels(report: ProbeReport) -> list[str]:
@@ -74,18 +61,10 @@ def lines(report: ProbeReport) -> list[Line]:
 def show(report: ProbeReport, output: Output) -> None:
     """Print the matrix, and the limits of the devices that work."""
     columns = levels(report)
-    body = [[line.name, *(line.cell(level) for level in columns)] for line in lines(report)]
+    body = [(*(line.cell(level) for level in columns), line.name) for line in lines(report)]
     if body:
-        sizes = [
-            max(len(cell) for cell in column)
-            for column in zip(columns, *(r[1:] for r in body), strict=True)
-        ]
-        room = max(MIN_NAME, text.width() - sum(sizes) - 2 * len(sizes))
-        output.table(
-            "Drivers and levels (ok :0 under gles30 is gles30:0, ok :0* has restrictions)",
-            ["driver or device", *columns],
-            [[text.plain(name, room - 3), *cells] for name, *cells in body],
-        )
+        title = "Drivers and levels (ok :0 under gles30 is gles30:0, ok :0* has restrictions)"
+        output.table(title, (*columns, "driver or device"), body)
     if found := [limits(row) for row in report.devices if row.caps]:
         title = "What works, and what it holds (the largest tensor, counted as float32)"
         titles = ("device", "tensor", "texture", "bindings", "numbers", "storage, exact one first")
@@ -95,11 +74,11 @@ def show(report: ProbeReport, output: Output) -> None:
 def limits(row: ProbeRow) -> list[str]:
     """Return how a usable device keeps tensors, and how large they may be."""
     caps = row.caps
-    side, bindings = caps.get("max_texture_size"), caps.get("max_storage_buffers")
-    outputs = caps.get("max_outputs") or 1
+    size, side = caps.get("max_storage_buffer_bytes"), caps.get("max_texture_size")
+    bindings, outputs = caps.get("max_storage_buffers"), caps.get("max_outputs") or 1
     return [
         row.device,
-        size(caps.get("max_storage_buffer_bytes")),
+        NOTHING if size is None else f"{size / 2**20:g} MiB",
         NOTHING if side is None else f"{side}\u00b2",
         str(bindings) if side is None else f"{bindings} ({outputs} out)",
         "finite" if caps.get("is_finite_only") else "all",
@@ -107,26 +86,23 @@ def limits(row: ProbeRow) -> list[str]:
     ]
 
 
-def size(count: object) -> str:
-    """Return a number of bytes in the largest unit it is a multiple of.
-
-    >>> size(1 << 27), size(1 << 30), size((1 << 31) - 4), size(None)
-    ('128 MiB', '1 GiB', '2147483644 B', '-')
-    """
-    if not isinstance(count, int):
-        return NOTHING
-    for unit in ("B", "KiB", "MiB"):
-        if count % 1024 or not count:
-            return f"{count} {unit}"
-        count //= 1024
-    return f"{count} GiB"
-
-
 def to_dict(report: ProbeReport) -> dict[str, Any]:
     """Return the matrix and the limits as a JSON-ready dictionary."""
     columns = levels(report)
+    facts = ("device", "status", "code", "reason", "route", "restrictions")
+
+    def cells(line: Line, level: str) -> list[dict[str, Any]]:
+        return [{n: getattr(r, n) for n in facts} for r in line.rows if r.backend == level]
+
     return {
         "levels": columns,
-        "lines": [line.to_dict(columns) for line in lines(report)],
+        "lines": [
+            {
+                "name": one.name,
+                "physical": one.physical,
+                "levels": {c: cells(one, c) for c in columns},
+            }
+            for one in lines(report)
+        ],
         "limits": {row.device: dict(row.caps) for row in report.devices if row.caps},
     }

@@ -7,7 +7,6 @@ extra ``gpuedge[cli]`` installs; without it the same is printed plainly.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -37,11 +36,6 @@ RULE = "\u2500"
 
 MAX_JSON = 64 << 20
 """Bytes of a JSON file that are read."""
-
-
-def is_colourless(asked: bool) -> bool:
-    """Return whether output is to be plain: asked for, or ``NO_COLOR`` is set (no-color.org)."""
-    return asked or bool(os.environ.get("NO_COLOR"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +100,7 @@ class Output:
     def _painter(self) -> Callable[[str, str], str] | None:
         """Return what colours a cell, None where the output has no colours."""
         console = _console(sys.stdout, self.colourless)
-        if console is None or console.color_system is None:
+        if console is None or console.no_color or console.color_system is None:
             return None
         from rich.style import Style
 
@@ -142,11 +136,8 @@ def _cell(text: str) -> str:
     return plain(text.replace("\t", " "), None, lines=True)
 
 
-ARGUMENTS = {"probe(deadline_s=...)": "--deadline", "probe(backends=...)": "--backend"}
-"""Arguments in Python, as errors name them, and the options they come from here."""
-
-ECHOES = ("device=", "fallback=")
-"""How errors repeat the arguments of a Python call, which nobody made here."""
+ECHOES = ("argument", "device=", "fallback=", "probe(")
+"""How errors name the arguments of a Python call, which nobody made here."""
 
 
 @contextmanager
@@ -160,21 +151,14 @@ def blaming(**options: tuple[type[GpuEdgeError], ...]) -> Iterator[None]:
         yield
     except GpuEdgeError as error:
         asked = error.asked_by
-        if asked in ARGUMENTS:
-            error.asked_by = ARGUMENTS[asked]
-        elif asked is None or asked == "argument" or asked.startswith(ECHOES):
+        if asked is None or asked.startswith(ECHOES):
             blamed = (n for n, kinds in options.items() if isinstance(error, kinds))
-            error.asked_by = next((f"--{name}" for name in blamed), _source(asked))
+            name = (asked or "").partition("=")[0]
+            source = config.get(name).source if name in config.SETTINGS else "default"
+            error.asked_by = next(
+                (f"--{n}" for n in blamed), asked if source == "default" else source
+            )
         raise
-
-
-def _source(asked: str | None) -> str | None:
-    """Return where a setting comes from that an error repeats as the argument of a call."""
-    name = (asked or "").partition("=")[0]
-    if name not in config.SETTINGS:
-        return asked
-    source = config.get(name).source
-    return asked if source == "default" else source
 
 
 def read_json(path: str) -> dict[str, Any]:

@@ -4,35 +4,22 @@ from __future__ import annotations
 
 import argparse
 
+from gpuedge.cli.arguments import add_probing
 from gpuedge.cli.output import Output, blaming, read_json
 from gpuedge.core.errors import UnknownDeviceError
 from gpuedge.probing import api
 from gpuedge.probing import show as lines
 from gpuedge.probing.report import ProbeReport, ProbeRow
 
-GOOD, NO_DEVICE = 0, 3
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb."""
-    parser.add_argument(
-        "--refresh", action="store_true", help="test again, whatever the cache says"
-    )
-    parser.add_argument(
-        "--deadline",
-        type=float,
-        metavar="S",
-        default=4.0,
-        help="seconds for all drivers together (4)",
-    )
+    add_probing(parser)
     parser.add_argument(
         "--backend", action="append", metavar="B", help="only this backend; repeatable"
     )
-    parser.add_argument(
-        "--input",
-        metavar="REPORT.json",
-        help="show a report made elsewhere with --json; nothing is tested",
-    )
+    about = "show a report made elsewhere with --json; nothing is tested"
+    parser.add_argument("--input", metavar="REPORT.json", help=about)
 
 
 def run(options: argparse.Namespace, output: Output) -> int:
@@ -40,25 +27,15 @@ def run(options: argparse.Namespace, output: Output) -> int:
     if options.input is not None:
         report = ProbeReport.from_dict(read_json(options.input))
     else:
-        with output.working("testing drivers"):
-            report = _probe(options)
+        blamed = {"backend": (UnknownDeviceError,)} if options.backend else {}
+        with output.working("testing drivers"), blaming(**blamed):
+            report = api.probe(
+                refresh=options.refresh, deadline_s=options.deadline, backends=options.backend
+            )
     output.document(report.to_dict())
-    show(report, output, verbose=options.verbose)
-    return GOOD if report.devices else NO_DEVICE
-
-
-def _probe(options: argparse.Namespace) -> ProbeReport:
-    with blaming(**({"backend": (UnknownDeviceError,)} if options.backend else {})):
-        return api.probe(
-            refresh=options.refresh, deadline_s=options.deadline, backends=options.backend
-        )
-
-
-def show(report: ProbeReport, output: Output, *, verbose: int = 0) -> None:
-    """Print a report as a table: the headline, one row per candidate, more when `verbose`."""
     headline = lines.headline(report)
     rows = [
-        (device, row.name, lines.status_of(row), _details(row) if verbose else row.brief)
+        (device, row.name, lines.status_of(row), _details(row) if options.verbose else row.brief)
         for device, row in lines.lines(report)
     ]
     if rows:
@@ -67,6 +44,7 @@ def show(report: ProbeReport, output: Output, *, verbose: int = 0) -> None:
         output.text(headline)
     for note in lines.footnotes(report):
         output.log(note)
+    return 0 if report.devices else 3
 
 
 def _details(row: ProbeRow) -> str:

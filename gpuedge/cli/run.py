@@ -52,41 +52,20 @@ SHOWN_OPS = 6
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb."""
-    parser.add_argument("model", metavar="MODEL.onnx", help="the model, an ONNX file")
-    parser.add_argument(
-        "--input",
-        action="append",
-        default=[],
-        metavar="NAME=FILE.npy",
-        help="one per input of the model; repeatable",
-    )
-    parser.add_argument(
-        "--output", metavar="DIR", help="write each output to DIR/NAME.npy, whole or not at all"
-    )
-    parser.add_argument("--device", metavar="D", help="such as cpu, vulkan:0, auto (the default)")
-    parser.add_argument(
-        "--fallback",
-        choices=("cpu", "error"),
-        help="what happens to operators the device cannot run, and when it fails",
-    )
-    parser.add_argument(
-        "--isolation",
-        choices=("inline", "process"),
-        help="where the driver lives: in this process (the default), or in one of its own",
-    )
-    parser.add_argument(
-        "--timeout",
-        type=seconds(),
-        metavar="SECONDS",
-        help="give up a run that takes longer (GE-406)",
-    )
-    parser.add_argument(
-        "--repeat",
-        type=whole(1, 999_999_999),
-        default=1,
-        metavar="N",
-        help="run N times (1); prints the first time and the median of the others",
-    )
+    add = parser.add_argument
+    add("model", metavar="MODEL.onnx", help="the model, an ONNX file")
+    add("--input", action="append", default=[], metavar="NAME=FILE.npy",
+        help="one per input of the model; repeatable")  # fmt: skip
+    add("--output", metavar="DIR", help="write each output to DIR/NAME.npy, whole or not at all")
+    add("--device", metavar="D", help="such as cpu, vulkan:0, auto (the default)")
+    add("--fallback", choices=("cpu", "error"),
+        help="what happens to operators the device cannot run, and when it fails")  # fmt: skip
+    add("--isolation", choices=("inline", "process"),
+        help="where the driver lives: in this process (default) or in one of its own")  # fmt: skip
+    add("--timeout", type=seconds(), metavar="SECONDS",
+        help="give up a run that takes longer (GE-406)")  # fmt: skip
+    add("--repeat", type=whole(1, 999_999_999), default=1, metavar="N",
+        help="run N times (1); prints the first time and the median of the others")  # fmt: skip
 
 
 def run(options: argparse.Namespace, output: Output) -> int:

@@ -32,7 +32,7 @@ def installed() -> list[str]:
     body = load_sealed(os.path.join(top, CURRENT), CURRENT_SCHEMA)
     if body is None:
         return []
-    least = _version(paths.data_folder("capability_db"))
+    least = version(paths.data_folder("capability_db"))
     found = []
     for record in (body, body.get("previous")):
         if not isinstance(record, dict):
@@ -65,8 +65,8 @@ def _digest(folder: str) -> str:
     return "" if data is None else sha256(data).hexdigest()
 
 
-def _version(folder: str) -> int:
-    """Return the number of the packaged database, 0 where it has none."""
+def version(folder: str | os.PathLike[str]) -> int:
+    """Return the number of a folder's database, 0 where it has none."""
     data = paths.read_regular(os.path.join(folder, "database.json"), MAX_ENVELOPE)
     try:
         number = json.loads(data or b"{}")["db_version"]

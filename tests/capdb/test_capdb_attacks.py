@@ -121,8 +121,9 @@ def test_signed_length_beyond_what_the_client_reads(world: World, honest: None) 
         asked.append(path)
         return False
 
-    with serving(world.repository, behaviour) as address:
-        refused(world, "too-large", address, max_bytes=1000)
+    with serving(world.repository, behaviour) as address, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpuedge.capdb.updates.client.MAX_BYTES", 1000)
+        refused(world, "too-large", address)
     assert not any("targets/" in path for path in asked)
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import capdb_folders as made
 import pytest
+from capdb.decisions import decision, levels, on_levels
 from capdb.diff import compare, decisions, entries_changed
 
 from gpuedge.capdb.database import of_entries, read_unsealed
 from gpuedge.capdb.entries import parse
 from gpuedge.capdb.identity.subject import subject
 from gpuedge.capdb.judgement import lookup
-from gpuedge.capdb.saved import decision, levels, on_levels
 
 PACKAGED = Path(__file__).resolve().parents[2] / "capability_db"
 IDENTITIES = {record["id"]: record for record in made.IDENTITIES}

@@ -56,9 +56,7 @@ def test_listing_in_a_terminal_without_unicode(folder: Path) -> None:
     assert b"----" in done.stdout
 
 
-@pytest.mark.parametrize(
-    "arguments", [["db", "lookup", "--device"], ["db", "why", "--device"], ["db", "replay"]]
-)
+@pytest.mark.parametrize("arguments", [["db", "why", "--device"], ["db", "replay"]])
 @pytest.mark.parametrize("kind", ["pipe", "device", "long"])
 def test_only_files_of_a_bounded_size_are_read(
     folder: Path, arguments: list[str], kind: str, capsys: pytest.CaptureFixture[str],
@@ -103,7 +101,7 @@ def test_cache_shows_and_removes_the_installed_update(
     assert now is not None and in_use() == 2
     assert main(["cache"]) == 0
     shown = capsys.readouterr().out
-    assert f"capability_db/versions/{now.folder}/" in shown
+    assert "capability_db/versions/**" in shown
     assert "database.json" not in shown
     assert main(["cache", "--json"]) == 0
     files = json.loads(capsys.readouterr().out)["files"]

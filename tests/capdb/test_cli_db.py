@@ -115,17 +115,6 @@ def test_why_judges_a_record_that_says_nothing(tmp_path: Path, capsys: Capture) 
     assert {f["result"] for f in body["findings"]} <= {"unknown", "false"}
 
 
-def test_lookup_is_brief_and_level_by_level(small: Path, device: str, capsys: Capture) -> None:
-    body = document(["lookup", "--device", device], capsys)
-    assert body["schema"] == "gpuedge.db.lookup/1"
-    (row,) = body["devices"]
-    assert (row["level"], row["use"], row["tests"]) == ("vulkan", "no", ["adreno-0002"])
-    assert "asking for tests: adreno-0002" in text(["lookup", "--device", device], capsys)
-    levels = document(["lookup", "--device", "D003"], capsys)["devices"]
-    assert [row["level"] for row in levels] == ["gles31", "gles30", "gles20"]
-    assert {row["use"] for row in levels} == {"yes"}
-
-
 def test_ignored_entries_are_told_as_such(
     small: Path, device: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,9 +144,8 @@ def test_a_machine_without_devices_says_so(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api, "latest", lambda: ())
-    for action in ("why", "lookup"):
-        assert document([action], capsys)["devices"] == []
-        assert db.NOTHING in text([action], capsys)
+    assert document(["why"], capsys)["devices"] == []
+    assert db.NOTHING in text(["why"], capsys)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 
 import gpuedge
 from gpuedge.cli import main as cli
-from gpuedge.cli.output import Output, blaming, is_colourless
+from gpuedge.cli.output import Output, blaming
 from gpuedge.core import errors
 from gpuedge.core.errors import GpuEdgeError
 
@@ -217,16 +217,6 @@ def test_ctrl_c_in_a_process_is_quiet() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-def test_colours_only_where_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    assert not is_colourless(False)
-    assert is_colourless(True)
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert is_colourless(False)
-    monkeypatch.setenv("NO_COLOR", "")  # no-color.org: only when not an empty string
-    assert not is_colourless(False)
-
-
 def test_table_prints_no_escape_sequence(capsys: pytest.CaptureFixture[str]) -> None:
     Output(colourless=True).table("T", ("a",), [["\x1b[31mred\x07 [bold]x[/bold]"], [None]])
     out = capsys.readouterr().out
@@ -263,6 +253,11 @@ def test_table_on_a_terminal_is_coloured(
     head, *_, row, _ = capsys.readouterr().out.splitlines()
     assert "\x1b[1mT" in head
     assert "\x1b[32mPASS" in row
+    for wanted, output in (("1", Output()), ("", Output(colourless=True)), ("", Output())):
+        monkeypatch.setenv("NO_COLOR", wanted)  # no-color.org: not where it is an empty string
+        output.table("T", ("result", "why"), [["PASS", "ok"]])
+        is_plain = "\x1b" not in capsys.readouterr().out
+        assert is_plain == (bool(wanted) or output.colourless)
 
 
 def test_terminal_without_rich_gets_the_same_plainly(
@@ -331,7 +326,7 @@ def test_options_count_before_and_after_an_action(
         ("argument", errors.UnknownDeviceError, "--device"),
         ("device='x'", errors.NoUsableDeviceError, "--device"),
         (None, errors.ShapeError, "--input"),
-        ("probe(deadline_s=...)", errors.ConfigError, "--deadline"),
+        ("probe(backends=...)", errors.UnknownDeviceError, "--device"),
         ("GPUEDGE_DEVICE", errors.UnknownDeviceError, "GPUEDGE_DEVICE"),
         (None, errors.ModelError, None),
         ("fallback='error'", errors.UnsupportedOpError, "GPUEDGE_FALLBACK"),

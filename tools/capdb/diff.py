@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from capdb.decisions import decision, on_levels
 from gpuedge.capdb.database import Database
-from gpuedge.capdb.saved import decision, on_levels, title
+from gpuedge.capdb.saved import title
 from gpuedge.core.config import config
 
 

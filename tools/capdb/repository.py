@@ -18,7 +18,6 @@ from tuf.api.serialization import DeserializationError
 
 from gpuedge.capdb.updates import bundle
 from gpuedge.capdb.updates.client import SNAPSHOT_BYTES, TARGETS_BYTES, TIMESTAMP_BYTES
-from gpuedge.capdb.updates.installed import MAX_ROOT
 from gpuedge.core.errors import UpdateError
 from gpuedge.safety import paths
 
@@ -32,7 +31,7 @@ LONG_DAYS = 365
 """Life of everything but timestamps. A timestamp that is alive names the ones that count."""
 
 LIMITS = {
-    "root": MAX_ROOT,
+    "root": bundle.MAX_ROOT,
     "targets": TARGETS_BYTES,
     "snapshot": SNAPSHOT_BYTES,
     "timestamp": TIMESTAMP_BYTES,

@@ -22,6 +22,7 @@ NAME: Final = "capability_db.json"
 """The one target that clients ask a mirror for."""
 
 MAX_BYTES: Final = 64 << 20
+MAX_ROOT: Final = 256 << 10
 
 
 def digest(data: bytes) -> str:

@@ -24,8 +24,8 @@ from tuf.api import exceptions as tuf
 from tuf.api.metadata import Metadata, Root, TargetFile
 from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
 
-from gpuedge.capdb.updates.bundle import MAX_BYTES, NAME
-from gpuedge.capdb.updates.installed import MAX_ROOT, RefusedError
+from gpuedge.capdb.updates.bundle import MAX_BYTES, MAX_ROOT, NAME
+from gpuedge.capdb.updates.installed import RefusedError
 from gpuedge.core.errors import UpdateError
 from gpuedge.safety import paths
 
@@ -130,9 +130,8 @@ class Client:
     whatever the mirror, so that no mirror can go back behind what another has shown.
     """
 
-    def __init__(self, fetcher: Fetcher, state: Path, anchor: bytes, max_bytes: int) -> None:
-        self._state = state
-        self._max_bytes = min(max_bytes, MAX_BYTES)
+    def __init__(self, fetcher: Fetcher, state: Path, anchor: bytes) -> None:
+        self._bundle = state / "bundle"
         config = UpdaterConfig(
             max_root_rotations=MAX_ROTATIONS,
             max_delegations=0,
@@ -157,20 +156,18 @@ class Client:
             digest, number = target.hashes["sha256"], (target.custom or {})["db_version"]
             if type(number) is not int or number < 1 or not _SHA256.fullmatch(digest):
                 raise RefusedError("malformed", f"no db_version or no SHA-256 for {NAME}")
-        if target.length > self._max_bytes:
-            why = f"{target.length} bytes; at most {self._max_bytes} are read"
-            raise RefusedError("too-large", why)
+        if target.length > MAX_BYTES:
+            raise RefusedError("too-large", f"{target.length} bytes; at most {MAX_BYTES} are read")
         return Offer(digest, number, target)
 
     def download(self, offer: Offer) -> bytes:
         """Return a bundle, checked against its signed length and hashes. Raises RefusedError."""
-        place = self._state / "bundle"
         try:
             with _refusing():
-                self._updater.download_target(offer.target, os.fspath(place))
-                return place.read_bytes()
+                self._updater.download_target(offer.target, os.fspath(self._bundle))
+                return self._bundle.read_bytes()
         finally:
-            place.unlink(missing_ok=True)
+            self._bundle.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -13,7 +13,6 @@ the packaged database is used.
 from __future__ import annotations
 
 import shutil
-import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,11 +23,6 @@ from gpuedge.safety.databases import CURRENT, CURRENT_SCHEMA, updates_folder
 
 MEMORY_FILE = "updates.json"
 MEMORY_SCHEMA = "gpuedge.db.updates/1"
-
-ANCHOR = "anchor.json"
-"""The first root of a repository's metadata folder: what its trust began with."""
-
-MAX_ROOT = 256 << 10
 
 LEFT_S = 3600.0
 """What lies in `versions` for this long and is not in use was left by an update that was killed,
@@ -68,17 +62,6 @@ def cache() -> Path:
     return Path(updates_folder())
 
 
-def why_not_held() -> RefusedError:
-    """Return why the lock of updates was not had."""
-    top = cache() / "tuf"
-    try:
-        top.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=top).close()
-    except (OSError, ValueError) as error:
-        return RefusedError("not-writable", str(error))
-    return RefusedError("busy")
-
-
 def versions_folder() -> Path:
     """Return the folder of the installed versions."""
     return cache() / "versions"
@@ -101,20 +84,14 @@ def current() -> tuple[Version | None, Version | None]:
     return _version(body), _version(body.get("previous"))
 
 
-def make_current(version: Version, previous: Version | None) -> bool:
-    """Put a version into use, in one step; False where that cannot be written."""
+def make_current(version: Version | None, previous: Version | None = None) -> None:
+    """Put a version into use, in one step, or the packaged database. Raises RefusedError."""
+    if version is None:
+        (cache() / CURRENT).unlink(missing_ok=True)
+        return
     before = None if previous is None else asdict(previous)
     body = {**asdict(version), "schema": CURRENT_SCHEMA, "previous": before}
-    return store.save_sealed(cache() / CURRENT, CURRENT_SCHEMA, body)
-
-
-def forget_current() -> bool:
-    """Put the packaged database into use; False where that cannot be written."""
-    try:
-        (cache() / CURRENT).unlink(missing_ok=True)
-    except OSError:
-        return False
-    return True
+    _save(CURRENT, CURRENT_SCHEMA, body)
 
 
 def memory() -> dict[str, Any]:
@@ -126,30 +103,22 @@ def memory() -> dict[str, Any]:
     return {"trust": trust if is_name else None, "held_back": texts}
 
 
-def remember(**news: Any) -> bool:
-    """Add to what updating remembers; False where that cannot be written."""
-    return store.save_sealed(cache() / MEMORY_FILE, MEMORY_SCHEMA, {**memory(), **news})
+def remember(**news: Any) -> None:
+    """Add to what updating remembers. Raises RefusedError."""
+    _save(MEMORY_FILE, MEMORY_SCHEMA, {**memory(), **news})
 
 
-def place_version(folder: Path, version: Version) -> None:
-    """Give a checked folder its final name among the versions. Raises OSError."""
-    if version.path.exists():  # left by a killed update, or rolled back from: this one is whole
-        shutil.rmtree(version.path)
-    folder.rename(version.path)
+def _save(name: str, schema: str, body: dict[str, Any]) -> None:
+    if not store.save_sealed(cache() / name, schema, body):
+        raise RefusedError("not-writable", str(cache()))
 
 
 def sweep() -> None:
     """Remove versions that are not in use any more and what killed updates left. Never raises."""
     kept = {version.folder for version in current() if version is not None}
-    _remove_old(versions_folder(), "*", kept)
-    _remove_old(cache() / "tuf", "*/tmp*", set())
-
-
-def _remove_old(folder: Path, pattern: str, kept: set[str]) -> None:
-    now = time.time()
     try:
-        for path in folder.glob(pattern):
-            if path.name in kept or abs(now - path.lstat().st_mtime) <= LEFT_S:
+        for path in (*versions_folder().glob("*"), *cache().glob("tuf/*/tmp*")):
+            if path.name in kept or abs(time.time() - path.lstat().st_mtime) <= LEFT_S:
                 continue
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)

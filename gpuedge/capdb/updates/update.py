@@ -10,35 +10,34 @@ that was signed, is whole, and loads here. The packaged database is the floor.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gpuedge.capdb.check import check_folder, check_schemas, import_extra
-from gpuedge.capdb.files import MAX_FILE
 from gpuedge.capdb.place import folder as folder_in_use
-from gpuedge.capdb.source import FILE as ENVELOPE
 from gpuedge.capdb.updates import bundle, installed
-from gpuedge.capdb.updates.installed import ANCHOR, MAX_ROOT, RefusedError, Version
+from gpuedge.capdb.updates.bundle import MAX_ROOT
+from gpuedge.capdb.updates.installed import RefusedError, Version
 from gpuedge.core import config
 from gpuedge.core.errors import GpuEdgeError, UpdateError
-from gpuedge.safety import paths
+from gpuedge.safety import databases, paths
 from gpuedge.safety.deadline import call_within
 from gpuedge.safety.lock import Lock
 
 if TYPE_CHECKING:
     from gpuedge.capdb.updates.client import Offer
 
-DEADLINE_S: Final = 30.0
+ANCHOR: Final = "anchor.json"
+"""The first root of a repository's metadata folder: what its trust began with."""
 
-MAX_HELD_BACK = 16
-
+MAX_HELD_BACK: Final = 16
 
 SENTENCES: dict[str, str] = {
     "updated": "the database was updated",
@@ -102,13 +101,7 @@ class Outcome:
         return f"{text} ({self.detail})" if self.detail else text
 
 
-def update(
-    source: str | Path,
-    *,
-    root: Path | None = None,
-    deadline_s: float = DEADLINE_S,
-    max_bytes: int = bundle.MAX_BYTES,
-) -> Outcome:
+def update(source: str | Path, *, root: Path | None = None, deadline_s: float = 30.0) -> Outcome:
     """Ask a mirror for a newer database, and use it from now on if it is good.
 
     Parameters
@@ -121,8 +114,6 @@ def update(
         update was checked with.
     deadline_s : float
         Seconds within which everything must have been read, above zero.
-    max_bytes : int
-        Largest bundle that is read.
 
     Returns
     -------
@@ -143,26 +134,21 @@ def update(
         raise UpdateError(
             f"The deadline {deadline_s!r} cannot be kept.", known="it is in seconds, above zero"
         )
-    before, number = version_in_use(), None
     fetcher, anchor = Fetcher(source, deadline_s), _anchor(root)
-    try:
-        with _alone():
-            client = Client(fetcher, _state(anchor), anchor, max_bytes)
-            offer = call_within(fetcher.left(), client.look)
-            number = offer.db_version
-            is_newer = _is_newer(offer)
-            if is_newer:
-                _install(call_within(fetcher.left(), lambda: client.download(offer)), offer)
+
+    def work(offered: list[int]) -> str:
+        client = Client(fetcher, _state(anchor), anchor)
+        offer = call_within(fetcher.left(), client.look)
+        offered.append(offer.db_version)
+        is_newer = _is_newer(offer)
+        if is_newer:
+            _install(call_within(fetcher.left(), lambda: client.download(offer)), offer)
+        with suppress(RefusedError):  # then the next update must be told its root again
             installed.remember(trust=_trust(anchor))
-            installed.sweep()
-    except RefusedError as error:
-        return Outcome("kept", error.code, error.detail, version_in_use(), before, number)
-    except TimeoutError:
-        return Outcome("kept", "slow", "the deadline has passed", before, before, number)
-    except OSError as error:
-        return Outcome("kept", "not-writable", str(error), version_in_use(), before, number)
-    code = "updated" if is_newer else "current"
-    return Outcome(code, code, "", version_in_use(), before, number)
+        installed.sweep()
+        return "updated" if is_newer else "current"
+
+    return _alone(work)
 
 
 def rollback() -> Outcome:
@@ -170,56 +156,52 @@ def rollback() -> Outcome:
 
     What was rolled back from is not installed again; the next higher version is.
     """
-    before = version_in_use()
+
+    def work(_: list[int]) -> str:
+        bad, good = installed.current()
+        if bad is None:
+            raise RefusedError("nothing-installed")
+        held = [*installed.memory()["held_back"], bad.bundle]
+        # first: nobody shall install it in between
+        installed.remember(held_back=held[-MAX_HELD_BACK:])
+        installed.make_current(good if good is not None and _loads(good) else None)
+        return "rolled-back"
+
+    return _alone(work)
+
+
+def _alone(work: Callable[[list[int]], str]) -> Outcome:
+    """Do something with other updates kept out, and return what became of it.
+
+    `work` is given a list for the version that is offered, and returns a code.
+    """
+    before, offered, detail = version_in_use(), list[int](), ""
     try:
-        with _alone():
-            _roll_back()
+        if config.get("db").value:
+            raise RefusedError("pinned", f"from {config.get('db').source}")
+        top = installed.cache() / "tuf"
+        top.mkdir(parents=True, exist_ok=True)
+        with Lock(top) as is_held:
+            if not is_held:
+                tempfile.TemporaryFile(dir=top).close()  # raises where nothing can be written
+                raise RefusedError("busy")
+            code = work(offered)
+        status = "current" if code == "current" else "updated"
     except RefusedError as error:
-        return Outcome("kept", error.code, error.detail, version_in_use(), before)
-    return Outcome("updated", "rolled-back", "", version_in_use(), before)
-
-
-def _roll_back() -> None:
-    bad, good = installed.current()
-    if bad is None:
-        raise RefusedError("nothing-installed")
-    held = [*installed.memory()["held_back"], bad.bundle][-MAX_HELD_BACK:]
-    # first: nobody shall install it in between
-    is_done = installed.remember(held_back=held)
-    if good is not None and _loads(good):
-        is_done = is_done and installed.make_current(good, None)
-    else:
-        is_done = is_done and installed.forget_current()
-    if not is_done:
-        raise RefusedError("not-writable")
-
-
-@contextmanager
-def _alone() -> Iterator[None]:
-    """Keep other updates out. Raises RefusedError where they cannot be, or none is wanted."""
-    if config.get("db").value:
-        raise RefusedError("pinned", f"from {config.get('db').source}")
-    with Lock(installed.cache() / "tuf") as is_held:
-        if not is_held:
-            raise installed.why_not_held()
-        yield
+        status, code, detail = "kept", error.code, error.detail
+    except TimeoutError:
+        status, code, detail = "kept", "slow", "the deadline has passed"
+    except OSError as error:
+        status, code, detail = "kept", "not-writable", str(error)
+    return Outcome(status, code, detail, version_in_use(), before, next(iter(offered), None))
 
 
 def version_in_use() -> int:
     """Return the version of the database in use; 0 where it has none or cannot be read."""
     try:
-        return _db_version(folder_in_use())
+        return databases.version(folder_in_use())
     except (GpuEdgeError, OSError):
         return 0
-
-
-def _db_version(folder: Path) -> int:
-    data = paths.read_regular(folder / ENVELOPE, MAX_FILE)
-    try:
-        number = json.loads(data or b"{}").get("db_version", 0)
-    except (ValueError, AttributeError, RecursionError):
-        return 0
-    return number if type(number) is int else 0
 
 
 def _anchor(root: Path | None) -> bytes:
@@ -272,11 +254,11 @@ def _state(anchor: bytes) -> Path:
 def _is_newer(offer: Offer) -> bool:
     """Say whether an offer is to be installed; refuse one that is worse than what is here."""
     now, _ = installed.current()
-    packaged = _db_version(paths.data_dir("capability_db"))
     if offer.bundle in installed.memory()["held_back"]:
         raise RefusedError("held-back", f"version {offer.db_version}")
     if now is not None and not _loads(now):
         now = None
+    packaged = databases.version(paths.data_folder("capability_db"))
     newest = max(packaged, now.db_version if now else 0)
     if offer.db_version < newest:
         raise RefusedError("older", f"version {offer.db_version} is offered, {newest} is here")
@@ -287,11 +269,9 @@ def _is_newer(offer: Offer) -> bool:
 
 def _loads(version: Version) -> bool:
     try:
-        check_folder(version.path)
+        return check_folder(version.path).digest == version.digest
     except (GpuEdgeError, OSError):
         return False
-    envelope = paths.read_regular(version.path / ENVELOPE, MAX_FILE)
-    return envelope is not None and bundle.digest(envelope) == version.digest
 
 
 def _install(data: bytes, offer: Offer) -> None:
@@ -301,28 +281,26 @@ def _install(data: bytes, offer: Offer) -> None:
     unpacked.mkdir(parents=True)
     try:
         version = _unpacked(data, offer, unpacked)
-        installed.place_version(unpacked, version)
+        if version.path.exists():  # left by a killed update, or rolled back from: this one is whole
+            shutil.rmtree(version.path)
+        unpacked.rename(version.path)
     finally:
         shutil.rmtree(unpacked, ignore_errors=True)
     good = (v for v in installed.current() if v is not None and v != version and _loads(v))
-    if not installed.make_current(version, next(good, None)):
-        raise RefusedError("not-writable", str(installed.cache()))
+    installed.make_current(version, next(good, None))
 
 
 def _unpacked(data: bytes, offer: Offer, folder: Path) -> Version:
     try:
         bundle.unpack(data, folder)
-        check_folder(folder)
+        made = check_folder(folder)
         check_schemas(folder)
     except ValueError as error:
         raise RefusedError("bad-database", str(error)) from None
     except GpuEdgeError as error:
         why = (error.known or error.what).replace(f"{folder}{os.sep}", "")
         raise RefusedError("bad-database", why) from None
-    number = _db_version(folder)
-    if number != offer.db_version:
-        raise RefusedError("bad-database", f"it is version {number}, signed as {offer.db_version}")
-    digest = bundle.digest((folder / ENVELOPE).read_bytes())
-    return Version(
-        folder=f"{number}-{digest[:12]}", db_version=number, digest=digest, bundle=offer.bundle
-    )
+    number, signed = made.version, offer.db_version
+    if number != signed:
+        raise RefusedError("bad-database", f"it is version {number}, signed as {signed}")
+    return Version(f"{number}-{made.digest[:12]}", number, made.digest, offer.bundle)
