@@ -61,13 +61,15 @@ DEFAULT_REMEDY = "update the driver, then: gpuedge probe --refresh"
 MORE_TIME = "give its probe more time: gpuedge probe --refresh --deadline 60"
 """What helps where tests that entries ask for were cut off."""
 
-ONLY = {
-    "vulkan": ("VK_DRIVER_FILES", "VK_ICD_FILENAMES"),
-    "gles": ("__EGL_VENDOR_LIBRARY_FILENAMES",),
-}
+_VULKAN = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
+ONLY = {"vulkan": _VULKAN, "gles": ("__EGL_VENDOR_LIBRARY_FILENAMES",)}
 """Variables that name drivers of an API and hide all others."""
 
-NAMING = (*ONLY["vulkan"], "VK_ADD_DRIVER_FILES", *ONLY["gles"], "GPUEDGE_EGL")
+NAMING = {
+    "vulkan": (*_VULKAN, "VK_ADD_DRIVER_FILES"),
+    "wgpu": (*_VULKAN, "VK_ADD_DRIVER_FILES"),
+    "gles": (*ONLY["gles"], "GPUEDGE_EGL"),
+}
 """Variables that name the files of drivers."""
 
 PACKAGES = {
@@ -289,8 +291,7 @@ def remedy(row: ProbeRow) -> str:
     """Return what to do about a driver or device that cannot be used."""
     kind = "gles" if row.backend.startswith("gles") else row.backend
     if row.code in ("bad-manifest", "missing-library"):
-        mine = [v for v in NAMING if v.startswith("VK_") != (kind == "gles")]
-        for variable in mine:
+        for variable in NAMING.get(kind, ()):
             if row.key in os.environ.get(variable, "").split(os.pathsep):
                 return f"{variable} names this file: correct it, or unset {variable}"
     if row.code == "no-candidates":
