@@ -17,11 +17,6 @@ from gpuedge.capdb.identity import families, names
 from gpuedge.core.errors import UpdateError
 from gpuedge.safety import paths
 
-SCHEMAS = {source.ENTRIES: "entries.schema.json"} | {
-    name: f"{Path(name).stem}.schema.json" for name in source.TABLES
-}
-"""Files of a folder, and the file in the packaged database that holds their schema."""
-
 
 def check_folder(path: Path, *, is_sealed: bool = True) -> Database:
     """Read everything in a folder from its own files, and return the database if all is good.
@@ -54,7 +49,8 @@ def check_schemas(path: Path) -> None:
 def first_error(name: str, found: dict[str, Any]) -> str:
     """Return what is wrong with the document of a file, by its schema; empty if nothing is."""
     library = import_extra("jsonschema")
-    schema = paths.data_dir("capability_db") / SCHEMAS[name.split("/", maxsplit=1)[0]]
+    kind = Path(name).parts[0].removesuffix(".json")
+    schema = paths.data_dir("capability_db") / f"{kind}.schema.json"
     validator = library.Draft202012Validator(json.loads(schema.read_bytes()))
     error = library.exceptions.best_match(validator.iter_errors(found))
     return "" if error is None else f"{error.json_path}: {error.message:.200}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
 
 from gpuedge.capdb import source
 from gpuedge.capdb.entries import Entry
@@ -12,7 +11,6 @@ from gpuedge.core import config
 from gpuedge.core.errors import DatabaseError
 from gpuedge.safety import databases, paths
 
-_KEPT: Final = 4
 _Stamp = tuple[int, int, int] | None
 _loaded: dict[Path, tuple[_Stamp, Database]] = {}
 """Databases of this process, with the state of the ``database.json`` they were read with."""
@@ -23,20 +21,9 @@ _damaged: dict[Path, _Stamp] = {}
 
 
 class Database:
-    """A database that was found good.
+    """A database that was found good: an iterable of its entries, in order of API and vendor.
 
-    Attributes
-    ----------
-    version : int
-        Its number; 0 of a folder that is worked on.
-    digest : str
-        SHA-256 of its ``database.json``.
-    folder : Path
-        Where its files lie.
-    generated_at, valid_until : str
-        ISO times; empty where nothing says.
-    ids : tuple of str
-        Of all entries, in order of API, vendor and place in the file.
+    `version` is 0 of a folder that is worked on, `digest` the SHA-256 of its ``database.json``.
     """
 
     def __init__(
@@ -102,8 +89,6 @@ def load(place: Path | None = None) -> Database:
     if known is not None and known[0] == state and state is not None:
         return known[1]
     made = Database(folder, *source.read(folder))
-    while len(_loaded) >= _KEPT:
-        _loaded.pop(next(iter(_loaded)), None)
     _loaded[folder] = (state, made)
     return made
 

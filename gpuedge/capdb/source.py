@@ -148,15 +148,19 @@ def read(folder: Path, *, is_sealed: bool = True) -> tuple[Envelope, tuple[Entry
         if left < 0:
             raise bad(folder, f"its files are larger than {MAX_WHOLE >> 20} MiB together")
         if is_sealed and hashlib.sha256(data).hexdigest() != listed[name]:
-            why = (
-                f"its digest is not the one in {FILE}; if it was edited, the folder must be sealed"
-            )
+            why = f"its digest is not the one in {FILE}; was it edited, and not sealed?"
             raise bad(folder / name, why)
         if name.startswith(f"{ENTRIES}/"):
             entries += section(folder, name, data)
         elif TABLES.get(name) != document(folder / name, data).get("schema"):
             raise bad(folder / name, f"its schema is not {TABLES.get(name)!r}")
-    _check_ids(folder, about, entries)
+    seen: set[str] = set()
+    for entry in entries:
+        if entry.id in seen:
+            raise bad(folder, f"two entries have the id {entry.id}")
+        if entry.id in about.retired_ids and entry.state != "retired":
+            raise bad(folder, f"{entry.id} was retired; ids are not used again")
+        seen.add(entry.id)
     return about, tuple(entries)
 
 
@@ -180,13 +184,3 @@ def section(folder: Path, name: str, data: bytes) -> list[Entry]:
             which = known if isinstance(known, str) else i
             raise bad(path, f"entry {which!s:.40}: {error}") from None
     return found
-
-
-def _check_ids(folder: Path, about: Envelope, entries: list[Entry]) -> None:
-    seen: set[str] = set()
-    for entry in entries:
-        if entry.id in seen:
-            raise bad(folder, f"two entries have the id {entry.id}")
-        if entry.id in about.retired_ids and entry.state != "retired":
-            raise bad(folder, f"{entry.id} was retired; ids are not used again")
-        seen.add(entry.id)

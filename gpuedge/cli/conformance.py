@@ -9,7 +9,6 @@ import argparse
 import os
 import re
 import time
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from os.path import realpath
 from pathlib import Path
@@ -28,8 +27,6 @@ from gpuedge.core.errors import NoUsableDeviceError, UnknownDeviceError, UsageEr
 from gpuedge.runtime.strings import AUTO, CPU, find, wanted
 from gpuedge.safety.paths import is_stream
 
-LIST_SCHEMA = "gpuedge.conformance.list/1"
-PROFILES = ("smoke", "full")
 PROBE_S = 120.0
 """Time for finding the device; a probe that is done earlier ends earlier."""
 
@@ -44,9 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, about in (("list", "list the cases"), ("run", "run the cases on a device")):
         one = actions.add_parser(name, help=about, description=f"{about.capitalize()}.")
-        one.add_argument(
-            "--profile", choices=PROFILES, default="smoke", help="how many and how large"
-        )
+        profile = one.add_argument("--profile", choices=("smoke", "full"), default="smoke")
+        profile.help = "how many and how large"
         one.add_argument(
             "--shard", type=shard, default=(1, 1), metavar="I/N",
             help="only part I of N, from 1; a case's part depends on its name only",
@@ -81,8 +77,8 @@ def run(options: argparse.Namespace, output: Output) -> int:
     """List the cases, or run them."""
     cases = chosen(options)
     if options.action == "list":
-        body = {"schema": LIST_SCHEMA, "profile": options.profile, "cases": [s.id for s in cases]}
-        output.document(body)
+        body = {"schema": "gpuedge.conformance.list/1", "profile": options.profile}
+        output.document({**body, "cases": [s.id for s in cases]})
         for case in cases:
             output.text(case.id)
         return 0
@@ -150,11 +146,15 @@ def _carry_out(
     start = time.monotonic()
     try:
         with output.working("starting") as progress:
-            for row in _rows(runner, results, file):
+            for row in runner.rows():
+                results.rows[row["id"]] = row
+                _describe(results, runner)
+                file.touch()
                 progress(f"{len(results.rows)} of {len(cases)}: {row['id']}")
                 if row["status"] not in ("passed", "skipped"):
                     output.log(f"{row['status']}: {row['id']}: {row.get('reason', '')}")
     finally:
+        _describe(results, runner)  # a child says who the device is only when it is done
         results.header["seconds"] = round(time.monotonic() - start, 2)
         file.write()
         if options.junit:
@@ -169,19 +169,9 @@ def _carry_out(
     return 0 if results.is_good else 1
 
 
-def _rows(runner: Runner, results: Results, file: ResultsFile) -> Iterator[dict[str, Any]]:
-    """Yield each row once it is in the results, and on disk before long."""
-
-    def about() -> None:
-        if runner.header is not None:
-            results.header |= {k: v for k, v in runner.header.items() if k != "versions"}
-
-    for row in runner.rows():
-        results.rows[row["id"]] = row
-        about()
-        file.touch()
-        yield row
-    about()  # a child says who the device is only when it is done
+def _describe(results: Results, runner: Runner) -> None:
+    """Take over what a child has said of the device."""
+    results.header |= {k: v for k, v in (runner.header or {}).items() if k != "versions"}
 
 
 def _device(named: str | None, output: Output) -> dict[str, Any]:

@@ -34,7 +34,6 @@ from gpuedge.core.errors import (
 from gpuedge.core.identity import Identity
 from gpuedge.core.text import counted, plain
 from gpuedge.probing import api
-from gpuedge.safety import paths
 
 NOTHING: Final = "No device of this machine was reached by a probe, so there is nothing to look up."
 HOW: Final = "gpuedge probe looks for devices; --device judges a saved one"
@@ -56,9 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "vulkan:0 (default: the devices of this machine)",
     )  # fmt: skip
     added["validate"].add_argument(
-        "folder", nargs="?", metavar="FOLDER",
-        help="a database folder, or the word embedded or in-use (the default)",
-    )  # fmt: skip
+        "folder", nargs="?", metavar="FOLDER", help="a database folder (the one in use)"
+    )
     added["replay"].add_argument(
         "file", metavar="DECISION.json", help="made by Decision.to_json() or gpuedge run --json"
     )
@@ -230,14 +228,10 @@ def _text(value: Any) -> str:
 
 def validate(options: argparse.Namespace, output: Output) -> int:
     """Check a folder: digests, what the library reads, and its schemas; 1 if something is wrong."""
-    if options.folder == "embedded":
-        folder = paths.data_dir("capability_db")
-    else:
-        folder = in_use() if options.folder in (None, "in-use") else Path(options.folder)
+    folder = in_use() if options.folder is None else Path(options.folder)
     wrong, entries = "", None
     try:
-        database = check_folder(folder)
-        entries = len(database)
+        entries = len(check_folder(folder))
         check_schemas(folder)
     except DatabaseError as error:
         if isinstance(error, UpdateError):  # the packages for it are not installed
@@ -252,7 +246,7 @@ def validate(options: argparse.Namespace, output: Output) -> int:
             "problem": wrong or None,
         }
     )
-    output.text(f"{folder}: {wrong or f'good, {entries_counted(len(database))}'}")
+    output.text(f"{folder}: {wrong or f'good, {entries_counted(entries or 0)}'}")
     return 1 if wrong else 0
 
 
@@ -270,13 +264,9 @@ def update(options: argparse.Namespace, output: Output) -> int:
     if options.rollback:
         outcome = updating.rollback()
     else:
-        source = options.source if "://" in options.source else Path(options.source)
+        root = None if options.root is None else Path(options.root)
         with output.working(f"asking {options.source}"):
-            outcome = updating.update(
-                source,
-                root=None if options.root is None else Path(options.root),
-                deadline_s=options.deadline,
-            )
+            outcome = updating.update(options.source, root=root, deadline_s=options.deadline)
     body = {"schema": "gpuedge.db.update/1", "sentence": outcome.sentence, **asdict(outcome)}
     output.document(body)
     output.text(outcome.sentence)

@@ -129,17 +129,18 @@ def environment_checks() -> Iterator[Check]:
     yield Check("python", PASS, f"{here['version']} on {here['os']} {here['machine']}")
     yield from _packages()
     yield from _settings()
-    yield from _unknown_variables()
+    fix = f"known: {', '.join(s.variable for s in config.SETTINGS.values())}"
+    for name in config.unknown_variables():
+        yield Check("settings", WARN, f"{name} is set, but gpuedge does not know it", fix)
     yield from _folders()
+    none = "none; only needed for kernels in GLSL"
+    fix = "on Debian: apt-get install glslang-tools; or see docs/install.md for pyshaderc"
     compiler = info.glsl_compiler()
-    if compiler:
-        yield Check("GLSL compiler", PASS, compiler)
-    else:
-        fix = "on Debian: apt-get install glslang-tools; or see docs/install.md for pyshaderc"
-        yield Check("GLSL compiler", WARN, "none; only needed for kernels in GLSL", fix)
-    for node in closed_nodes():
-        fix = "sudo usermod -aG render,video $USER, then log in again"
-        yield Check("device file", WARN, f"{node} may not be opened by this user", fix)
+    yield Check("GLSL compiler", *((PASS, compiler) if compiler else (WARN, none, fix)))
+    fix = "sudo usermod -aG render,video $USER, then log in again"
+    for node in sorted(Path("/dev/dri").glob("renderD*")):
+        if not os.access(node, os.R_OK | os.W_OK):
+            yield Check("device file", WARN, f"{node} may not be opened by this user", fix)
 
 
 def _packages() -> Iterator[Check]:
@@ -191,17 +192,7 @@ def _resolved(name: str, value: Any) -> str:
     return " ".join(value) if isinstance(value, tuple) else str(value)
 
 
-def _unknown_variables() -> Iterator[Check]:
-    fix = f"known: {', '.join(s.variable for s in config.SETTINGS.values())}"
-    for name in config.unknown_variables():
-        yield Check("settings", WARN, f"{name} is set, but gpuedge does not know it", fix)
-
-
 def _folders() -> Iterator[Check]:
-    try:
-        yield Check("shaders", PASS, paths.data_folder("shaders"))
-    except GpuEdgeError as error:
-        yield failed("shaders", error)
     try:
         is_named, folder = bool(config.get("db").value), paths.cache_dir()
     except GpuEdgeError:
@@ -220,12 +211,6 @@ def _folders() -> Iterator[Check]:
     else:
         fix = "set GPUEDGE_CACHE_DIR to a folder that can be written"
         yield Check("cache", WARN, f"{folder} cannot be written: every start is a first one", fix)
-
-
-def closed_nodes(folder: Path = Path("/dev/dri")) -> list[str]:
-    """Return the GPU device files (Linux) that exist but that this user may not open."""
-    nodes = sorted(folder.glob("renderD*")) if folder.is_dir() else []
-    return [str(n) for n in nodes if not os.access(n, os.R_OK | os.W_OK)]
 
 
 def failed(label: str, error: GpuEdgeError) -> Check:

@@ -79,13 +79,6 @@ def _show(options: argparse.Namespace, output: Output) -> int:
     }
     output.document(body)
     output.text(f"{name} as {blob.dialect}: {len(blob.code)} bytes, sha256 {blob.digest}")
-    output.table(
-        "Interface",
-        ("what", "name", "type", "place"),
-        [("tensor", t.name, t.access, f"binding {t.binding}, {t.storage}") for t in blob.tensors]
-        + [("spec", s.name, f"{s.type} = {s.default}", f"id {s.spec_id}") for s in blob.specs]
-        + [("push", p.name, p.type, f"byte {p.offset}") for p in blob.push],
-    )
     if is_text:
         output.text(listing.rstrip("\n"))
     return 0
