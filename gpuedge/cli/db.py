@@ -193,11 +193,10 @@ def _trace(device: Known, judgement: Judgement, output: Output) -> None:
     body = judgement.to_dict(all=True)
     output.table(f"{device.name} ({device.source})", ("what", "is"), _subject(body))
     columns = ("id", "becomes", "decided_by", "effect", "summary")
+    titles = ("entry", "becomes", "decided by", "effect", "summary")
     headings = {"true": "about this device", "unknown": "may be about it", "false": "not about it"}
     for result, heading in headings.items():
-        shown = columns if result != "false" else columns[:3]
-        rows = [tuple(f[c] for c in shown) for f in body["findings"] if f["result"] == result]
-        titles = tuple(c.replace("id", "entry").replace("_", " ") for c in shown)
+        rows = [[f[c] for c in columns] for f in body["findings"] if f["result"] == result]
         if rows:
             output.table(f"{entries_counted(len(rows))} {heading}", titles, rows)
 
@@ -308,11 +307,9 @@ def replay(options: argparse.Namespace, output: Output) -> int:
     if before == after:
         output.text(f"identical, {len(after)} bytes: {again.reason}")
         return 0
-    cells = [
-        (r["field"], *(plain(json.dumps(r[c]), SHOWN) for c in ("saved", "now"))) for r in rows
-    ]
-    title = f"{counted(len(rows), 'field')} of {options.file} differ"
-    output.table(title, ("field", "saved", "now"), cells)
+    titles = ("field", "saved", "now")
+    cells = [[plain(json.dumps(row[name]), SHOWN) for name in titles] for row in rows]
+    output.table(f"{counted(len(rows), 'field')} of {options.file} differ", titles, cells)
     return 1
 
 

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[np.generic]
 
-SCHEMA = "gpuedge.run/1"
-
 BLAME: dict[str, tuple[type[GpuEdgeError], ...]] = {
     "device": (UnknownDeviceError, NoUsableDeviceError),
     "fallback": (UnsupportedOpError,),
@@ -76,13 +74,12 @@ def run(options: argparse.Namespace, output: Output) -> int:
         raise InputError(f"There is no model file {options.model}.", asked_by="the command line")
     import gpuedge
 
-    given = {name: getattr(options, name) for name in ("device", "fallback", "isolation")}
-    chosen = {name: value for name, value in given.items() if value is not None}
-    blamed = {name: BLAME[name] for name in chosen if name in BLAME}
-    working = output.working("deciding, compiling and running")
+    names = ("device", "fallback", "isolation")
+    chosen = {n: value for n in names if (value := getattr(options, n)) is not None}
+    blamed = {name: kinds for name, kinds in BLAME.items() if name in chosen}
     with (
         blaming(**blamed, input=(UsageError,)),
-        working,
+        output.working("deciding, compiling and running"),
         gpuedge.Session(options.model, **chosen) as session,
     ):
         results, times = _timed(session, inputs, options.repeat, options.timeout)
@@ -90,14 +87,17 @@ def run(options: argparse.Namespace, output: Output) -> int:
         decision, health = session.explain(), session.health
     files = {} if options.output is None else write_outputs(results, Path(options.output))
     body = {
-        "schema": SCHEMA,
+        "schema": "gpuedge.run/1",
         "model": options.model,
         "device": decision.device,
         "isolation": health.isolation,
         "decision": decision.to_dict(),
         "health": health.to_dict(),
         "placement": placement,
-        "outputs": [_described(n, a, files.get(n)) for n, a in results.items()],
+        "outputs": [
+            {"name": n, "shape": list(a.shape), "dtype": a.dtype.name, "file": files.get(n)}
+            for n, a in results.items()
+        ],
         "first_ms": round(times[0] * 1e3, 3),
         "warm_ms": round(statistics.median(times[1:]) * 1e3, 3) if times[1:] else None,
     }
@@ -132,16 +132,13 @@ def read_array(path: str) -> Array:
 
     try:
         with open(path, "rb") as file:
-            array = np.lib.format.read_array(file, allow_pickle=False)
-    except FileNotFoundError:
-        raise InputError(f"There is no file {path}.", asked_by="--input") from None
+            return np.lib.format.read_array(file, allow_pickle=False)
     except Exception as error:  # numpy's header parser raises whatever tokenize and ast raise
         raise InputError(
             f"{path} is not an intact .npy file of numbers: {error}.",
             asked_by="--input",
             hint="write it with numpy.save(path, array)",
         ) from None
-    return array
 
 
 def _timed(
@@ -182,10 +179,6 @@ def write_outputs(results: Mapping[str, Array], folder: Path) -> dict[str, str]:
                 hint="choose a folder that can be written and has space",
             )
     return {name: str(folder / file) for name, file in files.items()}
-
-
-def _described(name: str, array: Array, file: str | None) -> dict[str, Any]:
-    return {"name": name, "shape": list(array.shape), "dtype": array.dtype.name, "file": file}
 
 
 def elsewhere(placement: Sequence[Mapping[str, Any]]) -> str:
