@@ -14,11 +14,11 @@ from gpuedge.backends.base import Binding, Dispatch
 from gpuedge.backends.gles import constants as c
 from gpuedge.backends.gles import formats
 from gpuedge.backends.gles.api import _GL, Gl
-from gpuedge.backends.gles.device import nanoseconds
+from gpuedge.backends.gles.device import nanoseconds, replay
 from gpuedge.backends.gles.memory import Buffers, GlesBuffer, boxes, row_length
 from gpuedge.backends.gles.physical import judge_precision
 from gpuedge.backends.gles.program import GlesProgram
-from gpuedge.backends.gles.record import record_dispatches, replay
+from gpuedge.backends.gles.record import record_dispatches
 from gpuedge.core.errors import DeviceLostError, DriverError, OutOfMemoryError
 from gpuedge.core.kernel import KernelBlob, TensorArg
 

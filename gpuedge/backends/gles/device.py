@@ -30,7 +30,7 @@ from gpuedge.backends.gles.api import Display, Gl
 from gpuedge.backends.gles.memory import Buffers, GlesBuffer, GlesTexture, Textures
 from gpuedge.backends.gles.physical import Opened
 from gpuedge.backends.gles.program import GlesProgram, build, prepare_drawing
-from gpuedge.backends.gles.record import GlesRecording, record_dispatches, record_draws, replay
+from gpuedge.backends.gles.record import GlesRecording, record_dispatches, record_draws
 from gpuedge.core.errors import DeviceError, DeviceLostError, DeviceTimeoutError, DriverError
 
 log = logging.getLogger("gpuedge.gles")
@@ -47,6 +47,21 @@ def open_device(info: DeviceInfo, context: Any = None) -> GlesDevice:
     except BaseException:
         opened.context.close()
         raise
+
+
+def replay(recording: GlesRecording) -> None:
+    """Make all calls of recorded work in order; the context is current."""
+    for one in recording.launches:
+        for call, args in one.binds:
+            call(*args)
+        program = one.program
+        if program.applied is not one.values:
+            for call, args in one.sets:
+                call(*args)
+            program.applied = one.values
+        one.call(*one.args)
+    for call, args in recording.after:
+        call(*args)
 
 
 class GlesDevice:

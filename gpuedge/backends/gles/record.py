@@ -1,7 +1,7 @@
 """Recording work once: every call with its arguments, only those that change something.
 
-A replay runs down prepared calls. Of the state at its beginning nothing is assumed, for uploads and
-other recordings come in between; within it, what is bound is known.
+The device replays the prepared calls. Of the state at its beginning nothing is assumed, for uploads
+and other recordings come in between; within it, what is bound is known.
 """
 
 from __future__ import annotations
@@ -117,18 +117,3 @@ def record_dispatches(gl: Gl, dispatches: Sequence[Dispatch]) -> GlesRecording:
         made.launches.append(_launch(gl, program, state.take(), values, launch))
     made.after.append((gl.MemoryBarrier, (c.BUFFER_UPDATE_BARRIER,)))
     return made
-
-
-def replay(recording: GlesRecording) -> None:
-    """Make all calls of recorded work in order; the context is current."""
-    for one in recording.launches:
-        for call, args in one.binds:
-            call(*args)
-        program = one.program
-        if program.applied is not one.values:
-            for call, args in one.sets:
-                call(*args)
-            program.applied = one.values
-        one.call(*one.args)
-    for call, args in recording.after:
-        call(*args)
