@@ -142,20 +142,19 @@ def boxes(first: int, count: int, row: int) -> Iterator[Box]:
 
 @dataclass(slots=True, eq=False)
 class GlesTexture:
-    """A tensor's texture: `width` x `height` physical texels of `form`; `frame` renders to it."""
+    """A tensor's texture: `width` x `height` physical texels of `form`; `frame` renders to it.
+
+    `units` physical texels keep four numbers.
+    """
 
     nbytes: int
     storage: Storage
+    units: int
     form: Format
     width: int
     height: int
     name: int
     frame: int = 0
-
-    @property
-    def units(self) -> int:
-        """How many physical texels keep four numbers."""
-        return self.storage.about.units
 
     @property
     def is_plain(self) -> bool:
@@ -187,7 +186,8 @@ class Textures:
                 f"This device keeps no tensors of {storage.dtype} as {storage.kind}.",
                 known=f"its formats, of float32: {', '.join(self._formats)}",
             )
-        count = max(1, -(-nbytes // TEXEL)) * storage.about.units
+        units = storage.about.units
+        count = max(1, -(-nbytes // TEXEL)) * units
         width, height = min(self.row, count), -(-count // self.row)
         if height > self._max_size:
             raise OutOfMemoryError(
@@ -196,7 +196,7 @@ class Textures:
                 f"{self._max_size} per side",
             )
         name = make_texture(self._gl, form, width, height)
-        return GlesTexture(nbytes, storage, form, width, height, name)
+        return GlesTexture(nbytes, storage, units, form, width, height, name)
 
     def free(self, texture: GlesTexture) -> None:
         """Delete a texture and the framebuffer that renders to it."""

@@ -80,10 +80,10 @@ class Queue:
         """Destroy what `create` returned."""
         getattr(self.api.lib, f"vkDestroy{kind}")(self.device, handle, self.api.ffi.NULL)
 
-    def submit(self, info: Any) -> VulkanTicket:
-        """Submit prebuilt work."""
+    def submit(self, recording: Any) -> VulkanTicket:
+        """Start recorded work (`gpuedge.backends.vulkan.record`)."""
         fence = self._free.pop() if self._free else self._fence()
-        result = self._submit(self.handle, 1, info, fence[0])
+        result = self._submit(self.handle, 1, recording.submit_info, fence[0])
         if result != c.SUCCESS:
             self._free.append(fence)
             self.check(result, "vkQueueSubmit")

@@ -10,7 +10,7 @@ from gpuedge.backends.base import Dispatch
 from gpuedge.backends.common import COPY_TIMEOUT_S
 from gpuedge.backends.vulkan import constants as c
 from gpuedge.backends.vulkan.program import VulkanProgram
-from gpuedge.backends.vulkan.queue import Queue, VulkanTicket
+from gpuedge.backends.vulkan.queue import Queue
 
 _WORK = c.STAGE_COMPUTE | c.STAGE_TRANSFER
 _WRITES = c.ACCESS_SHADER_WRITE | c.ACCESS_TRANSFER_WRITE
@@ -49,6 +49,7 @@ class Recorder:
 
     def __init__(self, queue: Queue, family: int) -> None:
         self._queue = queue
+        self.submit = queue.submit
         self._api = queue.api
         self._recordings: set[VulkanRecording] = set()
         self._pool = queue.create(
@@ -68,10 +69,6 @@ class Recorder:
         recording = self._record([copy], (), ())
         self._queue.wait(self.submit(recording), COPY_TIMEOUT_S)
         self.release(recording)
-
-    def submit(self, recording: VulkanRecording) -> VulkanTicket:
-        """Start recorded work."""
-        return self._queue.submit(recording.submit_info)
 
     def _record(
         self, before: Iterable[Copy], dispatches: Sequence[Dispatch], after: Iterable[Copy]
