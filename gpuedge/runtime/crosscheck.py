@@ -4,11 +4,8 @@ A driver that computed rightly when it was probed may stop doing so: heat, memor
 update while it runs. What this looks for is a driver that lies, not the last bit. First results are
 compared by size: what differs by no more than `SCREEN` roundings, times the square root of the
 number of nodes, is right. Where that is not enough, running errors are computed for these very
-inputs from the descriptions of the operators (`gpuedge.opset`): every function, sum and rounding
-adds the error that it is allowed, and passes on that of its operands. Errors of different origin
-are added as independent ones: by their squares (Higham and Mary, "A new approach to probabilistic
-rounding error analysis", SIAM J. Sci. Comput. 41(5), 2019), because worst cases of a deep model
-exceed every value. An output may differ by `FACTOR` times that.
+inputs from the descriptions of the operators (`gpuedge.opset.errors`). An output may differ by
+`FACTOR` times that.
 
 An operator without a description runs on the CPU on either side. It passes on the relative error of
 its operands, `PASSED_ON` times as large. Of integers that it makes of inexact operands, and of
@@ -18,7 +15,7 @@ random numbers, nothing is known.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -26,22 +23,8 @@ from gpuedge.core.errors import GpuEdgeError
 from gpuedge.executors.base import Executable, Executor
 from gpuedge.graph.expand import expand
 from gpuedge.graph.ir import Array, Graph, Node
-from gpuedge.opset import conv, pool
-from gpuedge.opset.bounds import TINY, ULP, Num, U
-from gpuedge.opset.evaluate import Elements
-from gpuedge.opset.expr import Apply, Expr, Load, Number, Where, loads, walk
-from gpuedge.opset.functions import FUNCTIONS
-from gpuedge.opset.tensor import (
-    Constant,
-    Convolution,
-    Given,
-    Map,
-    Pooling,
-    Product,
-    Reduce,
-    Tensor,
-    reachable,
-)
+from gpuedge.opset.bounds import TINY, Num, U
+from gpuedge.opset.errors import HUGE, exact, tensor_errors
 from gpuedge.runtime.ranges import all_values
 
 FACTOR = 8.0
@@ -61,12 +44,6 @@ BIAS = 8 * U
 
 NEVER = 2**62
 """More inferences than there will be."""
-
-HUGE = 1e37
-"""Sums of values beyond this may overflow on the way."""
-
-FAR = 1000.0
-"""Beyond this nothing is promised about sine and cosine (``docs/numerics.md``)."""
 
 
 class CrossCheck:
@@ -223,14 +200,16 @@ class RunningErrors:
         self._is_half = is_half
         self._cpu = {**graph.constants, **all_values(graph, inputs, cpu)}
         given = {name: self._cpu[name] for name in (*graph.constants, *graph.inputs)}
-        self.values = {n: self._kept(_exact(a), a.dtype) for n, a in given.items()}
+        self.values = {n: self._kept(exact(a), a.dtype) for n, a in given.items()}
         with np.errstate(all="ignore"):
             for node in graph.nodes:
                 self._follow(node, graph)
 
     def _follow(self, node: Node, graph: Graph) -> None:
         try:
-            made = _bounded(expand(node, graph), self.values, HALF_ULP if self._is_half else BIAS)
+            made = tensor_errors(
+                expand(node, graph), self.values, HALF_ULP if self._is_half else BIAS
+            )
         except GpuEdgeError:
             made = self._passed_on(node)
         for name, x in zip(node.outputs, made, strict=False):
@@ -273,136 +252,7 @@ class RunningErrors:
         return made
 
 
-def _exact(array: Array) -> Num:
-    v = array.astype(np.float64)
-    return Num(v, np.zeros_like(v))
-
-
 def _relative(x: Num) -> float:
     """Return the error of a tensor relative to its size."""
     size, error = float(np.linalg.norm(x.v)), float(np.linalg.norm(x.e))
     return 0.0 if error == 0 else error / size if size > 0 else math.inf
-
-
-def _bounded(outputs: Iterable[Tensor], given: Mapping[str, Num], bias: float) -> list[Num]:
-    """Return tensors with their running errors."""
-    wanted, done = list(outputs), dict[int, Num]()
-    for one in reachable(wanted):
-        source = one.source
-        if isinstance(source, Given):
-            x = given[source.name]  # of infinity nothing follows
-            found = Num(x.v, np.where(np.abs(x.v) > HUGE, np.inf, x.e))
-        elif isinstance(source, Constant):
-            found = given[source.name] if source.name in given else _exact(source.array)
-        elif isinstance(source, Map):
-            found = _elements(one.shape, source.body, done)
-        elif isinstance(source, Reduce):
-            found = _reduced(one, source, done, bias)
-        elif isinstance(source, Product):
-            a, b = done[source.a.serial], done[source.b.serial]
-            found = _products(np.matmul, a, b, a.v.shape[-1], bias)
-        elif isinstance(source, Convolution):
-            found = _convolved(source, done, bias)
-        elif isinstance(source, Pooling):
-            found = _pooled(source, done[source.x.serial])
-        done[one.serial] = Num(found.v.reshape(one.shape), found.e.reshape(one.shape))
-    return [done[one.serial] for one in wanted]
-
-
-def _elements(shape: tuple[int, ...], body: Expr, done: Mapping[int, Num]) -> Num:
-    """Return an expression at all positions of a shape; errors of different tensors by squares."""
-    inexact = {t.serial for t in (load.tensor for load in loads(body)) if done[t.serial].e.any()}
-    v, own = _once(shape, body, done, frozenset())
-    if len(inexact) == 1:
-        return _once(shape, body, done, inexact)
-    squares: Array = np.zeros(())
-    for one in inexact:
-        squares = squares + np.maximum(_once(shape, body, done, {one}).e - own, 0.0) ** 2
-    return Num(v, own + np.sqrt(squares))
-
-
-def _once(
-    shape: tuple[int, ...], body: Expr, done: Mapping[int, Num], inexact: Iterable[int]
-) -> Num:
-    """Return an expression at all positions, as if only some tensors had errors."""
-    at = Elements(shape, {serial: value.v for serial, value in done.items()})
-    errors = Elements(shape, {serial: done[serial].e for serial in inexact})
-    errors.values = at.values
-    found: dict[int, Num] = {}
-    for one in walk(body):
-        if isinstance(one, Number):
-            made = Num.of(one.value)
-        elif isinstance(one, Load):
-            v = at.load(one)
-            is_known = one.tensor.serial in inexact
-            made = Num(v, errors.load(one) if is_known else np.zeros_like(v))
-        elif isinstance(one, Apply):
-            made = _applied(one.function, [found[id(a)] for a in one.args])
-        elif isinstance(one, Where):
-            yes, no, test = found[id(one.yes)], found[id(one.no)], at.test(one.test)
-            made = Num(np.where(test, yes.v, no.v), np.where(test, yes.e, no.e))
-        else:
-            made = Num.of(at.compute(one).astype(np.float64))
-        found[id(one)] = made
-        at.values[id(one)] = made.v
-    v, e = found[id(body)]
-    return Num(np.broadcast_to(v, shape), np.broadcast_to(e, shape))
-
-
-def _applied(function: str, args: list[Num]) -> Num:
-    """Return a function of numbers with errors; nothing is known where it is not promised."""
-    made = FUNCTIONS[function].error(*args)
-    x = args[-1] if function == "div" else args[0]
-    if function in ("sin", "cos"):
-        return Num(made.v, np.where(np.abs(x.v) > FAR, np.inf, made.e))
-    if function in ("log", "div", "pow"):  # zero is possible
-        return Num(made.v, np.where((np.abs(x.v) <= x.e) & (x.e > 0), np.inf, made.e))
-    return made
-
-
-def _reduced(one: Tensor, source: Reduce, done: Mapping[int, Num], bias: float) -> Num:
-    x = _elements((*one.shape, *source.over), source.body, done)
-    along = tuple(range(one.rank, one.rank + len(source.over)))
-    if source.combine != "sum":
-        best = np.max if source.combine == "max" else np.min
-        return Num(np.asarray(best(x.v, axis=along)), np.asarray(x.e.max(axis=along, initial=0.0)))
-    v, size = x.v.sum(axis=along), np.abs(x.v).sum(axis=along)
-    before = np.sqrt((x.e**2).sum(axis=along)) + bias * np.abs(v)
-    return Num(np.asarray(v), np.asarray(before + _rounding(math.prod(source.over)) * size))
-
-
-def _rounding(terms: int) -> float:
-    """Return what adding up so many terms adds to the error, relative to their sizes."""
-    return U * (math.sqrt(terms) + 2)
-
-
-def _products(
-    multiply: Callable[[Array, Array], Array], a: Num, b: Num, terms: int, bias: float
-) -> Num:
-    """Return sums of products: a matrix product, or a convolution."""
-    v = multiply(a.v, b.v)
-    e = _rounding(terms) * multiply(np.abs(a.v), np.abs(b.v))
-    if a.e.any() or b.e.any():
-        squares = multiply(a.v**2, b.e**2) + multiply(a.e**2, b.v**2)
-        e = e + np.sqrt(np.abs(squares)) + bias * np.abs(v)
-    return Num(v, e + TINY)
-
-
-def _convolved(source: Convolution, done: Mapping[int, Num], bias: float) -> Num:
-    x, w = done[source.x.serial], done[source.w.serial]
-    terms = math.prod(w.v.shape[1:])
-    if source.is_transposed:
-        terms = math.prod(w.v.shape) // (w.v.shape[1] * source.group)
-    made = _products(lambda a, b: conv.compute(source, a, b, None), x, w, terms, bias)
-    if source.bias is None:
-        return made
-    more, column = done[source.bias.serial], (-1,) + (1,) * (made.v.ndim - 2)
-    return made + Num(more.v.reshape(column), more.e.reshape(column))
-
-
-def _pooled(source: Pooling, x: Num) -> Num:
-    v, e = pool.compute(source, x.v), np.abs(pool.compute(source, x.e))
-    if source.kind == "avg":
-        size = pool.compute(source, np.abs(x.v))
-        return Num(v, e + (_rounding(math.prod(source.window.kernel)) + 3 * ULP) * size)
-    return Num(v, np.minimum(e, x.e.max(initial=0.0)))
