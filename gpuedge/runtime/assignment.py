@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gpuedge.executors.gpu import GpuExecutor
     from gpuedge.graph.ir import Graph
     from gpuedge.runtime.devices import Pool, PooledDevice
-    from gpuedge.runtime.trying import TimeBudget, Tries
+    from gpuedge.runtime.trying import TimeBudget, TrialRunner
 
 RETURN_S = 20.0
 """How long a request that takes no other device waits for one that is being opened anew."""
@@ -42,7 +42,7 @@ class Assignment:
         What was decided while nothing had failed.
     executor : Executor
         The device of `decision`, open; while that says ``cpu``, perhaps one that is held ready.
-    tries : Tries or None
+    trials : TrialRunner or None
         What may be measured; None where the choice is not ours.
     owner : int
         The process that opened the device; another one is a forked child.
@@ -66,14 +66,14 @@ class Assignment:
         self.is_away = self.may_hold = False
         placed = place(graph, request, pool, budget, time_cpu)
         self.decision: Decision = placed.decision
-        self.tries: Tries | None = placed.tries
+        self.trials: TrialRunner | None = placed.trials
         self._nodes = placed.nodes
         self.chosen = self.decision
         self.executor: Executor = request.executor or self._first()
 
     def _first(self) -> Executor:
         """Open what was decided; of what is to be tried first, `attempt` does."""
-        if self.tries is not None and self.tries.next(self.decision) is not None:
+        if self.trials is not None and self.trials.next(self.decision) is not None:
             return self._pool.cpu()
         return self._open(is_first=True)
 
@@ -83,7 +83,7 @@ class Assignment:
         Until the trial is over `decision` is as if that device had been chosen. Where the device
         does not open, it is decided again without it, and `executor` is another one.
         """
-        found = None if self.tries is None else self.tries.next(self.decision)
+        found = None if self.trials is None else self.trials.next(self.decision)
         if found is not None:
             self.decision = replace(self.decision, device=found.device)
             self.executor = self._open(is_first=True)
@@ -173,9 +173,17 @@ class Assignment:
             self.device_health.fail(reason, cast("GpuExecutor", self.executor), is_final=is_final)
 
     def leave(self, reason: Reason, *, is_final: bool) -> None:
-        """Take another device; unless for good, `find` takes this one back when it is ready."""
+        """Take another device, for good or for as long as the state of the one that failed says.
+
+        When that is ready again, `find` takes it back.
+        """
+        if not is_final and self.is_pooled:
+            device_health = self.device_health  # by now perhaps ready: then `find` takes it back
+            reason, is_final = device_health.reason or reason, device_health.state == DEMOTED
+        else:
+            is_final = True
         if self.decision.device == CPU:  # it was only held, while the CPU answered
-            self.may_hold = not is_final and self.is_pooled
+            self.may_hold = not is_final
             self.executor = self._pool.cpu()
             return
         self.is_away = not is_final and self.executor.device == self.chosen.device
@@ -202,23 +210,6 @@ class Assignment:
             log.warning("%s: %s", device, reason_of(error, "open-failed").sentence)
             return False
         return True
-
-    def part_with(self, reason: Reason) -> None:
-        """Leave the device that failed, for as long as its device_health says."""
-        if not self.is_pooled:
-            self.leave(reason, is_final=True)
-            return
-        device_health = self.device_health  # by now perhaps ready: then `find` takes it back
-        self.leave(device_health.reason or reason, is_final=device_health.state == DEMOTED)
-
-    def leave_uncompiled(self, reason: Reason, *, is_gone: bool) -> None:
-        """Leave a device that the model does not compile on: for good unless it is `is_gone`."""
-        if is_gone:
-            self.part_with(reason)
-            return
-        if reason.code != "compile-failed":
-            reason = Reason("compile-failed", reason.sentence)
-        self.leave(reason, is_final=True)
 
     def find(self) -> bool:
         """Go on after a fork, after others closed the device, or when it may be ready again.

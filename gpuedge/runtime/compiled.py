@@ -26,7 +26,7 @@ from gpuedge.plan.storages import Range
 from gpuedge.runtime import clock, conditions, segments, trying
 from gpuedge.runtime.assignment import Assignment
 from gpuedge.runtime.crosscheck import CrossCheck
-from gpuedge.runtime.devices import GONE, POOL, UNCOMPILED, Pool, reason_of
+from gpuedge.runtime.devices import COMPILE_ERRORS, DEVICE_FATAL_ERRORS, POOL, Pool, reason_of
 from gpuedge.runtime.health import Counts, Health
 from gpuedge.runtime.monitoring import Service, weighed
 from gpuedge.runtime.opening import INLINE
@@ -174,17 +174,19 @@ class CompiledModel:
         try:
             ranges = self._ranges.values if self._ranges else {}
             self._parts = self._segments.build(held, ranges, self._assigned.nodes)
-        except UNCOMPILED as error:
+        except COMPILE_ERRORS as error:
             reason = reason_of(error, "compile-failed")
-            is_gone = isinstance(error, GONE)
-            if is_gone:
-                self._fail(reason)
+            is_fatal = isinstance(error, DEVICE_FATAL_ERRORS)
+            if is_fatal:
+                self.fail(reason)
             elif isinstance(error, DeviceError):
                 self._counts.fail(reason)
             if self.request.fallback == "error":
                 raise
             log.warning("%s: %s", held.device, reason.sentence)
-            self._assigned.leave_uncompiled(reason, is_gone=is_gone)
+            if not is_fatal and reason.code != "compile-failed":
+                reason = Reason("compile-failed", reason.sentence)
+            self._assigned.leave(reason, is_final=not is_fatal)
             self.compile()
 
     @property
@@ -304,7 +306,7 @@ class CompiledModel:
             self.compile()
         except Exception as error:  # the CPU can do the request without
             log.warning("%s: %s", service.device, error)
-            self.leave(Reason("compile-failed"), is_final=True)
+            self.leave(Reason("compile-failed"))
         self._must_check = self.held.device != CPU
 
     def answer(
@@ -332,8 +334,9 @@ class CompiledModel:
         finally:
             spent = clock.now_ns() - start
             failure, self._failure = self._failure, None
-            if failure is not None:
-                self._part_with(failure)
+            is_full = failure is not None and failure.code == "out-of-memory"
+            if failure is not None and (not is_full or self._exhausted >= EXHAUSTED):
+                self.leave(failure, is_final=is_full)
         if is_cpu or failure is not None:
             if service is not None:
                 service.give_up()
@@ -425,18 +428,19 @@ class CompiledModel:
             return outputs
         counts.crosschecks_failed += 1
         reason = Reason("drifted", said.rstrip("."))
-        self._fail(reason, is_final=True)
+        self.fail(reason, is_final=True)
         if self._is_strict:
             what = f"The results of {self.held.device} drifted from those of the CPU."
             raise DriverError(what, known=said, reason="drifted")
         log.warning("%s: %s", self.held.device, reason.sentence)
         counts.on_cpu += 1
-        self.leave(reason, is_final=True)
+        self.leave(reason)
         return self.run_on_cpu(inputs)
 
     # -- failing ------------------------------------------------------------------------------
 
-    def _fail(self, reason: Reason, *, is_final: bool = False) -> None:
+    def fail(self, reason: Reason, *, is_final: bool = False) -> None:
+        """Count a failure of the device, and report it: no session of this process uses it now."""
         self._counts.fail(reason)
         self._assigned.fail(reason, is_final=is_final)
 
@@ -447,7 +451,7 @@ class CompiledModel:
             self._exhausted += 1
             self._counts.fail(reason)
         else:
-            self._fail(reason)
+            self.fail(reason)
         if self._is_strict:
             raise error
         log.warning("%s: %s", self.held.device, reason.sentence)
@@ -463,23 +467,8 @@ class CompiledModel:
         """Whether the CPU may not answer for a device, which is then the one that was chosen."""
         return self.request.fallback == "error" and self._assigned.decision.device != CPU
 
-    def _part_with(self, reason: Reason) -> None:
-        """Leave the device that failed during a request, for a while or for good."""
-        if reason.code == "out-of-memory":
-            if self._exhausted >= EXHAUSTED:
-                self.leave(reason, is_final=True)
-            return
-        self.close_parts()
-        self._assigned.part_with(reason)
-        self.compile()
-
-    def condemn(self, reason: Reason) -> None:
-        """Leave a device whose numbers are wrong, for all sessions of this process."""
-        self._fail(reason, is_final=True)
-        self.leave(reason, is_final=True)
-
-    def leave(self, reason: Reason, *, is_final: bool) -> None:
-        """Go on with another device, or the CPU."""
+    def leave(self, reason: Reason, *, is_final: bool = True) -> None:
+        """Go on with another device or the CPU, for good or until this one is in use again."""
         self.close_parts()
         self._assigned.leave(reason, is_final=is_final)
         self.compile()
@@ -514,7 +503,7 @@ class CompiledModel:
         if self._assigned.isolation != INLINE:
             self._assigned.fail(Reason("device-hung", "a request was given up"))
         elif self._assigned.is_pooled:
-            self._pool.forget(executor.device)
+            self._pool.abandon(executor.device)
         executor.is_hung = True
         executor.retire()
         return True

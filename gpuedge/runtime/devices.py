@@ -65,10 +65,10 @@ _CODES: tuple[tuple[type[DeviceError], str], ...] = (
     (DeviceTimeoutError, "device-hung"),
 )
 
-GONE = (DeviceLostError, DeviceTimeoutError)
+DEVICE_FATAL_ERRORS = (DeviceLostError, DeviceTimeoutError)
 """Errors after which a device is of no use until it is opened anew."""
 
-UNCOMPILED = (DeviceError, KernelError, UnsupportedOpError)
+COMPILE_ERRORS = (DeviceError, KernelError, UnsupportedOpError)
 """What compiling for a device may end with that another device may do without."""
 
 FAILURES = frozenset({
@@ -159,15 +159,15 @@ class PooledDevice:
             found: Executor = ready
             return found
 
-    def forget(self) -> None:
+    def abandon(self) -> None:
         """Leave it alone for good: a thread is stuck in its driver. It is not closed."""
         left, self.executor, self.is_stuck = self.executor, None, True
         if left is not None:
             left.retire()
         self.demote(Reason("device-hung", "a thread is stuck in its driver"))
 
-    def leave(self) -> None:
-        """Leave it alone until `take_back`; whoever asks for it waits, at most `AWAY_S`."""
+    def suspend(self) -> None:
+        """Leave it alone until `resume`; whoever asks for it waits, at most `AWAY_S`."""
         self._left, self.executor = self.executor, None
         self._back_until = monotonic() + AWAY_S
         self._back.clear()
@@ -175,8 +175,8 @@ class PooledDevice:
             self._left.retire()
         log.info("%s: left alone until its calibration ends", self.device)
 
-    def take_back(self) -> None:
-        """Take it back after `leave`: it was slow, not stuck. Closes what was retired."""
+    def resume(self) -> None:
+        """Take it back after `suspend`: it was slow, not stuck. Closes what was retired."""
         if self._back.is_set():
             return
         left, self._left = self._left, None
@@ -467,23 +467,23 @@ class Pool:
             return "it is no longer there"
         return None if found.is_usable and found.index == row.index else found.reason
 
-    def forget(self, name: str, isolation: str = INLINE) -> None:
+    def abandon(self, name: str, isolation: str = INLINE) -> None:
         """Leave a device alone for good; of the CPU another executor is made when asked for."""
         if name == CPU:
             self.device_health(CPU).executor = None
         else:
-            self.device_health(name, isolation).forget()
+            self.device_health(name, isolation).abandon()
 
-    def leave(self, name: str, isolation: str = INLINE) -> None:
-        """Leave a device alone until `take_back`: the thread that calibrates it is still in it."""
+    def suspend(self, name: str, isolation: str = INLINE) -> None:
+        """Leave a device alone until `resume`: the thread that calibrates it is still in it."""
         if name == CPU:
-            self.forget(name)
+            self.abandon(name)
         else:
-            self.device_health(name, isolation).leave()
+            self.device_health(name, isolation).suspend()
 
-    def take_back(self, name: str, isolation: str = INLINE) -> None:
-        """Take a device back that was left: it was slow, not stuck."""
-        self.device_health(name, isolation).take_back()
+    def resume(self, name: str, isolation: str = INLINE) -> None:
+        """Use a device again that was suspended: it was slow, not stuck."""
+        self.device_health(name, isolation).resume()
 
     def drop(self, executor: Executor) -> None:
         """Close and forget an executor whose device failed."""

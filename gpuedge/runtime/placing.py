@@ -26,7 +26,7 @@ from gpuedge.runtime import clock, conditions, meters
 from gpuedge.runtime.opening import INLINE
 from gpuedge.runtime.request import Request
 from gpuedge.runtime.strings import AUTO, CPU, caps_of, find
-from gpuedge.runtime.trying import TRIAL_SHARE, Past, TimeBudget, Tries, digest_of
+from gpuedge.runtime.trying import TRIAL_SHARE, LaunchHistory, TimeBudget, TrialRunner, digest_of
 
 if TYPE_CHECKING:
     from gpuedge.core.caps import Caps
@@ -43,7 +43,7 @@ class Placed:
     """A decision, and what may be measured so that it gets surer; None where it is not ours."""
 
     decision: Decision
-    tries: Tries | None = None
+    trials: TrialRunner | None = None
     nodes: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """By device, the identities of the nodes that it runs, where that is not all of them."""
 
@@ -111,8 +111,8 @@ class _Placing:
             asked=asked,
             kernel_of=self._kernel_of,
             store=pool.calibrations(),
-            on_hang=partial(pool.leave, isolation=self._request.isolation),
-            on_back=partial(pool.take_back, isolation=self._request.isolation),
+            on_hang=partial(pool.suspend, isolation=self._request.isolation),
+            on_back=partial(pool.resume, isolation=self._request.isolation),
             background=self._background(past),
             budget_s=min(budget.left_s, policy.calibration_s) * (1 - TRIAL_SHARE),
             on_spent=budget.spend,
@@ -121,24 +121,24 @@ class _Placing:
             parts=self._mixing if self._request.fallback == "cpu" else None,
         )
         meter = meters.find() if past is not None and policy.prefer == "energy" else None
-        tries = Tries(policy, budget, past, meter, self._type_of) if asked == AUTO else None
-        return Placed(decision, tries, self._mixing.nodes)
+        trials = TrialRunner(policy, budget, past, meter, self._type_of) if asked == AUTO else None
+        return Placed(decision, trials, self._mixing.nodes)
 
     def _has_candidates(self) -> bool:
         """Whether a GPU comes into question at all: else nothing is read and nothing is kept."""
         is_any = self._request.policy.allow_software
         return any(is_any or not row.is_software for row in self._report.devices)
 
-    def _past(self) -> Past:
+    def _past(self) -> LaunchHistory:
         policy, graph = self._request.policy, self._graph
-        return Past(
+        return LaunchHistory(
             self._pool.past_launches(),
             lambda: digest_of(graph, policy.storage, self._kernel_of(CPU)),
             self._key_of,
             policy.percentile,
         )
 
-    def _background(self, past: Past | None) -> Background:
+    def _background(self, past: LaunchHistory | None) -> Background:
         database = next((r.database for r in self._report.tried if r.database), "")
         if past is None:
             return Background(database, memory_of=self._mixing.memory.get)

@@ -73,7 +73,7 @@ class TimeBudget:
 
 
 @dataclass(frozen=True)
-class Past:
+class LaunchHistory:
     """Where what earlier launches found about one model is kept.
 
     Parameters
@@ -122,14 +122,14 @@ class Past:
         return launch_key(self.model, self.key_of(device), self.percentile)
 
 
-class Tries:
+class TrialRunner:
     """What one launch measures of one model.
 
     Parameters
     ----------
     policy : Policy
     budget : TimeBudget
-    past : Past, optional
+    past : LaunchHistory, optional
         Without it nothing is kept, and a GPU is only tried where it is about to be chosen.
     meter : Meter, optional
         Where energy is to decide, and is metered.
@@ -141,7 +141,7 @@ class Tries:
         self,
         policy: Policy,
         budget: TimeBudget,
-        past: Past | None,
+        past: LaunchHistory | None,
         meter: Meter | None = None,
         type_of: Callable[[str], str | None] = lambda _: None,
     ) -> None:
@@ -239,7 +239,7 @@ class Tries:
         self._past.chose(decision.device)
 
 
-class Tried:
+class RunningTrial:
     """One trial on its way, of the device that an assignment has opened for it.
 
     Attributes
@@ -249,22 +249,24 @@ class Tried:
         Those of the first run on the device.
     """
 
-    def __init__(self, assigned: Assignment, tries: Tries, before: Decision, attempt: Attempt):
+    def __init__(
+        self, assigned: Assignment, trials: TrialRunner, before: Decision, attempt: Attempt
+    ):
         self.device = attempt.device
         self.outputs: dict[str, Array] = {}
         self._assigned = assigned
-        self._tries = tries
+        self._trials = trials
         self._before = before
         self._attempt = attempt
 
     @classmethod
-    def begin(cls, assigned: Assignment) -> Tried | None:
+    def begin(cls, assigned: Assignment) -> RunningTrial | None:
         """Open what is to be tried next; None if there is nothing, or nothing more."""
-        before, tries = assigned.decision, assigned.tries
+        before, trials = assigned.decision, assigned.trials
         attempt = assigned.attempt()
-        if attempt is None or tries is None:
+        if attempt is None or trials is None:
             return None
-        return cls(assigned, tries, before, attempt)
+        return cls(assigned, trials, before, attempt)
 
     def started(self, compile_ns: int) -> None:
         """Take how long compiling took, with uploading what is constant."""
@@ -289,7 +291,7 @@ class Tried:
             self.outputs = self.outputs or made
 
         try:
-            self._tries.run(self._attempt, {"cpu": cpu, "gpu": on_gpu})
+            self._trials.run(self._attempt, {"cpu": cpu, "gpu": on_gpu})
         except _FailedError:
             return False
         return True
@@ -307,12 +309,12 @@ class Tried:
 
         Raises whatever the alternatives raise.
         """
-        meter, tries = self._tries.meter, self._tries
-        if meter is None or not tries.sees(self.device):
+        meter, trials = self._trials.meter, self._trials
+        if meter is None or not trials.sees(self.device):
             return decision
         start = clock.now_ns()
         taken = {CPU: meter.per_run(cpu), self.device: meter.per_run(gpu)}
-        tries.budget.spend(clock.now_ns() - start)
+        trials.budget.spend(clock.now_ns() - start)
         candidates = tuple(
             replace(c, energy_uj=taken[c.device]) if c.device in taken else c
             for c in decision.record.candidates
@@ -322,14 +324,14 @@ class Tried:
     def keep(self, decision: Decision) -> None:
         """Keep for later launches what the runs showed, and what came of it."""
         if self._attempt.trial.runs:
-            self._tries.keep(decision, self._attempt)
+            self._trials.keep(decision, self._attempt)
 
     def is_worth_holding(self, decision: Decision) -> bool:
         """Say whether a device that did not win is to be watched all the same.
 
         It stays open then, and with it its memory: only where much may be lost without it.
         """
-        policy, verdict = self._tries.policy, self._attempt.trial.verdict
+        policy, verdict = self._trials.policy, self._attempt.trial.verdict
         is_wanted = policy.monitor and policy.prefer != "energy" and bool(self.outputs)
         return is_wanted and decision.device == CPU and verdict.loss_cpu_ppm >= Rule().eps_ppm
 
@@ -341,7 +343,7 @@ class _FailedError(Exception):
 def run_trials(model: CompiledModel) -> bool:
     """Time what ``auto`` thinks of on the model itself; tell whether that left it compiled."""
     is_compiled = False
-    while (trial := Tried.begin(model.assigned)) is not None:
+    while (trial := RunningTrial.begin(model.assigned)) is not None:
         model.close_parts()
         is_compiled = False
         if model.held.device != trial.device:
@@ -355,7 +357,7 @@ def run_trials(model: CompiledModel) -> bool:
     return is_compiled
 
 
-def _time(model: CompiledModel, trial: Tried) -> None:
+def _time(model: CompiledModel, trial: RunningTrial) -> None:
     """Time the device that is open against the CPU, and go on with what is better."""
     inputs = samples(model.graph)
     model.settle(inputs)
@@ -372,17 +374,17 @@ def _time(model: CompiledModel, trial: Tried) -> None:
             if is_done:
                 _conclude(model, trial, inputs)
             else:
-                model.leave(Reason("out-of-memory"), is_final=True)
+                model.leave(Reason("out-of-memory"))
     except GpuEdgeError as error:  # the CPU's too: what cannot be compared is not taken
         if model.held.device == trial.device:
-            model.leave(reason_of(error), is_final=True)
+            model.leave(reason_of(error))
     finally:
         model.reset_ranges()
     if model.held.device != trial.device:
         model.assigned.is_away = False  # it failed unconfirmed: it is not waited for
 
 
-def _conclude(model: CompiledModel, trial: Tried, inputs: Mapping[str, Array]) -> None:
+def _conclude(model: CompiledModel, trial: RunningTrial, inputs: Mapping[str, Array]) -> None:
     """Decide with the runs of a trial; a device whose numbers differ does not win."""
     decision = trial.metered(
         trial.decided(), lambda: model.run_parts(inputs), lambda: model.run_on_cpu(inputs)
@@ -393,7 +395,8 @@ def _conclude(model: CompiledModel, trial: Tried, inputs: Mapping[str, Array]) -
         if wrong is not None:
             reason = Reason("drifted", wrong.rstrip("."))
             log.warning("%s: %s", trial.device, reason.sentence)
-            model.condemn(reason)
+            model.fail(reason, is_final=True)
+            model.leave(reason)
             return
     trial.keep(decision)
     is_kept = decision.device == trial.device or (decision.device == CPU and holds)

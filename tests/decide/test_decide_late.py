@@ -113,9 +113,9 @@ class Listed(FakeRow):
 def test_device_that_was_left_is_waited_for_and_used_again() -> None:
     pool = FlakyPool()
     first = pool.gpu("vulkan:0")
-    pool.leave("vulkan:0")
+    pool.suspend("vulkan:0")
     assert getattr(first, "closed", False)
-    back = threading.Timer(0.3, pool.take_back, ["vulkan:0"])
+    back = threading.Timer(0.3, pool.resume, ["vulkan:0"])
     begin = monotonic()
     back.start()
     named = CompiledModel(graph("Exp"), Request("vulkan:0"), pool)
@@ -130,15 +130,15 @@ def test_device_that_was_left_is_waited_for_and_used_again() -> None:
 def test_device_that_does_not_come_back_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "AWAY_S", 0.05)
     pool = FlakyPool()
-    pool.leave("vulkan:0")
+    pool.suspend("vulkan:0")
     with pytest.raises(DeviceTimeoutError, match="did not answer before"):
         pool.gpu("vulkan:0")
-    pool.take_back("vulkan:0")
+    pool.resume("vulkan:0")
     assert pool.gpu("vulkan:0").device == "vulkan:0"
-    pool.take_back("vulkan:0")  # which says nothing new
+    pool.resume("vulkan:0")  # which says nothing new
     assert not getattr(pool.gpu("vulkan:0"), "closed", False)
-    pool.forget("vulkan:0")  # a request hangs in it: that is for good
-    pool.take_back("vulkan:0")
+    pool.abandon("vulkan:0")  # a request hangs in it: that is for good
+    pool.resume("vulkan:0")
     with pytest.raises(DeviceTimeoutError):
         pool.gpu("vulkan:0")
 

@@ -193,7 +193,7 @@ def test_abandoned_run_leaves_the_device_alone() -> None:
 def test_cpu_that_was_too_slow_to_calibrate_is_not_given_up() -> None:
     pool = FlakyPool()
     before = pool.cpu()
-    pool.forget("cpu", "process")
+    pool.abandon("cpu", "process")
     assert pool.cpu() is not before
     np.testing.assert_array_equal(result(CompiledModel(graph("Exp"), Request("cpu"), pool)), cpu())
 
