@@ -11,9 +11,9 @@ from gpuedge.decide.belief import (
     MICRO,
     MIN_FACTOR,
     Belief,
+    CostContext,
     Noise,
     Rule,
-    Stakes,
     bounded,
 )
 from gpuedge.decide.exact import exp, ln, root
@@ -63,7 +63,7 @@ def comparison(
     latency = max(round(cpu_ns * exp(mine.theta)), 1)
     gap = bounded(other.theta - mine.theta, SPREAD_MICRO / MICRO, 0)
     more = max(startups_ns[1] - startups_ns[0], 0)
-    return Trial(gap, Stakes(latency, more, inferences), Rule(), NOISE, budget_ns)
+    return Trial(gap, CostContext(latency, more, inferences), Rule(), NOISE, budget_ns)
 
 
 def settled(mine: Belief, trial: Trial) -> Belief:

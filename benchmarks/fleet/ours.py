@@ -14,10 +14,10 @@ import numpy as np
 
 from gpuedge.decide.belief import (
     Belief,
+    CostContext,
     Noise,
     Rule,
-    Stakes,
-    Verdict,
+    Weighing,
     draw,
     is_drawn,
     prior,
@@ -98,11 +98,11 @@ class Pair:
         self.spent_s, self.opened_s, self.count = 0.0, 0.0, 0
         self.surprises: list[float] = []
 
-    def stakes(self, alternative: int) -> Stakes:
+    def stakes(self, alternative: int) -> CostContext:
         """Return the stakes of an alternative as they are known now."""
-        return Stakes(self.cpu_ns, self.startup[alternative], self.inferences)
+        return CostContext(self.cpu_ns, self.startup[alternative], self.inferences)
 
-    def weigh(self, alternative: int) -> Verdict:
+    def weigh(self, alternative: int) -> Weighing:
         """Return the product's verdict on an alternative."""
         return weigh(self.belief[alternative], self.stakes(alternative), self.o.rule, self.o.noise)
 
@@ -182,7 +182,7 @@ class Pair:
         self.startup[alternative] = round(float(self.p.startup[self.i, alternative]) * NS)
         self.opened_s += self.startup[alternative] / NS
 
-    def _measure(self, alternative: int, number: int) -> Verdict:
+    def _measure(self, alternative: int, number: int) -> Weighing:
         before = self.belief[alternative]
         base = (float(self.p.cpu[self.i]), float(self.p.gpu[self.i, alternative]))
         clock = self._clock(base, f"trial/{number}")
@@ -195,7 +195,7 @@ class Pair:
         self._tell(alternative, before)
         return verdict
 
-    def _runs(self, clock: Clock, trial: Trial) -> tuple[Verdict, Belief]:
+    def _runs(self, clock: Clock, trial: Trial) -> tuple[Weighing, Belief]:
         begin = clock.now
         while (side := trial.next(round((clock.now - begin) * NS))) is not None:
             trial.add(side, clock.run(CPU if side == "cpu" else GPU))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuedge.decide.belief import Belief, Noise, Stakes, weigh
+from gpuedge.decide.belief import Belief, CostContext, Noise, weigh
 from gpuedge.decide.monitor import BURST, Monitor
 
 from .noise import CPU, GPU, Clock
@@ -65,7 +65,7 @@ def starts(fleet: Fleet, options: Options, count: int) -> Iterator[Start]:
             found += 1
             alternative = next(iter(pair.measured)) if pick == CPU_PICK else pick
             belief = pair.belief[alternative]
-            sunk = Stakes(pair.cpu_ns, 0, pair.inferences)
+            sunk = CostContext(pair.cpu_ns, 0, pair.inferences)
             use_gpu = weigh(belief, sunk, options.rule, options.noise).use_gpu
             yield Start(i, alternative, belief, use_gpu)
 

@@ -22,7 +22,7 @@ from gpuedge.conformance.bench import versions
 from gpuedge.conformance.case import Case
 from gpuedge.conformance.catalogue import everything, shard_of
 from gpuedge.conformance.results import Results, ResultsFile, check_same, junit, read, save, summary
-from gpuedge.conformance.runner import Request, Runner
+from gpuedge.conformance.runner import Runner, RunRequest
 from gpuedge.core.errors import NoUsableDeviceError, UnknownDeviceError, UsageError
 from gpuedge.runtime.strings import AUTO, CPU, find, wanted
 from gpuedge.safety.paths import is_stream
@@ -141,7 +141,7 @@ def _carry_out(
     left = [s for s in cases if s.id not in results.rows]
     jobs = options.jobs or max(1, os.cpu_count() or 1)
     runner = Runner(
-        Request(results.header["device"], options.profile, left, jobs, options.case_timeout)
+        RunRequest(results.header["device"], options.profile, left, jobs, options.case_timeout)
     )
     start = time.monotonic()
     try:

@@ -107,7 +107,7 @@ class Case:
         base = "/".join([self.op, self.dtype, self.text, self.data])
         return self.make(generator(base), self.data, self.dtype)
 
-    def judge(self, device: Any) -> Verdict:
+    def judge(self, device: Any) -> CaseVerdict:
         """Run on a device and compare with the reference."""
         built, keeper = self.build(), KEEPERS[self.storage]
         got = built.call(device)
@@ -125,7 +125,7 @@ def generator(name: str) -> np.random.Generator:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CaseVerdict:
     """What a comparison found.
 
     Attributes
@@ -143,13 +143,13 @@ class Verdict:
     message: str = ""
 
 
-def judge(got: Any, wanted: Num, dtype: str = "float32") -> Verdict:
+def judge(got: Any, wanted: Num, dtype: str = "float32") -> CaseVerdict:
     """Compare a result with exact values: dtype, shape, and every element within its bound."""
     if not isinstance(got, np.ndarray) or got.dtype != dtype:
         what = f"dtype {got.dtype}" if isinstance(got, np.ndarray) else type(got).__name__
-        return Verdict(False, message=f"{what} instead of an array of {dtype}")
+        return CaseVerdict(False, message=f"{what} instead of an array of {dtype}")
     if got.shape != wanted.v.shape:
-        return Verdict(False, message=f"shape {got.shape} instead of {wanted.v.shape}")
+        return CaseVerdict(False, message=f"shape {got.shape} instead of {wanted.v.shape}")
     limit = np.broadcast_to(wanted.e, wanted.v.shape)
     if got.dtype == np.float16:
         limit = limit + 2.0**-11 * np.abs(wanted.v) + 2.0**-25
@@ -160,10 +160,10 @@ def judge(got: Any, wanted: Num, dtype: str = "float32") -> Verdict:
     bounded = (limit > 0) & np.isfinite(error)
     worst = float((error[bounded] / limit[bounded]).max()) if bounded.any() else None
     if not np.any(wrong):
-        return Verdict(True, worst)
+        return CaseVerdict(True, worst)
     at = tuple(int(i) for i in np.unravel_index(int(np.argmax(wrong)), np.shape(wrong)))
     where = f"at {at}" if at else "it"
-    return Verdict(
+    return CaseVerdict(
         False,
         worst,
         f"{int(np.sum(wrong))} of {np.size(wrong)} wrong, first {where}: "

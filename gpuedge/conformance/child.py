@@ -18,7 +18,7 @@ ORPHAN_S = 5.0
 """A child whose parent died ends itself this long after a case's deadline."""
 
 
-class Channel:
+class RowChannel:
     """The private file of events, open for appending."""
 
     def __init__(self, path: str, token: str) -> None:
@@ -37,7 +37,7 @@ def main() -> int:
     _contain()
     known = set(sys.path)
     sys.path += [p for p in request["path"] if p not in known]
-    channel = Channel(request["result"], request["token"])
+    channel = RowChannel(request["result"], request["token"])
     faulthandler.dump_traceback_later(request["open_s"] + ORPHAN_S, exit=True)
     bench = _open(request["device"], channel)
     if bench is None:
@@ -76,7 +76,7 @@ def _contain() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _open(device: str, channel: Channel) -> Any:
+def _open(device: str, channel: RowChannel) -> Any:
     from gpuedge.conformance.bench import Bench
     from gpuedge.core.errors import GpuEdgeError
 

@@ -58,7 +58,7 @@ TAIL = 300
 
 
 @dataclass
-class Request:
+class RunRequest:
     """What to run: cases of a profile on a device, in so many children at once.
 
     `case_s` and `open_s` are seconds for a case and for opening the device; `command` is the
@@ -132,7 +132,7 @@ class _Progress:
 class Runner:
     """Runs a request; `rows` yields results as they come, in any order."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: RunRequest) -> None:
         self.request = request
         self.header: Row | None = None
         """Who the device is, once a child has opened it."""

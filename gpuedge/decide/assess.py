@@ -13,10 +13,10 @@ from gpuedge.decide.belief import (
     MICRO,
     NOISE,
     Belief,
+    CostContext,
     Noise,
     Rule,
-    Stakes,
-    Verdict,
+    Weighing,
     break_even,
     prior,
     share_surprise,
@@ -44,10 +44,10 @@ class Assessment:
         That, or what earlier launches left.
     belief : Belief
         With the runs of this launch.
-    stakes : Stakes
+    stakes : CostContext
     rule : Rule
     noise : Noise
-    verdict : Verdict
+    verdict : Weighing
     seen : pair of float or None
         What the runs of this launch say of theta by themselves, and the variance of that.
     stop : str
@@ -57,10 +57,10 @@ class Assessment:
     predicted: Belief
     before: Belief
     belief: Belief
-    stakes: Stakes
+    stakes: CostContext
     rule: Rule
     noise: Noise
-    verdict: Verdict
+    verdict: Weighing
     seen: tuple[float, float] | None = None
     stop: str = ""
 
@@ -143,7 +143,7 @@ def begin(
     rule = Rule(alpha_ppm=policy.caution_ppm, speedup_milli=policy.speedup_milli)
     base = host.at_ns if candidate.base_ns is None else candidate.base_ns
     startup = gpu.startup_ns if candidate.startup_ns is None else candidate.startup_ns
-    stakes = Stakes(max(base, 1), startup, policy.inferences)
+    stakes = CostContext(max(base, 1), startup, policy.inferences)
     tail = host.at_ns * 1000 // host.p50_ns if host.p50_ns > 0 else 1000
     return Trial(belief, stakes, rule, NOISE(policy.percentile), budget_ns, tail_milli=tail)
 

@@ -126,7 +126,7 @@ class Belief:
 
 
 @dataclass(frozen=True, slots=True)
-class Stakes:
+class CostContext:
     """What a model costs in any case.
 
     Attributes
@@ -170,7 +170,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Weighing:
     """What a belief comes to.
 
     Attributes
@@ -322,12 +322,12 @@ def _quarter(ordered: Sequence[int], quarters: int) -> int:
     return ordered[low] * (4 - part) + ordered[high] * part
 
 
-def break_even(stakes: Stakes, rule: Rule) -> float:
+def break_even(stakes: CostContext, rule: Rule) -> float:
     """Return the ratio of latencies below which the GPU is worth it, start-up included."""
     return 1000 / rule.speedup_milli - stakes.share
 
 
-def weigh(belief: Belief, stakes: Stakes, rule: Rule, noise: Noise) -> Verdict:
+def weigh(belief: Belief, stakes: CostContext, rule: Rule, noise: Noise) -> Weighing:
     """Return the choice that is expected to lose least, and how much.
 
     With X = the ratio of latencies, log-normal, and k = the break-even, the CPU loses E(k - X)+ and
@@ -349,4 +349,4 @@ def weigh(belief: Belief, stakes: Stakes, rule: Rule, noise: Noise) -> Verdict:
     loss_cpu, loss_gpu = round(cpu * MICRO), round(gpu * MICRO)
     use_gpu = loss_gpu < loss_cpu and harm <= rule.alpha_ppm
     loss = loss_gpu if use_gpu else loss_cpu
-    return Verdict(use_gpu, loss_cpu, loss_gpu, harm, loss < rule.eps_ppm)
+    return Weighing(use_gpu, loss_cpu, loss_gpu, harm, loss < rule.eps_ppm)

@@ -24,7 +24,7 @@ from gpuedge.core.errors import (
 )
 from gpuedge.core.reasons import Reason
 from gpuedge.decide.model import DeviceModel
-from gpuedge.safety.deadline import Call
+from gpuedge.safety.deadline import DeadlineCall
 
 if TYPE_CHECKING:
     from gpuedge.decide.fit import Sample
@@ -86,7 +86,7 @@ def open_and_calibrate(
         by the thread that hangs in it, and must be neither used nor closed.
     """
     try:
-        call = Call(lambda: _guarded(opener, budget_s, clock), "gpuedge-calibrate")
+        call = DeadlineCall(lambda: _guarded(opener, budget_s, clock), "gpuedge-calibrate")
     except RuntimeError as error:  # no more threads, or the interpreter is ending
         return Reason("not-calibrated", _one_line(error))
     if call.wait(budget_s) or not call.give_up(on_back, now=on_late):

@@ -23,7 +23,7 @@ SMALL_SIDE, MAP_SIDE = 64, 96
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class CalibrationCase:
     """A graph to time. `name` says which term it is for; see `gpuedge.decide.fit`."""
 
     name: str
@@ -155,6 +155,6 @@ ESSENTIAL = ("tiny", "conv-small")
 """Without these there is no model at all."""
 
 
-def case(name: str) -> Case:
+def case(name: str) -> CalibrationCase:
     """Return a case by its name; graphs are made when needed, they hold megabytes."""
-    return Case(name, _MAKERS[name]())
+    return CalibrationCase(name, _MAKERS[name]())

@@ -18,7 +18,7 @@ from gpuedge.core.reasons import SENTENCES, Reason
 from gpuedge.decide.calibrate import Clock, open_and_calibrate
 from gpuedge.decide.decision import Decision, decide
 from gpuedge.decide.exact import exp, ln, quantile
-from gpuedge.decide.gather import Background, Report, Row, facts_of, gather
+from gpuedge.decide.gather import Background, CandidateEvidence, Report, facts_of, gather
 from gpuedge.decide.model import MIN_SPREAD, MOST_NS, Z90, DeviceModel, Prediction
 from gpuedge.decide.policy import Policy
 from gpuedge.decide.record import AUTO, BY_NAME, CPU, Evidence, Record
@@ -208,7 +208,9 @@ class _Chooser:
     cpu_model: DeviceModel | None = None
     host: Prediction | None = None
 
-    def predict(self, found: Sequence[tuple[Evidence, Row]]) -> tuple[list[Evidence], str]:
+    def predict(
+        self, found: Sequence[tuple[Evidence, CandidateEvidence]]
+    ) -> tuple[list[Evidence], str]:
         """Return the evidence with predictions, the CPU last, and how calibration went."""
         cpu = Evidence(CPU, is_software=False)
         looked = [(*self._filter(e), row) for e, row in found]
@@ -247,7 +249,9 @@ class _Chooser:
             return cpu
         return replace(cpu, prediction=_measured(predicted, runs, self.policy.percentile))
 
-    def _predict_gpus(self, looked: Sequence[tuple[Evidence, Load | None, Row]]) -> list[Evidence]:
+    def _predict_gpus(
+        self, looked: Sequence[tuple[Evidence, Load | None, CandidateEvidence]]
+    ) -> list[Evidence]:
         """Predict for the best route to each device that works, and for others already measured."""
         waiting = {e.physical or e.device for e, work, _ in looked if work is not None}
         served: dict[str, str] = {}
@@ -267,7 +271,9 @@ class _Chooser:
                     waiting.discard(name)
         return evidence
 
-    def _with_cached(self, e: Evidence, work: Load, row: Row, better: str) -> Evidence:
+    def _with_cached(
+        self, e: Evidence, work: Load, row: CandidateEvidence, better: str
+    ) -> Evidence:
         """Add the prediction of a route that an earlier choice measured; nothing is opened."""
         key = calibration_key(e.device, facts_of(row), self.kernel_of(e.device))
         model = self.store.get(key) if self.store is not None else None
@@ -322,7 +328,12 @@ class _Chooser:
         return self._with_model(cpu, work, None, share, lambda: self.cpu)
 
     def _with_model(
-        self, e: Evidence, work: Load, row: Row | None, share: float, opener: Callable[[], Executor]
+        self,
+        e: Evidence,
+        work: Load,
+        row: CandidateEvidence | None,
+        share: float,
+        opener: Callable[[], Executor],
     ) -> Evidence:
         """Add the prediction of a cached or freshly calibrated model, or the reason for none."""
         key = calibration_key(e.device, facts_of(row), self.kernel_of(e.device))

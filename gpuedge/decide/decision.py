@@ -16,11 +16,11 @@ from gpuedge.core.reasons import SENTENCES
 from gpuedge.core.text import plain
 from gpuedge.decide import explain, words
 from gpuedge.decide.assess import Assessment
-from gpuedge.decide.belief import Belief, Verdict
+from gpuedge.decide.belief import Belief, Weighing
 from gpuedge.decide.model import Prediction, printable
 from gpuedge.decide.policy import Policy
 from gpuedge.decide.record import AUTO, CPU, SCHEMA, Evidence, Record
-from gpuedge.decide.rules import Outcome, judge
+from gpuedge.decide.rules import RuleOutcome, judge
 
 MOST_PPM = 10**30
 """Beyond what any stakes come to: `gpuedge.decide.model.MOST_NS` in millionths of a nanosecond."""
@@ -45,7 +45,7 @@ class CandidateRow:
     is_software: bool | None = None
     name: str = ""
     belief: Belief | None = None
-    verdict: Verdict | None = None
+    verdict: Weighing | None = None
     confidence: str = ""
     entries: tuple[str, ...] = ()
 
@@ -201,8 +201,8 @@ def _text(value: Any) -> str:
     return printable(value)
 
 
-def _verdict(fields: Mapping[str, Any]) -> Verdict:
-    made = Verdict(**fields)
+def _verdict(fields: Mapping[str, Any]) -> Weighing:
+    made = Weighing(**fields)
     for name, value in fields.items():
         is_flag = name in ("use_gpu", "is_settled")
         is_whole = type(value) is int and abs(value) <= MOST_PPM
@@ -250,7 +250,7 @@ def _automatic(record: Record) -> Decision:
     return Decision(chosen.device, reason, tuple(rows), record)
 
 
-def _not_best(record: Record, cpu: Evidence, found: Outcome, i: int) -> tuple[str, str]:
+def _not_best(record: Record, cpu: Evidence, found: RuleOutcome, i: int) -> tuple[str, str]:
     """Return why a GPU that nothing speaks against was not the one that is taken."""
     if found.best is None:
         return "not-best", SENTENCES["not-best"]
@@ -260,7 +260,7 @@ def _not_best(record: Record, cpu: Evidence, found: Outcome, i: int) -> tuple[st
     return "not-best", explain.behind(best, cpu, record, found)
 
 
-def _cpu_row(cpu: Evidence, found: Outcome, record: Record) -> CandidateRow:
+def _cpu_row(cpu: Evidence, found: RuleOutcome, record: Record) -> CandidateRow:
     if found.best is not None:
         best = record.candidates[found.best]
         return _row(cpu, "rejected", *explain.beside(best, cpu, record, found))

@@ -19,13 +19,13 @@ from gpuedge.decide.belief import MICRO
 from gpuedge.decide.exact import exp, root
 from gpuedge.decide.policy import Policy
 from gpuedge.decide.record import AUTO, CPU, Evidence, Record
-from gpuedge.decide.rules import Outcome, judge
+from gpuedge.decide.rules import RuleOutcome, judge
 from gpuedge.decide.words import duration
 
 if TYPE_CHECKING:
     from gpuedge.decide.assess import Assessment
     from gpuedge.decide.decision import CandidateRow, Decision
-    from gpuedge.decide.rules import Outcome
+    from gpuedge.decide.rules import RuleOutcome
 
 PREDICTED = "predicted"
 MEASURED = "measured"
@@ -57,13 +57,13 @@ class View:
 
     Attributes
     ----------
-    found : Outcome or None
+    found : RuleOutcome or None
         What the rules found, None where a device was asked for by name.
     figures : tuple of Figure or None
         By position in the record; None where nothing was predicted.
     """
 
-    found: Outcome | None
+    found: RuleOutcome | None
     figures: tuple[Figure | None, ...]
 
     def assessment(self, i: int) -> Assessment | None:
@@ -103,7 +103,7 @@ def _weighed(candidate: Evidence, weighed: Assessment | None) -> Figure | None:
     return Figure(weighed.at_ns, weighed.stakes.startup_ns, source)
 
 
-def _cpu(cpu: Evidence, found: Outcome, made: list[Figure | None]) -> Figure | None:
+def _cpu(cpu: Evidence, found: RuleOutcome, made: list[Figure | None]) -> Figure | None:
     """Return the CPU path's figure: from the window that measured it, if one did."""
     before = _before(cpu)
     if before is None or found.cpu_at_ns is None:
@@ -141,7 +141,7 @@ def runs_on(candidate: Evidence) -> str:
 
 
 def selected(
-    gpu: Evidence, cpu: Evidence, weighed: Assessment, record: Record, found: Outcome
+    gpu: Evidence, cpu: Evidence, weighed: Assessment, record: Record, found: RuleOutcome
 ) -> str:
     """Say why a GPU was chosen: what decided, the figures, and whatever speaks against it."""
     policy = record.policy
@@ -171,7 +171,7 @@ def _energy_of(gpu: Evidence, cpu: Evidence) -> str:
     return words.energy(gpu.energy_uj or 0, cpu.energy_uj or 0)
 
 
-def beside(gpu: Evidence, cpu: Evidence, record: Record, found: Outcome) -> tuple[str, str]:
+def beside(gpu: Evidence, cpu: Evidence, record: Record, found: RuleOutcome) -> tuple[str, str]:
     """Return code and reason of the CPU path's row where a GPU was chosen."""
     weighed = None if found.best is None else found.assessments[found.best]
     limit, at = record.policy.deadline_ns, found.cpu_at_ns
@@ -186,7 +186,7 @@ def beside(gpu: Evidence, cpu: Evidence, record: Record, found: Outcome) -> tupl
     return "not-best", f"{gpu.device} is predicted to be faster"
 
 
-def behind(gpu: Evidence, cpu: Evidence, record: Record, found: Outcome) -> str:
+def behind(gpu: Evidence, cpu: Evidence, record: Record, found: RuleOutcome) -> str:
     """Return the reason of a GPU's row that is good enough, where `gpu` was chosen."""
     if found.is_kept:
         return f"not clearly better than {gpu.device}, which an earlier launch chose"
@@ -223,12 +223,12 @@ def routes(best: int, rows: Sequence[CandidateRow], record: Record) -> str:
     return f"; the best route to this device, before {listed}"
 
 
-def why_cpu(rows: Sequence[CandidateRow], record: Record, found: Outcome) -> str:
+def why_cpu(rows: Sequence[CandidateRow], record: Record, found: RuleOutcome) -> str:
     """Return the sentence for a decision that keeps the CPU."""
     return f"Runs on cpu: {_why_cpu(rows, record)}{_in_time(rows, record, found)}."
 
 
-def _in_time(rows: Sequence[CandidateRow], record: Record, found: Outcome) -> str:
+def _in_time(rows: Sequence[CandidateRow], record: Record, found: RuleOutcome) -> str:
     """Say how the CPU path stands to the deadline where it was chosen."""
     if record.policy.deadline_ns is None or record.is_by_name:
         return ""

@@ -76,7 +76,7 @@ def digest_of(evidence: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-class Row(Protocol):
+class CandidateEvidence(Protocol):
     """What is needed of a row of a probe report (`gpuedge.probing.report.ProbeRow` has it)."""
 
     @property
@@ -120,22 +120,22 @@ class Report(Protocol):
     """What is needed of a probe report."""
 
     @property
-    def devices(self) -> Sequence[Row]:
+    def devices(self) -> Sequence[CandidateEvidence]:
         """Usable devices, best first."""
 
     @property
-    def tried(self) -> Sequence[Row]:
+    def tried(self) -> Sequence[CandidateEvidence]:
         """Every candidate."""
 
 
-def gather(report: Report) -> list[tuple[Evidence, Row]]:
+def gather(report: Report) -> list[tuple[Evidence, CandidateEvidence]]:
     """Return usable devices, best first, then everything else that was tried."""
     usable = list(report.devices)
     rest = [r for r in report.tried if r.status != "ok"]
     return [(_evidence(r), r) for r in usable + rest if r.device != CPU]
 
 
-def _evidence(row: Row) -> Evidence:
+def _evidence(row: CandidateEvidence) -> Evidence:
     code = "ok" if row.status == "ok" else row.code
     detail = "" if code == "ok" else row.reason
     if code not in SENTENCES or (code == "ok") != (row.status == "ok"):
@@ -153,7 +153,7 @@ _CLEARED = "cleared"
 is in force, not yet tested ones included."""
 
 
-def _in_force(row: Row, restrictions: Mapping[str, Any]) -> tuple[str, ...]:
+def _in_force(row: CandidateEvidence, restrictions: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the ids of the entries in force: those that restrict, or blocked the device."""
     names = restrictions.get("entries")
     if names:
@@ -165,7 +165,7 @@ def _in_force(row: Row, restrictions: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(name for name in ids if isinstance(name, str))
 
 
-def facts_of(row: Row | None) -> dict[str, Any]:
+def facts_of(row: CandidateEvidence | None) -> dict[str, Any]:
     """Return what identifies a device and its driver; the CPU has no row."""
     if row is None:
         return {}

@@ -24,7 +24,7 @@ Why = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RuleOutcome:
     """What `judge` found, by position in the record.
 
     Attributes
@@ -51,7 +51,7 @@ class Outcome:
     is_by_deadline: bool = False
 
 
-def judge(record: Record) -> Outcome:
+def judge(record: Record) -> RuleOutcome:
     """Judge every candidate of a record whose device was not asked for by name."""
     return _Judge(record).outcome()
 
@@ -90,7 +90,7 @@ class _Judge:
             return "too-much-memory", words.memory(needs, bound)
         return None
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RuleOutcome:
         late = self._late()
         why: list[Why | None] = []
         for i, candidate in enumerate(self.candidates):
@@ -108,7 +108,7 @@ class _Judge:
             why[kept] = None
         if kept is None and best is not None:
             why = [self._not_clearly(i) if i in worth else w for i, w in enumerate(why)]
-        return Outcome(
+        return RuleOutcome(
             kept, tuple(why), tuple(self.found), kept != best, self._cpu_at(kept), late is not None
         )
 

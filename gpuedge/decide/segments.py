@@ -49,7 +49,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class SegmentPlacement:
     """Where each segment runs.
 
     Attributes
@@ -83,7 +83,7 @@ def place(
     startup_ns: int = 0,
     inferences: int = 1,
     speedup_milli: int = 1_000,
-) -> Layout:
+) -> SegmentPlacement:
     """Return the cheapest assignment, or all of it on the CPU where that is not beaten enough.
 
     Parameters
@@ -107,9 +107,9 @@ def place(
     spent, limit = found[0] * inferences + startup_ns, host * inferences  # of all inferences
     is_worth = spent < limit and spent * speedup_milli <= limit * 1000
     if is_worth and "gpu" in found[2]:
-        return Layout(found[2], -(-spent // inferences), host, found[1])
+        return SegmentPlacement(found[2], -(-spent // inferences), host, found[1])
     none: list[Alternative] = ["cpu"] * len(pieces)
-    return Layout(tuple(none), host, host, 0)
+    return SegmentPlacement(tuple(none), host, host, 0)
 
 
 def _step(best: dict[Alternative, _Path | None], piece: Piece) -> dict[Alternative, _Path | None]:

@@ -21,10 +21,10 @@ from typing import Literal
 from gpuedge.decide.belief import (
     MICRO,
     Belief,
+    CostContext,
     Noise,
     Rule,
-    Stakes,
-    Verdict,
+    Weighing,
     seen,
     updated,
     weigh,
@@ -92,7 +92,7 @@ class Trial:
     ----------
     belief : Belief
         What was believed before.
-    stakes : Stakes
+    stakes : CostContext
         With the predicted latency of the CPU path; its measured median takes the place of that.
     rule : Rule
     noise : Noise
@@ -105,7 +105,7 @@ class Trial:
     def __init__(
         self,
         belief: Belief,
-        stakes: Stakes,
+        stakes: CostContext,
         rule: Rule,
         noise: Noise,
         budget_ns: int = BUDGET_NS,
@@ -141,7 +141,7 @@ class Trial:
         return tuple(self._runs)
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> Weighing:
         """What the belief comes to now."""
         return self._verdict
 
@@ -275,7 +275,7 @@ class Trial:
 def replayed(
     runs: Iterable[tuple[Alternative, int]],
     belief: Belief,
-    stakes: Stakes,
+    stakes: CostContext,
     rule: Rule,
     noise: Noise,
     *,

@@ -58,7 +58,7 @@ STOPPED_S = 1.0
 log = logging.getLogger("gpuedge.gpu")
 
 
-class Stage:
+class DriverStage:
     """A block of calls into a driver: noted before and after, its failure drawn conclusions from.
 
     Entered under the device's lock, so that one object serves every block of its kind.
@@ -120,7 +120,7 @@ class GpuExecutor:
         Called then.
     is_hung : bool
         True after it did not finish in time.
-    compiling, running : Stage
+    compiling, running : DriverStage
         Blocks to build and to run in, entered under `lock`.
     """
 
@@ -142,7 +142,7 @@ class GpuExecutor:
         self.programs = Programs(impl)
         self.lock = threading.RLock()
         self.closed = self.released = self.is_hung = self._was_struck = False
-        self.compiling, self.running = Stage(self, "compile"), Stage(self, "run")
+        self.compiling, self.running = DriverStage(self, "compile"), DriverStage(self, "run")
         self.on_released: Callable[[], None] | None = None
         self._owner = os.getpid()
         self._restricted: set[str] = set()

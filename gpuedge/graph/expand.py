@@ -10,7 +10,7 @@ from gpuedge.graph.functions import body
 from gpuedge.graph.ir import Graph, Node, TensorType
 from gpuedge.graph.reference import run_node
 from gpuedge.opset import OPERATORS
-from gpuedge.opset.call import Call
+from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.operator import Operator
 from gpuedge.opset.tensor import Tensor, constant, given
 
@@ -70,7 +70,7 @@ def expand(node: Node, graph: Graph, known: dict[str, Tensor] | None = None) -> 
     return _by_body(inner, call)
 
 
-def _by_body(inner: Graph, call: Call) -> tuple[Tensor, ...]:
+def _by_body(inner: Graph, call: OperatorCall) -> tuple[Tensor, ...]:
     """Compose an operator that ONNX defines by others; what depends on constants only is folded."""
     given = zip(inner.inputs, call.inputs, strict=False)
     known = {name: tensor for name, tensor in given if tensor is not None}
@@ -92,14 +92,16 @@ def _given(node: Node, known: Mapping[str, Tensor]) -> tuple[str, ...]:
     return tuple(name if name in known else "" for name in node.inputs)
 
 
-def _call(node: Node, graph: Graph, known: dict[str, Tensor]) -> Call:
+def _call(node: Node, graph: Graph, known: dict[str, Tensor]) -> OperatorCall:
     for name in node.inputs:
         tensor = outside(name, graph) if name and name not in known else None
         if tensor is not None:
             known[name] = tensor
     inputs = tuple(known.get(name) for name in node.inputs)
     version = graph.opset.get(node.domain, 0)
-    return Call(node.op, inputs, node.inputs, node.outputs or ("",), node.attrs, version, node.name)
+    return OperatorCall(
+        node.op, inputs, node.inputs, node.outputs or ("",), node.attrs, version, node.name
+    )
 
 
 def infer(node: Node, graph: Graph) -> tuple[TensorType, ...]:

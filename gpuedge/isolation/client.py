@@ -119,7 +119,7 @@ class Op:
     limit_s: float
 
 
-class Client:
+class WorkerClient:
     """What the application knows of one worker: asks, waits, and says what went wrong.
 
     `counters` are kept as the worker's are; `command` is the program of the worker, for tests.
@@ -505,7 +505,7 @@ def _no_worker(what: str, known: str | None) -> DeviceError:
     return BackendUnavailableError(what, known=known, hint=hint, reason="no-child")
 
 
-_CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()
+_CLIENTS: weakref.WeakSet[WorkerClient] = weakref.WeakSet()
 """Those whose worker runs."""
 
 _STARTING = threading.RLock()

@@ -29,7 +29,7 @@ from gpuedge.backends.base import (
 )
 from gpuedge.core.errors import ClosedError, GpuEdgeError
 from gpuedge.core.kernel import KernelBlob, Number
-from gpuedge.isolation.client import BUILD_S, CALL_S, CLOSE_S, MARGIN_S, Client, Op
+from gpuedge.isolation.client import BUILD_S, CALL_S, CLOSE_S, MARGIN_S, Op, WorkerClient
 from gpuedge.isolation.shared import PIECE
 
 MAX_FETCHED = 8
@@ -62,7 +62,7 @@ class IsolatedDevice:
     ) -> None:
         self.info = info
         self.counters = Counters()
-        self._client = Client(info, self.counters, command)
+        self._client = WorkerClient(info, self.counters, command)
         self._lock = threading.RLock()
         # When it is dropped, and when the interpreter ends: no orphan, and not a word.
         self._end = weakref.finalize(self, _forget, self._client, self._lock, os.getpid())
@@ -279,7 +279,7 @@ def _work(dispatch: Dispatch) -> list[Any]:
     return [program, bindings, dispatch.push.hex(), list(dispatch.groups), dispatch.depends]
 
 
-def _forget(client: Client, lock: threading.RLock, owner: int) -> None:
+def _forget(client: WorkerClient, lock: threading.RLock, owner: int) -> None:
     # Where a thread is in a call as the interpreter ends, the worker ends with the process.
     if os.getpid() == owner and lock.acquire(blocking=False):
         try:

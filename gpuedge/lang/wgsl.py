@@ -86,10 +86,10 @@ fn k_one_{0}(e: i32, last: u32) -> f32 {{
 
 def print_kernel(kernel: t.Kernel, _dialect: str, _storage: Mapping[str, str]) -> KernelBlob:
     """Print a kernel as a WGSL text with one entry point, ``main``; tensors are buffers."""
-    return _Module(kernel).blob()
+    return _WgslModule(kernel).blob()
 
 
-class _Module:
+class _WgslModule:
     """One kernel on its way to text.
 
     Attributes

@@ -21,7 +21,7 @@ def node_label(op: str, name: str, outputs: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Call:
+class OperatorCall:
     """One node: its operator, operator set version, inputs and attributes.
 
     Attributes

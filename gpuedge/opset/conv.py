@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpuedge.opset.call import Call
+from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.operator import Operator
 from gpuedge.opset.tensor import Array, Convolution, Shape, Tensor, Window
 from gpuedge.opset.windows import (
@@ -26,7 +26,7 @@ from gpuedge.opset.windows import (
 )
 
 
-def _check_weights(call: Call, x: Shape, w: Shape, group: int) -> None:
+def _check_weights(call: OperatorCall, x: Shape, w: Shape, group: int) -> None:
     if len(w) != len(x):
         raise call.bad_shape(f"has weights of rank {len(w)} for an input of rank {len(x)}")
     if group < 1:
@@ -36,19 +36,21 @@ def _check_weights(call: Call, x: Shape, w: Shape, group: int) -> None:
         raise call.bad_shape(f"has kernel_shape={given}, unlike its weights")
 
 
-def _check_bias(call: Call, filters: int) -> None:
+def _check_bias(call: OperatorCall, filters: int) -> None:
     if call.has(2) and call.shape(2) != (filters,):
         raise call.bad_shape(f"needs a bias of shape [{filters}]")
 
 
-def _result(call: Call, filters: int, slide: Window, group: int, transposed: bool) -> Tensor:
+def _result(
+    call: OperatorCall, filters: int, slide: Window, group: int, transposed: bool
+) -> Tensor:
     x = call.input(0)
     shape = (x.shape[0], filters, *slide.out[4 - x.rank :])
     source = Convolution(x, call.input(1), call.optional(2), slide, group, transposed)
     return Tensor(shape, x.dtype, source)
 
 
-def _conv(call: Call) -> Tensor:
+def _conv(call: OperatorCall) -> Tensor:
     size = spatial(call)
     x, w = call.shape(0), call.shape(1)
     group = call.integer("group", 1)
@@ -62,7 +64,7 @@ def _conv(call: Call) -> Tensor:
     return _result(call, w[0], window(call, size, w[2:]), group, False)
 
 
-def _conv_transpose(call: Call) -> Tensor:
+def _conv_transpose(call: OperatorCall) -> Tensor:
     size = spatial(call)
     rank = len(size)
     x, w = call.shape(0), call.shape(1)

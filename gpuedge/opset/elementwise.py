@@ -14,7 +14,7 @@ from math import pi, sqrt
 import numpy as np
 
 from gpuedge.core.dtypes import BYTES
-from gpuedge.opset.call import Call
+from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.expr import Expr, apply
 from gpuedge.opset.operator import Function, Operator
 from gpuedge.opset.tensor import Tensor, mapped
@@ -138,7 +138,7 @@ class Row:
         return Function(self.function, self.op, self.summary, self.bound, self.operands,
                         numbers, self.dtypes, self.domain, self.narrow)  # fmt: skip
 
-    def build(self, call: Call) -> Tensor:
+    def build(self, call: OperatorCall) -> Tensor:
         """Compose a node."""
         tensors = [call.input(i) for i in range(len(call.inputs)) if call.has(i)]
         count, wanted = len(tensors), len(self.operands)
@@ -160,7 +160,7 @@ class Row:
         return total
 
 
-def _no_fit(call: Call) -> Exception:
+def _no_fit(call: OperatorCall) -> Exception:
     return call.bad_shape("has inputs that do not broadcast")
 
 
@@ -245,34 +245,34 @@ ROWS: tuple[Row, ...] = (
 """The elementwise operators."""
 
 
-def _mean(call: Call) -> Tensor:
+def _mean(call: OperatorCall) -> Tensor:
     count = float(len(call.inputs))
     total = BY_NAME["Sum"].build(call)
     return mapped(lambda x: x / count, total)
 
 
-def _gelu_node(call: Call) -> Tensor:
+def _gelu_node(call: OperatorCall) -> Tensor:
     mode = call.text("approximate", "none")
     if mode not in {"none", "tanh"}:
         raise call.unsupported(f"has approximate={mode!r}; only 'none' and 'tanh' exist")
     return mapped(gelu_tanh if mode == "tanh" else gelu, call.input(0))
 
 
-def _selu_node(call: Call) -> Tensor:
+def _selu_node(call: OperatorCall) -> Tensor:
     if call.version >= 6:
         return BY_NAME["Selu"].build(call)
     alpha, gamma = call.number("alpha", 1.6732), call.number("gamma", 1.0507)
     return mapped(lambda x: gamma * _tail(x, alpha), call.input(0))
 
 
-def _prelu_node(call: Call) -> Tensor:
+def _prelu_node(call: OperatorCall) -> Tensor:
     made = BY_NAME["PRelu"].build(call)
     if made.shape != call.shape(0):
         raise call.bad_shape("has a slope that does not broadcast to its input")
     return made
 
 
-def clip_bounds(call: Call) -> tuple[float, float]:
+def clip_bounds(call: OperatorCall) -> tuple[float, float]:
     """Return the bounds of a Clip node; an absent one is the extreme finite value of the dtype."""
     dtype = call.input(0).dtype
     about = np.iinfo(dtype) if dtype in BYTES else np.finfo(dtype)
@@ -288,7 +288,7 @@ def clip_bounds(call: Call) -> tuple[float, float]:
     return bounds[0], bounds[1]
 
 
-def _clip(call: Call) -> Tensor:
+def _clip(call: OperatorCall) -> Tensor:
     low, high = clip_bounds(call)
     return mapped(lambda x: _clamp(x, low, high), call.input(0))
 

@@ -18,7 +18,7 @@ import numpy as np
 from gpuedge.opset import conv, pool
 from gpuedge.opset.bounds import TINY, ULP, Array, Num, U
 from gpuedge.opset.evaluate import Elements
-from gpuedge.opset.expr import Apply, Expr, Load, Number, Where, lift, loads, walk
+from gpuedge.opset.expr import Apply, Expr, LoadExpr, Number, Where, lift, loads, walk
 from gpuedge.opset.functions import FUNCTIONS
 from gpuedge.opset.index import ZERO
 from gpuedge.opset.tensor import (
@@ -56,7 +56,7 @@ def running_error(formula: Callable[..., Expr | float], *operands: Num, **number
     Num
         The formula's value in float64, and how far float32 on a GPU may be from it.
     """
-    places = [Load(given("", (), "float32"), ZERO) for _ in operands]
+    places = [LoadExpr(given("", (), "float32"), ZERO) for _ in operands]
     values: dict[int, Any] = {id(p): v for p, v in zip(places, operands, strict=True)}
     body = lift(formula(*places, **numbers))
     for one in walk(body):
@@ -132,7 +132,7 @@ def _once(
     for one in walk(body):
         if isinstance(one, Number):
             made = Num.of(one.value)
-        elif isinstance(one, Load):
+        elif isinstance(one, LoadExpr):
             v = at.load(one)
             is_known = one.tensor.serial in inexact
             made = Num(v, errors.load(one) if is_known else np.zeros_like(v))

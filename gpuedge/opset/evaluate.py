@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpuedge.opset import conv, pool
-from gpuedge.opset.expr import Apply, Expr, Load, Number, Position, Where, walk
+from gpuedge.opset.expr import Apply, Expr, LoadExpr, Number, Position, Where, walk
 from gpuedge.opset.functions import FUNCTIONS
 from gpuedge.opset.index import Axis, Chosen, Index, Quotient, Remainder, affine
 from gpuedge.opset.tensor import (
@@ -117,7 +117,7 @@ class Elements:
         """Return an expression whose parts are in `values`."""
         if isinstance(one, Number):
             return np.float32(one.value)
-        if isinstance(one, Load):
+        if isinstance(one, LoadExpr):
             return self.load(one)
         if isinstance(one, Apply):
             return FUNCTIONS[one.function].numpy(*(self.values[id(a)] for a in one.args))
@@ -128,7 +128,7 @@ class Elements:
             return self._index(one.index).astype(np.float32)
         raise TypeError(type(one).__name__)
 
-    def load(self, one: Load) -> Array:
+    def load(self, one: LoadExpr) -> Array:
         """Return what is loaded at each position."""
         array = self._done[one.tensor.serial]
         if 0 in self.shape:

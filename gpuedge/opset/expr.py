@@ -62,7 +62,7 @@ class Number(Expr):
         self.value = float(value)
 
 
-class Load(Expr):
+class LoadExpr(Expr):
     """Element number `at` (in C order) of a tensor."""
 
     __slots__ = ("at", "tensor")
@@ -171,13 +171,13 @@ def walk(root: Expr) -> list[Expr]:
     return order
 
 
-def loads(root: Expr) -> list[Load]:
+def loads(root: Expr) -> list[LoadExpr]:
     """Return every load of a tree, in order."""
-    return [e for e in walk(root) if isinstance(e, Load)]
+    return [e for e in walk(root) if isinstance(e, LoadExpr)]
 
 
 def rewrite(
-    root: Expr, put: Mapping[int, Index], load: Callable[[Load], Expr] | None = None
+    root: Expr, put: Mapping[int, Index], load: Callable[[LoadExpr], Expr] | None = None
 ) -> Expr:
     """Return a tree with its axes replaced, and its loads by what `load` makes of them.
 
@@ -201,8 +201,8 @@ def rewrite(
         return done[key]
 
     def one(old: Expr) -> Expr:
-        if isinstance(old, Load):
-            made = Load(old.tensor, index(old.at))
+        if isinstance(old, LoadExpr):
+            made = LoadExpr(old.tensor, index(old.at))
             return made if load is None else load(made)
         if isinstance(old, Apply):
             return Apply(old.function, tuple(again(a) for a in old.args))

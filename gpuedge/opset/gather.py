@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuedge.opset.call import Call
+from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.index import Index, Loaded, choose, of
 from gpuedge.opset.operator import INDICES, Operator
 from gpuedge.opset.tensor import Tensor, at, view
@@ -17,7 +17,7 @@ def loaded(indices: Tensor, position: tuple[Index, ...], extent: int) -> Index:
     return choose([value], value, value + extent)
 
 
-def _gather(call: Call) -> Tensor:
+def _gather(call: OperatorCall) -> Tensor:
     x, indices = call.input(0), call.input(1)
     if not x.rank:
         raise call.bad_shape("cannot pick from a scalar")
@@ -38,7 +38,7 @@ def _gather(call: Call) -> Tensor:
     return view(x, shape, to)
 
 
-def _check_range(call: Call, indices: Tensor, extent: int) -> None:
+def _check_range(call: OperatorCall, indices: Tensor, extent: int) -> None:
     """Refuse constant indices outside the axis; others are the model's own affair."""
     array = indices.array
     if (

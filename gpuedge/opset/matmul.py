@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuedge.opset.call import Call
+from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.operator import Operator
 from gpuedge.opset.tensor import (
     Tensor,
@@ -25,7 +25,7 @@ def multiplied(a: Tensor, b: Tensor) -> Tensor:
     return computed(tuple(shape), a.dtype, lambda _: 0.0)
 
 
-def _matmul(call: Call) -> Tensor:
+def _matmul(call: OperatorCall) -> Tensor:
     a, b = call.shape(0), call.shape(1)
     if not a or not b:
         raise call.bad_shape("cannot multiply a scalar")
@@ -38,7 +38,7 @@ def _matmul(call: Call) -> Tensor:
     return multiplied(call.input(0), call.input(1))
 
 
-def _gemm(call: Call) -> Tensor:
+def _gemm(call: OperatorCall) -> Tensor:
     a, b = call.input(0), call.input(1)
     if a.rank != 2 or b.rank != 2:
         raise call.bad_shape("needs two matrices")

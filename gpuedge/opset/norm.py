@@ -6,13 +6,13 @@ from math import prod
 
 import numpy as np
 
-from gpuedge.opset.call import Call
+from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.expr import apply
 from gpuedge.opset.operator import Operator
 from gpuedge.opset.tensor import Tensor, constant, mapped, mean, reduced, reshape
 
 
-def _softmax(call: Call) -> Tensor:
+def _softmax(call: OperatorCall) -> Tensor:
     x = call.input(0)
     flat = call.version < 13
     given = call.integer("axis", 1 if flat else -1)
@@ -47,7 +47,7 @@ def _normalised(rows: Tensor, is_log: bool) -> Tensor:
     return mapped(lambda x, m, s: apply("exp", x - m) / s, rows, peak, total)
 
 
-def _batch_norm(call: Call) -> Tensor:
+def _batch_norm(call: OperatorCall) -> Tensor:
     x = call.input(0)
     training = call.integer("training_mode", 0)
     old = call.version < 7 and not call.integer("is_test", 0)
@@ -79,7 +79,7 @@ def _batch_norm(call: Call) -> Tensor:
     return mapped(lambda x, b: x + b, scaled, b)
 
 
-def _layer_norm(call: Call) -> Tensor | tuple[Tensor, ...]:
+def _layer_norm(call: OperatorCall) -> Tensor | tuple[Tensor, ...]:
     """Centre and scale over the last axes; the variance is that of the centred values."""
     x, scale, shift = call.input(0), call.input(1), call.optional(2)
     axis = call.axis(call.integer("axis", -1), x.rank)

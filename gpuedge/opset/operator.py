@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gpuedge.core.dtypes import ACCEPTED, BYTES
-from gpuedge.opset.call import Call
+from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.tensor import Constant, Given, Tensor
 
 FLOATS: Final = ACCEPTED
 INDICES: Final = ("int32", "int64")
 
-Build = Callable[[Call], "Tensor | Sequence[Tensor]"]
+Build = Callable[[OperatorCall], "Tensor | Sequence[Tensor]"]
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Operator:
     name : str
         Its ONNX name.
     build : callable
-        Composes the outputs from the inputs of a `Call`. Raises UnsupportedOpError (GE-501) for
-        forms that are not known, and ShapeError (GE-201) for shapes that do not fit.
+        Composes the outputs from the inputs of an `OperatorCall`. Raises UnsupportedOpError
+        (GE-501) for forms that are not known, and ShapeError (GE-201) for shapes that do not fit.
     parameters : tuple of int
         Inputs that only parametrise the node (a shape, axes, bounds); the others carry tensors.
     dtypes : tuple of str
@@ -50,9 +50,9 @@ class Operator:
     moves: bool = False
     indices: tuple[int, ...] = ()
     remark: str = ""
-    check: Callable[[Call], None] | None = None
+    check: Callable[[OperatorCall], None] | None = None
 
-    def outputs(self, call: Call) -> tuple[Tensor, ...]:
+    def outputs(self, call: OperatorCall) -> tuple[Tensor, ...]:
         """Return what a node computes.
 
         Raises
@@ -75,7 +75,7 @@ class Operator:
         """Return whether the input at a position carries a tensor rather than a parameter."""
         return position not in self.parameters
 
-    def _check_dtypes(self, call: Call) -> None:
+    def _check_dtypes(self, call: OperatorCall) -> None:
         found = {
             tensor.dtype
             for i, tensor in enumerate(call.inputs)
@@ -136,4 +136,4 @@ class Function:
     narrow: tuple[float, float] | None = None
 
 
-__all__ = ["BYTES", "FLOATS", "INDICES", "Build", "Call", "Function", "Operator"]
+__all__ = ["BYTES", "FLOATS", "INDICES", "Build", "Function", "Operator"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpuedge.core.dtypes import BYTES
-from gpuedge.opset.call import Call
+from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.operator import Operator
 from gpuedge.opset.tensor import Array, Pooling, Tensor, Window, mean, reduced
 from gpuedge.opset.windows import (
@@ -27,7 +27,7 @@ WHOLE = 1024
 """Images of more pixels are reduced in several passes; smaller ones are one window."""
 
 
-def _pool(call: Call) -> Tensor:
+def _pool(call: OperatorCall) -> Tensor:
     size = spatial(call)
     if len(call.outputs) > 1 and call.outputs[1]:
         raise call.unsupported("is asked for the indices of its maxima")
@@ -40,7 +40,7 @@ def _pool(call: Call) -> Tensor:
     return _result(call, Pooling("max" if is_max else "avg", call.input(0), slide, include))
 
 
-def _global(call: Call) -> Tensor:
+def _global(call: OperatorCall) -> Tensor:
     x, size = call.input(0), spatial(call)
     is_max = call.op == "GlobalMaxPool"
     if prod(size) > WHOLE:
@@ -50,7 +50,7 @@ def _global(call: Call) -> Tensor:
     return _result(call, Pooling("max" if is_max else "avg", x, slide))
 
 
-def _result(call: Call, source: Pooling) -> Tensor:
+def _result(call: OperatorCall, source: Pooling) -> Tensor:
     x = source.x
     return Tensor((*x.shape[:2], *source.window.out[4 - x.rank :]), x.dtype, source)
 

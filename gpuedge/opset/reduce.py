@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from gpuedge.opset.call import Call
+from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.operator import Operator
 from gpuedge.opset.tensor import Combine, Tensor, mapped, reduced, reshape
 
@@ -16,7 +16,7 @@ COMBINE: dict[str, Combine] = {
 }  # fmt: skip
 
 
-def _along(call: Call, rank: int) -> tuple[int, ...]:
+def _along(call: OperatorCall, rank: int) -> tuple[int, ...]:
     """Return the axes, all of them where none are given."""
     if call.version < AXES_ARE_INPUTS[call.op]:
         axes = call.ints("axes", ())
@@ -27,7 +27,7 @@ def _along(call: Call, rank: int) -> tuple[int, ...]:
     return tuple(sorted({call.axis(a, rank) for a in axes}))
 
 
-def _reduce(call: Call) -> Tensor:
+def _reduce(call: OperatorCall) -> Tensor:
     x = call.input(0)
     along = _along(call, x.rank)
     keeps = bool(call.integer("keepdims", 1))
@@ -40,7 +40,7 @@ def _reduce(call: Call) -> Tensor:
     return mapped(lambda s: s / float(count), total) if call.op == "ReduceMean" else total
 
 
-def _cast(call: Call) -> Tensor:
+def _cast(call: OperatorCall) -> Tensor:
     """Pass on what has the wanted dtype already."""
     x = call.input(0)
     wanted = call.integer("to", 0) if call.op == "Cast" else None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gpuedge.opset.call import Call
-from gpuedge.opset.expr import Expr, Load, where
+from gpuedge.opset.call import OperatorCall
+from gpuedge.opset.expr import Expr, LoadExpr, where
 from gpuedge.opset.index import Index, choose, flatten
 from gpuedge.opset.operator import Operator
 from gpuedge.opset.tensor import Tensor, computed, mapped, reshape
 
 
-def _cumsum(call: Call) -> Tensor:
+def _cumsum(call: OperatorCall) -> Tensor:
     """Add neighbours at distances 1, 2, 4, ...: log2(n) passes.
 
     Hillis and Steele, *Data Parallel Algorithms* (Communications of the ACM 29, 1986). The error
@@ -38,7 +38,7 @@ def _moved(x: Tensor, axis: int, by: int, back: bool) -> Tensor:
         other = list(position)
         other[axis] = position[axis] + by if back else position[axis] - by
         inside = [extent - 1 - other[axis]] if back else [other[axis]]
-        return where(inside, Load(x, choose(inside, flatten(other, x.shape), Index())), 0.0)
+        return where(inside, LoadExpr(x, choose(inside, flatten(other, x.shape), Index())), 0.0)
 
     return computed(x.shape, x.dtype, body)
 

@@ -6,17 +6,17 @@ from math import prod
 
 import numpy as np
 
-from gpuedge.opset.call import Call
+from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.operator import Operator
 from gpuedge.opset.tensor import Shape, Tensor, constant, joined, reshape, transpose
 
 
-def _identity(call: Call) -> Tensor:
+def _identity(call: OperatorCall) -> Tensor:
     x = call.input(0)
     return reshape(x, x.shape)
 
 
-def _dropout(call: Call) -> Tensor:
+def _dropout(call: OperatorCall) -> Tensor:
     if call.version < 7:
         training = not call.integer("is_test", 0)
     elif call.version < 12:
@@ -31,14 +31,14 @@ def _dropout(call: Call) -> Tensor:
     return _identity(call)
 
 
-def _flatten(call: Call) -> Tensor:
+def _flatten(call: OperatorCall) -> Tensor:
     x = call.input(0)
     given = call.integer("axis", 1)
     axis = given if given == x.rank else call.axis(given, x.rank)
     return reshape(x, (prod(x.shape[:axis]), prod(x.shape[axis:])))
 
 
-def _reshape(call: Call) -> Tensor:
+def _reshape(call: OperatorCall) -> Tensor:
     """Resolve 0 (copy) and -1 (whatever remains) in the target shape."""
     x = call.input(0)
     if call.version < 5:
@@ -64,14 +64,14 @@ def _reshape(call: Call) -> Tensor:
     return reshape(x, tuple(target))
 
 
-def _axes(call: Call) -> tuple[int, ...] | None:
+def _axes(call: OperatorCall) -> tuple[int, ...] | None:
     """Return the axes of Squeeze or Unsqueeze: an attribute before operator set 13."""
     if call.version < 13:
         return call.ints("axes", ()) if "axes" in call.attrs else None
     return call.constant_ints(1, "axes")
 
 
-def _squeeze(call: Call) -> Tensor:
+def _squeeze(call: OperatorCall) -> Tensor:
     x, axes = call.input(0), _axes(call)
     if axes is None:
         return reshape(x, tuple(d for d in x.shape if d != 1))
@@ -81,7 +81,7 @@ def _squeeze(call: Call) -> Tensor:
     return reshape(x, tuple(d for i, d in enumerate(x.shape) if i not in drop))
 
 
-def _unsqueeze(call: Call) -> Tensor:
+def _unsqueeze(call: OperatorCall) -> Tensor:
     x, axes = call.input(0), _axes(call) or ()
     rank = x.rank + len(axes)
     new = {call.axis(a, rank) for a in axes}
@@ -91,7 +91,7 @@ def _unsqueeze(call: Call) -> Tensor:
     return reshape(x, tuple(1 if i in new else next(rest) for i in range(rank)))
 
 
-def _transpose(call: Call) -> Tensor:
+def _transpose(call: OperatorCall) -> Tensor:
     x = call.input(0)
     perm = call.ints("perm", tuple(reversed(range(x.rank))))
     if sorted(perm) != list(range(x.rank)):
@@ -99,7 +99,7 @@ def _transpose(call: Call) -> Tensor:
     return transpose(x, perm)
 
 
-def _concat(call: Call) -> Tensor:
+def _concat(call: OperatorCall) -> Tensor:
     """Join in pairs, so that no position has to be looked for in more than log2(n) steps."""
     first = call.shape(0)
     if "axis" not in call.attrs and call.version >= 4:
@@ -124,7 +124,7 @@ def _without(shape: Shape, axis: int) -> Shape:
     return (*shape[:axis], *shape[axis + 1 :])
 
 
-def _shape(call: Call) -> Tensor:
+def _shape(call: OperatorCall) -> Tensor:
     """Shapes are known while planning, so they are constants."""
     extents = call.shape(0)
     if call.op == "Size":

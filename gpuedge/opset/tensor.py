@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy.typing as npt
 
-from gpuedge.opset.expr import Expr, Load, lift, loads, where
+from gpuedge.opset.expr import Expr, LoadExpr, lift, loads, where
 from gpuedge.opset.index import Index, axes, axis, choose, everything, flatten
 
 Array = npt.NDArray[Any]
@@ -203,9 +203,9 @@ def constant(array: Array, name: str = "") -> Tensor:
     return Tensor(tuple(array.shape), array.dtype.name, Constant(array, name))
 
 
-def at(tensor: Tensor, position: Sequence[Index]) -> Load:
+def at(tensor: Tensor, position: Sequence[Index]) -> LoadExpr:
     """Return the element at a position."""
-    return Load(tensor, flatten(position, tensor.shape))
+    return LoadExpr(tensor, flatten(position, tensor.shape))
 
 
 def broadcast_shape(shapes: Sequence[Shape]) -> Shape | None:
@@ -220,7 +220,7 @@ def broadcast_shape(shapes: Sequence[Shape]) -> Shape | None:
     return tuple(result)
 
 
-def spread(tensor: Tensor, position: Sequence[Index]) -> Load:
+def spread(tensor: Tensor, position: Sequence[Index]) -> LoadExpr:
     """Return the element that broadcasting puts at a position of a larger shape."""
     own = position[len(position) - tensor.rank :]
     fixed = [Index() if n == 1 else i for i, n in zip(own, tensor.shape, strict=True)]
@@ -253,7 +253,7 @@ def view(
 
 def reshape(tensor: Tensor, shape: Shape) -> Tensor:
     """Return the same elements in the same order with another shape."""
-    return computed(shape, tensor.dtype, lambda _: Load(tensor, everything(shape)))
+    return computed(shape, tensor.dtype, lambda _: LoadExpr(tensor, everything(shape)))
 
 
 def transpose(tensor: Tensor, perm: Sequence[int]) -> Tensor:
@@ -279,7 +279,7 @@ def joined(a: Tensor, b: Tensor, along: int) -> Tensor:
         after[along] = position[along] - cut
         left = choose(first, flatten(before, a.shape), Index())
         right = choose([position[along] - cut], flatten(after, b.shape), Index())
-        return where(first, Load(a, left), Load(b, right))
+        return where(first, LoadExpr(a, left), LoadExpr(b, right))
 
     return computed(shape, a.dtype, body)
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpuedge.opset.call import Call
+from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.tensor import Array, Pads, Pair, Window
 
 MAX_EXTENT = 2**31 - 1
 """Largest extent of a padded image, a window's attribute or a result: shaders count in int32."""
 
 
-def check_extents(call: Call) -> None:
+def check_extents(call: OperatorCall) -> None:
     """Check that nothing a window slides over, or consists of, is empty or too long.
 
     Only the batch may be empty. ONNX Runtime is not to be asked: given a padded image without
@@ -35,13 +35,13 @@ def check_extents(call: Call) -> None:
     check_short(call, "an extent", (*x, *weights))
 
 
-def check_short(call: Call, what: str, values: Sequence[int]) -> None:
+def check_short(call: OperatorCall, what: str, values: Sequence[int]) -> None:
     """Check that shaders can count to the values. Raises ShapeError (GE-201)."""
     if any(v > MAX_EXTENT for v in values):
         raise call.bad_shape(f"has {what} of {max(values)}; the most is {MAX_EXTENT}")
 
 
-def spatial(call: Call) -> tuple[int, ...]:
+def spatial(call: OperatorCall) -> tuple[int, ...]:
     """Return the spatial extents of input 0, one or two of them."""
     shape = call.shape(0)
     if len(shape) not in (3, 4):
@@ -63,7 +63,9 @@ def box(begin: Sequence[int], end: Sequence[int]) -> Pads:
     return (top, left, bottom, right)
 
 
-def counts(call: Call, name: str, default: Sequence[int], *, least: int = 1) -> tuple[int, ...]:
+def counts(
+    call: OperatorCall, name: str, default: Sequence[int], *, least: int = 1
+) -> tuple[int, ...]:
     """Return a per-dimension attribute, checked for length and lower bound."""
     values = call.ints(name, default)
     if len(values) != len(default):
@@ -74,7 +76,7 @@ def counts(call: Call, name: str, default: Sequence[int], *, least: int = 1) -> 
     return values
 
 
-def auto_pad(call: Call) -> str:
+def auto_pad(call: OperatorCall) -> str:
     """Return the way of automatic padding."""
     mode = call.text("auto_pad", "NOTSET") or "NOTSET"
     if mode not in {"NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"}:
@@ -89,7 +91,7 @@ def split(total: int, upper: bool) -> Pair:
 
 
 def window(
-    call: Call, size: Sequence[int], kernel: Sequence[int], ceil_mode: bool = False
+    call: OperatorCall, size: Sequence[int], kernel: Sequence[int], ceil_mode: bool = False
 ) -> Window:
     """Resolve strides, dilations, pads and output size of a window that slides over `size`."""
     rank = len(size)

@@ -36,7 +36,7 @@ Role = Literal["constant", "input", "output", "scratch"]
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class BufferSpec:
     """One buffer: its size in bytes (16 for each texel), what it is for, how it keeps texels."""
 
     nbytes: int
@@ -54,7 +54,7 @@ class Arrangement:
     """
 
     regions: Mapping[str, Region]
-    buffers: Mapping[str, Home]
+    buffers: Mapping[str, BufferSpec]
     depends: tuple[bool, ...]
 
     @property
@@ -87,7 +87,7 @@ def arrange(plan: Plan, alignment: int, *, has_suballocation: bool = True) -> Ar
     lifetimes = _lifetimes(plan)
     results = {plan.tensors[name].memory for name in plan.outputs.values()}
     regions: dict[str, Region] = {}
-    buffers: dict[str, Home] = {}
+    buffers: dict[str, BufferSpec] = {}
     scratch: list[Lifetime] = []
     position = 0
     for memory in (m for m in nbytes if m in lifetimes):
@@ -100,13 +100,13 @@ def arrange(plan: Plan, alignment: int, *, has_suballocation: bool = True) -> Ar
             position = align(position + size, alignment)
         else:
             regions[memory] = Region(memory, 0, size)
-            buffers[memory] = Home(size, role, tensor.storage)
+            buffers[memory] = BufferSpec(size, role, tensor.storage)
     if position:
-        buffers[CONSTANTS] = Home(position, "constant")
+        buffers[CONSTANTS] = BufferSpec(position, "constant")
     if has_suballocation:
         offsets, total = place(scratch, alignment)
         regions |= {t.name: Region(ARENA, offsets[t.name], t.nbytes) for t in scratch}
-        buffers |= {ARENA: Home(total, "scratch")} if total else {}
+        buffers |= {ARENA: BufferSpec(total, "scratch")} if total else {}
     else:
         _place_whole(plan, scratch, regions, buffers)
     views = {
@@ -126,12 +126,12 @@ def _role(tensor: PlanTensor, results: set[str]) -> Role:
 
 
 def _place_whole(
-    plan: Plan, scratch: list[Lifetime], regions: dict[str, Region], buffers: dict[str, Home]
+    plan: Plan, scratch: list[Lifetime], regions: dict[str, Region], buffers: dict[str, BufferSpec]
 ) -> None:
     """Give each tensor a buffer, one that an earlier tensor is done with if it fits exactly."""
     free_from: dict[str, int] = {}  # buffer: the first pass that may write it again
     for item in sorted(scratch, key=lambda t: t.first):
-        home = Home(item.nbytes, "scratch", plan.tensors[item.name].storage)
+        home = BufferSpec(item.nbytes, "scratch", plan.tensors[item.name].storage)
         fitting = (b for b, at in free_from.items() if at <= item.first and buffers[b] == home)
         buffer = next(fitting, item.name)
         buffers[buffer] = home

@@ -16,7 +16,7 @@ from gpuedge.core.kernel import Number as Spec
 from gpuedge.opset.expr import (
     Apply,
     Expr,
-    Load,
+    LoadExpr,
     Number,
     Position,
     Where,
@@ -173,7 +173,7 @@ class Writer:
     def _texel(self, one: Expr) -> None:
         if isinstance(one, Number):
             self.locals[id(one)] = f"vec4({literal(one.value)})"
-        elif isinstance(one, Load):
+        elif isinstance(one, LoadExpr):
             self._load(one)
         elif isinstance(one, Apply):
             args = [self.locals[id(a)] for a in one.args]
@@ -181,7 +181,7 @@ class Writer:
         else:
             self.assign(self._each(one), one)
 
-    def _load(self, one: Load) -> None:
+    def _load(self, one: LoadExpr) -> None:
         if one.tensor.serial in self.first:
             self.locals[id(one)] = self.first[one.tensor.serial]
         elif self.out.kind == "linear":
@@ -189,7 +189,7 @@ class Writer:
         else:
             self.assign(self._packed_load(one), one)
 
-    def _packed_load(self, one: Load) -> str:
+    def _packed_load(self, one: LoadExpr) -> str:
         way = per_channel(one, self.out.shape, self.out.axis)
         if way == "own":
             return f"load4({self.bind(self.ctx.need(one.tensor, self.out.kind))}, p)"
@@ -198,7 +198,7 @@ class Writer:
             return f"vec4(load1({name}, 0))"
         return f"texel({name}, p.{self.out.slice_coordinate})"
 
-    def _linear_load(self, one: Load) -> str:
+    def _linear_load(self, one: LoadExpr) -> str:
         at = self._flattened(one.at)
         ahead = at - self.element
         if ahead.value is not None and ahead.value % 4 == 0:
@@ -306,7 +306,7 @@ class Scalars:
         return self._known(id(one)) or self.value(one)
 
     def _text(self, one: Expr) -> str:
-        if isinstance(one, Load):
+        if isinstance(one, LoadExpr):
             if one.tensor.serial in self.writer.first:
                 raise TypeError("an anchor's result is read elsewhere than at its own place")
             return f"load1({self.writer.linear(one.tensor)}, {self.integer(one.at)})"
@@ -358,7 +358,7 @@ class Scalars:
 def depends(one: Expr) -> bool:
     """Tell whether a value changes from step to step of a reduction."""
     for e in walk(one):
-        if isinstance(e, Load):
+        if isinstance(e, LoadExpr):
             indices: tuple[Index, ...] = (e.at,)
         elif isinstance(e, Where):
             indices = e.test

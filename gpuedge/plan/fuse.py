@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite, prod
 
-from gpuedge.opset.expr import Apply, Expr, Load, Number, Position, loads, rewrite, walk
+from gpuedge.opset.expr import Apply, Expr, LoadExpr, Number, Position, loads, rewrite, walk
 from gpuedge.opset.index import Axis, Index, axes, everything, unflatten
 from gpuedge.opset.tensor import (
     Constant,
@@ -76,7 +76,7 @@ def as_number(tensor: Tensor) -> float | None:
     return number if isfinite(number) and abs(number) >= TINY else None
 
 
-def is_identity(load: Load, shape: tuple[int, ...]) -> bool:
+def is_identity(load: LoadExpr, shape: tuple[int, ...]) -> bool:
     """Tell whether a load reads each element at its own place in an array of `shape`."""
     return load.tensor.size == prod(shape) and load.at == everything(shape)
 
@@ -90,7 +90,7 @@ def alias_of(tensor: Tensor) -> Tensor | None:
     """Return the tensor whose elements these are, in the same order; None if there is none."""
     if isinstance(tensor.source, Map):
         body = tensor.source.body
-        if isinstance(body, Load) and is_identity(body, tensor.shape):
+        if isinstance(body, LoadExpr) and is_identity(body, tensor.shape):
             return body.tensor
     return None
 
@@ -217,7 +217,7 @@ class _Fuser:
         """Return `body` with chosen tensors replaced by what they are."""
         done: dict[tuple[int, Index], Expr] = {}
 
-        def load(one: Load) -> Expr:
+        def load(one: LoadExpr) -> Expr:
             number = as_number(one.tensor)
             if number is not None:
                 return Number(number)
@@ -230,7 +230,7 @@ class _Fuser:
 
         return rewrite(body, {}, load)
 
-    def _moved(self, one: Load) -> Expr:
+    def _moved(self, one: LoadExpr) -> Expr:
         """Return what an inlined tensor is at the position of a load."""
         body, shape = self.bodies[one.tensor.serial], one.tensor.shape
         position = unflatten(one.at, shape)
@@ -311,14 +311,14 @@ def follows(body: Expr, shape: tuple[int, ...], axis: int) -> bool:
     along the axis.
     """
     for one in walk(body):
-        if not isinstance(one, (Apply, Number, Load)):
+        if not isinstance(one, (Apply, Number, LoadExpr)):
             return False
-        if isinstance(one, Load) and per_channel(one, shape, axis) is None:
+        if isinstance(one, LoadExpr) and per_channel(one, shape, axis) is None:
             return False
     return True
 
 
-def per_channel(load: Load, shape: tuple[int, ...], axis: int) -> str | None:
+def per_channel(load: LoadExpr, shape: tuple[int, ...], axis: int) -> str | None:
     """Return how a packed layout can serve a load: ``own``, ``channel``, ``scalar`` or not."""
     if is_identity(load, shape) and load.tensor.shape == shape:
         return "own"

@@ -8,7 +8,7 @@ from math import prod
 from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.core.kernel import Number as Spec
 from gpuedge.core.storage import Storage
-from gpuedge.opset.expr import Expr, Load, loads, rewrite
+from gpuedge.opset.expr import Expr, LoadExpr, loads, rewrite
 from gpuedge.opset.index import axes, axis, flatten, unflatten
 from gpuedge.opset.tensor import Combine, Map, Pooling, Reduce, Tensor, given
 from gpuedge.plan.context import CHUNK, MAX_TRIPS, Context
@@ -35,7 +35,7 @@ def materialise(ctx: Context, tensor: Tensor) -> None:
 
 def _kept_storage(ctx: Context, tensor: Tensor, body: Expr) -> Storage | None:
     """Return the storage of what only moves elements of one tensor: that tensor's own."""
-    if isinstance(body, Load) and not ctx.value_of(tensor):
+    if isinstance(body, LoadExpr) and not ctx.value_of(tensor):
         return ctx.tensors[ctx.need(body.tensor, "linear")].storage
     return None
 
@@ -82,7 +82,7 @@ def lower_reduce(
         _launch(ctx, name, _Sum(part, source.combine, inner, length), None)
         ctx.define(part, name)
         step = axis(anchor.rank, chunks)
-        item = Load(part, flatten((*axes(anchor.shape), step), part.shape))
+        item = LoadExpr(part, flatten((*axes(anchor.shape), step), part.shape))
         length, over = chunks, (chunks,)
     out = ctx.add(linear(tensor.shape), ctx.value_of(tensor))
     inner = _along_steps(item, anchor.rank, over)

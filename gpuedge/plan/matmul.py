@@ -22,7 +22,7 @@ def lower(ctx: Context, anchor: Tensor, tensor: Tensor, body: Expr | None) -> No
     if not isinstance(source, Product):
         raise TypeError(type(source).__name__)
     batch = anchor.shape[:-2]
-    _Job(ctx, anchor, (_operand(ctx, source.a, batch), _operand(ctx, source.b, batch))).run(
+    _ProductJob(ctx, anchor, (_operand(ctx, source.a, batch), _operand(ctx, source.b, batch))).run(
         tensor, body
     )
 
@@ -36,7 +36,7 @@ def _operand(ctx: Context, tensor: Tensor, batch: tuple[int, ...]) -> str:
     return ctx.need(tensor, "rows")
 
 
-class _Job:
+class _ProductJob:
     """One product being lowered: operands in rows layout."""
 
     def __init__(self, ctx: Context, anchor: Tensor, operands: tuple[str, str]) -> None:

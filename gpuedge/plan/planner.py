@@ -14,7 +14,7 @@ from gpuedge.graph import functions
 from gpuedge.graph.expand import expand, operands, operator_of, outside, program
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.opset.evaluate import evaluate
-from gpuedge.opset.expr import Load, loads
+from gpuedge.opset.expr import LoadExpr, loads
 from gpuedge.opset.operator import FLOATS, INDICES
 from gpuedge.opset.tensor import (
     Constant,
@@ -147,7 +147,7 @@ class _Planner:
             array = evaluate([Tensor(tensor.shape, tensor.dtype, Map(body))], {})[0]
             known = Tensor(tensor.shape, tensor.dtype, Constant(np.ascontiguousarray(array)))
             ctx.define(tensor, ctx.need(known, "linear"))
-        elif isinstance(body, Load) and is_identity(body, tensor.shape):
+        elif isinstance(body, LoadExpr) and is_identity(body, tensor.shape):
             ctx.alias(tensor, body.tensor)
         else:
             lower.lower_map(ctx, tensor, body)

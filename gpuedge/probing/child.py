@@ -23,7 +23,7 @@ from gpuedge.probing.protocol import (
     FAILED,
     RUNS,
     STATUS_OF,
-    Channel,
+    EventChannel,
     reason_of,
     trace,
     verdict,
@@ -52,7 +52,7 @@ def work(request: dict[str, Any]) -> None:
     """Probe the candidates of a request in order."""
     ends = request["ends"]
     contain(max(0.0, ends - time.monotonic()))
-    channel = Channel(request["result"], request["token"])
+    channel = EventChannel(request["result"], request["token"])
     channel.step("start")
     nothing: Reason | None = None
     records = request["candidates"]
@@ -79,7 +79,7 @@ class LevelProbe:
 
     def __init__(
         self,
-        channel: Channel,
+        channel: EventChannel,
         ends: float,
         others: int = 0,
         *,
@@ -182,7 +182,7 @@ class DeviceProbe:
         self,
         info: DeviceInfo,
         quirks: Quirks,
-        channel: Channel,
+        channel: EventChannel,
         opener: Callable[[DeviceInfo], DeviceImpl],
         *,
         ends: float,

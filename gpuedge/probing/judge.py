@@ -16,10 +16,10 @@ How an end without ``done`` is judged:
   slow if it computed for half of the deadline. Else it was starved by a busy machine: that is no
   verdict on the driver, has ``is_unfinished`` as evidence, and is not remembered.
 
-What failed is tried once more, alone in a process of its own (`Level`), and only what fails twice
-counts. A hang is not tried again, it has cost the time already, unless other levels ran before it
-in the same process. A device that died of a test which an entry of the capability database requires
-is tried again without that test, under the entry's restrictions.
+What failed is tried once more, alone in a process of its own (`LevelResult`), and only what fails
+twice counts. A hang is not tried again, it has cost the time already, unless other levels ran
+before it in the same process. A device that died of a test which an entry of the capability
+database requires is tried again without that test, under the entry's restrictions.
 """
 
 from __future__ import annotations
@@ -132,21 +132,21 @@ def parts(transcript: Transcript, skipped: Sequence[frozenset[int]]) -> list[Tra
 
 
 @dataclass(slots=True)
-class Outcome:
+class ProbeOutcome:
     """Rows of one process; `pending` are devices it listed but did not get to."""
 
     rows: list[ProbeRow]
     pending: list[int] = field(default_factory=list)
 
 
-def judge(candidate: Candidate, transcript: Transcript) -> Outcome:
+def judge(candidate: Candidate, transcript: Transcript) -> ProbeOutcome:
     """Turn one process's transcript into rows (device strings are given later)."""
     failed = transcript.first("failed")
     if failed is not None:
-        return Outcome([_row(candidate, transcript, failed)])
+        return ProbeOutcome([_row(candidate, transcript, failed)])
     listed = transcript.first("devices")
     if listed is None:
-        return Outcome([_row(candidate, transcript, _ended(transcript))])
+        return ProbeOutcome([_row(candidate, transcript, _ended(transcript))])
     results = {e["index"]: e for e in transcript.events if e["event"] == "device"}
     late = bool(results) and transcript.first("done") is not None and not transcript.is_complete
     # Being busy with leaving when time ran out is no fault: the results were there in time.
@@ -165,8 +165,8 @@ def judge(candidate: Candidate, transcript: Transcript) -> Outcome:
         else:
             pending.append(index)
     if pending and not rows and at is None:  # died after listing, before the first device
-        return Outcome([_row(candidate, transcript, _ended(transcript))])
-    return Outcome(rows, pending)
+        return ProbeOutcome([_row(candidate, transcript, _ended(transcript))])
+    return ProbeOutcome(rows, pending)
 
 
 def without_child(
@@ -273,7 +273,7 @@ def _shown(value: Any, depth: int) -> Any:
     return None if isinstance(value, (dict, list)) else value
 
 
-class Level:
+class LevelResult:
     """One candidate: its rows that stand, and first failures, which are to be tried again.
 
     `took_s` is what its last process had.

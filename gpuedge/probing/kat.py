@@ -61,7 +61,7 @@ HALF_LEAST: Final = 2.0**-14
 
 
 @dataclass(frozen=True)
-class Case:
+class KnownAnswer:
     """One kernel with one set of inputs.
 
     Attributes
@@ -101,7 +101,7 @@ class Case:
         return self.graph.types[self.output].dtype
 
 
-def cases(caps: Caps | None = None, test: str = "standard") -> list[Case]:
+def cases(caps: Caps | None = None, test: str = "standard") -> list[KnownAnswer]:
     """Return the cases of a test in the order they run; same data on every call.
 
     Parameters
@@ -142,7 +142,7 @@ def _case(
     reference: Callable[..., Any],
     roundings: float = 0,
     **more: Any,
-) -> Case:
+) -> KnownAnswer:
     """Return a case; constants of the graph are no inputs, but operands of the reference.
 
     Any order of summation, fused or not, errs by about `roundings` times the unit roundoff times
@@ -155,13 +155,13 @@ def _case(
     if roundings:
         bound = SLACK * roundings * U * np.asarray(reference(*map(abs, operands)))
     given = {key: array for key, array in inputs.items() if key not in graph.constants}
-    return Case(name, graph, given, expected, bound, **more)
+    return KnownAnswer(name, graph, given, expected, bound, **more)
 
 
 def _one(
     name: str, op: str, inputs: Arrays, reference: Callable[..., Any], /, *,
     constants: str = "", roundings: float = 0, **attrs: Any,
-) -> Case:  # fmt: skip
+) -> KnownAnswer:  # fmt: skip
     """Return a case of one node."""
     graph = _graph(inputs, (op, "".join(inputs), attrs), constants=constants)
     return _case(name, graph, inputs, reference, roundings)
@@ -240,7 +240,7 @@ def _conv(x: F32, w: F32, b: F32, pads: Sequence[int]) -> tuple[Graph, Callable[
 
 
 @cache
-def _fixed_cases() -> tuple[Case, ...]:
+def _fixed_cases() -> tuple[KnownAnswer, ...]:
     """Return what is the same for every device; computed once for all children.
 
     Three cases of one kernel: a driver's compiler is what most of a probe's time goes to.
@@ -279,14 +279,14 @@ def _exponents(rng: np.random.Generator) -> Arrays:
     return {"a": x, "b": np.full_like(x, -1.0), "c": np.zeros_like(x)}
 
 
-def _gather(name: str, x: npt.NDArray[Any], right: int = 1, **more: Any) -> Case:
+def _gather(name: str, x: npt.NDArray[Any], right: int = 1, **more: Any) -> KnownAnswer:
     """Return the largest of windows of one pixel: every `right`-th pixel of a row, as it is."""
     attrs = {"kernel_shape": [1, 1], "strides": [1, right]}
     graph = _graph({"x": x}, ("MaxPool", "x", attrs))
     return _case(name, graph, {"x": x}, lambda x: x[..., ::right], **more)
 
 
-def _bytes(dtype: str = "uint8", name: str = "every byte", storage: str = "") -> Case:
+def _bytes(dtype: str = "uint8", name: str = "every byte", storage: str = "") -> KnownAnswer:
     """Every value of a byte in each of the four places of a texel."""
     low = int(np.iinfo(dtype).min)
     values = np.arange(low, low + 256)
@@ -295,7 +295,7 @@ def _bytes(dtype: str = "uint8", name: str = "every byte", storage: str = "") ->
 
 
 @cache
-def _places_case(limit: int, *, is_slow: bool) -> Case:
+def _places_case(limit: int, *, is_slow: bool) -> KnownAnswer:
     """Every value is its own place: coordinates from large numbers, odd widths, a stride.
 
     Where a texel is four fragments of which each computes all of it (`is_slow`) the tensor is
@@ -307,18 +307,18 @@ def _places_case(limit: int, *, is_slow: bool) -> Case:
     return places("every place", height, width)
 
 
-def places(name: str, height: int, width: int) -> Case:
+def places(name: str, height: int, width: int) -> KnownAnswer:
     """Return every second pixel of eight channels of numbers that are their own places."""
     x = np.arange(8 * height * width, dtype=np.float32).reshape(1, 8, height, width)
     return _gather(name, x, 2)
 
 
-def _standard(caps: Caps) -> list[Case]:
+def _standard(caps: Caps) -> list[KnownAnswer]:
     has_bytes = caps.storages[0] == FLOAT_TEXEL and BYTES["uint8"] in caps.storages
     return _floats(caps) + ([_bytes()] if has_bytes else [])
 
 
-def _floats(caps: Caps) -> list[Case]:
+def _floats(caps: Caps) -> list[KnownAnswer]:
     limit = min(caps.max_storage_buffer_bytes, LARGEST)
     return [*_fixed_cases(), _places_case(limit, is_slow=caps.is_finite_only)]
 
@@ -326,7 +326,7 @@ def _floats(caps: Caps) -> list[Case]:
 # --- what entries ask for ------------------------------------------------------------------------
 
 
-def _kernels(caps: Caps) -> list[Case]:
+def _kernels(caps: Caps) -> list[KnownAnswer]:
     """Return a case for each way that selection can go: wide and narrow, many rows and few."""
     rng = _rng()
     whole = {name: _whole(rng, *shape) for name, shape in SHAPES.items()}
@@ -361,7 +361,7 @@ def _kernels(caps: Caps) -> list[Case]:
     return [*found, *_products(rng), turned]
 
 
-def _products(rng: np.random.Generator) -> list[Case]:
+def _products(rng: np.random.Generator) -> list[KnownAnswer]:
     """Return products, and rows that are summed."""
     found = []
     # Products of few rows, of many, and of so many that tiles pay.
@@ -389,7 +389,7 @@ SHAPES = {
 PRODUCTS = {"few rows": (3, 37, 5), "rows": (9, 37, 11), "tiles": (37, 67, 41)}
 
 
-def _half(caps: Caps) -> list[Case]:
+def _half(caps: Caps) -> list[KnownAnswer]:
     """Return arithmetic on tensors that are kept in float16."""
     if not offers(caps, "float16"):
         return []
@@ -409,7 +409,7 @@ def _half(caps: Caps) -> list[Case]:
     ]
 
 
-def _storages(caps: Caps) -> list[Case]:
+def _storages(caps: Caps) -> list[KnownAnswer]:
     """Return cases for each storage kind offered: exact ones as if each were the first."""
     exact = [kind for kind in caps.storages if KINDS[kind].is_exact and KINDS[kind].low is None]
     found = [replace(case, storage=kind) for kind in exact for case in _floats(caps)]
@@ -421,7 +421,7 @@ def _storages(caps: Caps) -> list[Case]:
     return found + (_half(caps) if HALF in caps.storages else [])
 
 
-def _fixed16() -> Case:
+def _fixed16() -> KnownAnswer:
     """Return a thousand numbers of a range, moved twice: each is off by one step at most."""
     shape = (1, 4, 16, 16)
     x = np.linspace(-100.0, 155.0, prod(shape)).astype(np.float32).reshape(shape)
@@ -431,7 +431,7 @@ def _fixed16() -> Case:
     return replace(made, bound=bound)
 
 
-def _large(caps: Caps) -> list[Case]:
+def _large(caps: Caps) -> list[KnownAnswer]:
     """Return the places of a tensor as large as the device takes, or as `LARGE`."""
     known = [caps.max_storage_buffer_bytes, caps.max_allocation_bytes]
     limit = min(LARGE, *(most for most in known if most is not None))
@@ -442,7 +442,7 @@ def _large(caps: Caps) -> list[Case]:
     return [places("large", max(1, texels // 2 // width), width)]
 
 
-_TESTS: Final[Mapping[str, Callable[[Caps], list[Case]]]] = {
+_TESTS: Final[Mapping[str, Callable[[Caps], list[KnownAnswer]]]] = {
     "standard": _standard, "kernels": _kernels, "half": _half,
     "storages": _storages, "large": _large, "repeat": _standard,
 }  # fmt: skip
@@ -452,19 +452,21 @@ _TESTS: Final[Mapping[str, Callable[[Caps], list[Case]]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AnswerFinding:
     """What is wrong with an output: a reason code and the specifics."""
 
     code: str
     detail: str
 
 
-def judge_runs(case: Case, runs: list[npt.NDArray[Any]]) -> tuple[Finding | None, dict[str, Any]]:
+def judge_runs(
+    case: KnownAnswer, runs: list[npt.NDArray[Any]]
+) -> tuple[AnswerFinding | None, dict[str, Any]]:
     """Compare the outputs of repeated runs with the exact answer and with each other.
 
     Returns
     -------
-    tuple of (Finding or None, dict)
+    tuple of (AnswerFinding or None, dict)
         What is wrong, None if nothing is; and the evidence (name, largest error, its bound).
     """
     evidence: dict[str, Any] = {"name": case.name, "runs": len(runs)}
@@ -473,21 +475,23 @@ def judge_runs(case: Case, runs: list[npt.NDArray[Any]]) -> tuple[Finding | None
         if finding is not None:
             return finding, evidence
     if len({run.tobytes() for run in runs}) > 1:
-        return Finding("unstable-numbers", case.name), evidence
+        return AnswerFinding("unstable-numbers", case.name), evidence
     return None, evidence
 
 
-def _judge_one(case: Case, run: npt.NDArray[Any], evidence: dict[str, Any]) -> Finding | None:
+def _judge_one(
+    case: KnownAnswer, run: npt.NDArray[Any], evidence: dict[str, Any]
+) -> AnswerFinding | None:
     if run.shape != case.expected.shape or run.dtype != case.dtype:
-        return Finding("wrong-numbers", f"{case.name}: {run.dtype} {run.shape}")
+        return AnswerFinding("wrong-numbers", f"{case.name}: {run.dtype} {run.shape}")
     if run.dtype == np.float32:  # bytes have no value to spare that could be the poison
         words = np.ascontiguousarray(run).view(np.uint32)
         evidence["untouched"] = untouched = int(np.count_nonzero(words == POISON * 0x01010101))
         if untouched == run.size:
-            return Finding("untouched-output", case.name)
+            return AnswerFinding("untouched-output", case.name)
         if untouched:  # not left to the bound: next to it the poison is as good as zero
             detail = f"{case.name}: {untouched} of {run.size} elements were not written"
-            return Finding("wrong-numbers", detail)
+            return AnswerFinding("wrong-numbers", detail)
     with np.errstate(invalid="ignore"):
         error = abs(run.astype(np.float64) - case.expected)
     bad = ~(error <= case.bound)  # catches NaN too
@@ -497,4 +501,4 @@ def _judge_one(case: Case, run: npt.NDArray[Any], evidence: dict[str, Any]) -> F
     if not bad.any():
         return None
     count = int(np.count_nonzero(bad))
-    return Finding("wrong-numbers", f"{case.name}: {count} of {run.size} elements")
+    return AnswerFinding("wrong-numbers", f"{case.name}: {count} of {run.size} elements")

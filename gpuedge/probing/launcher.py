@@ -36,7 +36,7 @@ from gpuedge.backends.base import Candidate
 from gpuedge.capdb.identity import families
 from gpuedge.probing import child as child_module
 from gpuedge.probing import kat, quirks, run
-from gpuedge.probing.judge import Level, Transcript, parts
+from gpuedge.probing.judge import LevelResult, Transcript, parts
 from gpuedge.probing.protocol import read_events
 from gpuedge.probing.report import ProbeRow
 from gpuedge.safety import child, interpreter, paths
@@ -109,7 +109,7 @@ class Launcher:
 
     def run(self) -> dict[str, Any] | None:
         """Probe everything; in a fork, return the request of the child that it is."""
-        waiting, running = self._drivers(), list[Driver]()
+        waiting, running = self._drivers(), list[DriverProbe]()
         while (waiting or running) and self.left() > EARLY_S and not self._is_orphan():
             busy = sum(driver.is_busy() for driver in running)
             if waiting and busy <= (os.cpu_count() or 1) and len(running) < MAX_RUNNING:
@@ -139,7 +139,7 @@ class Launcher:
         """Say whether the application is gone, or has no use for this any more."""
         return self._poll is not None and bool(self._poll.poll(0))
 
-    def _drivers(self) -> list[Driver]:
+    def _drivers(self) -> list[DriverProbe]:
         """Return what is to be tried; report what the database bars, and import the rest."""
         run.load_database()
         barred = {i: quirks.barred_row(one) for i, one in enumerate(self._candidates)}
@@ -147,7 +147,7 @@ class Launcher:
         self.can_fork = self.can_fork and _prepared()
         free = [i for i, row in barred.items() if row is None]
         return [
-            Driver(self, [(free[i], self._candidates[free[i]]) for i in members], n)
+            DriverProbe(self, [(free[i], self._candidates[free[i]]) for i in members], n)
             for n, members in enumerate(group([self._candidates[i] for i in free]))
         ]
 
@@ -165,7 +165,7 @@ def group(candidates: Sequence[Candidate]) -> list[list[int]]:
     return list(drivers.values())
 
 
-class Driver:
+class DriverProbe:
     """The probe of one driver: a child for its levels, and more where one of them failed."""
 
     def __init__(
@@ -174,7 +174,7 @@ class Driver:
         self.is_over = False
         self._launcher = launcher
         self._places = [at for at, _ in members]
-        self._levels = [Level(candidate) for _, candidate in members]
+        self._levels = [LevelResult(candidate) for _, candidate in members]
         self._folder = launcher.folder / str(number)
         self._attempts = 0
         self._running: Running | None = None
@@ -217,7 +217,7 @@ class Driver:
         given = self._launcher.given_s
         return list(zip(self._places, (v.rows(given) for v in self._levels), strict=True))
 
-    def _next(self) -> list[Level]:
+    def _next(self) -> list[LevelResult]:
         """Return what the next child is to try: levels together first, retries alone at the end."""
         left = self._launcher.left()
         if self._attempts == MAX_ATTEMPTS or (self._attempts and left < MIN_RETRY_S):
@@ -227,7 +227,7 @@ class Driver:
         again = [v for v in self._levels if v.is_doubtful and left > PATIENCE * v.took_s]
         return together or alone[:1] or again[:1]
 
-    def _start(self, levels: list[Level]) -> dict[str, Any] | None:
+    def _start(self, levels: list[LevelResult]) -> dict[str, Any] | None:
         folder = self._folder / str(self._attempts)
         folder.mkdir(parents=True, mode=0o700)
         result, output = folder / "result", folder / "output"
@@ -255,7 +255,7 @@ class Driver:
         self._running = None
         self._take(running.levels, running.transcript(self._launcher.given_s))
 
-    def _take(self, levels: list[Level], transcript: Transcript) -> None:
+    def _take(self, levels: list[LevelResult], transcript: Transcript) -> None:
         cut = parts(transcript, [level.skip for level in levels])
         for i, (level, part) in enumerate(zip(levels, cut, strict=True)):
             if part is not None:
@@ -268,7 +268,7 @@ class Driver:
 class Running:
     """A child that is at work on some levels of a driver."""
 
-    def __init__(self, one: Child, levels: list[Level], token: str, result: Path) -> None:
+    def __init__(self, one: Child, levels: list[LevelResult], token: str, result: Path) -> None:
         self.child, self.levels = one, levels
         self.activity = Activity(one.pid)
         self.is_late = False

@@ -90,7 +90,7 @@ EVENTS: Final[Mapping[str, Mapping[str, Any]]] = {
 """The events, and the shapes of their fields (`gpuedge.probing.report.fits`)."""
 
 
-class Channel:
+class EventChannel:
     """The private result file, open for appending; `at` is the candidate whose turn it is.
 
     A driver that closes descriptors which are not its own would rob the application of its files,

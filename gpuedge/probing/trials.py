@@ -40,7 +40,7 @@ many an entry asks for. They are twice as many as every device must pass."""
 class CaseTrial:
     """One case, to be run `goal` times in all for `tests`; `check` is the evidence."""
 
-    def __init__(self, case: kat.Case) -> None:
+    def __init__(self, case: kat.KnownAnswer) -> None:
         self.case = case
         self.goal = 0
         self.tests: list[str] = []
@@ -61,7 +61,7 @@ class CaseTrial:
         """Say whether so many runs, or as many as are worth their time, were not made."""
         return self.runs < min(self.goal, times(self.case, runs))
 
-    def judge(self, array: Any) -> kat.Finding | None:
+    def judge(self, array: Any) -> kat.AnswerFinding | None:
         """Take the output of one more run; return what is wrong, None if nothing is."""
         runs, data = self.runs + 1, array.tobytes()
         self.check["runs"] = runs
@@ -71,7 +71,7 @@ class CaseTrial:
         finding, evidence = kat.judge_runs(self.case, [array])
         self.check |= {**evidence, "runs": runs}
         if finding is None and not is_first:
-            return kat.Finding("unstable-numbers", self.case.name)
+            return kat.AnswerFinding("unstable-numbers", self.case.name)
         return finding
 
 
@@ -90,7 +90,7 @@ class Trials:
         self._executors: dict[str, GpuExecutor] = {}
         self._built: dict[tuple[int, str, str], GpuExecutable | None] = {}
 
-    def add(self, case: kat.Case, runs: int, test: str = "") -> None:
+    def add(self, case: kat.KnownAnswer, runs: int, test: str = "") -> None:
         """Add a case; one that is there already is run for both."""
         storage = case.storage or self._device.caps.storages[0]
         key = (case.name, case.keeping.kind, storage)
@@ -113,7 +113,7 @@ class Trials:
                 if number < trial.goal:
                     yield number, trial
 
-    def run(self, trial: CaseTrial) -> kat.Finding | None:
+    def run(self, trial: CaseTrial) -> kat.AnswerFinding | None:
         """Run a trial once more on a poisoned output; return what is wrong, None if nothing is."""
         case = trial.case
         executable = self._executable(case)
@@ -141,7 +141,7 @@ class Trials:
                 executable.close()
         self._built.clear()
 
-    def _executable(self, case: kat.Case) -> GpuExecutable | None:
+    def _executable(self, case: kat.KnownAnswer) -> GpuExecutable | None:
         """Return a case built; None where the device does not offer what it takes."""
         key = (id(case.graph), case.keeping.kind, case.storage)
         if key not in self._built:
@@ -166,7 +166,7 @@ class Trials:
 
 def known_answers(
     device: Any, announce: Callable[[str], None], runs: int, evidence: dict[str, Any]
-) -> kat.Finding | None:
+) -> kat.AnswerFinding | None:
     """Run the known answers of every device; return what is wrong, None if nothing is."""
     trials = Trials(device, announce)
     for case in kat.cases(device.caps):
@@ -243,6 +243,6 @@ def _outcome(
     return CLEARED, f"passed with {least.runs} of {demand.runs} runs"
 
 
-def times(case: kat.Case, runs: int) -> int:
+def times(case: kat.KnownAnswer, runs: int) -> int:
     """Return how often a case is run: a large one less often, but no less than `RUNS` times."""
     return min(runs, max(RUNS, MOST_ELEMENTS // max(1, case.expected.size)))

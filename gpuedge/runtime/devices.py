@@ -34,7 +34,7 @@ from gpuedge.executors.watching import CLOSING, cause_of
 from gpuedge.runtime import clock, opening
 from gpuedge.runtime.opening import INLINE
 from gpuedge.runtime.strings import CPU, find
-from gpuedge.safety.deadline import Call
+from gpuedge.safety.deadline import DeadlineCall
 
 if TYPE_CHECKING:
     from gpuedge.decide.store import CalibrationStore, LaunchStore
@@ -212,7 +212,7 @@ class PooledDevice:
                 times = f"{len(self._failures)} times in {limits.window_s / 60:g} minutes"
                 self._become(DEMOTED, Reason("failed-often", f"{times}, last: {reason.sentence}"))
         try:
-            Call(lambda: self._recover(executor, again=again), f"gpuedge-{self.device}")
+            DeadlineCall(lambda: self._recover(executor, again=again), f"gpuedge-{self.device}")
         except RuntimeError:  # no more threads, or the interpreter is ending
             self.demote(Reason("recovering", "no thread can be started"))
 
@@ -306,7 +306,7 @@ class PooledDevice:
 def bounded(call: Callable[[], None], seconds: float, name: str) -> bool:
     """Run a call in a thread of its own; False if it did not end in time. It is never stopped."""
     try:
-        started = Call(call, f"gpuedge-{name}")
+        started = DeadlineCall(call, f"gpuedge-{name}")
     except RuntimeError:  # no more threads, or the interpreter is ending
         return False
     if not started.wait(seconds):

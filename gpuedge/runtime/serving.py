@@ -44,7 +44,7 @@ from gpuedge.runtime.queueing import Queued
 from gpuedge.runtime.ranges import measure
 from gpuedge.runtime.strings import CPU
 from gpuedge.runtime.trying import TimeBudget
-from gpuedge.safety.deadline import Call
+from gpuedge.safety.deadline import DeadlineCall
 from gpuedge.safety.watchdog import LOOK_S, RUN_LIMIT_S, Watch
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ class Server:
             raise _no_result(timeout_s, "other runs of this session were not done")
         job = Job()
         try:
-            call = Call(lambda: self._answer(arrays, shapes, job), "gpuedge-run")
+            call = DeadlineCall(lambda: self._answer(arrays, shapes, job), "gpuedge-run")
         except RuntimeError as error:
             raise _no_thread(error) from None
         try:
@@ -315,7 +315,7 @@ class Server:
         if models is not None and (is_dropped or self._is_closed):
             _close_models(models)
 
-    def _give_up(self, job: Job, call: Call[Outputs]) -> str:
+    def _give_up(self, job: Job, call: DeadlineCall[Outputs]) -> str:
         """Stop waiting for a request; return what it was doing."""
         with self._changed:
             if not call.give_up():
@@ -332,10 +332,10 @@ class Server:
             job.model.cancel()
         if job.models is self._models:
             with suppress(RuntimeError):  # without a thread the CPU answers for as long as it lasts
-                Call(lambda: self._follow(job, call), "gpuedge-late")
+                DeadlineCall(lambda: self._follow(job, call), "gpuedge-late")
         return "it still runs"
 
-    def _follow(self, job: Job, call: Call[Outputs]) -> None:
+    def _follow(self, job: Job, call: DeadlineCall[Outputs]) -> None:
         """Leave a late request alone once it is hung."""
         watch = Watch(self._patience_s)
         while not call.wait(min(LOOK_S, watch.limit_s)):

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Call(Generic[T]):
+class DeadlineCall(Generic[T]):
     """A call under way in a daemon thread, in the context of the caller (`gpuedge.config`).
 
     `ended` is when it returned, in monotonic seconds. Raises RuntimeError where no thread can be
@@ -91,7 +91,7 @@ def call_within(seconds: float, work: Callable[[], T], name: str = "gpuedge-call
 
     Then it runs on, and its result is dropped.
     """
-    call = Call(work, name)
+    call = DeadlineCall(work, name)
     if not call.wait(seconds) and call.give_up():
         raise TimeoutError(f"no answer within {seconds:.3g} s")
     return call.result()

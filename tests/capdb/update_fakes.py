@@ -24,7 +24,7 @@ from tuf.api.metadata import Metadata, MetaFile, TargetFile
 from gpuedge.capdb import place
 from gpuedge.capdb.database import forget, load
 from gpuedge.capdb.updates.bundle import NAME
-from gpuedge.capdb.updates.update import SENTENCES, Outcome, update
+from gpuedge.capdb.updates.update import SENTENCES, UpdateOutcome, update
 from gpuedge.safety import paths
 
 DATA = Path(__file__).resolve().parents[2] / "capability_db"
@@ -86,7 +86,7 @@ class World:
         made = database(self.folder / "database", number, note)
         return signing.publish(made, self.repository, self.keys, **options)
 
-    def update(self, source: str | Path | None = None, **options: Any) -> Outcome:
+    def update(self, source: str | Path | None = None, **options: Any) -> UpdateOutcome:
         return update(source or self.repository, **{"root": self.root, **options})
 
     def copy(self, name: str = "mirror before") -> Path:

@@ -17,9 +17,9 @@ from gpuedge.decide.belief import (
     MIN_FACTOR,
     NOISE,
     Belief,
+    CostContext,
     Noise,
     Rule,
-    Stakes,
     forget,
     prior,
     seen,
@@ -33,7 +33,10 @@ beliefs = st.builds(
     Belief, st.integers(-3_000_000, 3_000_000), st.integers(100, 2_000_000), st.integers(0, 10)
 )
 stakes = st.builds(
-    Stakes, st.integers(1_000, 10**9), st.integers(0, 10**10), st.sampled_from([1, 10, 1000, 10**6])
+    CostContext,
+    st.integers(1_000, 10**9),
+    st.integers(0, 10**10),
+    st.sampled_from([1, 10, 1000, 10**6]),
 )
 rules = st.builds(
     Rule, alpha_ppm=st.sampled_from([50_000, 300_000, 10**6]), speedup_milli=st.integers(1000, 3000)
@@ -44,7 +47,9 @@ noises = st.sampled_from([NOISE(None), NOISE(50), NOISE(90), NOISE(99)])
 # -- losses -----------------------------------------------------------------------------------
 
 
-def by_integration(b: Belief, s: Stakes, rule: Rule, noise: Noise) -> tuple[float, float, float]:
+def by_integration(
+    b: Belief, s: CostContext, rule: Rule, noise: Noise
+) -> tuple[float, float, float]:
     """Losses and harm as integrals over theta, by Simpson's rule; the product uses closed forms."""
     mean, sd = b.mean / 1e6, math.sqrt(b.var / 1e6 + noise.lasting**2)
     share = s.startup_ns / s.inferences / s.cpu_ns
@@ -70,7 +75,7 @@ def by_integration(b: Belief, s: Stakes, rule: Rule, noise: Noise) -> tuple[floa
 def test_losses_are_the_integrals_they_stand_for(seed: int) -> None:
     rng = random.Random(seed)
     b = Belief(rng.randrange(-2_000_000, 2_000_000), rng.randrange(1_000, 1_500_000))
-    s = Stakes(10**7, rng.choice([0, 10**8, 10**10]), rng.choice([1, 100, 10_000]))
+    s = CostContext(10**7, rng.choice([0, 10**8, 10**10]), rng.choice([1, 100, 10_000]))
     rule, noise = Rule(speedup_milli=rng.choice([1000, 1200])), NOISE(rng.choice([50, 90, None]))
     found = weigh(b, s, rule, noise)
     cpu, gpu, harm = by_integration(b, s, rule, noise)
@@ -80,7 +85,9 @@ def test_losses_are_the_integrals_they_stand_for(seed: int) -> None:
 
 
 @given(beliefs, stakes, rules, noises)
-def test_choice_follows_from_the_losses(b: Belief, s: Stakes, rule: Rule, noise: Noise) -> None:
+def test_choice_follows_from_the_losses(
+    b: Belief, s: CostContext, rule: Rule, noise: Noise
+) -> None:
     found = weigh(b, s, rule, noise)
     is_better = found.loss_gpu_ppm < found.loss_cpu_ppm
     assert found.use_gpu == (is_better and found.harm_ppm <= rule.alpha_ppm)
@@ -92,7 +99,7 @@ def test_choice_follows_from_the_losses(b: Belief, s: Stakes, rule: Rule, noise:
 
 @given(beliefs, stakes, rules, noises, st.integers(1, 10**6))
 def test_a_faster_gpu_is_never_left_for_it(
-    b: Belief, s: Stakes, rule: Rule, noise: Noise, less: int
+    b: Belief, s: CostContext, rule: Rule, noise: Noise, less: int
 ) -> None:
     if weigh(b, s, rule, noise).use_gpu:
         assert weigh(replace(b, mean=b.mean - less), s, rule, noise).use_gpu
@@ -103,24 +110,24 @@ def test_a_faster_gpu_is_never_left_for_it(
 
 
 def test_start_up_that_outweighs_everything_keeps_the_cpu() -> None:
-    found = weigh(Belief(-5_000_000, 100), Stakes(10**6, 2 * 10**9, 1), Rule(), NONE)
+    found = weigh(Belief(-5_000_000, 100), CostContext(10**6, 2 * 10**9, 1), Rule(), NONE)
     assert not found.use_gpu
     assert (found.loss_cpu_ppm, found.harm_ppm) == (0, 10**6)
 
 
 def test_caution_forbids_what_expected_loss_allows() -> None:
     wide = Belief(-500_000, 700_000)
-    free = weigh(wide, Stakes(10**7, 0, 1), Rule(alpha_ppm=10**6), NONE)
+    free = weigh(wide, CostContext(10**7, 0, 1), Rule(alpha_ppm=10**6), NONE)
     assert free.use_gpu
     assert 200_000 < free.harm_ppm < 300_000
-    careful = weigh(wide, Stakes(10**7, 0, 1), Rule(alpha_ppm=200_000), NONE)
+    careful = weigh(wide, CostContext(10**7, 0, 1), Rule(alpha_ppm=200_000), NONE)
     assert not careful.use_gpu
     assert not careful.is_settled  # so it is measured, instead of being taken for slow
 
 
 def test_equal_losses_stay_on_the_cpu() -> None:
     # E(X) = exp(m + V / 2) is exactly 1 where m = -V / 2
-    found = weigh(Belief(-5_000, 10_000), Stakes(10**7, 0, 1), Rule(), NONE)
+    found = weigh(Belief(-5_000, 10_000), CostContext(10**7, 0, 1), Rule(), NONE)
     assert found.loss_cpu_ppm == found.loss_gpu_ppm > 0
     assert found.harm_ppm < Rule().alpha_ppm  # caution is not what decides
     assert not found.use_gpu
@@ -230,7 +237,7 @@ def test_noise_grows_towards_the_tail() -> None:
 
 def test_a_verdict_costs_little() -> None:
     """A simulator of ten thousand pairs calls these a million times."""
-    b, s = Belief(-200_000, 300_000), Stakes(10**7, 10**8, 1000)
+    b, s = Belief(-200_000, 300_000), CostContext(10**7, 10**8, 1000)
     runs = [10**7 + 1000 * i for i in range(24)]
     best = math.inf
     for _ in range(5):

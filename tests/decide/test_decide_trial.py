@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuedge.decide.belief import NOISE, Belief, Rule, Stakes, prior, seen, updated, weigh
+from gpuedge.decide.belief import NOISE, Belief, CostContext, Rule, prior, seen, updated, weigh
 from gpuedge.decide.trial import BLOCK, FAST_NS, MAX_RUNS, WARM_UP, Alternative, Trial, replayed
 
 MS = 10**6
@@ -29,7 +29,7 @@ def run(
     guess = predicted or (cpu_ns, gpu_ns)
     trial = Trial(
         prior(round(guess[1]), round(guess[0]), 2.0),
-        Stakes(round(guess[0]), startup_ns, 1000),
+        CostContext(round(guess[0]), startup_ns, 1000),
         Rule(eps_ppm=eps_ppm), NOISE(percentile), budget_ns,
     )  # fmt: skip
     now, gpu_runs, last = 0, 0, ""
@@ -142,7 +142,9 @@ def test_window_ends_when_its_own_error_no_longer_counts() -> None:
 
 def test_drift_hits_both_alternatives_alike() -> None:
     """The machine becomes twice as slow while it is measured, steadily."""
-    trial = Trial(Belief(0, 480_000), Stakes(10 * MS, 0, 1000), Rule(eps_ppm=0), NOISE(50), 2 * S)
+    trial = Trial(
+        Belief(0, 480_000), CostContext(10 * MS, 0, 1000), Rule(eps_ppm=0), NOISE(50), 2 * S
+    )
     now, count = 0, 0
     while (alternative := trial.next(now)) is not None:
         ns = round((10 if alternative == "cpu" else 7) * MS * (1 + count / 100))
@@ -174,7 +176,7 @@ def test_measured_cpu_latency_takes_the_place_of_the_predicted_one() -> None:
 
 
 def test_start_up_that_was_paid_takes_the_place_of_the_predicted_one() -> None:
-    trial = Trial(Belief(-700_000, 50_000), Stakes(MS, 0, 100), Rule(), NOISE(50))
+    trial = Trial(Belief(-700_000, 50_000), CostContext(MS, 0, 100), Rule(), NOISE(50))
     assert trial.verdict.use_gpu
     trial.started(10**9)
     assert not trial.verdict.use_gpu
@@ -202,7 +204,7 @@ def test_runs_alone_make_the_same_trial(seed: int, cpu: int, ratio: float, noise
     trial, _ = run(cpu, cpu * ratio, noise=noise, seed=seed, predicted=(cpu, cpu), startup_ns=10**8)
     pairs = [(r.alternative, r.ns) for r in trial.runs]
     again = replayed(
-        pairs, trial.before, Stakes(cpu, 10**8, 1000), trial.rule, trial.noise
+        pairs, trial.before, CostContext(cpu, 10**8, 1000), trial.rule, trial.noise
     )  # fmt: skip
     assert again.runs == trial.runs
     assert (again.belief, again.stakes, again.verdict) == (
@@ -222,7 +224,7 @@ def test_runs_that_no_trial_makes_are_refused() -> None:
 
 
 def test_next_repeats_itself_until_told() -> None:
-    trial = Trial(Belief(0, 480_000), Stakes(MS, 0, 1), Rule(), NOISE(50))
+    trial = Trial(Belief(0, 480_000), CostContext(MS, 0, 1), Rule(), NOISE(50))
     assert [trial.next(0), trial.next(5), trial.next(9)] == ["cpu"] * 3
     with pytest.raises(ValueError, match="waits for cpu"):
         trial.add("gpu", 5)

@@ -27,7 +27,7 @@ from gles_kernels import (
 from gpuedge import backends
 from gpuedge.backends.gles import api, physical
 from gpuedge.backends.gles import constants as c
-from gpuedge.backends.gles.context import Context, Want
+from gpuedge.backends.gles.context import GLContext, Want
 from gpuedge.backends.gles.device import GlesDevice
 from gpuedge.backends.loading import driver_environment
 from gpuedge.core.errors import (
@@ -118,7 +118,7 @@ def application(level: str, *, is_desktop: bool) -> Iterator[Callable[[], tuple[
     with driver_environment(candidate):
         library = api.load(candidate)
         display = api.Display(library, api.platforms(library, candidate)[0])
-        context = Context(display, Want("gles31" if is_desktop else level, is_desktop))
+        context = GLContext(display, Want("gles31" if is_desktop else level, is_desktop))
     size = api.attributes((c.EGL_WIDTH, 3), (c.EGL_HEIGHT, 5))
     config = context._config(c.EGL_PBUFFER_BIT)
     surface = library.CreatePbufferSurface(display.handle, config, size)
@@ -180,7 +180,7 @@ def latecomer(level: str) -> None:
     display = device._opened.display
     library, handle = display.library, display.handle
     assert library.Initialize(handle, None, None)  # as the application does, past our own books
-    application = Context(display, Want(level))
+    application = GLContext(display, Want(level))
     with application:
         add(device)
         device.close()
@@ -295,8 +295,8 @@ def webgl(level: str, file: str) -> None:
     """A context that enforces Appendix A takes every text of a file, and refuses what it must."""
     import json
 
-    real = Context._attempts
-    Context._attempts = lambda self: [[*a, (EGL_ANGLE_WEBGL, 1)] for a in real(self)]  # type: ignore[method-assign]
+    real = GLContext._attempts
+    GLContext._attempts = lambda self: [[*a, (EGL_ANGLE_WEBGL, 1)] for a in real(self)]  # type: ignore[method-assign]
     # Such contexts leave the driver's version out of the name.
     physical._mark = lambda _: ()  # type: ignore[assignment]
     device = opened(level)

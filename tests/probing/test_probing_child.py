@@ -42,7 +42,7 @@ class Answering:
     def __init__(self, spoil: Callable[[int, Any], None] = lambda run, array: None) -> None:
         self.spoil = spoil
         self.asked = []
-        self.answers: dict[bytes, kat.Case] = {}
+        self.answers: dict[bytes, kat.KnownAnswer] = {}
         self.runs: dict[bytes, int] = {}
 
     def __call__(self, device: Any, name: str) -> Answering:
@@ -80,7 +80,7 @@ def probe(
     monkeypatch.setattr(backends, "load", lambda name: backend)
     path = folder / "result"
     path.touch()
-    channel = protocol.Channel(str(path), TOKEN)
+    channel = protocol.EventChannel(str(path), TOKEN)
     child.LevelProbe(channel, time.monotonic() + 60.0, skip=skip).run(CANDIDATE)
     events, junk = read_events(path.read_bytes(), TOKEN)
     assert junk == 0
@@ -255,7 +255,7 @@ def test_every_code_has_a_status() -> None:
 def test_lines_of_the_result_stand_alone(tmp_path: Path) -> None:
     path = tmp_path / "result"
     path.touch()
-    channel = protocol.Channel(str(path), TOKEN)
+    channel = protocol.EventChannel(str(path), TOKEN)
     channel.step("open", 0)
     channel.step("open", 0)
     channel.step("open", 1)
@@ -290,7 +290,7 @@ def test_a_driver_that_closes_the_files_of_others_is_found_out(
 
     monkeypatch.setattr(backends, "load", lambda name: Robbing())
     monkeypatch.setattr(os, "_exit", leave)
-    channel = protocol.Channel(str(path), TOKEN)
+    channel = protocol.EventChannel(str(path), TOKEN)
     number = channel._fd
     with pytest.raises(SystemExit):
         child.LevelProbe(channel, time.monotonic() + 60.0).run(CANDIDATE)

@@ -164,7 +164,7 @@ def test_a_fault_of_the_database_in_the_child_is_no_verdict_on_the_driver(
     monkeypatch.setattr(backends, "load", lambda name: NullBackend())
     monkeypatch.setenv("GPUEDGE_DB", "/nonexistent")
     (fakes / "result").touch()
-    channel = protocol.Channel(str(fakes / "result"), "t")
+    channel = protocol.EventChannel(str(fakes / "result"), "t")
     candidate = Candidate("scripted", "null", "f")
     with pytest.raises(DatabaseError):
         child.LevelProbe(channel, time.monotonic() + 60.0).run(candidate)

@@ -130,7 +130,7 @@ def test_every_byte_is_in_every_place_of_a_texel() -> None:
     assert kat.judge_runs(case, [right, right])[0] is None
     wrong = right.copy()
     wrong[0, 2, 3, 4] += 1
-    assert kat.judge_runs(case, [right, wrong])[0] == kat.Finding(
+    assert kat.judge_runs(case, [right, wrong])[0] == kat.AnswerFinding(
         "wrong-numbers", "every byte: 1 of 1024 elements"
     )
 
@@ -229,7 +229,7 @@ def test_two_different_answers_within_the_bound_are_unstable(index: int) -> None
     runs = [case.expected.astype(np.float32) for _ in range(2)]
     _one_unit(runs[1])
     finding, _ = kat.judge_runs(case, runs)
-    assert finding == kat.Finding("unstable-numbers", case.name)
+    assert finding == kat.AnswerFinding("unstable-numbers", case.name)
 
 
 def test_wrong_shape_is_wrong() -> None:
@@ -252,7 +252,7 @@ def test_float32_in_any_order_meets_the_bound(index: int) -> None:
     assert kat.judge_runs(case, [run])[0] is None
 
 
-def _backwards(case: kat.Case) -> Any:
+def _backwards(case: kat.KnownAnswer) -> Any:
     w, b = case.graph.constants["w"], case.graph.constants["b"]
     top, left, bottom, right = case.graph.nodes[0].attrs["pads"]
     x = np.pad(case.inputs["x"], ((0, 0), (0, 0), (top, bottom), (left, right)))
@@ -279,7 +279,7 @@ LEVELS = {
 }
 
 
-def computed(case: kat.Case, caps: Caps) -> Any:
+def computed(case: kat.KnownAnswer, caps: Caps) -> Any:
     """Run a case in the interpreter, which shares nothing with its reference."""
     if case.storage and case.storage != caps.storages[0]:
         others = tuple(kind for kind in caps.storages if kind != case.storage)
@@ -287,7 +287,7 @@ def computed(case: kat.Case, caps: Caps) -> Any:
     return PlanExecutor(caps).compile(case.graph, case.keeping).run(case.inputs)[case.output]
 
 
-def variants(case: kat.Case, caps: Caps) -> set[str]:
+def variants(case: kat.KnownAnswer, caps: Caps) -> set[str]:
     """Return the kernel variants that a case is planned to use."""
     return {one.variant for one in plan(case.graph, caps, (), case.keeping).passes}
 

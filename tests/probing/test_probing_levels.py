@@ -15,7 +15,7 @@ from gpuedge.core.reasons import Reason
 from gpuedge.probing import child
 from gpuedge.probing.api import _is_lasting, _probe_new
 from gpuedge.probing.judge import (
-    Level,
+    LevelResult,
     Transcript,
     is_starved,
     judge,
@@ -187,7 +187,7 @@ def test_what_holds_for_all_levels_is_asked_once(
     monkeypatch.setattr(child, "contain", lambda deadline_s: None)
     path = tmp_path / "result"
     path.touch()
-    levels = [Level(Candidate(name, "k", "f")) for name in "abc"]
+    levels = [LevelResult(Candidate(name, "k", "f")) for name in "abc"]
     request = {
         "token": "t" * 32, "result": str(path), "ends": time.monotonic() + 4.0,
         "candidates": [level.request() for level in levels],

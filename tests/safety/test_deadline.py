@@ -9,7 +9,7 @@ import pytest
 
 import gpuedge
 from gpuedge.core import config
-from gpuedge.safety.deadline import Call, call_within
+from gpuedge.safety.deadline import DeadlineCall, call_within
 
 
 def test_result_and_error_reach_the_caller() -> None:
@@ -29,7 +29,7 @@ def test_call_that_hangs_is_left_in_time() -> None:
 
 def test_late_call_runs_what_was_left_for_its_return() -> None:
     release, back = threading.Event(), threading.Event()
-    call = Call(release.wait)
+    call = DeadlineCall(release.wait)
     assert not call.wait(0.05)
     assert call.give_up(back.set)
     assert call.is_given_up
@@ -41,7 +41,7 @@ def test_late_call_runs_what_was_left_for_its_return() -> None:
 
 def test_call_that_is_over_cannot_be_given_up() -> None:
     back = threading.Event()
-    call = Call(lambda: 1)
+    call = DeadlineCall(lambda: 1)
     assert call.wait(5)
     assert not call.give_up(back.set)
     assert call.result() == 1

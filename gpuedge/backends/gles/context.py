@@ -45,7 +45,7 @@ class Want:
         return DESKTOP_VERSION if self.is_desktop else VERSIONS[self.level]
 
 
-class Context:
+class GLContext:
     """A context on a display; `close` destroys it, not the display.
 
     `share` is a context of the same display and API whose textures and buffers this one sees as

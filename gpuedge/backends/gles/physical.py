@@ -16,7 +16,7 @@ from gpuedge.backends.gles import api, formats
 from gpuedge.backends.gles import constants as c
 from gpuedge.backends.gles.api import Gl
 from gpuedge.backends.gles.candidates import is_manifest
-from gpuedge.backends.gles.context import Context, Want
+from gpuedge.backends.gles.context import GLContext, Want
 from gpuedge.backends.gles.memory import BYTES, TEXEL, Format, row_length
 from gpuedge.backends.gles.program import link
 from gpuedge.backends.loading import driver_environment, library_fault
@@ -53,7 +53,7 @@ class Opened:
     """A context whose level was checked, with what is needed to use it."""
 
     display: api.Display
-    context: Context
+    context: GLContext
     gl: Gl
     identity: Identity
     is_software: bool
@@ -135,11 +135,11 @@ def _uuid(gl: Gl, extensions: frozenset[str]) -> str | None:
 
 
 def open_display(display: api.Display, want: Want, share: int | None = None) -> Opened:
-    """Open a context on a display and check its level; `share` is as for `Context`.
+    """Open a context on a display and check its level; `share` is as for `GLContext`.
 
     Raises BackendUnavailableError.
     """
-    context = Context(display, want, share)
+    context = GLContext(display, want, share)
     try:
         with context:
             gl = Gl(display.library.lookup)

@@ -42,7 +42,7 @@ Hook = Callable[[Dispatch], None] | None
 """Called with every dispatch of a submit."""
 
 
-class Call(NamedTuple):
+class RecordedCall(NamedTuple):
     """One call of a device, with its arguments."""
 
     method: str
@@ -89,7 +89,7 @@ class NullDevice:
 
     Attributes
     ----------
-    calls : list of Call
+    calls : list of RecordedCall
         Every call so far, failed ones included.
     """
 
@@ -99,7 +99,7 @@ class NullDevice:
         self.info = info
         self.caps = caps
         self.counters = Counters()
-        self.calls: list[Call] = []
+        self.calls: list[RecordedCall] = []
         self.is_closed = False
         self._fail = {
             name: itertools.repeat(f) if isinstance(f, BaseException) else iter(f)
@@ -108,7 +108,7 @@ class NullDevice:
         self._on_dispatch = on_dispatch
 
     def _note(self, method: str, *args: Any) -> None:
-        self.calls.append(Call(method, args))
+        self.calls.append(RecordedCall(method, args))
         error = next(self._fail.get(method, iter(())), None)
         if error is not None:
             raise error

@@ -17,7 +17,7 @@ from gpuedge.capdb.place import table
 
 
 @dataclass(frozen=True, slots=True)
-class Driver:
+class DriverRow:
     """One driver of Vulkan: a row of the registry of ``VkDriverId``.
 
     `scheme` is that of its ``driverVersion``, `vendor` the maker of every GPU it drives where that
@@ -94,7 +94,7 @@ class Families:
     vendor_ids: Mapping[int, str]
     software: frozenset[str]
     vendor_texts: tuple[tuple[str, str], ...]
-    drivers: Mapping[int, Driver]
+    drivers: Mapping[int, DriverRow]
     driver_words: Mapping[str, int]
     platforms: Mapping[tuple[str, str], str]
     brands: tuple[str, ...]
@@ -122,13 +122,13 @@ class Families:
                     return row, number
         return None, None
 
-    def driver_of(self, text: str) -> Driver | None:
+    def driver_of(self, text: str) -> DriverRow | None:
         """Return the driver that a ``driverName`` is of."""
         name = folded(text)
         fits = (d for d in self.drivers.values() if name in d.exact or name.startswith(d.prefix))
         return next(fits, None)
 
-    def signed(self, name: str) -> Driver | None:
+    def signed(self, name: str) -> DriverRow | None:
         """Return the driver of Vulkan that writes a device's name so: ``(RADV NAVI21)``."""
         name = folded(name)
         return self.drivers.get(next((n for sign, n in self.signs if sign.holds(name)), 0))
@@ -158,7 +158,7 @@ def _families(document: Mapping[str, Any]) -> Families:
         vendor_ids={int(i, 16): row["vendor"] for row in vendors for i in row["ids"]},
         software=frozenset(row["vendor"] for row in vendors if row.get("is_software")),
         vendor_texts=tuple((t.casefold(), row["vendor"]) for row in vendors for t in row["texts"]),
-        drivers={row["id"]: Driver(**_frozen(row)) for row in drivers},
+        drivers={row["id"]: DriverRow(**_frozen(row)) for row in drivers},
         driver_words={row["name"]: row["id"] for row in drivers},
         platforms={(r["vendor"], os): r["scheme"] for r in document["platforms"] for os in r["os"]},
         brands=tuple(document["brands"]),

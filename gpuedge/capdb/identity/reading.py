@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from gpuedge.capdb.identity import texts
-from gpuedge.capdb.identity.families import Driver, load_families
+from gpuedge.capdb.identity.families import DriverRow, load_families
 from gpuedge.capdb.identity.names import Layer, load_names
 from gpuedge.capdb.identity.texts import MAX_NAME, text
 from gpuedge.capdb.identity.versions import Version, dotted, integer
@@ -77,7 +77,7 @@ class Reading:
         return texts.gl_versions(self.gl_texts)
 
     @cached_property
-    def driver(self) -> Driver | None:
+    def driver(self) -> DriverRow | None:
         """The driver by its id, its name, what a layer calls it, or the device's name."""
         told, words = self.raw.get("driverID"), self.tables.driver_words
         number = integer(told)

@@ -123,7 +123,7 @@ def _split(source: str | Path) -> tuple[str, Path]:
         raise UpdateError(f"The mirror {str(source)!r} cannot be used.", known=str(error)) from None
 
 
-class Client:
+class UpdateClient:
     """One look at a repository, from its first root on.
 
     In the folder `state` lies what is known of it; everything with the same first root shares that,

@@ -2,7 +2,7 @@
 
 >>> from gpuedge.capdb.updates.update import update
 >>> update("https://example.org/gpuedge/", root=Path("root.json"))     # doctest: +SKIP
-Outcome(status='updated', code='updated', ...)
+UpdateOutcome(status='updated', code='updated', ...)
 
 Whatever a mirror does, the database in use is afterwards either the one from before or a newer one
 that was signed, is whole, and loads here. The packaged database is the floor.
@@ -65,7 +65,7 @@ SENTENCES: dict[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class UpdateOutcome:
     """What became of an update.
 
     Attributes
@@ -101,7 +101,9 @@ class Outcome:
         return f"{text} ({self.detail})" if self.detail else text
 
 
-def update(source: str | Path, *, root: Path | None = None, deadline_s: float = 30.0) -> Outcome:
+def update(
+    source: str | Path, *, root: Path | None = None, deadline_s: float = 30.0
+) -> UpdateOutcome:
     """Ask a mirror for a newer database, and use it from now on if it is good.
 
     Parameters
@@ -117,7 +119,7 @@ def update(source: str | Path, *, root: Path | None = None, deadline_s: float = 
 
     Returns
     -------
-    Outcome
+    UpdateOutcome
         Whatever a mirror, the disk or another process does is told here, not raised.
 
     Raises
@@ -128,7 +130,7 @@ def update(source: str | Path, *, root: Path | None = None, deadline_s: float = 
     """
     for package in ("tuf.ngclient", "securesystemslib.signer", "jsonschema"):
         import_extra(package)
-    from gpuedge.capdb.updates.client import Client, Fetcher  # loads tuf
+    from gpuedge.capdb.updates.client import Fetcher, UpdateClient  # loads tuf
 
     if not 0 < deadline_s < math.inf:
         raise UpdateError(
@@ -137,7 +139,7 @@ def update(source: str | Path, *, root: Path | None = None, deadline_s: float = 
     fetcher, anchor = Fetcher(source, deadline_s), _anchor(root)
 
     def work(offered: list[int]) -> str:
-        client = Client(fetcher, _state(anchor), anchor)
+        client = UpdateClient(fetcher, _state(anchor), anchor)
         offer = call_within(fetcher.left(), client.look)
         offered.append(offer.db_version)
         is_newer = _is_newer(offer)
@@ -151,7 +153,7 @@ def update(source: str | Path, *, root: Path | None = None, deadline_s: float = 
     return _alone(work)
 
 
-def rollback() -> Outcome:
+def rollback() -> UpdateOutcome:
     """Use the version from before the last update, or the packaged one, and hold the last back.
 
     What was rolled back from is not installed again; the next higher version is.
@@ -170,7 +172,7 @@ def rollback() -> Outcome:
     return _alone(work)
 
 
-def _alone(work: Callable[[list[int]], str]) -> Outcome:
+def _alone(work: Callable[[list[int]], str]) -> UpdateOutcome:
     """Do something with other updates kept out, and return what became of it.
 
     `work` is given a list for the version that is offered, and returns a code.
@@ -193,7 +195,7 @@ def _alone(work: Callable[[list[int]], str]) -> Outcome:
         status, code, detail = "kept", "slow", "the deadline has passed"
     except OSError as error:
         status, code, detail = "kept", "not-writable", str(error)
-    return Outcome(status, code, detail, version_in_use(), before, next(iter(offered), None))
+    return UpdateOutcome(status, code, detail, version_in_use(), before, next(iter(offered), None))
 
 
 def version_in_use() -> int:
