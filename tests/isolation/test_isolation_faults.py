@@ -190,7 +190,6 @@ HOSTILE_CAPS = {
     "short": {"caps": {"level": "vulkan"}},
     "float": {"caps": fakes.OPENED["caps"] | {"max_push_bytes": 1.5}},
     "groups": {"caps": fakes.OPENED["caps"] | {"max_groups": [1, 2]}},
-    "more": {"caps": fakes.OPENED["caps"] | {"has_wings": True}},
     "none": {"caps": fakes.OPENED["caps"] | {"level": None}},
 }
 
