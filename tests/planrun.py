@@ -31,7 +31,7 @@ from gpuedge.plan.layout import Layout
 from gpuedge.plan.library import texts
 from gpuedge.plan.plan import Pass, Plan, PlanTensor
 from gpuedge.plan.planner import plan, why_not
-from gpuedge.plan.storages import EXACT, Keeping
+from gpuedge.plan.storages import EXACT, StoragePrecision
 
 Array = npt.NDArray[Any]
 
@@ -248,10 +248,10 @@ def run_graph(
     caps: Caps = VULKAN_MINIMUM,
     restricted: tuple[str, ...] = (),
     seen: Seen | None = None,
-    keeping: Keeping = EXACT,
+    precision: StoragePrecision = EXACT,
 ) -> dict[str, Array]:
     """Plan a graph, check what the planner promises, and run it in every order it allows."""
-    made = plan(graph, caps, restricted, keeping)
+    made = plan(graph, caps, restricted, precision)
     check_limits(made, caps)
     assert not {one.variant for one in made.passes} & set(restricted)
     seen = seen or Seen()
@@ -304,10 +304,10 @@ def trips_of(made: Plan, one: Pass) -> int:
 class PlanExecutable:
     """A segment run by the interpreter; see `PlanRun`."""
 
-    def __init__(self, graph: Graph, executor: PlanExecutor, keeping: Keeping) -> None:
+    def __init__(self, graph: Graph, executor: PlanExecutor, precision: StoragePrecision) -> None:
         self.graph = graph
         self.executor = executor
-        self.keeping = keeping
+        self.precision = precision
         self.work = Work()
         self.rows: tuple[PlacementRow, ...] = ()
 
@@ -316,7 +316,9 @@ class PlanExecutable:
         owner = self.executor
         if owner.caps.is_finite_only and not all(np.isfinite(a).all() for a in inputs.values()):
             raise NotFiniteError("An input is not finite.")
-        return run_graph(self.graph, inputs, owner.caps, owner.restricted, owner.seen, self.keeping)
+        return run_graph(
+            self.graph, inputs, owner.caps, owner.restricted, owner.seen, self.precision
+        )
 
     def close(self) -> None:
         """Nothing is held."""
@@ -331,16 +333,16 @@ class PlanExecutor:
         self.caps = caps
         self.restricted = restricted
         self.seen = Seen()
-        self.compiled: list[Keeping] = []
+        self.compiled: list[StoragePrecision] = []
 
     def supports(self, node: Node, graph: Graph) -> str | None:
         """Ask the planner."""
         return why_not(node, graph, self.caps)
 
-    def compile(self, segment: Graph, keeping: Keeping = EXACT) -> PlanExecutable:
+    def compile(self, segment: Graph, precision: StoragePrecision = EXACT) -> PlanExecutable:
         """Plans are made anew by every run."""
-        self.compiled.append(keeping)
-        return PlanExecutable(segment, self, keeping)
+        self.compiled.append(precision)
+        return PlanExecutable(segment, self, precision)
 
     def close(self) -> None:
         """Nothing is held."""

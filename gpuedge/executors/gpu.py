@@ -31,13 +31,13 @@ from gpuedge.core.errors import (
 )
 from gpuedge.core.storage import BUFFER
 from gpuedge.executors.base import PlacementRow, Work
-from gpuedge.executors.programs import Programs
-from gpuedge.executors.watching import (
+from gpuedge.executors.driver_calls import (
     CLOSING,
     Unwatched,
     Watch,
     cause_of,
 )
+from gpuedge.executors.programs import Programs
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.lang import BlobCache, blob_key, load, print_kernel
 from gpuedge.plan.arrange import Arrangement, arrange
@@ -45,7 +45,7 @@ from gpuedge.plan.costs import planned
 from gpuedge.plan.library import texts
 from gpuedge.plan.plan import HostTensor, Pass, Plan, PlanTensor, Step
 from gpuedge.plan.planner import plan, why_not
-from gpuedge.plan.storages import EXACT, FIXED, Keeping
+from gpuedge.plan.storages import EXACT, FIXED, StoragePrecision
 from gpuedge.safety.interrupts import held
 from gpuedge.safety.paths import cache_dir
 from gpuedge.safety.watchdog import Watchdog
@@ -153,7 +153,7 @@ class GpuExecutor:
         return why_not(node, graph, self.caps)
 
     def compile(
-        self, segment: Graph, keeping: Keeping = EXACT, watchdog_s: float | None = None
+        self, segment: Graph, precision: StoragePrecision = EXACT, watchdog_s: float | None = None
     ) -> GpuExecutable:
         """Plan, build and record a segment.
 
@@ -162,7 +162,7 @@ class GpuExecutor:
         Parameters
         ----------
         segment : Graph
-        keeping : Keeping
+        precision : StoragePrecision
             How tensors are to be kept, where the device offers it.
         watchdog_s : float, optional
             The watchdog of the policy, for a device in a process of its own: what its driver may
@@ -181,7 +181,7 @@ class GpuExecutor:
                 if limit_idle is not None:
                     limit_idle(watchdog_s)
             while True:
-                made = plan(segment, self.caps, self._restricted, keeping)
+                made = plan(segment, self.caps, self._restricted, precision)
                 try:
                     return GpuExecutable(self, segment, made)
                 except _RefusedError as refused:

@@ -16,7 +16,7 @@ from gpuedge.plan.layout import Kind, Layout
 from gpuedge.plan.library import Variant
 from gpuedge.plan.plan import HostTensor, Pass, PlanTensor, Source, Texels
 from gpuedge.plan.select import consider, select
-from gpuedge.plan.storages import EXACT, Keeping, Storages
+from gpuedge.plan.storages import EXACT, StoragePrecision, Storages
 
 MAX_TRIPS = 16384
 """Longest loop nest of one invocation. lavapipe 22.3 stops without an error after 65,535 iterations
@@ -45,14 +45,14 @@ class Context:
         graph: Graph,
         caps: Caps,
         restricted: Collection[str] = (),
-        keeping: Keeping = EXACT,
+        precision: StoragePrecision = EXACT,
     ) -> None:
         self.graph = graph
         self.caps = caps
         self.restricted = restricted
         self.constants: dict[str, Array] = dict(graph.constants)
         self.dtypes = {name: kind.dtype for name, kind in graph.types.items()}
-        self.storages = Storages(self.dtypes, self.constants, caps, keeping)
+        self.storages = Storages(self.dtypes, self.constants, caps, precision)
         self.names: dict[int, str] = {}
         self.tensors: dict[str, PlanTensor] = {}
         self.passes: list[Pass] = []

@@ -32,14 +32,14 @@ from gpuedge.plan.context import Context, most_bindings
 from gpuedge.plan.fuse import Fusion, Limits, Stage, alias_of, fuse, is_identity
 from gpuedge.plan.layout import linear
 from gpuedge.plan.plan import Plan, Step
-from gpuedge.plan.storages import EXACT, Keeping, offers
+from gpuedge.plan.storages import EXACT, StoragePrecision, offers
 
 DTYPES = frozenset((*FLOATS, *BYTES))
 """Element types that kernels compute in float32 and give back unchanged."""
 
 
 def plan(
-    graph: Graph, caps: Caps, restricted: Collection[str] = (), keeping: Keeping = EXACT
+    graph: Graph, caps: Caps, restricted: Collection[str] = (), precision: StoragePrecision = EXACT
 ) -> Plan:
     """Return the passes that compute `graph` on a device with `caps`.
 
@@ -51,7 +51,7 @@ def plan(
         The device's limits, after restrictions.
     restricted : collection of str
         Ids of variants that must not be used.
-    keeping : Keeping
+    precision : StoragePrecision
         How tensors are to be kept where the device offers it.
 
     Raises
@@ -59,16 +59,16 @@ def plan(
     UnsupportedOpError (GE-501)
         A node needs more than the device offers.
     """
-    return _Planner(graph, caps, restricted, keeping).plan()
+    return _Planner(graph, caps, restricted, precision).plan()
 
 
 class _Planner:
     def __init__(
-        self, graph: Graph, caps: Caps, restricted: Collection[str], keeping: Keeping
+        self, graph: Graph, caps: Caps, restricted: Collection[str], precision: StoragePrecision
     ) -> None:
         self.graph = graph
-        self.ctx = Context(graph, caps, restricted, keeping)
-        is_stepped = keeping.kind == "fixed16" and offers(caps, keeping.kind)
+        self.ctx = Context(graph, caps, restricted, precision)
+        is_stepped = precision.kind == "fixed16" and offers(caps, precision.kind)
         values = without_bias(graph) if is_stepped else program(graph)
         self.outputs = {name: values.get(name) or _outside(name, graph) for name in graph.outputs}
         for name, tensor in values.items():

@@ -2,7 +2,7 @@
 
 The exact storage of a device is the first of `Caps.storages`. Bytes (int8, uint8) take a quarter of
 it where the exact storage spends a texel on every number. float16 and 16-bit fixed point are asked
-for by `Keeping`; what they cannot hold stays exact.
+for by `StoragePrecision`; what they cannot hold stays exact.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NARROWEST: Final = 2.0**-100
 
 
 @dataclass(frozen=True)
-class Keeping:
+class StoragePrecision:
     """How the user wants tensors kept: `Policy.storage` with what it needs.
 
     Attributes
@@ -59,12 +59,12 @@ class Keeping:
     ranges: Mapping[str, Range] = field(default_factory=dict)
 
 
-EXACT: Final = Keeping()
+EXACT: Final = StoragePrecision()
 
 
-def offers(caps: Caps, keeping: str) -> bool:
+def offers(caps: Caps, precision: str) -> bool:
     """Tell whether a device can keep tensors as `Policy.storage` asks, other than exactly."""
-    return {"float16": HALF, "fixed16": FIXED}.get(keeping) in caps.storages
+    return {"float16": HALF, "fixed16": FIXED}.get(precision) in caps.storages
 
 
 def fixed16(low: float, high: float) -> Storage | None:
@@ -107,13 +107,13 @@ class Storages:
         dtypes: Mapping[str, str],
         constants: Mapping[str, Array],
         caps: Caps,
-        keeping: Keeping = EXACT,
+        precision: StoragePrecision = EXACT,
     ) -> None:
         self.exact = Storage(caps.storages[0])
         self._dtypes = dtypes
         self._constants = constants
-        self._ranges = dict(keeping.ranges)
-        self._small = keeping.kind if offers(caps, keeping.kind) else ""
+        self._ranges = dict(precision.ranges)
+        self._small = precision.kind if offers(caps, precision.kind) else ""
         self._bytes = {
             dtype: Storage(kind, *_limits(dtype))
             for dtype, kind in BYTES.items()

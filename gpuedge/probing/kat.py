@@ -28,7 +28,7 @@ from gpuedge.core.storage import KINDS
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
 from gpuedge.opset.bounds import U
-from gpuedge.plan.storages import BYTES, EXACT, FLOAT_TEXEL, HALF, Keeping, offers
+from gpuedge.plan.storages import BYTES, EXACT, FLOAT_TEXEL, HALF, StoragePrecision, offers
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -76,7 +76,7 @@ class KnownAnswer:
     bound : float64 array
         Largest allowed absolute error of each element; zero for integer-valued data, where
         float32 is exact in any order of summation.
-    keeping : Keeping
+    precision : StoragePrecision
         How tensors are to be kept.
     storage : str
         The storage kind that is to be the exact one; empty for the one that would be used.
@@ -87,7 +87,7 @@ class KnownAnswer:
     inputs: Arrays
     expected: F64
     bound: F64
-    keeping: Keeping = EXACT
+    precision: StoragePrecision = EXACT
     storage: str = ""
 
     @property
@@ -393,19 +393,19 @@ def _half(caps: Caps) -> list[KnownAnswer]:
     """Return arithmetic on tensors that are kept in float16."""
     if not offers(caps, "float16"):
         return []
-    keeping, rng, graph = Keeping("float16"), _rng(), elementwise_graph(ELEMENTWISE)
+    precision, rng, graph = StoragePrecision("float16"), _rng(), elementwise_graph(ELEMENTWISE)
     whole = {key: _whole(rng, *ELEMENTWISE) for key in "abc"}
     parts = {key: _random(rng, *ELEMENTWISE).astype(np.float16).astype(np.float32) for key in "abc"}
-    random = _case("half random", graph, parts, _multiply_add, 1, keeping=keeping)
+    random = _case("half random", graph, parts, _multiply_add, 1, precision=precision)
     # The inputs are kept as they are; the output is rounded, to nearest or towards zero.
     bound: F64 = 2 * HALF_UNIT * abs(random.expected) + HALF_LEAST + 4 * U
     inputs = {"x": _whole(rng, 1, 7, 11, 13), "w": _whole(rng, 9, 7, 3, 3), "b": _whole(rng, 9)}
     # At most 63 * 16 + 4, which float16 holds.
     conv, reference = _conv(inputs["x"], inputs["w"], inputs["b"], (1, 1, 1, 1))
     return [
-        _case("half integers", graph, whole, _multiply_add, keeping=keeping),
+        _case("half integers", graph, whole, _multiply_add, precision=precision),
         replace(random, bound=bound),
-        _case("half convolution", conv, inputs, reference, keeping=keeping),
+        _case("half convolution", conv, inputs, reference, precision=precision),
     ]
 
 
@@ -425,8 +425,8 @@ def _fixed16() -> KnownAnswer:
     """Return a thousand numbers of a range, moved twice: each is off by one step at most."""
     shape = (1, 4, 16, 16)
     x = np.linspace(-100.0, 155.0, prod(shape)).astype(np.float32).reshape(shape)
-    keeping = Keeping("fixed16", {"x": (-100.0, 155.0), "y": (-100.0, 155.0)})
-    made = _gather("16-bit fixed point", x, keeping=keeping)
+    precision = StoragePrecision("fixed16", {"x": (-100.0, 155.0), "y": (-100.0, 155.0)})
+    made = _gather("16-bit fixed point", x, precision=precision)
     bound = np.full_like(made.expected, 2 * 255.0 / 65535 * (1 + 2.0**-7))
     return replace(made, bound=bound)
 

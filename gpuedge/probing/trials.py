@@ -93,7 +93,7 @@ class Trials:
     def add(self, case: kat.KnownAnswer, runs: int, test: str = "") -> None:
         """Add a case; one that is there already is run for both."""
         storage = case.storage or self._device.caps.storages[0]
-        key = (case.name, case.keeping.kind, storage)
+        key = (case.name, case.precision.kind, storage)
         self._trials.setdefault(key, CaseTrial(case)).ask(runs, test)
 
     @property
@@ -143,11 +143,11 @@ class Trials:
 
     def _executable(self, case: kat.KnownAnswer) -> GpuExecutable | None:
         """Return a case built; None where the device does not offer what it takes."""
-        key = (id(case.graph), case.keeping.kind, case.storage)
+        key = (id(case.graph), case.precision.kind, case.storage)
         if key not in self._built:
             self._announce("build")
             try:
-                self._built[key] = self._executor(case.storage).compile(case.graph, case.keeping)
+                self._built[key] = self._executor(case.storage).compile(case.graph, case.precision)
             except (KernelLimitError, UnsupportedOpError):  # so it is for the product, too
                 if not self._is_lenient:
                     raise

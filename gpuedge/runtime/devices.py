@@ -30,7 +30,7 @@ from gpuedge.core.errors import (
     UnsupportedOpError,
 )
 from gpuedge.core.reasons import SENTENCES, Reason
-from gpuedge.executors.watching import CLOSING, cause_of
+from gpuedge.executors.driver_calls import CLOSING, cause_of
 from gpuedge.runtime import clock, opening
 from gpuedge.runtime.opening import INLINE
 from gpuedge.runtime.strings import CPU, find

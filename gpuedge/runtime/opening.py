@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from gpuedge import backends
 from gpuedge.core import debug
 from gpuedge.core.errors import DeviceLostError, UsageError
-from gpuedge.executors.watching import cause_of
+from gpuedge.executors.driver_calls import cause_of
 from gpuedge.safety import paths
 from gpuedge.safety.interrupts import held
 

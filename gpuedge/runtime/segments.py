@@ -11,7 +11,7 @@ from gpuedge.executors.base import Executable, Executor, PlacementRow
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.graph.partition import partition
 from gpuedge.plan.planner import label
-from gpuedge.plan.storages import Keeping, Range, offers
+from gpuedge.plan.storages import Range, StoragePrecision, offers
 from gpuedge.runtime.crosscheck import CrossCheck
 from gpuedge.runtime.strings import CPU
 
@@ -193,7 +193,7 @@ class Segments:
         policy = self._request.policy
         options: dict[str, Any] = {}
         if offers_storage(executor, policy.storage):
-            options["keeping"] = Keeping(policy.storage, ranges)
+            options["precision"] = StoragePrecision(policy.storage, ranges)
         if policy.watchdog_s is not None:
             options["watchdog_s"] = policy.watchdog_s
         made = cast("GpuExecutor", executor).compile(segment, **options)

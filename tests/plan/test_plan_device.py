@@ -23,7 +23,7 @@ from gpuedge.executors.gpu import GpuExecutor
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
 from gpuedge.lang import BlobCache, Kernel
-from gpuedge.plan.storages import Keeping, fixed16
+from gpuedge.plan.storages import StoragePrecision, fixed16
 
 X = np.arange(2 * 3 * 4 * 4, dtype=np.float32).reshape(2, 3, 4, 4)
 
@@ -111,7 +111,7 @@ def test_fixed_point_reaches_device_printer_and_placement(printed: list[dict[str
     whole = graph()
     conv = whole.nodes[0].outputs[0]
     ranges = {"x": (0.0, 95.0), conv: (0.0, 900.0)}
-    made = executor.compile(whole, Keeping("fixed16", ranges))
+    made = executor.compile(whole, StoragePrecision("fixed16", ranges))
     kept = allocated(impl)
     assert kept[(Usage.INPUT, fixed16(0, 95))] == 1  # type: ignore[index]
     assert kept[(Usage.CONSTANT, fixed16(1, 1))] == 1  # type: ignore[index]
@@ -130,7 +130,7 @@ def test_kernels_are_cached_for_each_storage(printed: list[dict[str, str]]) -> N
     b = GraphBuilder()
     b.output(b.add("Relu", [b.input("x", TensorType("float32", (4,)))], output="y"))
     for ranges, count in (({}, 1), ({}, 1), ({"x": (0.0, 1.0)}, 2), ({"y": (0.0, 1.0)}, 3)):
-        executor.compile(b.build(), Keeping("fixed16", ranges))
+        executor.compile(b.build(), StoragePrecision("fixed16", ranges))
         assert len(printed) == count
 
 
@@ -197,7 +197,7 @@ def test_float_textures_take_what_is_not_finite(printed: list[dict[str, str]]) -
     x = np.full_like(X, np.nan)
     executor.compile(graph()).run({"x": x})
     with pytest.raises(NotFiniteError):
-        executor.compile(graph(), Keeping("fixed16", {"x": (0.0, 1.0)})).run({"x": x})
+        executor.compile(graph(), StoragePrecision("fixed16", {"x": (0.0, 1.0)})).run({"x": x})
 
 
 def test_bytes_come_back_in_their_dtype(printed: list[dict[str, str]]) -> None:

@@ -20,7 +20,7 @@ from gpuedge.plan import conv, lower, matmul
 from gpuedge.plan.arrange import arrange
 from gpuedge.plan.plan import Plan
 from gpuedge.plan.planner import plan, why_not
-from gpuedge.plan.storages import UNBOUNDED, Keeping, Range, Storages, fixed16, range_of
+from gpuedge.plan.storages import UNBOUNDED, Range, StoragePrecision, Storages, fixed16, range_of
 
 FLOAT = "float32"
 U = 2.0**-24
@@ -85,7 +85,7 @@ def test_dead_buffers_are_taken_over() -> None:
 def test_only_buffers_of_the_same_storage_and_size_are_taken_over() -> None:
     graph = chain(6)
     ranges = {v: (0.0, float(i)) for i, v in enumerate(graph.types, 1)}
-    where = homes(plan(graph, TEXTURES, (), Keeping("fixed16", ranges)))
+    where = homes(plan(graph, TEXTURES, (), StoragePrecision("fixed16", ranges)))
     kinds = [home.storage for home in where.buffers.values() if home.role == "scratch"]
     assert len(kinds) == 7 == len(set(kinds))  # every range is another, so nothing is shared
 
@@ -203,7 +203,7 @@ def test_what_is_kept_in_fixed_point(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lower, "CHUNK", 4)
     graph, _ = network()
     ranges = dict.fromkeys(graph.types, (-4.0, 4.0))
-    made = plan(graph, TEXTURES, (), Keeping("fixed16", ranges))
+    made = plan(graph, TEXTURES, (), StoragePrecision("fixed16", ranges))
     fixed, exact = "rgba8_fixed16", "rgba8_float"
     for name, tensor in made.tensors.items():
         value = name.partition("@")[0]
@@ -230,19 +230,19 @@ def test_what_is_kept_in_fixed_point(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_unknown_range_stays_exact() -> None:
     graph = chain(2)
     first, last = (node.outputs[0] for node in graph.nodes)
-    made = plan(graph, TEXTURES, (), Keeping("fixed16", {"x": (0, 1), last: UNBOUNDED}))
+    made = plan(graph, TEXTURES, (), StoragePrecision("fixed16", {"x": (0, 1), last: UNBOUNDED}))
     kinds = storages_of(made)
     assert (kinds["x"], kinds[first], kinds[last]) == (
         "rgba8_fixed16", "rgba8_float", "rgba8_float",
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("keeping", ["fixed16", "float16"])
-def test_devices_that_do_not_offer_it_keep_tensors_exactly(keeping: str) -> None:
+@pytest.mark.parametrize("precision", ["fixed16", "float16"])
+def test_devices_that_do_not_offer_it_keep_tensors_exactly(precision: str) -> None:
     graph, _ = network()
     ranges = dict.fromkeys(graph.types, (-4.0, 4.0))
     for caps in (VULKAN_MINIMUM, replace(TEXTURES, storages=("rgba8_float",))):
-        made = plan(graph, caps, (), Keeping(keeping, ranges))
+        made = plan(graph, caps, (), StoragePrecision(precision, ranges))
         assert {t.storage.kind for t in made.tensors.values()} == {caps.storages[0]}
         assert len(made.passes) == len(plan(graph, caps).passes)
 
@@ -250,7 +250,7 @@ def test_devices_that_do_not_offer_it_keep_tensors_exactly(keeping: str) -> None
 def test_half_is_for_what_fits_half() -> None:
     graph, feeds = network()
     seen = Seen()
-    got = run_graph(graph, feeds, FLOAT_TEXTURES, (), seen, Keeping("float16"))
+    got = run_graph(graph, feeds, FLOAT_TEXTURES, (), seen, StoragePrecision("float16"))
     assert seen.storages == {"rgba32f", "rgba16f"}
     exact = run_graph(graph, feeds, FLOAT_TEXTURES)
     for name, value in exact.items():
@@ -258,7 +258,7 @@ def test_half_is_for_what_fits_half() -> None:
         assert 0 < worst < 2e-2  # about 2^-11 for each store of numbers up to ten
     large = single("MatMul", {"a": TensorType(FLOAT, (8, 8))}, None,
                    {"b": np.full((8, 8), 7e4, np.float32)})  # fmt: skip
-    made = plan(large, FLOAT_TEXTURES, (), Keeping("float16"))
+    made = plan(large, FLOAT_TEXTURES, (), StoragePrecision("float16"))
     assert storages_of(made)["b"] == "rgba32f" and storages_of(made)["a"] == "rgba16f"
 
 
@@ -298,9 +298,9 @@ def test_error_of_a_network_stays_within_half_steps(seed: int) -> None:
     product_error = 4 * 20 * U * (flat @ np.abs(m))
     ranges: dict[str, Range] = {"x": range_of(x), act: range_of(a.astype(np.float32)),
                                 product: range_of(result.astype(np.float32))}  # fmt: skip
-    keeping = Keeping("fixed16", ranges)
+    precision = StoragePrecision("fixed16", ranges)
     dtypes = {name: kind.dtype for name, kind in graph.types.items()}
-    rules = Storages(dtypes, graph.constants, TEXTURES, keeping)
+    rules = Storages(dtypes, graph.constants, TEXTURES, precision)
 
     _, ex = stored(x.astype(np.float64), np.zeros(x.shape), rules, "x")
     _, ew = stored(w.astype(np.float64), np.zeros(w.shape), rules, "w")
@@ -312,7 +312,7 @@ def test_error_of_a_network_stays_within_half_steps(seed: int) -> None:
     error = product_error + (np.abs(flat) + error) @ em + error @ np.abs(m)
     _, error = stored(result, error, rules, product)
 
-    (got,) = run_graph(graph, {"x": x}, TEXTURES, keeping=keeping).values()
+    (got,) = run_graph(graph, {"x": x}, TEXTURES, precision=precision).values()
     off = np.abs(got - result)
     assert (off <= error).all(), (off / error).max()
     assert off.max() > 0  # it is not exact, so the bound says something
@@ -346,5 +346,5 @@ def test_kernels_bind_no_more_than_the_device_allows(bindings: int) -> None:
         seen = Seen()
         run_graph(graph, feeds, caps, (), seen)
         ranges = dict.fromkeys(graph.types, (-20.0, 20.0))
-        run_graph(graph, feeds, caps, (), seen, Keeping("fixed16", ranges))
+        run_graph(graph, feeds, caps, (), seen, StoragePrecision("fixed16", ranges))
         assert seen.most_bindings <= bindings

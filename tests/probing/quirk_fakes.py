@@ -97,9 +97,9 @@ class Executor:
         """Ask the planner."""
         return why_not(node, graph, self.caps)
 
-    def compile(self, graph: Any, keeping: Any = None) -> Executable:
+    def compile(self, graph: Any, precision: Any = None) -> Executable:
         """Plan a graph."""
-        return Executable(graph, plan(graph, self.caps, (), keeping or EXACT), self)
+        return Executable(graph, plan(graph, self.caps, (), precision or EXACT), self)
 
 
 class Executable:

@@ -49,7 +49,7 @@ class Answering:
         self.device = device
         return self
 
-    def compile(self, graph: Any, keeping: Any) -> Answering:
+    def compile(self, graph: Any, precision: Any) -> Answering:
         same = [
             c for c in kat.cases() if [n.op for n in c.graph.nodes] == [n.op for n in graph.nodes]
         ]
@@ -172,7 +172,7 @@ def test_refusal_is_attributed(
 def test_failure_to_plan_is_no_failure_to_open(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def refuse(self: Any, graph: Any, keeping: Any) -> Any:
+    def refuse(self: Any, graph: Any, precision: Any) -> Any:
         raise KernelLimitError("too large for this device")
 
     monkeypatch.setattr("gpuedge.executors.gpu.GpuExecutor.compile", refuse)

@@ -284,12 +284,12 @@ def computed(case: kat.KnownAnswer, caps: Caps) -> Any:
     if case.storage and case.storage != caps.storages[0]:
         others = tuple(kind for kind in caps.storages if kind != case.storage)
         caps = restrict.with_storages(caps, (case.storage, *others))
-    return PlanExecutor(caps).compile(case.graph, case.keeping).run(case.inputs)[case.output]
+    return PlanExecutor(caps).compile(case.graph, case.precision).run(case.inputs)[case.output]
 
 
 def variants(case: kat.KnownAnswer, caps: Caps) -> set[str]:
     """Return the kernel variants that a case is planned to use."""
-    return {one.variant for one in plan(case.graph, caps, (), case.keeping).passes}
+    return {one.variant for one in plan(case.graph, caps, (), case.precision).passes}
 
 
 @pytest.mark.usefixtures("quick")
@@ -334,8 +334,8 @@ def test_each_storage_on_offer_is_tested_and_no_other() -> None:
     kinds = {case.storage for case in kat.cases(FLOAT_TEXTURES, "storages") if case.storage}
     exact = {k for k in FLOAT_TEXTURES.storages if KINDS[k].is_exact and KINDS[k].low is None}
     assert kinds == exact
-    keeping = {case.keeping.kind for case in kat.cases(FLOAT_TEXTURES, "storages")}
-    assert keeping == {"float32", "float16", "fixed16"}
+    precision = {case.precision.kind for case in kat.cases(FLOAT_TEXTURES, "storages")}
+    assert precision == {"float32", "float16", "fixed16"}
     assert kat.cases(TEXTURES, "half") == []
     assert {c.storage for c in kat.cases(VULKAN_MINIMUM, "storages")} == {"buffer"}
 

@@ -1,4 +1,4 @@
-"""What watches over the calls into a driver: crash blocklist, and how long a run may take."""
+"""What is noted about a call into a driver: a marker for the crash blocklist, and causes."""
 
 from __future__ import annotations
 
