@@ -196,7 +196,7 @@ class Entry:
         if self.on_unknown == "apply":
             return self.if_true
         # A device need not be tested for what it hardly costs to leave out.
-        is_cheap = self.probe is None and not self.action.blocks and self.state != "canary"
+        is_cheap = self.probe is None and not self.action.forbids_a_level and self.state != "canary"
         return "applies" if is_cheap else "probe"
 
 

@@ -66,14 +66,18 @@ class Judgement:
             _finding(entry, self.subject, self.ignored, self.today) for entry in self.database
         )
 
-    def blocks(self, level: str) -> str | None:
-        """Return the id of an entry that forbids a level (or backend) on this device, or None."""
+    def blocking(self, level: str) -> list[str]:
+        """Return the ids of the entries that forbid a level (or backend) on this device, sorted."""
         names = names_of(level)
-        for name in sorted(self.in_force):
-            action = self.actions[name]
-            if action.is_backend_off or not names.isdisjoint(action.levels):
-                return name
-        return None
+        return [
+            name
+            for name in sorted(self.in_force)
+            if self.actions[name].is_backend_off or not names.isdisjoint(self.actions[name].levels)
+        ]
+
+    def blocks(self, level: str) -> str | None:
+        """Return the id of the first entry that forbids a level (or backend), or None."""
+        return next(iter(self.blocking(level)), None)
 
     def after(self, outcomes: Mapping[str, bool]) -> Judgement:
         """Return the judgement once probes have run.
@@ -99,7 +103,7 @@ class Judgement:
 
     def to_dict(self, *, all: bool = False) -> dict[str, Any]:
         """Return a JSON-ready dictionary; with `all`, every entry of the database is in it."""
-        blocking = next((n for n in sorted(self.in_force) if self.actions[n].blocks), None)
+        blocking = next((n for n in sorted(self.in_force) if self.actions[n].forbids_a_level), None)
         return {
             "schema": SCHEMA,
             "database": {

@@ -80,14 +80,14 @@ class Restrictions:
         }
 
     @property
-    def blocks(self) -> bool:
+    def forbids_a_level(self) -> bool:
         """Whether it takes a whole backend or level away."""
         return self.is_backend_off or bool(self.levels)
 
     @property
     def is_empty(self) -> bool:
         """Whether it only explains and restricts nothing."""
-        return not (self.blocks or self._restricts)
+        return not (self.forbids_a_level or self._restricts)
 
     @property
     def _restricts(self) -> bool:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gpuedge.capdb.classes import family
 from gpuedge.capdb.identity.host import host_facts
 from gpuedge.capdb.identity.subject import subject
 from gpuedge.capdb.judgement import Judgement, lookup
@@ -56,8 +55,8 @@ class Quirks:
 
     def reason(self) -> Reason | None:
         """Return why the level is blocked on this device, None if it is not."""
-        names = blocking(self.judgement, self.level)
-        return told(self.judgement, names, self.outcomes) if names else None
+        names = self.judgement.blocking(self.level)
+        return block_reason(self.judgement, names, self.outcomes) if names else None
 
     def evidence(self) -> dict[str, Any]:
         """Return what the row keeps of the entries; nothing where none came to anything."""
@@ -103,18 +102,7 @@ def valid_until(judgement: Judgement) -> str:
     return min(ends, default="")
 
 
-def blocking(judgement: Judgement, level: str) -> list[str]:
-    """Return the ids of the entries in force that take a whole level or backend away."""
-    names = {level, family(level)}
-    return [
-        name
-        for name in sorted(judgement.in_force)
-        if judgement.actions[name].is_backend_off
-        or not names.isdisjoint(judgement.actions[name].levels)
-    ]
-
-
-def told(judgement: Judgement, names: Iterable[str], outcomes: Mapping[str, str]) -> Reason:
+def block_reason(judgement: Judgement, names: Iterable[str], outcomes: Mapping[str, str]) -> Reason:
     """Return the reason of a blocked device: the ids, and what the first of them is about."""
     names = list(names)
     how = HOW.get(outcomes.get(names[0], ""), "")
@@ -139,10 +127,10 @@ def barred_row(candidate: Candidate) -> ProbeRow | None:
         for f in judgement.relevant
         if f.result == "true" and f.effect == "crash_at_load" and f.becomes == APPLIES
     }
-    names = [name for name in blocking(judgement, candidate.backend) if name in sure]
+    names = [name for name in judgement.blocking(candidate.backend) if name in sure]
     if not names:
         return None
-    reason = told(judgement, names, {})
+    reason = block_reason(judgement, names, {})
     rows = [{"id": n, "outcome": APPLIES, "summary": _summary(judgement, n)} for n in names]
     return driver_row(
         candidate, "blocked", reason.code, reason.sentence, evidence={"entries": rows},

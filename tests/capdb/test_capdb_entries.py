@@ -205,7 +205,7 @@ def test_all_that_an_entry_says_is_kept() -> None:
     assert match.get("layer") == {"native", "angle"}
     assert parse(ROW).match[0].get("layer") == {"native"}
     assert action.limits == {"max_invocations": 64}
-    assert (action.is_backend_off, action.is_demoted, action.blocks) == (True, True, True)
+    assert (action.is_backend_off, action.is_demoted, action.forbids_a_level) == (True, True, True)
     assert made.demand.runs == 64
     assert made.source is FULL
     assert [name for name, _ in match.asked] == list(entries.CONDITIONS)

@@ -60,7 +60,7 @@ def test_order_of_entries_changes_nothing() -> None:
 
 def test_only_what_is_certain_refuses_a_device() -> None:
     """What is not known may ask for tests; to refuse takes an entry that is true and refuses."""
-    blocking = {entry.id for entry in read_unsealed(FOLDER) if entry.action.blocks}
+    blocking = {entry.id for entry in read_unsealed(FOLDER) if entry.action.forbids_a_level}
     refused = {name: row["true"] for name, _, row in rows() if row["use"] == "no"}
     for name, true in refused.items():
         assert blocking & set(true), name
@@ -69,7 +69,7 @@ def test_only_what_is_certain_refuses_a_device() -> None:
 
 def test_no_entry_refuses_what_it_may_be_about() -> None:
     for entry in read_unsealed(FOLDER):
-        if entry.is_in_use and entry.action.blocks:
+        if entry.is_in_use and entry.action.forbids_a_level:
             assert entry.if_unknown in {"probe", "skipped"}, entry.id
 
 

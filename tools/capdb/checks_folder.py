@@ -72,7 +72,7 @@ def _tests(entry: Entry, mine: Mapping[str, Truth]) -> Iterator[tuple[str, str]]
 def _broad(
     entry: Entry, mine: Mapping[str, Truth], subjects: Mapping[str, Subject]
 ) -> Iterator[tuple[str, str]]:
-    if not entry.is_in_use or not entry.action.blocks:
+    if not entry.is_in_use or not entry.action.forbids_a_level:
         return
     apis = {api for match in entry.match for api in match.get("api") or ()}
     peers = [n for n, who in subjects.items() if not apis or not apis.isdisjoint(who.apis or ())]

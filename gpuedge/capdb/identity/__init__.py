@@ -1,1 +1,1 @@
-"""Who a device is: makers, families, models, layers and driver versions, out of what it reports."""
+"""Identifying devices: makers, families, models, layers and versions, from what they report."""

@@ -1,4 +1,4 @@
-"""Who a device is, in the words of the database's entries, from whatever was reported of it.
+"""Identifying a device, in the words of the database's entries, from whatever was reported of it.
 
 Layers (ANGLE, MoltenVK, an emulator) are looked through, driver versions are decoded by the scheme
 they are written in, and what cannot be told is None. Nothing here judges a device.
