@@ -15,7 +15,7 @@ from gpuedge.backends.loading import driver_environment, keep_loaded, load_fault
 from gpuedge.backends.vulkan import constants as c
 from gpuedge.backends.vulkan.api import Api, load
 from gpuedge.core.caps import Caps
-from gpuedge.core.errors import BackendUnavailableError, DeviceError
+from gpuedge.core.errors import BackendUnavailableError, DeviceError, DriverError
 from gpuedge.core.identity import Identity
 
 log = logging.getLogger("gpuedge.vulkan")
@@ -199,21 +199,36 @@ def describe(instance: Instance, handle: Any) -> Physical:
         instance.api.lib.vkGetPhysicalDeviceQueueFamilyProperties,
         handle,
     )
-    memory = instance.api.ffi.new("VkPhysicalDeviceMemoryProperties *")
-    instance.api.lib.vkGetPhysicalDeviceMemoryProperties(handle, memory)
-    types = memory.memoryTypes[0 : memory.memoryTypeCount]
-    heaps = memory.memoryHeaps[0 : memory.memoryHeapCount]
+    types, heaps = _memory(instance, handle)
     return Physical(
         handle=handle,
         version=reader.version,
         identity=reader.identity(),
         caps=reader.caps(),
         extensions=reader.extensions,
-        memory_types=tuple(MemoryType(int(t.propertyFlags), int(t.heapIndex)) for t in types),
-        memory_heaps=tuple(MemoryHeap(int(h.size), int(h.flags)) for h in heaps),
+        memory_types=types,
+        memory_heaps=heaps,
         queue_families=tuple(int(f.queueFlags) if f.queueCount else 0 for f in families),
         cache_uuid=bytes(reader.properties.pipelineCacheUUID),
         non_coherent_atom=max(1, int(reader.properties.limits.nonCoherentAtomSize)),
+    )
+
+
+def _memory(
+    instance: Instance, handle: Any
+) -> tuple[tuple[MemoryType, ...], tuple[MemoryHeap, ...]]:
+    """Return the memory types and heaps. Raises DriverError for a table that contradicts itself."""
+    table = instance.api.ffi.new("VkPhysicalDeviceMemoryProperties *")
+    instance.api.lib.vkGetPhysicalDeviceMemoryProperties(handle, table)
+    kinds, homes = int(table.memoryTypeCount), int(table.memoryHeapCount)
+    if 0 < kinds <= len(table.memoryTypes) and 0 < homes <= len(table.memoryHeaps):
+        types = [MemoryType(t.propertyFlags, t.heapIndex) for t in table.memoryTypes[0:kinds]]
+        heaps = [MemoryHeap(h.size, h.flags) for h in table.memoryHeaps[0:homes]]
+        if all(one.heap < homes for one in types):
+            return tuple(types), tuple(heaps)
+    raise DriverError(
+        "The Vulkan driver describes its memory wrongly.",
+        known=f"{kinds} types and {homes} heaps, or a type in a heap that is not there",
     )
 
 
