@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpuedge.core.errors import DeviceError, NoUsableDeviceError
+from gpuedge.core.errors import DeviceError, NoUsableDeviceError, UsageError
 from gpuedge.runtime.devices import POOL
 from gpuedge.runtime.opening import INLINE, close, open_row
-from gpuedge.runtime.request import check_isolation
+from gpuedge.runtime.request import check_isolation, check_policy
 from gpuedge.runtime.strings import AUTO, CPU, wanted
 
 if TYPE_CHECKING:
@@ -155,10 +155,12 @@ def open(
 
     Raises
     ------
+    ConfigError (GE-101)
+        `policy` is not a Policy.
     UnknownDeviceError (GE-102), NoUsableDeviceError (GE-103)
         The device named does not exist or cannot be used here; the message says why.
     UsageError (GE-200)
-        A context that cannot be shared with.
+        A context that cannot be shared with, or one without a level of OpenGL ES.
     DeviceError (GE-4xx)
         The device named failed to open.
     """
@@ -166,7 +168,13 @@ def open(
     from gpuedge.executors.cpu import CpuExecutor
 
     where = check_isolation(isolation)
+    check_policy(policy)
     asked = wanted(device)
+    if context is not None and asked in (AUTO, CPU):
+        raise UsageError(
+            f"device={asked!r} cannot share a context of OpenGL.",
+            hint="name the level: device='gles31', 'gles30' or 'gles20'",
+        )
     if asked == CPU:
         return Device(CpuExecutor(), "asked for by name", policy)
     if context is not None:

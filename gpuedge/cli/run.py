@@ -131,6 +131,8 @@ def read_array(path: str) -> Array:
     import numpy as np
 
     try:
+        if Path(path).exists() and not Path(path).is_file():  # a pipe would be waited for
+            raise OSError("it is not a file")
         with open(path, "rb") as file:
             return np.lib.format.read_array(file, allow_pickle=False)
     except Exception as error:  # numpy's header parser raises whatever tokenize and ast raise

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from gpuedge.core.errors import ModelError, UnsupportedOpError
 from gpuedge.core.text import shown
@@ -14,6 +14,7 @@ from gpuedge.graph import schema
 from gpuedge.graph.external import load_external
 from gpuedge.graph.limits import check_counts, check_expansion
 from gpuedge.graph.writer import PROTOBUF_LIMIT
+from gpuedge.safety.paths import read_start
 
 if TYPE_CHECKING:
     import onnx
@@ -108,11 +109,9 @@ def _read(path: Path) -> bytes:
     try:
         if path.is_dir():
             raise ModelError(f"The model {path} is a folder, not a file.")
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > PROTOBUF_LIMIT:
-                raise _too_large(path)
-            data = file.read(size) if size else _read_on(file)
+        if path.stat().st_size > PROTOBUF_LIMIT:
+            raise _too_large(path)
+        data = read_start(path, PROTOBUF_LIMIT + 1)
     except FileNotFoundError:
         raise ModelError(
             f"There is no model at {path}.", known=f"current folder: {Path.cwd()}"
@@ -133,14 +132,6 @@ def _too_large(path: Path) -> ModelError:
         f"The model {path} is larger than an ONNX file can be.",
         known=f"the most is {PROTOBUF_LIMIT} bytes, without weights in files of their own",
     )
-
-
-def _read_on(file: IO[bytes]) -> bytes:
-    """Read what does not say how long it is; a device may have no end."""
-    found = bytearray()
-    while len(found) <= PROTOBUF_LIMIT and (part := file.read(1 << 20)):
-        found += part
-    return bytes(found)
 
 
 def _serialise(model: onnx.ModelProto) -> bytes:

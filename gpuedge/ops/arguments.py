@@ -55,7 +55,8 @@ def flag(name: str, value: Any) -> bool:
 
 def integers(name: str, values: Any) -> tuple[int, ...]:
     """Return a sequence of integers. Raises InputError (GE-203)."""
-    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+    is_one = isinstance(values, (str, bytes)) or getattr(values, "ndim", 1) == 0
+    if is_one or not hasattr(values, "__iter__"):
         raise InputError(f"{name}={_shown(values)} is not a sequence of integers.")
     return tuple(integer(name, v) for v in values)
 
@@ -67,7 +68,7 @@ def _shown(value: Any) -> str:
 
 def pair(name: str, value: Any) -> tuple[int, int]:
     """Return (y, x) of an int or a pair. Raises InputError (GE-203)."""
-    if not hasattr(value, "__iter__"):
+    if not hasattr(value, "__iter__") or getattr(value, "ndim", 1) == 0:
         both = integer(name, value)
         return both, both
     values = integers(name, value)

@@ -51,9 +51,11 @@ class Elementwise:
         self.names = tuple(dict.fromkeys(_names(self._tree)))
         if not self.names:
             raise _error(text, self._tree, "an expression needs at least one named input")
+        if "device" in self.names:
+            raise _error(text, self._tree, "an input cannot be named 'device': that is an argument")
         _Writer(text, {n: n for n in self.names}).check(self._tree)
 
-    def __call__(self, *args: Any, device: str | Device | None = None, **inputs: Any) -> Array:
+    def __call__(self, /, *args: Any, device: str | Device | None = None, **inputs: Any) -> Array:
         """Compute the expression; inputs broadcast by numpy's rules.
 
         Raises
@@ -85,7 +87,10 @@ class Elementwise:
             return builder.add("Identity", [result]) if result in names else result
 
         ordered = [(n, given[n]) for n in self.names]
-        return call("elementwise", ordered, write, device=device, key=self.text)
+        try:
+            return call("elementwise", ordered, write, device=device, key=self.text)
+        except RecursionError:
+            raise _error(self.text, self._tree, "nested too deeply") from None
 
     def __repr__(self) -> str:
         return f"gpuedge.elementwise({self.text!r})"

@@ -69,8 +69,7 @@ def make_request(
             asked_by=chosen.source,
             known="fallback is 'cpu' or 'error'",
         )
-    if policy is not None and not isinstance(policy, Policy):
-        raise ConfigError(f"policy must be a gpuedge.Policy, not {type(policy).__name__}.")
+    check_policy(policy)
     rules = policy or getattr(device, "policy", None) or DEFAULT_POLICY
     if device is not None and not isinstance(device, str):
         executor = getattr(device, "executor", None)
@@ -84,6 +83,12 @@ def make_request(
                 )
             return Request(executor.device, rules, chosen.value, executor, kept)
     return Request(wanted(device), rules, chosen.value, isolation=where)
+
+
+def check_policy(policy: Any) -> None:
+    """Raise ConfigError (GE-101) unless `policy` is None or a Policy."""
+    if policy is not None and not isinstance(policy, Policy):
+        raise ConfigError(f"policy must be a gpuedge.Policy, not {type(policy).__name__}.")
 
 
 def check_isolation(isolation: str | None) -> str:

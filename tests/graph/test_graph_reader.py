@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -232,3 +233,10 @@ def test_shapes_that_do_not_fit_an_operator_are_found_while_planning() -> None:
     assert read.specialise({"x": (4, 3)}).shape("y") == (2, 6)
     with pytest.raises(ShapeError, match="Reshape node 'y' cannot be reshaped"):
         read.specialise({"x": (5, 3)})
+
+
+def test_a_pipe_or_a_device_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(ModelError, match="it is not a file"):
+            OnnxModel.load(path)

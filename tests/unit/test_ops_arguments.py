@@ -9,12 +9,14 @@ import pytest
 
 import gpuedge
 from gpuedge.core.errors import (
+    ConfigError,
     DTypeError,
     GpuEdgeError,
     InputError,
     KernelSyntaxError,
     ShapeError,
     UnsupportedOpError,
+    UsageError,
 )
 
 X = np.arange(2 * 3 * 5 * 4, dtype=np.float32).reshape(2, 3, 5, 4)
@@ -290,3 +292,27 @@ def test_an_operation_that_does_not_fit_is_told_without_fallback(
         gpuedge.relu(np.zeros(3, np.float32), device="gles20")
     assert caught.value.asked_by == "gpuedge.relu, device='gles20'"
     assert caught.value.hint == "smaller tensors, or device='cpu'"
+
+
+def test_one_number_may_be_an_array_without_axes() -> None:
+    image = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
+    one = np.array(2)
+    want = gpuedge.max_pool2d(image, 2, device="cpu")
+    np.testing.assert_array_equal(gpuedge.max_pool2d(image, one, device="cpu"), want)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="not a sequence of integers"):
+        gpuedge.reshape(X, one, device="cpu")  # type: ignore[arg-type]
+
+
+def test_names_of_inputs_and_depth_of_an_expression() -> None:
+    assert gpuedge.elementwise("self + 1")(self=np.float32(1), device="cpu") == 2
+    with pytest.raises(KernelSyntaxError, match="named 'device'"):
+        gpuedge.elementwise("device + 1")
+    with pytest.raises(KernelSyntaxError, match="nested too deeply"):
+        gpuedge.elementwise("a" + " + 1" * 940)(np.float32(1), device="cpu")
+
+
+def test_open_checks_its_arguments_before_any_driver() -> None:
+    with pytest.raises(ConfigError, match="not int"):
+        gpuedge.open("auto", policy=3)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="cannot share a context"):
+        gpuedge.open("cpu", context=object())  # type: ignore[arg-type]
