@@ -88,8 +88,14 @@ def _layer_norm(call: OperatorCall) -> Tensor | tuple[Tensor, ...]:
         if not _fits(call.shape(index), x.shape):
             raise call.bad_shape(f"cannot broadcast its input {index} to its first")
     epsilon = call.number("epsilon", 1e-5)
-    middle = mean(x, along)
-    centred = mapped(lambda x, m: x - m, x, middle)
+    # the mean of what is left of x corrects the rounding of the first mean, which may be far larger
+    # than the deviation (Chan, Golub and LeVeque, *Algorithms for Computing the Sample Variance*,
+    # The American Statistician 37(3), 1983)
+    near = mean(x, along)
+    left = mapped(lambda x, m: x - m, x, near)
+    rest = mean(left, along)
+    middle = mapped(lambda m, r: m + r, near, rest)
+    centred = mapped(lambda d, r: d - r, left, rest)
     variance = mean(mapped(lambda c: c * c, centred), along)
     inverse = mapped(lambda v: 1.0 / apply("sqrt", v + epsilon), variance)
     result = mapped(lambda c, i, s: c * i * s, centred, inverse, scale)

@@ -85,3 +85,14 @@ def test_a_function_of_unknown_operators_is_refused() -> None:
     with pytest.raises(UnsupportedOpError, match="is not known"):
         expand(node, graph)
     assert "not known" in str(why_not(node, graph, WIDE))
+
+
+def test_layer_normalisation_of_a_mean_far_above_the_deviation() -> None:
+    """The float32 mean is off by up to half a unit of 10, a thousandth of the deviation here."""
+    x = np.random.default_rng(8).normal(10, 1e-3, (2, 4, 7, 9)).astype(np.float32)
+    (got,) = run_graph(graph_of("layer", x), {"x": x}, VULKAN_MINIMUM).values()
+    exact = x.astype(np.float64)
+    axes = (1, 2, 3)
+    centred = exact - exact.mean(axes, keepdims=True)
+    wanted = 2 * centred / np.sqrt((centred**2).mean(axes, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=16 * 2.0**-24 * np.abs(wanted).max())
