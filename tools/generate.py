@@ -10,6 +10,8 @@ Usage: make generate    (a test compares the files with what this makes)
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
@@ -147,7 +149,13 @@ def files() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    # Functions first: the rest lists what the package then has.
-    (ROOT / "gpuedge/ops/elementwise.py").write_text(functions_module(), encoding="utf-8")
+    # Functions first: the rest lists what the package then has, so it is imported anew.
+    functions = ROOT / "gpuedge/ops/elementwise.py"
+    if functions.read_text(encoding="utf-8") != functions_module():
+        functions.write_text(functions_module(), encoding="utf-8")
+        print("wrote gpuedge/ops/elementwise.py")
+        sys.exit(subprocess.call([sys.executable, *sys.argv]))
     for path, text in files().items():
-        (ROOT / path).write_text(text, encoding="utf-8")
+        if (ROOT / path).read_text(encoding="utf-8") != text:
+            (ROOT / path).write_text(text, encoding="utf-8")
+            print(f"wrote {path}")
