@@ -1,7 +1,7 @@
 # Everything runs in .venv, which tools/setup.sh makes and keeps up to date; nothing else is needed.
 PY := .venv/bin/python
 # worksteal keeps the tests of a file together, so that what a file sets up is set up once
-PYTEST_FLAGS ?= -n 2 --dist worksteal
+PYTEST_FLAGS ?= -n 3 --dist worksteal
 
 .PHONY: help demo test test-long drivers conformance generate lint bench clean
 .DEFAULT_GOAL := help

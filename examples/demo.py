@@ -34,7 +34,9 @@ SWIFTSHADER = Path("/usr/lib/chromium/vk_swiftshader_icd.json")
 
 WARM_RUNS = 5
 WARM_S = 1.0
-"""Warm runs end after this long: OpenGL ES 2.0 with its four bytes a texel is slow on a CPU."""
+"""Warm runs end after this long."""
+SLOW_S = 5.0
+"""A first run of more than this is not repeated: OpenGL ES 2.0 in software takes that long."""
 
 
 @dataclass
@@ -46,7 +48,7 @@ class Result:
     why: str
     value: Array
     first_s: float
-    warm_s: float
+    warm_s: float | None
 
 
 def add_swiftshader() -> str:
@@ -62,14 +64,17 @@ def add_swiftshader() -> str:
     )
 
 
-def timed(job: Callable[[], Array]) -> tuple[Array, float, float]:
-    """Return the result, the time of the first run and the median of the next ones."""
-    seconds: list[float] = []
-    while len(seconds) < 2 or (len(seconds) <= WARM_RUNS and sum(seconds[1:]) < WARM_S):
+def timed(job: Callable[[], Array]) -> tuple[Array, float, float | None]:
+    """Return the result, the time of the first run and the median of the next ones, if any."""
+    start = time.perf_counter()
+    value = job()
+    first = time.perf_counter() - start
+    warm: list[float] = []
+    while first <= SLOW_S and len(warm) < WARM_RUNS and sum(warm) < WARM_S:
         start = time.perf_counter()
         value = job()
-        seconds.append(time.perf_counter() - start)
-    return value, seconds[0], statistics.median(seconds[1:])
+        warm.append(time.perf_counter() - start)
+    return value, first, statistics.median(warm) if warm else None
 
 
 def filter_photo(photo: Array, device: str) -> Result:
@@ -123,7 +128,8 @@ def table(
         out.add_column(column, justify="right", no_wrap=True)
     for result, score in zip(results, scores, strict=True):
         gap = f"{difference(result.value, results[0].value):.1e}"
-        times = (f"{result.first_s * 1e3:.1f} ms", f"{result.warm_s * 1e3:.1f} ms")
+        seconds = (result.first_s, result.warm_s)
+        times = ("-" if s is None else f"{s * 1e3:.1f} ms" for s in seconds)
         out.add_row(result.asked, names.get(result.ran_on, result.ran_on), gap, score, *times)
     return out
 

@@ -51,7 +51,7 @@ class SharedModel:
     def __init__(self, model: str | os.PathLike[str] | bytes | onnx.ModelProto, device: Device):
         executor = device.executor
         impl = getattr(executor, "impl", None)
-        if not isinstance(executor, GpuExecutor) or not getattr(impl, "is_shared", False):
+        if not isinstance(executor, GpuExecutor) or getattr(impl, "sharing", None) is None:
             raise UsageError(
                 f"{device.name} shares nothing with an application.",
                 hint="gpuedge.open('gles31', context=...) does, with its moderngl context",
@@ -96,7 +96,7 @@ class SharedModel:
         results: dict[str, Any] = {}
 
         def use(name: str, place: Binding) -> None:
-            share = self._executor.impl.share  # type: ignore[attr-defined]
+            share = self._executor.impl.sharing.share  # type: ignore[attr-defined]
             made, results[name] = share(place, self._made.get(name))
             if made is not place.buffer:
                 self._made[name] = made

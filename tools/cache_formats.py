@@ -31,8 +31,8 @@ from gpuedge.probing import verdicts  # noqa: E402
 from gpuedge.probing.report import ProbeRow  # noqa: E402
 from gpuedge.safety import blocklist  # noqa: E402
 from gpuedge.safety.store import (  # noqa: E402
+    load_sealed,
     save_bytes,
-    unsealed,
     unsealed_bytes,
 )
 
@@ -133,7 +133,13 @@ def _sealed(
         envelope["sha256"] = hashlib.sha256(f"1\n{schema}\n{text}".encode()).hexdigest()
         return json.dumps(envelope).encode()
 
-    return Format(name, good, lambda d: unsealed(d, schema), reseal, use)
+    def read(data: bytes) -> object:
+        with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+            file.write(data)
+            file.flush()
+            return load_sealed(file.name, schema)
+
+    return Format(name, good, read, reseal, use)
 
 
 def _row(name: str) -> ProbeRow:

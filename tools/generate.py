@@ -10,8 +10,6 @@ Usage: make generate    (a test compares the files with what this makes)
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
@@ -101,11 +99,18 @@ def functions_module() -> str:
     return MODULE + names + "".join(texts)
 
 
+def operations() -> dict[str, str]:
+    """Return the module of each operation: of rows as they are now, else as the package has it."""
+    found = {name: getattr(ops, name).__module__.rpartition(".")[2] for name in ops.__all__}
+    written = {name: module for name, module in found.items() if module != "elementwise"}
+    return written | dict.fromkeys(FUNCTIONS, "elementwise")
+
+
 def package_module(text: str) -> str:
     """Return the source of gpuedge/__init__.py with the names of all operations."""
     known = [n for n in gpuedge._LAZY if gpuedge._LAZY[n] != ops.__name__]
-    everything = sorted({"__version__", *known, *ops.__all__})
-    for head, names, end in (("_OPS = (", sorted(ops.__all__), ")"),
+    everything = sorted({"__version__", *known, *operations()})
+    for head, names, end in (("_OPS = (", sorted(operations()), ")"),
                              ("__all__ = [", everything, "]")):  # fmt: skip
         block = f"{head}\n{listed(names)}\n{end}  # fmt: skip\n"
         old = rf"^{re.escape(head)}\n.*?\n{re.escape(end)}  # fmt: skip\n"
@@ -130,8 +135,7 @@ def remark(one: Operator) -> str:
 def page() -> str:
     """Return the text of docs/tables/operators.md."""
     groups: dict[str, list[str]] = {}
-    for name in sorted(ops.__all__):
-        module = getattr(ops, name).__module__.rpartition(".")[2]
+    for name, module in sorted(operations().items()):
         groups.setdefault(module, []).append(f"`{name}`")
     functions = [f"* {module}: {', '.join(names)}\n" for module, names in sorted(groups.items())]
     rows = [f"| `{name}` | {remark(OPERATORS[name])} |\n" for name in sorted(OPERATORS)]
@@ -149,12 +153,6 @@ def files() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    # Functions first: the rest lists what the package then has, so it is imported anew.
-    functions = ROOT / "gpuedge/ops/elementwise.py"
-    if functions.read_text(encoding="utf-8") != functions_module():
-        functions.write_text(functions_module(), encoding="utf-8")
-        print("wrote gpuedge/ops/elementwise.py")
-        sys.exit(subprocess.call([sys.executable, *sys.argv]))
     for path, text in files().items():
         if (ROOT / path).read_text(encoding="utf-8") != text:
             (ROOT / path).write_text(text, encoding="utf-8")

@@ -9,19 +9,22 @@ from gpuedge.core.errors import UnknownDeviceError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from gpuedge.backends.base import Backend
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from gpuedge.backends.base import Backend, Candidate, DeviceImpl, DeviceInfo
 
 BUILTIN = {
-    "metal": "gpuedge.backends.wgpu:MetalBackend",
-    "dx12": "gpuedge.backends.wgpu:Dx12Backend",
-    "vulkan": "gpuedge.backends.vulkan:VulkanBackend",
-    "gles31": "gpuedge.backends.gles:Gles31Backend",
-    "wgpu": "gpuedge.backends.wgpu:WgpuBackend",
-    "gles30": "gpuedge.backends.gles:Gles30Backend",
-    "gles20": "gpuedge.backends.gles:Gles20Backend",
+    "metal": "wgpu",
+    "dx12": "wgpu",
+    "vulkan": "vulkan",
+    "gles31": "gles",
+    "wgpu": "wgpu",
+    "gles30": "gles",
+    "gles20": "gles",
     "null": "gpuedge.backends.null:NullBackend",
 }
-"""Backend name to class, in order of preference. Others are found by entry point."""
+"""Backend name to its folder or class, in order of preference. Others are found by entry point."""
 
 _ELSEWHERE = {"metal": "darwin", "dx12": "win32"}
 """Backends of APIs that exist on one system only, and that system (as in `sys.platform`)."""
@@ -50,6 +53,38 @@ def _plugins() -> dict[str, str]:
     return {e.name: e.value for e in found if e.name not in BUILTIN}
 
 
+class FolderBackend:
+    """A backend in a folder of this package; see `gpuedge.backends.base.Backend` for its calls.
+
+    The folder's files are imported by the call that needs them: looking for drivers imports no GPU
+    library. The one option of `open` is OpenGL's: `context`, the `moderngl.Context` of the
+    application that is current, which the device then shares textures and buffers with.
+    """
+
+    def __init__(self, name: str, folder: str) -> None:
+        self.name = name
+        self._folder = f"{__name__}.{folder}"
+
+    def candidates(self, environ: Mapping[str, str]) -> Sequence[Candidate]:
+        """List drivers that may exist, without loading any. Never raises for absence."""
+        found: Sequence[Candidate] = self._call("candidates.candidates", environ, self.name)
+        return found
+
+    def enumerate(self, candidate: Candidate) -> Sequence[DeviceInfo]:
+        """Load a driver and list its devices. Raises BackendUnavailableError if there is none."""
+        found: Sequence[DeviceInfo] = self._call("physical.enumerate_devices", candidate)
+        return found
+
+    def open(self, info: DeviceInfo, **options: Any) -> DeviceImpl:
+        """Open a device. Raises a DeviceError."""
+        made: DeviceImpl = self._call("device.open_device", info, **options)
+        return made
+
+    def _call(self, function: str, *args: Any, **options: Any) -> Any:
+        file, _, name = function.partition(".")
+        return getattr(import_module(f"{self._folder}.{file}"), name)(*args, **options)
+
+
 def load(name: str) -> Backend:
     """Return the backend called `name`. Its GPU library is not loaded yet.
 
@@ -64,5 +99,7 @@ def load(name: str) -> Backend:
             f"No backend is called {name!r}.", known=f"backends: {', '.join(names())}"
         )
     module, _, attribute = target.partition(":")
+    if not attribute:
+        return FolderBackend(name, target)
     backend: Backend = getattr(import_module(module), attribute)()
     return backend

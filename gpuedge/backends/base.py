@@ -14,7 +14,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from gpuedge.core.caps import Caps
 from gpuedge.core.driver import Candidate, DeviceInfo
@@ -159,13 +159,24 @@ class DeviceImpl(Protocol):
 class Backend(Protocol):
     """One GPU API. Stateless; instances are made by the registry."""
 
-    name: ClassVar[str]
+    @property
+    def name(self) -> str:
+        """The backend's name in device strings."""
 
     def candidates(self, environ: Mapping[str, str]) -> Sequence[Candidate]:
         """List drivers that may exist, without loading any. Never raises for absence."""
 
     def enumerate(self, candidate: Candidate) -> Sequence[DeviceInfo]:
-        """Load a driver and list its devices. Raises BackendUnavailableError if there is none."""
+        """Load a driver and list its devices.
+
+        Raises
+        ------
+        BackendUnavailableError (GE-404)
+            A package or the driver is missing, or it has no device. The error's `reason` is a
+            `Reason` such as ``no-loader``, ``bad-manifest``, ``missing-library``, ``no-device``,
+            ``open-failed``; OpenGL ES has ``no-context``, ``no-shaders``, ``no-highp`` and
+            ``no-format`` as well.
+        """
 
     def open(self, info: DeviceInfo, **options: Any) -> DeviceImpl:
         """Open a device. Raises a DeviceError."""

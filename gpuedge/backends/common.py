@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from gpuedge.core.caps import Caps
 from gpuedge.core.driver import DeviceInfo
 from gpuedge.core.errors import (
+    BackendUnavailableError,
     DeviceLostError,
     DeviceTimeoutError,
     DriverError,
@@ -15,6 +21,14 @@ CLOSE_TIMEOUT_S = 5.0
 """How long closing a device waits for work in flight, in seconds."""
 COPY_TIMEOUT_S = 60.0
 """How long a copy between device and host may take."""
+
+MAX_WAIT_S = 2.0**32
+"""Waits of a century and more have no limit; larger numbers need not fit a driver's arithmetic."""
+
+
+def no_loader(what: str, known: object, hint: str) -> BackendUnavailableError:
+    """Return the error of a package or library that is not installed (not raised here)."""
+    return BackendUnavailableError(what, known=str(known), hint=hint, reason="no-loader")
 
 
 def lost_error(device: str, known: str | None) -> DeviceLostError:
@@ -44,21 +58,45 @@ def check_size(device: str, nbytes: int, most: int, what: str) -> None:
         )
 
 
-def check_place(info: DeviceInfo, count: int) -> None:
-    """Raise DriverError where a driver that lists `count` devices has none in `info`'s place."""
-    if info.index >= count:
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A device that a driver lists: its handle and what it reports."""
+
+    handle: Any
+    identity: Identity
+    caps: Caps
+
+
+F = TypeVar("F", bound=Found)
+
+
+def infos(instance: Any) -> list[DeviceInfo]:
+    """Return the devices of an `Instance` as the seam wants them, and close it."""
+    try:
+        return [
+            DeviceInfo(instance.candidate, index, one.identity, one.caps.is_software)
+            for index, one in enumerate(instance.devices())
+        ]
+    finally:
+        instance.close()
+
+
+def found_again(info: DeviceInfo, found: Sequence[F]) -> F:
+    """Return the device of `info` among those the driver lists now.
+
+    Raises DriverError where none is in its place, or another one.
+    """
+    if info.index >= len(found):
         raise DriverError(
             "The device is gone.",
             asked_by=f"{info.candidate.key} #{info.index}",
-            known=f"the driver now offers {count} devices",
+            known=f"the driver now offers {len(found)} devices",
         )
-
-
-def check_same(info: DeviceInfo, found: Identity) -> None:
-    """Raise DriverError where another device took the place of the one in `info`."""
-    before = info.identity
-    if (before.vendorID, before.deviceID) != (found.vendorID, found.deviceID):
+    one, before = found[info.index], info.identity
+    now = one.identity
+    if (before.vendorID, before.deviceID) != (now.vendorID, now.deviceID):
         raise DriverError(
             "The driver now lists another device in this place.",
-            known=f"expected {before.name}, found {found.name}",
+            known=f"expected {before.name}, found {now.name}",
         )
+    return one

@@ -38,7 +38,7 @@ _POINTER_BITS = str(struct.calcsize("P") * 8)
 
 
 def candidates(
-    environ: Mapping[str, str], platform: str = sys.platform, backend: str = "vulkan"
+    environ: Mapping[str, str], backend: str = "vulkan", platform: str = sys.platform
 ) -> list[Candidate]:
     """List one candidate per driver manifest, in the loader's order, without loading any.
 

@@ -5,7 +5,6 @@ For where databases are made and installed. A process that looks devices up trus
 
 from __future__ import annotations
 
-import json
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -36,12 +35,12 @@ def check_folder(path: Path, *, is_sealed: bool = True) -> Database:
 def check_schemas(path: Path) -> None:
     """Check every file of a folder that the library reads against its JSON Schema.
 
-    Raises DatabaseError for the first thing that is wrong, UpdateError without the extra.
+    Schemas that the folder holds come first: they must be schemas. Raises DatabaseError for the
+    first thing that is wrong, UpdateError without the extra.
     """
     folder = Path(path).absolute()
-    for name in source.names(folder):
-        found = document(folder / name, contents(folder / name))
-        wrong = first_error(name, found)
+    for name in (*sorted(f.name for f in folder.glob("*.schema.json")), *source.names(folder)):
+        wrong = first_error(name, document(folder / name, contents(folder / name)))
         if wrong:
             raise bad(folder / name, wrong)
 
@@ -49,10 +48,13 @@ def check_schemas(path: Path) -> None:
 def first_error(name: str, found: dict[str, Any]) -> str:
     """Return what is wrong with the document of a file, by its schema; empty if nothing is."""
     library = import_extra("jsonschema")
-    kind = Path(name).parts[0].removesuffix(".json")
-    schema = paths.data_dir("capability_db") / f"{kind}.schema.json"
-    validator = library.Draft202012Validator(json.loads(schema.read_bytes()))
-    error = library.exceptions.best_match(validator.iter_errors(found))
+    checker = library.Draft202012Validator
+    schema = checker.META_SCHEMA
+    if not name.endswith(".schema.json"):
+        kind = Path(name).parts[0].removesuffix(".json")
+        place = paths.data_dir("capability_db") / f"{kind}.schema.json"
+        schema = document(place, contents(place))
+    error = library.exceptions.best_match(checker(schema).iter_errors(found))
     return "" if error is None else f"{error.json_path}: {error.message:.200}"
 
 

@@ -94,7 +94,7 @@ def load(place: Path | None = None) -> Database:
 
 
 def _in_use() -> Database:
-    first = paths.database_folder()
+    first = databases.database_folder()
     if config.get("db").value or not databases.is_installed(first):
         return load(Path(first))
     for found in databases.installed():

@@ -177,7 +177,8 @@ def lookup(
     base = load() if database is None else database
     who = record if isinstance(record, Subject) else subject(record)
     words = config.get("ignore").value if ignore is None else _listed(ignore)
-    ignored, day = frozenset(word.lower() for word in words), today or _today()
+    ignored = frozenset(word.lower() for word in words)
+    day = today or time.strftime("%Y-%m-%d", time.gmtime())
     found = _sorted(_found(base, who, ignored, day))
     entries = {f.id: base.entry(f.id) for f in found if f.becomes in {"applies", "probe"}}
     actions = {name: entry.action for name, entry in entries.items()}
@@ -228,7 +229,3 @@ def _strangers(database: Database, ignored: frozenset[str]) -> tuple[str, ...]:
     """Return a note per ignored id that names no entry; it may be one of another version."""
     missing = sorted(word for word in ignored if word != ALL and word not in database)
     return tuple(f"ignored id {word!r} is not in this database" for word in missing)
-
-
-def _today() -> str:
-    return time.strftime("%Y-%m-%d", time.gmtime())

@@ -27,7 +27,7 @@ def folder() -> Path:
     An update that does not load is passed over. Where none was installed, no file is read. Raises
     DatabaseError where the setting names no folder, or one that cannot be read.
     """
-    first = Path(paths.database_folder())
+    first = Path(databases.database_folder())
     if config.get("db").value:
         check_place(first)
     elif databases.is_installed(os.fspath(first)):

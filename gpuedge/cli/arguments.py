@@ -62,6 +62,8 @@ def check_writable(named: str | None, option: str, *, is_folder: bool = False) -
     """
     if named is None:
         return
+    if not named:
+        raise InputError("A file or folder without a name cannot be written.", asked_by=option)
     known = "a file needs a folder that this user can write to, and may replace only a file"
     try:
         if not is_folder and is_stream(named):

@@ -36,21 +36,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, output: Output) -> int:
     """Show or clear the cache; 1 if a file could not be removed."""
-    folder = paths.cache_dir()
+    folder, is_clearing = paths.cache_dir(), options.action == "clear"
     crashes = _crashes(folder)  # first: it counts the markers of processes that are gone
-    found = cache_files(folder)
-    if options.crashes:
-        found = {path: kind for path, kind in found.items() if kind.is_crash}
-    if options.action == "clear":
-        # The markers that are left are of processes that run.
-        used = folder / FOLDER
-        found = {p: kind for p, kind in found.items() if (p.parent, p.suffix) != (used, MARK)}
-    sizes = {path: _size(path) for path in found}
-    left = _clear(list(found), folder) if options.action == "clear" else []
-    rows = [
-        {"name": str(p.relative_to(folder)), "nbytes": sizes[p], "purpose": kind.purpose}
-        for p, kind in found.items()
+    found = {
+        path: kind
+        for path, kind in cache_files(folder).items()
+        if (kind.is_crash or not options.crashes)
+        # the markers that are left are of processes that run
+        and not (is_clearing and path.parent == folder / FOLDER and path.suffix == MARK)
+    }
+    rows: list[dict[str, Any]] = [
+        {
+            "name": str(path.relative_to(folder)),
+            "nbytes": _size(path),
+            "kind": kind.pattern,
+            "purpose": kind.purpose,
+        }
+        for path, kind in found.items()
     ]
+    left = _clear(list(found), folder) if is_clearing else []
     body = {
         "schema": "gpuedge.cache/1",
         "action": options.action,
@@ -61,37 +65,40 @@ def run(options: argparse.Namespace, output: Output) -> int:
         "not_removed": [str(p) for p in left],
     }
     output.document(body)
-    if options.action == "info":
-        _show(body, {kind: [sizes[p] for p in found if found[p] is kind] for kind in FILES}, output)
+    if not is_clearing:
+        _show(body, output)
         return 0
+    total = sum(row["nbytes"] for row in rows)
     removed = counted(len(found) - len(left), "file")
-    output.text(f"removed {removed} ({sum(sizes.values())} bytes) from {folder}")
-    if folder / IN_USE in found:
-        output.text("the installed update of the capability database is removed")
+    output.text(f"removed {removed} ({total} bytes) from {folder}")
     for path in left:
         output.log(f"cannot remove {path}")
     return 1 if left else 0
 
 
-def _show(body: dict[str, Any], sizes: dict[FileKind, list[int]], output: Output) -> None:
-    """Print what each kind of file takes, and the devices that are left alone."""
-    place = f"{body['path']} ({body['source']})"
-    if body["files"]:
-        rows = [(k.pattern, len(of), sum(of), k.purpose) for k, of in sizes.items() if of]
-        title = f"{place}, {sum(map(sum, sizes.values()))} bytes"
-        output.table(title, ("file", "number", "bytes", "what for"), rows)
+def _show(body: dict[str, Any], output: Output) -> None:
+    """Print what the files for each purpose take, and the devices that are left alone."""
+    place, files = f"{body['path']} ({body['source']})", body["files"]
+    if files:
+        sizes: dict[tuple[str, str], list[int]] = {}
+        for row in files:
+            sizes.setdefault((row["kind"], row["purpose"]), []).append(row["nbytes"])
+        cells = [(kind, len(of), sum(of), purpose) for (kind, purpose), of in sizes.items()]
+        title = f"{place}, {sum(row['nbytes'] for row in files)} bytes"
+        output.table(title, ("file", "number", "bytes", "what for"), cells)
     else:
         output.text(f"{place} is empty")
-    cells = []
-    for crash in body["crashes"]:
-        until, starts = crash["blocked_until"], crash["starts"]
-        state = "may be used" if until is None else f"left alone until {date(until)}"
-        last = f"{date(starts[-1]['when'])} ({starts[-1]['step']})" if starts else "-"
-        cells.append((crash["device"], len(starts), last, state))
-    if cells:
+    if body["crashes"]:
         columns = ("device", "times", "last (and at what step)", "state")
-        output.table("unfinished starts", columns, cells)
+        output.table("unfinished starts", columns, map(_crash_cells, body["crashes"]))
         output.text("forget them: gpuedge cache clear --crashes")
+
+
+def _crash_cells(crash: dict[str, Any]) -> tuple[object, ...]:
+    until, starts = crash["blocked_until"], crash["starts"]
+    state = "may be used" if until is None else f"left alone until {date(until)}"
+    last = f"{date(starts[-1]['when'])} ({starts[-1]['step']})"
+    return crash["device"], len(starts), last, state
 
 
 def _crashes(folder: Path) -> list[dict[str, Any]]:
@@ -100,16 +107,14 @@ def _crashes(folder: Path) -> list[dict[str, Any]]:
     for crashes in Blocklist(folder).entries().values():
         block = last_block(crashes)
         until = 0.0 if block is None else block.until
-        starts = [{"step": c.step, "when": c.when} for c in crashes if not c.is_forgiven]
-        if starts or block is not None:
-            rows.append(
-                {
-                    "device": crashes[-1].name,
-                    "starts": starts,
-                    "level": 0 if block is None else block.level,
-                    "blocked_until": until if time.time() < until else None,
-                }
-            )
+        rows.append(
+            {
+                "device": crashes[-1].name,
+                "starts": [{"step": c.step, "when": c.when} for c in crashes],
+                "level": 0 if block is None else block.level,
+                "blocked_until": until if time.time() < until else None,
+            }
+        )
     return rows
 
 

@@ -11,7 +11,6 @@ import re
 import time
 from fnmatch import fnmatchcase
 from os.path import realpath
-from pathlib import Path
 from typing import Any
 
 import gpuedge
@@ -21,8 +20,8 @@ from gpuedge.conformance import SCHEMA
 from gpuedge.conformance.bench import versions
 from gpuedge.conformance.case import Case
 from gpuedge.conformance.catalogue import everything, shard_of
-from gpuedge.conformance.results import Results, ResultsFile, check_same, junit, read, save, summary
-from gpuedge.conformance.runner import Runner, RunRequest
+from gpuedge.conformance.results import Results, check_same, junit, read, save, summary
+from gpuedge.conformance.runner import Runner
 from gpuedge.core.errors import NoUsableDeviceError, UnknownDeviceError, UsageError
 from gpuedge.runtime.strings import AUTO, CPU, find, wanted
 from gpuedge.safety.paths import is_stream
@@ -115,7 +114,10 @@ def _run(options: argparse.Namespace, cases: list[Case], output: Output) -> int:
                 known=realpath(report),
             )
     old, damaged = (None, 0) if options.resume is None else read(options.resume)
-    if damaged:
+    if old is not None and not old.header:
+        output.log(f"{options.resume} has no header, so that the run starts over")
+        old = None
+    elif damaged:
         output.log(f"{options.resume}: {damaged} damaged lines were left out")
     header: dict[str, Any] = {
         **_device(options.device, output),
@@ -124,7 +126,7 @@ def _run(options: argparse.Namespace, cases: list[Case], output: Output) -> int:
         "versions": versions(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-    results = Results(header)
+    results = Results(header, path=options.jsonl)
     if old is not None:
         check_same(old, header, options.resume)
         header |= {k: v for k, v in old.header.items() if k == "caps"}
@@ -137,29 +139,25 @@ def _carry_out(
     options: argparse.Namespace, cases: list[Case], results: Results, output: Output
 ) -> int:
     """Run what is missing; whatever happens, what was found is written."""
-    file = ResultsFile(options.jsonl, results)
-    left = [s for s in cases if s.id not in results.rows]
-    jobs = options.jobs or max(1, os.cpu_count() or 1)
-    runner = Runner(
-        RunRequest(results.header["device"], options.profile, left, jobs, options.case_timeout)
-    )
+    left = [case for case in cases if case.id not in results.rows]
+    jobs, device = options.jobs or max(1, os.cpu_count() or 1), results.header["device"]
+    runner = Runner(device, options.profile, left, jobs, options.case_timeout)
     start = time.monotonic()
     try:
         with output.working("starting") as progress:
             for row in runner.rows():
-                results.rows[row["id"]] = row
-                _describe(results, runner)
-                file.touch()
+                results.add(row)
                 progress(f"{len(results.rows)} of {len(cases)}: {row['id']}")
                 if row["status"] not in ("passed", "skipped"):
                     output.log(f"{row['status']}: {row['id']}: {row.get('reason', '')}")
     finally:
-        _describe(results, runner)  # a child says who the device is only when it is done
+        # what a child has said of the device
+        results.header |= {k: v for k, v in (runner.header or {}).items() if k != "versions"}
         results.header["seconds"] = round(time.monotonic() - start, 2)
-        file.write()
+        results.write()
         if options.junit:
-            save(Path(options.junit), junit(results), "--junit")
-        if not_run := [s.id for s in cases if s.id not in results.rows]:
+            save(options.junit, junit(results), "--junit")
+        if not_run := [case.id for case in cases if case.id not in results.rows]:
             output.log(f"{len(not_run)} of {len(cases)} cases were not run; --resume runs them")
     body = summary(results, not_run, runner.notes)
     output.document(body)
@@ -167,11 +165,6 @@ def _carry_out(
     if results.is_lost:
         return 4
     return 0 if results.is_good else 1
-
-
-def _describe(results: Results, runner: Runner) -> None:
-    """Take over what a child has said of the device."""
-    results.header |= {k: v for k, v in (runner.header or {}).items() if k != "versions"}
 
 
 def _device(named: str | None, output: Output) -> dict[str, Any]:
@@ -199,7 +192,9 @@ def _show(body: dict[str, Any], output: Output) -> None:
         for op, one in body["operations"].items()
     ]  # fmt: skip
     title = f"Conformance of {body['device']} ({identity.get('name', '?')}), {body['profile']}"
-    output.table(title, ("operation", "passed", "skipped", "worst", "time"), rows)
+    output.table(
+        title, ("operation", "passed", "skipped", "worst error, of the bound", "time"), rows
+    )
     problems = [
         (row["status"], row["id"], row.get("reason", ""))
         for row in body["problems"][:SHOWN_PROBLEMS]

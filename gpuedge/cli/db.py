@@ -1,7 +1,8 @@
-"""``gpuedge db``: what the capability database says, whether it is sound, and getting a newer one.
+"""``gpuedge db``: what the capability database says of a device, and getting a newer one.
 
 A device is a record in a file, a stored identity, or one that an earlier probe of this machine
-found; no driver is touched. What makes and publishes databases is in ``tools/capdb``, not shipped.
+found; no driver is touched. What makes, checks and publishes databases is ``tools/capdb``, which is
+not shipped.
 """
 
 from __future__ import annotations
@@ -13,30 +14,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from gpuedge.capdb.check import check_folder, check_schemas
 from gpuedge.capdb.database import Database, load
-from gpuedge.capdb.judgement import Judgement
 from gpuedge.capdb.judgement import lookup as judge
 from gpuedge.capdb.place import folder as in_use
 from gpuedge.capdb.saved import identities, title
 from gpuedge.cli.arguments import seconds
 from gpuedge.cli.output import Output, read_json
-from gpuedge.core.errors import (
-    DatabaseError,
-    InputError,
-    NoUsableDeviceError,
-    UnknownDeviceError,
-    UpdateError,
-    UsageError,
-)
+from gpuedge.core.errors import InputError, NoUsableDeviceError, UnknownDeviceError, UsageError
 from gpuedge.core.identity import Identity
 from gpuedge.core.text import counted, plain
 from gpuedge.probing import api
+from gpuedge.probing.show import forbidden
 
 NOTHING: Final = "No device of this machine was reached by a probe, so there is nothing to look up."
 HOW: Final = "gpuedge probe looks for devices; --device judges a saved one"
+COLUMNS: Final = ("id", "becomes", "decided_by", "effect", "summary")
+HEADINGS: Final = {
+    "true": "about this device",
+    "unknown": "may be about it",
+    "false": "not about it",
+}
 SHOWN: Final = 400
 """Characters of a field that is shown where a decision replays differently."""
 
@@ -54,9 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a record of a device in a JSON file, the id of a stored identity, or such as "
         "vulkan:0 (default: the devices of this machine)",
     )  # fmt: skip
-    added["validate"].add_argument(
-        "folder", nargs="?", metavar="FOLDER", help="a database folder (the one in use)"
-    )
     added["replay"].add_argument(
         "file", metavar="DECISION.json", help="made by Decision.to_json() or gpuedge run --json"
     )
@@ -83,122 +79,92 @@ def about(database: Database) -> dict[str, Any]:
     return {**told, "folder": str(database.folder), "entries": len(database)}
 
 
-def entries_counted(number: int) -> str:
-    """Return a number of entries in words."""
-    return f"{number} {'entry' if number == 1 else 'entries'}"
-
-
-def headline(database: Database) -> str:
-    """Return which database this is, in a line."""
-    number = f"version {database.version}, {entries_counted(len(database))}"
-    return f"Capability database, {number}: {database.folder}"
-
-
-def describe(restrictions: Mapping[str, Any]) -> str:
-    """Return restrictions, or what the action of an entry restricts, in few words.
-
-    >>> describe({"features": ["fp16"], "limits": {"max_outputs": 1}})
-    'no fp16; max_outputs <= 1'
-    """
-    found = ["not used at all"] if restrictions.get("is_backend_off") else []
-    kinds = (restrictions.get(kind) for kind in ("levels", "features", "kernels", "storages"))
-    found += [f"no {', '.join(listed)}" for listed in kinds if listed]
-    found += [f"{name} <= {most}" for name, most in restrictions.get("limits", {}).items()]
-    found += ["others first"] if restrictions.get("is_demoted") else []
-    return "; ".join(found) or "none"
+def in_words(told: Mapping[str, Any]) -> str:
+    """Return the version and size of a database that `about` describes."""
+    return f"version {told['version']}, {counted(told['entries'], 'entry')}"
 
 
 def show(options: argparse.Namespace, output: Output) -> int:
     """List the entries, or show those that are named in full."""
     database = load()
+    told = about(database)
+    headline = f"Capability database, {in_words(told)}: {database.folder}"
     for name in options.ids:
         if name not in database:
             near = get_close_matches(name, database.ids, n=1)
             raise UsageError(
                 f"No entry has the id {name!r}.",
-                known=headline(database),
+                known=headline,
                 hint=f"gpuedge db show {near[0]}" if near else "gpuedge db show lists them",
             )
     entries = [database.entry(name) for name in options.ids] or list(database)
     records = [{"api": entry.api, **entry.source} for entry in entries]
-    body = {"schema": "gpuedge.db.show/1", "database": about(database), "entries": records}
-    output.document(body)
+    output.document({"schema": "gpuedge.db.show/1", "database": told, "entries": records})
     if options.ids:
         for record in records:
             output.text(json.dumps(record, indent=2))
         return 0
     rows = [
-        (e.id, e.api, e.state, e.effect, describe(e.action.to_dict()), e.summary) for e in entries
+        (e.id, e.api, e.state, e.effect, forbidden(e.action.to_dict()), e.summary) for e in entries
     ]
-    titles = ("entry", "api", "state", "effect", "restricts", "summary")
-    output.table(headline(database), titles, rows)
+    titles = ("entry", "api", "state", "effect", "leaves out", "summary")
+    output.table(headline, titles, rows)
     return 0
 
 
-class Known(NamedTuple):
-    """A device that can be judged: where it is from, what it is called, and its record."""
-
-    source: str
-    name: str
-    record: Mapping[str, Any] | Identity
-
-
-def devices(named: str | None) -> list[Known]:
+def devices(named: str | None) -> list[tuple[str, str, Mapping[str, Any] | Identity]]:
     """Return the device that is named, or those that earlier probes of this machine reached.
 
-    Raises InputError for a file that holds no record, UnknownDeviceError for a name of nothing.
+    Of each where it is from, what it is called, and its record. Raises InputError for a file that
+    holds no record, UnknownDeviceError for a name of nothing.
     """
     if named is not None:
         if os.path.lexists(named) or named.endswith(".json") or os.sep in named:
             record: Mapping[str, Any] = read_json(named)
-            return [Known(named, title(record), record)]
+            return [(named, title(record), record)]
         stored = identities(in_use())
         if named in stored:
-            return [Known(named, title(stored[named]), stored[named])]
-    here = [
-        Known(row.device, row.name, Identity.from_dict(dict(row.identity)))
+            return [(named, title(stored[named]), stored[named])]
+    here: list[tuple[str, str, Mapping[str, Any] | Identity]] = [
+        (row.device, row.name, Identity.from_dict(dict(row.identity)))
         for row in api.latest()  # whatever database or settings they were probed under
         if row.identity
     ]
     if named is None:
         return here
     for device in here:
-        if named in (device.source, device.source.split(":")[0]):
+        if named in (device[0], device[0].split(":")[0]):
             return [device]
     raise UnknownDeviceError(
         f"{named!r} is no file, no stored identity and no device of the last probe.",
         asked_by="--device",
-        known=f"devices of the last probe: {', '.join(d.source for d in here) or 'none'}",
+        known=f"devices of the last probe: {', '.join(source for source, *_ in here) or 'none'}",
         hint=HOW,
     )
 
 
 def why(options: argparse.Namespace, output: Output) -> int:
     """Print the trace of every entry; of one device its document is the whole answer."""
-    found = [(device, judge(device.record)) for device in devices(options.device)]
+    found = [
+        (source, name, judge(record).to_dict(all=True))
+        for source, name, record in devices(options.device)
+    ]
     if options.device is not None:
-        output.document(found[0][1].to_dict(all=True))
+        output.document(found[0][2])
     else:
-        traces = [{"device": d.source, "name": d.name, **j.to_dict(all=True)} for d, j in found]
+        traces = [{"device": source, "name": name, **body} for source, name, body in found]
         output.document({"schema": "gpuedge.db.machine/1", "devices": traces})
     if not found:
         output.text(NOTHING)
         output.log(HOW)
-    for device, judgement in found:
-        _trace(device, judgement, output)
+    for source, name, body in found:
+        output.table(f"{name} ({source})", ("what", "is"), _subject(body))
+        for result, heading in HEADINGS.items():
+            rows = [[f[c] for c in COLUMNS] for f in body["findings"] if f["result"] == result]
+            if rows:
+                titles = ("entry", "becomes", "decided by", "effect", "summary")
+                output.table(f"{counted(len(rows), 'entry')} {heading}", titles, rows)
     return 0
-
-
-def _trace(device: Known, judgement: Judgement, output: Output) -> None:
-    body = judgement.to_dict(all=True)
-    output.table(f"{device.name} ({device.source})", ("what", "is"), _subject(body))
-    columns = ("id", "becomes", "decided_by", "effect", "summary")
-    titles = ("entry", "becomes", "decided by", "effect", "summary")
-    headings = {"true": "about this device", "unknown": "may be about it", "false": "not about it"}
-    for result, heading in headings.items():
-        rows = [[f[c] for c in columns] for f in body["findings"] if f["result"] == result]
-        if rows:
-            output.table(f"{entries_counted(len(rows))} {heading}", titles, rows)
 
 
 def _subject(body: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -211,7 +177,7 @@ def _subject(body: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
     rows += [("build", _text(who["builds"])), ("built", _text(who["built"]))]
     rows += [("note", note) for note in body["notes"]]
-    rows += [("restrictions", describe(body["restrictions"]))]
+    rows += [("restrictions", forbidden(body["restrictions"]) or "none")]
     rows += [("blocked by", body["blocked_by"] or "nothing")]
     return rows + [
         ("asks for a test", f"{d['entry']}: {', '.join(d['tests'])}, {d['runs']} runs")
@@ -223,30 +189,6 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
     return "not known" if value is None else str(value)
-
-
-def validate(options: argparse.Namespace, output: Output) -> int:
-    """Check a folder: digests, what the library reads, and its schemas; 1 if something is wrong."""
-    folder = in_use() if options.folder is None else Path(options.folder)
-    wrong, entries = "", None
-    try:
-        entries = len(check_folder(folder))
-        check_schemas(folder)
-    except DatabaseError as error:
-        if isinstance(error, UpdateError):  # the packages for it are not installed
-            raise
-        wrong = (error.known or error.what).replace(f"{folder.absolute()}/", "")
-    output.document(
-        {
-            "schema": "gpuedge.db.validate/2",
-            "folder": str(folder),
-            "result": "FAIL" if wrong else "PASS",
-            "entries": entries,
-            "problem": wrong or None,
-        }
-    )
-    output.text(f"{folder}: {wrong or f'good, {entries_counted(entries or 0)}'}")
-    return 1 if wrong else 0
 
 
 def update(options: argparse.Namespace, output: Output) -> int:
@@ -316,7 +258,6 @@ def replay(options: argparse.Namespace, output: Output) -> int:
 ACTIONS: Final[Mapping[str, tuple[Callable[[argparse.Namespace, Output], int], str]]] = {
     "show": (show, "list the entries, or show some of them in full"),
     "why": (why, "the trace of every entry for a device"),
-    "validate": (validate, "check that a database folder is whole and keeps to its schemas"),
     "update": (update, "get a newer database from a mirror, if it is signed and good"),
     "replay": (replay, "decide a saved decision again, and compare it byte by byte"),
 }

@@ -9,9 +9,10 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import gpuedge
 from gpuedge import backends
@@ -29,12 +30,8 @@ from gpuedge.safety import paths
 SCHEMA = "gpuedge.doctor/1"
 PASS, INFO, WARN, FAIL = "PASS", "INFO", "WARN", "FAIL"
 
-GPU_PACKAGES = {
-    "moderngl": (INFO, "not installed: only sharing results with an application needs it"),
-    "vulkan": (WARN, "not installed: its devices are out of reach"),
-    "wgpu": (WARN, "not installed: its devices are out of reach"),
-}
-"""Packages that a GPU needs but the CPU does not: what it means that one is missing."""
+GPU_PACKAGES = ("vulkan", "wgpu")
+"""Packages without which only the devices of one API are out of reach."""
 
 CONFIG_FILE = "GPUEDGE_CONFIG"
 
@@ -51,7 +48,7 @@ REMEDIES = {
     "no-highp": "none: this GPU computes with 16 bits in fragment shaders",
     "bad-manifest": "reinstall the package that owns the manifest, or remove the manifest",
     "missing-library": "reinstall the driver's package; `ldd` on its library shows what it lacks",
-    "deadline": "try a longer deadline: gpuedge probe --refresh --deadline 20",
+    "deadline": "try a longer deadline: gpuedge probe --refresh --deadline 60",
     "crashed": "update the driver; gpuedge avoids it until then",
     "disabled": "unset GPUEDGE_BACKENDS",
 }
@@ -61,16 +58,13 @@ DEFAULT_REMEDY = "update the driver, then: gpuedge probe --refresh"
 MORE_TIME = "give its probe more time: gpuedge probe --refresh --deadline 60"
 """What helps where tests that entries ask for were cut off."""
 
-_VULKAN = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")
-ONLY = {"vulkan": _VULKAN, "gles": ("__EGL_VENDOR_LIBRARY_FILENAMES",)}
-"""Variables that name drivers of an API and hide all others."""
-
+_VULKAN = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_ADD_DRIVER_FILES")
 NAMING = {
-    "vulkan": (*_VULKAN, "VK_ADD_DRIVER_FILES"),
-    "wgpu": (*_VULKAN, "VK_ADD_DRIVER_FILES"),
-    "gles": (*ONLY["gles"], "GPUEDGE_EGL"),
+    "vulkan": _VULKAN,
+    "wgpu": _VULKAN,
+    "gles": ("__EGL_VENDOR_LIBRARY_FILENAMES", "GPUEDGE_EGL"),
 }
-"""Variables that name the files of drivers."""
+"""Variables that name the files of an API's drivers; most of them hide all others."""
 
 PACKAGES = {
     "vulkan": "on Debian: apt-get install libvulkan1 mesa-vulkan-drivers",
@@ -146,13 +140,11 @@ def environment_checks() -> Iterator[Check]:
 def _packages() -> Iterator[Check]:
     versions = info.package_versions()
     for name, is_required in info.requirements().items():
-        found = versions[name]
-        label = f"package {name}"
-        if found:
-            yield Check(label, PASS, found)
-        elif is_required or name in GPU_PACKAGES:
-            result, detail = GPU_PACKAGES.get(name, (FAIL, "not installed"))
-            yield Check(label, result, detail, f"pip install {name}")
+        if found := versions[name]:
+            yield Check(f"package {name}", PASS, found)
+        elif is_required:
+            result = WARN if name in GPU_PACKAGES else FAIL
+            yield Check(f"package {name}", result, "not installed", f"pip install {name}")
 
 
 def _settings() -> Iterator[Check]:
@@ -160,36 +152,34 @@ def _settings() -> Iterator[Check]:
     file = os.environ.get(CONFIG_FILE)
     found = {CONFIG_FILE: Check(CONFIG_FILE, PASS, file)} if file else {}
     for name, setting in config.SETTINGS.items():
-        try:
-            value = config.get(name)
-            shown = _resolved(name, value.value)
-        except GpuEdgeError as error:
-            # A config file that does not parse spoils every setting, but is said once.
-            label = CONFIG_FILE if error.asked_by == CONFIG_FILE else setting.variable
-            found[label] = failed(label, error)
-            continue
-        if value.source != "default" and shown:
-            origin = "" if value.source == setting.variable else f" (from the {value.source})"
-            found[setting.variable] = Check(setting.variable, PASS, f"{shown}{origin}")
+        check = _checked(setting.variable, partial(_resolved, name))
+        if check.detail:
+            found[check.name] = check
     yield from found.values()
 
 
-def _resolved(name: str, value: Any) -> str:
-    """Return what a setting's value comes to, as text; raises what a session would raise.
+def _resolved(name: str) -> str:
+    """Return what a setting that is set comes to, as text; raises what a session would raise.
 
-    Empty for a GPU's name: whether it can be used is known after the drivers were tested.
+    Empty for a default, and for a GPU's name: whether it can be used is known after the drivers
+    were tested.
     """
+    found, variable = config.get(name), config.SETTINGS[name].variable
+    value = found.value
     if name == "device":
-        asked = parse(value)
-        return asked if asked in (AUTO, CPU) else ""
-    checks: dict[str, Callable[[], object]] = {
-        "backends": lambda: [backends.load(backend) for backend in value],
-        "db": load,
-        "pin": pins.check_pins,
-    }
-    if name in checks:
-        checks[name]()
-    return " ".join(value) if isinstance(value, tuple) else str(value)
+        value = parse(value)
+        value = value if value in (AUTO, CPU) else ""
+    elif name == "backends":
+        for backend in value:
+            backends.load(backend)
+    elif name == "db":
+        load()
+    elif name == "pin":
+        pins.check_pins()
+    shown = " ".join(value) if isinstance(value, tuple) else str(value)
+    if found.source == "default" or not shown:
+        return ""
+    return shown if found.source == variable else f"{shown} (from the {found.source})"
 
 
 def _folders() -> Iterator[Check]:
@@ -199,11 +189,11 @@ def _folders() -> Iterator[Check]:
         return  # reported with the settings
     found = info.database_in_use()
     if "error" not in found:
-        detail = f"{found['folder']} ({info.database_line(found)})"
+        detail = f"{found['folder']} ({found['line']})"
         yield Check("capability_db", PASS, detail)
     elif not is_named:  # else reported with the settings
         fix = "reinstall gpuedge, or: gpuedge cache clear"
-        yield Check("capability_db", FAIL, info.database_line(found), fix)
+        yield Check("capability_db", FAIL, found["line"], fix)
     trial = folder / f".doctor.{os.getpid()}"
     if paths.write_atomic(trial, b"gpuedge"):
         trial.unlink(missing_ok=True)
@@ -213,11 +203,16 @@ def _folders() -> Iterator[Check]:
         yield Check("cache", WARN, f"{folder} cannot be written: every start is a first one", fix)
 
 
-def failed(label: str, error: GpuEdgeError) -> Check:
-    """Return the finding that an error is, about the variable or folder `label`."""
-    known = f"; {error.known}" if error.known else ""
-    fix = error.hint or f"correct {label}, or unset it"
-    return Check(label, FAIL, error.what.rstrip(".") + known, fix)
+def _checked(label: str, resolve: Callable[[], str]) -> Check:
+    """Return the finding about a variable or folder: what it comes to, or the error it raises."""
+    try:
+        return Check(label, PASS, resolve())
+    except GpuEdgeError as error:
+        # A config file that does not parse spoils every setting, but is said once.
+        label = CONFIG_FILE if error.asked_by == CONFIG_FILE else label
+        known = f"; {error.known}" if error.known else ""
+        fix = error.hint or f"correct {label}, or unset it"
+        return Check(label, FAIL, error.what.rstrip(".") + known, fix)
 
 
 def report_checks(report: ProbeReport) -> Iterator[Check]:
@@ -231,31 +226,23 @@ def report_checks(report: ProbeReport) -> Iterator[Check]:
         yield Check("devices", PASS, "only software rasterisers here: `auto` means the CPU")
     else:
         yield Check("devices", PASS, f"the best is {best.device} ({best.name})")
-    yield from _named_device(report)
-
-
-def _named_device(report: ProbeReport) -> Iterator[Check]:
-    """Check that the GPU a setting names can be used, now that drivers were tested."""
-    try:
-        asked = parse(config.get("device").value)
-    except GpuEdgeError:
-        return  # reported with the settings
-    if asked in (AUTO, CPU):
-        return
     variable = config.SETTINGS["device"].variable
-    try:
-        row = find(asked, report)
-    except GpuEdgeError as error:
-        yield failed(variable, error)
-    else:
-        yield Check(variable, PASS, f"{asked} means {row.device} ({row.name})")
+    with suppress(GpuEdgeError):  # reported with the settings
+        asked = parse(config.get("device").value)
+        if asked not in (AUTO, CPU):
+            yield _checked(variable, lambda: _meant(asked, report))
+
+
+def _meant(asked: str, report: ProbeReport) -> str:
+    row = find(asked, report)
+    return f"{asked} means {row.device} ({row.name})"
 
 
 def _row_check(device: str, row: ProbeRow, *, is_alone: bool) -> Check:
     name = device if row.index is not None else f"{device} driver"
     detail = f"{row.name}: {row.brief}" if row.name else row.brief
     if row.is_usable:
-        left_out = show.forbidden(row)
+        left_out = show.forbidden(row.restrictions)
         if not left_out:
             return Check(name, PASS, detail)
         ids = ", ".join(row.restrictions["entries"])
@@ -275,14 +262,12 @@ def _row_check(device: str, row: ProbeRow, *, is_alone: bool) -> Check:
 def remedy(row: ProbeRow) -> str:
     """Return what to do about a driver or device that cannot be used."""
     kind = "gles" if row.backend.startswith("gles") else row.backend
-    if row.code in ("bad-manifest", "missing-library"):
-        for variable in NAMING.get(kind, ()):
-            if row.key in os.environ.get(variable, "").split(os.pathsep):
-                return f"{variable} names this file: correct it, or unset {variable}"
-    if row.code == "no-candidates":
-        for variable in ONLY.get(kind, ()):
-            if value := os.environ.get(variable):
-                return f"{variable}={value} hides every driver: correct it, or unset {variable}"
+    for variable in NAMING.get(kind, ()):
+        value = os.environ.get(variable, "")
+        if row.code in ("bad-manifest", "missing-library") and row.key in value.split(os.pathsep):
+            return f"{variable} names this file: correct it, or unset {variable}"
+        if row.code == "no-candidates" and value:
+            return f"{variable}={value} names no driver: correct it, or unset {variable}"
     if row.code == "crash-blocklist":
         return f"gpuedge cache clear --crashes, or GPUEDGE_PIN={row.device}=always"
     if row.code == "quirk":

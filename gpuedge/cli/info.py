@@ -1,39 +1,33 @@
 """``gpuedge info``: versions, settings with their sources, known devices, folders.
 
-Touches no driver: devices are those of earlier probes in this environment, read from the verdict
-store.
+Touches no driver: devices are those that earlier probes found, read from the verdict store.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import platform
 import re
 import shutil
 import sys
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import gpuedge
-from gpuedge import backends
 from gpuedge.capdb.database import load
-from gpuedge.cli.db import about, entries_counted
+from gpuedge.cli.db import about, in_words
 from gpuedge.cli.output import Output
 from gpuedge.core import config
 from gpuedge.core.errors import GpuEdgeError
-from gpuedge.probing import verdicts
+from gpuedge.probing import api
 from gpuedge.probing.pins import check_pins
-from gpuedge.probing.report import ProbeRow, number
+from gpuedge.probing.report import ProbeRow
+from gpuedge.probing.show import TITLES, status_of
 from gpuedge.safety import paths
-
-DEADLINE_S = 4.0
-"""The default deadline of `gpuedge.probe()`: which hangs it would believe without trying again."""
 
 COMPILERS = ("glslangValidator", "glslang", "glslc")
 
@@ -45,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, output: Output) -> int:
     """Print what is known without touching any driver."""
     check_pins()
-    known = known_devices()
+    known = api.latest()
     names = ("device", "name", "status", "code", "reason", "is_software")
     body = {
         "schema": "gpuedge.info/1",
@@ -55,8 +49,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
         "glsl_compiler": glsl_compiler(),
         "settings": _settings(),
         "database": database_in_use(),
-        "devices": [{name: getattr(row, name) for name in names} for row in known.rows],
-        "not_probed": list(known.unprobed),
+        "devices": [{name: getattr(row, name) for name in names} for row in known],
         "paths": _folders(),
     }
     output.document(body)
@@ -129,73 +122,35 @@ def _settings() -> dict[str, dict[str, Any]]:
 
 
 def database_in_use() -> dict[str, Any]:
-    """Return which capability database is in use; ``error`` says why none can be."""
-    try:
-        return about(load())
-    except GpuEdgeError as error:
-        return {"error": error.known or error.what}
+    """Return which capability database is in use; ``error`` says why none can be.
 
-
-def database_line(found: Mapping[str, Any]) -> str:
-    """Return in a few words which database was found."""
-    if "error" in found:
-        return f"none can be used: {found['error']}"
-    return f"version {found['version']}, {entries_counted(found['entries'])}"
-
-
-class Known(NamedTuple):
-    """What earlier probes found on the drivers of this environment, and which they missed."""
-
-    rows: tuple[ProbeRow, ...]
-    unprobed: tuple[str, ...]
-
-
-def known_devices() -> Known:
-    """Return what `gpuedge.probe()` would answer now from disk; nothing is started or loaded.
-
-    Device strings count over all drivers, so where a driver was not probed yet those of its
-    backend stay without a number.
+    ``line`` says it in a few words.
     """
-    keys, store, now = verdicts.Keys(os.environ), verdicts.Store(paths.cache_folder()), time.time()
-    rows: list[ProbeRow] = []
-    unprobed: list[str] = []
-    for backend in config.get("backends").value or backends.PROBED:
-        missed, found = [], []
-        listing = backends.load(backend).candidates
-        try:
-            candidates = list(listing(os.environ))
-        except Exception as error:  # a backend of somebody else's may raise anything
-            candidates = []
-            missed.append(f"{backend}: its drivers cannot be listed: {error!r:.200}")
-        for candidate in candidates:
-            verdict = store.find(keys(candidate), DEADLINE_S, now)
-            if verdict is None:
-                missed.append(f"{Path(candidate.key).name} ({backend})")
-            found += verdict or []
-        rows += [r.replace(device=backend) for r in found] if missed else number(found)
-        unprobed += missed
-    return Known(tuple(rows), tuple(unprobed))
+    try:
+        found = about(load())
+    except GpuEdgeError as error:
+        why = error.known or error.what
+        return {"error": why, "line": f"none can be used: {why}"}
+    return {**found, "line": in_words(found)}
 
 
-def _show(body: Mapping[str, Any], known: Known, output: Output) -> None:
+def _show(body: Mapping[str, Any], known: Sequence[ProbeRow], output: Output) -> None:
     here, database = body["python"], body["database"]
     versions = [("gpuedge", body["version"]), ("python", f"{here['version']} on {here['os']}")]
     versions += [(name, found or "not installed") for name, found in body["packages"].items()]
     versions.append(("GLSL compiler", body["glsl_compiler"] or "none"))
-    versions.append(("capability database", database_line(database)))
+    versions.append(("capability database", database["line"]))
     output.table("Versions", ("what", "version"), versions)
     settings = body["settings"].values()
     rows = [(v["variable"], _value(v["value"]), v["source"]) for v in settings]
     output.table("Settings", ("variable", "value", "from"), rows)
     folders = {**body["paths"], "database in use": database.get("folder")}
     output.table("Folders", ("what", "where"), list(folders.items()))
-    cells = [(r.device, r.name, r.status, r.brief) for r in known.rows]
-    cells += [("-", name, "-", "not probed yet: run `gpuedge probe`") for name in known.unprobed]
-    if cells:
-        titles = ("device", "name", "status", "reason")
-        output.table("Devices, from earlier probes", titles, cells)
+    if known:
+        cells = [(r.device, r.name, status_of(r), r.brief) for r in known]
+        output.table("Devices, from earlier probes", TITLES, cells)
     else:
-        output.text("No driver is installed, or no backend is switched on.")
+        output.text("No driver was probed yet: run `gpuedge probe`.")
 
 
 def _value(value: Any) -> str:

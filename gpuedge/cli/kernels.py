@@ -78,7 +78,7 @@ def _show(options: argparse.Namespace, output: Output) -> int:
         "code": listing,
     }
     output.document(body)
-    output.text(f"{name} as {blob.dialect}: {len(blob.code)} bytes, sha256 {blob.digest}")
+    output.log(f"{name} as {blob.dialect}: {len(blob.code)} bytes, sha256 {blob.digest}")
     if is_text:
         output.text(listing.rstrip("\n"))
     return 0

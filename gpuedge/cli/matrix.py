@@ -5,7 +5,7 @@ Made from a probe report alone; `gpuedge doctor` prints it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from typing import Any
 
 from gpuedge import backends
@@ -16,24 +16,8 @@ from gpuedge.probing.report import ProbeReport, ProbeRow
 NOTHING = "-"
 """Cell of a level that a driver does not offer, or that has no driver at all."""
 
-
-@dataclass(frozen=True)
-class Line:
-    """One line of the matrix: a device with every API route to it, or a driver without one."""
-
-    name: str
-    physical: str
-    rows: list[ProbeRow] = field(default_factory=list)
-
-    def cell(self, level: str) -> str:
-        """Return what stands at a level, such as ``ok :0``, or ``ok :0*`` under restrictions."""
-        found: dict[str, str] = {}
-        for row in self.rows:
-            if row.backend == level:
-                place = f" :{row.device.partition(':')[2]}" if ":" in row.device else ""
-                mark = "*" if row.restrictions and row.is_usable else ""
-                found[row.status] = found.get(row.status, "") + place + mark
-        return ", ".join(status + places for status, places in found.items()) or NOTHING
+FACTS = ("device", "status", "code", "reason", "route", "restrictions")
+"""What the document says of each cell."""
 
 
 def levels(report: ProbeReport) -> list[str]:
@@ -41,28 +25,46 @@ def levels(report: ProbeReport) -> list[str]:
     return list(dict.fromkeys([*backends.PROBED, *(row.backend for row in report.tried)]))
 
 
-def lines(report: ProbeReport) -> list[Line]:
-    """Return the lines of the matrix: usable devices first, best first, then the rest."""
-    made: dict[str, Line] = {}
+def lines(report: ProbeReport) -> list[list[ProbeRow]]:
+    """Return the lines of the matrix: usable devices first, best first, then the rest.
+
+    A line has the rows of a device with every API route to it, or of a driver without one.
+    """
+    made: dict[str, list[ProbeRow]] = {}
     places: dict[str, str] = {}
     reached = [r for r in report.tried if r.index is not None and not r.is_usable]
     for row in [*report.devices, *reached]:
         key = row.physical or row.device
         places.setdefault(row.key, key)
-        made.setdefault(key, Line(text.plain(row.name), row.physical)).rows.append(row)
+        made.setdefault(key, []).append(row)
     for row in report.tried:
         if row.index is None and row.code != "no-candidates":
             # A driver that reached its device at another level stands in the line of that device.
             key = places.get(row.key) or f"driver {row.key or row.name or row.backend}"
-            made.setdefault(key, Line(text.plain(row.name or row.backend), "")).rows.append(row)
+            made.setdefault(key, []).append(row)
     return list(made.values())
+
+
+def name(line: list[ProbeRow]) -> str:
+    """Return what the device or the driver of a line is called."""
+    return text.plain(line[0].name or line[0].backend)
+
+
+def cell(line: Iterable[ProbeRow], level: str) -> str:
+    """Return what stands at a level, such as ``ok :0``, or ``ok :0*`` under restrictions."""
+    found: dict[str, str] = {}
+    for row in line:
+        if row.backend == level:
+            place = f" :{row.device.partition(':')[2]}" if ":" in row.device else ""
+            mark = "*" if row.restrictions and row.is_usable else ""
+            found[row.status] = found.get(row.status, "") + place + mark
+    return ", ".join(status + places for status, places in found.items()) or NOTHING
 
 
 def show(report: ProbeReport, output: Output) -> None:
     """Print the matrix, and the limits of the devices that work."""
     columns = levels(report)
-    body = [(*(line.cell(level) for level in columns), line.name) for line in lines(report)]
-    if body:
+    if body := [(*(cell(line, level) for level in columns), name(line)) for line in lines(report)]:
         title = "Drivers and levels (ok :0 under gles30 is gles30:0, ok :0* has restrictions)"
         output.table(title, (*columns, "driver or device"), body)
     if found := [limits(row) for row in report.devices if row.caps]:
@@ -88,21 +90,12 @@ def limits(row: ProbeRow) -> list[str]:
 
 def to_dict(report: ProbeReport) -> dict[str, Any]:
     """Return the matrix and the limits as a JSON-ready dictionary."""
-    columns = levels(report)
-    facts = ("device", "status", "code", "reason", "route", "restrictions")
-
-    def cells(line: Line, level: str) -> list[dict[str, Any]]:
-        return [{n: getattr(r, n) for n in facts} for r in line.rows if r.backend == level]
-
-    return {
-        "levels": columns,
-        "lines": [
-            {
-                "name": one.name,
-                "physical": one.physical,
-                "levels": {c: cells(one, c) for c in columns},
-            }
-            for one in lines(report)
-        ],
-        "limits": {row.device: dict(row.caps) for row in report.devices if row.caps},
-    }
+    found, columns = [], levels(report)
+    for line in lines(report):
+        cells: dict[str, list[dict[str, Any]]] = {level: [] for level in columns}
+        for row in line:
+            cells[row.backend].append({fact: getattr(row, fact) for fact in FACTS})
+        physical = line[0].physical if line[0].index is not None else ""
+        found.append({"name": name(line), "physical": physical, "levels": cells})
+    caps = {row.device: dict(row.caps) for row in report.devices if row.caps}
+    return {"levels": columns, "lines": found, "limits": caps}

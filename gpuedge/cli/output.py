@@ -111,9 +111,9 @@ class Output:
         return paint
 
 
-def _console(stream: TextIO, colourless: bool) -> Console | None:
+def _console(stream: TextIO | None, colourless: bool) -> Console | None:
     """Return a rich console for a terminal; None for anything else, or where rich is missing."""
-    if not stream.isatty():
+    if stream is None or not stream.isatty():  # a daemon may have none
         return None
     try:
         from rich.console import Console

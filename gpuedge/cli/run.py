@@ -28,7 +28,7 @@ from gpuedge.core.errors import (
     UnsupportedOpError,
     UsageError,
 )
-from gpuedge.safety.paths import write_named
+from gpuedge.safety.paths import open_regular, write_named
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,8 +41,9 @@ if TYPE_CHECKING:
 BLAME: dict[str, tuple[type[GpuEdgeError], ...]] = {
     "device": (UnknownDeviceError, NoUsableDeviceError),
     "fallback": (UnsupportedOpError,),
+    "isolation": (),
 }
-"""Which errors an option that was given is to blame for."""
+"""Options that a session takes, and which errors each is to blame for where it was given."""
 
 SHOWN_OPS = 6
 """Operators named in a row that stands for more of them."""
@@ -71,12 +72,12 @@ def run(options: argparse.Namespace, output: Output) -> int:
     inputs = read_inputs(options.input)
     check_writable(options.output, "--output", is_folder=True)
     if not os.path.isfile(options.model):  # noqa: PTH113  (a Path raises for a long name)
-        raise InputError(f"There is no model file {options.model}.", asked_by="the command line")
+        what = "is not a file" if os.path.exists(options.model) else "does not exist"  # noqa: PTH110
+        raise InputError(f"The model {options.model} {what}.", asked_by="the command line")
     import gpuedge
 
-    names = ("device", "fallback", "isolation")
-    chosen = {n: value for n in names if (value := getattr(options, n)) is not None}
-    blamed = {name: kinds for name, kinds in BLAME.items() if name in chosen}
+    chosen = {n: value for n in BLAME if (value := getattr(options, n)) is not None}
+    blamed = {name: BLAME[name] for name in chosen}
     with (
         blaming(**blamed, input=(UsageError,)),
         output.working("deciding, compiling and running"),
@@ -84,6 +85,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
     ):
         results, times = _timed(session, inputs, options.repeat, options.timeout)
         placement = [asdict(row) for row in session.placement]
+        refusals = dict(session.refusals)
         decision, health = session.explain(), session.health
     files = {} if options.output is None else write_outputs(results, Path(options.output))
     body = {
@@ -94,6 +96,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
         "decision": decision.to_dict(),
         "health": health.to_dict(),
         "placement": placement,
+        "refusals": refusals,
         "outputs": [
             {"name": n, "shape": list(a.shape), "dtype": a.dtype.name, "file": files.get(n)}
             for n, a in results.items()
@@ -131,9 +134,7 @@ def read_array(path: str) -> Array:
     import numpy as np
 
     try:
-        if Path(path).exists() and not Path(path).is_file():  # a pipe would be waited for
-            raise OSError("it is not a file")
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return np.lib.format.read_array(file, allow_pickle=False)
     except Exception as error:  # numpy's header parser raises whatever tokenize and ast raise
         raise InputError(
@@ -183,17 +184,6 @@ def write_outputs(results: Mapping[str, Array], folder: Path) -> dict[str, str]:
     return {name: str(folder / file) for name, file in files.items()}
 
 
-def elsewhere(placement: Sequence[Mapping[str, Any]]) -> str:
-    """Return how many nodes a GPU left to the CPU, in words; empty where all ran on one device."""
-    counts: dict[str, int] = {}
-    for row in placement:
-        counts[row["device"]] = counts.get(row["device"], 0) + len(row["nodes"])
-    counts.pop("host", None)  # evaluated while planning, not run anywhere
-    if "cpu" not in counts or len(counts) == 1:
-        return ""
-    return f" ({counts['cpu']} of {sum(counts.values())} nodes on cpu)"
-
-
 def grouped(placement: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
     """Return table rows of a placement: consecutive rows of one device and kernel are one."""
     rows = []
@@ -207,10 +197,12 @@ def grouped(placement: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]
 
 
 def _show(body: Mapping[str, Any], why: str, output: Output) -> None:
-    sentence, _, rest = why.partition("\n")
-    output.text(f"{sentence}{elsewhere(body['placement'])}\n{rest}\n")
+    output.text(f"{why}\n")
     columns = ("operators", "device", "kernel")
     output.table("Where each part ran", columns, grouped(body["placement"]))
+    if body["refusals"]:
+        left = list(body["refusals"].items())
+        output.table("Left to the CPU", ("node", "why"), left)
     made = [(o["name"], tuple(o["shape"]), o["dtype"], o["file"]) for o in body["outputs"]]
     output.table("Outputs", ("name", "shape", "dtype", "file"), made)
     warm = "" if body["warm_ms"] is None else f", then {body['warm_ms']} ms"

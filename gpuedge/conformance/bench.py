@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import gpuedge
 from gpuedge.conformance.case import Case
 from gpuedge.conformance.storing import KEEPERS
-from gpuedge.core.caps import Caps
 from gpuedge.core.errors import (
     DeviceLostError,
     DeviceTimeoutError,
@@ -67,17 +66,12 @@ class Bench:
         self.is_spent = False
         """Whether the device is lost or stuck, so that another process must go on."""
 
-    @property
-    def caps(self) -> Caps:
-        """What the device can do."""
-        return self.executor.caps
-
     def described(self) -> Row:
         """Return who the device is, as the header of results keeps it."""
         return {
             "device": self.executor.device,
             "identity": self.executor.impl.info.identity.to_dict(),
-            "caps": self.caps.to_dict(),
+            "caps": self.executor.caps.to_dict(),
             "versions": versions(),
         }
 
@@ -121,15 +115,15 @@ class Bench:
     def _skip(self, case: Case) -> str:
         """Return why a case does not apply to this device; empty if it does."""
         kind = KEEPERS[case.storage].kind
-        if kind and kind not in self.caps.storages:
-            return f"the device offers no {kind} (it has {', '.join(self.caps.storages)})"
+        if kind and kind not in self.executor.caps.storages:
+            return f"the device offers no {kind} (it has {', '.join(self.executor.caps.storages)})"
         for variant in variants():
             if variant.id != case.variant:
                 continue
-            if variant.form not in self.caps.forms:
-                return f"the {self.caps.level} level has no {variant.form} kernels"
+            if variant.form not in self.executor.caps.forms:
+                return f"the {self.executor.caps.level} level has no {variant.form} kernels"
             for name, least in variant.needs.items():
-                if (getattr(self.caps, name) or 0) < least:
+                if (getattr(self.executor.caps, name) or 0) < least:
                     return f"{variant.id} needs {name} >= {least}"
         return ""
 

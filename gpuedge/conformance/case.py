@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import gpuedge
+from gpuedge.conformance.data import WHOLE
 from gpuedge.conformance.storing import KEEPERS, Keeper
 from gpuedge.opset.bounds import Array, Num
 
@@ -21,63 +23,23 @@ Make = Callable[[np.random.Generator, str, str], "Built"]
 
 
 class Built(NamedTuple):
-    """A case with its numbers.
+    """A case with its numbers: a call that takes what ``device=`` takes, and a reference.
 
-    Attributes
-    ----------
-    call : callable
-        Takes what ``device=`` takes, returns the result.
-    reference : callable
-        Takes the keeper of a storage kind, returns exact values with bounds.
+    The reference takes the keeper of a storage kind and returns exact values with bounds.
     """
 
     call: Callable[[Any], Array]
     reference: Callable[[Keeper], Num]
 
 
-def direct(
-    function: Callable[..., Array],
-    operands: Sequence[Any],
-    wanted: Callable[..., Num],
-    how: Mapping[str, Any] | None = None,
-) -> Built:
-    """Return the call of a public function on operands, and of the oracle on the same as stored.
-
-    Operands that are None are absent. `how` goes to the public function alone.
-    """
-    named = how or {}
-    return Built(
-        lambda device: function(*operands, device=device, **named),
-        lambda keep: wanted(*(None if one is None else keep(one) for one in operands)),
-    )
-
-
 @dataclass(frozen=True)
 class Case:
     """A named case.
 
-    Attributes
-    ----------
-    op : str
-        Name of the operation.
-    text : str
-        The shape as part of a name: letters, digits, ``.``, ``-`` and ``x``.
-    make : callable
-        Draws the numbers.
-    dtype : str
-        ``float32``, ``float16``, ``uint8`` or ``int8``.
-    data : str
-        Kind of numbers, see `gpuedge.conformance.data`.
-    storage : str
-        What tensors are kept in: ``float32`` (exact), ``float16`` or ``fixed16``.
-    variant : str
-        Id of the kernel variant that must serve it; empty for whichever is best.
-    rivals : tuple of str
-        Variants that are ruled out for this.
-    is_large : bool
-        Whether a small device may refuse it.
-    facts : mapping
-        Sizes that the conditions of kernel variants speak of.
+    `text` is the shape as part of a name, `data` a kind of `gpuedge.conformance.data`, `storage`
+    what tensors are kept in (``float32`` is exact). `variant` is the kernel variant that must serve
+    it, `rivals` are those ruled out for this. A small device may refuse what `is_large`. `facts`
+    are sizes that the conditions of kernel variants speak of.
     """
 
     op: str
@@ -114,6 +76,37 @@ class Case:
         return judge(got, keeper(built.reference(keeper)), self.dtype)
 
 
+def case(
+    op: str,
+    text: str,
+    draw: Callable[[np.random.Generator, str, str], Sequence[Any]],
+    wanted: Callable[..., Num],
+    how: Mapping[str, Any] | None = None,
+    *,
+    call: Callable[..., Array] | None = None,
+    is_sum: bool = False,
+    **more: Any,
+) -> Case:
+    """Return a case of a public function on operands that are drawn, of which None are absent.
+
+    `wanted` is the oracle on the same as stored, which is told whether a sum (`is_sum`) is of whole
+    numbers; `how` are further arguments of the function, or of `call` in its place.
+    """
+
+    def make(rng: np.random.Generator, data: str, dtype: str) -> Built:
+        given = draw(rng, data, dtype)
+        if dtype == "float16":
+            given = [None if one is None else one.astype(dtype) for one in given]
+        function = call or getattr(gpuedge, op)
+        whole = {"whole": data in WHOLE} if is_sum else {}
+        return Built(
+            lambda device: function(*given, device=device, **how or {}),
+            lambda keep: wanted(*(None if one is None else keep(one) for one in given), **whole),
+        )
+
+    return Case(op, text, make, **more)
+
+
 def digest(text: str) -> int:
     """Return a number that depends on a name only, the same on every machine."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
@@ -128,14 +121,8 @@ def generator(name: str) -> np.random.Generator:
 class CaseVerdict:
     """What a comparison found.
 
-    Attributes
-    ----------
-    ok : bool
-    worst : float or None
-        Largest error in units of the bound, over the elements that have one; None where all are to
-        be exact.
-    message : str
-        Where the first wrong element is; empty if there is none.
+    `worst` is the largest error in units of the bound, over the elements that have one; None where
+    all are to be exact. `message` says where the first wrong element is.
     """
 
     ok: bool

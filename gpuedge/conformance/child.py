@@ -12,39 +12,32 @@ import json
 import os
 import sys
 import time
-from typing import Any
+
+from gpuedge.core.errors import GpuEdgeError
+from gpuedge.probing.protocol import EventChannel
+from gpuedge.safety.contain import contain
 
 ORPHAN_S = 5.0
 """A child whose parent died ends itself this long after a case's deadline."""
 
 
-class RowChannel:
-    """The private file of events, open for appending."""
-
-    def __init__(self, path: str, token: str) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND)
-        self._token = token
-
-    def send(self, event: str, **fields: Any) -> None:
-        """Write one event; it survives the process from here on."""
-        line = json.dumps({"token": self._token, "event": event, **fields})
-        os.write(self._fd, line.encode() + b"\n")
-
-
 def main() -> int:
     """Read the request, run its cases, and return the exit status."""
     request = json.loads(sys.stdin.buffer.readline())
-    _contain()
+    contain(request["open_s"] + ORPHAN_S)
     known = set(sys.path)
     sys.path += [p for p in request["path"] if p not in known]
-    channel = RowChannel(request["result"], request["token"])
-    faulthandler.dump_traceback_later(request["open_s"] + ORPHAN_S, exit=True)
-    bench = _open(request["device"], channel)
-    if bench is None:
-        return 0
-    wanted = set(request["ids"])
+    channel = EventChannel(request["result"], request["token"])
+    # only now, with the deadline set: these load the libraries of drivers
+    from gpuedge.conformance.bench import Bench
     from gpuedge.conformance.catalogue import everything
 
+    try:
+        bench = Bench(request["device"])
+    except GpuEdgeError as error:
+        channel.send("failed", code=error.code, what=error.what, known=error.known, hint=error.hint)
+        return 0
+    wanted = set(request["ids"])
     cases = {c.id: c for c in everything(request["profile"]) if c.id in wanted}
     channel.send("open", **bench.described())
     parent = os.getppid()
@@ -62,29 +55,6 @@ def main() -> int:
     faulthandler.dump_traceback_later(request["open_s"] + ORPHAN_S, exit=True)
     bench.close()
     return 0
-
-
-def _contain() -> None:
-    """Leave no core file and no crash dialog behind."""
-    if sys.platform == "win32":
-        import ctypes
-
-        ctypes.windll.kernel32.SetErrorMode(0x0003)  # no dialog for critical errors or faults
-    else:
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-def _open(device: str, channel: RowChannel) -> Any:
-    from gpuedge.conformance.bench import Bench
-    from gpuedge.core.errors import GpuEdgeError
-
-    try:
-        return Bench(device)
-    except GpuEdgeError as error:
-        channel.send("failed", code=error.code, what=error.what, known=error.known, hint=error.hint)
-        return None
 
 
 if __name__ == "__main__":

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-import gpuedge
 from gpuedge.conformance import oracle
-from gpuedge.conformance.case import Built, Case, direct
-from gpuedge.conformance.data import WHOLE, Shape, dims, fill, padding, pick, short, weights
+from gpuedge.conformance.case import Case, case
+from gpuedge.conformance.data import Shape, dims, fill, padding, pick, short, weights
 from gpuedge.opset.bounds import Num
 
 Pair = tuple[int, int]
@@ -60,22 +59,20 @@ def conv(
     if extra is not None:
         how["output_padding"] = public["output_padding"] = extra
 
-    def make(rng: np.random.Generator, data: str, dtype: str) -> Built:
-        shape = (c, m // groups, *k) if is_back else (m, c // groups, *k)
-        x = fill(rng, (n, c, *size), data)
-        w, b = weights(rng, shape, data), weights(rng, (m,), data) if bias else None
-        given = [None if one is None else one.astype(dtype) for one in (x, w, b)]
-        product = oracle.conv_transpose2d if is_back else oracle.conv2d
+    shape = (c, m // groups, *k) if is_back else (m, c // groups, *k)
+    product = partial(oracle.conv_transpose2d if is_back else oracle.conv2d, pads=edges, **how)
 
-        def wanted(*operands: Num | None) -> Num:
-            return oracle.activated(act, product(*operands, pads=edges, whole=data in WHOLE, **how))
+    def draw(rng: np.random.Generator, data: str, _: str) -> list[Any]:
+        x, w = fill(rng, (n, c, *size), data), weights(rng, shape, data)
+        return [x, w, weights(rng, (m,), data) if bias else None]
 
-        function = gpuedge.conv_transpose2d if is_back else gpuedge.conv2d
-        return direct(function, given, wanted, public)
+    def wanted(*operands: Num | None, whole: bool) -> Num:
+        return oracle.activated(act, product(*operands, whole=whole))
 
     width = (size[1] + edges[1] + edges[3] - reach[1]) // stride[1] + 1
     op = "conv_transpose2d" if is_back else "conv2d"
-    return Case(op, text, make, facts={} if is_back else {"width": width})
+    facts = {} if is_back else {"width": width}
+    return case(op, text, draw, wanted, public, is_sum=True, facts=facts)
 
 
 def _same(size: Pair, stride: Pair, reach: Sequence[int]) -> Shape:
@@ -147,13 +144,13 @@ LENGTHS = (1, 2, 3, 4, 5, 7, 8, 13, 31, 33)
 def matmul(a: Shape, b: Shape) -> Case:
     """Return a matrix product by numpy's rules."""
 
-    def make(rng: np.random.Generator, data: str, dtype: str) -> Built:
-        given = [fill(rng, a, data).astype(dtype), weights(rng, b, data).astype(dtype)]
-        return direct(gpuedge.matmul, given, partial(oracle.matmul, whole=data in WHOLE))
+    def draw(rng: np.random.Generator, data: str, _: str) -> list[Any]:
+        return [fill(rng, a, data), weights(rng, b, data)]
 
     rows, columns = (s[where] if len(s) > 1 else 1 for s, where in ((a, -2), (b, -1)))
     facts = {"rows": rows, "depth": a[-1], "columns": columns}
-    return Case("matmul", f"{dims(a)}-{dims(b)}", make, facts=facts)
+    text = f"{dims(a)}-{dims(b)}"
+    return case("matmul", text, draw, oracle.matmul, is_sum=True, facts=facts)
 
 
 def draw_matmul(rng: np.random.Generator, lengths: Sequence[int] = LENGTHS) -> Case:
@@ -182,14 +179,13 @@ def gemm(
     addend = "" if c is None else f"-c{dims(c)}"
     how: Arguments = {"alpha": alpha, "beta": beta, "trans_a": trans_a, "trans_b": trans_b}
 
-    def make(rng: np.random.Generator, data: str, dtype: str) -> Built:
-        a = fill(rng, (k, m) if trans_a else (m, k), data).astype(dtype)
-        b = weights(rng, (n, k) if trans_b else (k, n), data).astype(dtype)
-        more = None if c is None else weights(rng, c, data).astype(dtype)
-        wanted = partial(oracle.gemm, whole=data in WHOLE, **how)
-        return direct(gpuedge.gemm, [a, b, more], wanted, how)
+    def draw(rng: np.random.Generator, data: str, _: str) -> list[Any]:
+        a = fill(rng, (k, m) if trans_a else (m, k), data)
+        b = weights(rng, (n, k) if trans_b else (k, n), data)
+        return [a, b, None if c is None else weights(rng, c, data)]
 
-    return Case("gemm", f"{m}x{k}x{n}{flags}{addend}-a{alpha:g}-b{beta:g}", make)
+    text = f"{m}x{k}x{n}{flags}{addend}-a{alpha:g}-b{beta:g}"
+    return case("gemm", text, draw, partial(oracle.gemm, **how), how, is_sum=True)
 
 
 def draw_gemm(rng: np.random.Generator) -> Case:

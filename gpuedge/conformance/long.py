@@ -12,23 +12,19 @@ from typing import Any
 
 import numpy as np
 
-import gpuedge
 from gpuedge.conformance import oracle
-from gpuedge.conformance.case import Built, Case, direct
+from gpuedge.conformance.case import Case, case
 from gpuedge.conformance.data import fill
 from gpuedge.opset.bounds import ULP, Array, Num
 
 LENGTH = 100_003
 IMAGE = (1, 5, 317, 331)
 Rng = np.random.Generator
+Draw = Callable[[Rng], list[Array]]
 
 
-def _normal(*shape: int) -> Callable[[Rng], list[Array]]:
-    return lambda rng: [fill(rng, shape, "normal")]
-
-
-def _whole(*shapes: Sequence[int], reach: int = 4) -> Callable[[Rng], list[Array]]:
-    return lambda rng: [fill(rng, shape, "integers", reach) for shape in shapes]
+def _drawn(*shapes: Sequence[int], data: str = "integers", reach: int = 4) -> Draw:
+    return lambda rng: [fill(rng, shape, data, reach) for shape in shapes]
 
 
 def _negative(rng: Rng) -> list[Array]:
@@ -52,27 +48,27 @@ MATMUL = partial(oracle.matmul, whole=True)
 CONV = partial(oracle.conv2d, whole=True)
 BACK = partial(oracle.conv_transpose2d, stride=(2, 2), whole=True)
 
-LONG: dict[
-    str, tuple[str, Callable[[Rng], list[Array]], Callable[..., Num], dict[str, Any]]
-] = {
-    "softmax": ("softmax", _normal(2, LENGTH), partial(oracle.softmax, axis=1), {}),
-    "softmax-inside": (
-        "softmax", _normal(LENGTH, 3), partial(oracle.softmax, axis=0), {"axis": 0}
+LONG: dict[str, tuple[str, Draw, Callable[..., Num], dict[str, Any]]] = {
+    "softmax": (
+        "softmax", _drawn((2, LENGTH), data="normal"), partial(oracle.softmax, axis=1), {}
     ),
-    "mean": ("global_avg_pool2d", _whole(IMAGE), _mean, {}),
+    "softmax-inside": (
+        "softmax", _drawn((LENGTH, 3), data="normal"), partial(oracle.softmax, axis=0), {"axis": 0}
+    ),
+    "mean": ("global_avg_pool2d", _drawn(IMAGE), _mean, {}),
     "maximum": ("global_max_pool2d", _negative, partial(oracle.global_pool, "max"), {}),
-    "product": ("matmul", _whole((1, 4 * 70_001), (4 * 70_001, 3)), MATMUL, {}),
+    "product": ("matmul", _drawn((1, 4 * 70_001), (4 * 70_001, 3)), MATMUL, {}),
     # Enough rows for every variant, and a depth that is not a multiple of four.
-    "product-rows": ("matmul", _whole((33, 70_003), (70_003, 33), reach=2), MATMUL, {}),
+    "product-rows": ("matmul", _drawn((33, 70_003), (70_003, 33), reach=2), MATMUL, {}),
     # 9 * 7,301 = 65,709 products, with bias and activation after the split.
     "channels": (
-        "conv2d", _whole((1, 7301, 3, 5), (3, 7301, 3, 3), (3,)), _channels,
+        "conv2d", _drawn((1, 7301, 3, 5), (3, 7301, 3, 3), (3,)), _channels,
         {"padding": 1, "activation": "relu"},
     ),
     # 127 by 129 taps, close to the longest that is taken.
-    "window": ("conv2d", _whole((1, 1, 130, 131), (2, 1, 127, 129)), CONV, {}),
+    "window": ("conv2d", _drawn((1, 1, 130, 131), (2, 1, 127, 129)), CONV, {}),
     "channels-back": (
-        "conv_transpose2d", _whole((1, 7301, 2, 2), (7301, 2, 3, 3)), BACK, {"stride": 2}
+        "conv_transpose2d", _drawn((1, 7301, 2, 2), (7301, 2, 3, 3)), BACK, {"stride": 2}
     ),
 }  # fmt: skip
 """Operation, operands, oracle and further arguments by name; sums of whole numbers are exact."""
@@ -81,8 +77,7 @@ LONG: dict[
 def long(name: str) -> Case:
     """Return a case of `LONG`."""
     op, operands, wanted, how = LONG[name]
-
-    def make(rng: Rng, data: str, dtype: str) -> Built:
-        return direct(getattr(gpuedge, op), operands(rng), wanted, how)
-
-    return Case(op, f"long-{name}", make, data="integers", is_large=True)
+    return case(
+        op, f"long-{name}", lambda rng, *_: operands(rng), wanted, how,
+        data="integers", is_large=True,
+    )  # fmt: skip

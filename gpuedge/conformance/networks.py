@@ -9,16 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from gpuedge.conformance import oracle
 from gpuedge.conformance.case import Built, Case
 from gpuedge.conformance.data import WHOLE, Shape, fill, weights
-from gpuedge.conformance.functions import elementwise
-from gpuedge.conformance.nodes import run_model
+from gpuedge.conformance.nodes import MEANINGS, run_model
 from gpuedge.conformance.storing import KEEPERS, Keeper
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import TensorType
@@ -26,46 +23,6 @@ from gpuedge.graph.writer import to_bytes
 from gpuedge.opset.bounds import Array, Num
 
 Feeds = dict[str, Array]
-
-
-def _conv(x: Num, w: Num, b: Num | None = None, *, whole: bool, **attrs: Any) -> Num:
-    """Compute a convolution by ONNX's attributes, along one axis or two."""
-    is_row = x.v.ndim == 3
-    if is_row:
-        x, w = (oracle.moved(lambda a: a[:, :, None], one) for one in (x, w))
-    named = {"strides": "stride", "dilations": "dilation", "pads": "pads"}
-    how: dict[str, Any] = {named[name]: value for name, value in attrs.items() if name in named}
-    if is_row:
-        how = {name: (int(name != "pads"), value[0]) for name, value in how.items()}
-        how["pads"] = (0, attrs["pads"][0], 0, attrs["pads"][1])
-    if attrs.get("is_back"):
-        found = oracle.conv_transpose2d(x, w, b, whole=whole, **how)
-    else:
-        found = oracle.conv2d(x, w, b, groups=attrs.get("group", 1), whole=whole, **how)
-    return oracle.moved(lambda a: a[:, :, 0], found) if is_row else found
-
-
-def _window(kind: str, x: Num, *, whole: bool, kernel_shape: Any, strides: Any) -> Num:
-    return oracle.pool2d(kind, x, kernel_shape, strides)
-
-
-MEANINGS: dict[str, Callable[..., Num]] = {
-    "Add": lambda a, b, whole: elementwise("add", a, b),
-    "AveragePool": partial(_window, "avg"),
-    "Clip": lambda x, lo, hi, whole: elementwise("relu6", x),
-    "Concat": lambda *x, whole, axis: oracle.concat(x, axis),
-    "Conv": _conv,
-    "ConvTranspose": partial(_conv, is_back=True),
-    "Flatten": lambda x, whole: oracle.moved(lambda a: a.reshape(len(a), -1), x),
-    "Gemm": oracle.gemm,
-    "MatMul": oracle.matmul,
-    "MaxPool": partial(_window, "max"),
-    "Mul": lambda a, b, whole: a * float(b.v),
-    "Relu": lambda x, whole: elementwise("relu", x),
-    "Softmax": lambda x, whole, axis: oracle.softmax(x, axis),
-    "Transpose": lambda x, whole, perm: oracle.moved(lambda a: a.transpose(perm), x),
-}
-"""Operators of ONNX by the oracle."""
 
 
 Value = tuple[str, Num]
@@ -90,7 +47,9 @@ class Net:
         """Add a node; inputs and constants go by name."""
         given = [self.values[o] if isinstance(o, str) else o for o in operands]
         name = self.builder.add(onnx, [of for of, _ in given], attrs)
-        return name, MEANINGS[onnx](*(num for _, num in given), whole=self._whole, **attrs)
+        found = MEANINGS[onnx](*(num for _, num in given), whole=self._whole, **attrs)
+        assert isinstance(found, Num)  # no network has nodes of several outputs
+        return name, found
 
     def stored(self, onnx: str, *operands: Value | str, **attrs: Any) -> Value:
         """Add a node whose result is stored."""
@@ -153,15 +112,8 @@ def _attention(net: Net) -> Value:
 class Network:
     """A description with the shapes of its inputs and weights, in the order they are drawn.
 
-    Attributes
-    ----------
-    describe : callable
-    inputs, weights : mapping of shapes
-    numbers : mapping of constants
-    factors : mapping
-        What weights are multiplied with, so that sums stay small.
-    is_exact : bool
-        Whether whole numbers give the result bit for bit.
+    Weights are multiplied with their `factors`, so that sums stay small. `is_exact` says that whole
+    numbers give the result bit for bit.
     """
 
     describe: Callable[[Net], Value]

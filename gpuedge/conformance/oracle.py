@@ -20,9 +20,8 @@ from gpuedge.opset.bounds import TINY, ULP, Array, Num, U
 
 __all__ = ["activated", "elementwise"]  # of one element; the rest is here
 
-Pair = tuple[int, int]
-Pads = Sequence[int]
-"""Top, left, bottom, right."""
+Sizes = Sequence[int]
+"""One for each axis of an image; of padding first all at the begin, then all at the end."""
 
 
 def _product(product: Callable[[Array, Array], Array], a: Num, b: Num, k: int, whole: bool) -> Num:
@@ -40,6 +39,27 @@ def _product(product: Callable[[Array, Array], Array], a: Num, b: Num, k: int, w
     return Num(value, (wide - size) + 4 * k * U * wide + TINY)
 
 
+def conv2d(x: Any, w: Any, b: Any = None, *, whole: bool = False, **how: Any) -> Num:
+    """Cross-correlation along any number of axes; `how` is what `_convolve` takes."""
+    x, w = Num.of(x), Num.of(w)
+    return _summed(partial(_convolve, **how), x, w, b, k=math.prod(w.v.shape[1:]), whole=whole)
+
+
+def conv_transpose2d(
+    x: Any,
+    w: Any,
+    b: Any = None,
+    *,
+    whole: bool = False,
+    output_padding: Sizes = (0, 0),
+    **how: Any,
+) -> Num:
+    """Every input pixel spreads its filter over the output; `pads` cut the edges off."""
+    x, w = Num.of(x), Num.of(w)
+    k = x.v.shape[1] // how.get("groups", 1) * math.prod(w.v.shape[2:])
+    return _summed(partial(_convolve, extra=output_padding, **how), x, w, b, k=k, whole=whole)
+
+
 def _summed(
     product: Callable[[Array, Array], Array], x: Num, w: Num, bias: Any, *, k: int, whole: bool
 ) -> Num:
@@ -48,101 +68,51 @@ def _summed(
     if bias is None:
         return total
     size, b = product(np.abs(x.v) + x.e, np.abs(w.v) + w.e), Num.of(bias)
-    value, error = b.v.reshape(1, -1, 1, 1), b.e.reshape(1, -1, 1, 1)
+    value, error = (part.reshape(-1, *(1,) * (x.v.ndim - 2)) for part in b)
     own = 0 if whole and not b.e.any() else 4 * U * (size + (k + 1) * np.abs(value)) + TINY
     return Num(total.v + value, np.asarray(total.e + error + own))
 
 
-def conv2d(
-    x: Any,
-    w: Any,
-    b: Any = None,
+def _convolve(
+    x: Array,
+    w: Array,
     *,
-    stride: Pair = (1, 1),
-    pads: Pads = (0, 0, 0, 0),
-    dilation: Pair = (1, 1),
+    stride: Sizes = (1, 1),
+    pads: Sizes = (0, 0, 0, 0),
+    dilation: Sizes = (1, 1),
     groups: int = 1,
-    whole: bool = False,
-) -> Num:
-    """Cross-correlation."""
-    x, w = Num.of(x), Num.of(w)
-
-    correlate = partial(_correlate, stride=stride, pads=pads, dilation=dilation, groups=groups)
-    return _summed(correlate, x, w, b, k=math.prod(w.v.shape[1:]), whole=whole)
-
-
-def _correlate(
-    x: Array, w: Array, *, stride: Pair, pads: Pads, dilation: Pair, groups: int
+    extra: Sizes | None = None,
 ) -> Array:
-    n, c, height, width = x.shape
-    m, per, kh, kw = w.shape
-    top, left, bottom, right = pads
-    padded = np.zeros((n, c, height + top + bottom, width + left + right))
-    padded[:, :, top : top + height, left : left + width] = x
-    oh = (padded.shape[2] - (kh - 1) * dilation[0] - 1) // stride[0] + 1
-    ow = (padded.shape[3] - (kw - 1) * dilation[1] - 1) // stride[1] + 1
-    out = np.zeros((n, m, oh, ow))
-    for g, ky, kx in itertools.product(range(groups), range(kh), range(kw)):
-        mine = slice(g * m // groups, (g + 1) * m // groups)
-        y0, x0 = ky * dilation[0], kx * dilation[1]
-        seen = padded[
-            :,
-            g * per : (g + 1) * per,
-            y0 : y0 + (oh - 1) * stride[0] + 1 : stride[0],
-            x0 : x0 + (ow - 1) * stride[1] + 1 : stride[1],
-        ]
-        out[:, mine] += np.einsum("ncyx,mc->nmyx", seen, w[mine, :, ky, kx])
-    return out
-
-
-def conv_transpose2d(
-    x: Any,
-    w: Any,
-    b: Any = None,
-    *,
-    stride: Pair = (1, 1),
-    pads: Pads = (0, 0, 0, 0),
-    output_padding: Pair = (0, 0),
-    dilation: Pair = (1, 1),
-    groups: int = 1,
-    whole: bool = False,
-) -> Num:
-    """Every input pixel spreads its filter over the output; `pads` cut the edges off."""
-    x, w = Num.of(x), Num.of(w)
-
-    spread = partial(
-        _spread, stride=stride, pads=pads, dilation=dilation, groups=groups, extra=output_padding
-    )
-    k = x.v.shape[1] // groups * math.prod(w.v.shape[2:])
-    return _summed(spread, x, w, b, k=k, whole=whole)
-
-
-def _spread(
-    x: Array, w: Array, *, stride: Pair, pads: Pads, dilation: Pair, groups: int, extra: Pair
-) -> Array:
-    n, c, height, width = x.shape
-    _, per, kh, kw = w.shape
-    top, left, bottom, right = pads
-    full = [
-        s * (size - 1) + more + (k - 1) * d + 1
-        for s, size, more, k, d in zip(
-            stride, (height, width), extra, (kh, kw), dilation, strict=True
+    """Correlate an image with filters, tap by tap; with `extra` output padding, spread it."""
+    rank, kernel = x.ndim - 2, w.shape[2:]
+    begin, end = pads[:rank], pads[rank : 2 * rank]
+    x = x.reshape(x.shape[0], groups, -1, *x.shape[2:])
+    w = w.reshape(groups, -1, *w.shape[1:])
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=False)]
+    is_back = extra is not None
+    if extra is None:
+        wide = np.pad(x, ((0, 0),) * 3 + tuple(zip(begin, end, strict=True)))
+        steps = [(size - r) // s + 1 for size, r, s in zip(wide.shape[3:], reach, stride)]  # noqa: B905
+        out = np.zeros((*x.shape[:2], w.shape[1], *steps))
+    else:
+        steps = list(x.shape[3:])
+        full = [s * (n - 1) + more + r for s, n, more, r in zip(stride, steps, extra, reach)]  # noqa: B905
+        wide = np.zeros((*x.shape[:2], w.shape[2], *full))
+    everywhere = (slice(None),) * 3
+    for taps in itertools.product(*map(range, kernel)):
+        window = tuple(
+            slice(t * d, t * d + (n - 1) * s + 1, s)
+            for t, d, n, s in zip(taps, dilation, steps, stride)  # noqa: B905
         )
-    ]
-    out = np.zeros((n, groups, per, *full))
-    images = x.reshape(n, groups, c // groups, height, width)
-    filters = w.reshape(groups, c // groups, per, kh, kw)
-    for i, j in itertools.product(range(height), range(width)):
-        y, z = i * stride[0], j * stride[1]
-        out[
-            :,
-            :,
-            :,
-            y : y + (kh - 1) * dilation[0] + 1 : dilation[0],
-            z : z + (kw - 1) * dilation[1] + 1 : dilation[1],
-        ] += np.einsum("ngc,gcmkl->ngmkl", images[:, :, :, i, j], filters)
-    whole = out.reshape(n, groups * per, *full)
-    return whole[:, :, top : full[0] - bottom, left : full[1] - right]
+        seen, tap = wide[everywhere + window], w[everywhere + taps]
+        if is_back:
+            seen += np.einsum("ngc...,gcm->ngm...", x, tap)
+        else:
+            out += np.einsum("ngc...,gmc->ngm...", seen, tap)
+    if is_back:
+        inside = tuple(slice(b, n - e) for b, n, e in zip(begin, wide.shape[3:], end, strict=True))
+        out = wide[everywhere + inside]
+    return out.reshape(out.shape[0], -1, *out.shape[3:])
 
 
 def matmul(a: Any, b: Any, *, whole: bool = False) -> Num:
@@ -178,11 +148,11 @@ def gemm(
 def pool2d(
     kind: str,
     x: Any,
-    kernel: Pair,
-    stride: Pair,
+    kernel: Sizes,
+    stride: Sizes,
     *,
-    pads: Pads = (0, 0, 0, 0),
-    dilation: Pair = (1, 1),
+    pads: Sizes = (0, 0, 0, 0),
+    dilation: Sizes = (1, 1),
     ceil_mode: bool = False,
     include_pad: bool = False,
 ) -> Num:
@@ -249,11 +219,11 @@ def softmax(x: Any, axis: int, *, log: bool = False) -> Num:
     return Num(value, value * ((1 + own) * np.exp(moved) - 1) + TINY)
 
 
-def batch_norm(x: Any, statistics: Sequence[Array], eps: float) -> Num:
+def batch_norm(x: Any, *statistics: Any, eps: float) -> Num:
     """Normalisation with a given scale, bias, mean and variance."""
     x = Num.of(x)
     shape = (-1,) + (1,) * (x.v.ndim - 2)
-    s, b, m, v = (np.asarray(p, np.float64).reshape(shape) for p in statistics)
+    s, b, m, v = (Num.of(p).v.reshape(shape) for p in statistics)
     factor = s / np.sqrt(v + eps)
     shift = b - m * factor
     own = 3 * ULP * (np.abs(x.v * factor) + np.abs(shift)) + TINY

@@ -29,6 +29,7 @@ from gpuedge.conformance.bench import (
 )
 from gpuedge.core.errors import InputError
 from gpuedge.safety.paths import is_stream, read_start, write_named
+from gpuedge.safety.store import is_number
 
 FLUSH_S = 5.0
 """How often a results file is brought up to date during a run."""
@@ -41,18 +42,16 @@ LOST = ("GE-401", "GE-403")
 
 @dataclass
 class Results:
-    """The rows of a run with what they were made on.
+    """The rows of a run by their ids, with what they were made on.
 
-    Attributes
-    ----------
-    header : dict
-        ``schema``, device, profile, shard, identity, caps, versions, times.
-    rows : dict
-        Row of each case by its id.
+    The header has ``schema``, device, profile, shard, identity, caps, versions and times. Both are
+    kept in a file where `path` names one.
     """
 
     header: Row
     rows: dict[str, Row] = field(default_factory=dict)
+    path: str | None = field(default=None, compare=False)
+    _written: float = field(default_factory=time.monotonic, compare=False)
 
     def counts(self) -> dict[str, int]:
         """Return how many cases came to each status, and how many there are."""
@@ -77,34 +76,29 @@ class Results:
         ordered = [self.header, *(self.rows[name] for name in sorted(self.rows))]
         return "".join(json.dumps(row, sort_keys=True) + "\n" for row in ordered).encode()
 
+    def add(self, row: Row) -> None:
+        """Take a row; bring the file up to date if the last time was a while ago.
 
-class ResultsFile:
-    """A results file that is kept up to date."""
-
-    def __init__(self, path: str | None, results: Results) -> None:
-        self._path = None if path is None else Path(path)
-        self._results = results
-        self._written = time.monotonic()
-
-    def touch(self) -> None:
-        """Write what there is, if the last time was a while ago and it replaces that."""
+        A file that is a stream takes everything once, by `write`.
+        """
+        self.rows[row["id"]] = row
         is_due = time.monotonic() - self._written > FLUSH_S
-        if is_due and self._path is not None and not is_stream(self._path):
+        if is_due and self.path is not None and not is_stream(self.path):
             self.write()
 
     def write(self) -> None:
-        """Write what there is. Raises InputError (GE-203) where the file cannot be written."""
-        if self._path is not None:
-            save(self._path, self._results.lines(), "--jsonl")
+        """Bring the file up to date. Raises InputError (GE-203) where it cannot be written."""
+        if self.path is not None:
+            save(self.path, self.lines(), "--jsonl")
         self._written = time.monotonic()
 
 
-def save(path: Path, data: bytes, option: str) -> None:
+def save(path: str, data: bytes, option: str) -> None:
     """Replace a file in one step. Raises InputError (GE-203) where it cannot be written.
 
     What is no file but takes data, such as ``/dev/stdout``, is written into.
     """
-    why = write_named(path, data)
+    why = write_named(Path(path), data)
     if why is not None:
         raise InputError(
             f"{path} cannot be written.",
@@ -117,25 +111,31 @@ def save(path: Path, data: bytes, option: str) -> None:
 def read(path: str) -> tuple[Results, int]:
     """Return what a results file holds, and how many of its lines are damaged.
 
+    Of a file that is empty or has lost its header there is nothing to go on from: no header and
+    no rows.
+
     Raises
     ------
     InputError (GE-203)
-        There is no such file, or its first line is not the header of a results file.
+        There is no such file, or it holds something else.
     """
     try:
         lines = read_start(path, MAX_BYTES).splitlines()
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {error}.", asked_by="--resume") from None
     found = [_parsed(line) for line in lines]
-    if not found or found[0] is None or found[0].get("schema") != SCHEMA:
+    rows = {row["id"]: row for row in found if row is not None and _is_row(row)}
+    header = found[0] if found else None
+    if header is not None and header.get("schema") == SCHEMA:
+        return Results(header, rows), len(found) - 1 - len(rows)
+    if found and not rows:
         raise InputError(
             f"{path} is not a file of conformance results.",
             asked_by="--resume",
             known=f"its first line must be an object with the schema {SCHEMA!r}",
             hint="run without --resume",
         )
-    rows = {row["id"]: row for row in found[1:] if row is not None and _is_row(row)}
-    return Results(found[0], rows), len(found) - 1 - len(rows)
+    return Results({}), len(found)
 
 
 def _parsed(line: bytes) -> Row | None:
@@ -148,9 +148,8 @@ def _parsed(line: bytes) -> Row | None:
 
 def _is_row(row: Mapping[str, Any]) -> bool:
     texts = all(isinstance(row.get(key), str) for key in ("id", "op", "status"))
-    seconds = row.get("seconds", 0)
-    is_time = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-    return texts and is_time and row["status"] in STATUSES
+    numbers = all(is_number(row[key]) for key in ("seconds", "worst") if row.get(key) is not None)
+    return texts and numbers and row["status"] in STATUSES
 
 
 def check_same(old: Results, header: Mapping[str, Any], path: str) -> None:
@@ -171,44 +170,35 @@ def check_same(old: Results, header: Mapping[str, Any], path: str) -> None:
 
 def junit(results: Results) -> bytes:
     """Return a JUnit report: a suite with properties, a test case per row, named by its id."""
-    counts = results.counts()
-    rows = [results.rows[name] for name in sorted(results.rows)]
-    seconds = sum(float(row.get("seconds", 0)) for row in rows)
+    counts, header = results.counts(), results.header
     totals = {
         "tests": str(counts["cases"]),
         "failures": str(counts[FAILED]),
         "errors": str(counts[ERROR] + counts[CRASHED] + counts[TIMEOUT]),
         "skipped": str(counts[SKIPPED]),
-        "time": f"{seconds:.3f}",
+        "time": f"{sum(float(row.get('seconds', 0)) for row in results.rows.values()):.3f}",
     }
     root = ElementTree.Element("testsuites", totals)
-    about = {
-        "name": f"gpuedge.conformance.{results.header.get('device', '')}",
-        "timestamp": str(results.header.get("started", "")),
-    }
+    name = f"gpuedge.conformance.{header.get('device', '')}"
+    about = {"name": name, "timestamp": str(header.get("started", ""))}
     suite = ElementTree.SubElement(root, "testsuite", {**about, **totals})
     properties = ElementTree.SubElement(suite, "properties")
-    for name, value in flattened(results.header):
-        ElementTree.SubElement(properties, "property", name=name, value=_legal(value))
-    for row in rows:
-        _test(suite, row)
+    for key, value in flattened(header):
+        ElementTree.SubElement(properties, "property", name=key, value=_legal(value))
+    for _, row in sorted(results.rows.items()):
+        seconds = f"{float(row.get('seconds', 0)):.4f}"
+        about = {"name": _legal(row["id"]), "classname": _legal(row["op"]), "time": seconds}
+        case = ElementTree.SubElement(suite, "testcase", about)
+        kind = {PASSED: "", SKIPPED: "skipped", FAILED: "failure"}.get(row["status"], "error")
+        reason = _legal(str(row.get("reason", "")))
+        if kind:
+            problem = ElementTree.SubElement(case, kind, message=reason)
+        if kind not in ("", "skipped"):
+            problem.set("type", str(row.get("code", row["status"])))
+            problem.text = reason
     ElementTree.indent(root)
     text = ElementTree.tostring(root, "unicode")
     return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'.encode()
-
-
-def _test(suite: ElementTree.Element, row: Row) -> None:
-    about = {"name": _legal(row["id"]), "classname": _legal(row["op"])}
-    about["time"] = f"{float(row.get('seconds', 0)):.4f}"
-    case = ElementTree.SubElement(suite, "testcase", about)
-    if row["status"] == PASSED:
-        return
-    kind = {SKIPPED: "skipped", FAILED: "failure"}.get(row["status"], "error")
-    reason = _legal(str(row.get("reason", "")))
-    problem = ElementTree.SubElement(case, kind, message=reason)
-    if kind != "skipped":
-        problem.set("type", str(row.get("code", row["status"])))
-        problem.text = reason
 
 
 def flattened(record: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:

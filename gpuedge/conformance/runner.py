@@ -41,7 +41,7 @@ OPEN_S = 60.0
 CASE_S = 60.0
 """Time for one case unless said otherwise; software rasterisers need seconds for the largest."""
 
-BATCH = 96
+BATCH = 64
 """Most cases for one child: what it leaks, or a driver does, ends with it."""
 
 LEAST_BATCH = 8
@@ -55,23 +55,6 @@ MAX_EVENT_BYTES = 16 << 20
 
 TAIL = 300
 """Characters of what a dead child printed last that go into a row."""
-
-
-@dataclass
-class RunRequest:
-    """What to run: cases of a profile on a device, in so many children at once.
-
-    `case_s` and `open_s` are seconds for a case and for opening the device; `command` is the
-    program of a child, `COMMAND` by default.
-    """
-
-    device: str
-    profile: str
-    cases: Sequence[Case]
-    jobs: int = 2
-    case_s: float = CASE_S
-    open_s: float = OPEN_S
-    command: Sequence[str] | None = None
 
 
 @dataclass
@@ -129,29 +112,47 @@ class _Progress:
         return f"{end}; it printed: {self.said}" if self.said else end
 
 
+@dataclass
 class Runner:
-    """Runs a request; `rows` yields results as they come, in any order."""
+    """Runs cases of a profile on a device, in so many children at once.
 
-    def __init__(self, request: RunRequest) -> None:
-        self.request = request
-        self.header: Row | None = None
-        """Who the device is, once a child has opened it."""
-        self.notes: list[str] = []
-        """What went wrong outside of any case: children that died while leaving."""
-        self._waiting = deque(request.cases)
-        self._lock = threading.Lock()
+    `case_s` and `open_s` are seconds for a case and for opening the device; `command` is the
+    program of a child, `COMMAND` by default.
+
+    Attributes
+    ----------
+    header : dict, optional
+        Who the device is, once a child has opened it.
+    notes : list of str
+        What went wrong outside of any case: children that died while leaving.
+    """
+
+    device: str
+    profile: str
+    cases: Sequence[Case]
+    jobs: int = 2
+    case_s: float = CASE_S
+    open_s: float = OPEN_S
+    command: Sequence[str] | None = None
+    header: Row | None = field(default=None, init=False)
+    notes: list[str] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        size = min(BATCH, max(LEAST_BATCH, -(-len(self.cases) // self.jobs)))
+        starts = range(0, len(self.cases), size)
+        self._batches = deque(list(self.cases[i : i + size]) for i in starts)
         self._stop = threading.Event()
         self._events: queue.Queue[Row | BaseException | None] = queue.Queue()
 
     def rows(self) -> Iterator[Row]:
-        """Run all cases and yield one row each.
+        """Run all cases and yield one row each, in any order.
 
         Raises
         ------
         NoUsableDeviceError (GE-103), DeviceError (GE-4xx)
             The device cannot be opened, or no longer; cases that were not reached have no row.
         """
-        count = min(self.request.jobs, -(-len(self.request.cases) // LEAST_BATCH))
+        count = min(self.jobs, len(self._batches))
         with tempfile.TemporaryDirectory(
             prefix="gpuedge-conformance-", ignore_cleanup_errors=True
         ) as folder:
@@ -180,56 +181,46 @@ class Runner:
         fruitless, number = 0, 0
         left: list[Case] = []
         try:
-            while not self._stop.is_set() and (left := left or self._batch()):
+            while not self._stop.is_set():
+                try:
+                    left = left or self._batches.popleft()
+                except IndexError:
+                    break
                 number += 1
                 progress = self._child(left, folder / str(number))
-                if self._stop.is_set():
-                    break
-                if progress.failed is not None:
+                if progress.failed is not None and not self._stop.is_set():
                     raise _refusal(progress.failed)
-                if progress.current is not None and not progress.is_done:
-                    progress.reached.add(progress.current)
-                    case = next(c for c in left if c.id == progress.current)
-                    self._events.put(self._casualty(case, progress))
                 left = [case for case in left if case.id not in progress.reached]
                 fruitless = 0 if progress.reached else fruitless + 1
-                if fruitless == MAX_FRUITLESS:
-                    raise _given_up(self.request.device, progress)
+                if fruitless == MAX_FRUITLESS and not self._stop.is_set():
+                    raise self._given_up(progress)
         except BaseException as error:  # handed to the thread that reads
             self._events.put(error)
         finally:
             self._events.put(None)
 
-    def _batch(self) -> list[Case]:
-        """Take cases for one child: fewer towards the end, so that all children end together."""
-        with self._lock:
-            share = -(-len(self._waiting) // (2 * self.request.jobs))
-            size = min(BATCH, max(share, LEAST_BATCH), len(self._waiting))
-            return [self._waiting.popleft() for _ in range(size)]
-
     def _child(self, cases: Sequence[Case], folder: Path) -> _Progress:
         """Run cases in one child, for as long as it lives."""
-        request = self.request
         folder.mkdir(parents=True, mode=0o700)
         progress = _Progress(folder / "events", secrets.token_hex(16))
         progress.path.touch(mode=0o600)
         asked = {
-            "token": progress.token, "result": str(progress.path), "device": request.device,
-            "profile": request.profile, "ids": [case.id for case in cases],
-            "case_s": request.case_s, "open_s": request.open_s,
+            "token": progress.token, "result": str(progress.path), "device": self.device,
+            "profile": self.profile, "ids": [case.id for case in cases],
+            "case_s": self.case_s, "open_s": self.open_s,
             "path": [os.path.abspath(p) for p in sys.path],  # noqa: PTH100
         }  # fmt: skip
         # No child has to look at drivers of other backends.
-        environ = child.environment({"GPUEDGE_BACKENDS": request.device.partition(":")[0]})
+        environ = child.environment({"GPUEDGE_BACKENDS": self.device.partition(":")[0]})
         data = json.dumps(asked).encode() + b"\n"
         one = Child(
-            request.command or COMMAND, environ, folder, request=data, output=folder / "output"
+            self.command or COMMAND, environ, folder, request=data, output=folder / "output"
         )
 
         def is_over() -> bool:
             progress.take(self._events.put)
             is_open = progress.opened is not None and not progress.is_done
-            limit = request.case_s if is_open else request.open_s
+            limit = self.case_s if is_open else self.open_s
             return self._stop.is_set() or time.monotonic() - progress.since > limit
 
         try:
@@ -238,24 +229,35 @@ class Runner:
             progress.ending = one.end()
             progress.said = " ".join(one.tail()[-TAIL:].split())
         progress.take(self._events.put)
+        self.header = self.header or progress.opened
         if progress.is_done and progress.ending != CLEAN:
             self.notes.append(f"a process done with its cases ended with {progress.last_words}")
-        self.header = self.header or progress.opened
+        elif progress.current is not None and not self._stop.is_set():
+            progress.reached.add(progress.current)
+            case = next(c for c in cases if c.id == progress.current)
+            self._events.put(self._casualty(case, progress))
         return progress
 
     def _casualty(self, case: Case, progress: _Progress) -> Row:
         """Return the row of the case that took its child down."""
         is_slow = progress.ending.how == "deadline"
-        reason = f"the process ended with {progress.last_words}"
-        if is_slow:
-            printed = f"; it printed: {progress.said}" if progress.said else ""
-            reason = f"no answer within {self.request.case_s:g} s{printed}"
+        printed = f"; it printed: {progress.said}" if progress.said else ""
+        slow = f"no answer within {self.case_s:g} s{printed}"
         return {
             **case.described(),
             "status": TIMEOUT if is_slow else CRASHED,
-            "reason": reason,
+            "reason": slow if is_slow else f"the process ended with {progress.last_words}",
             "seconds": round(time.monotonic() - progress.since, 4),
         }
+
+    def _given_up(self, progress: _Progress) -> Exception:
+        kind = DeviceTimeoutError if progress.ending.how == "deadline" else DeviceError
+        return kind(
+            f"'{self.device}' cannot be opened any more: {MAX_FRUITLESS} processes in a row ended "
+            "before they ran a case.",
+            known=f"the last one: {progress.last_words}",
+            hint="gpuedge probe --refresh; resume with --resume when the device is back",
+        )
 
 
 def _refusal(event: Row) -> Exception:
@@ -264,13 +266,3 @@ def _refusal(event: Row) -> Exception:
     kinds = {k.code: k for k in (NoUsableDeviceError, BackendUnavailableError, DeviceTimeoutError)}
     kind: Any = kinds.get(code, NoUsableDeviceError if code < "GE-400" else DeviceError)
     return kind(str(event.get("what")), known=event.get("known"), hint=event.get("hint"))  # type: ignore[no-any-return]
-
-
-def _given_up(device: str, progress: _Progress) -> Exception:
-    kind = DeviceTimeoutError if progress.ending.how == "deadline" else DeviceError
-    return kind(
-        f"'{device}' cannot be opened any more: {MAX_FRUITLESS} processes in a row ended before "
-        "they ran a case.",
-        known=f"the last one: {progress.last_words}",
-        hint="gpuedge probe --refresh; resume with --resume when the device is back",
-    )

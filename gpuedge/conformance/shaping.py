@@ -11,7 +11,7 @@ import numpy as np
 
 import gpuedge
 from gpuedge.conformance import oracle
-from gpuedge.conformance.case import Built, Case, direct
+from gpuedge.conformance.case import Case, case
 from gpuedge.conformance.data import Shape, dims, disguised, fill, operand, padding, pick, short
 from gpuedge.conformance.layers import Arguments, Pair
 from gpuedge.opset.bounds import Array
@@ -39,12 +39,10 @@ def pool(
     more: Arguments = {"dilation": dilation} if kind == "max" else {"count_include_pad": include}
     wanted = partial(oracle.pool2d, kind, pads=pads, dilation=dilation, include_pad=include, **how)
 
-    def make(rng: np.random.Generator, data: str, dtype: str) -> Built:
-        x = operand(rng, (n, c, *size), data, dtype)
-        function = gpuedge.max_pool2d if kind == "max" else gpuedge.avg_pool2d
-        return direct(function, [x], wanted, {**how, **more, "padding": padding(pads)})
-
-    return Case(f"{kind}_pool2d", text, make)
+    return case(
+        f"{kind}_pool2d", text, lambda rng, *made: [operand(rng, (n, c, *size), *made)], wanted,
+        {**how, **more, "padding": padding(pads)},
+    )  # fmt: skip
 
 
 def draw_pool(rng: np.random.Generator, kind: str) -> Arguments:
@@ -69,13 +67,11 @@ def draw_pool(rng: np.random.Generator, kind: str) -> Arguments:
 def global_pool(kind: str, shape: Shape) -> Case:
     """Return a maximum or mean over all pixels; no maximum may come from what is not there."""
 
-    def make(rng: np.random.Generator, data: str, dtype: str) -> Built:
+    def draw(rng: np.random.Generator, data: str, dtype: str) -> list[Array]:
         x = operand(rng, shape, data, dtype)
-        x = -np.abs(x) - np.float32(1) if kind == "max" else x
-        function = gpuedge.global_max_pool2d if kind == "max" else gpuedge.global_avg_pool2d
-        return direct(function, [x], partial(oracle.global_pool, kind))
+        return [-np.abs(x) - np.float32(1) if kind == "max" else x]
 
-    return Case(f"global_{kind}_pool2d", dims(shape), make)
+    return case(f"global_{kind}_pool2d", dims(shape), draw, partial(oracle.global_pool, kind))
 
 
 def softmax(
@@ -84,13 +80,11 @@ def softmax(
     """Return softmax or its logarithm of `scale` times normal numbers, plus `offset`."""
     more = (f"-x{scale:g}" if scale != 1 else "") + (f"-plus{offset:g}" if offset else "")
 
-    def make(rng: np.random.Generator, data: str, dtype: str) -> Built:
-        x = fill(rng, shape, data) * np.float32(scale) + np.float32(offset)
-        function = gpuedge.log_softmax if log else gpuedge.softmax
-        wanted = partial(oracle.softmax, axis=axis, log=log)
-        return direct(function, [np.asarray(x.astype(dtype))], wanted, {"axis": axis})
+    def draw(rng: np.random.Generator, data: str, _: str) -> list[Array]:
+        return [fill(rng, shape, data) * np.float32(scale) + np.float32(offset)]
 
-    return Case("log_softmax" if log else "softmax", f"{dims(shape)}-axis{axis}{more}", make)
+    op, text = "log_softmax" if log else "softmax", f"{dims(shape)}-axis{axis}{more}"
+    return case(op, text, draw, partial(oracle.softmax, axis=axis, log=log), {"axis": axis})
 
 
 def draw_softmax(rng: np.random.Generator) -> Case:
@@ -106,29 +100,26 @@ def draw_softmax(rng: np.random.Generator) -> Case:
 def batch_norm(shape: Shape) -> Case:
     """Return a normalisation with given statistics."""
 
-    def make(rng: np.random.Generator, data: str, dtype: str) -> Built:
+    def draw(rng: np.random.Generator, data: str, dtype: str) -> list[Array]:
         x = operand(rng, shape, data, dtype)
         statistics = [rng.standard_normal(shape[1]).astype(np.float32) for _ in range(3)]
-        statistics.append(rng.uniform(0.25, 4, shape[1]).astype(np.float32))
-        return Built(
-            lambda device: gpuedge.batch_norm(x, *statistics, epsilon=1e-3, device=device),
-            lambda keep: oracle.batch_norm(keep(x), statistics, 1e-3),
-        )
+        return [x, *statistics, rng.uniform(0.25, 4, shape[1]).astype(np.float32)]
 
-    return Case("batch_norm", dims(shape), make)
+    wanted = partial(oracle.batch_norm, eps=1e-3)
+    return case("batch_norm", dims(shape), draw, wanted, {"epsilon": 1e-3})
 
 
 def concat(shapes: tuple[Shape, ...], axis: int) -> Case:
     """Return arrays joined along an axis, some of them perhaps empty."""
 
-    def make(rng: np.random.Generator, data: str, dtype: str) -> Built:
-        parts = [operand(rng, s, data, dtype) for s in shapes]
-        return Built(
-            lambda device: gpuedge.concat(parts, axis, device=device),
-            lambda keep: oracle.concat([keep(p) for p in parts], axis),
-        )
+    def call(*parts: Array, device: Any) -> Array:
+        return gpuedge.concat(parts, axis, device=device)
 
-    return Case("concat", "-".join(map(dims, shapes)) + f"-axis{axis}", make)
+    text = "-".join(map(dims, shapes)) + f"-axis{axis}"
+    return case(
+        "concat", text, lambda rng, *made: [operand(rng, s, *made) for s in shapes],
+        lambda *parts: oracle.concat(parts, axis), call=call,
+    )  # fmt: skip
 
 
 def draw_concat(rng: np.random.Generator) -> Case:
@@ -171,11 +162,11 @@ def move(op: str, shape: Shape, order: Shape = (), guise: str = "plain") -> Case
     named = "" if guise == "plain" else f"-{guise}"
     call, meaning = MOVES[op]
 
-    def make(rng: np.random.Generator, data: str, dtype: str) -> Built:
-        x = disguised(guise, operand(rng, shape, data, dtype))
-        return direct(call, [x], partial(oracle.moved, lambda a: meaning(a, order)), {"to": order})
-
-    return Case(op, f"{dims(shape)}-{'.'.join(map(str, order)) or 'all'}{named}", make)
+    text = f"{dims(shape)}-{'.'.join(map(str, order)) or 'all'}{named}"
+    return case(
+        op, text, lambda rng, *made: [disguised(guise, operand(rng, shape, *made))],
+        partial(oracle.moved, lambda a: meaning(a, order)), {"to": order}, call=call,
+    )  # fmt: skip
 
 
 def draw_move(rng: np.random.Generator, op: str) -> Case:

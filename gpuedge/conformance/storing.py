@@ -10,8 +10,7 @@ already and do not move. Derivations are in ``docs/numerics.md``, "Storage kinds
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,10 +22,6 @@ HALF_ULP = 2.0**-10
 
 HALF_TINY = 2.0**-14
 """The smallest normal binary16; what is smaller may become zero."""
-
-
-def _as_is(x: Num) -> Num:
-    return x
 
 
 def _half(x: Num) -> Num:
@@ -46,15 +41,12 @@ def _fixed(x: Num) -> Num:
     # Ranges include zero and are widened so that a step has 8 significant bits: twice 1 part in
     # 128 at most. The fraction v / step is then one division away from exact (2.5 ULP).
     step = (high - low) / FIXED16_STEPS * (1 + 2.0**-6)
-    own = step / 2 + 4 * ULP * (high - low)
-    return Num(x.v, x.e + own)
+    return Num(x.v, x.e + step / 2 + 4 * ULP * (high - low))
 
 
-@dataclass(frozen=True)
-class Keeper:
-    """One storage: what `Policy(storage=...)` calls it, and what it does to values."""
+class Keeper(NamedTuple):
+    """One storage: the kind that a device must offer, and what it does to values."""
 
-    name: str
     kind: str
     store: Callable[[Num], Num]
 
@@ -62,18 +54,10 @@ class Keeper:
         """Return an operand or a result as the next kernel finds it, or as it comes back."""
         return self.store(Num.of(x))
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether every float32 comes back as it was."""
-        return self.store is _as_is
-
 
 KEEPERS = {
-    keeper.name: keeper
-    for keeper in (
-        Keeper("float32", "", _as_is),
-        Keeper("float16", "rgba16f", _half),
-        Keeper("fixed16", "rgba8_fixed16", _fixed),
-    )
+    "float32": Keeper("", lambda x: x),
+    "float16": Keeper("rgba16f", _half),
+    "fixed16": Keeper("rgba8_fixed16", _fixed),
 }
-"""Storages by the name that `Policy` gives them; `kind` is what a device must offer."""
+"""Storages by the name that `Policy(storage=...)` gives them."""

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import reduce
-from operator import add
+from collections.abc import Iterator, Mapping
+from functools import cache, partial
+from typing import Any
 
 import numpy as np
 
 import gpuedge
-from gpuedge.conformance.case import Built, Case, direct
-from gpuedge.conformance.data import BYTES, WHOLE, Shape, dims, fill, operand, spread
-from gpuedge.conformance.functions import elementwise as f
-from gpuedge.conformance.storing import Keeper
+from gpuedge.conformance.case import Case, case
+from gpuedge.conformance.data import BYTES, Shape, dims, fill, operand, spread
+from gpuedge.conformance.functions import elementwise
 from gpuedge.ops.expression import NAMES
 from gpuedge.opset import FUNCTIONS
-from gpuedge.opset.bounds import Num
+from gpuedge.opset.bounds import Array, Num
+
+Rng = np.random.Generator
 
 UNARY = {name: one for name, one in FUNCTIONS.items() if len(one.operands) == 1}
 
@@ -55,9 +56,8 @@ def unary(
     named = "".join(f"-{name}{value:.4g}" for name, value in given.items())
     # ONNX calls it an attribute of gelu; the oracle, another function.
     is_tanh = given.pop("approximate", 0.0) == 1.0
-    meaning = f"{op}_tanh" if is_tanh else op
 
-    def make(rng: np.random.Generator, data: str, dtype: str) -> Built:
+    def draw(rng: Rng, data: str, dtype: str) -> list[Array]:
         low, high = DOMAINS[op]
         if is_narrow or dtype == "float16":
             low, high = NARROW.get(op, (low, high))
@@ -68,20 +68,20 @@ def unary(
             x = np.exp2(rng.uniform(-30, 0, size)).astype(np.float32)
             if low < 0:
                 x *= (1 - 2 * rng.integers(0, 2, size)).astype(np.float32)
-        how = {**given, "approximate": True} if is_tanh else given
-        return direct(
-            getattr(gpuedge, op), [x.astype(dtype)], lambda n: f(meaning, n, **given), how
-        )
+        return [x]
 
-    return Case(op, f"{size}{named}{'-narrow' if is_narrow else ''}", make)
+    wanted = partial(elementwise, f"{op}_tanh" if is_tanh else op, **given)
+    how = {**given, "approximate": True} if is_tanh else given
+    return case(op, f"{size}{named}{'-narrow' if is_narrow else ''}", draw, wanted, how)
 
 
 def binary(op: str, a: Shape, b: Shape) -> Case:
     """Return a function of two operands that broadcast; divisors and bases stay clear of zero."""
 
-    def make(rng: np.random.Generator, data: str, dtype: str) -> Built:
-        draw = operand if dtype in BYTES else lambda rng, s, data, _: fill(rng, s, data)
-        x, y = draw(rng, a, data, dtype), draw(rng, b, data, dtype)
+    def draw(rng: Rng, data: str, dtype: str) -> list[Array]:
+        x, y = (
+            operand(rng, s, data, dtype) if dtype in BYTES else fill(rng, s, data) for s in (a, b)
+        )
         away = np.float32(0.125)
         if op == "div":
             y = np.where(y < 0, y - away, y + away)
@@ -89,115 +89,108 @@ def binary(op: str, a: Shape, b: Shape) -> Case:
             x, y = np.where(x == 0, np.float32(1), x), np.clip(y, -3, 3)
         elif op == "pow":
             x = np.abs(x) + away
-        given = [x.astype(dtype), y.astype(dtype)]
-        return direct(getattr(gpuedge, op), given, lambda p, q: f(op, p, q))
+        return [x, y]
 
-    return Case(op, f"{dims(a)}-{dims(b)}", make)
+    return case(op, f"{dims(a)}-{dims(b)}", draw, partial(elementwise, op))
+
+
+def _clipped(x: Num, low: float | None, high: float | None) -> Num:
+    least, most = -np.inf if low is None else low, np.inf if high is None else high
+    return Num(np.clip(x.v, least, most), x.e)
 
 
 def clip(shape: Shape, low: float | None, high: float | None) -> Case:
     """Return limits on one side or both."""
     said = ("" if low is None else f"-from{low:g}") + ("" if high is None else f"-to{high:g}")
-
-    def wanted(x: Num) -> Num:
-        least, most = -np.inf if low is None else low, np.inf if high is None else high
-        return Num(np.clip(x.v, least, most), x.e)
-
-    def make(rng: np.random.Generator, data: str, dtype: str) -> Built:
-        x = operand(rng, shape, data, dtype)
-        return direct(gpuedge.clip, [x], wanted, {"lo": low, "hi": high})
-
-    return Case("clip", f"{dims(shape)}{said}", make)
+    return case(
+        "clip", f"{dims(shape)}{said}", lambda rng, *made: [operand(rng, shape, *made)],
+        partial(_clipped, low=low, high=high), {"lo": low, "hi": high},
+    )  # fmt: skip
 
 
-Meaning = Callable[..., Num]
+EXPRESSIONS = {
+    "fma": "relu(a * b + c)",
+    "abs": "abs(a) - 2 * b",
+    "minmax": "max(a, min(b, c)) * d - a",
+    "six": "a + b + c + d + e + f",
+    "differences": "(a - b) * (c - d) * (e + f)",
+    "floor": "clip(a, -2, 2) + floor(b * 0.5)",
+    "neg": "-a",
+    "cube": "a * a * a - 1 + a",
+    "dot": "(a + b) * c + d * e",
+    "same": "a * b - b * a + a",
+}
+"""Expressions that are exact on whole numbers."""
 
-EXPRESSIONS: dict[str, tuple[str, Meaning]] = {
-    "fma": ("relu(a * b + c)", lambda a, b, c: f("relu", a * b + c)),
-    "abs": ("abs(a) - 2 * b", lambda a, b: a.abs() - 2.0 * b),
-    "minmax": ("max(a, min(b, c)) * d - a",
-               lambda a, b, c, d: f("maximum", a, f("minimum", b, c)) * d - a),
-    "six": ("a + b + c + d + e + f", lambda *x: reduce(add, x)),
-    "differences": ("(a - b) * (c - d) * (e + f)",
-                    lambda a, b, c, d, e, f: (a - b) * (c - d) * (e + f)),
-    "floor": ("clip(a, -2, 2) + floor(b * 0.5)",
-              lambda a, b: Num(np.clip(a.v, -2, 2), a.e) + f("floor", b * 0.5)),
-    "neg": ("-a", lambda a: -a),
-    "cube": ("a * a * a - 1 + a", lambda a: a * a * a - 1.0 + a),
-    "dot": ("(a + b) * c + d * e", lambda a, b, c, d, e: (a + b) * c + d * e),
-    "same": ("a * b - b * a + a", lambda a, b: a * b - b * a + a),
-}  # fmt: skip
-"""Expressions that are exact on whole numbers, and what they mean."""
-
-FORMULAS: dict[str, tuple[str, Meaning]] = {
-    "square": ("a ** 2.0", lambda a: f("pow", a, 2.0)),
-    "cube": ("a ** 3", lambda a: f("pow", a, 3.0)),
-    "root": ("pow(a, 0.5)", lambda a: f("pow", a, 0.5)),
-    "exponent": ("2 ** a", lambda a: f("pow", 2.0, a)),
-    "constants": ("a * sqrt(6.25) - 3 / 4", lambda a: a * 2.5 - 0.75),
-    "overflow": ("min(a, exp(1000))", lambda a: a),
-    "underflow": ("max(a, 0 - 1e38 * 1e38)", lambda a: a),
+FORMULAS = {
+    "square": ("a ** 2.0", "pow(a, 2.0)"),
+    "cube": ("a ** 3", "pow(a, 3.0)"),
+    "root": ("pow(a, 0.5)", "pow(a, 0.5)"),
+    "exponent": ("2 ** a", "pow(2.0, a)"),
+    "constants": ("a * sqrt(6.25) - 3 / 4", "a * 2.5 - 0.75"),
+    "overflow": ("min(a, exp(1000))", "a"),
+    "underflow": ("max(a, 0 - 1e38 * 1e38)", "a"),
 }
 """Expressions of a positive operand, with operators between constants alone, which compilers
-evaluate if they can."""
+evaluate if they can; and what they come to."""
 
 LETTERS = "abcdef"
+CALLED = {"minimum": "min", "maximum": "max"}
+"""Functions that expressions call by another name."""
+
+WORDS: dict[str, Any] = {
+    **{CALLED.get(n, n): partial(elementwise, n) for n in (*FUNCTIONS, "silu", "gelu", "relu6")},
+    "clip": _clipped,
+}
 
 
+@cache
 def count(name: str) -> int:
     """Return how many inputs an expression of `EXPRESSIONS` has."""
-    return len(gpuedge.elementwise(EXPRESSIONS[name][0]).names)
+    return len(gpuedge.elementwise(EXPRESSIONS[name]).names)
 
 
 def _fused(
-    text: str, row: tuple[str, Meaning], shapes: tuple[Shape, ...], *, is_positive: bool = False
+    text: str, words: str, shapes: tuple[Shape, ...], *, meant: str = "", is_exact: bool = False
 ) -> Case:
-    """Return a fused expression over operands that broadcast."""
-    words, meaning = row
+    """Return a fused expression over operands that broadcast, which may mean a simpler one.
 
-    def make(rng: np.random.Generator, data: str, dtype: str) -> Built:
-        compiled = gpuedge.elementwise(words)
+    It means what Python makes of it with values that carry their errors.
+    """
+
+    def draw(rng: Rng, data: str, _: str) -> list[Array]:
         given = [fill(rng, s, data, 5) for s in shapes]
-        given = [np.abs(g) + np.float32(0.125) for g in given] if is_positive else given
-        given = [g.astype(dtype) for g in given]
+        return [np.abs(g) + np.float32(0.125) for g in given] if meant else given
+
+    def wanted(*given: Num, whole: bool) -> Num:
+        code = compile(meant or words, "expression", "eval")
+        found = Num.of(eval(code, {**WORDS, **dict(zip(LETTERS, given, strict=False))}))
+        stays = is_exact and whole and not any(g.e.any() for g in given)
+        return Num(found.v, np.zeros_like(found.v)) if stays else found
+
+    def call(*given: Array, device: Any) -> Array:
         named = dict(zip(LETTERS, given, strict=False))
+        return gpuedge.elementwise(words)(**named, device=device)
 
-        def reference(keep: Keeper) -> Num:
-            result = meaning(*(keep(g) for g in given))
-            is_exact = data in WHOLE and keep.is_exact
-            return Num(result.v, np.zeros_like(result.v)) if is_exact else result
-
-        return Built(lambda device: compiled(**named, device=device), reference)
-
-    return Case("elementwise", text, make)
+    return case("elementwise", text, draw, wanted, call=call, is_sum=True)
 
 
 def expression(name: str, shapes: tuple[Shape, ...]) -> Case:
     """Return an expression of `EXPRESSIONS`."""
-    return _fused("-".join([name, *map(dims, shapes)]), EXPRESSIONS[name], shapes)
-
-
-def _helper(function: str) -> tuple[str, Meaning]:
-    """Return a function called on something computed, its result used again.
-
-    Bases, divisors and logarithms stay away from zero.
-    """
-    called = {"minimum": "min", "maximum": "max"}.get(function, function)
-    is_away = function in ("log", "sqrt", "reciprocal", "pow")
-    inner = "b * b + 1.5" if is_away else "b + a"
-
-    def computed(a: Num, b: Num) -> Num:
-        return b * b + 1.5 if is_away else b + a
-
-    if function in ("minimum", "maximum", "pow", "prelu"):
-        return f"{called}({inner}, c) - a", lambda a, b, c: f(function, computed(a, b), c) - a
-    return f"{called}({inner}) * c - a", lambda a, b, c: f(function, computed(a, b)) * c - a
+    text = "-".join([name, *map(dims, shapes)])
+    return _fused(text, EXPRESSIONS[name], shapes, is_exact=True)
 
 
 def alone() -> Iterator[Case]:
     """Yield every function inside an expression, and every formula with constants."""
-    known, shape = {"min": "minimum", "max": "maximum"}, (3, 37)
-    for function in dict.fromkeys(known.get(n, n) for n in NAMES if n != "clip"):
-        yield _fused(f"in-{function}-{dims(shape)}", _helper(function), (shape,) * 3)
-    for name, row in FORMULAS.items():
-        yield _fused(f"{name}-{dims(shape)}", row, (shape,), is_positive=True)
+    shape = (3, 37)
+    for name in NAMES:
+        full = {short: long for long, short in CALLED.items()}.get(name, name)
+        # a function of something computed, its result used again; bases and divisors are not zero
+        inner = "b * b + 1.5" if name in ("log", "sqrt", "reciprocal", "pow") else "b + a"
+        is_pair = full in FUNCTIONS and len(FUNCTIONS[full].operands) == 2
+        words = f"{name}({inner}, c) - a" if is_pair else f"{name}({inner}) * c - a"
+        if name not in ("clip", *CALLED):
+            yield _fused(f"in-{full}-{dims(shape)}", words, (shape,) * 3)
+    for name, (words, meant) in FORMULAS.items():
+        yield _fused(f"{name}-{dims(shape)}", words, (shape,), meant=meant)

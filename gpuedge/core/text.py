@@ -40,7 +40,8 @@ def width() -> int:
 
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun, in the plural unless there is one: ``3 drivers``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    many = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number} {noun if number == 1 else many}"
 
 
 def plain(text: str, most: int | None = MOST, *, lines: bool = False) -> str:

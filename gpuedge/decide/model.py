@@ -106,11 +106,6 @@ class Prediction:
         return self.p90_ns / 1e9
 
     @property
-    def at_percentile_s(self) -> float:
-        """Latency at the percentile that was asked for, in seconds."""
-        return self.at_ns / 1e9
-
-    @property
     def startup_s(self) -> float:
         """Seconds that opening the device and compiling take once."""
         return self.startup_ns / 1e9

@@ -130,8 +130,15 @@ class Policy:
         Raises
         ------
         ConfigError (GE-101)
-            A name is not a field, or a value is refused.
+            It is no mapping, a name is not a field, or a value is refused.
         """
+        if not isinstance(record, Mapping):
+            raise ConfigError(
+                f"A policy cannot be made of this {type(record).__name__}.",
+                asked_by="Policy.from_dict(record)",
+                known="a record maps names of fields to values, as Policy.to_dict() returns it",
+                hint="Policy.from_dict({}) has all defaults",
+            )
         for name in record:
             if name not in cls.__dataclass_fields__:
                 raise _unknown(str(name), list(cls.__dataclass_fields__))

@@ -75,11 +75,11 @@ def _weights(graph: onnx.GraphProto) -> dict[str, Array]:
         raise UnsupportedOpError("The model has sparse initialisers, which are not supported.")
     found: dict[str, Array] = {}
     for tensor in graph.initializer:
+        schema.dtype_name(tensor.data_type, f"the weight {shown(tensor.name)}")
         try:
             array = numpy_helper.to_array(tensor)
-        except (ValueError, TypeError, KeyError, OverflowError, MemoryError) as error:
-            why = f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else error
-            raise ModelError(f"The weight {shown(tensor.name)} cannot be read: {why}.") from None
+        except (ValueError, TypeError, OverflowError, MemoryError) as error:
+            raise ModelError(f"The weight {shown(tensor.name)} cannot be read: {error}.") from None
         if array.dtype.kind == "f" and np.isnan(array).any():
             raise InputError(
                 f"The weight {shown(tensor.name)} holds NaN.",

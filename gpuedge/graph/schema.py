@@ -35,7 +35,7 @@ CONTRIB = frozenset({"com.microsoft", "com.microsoft.nchwc", "ai.onnx.contrib"})
 """Domains whose operators only ONNX Runtime can judge: the ONNX package has no schemas for them."""
 
 
-def dtype_name(element: int) -> str:
+def dtype_name(element: int, asked_by: str = "the model") -> str:
     """Return the numpy dtype name of an ONNX element type; ``object`` for strings.
 
     Raises
@@ -43,13 +43,16 @@ def dtype_name(element: int) -> str:
     ModelError (GE-500)
         There is no such element type.
     """
-    from onnx import helper
+    from onnx import TensorProto, __version__, helper
 
     try:
         return str(helper.tensor_dtype_to_np_dtype(element).name)
     except KeyError:
         raise ModelError(
-            f"The model names the element type {element}, which does not exist."
+            f"There is no element type {element}.",
+            asked_by=asked_by,
+            known=f"onnx {__version__} knows 1 to {max(TensorProto.DataType.values())}",
+            hint="the file may be damaged, or a newer onnx package may know the type",
         ) from None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from gpuedge.core.errors import InputError
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.opset import FUNCTIONS
+from gpuedge.runtime.inputs import brief
 
 Size = int | Sequence[int]
 Padding = int | str | Sequence[int] | Sequence[Sequence[int]]
@@ -24,14 +26,18 @@ LARGEST = 2**31 - 1
 
 def integer(name: str, value: Any) -> int:
     """Return an integer argument. Raises InputError (GE-203)."""
-    is_index = hasattr(value, "__index__") and not isinstance(value, (bool, np.bool_))
     try:
-        number = int(value.__index__()) if is_index else None
-    except TypeError:  # an array has the method, but only one integer can use it
-        number = None
-    if number is None or abs(number) > LARGEST:
-        raise InputError(f"{name}={_shown(value)} is not an integer of 32 bits.")
-    return number
+        if not isinstance(value, bool) and abs(number := operator.index(value)) <= LARGEST:
+            return number
+        why = f"integers lie between -{LARGEST} and {LARGEST}; True and False are none"
+    except Exception as error:  # what the method of a class that is not ours raises
+        why = f"{type(error).__name__}: {error}"
+    raise InputError(
+        f"{name}={brief(value)} is not an integer of 32 bits.",
+        asked_by=f"{name}=...",
+        known=why,
+        hint=f"give an int, such as {name}=1",
+    )
 
 
 def number(name: str, value: Any) -> float:
@@ -42,14 +48,14 @@ def number(name: str, value: Any) -> float:
     except OverflowError:
         result = math.nan
     if not abs(result) <= FLOAT32_MAX:
-        raise InputError(f"{name}={_shown(value)} is not a finite float32 number.")
+        raise InputError(f"{name}={brief(value)} is not a finite float32 number.")
     return result
 
 
 def flag(name: str, value: Any) -> bool:
     """Return a yes-or-no argument. Raises InputError (GE-203)."""
     if not isinstance(value, (bool, np.bool_)):
-        raise InputError(f"{name}={_shown(value)} is neither True nor False.")
+        raise InputError(f"{name}={brief(value)} is neither True nor False.")
     return bool(value)
 
 
@@ -57,13 +63,8 @@ def integers(name: str, values: Any) -> tuple[int, ...]:
     """Return a sequence of integers. Raises InputError (GE-203)."""
     is_one = isinstance(values, (str, bytes)) or getattr(values, "ndim", 1) == 0
     if is_one or not hasattr(values, "__iter__"):
-        raise InputError(f"{name}={_shown(values)} is not a sequence of integers.")
+        raise InputError(f"{name}={brief(values)} is not a sequence of integers.")
     return tuple(integer(name, v) for v in values)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def pair(name: str, value: Any) -> tuple[int, int]:
@@ -73,7 +74,7 @@ def pair(name: str, value: Any) -> tuple[int, int]:
         return both, both
     values = integers(name, value)
     if len(values) != 2:
-        raise InputError(f"{name}={_shown(value)} is neither an integer nor a pair of them.")
+        raise InputError(f"{name}={brief(value)} is neither an integer nor a pair of them.")
     return values[0], values[1]
 
 
@@ -83,7 +84,7 @@ def pad_attrs(padding: Any) -> dict[str, Any]:
         modes = {"same": "SAME_UPPER", "valid": "VALID"}
         if padding.lower() not in modes:
             raise InputError(
-                f"padding={_shown(padding)} is not understood.", known="strings: 'same', 'valid'"
+                f"padding={brief(padding)} is not understood.", known="strings: 'same', 'valid'"
             )
         return {"auto_pad": modes[padding.lower()]}
     if _is_pair_of_pairs(padding):
@@ -93,19 +94,18 @@ def pad_attrs(padding: Any) -> dict[str, Any]:
         bottom, right = top, left
     pads = (top, left, bottom, right)
     if min(pads) < 0:
-        raise InputError(f"padding={_shown(padding)} is negative.")
+        raise InputError(f"padding={brief(padding)} is negative.")
     return {"pads": pads}
 
 
 def _is_pair_of_pairs(padding: Any) -> bool:
-    if not hasattr(padding, "__iter__"):
-        return False
-    sides = list(padding)
+    is_list = hasattr(padding, "__iter__") and getattr(padding, "ndim", 1) > 0
+    sides = list(padding) if is_list else []
     return len(sides) == 2 and all(hasattr(side, "__iter__") for side in sides)
 
 
-def _named(op: str, **attrs: Any) -> Nodes:
-    return lambda b, x: b.add(op, [x], attrs)
+def _named(op: str) -> Nodes:
+    return lambda b, x: b.add(op, [x])
 
 
 def _relu6(b: GraphBuilder, x: str) -> str:
@@ -129,7 +129,7 @@ def activation_nodes(name: str | None) -> Nodes:
         return lambda b, x: x
     if not isinstance(name, str) or name not in ACTIVATIONS:
         raise InputError(
-            f"activation={_shown(name)} is not known.",
+            f"activation={brief(name)} is not known.",
             known=f"activations: {', '.join(ACTIVATIONS)}",
         )
     return ACTIVATIONS[name]

@@ -137,8 +137,7 @@ def _parse(text: str) -> ast.expr:
     try:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-        column = getattr(error, "offset", None) or max(1, len(text.strip()))
-        raise _at(text, column - 1, f"not an expression: {getattr(error, 'msg', error)}") from None
+        raise _error(text, error, f"not an expression: {getattr(error, 'msg', error)}") from None
 
 
 def _names(tree: ast.expr) -> list[str]:
@@ -148,15 +147,20 @@ def _names(tree: ast.expr) -> list[str]:
     return [n.id for n in sorted(found, key=lambda n: (n.lineno, n.col_offset))]
 
 
-def _at(text: str, column: int, what: str) -> KernelSyntaxError:
-    line = text.strip().splitlines()[0] if text.strip() else ""
-    shown = f"expression:1:{column + 1}: {what}\n    {line}\n    {' ' * column}^"
-    known = f"functions: {', '.join(NAMES)}" if "function" in what else None
-    return KernelSyntaxError(shown, known=known)
-
-
-def _error(text: str, node: ast.expr, what: str) -> KernelSyntaxError:
-    return _at(text, node.col_offset, what)
+def _error(text: str, place: ast.expr | Exception, what: str) -> KernelSyntaxError:
+    """Return an error that points at a place: a node, or what Python's parser raised."""
+    lines = text.strip().replace("\r\n", "\n").split("\n")
+    number = min(getattr(place, "lineno", None) or 1, len(lines))
+    line = lines[number - 1]
+    column = getattr(place, "offset", None) or max(1, len(line))
+    if isinstance(place, ast.expr):  # counts bytes
+        column = len(line.encode()[: place.col_offset].decode(errors="ignore")) + 1
+    return KernelSyntaxError(
+        f"expression:{number}:{column}: {what}\n    {line}\n    {' ' * (column - 1)}^",
+        asked_by="gpuedge.elementwise(expression)",
+        known=f"names, numbers, + - * / **, parentheses and functions: {', '.join(NAMES)}",
+        hint='one expression of these, such as "relu(a * b + c)"',
+    )
 
 
 class _Writer:

@@ -360,8 +360,9 @@ def batch_norm(
 def _per_channel(name: str, value: Any, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
     """Return a statistic in float64, one value for each channel of `shape`."""
     try:
-        array = np.asarray(value, np.float64)
-    except (TypeError, ValueError):
+        given = np.asarray(value)  # a large one is refused before it is converted
+        array = given.astype(np.float64) if given.shape == shape[1:2] else given
+    except Exception:  # of an object's own __array__, too
         raise InputError(f"batch_norm has a {name} that is not an array of numbers.") from None
     if len(shape) < 2 or array.shape != (shape[1],):
         raise ShapeError(

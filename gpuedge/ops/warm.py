@@ -58,7 +58,7 @@ def warm(function: F) -> F:
     def call(*args: Any, **options: Any) -> Array:
         key, given = _key(name, args, options)
         ready = None if key is None else _known.get(key)
-        if ready is not None and _are_numbers(ready, given):
+        if ready is not None and not any(np.isnan(given[i]).any() for i in ready.weights):
             outputs = ready.model.run({n: given[i] for n, i in ready.operands})
             return next(iter(outputs.values()))
         if key is None:
@@ -72,10 +72,6 @@ def warm(function: F) -> F:
             _calls.made = before
 
     return cast("F", call)
-
-
-def _are_numbers(ready: _Known, given: Sequence[Any]) -> bool:
-    return not any(np.isnan(given[i]).any() for i in ready.weights)
 
 
 def _key(

@@ -122,7 +122,8 @@ def _check(deadline_s: float) -> None:
 def _names(given: Sequence[str] | None) -> list[str]:
     if isinstance(given, str):
         given = given.replace(",", " ").split()
-    if given is not None and not all(isinstance(n, str) for n in given):
+    is_list = given is None or hasattr(given, "__iter__")
+    if not is_list or not all(isinstance(n, str) for n in given or ()):
         raise ConfigError(f"{given!r} is not a list of backends.", asked_by="probe(backends=...)")
     value = config.get("backends", call=tuple(given) if given else None).value
     return list(dict.fromkeys(value or backends.PROBED))

@@ -8,7 +8,9 @@ come of it, because numbers are only good for what they were computed with.
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -35,11 +37,11 @@ if TYPE_CHECKING:
     from gpuedge.core.caps import Caps
     from gpuedge.probing.quirks import Quirks
 
-NOTHING = frozenset({"bad-manifest", "missing-library", "no-device"})
-"""Reasons found while loading a driver that hold for all its levels: they are not asked again."""
-
 LEAST_SHARE = 0.1
 """Share of the time that required tests leave for closing the device and for another round."""
+
+MORE_SHARE = 0.25
+"""Share of the time for more runs of required tests than are essential."""
 
 
 def main() -> int:
@@ -54,44 +56,38 @@ def work(request: dict[str, Any]) -> None:
     contain(max(0.0, ends - time.monotonic()))
     channel = EventChannel(request["result"], request["token"])
     channel.step("start")
-    nothing: Reason | None = None
-    records = request["candidates"]
-    for at, record in enumerate(records):
+    for at, record in enumerate(request["candidates"]):
         channel.turn(at)
         level = LevelProbe(
-            channel, ends, len(records) - at - 1,
+            channel, ends,
             skip=frozenset(record.pop("skip")), runs=record.pop("runs"),
             answers={int(k): v for k, v in record.pop("answers").items()},
         )  # fmt: skip
-        if nothing is None:
-            nothing = level.run(Candidate(**record))
-        else:
-            channel.send("failed", **verdict(nothing), evidence={})
+        level.run(Candidate(**record))
         channel.send("done")
 
 
 class LevelProbe:
     """The probe of one candidate, but for the devices in `skip`, which have their verdict.
 
-    `answers` has outcomes of required tests that are known already, by device; `others` is how many
-    levels come after this one, and `runs` how often each known answer is run.
+    `answers` has outcomes of required tests that are known already, by device; `runs` is how often
+    each known answer is run.
     """
 
     def __init__(
         self,
         channel: EventChannel,
         ends: float,
-        others: int = 0,
         *,
         skip: frozenset[int] = frozenset(),
         answers: Mapping[int, Mapping[str, bool]] | None = None,
         runs: int = RUNS,
     ) -> None:
-        self._channel, self._ends, self._others = channel, ends, others
+        self._channel, self._ends = channel, ends
         self._skip, self._answers, self._runs = skip, answers or {}, runs
 
-    def run(self, candidate: Candidate) -> Reason | None:
-        """Probe all its devices; return the reason, if it holds for every level of the driver."""
+    def run(self, candidate: Candidate) -> None:
+        """Probe all its devices."""
         channel = self._channel
         channel.step("load")
         try:
@@ -102,22 +98,16 @@ class LevelProbe:
             reason = reason_of(error, "open-failed")
             absent = STATUS_OF.get(reason.code) == "absent"
             channel.send("failed", **verdict(reason), evidence={} if absent else trace(error))
-            return reason if reason.code in NOTHING else None
+            return
         if not devices:
-            reason = Reason("no-device")
-            channel.send("failed", **verdict(reason))
-            return reason
+            channel.send("failed", **verdict(Reason("no-device")))
+            return
         channel.step("prepare")
         quirks = self._listed(devices, candidate.backend)
-        waiting = [info for info in devices if info.index not in self._skip]
-        for i, info in enumerate(waiting):
-            others = self._others + len(waiting) - i - 1
-            probe = DeviceProbe(
-                info, quirks[info.index], channel, backend.open,
-                ends=self._ends, others=others, runs=self._runs,
-            )  # fmt: skip
+        for info in (info for info in devices if info.index not in self._skip):
+            told = quirks[info.index]
+            probe = DeviceProbe(info, told, channel, backend.open, ends=self._ends, runs=self._runs)
             channel.send("device", index=info.index, **probe.run())
-        return None
 
     def _listed(self, devices: Sequence[DeviceInfo], level: str) -> dict[int, Quirks]:
         """Look all devices up and list them; a fault of the database ends this process here."""
@@ -136,7 +126,6 @@ class LevelProbe:
                     "identity": d.identity.to_dict(),
                     "is_software": d.is_software,
                     "model": capdb.model(d.identity),
-                    "valid_until": quirks.valid_until(judgements[d.index]),
                 }
                 for d in devices
             ],
@@ -176,7 +165,7 @@ class Announcing:
 
 
 class DeviceProbe:
-    """The probe of one device, to be over by `ends`; `others` come after it in its process."""
+    """The probe of one device, to be over by `ends`."""
 
     def __init__(
         self,
@@ -186,11 +175,10 @@ class DeviceProbe:
         opener: Callable[[DeviceInfo], DeviceImpl],
         *,
         ends: float,
-        others: int = 0,
         runs: int = RUNS,
     ) -> None:
         self._info, self._quirks, self._channel, self._opener = info, quirks, channel, opener
-        self._ends, self._others, self._runs = ends, others, runs
+        self._ends, self._runs = ends, runs
         self._caps: dict[str, Any] = {}
         self._evidence: dict[str, Any] = {}
         self._step = "open"
@@ -257,13 +245,13 @@ class DeviceProbe:
         """Run what entries require, as far as there is time for it.
 
         Runs that clear a device of an entry may take nearly all that is left; more of the same only
-        half of a share, as devices and levels that come after this one would have it.
+        a quarter: other devices and levels may come after this one.
         """
         from gpuedge.probing.trials import required_tests
 
         quirks, demands = self._quirks, self._quirks.judgement.demands
         left, index = self._ends - start, self._info.index
-        ends, most = self._ends - LEAST_SHARE * left, start + left / (2 + 2 * self._others)
+        ends, most = self._ends - LEAST_SHARE * left, start + MORE_SHARE * left
         if time.monotonic() >= ends:
             quirks.settle_all(CUT, "no time was left after the known answers")
             return
@@ -276,11 +264,22 @@ class DeviceProbe:
         self._announce("close")
         try:
             device.close()
+            _pass_the_linker()
         except Exception as error:
             if reason.code == "ok":
                 self._evidence |= {"step": "close", **trace(error)}
                 return reason_of(error, "device-lost")
         return reason
+
+
+_WALK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
+
+
+def _pass_the_linker() -> None:
+    """Walk the dynamic linker's list, as loading a library does: hangs where a driver locked it."""
+    walk = None if os.name == "nt" else getattr(ctypes.CDLL(None), "dl_iterate_phdr", None)
+    if walk is not None:  # not on macOS
+        walk(_WALK(lambda *_: 1), None)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ database requires is tried again without that test, under the entry's restrictio
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuedge.backends.base import Candidate
@@ -56,11 +56,8 @@ MOST_REASON, MOST_EVIDENCE = 500, 4096
 MOST_DEPTH = 8
 """Nesting of evidence; ours has three levels."""
 
-REFUSALS = frozenset({"open-failed", "kernel-failed", "out-of-memory", "device-lost"})
-"""Codes of broken devices that may be whole the next time; the others are missing something."""
-
 FOR_SURE = frozenset({"ok", "absent", "blocked"})
-"""Statuses that are no worse for what ran in the same child before."""
+"""Statuses that a second attempt would not change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,29 +128,25 @@ def parts(transcript: Transcript, skipped: Sequence[frozenset[int]]) -> list[Tra
     return made
 
 
-@dataclass(slots=True)
-class ProbeOutcome:
-    """Rows of one process; `pending` are devices it listed but did not get to."""
+def judge(candidate: Candidate, transcript: Transcript) -> tuple[list[ProbeRow], list[ProbeRow]]:
+    """Turn one process's transcript into rows (device strings are given later).
 
-    rows: list[ProbeRow]
-    pending: list[int] = field(default_factory=list)
-
-
-def judge(candidate: Candidate, transcript: Transcript) -> ProbeOutcome:
-    """Turn one process's transcript into rows (device strings are given later)."""
+    The second list is of devices that it listed but did not get to.
+    """
     failed = transcript.first("failed")
     if failed is not None:
-        return ProbeOutcome([_row(candidate, transcript, failed)])
+        return [_row(candidate, transcript, failed)], []
     listed = transcript.first("devices")
     if listed is None:
-        return ProbeOutcome([_row(candidate, transcript, _ended(transcript))])
+        return [_row(candidate, transcript, _ended(transcript))], []
     results = {e["index"]: e for e in transcript.events if e["event"] == "device"}
     late = bool(results) and transcript.first("done") is not None and not transcript.is_complete
     # Being busy with leaving when time ran out is no fault: the results were there in time.
     late = late and (transcript.ending.how != "deadline" or transcript.is_hung)
     at = transcript.last_step.get("index")
+    not_reached = _verdict("timeout", "deadline", "its turn did not come in time", "open")
     rows: list[ProbeRow] = []
-    pending: list[int] = []
+    pending: list[ProbeRow] = []
     for device in listed["devices"]:
         index = device["index"]
         if index in transcript.skipped:
@@ -163,17 +156,17 @@ def judge(candidate: Candidate, transcript: Transcript) -> ProbeOutcome:
         elif late or index == at or transcript.is_complete:
             rows.append(_row(candidate, transcript, _ended(transcript), device))
         else:
-            pending.append(index)
+            pending.append(_row(candidate, transcript, not_reached, device))
     if pending and not rows and at is None:  # died after listing, before the first device
-        return ProbeOutcome([_row(candidate, transcript, _ended(transcript))])
-    return ProbeOutcome(rows, pending)
+        return [_row(candidate, transcript, _ended(transcript))], []
+    return rows, pending
 
 
 def without_child(
     candidate: Candidate, ending: Ending, deadline_s: float | None = None
 ) -> list[ProbeRow]:
     """Return the row of a candidate for which there was no process, and why."""
-    return judge(candidate, Transcript([], 0, ending, "", 0.0, deadline_s=deadline_s)).rows
+    return judge(candidate, Transcript([], 0, ending, "", 0.0, deadline_s=deadline_s))[0]
 
 
 def is_starved(row: ProbeRow) -> bool:
@@ -258,7 +251,6 @@ def _row(
         index=device["index"],
         model=plain(device.get("model") or "", MOST_NAME),
         database=plain(listed.get("database") or "", MOST_NAME),
-        valid_until=device.get("valid_until") or "",
     )
 
 
@@ -274,9 +266,10 @@ def _shown(value: Any, depth: int) -> Any:
 
 
 class LevelResult:
-    """One candidate: its rows that stand, and first failures, which are to be tried again.
+    """One candidate: what is said of its devices so far (None is the driver), and what is left.
 
-    `took_s` is what its last process had.
+    Devices are untried, doubtful (they failed once), or have their verdict. `took_s` is what the
+    last process had.
     """
 
     def __init__(self, candidate: Candidate) -> None:
@@ -285,26 +278,25 @@ class LevelResult:
         self.took_s = 0.0
         self._rows: dict[int | None, ProbeRow] = {}
         self._first: dict[int | None, ProbeRow] = {}
+        self._untried: set[int | None] = set()
+        self._doubtful: set[int | None] = set()
         self._answers: dict[int, dict[str, bool]] = {}
-        self._listing: Transcript | None = None
-        self._pending: list[int] = []
-        self._is_over = False
 
     @property
     def is_untried(self) -> bool:
         """True if something of it has not been tried at all."""
-        return not self._is_over and (not self.is_begun or bool(self._left()))
+        return not self.is_begun or bool(self._untried)
 
     @property
     def is_doubtful(self) -> bool:
         """True if something of it failed once."""
-        return not self._is_over and bool(self._again())
+        return bool(self._doubtful)
 
     @property
     def skip(self) -> frozenset[int]:
         """Devices that the next process is to leave out."""
-        known = [*self._rows, *(self._again() if self._left() else ())]
-        return frozenset(i for i in known if i is not None)
+        wanted = self._untried or self._doubtful
+        return frozenset(i for i in self._rows if i is not None and i not in wanted)
 
     def request(self) -> dict[str, Any]:
         """Return what a child is told of it."""
@@ -317,42 +309,36 @@ class LevelResult:
     def take(self, transcript: Transcript, *, is_shared: bool) -> None:
         """Judge a transcript; `is_shared` where another level may be at fault for its end."""
         self.is_begun, self.took_s = True, transcript.seconds
-        outcome = judge(self.candidate, transcript)
-        if transcript.first("devices") is not None:
-            self._listing, self._pending = transcript, outcome.pending
-        for row in outcome.rows:
-            is_bad = row.status not in FOR_SURE if is_shared else _has_failed(row)
-            if is_bad and row.index not in self._first:
+        rows, pending = judge(self.candidate, transcript)
+        is_over = not rows
+        for row in rows:
+            self._untried.discard(row.index)
+            may_pass = row.status not in FOR_SURE and (is_shared or row.status != "timeout")
+            if may_pass and row.index not in self._first:
                 self._first[row.index] = row
+                self._doubtful.add(row.index)
                 self._note_death(row, transcript)
+                self._rows[row.index] = _unfinished(row)
             else:
+                self._doubtful.discard(row.index)
                 self._rows[row.index] = self._final(row)
-        # One that dies twice before it lists its devices, or has no news, will get no further.
-        self._is_over = None in self._rows or not outcome.rows
+                is_over = is_over or row.index is None
+        new = {row.index: row for row in pending if row.index not in self._rows}
+        self._rows |= new
+        self._untried |= new.keys()
+        if self._rows.keys() - {None}:
+            self._doubtful.discard(None)
+        if is_over:  # died twice before it listed its devices, or had no news: it gets no further
+            self._untried, self._doubtful = set(), set()
 
     def rows(self, given_s: float) -> list[ProbeRow]:
         """Return its rows; what it never came to has a row that says so."""
-        found = {**self._rows, **{i: _unfinished(self._first[i]) for i in self._again()}}
-        if self._listing is not None:
-            verdict = _verdict("timeout", "deadline", "its turn did not come in time", "open")
-            for device in (self._listing.first("devices") or {})["devices"]:
-                if device["index"] in self._left():
-                    row = _row(self.candidate, self._listing, verdict, device)
-                    found.setdefault(row.index, row)
+        found = dict(self._rows)
         if len(found) > 1:
             found.pop(None, None)
         if not found:
             return without_child(self.candidate, Ending("deadline"), given_s)
         return [row for _, row in sorted(found.items(), key=lambda item: item[0] or 0)]
-
-    def _left(self) -> list[int]:
-        """Return the devices that were listed and have not been tried."""
-        return [i for i in self._pending if i not in self._rows and i not in self._first]
-
-    def _again(self) -> list[int | None]:
-        """Return the devices that failed once; None is the driver, until it lists its devices."""
-        is_listed = self._listing is not None
-        return [i for i in self._first if i not in self._rows and not (i is None and is_listed)]
 
     def _note_death(self, row: ProbeRow, transcript: Transcript) -> None:
         """Count a required test that its process died of as failed: it is not run again."""
@@ -373,12 +359,6 @@ class LevelResult:
         row = row.replace(evidence={**row.evidence, "first_attempt": told})
         again = Reason("ok", "on the second attempt").sentence
         return row.replace(reason=again) if row.is_usable else row
-
-
-def _has_failed(row: ProbeRow) -> bool:
-    """Say whether a row tells of a failure that may not happen again."""
-    is_refusal = row.status == "broken" and row.code in REFUSALS and row.index is not None
-    return row.status in {"wrong", "crashed"} or is_refusal
 
 
 def _unfinished(row: ProbeRow) -> ProbeRow:

@@ -326,67 +326,44 @@ def _floats(caps: Caps) -> list[KnownAnswer]:
 # --- what entries ask for ------------------------------------------------------------------------
 
 
+PRODUCTS = {"few rows": (3, 37, 5), "rows": (9, 37, 11), "tiles": (37, 67, 41)}
+
+
 def _kernels(caps: Caps) -> list[KnownAnswer]:
     """Return a case for each way that selection can go: wide and narrow, many rows and few."""
     rng = _rng()
-    whole = {name: _whole(rng, *shape) for name, shape in SHAPES.items()}
-    w, b = whole["wide"], whole["bias"]
-    narrow = {"x": whole["narrow"], "w": w, "b": b}
-    graph, reference = _conv(narrow["x"], w, b, (1, 1, 1, 1))
-    deep = {"x": whole["deep"], "w": whole["each"], "b": whole["seven"]}
-    small, pooled = {"x": whole["small"], "w": whole["back"]}, {"x": whole["pooled"]}
+
+    def whole(**shapes: tuple[int, ...]) -> dict[str, F32]:
+        return {name: _whole(rng, *shape) for name, shape in shapes.items()}
+
+    narrow = whole(x=(1, 5, 6, 3), w=(6, 5, 3, 3), b=(6,))
+    graph, reference = _conv(narrow["x"], narrow["w"], narrow["b"], (1, 1, 1, 1))
+    deep = whole(x=(1, 7, 9, 10), w=(7, 1, 3, 3), b=(7,))
+    small = whole(x=(1, 5, 4, 6), w=(5, 6, 3, 3))
     step: dict[str, Any] = {"strides": [2, 2]}
-    same: dict[str, Any] = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
-    found = [
-        *_floats(caps),
-        _case("narrow convolution", graph, narrow, reference),
-        _one("depthwise convolution", "Conv", deep, _depthwise, constants="wb", group=7, **same),
-        _one("transposed convolution", "ConvTranspose", small, _transposed, constants="w",
-             kernel_shape=[3, 3], **step),
-        _one("largest of nine", "MaxPool", pooled,
-             lambda x: _windows(x, (3, 3), 2).max(axis=(4, 5)), kernel_shape=[3, 3], **step),
-        _one("mean of four", "AveragePool", pooled,
-             lambda x: _windows(x, (2, 2), 2).mean(axis=(4, 5)), kernel_shape=[2, 2], **step),
-        _one("joined channels", "Concat", {"a": whole["a"], "b": whole["other"]},
-             lambda a, b: np.concatenate([a, b], axis=1), axis=1),
-        _one("turned", "Transpose", {"a": whole["a"]},
-             lambda a: a.transpose(0, 2, 3, 1), perm=[0, 2, 3, 1]),
-    ]  # fmt: skip
     # A product of what a convolution gave: its texels hold channels, those of a product columns.
-    other = {"x": whole["a"], "w": whole["point"], "m": whole["m"]}
+    mixed = whole(x=(1, 5, 6, 7), w=(6, 5, 1, 1), m=(7, 3))
     nodes = [("Conv", "xw", {"kernel_shape": [1, 1]}), ("MatMul", "1m", {}), ("Relu", "2", {})]
     none = np.zeros(6)
-    turned = _case("other layout", _graph(other, *nodes, constants="w"), other,
-                   lambda x, w, m: np.maximum(conv_reference(x, w, none) @ m, 0.0))  # fmt: skip
-    return [*found, *_products(rng), turned]
-
-
-def _products(rng: np.random.Generator) -> list[KnownAnswer]:
-    """Return products, and rows that are summed."""
-    found = []
-    # Products of few rows, of many, and of so many that tiles pay.
-    for name, (m, k, n) in PRODUCTS.items():
-        factors = {"a": _whole(rng, m, k), "b": _whole(rng, k, n)}
-        found.append(_one(f"product of {name}", "MatMul", factors, np.matmul))
-    fine = {"a": _random(rng, 37, 67), "b": _random(rng, 67, 41)}
-    found.append(_one("random product", "MatMul", fine, np.matmul, roundings=67))
-    # Rows that are summed: one pass sums a short one, a long one takes several.
-    for name, shape in (("short", (3, 37)), ("long", (2, 1500))):
-        x = {"x": 4 * _random(rng, *shape)}
-        made = _one(f"{name} softmax", "Softmax", x, _softmax, axis=-1)
-        found.append(replace(made, bound=EXP_ERROR * made.expected))
-    return found
-
-
-SHAPES = {
-    "narrow": (1, 5, 6, 3), "wide": (6, 5, 3, 3), "bias": (6,), "deep": (1, 7, 9, 10),
-    "each": (7, 1, 3, 3), "seven": (7,), "small": (1, 5, 4, 6), "back": (5, 6, 3, 3),
-    "pooled": (1, 6, 9, 11), "a": (1, 5, 6, 7), "other": (1, 6, 6, 7), "point": (6, 5, 1, 1),
-    "m": (7, 3),
-}  # fmt: skip
-"""Of the whole numbers that the kernels are tested with."""
-
-PRODUCTS = {"few rows": (3, 37, 5), "rows": (9, 37, 11), "tiles": (37, 67, 41)}
+    # One pass sums a short row, a long one takes several.
+    rows = _one("long softmax", "Softmax", {"x": 4 * _random(rng, 2, 1500)}, _softmax, axis=-1)
+    return [
+        *_floats(caps),
+        _case("narrow convolution", graph, narrow, reference),
+        _one("depthwise convolution", "Conv", deep, _depthwise, constants="wb", group=7,
+             kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        _one("transposed convolution", "ConvTranspose", small, _transposed, constants="w",
+             kernel_shape=[3, 3], **step),
+        _one("mean of four", "AveragePool", whole(x=(1, 6, 9, 11)),
+             lambda x: _windows(x, (2, 2), 2).mean(axis=(4, 5)), kernel_shape=[2, 2], **step),
+        *(
+            _one(f"product of {name}", "MatMul", whole(a=(m, k), b=(k, n)), np.matmul)
+            for name, (m, k, n) in PRODUCTS.items()
+        ),
+        _case("other layout", _graph(mixed, *nodes, constants="w"), mixed,
+              lambda x, w, m: np.maximum(conv_reference(x, w, none) @ m, 0.0)),
+        replace(rows, bound=EXP_ERROR * rows.expected),
+    ]  # fmt: skip
 
 
 def _half(caps: Caps) -> list[KnownAnswer]:
@@ -459,29 +436,13 @@ class AnswerFinding:
     detail: str
 
 
-def judge_runs(
-    case: KnownAnswer, runs: list[npt.NDArray[Any]]
-) -> tuple[AnswerFinding | None, dict[str, Any]]:
-    """Compare the outputs of repeated runs with the exact answer and with each other.
-
-    Returns
-    -------
-    tuple of (AnswerFinding or None, dict)
-        What is wrong, None if nothing is; and the evidence (name, largest error, its bound).
-    """
-    evidence: dict[str, Any] = {"name": case.name, "runs": len(runs)}
-    for run in runs:
-        finding = _judge_one(case, run, evidence)
-        if finding is not None:
-            return finding, evidence
-    if len({run.tobytes() for run in runs}) > 1:
-        return AnswerFinding("unstable-numbers", case.name), evidence
-    return None, evidence
-
-
-def _judge_one(
+def judge(
     case: KnownAnswer, run: npt.NDArray[Any], evidence: dict[str, Any]
 ) -> AnswerFinding | None:
+    """Compare an output with the exact answer; return what is wrong, None if nothing is.
+
+    The largest error and its bound go into `evidence`.
+    """
     if run.shape != case.expected.shape or run.dtype != case.dtype:
         return AnswerFinding("wrong-numbers", f"{case.name}: {run.dtype} {run.shape}")
     if run.dtype == np.float32:  # bytes have no value to spare that could be the poison

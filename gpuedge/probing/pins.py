@@ -54,13 +54,13 @@ def check_pins() -> None:
 
         raise UnknownDeviceError(
             f"The setting 'pin' names no backend: {name!r}.",
-            asked_by=source(),
+            asked_by=_source(),
             known=f"backends: {', '.join(backends.names())}; `cpu` and `auto` cannot be pinned",
             hint=f'pins look like this: "{config.SETTINGS["pin"].example}"',
         )
 
 
-def source() -> str:
+def _source() -> str:
     """Return where the setting ``pin`` comes from, for people."""
     found = config.get("pin").source
     return f"pin in {os.environ['GPUEDGE_CONFIG']}" if found == "config file" else found
@@ -70,29 +70,17 @@ def said_by(device: str) -> str:
     """Return the pin that rules a device or backend, and where it stands; empty if none does.
 
     >>> said_by("vulkan:0")  # doctest: +SKIP
-    'GPUEDGE_PIN=vulkan=never'
+    'vulkan=never (GPUEDGE_PIN)'
     """
-    rules, name = pins(), _ruled(device)
-    if not name:
-        return ""
-    word, where = f"{name}={rules[name]}", source()
-    if where == config.SETTINGS["pin"].variable:
-        return f"{where}={word}"
-    return f'gpuedge.config(pin="{word}")' if where.startswith("gpuedge.") else f"{word} ({where})"
-
-
-def _ruled(device: str) -> str:
-    """Return what the pin names that rules a device: it, its backend, or nothing."""
     rules = pins()
-    return next((n for n in (device, device.partition(":")[0]) if n in rules), "")
+    names = (name for name in (device, device.partition(":")[0]) if name in rules)
+    return next((f"{name}={rules[name]} ({_source()})" for name in names), "")
 
 
 def unpin(device: str) -> str:
     """Return what to do where a pin rules out a device or backend that is wanted after all."""
     words = said_by(device)
-    if not words:
-        return "the pin is gone by now: try again"
-    return f"{words} says so; unset it to use {'it' if ':' in _ruled(device) else 'them'}"
+    return f"unset the pin {words}" if words else "the pin is gone by now: try again"
 
 
 def is_barred(backend: str) -> bool:
@@ -112,26 +100,33 @@ def apply(rows: Sequence[ProbeRow], now: float | None = None) -> Sequence[ProbeR
 
     Only devices that would be used are shown as ``blocked``: what a probe found wrong says more.
     """
-    rules = pins()
-    folder = paths.cache_folder()
-    crashes: dict[str, list[Crash]] = {}
-    if _is_remembered(folder):
-        from gpuedge.safety.blocklist import Blocklist
-
-        crashes = Blocklist(folder).entries(now)
+    rules, crashes = pins(), _crashes(now)
     if not rules and not crashes:
         return rows
-    new = [_applied(row, rules, crashes, now) for row in rows]
+    new = [_applied(row, rules, crashes, now) if row.is_usable else row for row in rows]
     return rows if new == list(rows) else new
+
+
+def _crashes(now: float | None) -> dict[str, list[Crash]]:
+    """Return what the blocklist remembers; it is not imported where its folder is empty."""
+    folder = paths.cache_folder()
+    try:
+        if not os.listdir(os.path.join(folder, FOLDER)):
+            return {}
+    except (OSError, ValueError):
+        return {}
+    from gpuedge.safety.blocklist import Blocklist
+
+    return Blocklist(folder).entries(now)
 
 
 def _applied(
     row: ProbeRow, rules: dict[str, str], crashes: dict[str, list[Crash]], now: float | None
 ) -> ProbeRow:
     rule = rules.get(row.device, rules.get(row.backend))
-    if rule == "never" and row.is_usable:
+    if rule == "never":
         return row.replace(status="blocked", code="pinned", reason=Reason("pinned").sentence)
-    if rule == "always" or not crashes or not row.is_usable:
+    if rule == "always" or not crashes:
         return row
     from gpuedge.safety.blocklist import blocked, key_of
 
@@ -141,11 +136,3 @@ def _applied(
     how = f"to try now: gpuedge cache clear --crashes, or GPUEDGE_PIN={row.device}=always"
     reason = f"{block.reason.sentence}; {how}"
     return row.replace(status="blocked", code="crash-blocklist", reason=reason)
-
-
-def _is_remembered(folder: str) -> bool:
-    """Say whether there are crashes, or markers that may become some."""
-    try:
-        return bool(os.listdir(os.path.join(folder, FOLDER)))
-    except (OSError, ValueError):
-        return False

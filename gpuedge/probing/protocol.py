@@ -77,7 +77,6 @@ _DEVICE = {
     "identity": IDENTITY,
     "is_software": bool,
     "model": (str, None),
-    "valid_until": (str, None),
 }
 EVENTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "step": {**_ANY, "step": frozenset(STEPS)},

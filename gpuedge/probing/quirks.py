@@ -81,27 +81,6 @@ def version(judgement: Judgement) -> str:
     return f"{judgement.database_version} {digest}".rstrip()
 
 
-def valid_until(judgement: Judgement) -> str:
-    """Return the first day on which an entry that may be about the device is to be reviewed.
-
-    Entries that stay as they are on that day do not count, nor do those that forbid nothing, nor
-    those that were passed over because theirs is gone by.
-    """
-    database = judgement.database
-    if database is None:
-        return ""
-    counted = {"applies", "probe", "skipped"}
-    entries = [database.entry(f.id) for f in judgement.relevant if f.becomes in counted]
-    ends = [
-        entry.review.review_by
-        for entry in entries
-        if entry.review.on_expiry != "keep"
-        and not entry.action.is_empty
-        and entry.review.review_by >= judgement.today
-    ]
-    return min(ends, default="")
-
-
 def block_reason(judgement: Judgement, names: Iterable[str], outcomes: Mapping[str, str]) -> Reason:
     """Return the reason of a blocked device: the ids, and what the first of them is about."""
     names = list(names)
@@ -134,5 +113,5 @@ def barred_row(candidate: Candidate) -> ProbeRow | None:
     rows = [{"id": n, "outcome": APPLIES, "summary": _summary(judgement, n)} for n in names]
     return driver_row(
         candidate, "blocked", reason.code, reason.sentence, evidence={"entries": rows},
-        database=version(judgement), valid_until=valid_until(judgement),
+        database=version(judgement),
     )  # fmt: skip

@@ -75,9 +75,6 @@ class ProbeRow(Record):
         (`gpuedge.capdb.Restrictions.to_dict`); empty where none is in force.
     database : str
         Version and digest of the database that was asked; empty where no device was reached.
-    valid_until : str
-        ISO date after which the verdict is found anew, because an entry it rests on is to be
-        reviewed by then; empty for no such date.
     """
 
     device: str
@@ -101,7 +98,6 @@ class ProbeRow(Record):
     route: int | None = None
     restrictions: Mapping[str, Any] = {}
     database: str = ""
-    valid_until: str = ""
 
     @property
     def is_demoted(self) -> bool:
@@ -153,24 +149,16 @@ class ProbeRow(Record):
     def from_dict(cls, record: Mapping[str, Any]) -> ProbeRow:
         """Rebuild a row from `to_dict`; unknown keys are ignored. Raises InputError."""
         if not isinstance(record, dict):
-            raise InputError(
-                "A row of the probe report is not a JSON object.", known=_shown(record)
-            )
-        given = {name: value for name, value in record.items() if name in cls._fields}
-        try:
-            row = cls(**given)
-        except TypeError:
-            raise InputError(
-                "A row of the probe report lacks a field.",
-                known=f"every row has: {', '.join(cls._fields[:5])}",
-            ) from None
-        for name, value in given.items():
-            if not fits(value, ROW[name]):
+            record = {}
+        given = {name: record[name] for name in cls._fields if name in record}
+        for name in cls._fields:
+            known = given.get(name, getattr(cls, name, None))
+            if not fits(known, ROW[name]):
                 raise InputError(
-                    f"A row of the probe report has a {name} that cannot be used.",
-                    known=f"{name} is {_shown(value)}",
+                    f"A row of the probe report has no {name} that can be used.",
+                    known=f"{name} is {_shown(known)}",
                 )
-        return row
+        return cls(**given)
 
     def __repr__(self) -> str:
         return f"<ProbeRow {self.device} {self.status} {self.name!r}>"
@@ -199,7 +187,8 @@ def fits(value: object, shape: Any) -> bool:
     (True, False)
     """
     if isinstance(shape, tuple):
-        return any(fits(value, one) for one in shape)
+        kind = None if value is None else type(value)
+        return (kind in shape and kind is not float) or any(fits(value, one) for one in shape)
     if isinstance(shape, list):
         return isinstance(value, list) and all(fits(one, shape[0]) for one in value)
     if isinstance(shape, frozenset):
@@ -238,6 +227,11 @@ ROW: dict[str, Any] = {
     "restrictions": RESTRICTIONS,
 }
 """The shape of `ProbeRow.to_dict`, from its annotations."""
+
+REPORT = {
+    "schema": frozenset({SCHEMA}), "tried": list, "version": str, "seconds": float,
+}  # fmt: skip
+"""The shape of `ProbeReport.to_dict`, but for its rows."""
 
 
 def _shown(value: object) -> str:
@@ -338,14 +332,16 @@ class ProbeReport(Record):
         InputError (GE-203)
             The record is not a probe report, or of a version this gpuedge does not read.
         """
-        record = record if isinstance(record, dict) else {}
-        rows, schema = record.get("tried"), record.get("schema")
-        version, seconds = record.get("version", ""), record.get("seconds", 0.0)
-        if schema != SCHEMA or not isinstance(rows, list):
-            raise _no_report(f"its schema is {_shown(schema)}; this version reads {SCHEMA!r}")
-        if not isinstance(version, str) or not is_number(seconds):
-            raise _no_report(f"its version is {_shown(version)}, its seconds {_shown(seconds)}")
-        return cls(tuple(map(ProbeRow.from_dict, rows)), version, float(seconds))
+        record = {"version": "", "seconds": 0.0, **(record if isinstance(record, dict) else {})}
+        for name, shape in REPORT.items():
+            if not fits(record.get(name), shape):
+                raise InputError(
+                    "This is not a probe report.",
+                    known=f"its {name} is {_shown(record.get(name))}; this version reads {SCHEMA}",
+                    hint="make one with: gpuedge probe --json > report.json",
+                )
+        rows = tuple(map(ProbeRow.from_dict, record["tried"]))
+        return cls(rows, record["version"], float(record["seconds"]))
 
     def __str__(self) -> str:
         from gpuedge.probing import show
@@ -356,11 +352,6 @@ class ProbeReport(Record):
         best = self.best
         text = f"best {best.device}" if best else "no usable device"
         return f"<ProbeReport {len(self.devices)} of {len(self.tried)} usable, {text}>"
-
-
-def _no_report(known: str) -> InputError:
-    hint = "make one with: gpuedge probe --json > report.json"
-    return InputError("This is not a probe report.", known=known, hint=hint)
 
 
 def number(rows: Iterable[ProbeRow]) -> tuple[ProbeRow, ...]:

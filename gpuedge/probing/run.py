@@ -3,22 +3,21 @@
 Drivers are tried by another process (`gpuedge.probing.launcher`), which starts a child for each of
 them. So signals, threads and settings of the application have no part in it, and all of it is gone
 at the deadline: the launcher ends its children, this side ends the launcher. They work in one
-private folder, which the launcher removes where the application is killed. Where both were, a probe
-of another day does.
+private folder, which the launcher removes where the application is killed, and a probe of another
+day where the launcher was, too.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import re
 import secrets
 import shutil
-import tempfile
+import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 from gpuedge.backends.base import Candidate
@@ -34,21 +33,15 @@ COMMAND: tuple[str, ...] | None = None
 LATE_S = 0.07
 """How much later than the launcher, which ends everything at the deadline, this side ends it."""
 
-STOP_S = 0.5
-"""How long a launcher that is told to stop gets to end its children."""
+STOP_S = 5.0
+"""How long a launcher that is told to stop gets to end its children; on an idle machine it takes
+some milliseconds. Children of one that is killed before that would live on until the deadline."""
 
 MAX_BYTES = 16 << 20
 """The rows of one probe are no longer than this."""
 
-PREFIX = "gpuedge-probe-"
-OURS = re.compile(PREFIX + r"[a-z0-9_]{8}")
-"""What `tempfile.mkdtemp` makes of the prefix."""
-
-STALE_S = 86400.0
-"""No probe lasts so long: a folder of that age was left behind."""
-
-MAX_SWEPT = 64
-"""Stale folders removed by one probe: it must begin at once, and the next one goes on."""
+PREFIX, STALE_S = "gpuedge-probe-", 86_400.0
+"""Of the private folders; no probe lasts a day."""
 
 
 def probe_all(
@@ -86,19 +79,24 @@ def probe_all(
     if program is None:
         ending = Ending("no-child", 0, interpreter.why_none())
     else:
+        folder = None
         try:
-            with _folder() as folder:
-                request = {
-                    "folder": str(folder),
-                    "token": secrets.token_hex(16),
-                    "deadline_s": deadline_s,
-                    "ends": (time.monotonic() if begin is None else begin) + deadline_s,
-                    "command": command or COMMAND,
-                    "candidates": [candidate.as_dict() for candidate in candidates],
-                }
-                found, ending = _launched(program, request, stop)
+            folder = mkdtemp(prefix=PREFIX)
+            _sweep(Path(folder))
+            request = {
+                "folder": folder,
+                "token": secrets.token_hex(16),
+                "deadline_s": deadline_s,
+                "ends": (time.monotonic() if begin is None else begin) + deadline_s,
+                "command": command or COMMAND,
+                "candidates": [candidate.as_dict() for candidate in candidates],
+            }
+            found, ending = _launched(program, request, stop)
         except (OSError, RuntimeError) as error:  # no temporary folder, no more descriptors
             ending = Ending("no-child", 0, str(error))
+        finally:
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
     return [
         found[i] if i in found else without_child(candidate, ending, deadline_s)
         for i, candidate in enumerate(candidates)
@@ -150,33 +148,12 @@ def _read(path: Path, token: str) -> dict[int, list[ProbeRow]]:
     return found
 
 
-@contextmanager
-def _folder() -> Iterator[Path]:
-    """Make the private folder of a probe; remove it at the end, and stale ones of others before."""
-    path = Path(tempfile.mkdtemp(prefix=PREFIX))
-    try:
-        sweep(path.parent, path.stat().st_mtime)
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def sweep(temporary: Path, now: float) -> None:
-    """Remove what killed probes of this user left behind: folders of ours, never through links.
-
-    `now` is the file system's own time, so that a wrong clock of this process harms no live probe.
-    """
-    with suppress(OSError), os.scandir(temporary) as entries:
-        stale = [e.path for e in entries if OURS.fullmatch(e.name) and _is_stale(e, now)]
-        for path in stale[:MAX_SWEPT]:
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_stale(entry: os.DirEntry[str], now: float) -> bool:
-    try:
-        found = entry.stat(follow_symlinks=False)
-        is_mine = not hasattr(os, "getuid") or found.st_uid == os.getuid()
-        is_folder = entry.is_dir(follow_symlinks=False)
-    except OSError:
-        return False
-    return is_mine and is_folder and abs(now - found.st_mtime) > STALE_S
+def _sweep(own: Path) -> None:
+    """Remove folders that killed probes of this user left a day ago or earlier, never a link."""
+    mine = own.stat()  # its time is the file system's, which a wrong clock does not move
+    for path in own.parent.glob(f"{PREFIX}????????"):
+        with suppress(OSError):
+            found = path.lstat()
+            is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == mine.st_uid
+            if is_ours and mine.st_mtime - found.st_mtime > STALE_S:
+                shutil.rmtree(path, ignore_errors=True)

@@ -9,6 +9,9 @@ from gpuedge.core.text import counted, plain, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
     from gpuedge.probing.report import ProbeReport, ProbeRow
 
 UNFINISHED = (
@@ -63,20 +66,17 @@ def entries(row: ProbeRow) -> list[str]:
     return told
 
 
-def forbidden(row: ProbeRow) -> str:
+def forbidden(restrictions: Mapping[str, Any]) -> str:
     """Return what restrictions leave out, as words in one line; empty where there are none.
 
-    >>> from gpuedge.probing.report import ProbeRow
-    >>> table = {"features": ["fp16"], "limits": {"max_outputs": 1}, "is_demoted": True}
-    >>> forbidden(ProbeRow("a", "a", "ok", "ok", "", restrictions=table))
+    >>> forbidden({"features": ["fp16"], "limits": {"max_outputs": 1}, "is_demoted": True})
     'fp16, max_outputs <= 1, demoted'
     """
-    found = row.restrictions
     kinds = ("levels", "features", "kernels", "storages")
-    words = [word for kind in kinds for word in found.get(kind) or ()]
-    words += [f"{name} <= {most}" for name, most in (found.get("limits") or {}).items()]
-    words += ["the whole backend"] if found.get("is_backend_off") else []
-    words += ["demoted"] if row.is_demoted else []
+    words = [word for kind in kinds for word in restrictions.get(kind) or ()]
+    words += [f"{name} <= {most}" for name, most in (restrictions.get("limits") or {}).items()]
+    words += ["the whole backend"] if restrictions.get("is_backend_off") else []
+    words += ["demoted"] if restrictions.get("is_demoted") is True else []
     return plain(", ".join(words), 400)
 
 
@@ -85,17 +85,16 @@ def headline(report: ProbeReport) -> str:
     if not report.tried:
         return "No GPU driver was tried: no backend is switched on."
     best, usable = report.best, len(report.devices)
+    told = [row for _, row in lines(report)]  # what the table below has a row for
     if best is None:
-        blocked = sum(row.status == "blocked" for row in report.tried)
-        why = f"{blocked} blocked" if blocked else "none gave the right numbers"
-        return f"No usable GPU: {len(report.tried)} tried, {why}."
+        blocked = sum(row.status == "blocked" for row in told)
+        why = f"{blocked} blocked" if blocked else "none can be used"
+        return f"No usable GPU: {len(told)} tried, {why}."
     kind = ", a software rasteriser" if best.is_software else ""
     there = len({r.physical or r.device for r in report.devices})
-    routes = f" ({counted(there, 'device')})" if there < usable else ""
+    routes = f" (routes to {counted(there, 'device')})" if there < usable else ""
     name = plain(best.name)
-    return (
-        f"{usable} of {len(report.tried)} usable{routes}; the best is {best.device} ({name}{kind})."
-    )
+    return f"{usable} of {len(told)} usable{routes}; the best is {best.device} ({name}{kind})."
 
 
 def status_of(row: ProbeRow) -> str:
@@ -108,7 +107,7 @@ def footnotes(report: ProbeReport) -> list[str]:
     said = []
     for device, row in lines(report):
         if status_of(row) != row.status:
-            ids, what = ", ".join(row.restrictions["entries"]), forbidden(row)
+            ids, what = ", ".join(row.restrictions["entries"]), forbidden(row.restrictions)
             said.append(plain(f"* {device}{f' without {what}' if what else ''}: {ids}", 400))
     if said:
         said.append("  (entries of the capability database; gpuedge db why says why)")

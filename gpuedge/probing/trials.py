@@ -1,14 +1,15 @@
 """Runs cases of `gpuedge.probing.kat` on an open device: the known answers, and required tests.
 
-The cases are run in turns: each once, then each a second time, and so on. So a fault that is always
-there shows at once, each kernel runs after every other one, and where time is short every case has
-had about as many runs.
+A known answer has all its runs one after the other: numbers that change from run to run are named
+so. Required tests take turns, each case once, then each a second time, and so on: each kernel runs
+after every other one, and where time is short every case has had about as many runs.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from gpuedge.capdb.entries import TESTS
@@ -38,24 +39,14 @@ many an entry asks for. They are twice as many as every device must pass."""
 
 
 class CaseTrial:
-    """One case, to be run `goal` times in all for `tests`; `check` is the evidence."""
+    """One case on a device, to be run `goal` times in all for `tests`; `check` is the evidence."""
 
     def __init__(self, case: kat.KnownAnswer) -> None:
         self.case = case
-        self.goal = 0
+        self.goal = self.runs = 0
         self.tests: list[str] = []
-        self.check: dict[str, Any] = {"name": case.name, "runs": 0}
+        self.check: dict[str, Any] = {"name": case.name}
         self._first = b""
-
-    @property
-    def runs(self) -> int:
-        """Runs so far."""
-        return int(self.check["runs"])
-
-    def ask(self, runs: int, test: str = "") -> None:
-        """Note that so many runs are asked for."""
-        self.goal = max(self.goal, times(self.case, runs))
-        self.tests.append(test)
 
     def lacks(self, runs: int) -> bool:
         """Say whether so many runs, or as many as are worth their time, were not made."""
@@ -63,14 +54,15 @@ class CaseTrial:
 
     def judge(self, array: Any) -> kat.AnswerFinding | None:
         """Take the output of one more run; return what is wrong, None if nothing is."""
-        runs, data = self.runs + 1, array.tobytes()
-        self.check["runs"] = runs
-        if data == self._first:
+        data, is_first = array.tobytes(), not self.runs
+        self.runs += 1
+        self.check["runs"] = self.runs
+        if data == self._first and not is_first:
             return None
-        is_first, self._first = not self._first, self._first or data
-        finding, evidence = kat.judge_runs(self.case, [array])
-        self.check |= {**evidence, "runs": runs}
-        if finding is None and not is_first:
+        finding = kat.judge(self.case, array, self.check)
+        if is_first:
+            self._first = data
+        elif finding is None:
             return kat.AnswerFinding("unstable-numbers", self.case.name)
         return finding
 
@@ -87,14 +79,15 @@ class Trials:
         self._device, self._announce = device, announce
         self._is_lenient = required or bool(device.caps.ruled_out)
         self._trials: dict[tuple[str, str, str], CaseTrial] = {}
-        self._executors: dict[str, GpuExecutor] = {}
         self._built: dict[tuple[int, str, str], GpuExecutable | None] = {}
 
     def add(self, case: kat.KnownAnswer, runs: int, test: str = "") -> None:
         """Add a case; one that is there already is run for both."""
         storage = case.storage or self._device.caps.storages[0]
         key = (case.name, case.precision.kind, storage)
-        self._trials.setdefault(key, CaseTrial(case)).ask(runs, test)
+        trial = self._trials.setdefault(key, CaseTrial(case))
+        trial.goal = max(trial.goal, times(case, runs))
+        trial.tests.append(test)
 
     @property
     def trials(self) -> Sequence[CaseTrial]:
@@ -105,13 +98,6 @@ class Trials:
     def checks(self) -> list[dict[str, Any]]:
         """What was run, as evidence."""
         return [trial.check for trial in self.trials if trial.runs]
-
-    def turns(self) -> Iterator[tuple[int, CaseTrial]]:
-        """Yield the trials in turns, each as often as it is to be run, with the number of runs."""
-        for number in range(max((trial.goal for trial in self.trials), default=0)):
-            for trial in self.trials:
-                if number < trial.goal:
-                    yield number, trial
 
     def run(self, trial: CaseTrial) -> kat.AnswerFinding | None:
         """Run a trial once more on a poisoned output; return what is wrong, None if nothing is."""
@@ -146,22 +132,18 @@ class Trials:
         key = (id(case.graph), case.precision.kind, case.storage)
         if key not in self._built:
             self._announce("build")
+            device, caps = self._device, self._device.caps
+            if case.storage and case.storage != caps.storages[0]:
+                others = (kind for kind in caps.storages if kind != case.storage)
+                device = device.with_caps(with_storages(caps, (case.storage, *others)))
             try:
-                self._built[key] = self._executor(case.storage).compile(case.graph, case.precision)
+                executor = GpuExecutor(cast("DeviceImpl", device), "probe")
+                self._built[key] = executor.compile(case.graph, case.precision)
             except (KernelLimitError, UnsupportedOpError):  # so it is for the product, too
                 if not self._is_lenient:
                     raise
                 self._built[key] = None
         return self._built[key]
-
-    def _executor(self, storage: str) -> GpuExecutor:
-        if storage not in self._executors:
-            device, caps = self._device, self._device.caps
-            if storage and storage != caps.storages[0]:
-                kinds = (storage, *(kind for kind in caps.storages if kind != storage))
-                device = device.with_caps(with_storages(caps, kinds))
-            self._executors[storage] = GpuExecutor(cast("DeviceImpl", device), "probe")
-        return self._executors[storage]
 
 
 def known_answers(
@@ -203,17 +185,18 @@ def required_tests(
         except Exception as error:
             failed[test] = f"{test}: {reason_of(error, 'kernel-failed').sentence}"
     longest = 0.0
+    goal = max((trial.goal for trial in trials.trials), default=0)
     try:
-        for number, trial in trials.turns():
-            if set(trial.tests) <= failed.keys():
+        for number, trial in product(range(goal), trials.trials):
+            if number >= trial.goal or set(trial.tests) <= failed.keys():
                 continue
             start = time.monotonic()
             if start + longest >= times_over[number >= ESSENTIAL]:
                 break
-            is_lost = False
+            why, is_lost = "", False
             try:
-                finding = trials.run(trial)
-                why = f"{finding.code}, {finding.detail}" if finding else ""
+                if (finding := trials.run(trial)) is not None:
+                    why = f"{finding.code}, {finding.detail}"
             except Exception as error:
                 why = reason_of(error, "kernel-failed").sentence
                 is_lost = isinstance(error, (DeviceLostError, DeviceTimeoutError))

@@ -11,13 +11,12 @@ never tear one.
 from __future__ import annotations
 
 import os
-import time
 
 from gpuedge.core import config
 from gpuedge.core.errors import DatabaseError, InputError
 from gpuedge.core.reasons import SENTENCES
 from gpuedge.probing.report import ProbeRow, fits
-from gpuedge.safety import machine, paths
+from gpuedge.safety import databases, machine
 from gpuedge.safety.store import load_sealed, update_sealed
 
 TYPE_CHECKING = False
@@ -33,21 +32,21 @@ FILE = "verdicts.json"
 MAX_ENTRIES = 64
 """Verdicts kept; the newest win. A machine has a handful, a developer's farm a few dozen."""
 
-MAX_PER_DRIVER = 8
-"""Verdicts kept of one driver: of other versions of it or of gpuedge, and in other environments."""
-
 DAY = 86400.0
-PATIENCE = (1 * DAY, 7 * DAY, 30 * DAY)
-"""How long a crash or hang is believed, by how often it was seen in a row. Never forever: a
-driver that crashed once because memory was short must get another chance."""
+LASTING = 90 * DAY
+"""How long a verdict is believed at most: entries that it rests on may come up for review."""
 
-UNFINISHED = 600.0
-"""How long a verdict is believed for which time was too short: a machine is busy when much is
-started at once, and soon after is not."""
+DIED = 7 * DAY
+"""How long a crash or hang is believed. Never forever: a driver that crashed once because memory
+was short must get another chance."""
 
 BRIEF = 1 * DAY
 """How long "nothing there" and "refused" are believed: what is missing may be installed or plugged
 in without any driver file changing."""
+
+UNFINISHED = 600.0
+"""How long a verdict is believed for which time was too short: a machine is busy when much is
+started at once, and soon after is not."""
 
 
 def check_database() -> None:
@@ -62,7 +61,7 @@ def check_database() -> None:
     """
     if not config.get("db").value:
         return
-    path = os.path.join(paths.database_folder(), "classes.json")
+    path = os.path.join(databases.database_folder(), "classes.json")
     if not os.path.isfile(path):
         raise DatabaseError(
             "The capability database cannot be used.",
@@ -79,18 +78,12 @@ ENVELOPE = "database.json"
 """What holds the digests of all entries: where it is, entries cannot change unless it does."""
 
 
-def database_state() -> str:
-    """Return the state of the capability database in use: its folder and its files."""
-    marks = [os.path.realpath(paths.database_folder())]
+def _settings() -> list[str]:
+    """Return the state of the capability database in use, and the entries that are ignored."""
+    marks = [os.path.realpath(databases.database_folder())]
     is_sealed = os.path.isfile(os.path.join(marks[0], ENVELOPE))
     machine.walk(marks[0], "", marks, UNASKED | {"entries"} if is_sealed else UNASKED)
-    return "\n".join(marks)
-
-
-def ignored() -> str:
-    """Return the setting ``ignore``, the same text for the same entries in any order."""
-    words: tuple[str, ...] = config.get("ignore").value
-    return f"ignore={' '.join(sorted(set(words)))}"
+    return [*marks, "ignored", *sorted(set(config.get("ignore").value))]
 
 
 class Keys:
@@ -98,7 +91,7 @@ class Keys:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._variables = machine.driver_environment(environ)
-        self._shared = [machine.library_state(), database_state(), ignored(), *machine.hardware()]
+        self._shared = [machine.library_state(), *_settings(), *machine.hardware()]
 
     def __call__(self, candidate: Candidate) -> str:
         """Return the SHA-256 (hex) of everything that could change this candidate's verdict."""
@@ -113,19 +106,18 @@ class Keys:
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def lifetime(statuses: Collection[str], crashes: int, *, is_final: bool = True) -> float:
+def lifetime(rows: Collection[ProbeRow]) -> float:
     """Return for how many seconds a candidate's verdict is believed.
 
-    Right and wrong numbers are believed until a file changes: both are facts about the driver.
-    Restrictions that apply because a probe could not be finished are not, so they are tried anew.
+    Right and wrong numbers are facts about the driver. Restrictions that apply because a probe
+    could not be finished are not, so they are tried anew.
     """
-    if not is_final:
+    statuses = {row.status for row in rows}
+    if _is_unfinished(rows):
         return UNFINISHED
-    if {"crashed", "timeout"} & set(statuses):
-        return PATIENCE[min(max(crashes, 1), len(PATIENCE)) - 1]
-    if {"absent", "broken"} & set(statuses):
-        return BRIEF
-    return float("inf")
+    if {"crashed", "timeout"} & statuses:
+        return DIED
+    return BRIEF if {"absent", "broken"} & statuses else LASTING
 
 
 class Store:
@@ -143,20 +135,13 @@ class Store:
         """
         entry = self._entries.get(key)
         rows = [] if entry is None else _rows(entry)
-        if entry is None or not all(row.code in SENTENCES for row in rows):
+        if entry is None or not rows or not all(row.code in SENTENCES for row in rows):
             return None
-        is_unfinished = _is_unfinished(rows)
-        is_open = is_unfinished or any(r.status == "timeout" for r in rows)
-        if not rows or (is_open and entry["deadline_s"] < deadline_s):
+        is_open = _is_unfinished(rows) or any(r.status == "timeout" for r in rows)
+        if is_open and entry["deadline_s"] < deadline_s:
             return None
-        age, crashes = now - entry["when"], entry["crashes"]
-        believed_s = lifetime({r.status for r in rows}, crashes, is_final=not is_unfinished)
         # A clock set back by more than a day makes the age meaningless.
-        is_fresh = -DAY < age < believed_s
-        # An entry that the rows rest on may have come up for review since.
-        ends = min((row.valid_until for row in rows if row.valid_until), default="")
-        is_over = bool(ends) and ends < time.strftime("%Y-%m-%d", time.gmtime(now))
-        return rows if is_fresh and not is_over else None
+        return rows if -DAY < now - entry["when"] < lifetime(rows) else None
 
     def save(
         self,
@@ -167,45 +152,28 @@ class Store:
         """Merge new verdicts, by key, into the file; False where it cannot be written."""
 
         def merged(body: dict[str, Any]) -> dict[str, Any]:
-            entries = _sound(body)
+            self._entries = _sound(body)
             for key, (candidate, rows) in found.items():
-                entries[key] = {
+                self._entries[key] = {
                     "backend": candidate.backend,
                     "candidate": candidate.key,
                     "rows": [r.to_dict() for r in rows],
                     "when": now,
                     "deadline_s": deadline_s,
-                    "crashes": self._crashes(candidate, rows),
                 }
-            return {"entries": _newest(entries)}
+            # Reading what nothing will ask for again costs every start.
+            newest = sorted(self._entries.items(), key=lambda e: float(e[1]["when"]), reverse=True)
+            self._entries = dict(newest[:MAX_ENTRIES])
+            return {"entries": self._entries}
 
-        is_saved = update_sealed(self.path, SCHEMA, merged)
-        now_there = (
-            load_sealed(self.path, SCHEMA) if is_saved else merged({"entries": self._entries})
-        )
-        self._entries = _sound(now_there)
-        return is_saved
+        return update_sealed(self.path, SCHEMA, merged)
 
     def latest(self, candidate: Candidate) -> list[ProbeRow]:
         """Return the newest rows of a driver, whatever they were found under and however old."""
-        found = sorted(self._of(candidate), key=lambda e: float(e["when"]), reverse=True)
-        return next((rows for entry in found if (rows := _rows(entry))), [])
-
-    def _of(self, candidate: Candidate) -> list[dict[str, Any]]:
         here = (candidate.backend, candidate.key)
-        return [e for e in self._entries.values() if (e["backend"], e["candidate"]) == here]
-
-    def _crashes(self, candidate: Candidate, rows: list[ProbeRow]) -> int:
-        if not any(r.status in {"crashed", "timeout"} for r in rows):
-            return 0
-        before = [
-            e["crashes"]
-            for e in self._of(candidate)
-            if any(r.get("fingerprint") == candidate.fingerprint for r in e["rows"])
-        ]
-        if _is_unfinished(rows):  # seen once only, and tried again soon
-            return max(before, default=1)
-        return 1 + max(before, default=0)
+        own = [e for e in self._entries.values() if (e["backend"], e["candidate"]) == here]
+        own.sort(key=lambda e: float(e["when"]), reverse=True)
+        return next((rows for entry in own if (rows := _rows(entry))), [])
 
 
 def _rows(entry: dict[str, Any]) -> list[ProbeRow]:
@@ -220,10 +188,7 @@ def _is_unfinished(rows: Iterable[ProbeRow]) -> bool:
     return any(row.evidence.get("is_unfinished") for row in rows)
 
 
-ENTRY = {
-    "backend": str, "candidate": str, "rows": [dict], "when": float, "deadline_s": float,
-    "crashes": int,
-}  # fmt: skip
+ENTRY = {"backend": str, "candidate": str, "rows": [dict], "when": float, "deadline_s": float}
 """The shape of an entry, as `save` writes it; a seal proves no author."""
 
 
@@ -232,15 +197,3 @@ def _sound(body: Mapping[str, Any] | None) -> dict[str, dict[str, Any]]:
     entries = (body or {}).get("entries")
     found = entries.items() if isinstance(entries, dict) else ()
     return {key: entry for key, entry in found if fits(entry, ENTRY)}
-
-
-def _newest(entries: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the entries to keep: reading what nothing will ask for again costs every start."""
-    kept: dict[str, dict[str, Any]] = {}
-    counts: dict[tuple[str, str], int] = {}
-    for key in sorted(entries, key=lambda k: float(entries[k]["when"]), reverse=True):
-        driver = (entries[key]["backend"], entries[key]["candidate"])
-        counts[driver] = counts.get(driver, 0) + 1
-        if counts[driver] <= MAX_PER_DRIVER and len(kept) < MAX_ENTRIES:
-            kept[key] = entries[key]
-    return kept

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from gpuedge.core.errors import DeviceError, DeviceLostError
+from gpuedge.core.errors import DeviceError, DeviceLostError, DeviceTimeoutError
 from gpuedge.core.reasons import Reason
 from gpuedge.executors.base import Executor
 from gpuedge.runtime.devices import DEMOTED, FAILURES, OK, RECOVERING, reason_of
@@ -246,7 +246,8 @@ class Assignment:
             try:
                 return pool.executor(device, isolation)
             except DeviceError as error:
-                died = isolation == PROCESS and isinstance(error, DeviceLostError)
+                is_gone = isinstance(error, (DeviceLostError, DeviceTimeoutError))
+                died = isolation == PROCESS and is_gone
                 is_strict = (is_first and not died) or self._request.fallback == "error"
                 if is_strict and self._request.device != AUTO:
                     raise

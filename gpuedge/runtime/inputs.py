@@ -88,14 +88,14 @@ def check_timeout(timeout_s: Any) -> float | None:
             seconds = float(timeout_s)
     if not 0 < seconds < math.inf:
         raise UsageError(
-            f"timeout_s cannot be {_brief(timeout_s)}.",
+            f"timeout_s cannot be {brief(timeout_s)}.",
             asked_by="timeout_s",
             known="it is a positive number of seconds, or None for no limit",
         )
     return seconds
 
 
-def _brief(value: Any) -> str:
+def brief(value: Any) -> str:
     """Return what a value looks like, in a few characters."""
     try:
         text = repr(value)

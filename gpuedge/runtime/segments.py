@@ -136,7 +136,12 @@ class Segments:
     def on_cpu(self) -> list[Part]:
         """Return the whole graph compiled for the CPU, as where the CPU was chosen; once."""
         if not self._whole:
-            self._check_cpu()
+            for node in self._graph.nodes:
+                why = self._cpu.supports(node, self._graph)
+                if why is not None:
+                    raise UnsupportedOpError(
+                        f"Nothing here can run {node.op} '{label(node)}'.", known=f"{CPU}: {why}"
+                    )
             self._whole = self._compiled(self._cpu, lambda _: CPU, {})
         return self._whole
 
@@ -163,14 +168,6 @@ class Segments:
         """Release what was compiled for the CPU."""
         close_all([*self._whole, *self._stand_ins.values()])
         self.forget()
-
-    def _check_cpu(self) -> None:
-        for node in self._graph.nodes:
-            why = self._cpu.supports(node, self._graph)
-            if why is not None:
-                raise UnsupportedOpError(
-                    f"Nothing here can run {node.op} '{label(node)}'.", known=f"{CPU}: {why}"
-                )
 
     def _compiled(
         self, main: Executor, where: Callable[[Node], str], ranges: Mapping[str, Range]
@@ -228,14 +225,9 @@ def has_copies(graph: Graph) -> bool:
 
 def outputs_of(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
     """Return a graph's outputs; what no node computes is copied: results are the caller's."""
-    return {name: _value(graph, name, values) for name in graph.outputs}
-
-
-def _value(graph: Graph, name: str, values: Mapping[str, Array]) -> Array:
-    made = values.get(name)
-    if made is None:
-        made = graph.constants[name]
-    elif name not in graph.inputs:
-        return made
-    copied: Array = made.copy()
-    return copied
+    found: dict[str, Array] = {}
+    for name in graph.outputs:
+        array = values[name] if name in values else graph.constants[name]
+        is_given = name not in values or name in graph.inputs
+        found[name] = array.copy() if is_given else array
+    return found

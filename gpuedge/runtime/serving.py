@@ -213,7 +213,7 @@ class Server:
             return self._answer(arrays, shapes, Job())
         until = monotonic() + (timeout_s if left_s is None else left_s)
         if until <= monotonic():
-            raise _no_result(timeout_s, "other runs of this session were not done")
+            raise _no_result(timeout_s, "its turn had not come")
         job = Job()
         try:
             call = DeadlineCall(lambda: self._answer(arrays, shapes, job), "gpuedge-run")
@@ -323,7 +323,7 @@ class Server:
             job.is_given_up = True
             self._changed.notify_all()
             if self._running is not job:
-                return "other runs of this session were not done"
+                return "its turn had not come"
             self._running = None
             self._late.append(job)
             if job.models is self._on_cpu:

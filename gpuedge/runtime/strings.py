@@ -144,7 +144,7 @@ def _way_out(rows: Sequence[ProbeRow]) -> str | None:
     if "quirk" in refused:
         return _past_entries(refused["quirk"])
     if "deadline" in refused:
-        return f"gpuedge probe --deadline {PATIENCE_S} gives slow drivers more time, once for all"
+        return f"gpuedge probe --refresh --deadline {PATIENCE_S} gives slow drivers more time"
     return None
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 import numpy as np
@@ -23,11 +24,11 @@ from gpuedge.core.errors import (
 )
 from gpuedge.core.kernel import Number, PushArg
 from gpuedge.core.storage import Storage
-from gpuedge.core.text import plain
 from gpuedge.executors.base import Executor
 from gpuedge.executors.gpu import GpuExecutor, submit_and_wait
 from gpuedge.lang.glsl import compile_glsl
 from gpuedge.lang.interface import BufferArg, Reflection, reflect
+from gpuedge.runtime.inputs import brief
 from gpuedge.safety.watchdog import Watchdog
 
 Array = npt.NDArray[Any]
@@ -82,9 +83,10 @@ class UserKernel:
         for name in (*self.inputs, *self.outputs):
             fits = [b for b in self._reflection.buffers if name in b.names]
             if not fits or name in found:
+                names = ", ".join("/".join(b.names) for b in self._reflection.buffers)
                 raise InputError(
                     f"'{name}' names no buffer of {self._reflection.blob.name}, or two.",
-                    known=f"buffers: {self._known_buffers()}",
+                    known=f"buffers: {names}",
                 )
             found[name] = fits[0]
         missing = [b.names[0] for b in self._reflection.buffers if b not in found.values()]
@@ -96,20 +98,19 @@ class UserKernel:
         return found
 
     def _check_outputs(self) -> None:
-        for name, (shape, dtype) in self._wanted.items():
-            if dtype != self._arrays[name].dtype:
-                raise DTypeError(
-                    f"The output '{name}' is {self._arrays[name].dtype} in the shader, not {dtype}."
-                )
+        for name, spec in self._wanted.items():
+            shape, dtype = spec if isinstance(spec, tuple | list) and len(spec) == 2 else (None, "")
             of = _SHAPE_OF.fullmatch(shape.strip()) if isinstance(shape, str) else None
-            if isinstance(shape, str) and (of is None or of.group(1) not in self.inputs):
-                raise InputError(
-                    f"The shape {shape!r} of output '{name}' is not understood.",
-                    known=f"a tuple, or 'NAME.shape' of an input: {', '.join(self.inputs)}",
+            is_shape = _are_counts(shape) if of is None else of.group(1) in self.inputs
+            there = self._arrays[name].dtype
+            if not is_shape or dtype != there:
+                raise (DTypeError if is_shape else InputError)(
+                    f"The output '{name}', {there} in the shader, cannot be {spec!r}.",
+                    asked_by="Device.kernel(outputs=...)",
+                    known="(shape, dtype), the shape a tuple or 'NAME.shape' of an input: "
+                    f"{', '.join(self.inputs)}",
+                    hint=f"outputs={{'{name}': ((1, 3), '{there}')}}",
                 )
-
-    def _known_buffers(self) -> str:
-        return ", ".join("/".join(b.names) for b in self._reflection.buffers)
 
     def __call__(self, *, groups: Groups | None = None, **arguments: Any) -> Any:
         """Run the kernel.
@@ -180,8 +181,7 @@ class UserKernel:
             first = self.outputs[0]
             elements = -(-prod(shapes[first]) // self._arrays[first].components)
             groups = (-(-elements // x), 1, 1)
-        is_three = isinstance(groups, (tuple, list)) and len(groups) == 3
-        if not is_three or not all(isinstance(g, (int, np.integer)) and g >= 0 for g in groups):
+        if not _are_counts(groups) or len(groups) != 3:
             raise UsageError(f"groups={groups!r} is not three counts.")
         for count, limit in zip(groups, self._executor.caps.max_groups, strict=True):
             if count > limit:
@@ -199,13 +199,12 @@ class UserKernel:
         impl = self._executor.impl
         made = _Recorded(key)
         try:
-            for name in self.inputs:
-                storage = Storage(dtype=self._arrays[name].dtype)
-                made.buffers[name] = impl.alloc(max(16, arrays[name].nbytes), Usage.INPUT, storage)
-            for name in self.outputs:
-                storage = Storage(dtype=self._arrays[name].dtype)
-                nbytes = np.dtype(storage.dtype).itemsize * prod(shapes[name])
-                made.buffers[name] = impl.alloc(max(16, nbytes), Usage.OUTPUT, storage)
+            for name, argument in self._arrays.items():
+                usage = Usage.INPUT if name in arrays else Usage.OUTPUT
+                shape = arrays[name].shape if name in arrays else shapes[name]
+                nbytes = np.dtype(argument.dtype).itemsize * prod(shape)
+                storage = Storage(dtype=argument.dtype)
+                made.buffers[name] = impl.alloc(max(16, nbytes), usage, storage)
             by_binding = {self._arrays[n].binding: b for n, b in made.buffers.items()}
             bindings = tuple(
                 Binding(by_binding[i], 0, by_binding[i].nbytes) for i in range(len(by_binding))
@@ -282,36 +281,45 @@ def make_kernel(
     if not isinstance(executor, GpuExecutor) or "raw" not in executor.caps.forms:
         raise UsageError(f"{executor.device} cannot run GLSL kernels; open a Vulkan device.")
     text, name = _source(source)
-    return UserKernel(
-        executor, reflect(compile_glsl(text, name), name), inputs, outputs, specs or {}
-    )
+    specs = specs or {}
+    kinds = {"inputs": (inputs, Iterable), "outputs": (outputs, Mapping), "specs": (specs, Mapping)}
+    for argument, (value, kind) in kinds.items():
+        if not isinstance(value, kind) or (argument == "outputs" and not value):
+            raise InputError(
+                f"The {argument} of a kernel cannot be {brief(value)}.",
+                asked_by=f"Device.kernel({argument}=...)",
+                known="inputs: a sequence of names; outputs: at least one (shape, dtype) by name; "
+                "specs: numbers by name",
+                hint="kernel(source, inputs=['a'], outputs={'b': ('a.shape', 'float32')})",
+            )
+    return UserKernel(executor, reflect(compile_glsl(text, name), name), inputs, outputs, specs)
 
 
 def _source(source: str | os.PathLike[str]) -> tuple[str, str]:
     """Return the text of a kernel and its name. Raises InputError (GE-203)."""
-    if isinstance(source, str) and "\n" in source:
-        text, name = source, "kernel"
-    else:
-        text, name = _read(Path(source))
     try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"The text of {plain(name)} is not Unicode: half a character at {error.start}."
-        ) from None
-    return text, name
+        if isinstance(source, str) and "\n" in source:
+            source.encode()
+            return source, "kernel"
+        path = Path(source)
+        found = path.stat()
+        if S_ISREG(found.st_mode) and found.st_size <= MOST_BYTES:  # a pipe would be waited for
+            return path.read_text(encoding="utf-8"), path.name
+        why = f"it is not a file of at most {MOST_BYTES >> 20} MiB"
+    except (OSError, TypeError, ValueError) as error:  # no path, or neither of them is text
+        why = str(error)
+    raise InputError(
+        f"The kernel {brief(source)} cannot be read.",
+        asked_by="Device.kernel(source, ...)",
+        known=why,
+        hint="give the path of a file, or GLSL text of more than one line",
+    )
 
 
-def _read(path: Path) -> tuple[str, str]:
-    shown = plain(str(path))
-    try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for
-            raise InputError(f"The kernel {shown} is not a file.")
-        if path.stat().st_size > MOST_BYTES:
-            raise InputError(f"The kernel {shown} has more than {MOST_BYTES >> 20} MiB.")
-        return path.read_text(encoding="utf-8"), path.name
-    except (OSError, ValueError) as error:  # ValueError: bytes or a path that are not text
-        raise InputError(f"The kernel {shown} cannot be read: {plain(str(error))}") from None
+def _are_counts(values: Any) -> bool:
+    """Say whether these are whole numbers from 0 on."""
+    kinds = (int, np.integer)
+    return isinstance(values, tuple | list) and all(isinstance(n, kinds) and n >= 0 for n in values)
 
 
 def _array(name: str, value: Any, buffer: BufferArg) -> Array:

@@ -9,13 +9,15 @@ the record of it. A worker process that dies in a call leaves such a record too.
 
 There is no other file: whether a device is left alone follows from its records (`last_block`). Two
 crashes within 30 days block it for 1 day; then one start is let through, and if that ends
-unfinished too, it is for 7 and from then on for 30 days. Never forever: only the setting ``pin``
-is. Every change is one byte or one rename, so a process may be killed at any time, and two may do
-the same work. Where the folder cannot be written nothing is remembered, and nothing is said.
+unfinished too, it is for 7 and from then on for 30 days. A good start ends that. Never forever:
+only the setting ``pin`` is. Every change is one byte or one rename, so a process may be killed at
+any time, and two may do the same work. Where the folder cannot be written nothing is remembered,
+and nothing is said.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -29,7 +31,6 @@ from gpuedge.safety.store import is_number
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from mmap import mmap
     from typing import Any
 
     from gpuedge.core.driver import Candidate
@@ -37,12 +38,11 @@ if TYPE_CHECKING:
 FOLDER = "crashes"
 """Where the markers and records lie, in the cache folder."""
 
-MARK, RECORD, NEW = ".mark", ".crash", ".new"
-"""Suffixes: of a process that runs or was not looked at yet, of a crash that was counted, and of
-what is not finished."""
+MARK, RECORD = ".mark", ".crash"
+"""Suffixes: of a process that runs or was not looked at yet, and of a crash that was counted."""
 
 STALE_S = 60.0
-"""What was not finished by now never will be: its writer was killed."""
+"""What cannot be read after so long was not half written, but damaged."""
 
 MAGIC = b"GEMARK02"
 SIZE = 4096
@@ -58,7 +58,9 @@ STEPS = {"open": ord("o"), "compile": ord("c"), "run": ord("r"), "close": ord("x
 """States in which the end of the process counts as the driver's doing."""
 
 _NAMES = {code: name for name, code in STEPS.items()}
+_BYTES = [bytes((value,)) for value in range(256)]
 
+_numbers = itertools.count(1)
 PROCESS = os.urandom(12).hex()
 """This process in the names of its files: process ids are used again."""
 
@@ -69,7 +71,7 @@ PATIENCE = (1 * DAY, 7 * DAY, 30 * DAY)
 """How long a device is left alone, by how often it had to be."""
 
 KEPT = 90 * DAY
-"""How long the records of a device are kept after its last crash."""
+"""How long the crashes of a device are remembered after its last one."""
 
 LATE_AFTER = 1000
 """Steps after which a process has shown that it gets along with its driver."""
@@ -79,10 +81,8 @@ LATE_WEIGHT = 0.25
 more often than not."""
 
 GOOD_STARTS = 5
-"""Starts that ended well after which crashes that led to no block are forgotten. Those that led to
-one need a single good start; for 30 days they still make the next block longer."""
+"""Good starts that make up for a crash; after a block one is enough."""
 
-SAFE_TO_MAP = frozenset({"ext2", "ext3", "ext4", "xfs", "tmpfs"})
 MAX_FILES = 256
 MAX_WORDS = 150
 """Characters of a name or a cause that fit into a file, however they are written in JSON."""
@@ -99,6 +99,14 @@ WORDS = {
 }
 
 
+def _write_at(fd: int, data: bytes, at: int) -> None:
+    os.lseek(fd, at, os.SEEK_SET)
+    os.write(fd, data)
+
+
+_pwrite: Callable[[int, bytes, int], object] = getattr(os, "pwrite", _write_at)  # not on Windows
+
+
 class Crash(Record):
     """What a file says. `began` and `when` are seconds since the epoch."""
 
@@ -112,16 +120,6 @@ class Crash(Record):
     weight: float
     clean: int
     why: str
-
-    @property
-    def is_forgiven(self) -> bool:
-        """Whether good starts have made up for it."""
-        return self.clean >= GOOD_STARTS
-
-    @property
-    def process(self) -> str:
-        """The process that died, or whose worker did."""
-        return os.path.basename(self.path).partition("-")[0]
 
 
 class Block(Record):
@@ -162,35 +160,25 @@ def key_of(candidate: Candidate, index: int) -> str:
 # --- from crashes to a block ----------------------------------------------------------------------
 
 
-def last_block(crashes: Iterable[Crash]) -> Block | None:
-    """Return the last block that a device's crashes led to, None if there was none.
+def _order(crash: Crash) -> tuple[float, str]:
+    """Order crashes by time; those of one process within a tick of the clock by their numbers."""
+    return crash.when, crash.path
 
-    Its `until` is 0 where a good start has ended it for good.
-    """
+
+def last_block(crashes: Iterable[Crash]) -> Block | None:
+    """Return the last block that a device's crashes led to, None if there was none."""
     level, until, last, count = 0, 0.0, None, 0
-    is_on_trial = is_forgiven = False
-    before = 0.0
     recent: list[Crash] = []
-    for crash in sorted(crashes, key=lambda c: c.when):
-        if is_forgiven and not crash.is_forgiven:
-            is_on_trial, recent = False, []
-            if crash.when - before > WINDOW:
-                level, last = 0, None
-        before = crash.when
-        is_forgiven = crash.is_forgiven
-        count += not is_forgiven
+    for count, crash in enumerate(sorted(crashes, key=_order), 1):  # noqa: B007
         # What began before a block was over is not the try after it: what starts together ends
         # together, and a program that has the device open may go on.
-        if is_on_trial and crash.began < until:
+        if crash.began < until:
             continue
         recent = [c for c in recent if crash.when - c.when < WINDOW] + [crash]
-        if sum(c.weight for c in recent) >= (1 if is_on_trial else CRASHES):
-            level, is_on_trial = min(level + 1, len(PATIENCE)), True
+        if sum(c.weight for c in recent) >= (1 if level else CRASHES):
+            level = min(level + 1, len(PATIENCE))
             until, last, recent = crash.when + PATIENCE[level - 1], crash, []
-    if last is None:
-        return None
-    is_over = is_forgiven or not is_on_trial
-    return Block(0.0 if is_over else until, count, level, last.step, last.why)
+    return None if last is None else Block(until, count, level, last.step, last.why)
 
 
 def blocked(crashes: Iterable[Crash], now: float | None = None) -> Block | None:
@@ -201,7 +189,7 @@ def blocked(crashes: Iterable[Crash], now: float | None = None) -> Block | None:
 
 
 class Blocklist:
-    """The markers and crashes of one cache folder. Nothing here raises or waits."""
+    """The markers and crashes of one cache folder. Nothing here raises."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = os.path.join(os.fspath(folder), FOLDER)
@@ -216,51 +204,40 @@ class Blocklist:
         return blocked(self.entries(now).get(key, ()), now)
 
     def entries(self, now: float | None = None) -> dict[str, list[Crash]]:
-        """Return the crashes that are remembered, by the key of the device, oldest first."""
+        """Return the crashes that are remembered, by the key of the device, oldest first.
+
+        One process counts once a day, however often it starts a worker anew.
+        """
         now = time.time() if now is None else now
         self.collect(now)
-        found = []
-        for name in self._names(RECORD):
-            crash = _read(os.path.join(self.folder, name))
-            if crash is None:
-                _quietly(os.unlink, os.path.join(self.folder, name))
-            else:
-                found.append(crash)
-        found.sort(key=lambda c: c.when)
+        crashes = sorted(filter(None, map(_read, self._paths(RECORD))), key=_order)
         by_key: dict[str, list[Crash]] = {}
-        seen: dict[tuple[str, str], float] = {}
-        for crash in found[-MAX_FILES:]:
-            process = (crash.key, crash.process)
-            if crash.when - seen.get(process, -DAY) < DAY:
-                _quietly(
-                    os.unlink, crash.path
-                )  # one counts once a day, however often it restarts a worker
+        counted: dict[tuple[str, str], float] = {}
+        for left, crash in zip(range(len(crashes), 0, -1), crashes, strict=True):
+            process = (crash.key, os.path.basename(crash.path).partition("-")[0])
+            is_again = crash.when - counted.get(process, -DAY) < DAY
+            if is_again or left > MAX_FILES:
+                _quietly(os.unlink, crash.path)
             elif crash.when < now + DAY:  # else the clock was set back: its time means nothing
                 by_key.setdefault(crash.key, []).append(crash)
-                seen[process] = crash.when
-        old = [key for key, crashes in by_key.items() if crashes[-1].when < now - KEPT]
-        for crash in [*found[:-MAX_FILES], *(c for key in old for c in by_key.pop(key))]:
-            _quietly(os.unlink, crash.path)
+                counted[process] = crash.when
+        for key in [key for key, own in by_key.items() if own[-1].when < now - KEPT]:
+            for crash in by_key.pop(key):
+                _quietly(os.unlink, crash.path)
         return by_key
 
     def collect(self, now: float | None = None) -> None:
         """Turn the markers of processes that are gone into records of crashes, or remove them."""
-        own = {marker.path for marker in tuple(_markers)}
-        for name in self._names(NEW):  # their locks are not asked for: writers need them
-            if _is_stale(path := os.path.join(self.folder, name)):
-                _quietly(os.unlink, path)
-        for name in self._names(MARK):
-            path = os.path.join(self.folder, name)
-            if path in own or not _is_left(path):
-                continue
+        for path in self._paths(MARK):
             end = _read(path)
-            if end is None or not end.step:
-                if _quietly(os.unlink, path) and end is not None and end.has_run:
-                    self.note_good_start(end.key)
+            if end is None:
                 continue
-            when = time.time() if now is None else now
-            _quietly(os.utime, path, (when, when))
-            _quietly(os.rename, path, path.removesuffix(MARK) + RECORD)
+            if end.step:
+                when = time.time() if now is None else now
+                _quietly(os.utime, path, (when, when))
+                _quietly(os.rename, path, path.removesuffix(MARK) + RECORD)
+            elif _quietly(os.unlink, path) and end.has_run:
+                self.note_good_start(end.key)
 
     def note_good_start(self, key: str) -> None:
         """Note that a device was opened, compiled, ran and came to a good end.
@@ -273,20 +250,18 @@ class Blocklist:
         block = last_block(crashes)
         if block is not None and now < block.until:
             return  # it began before the block
-        is_trial = block is not None and block.until > 0
         for crash in crashes:
-            if is_trial:
-                _count_into(crash, GOOD_STARTS)
-            elif crash.clean + 1 == GOOD_STARTS:
-                _quietly(os.unlink, crash.path)  # it led to no block
-            elif not crash.is_forgiven:
+            if block is not None or crash.clean + 1 >= GOOD_STARTS:
+                _quietly(os.unlink, crash.path)
+            else:
                 _count_into(crash, crash.clean + 1)
 
-    def _names(self, suffix: str) -> list[str]:
+    def _paths(self, suffix: str) -> list[str]:
         try:
-            return sorted(n for n in os.listdir(self.folder) if n.endswith(suffix))
+            names = sorted(n for n in os.listdir(self.folder) if n.endswith(suffix))
         except (OSError, ValueError):
             return []
+        return [os.path.join(self.folder, name) for name in names]
 
 
 class Marker:
@@ -298,17 +273,16 @@ class Marker:
     """
 
     def __init__(self, owner: Blocklist, key: str, name: str, *, is_hosted: bool) -> None:
-        self._owner, self._is_hosted = owner, is_hosted
-        self._key = key
+        self._owner, self._key = owner, key
         self._facts = {"key": key, "name": name[:MAX_WORDS], "began": time.time()}
         self._cells = bytearray(_DIGEST)
         self._cells[STATE] = QUIET
         self._fd: int | None = None
-        self._map: mmap | None = None
         self.path = ""
         self._seen: set[str] = set()
         self._finished = 0
         self._was_crash = self._is_closed = False
+        self._has_file = not is_hosted
 
     @property
     def is_clean(self) -> bool:
@@ -318,13 +292,23 @@ class Marker:
 
     def step(self, name: str) -> None:
         """Say that ``open``, ``compile``, ``run`` or ``close`` is about to begin."""
-        self._set(STATE, STEPS[name])
+        state = self._cells[STATE] = STEPS[name]
+        try:  # here and in `quiet` without a call of ours: every run passes both
+            if self._fd is not None:
+                _pwrite(self._fd, _BYTES[state], STATE)
+        except OSError:
+            pass
         if name not in self._seen:
             self._first(name)
 
     def quiet(self) -> None:
         """Say that nothing is under way in the driver."""
-        self._set(STATE, QUIET)
+        self._cells[STATE] = QUIET
+        try:
+            if self._fd is not None:
+                _pwrite(self._fd, _BYTES[QUIET], STATE)
+        except OSError:
+            pass
         self._finished += 1
         if self._finished == LATE_AFTER:
             self._set(LATE, 1)
@@ -336,9 +320,8 @@ class Marker:
         """
         if self._cells[STATE] != QUIET:
             self._was_crash = True
-            made = _write(
-                self._owner.folder, self._facts | {"why": why[:MAX_WORDS]}, self._cells, RECORD
-            )
+            facts = self._facts | {"why": why[:MAX_WORDS]}
+            made = _write(self._owner.folder, facts, self._cells, RECORD)
             if made is not None:
                 os.close(made[0])
             self.quiet()
@@ -347,48 +330,38 @@ class Marker:
         """Remove the marker; may be called twice."""
         if self._is_closed:
             return
-        self._is_closed = True
-        self._let_go()
-        if self.path:
-            _quietly(os.unlink, self.path)
+        path = self.path
+        self.forget()
+        if path:
+            _quietly(os.unlink, path)
         if self.is_clean:
             self._owner.note_good_start(self._key)
 
+    def forget(self) -> None:
+        """Write to the file no more. In a fork: the lock must go with the parent, not with it."""
+        fd, self._fd = self._fd, None
+        self.path, self._is_closed = "", True
+        _markers.discard(self)
+        if fd is not None:
+            os.close(fd)
+
     def _set(self, at: int, value: int) -> None:
         self._cells[at] = value
-        if self._map is not None:
-            self._map[at] = value
-        elif self._fd is not None:
+        if self._fd is not None:
             _put(self._fd, at, value)
 
     def _first(self, name: str) -> None:
         """Do what the first step of a kind needs: the file, or that it reaches the disk."""
-        if not self._seen and not self._is_closed and not self._is_hosted:
+        if not self._seen and self._has_file and not self._is_closed:
             made = _write(self._owner.folder, self._facts, self._cells, MARK)
             if made is not None:
                 self._fd, self.path = made
-                self._map = _mapped(self._fd)
                 _markers.add(self)
         if name == "run":
             self._set(RAN, 1)
         elif self._seen and self._fd is not None:
             _quietly(os.fsync, self._fd)  # the whole machine may go down with the driver
         self._seen.add(name)
-
-    def _let_go(self) -> None:
-        """Write to the file no more: it is closed, or it is the parent's."""
-        fd, self._fd = self._fd, None
-        if self._map is not None:  # it has a descriptor of its own, which keeps the lock as well
-            self._map.close()
-            self._map = None
-        _markers.discard(self)
-        if fd is not None:
-            os.close(fd)
-
-    def forget(self) -> None:
-        """Leave the marker to the parent: the lock must go with its process, not with this one."""
-        self._let_go()
-        self.path, self._is_closed = "", True
 
 
 _markers: set[Marker] = set()
@@ -412,113 +385,76 @@ if hasattr(os, "register_at_fork"):
 def _write(
     folder: str, facts: dict[str, Any], cells: bytearray, suffix: str
 ) -> tuple[int, str] | None:
-    """Write a file, locked and on disk; return its descriptor and path, None if impossible.
-
-    It gets its name only when it is complete and locked: nobody sees half a marker, or one without
-    its owner. An open file cannot be renamed on Windows; there it has its name while it is written.
-    """
-    path = os.path.join(folder, f"{PROCESS}-{os.urandom(4).hex()}{suffix}")
-    temporary = path if os.name == "nt" else os.path.join(folder, f".{os.path.basename(path)}{NEW}")
+    """Write a file, locked and on disk; return its descriptor and path, None if impossible."""
+    path = os.path.join(folder, f"{PROCESS}-{next(_numbers):08}{suffix}")
     # The single bytes change all the time: they lie outside what the SHA-256 covers.
     text = json.dumps(facts).encode().ljust(SIZE - _TEXT)
     fd = None
     try:
         os.makedirs(folder, exist_ok=True)
-        fd = os.open(temporary, _OPEN | os.O_CREAT | os.O_EXCL, 0o600)
-        data = MAGIC + cells[STATE:] + sha256(text).digest() + text
-        if not lock.take(fd):
+        fd = os.open(path, _OPEN | os.O_CREAT | os.O_EXCL, 0o600)
+        if not lock.wait(fd):  # somebody may look at it just now
             raise OSError("another process has locked a new file")
         os.lseek(fd, 0, os.SEEK_SET)
-        if os.write(fd, data) != SIZE:
+        if os.write(fd, MAGIC + cells[STATE:] + sha256(text).digest() + text) != SIZE:
             raise OSError("the disk is full")
         os.fsync(fd)
-        if temporary != path:
-            os.rename(temporary, path)
+        if os.name != "nt":
             place = os.open(folder, os.O_RDONLY)
             _quietly(os.fsync, place)  # some file systems cannot; they order names themselves
             os.close(place)
     except (OSError, ValueError):
         if fd is not None:
             os.close(fd)
-            _quietly(os.unlink, temporary)
             _quietly(os.unlink, path)
         return None
     return fd, path
 
 
 def _read(path: str) -> Crash | None:
-    """Return what a file says, None if it is damaged, gone, or of another version."""
+    """Return what a file says, None if a process has it open, it is damaged, or of another version.
+
+    A marker is read under its lock: nobody sees one without its owner. A record has none, and what
+    cannot be read for `STALE_S` is removed.
+    """
     try:
         fd = os.open(path, _OPEN)
         try:
+            if path.endswith(MARK) and not lock.take(fd):
+                return None
+            os.lseek(fd, 0, os.SEEK_SET)
             data, when = os.read(fd, SIZE + 1), os.fstat(fd).st_mtime
         finally:
             os.close(fd)
-        if len(data) != SIZE or data[:STATE] != MAGIC:
-            return None
-        if sha256(data[_TEXT:]).digest() != data[_DIGEST:_TEXT]:
-            return None
-        facts = json.loads(data[_TEXT:])
-        texts = [facts["key"], facts["name"], facts.get("why", "")]
-        began = facts["began"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except OSError:
         return None
+    try:
+        return _parsed(path, data, when)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        if abs(time.time() - when) > STALE_S:
+            _quietly(os.unlink, path)
+        return None
+
+
+def _parsed(path: str, data: bytes, when: float) -> Crash:
+    """Return what the bytes of a file say. Raises ValueError, or whatever JSON of others makes."""
+    is_whole = len(data) == SIZE and data[:STATE] == MAGIC
+    if not is_whole or sha256(data[_TEXT:]).digest() != data[_DIGEST:_TEXT]:
+        raise ValueError("damaged, or of another version")
+    facts = json.loads(data[_TEXT:])
+    key, name, why = texts = [facts["key"], facts["name"], facts.get("why", "")]
+    began = facts["began"]
     if not is_number(began) or not all(isinstance(text, str) for text in texts):
-        return None
-    key, name, why = texts
+        raise ValueError("not what is written here")
     return Crash(
         path, key, name, float(began), when, _NAMES.get(data[STATE], ""), data[RAN] == 1,
         LATE_WEIGHT if data[LATE] == 1 else 1.0, data[CLEAN], why,
     )  # fmt: skip
 
 
-def _is_stale(path: str) -> bool:
-    """Say whether a file was last written long ago."""
-    try:
-        return abs(time.time() - os.stat(path).st_mtime) > STALE_S
-    except OSError:
-        return False
-
-
-def _is_left(path: str) -> bool:
-    """Say whether nobody holds the lock of a marker: its process is gone."""
-    try:
-        fd = os.open(path, _OPEN)
-    except OSError:
-        return False
-    try:
-        return lock.take(fd)
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
-
-
-def _mapped(fd: int) -> mmap | None:
-    """Return the file as memory, None where that is impossible or unwise.
-
-    A byte costs 0.1 us so, and more than 1 us by a system call. But memory answers a full disk with
-    SIGBUS, unless the file system writes a block in place (btrfs, overlays and networks do not).
-    """
-    from mmap import mmap
-
-    try:
-        found = os.fstat(fd).st_dev
-        mark = f"{os.major(found)}:{os.minor(found)}"
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as lines:
-            kinds = {x.split(" - ")[1].split()[0] for x in lines if x.split()[2] == mark}
-        return mmap(fd, SIZE) if kinds and kinds <= SAFE_TO_MAP else None
-    except (OSError, IndexError, ValueError):
-        return None
-
-
 def _put(fd: int, at: int, value: int) -> None:
     """Write one byte into a file, if that is possible."""
-    if hasattr(os, "pwrite"):
-        _quietly(os.pwrite, fd, bytes((value,)), at)
-    else:
-        os.lseek(fd, at, os.SEEK_SET)
-        _quietly(os.write, fd, bytes((value,)))
+    _quietly(_pwrite, fd, _BYTES[value], at)
 
 
 def _count_into(crash: Crash, count: int) -> None:

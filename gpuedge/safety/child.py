@@ -22,7 +22,7 @@ from typing import IO, Any, Literal
 
 from gpuedge.core import config
 from gpuedge.core.record import Record
-from gpuedge.safety import interpreter, paths
+from gpuedge.safety import databases, interpreter, paths
 
 TICK_S = 0.005
 """How often a child is looked at while it is waited for."""
@@ -92,37 +92,54 @@ class Child:
         self.stdin: IO[bytes] | None = self._popen.stdin
         self.stdout: IO[bytes] | None = self._popen.stdout
         self.stderr: IO[bytes] | None = self._popen.stderr
-        self._output = output
-        self._begin()
+        self._begin(output)
         if request and self.stdin is not None:
             with suppress(OSError):  # it died at once; its ending says why
                 self.stdin.write(request)
 
-    def _begin(self) -> None:
+    def _begin(self, output: Path | None) -> None:
+        self._output = output
         self._lock = threading.Lock()
-        self._is_lost = self._is_collected = False
         self._ending: Ending | None = None
 
     @classmethod
     def of_fork(cls, pid: int, output: Path) -> Child:
         """Return the child that this process forked off; it prints into the file `output`."""
         made = cls.__new__(cls)
-        made.pid, made._popen, made._output = pid, None, output
+        made.pid, made._popen = pid, None
         made.stdin = made.stdout = made.stderr = None
-        made._begin()
+        made._begin(output)
         return made
 
     def has_ended(self) -> bool:
-        """Say whether it ended; its id stays its own until `end`."""
-        if self._is_lost or self._is_collected:
-            return True
-        if not hasattr(os, "waitid"):
-            return self._popen is not None and self._popen.poll() is not None
-        try:
-            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        """Say whether it ended; then all that it started is ended, too."""
+        with self._lock:
+            if self._ending is None:
+                self._ending = self._look()
+                if self._ending is not None and sys.platform != "win32":
+                    # The id of a group is not given away as long as there are members.
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.killpg(self.pid, signal.SIGKILL)
+            return self._ending is not None
+
+    def _look(self) -> Ending | None:
+        """Return how it ended, None if it has not; its id is its own until this says so."""
+        if sys.platform == "win32":
+            code = None if self._popen is None else self._popen.poll()
+            return None if code is None else _ending(code)
+        try:  # not Popen.poll: where the status was taken away it says 0
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
         except ChildProcessError:
-            self._is_lost = True
-            return True
+            self._forget_popen()
+            return Ending("unknown", 0, LOST)
+        if pid == 0:
+            return None
+        self._forget_popen()
+        return _ending(os.waitstatus_to_exitcode(status))
+
+    def _forget_popen(self) -> None:
+        if self._popen is not None:
+            self._popen.returncode = 0  # or it would wait for the process once more
 
     def wait(self, until: float, stop: Callable[[], bool] = lambda: False) -> bool:
         """Wait for it to end by itself until a time of `time.monotonic`; say whether it did.
@@ -139,55 +156,40 @@ class Child:
     def kill(self) -> None:
         """End it and all that it started, now: a hung driver may ignore anything gentler."""
         with self._lock:
-            if not (self._is_lost or self._is_collected):
-                _kill_group(self.pid, self._popen)
+            if self._ending is not None:
+                return
+            if sys.platform == "win32":
+                if self._popen is not None:
+                    self._popen.kill()
+                return
+            for kill in (os.killpg, os.kill):  # a fork may be in no group of its own yet
+                with suppress(ProcessLookupError, PermissionError):
+                    kill(self.pid, signal.SIGKILL)
 
     def end(self, seconds: float = 0.0) -> Ending:
         """Wait so long for it to end by itself, end what is left, and say how it ended."""
-        if self._ending is None:
-            is_own = self.wait(time.monotonic() + seconds)
-            self.kill()  # its group too, while its process id is still its own
-            found = self._collected(REAP_S)
-            self._ending = found if is_own and found else Ending("deadline")
-            for pipe in (self.stdin, self.stdout, self.stderr):
-                if pipe is not None:
-                    with suppress(OSError):
-                        pipe.close()
+        if not self.wait(time.monotonic() + seconds):
+            self.kill()
+            if not self.wait(time.monotonic() + REAP_S):
+                self._forget_popen()
+                _collect_later(self.pid)
+            with self._lock:
+                self._ending = Ending("deadline")
+        self._close()
+        assert self._ending is not None
         return self._ending
 
     def abandon(self) -> None:
         """Close our copies of the pipes: this process was forked off the one that has the child."""
-        self._is_lost = True
         self._forget_popen()
-        self.end()
+        self._ending = Ending("unknown", 0, LOST)
+        self._close()
 
-    def _collected(self, seconds: float) -> Ending | None:
-        until = time.monotonic() + seconds
-        while not self.has_ended():
-            if time.monotonic() > until:
-                with self._lock:
-                    self._is_collected = True
-                _collect_later(self.pid, self._popen)
-                return None
-            time.sleep(0.001)
-        with self._lock:
-            self._is_collected = True
-            return Ending("unknown", 0, LOST) if self._is_lost else self._status()
-
-    def _status(self) -> Ending:
-        if not hasattr(os, "waitid"):
-            return _ending(0 if self._popen is None else self._popen.wait())
-        try:  # not Popen.wait: where the status was taken away it says 0
-            _, status = os.waitpid(self.pid, 0)
-        except ChildProcessError:
-            return Ending("unknown", 0, LOST)
-        finally:
-            self._forget_popen()
-        return _ending(os.waitstatus_to_exitcode(status))
-
-    def _forget_popen(self) -> None:
-        if self._popen is not None:
-            self._popen.returncode = 0  # or it would wait for the process once more
+    def _close(self) -> None:
+        for pipe in (self.stdin, self.stdout, self.stderr):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
 
     def trim(self) -> None:
         """Empty the file of output where it has grown too large."""
@@ -214,7 +216,7 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     # Both must use the same folders. Absolute, because the child has a folder of its own.
     environ["GPUEDGE_CACHE_DIR"] = os.path.abspath(paths.cache_folder())
     if config.get("db").value:
-        environ["GPUEDGE_DB"] = paths.database_folder()
+        environ["GPUEDGE_DB"] = databases.database_folder()
     environ["GPUEDGE_IGNORE"] = " ".join(config.get("ignore").value)
     if environ.get("GPUEDGE_CONFIG"):
         environ["GPUEDGE_CONFIG"] = os.path.abspath(environ["GPUEDGE_CONFIG"])
@@ -223,17 +225,7 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return environ
 
 
-def _kill_group(pid: int, popen: subprocess.Popen[bytes] | None) -> None:
-    if sys.platform == "win32":
-        if popen is not None:
-            popen.kill()
-        return
-    for kill in (os.killpg, os.kill):  # a fork may be in no group of its own yet
-        with suppress(ProcessLookupError, PermissionError):
-            kill(pid, signal.SIGKILL)
-
-
-def _collect_later(pid: int, popen: subprocess.Popen[bytes] | None) -> None:
+def _collect_later(pid: int) -> None:
     """Collect a killed process when it is gone, on a thread."""
 
     def collect() -> None:
@@ -241,25 +233,17 @@ def _collect_later(pid: int, popen: subprocess.Popen[bytes] | None) -> None:
             if sys.platform != "win32":
                 os.waitpid(pid, 0)
 
-    if popen is not None:
-        popen.returncode = -9
     with suppress(RuntimeError):  # no more threads
         threading.Thread(target=collect, name="gpuedge-collect", daemon=True).start()
 
 
 def _ending(code: int) -> Ending:
     if code < 0:
-        return Ending("signal", -code, _signal_name(-code))
+        known = {one.value: one.name for one in signal.Signals}
+        return Ending("signal", -code, known.get(-code, f"signal {-code}"))
     if code >= 0x80000000:  # Windows reports a crash as an exception code such as 0xC0000005
         return Ending("signal", code, f"exception 0x{code:08X}")
     return Ending("exit", code)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 @contextmanager

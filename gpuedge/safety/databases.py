@@ -9,12 +9,30 @@ from __future__ import annotations
 import json
 import os
 
+from gpuedge.core import config
 from gpuedge.safety import paths
 from gpuedge.safety.store import load_sealed
+
+EMBEDDED = "embedded"
+"""The word of the setting ``db`` for the packaged database, whatever updates there are."""
 
 CURRENT = "current.json"
 CURRENT_SCHEMA = "gpuedge.db.current/1"
 MAX_ENVELOPE = 1 << 20
+
+
+def database_folder() -> str:
+    """Return the capability database's folder.
+
+    That is the one of the setting ``db``, else an installed update, else the packaged one, which
+    the word ``embedded`` names. Whether an update loads is not tried here
+    (`gpuedge.capdb.place.folder` does).
+    """
+    named: str = config.get("db").value
+    if named and named != EMBEDDED:
+        return os.path.abspath(os.path.expanduser(named))
+    updates = [] if named else installed()
+    return updates[0] if updates else paths.data_folder("capability_db")
 
 
 def updates_folder() -> str:
@@ -33,6 +51,8 @@ def installed() -> list[str]:
     if body is None:
         return []
     least = version(paths.data_folder("capability_db"))
+    from hashlib import sha256
+
     found = []
     for record in (body, body.get("previous")):
         if not isinstance(record, dict):
@@ -40,11 +60,11 @@ def installed() -> list[str]:
         name = record.get("folder")
         if not isinstance(name, str) or not name.replace("-", "").isalnum():
             continue  # a folder is a plain name: nothing that leads elsewhere
-        number, folder = record.get("db_version"), _inside(top, name)
-        if type(number) is not int or number <= least:
-            continue
-        if _digest(folder) == record.get("digest"):
-            found.append(folder)
+        number, folder = record.get("db_version"), os.path.join(top, "versions", name)
+        if type(number) is int and number > least:
+            data = _envelope(folder)
+            if data and sha256(data).hexdigest() == record.get("digest"):
+                found.append(folder)
     return found
 
 
@@ -53,23 +73,15 @@ def is_installed(folder: str) -> bool:
     return os.path.dirname(folder) == os.path.join(updates_folder(), "versions")
 
 
-def _inside(top: str, name: str) -> str:
-    return os.path.join(top, "versions", name)
-
-
-def _digest(folder: str) -> str:
-    """Return the SHA-256 of a folder's ``database.json``, empty where it cannot be read."""
-    from hashlib import sha256
-
-    data = paths.read_regular(os.path.join(folder, "database.json"), MAX_ENVELOPE)
-    return "" if data is None else sha256(data).hexdigest()
-
-
 def version(folder: str | os.PathLike[str]) -> int:
     """Return the number of a folder's database, 0 where it has none."""
-    data = paths.read_regular(os.path.join(folder, "database.json"), MAX_ENVELOPE)
     try:
-        number = json.loads(data or b"{}")["db_version"]
+        number = json.loads(_envelope(folder))["db_version"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return 0
     return number if type(number) is int else 0
+
+
+def _envelope(folder: str | os.PathLike[str]) -> bytes:
+    """Return a folder's ``database.json``, empty where it cannot be read."""
+    return paths.read_regular(os.path.join(folder, "database.json"), MAX_ENVELOPE) or b""

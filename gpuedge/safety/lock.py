@@ -15,10 +15,6 @@ import os
 import stat
 import time
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import TracebackType
-
 FILE = "lock"
 """One lock file serves all caches of a folder: they are written seldom and in milliseconds."""
 
@@ -32,9 +28,6 @@ _FAR = 1 << 30
 _FLAGS = os.O_RDWR | os.O_CREAT
 for _flag in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY", "O_BINARY", "O_NOINHERIT"):
     _FLAGS |= getattr(os, _flag, 0)
-
-_held: set[int] = set()
-"""Descriptors that hold a lock. A forked child closes its copies: they would keep the lock."""
 
 
 def take(fd: int) -> bool:
@@ -54,59 +47,8 @@ def take(fd: int) -> bool:
     return True
 
 
-class Lock:
-    """The lock of a folder, which is made if needed: ``with Lock(folder) as is_held: ...``.
-
-    `is_held` is False where the work must go on without the lock. Never raises.
-    """
-
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self._path = os.path.join(folder, FILE)
-        self._fd: int | None = None
-
-    def __enter__(self) -> bool:
-        try:
-            fd = _opened(self._path)
-        except (OSError, ValueError):
-            return False
-        _held.add(fd)
-        self._fd = fd
-        try:
-            is_held = _wait(fd)
-        except OSError:  # no locks here
-            is_held = False
-        if not is_held:
-            self._close()
-        return is_held
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._close()
-
-    def _close(self) -> None:
-        fd, self._fd = self._fd, None
-        if fd is not None and fd in _held:  # not in a child that was forked off meanwhile
-            _held.discard(fd)
-            os.close(fd)  # which releases the lock
-
-
-def _opened(path: str) -> int:
-    try:
-        fd = os.open(path, _FLAGS, 0o600)
-    except FileNotFoundError:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        fd = os.open(path, _FLAGS, 0o600)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise OSError(f"{path} is not a file")
-    return fd
-
-
-def _wait(fd: int) -> bool:
+def wait(fd: int) -> bool:
+    """Lock an open file within `WAIT_S`; False where that is impossible, OSError without locks."""
     until = time.monotonic() + WAIT_S
     while not take(fd):
         if time.monotonic() > until:
@@ -115,14 +57,35 @@ def _wait(fd: int) -> bool:
     return True
 
 
-def _after_fork() -> None:
-    for fd in _held:
+class Lock:
+    """The lock of a folder, which is made if needed: ``with Lock(folder) as is_held: ...``.
+
+    `is_held` is False where the work must go on without the lock. Never raises.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._folder = folder
+        self._fd: int | None = None
+
+    def __enter__(self) -> bool:
+        path = os.path.join(self._folder, FILE)
         try:
+            os.makedirs(self._folder, exist_ok=True)
+            self._fd = os.open(path, _FLAGS, 0o600)
+            return stat.S_ISREG(os.fstat(self._fd).st_mode) and wait(self._fd)
+        except (OSError, ValueError):
+            return False
+
+    def __exit__(self, *_: object) -> None:
+        fd, self._fd = self._fd, None
+        if fd is None:
+            return
+        try:
+            if os.name != "nt":
+                import fcntl
+
+                fcntl.flock(fd, fcntl.LOCK_UN)  # children that were forked off have it open, too
+        except OSError:  # no locks here
+            return
+        finally:
             os.close(fd)
-        except OSError:
-            continue
-    _held.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

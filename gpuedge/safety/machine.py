@@ -57,28 +57,21 @@ def _read(path: str) -> str:
         return ""
 
 
-UNSEEN = frozenset(
-    {
-        "bench", "cli", "conformance", "decide", "farm", "isolation", "ops", "runtime",
-        "capdb/check.py", "capdb/saved.py", "capdb/updates",
-    }
-)  # fmt: skip
-"""Folders of the package, and tools among its files, that a probe process never imports."""
+ABOVE = frozenset({"cli", "conformance", "decide", "ops", "runtime"})
+"""Rooms that no probe imports: what they say changes no verdict, and every file costs time."""
 
 
 def library_state() -> str:
     """Return the state of gpuedge's own files: version, and path, size and time of each file.
 
     Sizes and times stand in for contents: reading a hundred files would cost more than the rest
-    of a cached probe. An edited kernel or planner makes every verdict stale, as it should; rooms
-    that no probe enters (`UNSEEN`) are left out.
+    of a cached probe. An edited kernel or planner makes every verdict stale, as it should.
     """
     from gpuedge import __version__
 
-    package = os.path.dirname(os.path.dirname(__file__))
     marks = [__version__]
-    for root, skipped in ((package, UNSEEN), (paths.data_folder("shaders"), frozenset())):
-        walk(root, "", marks, skipped)
+    walk(os.path.dirname(os.path.dirname(__file__)), "", marks, ABOVE)
+    walk(paths.data_folder("shaders"), "", marks)
     return "\n".join(marks)
 
 

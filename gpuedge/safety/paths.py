@@ -13,13 +13,11 @@ from gpuedge.core.errors import ConfigError
 TYPE_CHECKING = False  # pathlib costs 5 ms to import, a quarter of what a cached probe may take
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import BinaryIO
 
 _READ_ONLY = os.O_RDONLY
 for _flag in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY"):
     _READ_ONLY |= getattr(os, _flag, 0)
-
-EMBEDDED = "embedded"
-"""The word of the setting ``db`` for the packaged database, whatever updates there are."""
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 
@@ -70,52 +68,38 @@ def cache_dir() -> Path:
     return Path(cache_folder())
 
 
-def database_folder() -> str:
-    """Return the capability database's folder.
-
-    That is the one of the setting ``db``, else an installed update, else the packaged one, which
-    the word ``embedded`` names. Whether an update loads is not tried here
-    (`gpuedge.capdb.place.folder` does).
-    """
-    named: str = config.get("db").value
-    if named and named != EMBEDDED:
-        return os.path.abspath(os.path.expanduser(named))
-    if not named and os.path.exists(os.path.join(cache_folder(), "capability_db", "current.json")):
-        from gpuedge.safety.databases import installed
-
-        for folder in installed():
-            return folder
-    return data_folder("capability_db")
-
-
-def read_start(path: str | os.PathLike[str], limit: int) -> bytes:
-    """Return the first `limit` bytes of a regular file, without ever waiting for one to arrive.
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a regular file for reading, without ever waiting for one to arrive.
 
     Raises OSError where nothing readable is there, or what is there is not a file: a pipe would be
     waited for, a device may act on being opened. Raises ValueError where no file can have that name
     (it holds a NUL or half of a surrogate pair).
     """
     _require_regular(os.stat(path))
-    fd = os.open(path, _READ_ONLY)
-    try:
-        # Again, on what was opened: the name may have been given to a pipe in between.
-        found = os.fstat(fd)
-        _require_regular(found)
-        parts: list[bytes] = []
-        while limit > 0:
-            part = os.read(fd, min(limit, max(found.st_size + 1, 1 << 16)))
-            if not part:
-                break
-            parts.append(part)
-            limit -= len(part)
-        return b"".join(parts)
-    finally:
-        os.close(fd)
+    file = os.fdopen(os.open(path, _READ_ONLY), "rb")
+    try:  # again, on what was opened: the name may have been given to a pipe in between
+        _require_regular(os.fstat(file.fileno()))
+    except OSError:
+        file.close()
+        raise
+    return file
 
 
 def _require_regular(found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "it is not a file")
+
+
+def read_start(path: str | os.PathLike[str], limit: int) -> bytes:
+    """Return the first `limit` bytes of a regular file. Raises what `open_regular` does."""
+    with open_regular(path) as file:
+        # No buffer of the whole limit: it may be far more than the file has, or the device.
+        most = max(os.fstat(file.fileno()).st_size + 1, 1 << 16)
+        parts: list[bytes] = []
+        while part := file.read(min(limit, most)):
+            parts.append(part)
+            limit -= len(part)
+        return b"".join(parts)
 
 
 def read_regular(path: str | os.PathLike[str], limit: int) -> bytes | None:
@@ -150,10 +134,10 @@ def write_atomic(path: Path, data: bytes) -> bool:
     neither a file nor a link: a pipe, a device or a socket is never replaced. No temporary file is
     left behind.
     """
-    if not _is_replaceable(path):
-        return False
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
+        if os.path.lexists(path) and not (path.is_file() or path.is_symlink()):
+            return False
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with open(temporary, "wb") as file:
@@ -179,24 +163,12 @@ def sweep(path: str | os.PathLike[str]) -> None:
     folder, name = os.path.split(os.fspath(path))
     try:
         now = os.stat(path).st_mtime  # the file system's own clock, not ours
-        with os.scandir(folder or ".") as entries:
-            for entry in entries:
-                is_ours = entry.name.startswith(f".{name}.") and entry.is_file(
-                    follow_symlinks=False
-                )
-                if is_ours and abs(now - entry.stat(follow_symlinks=False).st_mtime) > STALE_S:
-                    os.unlink(entry.path)
+        for other in os.listdir(folder or "."):
+            place = os.path.join(folder, other)
+            if other.startswith(f".{name}.") and abs(now - os.lstat(place).st_mtime) > STALE_S:
+                os.unlink(place)
     except (OSError, ValueError):
         return
-
-
-def _is_replaceable(path: Path) -> bool:
-    """Return whether renaming a file to `path` destroys nothing but a file or a link."""
-    try:
-        mode = os.lstat(path).st_mode
-    except (OSError, ValueError):
-        return True  # nothing is there; what else is wrong shows when writing
-    return stat.S_ISREG(mode) or stat.S_ISLNK(mode)
 
 
 def is_stream(path: str | os.PathLike[str]) -> bool:

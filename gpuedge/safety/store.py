@@ -46,7 +46,7 @@ class FileKind(Record):
 FILES = (
     FileKind(
         "verdicts.json", "what the probe found of each driver", "probe()",
-        "when the driver, gpuedge or its database changes; failures after 1, 7, 30 days",
+        "when the driver, gpuedge or its database changes, or after 90 days; a crash or hang: 7",
         16 * MEGABYTE,
     ),
     FileKind(
@@ -114,23 +114,6 @@ FILES = (
 )  # fmt: skip
 """Every file that gpuedge keeps. Outside the cache folder there is only the folder of a probe under
 way (``gpuedge-probe-*`` in the folder for temporary files), which is removed when it ends."""
-
-
-def table() -> str:
-    """Return `FILES` as the table of docs/files-on-disk.md."""
-    rows = ["| file | what it holds | written by | until | at most |", "|---|---|---|---|---|"]
-    for kind in FILES:
-        count = kind.max_bytes or 0
-        size = f"{count // MEGABYTE} MiB" if count >= MEGABYTE else f"{count} bytes"
-        cells = (
-            f"`{kind.pattern}`",
-            kind.purpose,
-            kind.writer,
-            kind.expires,
-            size if count else "-",
-        )
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows)
 
 
 def is_number(value: object) -> bool:
@@ -207,17 +190,9 @@ def save_sealed(
 
 def load_sealed(path: str | os.PathLike[str], schema: str) -> dict[str, Any] | None:
     """Return the JSON object sealed in `path`; None if it is absent, damaged, or another's."""
-    data = read_regular(path, MAX_BYTES + MAX_HEAD)
-    return None if data is None else unsealed(data, schema)
-
-
-def unsealed(data: bytes, schema: str) -> dict[str, Any] | None:
-    """Return the JSON object in the bytes of a sealed file, or None if there is none for us."""
-    body = unsealed_bytes(data, schema)
-    if body is None:
-        return None
+    body = load_bytes(path, schema)
     try:
-        found = json.loads(body)
+        found = None if body is None else json.loads(body)
     except (ValueError, RecursionError):  # a seal proves no author
         return None
     return found if isinstance(found, dict) else None

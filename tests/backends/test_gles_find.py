@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuedge.backends.gles import Gles20Backend, Gles30Backend, Gles31Backend
+from gpuedge.backends import load
 from gpuedge.backends.gles import candidates as find
 from gpuedge.backends.manifests import LOADER_DEFAULT
 
@@ -125,7 +125,7 @@ def test_what_is_wrong_is_seen_without_loading(tmp_path: Path) -> None:
         find.LIBRARIES: str(tmp_path / "libEGL.so"),
     }
     codes = ["missing-library", "bad-manifest", "missing-library"]
-    for backend in (Gles20Backend(), Gles30Backend(), Gles31Backend()):
+    for backend in (load("gles20"), load("gles30"), load("gles31")):
         for candidate, code in zip(backend.candidates(environ), codes, strict=True):
             assert candidate.backend == backend.name
             with pytest.raises(Exception, match="GE-404") as caught:

@@ -11,7 +11,7 @@ from gpuedge.backends.gles import constants as c
 from gpuedge.backends.gles import physical
 from gpuedge.backends.gles import program as shaders
 from gpuedge.backends.gles.api import MAX_EXTENSIONS, MAX_TEXT, Gl
-from gpuedge.backends.gles.device import Fences, fences
+from gpuedge.backends.gles.queue import Fences, fences
 from gpuedge.core.errors import DeviceLostError, DriverError, OutOfMemoryError
 
 

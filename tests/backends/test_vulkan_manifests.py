@@ -40,7 +40,7 @@ def inspect_manifest(path: str) -> tuple[str | None, Reason | None]:
 
 
 def keys(environ: Env, platform: str = "linux") -> list[str]:
-    found = [c.key for c in manifests.candidates(environ, platform)]
+    found = [c.key for c in manifests.candidates(environ, "vulkan", platform)]
     return [k for k in found if not k.startswith("/etc/")]
 
 
@@ -104,10 +104,10 @@ def test_platforms_without_manifests_leave_it_to_the_loader(
     platform: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manifests, "_folders", lambda *_: [])
-    (candidate,) = manifests.candidates({}, platform)
+    (candidate,) = manifests.candidates({}, "vulkan", platform)
     assert (candidate.key, dict(candidate.env)) == (LOADER_DEFAULT, {})
     assert inspect_manifest(candidate.key) == (None, None)
-    assert manifests.candidates({}, "linux") == []
+    assert manifests.candidates({}, "vulkan", "linux") == []
     named = manifest(tmp_path / "a.json")
     assert keys({"VK_DRIVER_FILES": named}, platform) == [named]
     assert keys({"VK_DRIVER_FILES": str(tmp_path / "empty")}, platform) != [LOADER_DEFAULT]

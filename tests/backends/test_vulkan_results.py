@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import pickle
 import re
 
@@ -10,7 +9,6 @@ import pytest
 from vulkan._vulkancache import ffi
 
 from gpuedge.backends.vulkan import api, constants
-from gpuedge.backends.vulkan.queue import _nanoseconds
 from gpuedge.core.errors import (
     BackendUnavailableError,
     DeviceLostError,
@@ -107,9 +105,3 @@ def test_unavailable_error_carries_its_reason_and_pickles() -> None:
     assert (error.reason.code, error.reason.detail) == ("no-device", "nothing there")
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again)) == (type(error), str(error))
-
-
-def test_timeouts_in_nanoseconds() -> None:
-    assert _nanoseconds(0.5) == 500_000_000
-    assert _nanoseconds(-1) == 0
-    assert _nanoseconds(math.inf) == _nanoseconds(1e300) == constants.UINT64_MAX

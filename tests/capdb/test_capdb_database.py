@@ -296,6 +296,15 @@ def test_process_reads_a_folder_once_and_again_when_it_is_sealed_anew(folder: Pa
     assert len(database.load(folder)) == 5
 
 
+def test_damaged_schema_is_named(folder: Path) -> None:
+    whole = Path(paths.data_folder("capability_db"), "classes.schema.json").read_text()
+    for text, words in ((whole[:500], "is not JSON"), ('{"type": "objekt"}', "objekt")):
+        (folder / "classes.schema.json").write_text(text)
+        with pytest.raises(DatabaseError, match=words) as caught:
+            check_schemas(folder)
+        assert "classes.schema.json" in str(caught.value.known)
+
+
 @pytest.mark.parametrize("name", ["entries/vulkan/qualcomm.json", "classes.json", "names.json"])
 def test_what_breaks_a_schema_is_named_where_updates_are_installed(folder: Path, name: str) -> None:
     edit(folder, lambda d: d.update(zz=1), name)

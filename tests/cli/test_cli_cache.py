@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,7 @@ def test_tables_keep_to_100_columns_and_name_no_file_that_is_gone(
     left = Blocklist(cache).folder
     gone = Path(left) / "gone.mark"  # of a process that ended: counted, and removed, at once
     gone.write_bytes(b"")
+    os.utime(gone, (1, 1))
     monkeypatch.setenv("COLUMNS", "100")
     assert main(["cache"]) == 0
     out = capsys.readouterr().out

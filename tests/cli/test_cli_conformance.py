@@ -209,6 +209,19 @@ def test_resuming_runs_what_is_missing(
     assert "no cases left" not in capsys.readouterr().err
 
 
+def test_resuming_a_file_that_lost_its_header_starts_over(
+    device: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    device()
+    lines = tmp_path / "r.jsonl"
+    lines.touch()
+    for _ in range(2):
+        assert run(*RUN, "--jsonl", lines, "--resume", lines) == 0
+        assert "has no header, so that the run starts over" in capsys.readouterr().err
+        assert set(read(str(lines))[0].rows) == set(ADDS)
+        lines.write_bytes(lines.read_bytes().partition(b"\n")[2])
+
+
 def test_an_interrupted_run_keeps_what_it_found(
     device: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

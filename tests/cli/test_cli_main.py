@@ -373,6 +373,15 @@ def test_long_work_is_silent_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr() == ("", "")
 
 
+def test_a_daemon_without_stderr_gets_its_answer(tmp_path: Path) -> None:
+    environment = {**os.environ, "GPUEDGE_CACHE_DIR": str(tmp_path), "GPUEDGE_BACKENDS": "null"}
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m gpuedge probe --json 2>&-"],
+        env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert json.loads(done.stdout)["schema"] == "gpuedge.probe/1"
+
+
 @pytest.mark.parametrize(
     ("redirect", "code"), [(">&-", 0), ("> /dev/full", 2), ("| true; exit ${PIPESTATUS[0]}", 141)]
 )

@@ -45,7 +45,7 @@ def report() -> ProbeReport:
 
 def test_lines_are_devices_and_drivers(report: ProbeReport) -> None:
     found = {
-        line.name: {level: line.cell(level) for level in matrix.levels(report)}
+        matrix.name(line): {level: matrix.cell(line, level) for level in matrix.levels(report)}
         for line in matrix.lines(report)
     }
     assert list(found) == ["A GPU", "Another GPU with a long name", "b.json"]

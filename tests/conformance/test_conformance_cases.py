@@ -130,8 +130,8 @@ def test_shards_part_the_cases_evenly(shards: int) -> None:
 
 
 def test_drawn_geometries_do_not_depend_on_how_many_are_drawn() -> None:
-    few = catalogue._drawn("conv2d", 5, lambda rng: conv(**draw_conv(rng)))
-    assert catalogue._drawn("conv2d", 9, lambda rng: conv(**draw_conv(rng)))[:5] == few
+    few = catalogue.drawn("conv2d", 5, lambda rng: conv(**draw_conv(rng)))
+    assert catalogue.drawn("conv2d", 9, lambda rng: conv(**draw_conv(rng)))[:5] == few
 
 
 def test_nothing_for_tests_is_imported() -> None:

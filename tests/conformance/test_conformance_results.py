@@ -64,8 +64,23 @@ def test_damaged_lines_are_counted_and_left_out(tmp_path: Path) -> None:
     assert (len(again.rows), damaged) == (3, 4)
 
 
+@pytest.mark.parametrize("value", ["1e400", "NaN", "1" + "0" * 400, "true", '"soon"'])
+@pytest.mark.parametrize("key", ["seconds", "worst"])
+def test_times_and_errors_that_are_no_numbers_are_damage(
+    key: str, value: str, tmp_path: Path
+) -> None:
+    file = written(sample(), tmp_path / "r.jsonl")
+    row = f'{{"id": "add/2", "op": "add", "status": "passed", "{key}": {value}}}\n'.encode()
+    lines = file.read_bytes().splitlines(keepends=True)
+    good = row.replace(b'"add/2"', b'"add/other"').replace(value.encode(), b"0.5")
+    file.write_bytes(b"".join([*lines, row.replace(b'"add/2"', b'"add/bad"'), good]))
+    again, damaged = read(str(file))
+    assert (len(again.rows), damaged) == (len(lines), 1)
+    assert "add/other" in again.rows
+
+
 @pytest.mark.parametrize(
-    "content", [b"", b"{}\n", b"[]\n", b"\x00", b'{"schema": "gpuedge.run/1"}\n', b"torn"]
+    "content", [b"{}\n", b"[]\n", b"\x00", b'{"schema": "gpuedge.run/1"}\n', b"torn"]
 )
 def test_files_of_something_else_are_refused(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "r.jsonl"
@@ -76,6 +91,17 @@ def test_files_of_something_else_are_refused(content: bytes, tmp_path: Path) -> 
         read(str(tmp_path))
     with pytest.raises(InputError, match="cannot be read"):
         read(str(tmp_path / "none\0"))
+
+
+@pytest.mark.parametrize("first", [None, b"", b'{"schema": "gpuedge.conf\n'])
+def test_without_a_header_there_is_nothing_to_go_on_from(
+    first: bytes | None, tmp_path: Path
+) -> None:
+    file = written(sample(), tmp_path / "r.jsonl")
+    rows = file.read_bytes().splitlines(keepends=True)[1:]
+    file.write_bytes(b"" if first is None else b"".join([first, *rows]))
+    found, _ = read(str(file))
+    assert (found.header, found.rows) == ({}, {})
 
 
 @pytest.mark.parametrize(
@@ -135,15 +161,13 @@ def test_good_and_lost() -> None:
 
 def test_file_is_complete_at_any_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "FLUSH_S", 0.0)
-    made = Results(dict(HEADER))
-    file = results.ResultsFile(str(tmp_path / "r.jsonl"), made)
+    made = Results(dict(HEADER), path=str(tmp_path / "r.jsonl"))
     for i in range(3):
-        made.rows[f"a/{i}"] = row(f"a/{i}")
-        file.touch()
+        made.add(row(f"a/{i}"))
         assert len(read(str(tmp_path / "r.jsonl"))[0].rows) == i + 1
     assert [p.name for p in tmp_path.iterdir()] == ["r.jsonl"]
     blocked = tmp_path / "file" / "r.jsonl"
     blocked.parent.write_text("")
     with pytest.raises(InputError, match="cannot be written"):
-        results.ResultsFile(str(blocked), made).write()
-    results.ResultsFile(None, made).write()
+        Results(HEADER, path=str(blocked)).write()
+    Results(HEADER).write()

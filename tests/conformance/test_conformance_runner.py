@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpuedge.conformance.catalogue import everything
-from gpuedge.conformance.runner import Runner, RunRequest
+from gpuedge.conformance.runner import Runner
 from gpuedge.core.errors import DeviceError, DeviceTimeoutError, NoUsableDeviceError
 
 CHILD = Path(__file__).with_name("conformance_child.py")
@@ -24,7 +24,7 @@ IDS = [s.id for s in SPECS]
 def runner(fates: dict[str, str], **changes: Any) -> Runner:
     command = (sys.executable, str(CHILD), json.dumps(fates))
     given: dict[str, Any] = {"jobs": 1, "case_s": 30.0, "open_s": 30.0, "command": command}
-    return Runner(RunRequest("fake:0", "smoke", SPECS, **{**given, **changes}))
+    return Runner("fake:0", "smoke", SPECS, **{**given, **changes})
 
 
 def statuses(made: Runner) -> dict[str, str]:
@@ -97,7 +97,7 @@ def test_a_program_that_is_not_there() -> None:
 
 
 def test_no_cases_need_no_child() -> None:
-    assert list(Runner(RunRequest("fake:0", "smoke", [], command=("/nonexistent",))).rows()) == []
+    assert list(Runner("fake:0", "smoke", [], command=("/nonexistent",)).rows()) == []
 
 
 def children() -> set[int]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.decide.model import DeviceModel, Prediction
 from gpuedge.executors.base import PlacementRow, Work
 from gpuedge.graph.cost import count
 from gpuedge.graph.ir import Array, Graph, Node
+from gpuedge.safety.deadline import DeadlineCall
 
 MS = 1_000_000
 TWO = 693_147
@@ -28,6 +33,22 @@ class FakeClock:
 
     def spend(self, seconds: float) -> None:
         self.now += round(seconds * 1e9)
+
+
+@contextmanager
+def patient(stuck: threading.Event | None = None) -> Iterator[None]:
+    """Let calibration wait as long as a busy machine needs: its limit counts from `stuck` on."""
+    never = threading.Event()
+
+    class Patient(DeadlineCall[Any]):
+        def wait(self, seconds: float) -> bool:
+            ends = time.monotonic() + 60
+            while not super().wait(0.01) and not (stuck or never).is_set():
+                assert time.monotonic() < ends, "a calibration without a hanging driver must end"
+            return super().wait(seconds)
+
+    with mock.patch("gpuedge.decide.calibrate.DeadlineCall", Patient):
+        yield
 
 
 @dataclass

@@ -251,7 +251,7 @@ def test_named_device_that_cannot_be_used_is_an_error(asked: str) -> None:
 def test_properties_of_a_decision() -> None:
     found = decide(GOLDEN["gpu wins"][0])
     assert found.predicted is not None
-    assert found.predicted.at_percentile_s == 0.002
+    assert found.predicted.at_ns == 2_000_000
     assert (found.percentile, found.version, found.calibration) == (90, "0.1.0", "cached")
     assert found.rows[0].startup_s == 0.1
     assert decide(GOLDEN["absent"][0]).predicted is None

@@ -28,6 +28,7 @@ def test_slow_device_that_comes_back_is_calibrated_with_more_time(tmp_path: Path
     bench, opener = Bench(), Bench().open
 
     def slow(device: str) -> FakeExecutor:
+        bench.stuck.set()
         release.wait(30)
         return opener(device)
 

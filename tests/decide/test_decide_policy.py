@@ -85,6 +85,13 @@ def test_unknown_field_suggests_the_near_one() -> None:
     assert "min_speedup" in str(caught.value.hint)
 
 
+@pytest.mark.parametrize("record", [None, ["min_speedup"], "min_speedup"])
+def test_policy_is_made_of_a_mapping(record: Any) -> None:
+    with pytest.raises(ConfigError, match="cannot be made of this") as caught:
+        Policy.from_dict(record)
+    assert all((caught.value.asked_by, caught.value.known, caught.value.hint))
+
+
 def test_speedup_is_compared_in_thousandths() -> None:
     assert Policy(min_speedup=1.1).speedup_milli == 1100
     assert Policy(min_speedup=1.23456).min_speedup == 1.235

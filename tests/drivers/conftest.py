@@ -10,9 +10,9 @@ import pytest
 from required import absent
 from validation import messages, validated
 
+from gpuedge.backends import load
 from gpuedge.backends.base import Candidate, DeviceInfo
-from gpuedge.backends.compute import ComputeDevice
-from gpuedge.backends.vulkan import VulkanBackend
+from gpuedge.backends.device import OpenDevice
 
 ICD_FOLDERS = ("/usr/share/vulkan/icd.d", "/usr/local/share/vulkan/icd.d")
 CHROMIUM = Path("/usr/lib/chromium")
@@ -31,7 +31,7 @@ def missing(driver: str) -> None:
 
 def candidate_for(manifest: Path) -> Candidate:
     """Return the candidate of one manifest."""
-    return VulkanBackend().candidates({"VK_DRIVER_FILES": str(manifest)})[0]
+    return load("vulkan").candidates({"VK_DRIVER_FILES": str(manifest)})[0]
 
 
 def lavapipe_candidate() -> Candidate:
@@ -112,11 +112,11 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def vulkan_info(vulkan_candidate: Candidate) -> DeviceInfo:
     """The first device of each driver."""
-    return VulkanBackend().enumerate(vulkan_candidate)[0]
+    return load("vulkan").enumerate(vulkan_candidate)[0]
 
 
 @pytest.fixture(scope="session")
-def vulkan_device(vulkan_info: DeviceInfo, _own_cache: None) -> Iterator[ComputeDevice]:
+def vulkan_device(vulkan_info: DeviceInfo, _own_cache: None) -> Iterator[OpenDevice]:
     """Each driver's device, open under the validation layer with synchronisation validation."""
     device = validated(vulkan_info)
     yield device

@@ -14,8 +14,8 @@ from gles_life import ONES, add
 from gpuedge import backends
 from gpuedge.backends import common
 from gpuedge.backends.base import Recording, Usage
+from gpuedge.backends.device import OpenDevice
 from gpuedge.backends.gles import constants as c
-from gpuedge.backends.gles.device import GlesDevice
 from gpuedge.core.errors import (
     DeviceLostError,
     DeviceTimeoutError,
@@ -31,8 +31,8 @@ def lost(level: str) -> None:
     buffers = [uploaded(device, ONES), tensor(device, 64, Usage.OUTPUT)]
     recording = device.record([launch(device, blob, buffers)])
     ticket = device.submit(recording)
-    real = device._gl.GetError
-    device._gl.GetError = lambda: c.CONTEXT_LOST
+    real = device.queue.gl.GetError
+    device.queue.gl.GetError = lambda: c.CONTEXT_LOST
     calls: list[Callable[[], Any]] = [
         lambda: device.submit(recording),
         lambda: device.wait(ticket, 1.0),
@@ -50,7 +50,7 @@ def lost(level: str) -> None:
             assert "GL_CONTEXT_LOST" in str(error)
         else:
             raise AssertionError(i)
-        device._gl.GetError = real
+        device.queue.gl.GetError = real
     device.free(buffers[0])
     device.release(recording)
     device.close()
@@ -64,9 +64,9 @@ def reset(level: str) -> None:
     device = opened(level)
     buffers = [uploaded(device, ONES), tensor(device, 64, Usage.OUTPUT)]
     recording = device.record([launch(device, printed(device, COPY), buffers)])
-    assert device._reset_status is not None
-    assert device._reset_status() == 0
-    device._reset_status = lambda: 0x8254
+    assert device.queue.reset_status is not None
+    assert device.queue.reset_status() == 0
+    device.queue.reset_status = lambda: 0x8254
     try:
         device.wait(device.submit(recording), 5.0)
     except DeviceLostError as error:
@@ -79,20 +79,20 @@ def reset(level: str) -> None:
 def memory(level: str) -> None:
     """A driver that is out of memory says so in the right class, and may have some later."""
     device = opened(level)
-    real, answers = device._gl.GetError, [c.OUT_OF_MEMORY] + [0] * 9
-    device._gl.GetError = lambda: answers.pop(0) if answers else 0
+    real, answers = device.queue.gl.GetError, [c.OUT_OF_MEMORY] + [0] * 9
+    device.queue.gl.GetError = lambda: answers.pop(0) if answers else 0
     try:
         tensor(device, 4)
     except OutOfMemoryError as error:
         assert "GL_OUT_OF_MEMORY" in str(error)
     else:
         raise AssertionError("no error")
-    device._gl.GetError = real
+    device.queue.gl.GetError = real
     add(device)
     device.close()
 
 
-def spinning(device: GlesDevice, seconds: float) -> Recording:
+def spinning(device: OpenDevice, seconds: float) -> Recording:
     """Record work that takes about that long."""
     result = tensor(device, 20_000, Usage.OUTPUT)
     blob = printed(device, SPIN)
@@ -139,22 +139,22 @@ def unwaited(level: str) -> None:
     device = opened(level)
     buffers = [uploaded(device, ONES), tensor(device, 64, Usage.OUTPUT)]
     recording = device.record([launch(device, printed(device, COPY), buffers)])
-    assert device._fences is not None
-    real, tickets = device._fences, []
+    assert device.queue.fences is not None
+    real, tickets = device.queue.fences, []
 
     def interrupt(*_: Any) -> int:
         raise KeyboardInterrupt
 
     for _ in range(20):
         tickets.append(device.submit(recording))
-        device._fences = dataclasses.replace(real, wait=interrupt)
+        device.queue.fences = dataclasses.replace(real, wait=interrupt)
         with contextlib.suppress(KeyboardInterrupt):
             device.wait(tickets[-1], 5.0)
-        device._fences = real
+        device.queue.fences = real
     device.wait(tickets[9], 5.0)
-    assert len(device._flying) == 10
+    assert len(device.queue.flying) == 10
     device.wait(tickets[-1], 5.0)
-    assert not device._flying
+    assert not device.queue.flying
     for ticket in tickets:
         device.wait(ticket, 0.0)
     device.close()

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from gpuedge import backends
 from gpuedge.backends.base import Binding, Buffer, DeviceInfo, Dispatch, Usage
-from gpuedge.backends.gles.device import GlesDevice
+from gpuedge.backends.device import OpenDevice
 from gpuedge.core.kernel import KernelBlob, Number
 from gpuedge.core.storage import Storage
 from gpuedge.lang import load, print_kernel
@@ -52,14 +52,14 @@ def infos(level: str) -> list[DeviceInfo]:
     return found
 
 
-def opened(level: str, **options: Any) -> GlesDevice:
+def opened(level: str, **options: Any) -> OpenDevice:
     """Open the first device of a level."""
     device = backends.load(level).open(infos(level)[0], **options)
-    assert isinstance(device, GlesDevice)
+    assert isinstance(device, OpenDevice)
     return device
 
 
-def printed(device: GlesDevice, text: str, kinds: Mapping[str, str] | None = None) -> KernelBlob:
+def printed(device: OpenDevice, text: str, kinds: Mapping[str, str] | None = None) -> KernelBlob:
     """Print a kernel for a device; tensors without a kind get its default."""
     kernel = load(text, filename="t.kern")
     if device.caps.storages == ("buffer",):
@@ -69,21 +69,21 @@ def printed(device: GlesDevice, text: str, kinds: Mapping[str, str] | None = Non
 
 
 def tensor(
-    device: GlesDevice, texels: int, usage: Usage = Usage.SCRATCH, storage: Storage | None = None
+    device: OpenDevice, texels: int, usage: Usage = Usage.SCRATCH, storage: Storage | None = None
 ) -> Buffer:
     """Reserve a tensor of so many texels."""
     kind = storage or Storage(device.caps.storages[0])
     return device.alloc(texels * 16, usage, kind)
 
 
-def uploaded(device: GlesDevice, values: Floats, storage: Storage | None = None) -> Buffer:
+def uploaded(device: OpenDevice, values: Floats, storage: Storage | None = None) -> Buffer:
     """Make a tensor that holds `values`."""
     made = tensor(device, values.size // 4, Usage.INPUT, storage)
     device.write(made, memoryview(values))
     return made
 
 
-def downloaded(device: GlesDevice, buffer: Buffer) -> Floats:
+def downloaded(device: OpenDevice, buffer: Buffer) -> Floats:
     """Return what a tensor holds."""
     into = np.full(buffer.nbytes // 4, np.nan, np.float32)
     device.read(buffer, memoryview(into))
@@ -91,7 +91,7 @@ def downloaded(device: GlesDevice, buffer: Buffer) -> Floats:
 
 
 def launch(
-    device: GlesDevice,
+    device: OpenDevice,
     blob: KernelBlob,
     buffers: Sequence[Buffer],
     *,
@@ -109,7 +109,7 @@ def launch(
     return Dispatch(program, bindings, push, (-(-count // 8), 1, 1), depends)
 
 
-def run(device: GlesDevice, work: Sequence[Dispatch], seconds: float = 60.0) -> None:
+def run(device: OpenDevice, work: Sequence[Dispatch], seconds: float = 60.0) -> None:
     """Record, submit, wait and release."""
     recording = device.record(work)
     device.wait(device.submit(recording), seconds)

@@ -25,10 +25,10 @@ from gles_kernels import (
 )
 
 from gpuedge import backends
+from gpuedge.backends.device import OpenDevice
 from gpuedge.backends.gles import api, physical
 from gpuedge.backends.gles import constants as c
-from gpuedge.backends.gles.context import GLContext, Want
-from gpuedge.backends.gles.device import GlesDevice
+from gpuedge.backends.gles.queue import GLContext, Want
 from gpuedge.backends.loading import driver_environment
 from gpuedge.core.errors import (
     ClosedError,
@@ -43,7 +43,7 @@ EGL_ANGLE_WEBGL = 0x33AC
 ONES = np.ones(256, np.float32)
 
 
-def add(device: GlesDevice) -> None:
+def add(device: OpenDevice) -> None:
     """Use every part of a device once, and leave nothing behind on it."""
     buffers = [uploaded(device, ONES), uploaded(device, 2 * ONES), tensor(device, 64)]
     work = launch(device, printed(device, ADD), buffers)
@@ -66,7 +66,7 @@ def cycles(level: str, count: int) -> None:
 
     def once() -> None:
         device = backend.open(info)
-        assert isinstance(device, GlesDevice)
+        assert isinstance(device, OpenDevice)
         add(device)
         device.close()
         device.close()
@@ -85,13 +85,13 @@ def cycles(level: str, count: int) -> None:
 KINDS = ("Buffer", "Framebuffer", "Program", "Shader", "Texture")
 
 
-def alive(device: GlesDevice) -> dict[str, int]:
+def alive(device: OpenDevice) -> dict[str, int]:
     """How many objects of each kind live in a device's context."""
     found = {}
     with device.entered():
-        device._gl.UseProgram(0)  # a program in use lives on after it was deleted
+        device.queue.gl.UseProgram(0)  # a program in use lives on after it was deleted
         for kind in KINDS:
-            address = device._opened.display.library.lookup(f"glIs{kind}")
+            address = device.queue.scope.display.library.lookup(f"glIs{kind}")
             ask = ctypes.CFUNCTYPE(ctypes.c_ubyte, ctypes.c_uint)(address)
             found[kind] = sum(bool(ask(name)) for name in range(1, 500))
     return found
@@ -104,7 +104,7 @@ def objects(level: str) -> None:
     for _ in range(3):
         add(device)
     assert alive(device) == before
-    assert not device._flying
+    assert not device.queue.flying
     kept = tensor(device, 64)
     downloaded(device, kept)
     assert sum(alive(device).values()) == sum(before.values()) + (1 if level == "gles31" else 2)
@@ -177,7 +177,7 @@ def terminate(library: api.Library, handle: int) -> None:
 def latecomer(level: str) -> None:
     """An application that comes after us keeps its display and context when we close."""
     device = opened(level)
-    display = device._opened.display
+    display = device.queue.scope.display
     library, handle = display.library, display.handle
     assert library.Initialize(handle, None, None)  # as the application does, past our own books
     application = GLContext(display, Want(level))
@@ -196,7 +196,7 @@ def terminated(level: str) -> None:
     """A display terminated behind our back: the device is lost, and a new one can be had."""
     device = opened(level)
     buffer = uploaded(device, ONES)
-    library, handle = device._opened.display.library, device._opened.display.handle
+    library, handle = device.queue.scope.display.library, device.queue.scope.display.handle
     terminate(library, handle)
     calls: list[Callable[[], Any]] = [lambda: downloaded(device, buffer), lambda: add(device)]
     with expecting_loss():

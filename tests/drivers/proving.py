@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from gpuedge.backends import load
 from gpuedge.backends.base import DeviceInfo
-from gpuedge.backends.compute import ComputeDevice
-from gpuedge.backends.vulkan import VulkanBackend
+from gpuedge.backends.device import OpenDevice
 from gpuedge.core.caps import Caps
 from gpuedge.core.kernel import KernelBlob, Number
 from gpuedge.device import Device
@@ -51,7 +51,7 @@ def _child(
     pipe: Connection, info: DeviceInfo, restricted: tuple[str, ...], limits: Caps | None
 ) -> None:
     """Compile and run graphs until the pipe closes."""
-    watch = _Watch(VulkanBackend().open(info))
+    watch = _Watch(load("vulkan").open(info))
     executor = GpuExecutor(watch, "child")
     executor.caps = limits or executor.caps
     executor._restricted.update(restricted)
@@ -116,7 +116,7 @@ class Prover:
 class _Guard:
     """An open device that builds only proven kernels."""
 
-    def __init__(self, impl: ComputeDevice, prover: Prover) -> None:
+    def __init__(self, impl: OpenDevice, prover: Prover) -> None:
         self.impl = impl
         self.prover = prover
         self.segment: Graph | None = None
@@ -135,7 +135,7 @@ class _Guard:
 class ProvedExecutor(GpuExecutor):
     """A GPU executor behind a `_Guard`."""
 
-    def __init__(self, impl: ComputeDevice, prover: Prover, name: str = "vulkan:0") -> None:
+    def __init__(self, impl: OpenDevice, prover: Prover, name: str = "vulkan:0") -> None:
         self.guard = _Guard(impl, prover)
         self.prover = prover
         super().__init__(self.guard, name)
@@ -148,7 +148,7 @@ class ProvedExecutor(GpuExecutor):
 
 @contextmanager
 def proved(
-    impl: ComputeDevice, restricted: tuple[str, ...] = (), limits: Caps | None = None
+    impl: OpenDevice, restricted: tuple[str, ...] = (), limits: Caps | None = None
 ) -> Iterator[Device]:
     """Give an open device as something for `device=`.
 

@@ -16,7 +16,7 @@ import pytest
 
 import gpuedge
 from gpuedge.backends.base import Candidate
-from gpuedge.backends.compute import ComputeDevice
+from gpuedge.backends.device import OpenDevice
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import ClosedError
 from gpuedge.device import Device
@@ -24,7 +24,7 @@ from gpuedge.executors.gpu import GpuExecutor
 
 
 @pytest.fixture
-def device(vulkan_device: ComputeDevice) -> Iterator[Device]:
+def device(vulkan_device: OpenDevice) -> Iterator[Device]:
     executor = GpuExecutor(vulkan_device, "vulkan:0")
     yield Device(executor, "test")
     executor.closed = True

@@ -61,8 +61,8 @@ def test_waiting_has_an_end(configuration: str) -> None:
 def test_importing_the_backends_loads_no_library() -> None:
     code = (
         "import sys, os\n"
-        "from gpuedge.backends.gles import Gles20Backend, Gles31Backend\n"
-        "Gles20Backend().candidates(os.environ); Gles31Backend().candidates(os.environ)\n"
+        "from gpuedge.backends import load\n"
+        "load('gles20').candidates(os.environ); load('gles31').candidates(os.environ)\n"
         "print(sorted({'moderngl', 'numpy', 'ctypes', 'pathlib'} & set(sys.modules)))"
     )
     ran = subprocess.run(

@@ -11,8 +11,8 @@ from conftest import CANDIDATES
 from wgpu_kernels import ADAPTERS, Floats, open_on, run_kernel
 
 from gpuedge import lang
+from gpuedge.backends import load
 from gpuedge.backends.base import DeviceImpl
-from gpuedge.backends.vulkan import VulkanBackend
 
 pytestmark = pytest.mark.driver
 DEVICES = [f"vulkan-{name}" for name in CANDIDATES] + [f"wgpu-{name}" for name in sorted(ADAPTERS)]
@@ -31,7 +31,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[DeviceImpl]:
     if api == "wgpu":
         made = open_on(name)
     else:
-        backend = VulkanBackend()
+        backend = load("vulkan")
         made = backend.open(backend.enumerate(CANDIDATES[name]())[0])
     yield made
     made.close()

@@ -13,7 +13,7 @@ import pytest
 
 import gpuedge
 import gpuedge.ops.expression
-from gpuedge.backends.compute import ComputeDevice
+from gpuedge.backends.device import OpenDevice
 from gpuedge.device import Device
 from gpuedge.executors.gpu import GpuExecutor
 
@@ -22,7 +22,7 @@ X = np.array([NAN, INF, -INF, 0.0, 1.5, -2.0, 3.0, NAN], np.float32)
 
 
 @pytest.fixture
-def device(vulkan_device: ComputeDevice) -> Iterator[Device]:
+def device(vulkan_device: OpenDevice) -> Iterator[Device]:
     executor = GpuExecutor(vulkan_device, "vulkan:0")
     yield Device(executor, "test")
     executor.closed = True

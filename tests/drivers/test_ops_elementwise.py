@@ -9,14 +9,14 @@ import pytest
 from proving import proved
 
 import gpuedge
-from gpuedge.backends.compute import ComputeDevice
+from gpuedge.backends.device import OpenDevice
 from gpuedge.device import Device
 
 pytestmark = pytest.mark.driver
 
 
 @pytest.fixture(scope="module")
-def gpu(vulkan_device: ComputeDevice) -> Iterator[Device]:
+def gpu(vulkan_device: OpenDevice) -> Iterator[Device]:
     with proved(vulkan_device) as device:
         yield device
 

@@ -13,7 +13,7 @@ import pytest
 from proving import proved
 
 import gpuedge
-from gpuedge.backends.compute import ComputeDevice
+from gpuedge.backends.device import OpenDevice
 from gpuedge.conformance.case import Case
 from gpuedge.conformance.catalogue import everything
 from gpuedge.device import Device
@@ -32,7 +32,7 @@ def of(op: str) -> list[Case]:
 
 
 @pytest.fixture(scope="module")
-def gpu(vulkan_device: ComputeDevice) -> Iterator[Device]:
+def gpu(vulkan_device: OpenDevice) -> Iterator[Device]:
     with proved(vulkan_device) as device:
         yield device
 
@@ -50,7 +50,7 @@ def test_the_sample_is_of_everything() -> None:
 
 
 @pytest.fixture(scope="module")
-def second_best(vulkan_device: ComputeDevice) -> Iterator[Device]:
+def second_best(vulkan_device: OpenDevice) -> Iterator[Device]:
     """A device whose best variants are ruled out."""
     with proved(vulkan_device, RULED_OUT) as device:
         yield device

@@ -10,7 +10,7 @@ from proving import proved
 from validation import validated
 
 from gpuedge.backends.base import DeviceInfo
-from gpuedge.backends.compute import ComputeDevice
+from gpuedge.backends.device import OpenDevice
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.device import Device
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.driver
 
 
 @pytest.fixture(scope="module")
-def gpu(vulkan_device: ComputeDevice) -> Iterator[Device]:
+def gpu(vulkan_device: OpenDevice) -> Iterator[Device]:
     with proved(vulkan_device) as device:
         yield device
 

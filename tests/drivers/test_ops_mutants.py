@@ -13,7 +13,7 @@ from mutants import MUTANTS, mutated
 from proving import ProvedExecutor, UnprovenError, proved
 
 import gpuedge
-from gpuedge.backends.compute import ComputeDevice
+from gpuedge.backends.device import OpenDevice
 from gpuedge.device import Device
 from gpuedge.executors import gpu as executor_module
 from gpuedge.plan.library import texts
@@ -30,7 +30,7 @@ CAUGHT_BY: dict[str, cases.Family] = {
 
 
 @pytest.fixture
-def gpu(vulkan_device: ComputeDevice) -> Iterator[Device]:
+def gpu(vulkan_device: OpenDevice) -> Iterator[Device]:
     with proved(vulkan_device) as device:
         yield device
 

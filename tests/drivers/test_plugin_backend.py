@@ -13,12 +13,13 @@ import pytest
 pytestmark = pytest.mark.driver
 
 MODULE = '''
-from gpuedge.backends.vulkan import VulkanBackend
+from gpuedge.backends import FolderBackend
 
-class Mine(VulkanBackend):
+class Mine(FolderBackend):
     """Vulkan under another name, as a backend of somebody else would be."""
 
-    name = "myapi"
+    def __init__(self):
+        super().__init__("myapi", "vulkan")
 
     def candidates(self, environ):
         return [one.replace(backend=self.name) for one in super().candidates(environ)]

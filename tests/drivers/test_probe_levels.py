@@ -110,6 +110,7 @@ def child(request: dict[str, str]) -> dict[str, Any] | None:
     from gpuedge.core.kernel import KernelBlob
     from gpuedge.executors.gpu import GpuExecutor
     from gpuedge.probing import kat
+    from gpuedge.probing.trials import CaseTrial
 
     original = KernelBlob.specialised
     found: set[bool] = set()
@@ -130,7 +131,7 @@ def child(request: dict[str, str]) -> dict[str, Any] | None:
             if case.dtype != "float32":
                 continue  # bytes have a storage of their own, which is not offered here
             made = executor.compile(case.graph)
-            finding, _ = kat.judge_runs(case, [made.run(case.inputs)[case.output]])
+            finding = CaseTrial(case).judge(made.run(case.inputs)[case.output])
             made.close()
             if finding is not None:
                 return {"code": finding.code, "detail": finding.detail}

@@ -170,7 +170,7 @@ def test_smaller_textures_are_made_where_large_ones_are_ruled_out(bench: Bench) 
     assert caps.max_storage_buffer_bytes <= 512 * 512 * 16
     impl = backends.load(row.backend).open(row.info())
     try:
-        assert impl._textures.row == 512  # type: ignore[attr-defined]
+        assert impl.memory.row == 512  # type: ignore[attr-defined]
     finally:
         impl.close()
 

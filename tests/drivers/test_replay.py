@@ -11,7 +11,7 @@ import pytest
 from proving import ProvedExecutor, proved
 
 import gpuedge
-from gpuedge.backends.compute import ComputeDevice
+from gpuedge.backends.device import OpenDevice
 from gpuedge.device import Device
 
 pytestmark = pytest.mark.driver
@@ -21,7 +21,7 @@ REPLAY = {"allocations": 0, "compilations": 0, "recordings": 0, "submits": 1}
 
 
 @pytest.fixture(scope="module")
-def gpu(vulkan_device: ComputeDevice) -> Iterator[Device]:
+def gpu(vulkan_device: OpenDevice) -> Iterator[Device]:
     with proved(vulkan_device) as device:
         yield device
 

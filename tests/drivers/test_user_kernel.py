@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpuedge.backends.compute import ComputeDevice
+from gpuedge.backends.device import OpenDevice
 from gpuedge.core.errors import (
     ClosedError,
     CompilerUnavailableError,
@@ -58,7 +58,7 @@ SAME = {"c": ("a.shape", "float32")}
 
 
 @pytest.fixture
-def device(vulkan_device: ComputeDevice) -> Iterator[Device]:
+def device(vulkan_device: OpenDevice) -> Iterator[Device]:
     """A device whose closing leaves the shared one open."""
     executor = GpuExecutor(vulkan_device, "vulkan:0")
     yield Device(executor, "test")
@@ -153,6 +153,13 @@ def test_arguments_refused(
         ({"inputs": ["a", "q"]}, InputError, "'q' names no buffer"),
         ({"inputs": ["a", "a"]}, InputError, "or two"),
         ({"specs": {"TIME": 1}}, InputError, "TIMES"),
+        ({"specs": 3}, InputError, "specs of a kernel cannot be 3"),
+        ({"inputs": None}, InputError, "inputs of a kernel cannot be None"),
+        ({"outputs": None}, InputError, "outputs of a kernel cannot be None"),
+        ({"outputs": {}}, InputError, "outputs of a kernel cannot be {}"),
+        ({"outputs": {"c": None}}, InputError, "output 'c', float32 in the shader, cannot be None"),
+        ({"outputs": {"c": ((2, "x"), "float32")}}, InputError, "cannot be"),
+        ({"outputs": {"c": ((2, -1), "float32")}}, InputError, "cannot be"),
     ],
 )
 def test_kernels_refused(
@@ -232,15 +239,21 @@ def test_sources_that_are_no_text_files_are_refused(device: Device, tmp_path: Pa
     (tmp_path / "large.comp").write_bytes(b" " * (MOST_BYTES + 1))
     (tmp_path / "bytes.comp").write_bytes(b"\xff\xfe")
     for source, words in [
-        (pipe, "is not a file"),
-        (tmp_path, "is not a file"),
-        (tmp_path / "large.comp", "more than 16 MiB"),
-        (tmp_path / "bytes.comp", "cannot be read"),
-        ("a\0b", "cannot be read"),
-        (SCALE + "// \ud800\n", "is not Unicode"),
+        (pipe, "not a file"),
+        (tmp_path, "not a file"),
+        ("", "not a file"),
+        (tmp_path / "large.comp", "file of at most 16 MiB"),
+        (tmp_path / "bytes.comp", "invalid start byte"),
+        ("a\0b", "null byte"),
+        (SCALE + "// \ud800\n", "surrogates not allowed"),
+        (1, "not int"),
+        (None, "not NoneType"),
     ]:
-        with pytest.raises(InputError, match=words):
+        with pytest.raises(InputError, match="cannot be read") as caught:
             scale(device, source)
+        assert words in str(caught.value.known)
+        assert str(caught.value).count("GE-") == 1
+        assert caught.value.asked_by and caught.value.hint
 
 
 def test_a_compiler_that_does_not_end_is_a_syntax_error(

@@ -13,15 +13,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import pytest
 from validation import validated
 from vulkan_kernels import SCALE, add_on
 
+from gpuedge.backends import load
 from gpuedge.backends.base import Candidate, DeviceInfo
-from gpuedge.backends.vulkan import VulkanBackend, pipeline_cache
+from gpuedge.backends.vulkan import pipeline_cache
 from gpuedge.backends.vulkan.physical import Physical
 from gpuedge.backends.vulkan.pipeline_cache import PipelineCache
 from gpuedge.core.errors import DeviceLostError
@@ -38,30 +42,45 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
-@pytest.fixture(autouse=True)
-def _growing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a cache without initial data be empty until a pipeline is made."""
-    real = PipelineCache._size
+GIVEN: WeakSet[PipelineCache] = WeakSet()
+"""Caches whose driver took data from disk."""
+
+
+def staged() -> dict[str, Callable[..., Any]]:
+    """Return methods that note what the driver takes, and let a cache be empty until it grows."""
+    real_create, real_size = PipelineCache._create, PipelineCache._size
+
+    def create(self: PipelineCache, data: bytes) -> Any:
+        made = real_create(self, data)
+        if data and made is not None:
+            GIVEN.add(self)
+        return made
 
     def size(self: PipelineCache) -> int:
-        return real(self) if self._unsaved or self.is_hit else 0
+        return real_size(self) if self._unsaved or self in GIVEN else 0
 
-    monkeypatch.setattr(PipelineCache, "_size", size)
+    return {"_create": create, "_size": size}
+
+
+@pytest.fixture(autouse=True)
+def _staged(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, method in staged().items():
+        monkeypatch.setattr(PipelineCache, name, method)
 
 
 @pytest.fixture(scope="session")
 def lavapipe_info(lavapipe: Candidate) -> DeviceInfo:
     """One driver, for what takes processes."""
-    return VulkanBackend().enumerate(lavapipe)[0]
+    return load("vulkan").enumerate(lavapipe)[0]
 
 
 def use(info: DeviceInfo) -> bool:
     """Open, compute, close; return whether the cache was used."""
     device = validated(info)
     np.testing.assert_array_equal(add_on(device, ONES, ONES), 2 * ONES)
-    hit = device.programs.cache.is_hit
+    is_given = device.programs.cache in GIVEN
     device.close()
-    return hit
+    return is_given
 
 
 def files(folder: Path) -> list[str]:
@@ -219,8 +238,8 @@ def die():
     os.kill(os.getpid(), 9) if end == "kill" else os._exit(0) if end == "exit" else os.abort()
 def dying(real):  # the driver did its part, and then it is over
     return lambda *given: (real(*given), die())
-real_size = PipelineCache._size
-PipelineCache._size = lambda s: real_size(s) if s._unsaved or s.is_hit else 0
+for name, method in cache.staged().items():
+    setattr(PipelineCache, name, method)
 if at == "create":
     create = PipelineCache._create
     PipelineCache._create = lambda self, data: die() if data else create(self, data)
@@ -329,11 +348,14 @@ def test_lost_device_says_nothing_good_of_its_data(vulkan_info: DeviceInfo, fold
 
 PROBE_CHILD = """
 import os, sys
+sys.path[:0] = [{folder!r}, os.path.dirname({folder!r})]
+import test_vulkan_cache as cache
 from gpuedge.backends.vulkan.pipeline_cache import PipelineCache
 from gpuedge.probing import child
-create, size = PipelineCache._create, PipelineCache._size
+for name, method in cache.staged().items():
+    setattr(PipelineCache, name, method)
+create = PipelineCache._create
 PipelineCache._create = lambda self, data: os.abort() if data and {dies} else create(self, data)
-PipelineCache._size = lambda s: size(s) if s._unsaved or s.is_hit else 0
 sys.exit(child.main())
 """
 
@@ -344,7 +366,7 @@ def test_probe_is_a_first_use_and_a_bad_cache_is_not_a_bad_driver(
 ) -> None:
     assert not use(lavapipe_info)
     program = tmp_path / "child.py"
-    program.write_text(PROBE_CHILD.format(dies=dies))
+    program.write_text(PROBE_CHILD.format(dies=dies, folder=str(Path(__file__).parent)))
     command = (sys.executable, str(program))
     (rows,) = run.probe_all([lavapipe_info.candidate], 60.0, command)
     assert [r.status for r in rows] == ["ok"]

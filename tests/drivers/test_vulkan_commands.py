@@ -133,8 +133,7 @@ def test_releasing_everything_leaves_nothing(vulkan_info: DeviceInfo) -> None:
         device.release(work.program)
         device.free(source)
         device.free(result)
-    assert not device.recorder._recordings
-    assert not device.programs._programs
+    assert not device._live
     assert all(block.free.is_empty for block in device.memory.blocks)
     assert device.record([], [], []) is not None
     device.close()

@@ -23,7 +23,7 @@ from vulkan_kernels import (
 )
 
 from gpuedge.backends.base import Binding, DeviceInfo, Dispatch, Usage
-from gpuedge.backends.compute import ComputeDevice
+from gpuedge.backends.device import OpenDevice
 from gpuedge.backends.vulkan import physical
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import ClosedError, InputError
@@ -37,12 +37,12 @@ def values(n: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
 
 
 @pytest.mark.parametrize("n", [1, 63, 64, 65, 100_003])
-def test_add_is_exact(vulkan_device: ComputeDevice, n: int) -> None:
+def test_add_is_exact(vulkan_device: OpenDevice, n: int) -> None:
     a, b = values(n), values(n)
     np.testing.assert_array_equal(add_on(vulkan_device, a, b), a + b)
 
 
-def test_identity_and_caps_are_what_the_driver_says(vulkan_device: ComputeDevice) -> None:
+def test_identity_and_caps_are_what_the_driver_says(vulkan_device: OpenDevice) -> None:
     caps, identity = vulkan_device.caps, vulkan_device.info.identity
     assert caps.is_software and vulkan_device.info.is_software
     assert identity.device_type == "CPU"
@@ -54,7 +54,7 @@ def test_identity_and_caps_are_what_the_driver_says(vulkan_device: ComputeDevice
     assert caps.offset_alignment <= VULKAN_MINIMUM.offset_alignment
 
 
-def test_specialisation_values_reach_the_kernel(vulkan_device: ComputeDevice) -> None:
+def test_specialisation_values_reach_the_kernel(vulkan_device: OpenDevice) -> None:
     result = vulkan_device.alloc(4 * 16, Usage.OUTPUT)
     for width, whole, part, flag in ((8, 3, 0.5, True), (16, -2, 7.25, False), (4, 1, 0.25, True)):
         specs = {"WHOLE": whole, "PART": part, "FLAG": flag}
@@ -64,18 +64,18 @@ def test_specialisation_values_reach_the_kernel(vulkan_device: ComputeDevice) ->
         np.testing.assert_array_equal(download(vulkan_device, result), np.float32(expected))
 
 
-def test_specialisation_defaults_are_the_blobs(vulkan_device: ComputeDevice) -> None:
+def test_specialisation_defaults_are_the_blobs(vulkan_device: OpenDevice) -> None:
     result = vulkan_device.alloc(4, Usage.OUTPUT)
     run(vulkan_device, [dispatch(vulkan_device, SPECS, [result], 1, width=1)], [], [result])
     assert download(vulkan_device, result)[0] == 1.25
 
 
-def test_unknown_specialisation_name_is_refused(vulkan_device: ComputeDevice) -> None:
+def test_unknown_specialisation_name_is_refused(vulkan_device: OpenDevice) -> None:
     with pytest.raises(InputError, match="no specialisation constant 'TYPO'"):
         vulkan_device.build(ADD, {"TYPO": 1})
 
 
-def test_each_dispatch_has_its_own_push_constants(vulkan_device: ComputeDevice) -> None:
+def test_each_dispatch_has_its_own_push_constants(vulkan_device: OpenDevice) -> None:
     x = values(50)
     source = upload(vulkan_device, x)
     results = [vulkan_device.alloc(x.nbytes, Usage.OUTPUT) for _ in range(3)]
@@ -167,7 +167,7 @@ def test_output_poison_survives_where_no_kernel_writes(
     device.close()
 
 
-def test_bindings_at_offsets(vulkan_device: ComputeDevice) -> None:
+def test_bindings_at_offsets(vulkan_device: OpenDevice) -> None:
     align = vulkan_device.caps.offset_alignment
     step = max(align, 256) // 4
     x = values(step * 3)
@@ -198,7 +198,7 @@ def test_vulkan_1_0_with_storage_buffer_class(
     device.close()
 
 
-def test_programs_are_counted_and_released(vulkan_device: ComputeDevice) -> None:
+def test_programs_are_counted_and_released(vulkan_device: OpenDevice) -> None:
     before = vulkan_device.counters.compilations
     made = [vulkan_device.build(SCALE, {"LX": n}) for n in (32, 16)]
     assert vulkan_device.counters.compilations == before + 2

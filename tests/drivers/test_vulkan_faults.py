@@ -26,9 +26,9 @@ from vulkan_kernels import (
     upload,
 )
 
+from gpuedge.backends import load
 from gpuedge.backends.base import Candidate, DeviceInfo, Usage
-from gpuedge.backends.compute import ComputeDevice
-from gpuedge.backends.vulkan import VulkanBackend
+from gpuedge.backends.device import OpenDevice
 from gpuedge.core.errors import (
     DeviceLostError,
     DeviceTimeoutError,
@@ -41,7 +41,7 @@ HERE = Path(__file__).parent
 ONES = np.ones(64, np.float32)
 
 
-def test_timeout_then_the_same_work_finishes(vulkan_device: ComputeDevice) -> None:
+def test_timeout_then_the_same_work_finishes(vulkan_device: OpenDevice) -> None:
     groups = spin_groups(vulkan_device, 1.0)
     result = vulkan_device.alloc(4 * SPIN_WIDTH * groups, Usage.OUTPUT)
     work = spin(vulkan_device, result, groups)
@@ -64,8 +64,8 @@ def test_closing_busy_device_is_bounded_and_does_not_crash(lavapipe: Candidate) 
 import logging, sys, time
 sys.path[:0] = {[str(HERE), str(HERE.parent)]!r}
 from gpuedge.backends import common
-from test_vulkan_faults import SPIN_WIDTH, Usage, VulkanBackend, spin, spin_groups
-backend = VulkanBackend()
+from test_vulkan_faults import SPIN_WIDTH, Usage, load, spin, spin_groups
+backend = load("vulkan")
 candidate = backend.candidates({{"VK_DRIVER_FILES": {lavapipe.key!r}}})[0]
 device = backend.open(backend.enumerate(candidate)[0])
 common.CLOSE_TIMEOUT_S = 0.05
@@ -83,7 +83,7 @@ print("closed", time.perf_counter() - start < 0.8)
     assert "still busy" in ran.stderr
 
 
-def test_absurd_allocation_is_out_of_memory(vulkan_device: ComputeDevice) -> None:
+def test_absurd_allocation_is_out_of_memory(vulkan_device: OpenDevice) -> None:
     for usage in Usage:
         with pytest.raises(OutOfMemoryError, match="does not fit"):
             vulkan_device.alloc(1 << 50, usage)
@@ -112,7 +112,7 @@ class Refusing:
 
 
 def refuse(
-    device: ComputeDevice, monkeypatch: pytest.MonkeyPatch, name: str, results: list[int]
+    device: OpenDevice, monkeypatch: pytest.MonkeyPatch, name: str, results: list[int]
 ) -> Refusing:
     lib = Refusing(device.queue.api.lib, name, results)
     monkeypatch.setattr(device.queue.api, "lib", lib)
@@ -205,7 +205,7 @@ def test_other_results_are_named(vulkan_info: DeviceInfo, monkeypatch: pytest.Mo
     device.close()
 
 
-def test_layer_sees_a_missing_barrier(vulkan_device: ComputeDevice) -> None:
+def test_layer_sees_a_missing_barrier(vulkan_device: OpenDevice) -> None:
     """Positive control: without it, silence of the layer in other tests would prove nothing."""
     x = upload(vulkan_device, ONES)
     between = vulkan_device.alloc(ONES.nbytes, Usage.SCRATCH)
@@ -224,11 +224,11 @@ def test_layer_sees_a_bad_module(lavapipe: Candidate, tmp_path: Path) -> None:
     code = f"""
 import sys
 sys.path[:0] = {[str(HERE), str(HERE.parent)]!r}
-from test_vulkan_faults import ADD, VulkanBackend
+from test_vulkan_faults import ADD, load
 from vulkan_kernels import kernel
 bad = bytearray(ADD.code)
 bad[4 * 30 : 4 * 34] = bytes(16)
-backend = VulkanBackend()
+backend = load("vulkan")
 candidate = backend.candidates({{"VK_DRIVER_FILES": {lavapipe.key!r}}})[0]
 device = backend.open(backend.enumerate(candidate)[0])
 device.build(kernel("bad", "", 3, code=bytes(bad)), {{"LX": 1}})
@@ -246,10 +246,10 @@ device.build(kernel("bad", "", 3, code=bytes(bad)), {{"LX": 1}})
 
 
 def test_mock_driver_runs_and_leaves_the_output_untouched(mock_icd: Candidate) -> None:
-    info = VulkanBackend().enumerate(mock_icd)[0]
+    info = load("vulkan").enumerate(mock_icd)[0]
     assert not info.is_software
     for disabled in ((), ("mapped-device-memory",)):
-        device = VulkanBackend().open(info.replace(disabled=frozenset(disabled)))
+        device = load("vulkan").open(info.replace(disabled=frozenset(disabled)))
         x, result = upload(device, ONES), device.alloc(ONES.nbytes, Usage.OUTPUT)
         poison = np.frombuffer(b"\xab" * ONES.nbytes, np.float32)
         device.write(result, memoryview(poison))

@@ -14,8 +14,8 @@ import pytest
 from validation import validated
 from vulkan_kernels import add_on
 
+from gpuedge.backends import load
 from gpuedge.backends.base import Candidate, DeviceInfo
-from gpuedge.backends.vulkan import VulkanBackend
 from gpuedge.core.errors import BackendUnavailableError
 
 pytestmark = pytest.mark.driver
@@ -29,7 +29,7 @@ def resources() -> int:
 
 def test_opening_again_and_again_leaks_nothing(vulkan_info: DeviceInfo) -> None:
     def once() -> None:
-        device = VulkanBackend().open(vulkan_info)
+        device = load("vulkan").open(vulkan_info)
         np.testing.assert_array_equal(add_on(device, ONES, ONES), 2 * ONES)
         device.close()
 
@@ -51,20 +51,20 @@ def test_environment_is_restored(
     monkeypatch.setenv("VK_ADD_DRIVER_FILES", "/elsewhere.json")
     monkeypatch.delenv("VK_ICD_FILENAMES", raising=False)
     before = dict(os.environ)
-    info = VulkanBackend().enumerate(vulkan_candidate)[0]
-    VulkanBackend().open(info).close()
+    info = load("vulkan").enumerate(vulkan_candidate)[0]
+    load("vulkan").open(info).close()
     assert dict(os.environ) == before
     manifest = tmp_path / "bad.json"
     library = tmp_path / "libbad.so"
     library.write_text("not a library")
     manifest.write_text(json.dumps({"ICD": {"library_path": str(library)}}))
     with pytest.raises(BackendUnavailableError):
-        VulkanBackend().enumerate(Candidate("vulkan", str(manifest), "", {"VK_X": str(manifest)}))
+        load("vulkan").enumerate(Candidate("vulkan", str(manifest), "", {"VK_X": str(manifest)}))
     assert dict(os.environ) == before
 
 
 def test_two_drivers_are_open_at_once(lavapipe: Candidate, swiftshader: Candidate) -> None:
-    backend = VulkanBackend()
+    backend = load("vulkan")
     infos = [backend.enumerate(c)[0] for c in (lavapipe, swiftshader)]
     devices = [validated(info) for info in infos]
     assert infos[0].identity.driverID != infos[1].identity.driverID
@@ -75,7 +75,7 @@ def test_two_drivers_are_open_at_once(lavapipe: Candidate, swiftshader: Candidat
 
 
 def test_device_that_changed_places_is_refused(lavapipe: Candidate, swiftshader: Candidate) -> None:
-    backend = VulkanBackend()
+    backend = load("vulkan")
     info = backend.enumerate(lavapipe)[0]
     for wrong in (
         DeviceInfo(swiftshader, 0, info.identity, True),
@@ -87,9 +87,9 @@ def test_device_that_changed_places_is_refused(lavapipe: Candidate, swiftshader:
 
 def reason(manifest: Path, library: str) -> str:
     manifest.write_text(json.dumps({"ICD": {"library_path": library, "api_version": "1.3.0"}}))
-    candidate = VulkanBackend().candidates({"VK_DRIVER_FILES": str(manifest)})[0]
+    candidate = load("vulkan").candidates({"VK_DRIVER_FILES": str(manifest)})[0]
     with pytest.raises(BackendUnavailableError) as caught:
-        VulkanBackend().enumerate(candidate)
+        load("vulkan").enumerate(candidate)
     code: str = caught.value.reason.code  # type: ignore[attr-defined]
     return code
 
@@ -102,9 +102,9 @@ def test_reasons_tell_what_is_missing(tmp_path: Path, capfd: pytest.CaptureFixtu
     fake.write_bytes(b"\x7fELF" + bytes(60))
     assert reason(manifest, str(fake)) == "missing-library"
     manifest.write_text("{")
-    candidate = VulkanBackend().candidates({"VK_DRIVER_FILES": str(manifest)})[0]
+    candidate = load("vulkan").candidates({"VK_DRIVER_FILES": str(manifest)})[0]
     with pytest.raises(BackendUnavailableError) as caught:
-        VulkanBackend().enumerate(candidate)
+        load("vulkan").enumerate(candidate)
     assert caught.value.reason.code == "bad-manifest"  # type: ignore[attr-defined]
     assert capfd.readouterr() == ("", "")
 
@@ -114,9 +114,9 @@ def test_drivers_without_hardware_have_no_device(tmp_path: Path) -> None:
     for manifest in sorted(Path("/usr/share/vulkan/icd.d").glob("*.json")):
         if manifest.name.startswith("lvp"):
             continue
-        candidate = VulkanBackend().candidates({"VK_DRIVER_FILES": str(manifest)})[0]
+        candidate = load("vulkan").candidates({"VK_DRIVER_FILES": str(manifest)})[0]
         try:
-            devices = VulkanBackend().enumerate(candidate)
+            devices = load("vulkan").enumerate(candidate)
         except BackendUnavailableError as error:
             assert error.reason.code == "no-device"  # type: ignore[attr-defined]
         else:
@@ -125,8 +125,8 @@ def test_drivers_without_hardware_have_no_device(tmp_path: Path) -> None:
 
 def test_drivers_write_nothing_on_the_terminal(vulkan_candidate: Candidate) -> None:
     code = f"""
-from gpuedge.backends.vulkan import VulkanBackend
-backend = VulkanBackend()
+from gpuedge.backends import load
+backend = load("vulkan")
 candidate = backend.candidates({{"VK_DRIVER_FILES": {vulkan_candidate.key!r}}})[0]
 backend.open(backend.enumerate(candidate)[0]).close()
 """
@@ -146,11 +146,11 @@ def test_missing_loader_and_package_are_told_apart() -> None:
     code = """
 import sys
 from gpuedge.backends.base import Candidate
-from gpuedge.backends.vulkan import VulkanBackend
+from gpuedge.backends import load
 
 def reason():
     try:
-        VulkanBackend().enumerate(Candidate("vulkan", "loader-default", ""))
+        load("vulkan").enumerate(Candidate("vulkan", "loader-default", ""))
     except Exception as error:
         return f"{error.code} {error.reason.code} {error.what}"
 
@@ -176,8 +176,8 @@ print(reason())
 
 def test_importing_the_backend_loads_no_library() -> None:
     code = (
-        "import sys, os; from gpuedge.backends.vulkan import VulkanBackend;"
-        "VulkanBackend().candidates(os.environ);"
+        "import sys, os; from gpuedge.backends import load;"
+        "load('vulkan').candidates(os.environ);"
         "print(sorted({'vulkan', 'numpy', 'cffi', 'ctypes'} & set(sys.modules)))"
     )
     ran = subprocess.run(

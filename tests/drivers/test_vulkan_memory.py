@@ -11,9 +11,8 @@ from validation import validated
 from vulkan_kernels import add_on
 
 from gpuedge.backends.base import Buffer, DeviceInfo, Usage
-from gpuedge.backends.compute import ComputeDevice
-from gpuedge.backends.vulkan import constants, memory
-from gpuedge.backends.vulkan import device as device_module
+from gpuedge.backends.device import OpenDevice
+from gpuedge.backends.vulkan import constants, memory, physical
 from gpuedge.backends.vulkan.memory import BLOCK_BYTES, VulkanBuffer
 from gpuedge.backends.vulkan.physical import MemoryType, Physical, describe
 
@@ -21,7 +20,7 @@ pytestmark = pytest.mark.driver
 USAGES = list(Usage)
 
 
-def reserved(device: ComputeDevice) -> int:
+def reserved(device: OpenDevice) -> int:
     """Bytes of device memory allocated from the driver."""
     return sum(block.free.size for block in device.memory.blocks)
 
@@ -121,7 +120,7 @@ def test_freeing_twice_and_after_close_is_harmless(vulkan_info: DeviceInfo) -> N
     device.free(other)
 
 
-def test_shaped_and_read_only_views_are_copied_whole(vulkan_device: ComputeDevice) -> None:
+def test_shaped_and_read_only_views_are_copied_whole(vulkan_device: OpenDevice) -> None:
     image = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
     image.setflags(write=False)
     for usage in (Usage.INPUT, Usage.CONSTANT, Usage.OUTPUT):
@@ -143,7 +142,7 @@ def test_memory_that_is_not_coherent_is_flushed_and_invalidated(
         )
         return replace(found, memory_types=hidden, non_coherent_atom=256)
 
-    monkeypatch.setattr(device_module, "describe", incoherent)
+    monkeypatch.setattr(physical, "describe", incoherent)
     device = validated(vulkan_info, staging=staging)
     ranges: list[tuple[str, int, int]] = []
     real = device.memory._sync

@@ -27,7 +27,7 @@ def manifest(folder: Path, name: str) -> str:
 
 def test_one_candidate_per_vulkan_driver_and_one_for_opengl(tmp_path: Path) -> None:
     paths = [manifest(tmp_path, name) for name in ("a", "b")]
-    found = candidates("wgpu", {"VK_DRIVER_FILES": ":".join(paths)}, "linux")
+    found = candidates({"VK_DRIVER_FILES": ":".join(paths)}, "wgpu", "linux")
     assert [c.key for c in found] == [*paths, "gl"]
     assert {c.backend for c in found} == {"wgpu"}
     assert found[0].env == {"VK_DRIVER_FILES": paths[0], "VK_ICD_FILENAMES": paths[0]}
@@ -49,13 +49,13 @@ def test_one_candidate_per_vulkan_driver_and_one_for_opengl(tmp_path: Path) -> N
     ],
 )
 def test_apis_of_one_system(backend: str, platform: str, keys: list[str]) -> None:
-    found = candidates(backend, EMPTY, platform)
+    found = candidates(EMPTY, backend, platform)
     assert [c.key for c in found] == keys
     assert all(c.backend == backend for c in found)
 
 
 def test_windows_has_every_api() -> None:
-    keys = [c.key for c in candidates("wgpu", EMPTY, "win32")]
+    keys = [c.key for c in candidates(EMPTY, "wgpu", "win32")]
     assert keys[0] == "dx12" and keys[-1] == "gl"
 
 
@@ -64,7 +64,7 @@ def test_fingerprints_follow_the_files(tmp_path: Path, monkeypatch: pytest.Monke
     environ = {"VK_DRIVER_FILES": path}
 
     def prints() -> list[str]:
-        return [c.fingerprint for c in candidates("wgpu", environ, "linux")]
+        return [c.fingerprint for c in candidates(environ, "wgpu", "linux")]
 
     first = prints()
     assert prints() == first
@@ -105,10 +105,11 @@ def test_names_of_the_backends() -> None:
 
 
 def test_missing_package_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpuedge.backends.wgpu import api
+    from gpuedge.backends.wgpu import api, physical
     from gpuedge.core.errors import BackendUnavailableError
 
-    monkeypatch.setattr(api, "_api", None)
+    monkeypatch.setattr(physical, "load", api.load.__wrapped__)
+    monkeypatch.setattr(api, "native_files", list)
     monkeypatch.setitem(sys.modules, "wgpu", None)
     monkeypatch.setitem(sys.modules, "wgpu.backends.wgpu_native", None)
     backend = load("wgpu")
@@ -122,7 +123,33 @@ def test_unknown_c_interface_is_reported_not_crashed_into(monkeypatch: pytest.Mo
     from gpuedge.backends.wgpu import api
     from gpuedge.core.errors import BackendUnavailableError
 
-    monkeypatch.setattr(api, "_api", None)
-    monkeypatch.setattr(api, "_TYPES", ("WGPULimits", "WGPUSomethingNew"))
+    monkeypatch.setattr(api, "TYPES", ("WGPULimits", "WGPUSomethingNew"))
     with pytest.raises(BackendUnavailableError, match="does not know"):
-        api.load()
+        api.load.__wrapped__()
+
+
+def test_known_version_is_opened_without_the_package() -> None:
+    code = (
+        "import sys; from gpuedge.backends.wgpu import api; a = api.load();"
+        "print('wgpu' in sys.modules, 'pycparser' in sys.modules)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ran.stdout.split() == ["False", "False"], ran.stderr
+
+
+def test_other_version_is_read_by_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpuedge.backends.wgpu import api, types
+
+    ours = api.load()
+    monkeypatch.setattr(types, "VERSION", 0)
+    theirs = api.load.__wrapped__()
+    assert theirs.ffi is not ours.ffi
+    for name in set(api.TYPES) - {"void"}:
+        mine, other = ours.types[name].item, theirs.types[name].item
+        if mine.kind == "struct" and mine.fields is not None:
+            assert [(n, f.offset) for n, f in mine.fields] == [
+                (n, f.offset) for n, f in other.fields
+            ], name
+            assert ours.ffi.sizeof(mine) == theirs.ffi.sizeof(other)

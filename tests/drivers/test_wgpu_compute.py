@@ -10,7 +10,7 @@ from wgpu_kernels import ADAPTERS, Floats, open_on, run_kernel
 from wgsl_corpus import HEAD, Text, texts
 
 from gpuedge import lang
-from gpuedge.backends.compute import ComputeDevice
+from gpuedge.backends.device import OpenDevice
 from gpuedge.opset.functions import HELPERS
 
 RNG = np.random.default_rng(20)
@@ -23,7 +23,7 @@ WHOLE = [
 
 
 @pytest.fixture(scope="module", params=sorted(ADAPTERS))
-def device(request: pytest.FixtureRequest) -> Iterator[ComputeDevice]:
+def device(request: pytest.FixtureRequest) -> Iterator[OpenDevice]:
     made = open_on(request.param)
     yield made
     made.close()
@@ -33,7 +33,7 @@ def map_kernel(body: str, before: str = "") -> lang.Kernel:
     return lang.load(f"{HEAD}{before}vec4 main(ivec4 p) {{ {body} }}", filename="t.kern")
 
 
-def on_row(device: ComputeDevice, kernel: lang.Kernel, values: list[float] | Floats) -> Floats:
+def on_row(device: OpenDevice, kernel: lang.Kernel, values: list[float] | Floats) -> Floats:
     """Run a map kernel on a row of numbers and return as many."""
     x = np.zeros((1, 1, 1, -(-len(values) // 4), 4), np.float32)
     x.reshape(-1)[: len(values)] = values
@@ -42,7 +42,7 @@ def on_row(device: ComputeDevice, kernel: lang.Kernel, values: list[float] | Flo
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_whole_language(name: str, device: ComputeDevice) -> None:
+def test_whole_language(name: str, device: OpenDevice) -> None:
     text: Text = CORPUS[name]
     inputs = {t.name: RNG.integers(-4, 8, (2, 3, 4, 5, 4)).astype(np.float32)
               for t in text.kernel.tensors if t.access == "read"}  # fmt: skip
@@ -59,7 +59,7 @@ def test_whole_language(name: str, device: ComputeDevice) -> None:
 
 @pytest.mark.parametrize("local", [(1, 1, 1), (8, 8, 1), (64, 1, 1), (4, 4, 4)])
 def test_map_kernel_covers_every_texel_once(
-    local: tuple[int, int, int], device: ComputeDevice
+    local: tuple[int, int, int], device: OpenDevice
 ) -> None:
     kernel = map_kernel(
         "ivec4 d = dims(O); int q = ((p.w * d.z + p.z) * d.y + p.y) * d.x + p.x;"
@@ -75,9 +75,7 @@ def test_map_kernel_covers_every_texel_once(
 
 
 @pytest.mark.parametrize("lanes", [(4, 4), (8, 2), (16, 4)])
-def test_matrix_product_through_shared_memory(
-    lanes: tuple[int, int], device: ComputeDevice
-) -> None:
+def test_matrix_product_through_shared_memory(lanes: tuple[int, int], device: OpenDevice) -> None:
     kernel = CORPUS["gemm"].kernel
     a = RNG.integers(-8, 8, (2, 37, 20)).astype(np.float32)
     b = RNG.integers(-8, 8, (2, 20, 28)).astype(np.float32)
@@ -91,7 +89,7 @@ def test_matrix_product_through_shared_memory(
     np.testing.assert_array_equal(got["C"].reshape(2, 37, 28), a @ b)
 
 
-def test_convolution(device: ComputeDevice) -> None:
+def test_convolution(device: OpenDevice) -> None:
     x = RNG.standard_normal((1, 2, 6, 7, 4)).astype(np.float32)  # 8 channels
     w = RNG.standard_normal((8, 8, 3, 3)).astype(np.float32)
     bias = RNG.standard_normal(8).astype(np.float32)
@@ -111,7 +109,7 @@ def test_convolution(device: ComputeDevice) -> None:
     np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5)
 
 
-def test_nothing_outside_a_tensor_is_read_or_written(device: ComputeDevice) -> None:
+def test_nothing_outside_a_tensor_is_read_or_written(device: OpenDevice) -> None:
     kernel = map_kernel(
         "return texel(A, p.x * 100000 - 500000) + load4(A, ivec4(-7, 9, 9, 9))"
         " + vec4(load1(A, p.x * 2000000000) + load1(A, -1))"
@@ -157,7 +155,7 @@ SPECIAL = np.array([NAN, INF, -INF, 0.0, -0.0, 1.5, -2.0, NAN], np.float32)
         ("ordered(tanh(v.x), v.x)", np.tanh(SPECIAL)),
     ],
 )
-def test_nan_and_infinity(expression: str, want: Floats, device: ComputeDevice) -> None:
+def test_nan_and_infinity(expression: str, want: Floats, device: OpenDevice) -> None:
     helpers = LARGER + HELPERS["ordered"]
     body = f"vec4 w = load4(A, p); vec4 v = w; vec4 r = vec4(0.0); r.x = {expression};"
     for lane in "yzw":
@@ -166,7 +164,7 @@ def test_nan_and_infinity(expression: str, want: Floats, device: ComputeDevice) 
     np.testing.assert_allclose(got, want.astype(np.float32), rtol=1e-5)
 
 
-def test_rounding_is_to_even_and_tanh_does_not_overflow(device: ComputeDevice) -> None:
+def test_rounding_is_to_even_and_tanh_does_not_overflow(device: OpenDevice) -> None:
     halves = np.arange(-8.5, 9, dtype=np.float32)
     got = on_row(device, map_kernel("return roundeven(load4(A, p));"), halves)
     np.testing.assert_array_equal(got, np.rint(halves))
@@ -175,7 +173,7 @@ def test_rounding_is_to_even_and_tanh_does_not_overflow(device: ComputeDevice) -
     np.testing.assert_allclose(got, np.tanh(large), rtol=1e-5, atol=1e-6)
 
 
-def test_specs_of_every_type_reach_the_kernel(device: ComputeDevice) -> None:
+def test_specs_of_every_type_reach_the_kernel(device: OpenDevice) -> None:
     text = (
         f"{HEAD}spec int WHOLE = 1; spec float PART = 0.25; spec bool FLAG = true; param int I;\n"
         "param float G;\nvec4 main(ivec4 p) { float part = FLAG ? PART : 0.0;\n"

@@ -29,7 +29,7 @@ from wgsl_corpus import HEAD
 
 from gpuedge import lang
 from gpuedge.backends.base import Binding, Dispatch, Recording, Usage
-from gpuedge.backends.compute import ComputeDevice
+from gpuedge.backends.device import OpenDevice
 from gpuedge.core.errors import (
     BackendUnavailableError,
     ClosedError,
@@ -58,13 +58,13 @@ def adapter(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def device(adapter: str) -> Iterator[ComputeDevice]:
+def device(adapter: str) -> Iterator[OpenDevice]:
     made = open_on(adapter)
     yield made
     made.close()
 
 
-def slow(device: ComputeDevice, texels: int, turns: int) -> Recording:
+def slow(device: OpenDevice, texels: int, turns: int) -> Recording:
     a, o = upload(device, row(texels, 1.0)), device.alloc(texels * 16, Usage.OUTPUT)
     push = SLOW_BLOB.pack_push([(texels, 1, 1, 1)] * 2, {"N": turns})
     bindings = (Binding(a, 0, a.nbytes), Binding(o, 0, o.nbytes))
@@ -73,7 +73,7 @@ def slow(device: ComputeDevice, texels: int, turns: int) -> Recording:
 
 
 # --- what the device says of itself -----------------------------------------------------------
-def test_identity_and_caps_are_what_the_adapter_says(device: ComputeDevice, adapter: str) -> None:
+def test_identity_and_caps_are_what_the_adapter_says(device: OpenDevice, adapter: str) -> None:
     identity, caps = device.info.identity, device.caps
     assert identity.api == "wgpu" and identity.device_type == "CPU"
     assert device.info.is_software and caps.is_software
@@ -94,20 +94,20 @@ def test_identity_and_caps_are_what_the_adapter_says(device: ComputeDevice, adap
 
 
 # --- replays ------------------------------------------------------------------------------------
-def test_replays_cost_one_submit_each_and_nothing_else(device: ComputeDevice) -> None:
+def test_replays_cost_one_submit_each_and_nothing_else(device: OpenDevice) -> None:
     a, b = upload(device, row(16)), upload(device, row(16, 2.0), Usage.CONSTANT)
     o = device.alloc(256, Usage.OUTPUT)
     recording = device.record([add(device, a, b, o, 0.5)], [a], [o])
-    before, buffers = device.counters.snapshot(), len(device.memory.buffers)
+    before, buffers = device.counters.snapshot(), len(device._live)
     for i in range(50):
         device.write(a, memoryview(row(16, i)))
         run(device, recording)
         np.testing.assert_array_equal(read(device, o), i + 2.5)
     assert device.counters.snapshot() == {**before, "submits": before["submits"] + 50}
-    assert len(device.memory.buffers) == buffers
+    assert len(device._live) == buffers
 
 
-def test_chain_of_dependent_dispatches(device: ComputeDevice) -> None:
+def test_chain_of_dependent_dispatches(device: OpenDevice) -> None:
     x = np.random.default_rng(1).integers(-9, 9, (500, 4)).astype(np.float32)
     source, result = upload(device, x), device.alloc(x.nbytes, Usage.OUTPUT)
     s, t = (device.alloc(x.nbytes, Usage.SCRATCH) for _ in range(2))
@@ -120,7 +120,7 @@ def test_chain_of_dependent_dispatches(device: ComputeDevice) -> None:
         np.testing.assert_array_equal(read(device, s), 2 * (3 * x + 3))
 
 
-def test_several_submits_in_flight(device: ComputeDevice) -> None:
+def test_several_submits_in_flight(device: OpenDevice) -> None:
     a, b = upload(device, row(64, 1.0)), upload(device, row(64, 2.0), Usage.CONSTANT)
     o, p = (device.alloc(1024, Usage.OUTPUT) for _ in range(2))
     first = device.record([add(device, a, b, o)], [a], [o])
@@ -134,7 +134,7 @@ def test_several_submits_in_flight(device: ComputeDevice) -> None:
     np.testing.assert_array_equal(read(device, p), 4.0)
 
 
-def test_output_that_a_later_recording_changes_is_read_anew(device: ComputeDevice) -> None:
+def test_output_that_a_later_recording_changes_is_read_anew(device: OpenDevice) -> None:
     a, o, p = upload(device, row(8, 1.0)), *(device.alloc(128, Usage.OUTPUT) for _ in range(2))
     run(device, device.record([add(device, a, a, o)], [a], [o]))
     np.testing.assert_array_equal(read(device, o), 2.0)
@@ -143,7 +143,7 @@ def test_output_that_a_later_recording_changes_is_read_anew(device: ComputeDevic
     np.testing.assert_array_equal(read(device, o), 7.0)
 
 
-def test_programs_are_counted_and_released(device: ComputeDevice) -> None:
+def test_programs_are_counted_and_released(device: OpenDevice) -> None:
     before = device.counters.compilations
     made = [device.build(SLOW_BLOB, {"LX": n}) for n in (32, 16)]
     assert device.counters.compilations == before + 2
@@ -152,12 +152,12 @@ def test_programs_are_counted_and_released(device: ComputeDevice) -> None:
 
 
 # --- refusals -----------------------------------------------------------------------------------
-def test_unknown_constant_is_refused(device: ComputeDevice) -> None:
+def test_unknown_constant_is_refused(device: OpenDevice) -> None:
     with pytest.raises(InputError, match="no specialisation constant 'TYPO'"):
         device.build(BLOB, {"TYPO": 1})
 
 
-def test_reading_and_writing_one_buffer_is_refused_and_ends_nothing(device: ComputeDevice) -> None:
+def test_reading_and_writing_one_buffer_is_refused_and_ends_nothing(device: OpenDevice) -> None:
     a = upload(device, row(16), Usage.OUTPUT)
     recording = device.record([add(device, a, a, a)], [a], [a])
     with pytest.raises(DriverError, match="refused"):
@@ -169,7 +169,7 @@ def test_reading_and_writing_one_buffer_is_refused_and_ends_nothing(device: Comp
 
 
 @pytest.mark.parametrize("code", [b"\0", b"", bytes(20), b"fn f() {}"])
-def test_code_that_is_no_kernel_is_refused(code: bytes, device: ComputeDevice) -> None:
+def test_code_that_is_no_kernel_is_refused(code: bytes, device: OpenDevice) -> None:
     with pytest.raises(DriverError, match="refused"):
         device.build(KernelBlob("bad", "wgsl", code, "main", (), (), (), 0, repr(code)), {})
 
@@ -186,7 +186,7 @@ def test_closed_device_says_so(adapter: str) -> None:
 
 
 # --- time ---------------------------------------------------------------------------------------
-def test_timeout_then_the_same_work_finishes(device: ComputeDevice, adapter: str) -> None:
+def test_timeout_then_the_same_work_finishes(device: OpenDevice, adapter: str) -> None:
     recording, texels = slow(device, 64, 1000), 64
     while True:
         start = time.perf_counter()
@@ -210,7 +210,7 @@ def test_timeout_then_the_same_work_finishes(device: ComputeDevice, adapter: str
     device.wait(ticket, 0.0)
 
 
-def test_second_thread(device: ComputeDevice) -> None:
+def test_second_thread(device: OpenDevice) -> None:
     failed: list[BaseException] = []
 
     def work(value: float) -> None:
@@ -257,10 +257,13 @@ def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+LARGE = 16 * BIG
+
+
 def test_opening_and_closing_leaves_nothing_behind(adapter: str) -> None:
     def cycle() -> None:
         device = open_on(adapter)
-        a, o = upload(device, row(BIG, 1.0)), device.alloc(BIG * 16, Usage.OUTPUT)
+        a, o = upload(device, row(LARGE, 1.0)), device.alloc(LARGE * 16, Usage.OUTPUT)
         recording = device.record([add(device, a, a, o, 1.0)], [a], [o])
         run(device, recording)
         assert read(device, o)[-1, 0] == 3.0
@@ -277,11 +280,12 @@ def test_opening_and_closing_leaves_nothing_behind(adapter: str) -> None:
         sizes.append(_resident())
     assert _open_files() <= files
     assert threading.active_count() == threads
-    # What is lost is lost in every round; the allocator's own appetite is not.
-    assert min(b - a for a, b in pairwise(sizes)) < 6 * BIG * 16 // 4
+    # What is lost is lost in every round; the allocator's own appetite is not. A driver's threads and compiled code may
+    # still grow by some hundred KiB a device: a buffer of these is 16 times as large.
+    assert min(b - a for a, b in pairwise(sizes)) < 6 * LARGE * 16 // 4
 
 
-def test_freed_buffers_give_their_memory_back(device: ComputeDevice) -> None:
+def test_freed_buffers_give_their_memory_back(device: OpenDevice) -> None:
     def use() -> None:
         a, o = upload(device, row(BIG, 1.0)), device.alloc(BIG * 16, Usage.OUTPUT)
         work = add(device, a, a, o)

@@ -9,14 +9,14 @@ import pytest
 from wgpu_kernels import ADAPTERS, BIG, BLOB, add, open_on, read, row, run, upload
 
 from gpuedge.backends.base import Binding, Dispatch, Usage
-from gpuedge.backends.compute import ComputeDevice
+from gpuedge.backends.device import OpenDevice
 from gpuedge.core.errors import OutOfMemoryError
 
 pytestmark = pytest.mark.driver
 
 
 @pytest.fixture(scope="module", params=sorted(ADAPTERS))
-def device(request: pytest.FixtureRequest) -> Iterator[ComputeDevice]:
+def device(request: pytest.FixtureRequest) -> Iterator[OpenDevice]:
     made = open_on(request.param)
     yield made
     made.close()
@@ -25,7 +25,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[ComputeDevice]:
 @pytest.mark.parametrize("texels", [1, 16, BIG])
 @pytest.mark.parametrize("usage", [Usage.INPUT, Usage.CONSTANT, Usage.OUTPUT, Usage.SCRATCH])
 def test_every_buffer_keeps_what_is_written_at_offsets(
-    usage: Usage, texels: int, device: ComputeDevice
+    usage: Usage, texels: int, device: OpenDevice
 ) -> None:
     x = np.arange(texels * 4, dtype=np.float32).reshape(-1, 4)
     kept = upload(device, x, usage)
@@ -46,7 +46,7 @@ def test_every_buffer_keeps_what_is_written_at_offsets(
 
 
 @pytest.mark.parametrize("texels", [16, BIG])
-def test_parts_of_an_input_written_between_submits(texels: int, device: ComputeDevice) -> None:
+def test_parts_of_an_input_written_between_submits(texels: int, device: OpenDevice) -> None:
     a, b = upload(device, row(texels)), upload(device, row(texels, 1.0), Usage.CONSTANT)
     o = device.alloc(texels * 16, Usage.OUTPUT)
     recording = device.record([add(device, a, b, o)], [a], [o])
@@ -68,7 +68,7 @@ def test_parts_of_an_input_written_between_submits(texels: int, device: ComputeD
     np.testing.assert_array_equal(read(device, o), 3.0)
 
 
-def test_poison_survives_where_no_kernel_writes(device: ComputeDevice) -> None:
+def test_poison_survives_where_no_kernel_writes(device: OpenDevice) -> None:
     a, o = upload(device, row(32, 1.0)), upload(device, row(32, -7.0), Usage.OUTPUT)
     push = BLOB.pack_push([(32, 1, 1, 1), (32, 1, 1, 1), (8, 1, 1, 1)], {"K": 0.0})
     bindings = tuple(Binding(x, 0, x.nbytes) for x in (a, a, o))
@@ -79,7 +79,7 @@ def test_poison_survives_where_no_kernel_writes(device: ComputeDevice) -> None:
     )
 
 
-def test_bindings_at_offsets(device: ComputeDevice) -> None:
+def test_bindings_at_offsets(device: OpenDevice) -> None:
     step = max(device.caps.offset_alignment, 64)
     x = np.arange(3 * step // 4, dtype=np.float32)
     a, o = upload(device, x), upload(device, np.zeros_like(x), Usage.OUTPUT)
@@ -93,7 +93,7 @@ def test_bindings_at_offsets(device: ComputeDevice) -> None:
     np.testing.assert_array_equal(read(device, o).reshape(3, -1), want)
 
 
-def test_too_large_allocation_is_out_of_memory(device: ComputeDevice) -> None:
+def test_too_large_allocation_is_out_of_memory(device: OpenDevice) -> None:
     for usage in Usage:
         with pytest.raises(OutOfMemoryError, match="does not fit"):
             device.alloc(1 << 50, usage)

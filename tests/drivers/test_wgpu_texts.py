@@ -17,7 +17,7 @@ import pytest
 from wgpu_kernels import DRIVERS, fetch, open_on
 from wgsl_corpus import Text, texts
 
-from gpuedge.backends.compute import ComputeDevice
+from gpuedge.backends.device import OpenDevice
 from gpuedge.core.errors import DriverError
 from gpuedge.core.kernel import KernelBlob, SpecArg, TensorArg
 
@@ -112,20 +112,20 @@ def test_dawn_refuses_what_it_must() -> None:
 
 
 @pytest.fixture(scope="module", params=["lavapipe", "gl"])
-def device(request: pytest.FixtureRequest) -> Iterator[ComputeDevice]:
+def device(request: pytest.FixtureRequest) -> Iterator[OpenDevice]:
     made = open_on(request.param)
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("text", texts(), ids=lambda text: text.name.replace(" ", "-"))
-def test_naga_accepts(text: Text, device: ComputeDevice) -> None:
+def test_naga_accepts(text: Text, device: OpenDevice) -> None:
     device.release(device.build(text.blob, text.specs))
 
 
 @pytest.mark.parametrize("name", BAD_EVERYWHERE)
 def test_naga_refuses_what_it_must(
-    name: str, device: ComputeDevice, capfd: pytest.CaptureFixture[str]
+    name: str, device: OpenDevice, capfd: pytest.CaptureFixture[str]
 ) -> None:
     device.release(device.build(hand_written(GOOD), {}))
     with pytest.raises(DriverError, match="refused") as caught:

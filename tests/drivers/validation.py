@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from required import absent
 
+from gpuedge.backends import load
 from gpuedge.backends.base import DeviceInfo
-from gpuedge.backends.compute import ComputeDevice
-from gpuedge.backends.vulkan import VulkanBackend
+from gpuedge.backends.device import OpenDevice
 
 LAYER = "VK_LAYER_KHRONOS_validation"
 SETTINGS = """\
@@ -37,17 +37,17 @@ def staged(info: DeviceInfo) -> DeviceInfo:
     return info.replace(disabled=info.disabled | {"mapped-device-memory"})
 
 
-def validated(info: DeviceInfo, *, staging: bool = False) -> ComputeDevice:
+def validated(info: DeviceInfo, *, staging: bool = False) -> OpenDevice:
     """Open a device under the layer, with its checks of synchronisation."""
     info = staged(info) if staging else info
     _take()  # each new instance empties the file
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment(_log).items():
             patch.setenv(name, value)
-        device = VulkanBackend().open(info)
+        device = load("vulkan").open(info)
     if not _log.exists():
         absent("the validation layer is not installed: apt-get install -y vulkan-validationlayers")
-    assert isinstance(device, ComputeDevice)
+    assert isinstance(device, OpenDevice)
     return device
 
 

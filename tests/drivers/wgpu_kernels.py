@@ -14,6 +14,7 @@ from conftest import lavapipe_candidate, missing, swiftshader_candidate
 from required import absent
 
 from gpuedge import lang
+from gpuedge.backends import load
 from gpuedge.backends.base import (
     Binding,
     Buffer,
@@ -24,15 +25,15 @@ from gpuedge.backends.base import (
     Recording,
     Usage,
 )
-from gpuedge.backends.compute import ComputeDevice
-from gpuedge.backends.wgpu import WgpuBackend, memory
+from gpuedge.backends.device import OpenDevice
+from gpuedge.backends.wgpu import memory
 from gpuedge.core.errors import BackendUnavailableError
 from gpuedge.core.kernel import Extents, KernelBlob, Number
 
 Floats = npt.NDArray[np.float32]
 
 DRIVERS = Path(__file__).resolve().parents[2] / ".drivers"
-BACKEND = WgpuBackend()
+BACKEND = load("wgpu")
 MISSING = "is missing: python tools/drivers.py, or GPUEDGE_TEST_DAWN for Dawn's npm package"
 
 
@@ -79,10 +80,10 @@ def info_of(adapter: str) -> DeviceInfo:
     return BACKEND.enumerate(ADAPTERS[adapter]())[0]
 
 
-def open_on(adapter: str, **options: float) -> ComputeDevice:
+def open_on(adapter: str, **options: float) -> OpenDevice:
     """Open an adapter by name."""
     made = BACKEND.open(info_of(adapter), **options)
-    assert isinstance(made, ComputeDevice)
+    assert isinstance(made, OpenDevice)
     return made
 
 

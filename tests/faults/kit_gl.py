@@ -302,7 +302,7 @@ LATER: dict[str, Sequence[tuple[str, Verdict]]] = {
         ("segv@read:11", CRASHED),
         ("exit0@submit:9", EXITED),
         ("nan@read:9+", WRONG),
-        ("unstable@read:5+", WRONG),
+        ("unstable@read:9+", UNSTABLE),
     ),
     "gles30": (
         ("lost@submit:20", LOST),

@@ -179,6 +179,15 @@ def test_external_weights_through_a_link_out_of_the_folder(tmp_path: Path) -> No
         OnnxModel.load(path)
 
 
+def test_weight_of_an_element_type_that_does_not_exist() -> None:
+    proto = simple("MatMul", [1, 4], {"w": np.zeros((4, 5), np.float32)})
+    proto.graph.initializer[0].data_type = 99
+    with pytest.raises(ModelError, match="no element type 99") as caught:
+        OnnxModel.load(proto)
+    assert caught.value.asked_by == "the weight 'w'"
+    assert caught.value.known and caught.value.hint
+
+
 def test_external_weights_missing_or_short(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="cannot be read"):
         OnnxModel.load(external(tmp_path, "none.bin"))

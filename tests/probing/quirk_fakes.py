@@ -157,7 +157,6 @@ class Told:
         impl: Rasteriser | None = None,
         answers: Mapping[str, bool] | None = None,
         seconds: float = 600.0,
-        others: int = 0,
         runs: int = protocol.RUNS,
     ) -> None:
         self.impl = impl or Rasteriser()
@@ -169,7 +168,7 @@ class Told:
             self.quirks = quirks.Quirks(who, "vulkan", answers)
             probe = child.DeviceProbe(
                 who, self.quirks, self.channel, self.impl,
-                ends=time.monotonic() + seconds, others=others, runs=runs,
+                ends=time.monotonic() + seconds, runs=runs,
             )  # fmt: skip
             self.event = probe.run()
 

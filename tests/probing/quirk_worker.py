@@ -37,7 +37,7 @@ class Worker:
     def play(self) -> None:
         """Be a device that an entry asks something of."""
         who = {"api": "vulkan", "name": "GPU", "os": "linux"}
-        device = {"index": 0, "identity": who, "is_software": False, "valid_until": "2099-01-01"}
+        device = {"index": 0, "identity": who, "is_software": False}
         self.send("step", step="enumerate", index=None)
         self.send("devices", database="3 abc", devices=[device])
         self.send("step", step="open", index=0)

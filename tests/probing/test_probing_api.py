@@ -128,12 +128,10 @@ def test_longer_deadline_asks_a_hung_driver_again(
     assert started(fakes) == 2
 
 
-def test_crash_is_believed_for_a_day_then_a_week(
-    fakes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_crash_is_believed_for_a_week(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROBE_FAKES", "segv ok")
     day, now = 86400.0, time.time()
-    for at, children in [(0, 3), (0.9, 3), (1.1, 5), (7.9, 5), (8.2, 7), (38, 7), (38.3, 9)]:
+    for at, children in [(0, 3), (6.9, 3), (7.1, 5), (14.0, 5), (14.2, 7)]:
         monkeypatch.setattr(time, "time", lambda at=at: now + at * day)
         probe()
         assert started(fakes) == children, at
@@ -290,8 +288,8 @@ def test_unknown_backend_is_refused_before_anything_starts(
     assert started(fakes) == 0
 
 
-@pytest.mark.parametrize("bad", [[1], [None]])
-def test_backends_must_be_names(bad: list[object]) -> None:
+@pytest.mark.parametrize("bad", [[1], [None], 5, True, 0.5])
+def test_backends_must_be_names(bad: object) -> None:
     with pytest.raises(ConfigError, match="not a list of backends"):
         probe(backends=bad)  # type: ignore[arg-type]
 

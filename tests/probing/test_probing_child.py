@@ -296,7 +296,7 @@ def test_a_driver_that_closes_the_files_of_others_is_found_out(
         child.LevelProbe(channel, time.monotonic() + 60.0).run(CANDIDATE)
     events, junk = read_events(path.read_bytes(), TOKEN)
     assert junk == 0
-    (row,) = judge(CANDIDATE, Transcript(events, 0, Ending("exit", protocol.ROBBED), "", 1.0)).rows
+    (row,) = judge(CANDIDATE, Transcript(events, 0, Ending("exit", protocol.ROBBED), "", 1.0))[0]
     assert (row.status, row.code) == ("crashed", "exited")
     assert "closed files that are not its own while opening the device" in row.reason
     if takes_its_number:

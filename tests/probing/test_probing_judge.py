@@ -43,7 +43,7 @@ def verdicts(
     *events: dict[str, Any], ending: Ending = CLEAN, **more: Any
 ) -> list[tuple[int | None, str, str]]:
     transcript = Transcript(events, more.get("junk", 0), ending, more.get("tail", ""), 1.0)
-    return [(r.index, r.status, r.code) for r in judge(CANDIDATE, transcript).rows]
+    return [(r.index, r.status, r.code) for r in judge(CANDIDATE, transcript)[0]]
 
 
 def test_success_needs_result_done_and_a_clean_end() -> None:
@@ -76,20 +76,20 @@ def test_driver_that_was_not_reached_is_not_said_to_hang(
     events: list[dict[str, Any]],
 ) -> None:
     transcript = Transcript(events, 0, Ending("deadline"), "", 0.02, deadline_s=0.01)
-    (row,) = judge(CANDIDATE, transcript).rows
+    (row,) = judge(CANDIDATE, transcript)[0]
     assert (row.status, row.code) == ("timeout", "deadline")
     assert row.reason == "the driver was not reached before the deadline of 0.01 s"
 
 
 def test_driver_that_hangs_is_said_to_hang() -> None:
     transcript = Transcript([step("enumerate")], 0, Ending("deadline"), "", 4.0, deadline_s=4.0)
-    (row,) = judge(CANDIDATE, transcript).rows
+    (row,) = judge(CANDIDATE, transcript)[0]
     assert "it hung while loading the driver" in row.reason
 
 
 def test_name_of_an_unreached_driver_is_its_file() -> None:
     transcript = Transcript([step("load")], 0, Ending("exit", 1), "", 1.0)
-    (row,) = judge(CANDIDATE, transcript).rows
+    (row,) = judge(CANDIDATE, transcript)[0]
     assert row.name == "some_icd.json"
     assert row.device == "vulkan"
 
@@ -146,9 +146,9 @@ ENDINGS = st.sampled_from(
 def test_any_transcript_gives_rows_and_ok_only_with_a_result(
     events: list[dict[str, Any]], ending: Ending, junk: int
 ) -> None:
-    outcome = judge(CANDIDATE, Transcript(events, junk, ending, "tail", 1.0))
-    assert outcome.rows or outcome.pending
-    for row in outcome.rows:
+    rows, pending = judge(CANDIDATE, Transcript(events, junk, ending, "tail", 1.0))
+    assert rows or pending
+    for row in rows:
         assert row.status in STATUSES
         assert row.code in SENTENCES
         assert row.reason
@@ -157,7 +157,7 @@ def test_any_transcript_gives_rows_and_ok_only_with_a_result(
         elif row.code not in {"no-device"}:
             assert row.evidence["step"]
     if DONE in events and ending != CLEAN and not any(e["event"] == "failed" for e in events):
-        assert not any(row.status == "ok" for row in outcome.rows)
+        assert not any(row.status == "ok" for row in rows)
 
 
 HOSTILE = "GPU\x1b[2J\r\nok\u202e\ud800"
@@ -178,7 +178,7 @@ def test_text_of_a_driver_cannot_steer_a_terminal() -> None:
     }  # fmt: skip
     tail = "said\x07" + "x" * 9000
     made = Transcript([listed, bad, DONE], 0, CLEAN, tail, 1.0)
-    (row,) = judge(CANDIDATE, made).rows
+    (row,) = judge(CANDIDATE, made)[0]
     assert (row.name, row.model) == (SAFE, SAFE)
     assert SAFE in row.reason
     assert row.evidence["error"] == "a\n\tb GPU\\x1b[2J\nok\\u202e\\ud800"
@@ -192,6 +192,6 @@ def test_text_of_a_driver_cannot_steer_a_terminal() -> None:
 def test_text_of_a_driver_is_bounded() -> None:
     end = Ending("signal", 11, "\U0010ffff" * 100000)
     (row,) = judge(Candidate("vulkan", "/a/" + "n" * 100000, "f"),
-                   Transcript([step("load")], 0, end, "", 1.0)).rows  # fmt: skip
+                   Transcript([step("load")], 0, end, "", 1.0))[0]  # fmt: skip
     assert len(row.reason) < 1100
     assert len(row.name) < 500

@@ -24,8 +24,18 @@ from gpuedge.plan.planner import plan
 from gpuedge.plan.select import select
 from gpuedge.plan.storages import Storages
 from gpuedge.probing import kat
+from gpuedge.probing.trials import CaseTrial
 
 RNG = np.random.default_rng(1)
+
+
+def judge_runs(
+    case: kat.KnownAnswer, runs: list[Any]
+) -> tuple[kat.AnswerFinding | None, dict[str, Any]]:
+    """Return what a trial says of outputs one after the other, up to the first that is wrong."""
+    trial = CaseTrial(case)
+    findings = (trial.judge(run) for run in runs)
+    return next((found for found in findings if found is not None), None), trial.check
 
 
 def loops(x: Any, w: Any, b: Any, pads: tuple[int, int, int, int]) -> Any:
@@ -90,7 +100,7 @@ def test_weights_need_more_bits_than_half_floats_have() -> None:
     half = w.astype(np.float16).astype(np.float32)
     assert (half != w).any()
     exact = kat.conv_reference(case.inputs["x"], half, b, (1, 0, 2, 1))
-    finding, _ = kat.judge_runs(case, [np.maximum(exact, 0).astype(np.float32)])
+    finding, _ = judge_runs(case, [np.maximum(exact, 0).astype(np.float32)])
     assert finding is not None
 
 
@@ -127,10 +137,10 @@ def test_every_byte_is_in_every_place_of_a_texel() -> None:
         assert sorted(x[0, channel].ravel().tolist()) == list(range(256))
     assert len({x[0, c].tobytes() for c in range(4)}) == 4
     right = case.expected.astype(np.uint8)
-    assert kat.judge_runs(case, [right, right])[0] is None
+    assert judge_runs(case, [right, right])[0] is None
     wrong = right.copy()
     wrong[0, 2, 3, 4] += 1
-    assert kat.judge_runs(case, [right, wrong])[0] == kat.AnswerFinding(
+    assert judge_runs(case, [right, wrong])[0] == kat.AnswerFinding(
         "wrong-numbers", "every byte: 1 of 1024 elements"
     )
 
@@ -149,7 +159,7 @@ def test_places_reach_far_and_keep_to_the_device() -> None:
 def test_right_numbers_pass(index: int) -> None:
     case = kat.cases()[index]
     right = case.expected.astype(case.dtype)
-    finding, evidence = kat.judge_runs(case, [right, right.copy()])
+    finding, evidence = judge_runs(case, [right, right.copy()])
     assert finding is None
     assert evidence["max_error"] <= evidence["bound"]
 
@@ -198,7 +208,7 @@ def test_wrong_numbers_are_caught_in_either_run(
     for place in (0, 1):
         runs = [case.expected.astype(np.float32) for _ in range(2)]
         spoil(runs[place])
-        finding, _ = kat.judge_runs(case, runs)
+        finding, _ = judge_runs(case, runs)
         assert finding is not None
         assert finding.code == code
 
@@ -208,7 +218,7 @@ def test_a_missing_activation_is_caught(index: int) -> None:
     case = kat.cases()[index]
     run = case.expected.astype(np.float32)
     run[run == 0] = -1
-    finding, _ = kat.judge_runs(case, [run])
+    finding, _ = judge_runs(case, [run])
     assert finding is not None
     assert finding.code == "wrong-numbers"
 
@@ -218,7 +228,7 @@ def test_integers_must_be_exact(index: int) -> None:
     case = kat.cases()[index]
     run = case.expected.astype(np.float32)
     _one_unit(run)
-    finding, _ = kat.judge_runs(case, [run])
+    finding, _ = judge_runs(case, [run])
     assert finding is not None
     assert finding.code == "wrong-numbers"
 
@@ -228,13 +238,13 @@ def test_two_different_answers_within_the_bound_are_unstable(index: int) -> None
     case = kat.cases()[index]
     runs = [case.expected.astype(np.float32) for _ in range(2)]
     _one_unit(runs[1])
-    finding, _ = kat.judge_runs(case, runs)
+    finding, _ = judge_runs(case, runs)
     assert finding == kat.AnswerFinding("unstable-numbers", case.name)
 
 
 def test_wrong_shape_is_wrong() -> None:
     case = kat.cases()[0]
-    finding, _ = kat.judge_runs(case, [case.expected.astype(np.float32)[:1]])
+    finding, _ = judge_runs(case, [case.expected.astype(np.float32)[:1]])
     assert finding is not None
     assert finding.code == "wrong-numbers"
 
@@ -249,7 +259,7 @@ def test_float32_in_any_order_meets_the_bound(index: int) -> None:
     else:
         run = _backwards(case)
     assert run.dtype == np.float32
-    assert kat.judge_runs(case, [run])[0] is None
+    assert judge_runs(case, [run])[0] is None
 
 
 def _backwards(case: kat.KnownAnswer) -> Any:
@@ -298,12 +308,12 @@ def variants(case: kat.KnownAnswer, caps: Caps) -> set[str]:
 def test_required_cases_are_right_and_notice_a_wrong_element(test: str, name: str) -> None:
     for case in kat.cases(LEVELS[name], test):
         found = computed(case, LEVELS[name])
-        finding, _ = kat.judge_runs(case, [found])
+        finding, _ = judge_runs(case, [found])
         assert finding is None, (case.name, finding)
         worse = found.copy()
         flat = worse.reshape(-1)
         flat[0] = flat[0] + 1 if flat.dtype.kind == "f" else flat[0] ^ 1
-        finding, _ = kat.judge_runs(case, [worse])
+        finding, _ = judge_runs(case, [worse])
         assert finding is not None, case.name
 
 

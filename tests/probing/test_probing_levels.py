@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -11,18 +10,14 @@ import pytest
 from probing_fakes import WORKER
 
 from gpuedge.backends.base import Candidate
-from gpuedge.core.reasons import Reason
-from gpuedge.probing import child
 from gpuedge.probing.api import _is_lasting, _probe_new
 from gpuedge.probing.judge import (
-    LevelResult,
     Transcript,
     is_starved,
     judge,
     parts,
 )
 from gpuedge.probing.launcher import group
-from gpuedge.probing.protocol import read_events
 from gpuedge.probing.report import ProbeRow
 from gpuedge.probing.run import probe_all
 from gpuedge.safety.child import CLEAN, Ending
@@ -127,7 +122,7 @@ def test_only_what_had_its_chance_is_held_against_a_driver(
 ) -> None:
     events = [{"event": "step", "step": "run"}]
     whole = Transcript(events, 0, Ending("deadline"), "", deadline_s=4.0, **had)
-    (row,) = judge(Candidate("b", "k", "f"), whole).rows
+    (row,) = judge(Candidate("b", "k", "f"), whole)[0]
     assert (row.status, row.code) == ("timeout", "deadline")
     assert _is_lasting(row) is lasting
     assert is_starved(row) is not lasting
@@ -163,55 +158,6 @@ def test_events_for_levels_that_do_not_exist_are_ignored() -> None:
     (part,) = parts(Transcript(events, 0, CLEAN, "", 1.0), [frozenset()])
     assert part is not None
     assert part.first("done") is not None or not part.events
-
-
-def test_what_holds_for_all_levels_is_asked_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from gpuedge.core.errors import BackendUnavailableError
-
-    asked: list[str] = []
-
-    class Nothing:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def enumerate(self, candidate: Candidate) -> Any:
-            asked.append(self.name)
-            error = BackendUnavailableError("nothing")
-            code = "no-context" if self.name == "a" else "no-device"
-            error.reason = Reason(code)  # type: ignore[attr-defined]  # what backends may add
-            raise error
-
-    monkeypatch.setattr("gpuedge.backends.load", Nothing)
-    monkeypatch.setattr(child, "contain", lambda deadline_s: None)
-    path = tmp_path / "result"
-    path.touch()
-    levels = [LevelResult(Candidate(name, "k", "f")) for name in "abc"]
-    request = {
-        "token": "t" * 32, "result": str(path), "ends": time.monotonic() + 4.0,
-        "candidates": [level.request() for level in levels],
-    }  # fmt: skip
-    data = json.dumps(request).encode()
-    monkeypatch.setattr("sys.stdin", type("In", (), {"buffer": _Line(data)}))
-    assert child.main() == 0
-    assert asked == ["a", "b"]
-    whole = Transcript(read_events(path.read_bytes(), "t" * 32)[0], 0, CLEAN, "", 1.0)
-    rows = [
-        judge(Candidate(name, "k", "f"), part).rows[0]
-        for name, part in zip("abc", parts(whole, [frozenset()] * 3), strict=True)
-        if part is not None
-    ]
-    assert [r.code for r in rows] == ["no-context", "no-device", "no-device"]
-    assert {r.status for r in rows} == {"absent"}
-
-
-class _Line:
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-
-    def readline(self) -> bytes:
-        return self.data
 
 
 def test_starved_rows_are_no_news(

@@ -179,28 +179,33 @@ def _open_files() -> int:
 
 
 APPLICATION = """
-import sys, tempfile
+import signal, sys, tempfile
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it for some
 sys.path.insert(0, {fakes!r})
 tempfile.tempdir = {temporary!r}
 from probing_fakes import WORKER
 from gpuedge.backends.base import Candidate
 from gpuedge.probing.run import probe_all
-probe_all([Candidate("fake", key, "f") for key in ("hang", "family", "ok")], 60.0, WORKER)
+probe_all([Candidate("fake", key, "f") for key in ("hang", "family")], 600.0, WORKER)
 """
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_everything_ends_with_an_application_that_is_killed(tmp_path: Path, number: int) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     fakes = str(Path(__file__).parent)
     code = APPLICATION.format(fakes=fakes, temporary=str(temporary))
-    application = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
-    assert _until(lambda: len(list(temporary.rglob("result"))) == 3)
-    assert _until(lambda: len(_users_of(temporary)) >= 6)
-    application.send_signal(number)
-    application.wait(10)
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL) as application:
+        try:
+            # The launcher, the child that hangs, and the family of four.
+            assert _until(lambda: len(_users_of(temporary)) >= 6)
+            application.send_signal(number)
+            application.wait(60)
+        finally:
+            application.kill()  # what is left of it would fail a test that has no part in it
     assert _until(lambda: not _users_of(temporary))
     assert _until(lambda: not list(temporary.iterdir()))
 
@@ -215,8 +220,8 @@ def _users_of(folder: Path) -> list[str]:
     return found
 
 
-def _until(is_so: Callable[[], bool], seconds: float = 20.0) -> bool:
-    ends = time.monotonic() + seconds
+def _until(is_so: Callable[[], bool]) -> bool:
+    ends = time.monotonic() + 100  # far above what it takes on a busy machine
     while not is_so() and time.monotonic() < ends:
         time.sleep(0.02)
     return is_so()

@@ -246,7 +246,7 @@ def test_few_runs_of_each_case_clear_where_time_is_short(
     clock = Clock(monkeypatch)
     row = entry(1, "wrong_result", {"disable_backend": True}, probe=demand("standard", runs=1000))
     seconds = (ALWAYS + essential * CASES + 1) / (1 - child.LEAST_SHARE)
-    found = Told(tmp_path, row, executor=Interpreted(clock), seconds=seconds, others=3)
+    found = Told(tmp_path, row, executor=Interpreted(clock), seconds=seconds)
     assert found.outcomes == {"mesa-0001": outcome}
     assert clock.now <= seconds
     (about,) = found.event["evidence"]["entries"]
@@ -277,13 +277,13 @@ def test_few_runs_of_each_case_clear_where_time_is_short(
 def test_further_runs_take_a_share_of_the_time_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for others, share in ((0, 1.0), (3, 0.25)):
-        clock = Clock(monkeypatch)
-        row = entry(1, "wrong_result", {"demote": True}, probe=demand("repeat", runs=1000))
-        seconds = 40.0 * CASES
-        Told(tmp_path, row, executor=Interpreted(clock), seconds=seconds, others=others)
-        most = share * seconds / 2
-        assert max(ALWAYS + 4 * CASES, most) - 2 <= clock.now <= max(ALWAYS + 4 * CASES, most) + 1
+    clock = Clock(monkeypatch)
+    row = entry(1, "wrong_result", {"demote": True}, probe=demand("repeat", runs=1000))
+    seconds = 40.0 * CASES
+    Told(tmp_path, row, executor=Interpreted(clock), seconds=seconds)
+    most = child.MORE_SHARE * seconds
+    assert most > ALWAYS + 4 * CASES
+    assert most - 2 <= clock.now <= most + 1
 
 
 def test_all_cases_take_turns_so_that_a_fault_shows_at_once(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_other_documents_are_refused(record: dict[str, Any]) -> None:
 
 
 def test_row_without_its_fields_is_refused() -> None:
-    with pytest.raises(InputError, match="lacks a field"):
+    with pytest.raises(InputError, match="has no backend that can be used"):
         ProbeReport.from_dict({"schema": "gpuedge.probe/1", "tried": [{"device": "vulkan:0"}]})
 
 
@@ -158,7 +158,7 @@ def test_table_without_devices() -> None:
     ("statuses", "words"),
     [
         (("blocked", "wrong", "blocked"), "3 tried, 2 blocked."),
-        (("wrong", "absent"), "2 tried, none gave the right numbers."),
+        (("wrong", "absent"), "2 tried, none can be used."),
     ],
 )
 def test_headline_says_why_there_is_none(statuses: tuple[str, ...], words: str) -> None:

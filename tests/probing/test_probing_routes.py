@@ -152,7 +152,9 @@ def test_what_is_alike_is_told_once() -> None:
         ("vulkan, wgpu", "a.json"),
         ("gles31, gles20", ""),
     ]
-    assert show.headline(report).startswith("2 of 6 usable (1 device); the best is vulkan:0 (A)")
+    assert show.headline(report).startswith(
+        "2 of 4 usable (routes to 1 device); the best is vulkan:0 (A)"
+    )
     assert str(report).count("a.json") == 1
 
 

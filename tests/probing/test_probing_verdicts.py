@@ -91,12 +91,11 @@ def test_missing_data_folder_is_a_config_error(monkeypatch: pytest.MonkeyPatch) 
 
 def test_lifetimes() -> None:
     day = 86400
-    assert verdicts.lifetime({"ok"}, 0) == float("inf")
-    assert verdicts.lifetime({"ok", "wrong"}, 0) == float("inf")
-    assert verdicts.lifetime({"absent"}, 0) == day
-    assert verdicts.lifetime({"ok", "broken"}, 0) == day
-    assert [verdicts.lifetime({"crashed"}, n) / day for n in range(6)] == [1, 1, 7, 30, 30, 30]
-    assert verdicts.lifetime({"ok", "timeout"}, 2) == 7 * day
+    for statuses, seconds in (
+        (["ok"], 90 * day), (["ok", "wrong"], 90 * day), (["absent"], day),
+        (["ok", "broken"], day), (["crashed"], 7 * day), (["ok", "timeout", "absent"], 7 * day),
+    ):  # fmt: skip
+        assert verdicts.lifetime([row(status) for status in statuses]) == seconds
 
 
 def stored(folder: Path, *rows: ProbeRow, deadline_s: float = 4, now: float = 1e9) -> None:
@@ -109,10 +108,10 @@ def found(folder: Path, now: float, deadline_s: float = 4) -> bool:
 
 def test_found_rows_are_marked_cached(tmp_path: Path) -> None:
     stored(tmp_path, row())
-    rows = verdicts.Store(tmp_path).find("k", 4, 2e9)
+    rows = verdicts.Store(tmp_path).find("k", 4, 1e9 + 5)
     assert rows is not None
     assert [r.is_cached for r in rows] == [True]
-    assert verdicts.Store(tmp_path).find("other", 4, 2e9) is None
+    assert verdicts.Store(tmp_path).find("other", 4, 1e9 + 5) is None
 
 
 def test_hang_is_asked_again_with_more_patience_only(tmp_path: Path) -> None:
@@ -126,24 +125,7 @@ def test_clock_set_back_makes_a_crash_stale_after_a_day(tmp_path: Path) -> None:
     stored(tmp_path, row("crashed"))
     assert found(tmp_path, 1e9 - 3600)
     assert not found(tmp_path, 1e9 - 2 * 86400)
-    assert not found(tmp_path, 1e9 + 2 * 86400)
-
-
-def test_count_of_crashes_in_a_row_of_the_same_files(tmp_path: Path) -> None:
-    def crashes() -> int:
-        body = load_sealed(tmp_path / "verdicts.json", verdicts.SCHEMA)
-        assert body is not None
-        count: int = body["entries"]["k"]["crashes"]
-        return count
-
-    seen = []
-    for status in ("crashed", "crashed", "timeout", "ok", "crashed"):
-        stored(tmp_path, row(status))
-        seen.append(crashes())
-    assert seen == [1, 2, 3, 0, 1]
-    newer = Candidate("vulkan", "/a.json", "f2")
-    verdicts.Store(tmp_path).save({"k": (newer, [row("crashed", "f2")])}, 4, 1e9)
-    assert crashes() == 1
+    assert not found(tmp_path, 1e9 + 8 * 86400)
 
 
 def test_writers_merge(tmp_path: Path) -> None:
@@ -163,14 +145,6 @@ def test_file_stays_small(tmp_path: Path) -> None:
     assert body is not None
     assert len(body["entries"]) == verdicts.MAX_ENTRIES
     assert "new" in body["entries"]
-
-
-def test_old_verdicts_of_one_driver_are_dropped(tmp_path: Path) -> None:
-    for i in range(verdicts.MAX_PER_DRIVER + 3):
-        verdicts.Store(tmp_path).save({f"key{i}": (CANDIDATE, [row()])}, 4, float(i))
-    body = load_sealed(tmp_path / "verdicts.json", verdicts.SCHEMA)
-    assert body is not None
-    assert set(body["entries"]) == {f"key{i}" for i in range(3, verdicts.MAX_PER_DRIVER + 3)}
 
 
 def test_unwritable_folder_is_no_error(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_level_of_another_system_says_so() -> None:
 @pytest.mark.parametrize("device", ["gles30", "gles30:0", "gles30:7"])
 @pytest.mark.parametrize(
     ("code", "words"),
-    [("deadline", "gpuedge probe --deadline 60"), ("forked", "when it forks"),
+    [("deadline", "gpuedge probe --refresh --deadline 60"), ("forked", "when it forks"),
      ("no-context", "gpuedge ")],
 )  # fmt: skip
 def test_hint_follows_the_reason(device: str, code: str, words: str) -> None:
@@ -129,8 +129,8 @@ def test_pinned_backend_names_the_pin(device: str, monkeypatch: pytest.MonkeyPat
         for name in ("one.json", "two.json")
     ]
     error = refusal(device, *rows)
-    assert error.known == "vulkan: ruled out by GPUEDGE_PIN=vulkan=never"
-    assert error.hint == "GPUEDGE_PIN=vulkan=never says so; unset it to use them"
+    assert error.known == "vulkan: ruled out by vulkan=never (GPUEDGE_PIN)"
+    assert error.hint == "unset the pin vulkan=never (GPUEDGE_PIN)"
 
 
 def test_pinned_device_names_where_the_pin_is(
@@ -139,10 +139,10 @@ def test_pinned_device_names_where_the_pin_is(
     row = ProbeRow("vulkan:0", "vulkan", "blocked", "pinned", "ruled out", "GPU", index=0)
     with config(pin="vulkan:0=never"):
         assert refusal("vulkan:0", row).known == (
-            'GPU: ruled out by gpuedge.config(pin="vulkan:0=never")'
+            "GPU: ruled out by vulkan:0=never (gpuedge.config())"
         )
     file = tmp_path / "gpuedge.toml"
     file.write_text('pin = "vulkan:0=never"\n')
     monkeypatch.setenv("GPUEDGE_CONFIG", str(file))
     where = f"vulkan:0=never (pin in {file})"
-    assert refusal("vulkan", row).hint == f"{where} says so; unset it to use it"
+    assert refusal("vulkan", row).hint == f"unset the pin {where}"

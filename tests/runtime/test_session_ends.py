@@ -95,18 +95,20 @@ print(found[0] == pid, os.waitstatus_to_exitcode(found[1]) if found[0] else os.k
     assert (done.returncode, done.stdout.split()) == (0, ["True", "3"]), done.stderr
 
 
-def test_a_worker_that_dies_while_it_opens_leaves_the_session_to_the_cpu() -> None:
+@pytest.mark.parametrize("how", ["died", "hung"])
+def test_a_worker_that_fails_while_it_opens_leaves_the_session_to_the_cpu(how: str) -> None:
     import numpy as np
     from flaky import DIED, PLAIN, FlakyPool, X, cpu, graph, result
 
-    from gpuedge.core.errors import DeviceLostError
+    from gpuedge.core.errors import DeviceError, DeviceTimeoutError
     from gpuedge.runtime.compiled import CompiledModel, Request
 
+    failure = DIED if how == "died" else DeviceTimeoutError("The worker did not answer: SIGSEGV.")
     for fallback in ("cpu", "error"):
-        pool = FlakyPool(opening=[DIED] * 4)
+        pool = FlakyPool(opening=[failure] * 4)
         request = Request("vulkan", PLAIN, fallback, isolation="process")
         if fallback == "error":
-            with pytest.raises(DeviceLostError):
+            with pytest.raises(DeviceError):
                 CompiledModel(graph("Exp"), request, pool)
         else:
             made = CompiledModel(graph("Exp"), request, pool)

@@ -98,11 +98,18 @@ def test_waiting_for_other_threads_counts(gate: Gate) -> None:
         assert gate.came.wait(20)
         with pytest.raises(RequestTimeoutError) as caught:
             s.run({"x": X}, timeout_s=0.05)
-        assert "other runs" in str(caught.value.known)
+        assert "its turn had not come" in str(caught.value.known)
         gate.open.set()
         first.join(20)
         np.testing.assert_array_equal(s.run({"x": X})["y"], [[2, 0, 6]])
         assert len(gate.names) == 2  # the one that was given up did not run
+
+
+def test_a_limit_too_short_to_begin_blames_no_other_run() -> None:
+    with session() as s:
+        with pytest.raises(RequestTimeoutError) as caught:
+            s.run({"x": X}, timeout_s=1e-9)
+        assert "other runs" not in str(caught.value)
 
 
 # -- a device that hangs --------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from gpuedge.safety import paths
+from gpuedge.safety.databases import database_folder
 
 pytestmark = pytest.mark.timeout(20)
 ODD_NAMES = ["nul\0inside", "half a pair \ud800", "x" * 300, "d/" * 3000 + "deep"]
@@ -224,13 +225,13 @@ def test_own_output_is_written_into(to_file: bool, tmp_path: Path) -> None:
 
 def test_database_folder_is_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("GPUEDGE_DB", raising=False)
-    assert paths.database_folder() == paths.data_folder("capability_db")
+    assert database_folder() == paths.data_folder("capability_db")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GPUEDGE_DB", "inner/db")
-    assert paths.database_folder() == str(tmp_path / "inner" / "db")
+    assert database_folder() == str(tmp_path / "inner" / "db")
     monkeypatch.setenv("HOME", "/home/somebody")
     monkeypatch.setenv("GPUEDGE_DB", "~/db")
-    assert paths.database_folder() == "/home/somebody/db"
+    assert database_folder() == "/home/somebody/db"
 
 
 def test_temporary_files_of_killed_writers_are_swept(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuedge.opset import OPERATORS
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -22,6 +24,9 @@ else:
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "gpuedge"
 BUDGET = tomllib.loads((ROOT / "tests" / "budget.toml").read_text(encoding="utf-8"))
+LINES_EACH = 25
+"""Lines that an operator may bring to the room of their descriptions."""
+
 SLACK = 600
 """Lines that a budget may lie above the room it is for, before it must be lowered."""
 
@@ -30,7 +35,6 @@ SAME_NAMES = {
     "Block",
     "Function",
     "Instance",
-    "Known",
     "Layout",
     "Op",
     "Pool",
@@ -68,7 +72,7 @@ def trees() -> dict[Path, ast.Module]:
 def lines_by_room() -> Counter[str]:
     counted: Counter[str] = Counter()
     for path, text in texts().items():
-        if "Made by tools/generate.py" not in text[:300]:  # it grows with the rows it is made from
+        if "Made by tools/" not in text[:300]:  # it grows with what it is made from
             counted[room(path)] += len(text.splitlines())
     return counted
 
@@ -131,6 +135,8 @@ def test_every_room_has_a_budget() -> None:
 @pytest.mark.parametrize("name", sorted(BUDGET["rooms"]))
 def test_room_keeps_its_budget(name: str) -> None:
     budget, lines = BUDGET["rooms"][name], lines_by_room()[name]
+    if "operators" in budget:  # an operator more is no mechanism more
+        lines -= LINES_EACH * (len(OPERATORS) - budget["operators"])
     assert lines <= budget["lines"], f"{name}/ has {lines} lines; see CONTRIBUTING.md"
     assert budget["lines"] <= lines + SLACK, f"lower the budget of {name}/: it has {lines} lines"
     assert late_by_room()[name] <= budget["late_imports"], f"{name}/: import at the top of the file"

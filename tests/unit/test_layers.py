@@ -42,7 +42,7 @@ LEVELS = {
 }
 """Rooms, lowest first. Rooms of one level may not import each other, without exception."""
 
-SHARED = {"base", "common", "compute", "manifests", "loading"}
+SHARED = {"base", "common", "device", "manifests", "loading"}
 """What backends share: the seam, and Vulkan drivers as files, which three of them run on."""
 
 HOMES = {

@@ -168,6 +168,46 @@ def test_expression_errors_point_at_the_place(text: str, column: int, words: str
     assert "^" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\nb", "expression:2:1: not an expression: invalid syntax\n    b\n    ^"),
+        (
+            "  max(a,\n    rleu(b))",
+            "expression:2:5: there is no function 'rleu'\n        rleu(b))\n        ^",
+        ),
+        (
+            "aé + rleu(b)",
+            "expression:1:6: there is no function 'rleu'\n    aé + rleu(b)\n         ^",
+        ),
+        ("relu(\r\n a @ b)", "expression:2:2: only names"),
+        ("a + (\n\fb @ c)", "expression:2:2: only names"),
+        ("a\0b", "expression:1:3: not an expression"),
+    ],
+)
+def test_caret_stands_under_the_line_and_the_character(text: str, shown: str) -> None:
+    with pytest.raises(KernelSyntaxError) as caught:
+        gpuedge.elementwise(text)
+    assert shown in caught.value.what
+    assert caught.value.asked_by and caught.value.known and caught.value.hint
+
+
+class Foreign:
+    """A number of a class that is not ours, and that is broken."""
+
+    def __index__(self) -> int:
+        raise RuntimeError("out of order")
+
+
+@pytest.mark.parametrize("value", [Foreign(), 10**5000, np.ones(2), "1", True], ids=type)
+def test_what_is_no_integer_is_refused_in_four_parts(value: Any) -> None:
+    with pytest.raises(InputError, match="is not an integer of 32 bits") as caught:
+        gpuedge.softmax(X, axis=value)
+    error = caught.value
+    assert error.asked_by and error.known and error.hint
+    assert not isinstance(value, Foreign) or "RuntimeError: out of order" in error.known
+
+
 def test_clip_bounds() -> None:
     x = np.array([-5, 0.5, 9], np.float32)
     np.testing.assert_array_equal(gpuedge.clip(x, None, 2), [-5, 0.5, 2])
@@ -180,6 +220,8 @@ def test_clip_bounds() -> None:
 def test_concat_refuses_nothing_and_mismatch() -> None:
     with pytest.raises(InputError):
         gpuedge.concat([])
+    with pytest.raises(InputError, match="1 to 4096 arrays"):
+        gpuedge.concat(np.broadcast_to(np.float32(1), (1 << 20, 1 << 20)))
     with pytest.raises(ShapeError):
         gpuedge.concat([np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)])
 
@@ -195,6 +237,18 @@ def test_batch_norm_against_its_definition() -> None:
     np.testing.assert_allclose(gpuedge.batch_norm(x, s, b, m, v), want, rtol=0, atol=1e-5)
     with pytest.raises(InputError):
         gpuedge.batch_norm(x, s, b, m, -v)
+    for scale in (10**400, np.broadcast_to(np.float32(1), (1 << 20, 1 << 20))):
+        with pytest.raises(ShapeError):
+            gpuedge.batch_norm(x, scale, b, m, v)
+    with pytest.raises(InputError):
+        gpuedge.batch_norm(x, [10**400] * 3, b, m, v)
+
+
+def test_padding_of_an_array_without_axes_is_a_number() -> None:
+    x, w = np.ones((1, 1, 3, 3), np.float32), np.ones((1, 1, 2, 2), np.float32)
+    assert gpuedge.conv2d(x, w, padding=np.array(1), device="cpu").shape == (1, 1, 4, 4)
+    with pytest.raises(InputError):
+        gpuedge.conv2d(x, w, padding=np.array(1.5), device="cpu")
 
 
 def test_errors_are_picklable_and_keep_their_parts() -> None:

@@ -27,7 +27,7 @@ from capdb.lint import fitness, lint
 from capdb.repository import LONG_DAYS
 from capdb.rules import ERROR, WARNING, Problem
 from capdb.seal import seal
-from gpuedge.capdb.check import check_folder
+from gpuedge.capdb.check import check_folder, check_schemas
 from gpuedge.capdb.database import read_unsealed
 from gpuedge.capdb.files import bad
 from gpuedge.capdb.saved import identities
@@ -76,6 +76,7 @@ def _refused(folder: Path, *, is_sealed: bool) -> list[Problem]:
     """Return why the library would not use the folder, if it would not."""
     try:
         check_folder(folder, is_sealed=is_sealed)
+        check_schemas(folder)
     except DatabaseError as error:
         why = (error.known or error.what).replace(f"{folder.absolute()}/", "")
         return [Problem("refused", "", "", why)]

@@ -11,12 +11,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from gpuedge.backends.base import Candidate
 from gpuedge.backends.gles import constants as c
 from gpuedge.backends.gles.candidates import is_manifest, library_of
-from gpuedge.core.errors import BackendUnavailableError, DriverError
+from gpuedge.core.errors import BackendUnavailableError, DeviceLostError, DriverError
 
 log = logging.getLogger("gpuedge.gles")
 
@@ -296,8 +296,12 @@ class Gl(_Functions):
     """The functions of OpenGL ES, without the prefix: ``gl.BindTexture(target, name)``.
 
     EGL gives addresses of functions that the driver lacks, too, so a function being there proves
-    nothing about the driver.
+    nothing about the driver. `device` names the device in errors.
     """
+
+    device = "the device"
+    lost: DeviceLostError | None = None
+    """Set once the driver reports a lost device."""
 
     def __init__(self, lookup: Lookup) -> None:
         self._bind(
@@ -316,6 +320,19 @@ class Gl(_Functions):
                 break
             further = self.GetError()
         return first
+
+    def check(self, what: str) -> None:
+        """Raise the error of the calls since the last check, if there was one."""
+        if code := self.GetError():
+            self.fail(code, what)
+
+    def fail(self, code: int, what: str) -> NoReturn:
+        """Raise the error that `GetError` has told of."""
+        self.error()
+        error = c.error_for(code, what, self.device)
+        if isinstance(error, DeviceLostError):
+            self.lost = error
+        raise error
 
     def integer(self, name: int) -> int:
         """Return an implementation limit; 0 if the driver does not know it."""

@@ -5,6 +5,7 @@ Loads no library. The numbers are those of the Khronos registries (egl.xml, gl.x
 
 from __future__ import annotations
 
+from gpuedge.backends import common
 from gpuedge.core.errors import (
     DeviceError,
     DeviceLostError,
@@ -167,9 +168,9 @@ def error_for(code: int, call: str, device: str = "the device") -> DeviceError:
     """Return the error that an error number after `call` becomes (not raised here)."""
     known = f"{call}: {error_name(code)}"
     if code in (CONTEXT_LOST, EGL_CONTEXT_LOST):
-        return DeviceLostError(f"The driver lost {device}.", known=known)
+        return common.lost_error(device, known)
     if code in (OUT_OF_MEMORY, EGL_BAD_ALLOC):
-        return OutOfMemoryError(f"There is not enough memory on {device}.", known=known)
+        return common.memory_error(device, known)
     return DriverError(f"The OpenGL ES driver of {device} refused a call.", known=known)
 
 

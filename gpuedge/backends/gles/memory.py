@@ -256,6 +256,8 @@ class Textures:
         for box in boxes(first, count, self.row):
             gl.ReadPixels(*box, form.read_layout, form.read_type, place)
             place += box[2] * box[3] * form.read_bytes
+        if code := gl.GetError():
+            gl.fail(code, "reading back")
 
 
 @dataclass(slots=True, eq=False)
@@ -311,3 +313,5 @@ class Buffers:
             gl.error()  # it may not have been mapped, or no longer
             raise
         gl.UnmapBuffer(c.COPY_READ_BUFFER)
+        if code := gl.GetError():
+            gl.fail(code, "reading back")

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
-from gpuedge.backends.base import DeviceInfo
+from gpuedge.backends.base import Binding, Buffer, DeviceInfo, Usage
+from gpuedge.backends.device import OpenDevice
 from gpuedge.backends.gles import api, physical
 from gpuedge.backends.gles import constants as c
 from gpuedge.backends.gles.api import Gl
-from gpuedge.backends.gles.context import Want
 from gpuedge.backends.gles.memory import GlesBuffer, GlesTexture
+from gpuedge.backends.gles.queue import Want
 from gpuedge.backends.loading import driver_environment
 from gpuedge.core.errors import DriverError, UsageError
 
@@ -28,21 +29,10 @@ _DTYPES = {c.FLOAT: "f4", c.HALF_FLOAT: "f2", c.UNSIGNED_INT: "u4", c.UNSIGNED_B
 
 
 def open_beside(info: DeviceInfo, context: moderngl.Context) -> physical.Opened:
-    """Open a device in the share group of an application's context.
+    """Open a device in the share group of an application's context, current in this thread.
 
-    Parameters
-    ----------
-    info : DeviceInfo
-        A device that was probed; the application's context must be one of the same driver.
-    context : moderngl.Context
-        Current in this thread.
-
-    Raises
-    ------
-    UsageError (GE-200)
-        It is not a moderngl context, or not an EGL context that is current here.
-    DriverError (GE-405)
-        It belongs to another device.
+    Raises UsageError where it is no moderngl context or no EGL context that is current here, and
+    DriverError where it belongs to another device.
     """
     known = sys.modules.get("moderngl")
     if known is None or not isinstance(context, known.Context):
@@ -82,19 +72,31 @@ def open_beside(info: DeviceInfo, context: moderngl.Context) -> physical.Opened:
     return opened
 
 
-def copy(gl: Gl, source: GlesBuffer, offset: int, target: GlesBuffer) -> None:
-    """Fill a buffer from another one, on the device, and wait until that is done."""
-    gl.BindBuffer(c.COPY_READ_BUFFER, source.name)
-    gl.BindBuffer(c.COPY_WRITE_BUFFER, target.name)
-    gl.CopyBufferSubData(c.COPY_READ_BUFFER, c.COPY_WRITE_BUFFER, offset, 0, target.nbytes)
-    gl.Finish()
+class Sharing:
+    """Hands results to the application's context, without a copy through the host."""
 
+    def __init__(self, device: OpenDevice, gl: Gl, context: moderngl.Context) -> None:
+        self._device = device
+        self._gl = gl
+        self._context = context
 
-def as_moderngl(
-    context: moderngl.Context, thing: GlesBuffer | GlesTexture
-) -> moderngl.Buffer | moderngl.Texture:
-    """Return a buffer or texture of ours as one of moderngl's; it stays ours to delete."""
-    if isinstance(thing, GlesBuffer):
-        return context.external_buffer(thing.name, thing.nbytes)
-    size = (thing.width, thing.height)
-    return context.external_texture(thing.name, size, 4, 0, _DTYPES[thing.form.type])
+    def share(self, source: Binding, target: Buffer | None = None) -> tuple[Buffer, Any]:
+        """Return what holds the result in `source`, and that as an object of moderngl's.
+
+        A texture is handed over as it is. A part of a buffer is copied on the device to a buffer of
+        just its size: `target`, which an earlier call returned, or a new one that the caller frees.
+        """
+        thing = source.buffer
+        if isinstance(thing, GlesTexture):
+            size, kind = (thing.width, thing.height), _DTYPES[thing.form.type]
+            return thing, self._context.external_texture(thing.name, size, 4, 0, kind)
+        made = cast(GlesBuffer, target or self._device.alloc(source.nbytes, Usage.OUTPUT))
+        with self._device.entered():
+            gl = self._gl
+            gl.BindBuffer(c.COPY_READ_BUFFER, cast(GlesBuffer, thing).name)
+            gl.BindBuffer(c.COPY_WRITE_BUFFER, made.name)
+            places = (c.COPY_READ_BUFFER, c.COPY_WRITE_BUFFER)
+            gl.CopyBufferSubData(*places, source.offset, 0, made.nbytes)
+            gl.Finish()
+            gl.check("copying a result")
+        return made, self._context.external_buffer(made.name, made.nbytes)

@@ -15,10 +15,10 @@ from gpuedge.backends.base import Candidate, DeviceInfo
 from gpuedge.backends.gles import api, formats
 from gpuedge.backends.gles import constants as c
 from gpuedge.backends.gles.api import Gl
-from gpuedge.backends.gles.candidates import is_manifest
-from gpuedge.backends.gles.context import GLContext, Want
+from gpuedge.backends.gles.candidates import is_manifest, require
 from gpuedge.backends.gles.memory import BYTES, TEXEL, Format, row_length
 from gpuedge.backends.gles.program import link
+from gpuedge.backends.gles.queue import GLContext, Want
 from gpuedge.backends.loading import driver_environment, library_fault
 from gpuedge.backends.manifests import read_manifest
 from gpuedge.core.caps import Caps
@@ -52,7 +52,6 @@ void main() { b[gl_GlobalInvocationID.x] = vec4(gl_GlobalInvocationID.x); }
 class Opened:
     """A context whose level was checked, with what is needed to use it."""
 
-    display: api.Display
     context: GLContext
     gl: Gl
     identity: Identity
@@ -147,7 +146,7 @@ def open_display(display: api.Display, want: Want, share: int | None = None) -> 
             found = _check(gl, want.level)
         name = identity.name.lower()
         is_software = any(part in name for part in SOFTWARE)
-        return Opened(display, context, gl, identity, is_software, found)
+        return Opened(context, gl, identity, is_software, found)
     except BaseException as error:
         context.close()
         if isinstance(error, DeviceError) and not isinstance(error, BackendUnavailableError):
@@ -204,11 +203,15 @@ def _mark(identity: Identity) -> tuple[str | None, ...]:
     return identity.GL_VENDOR, identity.GL_RENDERER, identity.deviceUUID
 
 
-def enumerate_devices(candidate: Candidate, level: str) -> list[DeviceInfo]:
-    """Open every platform of a candidate, and return one entry per distinct device."""
+def enumerate_devices(candidate: Candidate) -> list[DeviceInfo]:
+    """Open every platform of a candidate, and return one entry per distinct device.
+
+    Raises BackendUnavailableError.
+    """
+    require(candidate)
     found: dict[tuple[str | None, ...], DeviceInfo] = {}
     with driver_environment(candidate):
-        for opened in _reachable(candidate, Want(level)):
+        for opened in _reachable(candidate, Want(candidate.backend)):
             one = DeviceInfo(candidate, len(found), opened.identity, opened.is_software)
             found.setdefault(_mark(opened.identity), one)
             opened.context.close()

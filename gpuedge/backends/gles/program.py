@@ -10,7 +10,6 @@ from typing import Any
 
 from gpuedge.backends.gles import constants as c
 from gpuedge.backends.gles.api import Gl
-from gpuedge.core.caps import Caps
 from gpuedge.core.errors import DeviceError, DriverError
 from gpuedge.core.kernel import KernelBlob, Number, PushArg
 
@@ -34,11 +33,7 @@ MAX_LOG = 1 << 14
 def link(gl: Gl, level: str, text: str) -> int:
     """Compile a compute or fragment shader of a level, and link it; return the program.
 
-    Raises
-    ------
-    DriverError (GE-405)
-        The driver refuses; the error holds what it says.
-    DeviceLostError (GE-401), OutOfMemoryError (GE-402)
+    Raises DeviceError: a DriverError with what the driver says where it refuses.
     """
     stages = [(c.COMPUTE_SHADER, text)]
     if level in VERTEX:
@@ -115,18 +110,11 @@ def prepare_drawing(gl: Gl) -> int:
 
 @dataclass(slots=True, eq=False)
 class GlesProgram:
-    """A linked program.
+    """A linked program, called `name` by OpenGL.
 
-    Attributes
-    ----------
-    blob : KernelBlob
-    name : int
-    places : dict of str to int
-        Locations of the uniforms in use, by name.
-    units : dict of str to int
-        Texture unit of each tensor that is read, by name.
-    applied : object
-        The values its uniforms have, one of `known`; uniforms stay set until others are.
+    `places` are the locations of the uniforms in use by name, `units` the texture unit of each
+    tensor that is read. `applied` are the values that its uniforms have, one of `known`; uniforms
+    stay set until others are.
     """
 
     blob: KernelBlob
@@ -137,31 +125,42 @@ class GlesProgram:
     known: dict[tuple[Any, ...], tuple[Any, ...]] = field(default_factory=dict)
 
 
-def build(
-    gl: Gl, caps: Caps, blob: KernelBlob, specs: Mapping[str, Number], row: int | None
-) -> GlesProgram:
-    """Compile and link a kernel; `row` is the texels of a row where tensors are textures.
+class Programs:
+    """The programs of one device; `row` is the texels of a row where tensors are textures."""
 
-    Finds the program's uniforms, and ties each sampler to its unit once for all. Raises DriverError
-    with what the driver says where it refuses.
-    """
-    text = blob.specialised(specs, {} if row is None else {"ROW": row})
-    try:
-        name = link(gl, caps.level, text)
-    except DriverError as error:
-        error.asked_by = f"kernel {blob.name!r}"
-        error.hint = "report it with the output of: gpuedge info --json"
-        raise
-    wanted = [f"{letter}_{t.name}" for t in blob.tensors for letter in "tdi"]
-    wanted += [f"p_{arg.name}" for arg in blob.push if arg.type != "ivec4"]
-    places = {w: at for w in wanted if (at := gl.GetUniformLocation(name, w.encode())) >= 0}
-    reads = [t.name for t in blob.tensors if t.access == "read"]
-    units = {tensor: unit for unit, tensor in enumerate(reads) if f"t_{tensor}" in places}
-    if units:
-        gl.UseProgram(name)
-        for tensor, unit in units.items():
-            gl.Uniform1i(places[f"t_{tensor}"], unit)
-    return GlesProgram(blob, name, places, units)
+    def __init__(self, gl: Gl, level: str, row: int | None) -> None:
+        self._gl = gl
+        self._level = level
+        self._values = {} if row is None else {"ROW": row}
+        self._corners = None if row is None else prepare_drawing(gl)
+
+    def build(self, blob: KernelBlob, specs: Mapping[str, Number]) -> GlesProgram:
+        """Compile and link a kernel, and tie each sampler to its unit once for all.
+
+        Raises DriverError with what the driver says where it refuses.
+        """
+        gl = self._gl
+        name = link(gl, self._level, blob.specialised(specs, self._values))
+        wanted = [f"{letter}_{t.name}" for t in blob.tensors for letter in "tdi"]
+        wanted += [f"p_{arg.name}" for arg in blob.push if arg.type != "ivec4"]
+        places = {w: at for w in wanted if (at := gl.GetUniformLocation(name, w.encode())) >= 0}
+        reads = [t.name for t in blob.tensors if t.access == "read"]
+        units = {tensor: unit for unit, tensor in enumerate(reads) if f"t_{tensor}" in places}
+        if units:
+            gl.UseProgram(name)
+            for tensor, unit in units.items():
+                gl.Uniform1i(places[f"t_{tensor}"], unit)
+        gl.check(f"building kernel {blob.name!r}")
+        return GlesProgram(blob, name, places, units)
+
+    def release(self, program: GlesProgram) -> None:
+        """Delete a program."""
+        self._gl.DeleteProgram(program.name)
+
+    def close(self) -> None:
+        """Delete what all programs draw; they go with the context."""
+        if self._corners is not None:
+            self._gl.delete("Buffers", self._corners)
 
 
 def uniforms(gl: Gl, program: GlesProgram, values: tuple[Any, ...]) -> list[Step]:

@@ -6,14 +6,14 @@ and other recordings come in between; within it, what is bound is known.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from gpuedge.backends.base import Dispatch
 from gpuedge.backends.gles import constants as c
 from gpuedge.backends.gles.api import Gl
-from gpuedge.backends.gles.memory import GlesBuffer, GlesTexture, Textures
+from gpuedge.backends.gles.memory import Buffers, GlesBuffer, GlesTexture, Textures
 from gpuedge.backends.gles.program import GlesProgram, Step, pushed, uniforms
 from gpuedge.core.texels import fixed16_step
 
@@ -117,3 +117,28 @@ def record_dispatches(gl: Gl, dispatches: Sequence[Dispatch]) -> GlesRecording:
         made.launches.append(_launch(gl, program, state.take(), values, launch))
     made.after.append((gl.MemoryBarrier, (c.BUFFER_UPDATE_BARRIER,)))
     return made
+
+
+class Recorder:
+    """Records work on one device; `submit` starts it."""
+
+    def __init__(
+        self, gl: Gl, memory: Textures | Buffers, submit: Callable[[GlesRecording], Any]
+    ) -> None:
+        self._gl = gl
+        self._memory = memory
+        self.submit = submit
+
+    def record(
+        self, dispatches: Sequence[Dispatch], inputs: Sequence[Any], outputs: Sequence[Any]
+    ) -> GlesRecording:
+        """Record dispatches. OpenGL orders the host's access to `inputs` and `outputs` itself."""
+        if isinstance(self._memory, Textures):
+            made = record_draws(self._gl, self._memory, dispatches)
+        else:
+            made = record_dispatches(self._gl, dispatches)
+        self._gl.check("recording")
+        return made
+
+    def release(self, recording: GlesRecording) -> None:
+        """Nothing to free: a recording is a list of calls."""

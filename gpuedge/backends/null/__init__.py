@@ -85,13 +85,7 @@ class NullTicket:
 
 
 class NullDevice:
-    """An open null device.
-
-    Attributes
-    ----------
-    calls : list of RecordedCall
-        Every call so far, failed ones included.
-    """
+    """An open null device; `calls` are all calls so far, failed ones included."""
 
     def __init__(
         self, info: DeviceInfo, caps: Caps, fail: Mapping[str, Failure], on_dispatch: Hook

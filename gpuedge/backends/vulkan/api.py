@@ -6,28 +6,22 @@ ten times cheaper per call, so only that is used. Nothing is loaded before `load
 
 from __future__ import annotations
 
-import threading
+from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from gpuedge.backends import common
 from gpuedge.backends.vulkan import constants as c
-from gpuedge.core.errors import BackendUnavailableError, DeviceError, DriverError
+from gpuedge.core.errors import DeviceError, DriverError
 
 MAX_LISTED = 1 << 14
 """Longest list that is believed: drivers have a few hundred extensions, and less of all else."""
-
-_lock = threading.Lock()
-_api: Api | None = None
 
 
 class Api:
     """The cffi library of the `vulkan` package, and helpers to call it.
 
-    Attributes
-    ----------
-    ffi, lib
-        The cffi interface and the Vulkan loader opened with it.
+    `ffi` is the cffi interface, `lib` the Vulkan loader opened with it.
     """
 
     def __init__(self, ffi: Any, lib: Any) -> None:
@@ -87,12 +81,7 @@ class Api:
         return found
 
     def check(self, result: int, call: str, device: str = "the device") -> None:
-        """Raise the error of a failing result of `call`.
-
-        Raises
-        ------
-        DeviceLostError, OutOfMemoryError, DriverError
-        """
+        """Raise the error of a failing result of `call`."""
         if result != c.SUCCESS:
             raise self.error(result, call, device)
 
@@ -106,36 +95,22 @@ class Api:
         return DriverError(f"The Vulkan driver of {device} refused a call.", known=known)
 
 
+@cache
 def load() -> Api:
     """Load the Vulkan loader once and return the interface.
 
-    Raises
-    ------
-    BackendUnavailableError (GE-404)
-        The `vulkan` package or the loader library is missing; the message says which.
+    Raises BackendUnavailableError where the `vulkan` package or the loader library is missing.
     """
-    global _api  # noqa: PLW0603  (a library can only be loaded once per process anyway)
-    with _lock:
-        if _api is None:
-            _api = _load()
-        return _api
-
-
-def _load() -> Api:
     try:
         from vulkan._vulkan import ffi, lib
     except ImportError as error:
-        raise BackendUnavailableError(
-            "The Python package 'vulkan' cannot be imported.",
-            known=str(error),
-            hint="pip install vulkan",
-            reason="no-loader",
+        raise common.no_loader(
+            "The Python package 'vulkan' cannot be imported.", str(error), "pip install vulkan"
         ) from None
     except OSError as error:
-        raise BackendUnavailableError(
+        raise common.no_loader(
             "The Vulkan loader library is not installed.",
-            known=str(error).split(".")[0],
-            hint="install the loader, for example: apt install libvulkan1",
-            reason="no-loader",
+            str(error).split(".")[0],
+            "install the loader, for example: apt install libvulkan1",
         ) from None
     return Api(ffi, lib)

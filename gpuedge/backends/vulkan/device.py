@@ -6,7 +6,7 @@ from typing import Any
 
 from gpuedge.backends import common
 from gpuedge.backends.base import DeviceInfo
-from gpuedge.backends.compute import ComputeDevice
+from gpuedge.backends.device import OpenDevice
 from gpuedge.backends.vulkan.memory import Pool
 from gpuedge.backends.vulkan.physical import (
     PORTABILITY_SUBSET,
@@ -14,7 +14,6 @@ from gpuedge.backends.vulkan.physical import (
     STORAGE_CLASS,
     Instance,
     Physical,
-    describe,
 )
 from gpuedge.backends.vulkan.pipeline_cache import PipelineCache
 from gpuedge.backends.vulkan.program import Programs
@@ -23,22 +22,23 @@ from gpuedge.backends.vulkan.record import Recorder
 from gpuedge.core.errors import DriverError
 
 
-def open_device(info: DeviceInfo) -> ComputeDevice:
+def open_device(info: DeviceInfo) -> OpenDevice:
     """Open a device. Raises DeviceError."""
     instance = Instance(info.candidate)
     api = instance.api
     handle: Any = None
 
+    parts: list[Any] = []
+
     def destroy() -> None:
+        for part in reversed(parts):
+            part.close()
         if handle is not None:
             api.lib.vkDestroyDevice(handle, api.ffi.NULL)
         instance.close()
 
     try:
-        handles = instance.physical_devices()
-        common.check_place(info, len(handles))
-        physical = describe(instance, handles[info.index])
-        common.check_same(info, physical.identity)
+        physical = common.found_again(info, instance.devices())
         family = physical.compute_family()
         handle = _create(instance, physical, family, info.disabled)
         queue = Queue(api, handle, family, physical.identity.name)
@@ -47,9 +47,9 @@ def open_device(info: DeviceInfo) -> ComputeDevice:
         memory = Pool(queue, physical, recorder.copy_now, staging=is_staged)
         cache = PipelineCache(queue, physical, is_off="pipeline-cache" in info.disabled)
         queue.on_work = cache.settle
-        return ComputeDevice(
-            info, physical.caps, (queue, memory, Programs(queue, cache), recorder), destroy
-        )
+        programs = Programs(queue, cache)
+        parts += [queue, memory, programs, recorder]
+        return OpenDevice(info, physical.caps, (queue, memory, programs, recorder), destroy)
     except BaseException:
         destroy()
         raise

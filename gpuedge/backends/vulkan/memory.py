@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gpuedge.backends import common
-from gpuedge.backends.base import Usage
+from gpuedge.backends.base import FLOAT32, Storage, Usage
 from gpuedge.backends.vulkan import constants as c
 from gpuedge.backends.vulkan.physical import MemoryHeap, MemoryType, Physical
 from gpuedge.backends.vulkan.queue import Queue
@@ -185,10 +185,9 @@ class Pool:
         self._physical = physical
         self._copy = copy
         self._staging = staging
-        self._buffers: set[VulkanBuffer] = set()
         self.blocks: list[Block] = []
 
-    def alloc(self, nbytes: int, usage: Usage) -> VulkanBuffer:
+    def alloc(self, nbytes: int, usage: Usage, _: Storage = FLOAT32) -> VulkanBuffer:
         """Make a buffer for `usage`, with its staging twin where it needs one."""
         made = self._place(nbytes, usage)
         if made.host is None and usage in (Usage.INPUT, Usage.OUTPUT):
@@ -221,7 +220,6 @@ class Pool:
             queue.destroy("Buffer", handle)
             raise
         made = VulkanBuffer(nbytes, usage, handle, block, offset, size)
-        self._buffers.add(made)
         try:
             result = api.lib.vkBindBufferMemory(queue.device, handle, block.memory, offset)
             queue.check(result, "vkBindBufferMemory")
@@ -329,9 +327,6 @@ class Pool:
     # --- freeing --------------------------------------------------------------------------------
     def free(self, buffer: VulkanBuffer) -> None:
         """Destroy a buffer and its staging twin; their memory is kept for the next ones."""
-        if buffer not in self._buffers:
-            return
-        self._buffers.discard(buffer)
         if buffer.staging is not None:
             self.free(buffer.staging)
         self._queue.destroy("Buffer", buffer.handle)
@@ -344,7 +339,7 @@ class Pool:
             self._api.lib.vkFreeMemory(self._queue.device, block.memory, self._api.ffi.NULL)
 
     def close(self) -> None:
-        """Destroy every buffer and free all memory."""
-        for buffer in list(self._buffers):
-            self.free(buffer)
-        self.trim()
+        """Free all memory, that of a copy which never ended as well."""
+        for block in self.blocks:
+            self._api.lib.vkFreeMemory(self._queue.device, block.memory, self._api.ffi.NULL)
+        self.blocks.clear()

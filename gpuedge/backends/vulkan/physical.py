@@ -10,8 +10,10 @@ import sys
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gpuedge.backends.base import Candidate
+from gpuedge.backends import common
+from gpuedge.backends.base import Candidate, DeviceInfo
 from gpuedge.backends.loading import driver_environment, keep_loaded, load_fault
+from gpuedge.backends.manifests import require
 from gpuedge.backends.vulkan import constants as c
 from gpuedge.backends.vulkan.api import Api, load
 from gpuedge.core.caps import Caps
@@ -107,8 +109,8 @@ class Instance:
             self.handle = made[0]
         return result
 
-    def physical_devices(self) -> list[Any]:
-        """Return the handles of the devices, in the driver's order.
+    def devices(self) -> list[Physical]:
+        """Describe the devices, in the driver's order.
 
         Raises BackendUnavailableError where there is none.
         """
@@ -119,7 +121,7 @@ class Instance:
         if result not in (c.INITIALIZATION_FAILED, c.INCOMPATIBLE_DRIVER) and (
             found := list(self.api.listing("VkPhysicalDevice", call, self.handle))
         ):
-            return found
+            return [describe(self, handle) for handle in found]
         raise BackendUnavailableError(
             "The Vulkan driver loads but offers no device.",
             asked_by=self.candidate.key,
@@ -139,6 +141,12 @@ class Instance:
             return
         self.api.lib.vkDestroyInstance(self.handle, self.api.ffi.NULL)
         self.handle = None
+
+
+def enumerate_devices(candidate: Candidate) -> list[DeviceInfo]:
+    """Load a driver and list its devices. Raises BackendUnavailableError."""
+    require(candidate)
+    return common.infos(Instance(candidate))
 
 
 # --- devices ------------------------------------------------------------------------------------
@@ -163,13 +171,10 @@ class MemoryHeap(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Physical:
-    """A physical device: its handle and what it reports."""
+class Physical(common.Found):
+    """A physical device."""
 
-    handle: Any
     version: tuple[int, int]
-    identity: Identity
-    caps: Caps
     extensions: frozenset[str]
     memory_types: tuple[MemoryType, ...]
     memory_heaps: tuple[MemoryHeap, ...]

@@ -75,8 +75,8 @@ class PipelineCache:
     """A VkPipelineCache that is loaded from disk and saved when it grew.
 
     `is_off` makes none at all, as this driver's are not to be trusted. `handle` is NULL then, and
-    where the driver refuses one. `is_hit` says whether the driver was given data from disk,
-    `is_trial` whether no work was finished yet with data that no process had used before.
+    where the driver refuses one. `is_trial` says whether no work was finished yet with data that no
+    process had used before.
     """
 
     def __init__(self, queue: Queue, physical: Physical, *, is_off: bool = False) -> None:
@@ -89,7 +89,6 @@ class PipelineCache:
         self.is_trial = False
         found = None if is_off else self._load()
         self.handle: Any = self._create(found) if found else None
-        self.is_hit = self.handle is not None
         if self.handle is None:
             self._end_trial("")  # the driver refused the data
             self.handle = (None if is_off else self._create(b"")) or self._api.ffi.NULL

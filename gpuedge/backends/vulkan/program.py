@@ -10,7 +10,6 @@ from typing import Any
 from gpuedge.backends.vulkan import constants as c
 from gpuedge.backends.vulkan.pipeline_cache import PipelineCache
 from gpuedge.backends.vulkan.queue import Queue
-from gpuedge.core.errors import DriverError
 from gpuedge.core.kernel import KernelBlob, Number
 
 _FORMATS = {"int": "<i", "float": "<f", "bool": "<I"}
@@ -41,7 +40,6 @@ class Programs:
         self._queue = queue
         self._api = queue.api
         self._layouts: dict[tuple[int, int], Layout] = {}
-        self._programs: set[VulkanProgram] = set()
 
     def build(self, blob: KernelBlob, specs: Mapping[str, Number]) -> VulkanProgram:
         """Compile a kernel. Raises DriverError."""
@@ -49,14 +47,7 @@ class Programs:
         if key not in self._layouts:
             self._layouts[key] = self._layout(*key)
         layout = self._layouts[key]
-        try:
-            pipeline = self._pipeline(blob, blob.values(specs), layout)
-        except DriverError as error:
-            error.asked_by = f"kernel {blob.name!r}"
-            error.hint = "report it with the output of: gpuedge info --json"
-            raise
-        made = VulkanProgram(blob, pipeline, layout)
-        self._programs.add(made)
+        made = VulkanProgram(blob, self._pipeline(blob, blob.values(specs), layout), layout)
         self.cache.added()
         return made
 
@@ -138,16 +129,12 @@ class Programs:
         )
 
     def release(self, program: VulkanProgram) -> None:
-        """Destroy a program; doing it twice does nothing."""
-        if program in self._programs:
-            self._programs.discard(program)
-            self._queue.destroy("Pipeline", program.pipeline)
+        """Destroy a program."""
+        self._queue.destroy("Pipeline", program.pipeline)
 
     def close(self) -> None:
-        """Destroy all pipelines and layouts, and save the cache."""
+        """Destroy all layouts, and save the cache."""
         self.cache.close(is_lost=self._queue.lost is not None)
-        for program in list(self._programs):
-            self.release(program)
         for layout in self._layouts.values():
             self._queue.destroy("PipelineLayout", layout.pipeline_layout)
             self._queue.destroy("DescriptorSetLayout", layout.set_layout)

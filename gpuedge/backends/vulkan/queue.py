@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from gpuedge.backends import common
 from gpuedge.backends.vulkan import constants as c
 from gpuedge.backends.vulkan.api import Api
-from gpuedge.core.errors import DeviceError, DeviceLostError
-
-_FOREVER_S = 1e9
-"""Waits of 30 years and more have no limit; larger numbers of nanoseconds need not fit."""
-
-log = logging.getLogger("gpuedge.vulkan")
+from gpuedge.core.errors import DeviceLostError
 
 
 class VulkanTicket:
@@ -29,13 +24,11 @@ class VulkanTicket:
 class Queue:
     """An open VkDevice and its queue.
 
-    Attributes
-    ----------
-    lost : DeviceLostError or None
-        Set once the driver reports a lost device; everything raises it from then on.
-    on_work : callable, optional
-        Called once, when the first work has finished.
+    `lost` is set once the driver reports a lost device, and everything raises it from then on;
+    `on_work` is called once, when the first work has finished.
     """
+
+    scope = nullcontext()  # nothing to bind: objects of this API belong to no thread
 
     def __init__(self, api: Api, device: Any, family: int, name: str) -> None:
         self.api = api
@@ -54,12 +47,7 @@ class Queue:
         self._reset = api.lib.vkResetFences
 
     def check(self, result: int, call: str) -> None:
-        """Raise the error of a failing result; remember a lost device.
-
-        Raises
-        ------
-        DeviceLostError, OutOfMemoryError, DriverError
-        """
+        """Raise the error of a failing result; remember a lost device."""
         if result == c.SUCCESS:
             return
         error = self.api.error(result, call, self.name)
@@ -99,7 +87,7 @@ class Queue:
         fence = ticket.fence
         if fence is None:
             return
-        result = self._wait(self.device, 1, fence, 1, _nanoseconds(timeout_s))
+        result = self._wait(self.device, 1, fence, 1, int(timeout_s * 1e9))
         if result == c.TIMEOUT:
             raise common.timeout_error(self.name, timeout_s)
         if result != c.SUCCESS:
@@ -112,19 +100,13 @@ class Queue:
             self.on_work()
             self.on_work = None
 
-    def drain(self, timeout_s: float) -> bool:
-        """Wait for everything in flight; return False if it does not end in time."""
+    def finish(self, timeout_s: float) -> None:
+        """Wait for everything in flight. Raises DeviceError."""
         fences = [ticket.fence[0] for ticket in self._flying]
-        if not fences or self.lost is not None:
-            return True  # the specification counts work on a lost device as finished
-        every = self.api.ffi.new("VkFence[]", fences)
-        try:
-            result = self._wait(self.device, len(fences), every, 1, _nanoseconds(timeout_s))
+        if fences:
+            every = self.api.ffi.new("VkFence[]", fences)
+            result = self._wait(self.device, len(fences), every, 1, int(timeout_s * 1e9))
             self.check(result, "vkWaitForFences")
-        except DeviceError as error:  # too late, or no answer: either way it may still run
-            log.debug("draining: %s", error)
-            return self.lost is not None
-        return True
 
     def close(self) -> None:
         """Destroy the fences; nothing may be in flight."""
@@ -132,7 +114,3 @@ class Queue:
             self.destroy("Fence", fence[0])
         self._free.clear()
         self._flying.clear()
-
-
-def _nanoseconds(seconds: float) -> int:
-    return c.UINT64_MAX if seconds >= _FOREVER_S else max(0, int(seconds * 1e9))

@@ -41,7 +41,6 @@ class VulkanRecording:
     commands: Any = None
     descriptor_pool: Any = None
     submit_info: Any = None
-    is_released: bool = False
 
 
 class Recorder:
@@ -51,7 +50,6 @@ class Recorder:
         self._queue = queue
         self.submit = queue.submit
         self._api = queue.api
-        self._recordings: set[VulkanRecording] = set()
         self._pool = queue.create(
             "CommandPool", flags=c.COMMAND_POOL_RESET, queueFamilyIndex=family
         )
@@ -74,7 +72,6 @@ class Recorder:
         self, before: Iterable[Copy], dispatches: Sequence[Dispatch], after: Iterable[Copy]
     ) -> VulkanRecording:
         made = VulkanRecording()
-        self._recordings.add(made)
         try:
             sets = self._sets(made, dispatches)
             commands = made.commands = self._begin()
@@ -200,11 +197,7 @@ class Recorder:
         return made[0]
 
     def release(self, recording: VulkanRecording) -> None:
-        """Free a recording that is not in flight; doing it twice does nothing."""
-        if recording.is_released:
-            return
-        recording.is_released = True
-        self._recordings.discard(recording)
+        """Free a recording that is not in flight."""
         if recording.commands is not None:
             one = self._api.array("VkCommandBuffer", [recording.commands])
             self._api.lib.vkFreeCommandBuffers(self._queue.device, self._pool, 1, one)
@@ -212,9 +205,7 @@ class Recorder:
             self._queue.destroy("DescriptorPool", recording.descriptor_pool)
 
     def close(self) -> None:
-        """Free all recordings and the command pool."""
-        for recording in list(self._recordings):
-            self.release(recording)
+        """Free the command pool."""
         self._queue.destroy("CommandPool", self._pool)
 
 

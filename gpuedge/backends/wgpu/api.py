@@ -8,17 +8,15 @@ loss of a device to a logger instead of to the caller.
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from gpuedge.core.errors import BackendUnavailableError
+from gpuedge.backends import common
+from gpuedge.backends.wgpu.candidates import native_files
 
-_lock = threading.Lock()
-_api: Api | None = None
-
-_TYPES = (
+TYPES = (
     "WGPUInstanceDescriptor", "WGPUInstanceExtras", "WGPUAdapter", "WGPUAdapterInfo", "WGPULimits",
     "WGPUDeviceDescriptor", "WGPURequestDeviceCallbackInfo", "WGPUDeviceLostCallbackInfo",
     "WGPUUncapturedErrorCallbackInfo", "WGPUQueueWorkDoneCallbackInfo",
@@ -40,19 +38,16 @@ Events are ``error`` and ``lost`` of the device, ``done`` and ``mapped`` of the 
 class Api:
     """The cffi library of the `wgpu` package, and helpers to call it.
 
-    Attributes
-    ----------
-    ffi, lib
-        The cffi interface and wgpu-native opened with it.
+    `ffi` is the cffi interface, `lib` wgpu-native opened with it.
     """
 
     def __init__(self, ffi: Any, lib: Any) -> None:
         self.ffi = ffi
         self.lib = lib
-        # cffi reads the whole list of types again for each string that it has to understand, which
-        # takes 20 ms; so all are in one declaration, and nothing else names a type by a string.
-        declared = ffi.typeof(f"void(*)({', '.join(f'{name} *' for name in _TYPES)})").args
-        self.types: dict[str, Any] = dict(zip(_TYPES, declared, strict=True))
+        # Where the package read the header, cffi takes 20 ms for each string that names types; so
+        # all are in one declaration, and nothing else names a type by a string.
+        declared = ffi.typeof(f"void(*)({', '.join(f'{name} *' for name in TYPES)})").args
+        self.types: dict[str, Any] = dict(zip(TYPES, declared, strict=True))
         self._word = ffi.typeof(lib.wgpuInstanceEnumerateAdapters).result  # size_t
         self._alive: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()
         self._listeners: dict[int, Listener] = {}
@@ -157,45 +152,47 @@ class Api:
         return int(self.ffi.cast(self._word, userdata))
 
 
+@cache
 def load() -> Api:
     """Load wgpu-native once and return the interface.
 
-    Raises
-    ------
-    BackendUnavailableError (GE-404)
-        The `wgpu` package or its library is missing, or its C interface is not the one known here.
+    Raises BackendUnavailableError where the `wgpu` package or its library is missing, or its C
+    interface is not the one known here.
     """
-    global _api  # noqa: PLW0603  (a library can only be loaded once per process anyway)
-    with _lock:
-        if _api is None:
-            _api = _load()
-        return _api
-
-
-def _load() -> Api:
     try:
-        from cffi import CDefError, FFIError  # type: ignore[import-untyped]
-        from wgpu.backends.wgpu_native import ffi, lib
+        ffi, lib = _library()
     except ImportError as error:
-        raise BackendUnavailableError(
-            "The Python package 'wgpu' cannot be imported.",
-            known=str(error),
-            hint="pip install wgpu",
-            reason="no-loader",
+        raise common.no_loader(
+            "The Python package 'wgpu' cannot be imported.", str(error), "pip install wgpu"
         ) from None
     except (OSError, RuntimeError) as error:
-        raise BackendUnavailableError(
+        raise common.no_loader(
             "The library of the Python package 'wgpu' cannot be loaded.",
-            known=str(error).split("\n")[0],
-            hint="reinstall the package: pip install --force-reinstall wgpu",
-            reason="no-loader",
+            str(error).split("\n")[0],
+            "reinstall the package: pip install --force-reinstall wgpu",
         ) from None
     try:
         return Api(ffi, lib)
-    except (CDefError, FFIError, AttributeError) as error:
-        raise BackendUnavailableError(
+    except Exception as error:  # cffi has a class for each way to misunderstand
+        raise common.no_loader(
             "The Python package 'wgpu' has a C interface that this gpuedge does not know.",
-            known=str(error),
-            hint="pip install 'wgpu==0.32.*'",
-            reason="no-loader",
+            str(error),
+            "pip install 'wgpu==0.32.*'",
         ) from None
+
+
+def _library() -> tuple[Any, Any]:
+    """Open wgpu-native by what `types` knows of its C interface; another version by the package.
+
+    Importing the package takes a quarter of a second: it reads the header of 2,100 lines.
+    """
+    from gpuedge.backends.wgpu import types
+
+    files = native_files()
+    if len(files) == 1:
+        lib = types.ffi.dlopen(files[0])
+        if lib.wgpuGetVersion() == types.VERSION:
+            return types.ffi, lib
+    from wgpu.backends import wgpu_native
+
+    return wgpu_native.ffi, wgpu_native.lib

@@ -24,17 +24,17 @@ _EGL_VARIABLES = ("__EGL_VENDOR_LIBRARY_FILENAMES", "__EGL_VENDOR_LIBRARY_DIRS")
 
 
 def candidates(
-    backend: str, environ: Mapping[str, str], platform: str = sys.platform
+    environ: Mapping[str, str], backend: str, platform: str = sys.platform
 ) -> list[Candidate]:
     """List the candidates of a backend: ``wgpu`` has all, ``metal`` and ``dx12`` only theirs."""
-    native = _native_facts()
+    native = "\0".join(map(_facts, native_files()))
     found = []
     if backend in ("wgpu", METAL) and platform == "darwin":
         found.append(Candidate(backend, METAL, _hash(native), {}))
     if backend in ("wgpu", DX12) and platform == "win32":
         found.append(Candidate(backend, DX12, _hash(native), {}))
     if backend == "wgpu" and platform != "darwin":
-        for one in manifests.candidates(environ, platform, backend="wgpu"):
+        for one in manifests.candidates(environ, backend, platform):
             print_ = _hash(native, one.fingerprint)
             found.append(Candidate("wgpu", one.key, print_, one.env))
         found.append(Candidate("wgpu", GL, _hash(native, *_egl_facts(environ)), {}))
@@ -54,20 +54,20 @@ def _facts(path: str) -> str:
     return f"{path} {manifests.file_facts(path)!r}"
 
 
-def _native_facts() -> str:
-    """Return facts about the library of the `wgpu` package, which is not imported."""
+def native_files() -> list[str]:
+    """Return where the library of the `wgpu` package lies, which is not imported."""
     override = os.environ.get("WGPU_LIB_PATH", "").strip()
     if override:
-        return _facts(override)
+        return [override]
     for folder in sys.path:
         place = os.path.join(folder, "wgpu", "resources")  # noqa: PTH118
         try:
             names = sorted(os.listdir(place))  # noqa: PTH208
         except (OSError, ValueError):
             continue
-        native = [n for n in names if "wgpu_native" in n]
-        return "\0".join(_facts(os.path.join(place, n)) for n in native)  # noqa: PTH118
-    return "absent"
+        found = [n for n in names if "wgpu_native" in n and n.endswith((".so", ".dll", ".dylib"))]
+        return [os.path.join(place, n) for n in found]  # noqa: PTH118
+    return []
 
 
 def _egl_facts(environ: Mapping[str, str]) -> Iterator[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpuedge.backends import common
 from gpuedge.backends.base import DeviceInfo
-from gpuedge.backends.compute import ComputeDevice
+from gpuedge.backends.device import OpenDevice
 from gpuedge.backends.wgpu import constants as c
 from gpuedge.backends.wgpu.memory import Memory
 from gpuedge.backends.wgpu.physical import Adapter, Instance
@@ -16,12 +16,15 @@ from gpuedge.backends.wgpu.record import Recorder
 from gpuedge.core.errors import BackendUnavailableError
 
 
-def open_device(info: DeviceInfo) -> ComputeDevice:
+def open_device(info: DeviceInfo) -> OpenDevice:
     """Open an adapter. Raises DeviceError."""
     instance = Instance(info.candidate)
     queue = Queue(instance.api, info.identity.name)
+    parts: list[Any] = [queue]
 
     def destroy() -> None:
+        for part in reversed(parts):
+            part.close()
         if queue.lost is not None:
             return  # wgpu-native ends the process for giving back a lost device
         if queue.device is not None:
@@ -29,18 +32,13 @@ def open_device(info: DeviceInfo) -> ComputeDevice:
         instance.close()
 
     try:
-        found = instance.adapters()
-        common.check_place(info, len(found))
-        adapter = found[info.index]
-        common.check_same(info, adapter.identity)
+        adapter = common.found_again(info, instance.devices())
         queue.attach(_request(instance, adapter, queue), instance.handle)
         memory = Memory(queue, adapter.caps.max_allocation_bytes or 0)
-        recorder = Recorder(queue, adapter.uniform_alignment)
-        return ComputeDevice(
-            info, adapter.caps, (queue, memory, Programs(queue), recorder), destroy
-        )
+        programs, recorder = Programs(queue), Recorder(queue, adapter.uniform_alignment)
+        parts.append(programs)
+        return OpenDevice(info, adapter.caps, (queue, memory, programs, recorder), destroy)
     except BaseException:
-        queue.close()
         destroy()
         raise
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpuedge.backends import common
-from gpuedge.backends.base import Usage
+from gpuedge.backends.base import FLOAT32, Storage, Usage
 from gpuedge.backends.wgpu import constants as c
 from gpuedge.backends.wgpu.queue import Queue
 
@@ -66,12 +66,8 @@ class Staging:
 class WgpuBuffer:
     """Device memory; `nbytes` is what was asked for, `size` what a copy can reach.
 
-    Attributes
-    ----------
-    writes : list of tuple of int
-        (offset, bytes) that lie in the staging buffer and go over with the next submit.
-    is_current : bool
-        Whether the mapped staging buffer of an OUTPUT holds what the device holds.
+    `writes` are (offset, bytes) that lie in the staging buffer and go over with the next submit;
+    `is_current` says whether the mapped staging buffer of an OUTPUT holds what the device holds.
     """
 
     __slots__ = ("handle", "is_current", "nbytes", "size", "staging", "usage", "writes")
@@ -113,20 +109,14 @@ class Memory:
         self._queue = queue
         self._api = queue.api
         self._largest = largest
-        self.buffers: set[WgpuBuffer] = set()
 
-    def alloc(self, nbytes: int, usage: Usage) -> WgpuBuffer:
+    def alloc(self, nbytes: int, usage: Usage, _: Storage = FLOAT32) -> WgpuBuffer:
         """Reserve memory. Raises OutOfMemoryError."""
         common.check_size(self._queue.name, nbytes, self._largest, "buffer")
-        made = WgpuBuffer(self._queue, nbytes, usage)
-        self.buffers.add(made)
-        return made
+        return WgpuBuffer(self._queue, nbytes, usage)
 
     def free(self, buffer: WgpuBuffer) -> None:
-        """Give memory back; freeing twice does nothing."""
-        if buffer not in self.buffers:
-            return
-        self.buffers.discard(buffer)
+        """Give memory back."""
         if buffer.staging is not None:
             buffer.staging.close()
         handle, buffer.handle = buffer.handle, None
@@ -211,8 +201,3 @@ class Memory:
         if target.address is None:
             queue.check("wgpuBufferMapAsync")
             raise c.error_for(0, "the buffer was not mapped", "wgpuBufferMapAsync", queue.name)
-
-    def close(self) -> None:
-        """Free all buffers."""
-        for buffer in list(self.buffers):
-            self.free(buffer)

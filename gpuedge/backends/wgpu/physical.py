@@ -10,7 +10,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from gpuedge.backends.base import Candidate
+from gpuedge.backends import common
+from gpuedge.backends.base import Candidate, DeviceInfo
 from gpuedge.backends.loading import driver_environment, keep_loaded, load_fault
 from gpuedge.backends.manifests import require
 from gpuedge.backends.wgpu import constants as c
@@ -24,12 +25,9 @@ log = logging.getLogger("gpuedge.wgpu")
 
 
 @dataclass(frozen=True, slots=True)
-class Adapter:
-    """An adapter: its handle and what it reports."""
+class Adapter(common.Found):
+    """An adapter."""
 
-    handle: Any
-    identity: Identity
-    caps: Caps
     limits: Any
     uniform_alignment: int
 
@@ -71,7 +69,7 @@ class Instance:
             what, asked_by=self.candidate.key, known=known, reason=reason
         )
 
-    def adapters(self) -> list[Adapter]:
+    def devices(self) -> list[Adapter]:
         """Describe the adapters, in the order of the API underneath.
 
         Raises BackendUnavailableError where there is none.
@@ -93,6 +91,11 @@ class Instance:
         self._adapters = []
         self.api.lib.wgpuInstanceRelease(self.handle)
         self.handle = None
+
+
+def enumerate_devices(candidate: Candidate) -> list[DeviceInfo]:
+    """Load a driver and list its adapters. Raises BackendUnavailableError."""
+    return common.infos(Instance(candidate))
 
 
 def describe(api: Api, handle: Any) -> Adapter:

@@ -8,7 +8,6 @@ from typing import Any
 
 from gpuedge.backends.wgpu import constants as c
 from gpuedge.backends.wgpu.queue import Queue
-from gpuedge.core.errors import DriverError
 from gpuedge.core.kernel import KernelBlob, Number
 
 PUSH_UNIT = 16
@@ -40,20 +39,11 @@ class Programs:
         self._queue = queue
         self._api = queue.api
         self._layouts: dict[tuple[tuple[bool, ...], int], Layout] = {}
-        self._programs: set[WgpuProgram] = set()
 
     def build(self, blob: KernelBlob, specs: Mapping[str, Number]) -> WgpuProgram:
         """Compile a kernel. Raises DriverError."""
-        values = blob.values(specs)
-        try:
-            layout = self._layout(blob)
-            made = WgpuProgram(blob, self._pipeline(blob, values, layout), layout)
-        except DriverError as error:
-            error.asked_by = f"kernel {blob.name!r}"
-            error.hint = "report it with the output of: gpuedge info --json"
-            raise
-        self._programs.add(made)
-        return made
+        values, layout = blob.values(specs), self._layout(blob)
+        return WgpuProgram(blob, self._pipeline(blob, values, layout), layout)
 
     def _layout(self, blob: KernelBlob) -> Layout:
         push_bytes = -(-blob.push_bytes // PUSH_UNIT) * PUSH_UNIT
@@ -116,15 +106,11 @@ class Programs:
         return queue.checked(made, "ShaderModule", "wgpuDeviceCreateShaderModule")
 
     def release(self, program: WgpuProgram) -> None:
-        """Drop a program's pipeline; doing it twice does nothing."""
-        if program in self._programs:
-            self._programs.discard(program)
-            self._queue.release("ComputePipeline", program.pipeline)
+        """Drop a program's pipeline."""
+        self._queue.release("ComputePipeline", program.pipeline)
 
     def close(self) -> None:
-        """Drop all pipelines and layouts."""
-        for program in list(self._programs):
-            self.release(program)
+        """Drop all layouts."""
         for layout in self._layouts.values():
             self._queue.release("PipelineLayout", layout.pipeline)
             self._queue.release("BindGroupLayout", layout.group)

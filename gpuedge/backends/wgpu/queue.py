@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
+from contextlib import nullcontext
 from typing import Any
 
 from gpuedge.backends import common
 from gpuedge.backends.wgpu import constants as c
 from gpuedge.backends.wgpu.api import Api
-from gpuedge.core.errors import DeviceError, DeviceLostError
-
-log = logging.getLogger("gpuedge.wgpu")
+from gpuedge.core.errors import DeviceLostError
 
 _SPIN_S = 1e-3
 """Shorter work is waited for without sleeping, which may take 100 us longer than asked."""
@@ -37,11 +35,10 @@ class WgpuTicket:
 class Queue:
     """An open WebGPU device, its queue, and what wgpu-native reports about them.
 
-    Attributes
-    ----------
-    lost : DeviceLostError or None
-        Set once the device is reported lost; everything raises it from then on.
+    `lost` is set once the device is reported lost, and everything raises it from then on.
     """
+
+    scope = nullcontext()  # nothing to bind: objects of this API belong to no thread
 
     def __init__(self, api: Api, name: str) -> None:
         self.api = api
@@ -85,12 +82,7 @@ class Queue:
             self._errors.append((code, message))
 
     def check(self, call: str) -> None:
-        """Raise what the last call reported.
-
-        Raises
-        ------
-        DeviceLostError, OutOfMemoryError, DriverError
-        """
+        """Raise what the last call reported: a DeviceError."""
         if not self._errors and self.lost is None:
             return
         errors, self._errors = self._errors, []
@@ -192,18 +184,11 @@ class Queue:
                 self.check_alive()
                 time.sleep(min(_LONGEST_NAP_S, waited * _SHARE, timeout_s - waited))
 
-    def drain(self, timeout_s: float) -> bool:
-        """Wait for everything in flight; return False if some of it does not end in time."""
-        try:
-            self.wait(WgpuTicket(self.submitted, ()), timeout_s)
-            self.poll()
-            self.check_alive()
-        except DeviceLostError:
-            return True
-        except DeviceError as error:  # too late, or no answer: either way it may still run
-            log.debug("draining: %s", error)
-            return self.lost is not None
-        return True
+    def finish(self, timeout_s: float) -> None:
+        """Wait for everything in flight. Raises DeviceError."""
+        self.wait(WgpuTicket(self.submitted, ()), timeout_s)
+        self.poll()
+        self.check_alive()
 
     def close(self) -> None:
         """Give the queue back and listen no more."""

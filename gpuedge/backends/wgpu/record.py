@@ -23,12 +23,8 @@ from gpuedge.backends.wgpu.queue import Queue, WgpuTicket
 class WgpuRecording:
     """Work ready to be encoded.
 
-    Attributes
-    ----------
-    steps : list of tuple
-        (pipeline, bind group, groups in x, y, z) of each dispatch.
-    changed : list of WgpuBuffer
-        Outputs that the work may write but does not read back.
+    `steps` has (pipeline, bind group, groups in x, y, z) of each dispatch, `changed` the outputs
+    that the work may write but does not read back.
     """
 
     inputs: list[WgpuBuffer]
@@ -46,7 +42,6 @@ class Recorder:
         self._queue = queue
         self._api = queue.api
         self._align = uniform_alignment
-        self._recordings: set[WgpuRecording] = set()
 
     def record(
         self, dispatches: Sequence[Dispatch], inputs: Sequence[Any], outputs: Sequence[Any]
@@ -60,7 +55,6 @@ class Recorder:
             changed=[b for b in bound if b.usage is Usage.OUTPUT and b not in read],
             stagings=tuple(b.staging for b in read),
         )
-        self._recordings.add(made)
         try:
             places = self._write_uniforms(made, dispatches)
             for dispatch, place in zip(dispatches, places, strict=True):
@@ -169,16 +163,8 @@ class Recorder:
         return ticket
 
     def release(self, recording: WgpuRecording) -> None:
-        """Free a recording that is not in flight; doing it twice does nothing."""
-        if recording not in self._recordings:
-            return
-        self._recordings.discard(recording)
+        """Free a recording that is not in flight."""
         for _, group, *_ in recording.steps:
             self._queue.release("BindGroup", group)
         if recording.uniforms is not None:
             destroy(self._queue, recording.uniforms)
-
-    def close(self) -> None:
-        """Free all recordings."""
-        for recording in list(self._recordings):
-            self.release(recording)

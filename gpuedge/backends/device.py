@@ -1,14 +1,14 @@
-"""An open device of an API of compute shaders: Vulkan's and WebGPU's are this with their own parts.
+"""An open device of any API: the seam's calls, handed to the parts that do the work.
 
-The parts do the work; what all such devices have in common is here: what a closed or a lost device
-answers, what is counted, in which order a device is closed.
+What all devices have in common is here: what a closed or a lost device answers, what is counted, in
+which order a device is closed.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from gpuedge.backends import common
@@ -25,50 +25,52 @@ from gpuedge.backends.base import (
     Usage,
 )
 from gpuedge.core.caps import Caps
-from gpuedge.core.errors import ClosedError, DeviceLostError
+from gpuedge.core.errors import ClosedError, DeviceError, DeviceLostError, DriverError
 from gpuedge.core.kernel import KernelBlob, Number
 
 log = logging.getLogger("gpuedge.backends")
 
 
 class _Queue(Protocol):
-    lost: DeviceLostError | None
-
+    @property
+    def lost(self) -> DeviceLostError | None: ...
+    @property
+    def scope(self) -> AbstractContextManager[None]: ...
     def wait(self, ticket: Any, timeout_s: float) -> None: ...
-    def drain(self, timeout_s: float) -> bool: ...
-    def close(self) -> None: ...
+    def finish(self, timeout_s: float) -> None: ...
 
 
 class _Memory(Protocol):
-    def alloc(self, nbytes: int, usage: Usage) -> Buffer: ...
-    def free(self, buffer: Any) -> None: ...
-    def write(self, buffer: Any, data: memoryview, offset: int) -> None: ...
-    def read(self, buffer: Any, into: memoryview, offset: int) -> None: ...
-    def close(self) -> None: ...
+    def alloc(self, nbytes: int, usage: Usage, storage: Storage, /) -> Buffer: ...
+    def free(self, buffer: Any, /) -> None: ...
+    def write(self, buffer: Any, data: memoryview, offset: int, /) -> None: ...
+    def read(self, buffer: Any, into: memoryview, offset: int, /) -> None: ...
 
 
 class _Programs(Protocol):
     def build(self, blob: KernelBlob, specs: Mapping[str, Number]) -> Program: ...
     def release(self, program: Any) -> None: ...
-    def close(self) -> None: ...
 
 
 class _Recorder(Protocol):
+    def submit(self, recording: Any, /) -> Ticket: ...
     def record(
         self, dispatches: Sequence[Dispatch], inputs: Sequence[Any], outputs: Sequence[Any]
     ) -> Recording: ...
-    def submit(self, recording: Any) -> Ticket: ...
     def release(self, recording: Any) -> None: ...
-    def close(self) -> None: ...
 
 
-class ComputeDevice:
+class OpenDevice:
     """An open device; see `gpuedge.backends.base.DeviceImpl` for what each call promises.
+
+    `destroy` frees everything; nothing is in flight then.
 
     Attributes
     ----------
     queue, memory, programs, recorder
         The parts: waiting and what the driver reported, buffers, kernels, recorded work.
+    sharing
+        What hands results to the application, where it opened the device with a context of its own.
     """
 
     def __init__(
@@ -82,6 +84,9 @@ class ComputeDevice:
         self.caps = caps
         self.counters = Counters()
         self.queue, self.memory, self.programs, self.recorder = parts
+        self.sharing: Any = None
+        self._scope = self.queue.scope
+        self._live: dict[Any, Callable[[Any], None]] = {}  # what was made, and what frees it
         self._destroy = destroy
         self._closed = False
 
@@ -90,38 +95,48 @@ class ComputeDevice:
             raise ClosedError("This device was closed.", known=self.info.identity.name)
         lost = self.queue.lost
         if lost is not None:
-            raise DeviceLostError(lost.what, known=lost.known)
+            raise DeviceLostError(lost.what, known=lost.known, hint=lost.hint)
 
     def entered(self) -> AbstractContextManager[None]:
-        """Nothing to bind: objects of these APIs belong to no thread."""
-        return nullcontext()
+        """Take the device for this thread, and put back afterwards what was current."""
+        return self._scope
 
-    def alloc(self, nbytes: int, usage: Usage, _: Storage = FLOAT32) -> Buffer:
+    def alloc(self, nbytes: int, usage: Usage, storage: Storage = FLOAT32) -> Buffer:
         """Reserve device memory; contents are undefined. Raises OutOfMemoryError."""
         self._check()
-        made = self.memory.alloc(nbytes, usage)
+        with self._scope:
+            made = self.memory.alloc(nbytes, usage, storage)
+        self._live[made] = self.memory.free
         self.counters.allocations += 1
         return made
 
     def free(self, buffer: Buffer) -> None:
         """Give memory back; the buffer must not be in flight."""
-        if not self._closed:
-            self.memory.free(buffer)
+        self.release(buffer)
 
     def write(self, buffer: Buffer, data: memoryview, offset: int = 0) -> None:
         """Copy contiguous host bytes into a buffer."""
         self._check()
-        self.memory.write(buffer, data, offset)
+        with self._scope:
+            self.memory.write(buffer, data, offset)
 
     def read(self, buffer: Buffer, into: memoryview, offset: int = 0) -> None:
         """Copy bytes of an OUTPUT buffer to the host; other buffers work too, more slowly."""
         self._check()
-        self.memory.read(buffer, into, offset)
+        with self._scope:
+            self.memory.read(buffer, into, offset)
 
     def build(self, blob: KernelBlob, specs: Mapping[str, Number]) -> Program:
         """Compile a kernel; its workgroup size is the specs LX, LY, LZ."""
         self._check()
-        made = self.programs.build(blob, specs)
+        try:
+            with self._scope:
+                made = self.programs.build(blob, specs)
+        except DriverError as error:
+            error.asked_by = f"kernel {blob.name!r}"
+            error.hint = "report it with the output of: gpuedge info --json"
+            raise
+        self._live[made] = self.programs.release
         self.counters.compilations += 1
         return made
 
@@ -133,7 +148,9 @@ class ComputeDevice:
     ) -> Recording:
         """Record work once. `inputs` and `outputs` are made visible around it, with any staging."""
         self._check()
-        made = self.recorder.record(dispatches, inputs, outputs)
+        with self._scope:
+            made = self.recorder.record(dispatches, inputs, outputs)
+        self._live[made] = self.recorder.release
         self.counters.recordings += 1
         return made
 
@@ -141,34 +158,44 @@ class ComputeDevice:
         """Start recorded work. Raises DeviceLostError, OutOfMemoryError."""
         self._check()
         self.counters.submits += 1
-        return self.recorder.submit(recording)
+        with self._scope:
+            return self.recorder.submit(recording)
 
     def wait(self, ticket: Ticket, timeout_s: float) -> None:
         """Wait until the work is done. Raises DeviceTimeoutError or DeviceLostError."""
         self._check()
-        self.queue.wait(ticket, timeout_s)
+        with self._scope:
+            self.queue.wait(ticket, min(max(0.0, timeout_s), common.MAX_WAIT_S))
 
-    def release(self, thing: Recording | Program) -> None:
-        """Drop a recording or program that is not in flight."""
-        if self._closed:
-            return
-        if hasattr(thing, "blob"):
-            self.programs.release(thing)
-        else:
-            self.recorder.release(thing)
+    def release(self, thing: Recording | Program | Buffer) -> None:
+        """Drop what was made and is not in flight; doing it twice does nothing."""
+        if not self._closed and self.queue.lost is None and thing in self._live:
+            with self._scope:
+                self._live.pop(thing)(thing)
 
     def close(self) -> None:
         """Free everything; may be called twice, and after the device was lost.
 
         Work that is still running when the time is up keeps what it uses: freeing it could crash
-        the driver, so it is left to the end of the process.
+        the driver or wait without limit, so it is left to the end of the process.
         """
         if self._closed:
             return
         self._closed = True
-        if not self.queue.drain(common.CLOSE_TIMEOUT_S):
-            log.error("%s is still busy; its memory is not freed", self.info.identity.name)
+        try:
+            with self._scope:
+                if self.queue.lost is None:  # work on a lost device counts as finished
+                    self.queue.finish(common.CLOSE_TIMEOUT_S)
+        except (ClosedError, DeviceLostError) as error:
+            log.debug("closing: %s", error)
+        except DeviceError as error:  # too late, or no answer: either way it may still run
+            log.error("%s is still busy; it is not freed: %s", self.info.identity.name, error)
             return
-        for part in (self.recorder, self.programs, self.memory, self.queue):
-            part.close()
+        try:
+            with self._scope:
+                while self._live:
+                    thing, free = self._live.popitem()
+                    free(thing)
+        except (ClosedError, DeviceLostError) as error:  # its context is gone with all it has
+            log.debug("closing: %s", error)
         self._destroy()

@@ -1,7 +1,8 @@
-"""A context of our own, of an exact version, made current beside the application's contexts.
+"""The context of a device, made current beside the application's, and the work in flight on it.
 
-A context belongs to one thread at a time. ``with context:`` takes it for this thread, notes what
-the application had current, and puts that back at the end; nested blocks cost next to nothing.
+A context of our own is of an exact version and belongs to one thread at a time. ``with context:``
+takes it for this thread, notes what the application had current, and puts that back at the end;
+nested blocks cost next to nothing. Work is waited for by fences, with a limit.
 """
 
 from __future__ import annotations
@@ -9,18 +10,28 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from gpuedge.backends import common
 from gpuedge.backends.gles import constants as c
-from gpuedge.backends.gles.api import Display, attributes
+from gpuedge.backends.gles.api import Display, Gl, attributes
 from gpuedge.core.errors import (
     FORK_HINT,
     BackendUnavailableError,
     ClosedError,
     DeviceError,
     DeviceLostError,
+    DriverError,
 )
+
+if TYPE_CHECKING:
+    from gpuedge.backends.gles.physical import Opened
+    from gpuedge.backends.gles.record import GlesRecording
+
 
 VERSIONS = {"gles20": (2, 0), "gles30": (3, 0), "gles31": (3, 1)}
 DESKTOP_VERSION = (4, 3)
@@ -225,3 +236,146 @@ class GLContext:
             if self._surface:
                 self._egl.DestroySurface(self.display.handle, self._surface)
                 self._surface = None
+
+
+@dataclass(slots=True, eq=False)
+class GlesTicket:
+    """One submission; `fence` is None once it is known to be done."""
+
+    fence: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Fences:
+    """How a context tells when submitted work is done.
+
+    `wait` takes a fence and nanoseconds; `done` and `late` are its answers that say how it went,
+    any other one, known or not, is a failure.
+    """
+
+    make: Callable[[], Any]
+    wait: Callable[[Any, int], int]
+    delete: Callable[[Any], Any]
+    done: tuple[int, ...]
+    late: int
+
+    def is_done(self, fence: Any, seconds: float) -> bool:
+        """Wait for a fence; return False if the time is up. Raises DriverError."""
+        answer = self.wait(fence, int(seconds * 1e9))
+        if answer not in (*self.done, self.late):
+            known = f"the wait for a fence answers {answer:#06x}"
+            raise DriverError("The driver does not wait.", known=known)
+        return answer != self.late
+
+
+def fences(gl: Gl, level: str, display: Display) -> Fences | None:
+    """Return the best kind of fence that a context has; None: work must be finished at once."""
+    if level != "gles20" and gl.has("FenceSync", "ClientWaitSync", "DeleteSync"):
+        return Fences(
+            partial(gl.FenceSync, c.SYNC_GPU_COMMANDS_COMPLETE, 0),
+            lambda fence, limit: int(gl.ClientWaitSync(fence, c.SYNC_FLUSH_COMMANDS, limit)),
+            gl.DeleteSync,
+            (c.ALREADY_SIGNALED, c.CONDITION_SATISFIED),
+            c.TIMEOUT_EXPIRED,
+        )
+    egl: Any = display.library
+    handle = display.handle
+    has_all = egl.has("CreateSyncKHR", "ClientWaitSyncKHR", "DestroySyncKHR")
+    if "EGL_KHR_fence_sync" in display.extensions and has_all:
+        return Fences(
+            partial(egl.CreateSyncKHR, handle, c.EGL_SYNC_FENCE, None),
+            lambda fence, limit: int(egl.ClientWaitSyncKHR(handle, fence, c.EGL_SYNC_FLUSH, limit)),
+            partial(egl.DestroySyncKHR, handle),
+            (c.EGL_CONDITION_SATISFIED,),
+            c.EGL_TIMEOUT_EXPIRED,
+        )
+    return None
+
+
+def _reset_status(opened: Opened) -> Callable[[], int] | None:
+    """Return the function that tells of resets, if the context was made to tell of them."""
+    if not opened.context.tells_resets:
+        return None
+    extensions = opened.gl.extensions(opened.context.want.version[0])
+    for suffix in ("EXT", "KHR"):
+        name = f"GetGraphicsResetStatus{suffix}"
+        if f"GL_{suffix}_robustness" in extensions and opened.gl.has(name):
+            function: Callable[[], int] = getattr(opened.gl, name)
+            return function
+    return None
+
+
+def replay(recording: GlesRecording) -> None:
+    """Make all calls of recorded work in order; the context is current."""
+    for one in recording.launches:
+        for call, args in one.binds:
+            call(*args)
+        program = one.program
+        if program.applied is not one.values:
+            for call, args in one.sets:
+                call(*args)
+            program.applied = one.values
+        one.call(*one.args)
+    for call, args in recording.after:
+        call(*args)
+
+
+class Queue:
+    """The work in flight on an open device, and `scope`: its context, entered for every call."""
+
+    def __init__(self, opened: Opened) -> None:
+        self.gl = opened.gl
+        self.scope = opened.context
+        self.fences = fences(opened.gl, opened.context.want.level, opened.context.display)
+        self.reset_status = _reset_status(opened)
+        self.flying: deque[GlesTicket] = deque()
+
+    @property
+    def lost(self) -> DeviceLostError | None:
+        """Set once the driver reports a lost device; everything raises it from then on."""
+        return self.scope.lost or self.gl.lost
+
+    def submit(self, recording: GlesRecording) -> GlesTicket:
+        """Start recorded work."""
+        replay(recording)
+        ticket = GlesTicket(None)
+        if self.fences is None:
+            self.gl.Finish()
+        else:
+            ticket.fence = self.fences.make()
+            self.gl.Flush()
+            if ticket.fence is not None:
+                self.flying.append(ticket)
+        if code := self.gl.GetError():
+            self.gl.fail(code, "submitting")
+        return ticket
+
+    def wait(self, ticket: GlesTicket, timeout_s: float) -> None:
+        """Wait until `ticket` is done, at most `timeout_s` seconds."""
+        if ticket.fence is None or self.fences is None:
+            return
+        try:
+            is_done = self.fences.is_done(ticket.fence, timeout_s)
+        except DriverError:
+            self._check_reset()
+            self.gl.check("waiting")
+            raise
+        self._check_reset()
+        if not is_done:
+            raise common.timeout_error(self.gl.device, timeout_s)
+        while ticket.fence is not None:  # work is done in order: this one's and what was before
+            done = self.flying.popleft()
+            self.fences.delete(done.fence)
+            done.fence = None
+
+    def _check_reset(self) -> None:
+        """Raise DeviceLostError if the driver tells of a reset, where it was asked to."""
+        why = c.RESETS.get(self.reset_status()) if self.reset_status else None
+        if why:
+            self.gl.lost = common.lost_error(self.gl.device, why)
+            raise self.gl.lost
+
+    def finish(self, timeout_s: float) -> None:
+        """Wait for everything in flight. Raises DeviceError."""
+        if self.flying:
+            self.wait(self.flying[-1], timeout_s)
