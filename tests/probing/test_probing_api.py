@@ -120,9 +120,9 @@ def test_longer_deadline_asks_a_hung_driver_again(
     fakes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROBE_FAKES", "slow")
-    monkeypatch.setenv("PROBE_SLOW", "3")
-    assert probe(deadline_s=2).tried[0].status == "timeout"
-    assert probe(deadline_s=2).tried[0].status == "timeout"
+    monkeypatch.setenv("PROBE_SLOW", "6")
+    assert probe(deadline_s=4).tried[0].status == "timeout"
+    assert probe(deadline_s=4).tried[0].status == "timeout"
     assert started(fakes) == 1
     assert probe(deadline_s=20).tried[0].status == "ok"
     assert started(fakes) == 2
