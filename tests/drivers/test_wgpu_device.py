@@ -280,8 +280,8 @@ def test_opening_and_closing_leaves_nothing_behind(adapter: str) -> None:
         sizes.append(_resident())
     assert _open_files() <= files
     assert threading.active_count() == threads
-    # What is lost is lost in every round; the allocator's own appetite is not. A driver's threads and compiled code may
-    # still grow by some hundred KiB a device: a buffer of these is 16 times as large.
+    # What is lost is lost in every round; the allocator's own appetite is not. A driver's threads
+    # and compiled code may still grow by some hundred KiB a device: a buffer is 16 times as large.
     assert min(b - a for a, b in pairwise(sizes)) < 6 * LARGE * 16 // 4
 
 
