@@ -36,7 +36,6 @@ ENTRY: dict[str, Any] = {
     ],
     "review": {"owner": "tests", "added": "2026-11-21", "review_by": "2027-11-21",
                "on_expiry": "probe"},
-    "tests": {"must_match": ["D001"], "must_not_match": ["D002"]},
 }  # fmt: skip
 """An entry that nothing is wrong with."""
 
@@ -61,14 +60,21 @@ def folder(
     file: str = "vulkan/qualcomm",
     facts: list[str] | None = None,
     left_out: list[str] | None = None,
+    pairs: dict[str, Any] | None = None,
 ) -> Path:
-    """Write an unsealed folder with one file of entries; facts are those of `ENTRY` by default."""
+    """Write an unsealed folder with one file of entries, by default with the facts of `ENTRY`."""
     api, vendor = file.split("/")
-    body = {"schema": "gpuedge.entries/2", "api": api, "vendor": vendor, "entries": entries}
+    both = {
+        "match": "D001",
+        "near": {"deviceName": "Mali-G76", "vendorID": "0x13b5", "deviceID": "0x0"},
+    }
+    made = pairs or {record["id"]: both for record in entries if isinstance(record, dict)}
+    body = {"schema": "gpuedge.entries/3", "api": api, "vendor": vendor, "entries": entries}
     rows = [{"fact": f, "reason": "graphics", "why": "a test"} for f in left_out or ()]
     for name, content in (
         (f"entries/{file}.json", body),
         ("fixtures/identities.json", IDENTITIES),
+        ("fixtures/pairs.json", {"schema": "gpuedge.pairs/1", "pairs": made}),
         ("facts.json", {"schema": "gpuedge.facts/1", "facts": facts or ["Q001"]}),
         ("left_out/rows.json", {"schema": "gpuedge.left-out/1", "rows": rows}),
     ):

@@ -31,7 +31,6 @@ ROW: dict[str, Any] = {
         "review_by": "2027-11-21",
         "on_expiry": "probe",
     },
-    "tests": {"must_match": [], "must_not_match": ["D001"], "no_fixture": "made up"},
 }
 
 PROBE = {"tests": ["standard", "kernels"], "runs": 64, "may": "confirm_and_clear"}
@@ -72,8 +71,7 @@ def adreno(**changes: Any) -> Subject:
         "device": "blueline",
         "android_sdk": 30,
         "security_patch": "2021-05-05",
-        "device_type": "INTEGRATED_GPU",
-        "features": {"fp16": True, "subgroups": False},
+        "process_bits": 64,
         "versions": {"vk-adreno": (490, 0)},
         "builds": frozenset({"0f6d4a8"}),
         "built": "2021-03-02",
@@ -97,7 +95,7 @@ def write(
     path = folder / "entries" / api / f"{vendor}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {
-        "schema": "gpuedge.entries/2",
+        "schema": "gpuedge.entries/3",
         "api": api,
         "vendor": vendor,
         "entries": list(records),

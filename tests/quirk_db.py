@@ -30,9 +30,8 @@ def entry(number: int, effect: str, action: dict[str, Any], **more: Any) -> dict
         "evidence": [{"type": "farm_run", "case": "test"}],
         "review": {
             "owner": "gpuedge", "added": "2026-01-01", "review_by": "2099-01-01",
-            "on_expiry": "drop",
+            "on_expiry": "keep",
         },
-        "tests": {"must_match": [], "must_not_match": ["D001"], "no_fixture": "a test"},
         **more,
     }  # fmt: skip
 
@@ -50,7 +49,7 @@ def folder(place: Path, *entries: dict[str, Any], api: str = "vulkan") -> Path:
         if not (place / name).is_file():
             shutil.copy(paths.data_dir("capability_db") / name, place / name)
     body = {
-        "schema": "gpuedge.entries/2", "api": api, "vendor": "mesa-software",
+        "schema": "gpuedge.entries/3", "api": api, "vendor": "mesa-software",
         "entries": list(entries),
     }  # fmt: skip
     file, text = where / "mesa-software.json", json.dumps(body)

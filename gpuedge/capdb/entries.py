@@ -35,11 +35,10 @@ LIMITS: Final = (
 )  # fmt: skip
 """Limits that an action may lower: fields of `gpuedge.core.caps.Caps`, and the invocations."""
 
-TESTS: Final = ("standard", "kernels", "half", "storages", "large", "repeat")
+TESTS: Final = ("standard", "kernels", "storages", "large", "repeat")
 """Tests that an entry may ask for."""
 
-IN_USE: Final = frozenset({"canary", "active"})
-STATES: Final = frozenset({"proposed", "canary", "active", "retired"})
+STATES: Final = frozenset({"canary", "active"})
 
 SEVERE: Final = frozenset({"crash_at_load", "crash", "hang", "corrupt_pipeline_cache"})
 """Effects that no probe may be risked for: their entries apply at once."""
@@ -159,11 +158,6 @@ class Entry:
         return self.effect in SEVERE
 
     @property
-    def is_in_use(self) -> bool:
-        """Whether its state lets it come to anything."""
-        return self.state in IN_USE
-
-    @property
     def vendors(self) -> frozenset[str] | None:
         """The makers whose devices alone it can be about; None where it does not say."""
         every = [match.vendors for match in self.match]
@@ -180,8 +174,6 @@ class Entry:
     @property
     def if_true(self) -> str:
         """What it comes to on a device that it is about."""
-        if self.action.is_empty:
-            return "applies"
         if self.state == "canary":
             return "probe"
         may_clear = self.probe is not None and self.probe.may == "confirm_and_clear"
@@ -191,7 +183,7 @@ class Entry:
     @property
     def if_unknown(self) -> str:
         """What it comes to on a device of a known maker that it may or may not be about."""
-        if self.on_unknown == "skip" or self.action.is_empty:
+        if self.on_unknown == "skip":
             return "skipped"
         if self.on_unknown == "apply":
             return self.if_true
@@ -357,8 +349,7 @@ CONDITIONS: Final[Mapping[str, Reader]] = {
     "device_ids": _device_ids,
     "name": NameMatch.of,
     "driver": _driver,
-    "without_feature": _many(),
-    "device_type": _many(),
+    "process_bits": _many(_whole),
 }
 """Conditions in the order in which they are judged, and what reads each."""
 
@@ -372,7 +363,7 @@ def _match(record: Mapping[str, Any], api: str) -> Match:
 
 
 ACTIONS: Final = frozenset(
-    {"disable_backend", "limits", "demote", "note", *(f"disable_{name}" for name in SETS)}
+    {"disable_backend", "limits", "demote", *(f"disable_{name}" for name in SETS)}
 )
 """What an action may say."""
 
@@ -382,13 +373,16 @@ def _action(record: Mapping[str, Any], name: str) -> Restrictions:
         _word(ACTIONS)(word)
     listed = {kind: record.get(f"disable_{kind}") for kind in SETS}
     limits = record.get("limits", {})
-    return Restrictions(
+    made = Restrictions(
         **{kind: _many()(value) if value else frozenset() for kind, value in listed.items()},
         is_backend_off=_flag(record.get("disable_backend", False)),
         limits={_word(LIMITS)(n): _least(most, 1) for n, most in limits.items()},
         is_demoted=_flag(record.get("demote", False)),
         entries=(name,),
     )
+    if made.is_empty:
+        raise ValueError("its action restricts nothing")
+    return made
 
 
 def _probe(record: Mapping[str, Any]) -> Probe:
@@ -399,5 +393,5 @@ def _probe(record: Mapping[str, Any]) -> Probe:
 
 def _review(record: Mapping[str, Any]) -> Review:
     made = Review(**{name: _text(value) for name, value in record.items()})
-    _word(("keep", "probe", "drop"))(made.on_expiry)
+    _word(("keep", "probe"))(made.on_expiry)
     return made

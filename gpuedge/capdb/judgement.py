@@ -182,9 +182,7 @@ def lookup(
     found = _sorted(_found(base, who, ignored, day))
     entries = {f.id: base.entry(f.id) for f in found if f.becomes in {"applies", "probe"}}
     actions = {name: entry.action for name, entry in entries.items()}
-    in_force = frozenset(
-        f.id for f in found if f.becomes == "applies" and not actions[f.id].is_empty
-    )
+    in_force = frozenset(f.id for f in found if f.becomes == "applies")
     demands = sorted(f.id for f in found if f.becomes == "probe")
     return Judgement(
         who, combine(actions[name] for name in in_force),

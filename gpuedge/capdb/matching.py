@@ -36,7 +36,7 @@ class Truth(Enum):
 
 TRUE, FALSE, UNKNOWN = Truth.TRUE, Truth.FALSE, Truth.UNKNOWN
 
-BECOMES: Final = ("applies", "probe", "skipped", "ignored", "expired", "inactive", "none")
+BECOMES: Final = ("applies", "probe", "skipped", "ignored", "none")
 """What an entry can become for a device."""
 
 
@@ -208,11 +208,6 @@ def _driver(wanted: DriverMatch, subject: Subject) -> Truth:
     return every((built, some(options)))
 
 
-def _without_feature(wanted: frozenset[str], subject: Subject) -> Truth:
-    reported = (subject.features.get(name) for name in wanted)
-    return every(UNKNOWN if has is None else _truth(not has) for has in reported)
-
-
 _CONDITIONS: Final[Mapping[str, Judge]] = {
     "api": _api,
     "level": _field("level"),
@@ -231,8 +226,7 @@ _CONDITIONS: Final[Mapping[str, Judge]] = {
     "device_ids": _field("device_id", _within),
     "name": _name,
     "driver": _driver,
-    "without_feature": _without_feature,
-    "device_type": _field("device_type"),
+    "process_bits": _field("process_bits"),
 }
 
 
@@ -278,13 +272,12 @@ def becomes(
     entry: Entry, value: Truth, subject: Subject, today: str, *, is_ignored: bool = False
 ) -> str:
     """Return what an entry comes to on a device: one of `BECOMES`."""
-    if value is FALSE or not entry.is_in_use:
-        return "none" if entry.is_in_use else "inactive"
+    if value is FALSE:
+        return "none"
     if is_ignored:
         return "ignored"
-    if entry.review.review_by < today and entry.review.on_expiry != "keep":
-        is_dropped = entry.review.on_expiry == "drop" or entry.action.is_empty
-        return "expired" if is_dropped else "probe"
+    if entry.review.review_by < today and entry.review.on_expiry == "probe":
+        return "probe"
     if value is TRUE:
         return entry.if_true
     if subject.vendor is None and entry.if_unknown == "applies":

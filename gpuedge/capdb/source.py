@@ -20,7 +20,7 @@ from gpuedge.capdb.files import bad, check_place, contents, document
 from gpuedge.safety.databases import MAX_ENVELOPE
 
 SCHEMA: Final = "gpuedge.database/1"
-ENTRIES_SCHEMA: Final = "gpuedge.entries/2"
+ENTRIES_SCHEMA: Final = "gpuedge.entries/3"
 FILE: Final = "database.json"
 ENTRIES: Final = "entries"
 TABLES: Final[Mapping[str, str]] = {
@@ -158,7 +158,7 @@ def read(folder: Path, *, is_sealed: bool = True) -> tuple[Envelope, tuple[Entry
     for entry in entries:
         if entry.id in seen:
             raise bad(folder, f"two entries have the id {entry.id}")
-        if entry.id in about.retired_ids and entry.state != "retired":
+        if entry.id in about.retired_ids:
             raise bad(folder, f"{entry.id} was retired; ids are not used again")
         seen.add(entry.id)
     return about, tuple(entries)

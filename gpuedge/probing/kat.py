@@ -420,7 +420,7 @@ def _large(caps: Caps) -> list[KnownAnswer]:
 
 
 _TESTS: Final[Mapping[str, Callable[[Caps], list[KnownAnswer]]]] = {
-    "standard": _standard, "kernels": _kernels, "half": _half,
+    "standard": _standard, "kernels": _kernels,
     "storages": _storages, "large": _large, "repeat": _standard,
 }  # fmt: skip
 

@@ -139,7 +139,7 @@ def source_of(path: Path) -> str:
 
 
 def test_many_large_files_are_refused_together(folder: Path) -> None:
-    blank = {"schema": "gpuedge.entries/2", "api": "vulkan", "entries": []}
+    blank = {"schema": "gpuedge.entries/3", "api": "vulkan", "entries": []}
     for i in range(5):
         text = json.dumps({**blank, "vendor": f"v{i}"})
         (folder / "entries" / "vulkan" / f"v{i}.json").write_text(text + " " * (15 << 20))

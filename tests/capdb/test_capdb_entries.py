@@ -42,7 +42,7 @@ FULL = row(
                 "scheme": "vk-adreno", "intervals": [{"from": [490], "below": [512, 1]}],
                 "builds": ["abc"], "built": {"from": "2020-02-29"},
             },
-            "without_feature": ["fp16"], "device_type": ["INTEGRATED_GPU"],
+            "process_bits": [64],
         }
     ],
     except_=[{"model": {"below": 640}}],
@@ -50,7 +50,7 @@ FULL = row(
     action={
         "disable_backend": True, "disable_levels": ["vulkan"], "disable_features": ["fp16"],
         "disable_kernels": ["matmul_tile"], "disable_storages": ["rgba16f"],
-        "limits": {"max_invocations": 64}, "demote": True, "note": "A note of some length.",
+        "limits": {"max_invocations": 64}, "demote": True,
     },
     probe=PROBE,
     evidence=[

@@ -17,11 +17,28 @@ from capdb import golden as tool
 from capdb.diff import decisions
 
 from gpuedge.capdb.database import of_entries, read_unsealed
+from gpuedge.capdb.judgement import lookup
 from gpuedge.capdb.saved import identities
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "capability_db"
 GOLDEN = ROOT / "tests" / "golden" / "capdb" / "decisions.json"
+
+
+DENIED = {
+    "D399": "mali-0027", "D400": "powervr-0010", "D401": "mali-0028", "D402": "mali-0029",
+    "D403": "adreno-0036", "D404": "mali-0030", "D405": "mali-0027",
+}  # fmt: skip
+"""Identities that the source of the facts lists as denied, and the entry that denies each."""
+
+HERE = {
+    "ARM": {"deviceName": "Mali-G78", "driverID": 9},
+    "Qualcomm": {"deviceName": "Adreno (TM) 710", "driverID": 8},
+    "Imagination Technologies": {
+        "deviceName": "PowerVR Rogue GE8320", "driverID": 7, "driverVersion": 5776728,
+    },
+}  # fmt: skip
+"""Vulkan on these phones, by the maker."""
 
 
 @cache
@@ -64,12 +81,31 @@ def test_only_what_is_certain_refuses_a_device() -> None:
     refused = {name: row["true"] for name, _, row in rows() if row["use"] == "no"}
     for name, true in refused.items():
         assert blocking & set(true), name
-    assert set(refused) == {"D003"}  # a G6430 whose driver crashes
+    assert set(refused) == {"D003", *DENIED}  # D003: a G6430 whose driver crashes
+
+
+@pytest.mark.parametrize(("name", "entry"), DENIED.items())
+def test_what_a_public_list_denies_is_denied(name: str, entry: str) -> None:
+    """The list knows each driver of Vulkan by its whole ``GL_VERSION`` and the chip."""
+    record = identities(FOLDER)[name]
+    assert record["listed_as"] == "deny"
+    found = lookup(record, database=read_unsealed(FOLDER), ignore=(), today=golden()["today"])
+    assert found.blocking("vulkan") == [entry]
+    assert found.blocks("gles31") is None
+    # So it is on the same phone under Vulkan, whose driver tells the same build.
+    build = record["GL_VERSION"].removeprefix("OpenGL ES 3.2 ")
+    here = {**HERE[record["GL_VENDOR"]], "api": "vulkan", "os": "android", "soc": record["soc"]}
+    assert lookup({**here, "driverInfo": build}, ignore=()).blocks("vulkan") == entry
+
+
+def test_all_that_a_public_list_denies_is_named_here() -> None:
+    every = identities(FOLDER).items()
+    assert {name for name, record in every if record.get("listed_as") == "deny"} == set(DENIED)
 
 
 def test_no_entry_refuses_what_it_may_be_about() -> None:
     for entry in read_unsealed(FOLDER):
-        if entry.is_in_use and entry.action.forbids_a_level:
+        if entry.action.forbids_a_level:
             assert entry.if_unknown in {"probe", "skipped"}, entry.id
 
 

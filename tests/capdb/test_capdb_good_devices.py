@@ -90,42 +90,24 @@ NVIDIA: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("base", "name", "number", "kept"),
+    ("base", "name", "number"),
     [
-        (AMD, "AMD Radeon RX 9070 XT", 0x7550, {"cooperative-matrix", "subgroup-arithmetic"}),
-        (AMD, "AMD Radeon(TM) 8060S Graphics", 0x1586, {"cooperative-matrix"}),
-        (AMD, "AMD Radeon 780M Graphics", None, {"cooperative-matrix"}),
-        (INTEL, "Intel(R) Graphics (PTL)", 0xB080, {"subgroups", "cooperative-matrix"}),
-        (INTEL, "Intel(R) Graphics", 0xE221, {"subgroups", "cooperative-matrix"}),
-        (NVIDIA, "NVIDIA A100-SXM4-80GB", None, {"robust-access"}),
-        (NVIDIA, "NVIDIA H200", None, {"robust-access"}),
-        (NVIDIA, "NVIDIA L4", None, {"robust-access"}),
-        (NVIDIA, "Tesla T4", None, {"robust-access"}),
-        (NVIDIA, "NVIDIA RTX 6000 Ada Generation", None, {"robust-access"}),
-        (NVIDIA, "NVIDIA GB10", None, {"robust-access"}),
-        (NVIDIA, "NVIDIA GeForce GTX 1660", None, {"robust-access"}),
+        (AMD, "AMD Radeon RX 9070 XT", 0x7550),
+        (AMD, "AMD Radeon(TM) 8060S Graphics", 0x1586),
+        (INTEL, "Intel(R) Graphics (PTL)", 0xB080),
+        (NVIDIA, "NVIDIA A100-SXM4-80GB", None),
+        (NVIDIA, "NVIDIA H200", None),
+        (NVIDIA, "NVIDIA GB10", None),
+        (NVIDIA, "NVIDIA GeForce GTX 1660", None),
     ],
 )
-def test_newer_devices_keep_what_older_ones_lose(
-    base: dict[str, Any], name: str, number: int | None, kept: set[str]
+def test_devices_of_this_year_lose_nothing_but_huge_buffers(
+    base: dict[str, Any], name: str, number: int | None
 ) -> None:
     numbered = {} if number is None else {"deviceID": number}
     found = told({**base, "deviceName": name, **numbered}).restrictions
-    assert not found.features & kept
-    assert "max_invocations" not in found.limits
-
-
-@pytest.mark.parametrize(
-    ("base", "name", "number", "lost"),
-    [
-        (AMD, "AMD Radeon RX 6600", 0x73FF, "cooperative-matrix"),
-        (INTEL, "Intel(R) UHD Graphics 630 (CFL GT2)", 0x3E92, "subgroups"),
-        (NVIDIA, "NVIDIA GeForce GTX 1060 6GB", 0x1C03, "robust-access"),
-    ],
-)
-def test_the_older_ones_do_lose_it(base: dict[str, Any], name: str, number: int, lost: str) -> None:
-    found = told({**base, "deviceName": name, "deviceID": number}).restrictions
-    assert lost in found.features
+    assert set(found.entries) <= {"any-0003"}
+    assert set(found.limits) <= {"max_storage_buffer_bytes", "max_allocation_bytes"}
 
 
 @pytest.mark.parametrize(
@@ -155,13 +137,11 @@ def test_families_of_amd_by_name(name: str, family: str | None) -> None:
         ("PowerVR D-Series DXT-48-1536", None),
         ("PowerVR E-Series EXT-48-1536", None),
         (None, None),
-        ("PowerVR Rogue GE8320", "powervr-0005"),
-        ("PowerVR A-Series AXE-1-16", "powervr-0005"),
+        ("PowerVR Rogue GE8320", None),
+        ("PowerVR A-Series AXE-1-16", None),
     ],
 )
-def test_powervr_from_the_b_series_on_is_tested_not_refused(
-    name: str | None, blocked: str | None
-) -> None:
+def test_powervr_is_tested_not_refused(name: str | None, blocked: str | None) -> None:
     named = {} if name is None else {"deviceName": name}
     record = {"api": "vulkan", "os": "android", "vendorID": 0x1010, "driverID": 7, **named}
     assert told(record).blocks("vulkan") == blocked

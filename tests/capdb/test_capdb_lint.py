@@ -50,26 +50,16 @@ def second(**fields: Any) -> dict[str, Any]:
 BLOCKED = {"disable_backend": True}
 PROBE = {"tests": ["standard", "kernels"], "runs": 64, "may": "confirm_and_clear"}
 REVIEW = made.ENTRY["review"]
-TESTS = made.ENTRY["tests"]
-UNSEEN = {"must_match": [], "must_not_match": ["D002"], "no_fixture": "no such phone is stored"}
 LOW, HIGH = {"from": [512, 400], "below": [512, 480]}, {"from": [512, 480], "below": [512, 500]}
 
 BROKEN: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
     "schema": ([made.entry(colour="red")], [made.entry()]),
     "duplicate-id": ([made.entry(), made.entry()], [made.entry()]),
     "misplaced": ([made.entry({"vendor": ["arm"], "family": None})], [made.entry()]),
-    "dead": (
-        [made.entry({"device": ["a phone"]}, tests={**TESTS, "must_match": []})],
-        [made.entry({"device": ["a phone"]}, tests=UNSEEN)],
-    ),
-    "needless-no-fixture": ([made.entry(tests={**TESTS, "no_fixture": "none"})], [made.entry()]),
-    "must-match": (
-        [made.entry(tests={**TESTS, "must_match": ["D001", "D002"]})],
-        [made.entry()],
-    ),
+    "must-match": ([made.entry({"device": ["a phone"]})], [made.entry()]),
     "must-not-match": (
-        [made.entry(tests={**TESTS, "must_not_match": ["D001"], "must_match": []})],
-        [made.entry(tests={**TESTS, "must_not_match": ["D002", "D003"]})],
+        [made.entry({"vendor": None, "family": None, "model": None})],
+        [made.entry()],
     ),
     "shadowed": (
         [
@@ -110,22 +100,16 @@ BROKEN: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
         [made.entry(review={**REVIEW, "review_by": "2026-11-20"})],
         [made.entry(review={**REVIEW, "review_by": "2026-11-21"})],
     ),
-    "drops-crash": (
-        [made.entry(effect="hang", review={**REVIEW, "on_expiry": "drop"})],
-        [made.entry(effect="slow", review={**REVIEW, "on_expiry": "drop"})],
-    ),
     "unknown-kernel": (
         [made.entry(action={"disable_kernels": ["conv2d_typo"]})],
         [made.entry(action={"disable_kernels": ["conv2d_map"]})],
     ),
     "supersedes": (
-        [made.entry(supersedes=["adreno-0999"])],
-        [made.entry(supersedes=["adreno-0002"]), second(state="retired")],
+        [made.entry(supersedes=["adreno-0002"]), second(action={"demote": True})],
+        [made.entry()],
     ),
 }
 """Per rule entries that break it, and entries beside them that do not."""
-
-FACTS_OF = {"supersedes": ["Q001-Q002"]}
 
 
 @pytest.mark.parametrize("rule", BROKEN)
@@ -138,7 +122,14 @@ def test_a_rule_finds_what_breaks_it_and_nothing_else(rule: str, tmp_path: Path)
 
 
 def test_every_rule_has_a_test_here() -> None:
-    elsewhere = {"over-broad", "double-fact", "missing-fact", "stale-database", "refused"}
+    elsewhere = {
+        "no-fixture",
+        "over-broad",
+        "double-fact",
+        "missing-fact",
+        "stale-database",
+        "refused",
+    }
     assert set(BROKEN) | elsewhere == set(RULES)
 
 
@@ -177,7 +168,6 @@ def test_conditions_that_exclude_each_other_are_contradictory(tmp_path: Path) ->
     cases = {
         "families": made.entry({"family": ["mali-bifrost"]}),
         "exceptions": {**made.entry(), "except": [vulkan()]},
-        "tests": made.entry(tests={**TESTS, "must_not_match": ["D001"]}),
         "system": made.entry({"os": ["linux"], "android_sdk": {"from": 30}}),
     }
     for name, case in cases.items():
@@ -194,12 +184,11 @@ def test_exact_touching_intervals_should_be_one(tmp_path: Path) -> None:
 
 
 def test_what_differs_is_not_shadowed(tmp_path: Path) -> None:
-    """Wider in no way, less strict, or only a note: each is there for a reason."""
+    """Wider in no way, or less strict: each is there for a reason."""
     wide = made.entry(match=[vulkan()], effect="crash", action=BLOCKED, on_unknown="probe")
     pairs = {
         "exception": ({**wide, "except": [vulkan(model={"from": 620})]}, second()),
         "weaker": ({**wide, "action": {"demote": True}}, second()),
-        "a note": (wide, second(action={"note": "Nothing here does what triggers it."})),
         "unsure": (wide, second(effect="crash", on_unknown="apply")),
     }
     for name, pair in pairs.items():
@@ -230,7 +219,29 @@ def test_an_entry_that_blocks_many_is_over_broad(tmp_path: Path) -> None:
     assert "5 of 11" in problem.text
     assert fitness(place) == []  # a warning does not keep it from being published
     (place / "fixtures/identities.json").write_text(json.dumps(rows[1:]))
-    assert [p.rule for p in lint(place, today=made.TODAY)] == ["must-match"]  # 4 of 10
+    assert [p.rule for p in lint(place, today=made.TODAY)] == ["no-fixture"]  # 4 of 10
+
+
+def test_every_entry_has_a_device_that_it_matches_and_a_near_miss(tmp_path: Path) -> None:
+    pair = {"match": "D001", "near": {"deviceName": "Mali-G76", "vendorID": "0x13b5"}}
+    wrong = {
+        "none": {"adreno-0009": pair},
+        "unknown device": {"adreno-0001": {**pair, "match": "D999"}},
+        "no near miss": {"adreno-0001": {**pair, "near": {}}},
+        "far away": {"adreno-0001": {**pair, "near": dict.fromkeys("abcde", 1)}},
+    }
+    for name, pairs in wrong.items():
+        assert "no-fixture" in found(tmp_path / name, [made.entry()], pairs=pairs), name
+
+
+def test_a_note_keeps_its_id_and_its_facts(tmp_path: Path) -> None:
+    place = made.folder(tmp_path, [made.entry()], facts=["Q001-Q002"])
+    note = {"id": "adreno-0002", "evidence": [{"type": "imported_rule", "fact": "Q002"}]}
+    file = place / "notes/vulkan/qualcomm.json"
+    file.parent.mkdir(parents=True)
+    for row, rules in ((note, []), ({**note, "id": "adreno-0001"}, ["duplicate-id"])):
+        file.write_text(json.dumps({"schema": "gpuedge.notes/1", "notes": [row]}))
+        assert [p.rule for p in lint(place, today=made.TODAY)] == rules
 
 
 def test_facts_are_used_or_left_out_and_never_both(tmp_path: Path) -> None:

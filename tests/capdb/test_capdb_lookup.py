@@ -78,12 +78,6 @@ def test_entry_about_other_levels_only_comes_to_nothing(
     assert bool(asked.demands) is (expected != "none")
 
 
-def test_note_is_found_and_restricts_nothing() -> None:
-    found = judged(entry(effect="crash", action={"note": "Never done here."}))
-    assert [f.becomes for f in found.relevant] == ["applies"]
-    assert not found.restrictions
-
-
 def test_demand_restricts_nothing_until_it_is_answered() -> None:
     found = judged(asks(1), entry(2, action={"disable_features": ["images"]}))
     assert [asdict(d) for d in found.demands] == [
@@ -155,12 +149,12 @@ def test_every_entry_is_listed_the_true_ones_first() -> None:
         entry(1, match=[{"os": ["linux"]}]),
         entry(2, match=[MAYBE]),
         entry(3),
-        blocks(4, state="retired"),
+        blocks(4),
     ]
     found = judged(*rows)
     assert [f.id for f in found.findings] == [f"adreno-000{i}" for i in (3, 4, 2, 1)]
     assert [f.result for f in found.findings] == ["true", "true", "unknown", "false"]
-    assert [f.becomes for f in found.findings] == ["applies", "inactive", "applies", "none"]
+    assert [f.becomes for f in found.findings] == ["applies", "applies", "applies", "none"]
     assert [f.id for f in found.relevant] == ["adreno-0003", "adreno-0004", "adreno-0002"]
     short, long = found.to_dict(), found.to_dict(all=True)
     assert len(short["findings"]) == 3
@@ -219,7 +213,7 @@ MATCHES: list[dict[str, Any]] = [
     {"level": ["gles31"], "api": ["vulkan"]},
     {"layer": ["angle", "native"]},
     {"driver_id": [8], "mesa": False},
-    {"device_type": ["CPU"], "layer": ["zink"]},
+    {"process_bits": [32], "layer": ["zink"]},
     {"name": {"prefix": ["adreno"]}},
     {"driver": {"scheme": "vk-adreno", "intervals": [{"below": [500]}]}},
 ]
@@ -246,7 +240,7 @@ def rows(draw: st.DrawFn) -> list[Entry]:
                 effect=draw(st.sampled_from(EFFECTS)),
                 action=draw(st.sampled_from(ACTIONS)),
                 probe=PROBE,
-                state=draw(st.sampled_from(["active", "active", "canary", "retired"])),
+                state=draw(st.sampled_from(["active", "active", "canary"])),
             )
         )
         for i in range(1, size + 1)
@@ -269,7 +263,7 @@ OTHERS: dict[str, list[Any]] = {
     "android_sdk": [None, 26],
     "security_patch": [None],
     "driver_id": [None, 2],
-    "device_type": [None, "CPU"],
+    "process_bits": [None, 32],
 }
 
 

@@ -246,18 +246,13 @@ class Hostile(Mapping[str, Any]):
 def test_mapping_that_fails_tells_nothing() -> None:
     nothing = subject({})
     assert subject(Hostile()) == nothing
-    assert subject({"api": "vulkan", "features": Hostile()}).features == {}
+    assert subject({"api": "vulkan", "features": Hostile()}).apis == {"vulkan"}
     assert (nothing.apis, nothing.layers, nothing.vendor, nothing.versions) == (
         None,
         None,
         None,
         {},
     )
-
-
-def test_features_are_what_the_record_says() -> None:
-    found = subject({"features": {"fp16": True, "int8": False, 3: True, "odd": "yes"}})
-    assert found.features == {"fp16": True, "int8": False}
 
 
 _KEYS = st.sampled_from([*sorted({k for r in RECORDS for k in r}), "features", "x"]) | st.text()

@@ -67,7 +67,7 @@ def test_validate_seals_only_what_is_right(tmp_path: Path, capsys: Capture) -> N
     made.folder(place, [made.entry()])
     good = document(["validate", str(place), "--seal"], capsys)
     assert (good["result"], good["sealed"]) == ("PASS", True)
-    assert good["coverage"] == {"facts": 1, "in_entries": 1, "left_out": 0}
+    assert good["coverage"] == {"facts": 1, "in_entries": 1, "in_notes": 0, "left_out": 0}
     assert json.loads((place / "database.json").read_text())["db_version"] == 1
     assert document(["validate", str(place)], capsys)["sealed"] is False
     file = place / "entries/vulkan/qualcomm.json"

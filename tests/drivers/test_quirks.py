@@ -224,7 +224,7 @@ def test_crash_entry_blocks_until_it_is_ignored(bench: Bench) -> None:
     [pytest.param(n, marks=[] if n in SOME else pytest.mark.long) for n in CONFIGURATIONS],
 )
 def test_good_driver_is_cleared_of_what_is_said_of_it(bench: Bench, name: str) -> None:
-    tests = ("standard", "kernels", "half", "storages", "large", "repeat")
+    tests = ("standard", "kernels", "storages", "large", "repeat")
     asks = entry(1, "wrong_result", {"disable_backend": True}, probe=demand(*tests))
     row = bench.choose(name).probe(asks)
     assert (row.status, row.restrictions) == ("ok", {})

@@ -192,11 +192,6 @@ def test_unsteady_numbers_are_found_by_repeating(tmp_path: Path) -> None:
         assert ("unstable-numbers" in detail) is (outcome == "failed")
 
 
-def test_what_is_not_offered_needs_no_probe(tmp_path: Path) -> None:
-    row = entry(1, "wrong_result", {"disable_features": ["fp16"]}, probe=demand("half"))
-    assert Told(tmp_path, row).outcomes == {"mesa-0001": "cleared"}
-
-
 def test_half_storage_that_loses_bits_is_found(tmp_path: Path) -> None:
     def spoil(plan: Any, number: int, array: Any) -> None:
         if any(t.storage.kind == "rgba16f" for t in plan.tensors.values()):
@@ -205,7 +200,7 @@ def test_half_storage_that_loses_bits_is_found(tmp_path: Path) -> None:
     kinds = ("rgba32f", "rgba16f")
     impl = Rasteriser(level="gles30", dialect="essl300", storages=kinds, max_texture_size=4096,
                       has_suballocation=False, forms=frozenset({"map"}))  # fmt: skip
-    row = entry(1, "wrong_result", {"disable_features": ["fp16"]}, probe=demand("half"))
+    row = entry(1, "wrong_result", {"disable_features": ["fp16"]}, probe=demand("storages"))
     found = Told(tmp_path, row, executor=Interpreted(spoil), impl=impl)
     assert found.outcomes == {"mesa-0001": "failed"}
     assert found.caps.storages == ("rgba32f",)

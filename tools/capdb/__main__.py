@@ -67,7 +67,8 @@ def validate(options: argparse.Namespace) -> Result:
         "coverage": covered,
         "problems": [problem.to_dict() for problem in problems],
     }
-    facts = "{in_entries} of {facts} facts in entries, {left_out} left out".format(**covered)
+    facts = "of {facts} facts {in_entries} in entries, {in_notes} in notes, {left_out} left out"
+    facts = facts.format(**covered)
     end = f"{counts[ERROR]} errors, {counts[WARNING]} warnings; {facts}"
     return document, [*map(str, problems), end], not is_bad
 
@@ -84,15 +85,22 @@ def _refused(folder: Path, *, is_sealed: bool) -> list[Problem]:
 
 
 def coverage(folder: Path) -> dict[str, int]:
-    """Return how many facts there are, how many entries rest on, and how many are left out."""
+    """Return how many facts there are, and how many are in entries, in notes and left out."""
     every = set(corpus.facts(folder))
     out = {fact for fact, _, _ in corpus.left_out(folder)} & every
     try:
         entries = list(read_unsealed(folder))
     except DatabaseError:
         entries = []
-    used = {one.get("fact") for entry in entries for one in entry.source["evidence"]} & every
-    return {"facts": len(every), "in_entries": len(used), "left_out": len(out)}
+    records = {
+        "in_entries": [e.source for e in entries],
+        "in_notes": [n for n, _ in corpus.notes(folder)],
+    }
+    used = {
+        name: len({one.get("fact") for row in rows for one in row["evidence"]} & every)
+        for name, rows in records.items()
+    }
+    return {"facts": len(every), **used, "left_out": len(out)}
 
 
 def compare(options: argparse.Namespace) -> Result:

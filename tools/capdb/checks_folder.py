@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 from capdb import corpus
 from capdb.rules import Folder, Problem
 from gpuedge.capdb.entries import Entry
 from gpuedge.capdb.identity.subject import Subject, subject
-from gpuedge.capdb.matching import FALSE, TRUE, Truth, result
+from gpuedge.capdb.matching import FALSE, TRUE, result
 from gpuedge.capdb.saved import identities
 
 BROAD: Final = 0.4
 """Share of an API's identities above which an entry that blocks is broad."""
+
+FIELDS: Final = 4
+"""Fields in which a near miss may differ: name, maker and driver of another device are four."""
 
 FEW: Final = 10
 """Identities below which a share says nothing."""
@@ -22,74 +25,65 @@ FEW: Final = 10
 
 def check(folder: Folder) -> Iterator[Problem]:
     """Yield what is wrong with the folder as a whole."""
-    subjects = {name: subject(r) for name, r in identities(folder.path).items()}
-    found = results([entry for _, entry in folder.entries], subjects)
+    stored = identities(folder.path)
+    yield from _fixtures(folder, stored)
+    subjects = {name: subject(r) for name, r in stored.items()}
     for file, entry in folder.entries:
-        mine = found[entry.id]
-        for rule, text in (
-            *_fitting(entry, mine),
-            *_tests(entry, mine),
-            *_broad(entry, mine, subjects),
-        ):
-            yield Problem(rule, entry.id, file, text)
+        yield from (Problem("over-broad", entry.id, file, t) for t in _broad(entry, subjects))
     yield from _facts(folder)
     until = str(folder.envelope.get("valid_until", ""))[:10]
     if until and until < folder.today:
         yield Problem("stale-database", "", "database.json", f"it was valid until {until}")
 
 
-def results(entries: list[Entry], subjects: Mapping[str, Subject]) -> dict[str, dict[str, Truth]]:
-    """Return what every entry comes to on every identity."""
-    found: dict[str, dict[str, Truth]] = defaultdict(dict)
-    for name, who in subjects.items():
-        for entry in entries:
-            found[entry.id][name] = result(entry, who)[0]
-    return found
+def _fixtures(folder: Folder, known: Mapping[str, Mapping[str, Any]]) -> Iterator[Problem]:
+    """Compare every entry with a device that it must match, and with one close by."""
+    pairs, files = corpus.pairs(folder.path), {e.id: file for file, e in folder.entries}
+    for name in sorted(pairs.keys() ^ files.keys()):
+        text = "it has none" if name in files else "there is no such entry"
+        yield Problem("no-fixture", name, files.get(name, corpus.PAIRS), text)
+    for file, entry in folder.entries:
+        pair = pairs.get(entry.id)
+        if pair is None:
+            continue
+        match, near = pair["match"], pair["near"]
+        record = known.get(match) if isinstance(match, str) else match
+        if record is None or not 0 < len(near) <= FIELDS:
+            text = f"needs a known device, and a near miss in 1 to {FIELDS} fields"
+            yield Problem("no-fixture", entry.id, corpus.PAIRS, text)
+            continue
+        for rule, device, wanted in (
+            ("must-match", record, TRUE), ("must-not-match", {**record, **near}, FALSE),
+        ):  # fmt: skip
+            value, by = result(entry, subject(device))
+            if value is not wanted:
+                yield Problem(rule, entry.id, file, f"it is {value.value}, decided by {by}")
 
 
-def _fitting(entry: Entry, mine: Mapping[str, Truth]) -> Iterator[tuple[str, str]]:
-    hits = [name for name, value in mine.items() if value is TRUE]
-    if not entry.is_in_use:
-        return
-    if not hits and entry.source["tests"].get("no_fixture") is None:
-        yield "dead", "no stored identity fits it; say in tests.no_fixture why, if it is alive"
-    if hits and entry.source["tests"].get("no_fixture") is not None:
-        yield "needless-no-fixture", f"it is true of {', '.join(hits[:5])}"
-
-
-def _tests(entry: Entry, mine: Mapping[str, Truth]) -> Iterator[tuple[str, str]]:
-    for rule, names, wanted in (
-        ("must-match", entry.source["tests"]["must_match"], TRUE),
-        ("must-not-match", entry.source["tests"]["must_not_match"], FALSE),
-    ):
-        for name in names:
-            if name not in mine:
-                yield rule, f"there is no identity {name}"
-            elif mine[name] is not wanted:
-                yield rule, f"{name} is {mine[name].value}"
-
-
-def _broad(
-    entry: Entry, mine: Mapping[str, Truth], subjects: Mapping[str, Subject]
-) -> Iterator[tuple[str, str]]:
-    if not entry.is_in_use or not entry.action.forbids_a_level:
+def _broad(entry: Entry, subjects: Mapping[str, Subject]) -> Iterator[str]:
+    if not entry.action.forbids_a_level:
         return
     apis = {api for match in entry.match for api in match.get("api") or ()}
-    peers = [n for n, who in subjects.items() if not apis or not apis.isdisjoint(who.apis or ())]
-    hits = sum(mine[name] is TRUE for name in peers)
+    peers = [who for who in subjects.values() if not apis or not apis.isdisjoint(who.apis or ())]
+    hits = sum(result(entry, who)[0] is TRUE for who in peers)
     if len(peers) >= FEW and hits > BROAD * len(peers):
-        yield "over-broad", f"it is true of {hits} of {len(peers)} identities of its APIs"
+        yield f"it is true of {hits} of {len(peers)} identities of its APIs"
 
 
 def _facts(folder: Folder) -> Iterator[Problem]:
-    """Compare the facts that entries rest on, and those left out, with the whole collection."""
+    """Compare the facts of entries and notes, and those left out, with the whole collection."""
+    notes = corpus.notes(folder.path)
+    ids = {row.id: row.file for row in folder.rows}
+    for note, file in notes:
+        if note["id"] in ids:
+            text = f"{ids[note['id']]} has an entry of this id"
+            yield Problem("duplicate-id", note["id"], file, text)
     used: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for row in folder.rows:
-        record = row.record if isinstance(row.record, dict) else {}
-        evidence = record.get("evidence")
+    for record, file in [*((row.record, row.file) for row in folder.rows), *notes]:
+        evidence = record.get("evidence") if isinstance(record, dict) else None
         for one in evidence if isinstance(evidence, list) else ():
             if isinstance(one, dict) and isinstance(one.get("fact"), str):
-                used[one["fact"]].append((row.id, row.file))
+                used[one["fact"]].append((str(record.get("id")), file))
     rows = corpus.left_out(folder.path)
     times = Counter(fact for fact, _, _ in rows)
     for fact, reason, file in rows:
@@ -102,5 +96,5 @@ def _facts(folder: Folder) -> Iterator[Problem]:
     missing = [fact for fact in every if fact not in used and fact not in times]
     if missing:
         share = f"{len(missing)} of {len(every)} facts"
-        text = f"{share} are in no entry and not left out: {', '.join(missing[:12])}"
+        text = f"{share} are in no entry or note and not left out: {', '.join(missing[:12])}"
         yield Problem("missing-fact", "", corpus.LEFT_OUT, text)

@@ -14,8 +14,7 @@ from gpuedge.capdb.entries import Entry
 
 def check(folder: Folder) -> Iterator[Problem]:
     """Yield what is wrong between entries."""
-    in_use = [(file, e) for file, e in folder.entries if e.is_in_use]
-    for pair in _pairs([(file, e) for file, e in in_use if not e.action.is_empty]):
+    for pair in _pairs(list(folder.entries)):
         yield from _between(*pair)
     yield from _superseded(folder)
 
@@ -94,7 +93,7 @@ def _superseded(folder: Folder) -> Iterator[Problem]:
         for name in entry.source.get("supersedes", ()):
             if name not in known and name not in gone:
                 text = f"{name} is no entry, and no retired one"
-            elif name == entry.id or (name in known and known[name].is_in_use):
+            elif name in known:
                 text = f"{name} is still in use"
             else:
                 continue

@@ -1,10 +1,11 @@
-"""What a database folder holds besides what the library reads: facts, and rows left out."""
+"""What a database folder holds besides what the library reads: facts, notes, fixtures."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gpuedge.capdb.files import bad, contents, document
 
@@ -12,6 +13,10 @@ LEFT_OUT: Final = "left_out"
 FACTS: Final = "facts.json"
 LEFT_OUT_SCHEMA: Final = "gpuedge.left-out/1"
 FACTS_SCHEMA: Final = "gpuedge.facts/1"
+NOTES: Final = "notes"
+NOTES_SCHEMA: Final = "gpuedge.notes/1"
+PAIRS: Final = "fixtures/pairs.json"
+PAIRS_SCHEMA: Final = "gpuedge.pairs/1"
 
 _FACT = re.compile(r"Q([0-9]{3})(?:-Q([0-9]{3}))?")
 
@@ -61,4 +66,41 @@ def left_out(folder: Path) -> list[tuple[str, str, str]]:
             if not isinstance(fact, str) or not isinstance(reason, str) or not reason:
                 raise bad(path, "a row must have a fact and a reason")
             found.append((fact, reason, f"{LEFT_OUT}/{path.name}"))
+    return found
+
+
+def notes(folder: Path) -> list[tuple[Mapping[str, Any], str]]:
+    """Return the notes about what gpuedge never does, each with its file.
+
+    Raises
+    ------
+    DatabaseError (GE-600)
+        A file cannot be read.
+    """
+    found = []
+    for path in sorted((folder / NOTES).glob("*/*.json")):
+        body = document(path, contents(path))
+        rows = body.get("notes")
+        if body.get("schema") != NOTES_SCHEMA or not isinstance(rows, list):
+            raise bad(path, f"its schema is not {NOTES_SCHEMA!r}")
+        found += [(row, path.relative_to(folder).as_posix()) for row in rows]
+    return found
+
+
+def pairs(folder: Path) -> Mapping[str, Mapping[str, Any]]:
+    """Return the fixtures of entries, by id.
+
+    ``match`` is a device or the id of a stored identity, ``near`` the few fields in which the near
+    miss differs from it.
+
+    Raises
+    ------
+    DatabaseError (GE-600)
+        The file cannot be read.
+    """
+    path = folder / PAIRS
+    body = document(path, contents(path))
+    found = body.get("pairs")
+    if body.get("schema") != PAIRS_SCHEMA or not isinstance(found, dict):
+        raise bad(path, f"its schema is not {PAIRS_SCHEMA!r}")
     return found

@@ -77,14 +77,13 @@ def _driver(narrow: DriverMatch, wide: DriverMatch) -> bool:
 _IMPLIES: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     **dict.fromkeys(
         ("api", "level", "os", "layer", "soc", "brand", "device", "vendor", "driver_id", "family",
-         "device_type"), _subset,
+         "process_bits"), _subset,
     ),
     **dict.fromkeys(("android_sdk", "security_patch", "model"), _inside),
     "mesa": lambda narrow, wide: narrow is wide,
     "device_ids": _ids,
     "name": _name,
     "driver": _driver,
-    "without_feature": lambda narrow, wide: wide <= narrow,
 }  # fmt: skip
 
 

@@ -41,11 +41,17 @@ def on_levels(
     today: str | None = None,
     ignore: Iterable[str] | None = None,
 ) -> dict[str, Judgement]:
-    """Return the judgement on every level through which a device would be used."""
+    """Return the judgement on every level through which a device would be used.
+
+    Levels of another API follow where entries that know the device by this one's strings forbid
+    them: a list that names drivers by ``GL_VERSION`` is about Vulkan.
+    """
     who = subject(record)
+    asked = {"database": database, "ignore": ignore, "today": today}
+    others = lookup(who, **asked).restrictions.levels if who.level is None else ()
     return {
-        level: lookup(replace(who, level=level), database=database, ignore=ignore, today=today)
-        for level in levels(who)
+        level: lookup(replace(who, level=level), **asked)
+        for level in dict.fromkeys([*levels(who), *sorted(others)])
     }
 
 

@@ -29,7 +29,10 @@ PATIENCE_S = 1.0
 def _read() -> dict[str, str]:
     is_linux = sys.platform in {"linux", "android"}
     is_android = is_linux and (hasattr(sys, "getandroidapilevel") or "ANDROID_ROOT" in os.environ)
-    facts = {"os": "android" if is_android else sys.platform}
+    facts = {
+        "os": "android" if is_android else sys.platform,
+        "process_bits": "64" if sys.maxsize > 1 << 32 else "32",
+    }
     if hasattr(os, "uname"):
         facts["kernel_version" if is_linux else "darwin_version"] = os.uname().release
     if sys.platform == "darwin":
@@ -48,8 +51,9 @@ def _read() -> dict[str, str]:
 def host_facts() -> dict[str, str]:
     """Return what this machine tells about itself; read once, and never raises.
 
-    That is ``os`` always; ``kernel_version`` on Linux and Android, ``device`` on boards with Linux,
-    ``macos_version`` on macOS, and on Android those of `ANDROID` that can be read.
+    That is ``os`` and ``process_bits`` always; ``kernel_version`` on Linux and Android, ``device``
+    on boards with Linux, ``macos_version`` on macOS, and on Android those of `ANDROID` that can be
+    read.
     """
     try:
         return dict(_read())

@@ -59,8 +59,8 @@ class Reading:
     def gl_texts(self) -> list[str]:
         """The texts that versions of OpenGL's drivers stand in: the record's, the layers'."""
         # WebGPU over OpenGL puts GL_VERSION where it puts what Vulkan tells of the driver
-        keys = ("GL_VERSION", "driverInfo") if self.has("gles") else ("GL_VERSION",)
-        version = text(self.raw, *keys)
+        is_gl = self.has("gles") or "gles" in self.hidden_apis
+        version = text(self.raw, "GL_VERSION", *(("driverInfo", "driver_info") if is_gl else ()))
         return [*([] if version is None else [texts.spaced(version)]), *self._layer_drivers]
 
     @cached_property
@@ -237,7 +237,9 @@ class Reading:
         keys = ("driverName", "driver", "GL_VENDOR", "GL_RENDERER", "deviceName", "name")
         told = (*self.gl_texts, *self.vulkan_texts, *self._texts(*keys))
         is_known = self.row is not None and self.row.is_mesa is True
-        return is_known or any(_MESA.search(t) for t in told)
+        signed = self.tables.signed(self.name) if self.name else None
+        is_signed = signed is not None and signed.is_mesa
+        return is_known or is_signed or any(_MESA.search(t) for t in told)
 
     @cached_property
     def is_mesa(self) -> bool | None:
@@ -248,7 +250,8 @@ class Reading:
             return self.driver.is_mesa
         if self._names_mesa():
             return True
-        others = {*texts.GL_SCHEMES, "vk-adreno"} - {"gl-mesa"}
+        # what names its own compiler or counts as the maker does is the maker's driver
+        others = {*texts.GL_SCHEMES, "vk-adreno", "adreno-compiler"} - {"gl-mesa"}
         if not others.isdisjoint(self.versions) or texts.is_mali_g(self.gl_texts):
             return False
         return self.row.is_mesa if self.row else None

@@ -49,12 +49,10 @@ class Subject:
     android_sdk : int or None
     security_patch : str or None
         An ISO date.
-    device_type : str or None
-        As Vulkan spells it: ``INTEGRATED_GPU``.
+    process_bits : int or None
+        32 or 64: what this process is built for.
     api_version : tuple of int or None
         Of the API that the record is about.
-    features : mapping of str to bool
-        What the record says about features.
     versions : mapping of str to tuple of int
         The driver's version by every scheme it speaks.
     builds : frozenset of str
@@ -85,9 +83,8 @@ class Subject:
     device: str | None = None
     android_sdk: int | None = None
     security_patch: str | None = None
-    device_type: str | None = None
+    process_bits: int | None = None
     api_version: Version | None = None
-    features: Mapping[str, bool] = field(default_factory=dict)
     versions: Mapping[str, Version] = field(default_factory=dict)
     builds: frozenset[str] = frozenset()
     built: str | None = None
@@ -117,8 +114,6 @@ def subject(
     read = Reading(raw)
     told = [*read.gl_texts, *read.vulkan_texts]
     family, model = read.model
-    kind = texts.text(raw, "device_type")
-    is_software = read.vendor in read.tables.software or (read.row and read.row.is_software)
     return Subject(
         apis=read.apis,
         hidden_apis=read.hidden_apis,
@@ -138,9 +133,8 @@ def subject(
         device=texts.text(raw, "device"),
         android_sdk=integer(raw.get("android_sdk")),
         security_patch=texts.day(raw.get("security_patch")),
-        device_type=kind.upper() if kind else "CPU" if is_software else None,
+        process_bits=integer(raw.get("process_bits")),
         api_version=read.api_version,
-        features=raw.get("features", {}),
         versions=read.versions,
         builds=texts.builds(told),
         built=texts.built(told) or texts.day(raw.get("build_date")),

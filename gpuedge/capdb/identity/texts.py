@@ -126,10 +126,7 @@ def reported(record: object) -> dict[str, Any]:
     """Return the texts, numbers and flags of a record; whatever else it holds is left out."""
     kept: dict[str, Any] = {}
     for key, value in _pairs(record):
-        if key == "features":
-            if isinstance(value, Mapping):
-                kept[key] = {name: has for name, has in _pairs(value) if isinstance(has, bool)}
-        elif isinstance(value, str):
+        if isinstance(value, str):
             if text := str.__getitem__(value, slice(MAX_TEXT)).strip():
                 kept[key] = text
         elif isinstance(value, bool):
@@ -231,18 +228,18 @@ def builds(texts: Iterable[str]) -> frozenset[str]:
 
 def built(texts: Iterable[str]) -> str | None:
     """Return the date of the build, ``Date:08/25/22`` in a driver's text, as an ISO date."""
-    form = r"\bDate: *(\d\d/\d\d/\d\d)(?!\d)"
+    form = r"\bDate: *(\d\d/\d\d/(?:\d\d)?\d\d)(?!\d)"
     dates = (day(found[1]) for t in texts if (found := re.search(form, t, _FLAGS)))
     return next((d for d in dates if d is not None), None)
 
 
 def day(value: object) -> str | None:
-    """Return an ISO date from one, or from ``mm/dd/yy``; None for what is no date."""
+    """Return an ISO date from one, from ``mm/dd/yy`` or ``mm/dd/yyyy``; None for what is none."""
     if not isinstance(value, str):
         return None
     value = value.strip()
-    if found := re.fullmatch(r"(\d\d)/(\d\d)/(\d\d)", value, re.ASCII):
-        value = f"20{found[3]}-{found[1]}-{found[2]}"
+    if found := re.fullmatch(r"(\d\d)/(\d\d)/(\d\d)?(\d\d)", value, re.ASCII):
+        value = f"{found[3] or 20}{found[4]}-{found[1]}-{found[2]}"
     if not re.fullmatch(r"\d{4}-\d\d-\d\d", value, re.ASCII):
         return None
     try:

@@ -22,6 +22,10 @@ MAX_PART = 2**32 - 1
 ADRENO_MARK = 512
 """First component of every version of vk-adreno: bit 31, which marks the scheme."""
 
+MAX_RELEASE = 2**22 - 1
+"""Largest number of a text that can be a version's first part: what is larger was packed into bits,
+as by ANGLE in ``radv-83894278``."""
+
 MAX_IMG_BUILD = 2**24 - 1
 """Builds of Imagination's driver count changes: about seven million in 2026. Larger numbers are
 versions of another driver, packed into bits."""
@@ -178,7 +182,7 @@ _SCHEMES = {
         None, rf"\bEV?(\d{{3}})\.{_PART}\.{_PART}\.{_PART}(?!\w)", 4, 4,
         form="EV{:03}.{:02}.{:02}.{:02}",
     ),
-    "win-wddm": Scheme(None, r"\bD3D1[12]-(\d{1,10}(?:\.\d{1,10}){3})(?![\d.])", 4, 4),
+    "win-wddm": Scheme(None, r"(?:\bD3D1[12]|\.dll)-(\d{1,10}(?:\.\d{1,10}){3})(?![\d.])", 4, 4),
     "linux-nvidia": Scheme(None, _NVIDIA),
     "linux-kernel": Scheme(None, r"^(\d{1,4}\.\d{1,4}(?:\.\d{1,4})?)(?=[-+ _])", 2, 3),
     "macos": Scheme(None, r"^(?:macOS |Version )(\d{1,4}(?:\.\d{1,4}){0,2})(?![\d.])", 1, 3),
@@ -206,10 +210,12 @@ def decode(scheme: str, value: object) -> Version | None:
     if known is None:
         return None
     version = None
-    if isinstance(value, str):
-        version = known.read(value[:MAX_TEXT].strip())
-    elif known.split is not None and (number := integer(value)) is not None:
+    text = value[:MAX_TEXT].strip() if isinstance(value, str) else ""
+    number = integer(text or value)
+    if known.split is not None and number is not None and (not text or number > MAX_RELEASE):
         version = known.split(number)
+    elif text:
+        version = known.read(text)
     if version is None or not any(version) or max(version) > MAX_PART:
         return None
     return version if known.accepts(version) else None
