@@ -346,7 +346,6 @@ def test_each_storage_on_offer_is_tested_and_no_other() -> None:
     assert kinds == exact
     precision = {case.precision.kind for case in kat.cases(FLOAT_TEXTURES, "storages")}
     assert precision == {"float32", "float16", "fixed16"}
-    assert kat.cases(TEXTURES, "half") == []
     assert {c.storage for c in kat.cases(VULKAN_MINIMUM, "storages")} == {"buffer"}
 
 
