@@ -13,21 +13,17 @@ from fnmatch import fnmatchcase
 from os.path import realpath
 from typing import Any
 
-import gpuedge
 from gpuedge.cli.arguments import check_writable, seconds, whole
-from gpuedge.cli.output import Output, blaming
+from gpuedge.cli.devices import named_gpu
+from gpuedge.cli.output import Output
 from gpuedge.conformance import SCHEMA
 from gpuedge.conformance.bench import versions
 from gpuedge.conformance.case import Case
 from gpuedge.conformance.catalogue import everything, shard_of
 from gpuedge.conformance.results import Results, check_same, junit, read, save, summary
 from gpuedge.conformance.runner import Runner
-from gpuedge.core.errors import NoUsableDeviceError, UnknownDeviceError, UsageError
-from gpuedge.runtime.strings import AUTO, CPU, find, wanted
+from gpuedge.core.errors import UsageError
 from gpuedge.safety.paths import is_stream
-
-PROBE_S = 120.0
-"""Time for finding the device; a probe that is done earlier ends earlier."""
 
 SHOWN_PROBLEMS = 20
 """Cases that did not pass named in the report on a terminal; all are in the files."""
@@ -169,18 +165,7 @@ def _carry_out(
 
 def _device(named: str | None, output: Output) -> dict[str, Any]:
     """Return the device string and identity of a usable GPU; the probe's children look for it."""
-    with blaming(device=(UnknownDeviceError, NoUsableDeviceError)):
-        device = wanted(named)
-        if device in (AUTO, CPU):
-            raise UsageError(
-                f"conformance needs a GPU that is named, not {device!r}.",
-                asked_by="the command line",
-                hint="gpuedge conformance run --device vulkan; gpuedge probe lists what is here",
-            )
-        with output.working("looking for the device"):
-            # A farm's machine may be slow; the children then find this verdict in the cache.
-            report = gpuedge.probe(deadline_s=PROBE_S, backends=[device.partition(":")[0]])
-            row = find(device, report)
+    row = named_gpu(named, "conformance run", output)
     return {"schema": SCHEMA, "device": row.device, "identity": dict(row.identity)}
 
 

@@ -34,6 +34,7 @@ VERBS: dict[str, str] = {
     "doctor": "check drivers, packages and settings, with a remedy for each finding",
     "run": "run an ONNX model on arrays from .npy files",
     "conformance": "test whether a device computes what it should, case by case",
+    "bench": "time fixed graphs on a GPU and on the CPU path; write an anonymous trace",
     "db": "the capability database: what it says of a device and why, checks, signed updates",
     "info": "versions, settings and where they come from, known devices, folders",
     "kernels": "list or show the kernel texts and their variants",

@@ -74,7 +74,7 @@ FORMS = [
 def test_bad_words_are_told_in_four_parts_and_few_lines(
     form: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpuedge.cli.conformance.find", lambda *_: pytest.fail("probed"))
+    monkeypatch.setattr("gpuedge.cli.devices.find", lambda *_: pytest.fail("probed"))
     for word in WORDS.values():
         code = main([part.format(word) for part in form])
         said = capsys.readouterr().err

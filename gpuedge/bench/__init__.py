@@ -1,0 +1,6 @@
+"""Latencies of fixed graphs on a device and on the CPU path, and the traces they are kept in."""
+
+from __future__ import annotations
+
+SCHEMA = "gpuedge.trace/1"
+"""Format of a trace: the first line's ``schema``."""

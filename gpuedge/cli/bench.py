@@ -1,0 +1,71 @@
+"""``gpuedge bench``: time fixed graphs on a GPU and on the CPU path; write an anonymous trace."""
+
+from __future__ import annotations
+
+import argparse
+from statistics import median
+from typing import Any
+
+from gpuedge.bench import SCHEMA, measure, trace
+from gpuedge.cli.arguments import check_writable, whole
+from gpuedge.cli.devices import named_gpu
+from gpuedge.cli.output import Output
+from gpuedge.decide.speeds import predict, speeds_of
+
+MAX_ROUNDS = 200
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb."""
+    parser.add_argument("--device", metavar="D", help="such as vulkan, gles20:1; never the CPU")
+    parser.add_argument(
+        "--trace", metavar="FILE",
+        help="write every latency to FILE, with nothing that names the device or its user",
+    )  # fmt: skip
+    parser.add_argument(
+        "--rounds", type=whole(1, MAX_ROUNDS), default=6, metavar="N",
+        help=f"how often each graph is timed, 1 to {MAX_ROUNDS} (6)",
+    )  # fmt: skip
+
+
+def run(options: argparse.Namespace, output: Output) -> int:
+    """Time the graphs; print a table, and write the trace."""
+    check_writable(options.trace, "--trace")
+    device = named_gpu(options.device, "bench", output).device
+    with output.working("starting") as progress:
+        found = measure.measure(device, rounds=options.rounds, say=progress)
+    if options.trace is not None:
+        trace.write(found, options.trace)
+        output.log(f"{options.trace}: {found.runs} runs of {len(found.series)} graphs")
+    body = document(found)
+    output.document(body)
+    rows = [
+        (row["graph"], *(f"{row[key] / 1e6:.3g} ms" for key in ("cpu_ns", "gpu_ns")),
+         f"{row['cpu_ns'] / row['gpu_ns']:.2f}x", f"{row['predicted_ns'] / 1e6:.3g} ms")
+        for row in body["rows"]
+    ]  # fmt: skip
+    title = f"{device} ({found.device_class}, opened in {found.opening_ns / 1e6:.0f} ms)"
+    output.table(
+        title, ("graph", f"CPU ({found.engine})", "GPU", "speed-up", "predicted of its class"), rows
+    )
+    return 0
+
+
+def document(found: trace.Trace) -> dict[str, Any]:
+    """Return medians of the warm runs as JSON."""
+    speeds = speeds_of(found.device_class)
+    rows = [
+        {
+            "graph": one.graph,
+            **{
+                key: round(median(ns for w in one.windows for ns in w.warm(side)))
+                for key, side in (("cpu_ns", trace.CPU), ("gpu_ns", trace.GPU))
+            },
+            "predicted_ns": predict(one.work, speeds, found.level),
+        }
+        for one in found.series
+    ]
+    return {
+        "schema": "gpuedge.bench/1", "trace": SCHEMA, "class": found.device_class,
+        "level": found.level, "opening_ns": found.opening_ns, "rows": rows,
+    }  # fmt: skip
