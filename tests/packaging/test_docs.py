@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MESA = ("intel", "intel_hasvk", "lvp", "radeon")
 """Vulkan drivers that Debian's package mesa-vulkan-drivers installs on a PC."""
 
-MOST_PAGES, MOST_LINES = 20, 120
+MOST_PAGES, MOST_LINES = 21, 120
 """Of docs/, generated tables and decision records apart."""
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
