@@ -45,7 +45,7 @@ Text = tuple[str, int]
 
 _WORD = re.compile(r"\b[kKn]_\w+")
 _IDENTIFIERS = {"local_id": "gl_LocalInvocationID", "group_id": "gl_WorkGroupID"}
-_SIGNS = {"neg": "-", "!": "!", "~": "~"}
+_SIGNS = {"neg": "-", "~": "~"}
 _OLD_KINDS = {"int": "float", "ivec2": "vec2", "ivec3": "vec3", "ivec4": "vec4"}
 _BIT_WORDS = BITS | {"~", "floatBitsToInt", "intBitsToFloat"}
 _INDENT = "    "
@@ -188,6 +188,8 @@ class _Shader:
                 f"{name} cannot be printed: ESSL 1.00 has no bits of ints",
                 "work with floor and powers of two, or run the kernel on OpenGL ES 3.0 or later",
             )
+        if name == "!":  # Adreno's compilers may take a negated boolean for the boolean
+            name, args = "==", (args[0], t.Literal("bool", False))
         if name in PRECEDENCE:
             return self._binary(expr, name, args[0], args[1])
         if name in _SIGNS:

@@ -36,12 +36,10 @@ if TYPE_CHECKING:
     from gpuedge.backends.base import DeviceImpl, DeviceInfo
     from gpuedge.core.caps import Caps
     from gpuedge.probing.quirks import Quirks
+    from gpuedge.probing.trials import Trials
 
 LEAST_SHARE = 0.1
 """Share of the time that required tests leave for closing the device and for another round."""
-
-MORE_SHARE = 0.25
-"""Share of the time for more runs of required tests than are essential."""
 
 
 def main() -> int:
@@ -227,36 +225,36 @@ class DeviceProbe:
 
     def _tested(self, device: DeviceImpl, start: float) -> Reason:
         from gpuedge.capdb.restrict import apply
-        from gpuedge.probing.trials import known_answers
+        from gpuedge.probing.trials import Trials, known_answers
 
         watched = Announcing(device, self._announce)
         self._caps = watched.caps.to_dict()
         watched = watched.with_caps(apply(watched.caps, self._quirks.judgement.restrictions))
         self._caps = watched.caps.to_dict()
-        finding = known_answers(watched, self._announce, self._runs, self._evidence)
-        if finding is not None:
-            self._evidence |= {"step": "read"}
-            return Reason(finding.code, finding.detail)
-        if self._quirks.judgement.demands:
-            self._settle(watched, start)
-        return Reason("ok")
+        trials = Trials(watched, self._announce)
+        try:
+            finding = known_answers(trials, self._runs, self._evidence)
+            if finding is not None:
+                self._evidence |= {"step": "read"}
+                return Reason(finding.code, finding.detail)
+            if self._quirks.judgement.demands:
+                self._settle(trials, start)
+            return Reason("ok")
+        finally:
+            trials.close()
 
-    def _settle(self, device: Announcing, start: float) -> None:
-        """Run what entries require, as far as there is time for it.
-
-        Runs that clear a device of an entry may take nearly all that is left; more of the same only
-        a quarter: other devices and levels may come after this one.
-        """
+    def _settle(self, trials: Trials, start: float) -> None:
+        """Run what entries require, in nearly all of the time that is left at most."""
         from gpuedge.probing.trials import required_tests
 
         quirks, demands = self._quirks, self._quirks.judgement.demands
         left, index = self._ends - start, self._info.index
-        ends, most = self._ends - LEAST_SHARE * left, start + MORE_SHARE * left
+        ends = self._ends - LEAST_SHARE * left
         if time.monotonic() >= ends:
             quirks.settle_all(CUT, "no time was left after the known answers")
             return
         self._channel.send("demand", index=index, entries=[d.entry for d in demands])
-        found = required_tests(device, self._announce, demands, (ends, most), self._evidence)
+        found = required_tests(trials, demands, ends, self._evidence)
         quirks.settle(found)
         self._channel.send("demand", index=index, entries=[])
 

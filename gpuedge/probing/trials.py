@@ -2,7 +2,8 @@
 
 A known answer has all its runs one after the other: numbers that change from run to run are named
 so. Required tests take turns, each case once, then each a second time, and so on: each kernel runs
-after every other one, and where time is short every case has had about as many runs.
+after every other one, and where time is short every case has had about as many runs. Both share
+what was compiled, which is most of what either costs, and runs of the one count for the other.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from gpuedge.capdb.entries import TESTS
+from gpuedge.capdb.entries import MAX_RUNS, TESTS
 from gpuedge.capdb.restrict import with_storages
 from gpuedge.core.errors import (
     DeviceLostError,
@@ -21,12 +22,14 @@ from gpuedge.core.errors import (
     UnsupportedOpError,
 )
 from gpuedge.executors.gpu import GpuExecutor
+from gpuedge.plan.planner import plan
 from gpuedge.probing import kat
 from gpuedge.probing.protocol import CLEARED, CUT, FAILED, RUNS, reason_of
 
 if TYPE_CHECKING:
     from gpuedge.backends.base import DeviceImpl
     from gpuedge.capdb.entries import Demand
+    from gpuedge.core.caps import Caps
     from gpuedge.executors.gpu import GpuExecutable
 
 MOST_ELEMENTS = 1 << 22
@@ -34,8 +37,11 @@ MOST_ELEMENTS = 1 << 22
 be, large ones a few times."""
 
 ESSENTIAL: Final = 4
-"""Runs of each case, all of them right and alike, that clear a device where time is short, however
-many an entry asks for. They are twice as many as every device must pass."""
+"""Runs of each case, all of them right and alike, that clear a device, however many an entry asks
+for. They are twice as many as every device must pass."""
+
+MORE_S: Final = 0.02
+"""Seconds for further runs: a launch waits for them."""
 
 
 class CaseTrial:
@@ -44,6 +50,7 @@ class CaseTrial:
     def __init__(self, case: kat.KnownAnswer) -> None:
         self.case = case
         self.goal = self.runs = 0
+        self.last_s = 0.0
         self.tests: list[str] = []
         self.check: dict[str, Any] = {"name": case.name}
         self._first = b""
@@ -70,16 +77,21 @@ class CaseTrial:
 class Trials:
     """Trials on one open device. Each graph is compiled once; `close` lets go of all of them.
 
-    Where some are `required`, those that take what the device does not offer are left out.
+    Required ones that take what the device does not offer are left out.
     """
 
-    def __init__(
-        self, device: Any, announce: Callable[[str], None], *, required: bool = False
-    ) -> None:
+    def __init__(self, device: Any, announce: Callable[[str], None]) -> None:
         self._device, self._announce = device, announce
-        self._is_lenient = required or bool(device.caps.ruled_out)
         self._trials: dict[tuple[str, str, str], CaseTrial] = {}
         self._built: dict[tuple[int, str, str], GpuExecutable | None] = {}
+        self._executors: dict[str, GpuExecutor] = {}
+        self._kernels: set[str] = set()
+
+    @property
+    def caps(self) -> Caps:
+        """Capabilities of the device."""
+        caps: Caps = self._device.caps
+        return caps
 
     def add(self, case: kat.KnownAnswer, runs: int, test: str = "") -> None:
         """Add a case; one that is there already is run for both."""
@@ -87,7 +99,17 @@ class Trials:
         key = (case.name, case.precision.kind, storage)
         trial = self._trials.setdefault(key, CaseTrial(case))
         trial.goal = max(trial.goal, times(case, runs))
-        trial.tests.append(test)
+        trial.tests += [test] if test else []
+
+    def brings_a_kernel(self, case: kat.KnownAnswer) -> bool:
+        """Say whether a case has a kernel that none before it had."""
+        try:
+            made = plan(case.graph, self.caps, frozenset(), case.precision)
+        except (KernelLimitError, UnsupportedOpError):  # told when it is compiled
+            return True
+        before = len(self._kernels)
+        self._kernels |= {one.variant for one in made.passes}
+        return len(self._kernels) > before
 
     @property
     def trials(self) -> Sequence[CaseTrial]:
@@ -102,7 +124,7 @@ class Trials:
     def run(self, trial: CaseTrial) -> kat.AnswerFinding | None:
         """Run a trial once more on a poisoned output; return what is wrong, None if nothing is."""
         case = trial.case
-        executable = self._executable(case)
+        executable = self._executable(case, is_lenient=any(trial.tests))
         if executable is None:
             trial.goal = 0
             return None
@@ -127,31 +149,34 @@ class Trials:
                 executable.close()
         self._built.clear()
 
-    def _executable(self, case: kat.KnownAnswer) -> GpuExecutable | None:
+    def _executable(self, case: kat.KnownAnswer, *, is_lenient: bool) -> GpuExecutable | None:
         """Return a case built; None where the device does not offer what it takes."""
         key = (id(case.graph), case.precision.kind, case.storage)
         if key not in self._built:
             self._announce("build")
-            device, caps = self._device, self._device.caps
-            if case.storage and case.storage != caps.storages[0]:
-                others = (kind for kind in caps.storages if kind != case.storage)
-                device = device.with_caps(with_storages(caps, (case.storage, *others)))
             try:
-                executor = GpuExecutor(cast("DeviceImpl", device), "probe")
+                executor = self._executor(case.storage or self.caps.storages[0])
                 self._built[key] = executor.compile(case.graph, case.precision)
             except (KernelLimitError, UnsupportedOpError):  # so it is for the product, too
-                if not self._is_lenient:
+                if not (is_lenient or self.caps.ruled_out):
                     raise
                 self._built[key] = None
         return self._built[key]
 
+    def _executor(self, storage: str) -> GpuExecutor:
+        """Return what compiles for a device whose exact storage this is, and keeps its kernels."""
+        if storage not in self._executors:
+            device = self._device
+            if storage != self.caps.storages[0]:
+                kinds = (storage, *(kind for kind in self.caps.storages if kind != storage))
+                device = device.with_caps(with_storages(self.caps, kinds))
+            self._executors[storage] = GpuExecutor(cast("DeviceImpl", device), "probe")
+        return self._executors[storage]
 
-def known_answers(
-    device: Any, announce: Callable[[str], None], runs: int, evidence: dict[str, Any]
-) -> kat.AnswerFinding | None:
+
+def known_answers(trials: Trials, runs: int, evidence: dict[str, Any]) -> kat.AnswerFinding | None:
     """Run the known answers of every device; return what is wrong, None if nothing is."""
-    trials = Trials(device, announce)
-    for case in kat.cases(device.caps):
+    for case in kat.cases(trials.caps):
         trials.add(case, runs)
     try:
         for trial in trials.trials:
@@ -159,55 +184,75 @@ def known_answers(
                 if (finding := trials.run(trial)) is not None:
                     return finding
     finally:
-        evidence["checks"] = trials.checks
-        trials.close()
+        evidence["checks"] = [dict(check) for check in trials.checks]
     return None
 
 
 def required_tests(
-    device: Any,
-    announce: Callable[[str], None],
-    demands: Sequence[Demand],
-    times_over: tuple[float, float],
-    evidence: dict[str, Any],
+    trials: Trials, demands: Sequence[Demand], ends: float, evidence: dict[str, Any]
 ) -> dict[str, tuple[str, str]]:
     """Run what entries require of an open device; return the outcome of each entry, and why.
 
-    `times_over` is when essential runs must be over, and when further ones.
+    Essential runs must be over when time `ends`; further ones have `MORE_S`.
     """
-    trials = Trials(device, announce, required=True)
+    failed = _add(trials, demands)
+    asked = [trial for trial in trials.trials if trial.tests]
+    try:
+        if _rounds(trials, asked, failed, ESSENTIAL, ends):
+            _rounds(trials, asked, failed, MAX_RUNS, min(ends, time.monotonic() + MORE_S))
+    finally:
+        evidence["required"] = [trial.check for trial in asked if trial.runs]
+    return {demand.entry: _outcome(demand, asked, failed) for demand in demands}
+
+
+def _add(trials: Trials, demands: Sequence[Demand]) -> dict[str, str]:
+    """Add the cases that entries ask for; return why tests failed whose cases cannot be made.
+
+    Kernels that the known answers have shown to be good are not compiled a second time.
+    """
     failed: dict[str, str] = {}
+    for trial in trials.trials:
+        trials.brings_a_kernel(trial.case)
     for test in TESTS:
         runs = max((d.runs for d in demands if test in d.tests), default=0)
         try:
-            for case in kat.cases(device.caps, test) if runs else ():
-                trials.add(case, runs, test)
+            for case in kat.cases(trials.caps, test) if runs else ():
+                if test != "kernels" or trials.brings_a_kernel(case):
+                    trials.add(case, runs, test)
         except Exception as error:
             failed[test] = f"{test}: {reason_of(error, 'kernel-failed').sentence}"
+    return failed
+
+
+def _rounds(
+    trials: Trials, asked: Sequence[CaseTrial], failed: dict[str, str], most: int, ends: float
+) -> bool:
+    """Run cases in turn until each has had `most` runs or its goal; False where time was over."""
     longest = 0.0
-    goal = max((trial.goal for trial in trials.trials), default=0)
+    goal = max((trial.goal for trial in asked), default=0)
+    for number, trial in product(range(min(most, goal)), asked):
+        if number < trial.runs or number >= trial.goal or set(trial.tests) <= failed.keys():
+            continue
+        start = time.monotonic()
+        if start + (trial.last_s if trial.runs else longest) >= ends:
+            return False
+        failed |= _failure(trials, trial)
+        trial.last_s = time.monotonic() - start
+        longest = max(longest, trial.last_s)
+    return True
+
+
+def _failure(trials: Trials, trial: CaseTrial) -> dict[str, str]:
+    """Run a trial once more; return the tests that fail by it, and why."""
+    why, is_lost = "", False
     try:
-        for number, trial in product(range(goal), trials.trials):
-            if number >= trial.goal or set(trial.tests) <= failed.keys():
-                continue
-            start = time.monotonic()
-            if start + longest >= times_over[number >= ESSENTIAL]:
-                break
-            why, is_lost = "", False
-            try:
-                if (finding := trials.run(trial)) is not None:
-                    why = f"{finding.code}, {finding.detail}"
-            except Exception as error:
-                why = reason_of(error, "kernel-failed").sentence
-                is_lost = isinstance(error, (DeviceLostError, DeviceTimeoutError))
-            if why:
-                about = f"{', '.join(trial.tests)}: {why}"
-                failed |= dict.fromkeys(TESTS if is_lost else trial.tests, about)
-            longest = max(longest, time.monotonic() - start)
-    finally:
-        evidence["required"] = trials.checks
-        trials.close()
-    return {demand.entry: _outcome(demand, trials.trials, failed) for demand in demands}
+        if (finding := trials.run(trial)) is not None:
+            why = f"{finding.code}, {finding.detail}"
+    except Exception as error:
+        why = reason_of(error, "kernel-failed").sentence
+        is_lost = isinstance(error, (DeviceLostError, DeviceTimeoutError))
+    about = f"{', '.join(trial.tests)}: {why}"
+    return dict.fromkeys(TESTS if is_lost else trial.tests, about) if why else {}
 
 
 def _outcome(

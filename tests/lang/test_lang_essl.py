@@ -85,6 +85,14 @@ def test_everything_compiles(dialect: str, tmp_path: Path) -> None:
     assert refused(dialect, texts, tmp_path) == {}
 
 
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_no_boolean_is_negated(dialect: str) -> None:
+    """Some of Qualcomm's compilers take a negated boolean for the boolean itself."""
+    texts = dict(corpus(dialect))
+    assert [name for name, text in texts.items() if re.search("!(?!=)", text)] == []
+    assert any("== false" in text for text in texts.values())
+
+
 OLD_MAIN = "#version 100\nprecision highp float;\nuniform float n;\nvoid main() {\nfloat r = 0.0;\n"
 FORBIDDEN = {
     "loop to a uniform": "for (float i = 0.0; i < n; i += 1.0) r += 1.0;",
