@@ -35,24 +35,30 @@ def folder() -> Path:
     return first
 
 
+def tables() -> Path:
+    """Return the folder that tables are read from: that of `folder`. Raises DatabaseError."""
+    try:
+        return folder()
+    except ConfigError as error:
+        raise DatabaseError(error.what, known=error.known, hint=error.hint) from None
+
+
 def table(name: str, make: Callable[[Mapping[str, Any]], T], place: Path | None = None) -> T:
     """Return what `make` makes of a table: read once, and again when the file has changed.
 
     It is that of the folder `place` or of the database in use; the packaged one where the folder
     has none. Raises DatabaseError.
     """
-    try:
-        base = place or folder()
-    except ConfigError as error:
-        raise DatabaseError(error.what, known=error.known, hint=error.hint) from None
+    base = place or tables()
     path = base / name
-    if not os.path.lexists(path):
-        check_place(base)
-        path = paths.data_dir("capability_db") / name
     try:
         changed = path.stat().st_mtime_ns
     except (OSError, ValueError) as error:
-        raise bad(path, f"it cannot be read: {error}") from None
+        if os.path.lexists(path):
+            raise bad(path, f"it cannot be read: {error}") from None
+        check_place(base)
+        path = paths.data_dir("capability_db") / name
+        changed = path.stat().st_mtime_ns
     return cast(T, _made(path, changed, make))
 
 

@@ -12,19 +12,11 @@ from typing import Any, Final
 
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import DriverError
-from gpuedge.core.storage import BUFFER, KINDS
+from gpuedge.core.storage import KINDS
 
-HALF: Final = frozenset({"fp16", "fp16-storage", "half-textures"})
-GROUPS: Final = frozenset({"group-kernels", "shared-memory"})
-TEXTURES: Final = frozenset(kind for kind, about in KINDS.items() if about.is_texture)
+HALF: Final = frozenset({"fp16", "fp16-storage"})
 FINITE: Final = "rgba8_float"
 """The storage kind of float32 that does not keep infinities and NaN."""
-
-STORAGES: Final = {
-    "float-textures": frozenset({"rgba32f", "rgba16f"}),
-    "integer-textures": frozenset({"rgba32ui"}),
-}
-"""Storage kinds that a feature stands for."""
 
 SETS: Final = ("levels", "features", "kernels", "storages")
 """Fields of `Restrictions` that are sets of names."""
@@ -142,7 +134,6 @@ def apply(caps: Caps, restrictions: Restrictions) -> Caps:
     sizes: dict[str, Any] = {
         name: _least(name, getattr(caps, name), most) for name, most in limits.items()
     }
-    outputs = sizes.pop("max_outputs", caps.max_outputs)
     x, y, z = caps.max_local_size
     invocations = limits.get("max_invocations", max(x, y, z))
     caps = with_storages(caps, _storages(caps, restrictions))
@@ -152,9 +143,8 @@ def apply(caps: Caps, restrictions: Restrictions) -> Caps:
     return replace(
         caps,
         **sizes,
-        forms=caps.forms - ({"group"} if features & GROUPS else set()),
+        forms=caps.forms - ({"group"} if "group-kernels" in features else set()),
         max_local_size=(min(x, invocations), min(y, invocations), min(z, invocations)),
-        max_outputs=1 if "multiple-outputs" in features else outputs,
         has_fp16_storage=False if features & HALF else caps.has_fp16_storage,
         has_int8_storage=False if "int8-storage" in features else caps.has_int8_storage,
         has_suballocation=caps.has_suballocation and "suballocation" not in features,
@@ -187,12 +177,8 @@ def _least(name: str, has: int | None, most: int) -> int | None:
 
 def _storages(caps: Caps, restrictions: Restrictions) -> tuple[str, ...]:
     gone = set(restrictions.storages)
-    for feature in restrictions.features:
-        gone |= STORAGES.get(feature, frozenset())
     if restrictions.features & HALF:
         gone.add("rgba16f")
-    if "images" in restrictions.features and BUFFER in caps.storages:
-        gone |= TEXTURES  # levels that draw have nothing but textures, and no images
     left = [kind for kind in caps.storages if kind not in gone]
     exact = [kind for kind in left if KINDS[kind].is_exact and KINDS[kind].low is None]
     if not exact:

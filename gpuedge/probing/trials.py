@@ -41,7 +41,8 @@ ESSENTIAL: Final = 4
 for. They are twice as many as every device must pass."""
 
 MORE_S: Final = 0.02
-"""Seconds for further runs: a launch waits for them."""
+REPEAT_S: Final = 0.25
+"""Seconds for further runs, which a launch waits for; and where the test ``repeat`` is asked."""
 
 
 class CaseTrial:
@@ -199,7 +200,8 @@ def required_tests(
     asked = [trial for trial in trials.trials if trial.tests]
     try:
         if _rounds(trials, asked, failed, ESSENTIAL, ends):
-            _rounds(trials, asked, failed, MAX_RUNS, min(ends, time.monotonic() + MORE_S))
+            more = REPEAT_S if any("repeat" in demand.tests for demand in demands) else MORE_S
+            _rounds(trials, asked, failed, MAX_RUNS, min(ends, time.monotonic() + more))
     finally:
         evidence["required"] = [trial.check for trial in asked if trial.runs]
     return {demand.entry: _outcome(demand, asked, failed) for demand in demands}

@@ -25,13 +25,13 @@ BLOCKS = {"action": {"disable_backend": True}}
 def test_a_changed_action_is_listed_for_the_devices_it_is_about(tmp_path: Path) -> None:
     old = read_unsealed(made.folder(tmp_path / "old", [made.entry()]))
     new = read_unsealed(
-        made.folder(tmp_path / "new", [made.entry(action={"disable_features": ["images"]})])
+        made.folder(tmp_path / "new", [made.entry(action={"disable_features": ["suballocation"]})])
     )
     (change,) = compare(old, new, IDENTITIES, made.TODAY)
     assert (change.device, change.level, change.name) == ("D001", "vulkan", "Adreno (TM) 620")
     assert list(change.before) == ["restrictions"]  # what stays the same is left out
     assert change.before["restrictions"]["features"] == ["fp16"]
-    assert change.after["restrictions"]["features"] == ["images"]
+    assert change.after["restrictions"]["features"] == ["suballocation"]
     assert compare(new, new, IDENTITIES, made.TODAY) == []
     assert entries_changed(old, new) == {"added": [], "removed": [], "changed": ["adreno-0001"]}
 

@@ -74,7 +74,7 @@ BROKEN: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
     ),
     "duplicate": (
         [made.entry(), second()],
-        [made.entry(), second(action={"disable_features": ["images"]})],
+        [made.entry(), second(action={"disable_features": ["suballocation"]})],
     ),
     "contradictory": (
         [made.entry(action=BLOCKED, effect="crash"), second(action=BLOCKED, probe=PROBE)],

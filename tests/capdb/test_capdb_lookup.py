@@ -79,7 +79,7 @@ def test_entry_about_other_levels_only_comes_to_nothing(
 
 
 def test_demand_restricts_nothing_until_it_is_answered() -> None:
-    found = judged(asks(1), entry(2, action={"disable_features": ["images"]}))
+    found = judged(asks(1), entry(2, action={"disable_features": ["suballocation"]}))
     assert [asdict(d) for d in found.demands] == [
         {
             "entry": "adreno-0001",
@@ -89,7 +89,7 @@ def test_demand_restricts_nothing_until_it_is_answered() -> None:
     ]
     assert [d["may_clear"] for d in found.to_dict()["demands"]] == [True]
     assert found.blocks("vulkan") is None
-    assert found.restrictions.features == {"images"}
+    assert found.restrictions.features == {"suballocation"}
     passed, failed = found.after({"adreno-0001": True}), found.after({"adreno-0001": False})
     assert passed.blocks("vulkan") is None
     assert passed.restrictions == found.restrictions
@@ -221,7 +221,7 @@ EFFECTS = ["crash", "hang", "leak", "feature_broken", "unexplained"]
 ACTIONS: list[dict[str, Any]] = [
     BLOCK,
     {"disable_levels": ["vulkan"]},
-    {"disable_features": ["fp16", "images"]},
+    {"disable_features": ["fp16", "suballocation"]},
     {"disable_storages": ["rgba16f"], "limits": {"max_outputs": 2}},
     {"disable_kernels": ["matmul_tile"], "limits": {"max_outputs": 3}},
     {"demote": True},

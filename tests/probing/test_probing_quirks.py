@@ -74,7 +74,7 @@ def test_ignored_entry_does_not_count(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_restrictions_reach_caps_kernels_and_backend(tmp_path: Path) -> None:
     action = {
-        "disable_kernels": ["conv2d_px4"], "disable_features": ["pipeline-cache", "shared-memory"],
+        "disable_kernels": ["conv2d_px4"], "disable_features": ["pipeline-cache", "group-kernels"],
         "limits": {"max_storage_buffer_bytes": 1 << 20},
     }  # fmt: skip
     seen: set[str] = set()
@@ -87,7 +87,7 @@ def test_restrictions_reach_caps_kernels_and_backend(tmp_path: Path) -> None:
     assert "conv2d_map" in seen
     assert "conv2d_px4" not in seen
     (opened,) = found.impl.opened
-    assert opened.disabled == {"pipeline-cache", "shared-memory"}
+    assert opened.disabled == {"pipeline-cache", "group-kernels"}
     assert opened.limits == {"max_storage_buffer_bytes": 1 << 20}
 
 
@@ -178,7 +178,11 @@ def test_demands_are_judged_one_by_one(tmp_path: Path) -> None:
     assert found.event["restrictions"]["entries"] == ["mesa-0001"]
 
 
-def test_unsteady_numbers_are_found_by_repeating(tmp_path: Path) -> None:
+def test_unsteady_numbers_are_found_by_repeating(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials, "REPEAT_S", 60.0)  # the interpreter of kernels is slow
+
     def spoil(plan: Any, number: int, array: Any) -> None:
         # Of random numbers, whose bound leaves room: right each time, and not the same.
         if number == 17 and (array != np.round(array)).any() and abs(array).max() < 9:

@@ -16,6 +16,7 @@ from gpuedge.capdb.identity.families import DriverRow, load_families
 from gpuedge.capdb.identity.names import Layer, load_names
 from gpuedge.capdb.identity.texts import MAX_NAME, text
 from gpuedge.capdb.identity.versions import Version, dotted, integer
+from gpuedge.capdb.place import tables
 
 NAMES = ("GL_RENDERER", "deviceName", "name", "CL_DEVICE_NAME")
 """Keys of records that hold the device's name."""
@@ -35,14 +36,15 @@ class Reading:
 
     def __init__(self, raw: Mapping[str, Any]) -> None:
         self.raw = raw
-        self.tables = load_families()
+        where = tables()
+        self.tables = load_families(where)
         self.os = texts.system(text(raw, "os"))
         self.apis, self.hidden_apis = texts.apis(raw, self.os)
         told = text(raw, *NAMES)
         # WebGPU may hide what WebGL tells; the layers under WebGL are not those of WebGPU
         name = told or text(raw, "webgl_renderer") or ""
         name = texts.spaced(name)[:MAX_NAME].strip()
-        peeled = load_names().peel(name)
+        peeled = load_names(where).peel(name)
         self.is_named = told is not None
         self.round: list[Layer] = peeled if self.is_named else []
         self.name = (peeled[-1].device if peeled else name) or None
