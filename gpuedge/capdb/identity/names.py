@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,7 +52,7 @@ class NameRules:
 
     Attributes
     ----------
-    layers : tuple of (str, Pattern)
+    layers : tuple of (str, str)
         What a layer is, and the form of whole names; the first that fits is taken.
     cut : tuple of str
         A name ends where one of these begins.
@@ -61,7 +62,7 @@ class NameRules:
         Names that are another one's.
     """
 
-    layers: tuple[tuple[str, re.Pattern[str]], ...]
+    layers: tuple[tuple[str, str], ...]
     cut: tuple[str, ...] = ()
     tails: tuple[str, ...] = ()
     heads: tuple[str, ...] = ()
@@ -72,7 +73,7 @@ class NameRules:
         name = name[:MAX_NAME].strip()
         found: list[Layer] = []
         while len(found) < MAX_LAYERS:
-            fits = ((kind, m) for kind, form in self.layers if (m := form.fullmatch(name)))
+            fits = ((kind, m) for kind, form in self.layers if (m := _fit(form, name)))
             kind, match = next(fits, ("", None))
             if match is None:
                 break
@@ -128,23 +129,39 @@ def load_names(place: Path | None = None) -> NameRules:
 
 
 def _rules(document: Mapping[str, Any]) -> NameRules:
-    layers = tuple((row["layer"], _form(row["form"])) for row in document["layers"])
+    layers = tuple((row["layer"], row["form"]) for row in document["layers"])
+    for _, form in layers:
+        _parts(form)
     noise = {key: tuple(document[key]) for key in ("cut", "tails", "heads")}
     return NameRules(layers, **noise, same=dict(document["same"]))
 
 
-def _form(text: str) -> re.Pattern[str]:
+def _parts(form: str) -> list[str]:
+    """Return what stands between fields and their names, in turn. Raises ValueError."""
+    parts = re.split(r"\{(\w+)\}", form[:MAX_NAME])
+    names = parts[1::2]
+    if "device" not in names or len(names) > len(set(names)) or not FIELDS.keys() >= set(names):
+        raise ValueError(f"{form!r} must have '{{device}}', and no field twice or of another name")
+    return parts
+
+
+def _fit(form: str, name: str) -> re.Match[str] | None:
+    """Match a whole name; most forms are told apart by how they begin, which costs little."""
+    start = form.partition("{")[0]
+    is_alike = name[: len(start)].casefold() == start.casefold()
+    return _pattern(form).fullmatch(name) if is_alike else None
+
+
+@lru_cache(maxsize=256)
+def _pattern(form: str) -> re.Pattern[str]:
     """Return the expression for a form such as ``zink ({device})``.
 
     Only `FIELDS` vary, each at most once, so the time to match grows with the cube of a name's
     length at worst.
     """
-    parts = re.split(r"\{(\w+)\}", text[:MAX_NAME])
-    names = parts[1::2]
-    if "device" not in names or len(names) > len(set(names)):
-        raise ValueError(f"{text!r} must have '{{device}}', and no field twice")
-    parts[1::2] = [f"(?P<{name}>{FIELDS[name]})" for name in names]
+    parts = _parts(form)
     parts[::2] = map(re.escape, parts[::2])
+    parts[1::2] = [f"(?P<{name}>{FIELDS[name]})" for name in parts[1::2]]
     return re.compile("".join(parts), re.IGNORECASE)
 
 
