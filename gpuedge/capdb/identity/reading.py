@@ -258,16 +258,6 @@ class Reading:
             return False
         return self.row.is_mesa if self.row else None
 
-    @property
-    def api_version(self) -> Version | None:
-        """The version of the API that the record is about."""
-        if self.has("vulkan"):
-            return self.versions.get("vk-api")
-        if self.has("gles"):
-            told = text(self.raw, "GL_VERSION")
-            return self.versions.get("gl-es") or (texts.gl_api(told) if told else None)
-        return None
-
     def notes(self) -> tuple[str, ...]:
         """Return what could not be told, and why."""
         by_gl = {*texts.GL_SCHEMES, "emulator-host"} & set(self.versions)

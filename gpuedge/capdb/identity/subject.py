@@ -51,8 +51,6 @@ class Subject:
         An ISO date.
     process_bits : int or None
         32 or 64: what this process is built for.
-    api_version : tuple of int or None
-        Of the API that the record is about.
     versions : mapping of str to tuple of int
         The driver's version by every scheme it speaks.
     builds : frozenset of str
@@ -84,7 +82,6 @@ class Subject:
     android_sdk: int | None = None
     security_patch: str | None = None
     process_bits: int | None = None
-    api_version: Version | None = None
     versions: Mapping[str, Version] = field(default_factory=dict)
     builds: frozenset[str] = frozenset()
     built: str | None = None
@@ -134,7 +131,6 @@ def subject(
         android_sdk=integer(raw.get("android_sdk")),
         security_patch=texts.day(raw.get("security_patch")),
         process_bits=integer(raw.get("process_bits")),
-        api_version=read.api_version,
         versions=read.versions,
         builds=texts.builds(told),
         built=texts.built(told) or texts.day(raw.get("build_date")),

@@ -208,12 +208,6 @@ def version(scheme: str, texts: Iterable[object]) -> Version | None:
     return next((v for t in texts if (v := decode(scheme, t)) is not None), None)
 
 
-def gl_api(gl_version: str) -> Version | None:
-    """Return the version of desktop OpenGL that ``GL_VERSION`` begins with."""
-    found = re.match(r"(\d{1,2})\.(\d{1,2})(?:[. ]|$)", gl_version, re.ASCII)
-    return (int(found[1]), int(found[2])) if found else None
-
-
 def named_driver(driver: str) -> tuple[str, str | None]:
     """Split ``Intel open-source Mesa driver-20.0.8`` into the driver's name and its version."""
     found = re.fullmatch(r"(.+?)[- ](\d[\d.]*)", driver, re.ASCII)
