@@ -25,16 +25,17 @@ def main() -> None:
     model, x = relu_model(16), np.ones(16, np.float32)
     direct = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     rows = []
-    with gpuedge.Session(model, device="cpu") as session:
-        found = medians(
-            {
-                "direct": lambda: direct.run(None, {"x": x}),
-                "session": lambda: session.run({"x": x}),
-                "op": lambda: gpuedge.relu(x, device="cpu"),
-            }
-        )
-    for name, what in (("session", "Session.run"), ("op", "gpuedge.relu")):
-        rows.append(row("cpu", what, "onnxruntime alone", found[name], found["direct"]))
+    for device in ("auto", "cpu"):
+        with gpuedge.Session(model, device=device) as session:
+            found = medians(
+                {
+                    "direct": lambda: direct.run(None, {"x": x}),
+                    "session": lambda s=session: s.run({"x": x}),
+                    "op": lambda d=device: gpuedge.relu(x, device=d),
+                }
+            )
+        for name, what in (("session", "Session.run"), ("op", "gpuedge.relu")):
+            rows.append(row(device, what, "onnxruntime alone", found[name], found["direct"]))
     for device in devices():
         with gpuedge.Session(model, device=device, fallback="error") as session:
             session.run({"x": x})

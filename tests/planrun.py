@@ -339,7 +339,9 @@ class PlanExecutor:
         """Ask the planner."""
         return why_not(node, graph, self.caps)
 
-    def compile(self, segment: Graph, precision: StoragePrecision = EXACT) -> PlanExecutable:
+    def compile(
+        self, segment: Graph, precision: StoragePrecision = EXACT, **_: object
+    ) -> PlanExecutable:
         """Plans are made anew by every run."""
         self.compiled.append(precision)
         return PlanExecutable(segment, self, precision)

@@ -24,8 +24,8 @@ from gpuedge import lang  # noqa: E402
 from gpuedge.backends.base import Candidate  # noqa: E402
 from gpuedge.backends.vulkan import pipeline_cache  # noqa: E402
 from gpuedge.core.identity import Identity  # noqa: E402
-from gpuedge.decide import store as calibrations  # noqa: E402
-from gpuedge.decide.model import DeviceModel  # noqa: E402
+from gpuedge.decide import history  # noqa: E402
+from gpuedge.decide.belief import Belief  # noqa: E402
 from gpuedge.lang import cache as kernels  # noqa: E402
 from gpuedge.probing import verdicts  # noqa: E402
 from gpuedge.probing.report import ProbeRow  # noqa: E402
@@ -62,12 +62,7 @@ def formats() -> list[Format]:
             _pipelines(),
             _kernels(folder),
             _sealed("verdicts", verdicts.SCHEMA, _verdicts(folder), _use_verdicts),
-            _sealed(
-                "calibration",
-                calibrations.CALIBRATION_SCHEMA,
-                _calibrations(folder),
-                _use_calibration,
-            ),
+            _sealed("launches", history.SCHEMA, _launches(folder), _use_launches),
             _crash(folder),
         ]
 
@@ -168,21 +163,27 @@ def _use_verdicts(data: bytes, place: Path) -> object:
     return store.save({"two": (Candidate("two", "/two", "f"), [_row("two")])}, 4.0, 1e9)
 
 
-def _calibrations(folder: Path) -> tuple[bytes, ...]:
+def _launch(number: int) -> history.ModelHistory:
+    known = history.DeviceHistory(Belief(-number, 1_000, 1), 5, 6, 7, 8)
+    return history.ModelHistory((number,), 1_000, {"d" * 64: known})
+
+
+def _launches(folder: Path) -> tuple[bytes, ...]:
     good = []
     for n in (1, 3):
-        store = calibrations.CalibrationStore(folder / f"c{n}")
+        kept = history.History(folder / f"l{n}")
         for i in range(n):
-            assert store.put(f"k{i}", DeviceModel(f"vulkan:{i}", 1e-4, 1e-5))
-        good.append(store.path.read_bytes())
+            assert kept.keep(f"m{i}", _launch(i + 1))
+        good.append(kept.path.read_bytes())
     return tuple(good)
 
 
-def _use_calibration(data: bytes, place: Path) -> object:
-    (place / calibrations.CALIBRATION_FILE).write_bytes(data)
-    store = calibrations.CalibrationStore(place)
-    store.get("k0")
-    return store.put("k9", DeviceModel("vulkan:9", 1e-4, 1e-5))
+def _use_launches(data: bytes, place: Path) -> object:
+    (place / history.FILE).write_bytes(data)
+    kept = history.History(place)
+    kept.of("m0")
+    kept.residual("d" * 64, "m0")
+    return kept.keep("m9", _launch(9))
 
 
 def _crash(folder: Path) -> Format:

@@ -31,8 +31,7 @@ from gpuedge import lang
 from gpuedge.backends.base import Candidate
 from gpuedge.backends.vulkan import pipeline_cache
 from gpuedge.core.kernel import KernelBlob
-from gpuedge.decide.model import DeviceModel
-from gpuedge.decide.store import CalibrationStore
+from gpuedge.decide import history
 from gpuedge.lang.cache import BlobCache
 from gpuedge.probing.verdicts import Store
 from gpuedge.safety import paths
@@ -59,7 +58,7 @@ class Writer:
 
     def work(self) -> None:
         """Write until killed."""
-        acts = (self.verdict, self.calibration, self.kernels, self.pipeline, self.marker)
+        acts = (self.verdict, self.launch, self.kernels, self.pipeline, self.marker)
         while True:
             act = self._dice.choice(acts)
             act()
@@ -73,10 +72,11 @@ class Writer:
         if Store(self._folder).save(found, 4.0, time.time()):
             self._written("verdict", self._name)
 
-    def calibration(self) -> None:
-        """Save a calibration."""
-        if CalibrationStore(self._folder).put(self._name, DeviceModel(self._name, 1e-4, 1e-5)):
-            self._written("calibration", self._name)
+    def launch(self) -> None:
+        """Save how many requests a model had."""
+        known = history.ModelHistory((1,), 1_000)
+        if history.History(self._folder).keep(self._name, known):
+            self._written("launch", self._name)
 
     def kernels(self) -> None:
         """Save a printed kernel."""
@@ -168,12 +168,12 @@ class Campaign:
                 self._fault(number, "the lock was not released")
         self.counts["slow locks"] += time.monotonic() - begin > 0.1
         store = Store(folder)
-        calibrations = folder / "calibration.json"
-        text = calibrations.read_text() if calibrations.exists() else ""
+        launches = folder / history.FILE
+        text = launches.read_text() if launches.exists() else ""
         kernels, memory = BlobCache(folder / "kernels.bin"), Blocklist(folder)
         believed: dict[str, Callable[[str], object]] = {
             "verdict": lambda k: store.find(k, 4.0, time.time()),
-            "calibration": lambda k: k in text,
+            "launch": lambda k: k in text,
             "kernels": kernels.get,
         }
         for what, key in sorted(reported):
@@ -191,7 +191,7 @@ class Campaign:
     def _whole(self, number: int) -> None:
         """See that every file that lies in place reads as a whole."""
         names = {
-            "verdicts.json": "verdicts", "calibration.json": "calibration",
+            "verdicts.json": "verdicts", history.FILE: "launches",
             "kernels.bin": "kernels",
             **{f"pipelines/device.{x}": "pipelines" for x in ("bin", "new", "trial")},
         }  # fmt: skip

@@ -1,190 +1,104 @@
-"""The cases that are simulated, by name; each task is one case on one seed and returns figures."""
+"""The populations that are simulated, by name, and the figures of each."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from gpuedge.decide.belief import NOISE, Noise, Rule
+from gpuedge.decide.options import DEFAULT, Options
 
-from . import faults, ours, policies, service
-from .noise import draw_field, long_run
-from .ours import Fleet, Options
-from .population import Floats, Knobs, draw, facts
+from .launch import COLUMNS, Fleet, simulate
+from .noise import draw_field
+from .population import Floats, Knobs, draw
 
-FITTED_ON = 999
-"""The seed of the population that the fleet prior and the constants were fitted on."""
-
-MEAN = Noise()
 LATER = Knobs(coverage="later")
-IOS = Knobs(coverage="later", gpu_scale=3.5)
+TWICE = Knobs(coverage="later", gpu_scale=2.0)
 
+RIGHT = 1.05
+"""Error of a prediction that is right, and is claimed to be."""
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A population and how our policy is set on it.
-
-    `percentile`: which percentile of latency counts, None for the mean. `is_main`: run on every
-    seed and for ten launches, as the targets are about it.
-    """
-
-    knobs: Knobs = field(default_factory=Knobs)
-    options: Options = field(default_factory=Options)
-    percentile: int | None = None
-    is_main: bool = False
-    learns_error: bool = False
-
-
-def _rule(**changes: int) -> Options:
-    return Options(rule=replace(Rule(), **changes))
-
-
-CASES: dict[str, Case] = {
-    "base": Case(is_main=True),
-    "speedup 1.2": Case(options=_rule(speedup_milli=1200), is_main=True),
-    "speedup 1.1": Case(options=_rule(speedup_milli=1100)),
-    "no duels of APIs": Case(options=Options(has_comparison=False), is_main=True),
-    "base + audits": Case(options=Options(has_exploration=True)),
-    "cv 0.3": Case(Knobs(cv=0.3)),
-    "model error 1.2": Case(Knobs(error=1.2)),
-    "model error 4": Case(Knobs(error=4.0)),
-    "model error 4, claimed 3": Case(Knobs(error=4.0), Options(claimed=3.0)),
-    "model error 4, learnt by audits": Case(Knobs(error=4.0), learns_error=True),
-    "model says GPU 2x too fast": Case(Knobs(bias=2.0)),
-    "start-up error 3": Case(Knobs(startup_error=3.0)),
-    "later APIs": Case(LATER),
-    "later APIs, no duels": Case(LATER, Options(has_comparison=False)),
-    "iOS-like": Case(IOS),
-    "iOS-like, no duels": Case(IOS, Options(has_comparison=False)),
-    "launches 10 min apart": Case(options=Options(gap_s=600.0)),
-    "launches 1 min apart": Case(options=Options(gap_s=60.0)),
-    "launches 5 s apart": Case(options=Options(gap_s=5.0)),
-    "budget 0.5 s": Case(options=Options(budget_s=0.5)),
-    "budget 1 s": Case(options=Options(budget_s=1.0)),
-    "budget 5 s": Case(options=Options(budget_s=5.0)),
-    "alpha .1": Case(options=_rule(alpha_ppm=100_000)),
-    "alpha 1": Case(options=_rule(alpha_ppm=1_000_000)),
-    "eps .02": Case(options=_rule(eps_ppm=20_000)),
-    "no news between APIs": Case(options=Options(has_correlation=False, has_comparison=False)),
-    "p50 counts": Case(options=Options(noise=NOISE(50)), percentile=50),
-    "p90 counts": Case(options=Options(noise=NOISE(90)), percentile=90),
-    "p90 counts, speedup 1.2": Case(
-        options=Options(rule=Rule(speedup_milli=1200), noise=NOISE(90)), percentile=90
+CASES: dict[str, Knobs] = {
+    "paper .95": Knobs(),
+    "cv .5": Knobs(cv=0.5),
+    "cv 1.5": Knobs(cv=1.5),
+    "later APIs": LATER,
+    "later, GPUs twice as fast": TWICE,
+    "paper, predicted by class": Knobs(error=3.0),
+    "later twice, by class": replace(TWICE, error=3.0),
+    "drifting GPUs": Knobs(drifting=0.3),
+    "broken and lying drivers": Knobs(has_faults=True, bias=2.0, startup_error=3.0),
+    "bound: paper, N told": Knobs(knows_requests=True),
+    "bound: paper, N told, predicted right": Knobs(
+        knows_requests=True, error=RIGHT, startup_error=1.0
     ),
 }
+"""Broken and lying: drivers crash, stall and return wrong numbers; GPUs are predicted to be twice
+as fast as they are, and what opening takes is off by a factor of 3. The bounds say what the
+accounts leave: the same chooser is told how many requests will come, and that predictions are
+right."""
 
-MEASURED: dict[str, dict[str, Any]] = {
-    "mean of 1+1": {"runs": 1, "with_startup": False},
-    "mean of 5+5": {"runs": 5, "with_startup": False},
-    "mean of 50+50": {"runs": 50, "with_startup": False},
-    "mean of 50+50, start-up": {"runs": 50, "with_startup": True},
-    "mean of 40+40, start-up, 2 s": {"runs": 40, "with_startup": True, "budget_s": 2.0},
-}
-
-SERVICE_PAIRS = 400
-
-
-@lru_cache(maxsize=1)
-def prior() -> Floats:
-    """Return the fleet prior, fitted on a population of its own."""
-    return policies.fleet_prior(draw(FITTED_ON, 20_000))
+STAGES = {"launch 1": 0, "launch 5": 4, "hour": -1}
+HARM, WIN = 1.1, 2.0
+HOURS = 0.08
+"""Share of the pairs that also serve for an hour."""
 
 
-def drawn(seed: int, pairs: int, knobs: Knobs | None = None) -> Fleet:
+def fleet(name: str, seed: int, pairs: int, options: Options = DEFAULT) -> Fleet:
     """Return a population with its noise."""
-    knobs = knobs or Knobs()
+    knobs = CASES[name]
     population = draw(seed, pairs, knobs)
-    return Fleet(population, draw_field(seed, population, knobs.cv), seed, prior())
+    if knobs.error == RIGHT:
+        options = replace(options, prior_factor=RIGHT)
+    return Fleet(population, draw_field(seed, population, knobs.cv), seed, knobs, options)
 
 
-def decide(name: str, seed: int, pairs: int) -> dict[str, Any]:
-    """Run our policy on one case."""
-    case = CASES[name]
-    options = replace(case.options, launches=10 if case.is_main else 5)
-    fleet = drawn(seed, pairs, case.knobs)
-    population = truth = fleet.population
-    if case.learns_error:
-        options = replace(options, claimed=learnt(fleet, options))
-    result = ours.run(fleet, options)
-    each = np.diff(result.run_s, axis=0, prepend=0.0)
-    if case.percentile is not None:
-        part = long_run(fleet.noise, case.percentile, seed)
-        truth = replace(
-            population, cpu=population.cpu * part[:, 0], gpu=population.gpu * part[:, 1:]
-        )
+def run(name: str, seed: int, pairs: int, options: Options = DEFAULT) -> dict[str, Any]:
+    """Simulate one population on one seed and return the figures of every stage."""
+    rows, hours = simulate(fleet(name, seed, pairs, options), 5, max(round(HOURS * pairs), 1))
     return {
-        "launches": [policies.score(truth, pick) for pick in result.picks],
-        "run_s": result.run_s.mean(axis=1).tolist(), "runs": result.runs.mean(axis=1).tolist(),
-        "open_s": result.open_s.mean(axis=1).tolist(),
-        "opened": 100 * float((result.runs[0] > 0).mean()), "claimed": options.claimed,
-        "over": 100 * float((each > 1.02 * options.budget_s).mean()), "most_s": float(each.max()),
-    }  # fmt: skip
+        stage: figures(hours if number < 0 else rows[number]) for stage, number in STAGES.items()
+    }
 
 
-def learnt(fleet: Fleet, options: Options) -> float:
-    """Return the error of the cost model as audits show it: they alone are an unbiased sample.
+def figures(rows: Floats) -> dict[str, float]:
+    """Return the figures of one stage, in per cent where they are shares or regrets.
 
-    The whole population is audited for two days first; what was learnt of single pairs is thrown
-    away, so that only the claimed error is better.
+    Returns
+    -------
+    dict
+        ``mean``, ``median``, ``p95``, ``total`` (weighted by work): time regret against an oracle
+        that knows everything and pays the start-up of what it takes, but no cold runs; the same
+        with "cold " before, where it pays those too, and with "priced ", where both sides price a
+        GPU's time with the margin; ``given up``: the difference of the means. ``harm``: pairs that
+        cost over a tenth more than the CPU alone. ``missed``: wins of 2x or more (of those) that
+        end on the CPU. ``measured``: cost of measuring as a share of the work.
     """
-    audited = ours.run(fleet, replace(options, has_exploration=True, launches=2))
-    values = np.array(audited.surprises)
-    spread = 1.4826 * float(np.median(np.abs(values - np.median(values))))
-    own = MEAN.window**2 + MEAN.lasting**2
-    return math.exp(math.sqrt(max(spread**2 - own, 0.0)))
-
-
-def compare(name: str, seed: int, pairs: int) -> dict[str, Any]:
-    """Run what others do, on the base case."""
-    population = draw(seed, pairs)
-    if name == "facts":
-        return {"facts": facts(population)}
-    if name in policies.UNMEASURED:
-        return {"score": policies.score(population, policies.UNMEASURED[name](population))}
-    if name == "cost model, shrunk to fleet":
-        pick = policies.cost_model_shrunk(population, prior())
-        return {"score": policies.score(population, pick)}
-    noise = draw_field(seed, population, Knobs().cv)
-    pick, spent = policies.mean_threshold(population, noise, seed, **MEASURED[name])
-    return {"score": policies.score(population, pick), "run_s": float(spent.mean())}
-
-
-def gates(name: str, seed: int, pairs: int) -> dict[str, Any]:
-    """Count what gets past the gates; many more pairs than elsewhere, as it is quick."""
-    chosen, world = faults.CASES[name]
-    return {"counts": faults.simulate(seed, 50 * pairs, prior(), chosen, world)}
-
-
-def serve(name: str, seed: int, pairs: int) -> dict[str, Any]:
-    """Serve for an hour; `name` is a rule, with " shifting" where GPUs change."""
-    fleet, options = drawn(seed, pairs), Options()
-    count = max(SERVICE_PAIRS * pairs // 10_000, 2)
-    begun = service.starts(fleet, options, count)
-    hours = [service.Service(fleet, start, name, options.noise).hour() for start in begun]
-    return {"hours": [[h.regret, h.switches, h.is_harmed, h.explored] for h in hours]}
-
-
-Work = Callable[[str, int, int], dict[str, Any]]
-KINDS: dict[str, Work] = {"decide": decide, "compare": compare, "gates": gates, "serve": serve}
-
-
-def names(kind: str) -> list[str]:
-    """Return the names of all tasks of a kind."""
-    if kind == "decide":
-        return list(CASES)
-    if kind == "compare":
-        return ["facts", *policies.UNMEASURED, "cost model, shrunk to fleet", *MEASURED]
-    if kind == "gates":
-        return list(faults.CASES)
-    return [rule + end for rule in service.RULES for end in ("", " shifting")]
-
-
-def seeds(kind: str, name: str, wanted: list[int]) -> list[int]:
-    """Return the seeds a task runs on: all for what the targets are about, two for the rest."""
-    is_main = kind != "decide" or CASES[name].is_main
-    return wanted if is_main else wanted[:2]
+    c = {name: rows[~np.isnan(rows[:, 0]), k] for k, name in enumerate(COLUMNS)}
+    found: dict[str, float] = {}
+    sides = (
+        ("", "cost", "oracle"), ("cold ", "cost", "cold oracle"),
+        ("priced ", "priced", "priced oracle"),
+    )  # fmt: skip
+    for prefix, cost, oracle in sides:
+        regret = 100 * (c[cost] / c[oracle] - 1)
+        found[prefix + "mean"] = float(regret.mean())
+        found[prefix + "median"] = float(np.median(regret))
+        found[prefix + "p95"] = float(np.percentile(regret, 95))
+        found[prefix + "total"] = 100 * float(c[cost].sum() / c[oracle].sum() - 1)
+    is_win = c["cpu"] >= WIN * c["oracle"]
+    return found | {
+        "given up": found["mean"] - found["priced mean"],
+        "harm": 100 * float((c["cost"] > HARM * c["cpu"]).mean()),
+        "missed": 100 * float(c["is_missed"].sum() / max(is_win.sum(), 1)),
+        "measured": 100 * float(c["measured"].sum() / c["cost"].sum()),
+        "mean measured": 100 * float((c["measured"] / c["oracle"]).mean()),
+        "mean opening": 100 * float((c["opening"] / c["oracle"]).mean()),
+        "gpu": 100 * float(c["is_gpu"].mean()),
+        "opened": 100 * float((c["opened"] > 0).mean()),
+        "switches": float(c["switches"].mean()),
+        "most": float(c["most"].max(initial=0)),
+        "wrong": float(c["wrong"].sum()),
+        "pairs": float(len(c["cost"])),
+    }

@@ -1,16 +1,16 @@
 """Noise of runs in the field: what a run takes, given when it starts and what ran before it.
 
 A run's time is its long-run mean times a factor. The factor moves in continuous time: load that
-both alternatives feel (seconds), heat (tens of seconds, and which alternative is in service decides
-how often), other work on the CPU, the screen on the GPU, rare spikes, and scatter of each run.
-First runs after a switch are slower by a bounded time, and clocks tick. Strengths are scaled
-together so that the coefficient of variation within a pair has the wanted root mean square.
+both sides feel (seconds), heat (tens of seconds, and the side in service decides how often), other
+work on the CPU, the screen on the GPU, rare spikes, and scatter of each run. First runs after a
+switch are slower by a bounded time, and clocks tick. Strengths are scaled together so that the
+coefficient of variation within a pair has the wanted root mean square.
 """
 
 from __future__ import annotations
 
 import math
-import random
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,13 +30,16 @@ one by `COLD_KEEP` of the one before it."""
 SWITCH_PART, SWITCH_CAP_S = (0.2, 0.5), (0.004, 0.015)
 """The first run after a switch takes longer: by a part of a run, and at most; CPU, GPU."""
 
+CHUNK = 256
+"""Random numbers that are drawn at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Field:
     """Strengths of the noise of each pair, as logarithms of factors; arrays over pairs.
 
-    `heat`, `rate` have a second axis: CPU, GPU. `mean` is the mean factor of each alternative in
-    steady service, by which runs are divided so that the population's times are long-run means.
+    `heat`, `rate` have a second axis: CPU, GPU. `mean` is the mean factor of each side in steady
+    service, by which runs are divided so that the population's times are long-run means.
     """
 
     load: Floats
@@ -55,27 +58,26 @@ class Field:
         i = index
         return Strengths(
             float(self.load[i]), float(self.scatter[i]), tuple(self.heat[i].tolist()),
-            tuple(self.rate[i].tolist()), float(self.other[i]), float(self.screen[i]),
+            tuple(self.rate[i].tolist()), (float(self.other[i]), float(self.screen[i])),
             float(self.spike[i]), float(self.tick[i]), tuple(self.mean[i].tolist()),
         )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Strengths:
-    """One row of a `Field`."""
+    """One row of a `Field`; `own` is other work on the CPU and the screen on the GPU."""
 
     load: float
     scatter: float
     heat: tuple[float, ...]
     rate: tuple[float, ...]
-    other: float
-    screen: float
+    own: tuple[float, float]
     spike: float
     tick: float
     mean: tuple[float, ...]
 
 
-def _base(rng: np.random.Generator, pairs: int, device: np.ndarray) -> dict[str, Floats]:
+def _base(rng: np.random.Generator, device: np.ndarray) -> dict[str, Floats]:
     """Return strengths before scaling; what is a property of the device is shared by its pairs."""
     count = int(device.max()) + 1
 
@@ -84,7 +86,7 @@ def _base(rng: np.random.Generator, pairs: int, device: np.ndarray) -> dict[str,
         mine: Floats = values[device]
         return mine
 
-    # Both alternatives heat one die: what differs between them is smaller than what they share.
+    # Both sides heat one die: what differs between them is smaller than what they share.
     heat = of_device(0.36, 0.5)[:, None] * of_device(1.0, 0.35, 2)
     rate = of_device(1 / 160, 0.5, 2) * np.array((1.0, 1.2))
     return {
@@ -95,7 +97,7 @@ def _base(rng: np.random.Generator, pairs: int, device: np.ndarray) -> dict[str,
 
 
 def _moments(s: dict[str, Floats], scale: float) -> tuple[Floats, Floats]:
-    """Return mean and mean square of the factor of both alternatives in steady service."""
+    """Return mean and mean square of the factor of both sides in steady service."""
     gaussian = scale**2 * (s["load"] ** 2 + s["scatter"] ** 2)
     first, second = np.exp(gaussian / 2)[:, None], np.exp(2 * gaussian)[:, None]
     hot = s["rate"] * HEAT_S / (1 + s["rate"] * HEAT_S)
@@ -114,8 +116,7 @@ def _moments(s: dict[str, Floats], scale: float) -> tuple[Floats, Floats]:
 def draw_field(seed: int, population: Population, cv: float) -> Field:
     """Draw the noise of a population, scaled so that the root mean square of cv is `cv`."""
     rng = np.random.default_rng([seed, 2])
-    pairs = len(population)
-    base = _base(rng, pairs, population.device)
+    base = _base(rng, population.device)
     low, high = 0.0, 8.0
     for _ in range(60):
         scale = (low + high) / 2
@@ -127,135 +128,166 @@ def draw_field(seed: int, population: Population, cv: float) -> Field:
     return Field(**scaled, tick=tick[population.device], mean=first, cv=rms)
 
 
-class Clock:
-    """Time on one device: runs are served one after another, noise goes on between them.
+def cold_s(seconds: float) -> float:
+    """Return how much longer the first `COLD_RUNS` runs on a GPU take together."""
+    return min(COLD_PART * seconds, COLD_CAP_S) * (1 - COLD_KEEP**COLD_RUNS) / (1 - COLD_KEEP)
 
-    Parameters
+
+class Clock:
+    """Time on one device in one launch: runs follow each other, noise goes on between them.
+
+    Attributes
     ----------
-    strengths : Strengths
-        The pair's noise.
-    base : tuple of float
-        Long-run mean seconds of a run of CPU and GPU alternative.
-    rng : random.Random
-        The source of this stretch of time.
-    serving : int
-        Which alternative was in service before, which decides whether the device is likely to be
-        warm.
+    now : float
+        Seconds since the launch began.
+    extra : float
+        Seconds by which the last run was longer than its long-run mean, because it was cold or
+        followed a switch.
     """
 
-    def __init__(
-        self,
-        strengths: Strengths,
-        base: tuple[float, float],
-        rng: random.Random,
-        serving: int = CPU,
-    ) -> None:
-        self.s, self.rng, self.now = strengths, rng, 0.0
-        self.scaled = tuple(b / m for b, m in zip(base, strengths.mean, strict=True))
-        rate = strengths.rate[serving] * HEAT_S
-        self.is_hot = rng.random() < rate / (1 + rate)
-        self.heat_left = rng.expovariate(1.0)
-        self.other = rng.random() < OTHER_SHARE
-        self.screen = rng.random() < SCREEN_SHARE
-        self.other_until = self._stay(OTHER_S, OTHER_SHARE, self.other)
-        self.screen_until = self._stay(SCREEN_S, SCREEN_SHARE, self.screen)
-        self.load = rng.gauss(0.0, 1.0)
-        self.last, self.gpu_runs = -1, 0
-        self.kinds = (
-            CPU,
-            GPU,
-        )  # what the two alternatives are; a duel is between two of the GPU's APIs
+    def __init__(self, strengths: Strengths, seed: tuple[int, ...]) -> None:
+        s = strengths
+        rng = self.rng = np.random.default_rng(seed)
+        self.s, self.now, self.extra = s, 0.0, 0.0
+        self.normal = _stream(rng.standard_normal).__next__
+        self.uniform = _stream(rng.random).__next__
+        self.wait = _stream(rng.standard_exponential).__next__
+        rate = s.rate[CPU] * HEAT_S
+        self.is_hot = self.uniform() < rate / (1 + rate)
+        self.heat_left = self.wait()
+        self.last = "cpu"
+        self.runs: dict[str, int] = {}
+        self._forget()
 
-    def _stay(self, seconds: float, share: float, is_on: bool) -> float:
-        mean = seconds if is_on else seconds * (1 - share) / share
-        return self.now + self.rng.expovariate(1 / mean)
+    def _forget(self) -> None:
+        """Draw everything anew that lasts seconds."""
+        self.load = self.normal()
+        self.on = [self.uniform() < OTHER_SHARE, self.uniform() < SCREEN_SHARE]
+        self.until = [0.0, 0.0]
+        for which in (0, 1):
+            self.until[which] = self._stay(which)
 
-    def pass_time(self, seconds: float, alternative: int) -> None:
-        """Let time go by in which `alternative` is in service."""
+    def _stay(self, which: int) -> float:
+        seconds, share = ((OTHER_S, OTHER_SHARE), (SCREEN_S, SCREEN_SHARE))[which]
+        return self.now + self.wait() * (seconds if self.on[which] else seconds * (1 / share - 1))
+
+    def pass_time(self, seconds: float, kind: int) -> None:
+        """Let time go by in which a CPU or a GPU (`kind`) is in service."""
         left = seconds
         while True:  # heat: in units of the expected number of changes
-            hazard = 1 / HEAT_S if self.is_hot else self.s.rate[alternative]
+            hazard = 1 / HEAT_S if self.is_hot else self.s.rate[kind]
             if left * hazard < self.heat_left:
                 self.heat_left -= left * hazard
                 break
             left -= self.heat_left / hazard
-            self.is_hot, self.heat_left = not self.is_hot, self.rng.expovariate(1.0)
+            self.is_hot, self.heat_left = not self.is_hot, self.wait()
         target = self.now + seconds
-        if target - self.now > 40 * LOAD_S:  # everything quick has forgotten where it was
-            self._restart(target)
+        if seconds > 20 * LOAD_S:  # everything quick has forgotten where it was
+            self.now = target
+            self._forget()
             return
         keep = math.exp(-seconds / LOAD_S)
-        self.load = keep * self.load + math.sqrt(1 - keep * keep) * self.rng.gauss(0.0, 1.0)
-        while self.other_until < target:
-            self.now, self.other = self.other_until, not self.other
-            self.other_until = self._stay(OTHER_S, OTHER_SHARE, self.other)
-        while self.screen_until < target:
-            self.now, self.screen = self.screen_until, not self.screen
-            self.screen_until = self._stay(SCREEN_S, SCREEN_SHARE, self.screen)
+        self.load = keep * self.load + math.sqrt(1 - keep * keep) * self.normal()
+        for which in (0, 1):
+            while self.until[which] < target:
+                self.now, self.on[which] = self.until[which], not self.on[which]
+                self.until[which] = self._stay(which)
         self.now = target
 
-    def _restart(self, now: float) -> None:
-        self.now = now
-        self.load = self.rng.gauss(0.0, 1.0)
-        self.other = self.rng.random() < OTHER_SHARE
-        self.screen = self.rng.random() < SCREEN_SHARE
-        self.other_until = self._stay(OTHER_S, OTHER_SHARE, self.other)
-        self.screen_until = self._stay(SCREEN_S, SCREEN_SHARE, self.screen)
+    def run(self, side: str, seconds: float) -> int:
+        """Run once on ``cpu`` or a device and return the nanoseconds that the clock shows for it.
 
-    def turn_to(self, base: tuple[float, float]) -> None:
-        """Measure another GPU, or the same in a new process: its first runs are cold again."""
-        self.scaled = tuple(b / m for b, m in zip(base, self.s.mean, strict=True))
-        self.last, self.gpu_runs = -1, 0
-
-    def factor(self, alternative: int) -> float:
-        """Return the factor of a run of `alternative` that starts now."""
-        s, rng = self.s, self.rng
-        ln = s.load * self.load + s.scatter * rng.gauss(0.0, 1.0)
+        Parameters
+        ----------
+        side : str
+        seconds : float
+            The long-run mean of the run.
+        """
+        s, kind = self.s, CPU if side == "cpu" else GPU
+        ln = s.load * self.load + s.scatter * self.normal()
         if self.is_hot:
-            ln += s.heat[alternative]
-        if alternative == CPU:
-            if self.other:
-                ln += s.other
-        elif self.screen:
-            ln += s.screen
-        if rng.random() < SPIKE_SHARE:
+            ln += s.heat[kind]
+        if self.on[kind]:
+            ln += s.own[kind]
+        if self.uniform() < SPIKE_SHARE:
             ln += s.spike
-        return math.exp(ln)
-
-    def run(self, alternative: int) -> int:
-        """Run once and return the nanoseconds that the device's clock shows for it."""
-        seconds, kind = self.scaled[alternative], self.kinds[alternative]
-        taken = seconds * self.factor(kind)
-        if self.last != alternative:
-            taken += min(SWITCH_PART[kind] * seconds, SWITCH_CAP_S[kind])
+        extra = 0.0
+        if self.last != side:
+            self.last = side
+            extra = min(SWITCH_PART[kind] * seconds, SWITCH_CAP_S[kind])
         if kind == GPU:
-            self.gpu_runs += 1
-            if self.gpu_runs <= COLD_RUNS:
-                cold = min(COLD_PART * seconds, COLD_CAP_S)
-                taken += cold * COLD_KEEP ** (self.gpu_runs - 1)
-        self.last = alternative
+            done = self.runs.get(side, 0)
+            self.runs[side] = done + 1
+            if done < COLD_RUNS:
+                extra += min(COLD_PART * seconds, COLD_CAP_S) * COLD_KEEP**done
+        self.extra = extra
         begin = self.now
-        self.pass_time(taken, kind)
-        tick = self.s.tick
-        shown = math.floor((begin + taken) / tick) - math.floor(begin / tick)
-        return round(shown * tick * 1e9)
+        self.pass_time(seconds / s.mean[kind] * math.exp(ln) + extra, kind)
+        return round((math.floor(self.now / s.tick) - math.floor(begin / s.tick)) * s.tick * 1e9)
+
+    def runs_of(self, side: str, seconds: float, count: int, gap: float) -> list[int]:
+        """Return what the clock shows for runs that follow each other, each after a pause.
+
+        The same noise as `run`, drawn at once: time goes by as if each run took its mean.
+
+        Parameters
+        ----------
+        side : str
+            It ran last, and is warm.
+        seconds, gap : float
+            Long-run mean of a run, and of a pause (exponential).
+        count : int
+        """
+        s, rng, kind = self.s, self.rng, CPU if side == "cpu" else GPU
+        between = gap * rng.standard_exponential(count) + seconds
+        at = between.cumsum() - seconds
+        total = float(at[-1]) + seconds
+        decay = np.exp(at * (-1 / LOAD_S))
+        steps = np.sqrt(1 - np.exp(between * (-2 / LOAD_S)))
+        normal = rng.standard_normal((2, count))
+        load = decay * (self.load + (steps * normal[0] / decay).cumsum())
+        ln = s.load * load + s.scatter * normal[1]
+        uniform = rng.random((2, count))
+        ln += s.spike * (uniform[0] < SPIKE_SHARE)
+        begin, hot, on = self.now, self.is_hot, self.on[kind]
+        flips = self._flips(total, kind)
+        ln += s.heat[kind] * _states(hot, flips[0], at)
+        ln += s.own[kind] * _states(on, flips[1], at)
+        self.load, self.now = float(load[-1]), begin + total
+        taken = seconds / s.mean[kind] * np.exp(ln)
+        ticks = np.floor(uniform[1] + taken / s.tick)
+        return [round(x) for x in (ticks * (s.tick * 1e9)).tolist()]
+
+    def _flips(self, seconds: float, kind: int) -> tuple[list[float], list[float]]:
+        """Let some time go by; say when heat and what slows this side came and went."""
+        heat: list[float] = []
+        left = seconds
+        while True:
+            hazard = 1 / HEAT_S if self.is_hot else self.s.rate[kind]
+            if left * hazard < self.heat_left:
+                self.heat_left -= left * hazard
+                break
+            left -= self.heat_left / hazard
+            self.is_hot, self.heat_left = not self.is_hot, self.wait()
+            heat.append(seconds - left)
+        begin = self.now
+        own: tuple[list[float], list[float]] = ([], [])
+        for which in (0, 1):
+            while self.until[which] < begin + seconds:
+                self.now, self.on[which] = self.until[which], not self.on[which]
+                own[which].append(self.now - begin)
+                self.until[which] = self._stay(which)
+        return heat, own[kind]
 
 
-def long_run(field: Field, percentile: float, seed: int, draws: int = 1500) -> Floats:
-    """Return a percentile of each long-run latency, as a part of its mean."""
-    rng = np.random.default_rng([seed, 4])
-    found = np.empty_like(field.mean)
-    hot = field.rate * HEAT_S / (1 + field.rate * HEAT_S)
-    for i in range(len(found)):
-        load = field.load[i] * rng.standard_normal(draws)
-        for alternative, (share, own) in enumerate(
-            ((OTHER_SHARE, field.other[i]), (SCREEN_SHARE, field.screen[i]))
-        ):
-            ln = load + field.scatter[i] * rng.standard_normal(draws)
-            ln += field.heat[i, alternative] * (rng.random(draws) < hot[i, alternative])
-            ln += own * (rng.random(draws) < share)
-            ln += field.spike[i] * (rng.random(draws) < SPIKE_SHARE)
-            found[i, alternative] = (
-                np.exp(np.percentile(ln, percentile)) / field.mean[i, alternative]
-            )
+def _states(is_on: bool, flips: list[float], at: Floats) -> Floats | bool:
+    """Return 1 where a state that changes at `flips` is on."""
+    if not flips:
+        return is_on
+    found: Floats = (np.searchsorted(np.array(flips), at) % 2 == (0 if is_on else 1)).astype(float)
     return found
+
+
+def _stream(draw: Callable[[int], Floats]) -> Iterator[float]:
+    while True:
+        yield from draw(CHUNK).tolist()

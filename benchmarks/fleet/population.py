@@ -36,12 +36,16 @@ SHARES = (0.7, 0.2, 0.1)
 class Knobs:
     """What is varied between cases; the defaults are the base case."""
 
-    error: float = 2.0  # the cost model's true 1-sigma factor
+    error: float = 2.0  # true 1-sigma factor of what is predicted of a GPU
     startup_error: float = 1.5
     cv: float = 0.95
     coverage: str = "hpca"
-    gpu_scale: float = 1.0  # 3.5 makes the fleet look like iPhones
-    bias: float = 1.0  # how many times too fast the cost model thinks GPUs are
+    gpu_scale: float = 1.0
+    bias: float = 1.0  # how many times too fast GPUs are predicted to be
+    drifting: float = 0.0  # share of pairs whose GPU becomes faster or slower for good
+    drift_sd: float = 0.7
+    has_faults: bool = False  # some drivers crash, stall, or return wrong numbers
+    knows_requests: bool = False  # a bound: how many requests will come is told
 
 
 @dataclass(frozen=True, slots=True)

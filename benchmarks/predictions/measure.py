@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
-import gpuedge
-from gpuedge.core.reasons import Reason
 from gpuedge.decide.calibrate import open_and_calibrate
 from gpuedge.decide.choose import CPU_SHARE
 from gpuedge.decide.fit import quantile
 from gpuedge.decide.model import DeviceModel
+
+import gpuedge
+from gpuedge.core.reasons import Reason
 from gpuedge.decide.policy import Policy
 from gpuedge.executors.base import Executable, Executor
 from gpuedge.graph.ir import Array, Graph

@@ -6,17 +6,18 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import gpuedge
 from gpuedge.bench.graphs import GRAPHS, inputs_of
 from gpuedge.bench.trace import COLD, CPU, GPU, Series, TimedWindow, Trace
 from gpuedge.core.errors import KernelError, ModelError, NoUsableDeviceError
 from gpuedge.decide.speeds import class_of
-from gpuedge.executors.gpu import GpuExecutor
+from gpuedge.executors.base import Executable, Executor, Work
+from gpuedge.executors.gpu import GpuExecutable, GpuExecutor
+from gpuedge.plan.costs import planned
 
 if TYPE_CHECKING:
-    from gpuedge.executors.base import Executable, Executor
     from gpuedge.graph.ir import Array, Graph
 
 ROUNDS = 6
@@ -85,10 +86,9 @@ class _Pair:
 
     def series(self) -> Series:
         """Return what was timed."""
-        return Series(
-            self.name, self.made[GPU].work, self.compile_ns[CPU], self.compile_ns[GPU],
-            tuple(self.windows),
-        )  # fmt: skip
+        made = cast("GpuExecutable", self.made[GPU])
+        work, spent = Work(**planned(made.graph, made.plan)), self.compile_ns
+        return Series(self.name, work, spent[CPU], spent[GPU], tuple(self.windows))
 
     def close(self) -> None:
         """Release both."""

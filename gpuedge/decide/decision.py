@@ -1,89 +1,73 @@
 """The decision: a pure function of a record, with a reason for every candidate.
 
-Nothing here measures, opens or looks at the machine, and everything that is compared is a whole
-number, so a saved decision replays to the same bytes anywhere.
+Nothing here measures, opens or looks at the machine. What is compared is rounded to whole numbers,
+so a saved decision replays to the same bytes anywhere. The order of the rules: what rules a device
+out whatever its speed; the deadline; the expected loss against the CPU path; and devices that the
+capability database demotes only after all others.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuedge.core.errors import InputError, NoUsableDeviceError
 from gpuedge.core.reasons import SENTENCES
 from gpuedge.core.text import plain
-from gpuedge.decide import explain, words
-from gpuedge.decide.assess import Assessment
-from gpuedge.decide.belief import Belief, Weighing
-from gpuedge.decide.model import Prediction, printable
-from gpuedge.decide.policy import Policy
-from gpuedge.decide.record import AUTO, CPU, SCHEMA, Evidence, Record
-from gpuedge.decide.rules import RuleOutcome, judge
+from gpuedge.decide import explain
+from gpuedge.decide.belief import MICRO, losses
+from gpuedge.decide.record import AUTO, CPU, MOST, SCHEMA, Evidence, Record, fields_of, whole
 
-MOST_PPM = 10**30
-"""Beyond what any stakes come to: `gpuedge.decide.model.MOST_NS` in millionths of a nanosecond."""
+STATUSES = ("selected", "rejected", "waiting")
+
+
+class Comparison(NamedTuple):
+    """What one request takes on a GPU and on the CPU path, in the figures that are told.
+
+    `is_rough` says that `gpu_ns` was not measured as it stands.
+    """
+
+    gpu_ns: int
+    cpu_ns: int
+    is_rough: bool = False
+
+    @property
+    def milli(self) -> int:
+        """Speed on the GPU, in thousandths of that on the CPU path."""
+        return self.cpu_ns * 1000 // self.gpu_ns
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateRow:
     """One candidate and what became of it.
 
-    `status` is ``selected`` or ``rejected``, `code` a stable reason code, `reason` its sentence
-    with the specifics. `startup_s` is None where nothing was predicted. `belief` and `verdict` say
-    how a GPU compares with the CPU path, None where it was not weighed; `confidence` what that
-    rests on: ``screened``, ``prior only``, ``1 window``, ``n windows`` or ``in service``. `entries`
-    are the ids of the capability database's entries in force.
+    `status` is ``selected``, ``rejected``, or ``waiting`` for a GPU that may be taken later in this
+    launch; `code` a stable reason code and `reason` its sentence with the specifics. `time_ns` is
+    what one request takes there, and `is_rough` says that it was not measured as it stands. The
+    losses are what the CPU and the GPU are expected to lose per request against knowing which is
+    faster, in millionths of the CPU path's latency. None is unknown.
     """
 
     device: str
     status: str
     code: str
     reason: str
-    prediction: Prediction | None = None
-    is_software: bool | None = None
-    name: str = ""
-    belief: Belief | None = None
-    verdict: Weighing | None = None
-    confidence: str = ""
-    entries: tuple[str, ...] = ()
+    time_ns: int | None = None
+    is_rough: bool = False
+    loss_cpu_ppm: int | None = None
+    loss_gpu_ppm: int | None = None
 
-    @property
-    def startup_s(self) -> float | None:
-        """Seconds that opening the device and compiling take once, None if not predicted."""
-        return None if self.prediction is None else self.prediction.startup_s
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready dictionary of what was decided; the evidence is in the record."""
-        known, verdict = self.belief, self.verdict
-        return {
-            "belief": None if known is None else [known.mean, known.var, known.windows],
-            "code": self.code,
-            "confidence": self.confidence,
-            "device": self.device,
-            "reason": self.reason,
-            "status": self.status,
-            "verdict": None if verdict is None else asdict(verdict),
-        }
-
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any], known: Evidence) -> CandidateRow:
-        """Rebuild from `to_dict` and the evidence. Raises if it does not fit."""
-        belief, verdict = record["belief"], record["verdict"]
-        return cls(
-            _text(record["device"]),
-            _text(record["status"]),
-            _text(record["code"]),
-            _text(record["reason"]),
-            prediction=known.prediction,
-            is_software=known.is_software,
-            name=known.name,
-            belief=None if belief is None else Belief(*belief),
-            verdict=None if verdict is None else _verdict(verdict),
-            confidence=_text(record["confidence"]),
-            entries=known.entries,
-        )
+    def __post_init__(self) -> None:
+        if self.status not in STATUSES or self.code not in SENTENCES:
+            raise ValueError(f"unknown status or code {self.status!r}, {self.code!r}")
+        for value in (self.time_ns, self.loss_cpu_ppm, self.loss_gpu_ppm):
+            if value is not None:
+                whole("a number of a row", value)
+        if type(self.is_rough) is not bool or plain(self.reason, None) != self.reason:
+            raise ValueError("a field of a row is not what it should be")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -108,29 +92,13 @@ class Decision:
     record: Record
 
     @property
-    def policy(self) -> Policy:
-        """The policy that was applied."""
-        return self.record.policy
-
-    @property
-    def percentile(self) -> int:
-        """The percentile of latency that was compared."""
-        return self.record.policy.percentile
-
-    @property
-    def predicted(self) -> Prediction | None:
-        """The chosen device's predicted latency, None if nothing had to be predicted."""
-        return next((r.prediction for r in self.rows if r.status == "selected"), None)
-
-    @property
-    def calibration(self) -> str:
-        """How calibration was done, or why it was not needed."""
-        return self.record.calibration
-
-    @property
     def version(self) -> str:
         """The gpuedge version that decided."""
         return self.record.version
+
+    def explain(self, *, verbose: bool = False) -> str:
+        """Return the sentence and the table, and with `verbose` what they rest on."""
+        return explain.as_text(self, verbose=verbose)
 
     def replay(self) -> Decision:
         """Decide again from the record alone."""
@@ -143,7 +111,7 @@ class Decision:
             "device": self.device,
             "reason": self.reason,
             "record": self.record.to_dict(),
-            "rows": [row.to_dict() for row in self.rows],
+            "rows": [asdict(row) for row in self.rows],
         }
 
     def to_json(self) -> str:
@@ -173,20 +141,21 @@ class Decision:
             )  # fmt: skip
         made = Record.from_dict(record.get("record", {}))
         try:
-            rows = tuple(
-                CandidateRow.from_dict(row, known)
-                for row, known in zip(record["rows"], made.candidates, strict=True)
-            )
-            judge(made)  # runs that no trial makes are found out here, not when printing
-            return cls(_text(record["device"]), _text(record["reason"]), rows, made)
+            rows = tuple(CandidateRow(**fields_of(CandidateRow, row)) for row in record["rows"])
+            if [row.device for row in rows] != [known.device for known in made.candidates]:
+                raise ValueError("the rows are not those of the candidates")
+            device, reason = record["device"], record["reason"]
+            if plain(device + reason, None) != device + reason:
+                raise ValueError("a text of more than one line")
+            return cls(device, reason, rows, made)
         except (
-            AttributeError, KeyError, TypeError, ValueError, ArithmeticError, RecursionError
+            AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError
         ) as error:  # fmt: skip
             known = plain(f"{type(error).__name__}: {error}", 300)
             raise InputError("This saved decision is damaged.", known=known) from None
 
     def __str__(self) -> str:
-        return explain.as_text(self)
+        return self.explain()
 
     def __repr__(self) -> str:
         return f"<Decision {self.device}: {self.reason}>"
@@ -195,131 +164,192 @@ class Decision:
         return explain.as_html(self)
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError("a text of a saved decision is none")
-    return printable(value)
-
-
-def _verdict(fields: Mapping[str, Any]) -> Weighing:
-    made = Weighing(**fields)
-    for name, value in fields.items():
-        is_flag = name in ("use_gpu", "is_settled")
-        is_whole = type(value) is int and abs(value) <= MOST_PPM
-        if not (type(value) is bool if is_flag else is_whole):
-            raise TypeError(f"Verdict.{name} is not what a verdict has")
-    return made
-
-
 def decide(record: Record) -> Decision:
     """Choose a device. The result depends on `record` only.
 
-    A device asked for by name is taken. Otherwise `gpuedge.decide.rules` judges.
+    A device asked for by name is taken. Otherwise a GPU that was compared with the CPU path and is
+    ready is taken where that is expected to lose less than staying on the CPU.
 
     Raises
     ------
     NoUsableDeviceError (GE-103)
-        The device asked for by name is not there or cannot be used.
+        The device asked for by name is not there or cannot be used, and the record does not fall
+        back.
     """
-    return _automatic(record) if record.asked == AUTO else _named(record)
+    return _Judge(record).decision()
 
 
-def _automatic(record: Record) -> Decision:
-    found = judge(record)
-    cpu = next((c for c in record.candidates if c.device == CPU), Evidence(CPU))
-    rows: list[CandidateRow] = []
-    for i, candidate in enumerate(record.candidates):
-        weighed = found.assessments[i]
-        if candidate.device == CPU:
-            rows.append(_cpu_row(candidate, found, record))
-            continue
-        code, reason = found.why[i] or _not_best(record, cpu, found, i)
-        if found.best is None or weighed is None:
-            rows.append(_row(candidate, "rejected", code, reason, weighed))
-        elif i == found.best:
-            code = "kept" if found.is_kept else "selected"
-            why = explain.selected(candidate, cpu, weighed, record, found)
-            rows.append(_row(candidate, "selected", code, why, weighed))
-        else:
-            rows.append(_row(candidate, "rejected", code, reason, weighed))
-    if found.best is None:
-        return Decision(CPU, explain.why_cpu(rows, record, found), tuple(rows), record)
-    chosen = record.candidates[found.best]
-    why = f"{rows[found.best].reason}{explain.routes(found.best, rows, record)}"
-    reason = f"{explain.runs_on(chosen)}: {why}."
-    return Decision(chosen.device, reason, tuple(rows), record)
-
-
-def _not_best(record: Record, cpu: Evidence, found: RuleOutcome, i: int) -> tuple[str, str]:
-    """Return why a GPU that nothing speaks against was not the one that is taken."""
-    if found.best is None:
-        return "not-best", SENTENCES["not-best"]
-    best = record.candidates[found.best]
-    if record.candidates[i].is_demoted and not best.is_demoted:
-        return "demoted", SENTENCES["demoted"]
-    return "not-best", explain.behind(best, cpu, record, found)
-
-
-def _cpu_row(cpu: Evidence, found: RuleOutcome, record: Record) -> CandidateRow:
-    if found.best is not None:
-        best = record.candidates[found.best]
-        return _row(cpu, "rejected", *explain.beside(best, cpu, record, found))
-    compared = cpu.prediction is not None and any(
-        c.prediction is not None for c in record.candidates if c.device != CPU
-    )
-    if found.is_kept:
-        return _row(cpu, "selected", "kept", SENTENCES["kept"])
-    code = "selected" if compared else "fallback"
-    sentence = "no device is enough faster" if compared else SENTENCES["fallback"]
-    limit = record.policy.deadline_ns
-    if found.is_by_deadline and limit is not None and found.cpu_at_ns is not None:
-        sentence = f"{words.deadline(found.cpu_at_ns, limit)}, but nothing is faster"
-    return _row(cpu, "selected", code, sentence)
-
-
-def _row(
-    candidate: Evidence, status: str, code: str, reason: str, weighed: Assessment | None = None
-) -> CandidateRow:
-    return CandidateRow(
-        candidate.device, status, code, reason,
-        prediction=candidate.prediction, is_software=candidate.is_software, name=candidate.name,
-        belief=None if weighed is None else weighed.belief,
-        verdict=None if weighed is None else weighed.verdict,
-        confidence="" if weighed is None else words.windows(weighed, candidate.served),
-        entries=candidate.entries,
-    )  # fmt: skip
-
-
-_STILL_RUNS = ("ok", "unsupported-op", "not-calibrated")
+_UNDER_WAY = {"opening": "opening", "trial": "on-trial", "late": "open-late",
+              "failed": "run-failed"}  # fmt: skip
+_WAITING = ("not-yet", "opening", "on-trial", "open-late")
+_STILL_RUNS = ("ok", "unsupported-op")
 """What does not stop a named device: nodes it cannot run are placed elsewhere or refused later."""
 
 
-def _named(record: Record) -> Decision:
-    index = _find(record)
-    chosen = record.candidates[index]
-    rows = [
-        _row(c, "rejected", c.code, words.sentence(c.code, c.detail))
-        if c.code not in _STILL_RUNS
-        else _row(c, "rejected", "not-named", SENTENCES["not-named"])
-        for c in record.candidates
-    ]
-    note = "" if chosen.code == "ok" else words.sentence(chosen.code, chosen.detail)
-    reason = SENTENCES["named"] + (f", although {note}" if note else "")
-    rows[index] = _row(chosen, "selected", "named", reason)
-    return Decision(chosen.device, f"{explain.runs_on(chosen)}: {reason}.", tuple(rows), record)
+class _Judge:
+    """The candidates of one record, each weighed against its CPU path."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.policy = record.policy
+        self.k = 1000 / record.policy.speedup_milli
+        self.losses = [self._losses(candidate) for candidate in record.candidates]
+        self.compared = [self._comparison(i) for i in range(len(record.candidates))]
+        self.chosen = self._best() if record.asked == AUTO else _find(record)
+
+    def decision(self) -> Decision:
+        """Return the choice with a row for each candidate."""
+        rows, reasons, record = [], [], self.record
+        taken = self.chosen or record.cpu
+        for i, candidate in enumerate(record.candidates):
+            code = self._code(i, candidate)
+            case = explain.RowCase(candidate, record, self.compared[i], self.chosen)
+            reasons.append(case.reason(code))
+            status = "waiting" if code in _WAITING else "rejected"
+            status = "selected" if candidate is taken else status
+            told, lost = explain.in_table(reasons[-1]), self.losses[i] or (None, None)
+            rows.append(
+                CandidateRow(candidate.device, status, code, told, *self._time(i, candidate), *lost)
+            )
+        if self.chosen is None:
+            sentence = explain.on_cpu([row.code for row in rows], reasons, record)
+        else:
+            why = next(row.reason for row in rows if row.status == "selected")
+            sentence = f"Runs on {taken.label}: {why}."
+        return Decision(taken.device, sentence, tuple(rows), record)
+
+    # -- weighing ------------------------------------------------------------------------------
+
+    def _losses(self, candidate: Evidence) -> tuple[int, int] | None:
+        known = candidate.belief
+        return None if known is None or candidate.device == CPU else losses(known, self.k)
+
+    def _is_worth(self, i: int) -> bool:
+        found = self.losses[i]
+        return found is not None and found[1] < found[0]
+
+    def _comparison(self, i: int) -> Comparison | None:
+        """Return the figures to tell, None where the CPU path or the GPU has none.
+
+        Measured medians are told where they agree with what is expected, and else the latter: what
+        is said of a device must not contradict what is done with it.
+        """
+        gpu, found = self.record.candidates[i], self.losses[i]
+        cpu_ns = gpu.cpu_ns or self.record.cpu.cpu_ns
+        if gpu.belief is None or found is None or not cpu_ns:
+            return None
+        expected = self.k + (found[1] - found[0]) / MICRO
+        if gpu.is_measured and gpu.gpu_ns:
+            made = Comparison(gpu.gpu_ns, cpu_ns)
+            if (made.milli >= self.policy.speedup_milli) == self._is_worth(i):
+                return made
+        elif not gpu.is_measured:
+            expected = math.exp(gpu.belief.mean / MICRO)
+        return Comparison(min(max(round(cpu_ns * expected), 1), MOST), cpu_ns, True)
+
+    def _time(self, i: int, candidate: Evidence) -> tuple[int | None, bool]:
+        """Return what a request takes, and whether that is not measured as it stands.
+
+        The CPU path's time is that of the comparison that is told of.
+        """
+        times = [(found.gpu_ns, found.is_rough)] if (found := self.compared[i]) else []
+        if candidate.device == CPU:
+            pairs = zip(self.record.candidates, self.compared, strict=True)
+            told = [c.cpu_ns for gpu, c in pairs if c and self.chosen in (None, gpu)]
+            times = [(ns, False) for ns in (*told, candidate.cpu_ns) if ns is not None]
+        return times[0] if times else (candidate.predicted_ns, True)
+
+    # -- choosing ------------------------------------------------------------------------------
+
+    def _ruled_out(self, gpu: Evidence) -> str:
+        """Return the code of what speaks against a GPU whatever its speed, empty if nothing."""
+        if gpu.code != "ok":
+            return gpu.code
+        if gpu.is_software and not self.policy.allow_software:
+            return "software"
+        bound, needs = self.policy.max_memory_bytes, gpu.memory_bytes
+        return "too-much-memory" if bound is not None and (needs or 0) > bound else ""
+
+    def _best(self) -> Evidence | None:
+        """Return the GPU that is taken, None for the CPU."""
+        gpus, limit = self.record.candidates, self.policy.deadline_ns
+        ready = [
+            i for i, c in enumerate(gpus)
+            if c.phase == "ready" and c.is_measured and c.device != CPU and not self._ruled_out(c)
+        ]  # fmt: skip
+        at = {i: self.record.at_ns(gpus[i]) or 0 for i in ready}
+        if self.record.is_late:
+            faster = [i for i in ready if 0 < at[i] < (self.record.at_ns(self.record.cpu) or 0)]
+            keeps = [i for i in faster if at[i] <= (limit or 0)]
+            best = min(keeps, key=self._rank, default=min(faster, key=at.__getitem__, default=None))
+        else:
+            worth = [i for i in ready if self._is_worth(i) and (limit is None or at[i] <= limit)]
+            best = min(worth, key=self._rank, default=None)
+        return None if best is None else gpus[best]
+
+    def _rank(self, i: int) -> tuple[bool, int, int]:
+        """Order what may be taken: demoted last, then by expected loss, then as probed."""
+        cpu, gpu = self.losses[i] or (0, 0)
+        return self.record.candidates[i].is_demoted, gpu - cpu, i
+
+    # -- saying why ----------------------------------------------------------------------------
+
+    def _code(self, i: int, candidate: Evidence) -> str:
+        """Return the reason code of a candidate."""
+        if self.record.asked != AUTO:
+            if candidate is self.chosen:
+                return "named"
+            if candidate.code in _STILL_RUNS:
+                is_cpu = candidate.device == CPU and self.chosen is None
+                return "fallback" if is_cpu else "not-named"
+            return candidate.code
+        if candidate.device == CPU:
+            return self._cpu_code()
+        if candidate is self.chosen:
+            return "selected"
+        return self._ruled_out(candidate) or self._not_taken(i, candidate)
+
+    def _cpu_code(self) -> str:
+        if self.chosen is not None:
+            return "misses-deadline" if self.record.is_late else "not-best"
+        gpus = (c for c in self.record.candidates if c.device != CPU)
+        return "fallback" if all(map(self._ruled_out, gpus)) else "selected"
+
+    def _not_taken(self, i: int, gpu: Evidence) -> str:
+        """Return the code of a GPU that could be used, and is not the one taken."""
+        best, limit, at = self.chosen, self.policy.deadline_ns, self.record.at_ns(gpu) or 0
+        if gpu.phase in _UNDER_WAY or (gpu.phase == "ready" and not gpu.is_measured):
+            return _UNDER_WAY.get(gpu.phase, "on-trial")
+        if gpu.is_measured and limit is not None and at > limit:
+            return "misses-deadline"
+        if best is not None and gpu.phase == "ready" and self._is_worth(i):
+            return "demoted" if gpu.is_demoted and not best.is_demoted else "not-best"
+        if best is not None and not gpu.is_measured and "" != gpu.physical == best.physical:
+            return "other-route"
+        return self._by_speed(i, gpu)
+
+    def _by_speed(self, i: int, gpu: Evidence) -> str:
+        found = self.compared[i]
+        is_slower = found is not None and found.milli < explain.ABOUT_AS_FAST.start
+        if not gpu.is_measured:
+            return "slower" if is_slower else "not-yet"
+        if self._is_worth(i):
+            return "not-yet"  # it was closed, or not opened in this launch
+        return "measured-slower" if is_slower else "too-little"
 
 
-def _find(record: Record) -> int:
-    """Return which candidate was named; a bare backend name means its first usable device."""
-    rows = list(enumerate(record.candidates))
-    exact = [i for i, c in rows if c.device == record.asked]
-    family = [i for i, c in rows if c.device.split(":")[0] == record.asked]
-    usable = [i for i in exact + family if record.candidates[i].code in _STILL_RUNS]
-    if usable:
-        return usable[0]
-    why = [record.candidates[i] for i in exact + family]
-    known = "; ".join(f"{c.label}: {words.sentence(c.code, c.detail)}" for c in why)
-    there = ", ".join(c.device for _, c in rows if c.code == "ok") or "none"
+def _find(record: Record) -> Evidence | None:
+    """Return which candidate was named; a bare backend name means its first usable device.
+
+    None where it cannot be used and the CPU stands in.
+    """
+    exact = [c for c in record.candidates if c.device == record.asked]
+    family = [c for c in record.candidates if c.device.split(":")[0] == record.asked]
+    usable = [c for c in exact + family if c.code in _STILL_RUNS]
+    if usable or record.falls_back:
+        return usable[0] if usable else None
+    known = "; ".join(f"{c.label}: {explain.sentence(c.code, c.detail)}" for c in exact + family)
+    there = ", ".join(c.device for c in record.candidates if c.code == "ok") or "none"
     raise NoUsableDeviceError(
         f"The device {record.asked!r} cannot be used on this machine.",
         asked_by=f"device={record.asked!r}",

@@ -1,503 +1,327 @@
-"""Saying a decision in words: a sentence, a table, and how sure it is. Pure, no terminal library.
+"""Saying a decision in words: one sentence, one table, and details on request.
 
-Figures come from what was weighed: of one candidate they may be predicted, or measured in this
-launch, an earlier one or in service, and the table says which.
+Every sentence of the room is here. Pure, no terminal library.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from gpuedge.core import text
 from gpuedge.core.reasons import SENTENCES
-from gpuedge.decide import words
-from gpuedge.decide.assess import Assessment
-from gpuedge.decide.belief import MICRO
-from gpuedge.decide.exact import exp, root
-from gpuedge.decide.policy import Policy
-from gpuedge.decide.record import AUTO, CPU, Evidence, Record
-from gpuedge.decide.rules import RuleOutcome, judge
-from gpuedge.decide.words import duration
+from gpuedge.core.text import counted, plain, table
+from gpuedge.decide.record import AUTO, CPU, MOST, Evidence, Record
 
 if TYPE_CHECKING:
-    from gpuedge.decide.assess import Assessment
-    from gpuedge.decide.decision import CandidateRow, Decision
-    from gpuedge.decide.rules import RuleOutcome
+    from gpuedge.decide.decision import Comparison, Decision
 
-PREDICTED = "predicted"
-MEASURED = "measured"
-EARLIER = "earlier launch"
-SERVICE = "in service"
+TITLES = ("device", "result", "time per request", "why")
+RESULTS = {"selected": "used", "rejected": "not used", "waiting": "not yet"}
 
+IT = "\0"
+"""Where a reason names its device: the device's label in a sentence, "it" in the table."""
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """The latency that a choice rests on.
-
-    Attributes
-    ----------
-    at_ns : int
-        At the policy's percentile.
-    startup_ns : int
-        What opening and compiling take once.
-    source : {"predicted", "measured", "earlier launch", "in service"}
-    """
-
-    at_ns: int
-    startup_ns: int
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """A decision's evidence as it is explained.
-
-    Attributes
-    ----------
-    found : RuleOutcome or None
-        What the rules found, None where a device was asked for by name.
-    figures : tuple of Figure or None
-        By position in the record; None where nothing was predicted.
-    """
-
-    found: RuleOutcome | None
-    figures: tuple[Figure | None, ...]
-
-    def assessment(self, i: int) -> Assessment | None:
-        """Return how a candidate was weighed, None if it was not."""
-        return None if self.found is None else self.found.assessments[i]
-
-
-def view(record: Record) -> View:
-    """Return what a decision is explained with."""
-    if record.asked != AUTO:
-        return View(None, tuple(_before(c) for c in record.candidates))
-    found = judge(record)
-    pairs = zip(record.candidates, found.assessments, strict=True)
-    made = [_weighed(c, w) for c, w in pairs]
-    for i, candidate in enumerate(record.candidates):
-        if candidate.device == CPU:
-            made[i] = _cpu(candidate, found, made)
-    return View(found, tuple(made))
-
-
-def _before(candidate: Evidence) -> Figure | None:
-    """Return a candidate's figure as it was before any window of measurements."""
-    known = candidate.prediction
-    if known is None:
-        return None
-    source = MEASURED if known.confidence == words.TIMED else PREDICTED
-    return Figure(known.at_ns, known.startup_ns, source)
-
-
-def _weighed(candidate: Evidence, weighed: Assessment | None) -> Figure | None:
-    if weighed is None:
-        return _before(candidate)
-    source = PREDICTED
-    if weighed.belief.windows:
-        is_new = weighed.seen is not None
-        source = SERVICE if candidate.served else MEASURED if is_new else EARLIER
-    return Figure(weighed.at_ns, weighed.stakes.startup_ns, source)
-
-
-def _cpu(cpu: Evidence, found: RuleOutcome, made: list[Figure | None]) -> Figure | None:
-    """Return the CPU path's figure: from the window that measured it, if one did."""
-    before = _before(cpu)
-    if before is None or found.cpu_at_ns is None:
-        return before
-    for i in (found.best, *range(len(made))):
-        weighed = None if i is None else found.assessments[i]
-        figure = None if i is None else made[i]
-        if weighed is not None and figure is not None and weighed.belief.windows:
-            return Figure(found.cpu_at_ns, before.startup_ns, figure.source)
-    return before
-
-
-TITLES = ("device", "verdict", "code", "at", "from", "start-up", "reason")
+ABOUT_AS_FAST = range(953, 1050)
+"""Speeds, in thousandths of the CPU path's, that nobody would call slower or faster."""
 
 _CLOSENESS = (
-    "kept", "run-failed", "compile-failed", "unsure", "measured-slower", "slower", "more-energy",
-    "misses-deadline", "too-much-memory", "deadline", "open-failed", "not-calibrated",
-    "unsupported-op", "software", "other-route",
+    "on-trial", "opening", "open-late", "not-yet", "too-little", "measured-slower", "slower",
+    "drifted", "run-failed", "compile-failed", "misses-deadline", "too-much-memory", "deadline",
+    "open-failed", "unsupported-op", "software",
 )  # fmt: skip
-"""Which rejection is told first: the candidate that came nearest to being used."""
+"""Which GPU is told of where none is used: the one that came nearest."""
 
-_NOTHING = {
-    "no-device": ("driver", "without a device"),
-    "no-candidates": ("API", "without a driver"),
-}
-"""Codes that are counted instead of listed, and how the count is said."""
-
-_ABSENT = ("no-loader", "no-candidates", "no-device", "no-compute", "not-named")
+_NOTHING = ("no-device", "no-candidates")
+_ABSENT = ("no-loader", "not-named", *_NOTHING)
 """Codes of what was never in the running: drivers without a device, and devices not asked for."""
 
 
-def runs_on(candidate: Evidence) -> str:
-    """Return the start of the first sentence."""
-    return f"Runs on {candidate.label}"
+# -- pieces ----------------------------------------------------------------------------------------
 
 
-def selected(
-    gpu: Evidence, cpu: Evidence, weighed: Assessment, record: Record, found: RuleOutcome
-) -> str:
-    """Say why a GPU was chosen: what decided, the figures, and whatever speaks against it."""
-    policy = record.policy
-    text = words.speedup(weighed, policy, found.cpu_at_ns or weighed.stakes.cpu_ns)
-    if found.is_kept:
-        text = f"{words.kept(gpu.device, _saved(weighed))}; {text}"
-    elif policy.deadline_ns is not None and found.is_by_deadline:
-        limit = duration(policy.deadline_ns)
-        if weighed.at_ns <= policy.deadline_ns:
-            text = f"the CPU path misses the deadline of {limit}, and this device meets it; {text}"
-        else:
-            text = f"nothing meets the deadline of {limit}, and this device is the fastest; {text}"
-    elif is_by_energy(gpu, cpu, policy):
-        text = f"it uses less energy, {_energy_of(gpu, cpu)}; {text}"
+def duration(ns: int, digits: int = 3) -> str:
+    """Return nanoseconds as text with so many significant digits.
+
+    >>> duration(1_250_000), duration(999_999), duration(61_000_000_000), duration(1_236_000, 2)
+    ('1.25 ms', '1 ms', '61 s', '1.2 ms')
+    """
+    for unit, size in (("ns", 1), ("us", 10**3), ("ms", 10**6), ("s", 10**9)):
+        value = float(f"{ns / size:.{digits}g}")
+        if value < 1000 or unit == "s":
+            break
+    return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+
+
+def _memory(nbytes: int) -> str:
+    for unit, one in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if nbytes >= one:
+            return f"{nbytes / one:.4g} {unit}"
+    return f"{nbytes} B"
+
+
+def sentence(code: str, detail: str = "") -> str:
+    """Return a code's sentence, or the more specific `detail` where there is one."""
+    return detail.rstrip(". ") or SENTENCES[code]
+
+
+def _speed(found: Comparison, digits: int = 2) -> str:
+    """Return how fast a GPU is: ``3.1 times as fast as the CPU``."""
+    if found.milli in ABOUT_AS_FAST:
+        return "about as fast as the CPU"
+    is_slow = found.milli < 1000
+    ratio = found.gpu_ns / found.cpu_ns if is_slow else found.cpu_ns / found.gpu_ns
+    number = f"{ratio:.{2 if ratio < 2 else digits}g}" if ratio < 10 else f"{ratio:.0f}"
+    if not is_slow and ratio < 1.5:  # rounded down: too little must not look as if it were enough
+        number = f"{found.milli // 10 / 100:g}"
+    elif ratio >= 1000:
+        number = "over 1,000"
+    about = "about " if found.is_rough else ""
+    return f"{about}{number} times as {'slow' if is_slow else 'fast'} as the CPU"
+
+
+def _needs(candidate: Evidence, record: Record) -> str:
+    at = record.at_ns(candidate)
+    needs = "an unknown time" if at is None else duration(at)
+    return f"needs {needs}, and the deadline is {duration(record.policy.deadline_ns or 0)}"
+
+
+# -- why a GPU is used or not ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RowCase:
+    """What a reason is told of: a GPU, the record, its figures, and the GPU that is used if any."""
+
+    gpu: Evidence
+    record: Record
+    found: Comparison | None = None
+    chosen: Evidence | None = None
+
+    def reason(self, code: str) -> str:
+        """Return why the GPU has this code, with `IT` for its name."""
+        if code in _REASONS:
+            return _REASONS[code](self)
+        return sentence(code, self.gpu.detail if code == self.gpu.code else "")
+
+    @property
+    def used(self) -> str:
+        """Device string of the GPU that is used."""
+        return CPU if self.chosen is None else self.chosen.device
+
+
+def _named(case: RowCase) -> str:
+    gpu = case.gpu
+    but = "" if gpu.code == "ok" else f", although {sentence(gpu.code, gpu.detail)}"
+    return f"{SENTENCES['named']}{but}"
+
+
+def _selected(case: RowCase) -> str:
+    gpu, record, found = case.gpu, case.record, case.found
+    at, limit, cpu_at = record.at_ns(gpu), record.policy.deadline_ns, record.at_ns(record.cpu)
+    if gpu.device == CPU:
+        late = f"{_needs(gpu, record)}, but nothing is known to be faster"
+        return late if record.is_late else "no other device has proved enough faster"
+    if record.is_late and limit and at and cpu_at:
+        keeps = "keeps" if at <= limit else "comes nearest to"
+        text = (
+            f"{keeps} the deadline of {duration(limit)} with {duration(at)}; the CPU needs "
+            f"{duration(cpu_at)}"
+        )
+    elif found is None:
+        text = "compared with the CPU, and faster"
+    else:
+        speed = _speed(found)
+        if found.milli in ABOUT_AS_FAST:
+            speed = "a little faster than the CPU"
+        gpu_time = ("about " if found.is_rough else "") + duration(found.gpu_ns)
+        text = f"{speed}, {gpu_time} against {duration(found.cpu_ns)} a request"
+        if gpu.compared:
+            noun = "run" if record.policy.decide == "load" else "request"
+            text += f", compared on {counted(gpu.compared, noun)}"
+        elif gpu.source == "earlier":
+            text += ", as earlier launches measured"
     if gpu.is_demoted:
-        text += "; demoted by the capability database, but nothing else is fast enough"
+        text += "; the capability database puts it behind others, but none is fast enough"
     return text
 
 
-def is_by_energy(gpu: Evidence, cpu: Evidence, policy: Policy) -> bool:
-    """Say whether energy decides about a GPU: wanted, and metered on both."""
-    is_metered = gpu.energy_uj is not None and cpu.energy_uj is not None
-    return policy.prefer == "energy" and is_metered
+def _compared(case: RowCase) -> str:
+    if case.found is None:
+        return f"{IT} was compared with the CPU and is not enough faster"
+    is_faster = case.found.milli >= ABOUT_AS_FAST.stop
+    return f"{IT} {_pace(case.gpu, case.found)}{', too little to change for' if is_faster else ''}"
 
 
-def _energy_of(gpu: Evidence, cpu: Evidence) -> str:
-    return words.energy(gpu.energy_uj or 0, cpu.energy_uj or 0)
+def _pace(gpu: Evidence, found: Comparison) -> str:
+    """Return a verb with how fast a GPU is or should be."""
+    if not gpu.is_measured:
+        return f"should be {_speed(found, 1)}"
+    if gpu.source == "earlier":
+        return f"was {_speed(found)} in earlier launches"
+    return f"was compared and is {_speed(found)}"
 
 
-def beside(gpu: Evidence, cpu: Evidence, record: Record, found: RuleOutcome) -> tuple[str, str]:
-    """Return code and reason of the CPU path's row where a GPU was chosen."""
-    weighed = None if found.best is None else found.assessments[found.best]
-    limit, at = record.policy.deadline_ns, found.cpu_at_ns
-    if found.is_kept:
-        return "not-best", f"an earlier launch chose {gpu.device}, which is about as good or better"
-    if found.is_by_deadline and limit is not None and at is not None:
-        return "misses-deadline", words.deadline(at, limit)
-    if is_by_energy(gpu, cpu, record.policy):
-        return "not-best", f"{gpu.device} uses less energy"
-    if weighed is not None and weighed.belief.windows:
-        return "not-best", f"{gpu.device} was measured to be faster"
-    return "not-best", f"{gpu.device} is predicted to be faster"
+def _start(case: RowCase) -> str:
+    if case.found is None:
+        return f"{IT} was not tried yet"
+    return f"{IT} {_pace(case.gpu, case.found)}"
 
 
-def behind(gpu: Evidence, cpu: Evidence, record: Record, found: RuleOutcome) -> str:
-    """Return the reason of a GPU's row that is good enough, where `gpu` was chosen."""
-    if found.is_kept:
-        return f"not clearly better than {gpu.device}, which an earlier launch chose"
-    if not found.is_by_deadline and is_by_energy(gpu, cpu, record.policy):
-        return f"{gpu.device} uses less energy"
-    return f"{gpu.device} is expected to take less time, doubt and start-up included"
+def _waits(case: RowCase) -> str:
+    """Say from when on opening a GPU pays, if it should be faster."""
+    start, gpu, record = _start(case), case.gpu, case.record
+    if case.chosen is not None:
+        return f"{start}, but was not compared with {case.used}"
+    after, is_slower = gpu.opens_after, case.found is not None and case.found.milli < 1000
+    if after is not None and record.requests >= after:
+        return f"{start}, and is opened next"
+    served = f"{record.requests:,} {'was' if record.requests == 1 else 'were'} served"
+    pays = "" if after is None else f"pays after about {_rounded(after)} requests; {served}"
+    if is_slower:
+        return f"{start}, and trying it {pays}" if pays else start
+    takes = "" if gpu.startup_ns is None else f"takes about {duration(gpu.startup_ns, 2)}"
+    both = ", which ".join(part for part in (takes, pays) if part)
+    if case.found is None:
+        return f"{start}: opening it {both}" if both else start
+    return f"{start}, but {f'opening it {both}' if both else 'is not opened yet'}"
 
 
-def _saved(weighed: Assessment) -> int:
-    return abs(weighed.verdict.loss_gpu_ppm - weighed.verdict.loss_cpu_ppm)
+def _rounded(count: int) -> str:
+    """Return a count with two significant digits."""
+    return f"{int(float(f'{count:.2g}')):,}" if count < 10**9 else "a billion"
 
 
-def routes(best: int, rows: Sequence[CandidateRow], record: Record) -> str:
-    """Say why the chosen device is reached by this route, empty where it is the only one.
-
-    `best` is the position of the chosen candidate.
-    """
-    chosen = record.candidates[best]
-    same = [
-        i
-        for i, c in enumerate(record.candidates)
-        if c.physical and c.physical == chosen.physical and i != best
-    ]
-    better = [rows[i] for i in same if i < best]
-    if better:
-        first = better[0]
-        return (
-            f"; {first.device}, the better API route to this device, was left out: {first.reason}"
-        )
-    if not same:
-        return ""
-    names = [rows[i].device for i in same]
-    listed = f"{', '.join(names[:-1])} and {names[-1]}" if names[1:] else names[0]
-    return f"; the best route to this device, before {listed}"
+def _trial(case: RowCase) -> str:
+    so_far = f", {case.gpu.compared} so far" if case.gpu.compared else ""
+    return f"{IT} is being compared with the CPU on real requests{so_far}"
 
 
-def why_cpu(rows: Sequence[CandidateRow], record: Record, found: RuleOutcome) -> str:
-    """Return the sentence for a decision that keeps the CPU."""
-    return f"Runs on cpu: {_why_cpu(rows, record)}{_in_time(rows, record, found)}."
+def _late(case: RowCase) -> str:
+    waited, retry = case.gpu.waited_ns, case.gpu.retry_ns
+    after = "in time" if waited is None else f"after {duration(waited)}"
+    again = "later" if retry is None else f"in {duration(retry)}"
+    return f"opening {IT} had not ended {after}; it is tried again {again}"
 
 
-def _in_time(rows: Sequence[CandidateRow], record: Record, found: RuleOutcome) -> str:
-    """Say how the CPU path stands to the deadline where it was chosen."""
-    if record.policy.deadline_ns is None or record.is_by_name:
-        return ""
-    limit = f"the deadline of {duration(record.policy.deadline_ns)}"
-    if found.cpu_at_ns is None:
-        return f"; whether the CPU path meets {limit} is not known, as nothing was measured"
-    at = duration(found.cpu_at_ns)
-    if not found.is_by_deadline:
-        is_late = any(r.code == "misses-deadline" for r in rows)
-        return f"; the CPU path meets {limit}, with {at}" if is_late else ""
-    if any(found.assessments):
-        return f"; nothing meets {limit}, and the CPU path is the fastest, with {at}"
-    return f"; the CPU path misses {limit}, with {at}, but nothing else came into question"
+def _too_large(case: RowCase) -> str:
+    needs, bound = case.gpu.memory_bytes or 0, case.record.policy.max_memory_bytes or 0
+    return f"{IT} needs {_memory(needs)} of device memory, and the policy allows {_memory(bound)}"
 
 
-def _why_cpu(rows: Sequence[CandidateRow], record: Record) -> str:
-    gpus = [r for r in rows if r.device != CPU]
+_REASONS: dict[str, Callable[[RowCase], str]] = {
+    "named": _named,
+    "selected": _selected,
+    "software": lambda _: f"{IT} is {SENTENCES['software']}",
+    "too-much-memory": _too_large,
+    "misses-deadline": lambda case: f"{IT} {_needs(case.gpu, case.record)}",
+    "not-yet": _waits,
+    "slower": _waits,
+    "opening": lambda case: f"{_start(case)}, and is being opened in the background",
+    "open-late": _late,
+    "on-trial": _trial,
+    "measured-slower": _compared,
+    "too-little": _compared,
+    "not-best": lambda case: f"{case.used} is faster",
+    "other-route": lambda case: f"the same device as {case.used}, reached through another API",
+}
+
+
+def in_table(text: str) -> str:
+    """Return a reason as the table shows it."""
+    return text.removeprefix(f"{IT} ").replace(IT, "it")
+
+
+def on_cpu(codes: Sequence[str], reasons: Sequence[str], record: Record) -> str:
+    """Return the sentence for a decision that takes the CPU, by what became of the candidates."""
+    why = _why_cpu(codes, reasons, record)
+    if record.is_late and record.asked == AUTO:
+        needs = _needs(record.cpu, record)
+        why += f"; the CPU {needs.partition(', and')[0] if 'deadline' in why else needs}"
+    return f"Runs on cpu: {why}."
+
+
+def _why_cpu(codes: Sequence[str], reasons: Sequence[str], record: Record) -> str:
+    gpus = [i for i, candidate in enumerate(record.candidates) if candidate.device != CPU]
     if not gpus:
         return "no GPU driver was found"
-    bare = sum(r.code == "no-device" for r in gpus)
+    bare = sum(codes[i] == "no-device" for i in gpus)
     if bare == len(gpus) > 1:
         return f"none of {bare} drivers offers a device here"
-    order = {code: i for i, code in enumerate(_CLOSENESS)}
-    is_aside = not record.policy.allow_software and not record.is_by_name
+    order = {code: place for place, code in enumerate(_CLOSENESS)}
+    is_aside = not record.policy.allow_software and record.asked == AUTO
 
-    def distance(row: CandidateRow) -> tuple[bool, int]:
-        # A rasteriser would have been excluded, whatever else is the matter with this route to
-        # it.
-        code = "software" if row.is_software and is_aside else row.code
-        return row.code in _ABSENT, order.get(code, len(order))
+    def distance(i: int) -> tuple[bool, int, int]:
+        # A rasteriser would have been excluded, whatever else is the matter with it.
+        gpu = record.candidates[i]
+        code = "software" if is_aside and gpu.is_software else codes[i]
+        after = MOST if gpu.opens_after is None else gpu.opens_after
+        return codes[i] in _ABSENT, order.get(code, len(order) - 1), after
 
     nearest = min(gpus, key=distance)
-    label = f"{nearest.device} ({nearest.name})" if nearest.name else nearest.device
-    if nearest.code == "software":
-        why = f"{label} is {SENTENCES['software']}"
-    elif nearest.code in ("slower", "unsure"):
-        why = f"{label} is {nearest.reason}"
-    elif nearest.code == "measured-slower" and nearest.belief is not None:
-        why = f"{label} was {nearest.reason}"
-    elif nearest.code == "measured-slower":
-        why = f"{label} was measured on this model and left out: {nearest.reason}"
-    else:
-        why = f"{label} was left out: {nearest.reason}"
-    return f"{why}{_others(nearest, gpus, record)}"
+    label, text = record.candidates[nearest].label, reasons[nearest]
+    return text.replace(IT, label) if IT in text else f"{label} was left out: {text}"
 
 
-def _others(nearest: CandidateRow, gpus: Sequence[CandidateRow], record: Record) -> str:
-    """Say how many other candidates were rejected; all routes to one device are one candidate."""
-    physical = {c.device: c.physical for c in record.candidates}
-    rest = [r for r in gpus if r is not nearest and r.code not in _ABSENT]
-    apart = {physical.get(r.device) or i for i, r in enumerate(rest)}
-    others = len(apart - {physical.get(nearest.device)})
-    if not others:
-        return ""
-    verb = "was" if others == 1 else "were"
-    return f"; {text.counted(others, 'other candidate')} {verb} rejected too"
+# -- the whole -------------------------------------------------------------------------------------
 
 
-def _cells(decision: Decision, seen: View) -> list[tuple[str, ...]]:
+def _cells(decision: Decision) -> list[tuple[str, ...]]:
     """Return the titles and a row for each candidate that has something to offer."""
-    titles = list(TITLES)
-    titles[titles.index("at")] = f"p{decision.percentile}"
-    cells = [tuple(titles)]
-    for row, figure in zip(decision.rows, seen.figures, strict=True):
-        if row.code in _NOTHING:
-            continue
-        shown = ("-",) * 3
-        if figure is not None:
-            shown = duration(figure.at_ns), figure.source, duration(figure.startup_ns)
-        cells.append((row.device, row.status, row.code, *shown, row.reason))
+    cells: list[tuple[str, ...]] = [TITLES]
+    for row in decision.rows:
+        if row.code not in _NOTHING:
+            time = "-"
+            if row.time_ns is not None:
+                rough = f"about {duration(row.time_ns, 2)}"
+                time = rough if row.is_rough else duration(row.time_ns)
+            cells.append((row.device, RESULTS[row.status], time, row.reason))
     return cells
 
 
-def _without_device(decision: Decision) -> list[str]:
-    """Return one line for all drivers that offer no device and all APIs that have no driver."""
-    counts = {
-        what: sum(row.code == code for row in decision.rows) for code, what in _NOTHING.items()
-    }
-    found = [f"{text.counted(count, what[0])} {what[1]}" for what, count in counts.items() if count]
-    return [", ".join(found)] if found else []
-
-
-def as_text(decision: Decision) -> str:
-    """Return the reason, a table as wide as the terminal, and how the numbers came about."""
-    seen = view(decision.record)
-    lines = [*text.table(_cells(decision, seen)), *_without_device(decision)]
-    return "\n".join([decision.reason, "", *lines, "", *_footer(decision, seen)])
-
-
-def _footer(decision: Decision, seen: View) -> list[str]:
-    policy, record = decision.policy, decision.record
-    # A wish: what a device really keeps is in the rows of the placement, and decided after this.
-    wish = f", {policy.storage} storage asked for (exact where a device does not offer it)"
-    rule = _rule(policy)
-    if record.is_by_name:
-        rule = "not applied to the choice, as a device was asked for by name"
-    lines = [f"policy: {rule}{'' if policy.storage == 'float32' else wish}"]
-    if policy.deadline_ns is not None:
-        lines.append(_deadline(policy.deadline_ns, decision, seen))
-    if policy.prefer == "energy" and not record.is_by_name:
-        lines += _energy(record)
-    if decision.calibration:
-        lines.append(f"calibration: {decision.calibration}")
-    return [*lines, *_machine(record), *_sureness(decision, seen)]
-
-
-def _rule(policy: Policy) -> str:
-    """Return the policy: what always matters, and what is not at its default."""
-    rule = (
-        f"at least {policy.min_speedup:g}x as fast at p{policy.percentile}, start-up over "
-        f"{text.counted(policy.inferences, 'inference')}, software rasterisers "
-        f"{'allowed' if policy.allow_software else 'excluded'}"
-    )
-    if policy.deadline_ns is not None:
-        rule += f", every inference within {duration(policy.deadline_ns)}"
-    if policy.max_memory_bytes is not None:
-        rule += f", at most {words.size(policy.max_memory_bytes)} of device memory"
-    usual = Policy()
-    if policy.caution != usual.caution:
-        allowed = words.percent(policy.caution_ppm)
-        rule += f", at most {allowed} probability of being over a tenth slower (caution)"
-    if policy.calibration_s != usual.calibration_s:
-        rule += f", {policy.calibration_s:g} s for calibration and trial"
-    if policy.monitor != usual.monitor:
-        rule += ", not watched in service"
-    return rule
-
-
-def _deadline(limit_ns: int, decision: Decision, seen: View) -> str:
-    """Say which candidates meet the deadline, by the figures of the table."""
-    policy = decision.policy
-    start = f"deadline: {duration(limit_ns)} at p{policy.percentile}"
-    if decision.record.is_by_name:
-        return f"{start}, not checked, as a device was asked for by name"
-    met: list[str] = []
-    missed: list[str] = []
-    for row, figure in zip(decision.rows, seen.figures, strict=True):
-        if figure is not None:
-            known = f"{row.device} ({figure.source} {duration(figure.at_ns)})"
-            (met if figure.at_ns <= limit_ns else missed).append(known)
-    if not met and not missed:
-        return f"{start}, not checked: nothing was measured, as no GPU came into question"
-    parts = [f"met by {', '.join(met)}" if met else "met by nothing"]
-    if missed:
-        parts.append(f"missed by {', '.join(missed)}")
-    return f"{start}, {'; '.join(parts)}"
-
-
-def _energy(record: Record) -> list[str]:
-    """Say what energy decided, or that it could not."""
-    metered = [c.device for c in record.candidates if c.energy_uj is not None]
-    if CPU in metered and len(metered) > 1:
-        return [f"energy: decides, as metered on {', '.join(metered)}"]
-    return ["energy: wanted, but not metered on both the CPU and a GPU, so latency decides"]
+def as_text(decision: Decision, *, verbose: bool = False) -> str:
+    """Return the reason and a table as wide as the terminal; details only if `verbose`."""
+    lines = [decision.reason, "", *table(_cells(decision))]
+    return "\n".join([*lines, "", *_details(decision)] if verbose else lines)
 
 
 def as_html(decision: Decision) -> str:
     """Return the same as an HTML fragment for notebooks; everything is escaped."""
+    head, *body = _cells(decision)
 
     def row(cells: Sequence[str], tag: str) -> str:
         return "<tr>" + "".join(f"<{tag}>{escape(c)}</{tag}>" for c in cells) + "</tr>"
 
-    seen = view(decision.record)
-    head, *body = _cells(decision, seen)
-    table = row(head, "th") + "".join(row(cells, "td") for cells in body)
-    lines = [*_without_device(decision), *_footer(decision, seen)]
-    footer = "<br>".join(escape(line) for line in lines)
-    return f"<p>{escape(decision.reason)}</p><table>{table}</table><p>{footer}</p>"
+    shown = row(head, "th") + "".join(row(cells, "td") for cells in body)
+    return f"<p>{escape(decision.reason)}</p><table>{shown}</table>"
 
 
-_STOPS = {
-    "settled": "until the choice was sure enough",
-    "enough": "until more runs would have shown nothing new in this launch",
-    "time": "until the time was up",
-    "runs": "until it had as many runs as any trial may",
-}
-
-MOST_LOST = 100 * MICRO
-"""Expected loss above which it is said in words, in millionths."""
-
-
-def _machine(record: Record) -> list[str]:
-    """Return what the database and the machine were at the time, as far as is known."""
-    lines = []
-    if record.database:
-        lines.append(f"capability database: {words.database(record.database)}")
-    known = words.conditions(record.conditions.to_dict())
-    return [*lines, *([f"machine: {known}"] if known else [])]
-
-
-def _sureness(decision: Decision, seen: View) -> list[str]:
-    """Return some lines for each candidate with a prediction."""
-    made: list[str] = []
-    for i, (row, candidate) in enumerate(
-        zip(decision.rows, decision.record.candidates, strict=True)
-    ):
-        weighed = seen.assessment(i)
-        if candidate.entries:
-            made.append(f"{row.device}: entries in force: {', '.join(candidate.entries)}")
-        if candidate.prediction is None:
-            continue
-        if weighed is not None and row.verdict is not None:
-            made += _about(candidate, weighed, row, decision.percentile)
-        elif seen.figures[i] == _before(candidate):
-            made.append(f"{row.device}: {candidate.prediction.confidence}")
-    return made
-
-
-def _about(
-    candidate: Evidence, weighed: Assessment, row: CandidateRow, percentile: int
-) -> list[str]:
-    device, verdict = candidate.device, weighed.verdict
-    known = words.rests_on(row.confidence, candidate.served)
-    first = f"{device}: {known}: {words.pace(weighed.speedup())} ({words.interval(weighed)})"
-    if not weighed.belief.windows and candidate.prediction is not None:
-        first += f"; {candidate.prediction.confidence}"
-    return [
-        first,
-        *_against_prior(device, candidate, weighed),
-        f"{device}: expected loss per inference: {_loss(verdict.loss_gpu_ppm)} the CPU path's time "
-        f"if it is taken, {_loss(verdict.loss_cpu_ppm)} it if not; more than a tenth slower than "
-        f"the CPU path with a probability of {words.percent(verdict.harm_ppm)}",
-        f"{device}: {_turn(weighed, row, percentile)}",
-    ]
-
-
-def _loss(ppm: int) -> str:
-    return "over 100 times" if ppm > MOST_LOST else f"{words.percent(ppm)} of"
-
-
-def _against_prior(device: str, candidate: Evidence, weighed: Assessment) -> list[str]:
-    """Return what was believed before against what this launch measured."""
-    if weighed.seen is None:
-        return []
-    y, v = weighed.seen
-    off = abs(y - weighed.before.theta) / root(weighed.before.var + round(v * MICRO))
-    before = "earlier launches measured" if weighed.before.windows else "calibration predicted"
-    kept = sum(run.kept for run in candidate.runs)
-    cold = len(candidate.runs) - kept
-    seconds = sum(run.ns for run in candidate.runs)
-    return [
-        f"{device}: timed on this model for {words.duration(seconds)}, "
-        f"{_STOPS[weighed.stop]}: {text.counted(kept, 'run')} counted, {cold} dropped as cold; "
-        f"{words.pace(exp(-y))} by these runs alone; {before} "
-        f"{words.times(exp(-weighed.before.theta))}, {off:.1f} standard deviations away"
-    ]
-
-
-def _turn(weighed: Assessment, row: CandidateRow, percentile: int) -> str:
-    """Say from how many inferences a GPU pays, and what would turn the choice."""
-    pays, turn = weighed.pays_from(), weighed.turns_at_ns()
-    spread = text.counted(weighed.stakes.inferences, "inference")
-    if turn is None:
-        return (
-            f"start-up alone, {words.duration(weighed.stakes.startup_ns)}, outweighs {spread} on "
-            f"the CPU path" + ("" if pays is None else f"; {_pays(pays)}")
-        )
-    at = f"{words.duration(turn)} at p{percentile}"
-    is_taken = row.status == "selected"
-    if is_taken and weighed.verdict.use_gpu:
-        end = f"with as much doubt, the CPU path would be taken if this device needed over {at}"
-    elif is_taken:
-        end = f"by speed alone it would be taken only below {at}"
-    elif weighed.verdict.use_gpu:
-        end = f"by speed alone, it is better than the CPU path below {at}"
-    else:
-        end = f"with as much doubt, it would be taken if it needed less than {at}"
-    return end if pays is None else f"{_pays(pays)}; {end}"
-
-
-def _pays(pays: int) -> str:
-    return f"start-up pays from {text.counted(pays, 'inference')} on"
+def _details(decision: Decision) -> list[str]:
+    """Return everything that the record holds, in the words of its fields."""
+    record = decision.record
+    general = {n: getattr(record, n) for n in record.__dataclass_fields__ if n != "candidates"}
+    lines = [f"{name}: {value}" for name, value in (general | record.policy.to_dict()).items()
+             if name != "policy"]  # fmt: skip
+    if record.policy.storage != "float32":
+        lines.append(f"{record.policy.storage} storage asked for: exact where a device lacks it")
+    for row, known in zip(decision.rows, record.candidates, strict=True):
+        shown = [f"code {row.code}"]
+        for name in known.__dataclass_fields__:
+            value = getattr(known, name)
+            if value and name not in ("device", "code", "belief"):
+                is_time = name.endswith("_ns")
+                text = duration(value) if is_time else plain(str(value), 300)
+                shown.append(f"{name.removesuffix('_ns')} {text}")
+        lines.append(f"{row.device}: {', '.join(shown)}")
+        if known.belief is not None:
+            mean, sd = known.belief.mean / 10**6, (known.belief.var / 10**6) ** 0.5
+            lines.append(
+                f"{row.device}: belief: ln(GPU latency / CPU latency) {mean:.3f}, standard "
+                f"deviation {sd:.3f}, {counted(known.belief.windows, 'window')}"
+            )
+        if row.loss_cpu_ppm is not None and row.loss_gpu_ppm is not None:
+            cpu, gpu = (f"{ppm / 10**4:.3g} %" for ppm in (row.loss_cpu_ppm, row.loss_gpu_ppm))
+            lines.append(f"{row.device}: expected loss, in parts of the CPU path's time: {cpu} on "
+                         f"the CPU, {gpu} on the GPU")  # fmt: skip
+    return lines

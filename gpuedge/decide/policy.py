@@ -9,7 +9,13 @@ from typing import Any
 from gpuedge.core.errors import ConfigError
 
 STORAGES = ("float32", "float16", "fixed16")
-WISHES = ("latency", "energy")
+_CHOICES = {"storage": STORAGES, "decide": ("service", "load"),
+            "allow_software": (True, False), "monitor": (True, False)}  # fmt: skip
+_NUMBERS: dict[str, tuple[type[float], float, float]] = {
+    "min_speedup": (float, 1, 1000), "percentile": (int, 1, 99), "crosscheck": (float, 0, 1),
+    "watchdog_s": (float, 0.001, 86400), "deadline_s": (float, 1e-6, 3600),
+    "max_memory_bytes": (int, 1, 2**63 - 1),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,19 +25,16 @@ class Policy:
     Parameters
     ----------
     min_speedup : float
-        How many times faster than the CPU path a GPU must be, start-up included; 1 to 1000, kept
-        to three decimals. It is the break-even against which losses are weighed: a GPU is taken
-        where that is expected to lose less than staying on the CPU (docs/decision.md). With 1.0
-        the GPU must still be expected to be faster.
+        How many times faster than the CPU path a GPU must be expected to be; 1 to 1000, kept to
+        three decimals.
     percentile : int
-        Which percentile of latency is compared, 1 to 99.
+        Which percentile of latency `deadline_s` is held against, 1 to 99.
     allow_software : bool
         Whether ``auto`` may consider software rasterisers, which are CPUs in disguise.
-    inferences : int
-        How many inferences the start-up of a GPU (open, compile) is spread over; at least 1.
-    calibration_s : float
-        Seconds that calibrating all devices together may take, 0 to 60. With 0 only calibrations
-        that are already cached are used.
+    decide : {"service", "load"}
+        When ``auto`` decides. ``service``: the CPU answers from the first request, and a GPU is
+        opened and compared in the background once that is expected to pay. ``load``: GPUs are
+        opened and compared before the first request, which waits for that.
     storage : {"float32", "float16", "fixed16"}
         How a GPU keeps tensors. ``float32``: exactly, in whatever the device has for that.
         ``float16`` and ``fixed16`` (16-bit steps of each tensor's own range) take less memory and
@@ -52,15 +55,9 @@ class Policy:
         are out; where all miss it, the fastest is taken.
     max_memory_bytes : int, optional
         Most device memory that the model may take on a GPU; at least 1.
-    prefer : {"latency", "energy"}
-        ``energy`` takes the device that uses less of it for an inference and keeps the deadline.
-        Where no meter says what they use, latency decides, and the decision says so.
-    caution : float
-        Most probability, 0.001 to 1, that a GPU may have of being more than a tenth dearer than
-        the CPU path if it is to be taken.
     monitor : bool
-        Whether a session watches its devices while it serves, and changes over if another one has
-        clearly become faster.
+        Whether a session goes on comparing its devices while it serves, and changes over if
+        another one has become faster.
 
     Raises
     ------
@@ -68,51 +65,42 @@ class Policy:
         A field is out of range or of the wrong type; the message names it.
     """
 
-    min_speedup: float = 1.2
+    min_speedup: float = 1.1
     percentile: int = 90
     allow_software: bool = False
-    inferences: int = 1000
-    calibration_s: float = 2.0
+    decide: str = "service"
     storage: str = "float32"
     calibration: Sequence[Mapping[str, Any]] | None = field(default=None, compare=False, repr=False)
     crosscheck: float = 1 / 256
     watchdog_s: float | None = None
     deadline_s: float | None = None
     max_memory_bytes: int | None = None
-    prefer: str = "latency"
-    caution: float = 0.3
     monitor: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "min_speedup", _real(self, "min_speedup", 1.0, 1000.0))
-        object.__setattr__(self, "calibration_s", _real(self, "calibration_s", 0.0, 60.0))
-        object.__setattr__(self, "crosscheck", _checked(self, "crosscheck", 0.0, 1.0))
-        object.__setattr__(self, "caution", _real(self, "caution", 0.001, 1.0))
-        for name, low, high in (("watchdog_s", 0.001, 86400.0), ("deadline_s", 1e-6, 3600.0)):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, _checked(self, name, low, high, " or None"))
-        _whole(self, "percentile", 1, 99)
-        _whole(self, "inferences", 1, 10**12)
-        if self.max_memory_bytes is not None:
-            _whole(self, "max_memory_bytes", 1, 2**63 - 1, " or None")
-        for name in ("allow_software", "monitor"):
-            if not isinstance(getattr(self, name), bool):
-                raise _refused(name, getattr(self, name), "True or False")
-        for name, known in (("storage", STORAGES), ("prefer", WISHES)):
-            if not isinstance(getattr(self, name), str) or getattr(self, name) not in known:
-                raise _refused(name, getattr(self, name), f"one of {', '.join(known)}")
+        for name, (kind, low, high) in _NUMBERS.items():
+            value = getattr(self, name)
+            is_optional = self.__dataclass_fields__[name].default is None
+            if value is None and is_optional:
+                continue
+            is_number = isinstance(value, (int, kind)) and not isinstance(value, bool)
+            if not is_number or not low <= value <= high:
+                what = "a number" if kind is float else "a whole number"
+                end = " or None" if is_optional else ""
+                raise _refused(name, value, f"{what} from {low} to {high}{end}")
+            object.__setattr__(self, name, kind(value))
+        object.__setattr__(self, "min_speedup", round(self.min_speedup, 3))
+        for name, known in _CHOICES.items():
+            value = getattr(self, name)
+            if type(value) is not type(known[0]) or value not in known:
+                raise _refused(name, value, f"one of {', '.join(map(str, known))}")
         if self.calibration is not None:
             object.__setattr__(self, "calibration", _feeds(self.calibration))
 
     @property
     def speedup_milli(self) -> int:
-        """`min_speedup` in thousandths, so that comparing needs no floating point."""
+        """`min_speedup` in thousandths."""
         return round(self.min_speedup * 1000)
-
-    @property
-    def caution_ppm(self) -> int:
-        """`caution` in millionths."""
-        return round(self.caution * 10**6)
 
     @property
     def deadline_ns(self) -> int | None:
@@ -139,9 +127,17 @@ class Policy:
                 known="a record maps names of fields to values, as Policy.to_dict() returns it",
                 hint="Policy.from_dict({}) has all defaults",
             )
+        from difflib import get_close_matches
+
         for name in record:
             if name not in cls.__dataclass_fields__:
-                raise _unknown(str(name), list(cls.__dataclass_fields__))
+                near = get_close_matches(str(name), cls.__dataclass_fields__, n=1)
+                raise ConfigError(
+                    f"Policy has no field {name!r}.",
+                    asked_by=f"Policy({name}=...)",
+                    known=", ".join(cls.__dataclass_fields__),
+                    hint=f"did you mean {near[0]!r}?" if near else None,
+                )
         return cls(**record)
 
 
@@ -158,39 +154,10 @@ def _feeds(value: Any) -> tuple[dict[str, Any], ...]:
     return tuple(dict(feed) for feed in value)
 
 
-def _real(policy: Policy, name: str, low: float, high: float) -> float:
-    return round(_checked(policy, name, low, high), 3)
-
-
-def _checked(policy: Policy, name: str, low: float, high: float, also: str = "") -> float:
-    value: Any = getattr(policy, name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-        raise _refused(name, value, f"a number from {low:g} to {high:g}{also}")
-    return float(value)
-
-
-def _whole(policy: Policy, name: str, low: int, high: int, also: str = "") -> None:
-    value: Any = getattr(policy, name)
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise _refused(name, value, f"a whole number from {low} to {high}{also}")
-
-
 def _refused(name: str, value: object, allowed: str) -> ConfigError:
     return ConfigError(
         f"Policy.{name} cannot be {value!r}.",
         asked_by=f"Policy({name}=...)",
         known=f"{name} must be {allowed}",
         hint=f"the default is {Policy.__dataclass_fields__[name].default!r}",
-    )
-
-
-def _unknown(name: str, known: list[str]) -> ConfigError:
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, known, n=1)
-    return ConfigError(
-        f"Policy has no field {name!r}.",
-        asked_by=f"Policy({name}=...)",
-        known=", ".join(known),
-        hint=f"did you mean {near[0]!r}?" if near else None,
     )

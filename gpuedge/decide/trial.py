@@ -1,302 +1,184 @@
-"""Timing a model on a GPU and on the CPU path: what to run next, what counts, when to stop.
+"""Comparing a GPU with what serves now, on real requests: what runs next and when to stop.
 
-A trial says which alternative to run and is told how long that took; it neither runs nor looks at a
-clock, so the product and a simulator drive the same code, and a record of its runs can be judged
-again.
-
-The order is serpentine (C G G C, then blocks C G G C ...), so that drift hits both alternatives
-alike. What is cold is not counted: a driver compiles and clocks rise during the first runs, and the
-first run after a switch finds the caches of the other alternative. Those costs are bounded in
-absolute time, so they matter less the longer a run is; and of slow models too few runs fit to be
-choosy.
+A trial says which side to run and is told how long that took; it neither runs nor looks at a clock,
+so the product and a simulator drive the same code. The GPU has run the model before: what is cold
+in a driver is over. Runs of the two sides alternate in blocks, and begin and end near each other,
+so that drift hits both alike; the first run after a switch finds the caches of the other side and
+is not counted, unless it is so long that this says little.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from statistics import median_low
+import math
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from gpuedge.decide.belief import (
-    MICRO,
-    Belief,
-    CostContext,
-    Noise,
-    Rule,
-    Weighing,
-    seen,
-    updated,
-    weigh,
-)
-from gpuedge.decide.exact import exp
+from gpuedge.decide.belief import MICRO, Belief, losses, seen, updated
+from gpuedge.decide.options import DEFAULT, Noise, Options
 
-Alternative = Literal["cpu", "gpu"]
-
-BUDGET_NS = 2_000_000_000
-"""What one launch of an application may spend on a trial."""
-
-BLOCK = 4
-"""Runs of one alternative in a row, of fast models."""
-
-FAST_NS = 30_000_000
-"""A model whose first run on the CPU is up to this long is fast: it is run in blocks."""
-
-COLD_NS = 150_000_000
-"""Where even the fastest run on the GPU takes longer than this, being cold does not explain it."""
-
-WARM_UP, WARM_UP_NS = 8, 150_000_000
-"""First runs on a GPU that are dropped: so many; where the model is not fast, only until they took
-so long together. The first one always is."""
-
-SWITCH_NS = 100_000_000
-"""Up to this length the first run after a switch is dropped; what a switch costs is bounded, so it
-says little of longer ones, of which there are too few."""
-
-MAX_RUNS = 240
-"""Runs of a trial, dropped ones included."""
-
-ENOUGH = 0.15
-"""A trial ends once the error of its own runs is below this part of the error of the window (as
-variances): more of the same window shows nothing new."""
-
-MARGIN = 1.1
-"""A run may take this much longer than the last one of its alternative before it is thought too
-late."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One run of a trial.
-
-    Attributes
-    ----------
-    alternative : {"cpu", "gpu"}
-    block : int
-        Counted from 0; a block is a stretch of runs of one alternative.
-    ns : int
-    kept : bool
-        Whether it counts.
-    """
-
-    alternative: Alternative
-    block: int
-    ns: int
-    kept: bool
+Alternative = Literal["base", "other"]
+"""``base`` is what serves now, the CPU or a GPU; ``other`` the GPU on trial."""
 
 
 class Trial:
-    """One window of measurements of one GPU against the CPU path.
+    """One window of measurements of a GPU against what serves now.
 
     Parameters
     ----------
     belief : Belief
-        What was believed before.
-    stakes : CostContext
-        With the predicted latency of the CPU path; its measured median takes the place of that.
-    rule : Rule
+        What was believed of ln(other / base) before.
+    break_even : float
+        The ratio of latencies below which the other one is worth it.
     noise : Noise
-    budget_ns : int
-        No run is proposed that is expected to end later than this after the first call of `next`.
-    tail_milli : int
-        What the latency of the CPU path at the wanted percentile is of its median, in thousandths.
+    options : Options
+    ahead : int
+        Requests that are expected to follow.
+    beside : sequence of int
+        Runs of what serves now, just before.
+
+    Attributes
+    ----------
+    belief : Belief
+        What is believed now.
+    stop : str
+        Why it ended: ``settled``, ``enough``, ``hopeless`` or ``runs``; empty until then.
+    runs : int
+        Runs so far, dropped ones included.
     """
 
     def __init__(
         self,
         belief: Belief,
-        stakes: CostContext,
-        rule: Rule,
-        noise: Noise,
-        budget_ns: int = BUDGET_NS,
+        break_even: float,
+        noise: Noise = DEFAULT.trial,
+        options: Options = DEFAULT,
         *,
-        tail_milli: int = 1000,
+        ahead: int = 1000,
+        beside: Sequence[int] = (),
     ) -> None:
-        self.before = belief
-        self.belief = belief
-        self.stakes = stakes
-        self.rule = rule
-        self.noise = noise
-        self.budget_ns = budget_ns
-        self.tail_milli = tail_milli
-        self.seen: tuple[float, float] | None = None
-        """What the runs say of theta by themselves, and the variance of that."""
+        self.before = self.belief = belief
         self.stop = ""
-        """Why it ended: ``settled``, ``enough``, ``time`` or ``runs``; empty until then."""
-        self._runs: list[Run] = []
-        self._last: dict[Alternative, int] = {}
-        self._kept: dict[Alternative, list[int]] = {"cpu": [], "gpu": []}
-        self._cold: dict[Alternative, list[int]] = {"cpu": [], "gpu": []}
-        self._first_cpu_ns = 0
+        self.runs = 0
+        self._break_even = break_even
+        self._noise = noise
+        self._options = options
+        self._ahead = max(ahead, 1)
+        self._kept: dict[Alternative, list[int]] = {"base": list(beside), "other": []}
+        self._first_ns = beside[-1] if beside else 0
+        self._latest: Alternative | None = "base" if beside else None
         self._order = self._serpentine()
-        self._next: Alternative | None = None
-        self._block = -1
         self._is_pair_end = False
-        self._deadline: int | None = None
-        self._verdict = weigh(belief, stakes, rule, noise)
+        self.next: Alternative = next(self._order)
 
-    @property
-    def runs(self) -> tuple[Run, ...]:
-        """Every run, in order."""
-        return tuple(self._runs)
-
-    @property
-    def verdict(self) -> Weighing:
-        """What the belief comes to now."""
-        return self._verdict
-
-    def started(self, startup_ns: int) -> None:
-        """Take what opening and compiling on the GPU took, in place of what was predicted."""
-        self.stakes = replace(self.stakes, startup_ns=startup_ns)
-        self._verdict = weigh(self.belief, self.stakes, self.rule, self.noise)
-
-    def next(self, now_ns: int) -> Alternative | None:
-        """Return which alternative to run next; None once the trial is over.
-
-        Parameters
-        ----------
-        now_ns : int
-            A monotonic clock, in nanoseconds.
-        """
-        if self._deadline is None:
-            self._deadline = now_ns + self.budget_ns
-        if self.stop:
-            return None
-        alternative: Alternative = next(self._order) if self._next is None else self._next
-        self._next = alternative
-        if now_ns + self._expected(alternative) > self._deadline:
-            self._end("time")
-            return None
-        return alternative
-
-    def add(self, alternative: Alternative, ns: int) -> None:
-        """Take the time of a run of the alternative that `next` returned.
+    def add(self, ns: int) -> None:
+        """Take how long the run of `next` took.
 
         Raises
         ------
         ValueError
-            It is another alternative, or not a time.
+            The trial is over, or it is not a time.
         """
-        if alternative != self._next or type(ns) is not int or ns < 0:
-            raise ValueError(
-                f"a trial that waits for {self._next} cannot take {alternative}, {ns!r} ns"
-            )
-        self._record(alternative, ns)
-        self._next = None
-        if len(self._runs) >= MAX_RUNS:
-            self._end("runs")
-        elif self._is_pair_end:
+        if self.stop or type(ns) is not int or ns < 0:
+            raise ValueError(f"a trial cannot take {ns!r} ns{' after its end' * bool(self.stop)}")
+        alternative, self.runs = self.next, self.runs + 1
+        self._first_ns = self._first_ns or ns
+        if self._latest == alternative or ns > self._options.switch_ns:
+            self._kept[alternative].append(ns)
+        self._latest = alternative
+        is_pair_end = self._is_pair_end
+        self.belief = self.concluded()
+        if self._is_hopeless():
+            self.stop = "hopeless"
+        elif self.runs >= self._options.max_runs:
+            self.stop = "runs"
+        elif is_pair_end:
             self._look()
+        if not self.stop:
+            self.next = next(self._order)
 
-    # -- the order ----------------------------------------------------------------------------
+    def concluded(self) -> Belief:
+        """Return what would be believed if it ended now."""
+        other, base = self._kept["other"], self._kept["base"]
+        if not other or not base:
+            return self.before
+        return updated(self.before, *seen(other, base, self._noise))
+
+    def kept(self, alternative: Alternative) -> list[int]:
+        """Return the runs that count, in order, those before the trial too."""
+        return list(self._kept[alternative])
 
     def _serpentine(self) -> Iterator[Alternative]:
-        """Yield alternatives forever: a rough pair, then blocks, or single runs of a slow model.
-
-        The rough pair comes first so that a slow model has runs of both alternatives. Beliefs are
-        looked at after each block of the GPU or the CPU that leaves both with equally many.
-        """
-        turn: tuple[Alternative, ...] = ("cpu", "gpu", "gpu", "cpu")
-        size = 1
+        """Yield sides forever: a few runs on the GPU, then blocks, or single runs if slow."""
+        o, size = self._options, self._options.rough
+        if not self._kept["base"]:
+            yield "base"
+        turn: tuple[Alternative, ...] = ("other", "base", "base", "other")
         while True:
-            for place, alternative in enumerate(turn):
+            for alternative in turn:
                 for i in range(size):
-                    # The second and fourth block leave the alternatives even.
-                    self._is_pair_end = i == size - 1 and place % 2 == 1
+                    self._is_pair_end = i == size - 1
                     yield alternative
-            size = BLOCK if self._first_cpu_ns <= FAST_NS else 1
+                size = o.block if self._first_ns <= o.fast_ns else 1
 
-    def _expected(self, alternative: Alternative) -> int:
-        """Return how long the next run may take; by the prediction if there was none."""
-        if alternative in self._last:
-            return round(MARGIN * self._last[alternative])
-        if alternative == "cpu":
-            return self.stakes.cpu_ns
-        return round(self._last["cpu"] * exp(min(self.before.mean / MICRO, 40.0)))
-
-    # -- what counts --------------------------------------------------------------------------
-
-    def _record(self, alternative: Alternative, ns: int) -> None:
-        is_switch = not self._runs or self._runs[-1].alternative != alternative
-        self._block += is_switch
-        self._last[alternative] = ns
-        if not self._runs:
-            self._first_cpu_ns = ns
-        kept = not self._is_cold(alternative, ns, is_switch)
-        (self._kept if kept else self._cold)[alternative].append(ns)
-        self._runs.append(Run(alternative, self._block, ns, kept))
-
-    def _is_cold(self, alternative: Alternative, ns: int, is_switch: bool) -> bool:
-        # Not by the length of the run at hand alone: a cold run of a fast GPU is a long one.
-        before = (*self._kept[alternative], *self._cold[alternative])
-        if alternative == "gpu":
-            if not before:
-                return True
-            fastest = min(*self._kept[alternative], *self._cold[alternative][1:], ns, ns)
-            is_fast = self._first_cpu_ns <= FAST_NS and fastest <= COLD_NS
-            if len(before) < WARM_UP and (is_fast or sum(before) < WARM_UP_NS):
-                return True
-        return is_switch and ns <= SWITCH_NS
-
-    # -- what it comes to ---------------------------------------------------------------------
+    def _is_hopeless(self) -> bool:
+        """Say whether even the fastest run on the GPU is many times as long."""
+        other, base = self._kept["other"], self._kept["base"]
+        return bool(other and base) and min(other) > self._options.hopeless * max(base[-8:])
 
     def _look(self) -> None:
-        """Update the belief, and end where more runs are not worth their time."""
-        gpu, cpu = self._kept["gpu"], self._kept["cpu"]
-        if not gpu or not cpu:
+        """End where more runs are not worth their time."""
+        other, base, o = self._kept["other"], self._kept["base"], self._options
+        if not other or not base:
             return
-        self._judge(gpu, cpu)
-        ratio = self.noise.window / self.noise.run
-        floor = ENOUGH * ratio * ratio / 1.57
-        if self._verdict.is_settled:
+        ratio = self._noise.window / self._noise.run
+        block = o.block * math.exp(self.belief.theta)
+        if min(losses(self.belief, self._break_even, o.lasting)) * self._ahead < block * MICRO:
             self.stop = "settled"
-        elif 1 / len(gpu) + 1 / len(cpu) < floor:
+        elif 1 / len(other) + 1 / len(base) < o.enough * ratio * ratio / 1.57:
             self.stop = "enough"
 
-    def _judge(self, gpu: list[int], cpu: list[int]) -> None:
-        self.seen = seen(gpu, cpu, self.noise)
-        self.belief = updated(self.before, *self.seen)
-        typical = median_low(cpu) * self.tail_milli // 1000
-        self.stakes = replace(self.stakes, cpu_ns=max(typical, 1))
-        self._verdict = weigh(self.belief, self.stakes, self.rule, self.noise)
 
-    def _end(self, why: str) -> None:
-        """End with what there is; cold runs count for an alternative that has no others.
+class Burst:
+    """A look at the side that is not in use: a few runs, between runs of the one that is.
 
-        The very first run on a GPU compiles, and says nothing of those that follow.
-        """
-        self.stop = why
-        gpu = self._kept["gpu"] or self._cold["gpu"][1:]
-        cpu = self._kept["cpu"] or self._cold["cpu"]
-        if gpu and cpu:
-            self._judge(gpu, cpu)
+    Runs before and after are those nearest in time, so that drift cancels as in a trial.
 
-
-def replayed(
-    runs: Iterable[tuple[Alternative, int]],
-    belief: Belief,
-    stakes: CostContext,
-    rule: Rule,
-    noise: Noise,
-    *,
-    tail_milli: int = 1000,
-) -> Trial:
-    """Return the trial that these runs, as pairs of alternative and nanoseconds, make, judged anew.
-
-    Only which alternative ran and for how long is taken from them, not what it was thought to mean,
-    nor that there was reason to go on.
-
-    Raises
-    ------
-    ValueError
-        The runs are not those of a trial: the alternatives are out of order, or they are too many.
+    Attributes
+    ----------
+    side : str
+        What is looked at.
+    beside : list of int
+        Runs of the side in use.
+    is_over : bool
     """
-    trial = Trial(belief, stakes, rule, noise, tail_milli=tail_milli)
-    for alternative, ns in runs:
-        if len(trial._runs) == MAX_RUNS:
-            raise ValueError(f"a trial has at most {MAX_RUNS} runs")
-        trial.stop, trial._next = "", next(trial._order)
-        trial.add(alternative, ns)
-    if not trial.stop:
-        trial._end("time")
-    return trial
+
+    def __init__(self, side: str, before: Sequence[int], options: Options = DEFAULT) -> None:
+        self.side, self.is_over = side, False
+        self._runs: list[int] = []
+        self.beside = list(before)[-options.burst_beside :]
+        self._after = -options.burst_switch
+        self._options = options
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether the next request goes to the other side."""
+        return len(self._runs) < self._options.burst_runs and self._after < 0
+
+    def add(self, ns: int) -> None:
+        """Take how long a request took."""
+        o = self._options
+        if self.is_looking:
+            self._runs.append(ns)
+            warm = self._runs[1:]
+            if len(warm) > 1 and min(warm) > o.hopeless * max(self.beside, default=ns):
+                self._after = 0
+            return
+        if self._after >= 0:
+            self.beside.append(ns)
+        self._after += 1
+        self.is_over = self._after >= o.burst_beside
+
+    @property
+    def runs(self) -> list[int]:
+        """Runs of the other side that count."""
+        return self._runs[min(self._options.burst_dropped, len(self._runs) - 1) :]

@@ -42,7 +42,6 @@ class PlacementRow:
 class Executable(Protocol):
     """A compiled segment. `run` may be called any number of times; one call at a time."""
 
-    work: Work
     rows: tuple[PlacementRow, ...]
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -21,8 +21,7 @@ from gpuedge.core.errors import (
     ShapeError,
     UnsupportedOpError,
 )
-from gpuedge.executors.base import Executable, PlacementRow, Work
-from gpuedge.graph.cost import count
+from gpuedge.executors.base import Executable, PlacementRow
 from gpuedge.graph.expand import expand, outside, program
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.opset.evaluate import evaluate
@@ -64,7 +63,6 @@ class _NumpyExecutable:
         self._outputs: dict[str, Tensor] = {n: t for n, t in found.items() if t is not None}
         self._inputs = graph.inputs
         self._closed = False
-        self.work: Work = Work(**count(graph))
         self.rows: tuple[PlacementRow, ...] = _rows(graph, kernel)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -90,13 +88,14 @@ def _for_ort(graph: Graph) -> Graph:
 
 def _settled(node: Node, graph: Graph, constants: dict[str, Array]) -> Node:
     is_same = str(node.attrs.get("auto_pad", "")).startswith("SAME")
-    if not is_same and node.op != "Gemm":
+    is_empty = node.op == "Gemm" and not graph.types[node.inputs[0]].size
+    if not is_same and not is_empty:
         return node
     try:
         source = expand(node, graph)[0].source
     except (UnsupportedOpError, ShapeError):
         return node
-    if node.op == "Gemm" and not graph.types[node.inputs[0]].size:
+    if is_empty:
         return _with_inner_one(node, graph, constants)
     if isinstance(source, (Convolution, Pooling)) and is_same and node.op != "ConvTranspose":
         return _explicit_pads(node, source)
@@ -143,7 +142,6 @@ class _OrtExecutable:
         self._options: Any = _onnxruntime().RunOptions
         self._under_way: Any = None
         _sessions.add(self)
-        self.work: Work = Work(**count(graph))
         self.rows: tuple[PlacementRow, ...] = _rows(graph, kernel)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -306,14 +304,16 @@ class CpuExecutor:
         ModelError (GE-500), UnsupportedOpError (GE-501)
             ONNX Runtime refuses it; the message is its own.
         """
-        unknown = next(filter(None, (_unknown(n, segment) for n in segment.nodes)), None)
+        refused: ModelError | None = None
         if self.engine == "onnxruntime":
             try:
                 return _OrtExecutable(segment, self.kernel, self.threads)
-            except ModelError:
-                if unknown is not None or not self._may_change:
-                    raise
-        elif unknown is not None:
+            except ModelError as error:
+                refused = error
+        unknown = next(filter(None, (_unknown(n, segment) for n in segment.nodes)), None)
+        if refused is not None and (unknown is not None or not self._may_change):
+            raise refused
+        if unknown is not None:
             raise UnsupportedOpError(unknown, hint="pip install onnxruntime")
         return _NumpyExecutable(segment, "numpy")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
 from time import perf_counter
@@ -30,18 +31,12 @@ from gpuedge.core.errors import (
     UsageError,
 )
 from gpuedge.core.storage import BUFFER
-from gpuedge.executors.base import PlacementRow, Work
-from gpuedge.executors.driver_calls import (
-    CLOSING,
-    Unwatched,
-    Watch,
-    cause_of,
-)
+from gpuedge.executors.base import PlacementRow
+from gpuedge.executors.driver_calls import CLOSING, Unwatched, Watch, cause_of
 from gpuedge.executors.programs import Programs
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.lang import BlobCache, blob_key, load, print_kernel
 from gpuedge.plan.arrange import Arrangement, arrange
-from gpuedge.plan.costs import planned
 from gpuedge.plan.library import texts
 from gpuedge.plan.plan import HostTensor, Pass, Plan, PlanTensor, Step
 from gpuedge.plan.planner import plan, why_not
@@ -56,6 +51,14 @@ STOPPED_S = 1.0
 """A wait that took so much longer than it was told to: the whole process stood still meanwhile."""
 
 log = logging.getLogger("gpuedge.gpu")
+
+
+Rest = Callable[[], None]
+"""Called between the steps of compiling."""
+
+
+def _no_rest() -> None:
+    """Go on at once."""
 
 
 class DriverStage:
@@ -153,8 +156,9 @@ class GpuExecutor:
         return why_not(node, graph, self.caps)
 
     def compile(
-        self, segment: Graph, precision: StoragePrecision = EXACT, watchdog_s: float | None = None
-    ) -> GpuExecutable:
+        self, segment: Graph, precision: StoragePrecision = EXACT,
+        watchdog_s: float | None = None, rest: Rest = _no_rest,
+    ) -> GpuExecutable:  # fmt: skip
         """Plan, build and record a segment.
 
         A variant that the driver refuses is ruled out for this device and planned again without.
@@ -167,6 +171,8 @@ class GpuExecutor:
         watchdog_s : float, optional
             The watchdog of the policy, for a device in a process of its own: what its driver may
             spend in a call without answering or computing.
+        rest : callable, optional
+            Called between steps, while others may use the device and the processor.
 
         Raises
         ------
@@ -175,21 +181,30 @@ class GpuExecutor:
             A constant holds what this device does not keep.
         """
         self.check_open()
-        with held, self.lock, self.compiling, self.impl.entered():
-            if self.isolation != "inline":
-                limit_idle = getattr(self.impl, "limit_idle", None)
-                if limit_idle is not None:
-                    limit_idle(watchdog_s)
-            while True:
-                made = plan(segment, self.caps, self._restricted, precision)
-                try:
-                    return GpuExecutable(self, segment, made)
-                except _RefusedError as refused:
-                    if refused.one.variant.endswith("_map"):
-                        raise refused.error from None
-                    log.warning("%s: %s is ruled out: %s", self.device, refused.one.variant,
-                                refused.error.what)  # fmt: skip
-                    self._restricted.add(refused.one.variant)
+        limit_idle = getattr(self.impl, "limit_idle", None)
+        if self.isolation != "inline" and limit_idle is not None:
+            with self.building():
+                limit_idle(watchdog_s)
+        while True:
+            made = plan(segment, self.caps, self._restricted, precision)
+            rest()
+            try:
+                return GpuExecutable(self, segment, made, rest)
+            except _RefusedError as refused:
+                if refused.one.variant.endswith("_map"):
+                    raise refused.error from None
+                log.warning("%s: %s is ruled out: %s", self.device, refused.one.variant,
+                            refused.error.what)  # fmt: skip
+                self._restricted.add(refused.one.variant)
+
+    @contextmanager
+    def building(self) -> Iterator[None]:
+        """Hold the device for one step of compiling. Raises ClosedError once it was closed."""
+        self.check_open()
+        with held, self.lock:
+            self.check_open()
+            with self.compiling, self.impl.entered():
+                yield
 
     def program(self, one: Pass, kinds: Mapping[str, str]) -> Program:
         """Print (or take from the cache) and build the kernel of a pass.
@@ -305,11 +320,10 @@ class _RefusedError(Exception):
 class GpuExecutable:
     """A recorded segment: write inputs, submit once, wait, read outputs."""
 
-    def __init__(self, executor: GpuExecutor, graph: Graph, made: Plan) -> None:
+    def __init__(self, executor: GpuExecutor, graph: Graph, made: Plan, rest: Rest) -> None:
         self.executor = executor
         self.graph = graph
         self.plan = made
-        self.work = Work(**planned(graph, made))
         self.rows = tuple(_row(executor.device, s) for s in made.steps)
         self._buffers: dict[str, Buffer] = {}
         self._programs: list[Program] = []
@@ -321,26 +335,32 @@ class GpuExecutable:
             made, caps.offset_alignment, has_suballocation=caps.has_suballocation
         )
         try:
-            self._build()
+            self._build(rest)
         except BaseException:
             self.close()
             raise
 
-    def _build(self) -> None:
-        impl, where = self.executor.impl, self._where
+    def _build(self, rest: Rest) -> None:
+        impl, where, building = self.executor.impl, self._where, self.executor.building
         tensors = self.plan.tensors
         # one by one, so that `close` finds what was made before a failure
         for one in self.plan.passes:
             kinds = {name: tensors[t].storage.kind for name, t in one.tensors.items()}
-            self._programs.append(self.executor.program(one, kinds))
+            with building():
+                self._programs.append(self.executor.program(one, kinds))
+            rest()
         self.executor.flush()
-        for name, home in where.buffers.items():
-            self._buffers[name] = impl.alloc(home.nbytes, Usage(home.role), home.storage)
-        for tensor in self.plan.tensors.values():
+        with building():
+            for name, home in where.buffers.items():
+                self._buffers[name] = impl.alloc(home.nbytes, Usage(home.role), home.storage)
+        for tensor in tensors.values():
             if tensor.is_constant and tensor.name == tensor.memory:
-                self._upload(tensor, self.plan.constants)
+                with building():
+                    self._upload(tensor, self.plan.constants)
+                rest()
         self._inputs = [tensors[name] for name in where.inputs]
-        self._record()
+        with building():
+            self._record()
 
     def _record(self) -> None:
         dispatches = []

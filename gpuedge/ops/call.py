@@ -26,9 +26,10 @@ from gpuedge.graph.ir import Graph, TensorType
 from gpuedge.ops import warm
 from gpuedge.ops.arguments import number
 from gpuedge.opset import FUNCTIONS
-from gpuedge.runtime.compiled import CompiledModel, Request
+from gpuedge.runtime.auto import compile_model
+from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.opening import closing
-from gpuedge.runtime.request import make_request
+from gpuedge.runtime.request import Request, make_request
 from gpuedge.runtime.strings import AUTO, CPU
 
 if TYPE_CHECKING:
@@ -189,10 +190,7 @@ def _graph(types: Types, write: Write) -> Graph:
 
 
 def _after_fork() -> None:
-    """Start without what the parent compiled.
-
-    It is kept, neither closed nor destroyed: that would wait for threads that did not come along.
-    """
+    """Start without what the parent compiled; it is kept: its threads did not come along."""
     global _lock  # noqa: PLW0603  (a thread of the parent may hold the old one forever)
     _lock = RLock()
     _inherited.extend(_compiled.values())
@@ -211,7 +209,7 @@ def _get(signature: Hashable, build: Callable[[], Graph], request: Request) -> C
             _compiled.move_to_end(signature)
             return ready
         config.check_environment()
-        ready = _compiled[signature] = CompiledModel(build(), request, is_session=False)
+        ready = _compiled[signature] = compile_model(build(), request, is_session=False)
         if len(_compiled) > LIMIT:
             _compiled.popitem(last=False)[1].close()
             warm.forget()

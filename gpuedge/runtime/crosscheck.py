@@ -15,12 +15,12 @@ random numbers, nothing is known.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from gpuedge.core.errors import GpuEdgeError
-from gpuedge.executors.base import Executable, Executor
+from gpuedge.executors.base import Executor
 from gpuedge.graph.expand import expand
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.opset.bounds import TINY, Num, U
@@ -86,7 +86,6 @@ class CrossCheck:
         self._is_half = storage == "float16"
         self._cpu = cpu
         self.left = NEVER if self.is_off else 1
-        self._again: Executable | None = None
 
     def is_due(self) -> bool:
         """Count an inference, and tell whether it is to be compared: the first, then each n-th."""
@@ -109,10 +108,16 @@ class CrossCheck:
             self.note = "there is no memory for a copy of the inputs"
             return None
 
-    def compare(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> str | None:
+    def compare(
+        self,
+        inputs: Mapping[str, Array],
+        outputs: Mapping[str, Array],
+        on_cpu: Callable[[Mapping[str, Array]], Mapping[str, Array]],
+    ) -> str | None:
         """Return a sentence if outputs differ from the CPU's by more than right results can.
 
-        None if they agree, or if these inputs cannot be judged (`note` says why).
+        `on_cpu` computes these on the CPU. None if they agree, or if these inputs cannot be judged
+        (`note` says why).
         """
         if self.is_off:
             return None
@@ -121,23 +126,19 @@ class CrossCheck:
                 self.note = f"the input '{name}' is not finite"
                 return None
         try:
-            return self._compare(inputs, outputs)
+            return self._compare(inputs, outputs, on_cpu(inputs))
         except GpuEdgeError as error:
             self.note = f"the CPU cannot repeat it: {error.what}"
         except MemoryError:  # the answer is there; only the comparison has no room
             self.note = "the CPU cannot repeat it: out of memory"
         return None
 
-    def close(self) -> None:
-        """Release what the CPU holds; may be called twice."""
-        again, self._again = self._again, None
-        if again is not None:
-            again.close()
-
-    def _compare(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> str | None:
-        if self._again is None:
-            self._again = self._cpu.compile(self.graph)
-        wanted = self._again.run(inputs)
+    def _compare(
+        self,
+        inputs: Mapping[str, Array],
+        outputs: Mapping[str, Array],
+        wanted: Mapping[str, Array],
+    ) -> str | None:
         self.note = ""
         for name, y in wanted.items():
             if outputs[name].shape != y.shape:

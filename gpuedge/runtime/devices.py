@@ -37,7 +37,6 @@ from gpuedge.runtime.strings import CPU, find
 from gpuedge.safety.deadline import DeadlineCall
 
 if TYPE_CHECKING:
-    from gpuedge.decide.store import CalibrationStore, LaunchStore
     from gpuedge.executors.base import Executor
     from gpuedge.executors.cpu import CpuExecutor
     from gpuedge.probing.report import ProbeReport, ProbeRow
@@ -51,8 +50,8 @@ EXIT_S = 2.0
 """How long the end of the interpreter waits for a device to be given back."""
 
 AWAY_S = 20.0
-"""How long a device whose calibration did not end in time may take to come back, before whoever
-asks for it is told that it hangs."""
+"""How long a device whose opening stalled may take to come back, before whoever asks for it is told
+that it hangs."""
 
 CLOSE_S, OPEN_S = 10.0, 30.0
 """How long closing a device that failed, and opening it anew, may take before it counts as hung."""
@@ -137,10 +136,10 @@ class PooledDevice:
         self._failures: list[float] = []
         self._changed = threading.Condition()
         self._stop, self._hurry = threading.Event(), threading.Event()
-        self._back = threading.Event()  # clear while a slow calibration has the device
+        self._back = threading.Event()  # clear while a stalled opening has the device
         self._back.set()
         self._back_until = 0.0
-        self._left: Any = None  # what was open when the calibration was left
+        self._left: Any = None  # what was open then
 
     def open(self, make: Callable[[], Executor]) -> Executor:
         """Return what is open of it, made anew if there is nothing."""
@@ -173,7 +172,7 @@ class PooledDevice:
         self._back.clear()
         if self._left is not None:
             self._left.retire()
-        log.info("%s: left alone until its calibration ends", self.device)
+        log.info("%s: left alone until its opening ends", self.device)
 
     def resume(self) -> None:
         """Take it back after `suspend`: it was slow, not stuck. Closes what was retired."""
@@ -185,7 +184,7 @@ class PooledDevice:
                 left.close()
         finally:
             self._back.set()
-        log.info("%s: its calibration ended, it may be used again", self.device)
+        log.info("%s: its opening ended, it may be used again", self.device)
 
     # -- failing and coming back --------------------------------------------------------------
 
@@ -339,8 +338,6 @@ class Pool:
         self._owner = os.getpid()
         self._devices: dict[Key, PooledDevice] = {}
         self._report: ProbeReport | None = None
-        self._calibrations: CalibrationStore | None = None
-        self._past_launches: LaunchStore | None = None
 
     def after_fork(self) -> None:
         """Start empty in a forked child; locks that threads of the parent held stay behind."""
@@ -394,26 +391,6 @@ class Pool:
         if row is None:
             return None
         return Reason(row.code, row.reason.removeprefix(f"{SENTENCES[row.code]}: "))
-
-    def calibrations(self) -> CalibrationStore:
-        """Return the calibrations of this process; failures are remembered in it only."""
-        self.after_fork()
-        with self._lock:
-            if self._calibrations is None:
-                from gpuedge.decide.store import CalibrationStore
-
-                self._calibrations = CalibrationStore()
-            return self._calibrations
-
-    def past_launches(self) -> LaunchStore:
-        """Return what earlier launches came to believe about models on devices."""
-        self.after_fork()
-        with self._lock:
-            if self._past_launches is None:
-                from gpuedge.decide.store import LaunchStore
-
-                self._past_launches = LaunchStore()
-            return self._past_launches
 
     def device_health(self, device: str, isolation: str = INLINE) -> PooledDevice:
         """Return a device of this process, named with its number, and how it fares."""
@@ -475,7 +452,7 @@ class Pool:
             self.device_health(name, isolation).abandon()
 
     def suspend(self, name: str, isolation: str = INLINE) -> None:
-        """Leave a device alone until `resume`: the thread that calibrates it is still in it."""
+        """Leave a device alone until `resume`: the thread that opens it is still in it."""
         if name == CPU:
             self.abandon(name)
         else:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from gpuedge.safety.watchdog import percentile
 if TYPE_CHECKING:
     from gpuedge.core.reasons import Reason
 
-SCHEMA = "gpuedge.health/3"
+SCHEMA = "gpuedge.health/4"
 
 PENDING = "pending"
 """The state while nothing has been decided."""
@@ -77,8 +76,6 @@ class Health:
         What cross-checks cannot compare here, and why; empty where they compare everything.
     switches : int
         How often the device in use was changed in service because another one was faster.
-    conditions : mapping
-        Load, battery and heat of the machine, as far as it says; empty where nothing is watched.
     """
 
     state: str
@@ -97,7 +94,6 @@ class Health:
     watchdog_s: float | None = None
     crosscheck_note: str = ""
     switches: int = 0
-    conditions: Mapping[str, Any] = field(default_factory=dict)
 
     def plus(self, counts: Counts) -> Health:
         """Return this with what was counted elsewhere: the CPU's answers and the failures."""
@@ -117,8 +113,6 @@ class Health:
         }
 
     def __str__(self) -> str:
-        from gpuedge.decide import words
-
         times = (self.p50_s, self.p90_s, self.p99_s)
         shown = " / ".join("-" if t is None else f"{t * 1e3:.3g} ms" for t in times)
         rows = [
@@ -132,10 +126,8 @@ class Health:
         ]
         if self.crosscheck_note:
             rows.append(("", self.crosscheck_note))
-        if self.switches or self.conditions:
+        if self.switches:
             rows.append(("switches", str(self.switches)))
-        if known := words.conditions(self.conditions):
-            rows.append(("machine", known))
         rows.append(("failures", str(self.failed)))
         rows += [(f"  {f.age_s:.0f} s ago", f"{f.code}: {f.detail}") for f in self.failures]
         width = max(len(name) for name, _ in rows)

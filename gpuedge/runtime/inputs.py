@@ -11,7 +11,7 @@ import numpy as np
 
 from gpuedge.core.dtypes import no_copy
 from gpuedge.core.errors import DTypeError, InputError, ShapeError, UsageError
-from gpuedge.graph.ir import Array
+from gpuedge.graph.ir import Array, Graph, TensorType
 from gpuedge.graph.reader import Signature
 
 
@@ -166,3 +166,15 @@ def _converted(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
     if is_lost.any():
         raise InputError(f"Input '{name}' holds {array[is_lost][0]}, which does not fit {dtype}.")
     return result
+
+
+def samples(graph: Graph) -> dict[str, Array]:
+    """Return inputs of a graph whose timing is that of ordinary data."""
+    return {name: _sample(graph.types[name]) for name in graph.inputs}
+
+
+def _sample(kind: TensorType) -> Array:
+    if np.dtype(kind.dtype).kind == "f":
+        count = int(np.prod(kind.shape))
+        return np.linspace(-1, 1, count).reshape(kind.shape).astype(kind.dtype)
+    return np.zeros(kind.shape, kind.dtype)

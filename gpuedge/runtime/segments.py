@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from gpuedge.executors.gpu import GpuExecutor
     from gpuedge.runtime.request import Request
 
+Rest = Callable[[], None]
+"""Called between the steps of compiling."""
+
 MOST_NAMED = 8
 """Nodes that an error names; of more it says how many."""
 
@@ -71,10 +74,12 @@ class Segments:
         main: Executor,
         ranges: Mapping[str, Range],
         chosen: frozenset[int] | None = None,
+        rest: Rest | None = None,
     ) -> list[Part]:
         """Compile for a device; what it cannot run goes to the CPU if the request allows that.
 
-        `chosen` has the identities of the nodes that it is to run, where that is not all it can.
+        `chosen` has the identities of the nodes that it is to run, where that is not all it can;
+        `rest` is called between the steps.
         Raises UnsupportedOpError (GE-501), KernelError (GE-3xx) and DeviceError (GE-4xx).
         """
         self.refusals.clear()
@@ -87,7 +92,7 @@ class Segments:
             where[id(node)] = main.device if why is None and is_wanted else CPU
         if self.refusals and self._request.fallback == "error":
             raise self._refused(main)
-        return self._compiled(main, lambda n: where[id(n)], ranges)
+        return self._compiled(main, lambda n: where[id(n)], ranges, rest)
 
     def _refused(self, main: Executor) -> UnsupportedOpError:
         """Return the error that names the nodes which a device cannot run."""
@@ -109,7 +114,11 @@ class Segments:
         return self._crosscheck(main, self._graph, self._request.policy.crosscheck)
 
     def differs(
-        self, main: Executor, parts: Iterable[Part], inputs: Mapping[str, Array]
+        self,
+        main: Executor,
+        parts: Iterable[Part],
+        inputs: Mapping[str, Array],
+        rest: Rest,
     ) -> str | None:
         """Run once, and say what is wrong with what the device makes of it; None if nothing is.
 
@@ -119,10 +128,11 @@ class Segments:
         for part in parts:
             feed = {name: values[name] for name in part.graph.inputs}
             made = part.executable.run(feed)
+            rest()
             if part.device != CPU:
                 check = self._crosscheck(main, part.graph, 1.0)
-                said = check.compare(feed, made)
-                check.close()
+                said = check.compare(feed, made, self.stand_in(part).executable.run)
+                rest()
                 if said is not None:
                     return said
             values |= made
@@ -145,18 +155,14 @@ class Segments:
             self._whole = self._compiled(self._cpu, lambda _: CPU, {})
         return self._whole
 
-    def stand_in(self, part: Part) -> Executable:
+    def stand_in(self, part: Part) -> Part:
         """Return a segment compiled for the CPU: itself if it is, else once for all."""
         if part.device == CPU:
-            return part.executable
+            return part
         key = part.graph.outputs
         if key not in self._stand_ins:
             self._stand_ins[key] = Part(part.graph, CPU, self._cpu.compile(part.graph))
-        return self._stand_ins[key].executable
-
-    def owns(self, parts: list[Part]) -> bool:
-        """Tell whether these are what `on_cpu` returned, which is kept."""
-        return parts is self._whole
+        return self._stand_ins[key]
 
     def forget(self) -> list[object]:
         """Forget what was compiled for the CPU without closing it; return it to be kept."""
@@ -170,20 +176,30 @@ class Segments:
         self.forget()
 
     def _compiled(
-        self, main: Executor, where: Callable[[Node], str], ranges: Mapping[str, Range]
+        self,
+        main: Executor,
+        where: Callable[[Node], str],
+        ranges: Mapping[str, Range],
+        rest: Rest | None = None,
     ) -> list[Part]:
         parts: list[Part] = []
         try:
             for segment in partition(self._graph, where):
                 executor = main if segment.device == main.device else self._cpu
-                made = self._one(segment.graph, executor, ranges)
+                made = self._one(segment.graph, executor, ranges, rest)
                 parts.append(Part(segment.graph, segment.device, made))
         except BaseException:
             close_all(parts)
             raise
         return parts
 
-    def _one(self, segment: Graph, executor: Executor, ranges: Mapping[str, Range]) -> Executable:
+    def _one(
+        self,
+        segment: Graph,
+        executor: Executor,
+        ranges: Mapping[str, Range],
+        rest: Rest | None,
+    ) -> Executable:
         """Compile a segment, with tensors kept as the policy says where the device offers that."""
         if executor.device == CPU:
             return executor.compile(segment)
@@ -193,6 +209,8 @@ class Segments:
             options["precision"] = StoragePrecision(policy.storage, ranges)
         if policy.watchdog_s is not None:
             options["watchdog_s"] = policy.watchdog_s
+        if rest is not None:
+            options["rest"] = rest
         made = cast("GpuExecutor", executor).compile(segment, **options)
         if policy.watchdog_s is not None:
             made.watchdog.fix(policy.watchdog_s)

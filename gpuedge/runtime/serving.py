@@ -36,19 +36,19 @@ from gpuedge.graph.ir import Array
 from gpuedge.graph.reader import OnnxModel
 from gpuedge.plan.storages import Range
 from gpuedge.runtime import clock
-from gpuedge.runtime.compiled import CompiledModel
+from gpuedge.runtime.auto import compile_model
 from gpuedge.runtime.devices import OK, POOL, RECOVERING
 from gpuedge.runtime.health import PENDING, Counts, Health, Times
 from gpuedge.runtime.inputs import check_inputs
 from gpuedge.runtime.queueing import Queued
 from gpuedge.runtime.ranges import measure
 from gpuedge.runtime.strings import CPU
-from gpuedge.runtime.trying import TimeBudget
 from gpuedge.safety.deadline import DeadlineCall
 from gpuedge.safety.watchdog import LOOK_S, RUN_LIMIT_S, Watch
 
 if TYPE_CHECKING:
     from gpuedge.decide.policy import Policy
+    from gpuedge.runtime.compiled import CompiledModel
     from gpuedge.runtime.request import Request
 
 LEAVE_S = 5.0
@@ -75,7 +75,7 @@ MAX_SHAPES = 8
 
 Outputs = dict[str, Array]
 Shapes = tuple[tuple[int, ...], ...]
-Models = OrderedDict[Shapes, CompiledModel]
+Models = OrderedDict[Shapes, "CompiledModel"]
 
 
 class Compiler:
@@ -88,7 +88,6 @@ class Compiler:
         self.times = Times()
         self.model = model
         self._ranges: dict[str, Range] | None = None
-        self._budget = TimeBudget(policy.calibration_s)  # of all shapes together
         try:
             self._feeds = [check_inputs(f, model.inputs) for f in policy.calibration or ()]
         except UsageError as error:
@@ -100,7 +99,7 @@ class Compiler:
         graph = self.model.specialise(dict(zip(self.model.inputs, shapes, strict=True)))
         start = clock.now_ns()
         calibrate = self._calibrate if self._feeds else None
-        made = CompiledModel(graph, request, calibrate=calibrate, budget=self._budget)
+        made = compile_model(graph, request, calibrate=calibrate)
         self.times.note(clock.now_ns() - start)
         # `_end` must come before what modules registered that were imported since: workers.
         atexit.unregister(_end)
@@ -183,6 +182,9 @@ class Server:
     def prepare(self, shapes: Shapes) -> None:
         """Compile for input shapes that are known before the first request."""
         self.latest = self._models[shapes] = self._compiler.compile(shapes, self._request)
+        known = zip(self._compiler.model.inputs.items(), shapes, strict=True)
+        self._types = tuple((name, np.dtype(kind), shape) for (name, (kind, _)), shape in known)
+        self._shapes = shapes
 
     # -- answering ----------------------------------------------------------------------------
 
@@ -540,6 +542,8 @@ class Server:
         with self._changed:
             self._ending = threading.get_ident()
             if self._is_idle_by(until):
+                for model in self._models.values():
+                    model.keep()
                 return
             for job in (*self._late, *([self._running] if self._running else [])):
                 if job.model is not None:

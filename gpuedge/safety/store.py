@@ -50,12 +50,8 @@ FILES = (
         16 * MEGABYTE,
     ),
     FileKind(
-        "calibration.json", "measured speed of each device", "Session, on a device's first use",
-        "when the driver, gpuedge or the cores change; 64 newest kept", 16 * MEGABYTE,
-    ),
-    FileKind(
-        "launches.json", "what earlier launches measured of each model, and what was chosen",
-        "Session", "512 newest kept", 16 * MEGABYTE,
+        "launches.json", "requests and measurements of each model's earlier launches",
+        "Session and operations under auto", "512 newest models kept", 16 * MEGABYTE,
     ),
     FileKind(
         "kernels.bin", "printed kernels", "the first compilation of each kernel",

@@ -1,6 +1,7 @@
-"""A process that loads one model under ``auto``, on a CPU path as slow as it is told to be.
+"""A process that serves one model under ``auto``, on a CPU path as slow as it is told to be.
 
-Usage: decision_child.py MILLISECONDS KIND; prints a JSON object.
+Usage: decision_child.py MILLISECONDS KIND SECONDS; prints a JSON object. It serves until a GPU
+answers, or for so many seconds.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Slow:
 
     def __init__(self, inner: Executable, seconds: float) -> None:
         self.inner, self.seconds = inner, seconds
-        self.work, self.rows = inner.work, inner.rows
+        self.rows = inner.rows
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Wait, then compute."""
@@ -59,8 +60,8 @@ class Slow:
         self.inner.close()
 
 
-def main(milliseconds: float, kind: str) -> dict[str, object]:
-    """Load the model, run it, and say what was decided."""
+def main(milliseconds: float, kind: str, seconds: float) -> dict[str, object]:
+    """Load the model, serve, and say what was decided."""
     compile_ = CpuExecutor.compile
     x = np.random.default_rng(1).standard_normal((1, 3, SIDE, SIDE)).astype(np.float32)
     with gpuedge.Session(model(kind), device="cpu") as alone:
@@ -71,27 +72,28 @@ def main(milliseconds: float, kind: str) -> dict[str, object]:
         return Slow(compile_(self, segment), milliseconds / 1e3 * work)
 
     CpuExecutor.compile = slow  # type: ignore[method-assign]
-    policy = gpuedge.Policy(allow_software=True, min_speedup=1.0, calibration_s=6.0)
-    start = time.perf_counter()
+    policy = gpuedge.Policy(allow_software=True, min_speedup=1.0)
     with gpuedge.Session(model(kind), policy=policy) as session:
-        loaded_s = time.perf_counter() - start
-        found = session.run({"x": x})["y"]
+        worst, until, served = 0.0, time.perf_counter() + seconds, 0
+        while time.perf_counter() < until and not session.health.on_device:
+            found = session.run({"x": x})["y"]
+            worst = max(worst, float(np.abs(found - wanted).max() / np.abs(wanted).max()))
+            served += 1
         decision, health = session.explain(), session.health
         text = decision.to_json()
         known = decision.record.candidates
         return {
             "device": decision.device,
-            "loaded_s": loaded_s,
+            "served": served,
             "places": [row.device for row in session.placement for _ in row.nodes],
-            "apart": float(np.abs(found - wanted).max() / np.abs(wanted).max()),
+            "apart": worst,
             "codes": {row.device: row.code for row in decision.rows},
-            "runs": max(len(c.runs) for c in known),
             "windows": max((c.belief.windows for c in known if c.belief), default=0),
             "replays": Decision.from_dict(json.loads(text)).replay().to_json() == text,
             "health": health.to_dict(),
-            "said": str(decision),
+            "said": decision.explain(verbose=True),
         }  # fmt: skip
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(float(sys.argv[1]), sys.argv[2])))
+    print(json.dumps(main(float(sys.argv[1]), sys.argv[2], float(sys.argv[3]))))

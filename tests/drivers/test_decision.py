@@ -18,7 +18,7 @@ CHILD = Path(__file__).with_name("decision_child.py")
 NAME = "vulkan-lavapipe"
 GPU = "vulkan:0"
 
-Run = Callable[[float, str], dict[str, Any]]
+Run = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -28,20 +28,20 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def forget(cache: Path) -> Callable[[], None]:
-    """Forget what earlier processes measured of models; devices stay calibrated."""
+    """Forget what earlier processes measured."""
     return lambda: (cache / "launches.json").unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="module")
 def run(cache: Path) -> Run:
-    """Load the model in a process of its own; what one finds out, the next one knows."""
+    """Serve the model in a process of its own; what one finds out, the next one knows."""
     require(NAME)
     environ = {**environment_of(NAME), "GPUEDGE_CACHE_DIR": str(cache)}
     probing = [sys.executable, "-m", "gpuedge", "probe", "--deadline", "60"]
     subprocess.run(probing, env=environ, check=True, capture_output=True, timeout=120)
 
-    def load(milliseconds: float, kind: str) -> dict[str, Any]:
-        command = [sys.executable, str(CHILD), str(milliseconds), kind]
+    def load(milliseconds: float, kind: str, seconds: float = 60.0) -> dict[str, Any]:
+        command = [sys.executable, str(CHILD), str(milliseconds), kind, str(seconds)]
         done = subprocess.run(
             command, env=environ, capture_output=True, text=True, check=False, timeout=120
         )
@@ -56,17 +56,18 @@ def run(cache: Path) -> Run:
 def test_driver_that_is_truly_faster_is_taken_and_remembered(run: Run) -> None:
     first = run(250.0, "whole")
     assert first["device"] == GPU, first["said"]
-    assert first["runs"] >= 3 and set(first["places"]) == {GPU}
+    assert first["served"] > 4 and set(first["places"]) == {GPU}
     assert first["health"]["state"] == "ok" and first["health"]["crosschecks_failed"] == 0
     second = run(250.0, "whole")
-    assert second["device"] == GPU and second["runs"] == 0 and second["windows"] == 1
+    assert second["device"] == GPU and second["windows"] >= 2
+    assert second["served"] <= first["served"]
 
 
 def test_driver_that_is_truly_slower_is_left(run: Run, forget: Callable[[], None]) -> None:
     forget()
-    found = run(0.0, "whole")
+    found = run(0.0, "whole", 5.0)
     assert found["device"] == "cpu", found["said"]
-    assert found["codes"][GPU] in ("slower", "measured-slower", "unsure")
+    assert found["codes"][GPU] not in ("selected", "not-best")
 
 
 def test_parts_that_a_driver_runs_faster_go_there(run: Run, forget: Callable[[], None]) -> None:
@@ -74,4 +75,4 @@ def test_parts_that_a_driver_runs_faster_go_there(run: Run, forget: Callable[[],
     assert found["device"] == GPU, found["said"]
     assert found["places"] == [GPU, GPU, "cpu"]
     forget()
-    assert run(0.0, "mixed")["device"] == "cpu"
+    assert run(0.0, "mixed", 5.0)["device"] == "cpu"

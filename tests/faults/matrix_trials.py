@@ -145,7 +145,7 @@ class Application:
     def _compute(self, trial: Mapping[str, Any], *, is_refused: bool) -> list[str]:
         """Run the model and single operations wherever `auto` puts them."""
         wrong: list[str] = []
-        policy = gpuedge.Policy(allow_software=True, calibration_s=0.3)
+        policy = gpuedge.Policy(allow_software=True, decide="load")
         seed = trial["seed"]
         with gpuedge.Session(self.model, device="auto", policy=policy) as session:
             feeds = images(seed)

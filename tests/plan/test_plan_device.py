@@ -19,7 +19,7 @@ from gpuedge.core.caps import VULKAN_MINIMUM, Caps
 from gpuedge.core.errors import DriverError, NotFiniteError
 from gpuedge.core.kernel import KernelBlob, TensorArg
 from gpuedge.core.storage import Storage
-from gpuedge.executors.gpu import GpuExecutor
+from gpuedge.executors.gpu import GpuExecutable, GpuExecutor
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
 from gpuedge.lang import BlobCache, Kernel
@@ -151,15 +151,23 @@ def test_buffers_are_printed_as_ever(printed: list[dict[str, str]]) -> None:
     assert {r.storage for r in made.rows} == {"buffer"}
 
 
-def test_sequences_of_calls_enter_the_device_once(printed: list[dict[str, str]]) -> None:
+def test_sequences_of_calls_enter_the_device_once_for_each_step(
+    printed: list[dict[str, str]],
+) -> None:
     executor, impl = opened(TEXTURES)
     made = executor.compile(graph())
-    assert impl.entries == 1
+    steps = impl.entries  # of compiling: others use the device between them
+    assert steps == 2 + len(made.plan.passes) + made_constants(made)
     made.run({"x": X})
-    assert impl.entries == 2
+    assert impl.entries == steps + 1
     made.poison()
     made.close()
-    assert (impl.entries, impl.outside, impl.depth) == (4, [], 0)
+    assert (impl.entries, impl.outside, impl.depth) == (steps + 3, [], 0)
+
+
+def made_constants(made: GpuExecutable) -> int:
+    """Count the tensors that compiling uploads."""
+    return sum(t.is_constant and t.name == t.memory for t in made.plan.tensors.values())
 
 
 def test_failures_leave_the_device(printed: list[dict[str, str]]) -> None:

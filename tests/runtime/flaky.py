@@ -20,8 +20,10 @@ from gpuedge.executors.base import Executable, Executor, PlacementRow
 from gpuedge.executors.cpu import CpuExecutor
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Array, Graph, Node, TensorType
-from gpuedge.runtime.compiled import CompiledModel, Request
+from gpuedge.runtime.auto import compile_model
+from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.devices import RetryLimits
+from gpuedge.runtime.request import Request
 
 TRACE = np.float32(1 + 2**-20)
 """What the flaky device multiplies its results by, so that they can be told from the CPU's."""
@@ -56,7 +58,7 @@ class FlakyExecutor:
         """Refuse the operators that were named, so that graphs have several segments."""
         return f"no kernel for {node.op}" if node.op in self._refuses else None
 
-    def compile(self, segment: Graph) -> Executable:
+    def compile(self, segment: Graph, **_: object) -> Executable:
         """Compile on the CPU."""
         return FlakyExecutable(self, self._cpu.compile(segment))
 
@@ -83,7 +85,6 @@ class FlakyExecutable:
 
     def __init__(self, executor: FlakyExecutor, inner: Executable) -> None:
         self.executor = executor
-        self.work = inner.work
         self.rows = tuple(
             PlacementRow(r.nodes, r.ops, executor.device, "flaky") for r in inner.rows
         )
@@ -166,7 +167,7 @@ With Abs refused: three segments on the device and two on the CPU between them.
 def made(
     pool: FlakyPool, *ops: str, fallback: str = "cpu", policy: Policy = PLAIN
 ) -> CompiledModel:
-    return CompiledModel(graph(*(ops or ("Exp",))), Request("vulkan", policy, fallback), pool)
+    return compile_model(graph(*(ops or ("Exp",))), Request("vulkan", policy, fallback), pool)
 
 
 def result(compiled: CompiledModel, x: np.ndarray = X) -> np.ndarray:
@@ -174,7 +175,7 @@ def result(compiled: CompiledModel, x: np.ndarray = X) -> np.ndarray:
 
 
 def cpu(*ops: str, x: np.ndarray = X) -> np.ndarray:
-    return result(CompiledModel(graph(*(ops or ("Exp",))), Request("cpu"), FlakyPool()), x)
+    return result(compile_model(graph(*(ops or ("Exp",))), Request("cpu"), FlakyPool()), x)
 
 
 def until(holds: Callable[[], bool]) -> None:

@@ -4,25 +4,36 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from decide_fakes import FakeClock, ms
-from flaky import FlakyExecutable, FlakyExecutor, FlakyPool
+from flaky import FlakyExecutable, FlakyExecutor, FlakyPool, X, graph, result
 
-from gpuedge import __version__
-from gpuedge.decide.choose import Parts
-from gpuedge.decide.conditions import UNKNOWN
-from gpuedge.decide.decision import Decision, decide
-from gpuedge.decide.gather import Background
+from gpuedge.decide import speeds
 from gpuedge.decide.policy import Policy
-from gpuedge.decide.record import Evidence, Record
-from gpuedge.decide.trial import Alternative
 from gpuedge.executors.base import Executable, Executor
 from gpuedge.executors.cpu import CpuExecutor
 from gpuedge.graph.ir import Array, Graph
+from gpuedge.runtime.auto import AutoModel
+from gpuedge.runtime.background import Background
+from gpuedge.runtime.request import Request
 
 EPOCH = 1_700_000_000
+
+
+class FakeClock:
+    """Integer nanoseconds; moves only when something takes time on it."""
+
+    def __init__(self) -> None:
+        self.now = 1_000
+
+    def __call__(self) -> int:
+        return self.now
+
+    def spend(self, seconds: float) -> None:
+        self.now += round(seconds * 1e9)
 
 
 class Timed:
@@ -30,7 +41,7 @@ class Timed:
 
     def __init__(self, inner: Executable, spend: Callable[[], None]) -> None:
         self.inner = inner
-        self.work, self.rows = inner.work, inner.rows
+        self.rows = inner.rows
         self._spend = spend
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -63,7 +74,7 @@ class ScriptedGpu(FlakyExecutor):
         self.factor = pool.factor
         self._pool = pool
 
-    def compile(self, segment: Graph) -> Executable:
+    def compile(self, segment: Graph, **_: object) -> Executable:
         """Compile on the CPU; compiling and runs take the pool's time."""
         self._pool.clock.spend(self._pool.compile_s)
         inner = FlakyExecutable(self, CpuExecutor().compile(segment))
@@ -112,43 +123,41 @@ class ScriptedPool(FlakyPool):
 
 
 class World:
-    """A clock that the runtime goes by, and predictions that a test makes up."""
+    """A clock that the runtime goes by, and a model whose requests a test asks for.
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    What is done in the background is done before the next request.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
         self.clock = FakeClock()
         self.epoch = EPOCH
+        self.background = Background(share=0.0)
         self._patch = monkeypatch
+        monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(cache))
         monkeypatch.setattr("gpuedge.runtime.clock.now_ns", self.clock)
         monkeypatch.setattr("gpuedge.runtime.clock.epoch_s", lambda: self.epoch)
-        monkeypatch.setattr("gpuedge.runtime.conditions.current", lambda: UNKNOWN)
+        self.predict(1.0)
 
     def pool(self, cpu_ms: float, gpu_ms: float, **more: Any) -> ScriptedPool:
         """Return a pool whose alternatives really take this."""
         return ScriptedPool(self.clock, cpu_ms / 1e3, gpu_ms / 1e3, **more)
 
-    def predict(
-        self, cpu_ms: float, gpu_ms: float, alternatives: tuple[Alternative, ...] = (), **more: Any
-    ) -> None:
-        """Let both alternatives be predicted to take this; with `alternatives`, for a mixture of
-        them."""
+    def predict(self, gpu_ms: float, startup_ms: float = 10.0) -> None:
+        """Let a GPU be predicted to take this."""
+        self._patch.setattr(speeds, "predict", lambda *_: round(gpu_ms * 1e6))
+        self._patch.setattr(speeds, "startup_ns", lambda *_: round(startup_ms * 1e6))
 
-        def choose(
-            work: object, report: object, policy: Policy, *_: object,
-            background: Background, parts: Parts | None = None, **__: object,
-        ) -> Decision:  # fmt: skip
-            if alternatives and parts is not None:
-                cut = parts.of("vulkan:0")
-                assert cut is not None and len(cut.parts) == len(alternatives)
-                parts.settle("vulkan:0", alternatives)
-            gpu = Evidence(
-                "vulkan:0", prediction=ms(gpu_ms, 5.0), source="cached", is_software=False, **more
-            )
-            cpu = Evidence("cpu", prediction=ms(cpu_ms), source="cached", is_software=False)
-            candidates = (background.added(gpu), background.added(cpu))
-            known = background
-            return decide(
-                Record("auto", policy, candidates, __version__, "cached", known.database,
-                       known.conditions, known.previous)
-            )  # fmt: skip
+    def auto(
+        self, pool: FlakyPool, *ops: str, policy: Policy | None = None, fallback: str = "cpu"
+    ) -> AutoModel:
+        """Return a model under ``auto``; by default exact, so that the device can be told."""
+        request = Request("auto", policy or Policy(), fallback)
+        return AutoModel(graph(*(ops or ("Abs",))), request, pool, background=self.background)
 
-        self._patch.setattr("gpuedge.runtime.placing.choose", choose)
+    def serve(self, compiled: AutoModel, requests: int = 1, x: np.ndarray = X) -> list[np.ndarray]:
+        """Ask for so many answers."""
+        made = []
+        for _ in range(requests):
+            made.append(result(compiled, x))
+            assert self.background.wait(30)
+        return made

@@ -22,7 +22,8 @@ from gpuedge.decide.policy import Policy
 from gpuedge.executors.gpu import GpuExecutor
 from gpuedge.safety.blocklist import Blocklist
 from gpuedge.runtime import devices
-from gpuedge.runtime.compiled import CompiledModel, Request
+from gpuedge.runtime.auto import compile_model
+from gpuedge.runtime.request import Request
 from gpuedge.runtime.devices import RetryLimits
 
 devices.EXIT_S = 0.3
@@ -48,7 +49,7 @@ def end():
 closing = threading.Event()
 fail = {{"submit": [DeviceLostError("Lost.")]}} if sys.argv[2] == "lost" else None
 pool = Marked(fail, limits=RetryLimits(pauses_s=(60.0,)))
-compiled = CompiledModel(graph(), Request("vulkan", Policy(crosscheck=0.0)), pool)
+compiled = compile_model(graph(), Request("vulkan", Policy(crosscheck=0.0)), pool)
 NullDevice.close = lambda self: globals()[sys.argv[3]]()
 if sys.argv[2] != "close":
     atexit.register(pool.end)

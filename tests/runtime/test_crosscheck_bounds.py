@@ -17,6 +17,7 @@ import pytest
 from gpuedge.conformance.networks import NETWORKS
 from gpuedge.conformance.storing import KEEPERS
 from gpuedge.core.errors import OutOfMemoryError
+from gpuedge.executors.base import Executor
 from gpuedge.executors.cpu import CpuExecutor
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.expand import expand
@@ -56,8 +57,24 @@ def graph_of(
     return builder.build()
 
 
-def checked(graph: Graph, **options: Any) -> CrossCheck:
-    return CrossCheck(graph, 1.0, ours(), **options)
+class Checked:
+    """A cross-check with the CPU that it compares with."""
+
+    def __init__(self, graph: Graph, share: float, cpu: Executor, **options: Any) -> None:
+        self.inner = CrossCheck(graph, share, cpu, **options)
+        self._graph, self._cpu = graph, cpu
+
+    def compare(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> str | None:
+        return self.inner.compare(
+            inputs, outputs, lambda given: self._cpu.compile(self._graph).run(given)
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def checked(graph: Graph, **options: Any) -> Checked:
+    return Checked(graph, 1.0, ours(), **options)
 
 
 def usual(y: Array) -> tuple[int, ...]:
@@ -304,7 +321,7 @@ def test_a_cpu_that_fails_judges_nothing(error: Exception) -> None:
             raise error
 
     graph, feeds, _ = network("perceptron")
-    one = CrossCheck(graph, 1.0, Full())
+    one = Checked(graph, 1.0, Full())
     assert one.compare(feeds, other(graph, feeds)) is None
     assert "out of memory" in one.note.lower()
 

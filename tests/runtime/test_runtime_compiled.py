@@ -7,10 +7,8 @@ import time
 
 import numpy as np
 import pytest
-from decide_fakes import ms
 from runtime_fakes import FakePool, refuse_operators
 
-from gpuedge import __version__
 from gpuedge.backends.null import Failure
 from gpuedge.core.errors import (
     DeviceLostError,
@@ -22,13 +20,13 @@ from gpuedge.core.errors import (
     OutOfMemoryError,
     UnsupportedOpError,
 )
-from gpuedge.decide.decision import Decision, decide
 from gpuedge.decide.policy import Policy
-from gpuedge.decide.record import Evidence, Record
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, Node, TensorType
-from gpuedge.runtime.compiled import CompiledModel, Request
+from gpuedge.runtime.auto import compile_model
+from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.devices import RetryLimits
+from gpuedge.runtime.request import Request
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
 LOST = DeviceLostError("The device was lost.")
@@ -49,7 +47,7 @@ def result(compiled: CompiledModel) -> np.ndarray:
 
 def test_named_device_runs_everything_there() -> None:
     pool = FakePool()
-    compiled = CompiledModel(graph("Relu", "Exp"), Request("vulkan"), pool)
+    compiled = compile_model(graph("Relu", "Exp"), Request("vulkan"), pool)
     assert [r.device for r in compiled.rows] == ["vulkan:0"]
     assert compiled.decision.device == "vulkan:0"
     result(compiled)
@@ -59,7 +57,7 @@ def test_named_device_runs_everything_there() -> None:
 def test_named_cpu_probes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = FakePool()
     monkeypatch.setattr(pool, "report", lambda: pytest.fail("probed"))
-    compiled = CompiledModel(graph("Relu"), Request("cpu"), pool)
+    compiled = compile_model(graph("Relu"), Request("cpu"), pool)
     np.testing.assert_array_equal(result(compiled), np.maximum(X, 0))
     assert pool.devices == []
 
@@ -79,7 +77,7 @@ def test_failure_while_running_is_answered_by_the_cpu(
     method: str, error: GpuEdgeError, code: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool = FakePool({method: error}, limits=RetryLimits(pauses_s=(60.0,)))
-    compiled = CompiledModel(graph("Relu"), Request("vulkan"), pool)
+    compiled = compile_model(graph("Relu"), Request("vulkan"), pool)
     with caplog.at_level(logging.WARNING, "gpuedge"):
         for _ in range(3):
             np.testing.assert_array_equal(result(compiled), np.maximum(X, 0))
@@ -100,7 +98,7 @@ def test_failure_while_running_is_answered_by_the_cpu(
 
 def test_failure_with_fallback_error_is_raised_and_nothing_else_happens() -> None:
     pool = FakePool({"submit": LOST})
-    compiled = CompiledModel(graph("Relu"), Request("vulkan", fallback="error"), pool)
+    compiled = compile_model(graph("Relu"), Request("vulkan", fallback="error"), pool)
     with pytest.raises(DeviceLostError):
         result(compiled)
     assert compiled.decision.device == "vulkan:0"
@@ -109,7 +107,7 @@ def test_failure_with_fallback_error_is_raised_and_nothing_else_happens() -> Non
 def test_a_lost_device_that_was_named_is_opened_anew_by_the_next_call() -> None:
     pool = FakePool({"submit": [LOST]})
     request = Request("vulkan", Policy(crosscheck=0.0), "error")  # a null device computes nothing
-    compiled = CompiledModel(graph("Relu"), request, pool)
+    compiled = compile_model(graph("Relu"), request, pool)
     pool.fail = {}
     with pytest.raises(DeviceLostError):
         result(compiled)
@@ -122,7 +120,7 @@ def test_a_lost_device_that_was_named_is_opened_anew_by_the_next_call() -> None:
 @pytest.mark.parametrize("method", ["alloc", "build", "record"])
 def test_failure_while_compiling_falls_back(method: str) -> None:
     pool = FakePool({method: DriverError("The driver refused.")})
-    compiled = CompiledModel(graph("Relu"), Request("vulkan"), pool)
+    compiled = compile_model(graph("Relu"), Request("vulkan"), pool)
     np.testing.assert_array_equal(result(compiled), np.maximum(X, 0))
     row = next(r for r in compiled.decision.rows if r.device == "vulkan:0")
     assert row.code == "compile-failed"
@@ -144,7 +142,7 @@ def test_failure_while_compiling_falls_back(method: str) -> None:
 )
 def test_failure_while_compiling_is_counted(error: GpuEdgeError, code: str, words: str) -> None:
     pool = FakePool({"build": error}, limits=RetryLimits(pauses_s=(60.0,)))
-    health = CompiledModel(graph("Relu"), Request("vulkan"), pool).health()
+    health = compile_model(graph("Relu"), Request("vulkan"), pool).health()
     assert (health.failed, [f.code for f in health.failures]) == (1, [code])
     assert words in health.reason
     assert (health.on_device, health.on_cpu, health.p50_s) == (0, 0, None)
@@ -153,7 +151,7 @@ def test_failure_while_compiling_is_counted(error: GpuEdgeError, code: str, word
 
 def test_failure_while_compiling_frees_what_was_made() -> None:
     pool = FakePool({"record": DriverError("The driver refused.")})
-    CompiledModel(graph("Relu"), Request("vulkan"), pool)
+    compile_model(graph("Relu"), Request("vulkan"), pool)
     calls = [c.method for c in pool.devices[0].calls]
     assert calls.count("alloc") == calls.count("free") > 0
     assert calls.count("build") == calls.count("release")
@@ -161,7 +159,7 @@ def test_failure_while_compiling_frees_what_was_made() -> None:
 
 def test_failure_of_a_later_kernel_releases_the_earlier_ones() -> None:
     pool = FakePool({"build": [None, DriverError("The driver refused.")]})
-    compiled = CompiledModel(graph("Softmax"), Request("vulkan"), pool)
+    compiled = compile_model(graph("Softmax"), Request("vulkan"), pool)
     assert compiled.decision.device == "cpu"
     calls = [c.method for c in pool.devices[0].calls]
     assert (calls.count("build"), calls.count("release")) == (2, 1)
@@ -174,7 +172,7 @@ def test_refused_variant_is_planned_again_without_it() -> None:
     builder.output(builder.add("MatMul", [a, b]))
     first: list[Failure | None] = [DriverError("This kernel does not compile.")]
     pool = FakePool({"build": first})
-    compiled = CompiledModel(builder.build(), Request("vulkan"), pool)
+    compiled = compile_model(builder.build(), Request("vulkan"), pool)
     assert compiled.rows[0].kernel == "matmul_map"
     assert compiled.decision.device == "vulkan:0"
 
@@ -184,7 +182,7 @@ def test_operator_without_kernel_runs_on_the_cpu_with_a_reason(
 ) -> None:
     refuse_operators(monkeypatch, "ThresholdedRelu")
     pool = FakePool()
-    compiled = CompiledModel(graph("Relu", "ThresholdedRelu", "Exp"), Request("vulkan"), pool)
+    compiled = compile_model(graph("Relu", "ThresholdedRelu", "Exp"), Request("vulkan"), pool)
     assert [r.device for r in compiled.rows] == ["vulkan:0", "cpu", "vulkan:0"]
     (why,) = compiled.refusals.values()
     assert "ThresholdedRelu" in why
@@ -195,7 +193,7 @@ def test_operator_without_kernel_with_fallback_error_is_refused(
 ) -> None:
     refuse_operators(monkeypatch, "ThresholdedRelu")
     with pytest.raises(UnsupportedOpError, match="ThresholdedRelu"):
-        CompiledModel(graph("ThresholdedRelu"), Request("vulkan", fallback="error"), FakePool())
+        compile_model(graph("ThresholdedRelu"), Request("vulkan", fallback="error"), FakePool())
 
 
 @pytest.mark.parametrize(
@@ -204,52 +202,28 @@ def test_operator_without_kernel_with_fallback_error_is_refused(
 )
 def test_named_device_that_does_not_work_is_an_error(device: str, words: str) -> None:
     with pytest.raises(NoUsableDeviceError) as caught:
-        CompiledModel(graph("Relu"), Request(device), FakePool())
+        compile_model(graph("Relu"), Request(device), FakePool())
     assert words in str(caught.value)
 
 
 def test_auto_without_usable_gpu_is_the_cpu() -> None:
-    compiled = CompiledModel(graph("Relu"), Request("auto"), FakePool(usable=False))
+    compiled = compile_model(graph("Relu"), Request("auto"), FakePool(usable=False))
     assert compiled.decision.device == "cpu"
     assert "wrong" in str(compiled.decision)
 
 
 def test_auto_leaves_software_rasterisers_aside_without_opening_them() -> None:
     pool = FakePool(is_software=True)
-    compiled = CompiledModel(graph("Relu"), Request("auto"), pool)
+    compiled = compile_model(graph("Relu"), Request("auto"), pool)
     assert compiled.decision.device == "cpu" and pool.devices == []
     row = next(r for r in compiled.decision.rows if r.device == "vulkan:0")
     assert row.code == "software"
 
 
-def test_auto_takes_a_gpu_that_is_predicted_faster() -> None:
-    policy = Policy(min_speedup=1.0, calibration_s=1.0, crosscheck=0.0)  # it computes nothing
-    builder = GraphBuilder()
-    value = builder.input("x", TensorType("float32", (512, 512)))
-    builder.output(builder.add("MatMul", [value, value]))
-    compiled = CompiledModel(builder.build(), Request("auto", policy), FakePool())
-    assert compiled.decision.device in {"vulkan:0", "cpu"}
-    chosen = next(r for r in compiled.decision.rows if r.status == "selected")
-    assert chosen.device == compiled.executor.device
-    other = {r.device: r for r in compiled.decision.rows}
-    # A null device does its work in no time, so only a failed calibration may keep it out.
-    assert compiled.decision.device == "vulkan:0" or other["vulkan:0"].code == "not-calibrated"
-
-
-def test_auto_leaves_a_gpu_that_computes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuedge.runtime.placing.choose", chosen_by_prediction)
-    builder = GraphBuilder()
-    value = builder.input("x", TensorType("float32", (700, 700)))
-    builder.output(builder.add("MatMul", [value, value]))
-    compiled = CompiledModel(builder.build(), Request("auto"), FakePool())
-    row = next(r for r in compiled.decision.rows if r.device == "vulkan:0")
-    assert compiled.decision.device == "cpu" and row.code == "drifted"
-
-
 def test_device_closed_by_another_session_is_opened_again() -> None:
     pool = FakePool()
-    first = CompiledModel(graph("Relu"), Request("vulkan"), pool)
-    second = CompiledModel(graph("Exp"), Request("vulkan"), pool)
+    first = compile_model(graph("Relu"), Request("vulkan"), pool)
+    second = compile_model(graph("Exp"), Request("vulkan"), pool)
     pool.drop(first.executor)
     result(second)
     assert len(pool.devices) == 2
@@ -260,7 +234,7 @@ def test_outputs_never_alias_inputs_or_constants() -> None:
     builder = GraphBuilder()
     x = builder.input("x", TensorType("float32", (2, 3)))
     builder.output(x)
-    compiled = CompiledModel(builder.build(), Request("cpu"), FakePool())
+    compiled = compile_model(builder.build(), Request("cpu"), FakePool())
     out = compiled.run({"x": X})["x"]
     assert not np.shares_memory(out, X)
     np.testing.assert_array_equal(out, X)
@@ -268,44 +242,10 @@ def test_outputs_never_alias_inputs_or_constants() -> None:
 
 def test_close_twice_and_after_the_device() -> None:
     pool = FakePool()
-    compiled = CompiledModel(graph("Relu"), Request("vulkan"), pool)
+    compiled = compile_model(graph("Relu"), Request("vulkan"), pool)
     pool.close()
     compiled.close()
     compiled.close()
-
-
-def chosen_by_prediction(*_: object, **__: object) -> Decision:
-    """Return a decision for a GPU that looked ten times as fast."""
-    gpu = Evidence("vulkan:0", prediction=ms(0.001), source="measured", is_software=False)
-    cpu = Evidence("cpu", prediction=ms(0.01), source="measured", is_software=False)
-    return decide(Record("auto", Policy(), (gpu, cpu), __version__, "cached"))
-
-
-def test_auto_leaves_a_gpu_that_turns_out_slower(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuedge.runtime.placing.choose", chosen_by_prediction)
-    pool = FakePool()
-    pool.on_dispatch = lambda dispatch: time.sleep(0.005)
-    compiled = CompiledModel(graph("Relu"), Request("auto"), pool)
-    assert compiled.decision.device == compiled.executor.device == "cpu"
-    row = next(r for r in compiled.decision.rows if r.device == "vulkan:0")
-    assert row.code == "measured-slower" and "on the CPU path" in row.reason
-    np.testing.assert_array_equal(result(compiled), np.maximum(X, 0))
-
-
-def test_auto_keeps_a_gpu_that_turns_out_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuedge.runtime.placing.choose", chosen_by_prediction)
-    builder = GraphBuilder()
-    value = builder.input("x", TensorType("float32", (700, 700)))
-    builder.output(builder.add("MatMul", [value, value]))
-    compiled = CompiledModel(builder.build(), Request("auto", Policy(crosscheck=0.0)), FakePool())
-    assert compiled.decision.device == "vulkan:0"
-
-
-def test_auto_survives_a_gpu_that_fails_its_first_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuedge.runtime.placing.choose", chosen_by_prediction)
-    compiled = CompiledModel(graph("Relu"), Request("auto"), FakePool({"submit": LOST}))
-    assert compiled.decision.device == "cpu"
-    np.testing.assert_array_equal(result(compiled), np.maximum(X, 0))
 
 
 def test_error_of_a_cpu_segment_is_not_blamed_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,7 +263,7 @@ def test_error_of_a_cpu_segment_is_not_blamed_on_the_gpu(monkeypatch: pytest.Mon
     whole = Graph(nodes, ("x", "i"), ("y",), types, {}, {"": 17})
     pool = FakePool()
     request = Request("vulkan", Policy(crosscheck=0.0))  # a null device computes nothing
-    compiled = CompiledModel(whole, request, pool)
+    compiled = compile_model(whole, request, pool)
     x = np.arange(4, dtype=np.float32)
     with pytest.raises(InputError, match=r"pick|out of"):
         compiled.run({"x": x, "i": np.array([0, 9])})

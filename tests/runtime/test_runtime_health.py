@@ -31,8 +31,9 @@ from gpuedge.core.errors import DeviceLostError, DriverError
 from gpuedge.core.reasons import Reason
 from gpuedge.decide.policy import Policy
 from gpuedge.graph.ir import Array
-from gpuedge.runtime.compiled import CompiledModel, Request
+from gpuedge.runtime.auto import compile_model
 from gpuedge.runtime.devices import RetryLimits
+from gpuedge.runtime.request import Request
 
 
 def test_drift_is_noticed_and_answered_by_the_cpu(caplog: pytest.LogCaptureFixture) -> None:
@@ -137,7 +138,7 @@ def test_device_of_the_caller_is_left_for_good_and_not_closed() -> None:
     pool = FlakyPool([LOST])
     mine = pool.gpu("vulkan")
     request = Request("vulkan:0", PLAIN, "cpu", mine)
-    compiled = CompiledModel(graph("Exp"), request, pool)
+    compiled = compile_model(graph("Exp"), request, pool)
     np.testing.assert_array_equal(result(compiled), cpu())
     np.testing.assert_array_equal(result(compiled), cpu())
     assert not pool.opened[0].closed and pool.opened[0].runs == 1
@@ -147,7 +148,7 @@ def test_device_of_the_caller_is_left_for_good_and_not_closed() -> None:
 def test_each_isolation_has_its_own_device_and_standing() -> None:
     pool = FlakyPool([LOST], limits=NEVER)
     inline = made(pool)
-    hosted = CompiledModel(graph("Exp"), Request("vulkan", PLAIN, isolation="process"), pool)
+    hosted = compile_model(graph("Exp"), Request("vulkan", PLAIN, isolation="process"), pool)
     assert [e.isolation for e in pool.opened] == ["inline", "process"]
     result(inline)
     np.testing.assert_array_equal(result(hosted), cpu() * TRACE)
@@ -190,12 +191,12 @@ def test_abandoned_run_leaves_the_device_alone() -> None:
     assert not compiled.abandon()  # nothing is inside any more
 
 
-def test_cpu_that_was_too_slow_to_calibrate_is_not_given_up() -> None:
+def test_cpu_that_was_abandoned_is_made_anew() -> None:
     pool = FlakyPool()
     before = pool.cpu()
     pool.abandon("cpu", "process")
     assert pool.cpu() is not before
-    np.testing.assert_array_equal(result(CompiledModel(graph("Exp"), Request("cpu"), pool)), cpu())
+    np.testing.assert_array_equal(result(compile_model(graph("Exp"), Request("cpu"), pool)), cpu())
 
 
 def test_health_counts_times_and_prints() -> None:
@@ -207,13 +208,13 @@ def test_health_counts_times_and_prints() -> None:
     assert health.p50_s is not None and health.p99_s is not None
     assert 0 < health.p50_s <= health.p99_s < 10
     record = health.to_dict()
-    assert record["schema"] == "gpuedge.health/3" and record["on_device"] == 7
+    assert record["schema"] == "gpuedge.health/4" and record["on_device"] == 7
     assert "7 on the device" in str(health)
 
 
 def test_health_of_the_cpu() -> None:
     compiled = made(FlakyPool())
-    on_cpu = CompiledModel(graph("Exp"), Request("cpu"), FlakyPool())
+    on_cpu = compile_model(graph("Exp"), Request("cpu"), FlakyPool())
     result(on_cpu)
     assert (on_cpu.health().state, on_cpu.health().on_cpu) == ("cpu", 1)
     assert compiled.health().p50_s is None

@@ -274,4 +274,4 @@ def test_health_before_and_after_the_first_run() -> None:
         health = s.health
         assert (health.state, health.on_device, health.on_cpu) == ("cpu", 0, 1)
         assert health.p50_s is not None
-        assert health.to_dict()["schema"] == "gpuedge.health/3"
+        assert health.to_dict()["schema"] == "gpuedge.health/4"

@@ -25,7 +25,8 @@ from gpuedge.executors import gpu
 from gpuedge.executors.gpu import GpuExecutor
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
-from gpuedge.runtime.compiled import CompiledModel, Request
+from gpuedge.runtime.auto import compile_model
+from gpuedge.runtime.request import Request
 from gpuedge.safety.watchdog import RUN_LIMIT_S, Watchdog, percentile
 
 CLOSED = ["close", "quiet", "close"]
@@ -105,7 +106,7 @@ def test_watchdog_is_ten_times_the_99th_percentile_of_the_last_runs() -> None:
 
 def test_watchdog_of_the_policy_stays() -> None:
     pool = FakePool()
-    compiled = CompiledModel(
+    compiled = compile_model(
         graph(), Request("vulkan", Policy(crosscheck=0.0, watchdog_s=0.25)), pool
     )
     assert compiled.health().watchdog_s == 0.25
@@ -156,7 +157,8 @@ def test_watch_is_told_before_and_after_every_stage() -> None:
     made.run(X)
     made.run(X)
     executor.close()
-    assert diary.said == ["compile", "quiet", "run", "quiet", "run", "quiet", *CLOSED]
+    steps = ["compile", "quiet"] * 3  # the kernel, the memory, the recording
+    assert diary.said == [*steps, "run", "quiet", "run", "quiet", *CLOSED]
 
 
 @pytest.mark.parametrize("error", [DriverError("No."), DeviceLostError("Lost."), ClosedError("!")])
@@ -164,7 +166,7 @@ def test_watch_is_quiet_after_an_error(error: GpuEdgeError) -> None:
     executor, diary = opened(submit=error)
     with pytest.raises(type(error)):
         executor.compile(graph()).run(X)
-    assert diary.said == ["compile", "quiet", "run", "quiet"]
+    assert diary.said == [*["compile", "quiet"] * 3, "run", "quiet"]
 
 
 def test_death_of_the_host_is_a_strike_and_one_only() -> None:
@@ -231,14 +233,15 @@ from test_watching import X, graph
 from gpuedge.core.errors import DeviceLostError
 from gpuedge.decide.policy import Policy
 from gpuedge.runtime import devices
-from gpuedge.runtime.compiled import CompiledModel, Request
+from gpuedge.runtime.auto import compile_model
+from gpuedge.runtime.request import Request
 from gpuedge.runtime.devices import RetryLimits
 devices.EXIT_S = 0.2
 lost = DeviceLostError("Lost.")
 pool = FakePool({{"submit": [lost]}}, limits=RetryLimits(pauses_s=({pause},)))
 import atexit
 atexit.register(pool.end)
-compiled = CompiledModel(graph(), Request("vulkan", Policy(crosscheck=0.0)), pool)
+compiled = compile_model(graph(), Request("vulkan", Policy(crosscheck=0.0)), pool)
 {then}
 print("end", flush=True)
 """
@@ -275,5 +278,5 @@ def test_policy_reaches_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(NullDevice, "limit_idle", lambda self, s: told.append(s), raising=False)
     for watchdog_s, isolation in ((3.5, "process"), (None, "process"), (4.5, "inline")):
         policy = Policy(crosscheck=0.0, watchdog_s=watchdog_s)
-        CompiledModel(graph(), Request("vulkan", policy, isolation=isolation), FakePool())
+        compile_model(graph(), Request("vulkan", policy, isolation=isolation), FakePool())
     assert told == [3.5, None]

@@ -18,9 +18,11 @@ from gpuedge.backends.base import Usage
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import DeviceError, DeviceLostError, NoUsableDeviceError
 from gpuedge.probing.report import ProbeReport, ProbeRow
-from gpuedge.runtime.compiled import CompiledModel, Request
+from gpuedge.runtime.auto import compile_model
+from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.devices import Pool
 from gpuedge.runtime.opening import open_row
+from gpuedge.runtime.request import Request
 from gpuedge.safety import blocklist, interpreter, machine, paths
 from gpuedge.safety.blocklist import Blocklist, key_of
 
@@ -72,7 +74,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 
 def made(pool: Pool, device: str = "null:0") -> CompiledModel:
-    return CompiledModel(graph("Exp"), Request(device, PLAIN, isolation="process"), pool)
+    return compile_model(graph("Exp"), Request(device, PLAIN, isolation="process"), pool)
 
 
 def key() -> str:

@@ -39,7 +39,7 @@ def test_reader_that_does_not_check_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(store, "_head", lambda *_: Anything(b"head\n"))
     summary = cache_fuzz.fuzz(1_200, 7)
-    assert set(summary["faults"]) == {"verdicts", "calibration", "kernels"}
+    assert set(summary["faults"]) == {"verdicts", "launches", "kernels"}
     assert not summary["is_good"]
 
 

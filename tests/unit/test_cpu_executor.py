@@ -57,14 +57,12 @@ def test_results_are_right_and_fresh_and_inputs_untouched(engine: Engine) -> Non
 
 
 @pytest.mark.parametrize(("engine", "kernel"), [("onnxruntime", ORT), ("numpy", "numpy")])
-def test_rows_and_work(engine: Engine, kernel: str) -> None:
+def test_rows(engine: Engine, kernel: str) -> None:
     compiled = CpuExecutor(engine=engine).compile(small())
     assert compiled.rows == (
         PlacementRow(("p",), ("MatMul",), "cpu", kernel),
         PlacementRow(("y",), ("Relu",), "cpu", kernel),
     )
-    assert compiled.work.flops == {"matmul": 24, "map": 4}
-    assert compiled.work.launches == 2
 
 
 @pytest.mark.parametrize("engine", ENGINES)

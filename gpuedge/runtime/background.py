@@ -1,0 +1,203 @@
+"""What a process does beside its requests: opening devices for ``auto``, and keeping history.
+
+One daemon thread does one job after another and rests between their steps, so that requests hardly
+notice it. A job that stops getting on is left to a thread of its own: drivers cannot be
+interrupted.
+
+The thread's priority is not lowered: threads that a driver starts would inherit that for good.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextvars
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import thread_time
+
+from gpuedge.runtime import clock
+from gpuedge.safety.deadline import DeadlineCall
+from gpuedge.safety.watchdog import LOOK_S, Watch
+
+REST = 12.0
+"""A job rests so many times as long as it worked: fewer than one request in ten meets it."""
+
+MOST_REST_S = 5.0
+"""The longest rest: opening goes on at some time, however long a step was."""
+
+STALL_S = 20.0
+"""A step of a job that takes longer is not waited for."""
+
+IDLE_S = 5.0
+"""How long the thread waits for another job before it ends."""
+
+EXIT_S = 2.0
+"""How long the end of the interpreter waits for the step under way."""
+
+log = logging.getLogger("gpuedge")
+
+
+class StoppedError(Exception):
+    """The interpreter ends, and with it the job."""
+
+
+class Pace:
+    """Lets a job rest between its steps, and adds up what the steps took.
+
+    Parameters
+    ----------
+    share : float
+        How many times as long as a step the rest after it is.
+    stop : threading.Event
+        Ends every rest.
+
+    Attributes
+    ----------
+    worked_ns : int
+        What the steps so far took.
+    steps : int
+    """
+
+    def __init__(self, share: float = 0.0, stop: threading.Event | None = None) -> None:
+        self.worked_ns = self.steps = 0
+        self._share = share
+        self._stop = stop or threading.Event()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._since_ns, self._since_s = clock.now_ns(), thread_time()
+
+    def rest(self) -> None:
+        """End a step; raises StoppedError once the interpreter ends."""
+        self.worked_ns += max(clock.now_ns() - self._since_ns, 0)
+        self.steps += 1
+        spent_s = thread_time() - self._since_s  # not what it waited for
+        if self._stop.wait(min(spent_s * self._share, MOST_REST_S)):
+            raise StoppedError
+        self.steps += 1
+        self._begin()
+
+
+@dataclass(eq=False)
+class BackgroundJob:
+    """Work for the background.
+
+    Parameters
+    ----------
+    work : callable
+        Does it, and rests between steps.
+    late : callable, optional
+        Told that a step stalled, and the job is not waited for.
+    back : callable, optional
+        Told if it ended after all.
+    """
+
+    work: Callable[[Pace], None]
+    late: Callable[[], None] = lambda: None
+    back: Callable[[], None] = lambda: None
+    context: contextvars.Context = field(default_factory=contextvars.copy_context)
+
+
+class Background:
+    """Does jobs one after another in a daemon thread.
+
+    Parameters
+    ----------
+    share : float
+        See `Pace`.
+    stall_s : float
+        How long one step may take.
+    """
+
+    def __init__(self, share: float = REST, stall_s: float = STALL_S) -> None:
+        self.share, self.stall_s = share, stall_s
+        self._start()
+
+    def _start(self) -> None:
+        self._changed = threading.Condition()
+        self._jobs: deque[BackgroundJob] = deque()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._is_busy = False
+
+    def after_fork(self) -> None:
+        """Start anew in a forked child, where the thread is not."""
+        self._start()
+
+    def submit(self, job: BackgroundJob) -> bool:
+        """Have a job done; False where no thread can be started for it."""
+        with self._changed:
+            if self._stop.is_set():
+                return False
+            self._jobs.append(job)
+            if self._thread is None:
+                made = threading.Thread(target=self._work, name="gpuedge-background", daemon=True)
+                try:
+                    made.start()
+                except RuntimeError:  # no more threads, or the interpreter is ending
+                    self._jobs.remove(job)
+                    return False
+                self._thread = made
+            self._changed.notify_all()
+            return True
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until there is nothing to do; False if there still is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not (self._jobs or self._is_busy), seconds)
+
+    def end(self) -> None:
+        """Start nothing more, and wait for the step under way: the interpreter ends."""
+        self._stop.set()
+        with self._changed:
+            self._jobs.clear()
+            self._changed.notify_all()
+        self.wait(EXIT_S)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._is_busy = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._jobs or self._stop.is_set(), IDLE_S)
+                if not self._jobs:
+                    self._thread = None
+                    return
+                job, self._is_busy = self._jobs.popleft(), True
+            try:
+                self._do(job)
+            except Exception:  # a mistake of ours must not end all that follows
+                log.exception("in the background")
+            del job
+
+    def _do(self, job: BackgroundJob) -> None:
+        pace = Pace(self.share, self._stop)
+        try:
+            call = DeadlineCall(lambda: job.context.run(job.work, pace), "gpuedge-job")
+        except RuntimeError:  # no more threads, or the interpreter is ending
+            job.late()
+            return
+        watch, steps = Watch(self.stall_s), 0
+        while not call.wait(min(LOOK_S, self.stall_s)):
+            if pace.steps != steps or pace.steps % 2:  # it got on, or it rests
+                steps = pace.steps
+                watch.restart()
+            elif watch.look() and call.give_up(job.back):
+                job.late()
+                return
+        try:
+            call.result()
+        except StoppedError:
+            pass
+        except Exception:
+            log.exception("in the background")
+
+
+BACKGROUND = Background()
+atexit.register(BACKGROUND.end)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=BACKGROUND.after_fork)

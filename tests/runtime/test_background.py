@@ -1,0 +1,129 @@
+"""Jobs beside the requests: one after another, at rest most of the time, and never waited for."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from gpuedge.runtime.background import Background, BackgroundJob, Pace, StoppedError
+
+
+def busy(seconds: float) -> None:
+    """Use the processor for so long."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def test_jobs_are_done_one_after_another_in_a_daemon_thread() -> None:
+    background, done = Background(share=0.0), list[tuple[int, bool]]()
+
+    def job(n: int) -> BackgroundJob:
+        return BackgroundJob(lambda _: done.append((n, threading.current_thread().daemon)))
+
+    assert all(background.submit(job(n)) for n in range(20))
+    assert background.wait(20)
+    assert done == [(n, True) for n in range(20)]
+
+
+def test_a_job_rests_in_proportion_to_what_it_computed_and_not_to_what_it_waited_for() -> None:
+    pace = Pace(share=10.0)
+    busy(0.02)
+    start = time.perf_counter()
+    pace.rest()
+    assert time.perf_counter() - start >= 0.15
+    time.sleep(0.2)  # as a driver that waits for its device
+    start = time.perf_counter()
+    pace.rest()
+    assert time.perf_counter() - start < 0.15
+    assert 0.2 <= pace.worked_ns / 1e9 < 2.0  # what start-up is counted as has no rests in it
+
+
+def test_a_job_that_stalls_is_told_of_and_the_next_one_is_done() -> None:
+    background = Background(share=0.0, stall_s=0.1)
+    gate, said = threading.Event(), list[str]()
+
+    def stuck(pace: Pace) -> None:
+        pace.rest()
+        gate.wait(30)
+        said.append("done")
+
+    background.submit(
+        BackgroundJob(stuck, lambda: said.append("late"), lambda: said.append("back"))
+    )
+    background.submit(BackgroundJob(lambda _: said.append("next")))
+    assert background.wait(20) and said == ["late", "next"]
+    gate.set()
+    end = time.monotonic() + 10
+    while said[-1] != "back" and time.monotonic() < end:
+        time.sleep(0.01)
+    assert said == ["late", "next", "done", "back"]
+
+
+def test_a_job_that_gets_on_or_rests_does_not_stall() -> None:
+    background, said = Background(share=30.0, stall_s=0.2), list[str]()
+
+    def slow(pace: Pace) -> None:
+        for _ in range(3):
+            busy(0.02)
+            pace.rest()
+
+    background.submit(BackgroundJob(slow, lambda: said.append("late")))
+    assert background.wait(30) and said == []
+
+
+def test_mistakes_of_a_job_end_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    background, done = Background(share=0.0), list[int]()
+    with caplog.at_level(logging.ERROR, "gpuedge"):
+        background.submit(BackgroundJob(lambda _: 1 // 0))
+        background.submit(BackgroundJob(lambda _: done.append(1)))
+        assert background.wait(20)
+    assert done == [1] and "ZeroDivisionError" in caplog.text
+
+
+def test_the_end_stops_a_job_at_its_next_rest_and_begins_no_other() -> None:
+    background, steps = Background(share=1_000.0), list[int]()
+    came = threading.Event()
+
+    def endless(pace: Pace) -> None:
+        while True:
+            steps.append(1)
+            busy(0.005)
+            came.set()
+            pace.rest()
+
+    background.submit(BackgroundJob(endless))
+    assert came.wait(10)
+    start = time.perf_counter()
+    background.end()
+    assert time.perf_counter() - start < 1.5 and len(steps) == 1
+    assert not background.submit(BackgroundJob(lambda _: None))
+    with pytest.raises(StoppedError):
+        Pace(1.0, background._stop).rest()
+
+
+EXIT = """
+import threading, time
+from gpuedge.runtime.background import BACKGROUND, BackgroundJob
+came = threading.Event()
+def stuck(pace):
+    came.set()
+    time.sleep(60)  # as inside a driver
+BACKGROUND.submit(BackgroundJob(stuck))
+came.wait(10)
+print("end", flush=True)
+"""
+
+
+def test_a_driver_that_hangs_while_it_opens_does_not_hold_up_the_end_of_the_interpreter() -> None:
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", EXIT], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+    assert time.monotonic() - start < 20
