@@ -59,7 +59,7 @@ def test_driver_that_is_truly_faster_is_taken_and_remembered(run: Run) -> None:
     assert first["served"] > 4 and set(first["places"]) == {GPU}
     assert first["health"]["state"] == "ok" and first["health"]["crosschecks_failed"] == 0
     second = run(250.0, "whole")
-    assert second["device"] == GPU and second["windows"] >= 2
+    assert second["device"] == GPU and second["windows"] >= 1
     assert second["served"] <= first["served"]
 
 
