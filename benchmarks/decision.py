@@ -1,28 +1,26 @@
-"""Predictions against measurements, and decisions against the truth, on this machine's drivers.
+"""Decisions against the truth, on this machine's drivers.
 
-Twenty models and single operators (`predictions/models.py`) on every driver, each driver in
-processes of its own that start without caches:
+Twenty models and single operators (`truth/models.py`) on every driver, in processes of their own:
 
-* prediction: device and CPU path are calibrated as the first start of an application does it, and
-  the median latency of each model is predicted from its counted work;
-* truth: the same executors take turns for 0.4 s per model (`predictions/measure.py`);
-* decision: what `Session` chooses under two policies (`predictions/choices.py`), with the CPU path
-  that is there (ONNX Runtime) and as it would be without it (numpy on one thread), where a software
-  rasteriser can be the faster one.
+* truth: device and CPU path take turns for 0.4 s per model (`truth/measure.py`);
+* launches: three launches of an application, the first without any cache, which serves each model
+  for three seconds under the default policy (`truth/serve.py`), with the CPU path that is there
+  (ONNX Runtime) and as it would be without it (numpy on one thread), where a software rasteriser
+  can be the faster one.
 
-Usage: python benchmarks/decision.py [CONFIGURATION ...] [--fresh] [--decide] [--report] [--save]
+Usage: python benchmarks/decision.py [CONFIGURATION ...] [--fresh] [--report] [--save]
 
 What was found is kept in ``out/decision/``, one file per configuration and step, so an interrupted
-run goes on where it was. ``--fresh`` measures and decides anew, ``--decide`` only decides anew,
-``--report`` does neither; ``--save`` writes the tables and the figure into the repository.
+run goes on where it was. ``--fresh`` measures anew, ``--report`` measures nothing; ``--save``
+writes the tables into the repository.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,15 +31,13 @@ ROOT = HERE.parent
 sys.path.insert(0, str(ROOT / "tests" / "drivers"))
 
 from farm import FARM, environment_of  # noqa: E402
-from predictions import report  # noqa: E402
-from predictions.models import MODELS  # noqa: E402
+from truth import report  # noqa: E402
+from truth.models import MODELS  # noqa: E402
 
 KEPT = ROOT / "out" / "decision"
 TIMEOUT_S = 400.0
-STARTS = 3
-"""Attempts at a step."""
-
-STEPS = ("measure", "decide")
+LAUNCHES = ("launch 1", "launch 2", "launch 3")
+STEPS = ("measure", *LAUNCHES)
 ONNXRUNTIME, NUMPY = "onnxruntime", "numpy"
 
 CONFIGURATIONS: dict[str, tuple[str, ...]] = {
@@ -66,7 +62,7 @@ def jobs(names: list[str]) -> Iterator[tuple[str, str, str]]:
 
 def kept(configuration: str, engine: str, step: str) -> Path:
     """Return where the findings of a step are kept."""
-    return KEPT / f"{configuration}-{engine}-{step}.json"
+    return KEPT / f"{configuration}-{engine}-{step.replace(' ', '-')}.json"
 
 
 def found(configuration: str, engine: str, step: str) -> dict[str, Any] | None:
@@ -78,46 +74,41 @@ def found(configuration: str, engine: str, step: str) -> dict[str, Any] | None:
     return body if list(body.get("cases", ())) == list(MODELS) else None
 
 
-def child(configuration: str, engine: str, step: str) -> None:
-    """Do a step in a process of its own, with the configuration's driver and empty caches.
+def child(configuration: str, engine: str, step: str) -> bool:
+    """Do a step in a process of its own, with the configuration's driver; False if that failed.
 
-    On a busy machine a driver that compiles everything anew may not get through calibration in its
-    time. Then the next start, which finds the driver's caches, is what is measured.
+    The first launch begins without caches, the later ones find what it left.
     """
     place = kept(configuration, engine, step)
     place.parent.mkdir(parents=True, exist_ok=True)
     place.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "predictions.child", step, engine, str(place)]
-    with tempfile.TemporaryDirectory() as folder:
-        environment = environment_of(configuration) | {
-            "GPUEDGE_CACHE_DIR": folder,
-            "MESA_SHADER_CACHE_DIR": folder,
-        }
-        if engine == NUMPY:
-            # Its products busy-wait for each other's threads, which the driver's threads delay:
-            # on two cores one takes 0.2 ms or 16.
-            environment["OPENBLAS_NUM_THREADS"] = "1"
-        for start in range(1, STARTS + 1):
-            try:
-                done = subprocess.run(
-                    command, env=environment, cwd=HERE, check=False, timeout=TIMEOUT_S
-                )
-            except subprocess.TimeoutExpired:
-                print(f"  not done within {TIMEOUT_S:g} s", file=sys.stderr)
-                return
-            if not done.returncode:
-                return
-            print(f"  start {start} ended with exit status {done.returncode}", file=sys.stderr)
+    cache = KEPT / f"cache-{configuration}-{engine}"
+    if step in ("measure", "launch 1"):
+        shutil.rmtree(cache, ignore_errors=True)
+    environment = environment_of(configuration) | {
+        "GPUEDGE_CACHE_DIR": str(cache),
+        "MESA_SHADER_CACHE_DIR": str(cache / "mesa"),
+    }
+    if engine == NUMPY:
+        # Its products busy-wait for each other's threads, which the driver's threads delay:
+        # on two cores one takes 0.2 ms or 16.
+        environment["OPENBLAS_NUM_THREADS"] = "1"
+    command = [sys.executable, "-m", "truth.child", step, engine, str(place)]
+    try:
+        done = subprocess.run(command, env=environment, cwd=HERE, check=False, timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        print(f"  not done within {TIMEOUT_S:g} s", file=sys.stderr)
+        return False
+    if done.returncode:
+        print(f"  ended with exit status {done.returncode}", file=sys.stderr)
+    return not done.returncode
 
 
 def work_through(names: list[str], arguments: list[str]) -> None:
     """Do what is not done yet, or what was asked for anew."""
     missing = {n: FARM[n].missing() for n in names}
-    todo = [
-        job for job in jobs([n for n in names if not missing[n]])
-        if found(*job) is None or "--fresh" in arguments
-        or ("--decide" in arguments and job[2] == "decide")
-    ]  # fmt: skip
+    wanted = jobs([n for n in names if not missing[n]])
+    todo = [job for job in wanted if found(*job) is None or "--fresh" in arguments]
     for name, hint in missing.items():
         if hint:
             print(f"{name}: left out, no driver: {hint}", file=sys.stderr)
@@ -129,7 +120,7 @@ def work_through(names: list[str], arguments: list[str]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Measure and decide what is missing, then report."""
+    """Measure and serve what is missing, then report."""
     names = [a for a in arguments if a in FARM] or list(CONFIGURATIONS)
     if "--report" not in arguments:
         try:
@@ -141,7 +132,7 @@ def main(arguments: list[str]) -> None:
         body = found(name, engine, step)
         if body is not None:
             pairs.setdefault((name, engine), {})[step] = body
-    text = report.text(pairs)
+    text = report.text(pairs, LAUNCHES)
     print(text)
     if "--save" in arguments:
         report.save(pairs, text, ROOT)

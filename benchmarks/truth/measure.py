@@ -1,4 +1,4 @@
-"""In a child: calibrate a device and the CPU path as the product does, then time the models."""
+"""In a child: what each model truly takes on one device and on the CPU path."""
 
 from __future__ import annotations
 
@@ -7,19 +7,12 @@ from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
-from gpuedge.decide.calibrate import open_and_calibrate
-from gpuedge.decide.choose import CPU_SHARE
-from gpuedge.decide.fit import quantile
-from gpuedge.decide.model import DeviceModel
-
 import gpuedge
-from gpuedge.core.reasons import Reason
-from gpuedge.decide.policy import Policy
 from gpuedge.executors.base import Executable, Executor
 from gpuedge.graph.ir import Array, Graph
 from gpuedge.graph.reader import OnnxModel
 from gpuedge.runtime.devices import POOL
-from predictions.models import MODELS, sample
+from truth.models import MODELS, sample
 
 WINDOW_S, WARM_S, BLOCK_S = 0.4, 0.03, 0.01
 """Seconds a model is timed on both alternatives, those before that do not count, and of one
@@ -38,37 +31,22 @@ Say = Callable[[str], None]
 
 
 def measured(say: Say) -> dict[str, Any]:
-    """Return what was predicted and measured on the one device of this process's environment."""
+    """Return what every model takes on the one device of this process's environment."""
     row = gpuedge.probe(deadline_s=PROBE_S).devices[0]
-    models, spent = _calibrated(row.device)
+    begin = time.perf_counter_ns()
     executors: dict[str, Executor] = {"gpu": POOL.executor(row.device), "cpu": POOL.cpu()}
-    say(f"{row.device} ({row.name}) against {POOL.cpu().kernel}: calibrated in {spent:.2f} s")
+    open_ns = time.perf_counter_ns() - begin
+    say(f"{row.device} ({row.name}) against {POOL.cpu().kernel}")
     cases: dict[str, Any] = {}
     for name, make in MODELS.items():
-        cases[name] = _case(make(), executors, models)
-        say(_line(name, cases[name]))
+        cases[name] = _case(make(), executors, open_ns)
+        shown = (f"{side} {one['p50_ns'] / 1e6:8.3f} ms" for side, one in cases[name].items())
+        say(f"{name:24s} {', '.join(shown)}")
+    kernel = POOL.cpu().kernel
+    version = gpuedge.__version__
     return {
-        "device": row.device,
-        "name": row.name,
-        "cpu": POOL.cpu().kernel,
-        "version": gpuedge.__version__,
-        "calibration_s": spent,
-        "models": {alternative: model.to_dict() for alternative, model in models.items()},
-        "cases": cases,
-    }
-
-
-def _calibrated(device: str) -> tuple[dict[str, DeviceModel], float]:
-    """Calibrate inside the budget of the default policy, in the order and shares of `choose`."""
-    budget, start = Policy().calibration_s, time.perf_counter()
-    cpu = open_and_calibrate(POOL.cpu, budget * CPU_SHARE)
-    left = budget - (time.perf_counter() - start)
-    gpu = open_and_calibrate(lambda: POOL.executor(device), left)
-    spent = time.perf_counter() - start
-    for answer in (cpu, gpu):
-        if isinstance(answer, Reason):
-            raise SystemExit(f"not calibrated: {answer.sentence}")
-    return {a: m for a, m in (("gpu", gpu), ("cpu", cpu)) if isinstance(m, DeviceModel)}, spent
+        "device": row.device, "name": row.name, "cpu": kernel, "version": version, "cases": cases,
+    }  # fmt: skip
 
 
 def graph_of(data: bytes) -> Graph:
@@ -78,10 +56,8 @@ def graph_of(data: bytes) -> Graph:
     return model.specialise(shapes)  # type: ignore[arg-type]
 
 
-def _case(
-    data: bytes, executors: Mapping[str, Executor], models: Mapping[str, DeviceModel]
-) -> dict[str, Any]:
-    """Return predicted and measured times of one model, in nanoseconds, by alternative."""
+def _case(data: bytes, executors: Mapping[str, Executor], open_ns: int) -> dict[str, Any]:
+    """Return the measured times of one model, in nanoseconds, by alternative."""
     graph = graph_of(data)
     inputs = {name: sample(graph.types[name].shape) for name in graph.inputs}
     alternatives: dict[str, Executable] = {}
@@ -91,16 +67,9 @@ def _case(
         alternatives[alternative] = executor.compile(graph)
         alternatives[alternative].run(inputs)
         started = time.perf_counter_ns() - begin
-        foreseen = models[alternative].predict(alternatives[alternative].work, 50)
-        case[alternative] = {
-            "predicted_ns": foreseen.p50_ns,
-            "sigma_micro": foreseen.sigma_micro,
-            "predicted_startup_ns": foreseen.startup_ns,
-            "startup_ns": started + round(models[alternative].open_s * 1e9),
-        }
+        case[alternative] = {"startup_ns": started + open_ns * (alternative == "gpu")}
     for alternative, runs in interleaved(alternatives, inputs).items():
-        case[alternative] |= {"p50_ns": round(median(runs)), "p90_ns": round(quantile(runs, 90)),
-                      "runs": len(runs)}  # fmt: skip
+        case[alternative] |= {"p50_ns": round(median(runs)), "runs": len(runs)}
     for executable in alternatives.values():
         executable.close()
     return case
@@ -138,11 +107,3 @@ def _warm(one: Executable, inputs: Mapping[str, Array]) -> int:
         one.run(inputs)
         took.append(time.perf_counter() - start)
     return min(max(1, int(BLOCK_S / median(took))), 50)
-
-
-def _line(name: str, case: Mapping[str, Any]) -> str:
-    shown = (
-        f"{alternative} {one['predicted_ns'] / 1e6:8.3f} -> {one['p50_ns'] / 1e6:8.3f} ms"
-        for alternative, one in case.items()
-    )
-    return f"{name:22s} {', '.join(shown)}"

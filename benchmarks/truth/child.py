@@ -1,4 +1,4 @@
-"""One step of one configuration, in a process of its own: ``python -m predictions.child``."""
+"""One step of one configuration, in a process of its own: ``python -m truth.child``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import os
 import sys
 from pathlib import Path
 
-from predictions.choices import decided
-from predictions.measure import measured
+from truth.measure import measured
+from truth.serve import served
 
-STEPS = {"measure": measured, "decide": decided}
 NUMPY = "numpy"
 
 
@@ -19,7 +18,8 @@ def main(step: str, engine: str, place: str) -> None:
     if engine == NUMPY:
         sys.modules["onnxruntime"] = None  # type: ignore[assignment]  # as if it were not installed
     begin = os.getloadavg()[0]
-    found = STEPS[step](lambda line: print(f"  {line}", flush=True))
+    work = measured if step == "measure" else served
+    found = work(lambda line: print(f"  {line}", flush=True))
     body = found | {"load": [round(begin, 1), round(os.getloadavg()[0], 1)]}
     unfinished = Path(f"{place}.part")
     unfinished.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
