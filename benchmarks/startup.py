@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 from common import report
-from predictions.models import MODELS
+from truth.models import MODELS
 
 import gpuedge
 from gpuedge.decide import speeds
