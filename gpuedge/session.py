@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpuedge.core import config
@@ -185,15 +186,19 @@ class Session:
         shapes = tuple(array.shape for array in arrays.values())
         return self._server.submit(arrays, shapes, seconds)
 
-    def explain(self) -> Decision:
+    def explain(self, *, verbose: bool = False) -> Decision:
         """Return why the model runs where it runs; prints as a sentence and a table.
+
+        With `verbose` it also prints what that rests on. Under ``auto`` it looks for GPUs if no
+        request has had that done: where nothing was probed yet that takes seconds, and requests go
+        on meanwhile.
 
         Raises
         ------
         InputError (GE-203)
             The model's input shapes are open and nothing has run yet, or no start succeeded.
         """
-        return self._server.decided().decision
+        return replace(self._server.decided().decision, is_verbose=verbose)
 
     @property
     def placement(self) -> tuple[PlacementRow, ...]:

@@ -33,9 +33,6 @@ CODE: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """What code takes part, by kind of task."""
 
-GATES = 50
-"""Times as many pairs to count what gets past the gates: that is quick, and rare."""
-
 FOLDERS = {"fleet": "benchmarks/fleet", "decide": "gpuedge/decide"}
 
 Task = tuple[str, str, int]
@@ -62,7 +59,7 @@ def work(task: Task, pairs: int) -> dict[str, Any]:
     kind, name, seed = task
     begin = time.process_time()
     if kind == "gates":
-        found: dict[str, Any] = dict(faults.simulate(seed, GATES * pairs, *faults.CASES[name]))
+        found: dict[str, Any] = dict(faults.simulate(seed, pairs, *faults.CASES[name]))
     else:
         found = dict(cases.run(name, seed, pairs))
     return found | {"cpu_s": time.process_time() - begin}
@@ -74,12 +71,12 @@ def tasks(seeds: list[int], kinds: list[str]) -> list[Task]:
     return [(k, n, s) for k in kinds for s in seeds for n in names[k]]
 
 
-def run(todo: list[Task], pairs: int, folder: Path, jobs: int) -> None:
+def run(todo: list[Task], pairs: dict[str, int], folder: Path, jobs: int) -> None:
     """Run what has no result yet, `jobs` at a time; each result is written as soon as it is there.
 
     Ctrl-C leaves what is done; the next call goes on from there.
     """
-    files = {t: place(folder, t, pairs) for t in todo}  # of the code as it is now
+    files = {t: place(folder, t, pairs[t[0]]) for t in todo}  # of the code as it is now
     left = [t for t in todo if not files[t].exists()]
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
@@ -89,7 +86,7 @@ def run(todo: list[Task], pairs: int, folder: Path, jobs: int) -> None:
         with Progress(*columns) as shown:
             bar = shown.add_task("fleet", total=len(todo), completed=len(todo) - len(left))
             running: dict[Future[dict[str, Any]], Task] = {
-                pool.submit(work, task, pairs): task for task in left
+                pool.submit(work, task, pairs[task[0]]): task for task in left
             }
             while running:
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -109,11 +106,11 @@ def _keep(path: Path, result: dict[str, Any]) -> None:
     part.replace(path)
 
 
-def gathered(todo: list[Task], pairs: int, folder: Path) -> Results:
+def gathered(todo: list[Task], pairs: dict[str, int], folder: Path) -> Results:
     """Return the results by kind, name and seed."""
     found: Results = {}
     for kind, name, seed in todo:
-        text = place(folder, (kind, name, seed), pairs).read_text(encoding="utf-8")
+        text = place(folder, (kind, name, seed), pairs[kind]).read_text(encoding="utf-8")
         found.setdefault(kind, {}).setdefault(name, {})[seed] = json.loads(text)
     return found
 
@@ -123,18 +120,21 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet.run", description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[31, 32, 33, 34])
     parser.add_argument("--pairs", type=int, default=10_000)
+    parser.add_argument(
+        "--gates", type=int, default=500_000, help="pairs that gates are counted on"
+    )
     parser.add_argument("--kinds", nargs="+", choices=list(CODE), default=list(CODE))
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "fleet")
     parser.add_argument("--save", action="store_true", help="write tables and plots for the docs")
     given = parser.parse_args(arguments)
-    folder = given.out
+    folder, counts = given.out, {"serve": given.pairs, "gates": given.gates}
     todo = tasks(given.seeds, given.kinds)
     try:
-        run(todo, given.pairs, folder, given.jobs)
+        run(todo, counts, folder, given.jobs)
     except KeyboardInterrupt:
         raise SystemExit("interrupted; the same command goes on from here") from None
-    results = gathered(todo, given.pairs, folder)
+    results = gathered(todo, counts, folder)
     hours = max(round(cases.HOURS * given.pairs), 1)
     text = report(results, given.seeds, given.pairs, hours)
     print(text)

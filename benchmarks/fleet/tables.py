@@ -88,11 +88,13 @@ def details(results: Results, stage: str) -> str:
         rows.append((
             name, _joined(results, name, stage, ("median", "total")),
             _joined(results, name, stage, ("cold mean", "cold p95", "cold total")),
+            _joined(results, name, stage, ("felt mean", "felt p95")),
             _joined(results, name, stage, ("priced mean", "priced median", "priced p95")),
             _digits(m[0]), f"{m[1]:.2f}", f"{m[2]:.0f}", f"{m[3]:.0f}",
         ))  # fmt: skip
     header = (
         "population", "median / total", "oracle pays cold runs: mean / p95 / total",
+        "openings beside requests not counted: mean / p95",
         "priced: mean / median / p95", "given up by choice", "measuring, % of work", "opened %",
         "ends on GPU %",
     )  # fmt: skip

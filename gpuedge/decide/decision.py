@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from gpuedge.core.errors import InputError, NoUsableDeviceError
@@ -84,12 +84,15 @@ class Decision:
         Every candidate, in the order of the record.
     record : Record
         What the choice rests on.
+    is_verbose : bool
+        Whether it prints that, too.
     """
 
     device: str
     reason: str
     rows: tuple[CandidateRow, ...]
     record: Record
+    is_verbose: bool = field(default=False, compare=False)
 
     @property
     def version(self) -> str:
@@ -155,7 +158,7 @@ class Decision:
             raise InputError("This saved decision is damaged.", known=known) from None
 
     def __str__(self) -> str:
-        return self.explain()
+        return self.explain(verbose=self.is_verbose)
 
     def __repr__(self) -> str:
         return f"<Decision {self.device}: {self.reason}>"

@@ -92,6 +92,7 @@ class AutoModel(CompiledModel):
         self._is_closed = False
         self._start()
         self._segments.on_cpu()
+        debug.say(1, "Runs on cpu: GPUs are looked for after the second request.")
         if request.policy.decide == "load":
             self._decide_at_load()
 
@@ -109,6 +110,7 @@ class AutoModel(CompiledModel):
         self._fell = ""  # the device that answered when it failed
         self._held: Executor = self._pool.cpu()
         self._on_turn: Turn | None = None
+        self._told = ""  # the pick that `GPUEDGE_DEBUG` has shown
         self._save_at = 1 if self._is_session else OFTEN
 
     # -- looking ------------------------------------------------------------------------------
@@ -118,12 +120,14 @@ class AutoModel(CompiledModel):
         """Why it runs where it runs now."""
         with self._lock:
             self._take_mail()
-            if self._survey is None:  # nothing has run yet, or nothing was found out so far
-                self._is_asked = True
-                self._find_out(Pace())
-                self._take_mail()
+            is_missing = self._survey is None  # nothing has run yet, or nothing was found so far
+            self._is_asked = self._is_asked or is_missing
+        if is_missing:
+            self._find_out(Pace())  # may probe; requests go on meanwhile
+        with self._lock:
+            self._take_mail()
             found = self._survey or Survey(self.request)
-            return found.decision(self._chooser, self._reasons, self._served)
+            return found.decision(self._chooser, self._reasons, self._served, self._requests)
 
     @property
     def executor(self) -> Executor:
@@ -397,6 +401,9 @@ class AutoModel(CompiledModel):
         if device is not None and device in self._sides:
             self._drop(device)
             chooser.closed(device)
+        if chooser.pick != self._told and self._survey is not None:
+            self._told = chooser.pick
+            debug.say(1, lambda: self.decision.reason)
         if self._survey is not None and self._requests >= self._save_at:
             self._save_at = 2 * self._requests
             self._background.submit(BackgroundJob(self._saving()))

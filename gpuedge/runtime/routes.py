@@ -87,19 +87,23 @@ class Survey:
     stall_ns: int | None = None
 
     def decision(
-        self, chooser: Chooser, reasons: Mapping[str, Reason], served: Mapping[str, int]
+        self,
+        chooser: Chooser,
+        reasons: Mapping[str, Reason],
+        served: Mapping[str, int],
+        requests: int,
     ) -> Decision:
         """Return the decision of the moment, with all that it rests on."""
         cpu_ns = chooser.cpu_ns or None
         cpu = Evidence(
             CPU, is_software=False, cpu_ns=cpu_ns, source="measured" if cpu_ns else "",
-            served=max(chooser.requests - sum(served.values()), 0),
+            served=max(requests - sum(served.values()), 0),
         )  # fmt: skip
         found = [self._now(e, chooser, reasons, served) for e in self.evidence]
         return decide(
             Record(
                 AUTO, self.request.policy, (*found, cpu), __version__, self.database,
-                chooser.requests, self.past.requests, self.request.isolation,
+                requests, self.past.requests, self.request.isolation,
             )
         )  # fmt: skip
 

@@ -261,7 +261,7 @@ def test_entries_are_evidence_and_a_veto_denies_good_devices() -> None:
 
 
 def test_a_run_goes_on_where_it_was(tmp_path, monkeypatch, capsys) -> None:
-    asked = ["--seeds", "3", "--pairs", "40", "--jobs", "1", "--kinds", "gates"]
+    asked = ["--seeds", "3", "--gates", "2000", "--jobs", "1", "--kinds", "gates"]
     run.main([*asked, "--out", str(tmp_path)])
     assert "## Gates" in capsys.readouterr().out
     files = sorted(tmp_path.rglob("*.json"))
