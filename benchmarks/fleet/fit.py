@@ -161,7 +161,7 @@ def classes(pairs: Sequence[TracedPair]) -> list[tuple[str, int, float, float]]:
 
 def main(arguments: Sequence[str]) -> int:
     """Print the constants as two tables."""
-    if not arguments:
+    if not arguments or "--help" in arguments:
         print(__doc__, file=sys.stderr)
         return 2
     try:

@@ -66,7 +66,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
     }
     output.document(body)
     if not is_clearing:
-        _show(body, output)
+        _show(body, output, what="crashes" if options.crashes else "files")
         return 0
     total = sum(row["nbytes"] for row in rows)
     removed = counted(len(found) - len(left), "file")
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
     return 1 if left else 0
 
 
-def _show(body: dict[str, Any], output: Output) -> None:
+def _show(body: dict[str, Any], output: Output, *, what: str) -> None:
     """Print what the files for each purpose take, and the devices that are left alone."""
     place, files = f"{body['path']} ({body['source']})", body["files"]
     if files:
@@ -86,8 +86,8 @@ def _show(body: dict[str, Any], output: Output) -> None:
         cells = [(kind, len(of), sum(of), purpose) for (kind, purpose), of in sizes.items()]
         title = f"{place}, {sum(row['nbytes'] for row in files)} bytes"
         output.table(title, ("file", "number", "bytes", "what for"), cells)
-    else:
-        output.text(f"{place} is empty")
+    elif not body["crashes"]:
+        output.text(f"{place} holds no {what}")
     if body["crashes"]:
         columns = ("device", "times", "last (and at what step)", "state")
         output.table("unfinished starts", columns, map(_crash_cells, body["crashes"]))

@@ -77,7 +77,7 @@ def _speed(found: Comparison, digits: int = 2) -> str:
         number = f"{found.milli // 10 / 100:g}"
     elif ratio >= 1000:
         number = "over 1,000"
-    about = "about " if found.is_rough else ""
+    about = "about " if found.is_rough and ratio < 1000 else ""
     return f"{about}{number} times as {'slow' if is_slow else 'fast'} as the CPU"
 
 

@@ -69,7 +69,9 @@ def test_clear_leaves_the_marker_of_a_process_that_runs(
     watch.close()
     assert names(cache) == set()
     assert main(["cache"]) == 0
-    assert "is empty" in capsys.readouterr().out
+    assert "holds no files" in capsys.readouterr().out
+    assert main(["cache", "--crashes"]) == 0
+    assert "holds no crashes" in capsys.readouterr().out
 
 
 def test_pins_are_shown_with_the_settings(
