@@ -197,6 +197,11 @@ class Chooser:
         """Return the latency of a route over the CPU's, as it is believed to be."""
         return math.exp(self.candidates[device].belief.theta)
 
+    def at_ns(self, side: str) -> int | None:
+        """Return the latest latency of a side at the percentile; None where it did not run."""
+        runs = self._cpu if side == CPU else self.candidates[side].recent
+        return _percentile(runs, self._percentile) if runs else None
+
     def outcome(self) -> Outcome:
         """Return what is known by now, for the next launch; a trial counts with what it has."""
         beliefs = {a: c.belief for a, c in self.candidates.items()}

@@ -184,7 +184,7 @@ def decide(record: Record) -> Decision:
 
 _UNDER_WAY = {"opening": "opening", "trial": "on-trial", "late": "open-late",
               "failed": "run-failed"}  # fmt: skip
-_WAITING = ("not-yet", "opening", "on-trial", "open-late")
+_WAITING = ("not-yet", "opening", "takes-over", "on-trial", "open-late")
 _STILL_RUNS = ("ok", "unsupported-op")
 """What does not stop a named device: nodes it cannot run are placed elsewhere or refused later."""
 
@@ -274,8 +274,11 @@ class _Judge:
         return "too-much-memory" if bound is not None and (needs or 0) > bound else ""
 
     def _best(self) -> Evidence | None:
-        """Return the GPU that is taken, None for the CPU."""
+        """Return the GPU that answers or is to be taken, None for the CPU."""
         gpus, limit = self.record.candidates, self.policy.deadline_ns
+        if self.record.in_use is not None:
+            used = self.record.in_use
+            return None if used == CPU else next(c for c in gpus if c.device == used)
         ready = [
             i for i, c in enumerate(gpus)
             if c.phase == "ready" and c.is_measured and c.device != CPU and not self._ruled_out(c)
@@ -336,8 +339,8 @@ class _Judge:
         is_slower = found is not None and found.milli < explain.ABOUT_AS_FAST.start
         if not gpu.is_measured:
             return "slower" if is_slower else "not-yet"
-        if self._is_worth(i):
-            return "not-yet"  # it was closed, or not opened in this launch
+        if self._is_worth(i):  # else it was closed, or not opened in this launch
+            return "takes-over" if gpu.phase == "ready" else "not-yet"
         return "measured-slower" if is_slower else "too-little"
 
 

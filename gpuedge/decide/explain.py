@@ -27,7 +27,8 @@ ABOUT_AS_FAST = range(953, 1050)
 """Speeds, in thousandths of the CPU path's, that nobody would call slower or faster."""
 
 _CLOSENESS = (
-    "on-trial", "opening", "open-late", "not-yet", "too-little", "measured-slower", "slower",
+    "takes-over", "on-trial", "opening", "open-late", "not-yet", "too-little",
+    "measured-slower", "slower",
     "drifted", "run-failed", "compile-failed", "misses-deadline", "too-much-memory", "deadline",
     "open-failed", "unsupported-op", "software",
 )  # fmt: skip
@@ -142,6 +143,8 @@ def _selected(case: RowCase) -> str:
             text += f", compared on {counted(gpu.compared, noun)}"
         elif gpu.source == "earlier":
             text += ", as earlier launches measured"
+    if found is not None and found.milli < ABOUT_AS_FAST.start and not record.is_late:
+        text += "; the CPU takes over within a minute"
     if gpu.is_demoted:
         text += "; the capability database puts it behind others, but none is fast enough"
     return text
@@ -221,6 +224,7 @@ _REASONS: dict[str, Callable[[RowCase], str]] = {
     "opening": lambda case: f"{_start(case)}, and is being opened in the background",
     "open-late": _late,
     "on-trial": _trial,
+    "takes-over": lambda case: f"{_start(case)}, and takes over within a minute",
     "measured-slower": _compared,
     "too-little": _compared,
     "not-best": lambda case: f"{case.used} is faster",

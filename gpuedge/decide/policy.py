@@ -155,8 +155,12 @@ def _feeds(value: Any) -> tuple[dict[str, Any], ...]:
 
 
 def _refused(name: str, value: object, allowed: str) -> ConfigError:
+    try:
+        shown = repr(value)
+    except ValueError:  # a number of thousands of digits
+        shown = f"this {type(value).__name__}"
     return ConfigError(
-        f"Policy.{name} cannot be {value!r}.",
+        f"Policy.{name} cannot be {shown}.",
         asked_by=f"Policy({name}=...)",
         known=f"{name} must be {allowed}",
         hint=f"the default is {Policy.__dataclass_fields__[name].default!r}",

@@ -219,6 +219,9 @@ class Record:
         ``inline`` or ``process``: where drivers live.
     falls_back : bool
         Whether the CPU is taken where a device asked for by name cannot be used (any more).
+    in_use : str or None
+        What answers at this moment under ``auto``: changing over takes a request, and is limited.
+        None where nothing serves yet.
     method : str
         The rules and constants in force (`METHOD`).
     """
@@ -232,6 +235,7 @@ class Record:
     previous_requests: tuple[int, ...] = ()
     isolation: str = "inline"
     falls_back: bool = False
+    in_use: str | None = None
     method: str = METHOD
 
     def __post_init__(self) -> None:
@@ -242,6 +246,10 @@ class Record:
             whole("previous_requests", count)
         if type(self.falls_back) is not bool:
             raise TypeError("falls_back must be true or false")
+        if self.in_use is not None:
+            object.__setattr__(self, "in_use", _text("in_use", self.in_use))
+            if self.in_use not in {CPU, *(c.device for c in self.candidates)}:
+                raise ValueError("in_use must be one of the candidates")
 
     @property
     def cpu(self) -> Evidence:

@@ -389,7 +389,7 @@ class AutoModel(CompiledModel):
         """Have the routes to GPUs looked for once the first request was answered."""
         if self._counts.on_cpu >= ASKS_AT:
             self._is_asked = True
-            self._background.submit(BackgroundJob(self._find_out))
+            self._background.submit(BackgroundJob(self._find_out, owner=self))
 
     def _look(self) -> None:
         """Begin what the chooser wants, and what is due."""
@@ -406,7 +406,7 @@ class AutoModel(CompiledModel):
             debug.say(1, lambda: self.decision.reason)
         if self._survey is not None and self._requests >= self._save_at:
             self._save_at = 2 * self._requests
-            self._background.submit(BackgroundJob(self._saving()))
+            self._background.submit(BackgroundJob(self._saving(), owner=self))
 
     def _take_mail(self) -> None:
         while self._mail:
@@ -476,7 +476,7 @@ class AutoModel(CompiledModel):
             self._post(partial(self._is_late, device))
 
         work = partial(self._open, device, is_late)
-        job = BackgroundJob(work, late, partial(self._pool.resume, device, isolation))
+        job = BackgroundJob(work, late, partial(self._pool.resume, device, isolation), self)
         if not self._background.submit(job):
             self._chooser.failed(device, clock.now_ns())
 
@@ -573,6 +573,7 @@ class AutoModel(CompiledModel):
 
     def _close_sides(self) -> None:
         self._is_closed = True
+        self._background.withdraw(self)
         self._drop_mail()
         self.keep()
         for device in list(self._sides):

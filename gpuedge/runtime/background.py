@@ -35,6 +35,10 @@ STALL_S = 20.0
 IDLE_S = 5.0
 """How long the thread waits for another job before it ends."""
 
+FORK_S = 1.0
+"""How long a fork waits for the step under way: modules that a thread imported when the process
+was forked can never be imported in the child."""
+
 EXIT_S = 2.0
 """How long the end of the interpreter waits for the step under way."""
 
@@ -54,6 +58,8 @@ class Pace:
         How many times as long as a step the rest after it is.
     stop : threading.Event
         Ends every rest.
+    step : lock, optional
+        Held by the job but while it rests.
 
     Attributes
     ----------
@@ -62,9 +68,15 @@ class Pace:
     steps : int
     """
 
-    def __init__(self, share: float = 0.0, stop: threading.Event | None = None) -> None:
+    def __init__(
+        self,
+        share: float = 0.0,
+        stop: threading.Event | None = None,
+        step: threading.Lock | None = None,
+    ) -> None:
         self.worked_ns = self.steps = 0
         self._share = share
+        self._step = step
         self._stop = stop or threading.Event()
         self._begin()
 
@@ -76,7 +88,14 @@ class Pace:
         self.worked_ns += max(clock.now_ns() - self._since_ns, 0)
         self.steps += 1
         spent_s = thread_time() - self._since_s  # not what it waited for
-        if self._stop.wait(min(spent_s * self._share, MOST_REST_S)):
+        if self._step is not None:
+            self._step.release()
+        try:
+            is_stopped = self._stop.wait(min(spent_s * self._share, MOST_REST_S))
+        finally:
+            if self._step is not None:
+                self._step.acquire()
+        if is_stopped:
             raise StoppedError
         self.steps += 1
         self._begin()
@@ -99,6 +118,8 @@ class BackgroundJob:
     work: Callable[[Pace], None]
     late: Callable[[], None] = lambda: None
     back: Callable[[], None] = lambda: None
+    owner: object = None
+    """Whose job it is, for `Background.withdraw`."""
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
 
 
@@ -121,8 +142,19 @@ class Background:
         self._changed = threading.Condition()
         self._jobs: deque[BackgroundJob] = deque()
         self._stop = threading.Event()
+        self._step = threading.Lock()
+        self._is_held = False  # by the thread that forks
         self._thread: threading.Thread | None = None
         self._is_busy = False
+
+    def before_fork(self) -> None:
+        """Wait for the step under way, so that no module is half imported in the child."""
+        self._is_held = self._step.acquire(timeout=FORK_S)
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+        if self._is_held:
+            self._step.release()
 
     def after_fork(self) -> None:
         """Start anew in a forked child, where the thread is not."""
@@ -144,6 +176,11 @@ class Background:
                 self._thread = made
             self._changed.notify_all()
             return True
+
+    def withdraw(self, owner: object) -> None:
+        """Forget the jobs of an owner that were not begun."""
+        with self._changed:
+            self._jobs = deque(job for job in self._jobs if job.owner is not owner)
 
     def wait(self, seconds: float) -> bool:
         """Wait until there is nothing to do; False if there still is."""
@@ -175,9 +212,15 @@ class Background:
             del job
 
     def _do(self, job: BackgroundJob) -> None:
-        pace = Pace(self.share, self._stop)
+        step = self._step
+        pace = Pace(self.share, self._stop, step)
+
+        def work() -> None:
+            with step:
+                job.context.run(job.work, pace)
+
         try:
-            call = DeadlineCall(lambda: job.context.run(job.work, pace), "gpuedge-job")
+            call = DeadlineCall(work, "gpuedge-job")
         except RuntimeError:  # no more threads, or the interpreter is ending
             job.late()
             return
@@ -187,6 +230,7 @@ class Background:
                 steps = pace.steps
                 watch.restart()
             elif watch.look() and call.give_up(job.back):
+                self._step = threading.Lock()  # the job keeps the other one
                 job.late()
                 return
         try:
@@ -200,4 +244,8 @@ class Background:
 BACKGROUND = Background()
 atexit.register(BACKGROUND.end)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=BACKGROUND.after_fork)
+    os.register_at_fork(
+        before=BACKGROUND.before_fork,
+        after_in_parent=BACKGROUND.after_fork_in_parent,
+        after_in_child=BACKGROUND.after_fork,
+    )

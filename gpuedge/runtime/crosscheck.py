@@ -82,7 +82,7 @@ class CrossCheck:
         if storage == "fixed16" and share > 0:
             self.note = "fixed-point tensors clip to ranges that no error bound knows"
         self.is_off = bool(self.note)
-        self._every = round(1 / share) if share > 0 else 0
+        self._every = round(min(1 / share, NEVER)) if share > 0 else 0
         self._is_half = storage == "float16"
         self._cpu = cpu
         self.left = NEVER if self.is_off else 1

@@ -97,13 +97,14 @@ class Survey:
         cpu_ns = chooser.cpu_ns or None
         cpu = Evidence(
             CPU, is_software=False, cpu_ns=cpu_ns, source="measured" if cpu_ns else "",
+            at_ns=chooser.at_ns(CPU),
             served=max(requests - sum(served.values()), 0),
         )  # fmt: skip
         found = [self._now(e, chooser, reasons, served) for e in self.evidence]
         return decide(
             Record(
                 AUTO, self.request.policy, (*found, cpu), __version__, self.database,
-                requests, self.past.requests, self.request.isolation,
+                requests, self.past.requests, self.request.isolation, in_use=chooser.pick,
             )
         )  # fmt: skip
 
@@ -127,6 +128,7 @@ class Survey:
         return replace(
             e, phase=known.phase, belief=known.belief, predicted_ns=known.predicted_ns,
             startup_ns=known.startup_ns, gpu_ns=gpu_ns, source=source,
+            at_ns=chooser.at_ns(e.device),
             cpu_ns=chooser.cpu_ns or None, served=served.get(e.device, 0),
             opens_after=chooser.opens_after(e.device), retry_ns=wait_ns if is_late else None,
             waited_ns=self.stall_ns if is_late else None,

@@ -121,6 +121,7 @@ CORRUPTIONS: dict[str, tuple[Callable[[list[Any]], Any], int, str]] = {
     "an unknown graph": (lambda r: r[1].update(graph="bob-net"), 2, "unknown graph"),
     "a graph twice": (lambda r: r[2].update(graph=r[1]["graph"]), 3, "comes twice"),
     "work that is none": (lambda r: r[1]["work"].update(bytes_in=-1), 2, "bytes_in"),
+    "work beyond a float": (lambda r: r[1]["work"]["flops"].update(map=10**400), 2, "map"),
     "launches of a fraction": (lambda r: r[1]["work"].update(launches=0.5), 2, "launches"),
     "compiled in no time": (lambda r: r[2]["compile_ns"].update(gpu=0), 3, "gpu"),
     "a list for a line": (lambda r: r.__setitem__(1, [1]), 2, "no JSON object"),

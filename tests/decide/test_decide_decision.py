@@ -126,6 +126,16 @@ CASES: dict[str, tuple[tuple[Evidence, ...], dict[str, Any], str, list[str], str
         (measured(4.8, phase="lost"), CPU), {}, "cpu", ["measured-slower", "selected"],
         "Runs on cpu: vulkan:0 (Mali-G52) was compared and is 1.3 times as slow as the CPU.",
     ),
+    "answers soon": (
+        (measured(1.2), CPU), {"in_use": "cpu"}, "cpu", ["takes-over", "selected"],
+        "Runs on cpu: vulkan:0 (Mali-G52) was compared and is 3.1 times as fast as the CPU, and "
+        "takes over within a minute.",
+    ),
+    "not yet the CPU": (
+        (measured(4.8), CPU), {"in_use": "vulkan:0"}, "vulkan:0", ["selected", "not-best"],
+        "Runs on vulkan:0 (Mali-G52): 1.3 times as slow as the CPU, 4.8 ms against 3.7 ms a "
+        "request, compared on 24 requests; the CPU takes over within a minute.",
+    ),
     "too little": (
         (measured(3.4), CPU), {}, "cpu", ["too-little", "selected"],
         "Runs on cpu: vulkan:0 (Mali-G52) was compared and is 1.08 times as fast as the CPU, too "

@@ -112,3 +112,9 @@ def test_importing_policy_and_decision_loads_no_numpy() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", ["min_speedup", "percentile", "deadline_s", "storage"])
+def test_a_number_too_long_to_be_written_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"Policy.{name} cannot be this int"):
+        Policy(**{name: 10**10_000})

@@ -127,3 +127,33 @@ def test_a_driver_that_hangs_while_it_opens_does_not_hold_up_the_end_of_the_inte
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
     assert time.monotonic() - start < 20
+
+
+def test_jobs_of_an_owner_are_withdrawn() -> None:
+    background, gate, done = Background(share=0.0), threading.Event(), list[str]()
+    mine, others = object(), object()
+    background.submit(BackgroundJob(lambda _: gate.wait(30) and None))
+    for owner, name in ((mine, "mine"), (others, "other"), (mine, "mine")):
+        background.submit(BackgroundJob(lambda _, n=name: done.append(n), owner=owner))
+    background.withdraw(mine)
+    gate.set()
+    assert background.wait(20) and done == ["other"]
+
+
+def test_a_fork_waits_for_the_step_under_way_but_not_for_a_rest() -> None:
+    background, inside, gate = Background(share=0.0), threading.Event(), threading.Event()
+
+    def work(pace: Pace) -> None:
+        inside.set()
+        gate.wait(30)
+        pace.rest()
+        time.sleep(0.1)
+
+    background.submit(BackgroundJob(work))
+    assert inside.wait(20)
+    threading.Timer(0.3, gate.set).start()
+    start = time.perf_counter()
+    background.before_fork()
+    assert 0.2 < time.perf_counter() - start < 0.9
+    background.after_fork_in_parent()
+    assert background.wait(20)
