@@ -16,7 +16,8 @@ from pathlib import Path
 from statistics import median, stdev
 from typing import Any
 
-from gpuedge.decide.speeds import ERROR, predict, speeds_of
+from gpuedge.decide.options import DEFAULT
+from gpuedge.decide.speeds import predict, speeds_of
 from gpuedge.executors.base import Work
 
 FIGURES = Path(__file__).resolve().parent / "results" / "2026-11-23-speeds.json"
@@ -43,7 +44,7 @@ def main(arguments: list[str]) -> None:
     print("|---|---|---|---|---|---|---|---|")
     for name, values in {**found, "all": everything}.items():
         shares = (
-            f"{sum(abs(v) <= n * math.log(ERROR) for v in values) / len(values):.0%}"
+            f"{sum(abs(v) <= n * math.log(DEFAULT.prior_factor) for v in values) / len(values):.0%}"
             for n in (1, 2)
         )
         print(f"| {name} | {len(values)} | {median(values):.2f} | {stdev(values):.2f} | "

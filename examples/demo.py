@@ -1,6 +1,6 @@
 """What you will see: your devices, a filtered photograph and read digits, with one verdict.
 
-Every level on which a GPU can be reached here (Vulkan, OpenGL ES 3.1, 3.0 and 2.0, WebGPU; software
+Every way in which a GPU can be reached here (Vulkan, OpenGL ES 3.1, 3.0 and 2.0, WebGPU; software
 rasterisers too) and the CPU do the same two jobs: filter a photograph and classify handwritten
 digits no training ever saw. The numbers must agree.
 """
@@ -101,7 +101,7 @@ def classify(images: Array, device: str) -> Result:
 
 
 def show_probe(console: Console, added: str) -> dict[str, str]:
-    """Print what was probed; return a device string, with its name, for each level of each device.
+    """Print what was probed; return the device string of each usable row, with its name.
 
     A first probe has seconds for everything; what it did not get to, the second one does.
     """
@@ -111,10 +111,9 @@ def show_probe(console: Console, added: str) -> dict[str, str]:
     if added:
         console.print(added, markup=False, highlight=False, soft_wrap=True)
     console.print(str(report), markup=False, highlight=False, soft_wrap=True)
-    levels = {(row.physical, row.backend): row for row in reversed(report.devices)}
-    if not levels:
+    if not report.devices:
         console.print("No GPU can be used here, for the reasons above: all work is the CPU's.")
-    return {row.device: row.name for row in report.devices if row in levels.values()}
+    return {row.device: row.name for row in report.devices}
 
 
 def table(
@@ -196,7 +195,9 @@ def main() -> int:
     if wrong:
         console.print("FAILED: " + "; ".join(wrong), markup=False, style="bold red")
         return 1
-    verdict = f"OK: right answers on {', '.join(devices)}."
+    gpus = [device for device in devices if device != "cpu"]
+    named = f" and on all {len(gpus)} usable: {', '.join(gpus)}" if gpus else ""
+    verdict = f"OK: right answers on the CPU{named}."
     console.print(verdict, markup=False, highlight=False, style="bold green", soft_wrap=True)
     return 0
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from gpuedge.ops import *
     from gpuedge.probing.api import probe as probe
     from gpuedge.probing.report import ProbeReport as ProbeReport
+    from gpuedge.runtime.check import ModelCheck as ModelCheck
+    from gpuedge.runtime.check import check as check
     from gpuedge.safety.interpreter import freeze_support as freeze_support
     from gpuedge.session import Session as Session
     from gpuedge.sharing import SharedModel as SharedModel
@@ -25,10 +27,12 @@ if TYPE_CHECKING:
 _LAZY = {
     "Decision": "gpuedge.decide.decision",
     "Device": "gpuedge.device",
+    "ModelCheck": "gpuedge.runtime.check",
     "Policy": "gpuedge.decide.policy",
     "ProbeReport": "gpuedge.probing.report",
     "Session": "gpuedge.session",
     "SharedModel": "gpuedge.sharing",
+    "check": "gpuedge.runtime.check",
     "config": "gpuedge.core.config",
     "freeze_support": "gpuedge.safety.interpreter",
     "open": "gpuedge.device",
@@ -56,16 +60,16 @@ __all__ = [
     "BackendUnavailableError", "ClosedError", "CompilerUnavailableError", "ConfigError",
     "DTypeError", "DatabaseError", "Decision", "Device", "DeviceError", "DeviceLostError",
     "DeviceTimeoutError", "DriverError", "GpuEdgeError", "InputError", "KernelError",
-    "KernelLimitError", "KernelSyntaxError", "ModelError", "NoUsableDeviceError",
+    "KernelLimitError", "KernelSyntaxError", "ModelCheck", "ModelError", "NoUsableDeviceError",
     "OutOfMemoryError", "Policy", "ProbeReport", "RequestTimeoutError", "Session", "ShapeError",
     "SharedModel", "UnknownDeviceError", "UnsupportedOpError", "UsageError", "__version__", "abs",
-    "add", "avg_pool2d", "batch_norm", "ceil", "celu", "clip", "concat", "config", "conv2d",
-    "conv_transpose2d", "cos", "div", "elementwise", "elu", "erf", "exp", "flatten", "floor",
-    "freeze_support", "gelu", "gemm", "global_avg_pool2d", "global_max_pool2d", "hard_sigmoid",
-    "hard_swish", "leaky_relu", "log", "log_softmax", "matmul", "max_pool2d", "maximum", "minimum",
-    "mish", "mul", "neg", "open", "pow", "prelu", "probe", "reciprocal", "relu", "relu6", "reshape",
-    "round", "selu", "sigmoid", "sign", "silu", "sin", "sinh", "softmax", "softplus", "softsign",
-    "sqrt", "sub", "tanh", "thresholded_relu", "transpose",
+    "add", "avg_pool2d", "batch_norm", "ceil", "celu", "check", "clip", "concat", "config",
+    "conv2d", "conv_transpose2d", "cos", "div", "elementwise", "elu", "erf", "exp", "flatten",
+    "floor", "freeze_support", "gelu", "gemm", "global_avg_pool2d", "global_max_pool2d",
+    "hard_sigmoid", "hard_swish", "leaky_relu", "log", "log_softmax", "matmul", "max_pool2d",
+    "maximum", "minimum", "mish", "mul", "neg", "open", "pow", "prelu", "probe", "reciprocal",
+    "relu", "relu6", "reshape", "round", "selu", "sigmoid", "sign", "silu", "sin", "sinh",
+    "softmax", "softplus", "softsign", "sqrt", "sub", "tanh", "thresholded_relu", "transpose",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

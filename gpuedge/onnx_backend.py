@@ -16,7 +16,14 @@ import numpy as np
 import onnx
 from onnx.backend.base import Backend, BackendRep
 
-from gpuedge.core.errors import InputError, ModelError, UnknownDeviceError, UnsupportedOpError
+from gpuedge.core.errors import (
+    InexactError,
+    InputError,
+    ModelError,
+    NotFiniteError,
+    UnknownDeviceError,
+    UnsupportedOpError,
+)
 from gpuedge.executors.base import PlacementRow
 
 __all__ = ["GpuEdgeBackend", "GpuEdgeRep", "is_compatible", "prepare", "run_model", "run_node",
@@ -105,7 +112,7 @@ class GpuEdgeRep(BackendRep):
         InputError (GE-203)
             There are more or fewer arrays than inputs.
         onnx.backend.test.runner.BackendIsNotSupposedToImplementIt
-            The named GPU cannot run all of it.
+            The named GPU cannot run all of it, or does not keep what an input or a result holds.
         """
         if isinstance(inputs, np.ndarray):
             inputs = [inputs]
@@ -121,7 +128,7 @@ class GpuEdgeRep(BackendRep):
             feeds = dict(zip(self._inputs, given, strict=True))
         try:
             found = self._session.run(feeds)
-        except UnsupportedOpError as error:
+        except (UnsupportedOpError, NotFiniteError, InexactError) as error:
             _skip(error)
         # With open shapes the placement is only known now.
         self._check_strict()

@@ -12,7 +12,7 @@ from gpuedge.core import config
 from gpuedge.core.errors import OutOfMemoryError, UsageError
 from gpuedge.executors.base import PlacementRow
 from gpuedge.graph.ir import Array
-from gpuedge.graph.reader import OnnxModel, Signature
+from gpuedge.graph.reader import OnnxModel, Signature, shapes_of
 from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.devices import POOL
 from gpuedge.runtime.health import Health
@@ -83,11 +83,11 @@ class Session:
         config.check_environment()
         request = make_request(device, policy, fallback, isolation)
         self._model = OnnxModel.load(model)
-        self._compiler = Compiler(self._model, request.policy)
+        self._compiler = Compiler(self._model, request)
         self._server = Server(self._compiler, request)
         self._device = request.device
         fixed = [fixed_shape(signature) for signature in self.inputs.values()]
-        if all(shape is not None for shape in fixed):
+        if all(shape is not None for shape in fixed) and not self._compiler.parameters:
             self._server.prepare(tuple(shape for shape in fixed if shape is not None))
         elif request.executor is None and request.device not in (AUTO, CPU):
             find(request.device, POOL.current())  # an error now, not at the first run
@@ -127,8 +127,9 @@ class Session:
         ------
         InputError (GE-203), DTypeError (GE-202), ShapeError (GE-201), UsageError (GE-200)
             The inputs do not fit the model, or the time limit is invalid. No driver was touched.
-        NotFiniteError (GE-205)
-            An input holds NaN or infinity, and the device named cannot keep them.
+        NotFiniteError (GE-205), InexactError (GE-206)
+            An input holds NaN, infinity or large integers that the device named cannot keep, or a
+            result would.
         RequestTimeoutError (GE-406)
             There is no result after `timeout_s`.
         OutOfMemoryError (GE-402)
@@ -144,7 +145,7 @@ class Session:
         if shapes is None:
             server.check_open()
             inputs = check_inputs(inputs, self._model.inputs)
-            shapes = tuple(array.shape for array in inputs.values())
+            shapes = shapes_of(inputs, self._compiler.parameters)
         return server.run(inputs, shapes, seconds)
 
     def run_async(
@@ -183,7 +184,7 @@ class Session:
             failed: Future[dict[str, Array]] = Future()
             failed.set_exception(error)
             return failed
-        shapes = tuple(array.shape for array in arrays.values())
+        shapes = shapes_of(arrays, self._compiler.parameters)
         return self._server.submit(arrays, shapes, seconds)
 
     def explain(self, *, verbose: bool = False) -> Decision:

@@ -11,7 +11,7 @@ from capdb.seal import seal
 
 from gpuedge.capdb.entries import Entry, parse
 from gpuedge.capdb.identity.subject import Subject
-from gpuedge.capdb.matching import finding
+from gpuedge.capdb.matching import finding, result
 
 TODAY = "2026-12-01"
 
@@ -81,7 +81,8 @@ def adreno(**changes: Any) -> Subject:
 
 def judge(entry: Entry, subject: Subject, today: str = TODAY, *, is_ignored: bool = False) -> Any:
     """Return what one entry means for one device."""
-    return finding(entry, subject, today, is_ignored=is_ignored)
+    ignored = {entry.id} if is_ignored else set()
+    return finding(entry, subject, result(entry, subject), today, ignored)
 
 
 def write(

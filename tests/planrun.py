@@ -249,9 +249,11 @@ def run_graph(
     restricted: tuple[str, ...] = (),
     seen: Seen | None = None,
     precision: StoragePrecision = EXACT,
+    *,
+    rewrites: bool = True,
 ) -> dict[str, Array]:
     """Plan a graph, check what the planner promises, and run it in every order it allows."""
-    made = plan(graph, caps, restricted, precision)
+    made = plan(graph, caps, restricted, precision, rewrites=rewrites)
     check_limits(made, caps)
     assert not {one.variant for one in made.passes} & set(restricted)
     seen = seen or Seen()
@@ -304,8 +306,11 @@ def trips_of(made: Plan, one: Pass) -> int:
 class PlanExecutable:
     """A segment run by the interpreter; see `PlanRun`."""
 
-    def __init__(self, graph: Graph, executor: PlanExecutor, precision: StoragePrecision) -> None:
+    def __init__(
+        self, graph: Graph, executor: PlanExecutor, precision: StoragePrecision, rewrites: bool
+    ) -> None:
         self.graph = graph
+        self.rewrites = rewrites
         self.executor = executor
         self.precision = precision
         self.work = Work()
@@ -317,8 +322,9 @@ class PlanExecutable:
         if owner.caps.is_finite_only and not all(np.isfinite(a).all() for a in inputs.values()):
             raise NotFiniteError("An input is not finite.")
         return run_graph(
-            self.graph, inputs, owner.caps, owner.restricted, owner.seen, self.precision
-        )
+            self.graph, inputs, owner.caps, owner.restricted, owner.seen, self.precision,
+            rewrites=self.rewrites,
+        )  # fmt: skip
 
     def close(self) -> None:
         """Nothing is held."""
@@ -340,11 +346,16 @@ class PlanExecutor:
         return why_not(node, graph, self.caps)
 
     def compile(
-        self, segment: Graph, precision: StoragePrecision = EXACT, **_: object
+        self,
+        segment: Graph,
+        precision: StoragePrecision = EXACT,
+        *,
+        rewrites: bool = True,
+        **_: object,
     ) -> PlanExecutable:
         """Plans are made anew by every run."""
         self.compiled.append(precision)
-        return PlanExecutable(segment, self, precision)
+        return PlanExecutable(segment, self, precision, rewrites)
 
     def close(self) -> None:
         """Nothing is held."""

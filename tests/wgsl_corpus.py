@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from inspect import signature
 from pathlib import Path
 
 import lang_kernels
@@ -15,10 +16,6 @@ from gpuedge.opset.functions import FUNCTIONS, helpers_for
 from gpuedge.plan import library
 
 SAMPLES = Path(__file__).parent / "golden" / "spirv"
-
-BINARY = ("add", "sub", "mul", "div", "pow", "max", "min", "above", "keep_nan")
-ARITY = {**dict.fromkeys(BINARY, 2), "pick": 3}
-"""How many numbers functions take, besides one."""
 
 FUSED = """
 in tensor R;
@@ -117,7 +114,8 @@ def _shaders() -> Iterator[Text]:
 
 def _operators() -> Iterator[Text]:
     for name, one in FUNCTIONS.items():
-        yield _operator(name, one.text(*"abc"[: ARITY.get(name, 1)]))
+        taken = [p for p in signature(one.error).parameters.values() if p.default is p.empty]
+        yield _operator(name, one.text(*"abc"[: len(taken)]))
 
 
 def _operator(op: str, value: str) -> Text:

@@ -163,9 +163,9 @@ def _use_verdicts(data: bytes, place: Path) -> object:
     return store.save({"two": (Candidate("two", "/two", "f"), [_row("two")])}, 4.0, 1e9)
 
 
-def _launch(number: int) -> history.ModelHistory:
-    known = history.DeviceHistory(Belief(-number, 1_000, 1), 5, 6, 7, 8)
-    return history.ModelHistory((number,), 1_000, {"d" * 64: known})
+def _keep(kept: history.History, model: str, number: int) -> bool:
+    known = history.DeviceHistory(Belief(-number, 1_000, 1), 5, 6, 7)
+    return kept.keep(model, number, 1_000, {"d" * 64: known})
 
 
 def _launches(folder: Path) -> tuple[bytes, ...]:
@@ -173,7 +173,7 @@ def _launches(folder: Path) -> tuple[bytes, ...]:
     for n in (1, 3):
         kept = history.History(folder / f"l{n}")
         for i in range(n):
-            assert kept.keep(f"m{i}", _launch(i + 1))
+            assert _keep(kept, f"m{i}", i + 1)
         good.append(kept.path.read_bytes())
     return tuple(good)
 
@@ -183,7 +183,7 @@ def _use_launches(data: bytes, place: Path) -> object:
     kept = history.History(place)
     kept.of("m0")
     kept.residual("d" * 64, "m0")
-    return kept.keep("m9", _launch(9))
+    return _keep(kept, "m9", 9)
 
 
 def _crash(folder: Path) -> Format:

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import gpuedge
 from gpuedge import ops
-from gpuedge.core.dtypes import BYTES
+from gpuedge.core.dtypes import INTEGERS
 from gpuedge.opset import FUNCTIONS, OPERATORS
-from gpuedge.opset.operator import Function, Operator
+from gpuedge.opset.operator import ANY, Function, Operator
 
 ROOT = Path(__file__).resolve().parents[1]
 WIDTH = 100
@@ -59,8 +59,11 @@ ONNX = """
 ## ONNX operators
 
 Of the default domain `ai.onnx`. On the CPU, ONNX Runtime runs these and all others it knows. On a
-GPU an operator needs float32 or float16 values, where marked also int8 and uint8, and shapes that
-are known when those of the inputs are. What a GPU named by `device=` cannot run goes to the CPU, or
+GPU an operator needs float32 or float16 values, where marked also others, and shapes that are known
+when those of the inputs are. Integers are computed in float32: 8 and 16 bits as ONNX has it, larger
+ones as far as 2^24, beyond which they are refused ([levels](../levels.md)). With
+`fallback="error"`, small inputs that only parametrise nodes (a shape, axes) may be inputs of the
+model: it is compiled for their values. What a GPU named by `device=` cannot run goes to the CPU, or
 is an error with `fallback="error"`. `auto` cuts such a model into segments and places them where
 that pays ([decision](../decision.md#segments)). Nodes that depend on constants only are evaluated
 while planning, on the host. Operators that ONNX defines by a function of these (ReduceL2,
@@ -126,9 +129,13 @@ def listed(names: Iterable[str]) -> str:
 
 def remark(one: Operator) -> str:
     """Return what a reader should know of an operator: integers it takes on a GPU, restrictions."""
-    taken = BYTES if one.moves else one.dtypes
-    # ONNX knows Dropout for floats only
-    listed = f"also {' and '.join(sorted(taken))}" if taken and one.name != "Dropout" else ""
+    taken = set(ANY) if one.moves and one.name != "Dropout" else set(one.dtypes)
+    found = []
+    if taken.issuperset(INTEGERS):
+        found, taken = ["integers"], taken - {*INTEGERS}
+    listed = " and ".join([*found, *sorted(taken)])
+    if listed:
+        listed = f"also {listed}"
     return "; ".join(filter(None, (listed, one.remark))) or "-"
 
 

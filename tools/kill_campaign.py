@@ -74,8 +74,7 @@ class Writer:
 
     def launch(self) -> None:
         """Save how many requests a model had."""
-        known = history.ModelHistory((1,), 1_000)
-        if history.History(self._folder).keep(self._name, known):
+        if history.History(self._folder).keep(self._name, 1, 1_000):
             self._written("launch", self._name)
 
     def kernels(self) -> None:
@@ -181,7 +180,9 @@ class Campaign:
                 self._fault(number, f"the {what} {key} was reported as written and is lost")
         self._whole(number)
         memory.entries()
-        if list(Path(memory.folder).glob("*.mark")):
+        # One that was killed before it wrote its facts is kept for a while, as it may be under way.
+        markers = list(Path(memory.folder).glob("*.mark"))
+        if any(path.stat().st_size for path in markers):
             self._fault(number, "markers of the dead were left")
         if not store.save({"mine": (Candidate("mine", "/m", "f"), [_row("mine")])}, 4.0, 1e9):
             self._fault(number, "a verdict could not be saved")

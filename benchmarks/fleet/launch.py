@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpuedge.decide.belief import Belief
+from gpuedge.decide.belief import Belief, bounded
 from gpuedge.decide.chooser import Chooser
 from gpuedge.decide.options import DEFAULT, Options
 from gpuedge.decide.policy import Policy
@@ -98,6 +98,8 @@ class Launch:
         self.base |= {a: float(p.gpu[index, k]) for k, a in enumerate(names)}
         self.startup = {a: float(p.startup[index, k]) for k, a in enumerate(names)}
         off = math.exp(fleet.options.shared * residual)
+        if fleet.knobs.knows_all:
+            memory = self.memory = self._all_known()
         routes = [
             Route(
                 a,
@@ -120,6 +122,19 @@ class Launch:
         self.served, self.opened, self.wrong = 0, 0, 0
         self.changes: list[float] = []
         self.shift_at, self.shift, self.before = math.inf, 1.0, (0, dict(self.base))
+
+    def _all_known(self) -> Memory:
+        """Return what is true of the pair, as if earlier launches had found it out."""
+        cpu = self.base[CPU]
+        return Memory(
+            [int(self.fleet.population.inferences[self.i])],
+            round(cpu * NS),
+            {a: bounded(math.log(self.base[a] / cpu), 1e-6, 1) for a in self.startup},
+            {
+                a: round((s + self.base[a] + cold_s(self.base[a])) * NS)
+                for a, s in self.startup.items()
+            },
+        )
 
     def drift(self) -> None:
         """Let the GPU become faster or slower for good some time in the hour, perhaps."""

@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 
-from .cases import STAGES
+from .cases import STAGES, TOLD
 from .tables import QUAD, SWITCH_TARGET, TARGETS, Results, mean
 
 mpl.use("Agg")
@@ -31,8 +31,8 @@ def _clean(ax: Any) -> None:
 
 
 def by_population(results: Results, path: Path) -> None:
-    """The four figures of every population and stage; triangles are targets."""
-    names = list(results["serve"])[::-1]
+    """The four figures of every population and stage, with targets and bounds."""
+    names = [n for n in results["serve"] if not n.startswith(TOLD)][::-1]
     figure, axes = plt.subplots(1, 4, figsize=(13, 5), sharey=True)
     for k, (ax, figure_name) in enumerate(zip(axes, QUAD, strict=True)):
         for j, (stage, color) in enumerate(zip(STAGES, COLORS, strict=True)):
@@ -43,21 +43,27 @@ def by_population(results: Results, path: Path) -> None:
                      if n in TARGETS]  # fmt: skip
             ax.plot(*zip(*marks, strict=True), "v", color="#c0392b", ms=4,
                     label="target" * (j == 2))  # fmt: skip
+            least = [(mean(results, TOLD + n, stage, figure_name), at)
+                     for n, at in zip(names, y, strict=True)
+                     if TOLD + n in results["serve"]]  # fmt: skip
+            if least:
+                ax.plot(*zip(*least, strict=True), "|", color="#f0a202", ms=8, mew=2,
+                        label="told everything" * (j == 2))  # fmt: skip
         ax.set_title(TITLES[k], size=9)
         _clean(ax)
     axes[0].set_yticks(range(len(names)), names)
-    axes[-1].legend(fontsize=7, frameon=False)
+    axes[-1].legend(fontsize=7, frameon=False, loc="lower right")
     _save(figure, path)
 
 
 def by_oracle(results: Results, path: Path) -> None:
-    """How the mean splits: cold runs, what is given up by choice; and switches."""
-    names = list(results["serve"])[::-1]
+    """How the mean splits: cold runs, openings, what is given up by choice; and switches."""
+    names = [n for n in results["serve"] if not n.startswith(TOLD)][::-1]
     figure, axes = plt.subplots(1, 4, figsize=(13, 4), sharey=True)
     at = np.arange(len(names))
     for ax, stage in zip(axes, STAGES, strict=False):
         for j, (prefix, label) in enumerate(
-            (("", "time"), ("cold ", "oracle pays cold runs"), ("priced ", "priced"))
+            (("", "time"), ("cold ", "oracle pays cold runs"), ("felt cold ", "and felt"))
         ):
             found = [mean(results, n, stage, prefix + "mean") for n in names]
             ax.barh(at + 0.27 * (1 - j), found, 0.25, color=COLORS[j], label=label)

@@ -46,6 +46,7 @@ class Knobs:
     drift_sd: float = 0.7
     has_faults: bool = False  # some drivers crash, stall, or return wrong numbers
     knows_requests: bool = False  # a bound: how many requests will come is told
+    knows_all: bool = False  # a bound: every latency and start-up is told too
 
 
 @dataclass(frozen=True, slots=True)

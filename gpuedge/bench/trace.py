@@ -19,15 +19,13 @@ from typing import Any, NoReturn
 from gpuedge.bench import SCHEMA
 from gpuedge.bench.graphs import GRAPHS
 from gpuedge.core.errors import InputError
+from gpuedge.decide.options import MOST
 from gpuedge.executors.base import Work
 from gpuedge.safety.paths import read_start, write_named
 
 CPU, GPU = "C", "G"
 COLD = {CPU: "c", GPU: "g"}
 """How runs are written: of the CPU path and of the device; in lower case where the run was cold."""
-
-MOST_NS = 10**18
-"""Thirty years."""
 
 MAX_BYTES = 64 << 20
 MAX_RUNS = 1_000_000
@@ -216,7 +214,7 @@ class _TraceReader:
             header["is_software"],
             self._whole(header, "cores", 1 << 16),
             self._word(header, "engine"),
-            self._whole(header, "opening_ns", MOST_NS),
+            self._whole(header, "opening_ns", MOST),
             self._all_series(lines[1 : 1 + count], count),
         )
         self._line = 1
@@ -248,8 +246,8 @@ class _TraceReader:
         return Series(
             row["graph"],
             self._work(self._inner(row["work"], _WORK, "work")),
-            self._whole(compiling, "cpu", MOST_NS),
-            self._whole(compiling, "gpu", MOST_NS),
+            self._whole(compiling, "cpu", MOST),
+            self._whole(compiling, "gpu", MOST),
             windows,
         )
 
@@ -264,7 +262,7 @@ class _TraceReader:
         self._check(len(sides) == len(starts) == len(took), "sides and times differ in number")
         self._check({*COLD} <= set(sides), "a window lacks warm runs of one alternative")
         for key, least, times in (("start_ns", 0, starts), ("took_ns", 1, took)):
-            is_good = all(type(ns) is int and least <= ns <= MOST_NS for ns in times)
+            is_good = all(type(ns) is int and least <= ns <= MOST for ns in times)
             self._check(is_good, f"{key} holds what is no time in whole nanoseconds")
         return TimedWindow(sides, tuple(starts), tuple(took))
 
@@ -275,7 +273,7 @@ class _TraceReader:
         )
         sizes = {key: row[key] for key in ("bytes_moved", "bytes_in", "bytes_out")}
         for key, value in {**flops, **sizes}.items():
-            is_good = type(value) in (int, float) and 0 <= value <= MOST_NS  # NaN is neither
+            is_good = type(value) in (int, float) and 0 <= value <= MOST  # NaN is neither
             self._check(is_good, f"{key} is no possible number")
         return Work(flops, launches=self._whole(row, "launches", MAX_RUNS, least=0), **sizes)
 

@@ -26,6 +26,7 @@ def check_folder(path: Path, *, is_sealed: bool = True) -> Database:
     """
     folder = Path(path).absolute()
     made = Database(folder, *source.read(folder, is_sealed=is_sealed))
+    made.about()
     classes.load(folder)
     names.load_names(folder)
     families.load_families(folder)

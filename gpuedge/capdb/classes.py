@@ -20,9 +20,6 @@ DEVICE_CLASSES = (
 )  # fmt: skip
 """The tuning classes that rows of `variants.toml` may name."""
 
-UNKNOWN = "generic"
-"""The class of a device that no row matches."""
-
 FAMILIES = {
     "gles": ("gles", "gl", "webgl"),
     "wgpu": ("wgpu", "webgpu", "metal", "dx12"),
@@ -126,4 +123,4 @@ def classify(identity: Identity, rows: tuple[ClassRow, ...] | None = None) -> st
     known = load() if rows is None else rows
     beneath = load_names().beneath(identity.name)
     found = (row.device_class for row in known if row.matches(identity, beneath))
-    return next(found, UNKNOWN)
+    return next(found, "generic")

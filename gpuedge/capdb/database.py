@@ -2,77 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from gpuedge.capdb import source
-from gpuedge.capdb.entries import Entry
+from gpuedge.capdb.entries import Entry, may_match
+from gpuedge.capdb.source import FILE, Envelope, RawEntry, read
 from gpuedge.core import config
 from gpuedge.core.errors import DatabaseError
 from gpuedge.safety import databases, paths
 
 _Stamp = tuple[int, int, int] | None
-_loaded: dict[Path, tuple[_Stamp, Database]] = {}
+_loaded: dict[str, tuple[_Stamp, Database]] = {}
 """Databases of this process, with the state of the ``database.json`` they were read with."""
 
-
-_damaged: dict[Path, _Stamp] = {}
+_damaged: dict[str, _Stamp] = {}
 """Installed updates that this process could not load, in the same way."""
 
 
 class Database:
-    """A database that was found good: an iterable of its entries, in order of API and vendor.
+    """A database whose digests were found good: an iterable of its entries, by API and vendor.
 
-    `version` is 0 of a folder that is worked on, `digest` the SHA-256 of its ``database.json``.
+    `version` is 0 of a folder that is worked on, `digest` the SHA-256 of its ``database.json``. An
+    entry that cannot be read raises DatabaseError where it is first needed.
     """
 
-    def __init__(
-        self, folder: Path, about: source.Envelope, entries: tuple[Entry, ...] = ()
-    ) -> None:
+    def __init__(self, folder: Path, about: Envelope, rows: Iterable[RawEntry]) -> None:
         self.folder = folder
         self.version = about.db_version
         self.digest = about.digest
         self.generated_at = about.generated_at
         self.valid_until = about.valid_until
-        self.retired_ids = about.retired_ids
-        self._entries = {entry.id: entry for entry in entries}
-        self.ids: tuple[str, ...] = tuple(self._entries)
-        self._by_vendor: dict[str, tuple[Entry, ...]] = {}
+        self._rows = {row.id: row for row in rows}
+        self.ids: tuple[str, ...] = tuple(self._rows)
+        self._about: dict[Hashable, tuple[Entry, ...]] = {}
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        return name in self._rows
 
     def __iter__(self) -> Iterator[Entry]:
-        return iter(self._entries.values())
+        return iter(self.about())
 
     def __repr__(self) -> str:
         return f"Database(version={self.version}, entries={len(self)})"
 
     def entry(self, name: str) -> Entry:
         """Return the entry with an id. Raises KeyError where there is none."""
-        return self._entries[name]
+        return self._rows[name].entry
 
-    def about(self, vendor: str) -> tuple[Entry, ...]:
-        """Return the entries that may be about devices of a maker; all others certainly are not."""
-        found = self._by_vendor.get(vendor)
+    def about(self, known: Mapping[str, frozenset[str]] | None = None) -> tuple[Entry, ...]:
+        """Return the entries that may be about devices of which some conditions are known.
+
+        `known` has the words of which one must be asked for, by condition; all other entries
+        certainly are not about such devices.
+        """
+        key = tuple((known or {}).items())
+        found = self._about.get(key)
         if found is None:
-            pairs = ((entry, entry.vendors) for entry in self)
-            found = tuple(e for e, vendors in pairs if vendors is None or vendor in vendors)
-            self._by_vendor[vendor] = found
+            found = self._about[key] = tuple(
+                row.entry
+                for row in self._rows.values()
+                if not known or may_match(row.record, row.api, known)
+            )
         return found
 
 
-def load(place: Path | None = None) -> Database:
+def load(place: Path | str | None = None) -> Database:
     """Return the database in a folder, or the one in use.
 
     A process reads a folder once, and again when its ``database.json`` has changed.
 
     Parameters
     ----------
-    place : Path, optional
+    place : Path or str, optional
         The folder; where none is given, the one in use: the setting ``db``, the newest installed
         update that loads, or the packaged database.
 
@@ -83,51 +88,35 @@ def load(place: Path | None = None) -> Database:
     """
     if place is None:
         return _in_use()
-    folder = Path(place).absolute()
-    state = paths.stamp(folder / source.FILE)
-    known = _loaded.get(folder)
+    name = os.fspath(place)
+    if not os.path.isabs(name):
+        name = os.path.join(os.getcwd(), name)
+    state = paths.stamp(os.path.join(name, FILE))
+    known = _loaded.get(name)
     if known is not None and known[0] == state and state is not None:
         return known[1]
-    made = Database(folder, *source.read(folder))
-    _loaded[folder] = (state, made)
+    made = Database(Path(name), *read(Path(name)))
+    _loaded[name] = (state, made)
     return made
 
 
 def _in_use() -> Database:
-    first = databases.database_folder()
-    if config.get("db").value or not databases.is_installed(first):
-        return load(Path(first))
-    for found in databases.installed():
-        folder = Path(found)
-        state = paths.stamp(folder / source.FILE)
+    if config.get("db").value:
+        return load(databases.database_folder())
+    for folder in databases.installed():
+        state = paths.stamp(os.path.join(folder, FILE))
         if state is not None and _damaged.get(folder) == state:
             continue
         try:
-            return load(folder)
+            made = load(folder)
+            made.about()  # whole, while there is another: it may be that of a newer gpuedge
+            return made
         except (DatabaseError, OSError):
             _damaged[folder] = state
-    return load(paths.data_dir("capability_db"))
+    return load(paths.data_folder("capability_db"))
 
 
 def forget() -> None:
     """Forget what this process has loaded; for measurements and tests."""
     _loaded.clear()
     _damaged.clear()
-
-
-def of_entries(entries: Iterable[Entry]) -> Database:
-    """Return a database of some entries, which lies nowhere; for tests and for tools.
-
-    >>> len(of_entries([]))
-    0
-    """
-    return Database(Path(), source.Envelope(), tuple(entries))
-
-
-def read_unsealed(path: Path) -> Database:
-    """Read a folder that is worked on, whatever its ``database.json`` says.
-
-    Raises DatabaseError for entries that cannot be read.
-    """
-    folder = Path(path).absolute()
-    return Database(folder, *source.read(folder, is_sealed=False))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from gpuedge.capdb.identity.texts import NameMatch
 from gpuedge.capdb.restrict import SETS, Restrictions
@@ -87,23 +87,8 @@ class DriverMatch:
     built: Range | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
-    """Conditions that must all hold: names of `CONDITIONS`, in that order, and what each asks."""
-
-    asked: tuple[tuple[str, Any], ...]
-
-    def get(self, name: str) -> Any:
-        """Return what a condition asks for; None where it is not asked."""
-        return next((wanted for asked, wanted in self.asked if asked == name), None)
-
-    @property
-    def vendors(self) -> frozenset[str] | None:
-        """The makers whose devices alone it can be about; None where it does not say."""
-        families = self.get("family")
-        makers = None if families is None else frozenset(FAMILIES.get(f, "") for f in families)
-        named: frozenset[str] | None = self.get("vendor")
-        return makers if named is None else named if makers is None else named & makers
+Match: TypeAlias = Mapping[str, Any]
+"""Conditions that must all hold: names of `CONDITIONS`, in that order, and what each asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,17 +110,6 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True)
-class Review:
-    """Who answers for an entry, and until when it is believed."""
-
-    owner: str
-    added: str
-    review_by: str
-    on_expiry: str
-    last_reproduced: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Entry:
     """One row of the database. `source` is the record as it was read."""
 
@@ -148,7 +122,8 @@ class Entry:
     on_unknown: str
     action: Restrictions
     probe: Probe | None
-    review: Review
+    review_by: str
+    on_expiry: str
     api: str
     source: Mapping[str, Any]
 
@@ -156,13 +131,6 @@ class Entry:
     def is_severe(self) -> bool:
         """Whether the effect is a crash, a hang or a cache that ruins later starts."""
         return self.effect in SEVERE
-
-    @property
-    def vendors(self) -> frozenset[str] | None:
-        """The makers whose devices alone it can be about; None where it does not say."""
-        every = [match.vendors for match in self.match]
-        named = [vendors for vendors in every if vendors is not None]
-        return frozenset[str]().union(*named) if len(named) == len(every) else None
 
     @property
     def demand(self) -> Demand:
@@ -192,6 +160,27 @@ class Entry:
         return "applies" if is_cheap else "probe"
 
 
+def may_match(record: Any, api: str, known: Mapping[str, frozenset[str]]) -> bool:
+    """Say whether a record can be about devices of which these conditions are known.
+
+    It costs a tenth of `parse`. What is no entry can be about anything.
+    """
+    try:
+        return any(_meets(match, api, known) for match in record["match"])
+    except (AttributeError, KeyError, TypeError):
+        return True
+
+
+def _meets(match: Mapping[str, Any], api: str, known: Mapping[str, frozenset[str]]) -> bool:
+    given = {"layer": ("native",), "api": None if api == "any" else (api,)}
+    for name, words in known.items():
+        wanted = match.get(name, given.get(name))
+        if wanted is not None and words.isdisjoint(wanted):
+            return False
+    families = match.get("family") if "vendor" in known else None
+    return families is None or any(FAMILIES.get(one) in known["vendor"] for one in families)
+
+
 def parse(record: Any, api: str = "any") -> Entry:
     """Read one entry. Raises ValueError for what cannot be understood.
 
@@ -218,7 +207,8 @@ def _entry(record: Mapping[str, Any], api: str) -> Entry:
         on_unknown=_word(("apply", "probe", "skip"))(record.get("on_unknown", unknown(effect))),
         action=_action(record["action"], record["id"]),
         probe=None if probe is None else _probe(probe),
-        review=_review(record["review"]),
+        review_by=_text(record["review"]["review_by"]),
+        on_expiry=_word(("keep", "probe"))(record["review"]["on_expiry"]),
         api=api,
         source=record,
     )
@@ -355,11 +345,11 @@ CONDITIONS: Final[Mapping[str, Reader]] = {
 
 
 def _match(record: Mapping[str, Any], api: str) -> Match:
-    unknown_names = [name for name in record if name not in CONDITIONS]
-    if unknown_names or not record:
-        raise ValueError(f"there is no condition {unknown_names[0]!r:.60}" if record else "empty")
+    if not record or not CONDITIONS.keys() >= record.keys():
+        unknown_name = next((name for name in record if name not in CONDITIONS), "")
+        raise ValueError(f"there is no condition {unknown_name!r:.60}" if record else "empty")
     asked = {"layer": ["native"], **({} if api == "any" else {"api": [api]}), **record}
-    return Match(tuple((n, read(asked[n])) for n, read in CONDITIONS.items() if n in asked))
+    return {name: read(asked[name]) for name, read in CONDITIONS.items() if name in asked}
 
 
 ACTIONS: Final = frozenset(
@@ -389,9 +379,3 @@ def _probe(record: Mapping[str, Any]) -> Probe:
     tests = tuple(map(_word(TESTS), _listed(record["tests"])))
     runs = min(_least(record.get("runs", DEFAULT_RUNS), 2), MAX_RUNS)
     return Probe(tests, runs, _word(("confirm", "confirm_and_clear"))(record["may"]))
-
-
-def _review(record: Mapping[str, Any]) -> Review:
-    made = Review(**{name: _text(value) for name, value in record.items()})
-    _word(("keep", "probe"))(made.on_expiry)
-    return made

@@ -9,10 +9,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuedge.capdb.database import Database, load
-from gpuedge.capdb.entries import FAMILIES, Demand, Entry
+from gpuedge.capdb.entries import FAMILIES, Demand
 from gpuedge.capdb.identity.subject import Subject, subject
 from gpuedge.capdb.identity.versions import show
-from gpuedge.capdb.matching import Finding, finding, is_stranger, names_of
+from gpuedge.capdb.matching import ALL, FALSE, Finding, finding, is_stranger, names_of, result
 from gpuedge.capdb.restrict import Restrictions, combine
 from gpuedge.core import config
 from gpuedge.core.errors import ConfigError
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from gpuedge.core.identity import Identity
 
 SCHEMA: Final = "gpuedge.db.why/1"
-ALL: Final = "all"
-"""The word of the setting ``ignore`` that stands for every entry."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,8 @@ class Judgement:
     def findings(self) -> tuple[Finding, ...]:
         """Of every entry of the database: the true ones first, then unknown, then false; by id."""
         return _sorted(
-            _finding(entry, self.subject, self.ignored, self.today) for entry in self.database
+            finding(e, self.subject, result(e, self.subject), self.today, self.ignored)
+            for e in self.database
         )
 
     def blocking(self, level: str) -> list[str]:
@@ -175,7 +174,8 @@ def lookup(
         `ignore` holds something else than texts.
     """
     base = load() if database is None else database
-    who = record if isinstance(record, Subject) else subject(record)
+    where = base.folder if database is None else None
+    who = record if isinstance(record, Subject) else subject(record, place=where)
     words = config.get("ignore").value if ignore is None else _listed(ignore)
     ignored = frozenset(word.lower() for word in words)
     day = today or time.strftime("%Y-%m-%d", time.gmtime())
@@ -194,18 +194,24 @@ def lookup(
 def _found(
     base: Database, subject: Subject, ignored: frozenset[str], today: str
 ) -> Iterator[Finding]:
-    """Judge what may be about a device: entries about other makers certainly are not."""
+    """Judge what may be about a device: most entries certainly are not."""
+    for entry in base.about(_known(subject)):
+        verdict = result(entry, subject)
+        if verdict[0] is not FALSE:
+            yield finding(entry, subject, verdict, today, ignored)
+
+
+def _known(subject: Subject) -> dict[str, frozenset[str]]:
+    """Return what is known of conditions that ask for one of some words."""
     is_known = subject.vendor is not None or is_stranger(subject)
     is_of_vendor = subject.family is None or FAMILIES.get(subject.family) == subject.vendor
-    for entry in base.about(subject.vendor or "") if is_known and is_of_vendor else base:
-        made = _finding(entry, subject, ignored, today)
-        if made.result != "false":
-            yield made
-
-
-def _finding(entry: Entry, subject: Subject, ignored: frozenset[str], today: str) -> Finding:
-    is_ignored = ALL in ignored or entry.id in ignored
-    return finding(entry, subject, today, is_ignored=is_ignored)
+    told = {
+        "vendor": (subject.vendor or "",) if is_known and is_of_vendor else None,
+        "api": None if subject.apis is None else subject.apis | subject.hidden_apis,
+        "os": None if subject.os is None else (subject.os,),
+        "layer": None if subject.layers is None else subject.layers or ("native",),
+    }
+    return {name: frozenset(words) for name, words in told.items() if words is not None}
 
 
 def _listed(ignore: Iterable[str] | str) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ out to be.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
@@ -35,6 +35,9 @@ class Truth(Enum):
 
 
 TRUE, FALSE, UNKNOWN = Truth.TRUE, Truth.FALSE, Truth.UNKNOWN
+
+ALL: Final = "all"
+"""The word of the setting ``ignore`` that stands for every entry."""
 
 BECOMES: Final = ("applies", "probe", "skipped", "ignored", "none")
 """What an entry can become for a device."""
@@ -104,7 +107,7 @@ def _truth(value: bool) -> Truth:
 
 
 def _among(wanted: frozenset[Any], found: Any) -> Truth:
-    return UNKNOWN if found is None else _truth(found in wanted)
+    return UNKNOWN if found is None else TRUE if found in wanted else FALSE
 
 
 def _api(wanted: frozenset[str], subject: Subject) -> Truth:
@@ -118,11 +121,11 @@ def _api(wanted: frozenset[str], subject: Subject) -> Truth:
 def _layer(wanted: frozenset[str], subject: Subject) -> Truth:
     if subject.layers is None:
         return UNKNOWN
-    return _truth(not wanted.isdisjoint(subject.layers or ("native",)))
+    return FALSE if wanted.isdisjoint(subject.layers or ("native",)) else TRUE
 
 
 def _within(wanted: Range | DeviceIds, found: Any) -> Truth:
-    return UNKNOWN if found is None else _truth(wanted.holds(found))
+    return UNKNOWN if found is None else TRUE if wanted.holds(found) else FALSE
 
 
 def _text(wanted: frozenset[str], found: str | None) -> Truth:
@@ -237,7 +240,7 @@ Verdict = tuple[Truth, str]
 def holds(match: Match, subject: Subject) -> Verdict:
     """Judge one conjunction."""
     result, by = TRUE, ""
-    for name, wanted in match.asked:
+    for name, wanted in match.items():
         value = _CONDITIONS[name](wanted, subject)
         if value is FALSE:
             return FALSE, name
@@ -268,15 +271,11 @@ def result(entry: Entry, subject: Subject) -> Verdict:
     return value, why if value is not matched else by
 
 
-def becomes(
-    entry: Entry, value: Truth, subject: Subject, today: str, *, is_ignored: bool = False
-) -> str:
-    """Return what an entry comes to on a device: one of `BECOMES`."""
+def becomes(entry: Entry, value: Truth, subject: Subject, today: str) -> str:
+    """Return what an entry comes to on a device, unless it is ignored: one of `BECOMES`."""
     if value is FALSE:
         return "none"
-    if is_ignored:
-        return "ignored"
-    if entry.review.review_by < today and entry.review.on_expiry == "probe":
+    if entry.review_by < today and entry.on_expiry == "probe":
         return "probe"
     if value is TRUE:
         return entry.if_true
@@ -287,10 +286,14 @@ def becomes(
     return entry.if_unknown
 
 
-def finding(entry: Entry, subject: Subject, today: str, *, is_ignored: bool = False) -> Finding:
-    """Judge one entry."""
-    value, by = result(entry, subject)
-    comes_to = becomes(entry, value, subject, today, is_ignored=is_ignored)
+def finding(
+    entry: Entry, subject: Subject, verdict: Verdict, today: str, ignored: Collection[str]
+) -> Finding:
+    """Say what an entry comes to, of which `result` says `verdict`."""
+    value, by = verdict
+    comes_to = becomes(entry, value, subject, today)
+    if value is not FALSE and (ALL in ignored or entry.id in ignored):
+        comes_to = "ignored"
     is_asked = subject.level is not None and comes_to in {"applies", "probe"}
     if is_asked and entry.action.is_only_about_others(names_of(subject.level or "")):
         comes_to = "none"  # it only takes away other levels than the one that is asked about

@@ -35,35 +35,31 @@ def folder() -> Path:
     return first
 
 
-def tables() -> Path:
-    """Return the folder that tables are read from: that of `folder`. Raises DatabaseError."""
-    try:
-        return folder()
-    except ConfigError as error:
-        raise DatabaseError(error.what, known=error.known, hint=error.hint) from None
-
-
 def table(name: str, make: Callable[[Mapping[str, Any]], T], place: Path | None = None) -> T:
     """Return what `make` makes of a table: read once, and again when the file has changed.
 
     It is that of the folder `place` or of the database in use; the packaged one where the folder
     has none. Raises DatabaseError.
     """
-    base = place or tables()
-    path = base / name
     try:
-        changed = path.stat().st_mtime_ns
+        base = place or folder()
+    except ConfigError as error:
+        raise DatabaseError(error.what, known=error.known, hint=error.hint) from None
+    path = os.path.join(base, name)
+    try:
+        changed = os.stat(path).st_mtime_ns
     except (OSError, ValueError) as error:
         if os.path.lexists(path):
-            raise bad(path, f"it cannot be read: {error}") from None
+            raise bad(Path(path), f"it cannot be read: {error}") from None
         check_place(base)
-        path = paths.data_dir("capability_db") / name
-        changed = path.stat().st_mtime_ns
+        path = os.path.join(paths.data_folder("capability_db"), name)
+        changed = os.stat(path).st_mtime_ns
     return cast(T, _made(path, changed, make))
 
 
 @lru_cache(maxsize=8)
-def _made(path: Path, changed: int, make: Callable[[Mapping[str, Any]], object]) -> object:
+def _made(name: str, changed: int, make: Callable[[Mapping[str, Any]], object]) -> object:
+    path = Path(name)
     found = document(path, contents(path, MAX_TABLE))
     if found.get("schema") != TABLES[path.name]:
         raise bad(path, f"its schema is not {TABLES[path.name]!r}")

@@ -8,9 +8,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpuedge.capdb.files import bad, contents
+from gpuedge.core.identity import Identity
 from gpuedge.safety import paths
 
 IDENTITIES: Final = "fixtures/identities.json"
+
+KEYS: Final = (
+    *Identity.__dataclass_fields__, "deviceName", "webgl_renderer", "CL_DEVICE_NAME",
+    "CL_DEVICE_VENDOR_ID", "vendor", "vendor_inferred", "device", "model", "brand", "soc",
+    "driver", "driver_info", "driver_version", "driverVersionString", "apiVersionRaw",
+    "build_date", "android_sdk", "security_patch", "process_bits", "linux-kernel",
+    "kernel_version", "macos", "macos_version", "darwin_version",
+)  # fmt: skip
+"""Keys of a record about a device."""
 
 _NAMES: Final = ("GL_RENDERER", "deviceName", "webgl_renderer", "name", "CL_DEVICE_NAME")
 

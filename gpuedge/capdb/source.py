@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -127,8 +128,26 @@ def _release(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in found[0].split("."))
 
 
-def read(folder: Path, *, is_sealed: bool = True) -> tuple[Envelope, tuple[Entry, ...]]:
-    """Read a folder whole: envelope, digests and every entry.
+class RawEntry:
+    """An entry as it stands in a file. It is read when it is first asked for."""
+
+    def __init__(self, path: Path, number: int, record: Any, api: str) -> None:
+        self._path, self._number, self.record, self.api = path, number, record, api
+        known = record.get("id") if isinstance(record, dict) else None
+        self.id = known if isinstance(known, str) and known else self.entry.id
+
+    @cached_property
+    def entry(self) -> Entry:
+        """What it says. Raises DatabaseError, which names the file, for what is no entry."""
+        try:
+            return parse(self.record, self.api)
+        except ValueError as error:
+            which = getattr(self, "id", self._number)
+            raise bad(self._path, f"entry {which!s:.40}: {error}") from None
+
+
+def read(folder: Path, *, is_sealed: bool = True) -> tuple[Envelope, list[RawEntry]]:
+    """Read a folder whole: envelope, digests, and the records of all entries.
 
     A folder that is worked on need not be sealed: then its files are read as they are. Raises
     DatabaseError, which names the file and what is wrong with it.
@@ -139,7 +158,7 @@ def read(folder: Path, *, is_sealed: bool = True) -> tuple[Envelope, tuple[Entry
     for name in present if is_sealed else ():
         if name not in listed:
             raise bad(folder / name, f"{FILE} does not list it")
-    entries: list[Entry] = []
+    rows: list[RawEntry] = []
     left = MAX_WHOLE
     # What is listed is read even if it was not seen before: somebody may be copying the folder.
     for name in sorted({*present, *listed}):
@@ -151,20 +170,20 @@ def read(folder: Path, *, is_sealed: bool = True) -> tuple[Envelope, tuple[Entry
             why = f"its digest is not the one in {FILE}; was it edited, and not sealed?"
             raise bad(folder / name, why)
         if name.startswith(f"{ENTRIES}/"):
-            entries += section(folder, name, data)
+            rows += section(folder, name, data)
         elif TABLES.get(name) != document(folder / name, data).get("schema"):
             raise bad(folder / name, f"its schema is not {TABLES.get(name)!r}")
     seen: set[str] = set()
-    for entry in entries:
-        if entry.id in seen:
-            raise bad(folder, f"two entries have the id {entry.id}")
-        if entry.id in about.retired_ids:
-            raise bad(folder, f"{entry.id} was retired; ids are not used again")
-        seen.add(entry.id)
-    return about, tuple(entries)
+    for row in rows:
+        if row.id in seen:
+            raise bad(folder, f"two entries have the id {row.id}")
+        if row.id in about.retired_ids:
+            raise bad(folder, f"{row.id} was retired; ids are not used again")
+        seen.add(row.id)
+    return about, rows
 
 
-def section(folder: Path, name: str, data: bytes) -> list[Entry]:
+def section(folder: Path, name: str, data: bytes) -> list[RawEntry]:
     """Return the entries in the bytes of a file of entries. Raises DatabaseError."""
     path = folder / name
     record = document(path, data)
@@ -175,12 +194,4 @@ def section(folder: Path, name: str, data: bytes) -> list[Entry]:
         raise bad(path, "its api and vendor must be those of its name")
     if not isinstance(record.get("entries"), list):
         raise bad(path, "entries must be a list")
-    found = []
-    for i, one in enumerate(record["entries"]):
-        try:
-            found.append(parse(one, api))
-        except ValueError as error:
-            known = one.get("id") if isinstance(one, dict) else None
-            which = known if isinstance(known, str) else i
-            raise bad(path, f"entry {which!s:.40}: {error}") from None
-    return found
+    return [RawEntry(path, i, one, api) for i, one in enumerate(record["entries"])]

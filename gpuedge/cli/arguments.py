@@ -46,13 +46,10 @@ def seconds(low: float = 0.0, high: float = math.inf) -> Callable[[str], float]:
 
 def add_probing(parser: argparse.ArgumentParser) -> None:
     """Add what every verb that tests drivers takes."""
-    parser.add_argument(
-        "--refresh", action="store_true", help="test again, whatever the cache says"
-    )
-    about = "seconds for all drivers together (4)"
-    parser.add_argument(
-        "--deadline", type=seconds(high=999_999), metavar="S", default=4.0, help=about
-    )
+    add = parser.add_argument
+    add("--refresh", action="store_true", help="test again, whatever the cache says")
+    add("--deadline", type=seconds(high=999_999), metavar="S", default=4.0,
+        help="seconds for all drivers together (4)")  # fmt: skip
 
 
 def check_writable(named: str | None, option: str, *, is_folder: bool = False) -> None:

@@ -19,12 +19,12 @@ from typing import Any, Final
 from gpuedge.capdb.database import Database, load
 from gpuedge.capdb.judgement import lookup as judge
 from gpuedge.capdb.place import folder as in_use
-from gpuedge.capdb.saved import identities, title
+from gpuedge.capdb.saved import KEYS, identities, title
 from gpuedge.cli.arguments import seconds
 from gpuedge.cli.output import Output, read_json
 from gpuedge.core.errors import InputError, NoUsableDeviceError, UnknownDeviceError, UsageError
 from gpuedge.core.identity import Identity
-from gpuedge.core.text import counted, plain
+from gpuedge.core.text import counted, plain, shown
 from gpuedge.probing import api
 from gpuedge.probing.show import forbidden
 
@@ -53,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a record of a device in a JSON file, the id of a stored identity, or such as "
         "vulkan:0 (default: the devices of this machine)",
     )  # fmt: skip
+    added["why"].add_argument("--all", action="store_true", help="show entries about others, too")
     added["replay"].add_argument(
         "file", metavar="DECISION.json", help="made by Decision.to_json() or gpuedge run --json"
     )
@@ -62,9 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     one.add_argument(
         "--deadline", type=seconds(), default=30.0, metavar="S", help="seconds in all (30)"
     )
-    one.add_argument(
-        "--rollback", action="store_true", help="go back to the version before the last update"
-    )
+    one.add_argument("--rollback", action="store_true", help="undo the last update")
 
 
 def run(options: argparse.Namespace, output: Output) -> int:
@@ -107,9 +106,22 @@ def show(options: argparse.Namespace, output: Output) -> int:
     rows = [
         (e.id, e.api, e.state, e.effect, forbidden(e.action.to_dict()), e.summary) for e in entries
     ]
-    titles = ("entry", "api", "state", "effect", "leaves out", "summary")
-    output.table(headline, titles, rows)
+    output.table(headline, ("entry", "api", "state", "effect", "restrictions", "summary"), rows)
     return 0
+
+
+def check_keys(record: Mapping[str, Any]) -> None:
+    """Raise InputError for a key that no record has; those of stored identities may stay."""
+    stored = {key for one in identities(in_use()).values() for key in one}
+    for key in record.keys() - stored.union(KEYS):
+        near = get_close_matches(key.lower(), [k.lower() for k in KEYS], n=1)
+        meant = [k for k in KEYS if k.lower() in near]
+        raise InputError(
+            f"A record of a device has no key {shown(key)}.",
+            asked_by="--device",
+            known=", ".join(KEYS),
+            hint=f"did you mean {meant[0]!r}?" if meant else "docs/cli.md lists the keys",
+        )
 
 
 def devices(named: str | None) -> list[tuple[str, str, Mapping[str, Any] | Identity]]:
@@ -121,6 +133,7 @@ def devices(named: str | None) -> list[tuple[str, str, Mapping[str, Any] | Ident
     if named is not None:
         if os.path.lexists(named) or named.endswith(".json") or os.sep in named:
             record: Mapping[str, Any] = read_json(named)
+            check_keys(record)
             return [(named, title(record), record)]
         stored = identities(in_use())
         if named in stored:
@@ -144,7 +157,7 @@ def devices(named: str | None) -> list[tuple[str, str, Mapping[str, Any] | Ident
 
 
 def why(options: argparse.Namespace, output: Output) -> int:
-    """Print the trace of every entry; of one device its document is the whole answer."""
+    """Print what entries come to; the document of one device has every entry, and is the answer."""
     found = [
         (source, name, judge(record).to_dict(all=True))
         for source, name, record in devices(options.device)
@@ -161,9 +174,11 @@ def why(options: argparse.Namespace, output: Output) -> int:
         output.table(f"{name} ({source})", ("what", "is"), _subject(body))
         for result, heading in HEADINGS.items():
             rows = [[f[c] for c in COLUMNS] for f in body["findings"] if f["result"] == result]
-            if rows:
-                titles = ("entry", "becomes", "decided by", "effect", "summary")
-                output.table(f"{counted(len(rows), 'entry')} {heading}", titles, rows)
+            told = f"{counted(len(rows), 'entry')} {heading}"
+            if rows and (result != "false" or options.all):
+                output.table(told, [name.replace("_", " ") for name in COLUMNS], rows)
+            elif rows:
+                output.text(f"{told}; --all shows them")
     return 0
 
 
@@ -224,12 +239,9 @@ def replay(options: argparse.Namespace, output: Output) -> int:
     decision = Decision.from_dict(saved)
     try:
         again = decision.replay()
-        after = again.to_json()
-        before = json.dumps(saved, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except NoUsableDeviceError as error:  # nothing about this machine: it is not in the record
         raise InputError(f"{options.file} cannot be decided again: {error.what}") from None
-    except (ValueError, RecursionError) as error:  # in what no decision has, and nothing reads
-        raise InputError(f"{options.file} holds what no saved decision does: {error}.") from None
+    before, after = json.dumps(saved, sort_keys=True, separators=(",", ":")), again.to_json()
     now = json.loads(after)
     rows = [
         {"field": name, "saved": saved.get(name), "now": now.get(name)}
@@ -257,7 +269,7 @@ def replay(options: argparse.Namespace, output: Output) -> int:
 
 ACTIONS: Final[Mapping[str, tuple[Callable[[argparse.Namespace, Output], int], str]]] = {
     "show": (show, "list the entries, or show some of them in full"),
-    "why": (why, "the trace of every entry for a device"),
+    "why": (why, "the entries about a device, what they come to, and what decided"),
     "update": (update, "get a newer database from a mirror, if it is signed and good"),
     "replay": (replay, "decide a saved decision again, and compare it byte by byte"),
 }

@@ -242,12 +242,12 @@ def _row_check(device: str, row: ProbeRow, *, is_alone: bool) -> Check:
     name = device if row.index is not None else f"{device} driver"
     detail = f"{row.name}: {row.brief}" if row.name else row.brief
     if row.is_usable:
-        left_out = show.forbidden(row.restrictions)
-        if not left_out:
+        limited = show.forbidden(row.restrictions)
+        if not limited:
             return Check(name, PASS, detail)
         ids = ", ".join(row.restrictions["entries"])
         fix = MORE_TIME if row.evidence.get("is_unfinished") is True else ""
-        return Check(name, INFO, f"{detail}; {ids}: without {left_out}", fix)
+        return Check(name, INFO, f"{detail}; {limited} ({ids})", fix)
     if row.code == "pinned":
         return Check(name, INFO, detail, pins.unpin(row.device))
     if row.status == "absent" and row.code not in NOT_INSTALLED:

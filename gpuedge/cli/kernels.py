@@ -1,30 +1,55 @@
-"""``gpuedge kernels``: the kernel texts, and what they print to in each dialect."""
+"""``gpuedge kernels``: the kernel texts, what they print to, and what kernels a model becomes."""
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from gpuedge import lang
-from gpuedge.cli.output import Output
-from gpuedge.core.errors import UsageError
+from gpuedge.cli import picture
+from gpuedge.cli.arguments import check_writable
+from gpuedge.cli.check import add_shapes, read_shapes
+from gpuedge.cli.devices import named_gpu
+from gpuedge.cli.output import Output, blaming
+from gpuedge.cli.run import check_model
+from gpuedge.core.caps import VULKAN_MINIMUM
+from gpuedge.core.errors import InputError, UsageError
+from gpuedge.graph.reader import OnnxModel
 from gpuedge.plan import library
+from gpuedge.probing.report import ProbeRow
+from gpuedge.runtime.forecast import Forecast, kernels_of
+from gpuedge.safety.paths import write_named
+
+LEAST = ProbeRow(
+    "vulkan", "vulkan", "ok", "ok", "the least that Vulkan guarantees", "any Vulkan device",
+    identity={"api": "vulkan", "name": "", "os": ""}, caps=VULKAN_MINIMUM.to_dict(),
+)  # fmt: skip
+"""What is planned for where no device is named: nothing of this machine counts."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb."""
     add = parser.add_argument
-    add("action", nargs="?", choices=("list", "show"), default="list", help="what to do (list)")
-    add("name", nargs="?", metavar="NAME", help="with show: such as map/conv2d")
+    actions = ("list", "show", "explain")
+    add("action", nargs="?", choices=actions, default="list", help="what to do (list)")
+    add("name", nargs="?", metavar="NAME",
+        help="with show: such as map/conv2d; with explain: a model, an ONNX file")  # fmt: skip
     add("--dialect", choices=tuple(lang.PRINTERS), help="with show: what it prints to")
+    add("--device", metavar="D",
+        help="with explain: such as vulkan, gles20 (the least that Vulkan guarantees)")  # fmt: skip
+    add_shapes(parser)
+    add("--output", metavar="FILE.svg", help="with explain: where to write the picture (stdout)")
 
 
 def run(options: argparse.Namespace, output: Output) -> int:
-    """List the kernels, or show one."""
+    """List the kernels, show one, or draw what becomes of a model."""
     if options.action == "show":
         return _show(options, output)
+    if options.action == "explain":
+        return _explain(options, output)
     if options.name is not None:
         raise UsageError("`kernels list` takes no name.", hint=f"kernels show {options.name}")
     variants = library.variants()
@@ -81,4 +106,39 @@ def _show(options: argparse.Namespace, output: Output) -> int:
     output.log(f"{name} as {blob.dialect}: {len(blob.code)} bytes, sha256 {blob.digest}")
     if is_text:
         output.text(listing.rstrip("\n"))
+    return 0
+
+
+def _explain(options: argparse.Namespace, output: Output) -> int:
+    """Draw a model's graph before and after rewriting."""
+    if options.name is None:
+        raise UsageError("`kernels explain` takes a model.", hint="kernels explain model.onnx")
+    check_model(options.name)
+    check_writable(options.output, "--output")
+    shapes = read_shapes(options.shape)
+    with blaming(shape=(UsageError,)):
+        graph = OnnxModel.load(options.name).specialise(shapes)
+    row = LEAST
+    if options.device is not None:
+        row = named_gpu(options.device, "kernels explain", output)
+    seen = Forecast(graph, row)
+    drawings = {"before": picture.before(graph), "after": picture.after(graph, kernels_of(seen))}
+    titles = (
+        f"{Path(options.name).name}: the graph",
+        f"after rewriting, for {row.device} ({row.name})",
+    )
+    text = picture.svg(list(zip(titles, drawings.values(), strict=True)))
+    if options.output is not None:
+        why = write_named(Path(options.output), text.encode())
+        if why is not None:
+            raise InputError(f"{options.output} cannot be written.", asked_by="--output", known=why)
+    body = {name: asdict(one) for name, one in drawings.items()}
+    output.document({
+        "schema": "gpuedge.kernels.explain/1", "model": options.name, "device": row.device,
+        **body, "file": options.output, "svg": None if options.output else text,
+    })  # fmt: skip
+    for name, one in drawings.items():
+        output.log(f"{name}: {picture.about(one)}")
+    if options.output is None:
+        output.text(text.rstrip("\n"))
     return 0

@@ -33,6 +33,7 @@ VERBS: dict[str, str] = {
     "probe": "find the devices of this machine and test each driver in a process of its own",
     "doctor": "check drivers, packages and settings, with a remedy for each finding",
     "run": "run an ONNX model on arrays from .npy files",
+    "check": "say where every operator of a model would run, why not elsewhere, and at what cost",
     "conformance": "test whether a device computes what it should, case by case",
     "bench": "time fixed graphs on a GPU and on the CPU path; write an anonymous trace",
     "db": "the capability database: what it says of a device and why, checks, signed updates",

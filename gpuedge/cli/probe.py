@@ -50,7 +50,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
 def _details(row: ProbeRow) -> str:
     facts = {
         "entries": "; ".join(lines.entries(row)),
-        "left out": lines.forbidden(row.restrictions),
+        "restrictions": lines.forbidden(row.restrictions),
         "database": row.database,
         "class": row.caps.get("device_class"),
         "storages": " ".join(row.caps.get("storages") or ()),

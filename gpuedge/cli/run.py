@@ -28,6 +28,7 @@ from gpuedge.core.errors import (
     UnsupportedOpError,
     UsageError,
 )
+from gpuedge.runtime.strings import AUTO, parse
 from gpuedge.safety.paths import open_regular, write_named
 
 if TYPE_CHECKING:
@@ -57,6 +58,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="one per input of the model; repeatable")  # fmt: skip
     add("--output", metavar="DIR", help="write each output to DIR/NAME.npy, whole or not at all")
     add("--device", metavar="D", help="such as cpu, vulkan:0, auto (the default)")
+    add("--allow-software", action="store_true",
+        help="let auto take a software rasteriser, if it is faster")  # fmt: skip
+    add("--no-rewrites", action="store_true",
+        help="compute operator by operator, to find out whether a rewrite is to blame")  # fmt: skip
     add("--fallback", choices=("cpu", "error"),
         help="what happens to operators the device cannot run, and when it fails")  # fmt: skip
     add("--isolation", choices=("inline", "process"),
@@ -71,17 +76,21 @@ def run(options: argparse.Namespace, output: Output) -> int:
     """Run the model, write the outputs, print where it ran, why and how long it took."""
     inputs = read_inputs(options.input)
     check_writable(options.output, "--output", is_folder=True)
-    if not os.path.isfile(options.model):  # noqa: PTH113  (a Path raises for a long name)
-        what = "is not a file" if os.path.exists(options.model) else "does not exist"  # noqa: PTH110
-        raise InputError(f"The model {options.model} {what}.", asked_by="the command line")
+    check_model(options.model)
     import gpuedge
 
+    if options.allow_software and options.device and parse(options.device) != AUTO:
+        raise UsageError(
+            f"--allow-software is about auto, and --device {options.device} is not auto.",
+            asked_by="the command line",
+            hint="leave one of them out: a device that is named runs, software or not",
+        )
     chosen = {n: value for n in BLAME if (value := getattr(options, n)) is not None}
-    blamed = {name: BLAME[name] for name in chosen}
+    policy = gpuedge.Policy(allow_software=options.allow_software, rewrites=not options.no_rewrites)
     with (
-        blaming(**blamed, input=(UsageError,)),
+        blaming(**{name: BLAME[name] for name in chosen}, input=(UsageError,)),
         output.working("deciding, compiling and running"),
-        gpuedge.Session(options.model, **chosen) as session,
+        gpuedge.Session(options.model, policy=policy, **chosen) as session,
     ):
         results, times = _timed(session, inputs, options.repeat, options.timeout)
         placement = [asdict(row) for row in session.placement]
@@ -107,6 +116,13 @@ def run(options: argparse.Namespace, output: Output) -> int:
     output.document(body)
     _show(body, str(decision), output)
     return 0
+
+
+def check_model(path: str) -> None:
+    """Raise InputError (GE-203) where there is no such file."""
+    if not os.path.isfile(path):  # noqa: PTH113  (a Path raises for a long name)
+        what = "is not a file" if os.path.exists(path) else "does not exist"  # noqa: PTH110
+        raise InputError(f"The model {path} {what}.", asked_by="the command line")
 
 
 def read_inputs(pairs: Sequence[str]) -> dict[str, Array]:

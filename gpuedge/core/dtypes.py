@@ -8,11 +8,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpuedge.core.errors import DTypeError, InputError, OutOfMemoryError
+from gpuedge.core.errors import DTypeError, InexactError, InputError, OutOfMemoryError
 
 ACCEPTED = ("float32", "float16")
 BYTES = ("uint8", "int8")
 """Integers that float32 holds exactly; operations whose results are such again take them."""
+
+SMALL = (*BYTES, "int16", "uint16")
+"""Integers whose every value float32 holds exactly."""
+WIDE = ("int32", "int64", "uint32", "uint64")
+"""Integers that kernels compute in float32 as far as that is exact."""
+INTEGERS = (*SMALL, *WIDE)
+
+EXACT = 2**24
+"""Integers up to this, and no further, are all float32."""
 
 
 def rounded(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -22,12 +31,31 @@ def rounded(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """
     if array.dtype == dtype:
         return array
+    if np.dtype(dtype).kind == "b":
+        return np.asarray(array != 0)
     if np.dtype(dtype).kind in "iu":
         about = np.iinfo(np.dtype(dtype))
         with np.errstate(invalid="ignore"):
             return np.asarray(np.clip(np.rint(array), about.min, about.max)).astype(dtype)
     with np.errstate(over="ignore"):
         return array.astype(dtype)
+
+
+def require_exact(what: str, array: npt.NDArray[Any], device: str, most: int | None = None) -> None:
+    """Check integers that come to or from kernels, which compute in float32.
+
+    Raises
+    ------
+    InexactError (GE-206)
+        One of them may not be what it was.
+    """
+    most = EXACT if most is None else most
+    if array.size and max(abs(float(array.min())), abs(float(array.max()))) > most:
+        raise InexactError(
+            f"'{what}' holds integers beyond {most}, of which {device} may lose digits.",
+            known="kernels compute in float32",
+            hint="device='cpu' computes it",
+        )
 
 
 def no_copy(what: str, error: MemoryError) -> OutOfMemoryError:

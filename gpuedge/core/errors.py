@@ -9,6 +9,7 @@ GpuEdgeError                      GE-100
 |   +-- DTypeError                GE-202  the dtype is not supported
 |   +-- InputError                GE-203  inputs missing, unknown, or NaN in weights
 |   |   +-- NotFiniteError        GE-205  NaN or infinity, on a device that does not keep them
+|   |   +-- InexactError          GE-206  an integer that a device does not hold exactly
 |   +-- ClosedError               GE-204  the object was closed before
 +-- KernelError                   GE-300
 |   +-- KernelSyntaxError         GE-301  kernel text does not parse or type-check
@@ -35,7 +36,7 @@ from gpuedge.core.text import plain
 __all__ = [
     "BackendUnavailableError", "ClosedError", "CompilerUnavailableError", "ConfigError",
     "DTypeError", "DatabaseError", "DeviceError", "DeviceLostError", "DeviceTimeoutError",
-    "DriverError", "GpuEdgeError", "InputError", "KernelError", "KernelLimitError",
+    "DriverError", "GpuEdgeError", "InexactError", "InputError", "KernelError", "KernelLimitError",
     "KernelSyntaxError", "ModelError", "NoUsableDeviceError", "NotFiniteError", "OutOfMemoryError",
     "RequestTimeoutError", "ShapeError",
     "UnknownDeviceError", "UnsupportedOpError", "UpdateError", "UsageError",
@@ -73,6 +74,7 @@ class GpuEdgeError(Exception):
     """
 
     code = "GE-100"
+    most = MOST
 
     def __init__(
         self,
@@ -89,14 +91,14 @@ class GpuEdgeError(Exception):
         super().__init__(what)
 
     def __str__(self) -> str:
-        lines = [f"[{self.code}] {plain(self.what, MOST, lines=True)}"]
+        lines = [f"[{self.code}] {plain(self.what, self.most, lines=True)}"]
         for label, text in (
             ("requested by", self.asked_by),
             ("known here", self.known),
             ("try", self.hint),
         ):
             if text:
-                lines.append(f"  {label + ':':<14}{plain(text, MOST, lines=True)}")
+                lines.append(f"  {label + ':':<14}{plain(text, self.most, lines=True)}")
         return "\n".join(lines)
 
 
@@ -146,6 +148,12 @@ class NotFiniteError(InputError):
     """An input holds NaN or infinity, which this device does not keep."""
 
     code = "GE-205"
+
+
+class InexactError(InputError):
+    """An input or a result is an integer that this device does not hold exactly."""
+
+    code = "GE-206"
 
 
 class ClosedError(UsageError):
@@ -258,9 +266,10 @@ class ModelError(GpuEdgeError):
 
 
 class UnsupportedOpError(ModelError):
-    """The model uses an operator that the chosen device cannot run."""
+    """A model's operators that do not exist, or that the chosen device cannot run: all of them."""
 
     code = "GE-501"
+    most = 64 * MOST
 
 
 class DatabaseError(GpuEdgeError):

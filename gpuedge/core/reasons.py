@@ -51,7 +51,7 @@ SENTENCES: dict[str, str] = {
     "not-named": "another device was asked for by name",
     "unsupported-op": "an operator of the model cannot run there",
     "measured-slower": "measured on this model, and slower than the CPU path",
-    "takes-over": "measured on this model and faster; it answers soon, for changes are limited",
+    "takes-over": "the better side by now, so that it answers next",
     "too-little": "measured on this model, and not enough faster than the CPU path",
     "misses-deadline": "too slow for the deadline of the policy",
     "too-much-memory": "needs more device memory than the policy allows",

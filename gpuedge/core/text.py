@@ -6,11 +6,9 @@ shown everywhere.
 
 from __future__ import annotations
 
-from itertools import islice
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
 DEFAULT_WIDTH = 100
 """Columns of text that goes to a file, a pipe or a notebook, unless ``COLUMNS`` says otherwise."""
@@ -25,7 +23,7 @@ MOST = 80
 """Characters of a name that a message shows."""
 
 MOST_LISTED = 16
-"""Names that a message lists."""
+"""Inputs that a message lists."""
 
 LINES = {"\n": "\n", "\t": "\t", "\r": ""}
 """What text of several lines keeps of what does not print."""
@@ -78,12 +76,6 @@ def shown(name: str, most: int = MOST) -> str:
     "'conv1'"
     """
     return f"'{plain(name, most)}'"
-
-
-def listed(names: Iterable[str]) -> str:
-    """Return the first names of a model's inputs, for a message."""
-    first = [plain(name) for name in islice(names, MOST_LISTED + 1)]
-    return "inputs: " + ", ".join([*first[:MOST_LISTED], "..."][: len(first)])
 
 
 def _clipped(text: str, most: int | None) -> str:

@@ -24,9 +24,6 @@ MEAN_LIMIT = 20 * MICRO
 VAR_LIMIT = 25 * MICRO
 """Bounds of a belief: a factor of e**20 either way, and a standard deviation of 5 nats."""
 
-MOST_NS = 10**18
-"""Thirty years: longer times are mistakes."""
-
 
 @dataclass(frozen=True, slots=True)
 class Belief:

@@ -19,7 +19,6 @@ from statistics import median_low
 
 from gpuedge.decide.belief import (
     MICRO,
-    MOST_NS,
     Belief,
     bounded,
     forget,
@@ -30,7 +29,7 @@ from gpuedge.decide.belief import (
     surprise,
     updated,
 )
-from gpuedge.decide.options import DEFAULT, Options
+from gpuedge.decide.options import DEFAULT, MOST, Options
 from gpuedge.decide.route import Route
 from gpuedge.decide.sides import CPU, RECENT, Outcome, Phase, RouteState, Turn
 from gpuedge.decide.trial import Burst, Trial
@@ -191,7 +190,7 @@ class Chooser:
             return None
         price, rent = self._price_and_rent(found)
         due = found.since + price / rent if rent > 0 else math.inf
-        return max(math.ceil(due), 1) if due < MOST_NS else None
+        return max(math.ceil(due), 1) if due < MOST else None
 
     def ratio(self, device: str) -> float:
         """Return the latency of a route over the CPU's, as it is believed to be."""
@@ -201,6 +200,11 @@ class Chooser:
         """Return the latest latency of a side at the percentile; None where it did not run."""
         runs = self._cpu if side == CPU else self.candidates[side].recent
         return _percentile(runs, self._percentile) if runs else None
+
+    def held_ns(self, now_ns: int) -> int:
+        """Return for how long `pick` cannot change to another side that is open."""
+        is_full = len(self._switched) == self._switched.maxlen
+        return max(self._switched[0] + 60 * 10**9 - now_ns, 0) if is_full else 0
 
     def outcome(self) -> Outcome:
         """Return what is known by now, for the next launch; a trial counts with what it has."""
@@ -261,10 +265,6 @@ class Chooser:
         self._drop(device, "lost" if found.belief.windows else "closed")
         found.since = self.requests
 
-    def recovered(self, device: str, now_ns: int) -> None:
-        """Take that a device that was lost is back: it is tried like one that was just opened."""
-        self.opened(device, self.candidates[device].startup_ns, now_ns)
-
     # -- what follows -------------------------------------------------------------------------
 
     def _count(self) -> None:
@@ -281,9 +281,9 @@ class Chooser:
         self._weigh_predictions()
         self._pass_time(now_ns)
         self._heed()
-        self._choose(now_ns)
+        is_held = self._choose(now_ns)
         if not self._wants_burst(now_ns):
-            self._batch = self.calm = self._quiet()
+            self._batch = self.calm = 0 if is_held else self._quiet()
 
     def _quiet(self) -> int:
         """Return how many requests may pass before anything can be due."""
@@ -339,21 +339,25 @@ class Chooser:
         if abs(math.log(latest / self._level)) > self._o.surprise:
             self._is_doubted, self._level = True, latest
 
-    def _choose(self, now_ns: int) -> None:
-        """Take the side that is expected to lose least; start-up is paid by now."""
+    def _choose(self, now_ns: int) -> bool:
+        """Take the side that is expected to lose least; True where that has to wait.
+
+        Start-up is paid by now.
+        """
         ready = [c for c in self.candidates.values() if c.phase == "ready"]
         if not ready:
-            return
+            return False
         found = min(ready, key=lambda c: (c.route.is_demoted, c.belief.mean))
         cpu, gpu = losses(found.belief, self._k, self._o.lasting)
-        pick = self._by_deadline(ready, found.route.device if gpu < cpu else CPU)
-        if pick == self.pick:
-            return
-        if len(self._switched) == self._switched.maxlen and now_ns - self._switched[0] < 60e9:
-            return
+        stay = self._o.stay if self.switches else 1.0
+        is_gpu = gpu * stay < cpu if self.pick == CPU else gpu < cpu * stay
+        pick = self._by_deadline(ready, found.route.device if is_gpu else CPU)
+        if pick == self.pick or self.held_ns(now_ns):
+            return pick != self.pick
         self._switched.append(now_ns)
         self.switches += 1
         self._move(pick)
+        return False
 
     def _by_deadline(self, ready: Sequence[RouteState], pick: str) -> str:
         """Return `pick`, or the fastest side where it does not keep the deadline."""

@@ -10,41 +10,30 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from gpuedge.core.errors import InputError, NoUsableDeviceError
 from gpuedge.core.reasons import SENTENCES
 from gpuedge.core.text import plain
 from gpuedge.decide import explain
 from gpuedge.decide.belief import MICRO, losses
-from gpuedge.decide.record import AUTO, CPU, MOST, SCHEMA, Evidence, Record, fields_of, whole
+from gpuedge.decide.explain import Comparison, Weighed
+from gpuedge.decide.options import MOST
+from gpuedge.decide.record import AUTO, Evidence, Record
+from gpuedge.decide.saved import UNFIT, Saved
+from gpuedge.decide.sides import CPU
 
+SCHEMA = "gpuedge.decision/4"
 STATUSES = ("selected", "rejected", "waiting")
 
 
-class Comparison(NamedTuple):
-    """What one request takes on a GPU and on the CPU path, in the figures that are told.
-
-    `is_rough` says that `gpu_ns` was not measured as it stands.
-    """
-
-    gpu_ns: int
-    cpu_ns: int
-    is_rough: bool = False
-
-    @property
-    def milli(self) -> int:
-        """Speed on the GPU, in thousandths of that on the CPU path."""
-        return self.cpu_ns * 1000 // self.gpu_ns
-
-
 @dataclass(frozen=True, slots=True)
-class CandidateRow:
+class CandidateRow(Saved):
     """One candidate and what became of it.
 
-    `status` is ``selected``, ``rejected``, or ``waiting`` for a GPU that may be taken later in this
+    `status` is ``selected``, ``rejected``, or ``waiting`` for what may be taken later in this
     launch; `code` a stable reason code and `reason` its sentence with the specifics. `time_ns` is
     what one request takes there, and `is_rough` says that it was not measured as it stands. The
     losses are what the CPU and the GPU are expected to lose per request against knowing which is
@@ -61,17 +50,13 @@ class CandidateRow:
     loss_gpu_ppm: int | None = None
 
     def __post_init__(self) -> None:
+        Saved.__post_init__(self)
         if self.status not in STATUSES or self.code not in SENTENCES:
             raise ValueError(f"unknown status or code {self.status!r}, {self.code!r}")
-        for value in (self.time_ns, self.loss_cpu_ppm, self.loss_gpu_ppm):
-            if value is not None:
-                whole("a number of a row", value)
-        if type(self.is_rough) is not bool or plain(self.reason, None) != self.reason:
-            raise ValueError("a field of a row is not what it should be")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Decision:
+class Decision(Saved):
     """Which device runs a model, and why; prints as a sentence followed by a table.
 
     Attributes
@@ -94,6 +79,11 @@ class Decision:
     record: Record
     is_verbose: bool = field(default=False, compare=False)
 
+    def __post_init__(self) -> None:
+        Saved.__post_init__(self)
+        if [row.device for row in self.rows] != [c.device for c in self.record.candidates]:
+            raise ValueError("the rows are not those of the candidates")
+
     @property
     def version(self) -> str:
         """The gpuedge version that decided."""
@@ -109,13 +99,7 @@ class Decision:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary; times are whole nanoseconds."""
-        return {
-            "schema": SCHEMA,
-            "device": self.device,
-            "reason": self.reason,
-            "record": self.record.to_dict(),
-            "rows": [asdict(row) for row in self.rows],
-        }
+        return {"schema": SCHEMA, **Saved.to_dict(self)}
 
     def to_json(self) -> str:
         """Return canonical JSON: sorted keys, no spaces, ASCII. Equal decisions, equal bytes."""
@@ -142,19 +126,10 @@ class Decision:
                 known=f"its schema is {plain(repr(schema))}; this version reads {SCHEMA!r}",
                 hint="make one with Session.explain().to_json()",
             )  # fmt: skip
-        made = Record.from_dict(record.get("record", {}))
         try:
-            rows = tuple(CandidateRow(**fields_of(CandidateRow, row)) for row in record["rows"])
-            if [row.device for row in rows] != [known.device for known in made.candidates]:
-                raise ValueError("the rows are not those of the candidates")
-            device, reason = record["device"], record["reason"]
-            if plain(device + reason, None) != device + reason:
-                raise ValueError("a text of more than one line")
-            return cls(device, reason, rows, made)
-        except (
-            AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError
-        ) as error:  # fmt: skip
-            known = plain(f"{type(error).__name__}: {error}", 300)
+            return cls.read({name: value for name, value in record.items() if name != "schema"})
+        except UNFIT as error:
+            known = plain(f"{type(error).__name__}: {getattr(error, 'what', error)}", 300)
             raise InputError("This saved decision is damaged.", known=known) from None
 
     def __str__(self) -> str:
@@ -179,186 +154,175 @@ def decide(record: Record) -> Decision:
         The device asked for by name is not there or cannot be used, and the record does not fall
         back.
     """
-    return _Judge(record).decision()
+    cases = [_weighed(candidate, record) for candidate in record.candidates]
+    chosen = (_best if record.asked == AUTO else _named)(cases, record)
+    codes = [_code(case, chosen, cases) for case in cases]
+    due = next((c.gpu for c, code in zip(cases, codes, strict=True) if code == "takes-over"), None)
+    taken = record.cpu if chosen is None else chosen.gpu
+    cases = [replace(case, used=taken.device, due=due) for case in cases]
+    reasons = [case.reason(code) for case, code in zip(cases, codes, strict=True)]
+    rows = [
+        CandidateRow(
+            case.gpu.device, "selected" if case.gpu is taken else _STATUS.get(code, "rejected"),
+            code, explain.in_table(why), *_time(case), *(case.losses or (None, None)),
+        )
+        for case, code, why in zip(cases, codes, reasons, strict=True)
+    ]  # fmt: skip
+    if chosen is None:
+        sentence = explain.on_cpu(codes, reasons, record)
+    else:
+        why = next(row.reason for row in rows if row.status == "selected")
+        sentence = f"Runs on {taken.label}: {why}."
+    return Decision(taken.device, sentence, tuple(rows), record)
 
 
 _UNDER_WAY = {"opening": "opening", "trial": "on-trial", "late": "open-late",
               "failed": "run-failed"}  # fmt: skip
-_WAITING = ("not-yet", "opening", "takes-over", "on-trial", "open-late")
+_STATUS = dict.fromkeys(("not-yet", "opening", "takes-over", "on-trial", "open-late"), "waiting")
 _STILL_RUNS = ("ok", "unsupported-op")
 """What does not stop a named device: nodes it cannot run are placed elsewhere or refused later."""
 
 
-class _Judge:
-    """The candidates of one record, each weighed against its CPU path."""
-
-    def __init__(self, record: Record) -> None:
-        self.record = record
-        self.policy = record.policy
-        self.k = 1000 / record.policy.speedup_milli
-        self.losses = [self._losses(candidate) for candidate in record.candidates]
-        self.compared = [self._comparison(i) for i in range(len(record.candidates))]
-        self.chosen = self._best() if record.asked == AUTO else _find(record)
-
-    def decision(self) -> Decision:
-        """Return the choice with a row for each candidate."""
-        rows, reasons, record = [], [], self.record
-        taken = self.chosen or record.cpu
-        for i, candidate in enumerate(record.candidates):
-            code = self._code(i, candidate)
-            case = explain.RowCase(candidate, record, self.compared[i], self.chosen)
-            reasons.append(case.reason(code))
-            status = "waiting" if code in _WAITING else "rejected"
-            status = "selected" if candidate is taken else status
-            told, lost = explain.in_table(reasons[-1]), self.losses[i] or (None, None)
-            rows.append(
-                CandidateRow(candidate.device, status, code, told, *self._time(i, candidate), *lost)
-            )
-        if self.chosen is None:
-            sentence = explain.on_cpu([row.code for row in rows], reasons, record)
-        else:
-            why = next(row.reason for row in rows if row.status == "selected")
-            sentence = f"Runs on {taken.label}: {why}."
-        return Decision(taken.device, sentence, tuple(rows), record)
-
-    # -- weighing ------------------------------------------------------------------------------
-
-    def _losses(self, candidate: Evidence) -> tuple[int, int] | None:
-        known = candidate.belief
-        return None if known is None or candidate.device == CPU else losses(known, self.k)
-
-    def _is_worth(self, i: int) -> bool:
-        found = self.losses[i]
-        return found is not None and found[1] < found[0]
-
-    def _comparison(self, i: int) -> Comparison | None:
-        """Return the figures to tell, None where the CPU path or the GPU has none.
-
-        Measured medians are told where they agree with what is expected, and else the latter: what
-        is said of a device must not contradict what is done with it.
-        """
-        gpu, found = self.record.candidates[i], self.losses[i]
-        cpu_ns = gpu.cpu_ns or self.record.cpu.cpu_ns
-        if gpu.belief is None or found is None or not cpu_ns:
-            return None
-        expected = self.k + (found[1] - found[0]) / MICRO
-        if gpu.is_measured and gpu.gpu_ns:
-            made = Comparison(gpu.gpu_ns, cpu_ns)
-            if (made.milli >= self.policy.speedup_milli) == self._is_worth(i):
-                return made
-        elif not gpu.is_measured:
-            expected = math.exp(gpu.belief.mean / MICRO)
-        return Comparison(min(max(round(cpu_ns * expected), 1), MOST), cpu_ns, True)
-
-    def _time(self, i: int, candidate: Evidence) -> tuple[int | None, bool]:
-        """Return what a request takes, and whether that is not measured as it stands.
-
-        The CPU path's time is that of the comparison that is told of.
-        """
-        times = [(found.gpu_ns, found.is_rough)] if (found := self.compared[i]) else []
-        if candidate.device == CPU:
-            pairs = zip(self.record.candidates, self.compared, strict=True)
-            told = [c.cpu_ns for gpu, c in pairs if c and self.chosen in (None, gpu)]
-            times = [(ns, False) for ns in (*told, candidate.cpu_ns) if ns is not None]
-        return times[0] if times else (candidate.predicted_ns, True)
-
-    # -- choosing ------------------------------------------------------------------------------
-
-    def _ruled_out(self, gpu: Evidence) -> str:
-        """Return the code of what speaks against a GPU whatever its speed, empty if nothing."""
-        if gpu.code != "ok":
-            return gpu.code
-        if gpu.is_software and not self.policy.allow_software:
-            return "software"
-        bound, needs = self.policy.max_memory_bytes, gpu.memory_bytes
-        return "too-much-memory" if bound is not None and (needs or 0) > bound else ""
-
-    def _best(self) -> Evidence | None:
-        """Return the GPU that answers or is to be taken, None for the CPU."""
-        gpus, limit = self.record.candidates, self.policy.deadline_ns
-        if self.record.in_use is not None:
-            used = self.record.in_use
-            return None if used == CPU else next(c for c in gpus if c.device == used)
-        ready = [
-            i for i, c in enumerate(gpus)
-            if c.phase == "ready" and c.is_measured and c.device != CPU and not self._ruled_out(c)
-        ]  # fmt: skip
-        at = {i: self.record.at_ns(gpus[i]) or 0 for i in ready}
-        if self.record.is_late:
-            faster = [i for i in ready if 0 < at[i] < (self.record.at_ns(self.record.cpu) or 0)]
-            keeps = [i for i in faster if at[i] <= (limit or 0)]
-            best = min(keeps, key=self._rank, default=min(faster, key=at.__getitem__, default=None))
-        else:
-            worth = [i for i in ready if self._is_worth(i) and (limit is None or at[i] <= limit)]
-            best = min(worth, key=self._rank, default=None)
-        return None if best is None else gpus[best]
-
-    def _rank(self, i: int) -> tuple[bool, int, int]:
-        """Order what may be taken: demoted last, then by expected loss, then as probed."""
-        cpu, gpu = self.losses[i] or (0, 0)
-        return self.record.candidates[i].is_demoted, gpu - cpu, i
-
-    # -- saying why ----------------------------------------------------------------------------
-
-    def _code(self, i: int, candidate: Evidence) -> str:
-        """Return the reason code of a candidate."""
-        if self.record.asked != AUTO:
-            if candidate is self.chosen:
-                return "named"
-            if candidate.code in _STILL_RUNS:
-                is_cpu = candidate.device == CPU and self.chosen is None
-                return "fallback" if is_cpu else "not-named"
-            return candidate.code
-        if candidate.device == CPU:
-            return self._cpu_code()
-        if candidate is self.chosen:
-            return "selected"
-        return self._ruled_out(candidate) or self._not_taken(i, candidate)
-
-    def _cpu_code(self) -> str:
-        if self.chosen is not None:
-            return "misses-deadline" if self.record.is_late else "not-best"
-        gpus = (c for c in self.record.candidates if c.device != CPU)
-        return "fallback" if all(map(self._ruled_out, gpus)) else "selected"
-
-    def _not_taken(self, i: int, gpu: Evidence) -> str:
-        """Return the code of a GPU that could be used, and is not the one taken."""
-        best, limit, at = self.chosen, self.policy.deadline_ns, self.record.at_ns(gpu) or 0
-        if gpu.phase in _UNDER_WAY or (gpu.phase == "ready" and not gpu.is_measured):
-            return _UNDER_WAY.get(gpu.phase, "on-trial")
-        if gpu.is_measured and limit is not None and at > limit:
-            return "misses-deadline"
-        if best is not None and gpu.phase == "ready" and self._is_worth(i):
-            return "demoted" if gpu.is_demoted and not best.is_demoted else "not-best"
-        if best is not None and not gpu.is_measured and "" != gpu.physical == best.physical:
-            return "other-route"
-        return self._by_speed(i, gpu)
-
-    def _by_speed(self, i: int, gpu: Evidence) -> str:
-        found = self.compared[i]
-        is_slower = found is not None and found.milli < explain.ABOUT_AS_FAST.start
-        if not gpu.is_measured:
-            return "slower" if is_slower else "not-yet"
-        if self._is_worth(i):  # else it was closed, or not opened in this launch
-            return "takes-over" if gpu.phase == "ready" else "not-yet"
-        return "measured-slower" if is_slower else "too-little"
+# -- weighing --------------------------------------------------------------------------------------
 
 
-def _find(record: Record) -> Evidence | None:
+def _weighed(gpu: Evidence, record: Record) -> Weighed:
+    """Return a candidate with what either choice is expected to lose, and the figures to tell.
+
+    Measured medians are told where they agree with what is expected, and else the latter: what is
+    said of a device must not contradict what is done with it.
+    """
+    if gpu.belief is None or gpu.device == CPU:
+        return Weighed(gpu, record)
+    enough, cpu_ns = record.policy.speedup_milli, record.cpu.latency_ns
+    cpu, there = (min(ppm, MOST) for ppm in losses(gpu.belief, 1000 / enough))
+    case = Weighed(gpu, record, (cpu, there))
+    if not cpu_ns:
+        return case
+    expected = 1000 / enough + (there - cpu) / MICRO
+    if gpu.is_measured and gpu.latency_ns:
+        made = Comparison(gpu.latency_ns, cpu_ns)
+        if (made.milli >= enough) == case.is_worth:
+            return replace(case, found=made)
+    elif not gpu.is_measured:
+        expected = math.exp(gpu.belief.theta)
+    told = min(max(round(cpu_ns * expected), 1), MOST)
+    return replace(case, found=Comparison(told, cpu_ns, True))
+
+
+def _time(case: Weighed) -> tuple[int | None, bool]:
+    """Return what a request takes, and whether that is not measured as it stands."""
+    if case.found is not None:
+        return case.found.gpu_ns, case.found.is_rough
+    if case.gpu.device == CPU and case.gpu.latency_ns is not None:
+        return case.gpu.latency_ns, False
+    return case.gpu.predicted_ns, True
+
+
+# -- choosing --------------------------------------------------------------------------------------
+
+
+def _ruled_out(case: Weighed) -> str:
+    """Return the code of what speaks against a GPU whatever its speed, empty if nothing."""
+    gpu, policy = case.gpu, case.record.policy
+    if gpu.code != "ok":
+        return gpu.code
+    if gpu.is_software and not policy.allow_software:
+        return "software"
+    bound = policy.max_memory_bytes
+    return "too-much-memory" if bound is not None and (gpu.memory_bytes or 0) > bound else ""
+
+
+def _best(cases: Sequence[Weighed], record: Record) -> Weighed | None:
+    """Return the GPU that answers or is to be taken, None for the CPU."""
+    if record.in_use is not None:
+        used = [case for case in cases if case.gpu.device == record.in_use != CPU]
+        return used[0] if used else None
+    ready = [
+        case for case in cases
+        if case.gpu.phase == "ready" and case.gpu.is_measured and case.gpu.device != CPU
+        and not _ruled_out(case)
+    ]  # fmt: skip
+    if record.is_late:
+        ready = [case for case in ready if 0 < case.at_ns < (record.cpu.tail_ns or 0)]
+        keeps = [case for case in ready if case.keeps_deadline]
+        return min(keeps, key=_rank, default=min(ready, key=lambda c: c.at_ns, default=None))
+    worth = [case for case in ready if case.is_worth and case.keeps_deadline]
+    return min(worth, key=_rank, default=None)
+
+
+def _rank(case: Weighed) -> tuple[bool, int]:
+    """Order what may be taken: demoted last, then by expected loss (then as probed)."""
+    cpu, gpu = case.losses or (0, 0)
+    return case.gpu.is_demoted, gpu - cpu
+
+
+def _named(cases: Sequence[Weighed], record: Record) -> Weighed | None:
     """Return which candidate was named; a bare backend name means its first usable device.
 
     None where it cannot be used and the CPU stands in.
     """
-    exact = [c for c in record.candidates if c.device == record.asked]
-    family = [c for c in record.candidates if c.device.split(":")[0] == record.asked]
-    usable = [c for c in exact + family if c.code in _STILL_RUNS]
+    exact = [c for c in cases if c.gpu.device == record.asked]
+    family = [c for c in cases if c.gpu.device.split(":")[0] == record.asked]
+    usable = [c for c in exact + family if c.gpu.code in _STILL_RUNS]
     if usable or record.falls_back:
         return usable[0] if usable else None
-    known = "; ".join(f"{c.label}: {explain.sentence(c.code, c.detail)}" for c in exact + family)
-    there = ", ".join(c.device for c in record.candidates if c.code == "ok") or "none"
+    known = "; ".join(
+        f"{c.gpu.label}: {explain.sentence(c.gpu.code, c.gpu.detail)}" for c in exact + family
+    )
+    there = ", ".join(c.gpu.device for c in cases if c.gpu.code == "ok") or "none"
     raise NoUsableDeviceError(
         f"The device {record.asked!r} cannot be used on this machine.",
         asked_by=f"device={record.asked!r}",
         known=known or f"there is no such device; usable here: {there}",
         hint="gpuedge probe shows every driver; device='auto' takes what works",
     )
+
+
+# -- saying why ------------------------------------------------------------------------------------
+
+
+def _code(case: Weighed, chosen: Weighed | None, cases: Sequence[Weighed]) -> str:
+    """Return the reason code of a candidate."""
+    gpu, is_auto = case.gpu, case.record.asked == AUTO
+    if case is chosen:
+        return "selected" if is_auto else "named"
+    if is_auto and gpu.device == CPU:
+        return _cpu_code(chosen, cases)
+    if is_auto:
+        return _ruled_out(case) or _under_way(gpu) or _not_taken(case, chosen)
+    if gpu.code in _STILL_RUNS:
+        return "fallback" if gpu.device == CPU and chosen is None else "not-named"
+    return gpu.code
+
+
+def _cpu_code(chosen: Weighed | None, cases: Sequence[Weighed]) -> str:
+    if chosen is None:
+        others = (case for case in cases if case.gpu.device != CPU)
+        return "fallback" if all(map(_ruled_out, others)) else "selected"
+    if chosen.record.is_late:
+        return "misses-deadline"
+    return "not-best" if chosen.is_worth else "takes-over"
+
+
+def _under_way(gpu: Evidence) -> str:
+    return _UNDER_WAY.get(
+        "trial" if gpu.phase == "ready" and not gpu.is_measured else gpu.phase, ""
+    )
+
+
+def _not_taken(case: Weighed, chosen: Weighed | None) -> str:
+    """Return the code of a GPU that could be used, and is not the one taken."""
+    gpu, is_ready = case.gpu, case.gpu.phase == "ready"
+    is_slower = case.found is not None and case.found.milli < explain.ABOUT_AS_FAST.start
+    if not gpu.is_measured:
+        if chosen is not None and "" != gpu.physical == chosen.gpu.physical:
+            return "other-route"
+        return "slower" if is_slower else "not-yet"
+    if not case.keeps_deadline:
+        return "misses-deadline"
+    if not case.is_worth:
+        return "measured-slower" if is_slower else "too-little"
+    if chosen is None or not is_ready:  # not ready: it was closed, or not opened in this launch
+        return "takes-over" if is_ready else "not-yet"
+    return "demoted" if gpu.is_demoted and not chosen.gpu.is_demoted else "not-best"

@@ -5,17 +5,22 @@ Every sentence of the room is here. Pure, no terminal library.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpuedge.core.reasons import SENTENCES
 from gpuedge.core.text import counted, plain, table
-from gpuedge.decide.record import AUTO, CPU, MOST, Evidence, Record
+from gpuedge.decide.belief import MICRO
+from gpuedge.decide.options import DEFAULT, MOST
+from gpuedge.decide.policy import Policy
+from gpuedge.decide.record import AUTO, Evidence, Record
+from gpuedge.decide.sides import CPU
 
 if TYPE_CHECKING:
-    from gpuedge.decide.decision import Comparison, Decision
+    from gpuedge.decide.decision import CandidateRow, Decision
 
 TITLES = ("device", "result", "time per request", "why")
 RESULTS = {"selected": "used", "rejected": "not used", "waiting": "not yet"}
@@ -39,6 +44,60 @@ _ABSENT = ("no-loader", "not-named", *_NOTHING)
 """Codes of what was never in the running: drivers without a device, and devices not asked for."""
 
 
+class Comparison(NamedTuple):
+    """What one request takes on a GPU and on the CPU path, in the figures that are told.
+
+    `is_rough` says that `gpu_ns` was not measured as it stands.
+    """
+
+    gpu_ns: int
+    cpu_ns: int
+    is_rough: bool = False
+
+    @property
+    def milli(self) -> int:
+        """Speed on the GPU, in thousandths of that on the CPU path."""
+        return self.cpu_ns * 1000 // self.gpu_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """A candidate, the record, what it is expected to lose, and the figures that are told.
+
+    `losses` are the CPU's and its own; `used` is the device that is used, and `due` what will
+    answer in its place.
+    """
+
+    gpu: Evidence
+    record: Record
+    losses: tuple[int, int] | None = None
+    found: Comparison | None = None
+    used: str = CPU
+    due: Evidence | None = None
+
+    @property
+    def is_worth(self) -> bool:
+        """Whether it is expected to lose less than the CPU."""
+        return self.losses is not None and self.losses[1] < self.losses[0]
+
+    @property
+    def at_ns(self) -> int:
+        """What the deadline is held against; 0 where that is not known."""
+        return self.gpu.tail_ns or 0
+
+    @property
+    def keeps_deadline(self) -> bool:
+        """Whether it keeps the deadline, if there is one."""
+        limit = self.record.policy.deadline_ns
+        return limit is None or self.at_ns <= limit
+
+    def reason(self, code: str) -> str:
+        """Return why it has this code, with `IT` for its name."""
+        if code in _REASONS:
+            return _REASONS[code](self)
+        return sentence(code, self.gpu.detail if code == self.gpu.code else "")
+
+
 # -- pieces ----------------------------------------------------------------------------------------
 
 
@@ -55,7 +114,8 @@ def duration(ns: int, digits: int = 3) -> str:
     return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
 
 
-def _memory(nbytes: int) -> str:
+def memory(nbytes: int) -> str:
+    """Return bytes as text, in the largest unit that leaves a whole number before the point."""
     for unit, one in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if nbytes >= one:
             return f"{nbytes / one:.4g} {unit}"
@@ -83,99 +143,74 @@ def _speed(found: Comparison, digits: int = 2) -> str:
 
 
 def _needs(candidate: Evidence, record: Record) -> str:
-    at = record.at_ns(candidate)
-    needs = "an unknown time" if at is None else duration(at)
-    return f"needs {needs}, and the deadline is {duration(record.policy.deadline_ns or 0)}"
+    limit = record.policy.deadline_ns or 0
+    return f"needs {_tail(candidate, record)}, and the deadline is {duration(limit)}"
+
+
+def _tail(candidate: Evidence, record: Record) -> str:
+    share = f" for {record.policy.percentile} % of requests" if candidate.at_ns else ""
+    return f"{duration(candidate.tail_ns or 0)}{share}"
 
 
 # -- why a GPU is used or not ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class RowCase:
-    """What a reason is told of: a GPU, the record, its figures, and the GPU that is used if any."""
-
-    gpu: Evidence
-    record: Record
-    found: Comparison | None = None
-    chosen: Evidence | None = None
-
-    def reason(self, code: str) -> str:
-        """Return why the GPU has this code, with `IT` for its name."""
-        if code in _REASONS:
-            return _REASONS[code](self)
-        return sentence(code, self.gpu.detail if code == self.gpu.code else "")
-
-    @property
-    def used(self) -> str:
-        """Device string of the GPU that is used."""
-        return CPU if self.chosen is None else self.chosen.device
-
-
-def _named(case: RowCase) -> str:
+def _named(case: Weighed) -> str:
     gpu = case.gpu
     but = "" if gpu.code == "ok" else f", although {sentence(gpu.code, gpu.detail)}"
     return f"{SENTENCES['named']}{but}"
 
 
-def _selected(case: RowCase) -> str:
+def _selected(case: Weighed) -> str:
     gpu, record, found = case.gpu, case.record, case.found
-    at, limit, cpu_at = record.at_ns(gpu), record.policy.deadline_ns, record.at_ns(record.cpu)
+    limit, cpu_at = record.policy.deadline_ns, record.cpu.tail_ns
     if gpu.device == CPU:
+        if case.due is not None:
+            return f"until {case.due.device} takes over"
         late = f"{_needs(gpu, record)}, but nothing is known to be faster"
         return late if record.is_late else "no other device has proved enough faster"
-    if record.is_late and limit and at and cpu_at:
-        keeps = "keeps" if at <= limit else "comes nearest to"
-        text = (
-            f"{keeps} the deadline of {duration(limit)} with {duration(at)}; the CPU needs "
-            f"{duration(cpu_at)}"
-        )
+    if record.is_late and limit and cpu_at and case.at_ns:
+        keeps = "keeps" if case.keeps_deadline else "comes nearest to"
+        text = f"{keeps} the deadline of {duration(limit)} with {_tail(gpu, record)}"
+        text += f"; the CPU needs {duration(cpu_at)}"
     elif found is None:
         text = "compared with the CPU, and faster"
     else:
-        speed = _speed(found)
-        if found.milli in ABOUT_AS_FAST:
-            speed = "a little faster than the CPU"
-        gpu_time = ("about " if found.is_rough else "") + duration(found.gpu_ns)
-        text = f"{speed}, {gpu_time} against {duration(found.cpu_ns)} a request"
-        if gpu.compared:
-            noun = "run" if record.policy.decide == "load" else "request"
-            text += f", compared on {counted(gpu.compared, noun)}"
-        elif gpu.source == "earlier":
-            text += ", as earlier launches measured"
-    if found is not None and found.milli < ABOUT_AS_FAST.start and not record.is_late:
-        text += "; the CPU takes over within a minute"
+        is_even = found.milli in ABOUT_AS_FAST
+        text = "a little faster than the CPU" if is_even else _speed(found)
+        about = "about " if found.is_rough else ""
+        text += f", {about}{duration(found.gpu_ns)} against {duration(found.cpu_ns)} a request"
+        text += ", as earlier launches measured" if gpu.is_remembered else ""
+    if case.due is not None and case.due.device == CPU:
+        text += f"; the CPU {_takes_over(record)}"
     if gpu.is_demoted:
         text += "; the capability database puts it behind others, but none is fast enough"
     return text
 
 
-def _compared(case: RowCase) -> str:
+def _start(case: Weighed) -> str:
+    """Return how fast a GPU is or should be, with its verb."""
+    found = case.found
+    if found is None:
+        return f"{IT} was not tried yet"
+    if not case.gpu.is_measured:
+        return f"{IT} should be {_speed(found, 1)}"
+    if case.gpu.is_remembered:
+        return f"{IT} was {_speed(found)} in earlier launches"
+    return f"{IT} was compared and is {_speed(found)}"
+
+
+def _compared(case: Weighed) -> str:
     if case.found is None:
         return f"{IT} was compared with the CPU and is not enough faster"
     is_faster = case.found.milli >= ABOUT_AS_FAST.stop
-    return f"{IT} {_pace(case.gpu, case.found)}{', too little to change for' if is_faster else ''}"
+    return f"{_start(case)}{', too little to change for' if is_faster else ''}"
 
 
-def _pace(gpu: Evidence, found: Comparison) -> str:
-    """Return a verb with how fast a GPU is or should be."""
-    if not gpu.is_measured:
-        return f"should be {_speed(found, 1)}"
-    if gpu.source == "earlier":
-        return f"was {_speed(found)} in earlier launches"
-    return f"was compared and is {_speed(found)}"
-
-
-def _start(case: RowCase) -> str:
-    if case.found is None:
-        return f"{IT} was not tried yet"
-    return f"{IT} {_pace(case.gpu, case.found)}"
-
-
-def _waits(case: RowCase) -> str:
+def _waits(case: Weighed) -> str:
     """Say from when on opening a GPU pays, if it should be faster."""
     start, gpu, record = _start(case), case.gpu, case.record
-    if case.chosen is not None:
+    if case.used != CPU:
         return f"{start}, but was not compared with {case.used}"
     after, is_slower = gpu.opens_after, case.found is not None and case.found.milli < 1000
     if after is not None and record.requests >= after:
@@ -183,7 +218,8 @@ def _waits(case: RowCase) -> str:
     served = f"{record.requests:,} {'was' if record.requests == 1 else 'were'} served"
     pays = "" if after is None else f"pays after about {_rounded(after)} requests; {served}"
     if is_slower:
-        return f"{start}, and trying it {pays}" if pays else start
+        why = f"predictions may be off by a factor of {DEFAULT.prior_factor:g}"
+        return f"{start}; {why}, so trying it {pays}" if pays else start
     takes = "" if gpu.startup_ns is None else f"takes about {duration(gpu.startup_ns, 2)}"
     both = ", which ".join(part for part in (takes, pays) if part)
     if case.found is None:
@@ -196,24 +232,30 @@ def _rounded(count: int) -> str:
     return f"{int(float(f'{count:.2g}')):,}" if count < 10**9 else "a billion"
 
 
-def _trial(case: RowCase) -> str:
-    so_far = f", {case.gpu.compared} so far" if case.gpu.compared else ""
-    return f"{IT} is being compared with the CPU on real requests{so_far}"
+def _takes_over(record: Record) -> str:
+    """Say when another side will answer."""
+    if not record.held_ns:
+        return "takes over after the next request"
+    most = f"{DEFAULT.switches_per_minute} times a minute"
+    return f"takes over in {duration(record.held_ns, 2)}, as sides change at most {most}"
 
 
-def _late(case: RowCase) -> str:
-    waited, retry = case.gpu.waited_ns, case.gpu.retry_ns
-    after = "in time" if waited is None else f"after {duration(waited)}"
-    again = "later" if retry is None else f"in {duration(retry)}"
-    return f"opening {IT} had not ended {after}; it is tried again {again}"
+def _due(case: Weighed) -> str:
+    start = IT if case.gpu.device == CPU else f"{_start(case)}, and"
+    return f"{start} {_takes_over(case.record)}"
 
 
-def _too_large(case: RowCase) -> str:
+def _late(case: Weighed) -> str:
+    waited, retry = duration(case.gpu.waited_ns or 0), duration(case.gpu.retry_ns or 0)
+    return f"opening {IT} had not ended after {waited}; it is tried again in {retry}"
+
+
+def _too_large(case: Weighed) -> str:
     needs, bound = case.gpu.memory_bytes or 0, case.record.policy.max_memory_bytes or 0
-    return f"{IT} needs {_memory(needs)} of device memory, and the policy allows {_memory(bound)}"
+    return f"{IT} needs {memory(needs)} of device memory, and the policy allows {memory(bound)}"
 
 
-_REASONS: dict[str, Callable[[RowCase], str]] = {
+_REASONS: dict[str, Callable[[Weighed], str]] = {
     "named": _named,
     "selected": _selected,
     "software": lambda _: f"{IT} is {SENTENCES['software']}",
@@ -223,8 +265,8 @@ _REASONS: dict[str, Callable[[RowCase], str]] = {
     "slower": _waits,
     "opening": lambda case: f"{_start(case)}, and is being opened in the background",
     "open-late": _late,
-    "on-trial": _trial,
-    "takes-over": lambda case: f"{_start(case)}, and takes over within a minute",
+    "on-trial": lambda _: f"{IT} is being compared with the CPU on real requests",
+    "takes-over": _due,
     "measured-slower": _compared,
     "too-little": _compared,
     "not-best": lambda case: f"{case.used} is faster",
@@ -301,31 +343,99 @@ def as_html(decision: Decision) -> str:
     return f"<p>{escape(decision.reason)}</p><table>{shown}</table>"
 
 
+# -- what it rests on ------------------------------------------------------------------------------
+
+
 def _details(decision: Decision) -> list[str]:
-    """Return everything that the record holds, in the words of its fields."""
-    record = decision.record
-    general = {n: getattr(record, n) for n in record.__dataclass_fields__ if n != "candidates"}
-    lines = [f"{name}: {value}" for name, value in (general | record.policy.to_dict()).items()
-             if name != "policy"]  # fmt: skip
-    if record.policy.storage != "float32":
-        lines.append(f"{record.policy.storage} storage asked for: exact where a device lacks it")
-    for row, known in zip(decision.rows, record.candidates, strict=True):
-        shown = [f"code {row.code}"]
-        for name in known.__dataclass_fields__:
-            value = getattr(known, name)
-            if value and name not in ("device", "code", "belief"):
-                is_time = name.endswith("_ns")
-                text = duration(value) if is_time else plain(str(value), 300)
-                shown.append(f"{name.removesuffix('_ns')} {text}")
-        lines.append(f"{row.device}: {', '.join(shown)}")
-        if known.belief is not None:
-            mean, sd = known.belief.mean / 10**6, (known.belief.var / 10**6) ** 0.5
-            lines.append(
-                f"{row.device}: belief: ln(GPU latency / CPU latency) {mean:.3f}, standard "
-                f"deviation {sd:.3f}, {counted(known.belief.windows, 'window')}"
-            )
-        if row.loss_cpu_ppm is not None and row.loss_gpu_ppm is not None:
-            cpu, gpu = (f"{ppm / 10**4:.3g} %" for ppm in (row.loss_cpu_ppm, row.loss_gpu_ppm))
-            lines.append(f"{row.device}: expected loss, in parts of the CPU path's time: {cpu} on "
-                         f"the CPU, {gpu} on the GPU")  # fmt: skip
-    return lines
+    """Return what a decision rests on, in four sections; `Decision.to_json` has all of it."""
+    record, lines, worth = decision.record, list[str](), list[tuple[str, str]]()
+    pairs = [*zip(decision.rows, record.candidates, strict=True)]
+    if record.asked == AUTO and record.cpu.latency_ns:
+        even = record.cpu.latency_ns * 1000 // record.policy.speedup_milli
+        worth = [("any GPU", f"is worth it below {duration(even, 2)} a request")]
+    for title, tell, first in (
+        ("What was known", _known, [("launch", _about(record))]),
+        ("What was predicted before anything was opened", _predicted, []),
+        ("What was measured", _measured, []),
+        ("What would change the pick", _changes, worth),
+    ):
+        cells = [("", ""), *first]
+        cells += [
+            (row.device, told) for row, e in pairs
+            if row.code not in _ABSENT and (told := tell(row, e, record))
+        ]  # fmt: skip
+        lines += ["", title, *(table(cells)[1:] or ["nothing"])]
+    return lines[1:]
+
+
+def _joined(*parts: object) -> str:
+    return "; ".join(str(part) for part in parts if part)
+
+
+def _about(record: Record) -> str:
+    earlier = ", ".join(f"{count:,}" for count in record.previous_requests) or "none known"
+    usual = Policy().to_dict()
+    other = [f"{n}={value!r}" for n, value in record.policy.to_dict().items() if value != usual[n]]
+    return _joined(
+        f"{counted(record.requests, 'request')} so far, in earlier launches {earlier}",
+        f"Policy({', '.join(other)})", f"isolation {record.isolation}",
+        f"gpuedge {record.version}",
+        f"capability database {plain(record.database, 20) or 'not asked'}",
+    )  # fmt: skip
+
+
+def _known(row: CandidateRow, e: Evidence, record: Record) -> str:
+    return _joined(
+        plain(e.name), e.is_software and "a software rasteriser",
+        e.entries and f"entries of the capability database in force: {', '.join(e.entries)}",
+        e.memory_bytes and f"the model takes {memory(e.memory_bytes)}",
+    )  # fmt: skip
+
+
+def _predicted(row: CandidateRow, e: Evidence, record: Record) -> str:
+    return _joined(
+        e.predicted_ns and f"{duration(e.predicted_ns, 2)} a request", _opening(e, was_opened=False)
+    )
+
+
+def _opening(e: Evidence, *, was_opened: bool) -> str:
+    if not e.startup_ns or was_opened != (e.is_measured or e.phase in ("trial", "ready")):
+        return ""
+    return f"{duration(e.startup_ns, 2)} to open it, compile and warm up"
+
+
+def _measured(row: CandidateRow, e: Evidence, record: Record) -> str:
+    share = ""
+    if e.belief is not None and e.is_measured:
+        low, high = (math.exp(e.belief.theta + way * e.belief.sd) for way in (-1, 1))
+        by = f"{counted(e.belief.windows, 'comparison')} in this launch and earlier ones"
+        share = f"{low:.2g} to {high:.2g} times as long as the CPU (two times in three), by {by}"
+    return _joined(
+        e.latency_ns and f"{duration(e.latency_ns)} a request (median)", share,
+        _opening(e, was_opened=True), e.served and f"answered {counted(e.served, 'request')}",
+    )  # fmt: skip
+
+
+_CHANGES = {
+    "named": "device='auto'",
+    "software": "Policy(allow_software=True), or asking for it by name",
+    "too-much-memory": "a larger Policy(max_memory_bytes=...)",
+    "misses-deadline": "a longer Policy(deadline_s=...)",
+}
+
+
+def _changes(row: CandidateRow, e: Evidence, record: Record) -> str:
+    """Say what would have a GPU taken, or given up."""
+    cpu_ns, cpu, gpu = record.cpu.latency_ns, row.loss_cpu_ppm, row.loss_gpu_ppm
+    if row.code in _CHANGES or e.device == CPU or record.asked != AUTO:
+        return _CHANGES.get(row.code, "")
+    if e.code == "unsupported-op":
+        return "what gpuedge check MODEL says of its operators"
+    if e.code != "ok":
+        return "another launch" if e.phase == "failed" else "what gpuedge doctor advises"
+    told = ""
+    if cpu_ns and cpu is not None and gpu is not None:
+        lost = (duration(cpu_ns * ppm // MICRO, 2) for ppm in (cpu, gpu))
+        told = "a request is expected to lose {} on the CPU, {} there".format(*lost)
+    after = e.opens_after and f"it is opened after about {_rounded(e.opens_after)} requests"
+    return _joined(after, told)

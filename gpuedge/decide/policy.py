@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuedge.core.errors import ConfigError
+from gpuedge.decide.saved import Saved
 
 STORAGES = ("float32", "float16", "fixed16")
 _CHOICES = {"storage": STORAGES, "decide": ("service", "load"),
-            "allow_software": (True, False), "monitor": (True, False)}  # fmt: skip
+            "allow_software": (True, False), "monitor": (True, False),
+            "rewrites": (True, False)}  # fmt: skip
 _NUMBERS: dict[str, tuple[type[float], float, float]] = {
     "min_speedup": (float, 1, 1000), "percentile": (int, 1, 99), "crosscheck": (float, 0, 1),
     "watchdog_s": (float, 0.001, 86400), "deadline_s": (float, 1e-6, 3600),
@@ -19,7 +21,7 @@ _NUMBERS: dict[str, tuple[type[float], float, float]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Saved):
     """When a GPU is worth using. The CPU is taken unless a GPU meets all of this.
 
     Parameters
@@ -58,6 +60,11 @@ class Policy:
     monitor : bool
         Whether a session goes on comparing its devices while it serves, and changes over if
         another one has become faster.
+    rewrites : bool
+        Whether a model is rewritten before it runs: constants folded, operators joined in one
+        kernel, views read in place, layouts kept from one operator to the next. False computes
+        operator by operator, as the model has them: slower, and the same within the error bounds
+        (docs/numerics.md), so that one can tell whether a rewrite is to blame.
 
     Raises
     ------
@@ -76,6 +83,7 @@ class Policy:
     deadline_s: float | None = None
     max_memory_bytes: int | None = None
     monitor: bool = True
+    rewrites: bool = True
 
     def __post_init__(self) -> None:
         for name, (kind, low, high) in _NUMBERS.items():
@@ -106,39 +114,6 @@ class Policy:
     def deadline_ns(self) -> int | None:
         """`deadline_s` in whole nanoseconds."""
         return None if self.deadline_s is None else round(self.deadline_s * 10**9)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready dictionary; `calibration` is left out."""
-        return {n: getattr(self, n) for n in self.__dataclass_fields__ if n != "calibration"}
-
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> Policy:
-        """Build a policy from `to_dict`'s form; missing fields take their defaults.
-
-        Raises
-        ------
-        ConfigError (GE-101)
-            It is no mapping, a name is not a field, or a value is refused.
-        """
-        if not isinstance(record, Mapping):
-            raise ConfigError(
-                f"A policy cannot be made of this {type(record).__name__}.",
-                asked_by="Policy.from_dict(record)",
-                known="a record maps names of fields to values, as Policy.to_dict() returns it",
-                hint="Policy.from_dict({}) has all defaults",
-            )
-        from difflib import get_close_matches
-
-        for name in record:
-            if name not in cls.__dataclass_fields__:
-                near = get_close_matches(str(name), cls.__dataclass_fields__, n=1)
-                raise ConfigError(
-                    f"Policy has no field {name!r}.",
-                    asked_by=f"Policy({name}=...)",
-                    known=", ".join(cls.__dataclass_fields__),
-                    hint=f"did you mean {near[0]!r}?" if near else None,
-                )
-        return cls(**record)
 
 
 def _feeds(value: Any) -> tuple[dict[str, Any], ...]:

@@ -70,18 +70,6 @@ class RouteState:
         Requests served when its account of losses began.
     """
 
-    __slots__ = (
-        "belief",
-        "phase",
-        "predicted_ns",
-        "recent",
-        "retries",
-        "retry_ns",
-        "route",
-        "since",
-        "startup_ns",
-    )
-
     def __init__(self, route: Route, cpu_ns: int, options: Options) -> None:
         self.route = route
         self.phase: Phase = "closed"

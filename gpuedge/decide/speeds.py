@@ -8,7 +8,8 @@ The time of one inference is modelled as
 The maximum is the roofline bound (Williams, Waterman, Patterson: "Roofline: an insightful visual
 performance model for multicore architectures", CACM 52(4), 2009), taken over the whole model and
 not kernel by kernel, because `Work` does not say which kernel moves which bytes. That can
-underestimate a mixed graph by a factor of two at most, which is inside `ERROR`.
+underestimate a mixed graph by a factor of two at most, which is inside the error claimed
+(`Options.prior_factor`).
 
 The numbers are rows of ``shaders/speeds.json``, each with its source. No code names a maker: a row
 is found by the tables that the capability database has of classes, families and names.
@@ -17,17 +18,18 @@ is found by the tables that the capability database has of classes, families and
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from gpuedge.capdb import classify
 from gpuedge.capdb.identity.families import load_families
-from gpuedge.capdb.identity.subject import Subject, subject
+from gpuedge.capdb.identity.subject import subject
 from gpuedge.capdb.identity.texts import folded
 from gpuedge.core.errors import ConfigError
 from gpuedge.core.identity import Identity
+from gpuedge.decide.options import MOST
 from gpuedge.safety.paths import data_dir
 
 if TYPE_CHECKING:  # executors.base pulls numpy in
@@ -35,18 +37,11 @@ if TYPE_CHECKING:  # executors.base pulls numpy in
 
 SCHEMA = "gpuedge.speeds/1"
 
-ERROR = 3.0
-"""Error of a prediction as a factor, one standard deviation of ln(latency); never claim less. What
-is claimed too small keeps the very devices from being tried that refute it."""
-
 KERNEL_CLASSES = ("conv", "matmul", "map")
 """Classes of `Work.flops`, in the order of a row's rates."""
 
 UNKNOWN = "generic"
 """The row of a device that no other row fits."""
-
-MOST_NS = 10**18
-"""Thirty years; a longer time is a mistake of whoever counted the work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +52,10 @@ class Speeds:
     ----------
     id : str
         What `class_of` returns.
-    device_class : str
-        The tuning class it is of; empty where any will do.
+    match : mapping
+        What is asked of a device: its tuning ``class``, ``families`` of the capability database,
+        ``models`` by number, ``type`` as Vulkan spells it, ``layers`` round the driver, ``words``
+        of its name. Of each, one must be among the values.
     overhead_ns, launch_ns : float
         Of each inference, and of each of its launches.
     bytes_in, bytes_out, bytes_moved : float
@@ -67,19 +64,12 @@ class Speeds:
         Rates of `KERNEL_CLASSES`.
     opening_ns, compile_ns : float
         Opening the device, and compiling each pass.
-    families, layers, words : frozenset of str
-        Families of the capability database, layers round the driver, words of the name; empty where
-        any will do.
-    models : tuple of int or None
-        First number of a model, and the one after the last.
-    device_type : str or None
-        As Vulkan spells it.
     scales : mapping
         What `flops` is multiplied by at each API level.
     """
 
     id: str
-    device_class: str
+    match: Mapping[str, Container[object]]
     overhead_ns: float
     launch_ns: float
     bytes_in: float
@@ -88,24 +78,7 @@ class Speeds:
     flops: tuple[float, ...]
     opening_ns: float
     compile_ns: float
-    families: frozenset[str] = frozenset()
-    layers: frozenset[str] = frozenset()
-    words: frozenset[str] = frozenset()
-    models: tuple[int, int] | None = None
-    device_type: str | None = None
-    scales: Mapping[str, float] = field(default_factory=dict)
-
-    def fits(self, device_class: str, who: Subject, device_type: str | None) -> bool:
-        """Say whether the row is about a device; what is not known of it never fits."""
-        model = self.models
-        return (
-            self.device_class in ("", device_class)
-            and (not self.families or who.family in self.families)
-            and (model is None or (who.model is not None and model[0] <= who.model < model[1]))
-            and self.device_type in (None, device_type)
-            and (not self.layers or not self.layers.isdisjoint(who.layers or ()))
-            and (not self.words or not self.words.isdisjoint(folded(who.name or "").split()))
-        )
+    scales: Mapping[str, float]
 
 
 @lru_cache(maxsize=1)
@@ -128,19 +101,18 @@ def table() -> tuple[Speeds, ...]:
 
 
 def _row(record: Mapping[str, Any], levels: Mapping[str, float]) -> Speeds:
-    match = record["match"]
-    (overhead, launch), rates, (opening, compiling) = record["us"], record["gbs"], record["ms"]
-    bytes_in, bytes_out, bytes_moved = rates
-    flops = tuple(record["gops"])
-    if len(flops) != len(KERNEL_CLASSES) or min(*rates, *flops) <= 0:
+    match = {key: [value] if isinstance(value, str) else value
+             for key, value in record["match"].items()}  # fmt: skip
+    if "models" in match:
+        match["models"] = range(*match["models"])
+    overhead, launch = record["us"]
+    opening, compiling = record["ms"]
+    (up, down, moved), flops = record["gbs"], tuple(record["gops"])
+    if len(flops) != len(KERNEL_CLASSES) or min(up, down, moved, *flops) <= 0:
         raise ValueError(f"{record['id']} lacks a rate")
     return Speeds(
-        record["id"], match.get("class", ""), overhead * 1e3, launch * 1e3, bytes_in, bytes_out,
-        bytes_moved, flops, opening * 1e6, compiling * 1e6,
-        **{key: frozenset(match.get(key, ())) for key in ("families", "layers", "words")},
-        models=tuple(match["models"]) if "models" in match else None,
-        device_type=match.get("type"),
-        scales={**levels, **record.get("levels", {})},
+        record["id"], match, overhead * 1e3, launch * 1e3, up, down, moved, flops,
+        opening * 1e6, compiling * 1e6, {**levels, **record.get("levels", {})},
     )  # fmt: skip
 
 
@@ -153,7 +125,15 @@ def class_of(identity: Identity) -> str:
     device_class, who = classify(identity), subject(identity, host={})
     named, _ = load_families().named(who.name or "")
     kind = "CPU" if named is not None and named.is_software else identity.device_type
-    return next((row.id for row in table() if row.fits(device_class, who, kind)), UNKNOWN)
+    known: dict[str, Sequence[object]] = {
+        "class": [device_class], "families": [who.family], "models": [who.model], "type": [kind],
+        "layers": [*(who.layers or ())], "words": folded(who.name or "").split(),
+    }  # fmt: skip
+    fitting = (
+        row.id for row in table()
+        if all(any(one in wanted for one in known[key]) for key, wanted in row.match.items())
+    )  # fmt: skip
+    return next(fitting, UNKNOWN)
 
 
 def speeds_of(device_class: str) -> Speeds:
@@ -192,5 +172,29 @@ def startup_ns(work: Work, row: Speeds) -> int:
     return _whole(row.opening_ns + work.launches * row.compile_ns)
 
 
+def mixture(
+    cpu_ns: Sequence[int], gpu_ns: Sequence[int | None], whole_ns: int | None = None
+) -> tuple[list[int], int]:
+    """Return which segments of a model a GPU is predicted to run faster, and what all take then.
+
+    Parameters
+    ----------
+    cpu_ns, gpu_ns : sequence of int
+        By segment; None where the GPU cannot run it. What crosses between host and device is part
+        of the latter: neighbours of a segment that the GPU can run are ones that it cannot.
+    whole_ns : int, optional
+        The whole model on the CPU, where it was timed: the segments are scaled to it.
+    """
+    total = sum(cpu_ns)
+    if whole_ns is not None:
+        cpu_ns = [ns * whole_ns // total for ns in cpu_ns]
+    best = [
+        ns if there is None else min(ns, there) for ns, there in zip(cpu_ns, gpu_ns, strict=True)
+    ]
+    return [i for i, (ns, mine) in enumerate(zip(best, cpu_ns, strict=True)) if ns < mine], sum(
+        best
+    )
+
+
 def _whole(ns: float) -> int:
-    return round(max(1.0, min(ns, MOST_NS)))
+    return round(max(1.0, min(ns, MOST)))

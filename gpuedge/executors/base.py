@@ -42,7 +42,9 @@ class PlacementRow:
 class Executable(Protocol):
     """A compiled segment. `run` may be called any number of times; one call at a time."""
 
-    rows: tuple[PlacementRow, ...]
+    @property
+    def rows(self) -> tuple[PlacementRow, ...]:
+        """A row per executed node or fused group."""
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Compute the outputs; inputs have exactly the graph's types. Raises DeviceError."""

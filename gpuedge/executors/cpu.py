@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,12 +24,16 @@ from gpuedge.core.errors import (
     UnsupportedOpError,
 )
 from gpuedge.executors.base import Executable, PlacementRow
+from gpuedge.graph.bound import BoundModel, Serialised
 from gpuedge.graph.expand import expand, outside, program
 from gpuedge.graph.ir import Array, Graph, Node
+from gpuedge.graph.limits import MAX_ELEMENTS, MAX_RANK
+from gpuedge.graph.offenders import refusal
 from gpuedge.opset.evaluate import evaluate
 from gpuedge.opset.tensor import Convolution, Pooling, Tensor
 
 Engine = Literal["onnxruntime", "numpy"]
+Names = Sequence[str]
 QUIET = 4
 """ONNX Runtime's log level "fatal": its errors come as exceptions, not on stderr as well."""
 
@@ -128,21 +134,34 @@ def _explicit_pads(node: Node, source: Convolution | Pooling) -> Node:
 
 
 class _OrtExecutable:
-    """Runs a graph in one ONNX Runtime session; outputs that nothing computes are copied."""
+    """Runs a model in one ONNX Runtime session; outputs that nothing computes are copied.
 
-    def __init__(self, graph: Graph, kernel: str, threads: int) -> None:
-        made = {name for node in graph.nodes for name in node.outputs if name}
-        self._computed = [name for name in graph.outputs if name in made]
-        self._copied = [name for name in graph.outputs if name not in made]
-        self._constants = {n: graph.constants[n] for n in self._copied if n in graph.constants}
-        self._inputs = graph.inputs
-        self._session = _session(graph, self._computed, threads) if self._computed else None
+    Parameters
+    ----------
+    model : BoundModel
+    kernel : str
+    session : onnxruntime.InferenceSession or None
+        None where all outputs are copied.
+    inputs, outputs : sequence of str
+    """
+
+    def __init__(
+        self, model: BoundModel, kernel: str, session: Any, inputs: Names, outputs: Names
+    ) -> None:
+        self._model, self._kernel, self._session = model, kernel, session
+        self._inputs, self._order = inputs, outputs
+        made = [] if session is None else [one.name for one in session.get_outputs()]
+        self._computed = [name for name in outputs if name in made]
+        self._copied = [name for name in outputs if name not in made]
+        self._constants = model.graph.constants if self._copied else {}
         self._closed = False
-        self._order = graph.outputs
         self._options: Any = _onnxruntime().RunOptions
         self._under_way: Any = None
         _sessions.add(self)
-        self.rows: tuple[PlacementRow, ...] = _rows(graph, kernel)
+
+    @property
+    def rows(self) -> tuple[PlacementRow, ...]:
+        return _rows(self._model.graph, self._kernel)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         if self._closed:
@@ -165,14 +184,16 @@ class _OrtExecutable:
             options.terminate = True
 
     def _call(self, feeds: dict[str, Array]) -> list[Array]:
-        session: Any = self._session
         self._under_way = options = self._options()
         try:
-            found: list[Array] = session.run(self._computed, feeds, options)
+            found: list[Array] = self._session.run(self._computed, feeds, options)
             return found
         except Exception as error:  # its exception classes have no common base of their own
+            if not options.terminate:
+                with suppress(MemoryError):
+                    _ = self._model.graph  # where it cannot be made, that says what is wrong
             text = str(error)
-            if "llocat" in text or isinstance(error, MemoryError):
+            if isinstance(error, MemoryError) or any(said in text for said in NO_MEMORY):
                 raise OutOfMemoryError(f"ONNX Runtime ran out of memory: {text}") from error
             kind = InputError if "INVALID_ARGUMENT" in text else ModelError
             raise kind(
@@ -218,12 +239,9 @@ def _onnxruntime() -> Any:
     return onnxruntime
 
 
-def _session(graph: Graph, outputs: list[str], threads: int) -> Any:
-    """Load `graph` into ONNX Runtime, computing only `outputs`."""
-    from gpuedge.graph.writer import to_bytes
-
+def _session(data: bytes, threads: int) -> Any:
+    """Load a serialised model into ONNX Runtime."""
     onnxruntime = _onnxruntime()
-
     options = onnxruntime.SessionOptions()
     options.log_severity_level = QUIET
     options.intra_op_num_threads = threads
@@ -232,17 +250,24 @@ def _session(graph: Graph, outputs: list[str], threads: int) -> Any:
     # that drains a battery, and whatever runs next on two cores is up to four times as slow.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     try:
-        return onnxruntime.InferenceSession(
-            to_bytes(_for_ort(graph), outputs), options, providers=["CPUExecutionProvider"]
-        )
+        return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its exception classes have no common base of their own
         kind = UnsupportedOpError if "NOT_IMPLEMENTED" in str(error) else ModelError
         raise kind(
             f"ONNX Runtime cannot load this part of the model: {error}",
-            known=f"onnxruntime {onnxruntime.__version__}, nodes "
-            + ", ".join(node.name or node.op for node in graph.nodes[:8]),
             hint="a newer onnxruntime may know the operator",
         ) from error
+
+
+NO_MEMORY = ("Failed to allocate memory", "bad allocation", "std::bad_alloc")
+"""What ONNX Runtime says where memory is short."""
+
+
+def _is_bounded(session: Any, extents: Mapping[str, int]) -> bool:
+    """Tell whether the outputs are of a size that a graph may compute, with symbols so given."""
+    found = [[extents.get(d, d) for d in one.shape] for one in session.get_outputs()]
+    shapes = [[d for d in shape if isinstance(d, int)] for shape in found]
+    return all(len(s) <= MAX_RANK and prod(s) <= MAX_ELEMENTS for s in shapes)
 
 
 def _unknown(node: Node, graph: Graph) -> str | None:
@@ -273,6 +298,8 @@ class CpuExecutor:
             engine = "onnxruntime" if find_spec("onnxruntime") else "numpy"
         self.engine: Engine = engine
         self.threads = threads or usable_cores()
+        self._loaded: weakref.WeakValueDictionary[tuple[int, Serialised], Any]
+        self._loaded = weakref.WeakValueDictionary()
 
     @property
     def kernel(self) -> str:
@@ -293,6 +320,35 @@ class CpuExecutor:
             return schema_reason(node, graph.opset)
         return _unknown(node, graph)
 
+    def load(self, model: BoundModel) -> Executable:
+        """Return a whole model for ONNX Runtime as it came; where that will not do, as a graph.
+
+        ONNX Runtime has one session for all shapes of a model, which goes with the last of them.
+
+        Raises
+        ------
+        ModelError (GE-500), UnsupportedOpError (GE-501)
+            Neither will do.
+        """
+        given = model.serialised
+        if given is not None and self.engine == "onnxruntime":
+            with suppress(ModelError):  # the graph says what is wrong, or does without that
+                session = self._shared(given)
+                if _is_bounded(session, model.extents):
+                    return _OrtExecutable(model, self.kernel, session, given.inputs, given.outputs)
+        graph = model.graph
+        whys = {id(n): why for n in graph.nodes if (why := self.supports(n, graph)) is not None}
+        if whys:
+            raise refusal(graph, whys, "can be run by nothing here")
+        return self.compile(graph)
+
+    def _shared(self, given: Serialised) -> Any:
+        key = os.getpid(), given  # in a forked child the threads of the parent's are missing
+        session = self._loaded.get(key)
+        if session is None:
+            session = self._loaded[key] = _session(given.data, self.threads)
+        return session
+
     def compile(self, segment: Graph) -> Executable:
         """Compile a segment.
 
@@ -307,15 +363,28 @@ class CpuExecutor:
         refused: ModelError | None = None
         if self.engine == "onnxruntime":
             try:
-                return _OrtExecutable(segment, self.kernel, self.threads)
+                return self._written(segment)
             except ModelError as error:
+                nodes = ", ".join(node.name or node.op for node in segment.nodes[:8])
+                error.known = f"{self.kernel}, nodes {nodes}"
                 refused = error
-        unknown = next(filter(None, (_unknown(n, segment) for n in segment.nodes)), None)
-        if refused is not None and (unknown is not None or not self._may_change):
+        whys = {id(n): why for n in segment.nodes if (why := _unknown(n, segment)) is not None}
+        if refused is not None and (whys or not self._may_change):
             raise refused
-        if unknown is not None:
-            raise UnsupportedOpError(unknown, hint="pip install onnxruntime")
+        if whys:
+            hint = "pip install onnxruntime"
+            raise refusal(segment, whys, "cannot be computed by numpy", hint=hint)
         return _NumpyExecutable(segment, "numpy")
+
+    def _written(self, graph: Graph) -> Executable:
+        from gpuedge.graph.writer import to_bytes
+
+        made = {name for node in graph.nodes for name in node.outputs}
+        computed = [name for name in graph.outputs if name in made]
+        data = to_bytes(_for_ort(graph), computed) if computed else b""
+        session = _session(data, self.threads) if computed else None
+        model = BoundModel(lambda: graph)
+        return _OrtExecutable(model, self.kernel, session, graph.inputs, graph.outputs)
 
     def close(self) -> None:
         """Do nothing; executables hold everything."""

@@ -18,7 +18,7 @@ from gpuedge.backends.base import Binding, Buffer, DeviceImpl, Dispatch, Program
 from gpuedge.capdb import Restrictions, classify, restrict
 from gpuedge.core import debug
 from gpuedge.core.caps import Caps
-from gpuedge.core.dtypes import no_copy, rounded
+from gpuedge.core.dtypes import WIDE, no_copy, require_exact, rounded
 from gpuedge.core.errors import (
     FORK_HINT,
     ClosedError,
@@ -157,7 +157,7 @@ class GpuExecutor:
 
     def compile(
         self, segment: Graph, precision: StoragePrecision = EXACT,
-        watchdog_s: float | None = None, rest: Rest = _no_rest,
+        watchdog_s: float | None = None, rest: Rest = _no_rest, *, rewrites: bool = True,
     ) -> GpuExecutable:  # fmt: skip
         """Plan, build and record a segment.
 
@@ -173,6 +173,8 @@ class GpuExecutor:
             spend in a call without answering or computing.
         rest : callable, optional
             Called between steps, while others may use the device and the processor.
+        rewrites : bool
+            As for `gpuedge.plan.planner.plan`.
 
         Raises
         ------
@@ -186,7 +188,7 @@ class GpuExecutor:
             with self.building():
                 limit_idle(watchdog_s)
         while True:
-            made = plan(segment, self.caps, self._restricted, precision)
+            made = plan(segment, self.caps, self._restricted, precision, rewrites=rewrites)
             rest()
             try:
                 return GpuExecutable(self, segment, made, rest)
@@ -392,6 +394,10 @@ class GpuExecutable:
             arrays = [np.ascontiguousarray(a, np.float32) for a in found]
         except MemoryError as error:
             raise no_copy(f"'{tensor.name}'", error) from None
+        for source, array in zip(host.sources, found, strict=True):
+            if array.dtype.name in WIDE:
+                most = None if tensor.is_constant else self.plan.most_integer
+                require_exact(source, array, self.executor.device, most)
         if self.executor.caps.is_finite_only or tensor.storage.kind == FIXED:
             _require_finite(self.executor.device, host.sources, arrays)
         data = arrays[0] if host.build is None else host.build(*arrays)
@@ -448,6 +454,8 @@ class GpuExecutable:
         region = self._where.regions[self.plan.outputs[name]]
         view = out.reshape(-1).view(np.uint8)
         self.executor.impl.read(self._buffers[region.buffer], view.data, region.offset)
+        if kind.dtype in WIDE:
+            require_exact(name, out, self.executor.device)
         return out if kind.dtype == "float32" else rounded(out, kind.dtype)
 
     def poison(self) -> None:
@@ -485,7 +493,7 @@ def _host(tensor: PlanTensor) -> HostTensor:
 
 
 def _row(device: str, step: Step) -> PlacementRow:
-    kernel, storage = "+".join(step.variants) or "view", "+".join(step.storages)
+    kernel, storage = step.kernel, "+".join(step.storages)
     return PlacementRow(step.nodes, step.ops, device, kernel, storage)
 
 

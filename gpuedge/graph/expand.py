@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from gpuedge.core.errors import UnsupportedOpError
-from gpuedge.graph.functions import body
+from gpuedge.graph import schema
+from gpuedge.graph.functions import body, branch
 from gpuedge.graph.ir import Graph, Node, TensorType
 from gpuedge.graph.reference import run_node
 from gpuedge.opset import OPERATORS
@@ -31,6 +32,17 @@ def operands(node: Node) -> tuple[str, ...]:
     return tuple(
         name for i, name in enumerate(node.inputs) if name and (known is None or known.carries(i))
     )
+
+
+def parameters(node: Node, opset: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the inputs that only parametrise a node; of composed ones, those that ONNX has int64.
+
+    Such inputs are shapes, axes and counts, which a function's body passes on to other operators.
+    """
+    known = operator_of(node)
+    if known is not None:
+        return tuple(n for i, n in enumerate(node.inputs) if n and not known.carries(i))
+    return tuple(n for i, n in enumerate(node.inputs) if n and schema.is_int64(node, i, opset))
 
 
 def outside(name: str, graph: Graph) -> Tensor | None:
@@ -74,7 +86,19 @@ def _by_body(inner: Graph, call: OperatorCall) -> tuple[Tensor, ...]:
     """Compose an operator that ONNX defines by others; what depends on constants only is folded."""
     given = zip(inner.inputs, call.inputs, strict=False)
     known = {name: tensor for name, tensor in given if tensor is not None}
-    for node in inner.nodes:
+    _compute(inner.nodes, inner, known)
+    return tuple(known[name] for name in inner.outputs)[: len(call.outputs)]
+
+
+def _compute(nodes: Iterable[Node], inner: Graph, known: dict[str, Tensor]) -> None:
+    """Add what the nodes of a body compute; of an If only the branch that a constant chooses."""
+    for node in nodes:
+        test = known[node.inputs[0]].array if node.op == "If" else None
+        if test is not None:
+            chosen, names = branch(node, is_true=bool(test.reshape(-1)[0]))
+            _compute(chosen, inner, known)
+            known.update((n, known[o]) for n, o in zip(node.outputs, names, strict=True))
+            continue
         arrays = {n: known[n].array for n in node.inputs if n in known}
         found = {n: a for n, a in arrays.items() if a is not None}
         folded = run_node(node, found, inner.opset) if len(found) == len(arrays) else None
@@ -84,7 +108,6 @@ def _by_body(inner: Graph, call: OperatorCall) -> tuple[Tensor, ...]:
             else expand(replace(node, inputs=_given(node, known)), inner, known)
         )
         known.update((n, t) for n, t in zip(node.outputs, tensors, strict=False) if n)
-    return tuple(known[name] for name in inner.outputs)[: len(call.outputs)]
 
 
 def _given(node: Node, known: Mapping[str, Tensor]) -> tuple[str, ...]:

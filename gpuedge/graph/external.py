@@ -29,8 +29,10 @@ class _Place:
 
 def load_external(
     tensors: Iterable[onnx.TensorProto], source: str, folder: Path | None, held: int
-) -> None:
+) -> bool:
     """Read the tensors that are kept in files, which must lie in the model's folder.
+
+    Returns whether there are any.
 
     Parameters
     ----------
@@ -64,6 +66,7 @@ def load_external(
         )
     for place in places:
         _read(place)
+    return bool(places)
 
 
 def _place(tensor: onnx.TensorProto, source: str, folder: Path | None) -> _Place:

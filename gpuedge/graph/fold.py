@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.graph import schema
-from gpuedge.graph.expand import infer, is_known
+from gpuedge.graph.expand import expand, infer, is_known, parameters
 from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
 from gpuedge.graph.reference import run_node
 from gpuedge.graph.writer import reads, to_onnx
+from gpuedge.opset.evaluate import evaluate as compute
 
 FOLD_LIMIT = 64 << 20
 """Largest result of a folded node, bytes; more would only move work into memory."""
@@ -62,11 +63,32 @@ def evaluate(node: Node, graph: Graph, limit: int = FOLD_LIMIT) -> tuple[Array, 
         kind for kind, name in zip(kinds, node.outputs, strict=False) if name
     ):
         return None
-    result = run_node(node, graph.constants, graph.opset)
+    result = run_node(node, graph.constants, graph.opset) or _by_description(node, graph)
     # The reference is not free of mistakes (rank-1 results for scalars): its types must fit.
     if result is None or not all(map(_is_plausible, result, kinds)):
         return None
     return result
+
+
+def _by_description(node: Node, graph: Graph) -> tuple[Array, ...] | None:
+    """Return what the reference cannot compute, such as old versions of operators, by our own."""
+    if not is_known(node):
+        return None
+    try:
+        found = iter(compute(expand(node, graph), {}))
+    except UnsupportedOpError:
+        return None  # a form only ONNX Runtime understands
+    return tuple(next(found) if name else np.empty(0) for name in node.outputs)
+
+
+def needed(nodes: Sequence[Node], opset: Mapping[str, int]) -> set[str]:
+    """Return the values that have to be known while planning: what parametrises nodes."""
+    found: set[str] = set()
+    for node in reversed(nodes):
+        found.update(parameters(node, opset))
+        if node.op not in ("Shape", "Size") and not found.isdisjoint(node.outputs):
+            found.update(reads(node))
+    return found
 
 
 def _nbytes(kind: TensorType) -> int:

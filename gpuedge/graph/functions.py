@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from gpuedge.graph import schema
@@ -40,33 +41,44 @@ def body(node: Node, graph: Graph) -> Graph | None:
 
 
 def _function(known: Any, node: Node, graph: Graph) -> onnx.FunctionProto | None:
-    """Return the newest body that the model's operator set can have."""
+    """Return the newest body that the model's operator set can have; some came later than it."""
     import onnx
 
     newest = graph.opset.get("", 0)
     found = onnx.FunctionProto()
     if known.has_function:
-        versions = [v for v in known.function_opset_versions if v <= newest]
-        if versions:
-            found.ParseFromString(known.get_function_with_opset_version(max(versions)))
-            return found
+        version = _newest(known.function_opset_versions, newest)
+        found.ParseFromString(known.get_function_with_opset_version(version))
+        return found
     if known.has_context_dependent_function:
-        versions = [v for v in known.context_dependent_function_opset_versions if v <= newest]
+        version = _newest(known.context_dependent_function_opset_versions, newest)
         types = [schema.type_proto(graph.types[n]) if n else onnx.TypeProto() for n in node.inputs]
-        if versions:
-            text = known.get_context_dependent_function_with_opset_version(
-                max(versions),
-                node_proto(node, graph).SerializeToString(),
-                [t.SerializeToString() for t in types],
-            )
-            found.ParseFromString(text)
-            return found
+        text = known.get_context_dependent_function_with_opset_version(
+            version,
+            node_proto(node, graph).SerializeToString(),
+            [t.SerializeToString() for t in types],
+        )
+        found.ParseFromString(text)
+        return found
     return None
+
+
+def _newest(versions: Iterable[int], limit: int) -> int:
+    """Return the newest version up to a limit; where all are later, the oldest."""
+    known = sorted(versions)
+    return max((v for v in known if v <= limit), default=known[0])
 
 
 def _defaults(known: Any) -> dict[str, Any]:
     found = {name: a.default_value for name, a in known.attributes.items()}
     return {name: attribute_value(a) for name, a in found.items() if a.name}
+
+
+def branch(node: Node, *, is_true: bool) -> tuple[tuple[Node, ...], tuple[str, ...]]:
+    """Return the nodes of a branch of an If, and the names of what it gives."""
+    graph = node.attrs["then_branch" if is_true else "else_branch"].g
+    nodes = tuple(_inner(n, {}, node) for n in graph.node)
+    return nodes, tuple(value.name for value in graph.output)
 
 
 def _inner(proto: onnx.NodeProto, given: dict[str, Any], outer: Node) -> Node:

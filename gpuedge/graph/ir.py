@@ -2,7 +2,7 @@
 
 Nodes speak ONNX: `op`, `domain`, attribute names and their meaning are those of the operator set
 versions in `Graph.opset`. What a node computes is said by `gpuedge.opset`, in few primitives
-(`gpuedge.graph.expand`); ONNX Runtime is handed exactly what the model says.
+(`gpuedge.graph.expand`).
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ class TensorType:
         for extent in self.shape:
             count *= extent
         return count
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from gpuedge.core.errors import ModelError
 from gpuedge.core.text import shown
@@ -28,27 +27,74 @@ MAX_RANK = 32
 FunctionKey = tuple[str, str, str]
 
 
-def check_counts(proto: onnx.ModelProto, source: str) -> None:
-    """Refuse models of more nodes or values than anyone could plan.
+class Counted:
+    """What a graph or function holds at any depth; protobuf reads no more than 100 levels.
+
+    Attributes
+    ----------
+    nodes, tensors : list
+    values : int
+        Inputs, outputs and weights.
+    references : list of (NodeProto, AttributeProto)
+        Attributes that stand for those of a function.
 
     Raises
     ------
     ModelError (GE-500)
-        Says what there is too much of.
+        It is more than anyone could plan.
     """
-    held = nodes = 0
-    for inner in chain(graphs_of(proto.graph), _in_functions(proto)):
-        held += len(inner.input) + len(inner.output) + len(inner.initializer)
-        nodes += len(inner.node)
-        _at_most(held, "inputs, outputs and weights", source)
-        _at_most(nodes, "nodes", source)
-        for node in inner.node:
+
+    def __init__(self, outer: onnx.GraphProto | onnx.FunctionProto, source: str) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.tensors: list[onnx.TensorProto] = []
+        self.references: list[tuple[onnx.NodeProto, onnx.AttributeProto]] = []
+        self.values = 0
+        self._source = source
+        self._add_graph(outer)
+
+    def _add_graph(self, graph: Any) -> None:
+        if hasattr(graph, "initializer"):  # a function has no weights, and counts none
+            self.values += len(graph.input) + len(graph.output) + len(graph.initializer)
+            _at_most(self.values, "inputs, outputs and weights", self._source)
+            self.tensors += graph.initializer
+            self._add_sparse(graph.sparse_initializer)
+        _at_most(len(self.nodes) + len(graph.node), "nodes", self._source)
+        for node in graph.node:
+            self.nodes.append(node)
             _check_split(node)
+            for attribute in node.attribute:
+                self._add(node, attribute)
+
+    def _add_sparse(self, tensors: Iterable[onnx.SparseTensorProto]) -> None:
+        for sparse in tensors:
+            self.tensors += (sparse.values, sparse.indices)
+
+    def _add(self, node: onnx.NodeProto, attribute: onnx.AttributeProto) -> None:
+        if attribute.ref_attr_name:
+            self.references.append((node, attribute))
+        if attribute.HasField("t"):
+            self.tensors.append(attribute.t)
+        self.tensors += attribute.tensors
+        if attribute.HasField("sparse_tensor"):
+            self._add_sparse([attribute.sparse_tensor])
+        self._add_sparse(attribute.sparse_tensors)
+        if attribute.HasField("g"):
+            self._add_graph(attribute.g)
+        for graph in attribute.graphs:
+            self._add_graph(graph)
+
+
+def counted(proto: onnx.ModelProto, source: str) -> tuple[Counted, list[Counted]]:
+    """Return what a model and its functions hold. Raises as `Counted`, for all together."""
+    held, bodies = Counted(proto.graph, source), list[Counted]()
+    nodes, values = len(held.nodes), held.values
     for function in proto.functions:
-        nodes += len(function.node)
+        body = Counted(function, source)
+        nodes, values = nodes + len(body.nodes), values + body.values
+        _at_most(values, "inputs, outputs and weights", source)
         _at_most(nodes, "nodes", source)
-        for node in function.node:
-            _check_split(node)
+        bodies.append(body)
+    return held, bodies
 
 
 def _at_most(count: int, what: str, source: str) -> None:
@@ -71,29 +117,9 @@ def _check_split(node: onnx.NodeProto) -> None:
             )
 
 
-def _in_functions(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
-    for function in proto.functions:
-        for node in function.node:
-            yield from graphs_in(node)
-
-
-def graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield a graph and all inside its nodes. Protobuf reads no more than 100 levels."""
-    yield graph
-    for node in graph.node:
-        yield from graphs_in(node)
-
-
-def graphs_in(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """Yield every graph inside a node, at any depth."""
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield from graphs_of(attribute.g)
-        for inner in attribute.graphs:
-            yield from graphs_of(inner)
-
-
-def check_expansion(proto: onnx.ModelProto, source: str) -> None:
+def check_expansion(
+    proto: onnx.ModelProto, held: Counted, bodies: Sequence[Counted], source: str
+) -> None:
     """Refuse functions that would grow beyond bounds when their calls are written out.
 
     A few functions that call each other twice would make 2^40 nodes.
@@ -103,12 +129,13 @@ def check_expansion(proto: onnx.ModelProto, source: str) -> None:
     ModelError (GE-500)
         There would be too many nodes or bytes, or a function calls itself.
     """
-    bodies = {_key(f.domain, f.name, f.overload): f for f in proto.functions}
+    known = {_key(f.domain, f.name, f.overload): (f.ByteSize(), body.nodes)
+             for f, body in zip(proto.functions, bodies, strict=True)}  # fmt: skip
     sizes: dict[FunctionKey, tuple[int, int]] = {}
-    for start in bodies:
-        _measure(start, bodies, sizes, source)
+    for start in known:
+        _measure(start, known, sizes, source)
     nodes = size = 0
-    for node in _nodes(proto.graph.node):
+    for node in held.nodes:
         more, larger = sizes.get(_key(node.domain, node.op_type, node.overload), (1, 0))
         nodes, size = nodes + more, size + larger
     _at_most(nodes, "nodes (its functions written out)", source)
@@ -121,7 +148,7 @@ def check_expansion(proto: onnx.ModelProto, source: str) -> None:
 
 def _measure(
     start: FunctionKey,
-    bodies: dict[FunctionKey, onnx.FunctionProto],
+    bodies: Mapping[FunctionKey, tuple[int, list[onnx.NodeProto]]],
     sizes: dict[FunctionKey, tuple[int, int]],
     source: str,
 ) -> None:
@@ -132,14 +159,14 @@ def _measure(
         key, is_known = waiting.pop()
         if key in sizes:
             continue
-        nodes = list(_nodes(bodies[key].node))
+        nbytes, nodes = bodies[key]
         called = [k for n in nodes if (k := _key(n.domain, n.op_type, n.overload)) in bodies]
         if is_known:
             open_ones.discard(key)
             inner = [sizes[k] for k in called]
             sizes[key] = (
                 len(nodes) - len(called) + sum(count for count, _ in inner),
-                bodies[key].ByteSize() + sum(size for _, size in inner),
+                nbytes + sum(size for _, size in inner),
             )
             continue
         open_ones.add(key)
@@ -151,10 +178,3 @@ def _measure(
 
 def _key(domain: str, name: str, overload: str) -> FunctionKey:
     return ("" if domain == "ai.onnx" else domain, name, overload)
-
-
-def _nodes(nodes: object) -> Iterator[onnx.NodeProto]:
-    for node in nodes:  # type: ignore[attr-defined]
-        yield node
-        for graph in graphs_in(node):
-            yield from graph.node

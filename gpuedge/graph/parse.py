@@ -1,9 +1,10 @@
-"""From a path, bytes or a ModelProto to a checked ONNX message, or a clear ModelError."""
+"""From a path, bytes or a ModelProto to checked bytes of an ONNX model, or a clear ModelError."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,8 @@ from gpuedge.core.errors import ModelError, UnsupportedOpError
 from gpuedge.core.text import shown
 from gpuedge.graph import schema
 from gpuedge.graph.external import load_external
-from gpuedge.graph.limits import check_counts, check_expansion
+from gpuedge.graph.limits import Counted, check_expansion, counted
+from gpuedge.graph.offenders import LINE
 from gpuedge.graph.writer import PROTOBUF_LIMIT
 from gpuedge.safety.paths import read_start
 
@@ -37,8 +39,10 @@ _SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
 """(offset, bytes, meaning) of files that are often mistaken for ONNX models."""
 
 
-def load(model: Any) -> onnx.ModelProto:
+def load(model: Any) -> tuple[onnx.ModelProto, bytes]:
     """Return the checked model, weights included and model-local functions expanded.
+
+    As a message and in bytes, which are those that were given where nothing had to change.
 
     Parameters
     ----------
@@ -67,25 +71,45 @@ def load(model: Any) -> onnx.ModelProto:
             hint="give a path, the bytes of a file, or an onnx.ModelProto",
         )
     proto = _parse(data, source)
+    is_changed = bool(proto.training_info)
     proto.ClearField("training_info")  # never run, so never read
-    check_counts(proto, source)
+    held, bodies = counted(proto, source)
     _check_texts(proto, source)
-    check_operators(proto, source)
-    bodies = [_tensors_of(f.node) for f in proto.functions]
-    load_external(chain(_tensors(proto.graph), *bodies), source, folder, len(data))
-    _complete(proto)
-    _check(proto, source)
+    _check_operators(proto, held, bodies, source)
+    tensors = chain(held.tensors, *(body.tensors for body in bodies))
+    is_changed |= load_external(tensors, source, folder, len(data))
+    is_changed |= _unlist(proto)
+    if not all(map(_has_element, proto.graph.output)):
+        is_changed |= complete(proto)
+    if is_changed:
+        data = _serialise(proto)
+    _check(proto, data, source)
     if proto.functions:
+        check_expansion(proto, held, bodies, source)
         proto = _inlined(proto, source)
-    _check_references(proto.graph, source)
-    return proto
+        data, held = _serialise(proto), Counted(proto.graph, source)
+    _check_references(held, source)
+    return proto, data
+
+
+def _unlist(proto: onnx.ModelProto) -> bool:
+    """Take weights out of the inputs, where they could not be folded; return whether any were."""
+    weights = {tensor.name for tensor in proto.graph.initializer}
+    kept = [value for value in proto.graph.input if value.name not in weights]
+    is_old = proto.ir_version == LISTED
+    if is_old:  # weights that are no inputs belong to the next version
+        proto.ir_version = LISTED + 1
+    if len(kept) == len(proto.graph.input):
+        return is_old
+    del proto.graph.input[:]
+    proto.graph.input.extend(kept)
+    return True
 
 
 def _inlined(proto: onnx.ModelProto, source: str) -> onnx.ModelProto:
     """Write out the calls of the model's own functions."""
     from onnx import inliner
 
-    check_expansion(proto, source)
     try:
         return inliner.inline_local_functions(proto)
     except (RuntimeError, ValueError, MemoryError) as error:
@@ -93,16 +117,13 @@ def _inlined(proto: onnx.ModelProto, source: str) -> onnx.ModelProto:
         raise ModelError(f"The functions of the model ({source}) cannot be read: {why}.") from None
 
 
-def _check_references(graph: onnx.GraphProto, source: str) -> None:
+def _check_references(held: Counted, source: str) -> None:
     """Refuse attributes that stand for those of a function where there is no function."""
-    for node in _all_nodes(graph):
-        for attribute in node.attribute:
-            if attribute.ref_attr_name:
-                raise ModelError(
-                    f"The model ({source}) is not valid ONNX: the attribute "
-                    f"{shown(attribute.name)} of {named(node)} refers to one of a function, "
-                    "outside any function."
-                )
+    for node, attribute in held.references:
+        raise ModelError(
+            f"The model ({source}) is not valid ONNX: the attribute {shown(attribute.name)} of "
+            f"{named(node)} refers to one of a function, outside any function."
+        )
 
 
 def _read(path: Path) -> bytes:
@@ -142,15 +163,22 @@ def _serialise(model: onnx.ModelProto) -> bytes:
     return data
 
 
-def _parse(data: bytes, source: str) -> onnx.ModelProto:
+def parsed(data: bytes) -> onnx.ModelProto:
+    """Return the message of bytes that `load` gave."""
     import onnx
+
+    made: onnx.ModelProto = onnx.ModelProto.FromString(data)
+    return made
+
+
+def _parse(data: bytes, source: str) -> onnx.ModelProto:
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
     if not data:
         raise ModelError(f"The model ({source}) is empty: 0 bytes.")
     found = next((m for at, mark, m in _SIGNATURES if data[at : at + len(mark)] == mark), None)
     try:
-        proto: onnx.ModelProto = onnx.ModelProto.FromString(data)
+        proto = parsed(data)
     except DecodeError:
         raise ModelError(
             f"The model ({source}) is truncated or not an ONNX file.",
@@ -168,57 +196,44 @@ def _parse(data: bytes, source: str) -> onnx.ModelProto:
 
 def _check_texts(message: Any, source: str) -> None:
     """Refuse names that are not text: protobuf hands out undecodable strings as bytes."""
-    for field, value in message.ListFields():
-        if field.type == field.TYPE_STRING:
-            for text in (value,) if isinstance(value, (str, bytes)) else value:
-                if isinstance(text, bytes):
-                    raise ModelError(
-                        f"The model ({source}) is damaged: a {field.name} in it is not text.",
-                        known=f"{field.full_name} = {text[:40]!r}",
-                    )
-        elif field.type == field.TYPE_MESSAGE:
-            for inner in (value,) if hasattr(value, "ListFields") else value:
-                _check_texts(inner, source)
+    for field, value in _fields(message):
+        if isinstance(value, bytes):
+            _check_text(field, value, source)
+        elif hasattr(value, "ListFields"):
+            _check_texts(value, source)
+        elif not isinstance(value, (str, int, float)):
+            for inner in value:
+                if isinstance(inner, (int, float)):
+                    break  # so are the others
+                if isinstance(inner, bytes):
+                    _check_text(field, inner, source)
+                elif not isinstance(inner, str):
+                    _check_texts(inner, source)
+
+
+def _fields(message: Any) -> Iterable[tuple[Any, Any]]:
+    """Return what is set in a message, but for the numbers of a tensor, which would be copied."""
+    if type(message).__name__ != "TensorProto":
+        return message.ListFields()  # type: ignore[no-any-return]
+    return [(field, getattr(message, field.name)) for field in _texts_of(message.DESCRIPTOR)]
+
+
+@cache
+def _texts_of(tensor: Any) -> list[Any]:
+    return [tensor.fields_by_name[name] for name in ("name", "doc_string", "external_data")]
+
+
+def _check_text(field: Any, value: bytes, source: str) -> None:
+    if field.type == field.TYPE_STRING:
+        raise ModelError(
+            f"The model ({source}) is damaged: a {field.name} in it is not text.",
+            known=f"{field.full_name} = {value[:40]!r}",
+        )
 
 
 def _found(data: bytes, meaning: str | None) -> str:
     looks = f"; it looks like {meaning}" if meaning else f", starting with {data[:8]!r}"
     return f"{len(data)} bytes{looks}"
-
-
-def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """Yield the graphs held by a node's attributes."""
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
-
-
-def _all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for node in graph.node:
-        yield node
-        for inner in subgraphs(node):
-            yield from _all_nodes(inner)
-
-
-def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Yield every weight of a graph, also from attributes and inner graphs."""
-    yield from graph.initializer
-    for sparse in graph.sparse_initializer:
-        yield from (sparse.values, sparse.indices)
-    yield from _tensors_of(graph.node)
-
-
-def _tensors_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
-    for node in nodes:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
-            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
-                yield from (sparse.values, sparse.indices)
-        for inner in subgraphs(node):
-            yield from _tensors(inner)
 
 
 def opsets(proto: onnx.ModelProto) -> dict[str, int]:
@@ -240,7 +255,9 @@ def opsets(proto: onnx.ModelProto) -> dict[str, int]:
     return found
 
 
-def check_operators(proto: onnx.ModelProto, source: str) -> None:
+def _check_operators(
+    proto: onnx.ModelProto, held: Counted, bodies: list[Counted], source: str
+) -> None:
     """Check the operator sets and that every operator exists in them.
 
     Raises
@@ -248,7 +265,7 @@ def check_operators(proto: onnx.ModelProto, source: str) -> None:
     ModelError (GE-500)
         An operator set is newer than the installed ONNX package, or is missing.
     UnsupportedOpError (GE-501)
-        An operator does not exist; names the node, operator, domain and operator set.
+        Operators do not exist; names each node, operator, domain and operator set.
     """
     import onnx
 
@@ -265,29 +282,37 @@ def check_operators(proto: onnx.ModelProto, source: str) -> None:
             hint="pip install --upgrade onnx onnxruntime, or export to an older operator set",
         )
     local = {(f.domain, f.name) for f in proto.functions}
-    bodies = [(f.node, {**imports, **{o.domain: o.version for o in f.opset_import}})
-              for f in proto.functions]  # fmt: skip
-    for nodes, versions in [(list(_all_nodes(proto.graph)), imports), *bodies]:
-        for node in nodes:
+    missing: list[str] = []
+    places = [(held, imports)]
+    for function, body in zip(proto.functions, bodies, strict=True):
+        own = {o.domain: o.version for o in function.opset_import}
+        places.append((body, {**imports, **own}))
+    for place, versions in places:
+        for node in place.nodes:
             domain = "" if node.domain == "ai.onnx" else node.domain
             if (node.domain, node.op_type) in local or domain in schema.CONTRIB:
                 continue
             if domain not in versions or schema.find(node.op_type, domain, versions) is None:
-                raise _unknown(node, versions, source)
+                missing.append(_unknown(node, versions))
+    if missing:
+        is_one = len(missing) == 1
+        sets = [f"{shown(d or 'ai.onnx')[1:-1]} {v}" for d, v in imports.items()]
+        raise UnsupportedOpError(
+            f"{missing[0]}."
+            if is_one
+            else f"{len(missing)} nodes have operators that do not exist.",
+            asked_by=source,
+            known=LINE.join([*(() if is_one else missing), ", ".join(sets[:MAX_LISTED])]),
+        )
 
 
-def _unknown(node: onnx.NodeProto, versions: dict[str, int], source: str) -> UnsupportedOpError:
+def _unknown(node: onnx.NodeProto, versions: dict[str, int]) -> str:
+    """Return which operator of a node does not exist."""
     domain = node.domain or "ai.onnx"
     number = versions.get("" if domain == "ai.onnx" else domain)
     op = shown(node.op_type)[1:-1]
-    return UnsupportedOpError(
-        f"{named(node)}: domain {shown(domain)[1:-1]} has no operator {op}"
-        + (f" in operator set {number}." if number is not None else ", or is not imported."),
-        asked_by=source,
-        known=", ".join(
-            f"{shown(d or 'ai.onnx')[1:-1]} {v}" for d, v in list(versions.items())[:MAX_LISTED]
-        ),
-    )
+    where = ", or is not imported" if number is None else f" in operator set {number}"
+    return f"{named(node)}: domain {shown(domain)[1:-1]} has no operator {op}{where}"
 
 
 MAX_LISTED = 16
@@ -299,31 +324,35 @@ def named(node: onnx.NodeProto) -> str:
     return f"{shown(node.op_type)[1:-1]} node {shown(node.name or next(iter(node.output), ''))}"
 
 
-def _complete(proto: onnx.ModelProto) -> None:
-    """Infer the types of outputs that the model leaves open, which ONNX Runtime accepts."""
+def complete(proto: onnx.ModelProto) -> bool:
+    """Infer the types of outputs that the model leaves open; return whether that changed any."""
     import onnx
 
     open_ones = [v for v in proto.graph.output if not _is_typed(v)]
-    if not open_ones:
-        return
     try:
-        inferred = onnx.shape_inference.infer_shapes(proto).graph.output
+        inferred = onnx.shape_inference.infer_shapes(proto).graph.output if open_ones else []
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, MemoryError):
-        return
+        return False
     found = {v.name: v.type for v in inferred if v.HasField("type")}
     for output in open_ones:
         if output.name in found:
             output.type.CopyFrom(found[output.name])
+    return bool(found)
+
+
+def _has_element(value: onnx.ValueInfoProto) -> bool:
+    kind = value.type.WhichOneof("value")
+    return kind is not None and (kind != "tensor_type" or bool(value.type.tensor_type.elem_type))
 
 
 def _is_typed(value: onnx.ValueInfoProto) -> bool:
     kind = value.type
-    if kind.WhichOneof("value") != "tensor_type":
-        return kind.WhichOneof("value") is not None
-    return bool(kind.tensor_type.elem_type) and kind.tensor_type.HasField("shape")
+    return _has_element(value) and (
+        not kind.HasField("tensor_type") or kind.tensor_type.HasField("shape")
+    )
 
 
-def _check(proto: onnx.ModelProto, source: str) -> None:
+def _check(proto: onnx.ModelProto, data: bytes, source: str) -> None:
     """Let ONNX's checker judge the model, except for missing shapes of inputs and outputs."""
     import onnx
 
@@ -334,11 +363,8 @@ def _check(proto: onnx.ModelProto, source: str) -> None:
     ]
     for kind in shapeless:
         kind.shape.SetInParent()  # the checker wants a shape; it does not look into it
-    if proto.ir_version == LISTED:
-        # weights that are no inputs belong to the next version; ONNX Runtime runs such models
-        proto.ir_version = LISTED + 1
     try:
-        onnx.checker.check_model(proto)
+        onnx.checker.check_model(_serialise(proto) if shapeless else data)
     except onnx.checker.ValidationError as error:
         reason = shown(" ".join(str(error).split("\n\n")[0].split()), 400)[1:-1]
         raise ModelError(f"The model ({source}) is not valid ONNX: {reason}") from None

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpuedge.core.errors import InputError, ModelError, ShapeError, UnsupportedOpError
-from gpuedge.core.text import listed, shown
+from gpuedge.core.text import MOST_LISTED, plain, shown
 from gpuedge.graph import fold, parse, schema
+from gpuedge.graph.bound import BoundModel, Serialised
 from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
 from gpuedge.graph.limits import MAX_ELEMENTS, MAX_RANK
 from gpuedge.graph.protos import attribute_value
@@ -22,6 +24,44 @@ if TYPE_CHECKING:
     import onnx
 
 __all__ = ["Dim", "OnnxModel", "Signature", "schema_reason"]
+
+MAX_VALUES = 64
+"""Elements of an input (a shape, axes, a count) whose values a graph is specialised to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """An array as a key: what a graph may be specialised to."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    data: bytes
+
+    @classmethod
+    def of(cls, array: Array) -> Fixed:
+        """Return the key of an array."""
+        return cls(array.shape, array.dtype.name, array.tobytes())
+
+    @property
+    def array(self) -> Array:
+        """The array."""
+        return np.frombuffer(self.data, self.dtype).reshape(self.shape)
+
+
+Shapes = tuple[tuple[int, ...] | Fixed, ...]
+"""Of all inputs; of those that parametrise the model their values."""
+
+
+def shapes_of(arrays: Mapping[str, Array], parameters: Container[str]) -> Shapes:
+    """Return what a graph is specialised to for inputs, of which some parametrise it."""
+    return tuple(
+        Fixed.of(a) if name in parameters and a.size <= MAX_VALUES else a.shape
+        for name, a in arrays.items()
+    )
+
+
+LARGE = 1 << 16
+"""Bytes of a weight that says nothing of shapes."""
 
 Dim = int | str | None
 """An extent: known, symbolic, or free."""
@@ -67,46 +107,89 @@ def _signature(value: onnx.ValueInfoProto) -> Signature:
     return schema.dtype_name(tensor.elem_type), tuple(dims)
 
 
-def _weights(graph: onnx.GraphProto) -> dict[str, Array]:
-    """Return the initialisers as read-only arrays. Raises InputError where one holds NaN."""
+def _weights(graph: onnx.GraphProto) -> Iterator[tuple[str, Array]]:
+    """Yield the initialisers as read-only arrays. Raises InputError where one holds NaN."""
     from onnx import numpy_helper
 
-    if graph.sparse_initializer:
-        raise UnsupportedOpError("The model has sparse initialisers, which are not supported.")
-    found: dict[str, Array] = {}
     for tensor in graph.initializer:
-        schema.dtype_name(tensor.data_type, f"the weight {shown(tensor.name)}")
+        schema.dtype_name(tensor.data_type, tensor.name)
         try:
             array = numpy_helper.to_array(tensor)
         except (ValueError, TypeError, OverflowError, MemoryError) as error:
             raise ModelError(f"The weight {shown(tensor.name)} cannot be read: {error}.") from None
-        if array.dtype.kind == "f" and np.isnan(array).any():
+        # the largest element is NaN where any is, and takes no memory to find
+        if array.dtype.kind == "f" and array.size and np.isnan(array.max()):
             raise InputError(
                 f"The weight {shown(tensor.name)} holds NaN.",
                 known=f"{int(np.isnan(array).sum())} of {array.size} values",
                 hint="the training may have diverged, or the file is damaged",
             )
         array.flags.writeable = False
-        found[tensor.name] = array
-    return found
+        yield tensor.name, array
+
+
+GROWING = {
+    "ConstantOfShape", "Expand", "Tile", "Range", "Resize", "Upsample", "Pad", "EyeLike",
+    "OneHot", "RandomNormal", "RandomUniform", "Bernoulli", "Multinomial", "HannWindow",
+    "HammingWindow", "BlackmanWindow", "Col2Im", "MaxUnpool", "AffineGrid", "CenterCropPad",
+    "MelWeightMatrix",
+}  # fmt: skip
+"""Operators whose results are of any size, or empty, whatever the size of what they read."""
+
+
+def _is_settled(graph: onnx.GraphProto) -> bool:
+    """Tell whether ONNX Runtime can be given a model as it is.
+
+    Not where `gpuedge.executors.cpu` writes nodes otherwise because of its mistakes, where an
+    output is an input or a weight, where a kernel or matrix is or may be empty (it hangs on some of
+    these), nor where sizes have to be inferred to keep within `gpuedge.graph.limits`.
+    """
+    if any(0 in tensor.dims and len(tensor.dims) > 1 for tensor in graph.initializer):
+        return False
+    made: set[str] = set()
+    for node in graph.node:
+        made.update(node.output)
+        if node.op_type in GROWING:
+            return False
+        for attribute in node.attribute:
+            is_odd = attribute.name == "auto_pad" and attribute.s.startswith(b"SAME")
+            if is_odd or (attribute.name == "beta" and attribute.f != 1):
+                return False
+    return made.issuperset(output.name for output in graph.output)
 
 
 @dataclass(frozen=True)
+class _Contents:
+    """What graphs are made of."""
+
+    nodes: tuple[Node, ...]
+    weights: dict[str, Array]
+    infos: tuple[Any, ...]
+
+
 class OnnxModel:
-    """A parsed and checked model whose shapes may still be open.
+    """A checked model whose shapes may still be open.
 
     Attributes
     ----------
-    inputs, outputs : dict
+    inputs : dict
         Dtype name and shape of each; extents are numbers, symbols or None.
+    opset : dict
+        Operator set versions by domain.
     """
 
-    inputs: dict[str, Signature]
-    outputs: dict[str, Signature]
-    opset: dict[str, int]
-    _nodes: tuple[Node, ...] = field(repr=False)
-    _weights: dict[str, Array] = field(repr=False)
-    _infos: tuple[Any, ...] = field(repr=False)
+    def __init__(self, proto: onnx.ModelProto, data: bytes) -> None:
+        if proto.graph.sparse_initializer:
+            raise UnsupportedOpError("The model has sparse initialisers, which are not supported.")
+        for _ in _weights(proto.graph):
+            pass  # each must be readable
+        self.inputs = {v.name: _signature(v) for v in proto.graph.input}
+        self.opset = parse.opsets(proto)
+        self._stated = {v.name: _signature(v) for v in proto.graph.output}
+        self._data = data
+        self._serialised: Serialised | None = None
+        if _is_settled(proto.graph):
+            self._serialised = Serialised(data, tuple(self.inputs), tuple(self._stated))
 
     @classmethod
     def load(cls, model: Any) -> OnnxModel:
@@ -126,18 +209,43 @@ class OnnxModel:
         InputError (GE-203)
             A weight holds NaN.
         """
-        proto = parse.load(model)
-        weights = _weights(proto.graph)
-        nodes = tuple(_node(n) for n in proto.graph.node)
-        outputs = {v.name: v for v in proto.graph.output}
-        return cls(
-            {v.name: _signature(v) for v in proto.graph.input if v.name not in weights},
-            {name: _signature(v) for name, v in outputs.items()},
-            parse.opsets(proto),
-            _live(nodes, tuple(outputs)),
-            weights,
-            (*proto.graph.value_info, *proto.graph.output),
-        )
+        return cls(*parse.load(model))
+
+    @cached_property
+    def outputs(self) -> dict[str, Signature]:
+        """Dtype name and shape of each output, inferred where the model does not state it."""
+        if all(shape is not None for _, shape in self._stated.values()):
+            return self._stated
+        proto = parse.parsed(self._data)
+        for tensor in proto.graph.initializer:
+            if len(tensor.raw_data) > LARGE:  # of no use to inference, which copies it
+                tensor.ClearField("raw_data")
+        parse.complete(proto)
+        return {v.name: _signature(v) for v in proto.graph.output}
+
+    @cached_property
+    def _contents(self) -> _Contents:
+        graph = parse.parsed(self._data).graph
+        nodes = _live(tuple(_node(n) for n in graph.node), tuple(self._stated))
+        return _Contents(nodes, dict(_weights(graph)), (*graph.value_info, *graph.output))
+
+    @cached_property
+    def parameters(self) -> frozenset[str]:
+        """Inputs that only parametrise nodes (a shape, axes), at once or by what is made of them.
+
+        For their values the graph has to be known before it can be planned.
+        """
+        return frozenset(fold.needed(self._contents.nodes, self.opset) & self.inputs.keys())
+
+    def bound(self, shapes: Shapes, *, rewrites: bool = True) -> BoundModel:
+        """Return the model for what `shapes_of` gives of its inputs. Raises as `bind`."""
+        known = dict(zip(self.inputs, shapes, strict=True))
+        values = {n: k.array for n, k in known.items() if isinstance(k, Fixed)}
+        sizes = {n: k.shape if isinstance(k, Fixed) else k for n, k in known.items()}
+        extents = self.bind(sizes)
+        is_odd = values or any(0 in size for size in sizes.values())
+        make = partial(self.specialise, sizes, values, rewrites=rewrites)
+        return BoundModel(make, None if is_odd else self._serialised, extents)
 
     def bind(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
         """Match shapes against the model's inputs and return the values of its symbols.
@@ -152,7 +260,7 @@ class OnnxModel:
         for name in shapes:
             if name not in self.inputs:
                 raise InputError(
-                    f"The model has no input {shown(str(name))}.", known=listed(self.inputs)
+                    f"The model has no input {shown(str(name))}.", known=takes(self.inputs)
                 )
         symbols: dict[str, int] = {}
         owner: dict[str, str] = {}
@@ -176,13 +284,23 @@ class OnnxModel:
                 owner.setdefault(dim, name)
         return symbols
 
-    def specialise(self, shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
+    def specialise(
+        self,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        values: Mapping[str, Array] | None = None,
+        *,
+        rewrites: bool = True,
+    ) -> Graph:
         """Return the graph for these input shapes, with everything constant folded.
 
         Parameters
         ----------
         shapes : Mapping, optional
             Shape of every input; inputs whose shape the model fixes may be left out.
+        values : Mapping, optional
+            Inputs that are to be constants of the graph.
+        rewrites : bool
+            Whether to fold floating-point values that planning does not need, too.
 
         Raises
         ------
@@ -195,25 +313,29 @@ class OnnxModel:
             name: TensorType(dtype, _given(name, wanted, shapes))
             for name, (dtype, wanted) in self.inputs.items()
         }
-        constants = dict(self._weights)
+        constants = {**self._contents.weights, **(values or {})}
         types.update((name, type_of(array)) for name, array in constants.items())
         # A view of what is known so far; the dictionaries grow while the nodes are walked.
         known = Graph((), (), (), types, constants, self.opset)
         kept: list[Node] = []
         folded: list[Node] = []
         left = fold.TOTAL_LIMIT
-        for node in self._nodes:
-            values = fold.evaluate(node, known, min(fold.FOLD_LIMIT, left))
-            if values is not None:
-                left -= sum(v.nbytes for v in values)
+        needed = None if rewrites else fold.needed(self._contents.nodes, self.opset)
+        for node in self._contents.nodes:
+            found = fold.evaluate(node, known, min(fold.FOLD_LIMIT, left))
+            is_left = needed is not None and needed.isdisjoint(node.outputs)
+            is_left = is_left and node.op != "Constant"
+            if found is not None and not (is_left and all(v.dtype.kind == "f" for v in found)):
+                left -= sum(v.nbytes for v in found)
                 folded.append(node)
-                pairs = [(n, v) for n, v in zip(node.outputs, values, strict=True) if n]
+                pairs = [(n, v) for n, v in zip(node.outputs, found, strict=True) if n]
                 constants.update(pairs)
                 types.update((n, type_of(v)) for n, v in pairs)
                 continue
             kept.append(node)
             self._add_types(node, known, symbols, types)
-        return self._finish(kept, folded, types, constants)
+        inputs = tuple(name for name in self.inputs if name not in constants)
+        return self._finish(kept, folded, types, constants, inputs)
 
     def _add_types(
         self, node: Node, known: Graph, symbols: Mapping[str, int], types: dict[str, TensorType]
@@ -221,7 +343,7 @@ class OnnxModel:
         """Infer a node's outputs; where that is not possible, believe what the model declares."""
         inferred = fold.types_of(node, known)
         if None in inferred:
-            stated = fold.declared(self._infos, node.outputs, symbols)
+            stated = fold.declared(self._contents.infos, node.outputs, symbols)
             inferred = tuple(i or s for i, s in zip(inferred, stated, strict=True))
         for name, kind in zip(node.outputs, inferred, strict=False):
             if name and kind is not None:
@@ -234,23 +356,24 @@ class OnnxModel:
         folded: list[Node],
         types: dict[str, TensorType],
         constants: dict[str, Array],
+        inputs: tuple[str, ...],
     ) -> Graph:
         """Drop what folding left unused and freeze the result."""
-        for name, (dtype, _) in self.outputs.items():
+        for name, (dtype, _) in self._stated.items():
             if name in types and types[name].dtype != dtype:
                 raise ModelError(
                     f"The model says that its output {shown(name)} is {dtype}, but it computes "
                     f"{types[name].dtype}."
                 )
-        nodes = _live(tuple(kept), tuple(self.outputs))
-        used = {*self.inputs, *self.outputs}
+        nodes = _live(tuple(kept), tuple(self._stated))
+        used = {*self.inputs, *self._stated}
         for node in nodes:
             used.update(reads(node))
             used.update(node.outputs)
         return Graph(
             nodes,
-            tuple(self.inputs),
-            tuple(self.outputs),
+            inputs,
+            tuple(self._stated),
             {n: t for n, t in types.items() if n in used},
             {n: c for n, c in constants.items() if n in used},
             dict(self.opset),
@@ -302,6 +425,14 @@ def _shown(dims: Sequence[Dim] | None) -> str:
     if dims is None:
         return "of any rank"
     return "[" + ", ".join("?" if d is None else str(d) for d in dims) + "]"
+
+
+def takes(inputs: Mapping[str, Signature]) -> str:
+    """Return what a model takes, for a message: ``the model takes x: float32[N, 3]``."""
+    first = list(inputs.items())[:MOST_LISTED]
+    named = [f"{plain(name)}: {dtype} {_shown(dims)}" for name, (dtype, dims) in first]
+    more = ["..."] if len(inputs) > MOST_LISTED else []
+    return f"the model takes {', '.join([*named, *more]) or 'no inputs'}"
 
 
 def _mismatch(name: str, given: Sequence[int], wanted: Sequence[Dim], why: str) -> ShapeError:

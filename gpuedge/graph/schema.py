@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from gpuedge.core.errors import ModelError
+from gpuedge.core.text import shown
 from gpuedge.graph.ir import Node, TensorType
 
 
@@ -31,29 +33,46 @@ def schema_reason(node: Node, opset: Mapping[str, int]) -> str | None:
     return f"There is no operator {node.op} in operator set {named} {opset[node.domain]}."
 
 
+def is_int64(node: Node, position: int, opset: Mapping[str, int]) -> bool:
+    """Return whether an input can be nothing else than a tensor of int64."""
+    known = find(node.op, node.domain, opset)
+    if known is None or not known.inputs:
+        return False
+    formal = known.inputs[min(position, len(known.inputs) - 1)]
+    return set(formal.types) == {"tensor(int64)"}
+
+
 CONTRIB = frozenset({"com.microsoft", "com.microsoft.nchwc", "ai.onnx.contrib"})
 """Domains whose operators only ONNX Runtime can judge: the ONNX package has no schemas for them."""
 
 
-def dtype_name(element: int, asked_by: str = "the model") -> str:
+def dtype_name(element: int, weight: str | None = None) -> str:
     """Return the numpy dtype name of an ONNX element type; ``object`` for strings.
+
+    `weight` names what has it, for the message.
 
     Raises
     ------
     ModelError (GE-500)
         There is no such element type.
     """
-    from onnx import TensorProto, __version__, helper
-
     try:
-        return str(helper.tensor_dtype_to_np_dtype(element).name)
+        return _names()[element]
     except KeyError:
         raise ModelError(
             f"There is no element type {element}.",
-            asked_by=asked_by,
-            known=f"onnx {__version__} knows 1 to {max(TensorProto.DataType.values())}",
+            asked_by="the model" if weight is None else f"the weight {shown(weight)}",
+            known=f"the onnx package here knows 1 to {max(_names())}",
             hint="the file may be damaged, or a newer onnx package may know the type",
         ) from None
+
+
+@cache
+def _names() -> dict[int, str]:
+    from onnx import TensorProto, helper
+
+    known = set(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
+    return {n: str(helper.tensor_dtype_to_np_dtype(n).name) for n in known}
 
 
 def bits(element: int) -> int:

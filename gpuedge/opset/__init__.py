@@ -6,10 +6,44 @@ numpy executor, public functions, documentation, conformance cases and error bou
 
 from __future__ import annotations
 
-from gpuedge.opset import conv, elementwise, gather, matmul, norm, pool, reduce, scan, shape
+from gpuedge.opset import (
+    angles,
+    bits,
+    conv,
+    elementwise,
+    gather,
+    logic,
+    matmul,
+    norm,
+    pool,
+    quantized,
+    reduce,
+    resize,
+    sampling,
+    scan,
+    shape,
+    views,
+)
 from gpuedge.opset.operator import Function, Operator
 
-FAMILIES = (elementwise, conv, pool, matmul, reduce, norm, shape, gather, scan)
+FAMILIES = (
+    elementwise,
+    angles,
+    logic,
+    bits,
+    conv,
+    pool,
+    matmul,
+    reduce,
+    norm,
+    shape,
+    views,
+    resize,
+    sampling,
+    quantized,
+    gather,
+    scan,
+)
 
 OPERATORS: dict[str, Operator] = {
     operator.name: operator for family in FAMILIES for operator in family.OPERATORS

@@ -1,4 +1,4 @@
-"""Convolution and transposed convolution over one or two spatial dimensions."""
+"""Convolution and transposed convolution."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gpuedge.opset import deep
 from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.operator import Operator
-from gpuedge.opset.tensor import Array, Convolution, Shape, Tensor, Window
+from gpuedge.opset.tensor import Array, Convolution, Map, Shape, Tensor, mapped
 from gpuedge.opset.windows import (
+    Slide,
     as_image,
     as_rank,
     auto_pad,
-    box,
     check_extents,
     check_short,
     counts,
     pad_for,
-    pair,
     spatial,
     split,
     unrolled,
@@ -41,16 +41,18 @@ def _check_bias(call: OperatorCall, filters: int) -> None:
         raise call.bad_shape(f"needs a bias of shape [{filters}]")
 
 
-def _result(
-    call: OperatorCall, filters: int, slide: Window, group: int, transposed: bool
-) -> Tensor:
-    x = call.input(0)
-    shape = (x.shape[0], filters, *slide.out[4 - x.rank :])
-    source = Convolution(x, call.input(1), call.optional(2), slide, group, transposed)
-    return Tensor(shape, x.dtype, source)
+def _result(call: OperatorCall, filters: int, slide: Slide, group: int, transposed: bool) -> Tensor:
+    x, w, bias = call.input(0), call.input(1), call.optional(2)
+    # kernels take weights from the host
+    if slide.is_flat and not any(t and isinstance(t.source, Map) for t in (w, bias)):
+        source = Convolution(x, w, bias, slide.window, group, transposed)
+        return Tensor((x.shape[0], filters, *slide.out), x.dtype, source)
+    made = (deep.spread if transposed else deep.convolved)(x, w, slide, group)
+    return made if bias is None else mapped(lambda y, b: y + b, made, deep.column(bias, x.rank))
 
 
-def _conv(call: OperatorCall) -> Tensor:
+def convolution(call: OperatorCall) -> Tensor:
+    """Compose a Conv node."""
     size = spatial(call)
     x, w = call.shape(0), call.shape(1)
     group = call.integer("group", 1)
@@ -89,15 +91,14 @@ def _conv_transpose(call: OperatorCall) -> Tensor:
         why = f"each must be less than its stride, {list(strides)}"
         raise call.bad_shape(f"has output_padding={list(extra)}; {why}")
     check_short(call, "an output extent", full)
-    if any(w > f for w, f in zip(wanted, full, strict=False)):
+    if any(w > f for w, f in zip(wanted, full, strict=False)) and mode.startswith("SAME"):
         # ONNX's reference, its shape inference and ONNX Runtime disagree about what this means.
         raise call.unsupported(f"is to give {list(wanted)}, more than its windows reach, {full}")
     begin, end = _cuts(mode, full, wanted, pads)
     out = wanted or tuple(f - b - e for f, b, e in zip(full, begin, end, strict=True))
     if min(out) < 1:
         raise call.bad_shape(f"has pads {begin + end} that leave an output of {list(out)}")
-    slide = Window(pair(w[2:], 1), pair(strides, 1), box(begin, end), pair(dilations, 1),
-                   pair(out, 1))  # fmt: skip
+    slide = Slide(w[2:], strides, tuple(begin), tuple(end), dilations, out)
     return _result(call, w[1] * group, slide, group, True)
 
 
@@ -114,11 +115,9 @@ def _cuts(
     return [c[0] for c in cuts], [c[1] for c in cuts]
 
 
-RANKS = "over one or two spatial dimensions"
-
 OPERATORS: tuple[Operator, ...] = (
-    Operator("Conv", _conv, remark=RANKS, check=check_extents),
-    Operator("ConvTranspose", _conv_transpose, remark=RANKS, check=check_extents),
+    Operator("Conv", convolution, check=check_extents),
+    Operator("ConvTranspose", _conv_transpose, check=check_extents),
 )
 
 

@@ -8,16 +8,17 @@ bounds it follow. Formulas are made of `gpuedge.opset.functions`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import pi, sqrt
 
 import numpy as np
 
-from gpuedge.core.dtypes import BYTES
+from gpuedge.core.dtypes import BYTES, EXACT, INTEGERS, SMALL
 from gpuedge.opset.call import OperatorCall
-from gpuedge.opset.expr import Expr, apply
+from gpuedge.opset.expr import Expr, apply, lift
 from gpuedge.opset.operator import Function, Operator
-from gpuedge.opset.tensor import Tensor, mapped
+from gpuedge.opset.ranges import Spans, largest, limits, span
+from gpuedge.opset.tensor import Map, Tensor, mapped, reshape
 
 EXP_LIMIT = 88.0
 """exp() of more than 88.7 overflows float32. By then sigmoid is as flat as float32 can tell."""
@@ -36,6 +37,59 @@ def f(name: str) -> Callable[..., Expr]:
 
 exp, log, tanh, larger, smaller = f("exp"), f("log"), f("tanh"), f("max"), f("min")
 magnitude, keep_nan, above, pick = f("abs"), f("keep_nan"), f("above"), f("pick")
+
+
+def truncated(x: Expr) -> Expr:
+    """X without its fraction."""
+    return pick(above(0.0, x), apply("ceil", x), apply("floor", x))
+
+
+def quotient(a: Expr, b: Expr) -> Expr:
+    """A / b without its fraction, exact for integers up to 2^24.
+
+    A division may be 2.5 ULP off, which is up to 3 here; the remainder tells by how much.
+    """
+    size, by = magnitude(a), magnitude(b)
+    whole = apply("floor", size / by)
+    whole = whole + apply("floor", (size - whole * by) / by)
+    rest = size - whole * by
+    whole = whole + (1.0 - above(by, rest)) - above(0.0, rest)
+    return apply("sign", a) * apply("sign", b) * whole
+
+
+def integer_power(a: Expr, b: Expr) -> Expr:
+    """A ** b for integers, by squaring; beyond 30 only the parity of an exponent matters."""
+    size = magnitude(b)
+    left = smaller(size, 30.0 + size - 2.0 * apply("floor", size * 0.5))
+    result, power = lift(1.0), a
+    for _ in range(5):
+        half = apply("floor", left * 0.5)
+        result = pick(above(left - 2.0 * half, 0.5), result * power, result)
+        left, power = half, power * power
+    return pick(above(0.0, b), truncated(1.0 / result), result)
+
+
+def wrapped(call: OperatorCall, tensor: Tensor, most: float | None = None) -> Tensor:
+    """Return integers of 8 and 16 bits modulo their range; others are as they are.
+
+    `most` bounds their sizes, where the formula alone does not tell.
+    Raises UnsupportedOpError (GE-501) where float32 does not hold what is to wrap.
+    """
+    low, high = limits(tensor.dtype)
+    if most is not None:
+        tensor.span = max(low, -most), min(high, most)
+    if tensor.dtype not in SMALL or not isinstance(tensor.source, Map):
+        return tensor
+    bare = Tensor(tensor.shape, "int64", tensor.source)
+    if most is not None:
+        bare.span = -most, most
+    if low <= span(bare)[0] and span(bare)[1] <= high:
+        return tensor
+    if most is None and Spans().extent(tensor.source.body) > EXACT:
+        raise call.unsupported(f"computes in {tensor.dtype} beyond {EXACT}")
+    count = high - low + 1
+    return mapped(lambda x: x - count * apply("floor", (x - low) * (1 / count)), bare,
+                  dtype=tensor.dtype)  # fmt: skip
 
 
 def _clamp(x: Expr, low: float, high: float) -> Expr:
@@ -108,6 +162,10 @@ class Row:
         Names of the operands.
     dtypes : tuple of str
         Integers on which it gives such integers again.
+    integers : tuple of str
+        Integers that the node of a model may have besides; results wrap as ONNX has it.
+    others : tuple of int
+        Operands whose dtype need not be that of the first.
     is_variadic : bool
         Whether it takes any number of operands, from left to right.
     arguments : tuple of str, optional
@@ -126,10 +184,13 @@ class Row:
     dtypes: tuple[str, ...] = ()
     is_variadic: bool = False
     arguments: tuple[str, ...] | None = None
+    integers: tuple[str, ...] = ()
+    others: tuple[int, ...] = ()
 
     def operator(self) -> Operator:
         """Return the ONNX operator."""
-        return Operator(self.op, self.build, dtypes=self.dtypes)
+        taken = (*self.dtypes, *(d for d in self.integers if d not in self.dtypes))
+        return Operator(self.op, self.build, dtypes=taken, others=self.others)
 
     def public(self) -> Function:
         """Return the function on numpy arrays."""
@@ -151,13 +212,13 @@ class Row:
         total = tensors[0]
         try:
             if wanted == 1 and not self.is_variadic:
-                return mapped(lambda x: self.formula(x, **numbers), total)
+                total = mapped(lambda x: self.formula(x, **numbers), total)
             for other in tensors[1:]:
                 total = mapped(lambda a, b: self.formula(a, b, **numbers), total, other)
         except ValueError as error:
             why = str(error)
             raise (call.unsupported(why) if numbers else _no_fit(call)) from None
-        return total
+        return wrapped(call, total) if self.integers else total
 
 
 def _no_fit(call: OperatorCall) -> Exception:
@@ -167,13 +228,14 @@ def _no_fit(call: OperatorCall) -> Exception:
 PAIR = ("a", "b")
 
 ROWS: tuple[Row, ...] = (
-    Row("Abs", "abs", magnitude, "Absolute value, element by element", "exact"),
-    Row("Neg", "neg", f("neg"), "Negation, element by element", "exact"),
+    Row("Abs", "abs", magnitude, "Absolute value, element by element", "exact",
+        integers=INTEGERS),
+    Row("Neg", "neg", f("neg"), "Negation, element by element", "exact", integers=INTEGERS),
     Row("Floor", "floor", f("floor"), "Greatest integer not above, element by element", "exact"),
     Row("Ceil", "ceil", f("ceil"), "Least integer not below, element by element", "exact"),
     Row("Round", "round", f("round"), "Nearest integer, ties to even, element by element", "exact"),
     Row("Sign", "sign", f("sign"), "-1, 0 or 1, element by element", "exact", (-2, 2),
-        dtypes=BYTES),
+        dtypes=BYTES, integers=INTEGERS),
     Row("Exp", "exp", lambda x: keep_nan(exp(x), x), "Exponential, element by element",
         "(3 + 2 abs(x)) ULP (Vulkan specification, precision of exp)", (-80, 80), (-4, 4)),
     Row("Log", "log", log, "Natural logarithm, element by element",
@@ -224,9 +286,12 @@ ROWS: tuple[Row, ...] = (
     Row("ThresholdedRelu", "thresholded_relu",
         lambda x, alpha: pick(above(x, alpha), x, 0.0), "X where above alpha, else 0", "exact",
         numbers={"alpha": 1.0}),
-    Row("Add", "add", f("add"), "A + b, with broadcasting", "exactly rounded", operands=PAIR),
-    Row("Sub", "sub", f("sub"), "A - b, with broadcasting", "exactly rounded", operands=PAIR),
-    Row("Mul", "mul", f("mul"), "A * b, with broadcasting", "exactly rounded", operands=PAIR),
+    Row("Add", "add", f("add"), "A + b, with broadcasting", "exactly rounded", operands=PAIR,
+        integers=INTEGERS),
+    Row("Sub", "sub", f("sub"), "A - b, with broadcasting", "exactly rounded", operands=PAIR,
+        integers=INTEGERS),
+    Row("Mul", "mul", f("mul"), "A * b, with broadcasting", "exactly rounded", operands=PAIR,
+        integers=INTEGERS),
     Row("Div", "div", f("div"), "A / b, with broadcasting",
         "2.5 ULP (Vulkan specification, division)", operands=PAIR),
     Row("Pow", "pow", f("pow"),
@@ -236,9 +301,9 @@ ROWS: tuple[Row, ...] = (
         "X where positive, else slope * x; `slope` broadcasts to `x`", "1 ULP",
         operands=("x", "slope")),
     Row("Max", "maximum", larger, "The larger of a and b, with broadcasting", "exact",
-        operands=PAIR, dtypes=BYTES, is_variadic=True),
+        operands=PAIR, dtypes=BYTES, is_variadic=True, integers=INTEGERS),
     Row("Min", "minimum", smaller, "The smaller of a and b, with broadcasting", "exact",
-        operands=PAIR, dtypes=BYTES, is_variadic=True),
+        operands=PAIR, dtypes=BYTES, is_variadic=True, integers=INTEGERS),
     Row("Sum", "", f("add"), "Sum of all operands", "exactly rounded", operands=PAIR,
         is_variadic=True),
 )  # fmt: skip
@@ -266,42 +331,82 @@ def _selu_node(call: OperatorCall) -> Tensor:
 
 
 def _prelu_node(call: OperatorCall) -> Tensor:
+    x, slope = call.input(0), call.input(1)
+    if call.version < FIRST_BROADCASTING and slope.rank == 1 and x.rank > 1:
+        # by channel
+        column = reshape(slope, (slope.size, *(1,) * (x.rank - 2)))
+        call = replace(call, inputs=(x, column))
     made = BY_NAME["PRelu"].build(call)
     if made.shape != call.shape(0):
         raise call.bad_shape("has a slope that does not broadcast to its input")
     return made
 
 
-def clip_bounds(call: OperatorCall) -> tuple[float, float]:
-    """Return the bounds of a Clip node; an absent one is the extreme finite value of the dtype."""
-    dtype = call.input(0).dtype
-    about = np.iinfo(dtype) if dtype in BYTES else np.finfo(dtype)
-    least, most = float(about.min), float(about.max)
-    if call.version < 11:
-        return call.number("min", least), call.number("max", most)
-    bounds = []
-    for index, what, default in ((1, "lower bound", least), (2, "upper bound", most)):
-        value = call.constant(index, what)
-        if value is not None and value.size != 1:
-            raise call.bad_shape(f"needs a scalar {what}")
-        bounds.append(default if value is None else float(value.reshape(())))
-    return bounds[0], bounds[1]
+def _div(call: OperatorCall) -> Tensor:
+    if call.input(0).dtype not in INTEGERS:
+        return BY_NAME["Div"].build(call)
+    return wrapped(call, _pair(call, quotient), largest(call.input(0)))
+
+
+def _pow(call: OperatorCall) -> Tensor:
+    if call.input(0).dtype not in INTEGERS:
+        return BY_NAME["Pow"].build(call)
+    if call.input(1).dtype not in INTEGERS:
+        power = mapped(lambda a, b: truncated(apply("pow", a, b)), call.input(0), call.input(1))
+        return wrapped(call, power)
+    return wrapped(call, _pair(call, integer_power))
+
+
+def _pair(call: OperatorCall, formula: Callable[..., Expr], dtype: str | None = None) -> Tensor:
+    """Return a formula of two operands that broadcast."""
+    try:
+        return mapped(formula, call.input(0), call.input(1), dtype=dtype)
+    except ValueError:
+        raise _no_fit(call) from None
 
 
 def _clip(call: OperatorCall) -> Tensor:
-    low, high = clip_bounds(call)
-    return mapped(lambda x: _clamp(x, low, high), call.input(0))
+    """Limit to bounds; an absent one is the extreme finite value of the dtype."""
+    x = call.input(0)
+    about = np.iinfo(x.dtype) if x.dtype in INTEGERS else np.finfo(x.dtype)
+    low, high = (
+        _bound(call, i, name, float(end))
+        for i, name, end in ((1, "min", about.min), (2, "max", about.max))
+    )
+    given = [b for b in (low, high) if isinstance(b, Tensor)]
+
+    def formula(x: Expr, *rest: Expr) -> Expr:
+        found = iter(rest)
+        least = next(found) if isinstance(low, Tensor) else low
+        most = next(found) if isinstance(high, Tensor) else high
+        return smaller(larger(x, least), most)
+
+    return mapped(formula, x, *given)
+
+
+def _bound(call: OperatorCall, index: int, name: str, extreme: float) -> float | Tensor:
+    """Return a bound: a number if it is constant, the extreme if it is absent."""
+    if call.version < 11:
+        return call.number(name, extreme)
+    bound = call.optional(index)
+    if bound is None:
+        return extreme
+    if bound.size != 1:
+        raise call.bad_shape(f"needs a scalar as its input {index}")
+    return reshape(bound, ()) if bound.array is None else float(bound.array.reshape(()))
 
 
 BY_NAME = {row.op: row for row in ROWS}
 
 OPERATORS: tuple[Operator, ...] = (
-    *(row.operator() for row in ROWS if row.op not in {"Selu", "PRelu"}),
+    *(row.operator() for row in ROWS if row.op not in {"Selu", "PRelu", "Div", "Pow"}),
+    Operator("Div", _div, dtypes=INTEGERS),
+    Operator("Pow", _pow, dtypes=INTEGERS, others=(1,)),
     Operator("Selu", _selu_node),
     Operator("PRelu", _prelu_node),
     Operator("Mean", _mean),
     Operator("Gelu", _gelu_node),
-    Operator("Clip", _clip, parameters=(1, 2), dtypes=BYTES, remark="with constant bounds"),
+    Operator("Clip", _clip, dtypes=INTEGERS),
 )
 
 FUNCTIONS: tuple[Function, ...] = tuple(row.public() for row in ROWS if row.function)

@@ -163,12 +163,22 @@ def _applied(function: str, args: list[Num]) -> Num:
 def _reduced(one: Tensor, source: Reduce, done: Mapping[int, Num], bias: float) -> Num:
     x = _elements((*one.shape, *source.over), source.body, done)
     along = tuple(range(one.rank, one.rank + len(source.over)))
+    if source.combine == "prod":
+        return _multiplied(x, along)
     if source.combine != "sum":
         best = np.max if source.combine == "max" else np.min
         return Num(np.asarray(best(x.v, axis=along)), np.asarray(x.e.max(axis=along, initial=0.0)))
     v, size = x.v.sum(axis=along), np.abs(x.v).sum(axis=along)
     before = np.sqrt((x.e**2).sum(axis=along)) + bias * np.abs(v)
     return Num(np.asarray(v), np.asarray(before + _rounding(math.prod(source.over)) * size))
+
+
+def _multiplied(x: Num, along: tuple[int, ...]) -> Num:
+    """Return a product: relative errors add up, and there is a rounding for each factor."""
+    v = np.prod(x.v, axis=along)
+    with np.errstate(all="ignore"):
+        relative = np.where(x.e > 0, x.e / np.abs(x.v), 0.0) + U
+    return Num(np.asarray(v), np.asarray(np.abs(v) * np.expm1(relative.sum(axis=along)) + TINY))
 
 
 def _rounding(terms: int) -> float:

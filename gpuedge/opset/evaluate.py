@@ -29,7 +29,7 @@ from gpuedge.opset.tensor import (
     reachable,
 )
 
-_COMBINE: dict[str, Any] = {"sum": np.sum, "max": np.max, "min": np.min}
+_COMBINE: dict[str, Any] = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}
 
 
 def evaluate(outputs: Sequence[Tensor], values: Mapping[str, Array]) -> list[Array]:
@@ -88,7 +88,10 @@ def _compute(tensor: Tensor, done: Mapping[int, Array], values: Mapping[str, Arr
 
 
 def _wide(array: Array) -> Array:
-    return array.astype(np.float32) if array.dtype == np.float16 else array
+    """Return numbers to compute with: float32 for float16, for integers and bool float64."""
+    if array.dtype == np.float16:
+        return array.astype(np.float32)
+    return array.astype(np.float64) if array.dtype.kind in "iub" else array
 
 
 class Elements:

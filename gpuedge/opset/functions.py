@@ -93,6 +93,47 @@ vec4 above4(vec4 a, vec4 b) {
         a.w > b.w ? 1.0 : 0.0);
 }
 """,
+    "equal4": """
+vec4 equal4(vec4 a, vec4 b) {
+    return vec4(a.x == b.x ? 1.0 : 0.0, a.y == b.y ? 1.0 : 0.0, a.z == b.z ? 1.0 : 0.0,
+        a.w == b.w ? 1.0 : 0.0);
+}
+""",
+    "none1": """
+float none1(float a) {
+    bool number = a == a;
+    return number ? 0.0 : 1.0;
+}
+""",
+    "none4": """
+vec4 none4(vec4 a) {
+    return vec4(none1(a.x), none1(a.y), none1(a.z), none1(a.w));
+}
+""",
+    # bits of whole numbers up to 2^24, lowest first; below zero the rest is -1 at last
+    "and1": """
+float and1(float a, float b) {
+    float x = a;
+    float y = b;
+    float result = 0.0;
+    float power = 1.0;
+    for (int i = 0; i < 24; i++) {
+        float halfx = floor(x * 0.5);
+        float halfy = floor(y * 0.5);
+        result = result + (x - 2.0 * halfx) * (y - 2.0 * halfy) * power;
+        x = halfx;
+        y = halfy;
+        power = power * 2.0;
+    }
+    float top = x * y == 0.0 ? 0.0 : max(x, y);
+    return result + top * power;
+}
+""",
+    "and4": """
+vec4 and4(vec4 a, vec4 b) {
+    return vec4(and1(a.x, b.x), and1(a.y, b.y), and1(a.z, b.z), and1(a.w, b.w));
+}
+""",
     "pick4": """
 vec4 pick4(vec4 c, vec4 a, vec4 b) {
     return vec4(c.x > 0.5 ? a.x : b.x, c.y > 0.5 ? a.y : b.y, c.z > 0.5 ? a.z : b.z,
@@ -277,6 +318,16 @@ def _above(a: Num, b: Num) -> Num:
     return Num(value, np.where(close & (a.e + b.e > 0), 1.0, 0.0))
 
 
+def _numpy_and(a: Any, b: Any) -> Any:
+    return np.bitwise_and(np.asarray(a).astype(np.int64), np.asarray(b).astype(np.int64)) * 1.0
+
+
+def _equal(a: Num, b: Num) -> Num:
+    value = np.where(a.v == b.v, 1.0, 0.0)
+    close = np.abs(a.v - b.v) <= a.e + b.e
+    return Num(value, np.where(close & (a.e + b.e > 0), 1.0, 0.0))
+
+
 def _call(name: str) -> Callable[..., str]:
     return lambda *args: f"{name}({', '.join(args)})"
 
@@ -337,10 +388,18 @@ FUNCTIONS: dict[str, Function] = {
     "above": Function(_call("above4"), lambda a, b: f"({a} > {b} ? 1.0 : 0.0)",
                       lambda a, b: np.where(np.greater(a, b), np.float32(1), np.float32(0)),
                       _above),
+    "equal": Function(_call("equal4"), lambda a, b: f"({a} == {b} ? 1.0 : 0.0)",
+                      lambda a, b: np.where(np.equal(a, b), np.float32(1), np.float32(0)),
+                      _equal),
+    "and": _helped("and4", "and1", _numpy_and, lambda a, b: Num.of(_numpy_and(a.v, b.v))),
+    "none": _helped("none4", "none1", lambda a: np.where(np.isnan(a), np.float32(1), np.float32(0)),
+                    lambda a: Num(np.where(np.isnan(a.v), 1.0, 0.0), np.zeros_like(a.v))),
     "pick": Function(_call("pick4"), lambda c, a, b: f"({c} > 0.5 ? {a} : {b})", _numpy_pick,
                      _pick),
     "keep_nan": _helped("keep_nan", "ordered", lambda r, a: np.where(np.isnan(a), a, r),
                         lambda r, a: r),
 }  # fmt: skip
-"""Every function by name. ``above`` is 1 or 0; ``pick`` takes its second argument where the first
-is 1, else its third; ``keep_nan(r, a)`` is `r`, or `a` where that is NaN."""
+"""Every function by name. ``and`` has the bits of both;
+``above``, ``equal`` and ``none`` (NaN) are 1 or 0; ``pick`` takes its
+second argument where the first is 1, else its third;
+``keep_nan(r, a)`` is `r`, or `a` where that is NaN."""

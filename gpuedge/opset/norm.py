@@ -6,10 +6,14 @@ from math import prod
 
 import numpy as np
 
+from gpuedge.opset import deep
 from gpuedge.opset.call import OperatorCall
+from gpuedge.opset.elementwise import f, magnitude, pick
 from gpuedge.opset.expr import apply
+from gpuedge.opset.index import axes, axis
+from gpuedge.opset.logic import equal
 from gpuedge.opset.operator import Operator
-from gpuedge.opset.tensor import Tensor, constant, mapped, mean, reduced, reshape
+from gpuedge.opset.tensor import Reduce, Tensor, constant, mapped, mean, reduced, reshape
 
 
 def _softmax(call: OperatorCall) -> Tensor:
@@ -87,7 +91,17 @@ def _layer_norm(call: OperatorCall) -> Tensor | tuple[Tensor, ...]:
     for index in (1, 2) if shift is not None else (1,):
         if not _fits(call.shape(index), x.shape):
             raise call.bad_shape(f"cannot broadcast its input {index} to its first")
-    epsilon = call.number("epsilon", 1e-5)
+    centred, inverse, middle = _standardised(x, along, call.number("epsilon", 1e-5))
+    result = mapped(lambda c, i, s: c * i * s, centred, inverse, scale)
+    if shift is not None:
+        result = mapped(lambda r, b: r + b, result, shift)
+    return (result, middle, inverse)[: len(call.outputs)]
+
+
+def _standardised(
+    x: Tensor, along: tuple[int, ...], epsilon: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return x without its mean along axes, the inverse of its deviation, and the mean."""
     # the mean of what is left of x corrects the rounding of the first mean, which may be far larger
     # than the deviation (Chan, Golub and LeVeque, *Algorithms for Computing the Sample Variance*,
     # The American Statistician 37(3), 1983)
@@ -97,11 +111,49 @@ def _layer_norm(call: OperatorCall) -> Tensor | tuple[Tensor, ...]:
     middle = mapped(lambda m, r: m + r, near, rest)
     centred = mapped(lambda d, r: d - r, left, rest)
     variance = mean(mapped(lambda c: c * c, centred), along)
-    inverse = mapped(lambda v: 1.0 / apply("sqrt", v + epsilon), variance)
-    result = mapped(lambda c, i, s: c * i * s, centred, inverse, scale)
-    if shift is not None:
-        result = mapped(lambda r, b: r + b, result, shift)
-    return (result, middle, inverse)[: len(call.outputs)]
+    return centred, mapped(lambda v: 1.0 / apply("sqrt", v + epsilon), variance), middle
+
+
+def _instance_norm(call: OperatorCall) -> Tensor:
+    x = call.input(0)
+    if x.rank < 3:
+        raise call.unsupported(f"has an input of rank {x.rank}, without spatial dimensions")
+    if any(call.shape(i) != (x.shape[1],) for i in (1, 2)):
+        raise call.bad_shape(f"needs a scale and a bias of shape [{x.shape[1]}]")
+    scale, shift = (deep.column(call.input(i), x.rank) for i in (1, 2))
+    centred, inverse, _ = _standardised(
+        x, tuple(range(2, x.rank)), call.number("epsilon", 1e-5)
+    )  # fmt: skip
+    scaled = mapped(lambda c, i, s: c * i * s, centred, inverse, scale)
+    return mapped(lambda y, b: y + b, scaled, shift)
+
+
+def _lp_normalization(call: OperatorCall) -> Tensor:
+    x, p = call.input(0), call.integer("p", 2)
+    along = call.axis(call.integer("axis", -1), x.rank)
+    if p not in (1, 2):
+        raise call.unsupported(f"has p={p}; only 1 and 2 exist")
+    before = magnitude if p == 1 else lambda v: v * v
+    total = reduced("sum", x, (along,), before=before)
+    norm = total if p == 1 else mapped(f("sqrt"), total)
+    # as ONNX's reference has it, nothing but zeros stays so
+    return mapped(lambda x, n: x / pick(equal(n, 0.0), 1.0, n), x, norm)
+
+
+def _lrn(call: OperatorCall) -> Tensor:
+    """Divide by a power of the squares of neighbouring channels."""
+    x, size = call.input(0), call.integer("size", 1)
+    if x.rank < 2 or size < 1:
+        raise call.bad_shape(f"looks at {size} channels")
+    alpha, beta = call.number("alpha", 1e-4) / size, call.number("beta", 0.75)
+    bias = call.number("bias", 1.0)
+    here = axes(x.shape)
+    place = list(here)
+    place[1] = here[1] + axis(x.rank, size) - (size - 1) // 2
+    inside = [place[1], x.shape[1] - 1 - place[1]]
+    near = deep.read(x, place, inside, 0.0)
+    squares = Tensor(x.shape, x.dtype, Reduce("sum", (size,), near * near))
+    return mapped(lambda x, s: x / apply("pow", bias + alpha * s, beta), x, squares)
 
 
 def _fits(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
@@ -114,4 +166,7 @@ OPERATORS: tuple[Operator, ...] = (
     Operator("LogSoftmax", _softmax),
     Operator("BatchNormalization", _batch_norm, remark="as in inference"),
     Operator("LayerNormalization", _layer_norm),
+    Operator("InstanceNormalization", _instance_norm),
+    Operator("LpNormalization", _lp_normalization),
+    Operator("LRN", _lrn),
 )

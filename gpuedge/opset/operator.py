@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gpuedge.core.dtypes import ACCEPTED, BYTES
+from gpuedge.core.dtypes import ACCEPTED, INTEGERS
 from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.tensor import Constant, Given, Tensor
 
 FLOATS: Final = ACCEPTED
 INDICES: Final = ("int32", "int64")
+ANY: Final = ("bool", *INTEGERS)
+"""What kernels move, compare and count besides floats."""
 
 Build = Callable[[OperatorCall], "Tensor | Sequence[Tensor]"]
 
@@ -35,8 +37,8 @@ class Operator:
         What it takes besides float32 and float16.
     moves : bool
         Whether it only moves elements, of whatever dtype.
-    indices : tuple of int
-        Inputs that hold integer positions, int32 or int64.
+    others : tuple of int
+        Inputs whose dtype need not be that of the rest (indices, conditions).
     remark : str
         What a reader of the operator table should know.
     check : callable, optional
@@ -48,7 +50,7 @@ class Operator:
     parameters: tuple[int, ...] = ()
     dtypes: tuple[str, ...] = ()
     moves: bool = False
-    indices: tuple[int, ...] = ()
+    others: tuple[int, ...] = ()
     remark: str = ""
     check: Callable[[OperatorCall], None] | None = None
 
@@ -79,7 +81,7 @@ class Operator:
         found = {
             tensor.dtype
             for i, tensor in enumerate(call.inputs)
-            if tensor is not None and self.carries(i) and i not in self.indices
+            if tensor is not None and self.carries(i) and i not in self.others
         }
         if len(found) > 1:
             raise call.unsupported(f"mixes the dtypes {', '.join(sorted(found))}")
@@ -136,4 +138,4 @@ class Function:
     narrow: tuple[float, float] | None = None
 
 
-__all__ = ["BYTES", "FLOATS", "INDICES", "Build", "Function", "Operator"]
+__all__ = ["ANY", "FLOATS", "INDICES", "Build", "Function", "Operator"]

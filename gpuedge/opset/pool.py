@@ -2,65 +2,102 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from gpuedge.core.dtypes import BYTES
+from gpuedge.opset import deep
 from gpuedge.opset.call import OperatorCall
+from gpuedge.opset.elementwise import f, magnitude
+from gpuedge.opset.expr import Expr, apply
 from gpuedge.opset.operator import Operator
-from gpuedge.opset.tensor import Array, Pooling, Tensor, Window, mean, reduced
+from gpuedge.opset.tensor import Array, Pooling, Tensor, mapped, mean, reduced
 from gpuedge.opset.windows import (
+    FLAT,
+    Slide,
     as_image,
     as_rank,
     check_extents,
     counts,
     pad_for,
-    pair,
     spatial,
     unrolled,
     window,
 )
 
+MOST_POWER = 8
+"""Highest powers are products of so many factors."""
+
 WHOLE = 1024
 """Images of more pixels are reduced in several passes; smaller ones are one window."""
 
 
-def _pool(call: OperatorCall) -> Tensor:
+def _pool(call: OperatorCall) -> tuple[Tensor, ...]:
+    x, slide = call.input(0), _slide(call)
+    is_max = call.op == "MaxPool"
+    include = bool(call.integer("count_include_pad", 0)) and not is_max
+    made = _result(x, slide, is_max=is_max, include_pad=include)
+    if not any(call.outputs[1:]):
+        return (made,)
+    by_columns = bool(call.integer("storage_order", 0))
+    return made, deep.where_greatest(x, made, slide, by_columns=by_columns)
+
+
+def _slide(call: OperatorCall) -> Slide:
     size = spatial(call)
-    if len(call.outputs) > 1 and call.outputs[1]:
-        raise call.unsupported("is asked for the indices of its maxima")
     if "kernel_shape" not in call.attrs:
         raise call.unsupported("lacks the attribute kernel_shape")
     kernel = counts(call, "kernel_shape", (1,) * len(size))
-    slide = window(call, size, kernel, bool(call.integer("ceil_mode", 0)))
-    is_max = call.op == "MaxPool"
-    include = bool(call.integer("count_include_pad", 0)) and not is_max
-    return _result(call, Pooling("max" if is_max else "avg", call.input(0), slide, include))
+    return window(call, size, kernel, bool(call.integer("ceil_mode", 0)))
 
 
 def _global(call: OperatorCall) -> Tensor:
     x, size = call.input(0), spatial(call)
-    is_max = call.op == "GlobalMaxPool"
-    if prod(size) > WHOLE:
+    is_max, rank = call.op == "GlobalMaxPool", len(size)
+    if prod(size) > WHOLE or rank > FLAT:
         along = tuple(range(2, x.rank))
         return reduced("max", x, along) if is_max else mean(x, along)
-    slide = Window(pair(size, 1), (1, 1), (0, 0, 0, 0), (1, 1), (1, 1))
-    return _result(call, Pooling("max" if is_max else "avg", x, slide))
+    ones = (1,) * rank
+    return _result(x, Slide(size, ones, (0,) * rank, (0,) * rank, ones, ones), is_max=is_max)
 
 
-def _result(call: OperatorCall, source: Pooling) -> Tensor:
-    x = source.x
-    return Tensor((*x.shape[:2], *source.window.out[4 - x.rank :]), x.dtype, source)
+def _result(x: Tensor, slide: Slide, *, is_max: bool, include_pad: bool = False) -> Tensor:
+    if slide.is_flat:
+        source = Pooling("max" if is_max else "avg", x, slide.window, include_pad)
+        return Tensor((*x.shape[:2], *slide.out), x.dtype, source)
+    if is_max:
+        return deep.windowed(x, slide, "max", _lowest(np.dtype(x.dtype)))
+    return deep.averaged(x, slide, include_pad=include_pad)
+
+
+def _lp_pool(call: OperatorCall) -> Tensor:
+    """Return the p-th root of the sum of p-th powers under a window."""
+    x, p = call.input(0), call.integer("p", 2)
+    if not 1 <= p <= MOST_POWER:
+        raise call.unsupported(f"has p={p}; only 1 to {MOST_POWER} are known")
+
+    def before(v: Expr) -> Expr:
+        return reduce(lambda a, b: a * b, [magnitude(v)] * p)
+
+    if call.op == "GlobalLpPool":
+        total = reduced("sum", x, tuple(range(2, x.rank)), before=before)
+    else:
+        total = deep.windowed(x, _slide(call), "sum", 0.0, before)
+    if p <= 2:
+        return total if p == 1 else mapped(f("sqrt"), total)
+    return mapped(lambda s: apply("pow", s, 1 / p), total)
 
 
 OPERATORS: tuple[Operator, ...] = (
-    Operator("MaxPool", _pool, dtypes=BYTES, remark="without the indices of the maxima",
-             check=check_extents),
+    Operator("MaxPool", _pool, dtypes=BYTES, check=check_extents),
     Operator("AveragePool", _pool, check=check_extents),
     Operator("GlobalMaxPool", _global, check=check_extents),
     Operator("GlobalAveragePool", _global, check=check_extents),
+    Operator("LpPool", _lp_pool, check=check_extents),
+    Operator("GlobalLpPool", _lp_pool, check=check_extents),
 )  # fmt: skip
 
 

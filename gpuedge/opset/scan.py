@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpuedge.core.dtypes import INTEGERS
 from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.expr import Expr, LoadExpr, where
 from gpuedge.opset.index import Index, choose, flatten
@@ -44,5 +45,5 @@ def _moved(x: Tensor, axis: int, by: int, back: bool) -> Tensor:
 
 
 OPERATORS: tuple[Operator, ...] = (
-    Operator("CumSum", _cumsum, parameters=(1,), remark="with a constant axis"),
+    Operator("CumSum", _cumsum, parameters=(1,), dtypes=INTEGERS, remark="with a constant axis"),
 )

@@ -16,7 +16,7 @@ def _identity(call: OperatorCall) -> Tensor:
     return reshape(x, x.shape)
 
 
-def _dropout(call: OperatorCall) -> Tensor:
+def _dropout(call: OperatorCall) -> tuple[Tensor, ...]:
     if call.version < 7:
         training = not call.integer("is_test", 0)
     elif call.version < 12:
@@ -26,9 +26,9 @@ def _dropout(call: OperatorCall) -> Tensor:
         training = mode is not None and bool(mode.reshape(-1)[0])
     if training:
         raise call.unsupported("is in training mode")
-    if any(call.outputs[1:]):
-        raise call.unsupported("is asked for its mask")
-    return _identity(call)
+    made = _identity(call)
+    mask = constant(np.ones(made.shape, "bool" if call.version >= 10 else made.dtype))
+    return (made, mask)[: len(call.outputs)]
 
 
 def _flatten(call: OperatorCall) -> Tensor:

@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 Pair = tuple[int, int]
 Pads = tuple[int, int, int, int]
-Combine = Literal["sum", "max", "min"]
+Combine = Literal["sum", "max", "min", "prod"]
 
 _serial = itertools.count()
 
@@ -51,7 +51,7 @@ class Map:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """Sum, maximum or minimum of `body` over further axes of extents `over`.
+    """Sum, maximum, minimum or product of `body` over further axes of extents `over`.
 
     Axis numbers of `body` below the output's rank are those of the output, the others those of
     `over`, in order.
@@ -136,6 +136,9 @@ class Tensor:
         Tensors are numbered in the order they are built, so operands have lower numbers.
     reads : tuple of Tensor
         What it is computed from directly, each once.
+    span : (float, float) or None
+        Between what integers lie, where their formula alone does not tell
+        (`gpuedge.opset.ranges`).
     """
 
     shape: Shape
@@ -144,6 +147,7 @@ class Tensor:
     label: str = ""
     serial: int = field(default_factory=lambda: next(_serial))
     reads: tuple[Tensor, ...] = field(init=False)
+    span: tuple[float, float] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.reads = _read_by(self.source)
@@ -244,6 +248,11 @@ def mapped(
     return Tensor(shape, dtype or tensors[0].dtype, Map(body))
 
 
+def retyped(tensor: Tensor, dtype: str) -> Tensor:
+    """Return the same numbers as another dtype, which can hold them."""
+    return mapped(lambda x: x, tensor, dtype=dtype)
+
+
 def view(
     tensor: Tensor, shape: Shape, to: Callable[[tuple[Index, ...]], Sequence[Index]]
 ) -> Tensor:
@@ -292,7 +301,7 @@ def reduced(
     keepdims: bool = True,
     before: Callable[[Expr], Expr] = lambda x: x,
 ) -> Tensor:
-    """Return the sum, maximum or minimum of ``before(x)`` along axes."""
+    """Return the sum, maximum, minimum or product of ``before(x)`` along axes."""
     kept = [i for i in range(tensor.rank) if i not in along]
     over = tuple(tensor.shape[i] for i in along)
     shape = tuple(1 if i in along else n for i, n in enumerate(tensor.shape))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.tensor import Array, Pads, Pair, Window
+
+FLAT = 2
+"""Spatial dimensions that there are primitives for; others are composed of reductions."""
 
 MAX_EXTENT = 2**31 - 1
 """Largest extent of a padded image, a window's attribute or a result: shaders count in int32."""
@@ -42,13 +46,36 @@ def check_short(call: OperatorCall, what: str, values: Sequence[int]) -> None:
 
 
 def spatial(call: OperatorCall) -> tuple[int, ...]:
-    """Return the spatial extents of input 0, one or two of them."""
+    """Return the spatial extents of input 0, one or more of them."""
     shape = call.shape(0)
-    if len(shape) not in (3, 4):
-        raise call.unsupported(
-            f"has an input of rank {len(shape)}; only 1-D and 2-D windows are known"
-        )
+    if len(shape) < 3:
+        raise call.unsupported(f"has an input of rank {len(shape)}, without spatial dimensions")
     return shape[2:]
+
+
+@dataclass(frozen=True, slots=True)
+class Slide:
+    """How windows slide, a number for each spatial dimension; `before` and `after` are pads."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    dilations: tuple[int, ...]
+    out: tuple[int, ...]
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether there is a primitive for it: over one or two dimensions."""
+        return len(self.out) <= FLAT
+
+    @property
+    def window(self) -> Window:
+        """The same in pairs."""
+        return Window(
+            pair(self.kernel, 1), pair(self.strides, 1), box(self.before, self.after),
+            pair(self.dilations, 1), pair(self.out, 1),
+        )  # fmt: skip
 
 
 def pair(values: Sequence[int], fill: int) -> Pair:
@@ -92,7 +119,7 @@ def split(total: int, upper: bool) -> Pair:
 
 def window(
     call: OperatorCall, size: Sequence[int], kernel: Sequence[int], ceil_mode: bool = False
-) -> Window:
+) -> Slide:
     """Resolve strides, dilations, pads and output size of a window that slides over `size`."""
     rank = len(size)
     strides = counts(call, "strides", (1,) * rank)
@@ -122,9 +149,7 @@ def window(
         begin.append(low)
         end.append(high)
         out.append(count)
-    return Window(
-        pair(kernel, 1), pair(strides, 1), box(begin, end), pair(dilations, 1), pair(out, 1)
-    )
+    return Slide(tuple(kernel), strides, tuple(begin), tuple(end), dilations, tuple(out))
 
 
 # --- numpy ---------------------------------------------------------------------------------------

@@ -127,6 +127,13 @@ class Context:
             flat = self.need(other, "linear")
             self.define(tensor, self.view(flat, layouts.linear(tensor.shape)))
 
+    def flatten(self, tensor: Tensor) -> None:
+        """Keep what was computed in C order, and in no other layout."""
+        flat = self.need(tensor, "linear")
+        ready = self.have[tensor.serial]
+        ready.clear()  # in place: other tensors may share it
+        ready["linear"] = flat
+
     @staticmethod
     def is_host(tensor: Tensor) -> bool:
         """Tell whether the host knows the values: a constant or an input of the segment."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import NoReturn
 
+from gpuedge.core.dtypes import EXACT
 from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.core.kernel import Number as Spec
 from gpuedge.opset.expr import (
@@ -48,8 +49,8 @@ ELEMENT = -1
 STEP = -2
 """Number of the axis that stands for the step of a reduction."""
 
-EXACT_FLOATS, EXACT_INTS = 2**24, 2**31
-"""Integers below these are exact where ints are floats, and where they are ints."""
+EXACT_INTS = 2**31
+"""Integers below this are exact where ints are ints; where they are floats, up to `EXACT`."""
 
 SMALL = 4
 """Integers up to this are written out; larger ones become specs, so that shapes share a text."""
@@ -142,9 +143,9 @@ class Writer:
         for atom, factor in index.terms:
             ends = [factor * end for end in atom.range]
             high, low = high + max(*ends, 0), low + min(*ends, 0)
-            if isinstance(atom, Loaded) and max(-atom.low, atom.high) > EXACT_FLOATS:
-                self._refuse(f"picks among {atom.high + 1} positions", EXACT_FLOATS)
-        most = EXACT_FLOATS if self.ctx.caps.dialect == "essl100" else EXACT_INTS
+            if isinstance(atom, Loaded) and max(-atom.low, atom.high) > EXACT:
+                self._refuse(f"picks among {atom.high + 1} positions", EXACT)
+        most = EXACT if self.ctx.caps.dialect == "essl100" else EXACT_INTS
         if max(high, -low) >= most:
             self._refuse(f"counts to {max(high, -low)}", most)
 

@@ -109,7 +109,7 @@ class _Sum:
     length: int
 
 
-_COMBINED = {"sum": "r + {x}", "max": "larger(r, {x})", "min": "smaller(r, {x})"}
+_COMBINED = {"sum": "r + {x}", "prod": "r * {x}", "max": "larger(r, {x})", "min": "smaller(r, {x})"}
 
 
 def _launch(ctx: Context, out: str, work: _Sum, body: Expr | None) -> None:

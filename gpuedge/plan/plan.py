@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from gpuedge.core.dtypes import EXACT
 from gpuedge.core.kernel import Number
 from gpuedge.core.storage import FLOAT32, Storage
 from gpuedge.plan.layout import Layout
@@ -50,6 +51,11 @@ class Step:
     variants: tuple[str, ...]
     storages: tuple[str, ...] = ()
 
+    @property
+    def kernel(self) -> str:
+        """What runs, for people: the variants, or ``view`` where nothing does."""
+        return "+".join(self.variants) or "view"
+
 
 @dataclass(frozen=True, slots=True)
 class HostTensor:
@@ -85,7 +91,8 @@ class Plan:
 
     `outputs` maps output names to plan tensors in linear layout. `constants` are the values of
     constant sources, those of the graph and those the planner combined. `fixed` holds outputs that
-    need no device at all: empty arrays and constants.
+    need no device at all: empty arrays and constants. `most_integer` is how large integers of the
+    segment's inputs may be, so that all that is made of them is exact.
     """
 
     passes: tuple[Pass, ...]
@@ -94,3 +101,4 @@ class Plan:
     constants: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
     steps: tuple[Step, ...] = ()
     fixed: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
+    most_integer: int = EXACT

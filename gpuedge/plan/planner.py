@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from gpuedge.core.caps import Caps
-from gpuedge.core.dtypes import BYTES
+from gpuedge.core.dtypes import EXACT as EXACT_INTEGERS
+from gpuedge.core.dtypes import WIDE
 from gpuedge.core.errors import GpuEdgeError, UnsupportedOpError
 from gpuedge.graph import functions
 from gpuedge.graph.expand import expand, operands, operator_of, outside, program
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.opset.evaluate import evaluate
 from gpuedge.opset.expr import LoadExpr, loads
-from gpuedge.opset.operator import FLOATS, INDICES
+from gpuedge.opset.operator import ANY, FLOATS
+from gpuedge.opset.ranges import exact_inputs
 from gpuedge.opset.tensor import (
     Constant,
     Convolution,
+    Given,
     Map,
     Pooling,
     Product,
@@ -34,12 +37,17 @@ from gpuedge.plan.layout import linear
 from gpuedge.plan.plan import Plan, Step
 from gpuedge.plan.storages import EXACT, StoragePrecision, offers
 
-DTYPES = frozenset((*FLOATS, *BYTES))
-"""Element types that kernels compute in float32 and give back unchanged."""
+DTYPES = frozenset((*FLOATS, *ANY))
+"""Element types that kernels compute in float32; of integers, what that holds exactly."""
 
 
 def plan(
-    graph: Graph, caps: Caps, restricted: Collection[str] = (), precision: StoragePrecision = EXACT
+    graph: Graph,
+    caps: Caps,
+    restricted: Collection[str] = (),
+    precision: StoragePrecision = EXACT,
+    *,
+    rewrites: bool = True,
 ) -> Plan:
     """Return the passes that compute `graph` on a device with `caps`.
 
@@ -53,20 +61,30 @@ def plan(
         Ids of variants that must not be used.
     precision : StoragePrecision
         How tensors are to be kept where the device offers it.
+    rewrites : bool
+        Whether nodes may be joined in one kernel, read in place and computed while planning, and
+        may hand each other tensors in layouts of their own. Without, each is computed by itself.
 
     Raises
     ------
     UnsupportedOpError (GE-501)
         A node needs more than the device offers.
     """
-    return _Planner(graph, caps, restricted, precision).plan()
+    return _Planner(graph, caps, restricted, precision, rewrites=rewrites).plan()
 
 
 class _Planner:
     def __init__(
-        self, graph: Graph, caps: Caps, restricted: Collection[str], precision: StoragePrecision
+        self,
+        graph: Graph,
+        caps: Caps,
+        restricted: Collection[str],
+        precision: StoragePrecision,
+        *,
+        rewrites: bool,
     ) -> None:
         self.graph = graph
+        self.rewrites = rewrites
         self.ctx = Context(graph, caps, restricted, precision)
         is_stepped = precision.kind == "fixed16" and offers(caps, precision.kind)
         values = without_bias(graph) if is_stepped else program(graph)
@@ -74,7 +92,9 @@ class _Planner:
         for name, tensor in values.items():
             self._name(name, tensor)
         bindings = most_bindings(caps)
-        wanted = [t for t in self.outputs.values() if t.size]
+        wanted = [*self.outputs.values(), *(() if rewrites else _handed(graph, values))]
+        wanted = [t for t in wanted if t.size]
+        self.most_integer = _exact_inputs(wanted)
         self.fusion: Fusion = fuse(wanted, Limits(bindings - 1, bindings - 4))
         self.labels = {label(n): n.op for n in graph.nodes}
         self.groups: list[tuple[dict[str, None], list[int]]] = []
@@ -93,6 +113,8 @@ class _Planner:
             self.ctx.ops = tuple(self.labels[n] for n in names)
             before = len(self.ctx.passes)
             self._lower(stage)
+            if not self.rewrites and stage.tensor.size:
+                self.ctx.flatten(stage.tensor)
             self._place(names, range(before, len(self.ctx.passes)))
         for name in self.labels:
             if name not in self.placed:
@@ -142,7 +164,8 @@ class _Planner:
         ctx, tensor, body = self.ctx, stage.tensor, stage.body
         if body is None:
             raise TypeError("a map without a body")
-        if all(isinstance(load.tensor.source, Constant) for load in loads(body)):
+        is_known = all(isinstance(load.tensor.source, Constant) for load in loads(body))
+        if is_known and self.rewrites:
             # the body, because what it was made of may read inputs that do not matter any more
             array = evaluate([Tensor(tensor.shape, tensor.dtype, Map(body))], {})[0]
             known = Tensor(tensor.shape, tensor.dtype, Constant(np.ascontiguousarray(array)))
@@ -174,7 +197,8 @@ class _Planner:
             else:
                 outputs[value] = _own_memory(ctx, ctx.need(tensor, "linear"), outputs, tensor.shape)
         steps = [self._step(tuple(names), passes) for names, passes in self.groups]
-        return Plan(tuple(ctx.passes), ctx.tensors, outputs, ctx.constants, tuple(steps), fixed)
+        return Plan(tuple(ctx.passes), ctx.tensors, outputs, ctx.constants, tuple(steps), fixed,
+                    self.most_integer)  # fmt: skip
 
     def _step(self, names: tuple[str, ...], passes: Sequence[int]) -> Step:
         made = [self.ctx.passes[i] for i in passes]
@@ -192,6 +216,13 @@ def _outside(name: str, graph: Graph) -> Tensor:
     if tensor is None:
         raise UnsupportedOpError(f"The type of the output '{name}' is not known.")
     return tensor
+
+
+def _handed(graph: Graph, values: Mapping[str, Tensor]) -> list[Tensor]:
+    """Return what one node computes and another reads."""
+    names = dict.fromkeys(name for node in graph.nodes for name in operands(node))
+    found = [values[name] for name in names if name in values]
+    return [t for t in found if not isinstance(t.source, (Given, Constant))]
 
 
 def without_bias(graph: Graph) -> dict[str, Tensor]:
@@ -239,17 +270,17 @@ def why_not(node: Node, graph: Graph, caps: Caps) -> str | None:
     if operator is None and functions.body(node, graph) is None:
         return f"{node.op} has no kernel"
     for name in operands(node):
-        if caps.is_finite_only and not _is_finite(name, graph):
-            return f"the constant '{name}' holds NaN or infinity, which this device does not keep"
-    indices = operator.indices if operator else ()
-    positions = {node.inputs[i] for i in indices if i < len(node.inputs)}
+        held = graph.constants.get(name)
+        lost = None if held is None else _not_held(held, caps)
+        if lost is not None:
+            return f"the constant '{name}' holds {lost}, which this device does not keep"
     for name in (*node.inputs, *node.outputs):
         if not name or name in graph.constants:
             continue
         if name not in graph.types:
             return f"the shape of '{name}' is not known before running"
         dtype = graph.types[name].dtype
-        if dtype not in DTYPES and not (name in positions and dtype in INDICES):
+        if dtype not in DTYPES:
             return f"'{name}' is {dtype}; kernels compute in float32"
     try:
         plan(_alone(node, graph), caps)
@@ -258,9 +289,25 @@ def why_not(node: Node, graph: Graph, caps: Caps) -> str | None:
     return None
 
 
-def _is_finite(value: str, graph: Graph) -> bool:
-    array = graph.constants.get(value)
-    return array is None or array.dtype.kind != "f" or bool(np.isfinite(array).all())
+def _exact_inputs(outputs: Sequence[Tensor]) -> int:
+    """Return how large integers may be that come in. Raises UnsupportedOpError (GE-501)."""
+    most, beyond = exact_inputs(outputs)
+    if beyond is not None:
+        raise UnsupportedOpError(
+            f"'{beyond.label}' may give integers beyond {EXACT_INTEGERS}.",
+            known="kernels compute in float32, where larger ones are not exact",
+        )
+    return most
+
+
+def _not_held(array: Array, caps: Caps) -> str | None:
+    """Return what a constant holds that a device with `caps` does not keep."""
+    if caps.is_finite_only and array.dtype.kind == "f" and not np.isfinite(array).all():
+        return "NaN or infinity"
+    if array.dtype.name in WIDE and array.size:
+        most = max(abs(int(array.min())), abs(int(array.max())))
+        return None if most <= EXACT_INTEGERS else f"integers beyond {EXACT_INTEGERS}"
+    return None
 
 
 def _alone(node: Node, graph: Graph) -> Graph:

@@ -209,8 +209,7 @@ def _depthwise(x: F64, w: F64, b: F64) -> F64:
 
 def _transposed(x: F64, w: F64) -> F64:
     """Transposed convolution with kernels of one place, and strides of 2 and 4: zeros between."""
-    height, width = 2 * x.shape[2] - 1, 4 * x.shape[3] - 3
-    answer: F64 = np.zeros((1, w.shape[1], height, width))
+    answer: F64 = np.zeros((1, w.shape[1], 2 * x.shape[2], 4 * x.shape[3]))
     answer[:, :, ::2, ::4] = np.einsum("nchw,cm->nmhw", x, w[:, :, 0, 0])
     return answer
 
@@ -323,11 +322,11 @@ PRODUCTS = {"few rows": (3, 48, 8), "rows": (9, 36, 8), "tiles": (40, 68, 44)}
 """Rows, terms and columns: whole texels, which need no packing."""
 
 
-def _kernels(_: Caps) -> list[KnownAnswer]:
+def _kernels(caps: Caps) -> list[KnownAnswer]:
     """Return cases for the ways that selection can go which the standard ones do not.
 
     Compiling is what a probe pays for. Kernels that keep channels in texels are in one graph, which
-    takes what the standard convolution takes: what packs that is there already.
+    takes and gives shapes of the standard convolution: what packs and unpacks is there already.
     """
     rng = _rng()
 
@@ -336,22 +335,28 @@ def _kernels(_: Caps) -> list[KnownAnswer]:
 
     # depthwise, then a convolution of narrow rows, then transposed: at most 4 * 4 * 4148, exactly
     shapes = {"d": (7, 1, 3, 3), "b": (7,), "w": (4, 7, 1, 1), "c": (4,), "t": (4, 9, 1, 1)}
+    narrow: list[tuple[str, str, Any]] = [("Conv", "1wc", {})]
+    if "group" not in caps.forms:  # then the standard convolution has the kernel of narrow rows
+        shapes, narrow = {"d": (7, 1, 3, 3), "b": (7,), "t": (7, 9, 1, 1)}, []
     chain = whole(x=CONVOLVED, **shapes)
-    wide: dict[str, Any] = {"strides": [2, 4]}
     nodes = [
-        ("Conv", "xdb", {"kernel_shape": [3, 3], "pads": [1, 0, 1, 0], "group": 7, **wide}),
-        ("Conv", "1wc", {"kernel_shape": [1, 1]}),
-        ("ConvTranspose", "2t", {"kernel_shape": [1, 1], **wide}),
+        ("Conv", "xdb", {"pads": [1, 0, 1, 0], "strides": [2, 4], "group": 7}),
+        *narrow,
+        ("ConvTranspose", f"{1 + len(narrow)}t", {"output_padding": [1, 3], "strides": [2, 4]}),
     ]
+
+    def chained(x: F64, d: F64, b: F64, *rest: F64) -> F64:
+        y = _depthwise(x, d, b)
+        return _transposed(conv_reference(y, rest[0], rest[1]) if narrow else y, rest[-1])
+
     return [
-        _case("convolutions", _graph(chain, *nodes, constants="dbwct"), chain,
-              lambda x, d, b, w, c, t: _transposed(conv_reference(_depthwise(x, d, b), w, c), t)),
+        _case("convolutions", _graph(chain, *nodes, constants="dbwct"), chain, chained),
         _one("sum", "ReduceSum", whole(x=(4, 64)), lambda x: x.sum(keepdims=True)),
         *(
             _one(f"product of {name}", "MatMul", whole(a=(m, k), b=(k, n)), np.matmul)
             for name, (m, k, n) in PRODUCTS.items()
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _half(caps: Caps) -> list[KnownAnswer]:

@@ -67,15 +67,15 @@ def entries(row: ProbeRow) -> list[str]:
 
 
 def forbidden(restrictions: Mapping[str, Any]) -> str:
-    """Return what restrictions leave out, as words in one line; empty where there are none.
+    """Return what restrictions come to, as words in one line; empty where there are none.
 
     >>> forbidden({"features": ["fp16"], "limits": {"max_outputs": 1}, "is_demoted": True})
-    'fp16, max_outputs <= 1, demoted'
+    'no fp16, max_outputs at most 1, demoted'
     """
     kinds = ("levels", "features", "kernels", "storages")
-    words = [word for kind in kinds for word in restrictions.get(kind) or ()]
-    words += [f"{name} <= {most}" for name, most in (restrictions.get("limits") or {}).items()]
-    words += ["the whole backend"] if restrictions.get("is_backend_off") else []
+    words = [f"no {word}" for kind in kinds for word in restrictions.get(kind) or ()]
+    words += [f"{name} at most {most}" for name, most in (restrictions.get("limits") or {}).items()]
+    words += ["backend off"] if restrictions.get("is_backend_off") else []
     words += ["demoted"] if restrictions.get("is_demoted") is True else []
     return plain(", ".join(words), 400)
 
@@ -108,7 +108,7 @@ def footnotes(report: ProbeReport) -> list[str]:
     for device, row in lines(report):
         if status_of(row) != row.status:
             ids, what = ", ".join(row.restrictions["entries"]), forbidden(row.restrictions)
-            said.append(plain(f"* {device}{f' without {what}' if what else ''}: {ids}", 400))
+            said.append(plain(f"* {device}{f': {what}' if what else ''} ({ids})", 400))
     if said:
         said.append("  (entries of the capability database; gpuedge db why says why)")
     if any(row.evidence.get("is_unfinished") for row in report.tried):

@@ -19,15 +19,16 @@ from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 from gpuedge.core import debug
-from gpuedge.core.errors import ClosedError, GpuEdgeError, NotFiniteError
+from gpuedge.core.errors import ClosedError, GpuEdgeError, InexactError, NotFiniteError
 from gpuedge.core.reasons import Reason
 from gpuedge.decide.chooser import Chooser
 from gpuedge.decide.options import DEFAULT
 from gpuedge.decide.sides import RECENT, Turn
 from gpuedge.executors.base import Executor, PlacementRow
+from gpuedge.graph.bound import BoundModel
 from gpuedge.graph.ir import Array, Graph
 from gpuedge.runtime import clock, segments
-from gpuedge.runtime.background import BACKGROUND, Background, BackgroundJob, Pace
+from gpuedge.runtime.background import BackgroundJob, Pace
 from gpuedge.runtime.compiled import Calibrate, CompiledModel, OnDevice
 from gpuedge.runtime.devices import COMPILE_ERRORS, OK, POOL, RECOVERING, Pool, reason_of
 from gpuedge.runtime.gates import Gates, Passed
@@ -63,37 +64,14 @@ Mail = tuple[Callable[[], None], OnDevice | None]
 
 
 class AutoModel(CompiledModel):
-    """A graph on the side that is expected to lose least.
+    """A graph on the side that is expected to lose least."""
 
-    Parameters
-    ----------
-    graph : Graph
-    request : Request
-        For ``auto``.
-    pool : Pool
-    calibrate : callable, optional
-    is_session : bool
-    background : Background
-        What opens devices.
-    """
-
-    def __init__(
-        self,
-        graph: Graph,
-        request: Request,
-        pool: Pool = POOL,
-        *,
-        calibrate: Calibrate | None = None,
-        is_session: bool = True,
-        background: Background = BACKGROUND,
-    ) -> None:
-        super().__init__(graph, request, pool, calibrate=calibrate, is_session=is_session)
-        self._background = background
+    def _open_first(self) -> None:
         self._is_closed = False
         self._start()
         self._segments.on_cpu()
         debug.say(1, "Runs on cpu: GPUs are looked for after the second request.")
-        if request.policy.decide == "load":
+        if self.request.policy.decide == "load":
             self._decide_at_load()
 
     def _start(self) -> None:
@@ -154,7 +132,8 @@ class AutoModel(CompiledModel):
     def rows(self) -> tuple[PlacementRow, ...]:
         """A row per executed node or fused group, after those folded while reading."""
         side = self._sides.get(self._chooser.pick)
-        return segments.rows_of(self.graph, self._segments.on_cpu() if side is None else side.parts)
+        parts = [self._segments.on_cpu()] if side is None else side.parts
+        return segments.rows_of(self.graph, parts)
 
     @property
     def refusals(self) -> dict[str, str]:
@@ -253,7 +232,8 @@ class AutoModel(CompiledModel):
         failure: Reason | None = None
         try:
             outputs, kept, spent = self._ran(side, inputs, is_trial=turn.kind == "trial")
-        except (NotFiniteError, MemoryError) as error:  # the device did nothing wrong, and is kept
+        # the device did nothing wrong, and is kept
+        except (NotFiniteError, InexactError, MemoryError) as error:
             debug.say(1, f"{device} does not take this input: {error}")
             return self._by_cpu(inputs)
         except ClosedError:  # another session gave it up in this very moment
@@ -429,7 +409,7 @@ class AutoModel(CompiledModel):
         """Find the routes to GPUs that may run the graph; in the background."""
         times = sorted(self._counts.times)
         cpu_ns = times[len(times) // 2] if times else None
-        found = survey(self.graph, self.request, self._pool, cpu_ns, pace.rest)
+        found = survey(self.model, self.request, self._pool, cpu_ns, pace.rest)
         self._post(partial(self._found_out, found))
 
     def _found_out(self, found: Survey) -> None:
@@ -451,11 +431,11 @@ class AutoModel(CompiledModel):
         if device is not None:
             self._open_soon(device)
 
-    def _saving(self) -> Callable[[Pace], None]:
+    def _saving(self) -> Callable[[Pace], object]:
         """Return what keeps for later launches what is known now."""
-        chooser, found = self._chooser, self._survey or Survey(self.request)
-        body = found.outcome(chooser, self._requests)
-        return lambda _: found.keep(body)
+        found = self._survey or Survey(self.request)
+        keep = found.keeping(self._chooser, self._requests)
+        return lambda _: keep()
 
     @property
     def _requests(self) -> int:
@@ -496,7 +476,7 @@ class AutoModel(CompiledModel):
         """
         nodes = None if self._survey is None else self._survey.nodes.get(device)
         runs = DEFAULT.warm_runs if self._chooser.warms(device) else 0
-        gates = Gates(self.graph, self.request, self._pool, device, nodes, runs, self._ranges)
+        gates = Gates(self.model, self.request, self._pool, device, nodes, runs, self._ranges)
         found = gates.passed(pace)
         if isinstance(found, Passed):
             self._post(partial(self._opened, device, found), found.side)
@@ -581,13 +561,13 @@ class AutoModel(CompiledModel):
 
 
 def compile_model(
-    graph: Graph,
+    graph: Graph | BoundModel,
     request: Request,
     pool: Pool = POOL,
     *,
     calibrate: Calibrate | None = None,
     is_session: bool = True,
 ) -> CompiledModel:
-    """Compile a graph for what was asked for; see `CompiledModel`."""
+    """Compile a model for what was asked for; see `CompiledModel`."""
     kind = AutoModel if request.is_open else NamedModel
     return kind(graph, request, pool, calibrate=calibrate, is_session=is_session)

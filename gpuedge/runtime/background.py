@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import thread_time
 
+from gpuedge.core.errors import GpuEdgeError
 from gpuedge.runtime import clock
 from gpuedge.safety.deadline import DeadlineCall
 from gpuedge.safety.watchdog import LOOK_S, Watch
@@ -115,7 +116,7 @@ class BackgroundJob:
         Told if it ended after all.
     """
 
-    work: Callable[[Pace], None]
+    work: Callable[[Pace], object]
     late: Callable[[], None] = lambda: None
     back: Callable[[], None] = lambda: None
     owner: object = None
@@ -237,6 +238,8 @@ class Background:
             call.result()
         except StoppedError:
             pass
+        except GpuEdgeError as error:  # a mistake of the user's, such as a damaged database
+            log.warning("In the background: %s", error)
         except Exception:
             log.exception("in the background")
 

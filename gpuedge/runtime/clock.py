@@ -6,8 +6,3 @@ import time
 
 now_ns = time.perf_counter_ns
 """Monotonic nanoseconds."""
-
-
-def epoch_s() -> int:
-    """Return whole seconds since the epoch."""
-    return int(time.time())

@@ -17,9 +17,11 @@ from gpuedge.core import debug
 from gpuedge.core.errors import DeviceError, DriverError
 from gpuedge.core.reasons import Reason
 from gpuedge.executors.base import Executable, Executor, PlacementRow
+from gpuedge.graph.bound import BoundModel
 from gpuedge.graph.ir import Array, Graph
 from gpuedge.plan.storages import Range
 from gpuedge.runtime import clock, segments
+from gpuedge.runtime.background import BACKGROUND, Background
 from gpuedge.runtime.crosscheck import CrossCheck
 from gpuedge.runtime.devices import POOL, Pool, reason_of
 from gpuedge.runtime.health import Counts, Health
@@ -61,7 +63,9 @@ class OnDevice:
     segments : Segments
     parts : list of Part
     whole : Executable or None
-        The only one of them.
+        The only one of them, where it gives every output.
+    has_copies : bool
+        Whether there are outputs that no node computes.
     check : CrossCheck or None
         Compares a share of the results with the CPU's.
     must_check : bool
@@ -82,6 +86,7 @@ class OnDevice:
         self.check: CrossCheck | None = None
         self.must_check = False
         self._nodes = nodes
+        self.has_copies = segments.has_copies(parts_of.model.graph)
         self.parts: list[Part] = []
         self.whole: Executable | None = None
         self._build(rest)
@@ -89,7 +94,8 @@ class OnDevice:
     def _build(self, rest: Callable[[], None] | None = None) -> None:
         ranges = self.ranges.values if self.ranges else {}
         self.parts = self.segments.build(self.executor, ranges, self._nodes, rest)
-        self.whole = self.parts[0].executable if len(self.parts) == 1 else None
+        is_whole = len(self.parts) == 1 and not self.has_copies
+        self.whole = self.parts[0].executable if is_whole else None
 
     @property
     def is_closed(self) -> bool:
@@ -134,7 +140,7 @@ class CompiledModel(ABC):
 
     Parameters
     ----------
-    graph : Graph
+    graph : Graph or BoundModel
     request : Request
     pool : Pool
     calibrate : callable, optional
@@ -142,22 +148,31 @@ class CompiledModel(ABC):
     is_session : bool
         Whether this is a session's model: then a share of the requests is repeated on the CPU, as
         the policy says.
+    background : Background
+        What opens devices under ``auto``.
+
+    Raises
+    ------
+    NoUsableDeviceError (GE-103)
+        The device named cannot be used here.
     """
 
     def __init__(
         self,
-        graph: Graph,
+        graph: Graph | BoundModel,
         request: Request,
         pool: Pool = POOL,
         *,
         calibrate: Calibrate | None = None,
         is_session: bool = True,
+        background: Background = BACKGROUND,
     ) -> None:
-        self.graph = graph
+        self.model = graph if isinstance(graph, BoundModel) else BoundModel(lambda: graph)
         self.request = request
         self._pool = pool
+        self._background = background
         self._lock = threading.RLock()
-        self._segments = Segments(graph, request, pool.cpu())
+        self._segments = Segments(self.model, request, pool.cpu())
         self._counts = Counts()
         self._calibrate = calibrate
         self._is_session = is_session
@@ -170,10 +185,19 @@ class CompiledModel(ABC):
         self._is_left = False
         self._failure: Reason | None = None  # of the device, during the request under way
         self._is_timed = debug.level() >= 2
-        self._has_copies = segments.has_copies(graph)
-        self._is_plain = not (self._has_copies or self._is_timed)
+
+        self._open_first()
+
+    @abstractmethod
+    def _open_first(self) -> None:
+        """Compile for what answers the first request."""
 
     # -- looking ------------------------------------------------------------------------------
+
+    @property
+    def graph(self) -> Graph:
+        """What it computes, made when it is first asked for."""
+        return self.model.graph
 
     @property
     @abstractmethod
@@ -229,18 +253,11 @@ class CompiledModel(ABC):
 
     def run_on_cpu(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Compute one request without the device."""
-        parts = self._segments.on_cpu()
-        if len(parts) == 1 and not self._has_copies:
-            return self._run_part_on_cpu(parts[0], inputs)
-        values: dict[str, Array] = dict(inputs)
-        for part in parts:
-            feed = {name: values[name] for name in part.graph.inputs}
-            values |= self._run_part_on_cpu(part, feed)
-        return segments.outputs_of(self.graph, values)
+        return self._run_one_on_cpu(self._segments.on_cpu(), inputs)
 
-    def _run_part_on_cpu(self, part: Part, feed: Mapping[str, Array]) -> dict[str, Array]:
-        self._at, self._at_work = CPU, part.executable
-        return part.executable.run(feed)
+    def _run_one_on_cpu(self, one: Executable, feed: Mapping[str, Array]) -> dict[str, Array]:
+        self._at, self._at_work = CPU, one
+        return one.run(feed)
 
     def _run_parts(self, side: OnDevice, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run segment by segment; after a failure on the CPU, from inputs that are still there.
@@ -255,7 +272,7 @@ class CompiledModel(ABC):
             start = clock.now_ns() if self._is_timed else 0
             feed = inputs if is_whole else {n: values[n] for n in part.graph.inputs}
             if part.device == CPU or self._failure is not None:
-                values |= self._run_part_on_cpu(side.segments.stand_in(part), feed)
+                values |= self._run_one_on_cpu(side.segments.stand_in(part), feed)
             else:
                 self._since, self._at, self._at_work = clock.now_ns() / 1e9, part.device, None
                 try:
@@ -266,10 +283,10 @@ class CompiledModel(ABC):
                     self._note_failure(error)
                     if not is_mixed:
                         return self.run_on_cpu(inputs)
-                    values |= self._run_part_on_cpu(side.segments.stand_in(part), feed)
+                    values |= self._run_one_on_cpu(side.segments.stand_in(part), feed)
             if self._is_timed:
                 debug.say(2, f"{self._at}: {(clock.now_ns() - start) / 1e3:.0f} us")
-        if self._has_copies:
+        if side.has_copies:
             return segments.outputs_of(self.graph, values)
         return {name: values[name] for name in self.graph.outputs}
 

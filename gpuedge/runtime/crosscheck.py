@@ -216,6 +216,10 @@ class RunningErrors:
         for name, x in zip(node.outputs, made, strict=False):
             if not name:
                 continue
+            if name not in self._cpu:
+                self.unknown = self.unknown or f"no error bound for {node.op}, of unknown type"
+                self.values[name] = Num(np.zeros(()), np.full((), np.inf))
+                continue
             cpu = self._cpu[name]
             is_float = cpu.dtype.kind == "f"  # of which the CPU has errors of its own
             own = np.where(np.isfinite(cpu), np.abs(x.v - cpu), 0.0)

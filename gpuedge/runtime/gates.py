@@ -16,7 +16,8 @@ from gpuedge.core.errors import GpuEdgeError
 from gpuedge.core.reasons import Reason
 from gpuedge.decide.options import DEFAULT
 from gpuedge.executors.base import Executor
-from gpuedge.graph.ir import Array, Graph
+from gpuedge.graph.bound import BoundModel
+from gpuedge.graph.ir import Array
 from gpuedge.runtime import clock
 from gpuedge.runtime.background import Pace, StoppedError
 from gpuedge.runtime.compiled import OnDevice
@@ -55,7 +56,7 @@ class Gates:
 
     Parameters
     ----------
-    graph : Graph
+    model : BoundModel
     request : Request
     pool : Pool
     device : str
@@ -67,7 +68,7 @@ class Gates:
         Executor to the bounds of values, where it keeps tensors in fixed point.
     """
 
-    graph: Graph
+    model: BoundModel
     request: Request
     pool: Pool
     device: str
@@ -86,7 +87,7 @@ class Gates:
             executor = self.pool.executor(self.device, self.request.isolation)
             pace.rest()
             # Segments of its own: requests go on using what others have.
-            own = Segments(self.graph, self.request, self.pool.cpu())
+            own = Segments(self.model, self.request, self.pool.cpu())
             side = OnDevice(own, executor, self.nodes, self.bounds(executor), pace.rest)
             warm_ns = self._warmed(side, pace)
             said = self._compared(side, pace)
@@ -104,24 +105,24 @@ class Gates:
 
     def _warmed(self, side: OnDevice, pace: Pace) -> list[int]:
         """Run on synthetic inputs until nothing is cold any more; return what warm runs took."""
-        inputs = samples(self.graph)
+        inputs = samples(self.model.graph)
         side.settle(inputs)
-        runs = list[int]()
-        for i in range(DEFAULT.warm_up + self.runs if self.runs else 0):
+        cold_ns, warm_ns = list[int](), list[int]()
+        while len(warm_ns) < self.runs:
+            is_cold = len(cold_ns) < DEFAULT.warm_up and sum(cold_ns) < DEFAULT.warm_up_ns
             start = clock.now_ns()
             values: dict[str, Array] = dict(inputs)
             for part in side.parts:
                 values |= part.executable.run({n: values[n] for n in part.graph.inputs})
-            if i >= DEFAULT.warm_up:
-                runs.append(max(clock.now_ns() - start, 1))
+            (cold_ns if is_cold else warm_ns).append(max(clock.now_ns() - start, 1))
             pace.rest()
-        return runs
+        return warm_ns
 
     def _compared(self, side: OnDevice, pace: Pace) -> str | None:
         """Return what is wrong with what a device makes of synthetic inputs; None if nothing is."""
         own, said = side.segments, None
         if self.request.policy.crosscheck > 0:
-            said = own.differs(side.executor, side.parts, samples(self.graph), pace.rest)
+            said = own.differs(side.executor, side.parts, samples(self.model.graph), pace.rest)
         side.check, side.must_check = own.crosscheck(side.executor), True
         if side.ranges is not None:
             side.ranges.reset()  # samples stand for nothing

@@ -11,8 +11,9 @@ import numpy as np
 
 from gpuedge.core.dtypes import no_copy
 from gpuedge.core.errors import DTypeError, InputError, ShapeError, UsageError
+from gpuedge.core.text import MOST_LISTED, shown
 from gpuedge.graph.ir import Array, Graph, TensorType
-from gpuedge.graph.reader import Signature
+from gpuedge.graph.reader import Signature, takes
 
 
 def check_inputs(inputs: Any, wanted: Mapping[str, Signature]) -> dict[str, Array]:
@@ -33,20 +34,23 @@ def check_inputs(inputs: Any, wanted: Mapping[str, Signature]) -> dict[str, Arra
     if not isinstance(inputs, Mapping):
         raise InputError(
             f"Inputs are given as a dict by name, not as {type(inputs).__name__}.",
-            known=f"inputs: {', '.join(wanted)}",
+            known=takes(wanted),
         )
     if inputs.keys() != wanted.keys():
         missing = [n for n in wanted if n not in inputs]
         unknown = [n for n in inputs if n not in wanted]
-        wrong = [f"Input '{n}' is missing" for n in missing[:1]]
-        wrong += [f"the model has no input '{n}'" for n in unknown[:1]]
+        wrong = [f"Input {shown(n)} is missing" for n in missing[:MOST_LISTED]]
+        wrong += [f"the model has no input {shown(str(n))}" for n in unknown[:MOST_LISTED]]
         text = "; ".join(wrong)
         raise InputError(
             f"{text[0].upper()}{text[1:]}.",
-            known=f"the model's inputs: {', '.join(wanted)}",
+            known=takes(wanted),
         )
     try:
         return {n: _array(n, inputs[n], s) for n, s in wanted.items()}
+    except (DTypeError, ShapeError) as error:
+        error.known = takes(wanted)
+        raise
     except MemoryError as error:
         raise no_copy("the inputs", error) from None
 

@@ -16,23 +16,20 @@ from gpuedge.core.errors import (
 )
 from gpuedge.core.reasons import Reason
 from gpuedge.executors.base import Executor, PlacementRow
-from gpuedge.graph.ir import Array, Graph
+from gpuedge.graph.ir import Array
 from gpuedge.runtime import clock, segments
-from gpuedge.runtime.compiled import Calibrate, CompiledModel, OnDevice
+from gpuedge.runtime.compiled import CompiledModel, OnDevice
 from gpuedge.runtime.devices import (
     COMPILE_ERRORS,
     DEMOTED,
     DEVICE_FATAL_ERRORS,
     OK,
-    POOL,
     RECOVERING,
-    Pool,
     reason_of,
 )
 from gpuedge.runtime.health import Health
 from gpuedge.runtime.opening import INLINE, PROCESS
 from gpuedge.runtime.ranges import Ranges
-from gpuedge.runtime.request import Request
 from gpuedge.runtime.routes import named_decision
 from gpuedge.runtime.strings import CPU, find
 
@@ -51,26 +48,15 @@ class NamedModel(CompiledModel):
     """A graph on a named device, on one that the caller opened, or on the CPU.
 
     While the device recovers from a failure the CPU answers, if the request allows that.
-
-    Raises
-    ------
-    NoUsableDeviceError (GE-103)
-        The device cannot be used here.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        request: Request,
-        pool: Pool = POOL,
-        *,
-        calibrate: Calibrate | None = None,
-        is_session: bool = True,
-    ) -> None:
-        super().__init__(graph, request, pool, calibrate=calibrate, is_session=is_session)
+    def _open_first(self) -> None:
+        request = self.request
         self.device = request.device
+        if self.device != CPU:
+            _ = self.graph  # what is wrong with a model is said before a device is looked for
         if request.executor is None and request.device != CPU:
-            self.device = find(request.device, pool.current()).device
+            self.device = find(request.device, self._pool.current()).device
         self._is_away = False  # the device is being opened anew
         self._why: Reason | None = None  # why it is not in use
         self._bounds: Ranges | None = None
@@ -124,8 +110,9 @@ class NamedModel(CompiledModel):
     @property
     def rows(self) -> tuple[PlacementRow, ...]:
         """A row per executed node or fused group, after those folded while reading."""
-        parts = self._segments.on_cpu() if self._side is None else self._side.parts
-        return segments.rows_of(self.graph, parts)
+        if self._side is None:
+            return segments.rows_of(self.graph, [self._segments.on_cpu()])
+        return segments.rows_of(self.graph, self._side.parts)
 
     def health(self) -> Health:
         """Return how this model fares."""
@@ -293,7 +280,7 @@ class NamedModel(CompiledModel):
 
     def _on_device(self, side: OnDevice, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run on the device; after a failure on the CPU."""
-        if side.whole is None or not self._is_plain:
+        if side.whole is None or self._is_timed:
             return self._run_parts(side, inputs)
         self._since, self._at, self._at_work = clock.now_ns() / 1e9, self.device, None
         try:

@@ -34,8 +34,12 @@ def measure(cases: Iterable[tuple[Graph, Mapping[str, Array]]], cpu: Executor) -
 
 
 def all_values(graph: Graph, feed: Mapping[str, Array], cpu: Executor) -> dict[str, Array]:
-    """Run a graph on the CPU and return every value: inputs, and what nodes compute."""
-    made = dict.fromkeys(o for node in graph.nodes for o in node.outputs if o in graph.types)
+    """Run a graph on the CPU and return its values: inputs, and what nodes compute.
+
+    Left out is what may be no tensor: results within the graph whose types are not known.
+    """
+    known = {*graph.types, *graph.outputs}
+    made = dict.fromkeys(o for node in graph.nodes for o in node.outputs if o in known)
     executable = cpu.compile(replace(graph, outputs=tuple(made)))
     inputs = {name: feed[name] for name in graph.inputs}
     try:

@@ -20,7 +20,8 @@ class Request:
     """Where a graph was asked to run.
 
     `executor` is given where the caller opened the device; it stays the caller's. `isolation` says
-    where the driver of a device from the pool lives (``inline`` or ``process``).
+    where the driver of a device from the pool lives (``inline`` or ``process``). `told` holds
+    what was logged.
     """
 
     device: str = AUTO
@@ -28,6 +29,7 @@ class Request:
     fallback: str = "cpu"
     executor: Executor | None = None
     isolation: str = INLINE
+    told: set[str] = field(default_factory=set, compare=False, repr=False)
 
     @property
     def is_open(self) -> bool:

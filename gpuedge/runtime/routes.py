@@ -11,6 +11,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
@@ -18,28 +19,23 @@ import numpy as np
 
 from gpuedge import __version__
 from gpuedge.core.errors import GpuEdgeError
-from gpuedge.core.identity import Identity
-from gpuedge.decide import speeds
+from gpuedge.core.text import plain
 from gpuedge.decide.decision import Decision, decide
 from gpuedge.decide.history import DeviceHistory, History, ModelHistory, device_key
 from gpuedge.decide.options import DEFAULT
 from gpuedge.decide.record import Evidence, Record, candidates_of
 from gpuedge.decide.route import Route
-from gpuedge.decide.segments import mixture
-from gpuedge.executors.base import Work
-from gpuedge.graph.cost import count
-from gpuedge.graph.partition import Segment, partition
-from gpuedge.plan.arrange import arrange
-from gpuedge.plan.planner import label, plan, why_not
+from gpuedge.plan.planner import label
 from gpuedge.runtime import clock
+from gpuedge.runtime.forecast import Forecast
 from gpuedge.runtime.opening import INLINE
 from gpuedge.runtime.request import Request
-from gpuedge.runtime.strings import AUTO, CPU, caps_of
+from gpuedge.runtime.strings import AUTO, CPU
 
 if TYPE_CHECKING:
-    from gpuedge.core.caps import Caps
     from gpuedge.core.reasons import Reason
     from gpuedge.decide.chooser import Chooser
+    from gpuedge.graph.bound import BoundModel
     from gpuedge.graph.ir import Graph
     from gpuedge.probing.report import ProbeRow
     from gpuedge.runtime.devices import Pool
@@ -47,9 +43,8 @@ if TYPE_CHECKING:
 SMALL = 64
 """Elements up to which constants may be sizes, axes and the like, on which latency depends."""
 
-CPU_RATES = (10.0, 10.0, 2_000.0)
-"""Operations and bytes per nanosecond of a middling processor, and nanoseconds of each node: how
-the CPU's time is spread over the segments of a model. Their sum is measured."""
+NAMED = 5
+"""Operators that a reason names; `gpuedge check` names all."""
 
 
 @dataclass
@@ -94,17 +89,16 @@ class Survey:
         requests: int,
     ) -> Decision:
         """Return the decision of the moment, with all that it rests on."""
-        cpu_ns = chooser.cpu_ns or None
         cpu = Evidence(
-            CPU, is_software=False, cpu_ns=cpu_ns, source="measured" if cpu_ns else "",
-            at_ns=chooser.at_ns(CPU),
-            served=max(requests - sum(served.values()), 0),
+            CPU, is_software=False, latency_ns=chooser.cpu_ns or None,
+            at_ns=chooser.at_ns(CPU), served=max(requests - sum(served.values()), 0),
         )  # fmt: skip
         found = [self._now(e, chooser, reasons, served) for e in self.evidence]
         return decide(
             Record(
                 AUTO, self.request.policy, (*found, cpu), __version__, self.database,
                 requests, self.past.requests, self.request.isolation, in_use=chooser.pick,
+                held_ns=chooser.held_ns(clock.now_ns()),
             )
         )  # fmt: skip
 
@@ -121,39 +115,32 @@ class Survey:
             return e
         if reason is not None and known.phase == "failed":
             return replace(e, code=reason.code, detail=reason.detail, phase="failed")
-        gpu_ns = median_low(known.recent) if known.recent else None
-        source = "measured" if gpu_ns else "earlier" if known.belief.windows else "predicted"
         is_late = known.phase == "late"
         wait_ns = max(known.retry_ns - clock.now_ns(), 0)
         return replace(
             e, phase=known.phase, belief=known.belief, predicted_ns=known.predicted_ns,
-            startup_ns=known.startup_ns, gpu_ns=gpu_ns, source=source,
-            at_ns=chooser.at_ns(e.device),
-            cpu_ns=chooser.cpu_ns or None, served=served.get(e.device, 0),
-            opens_after=chooser.opens_after(e.device), retry_ns=wait_ns if is_late else None,
-            waited_ns=self.stall_ns if is_late else None,
+            startup_ns=known.startup_ns, at_ns=chooser.at_ns(e.device),
+            latency_ns=median_low(known.recent) if known.recent else None,
+            served=served.get(e.device, 0), opens_after=chooser.opens_after(e.device),
+            retry_ns=wait_ns if is_late else None, waited_ns=self.stall_ns if is_late else None,
         )  # fmt: skip
 
-    def outcome(self, chooser: Chooser, requests: int) -> ModelHistory:
-        """Return what later launches are to know."""
-        now, found = clock.epoch_s(), dict[str, DeviceHistory]()
-        predicted = {r.device: r.predicted_ns for r in self.routes}
+    def keeping(self, chooser: Chooser, requests: int) -> Callable[[], object]:
+        """Return what keeps on disk what later launches are to know by now."""
+        history, found = self.history, dict[str, DeviceHistory]()
+        if history is None or not requests:
+            return lambda: None
         for device, known in chooser.candidates.items():
-            if known.belief.windows and known.phase != "failed" and device in self.keys:
-                gpu_ns = round(chooser.cpu_ns * math.exp(known.belief.theta))
+            if known.belief.windows and known.phase != "failed":
+                gpu_ns = max(round(chooser.cpu_ns * math.exp(known.belief.theta)), 1)
                 found[self.keys[device]] = DeviceHistory(
-                    known.belief, known.startup_ns, max(gpu_ns, 1), predicted[device], now
+                    known.belief, known.startup_ns, gpu_ns, known.predicted_ns
                 )
-        return ModelHistory((requests,), chooser.cpu_ns or None, found)
-
-    def keep(self, outcome: ModelHistory) -> None:
-        """Keep that on disk."""
-        if self.history is not None and self.model and outcome.requests[-1]:
-            self.history.keep(self.model, outcome)
+        return partial(history.keep, self.model, requests, chooser.cpu_ns or None, found)
 
 
 def survey(
-    graph: Graph,
+    model: BoundModel,
     request: Request,
     pool: Pool,
     cpu_ns: int | None,
@@ -163,18 +150,18 @@ def survey(
 
     Parameters
     ----------
-    graph : Graph
+    model : BoundModel
     request : Request
     pool : Pool
     cpu_ns : int, optional
-        Latency of the graph on the CPU.
+        Latency of the model on the CPU.
     rest : callable
         Called between the steps.
     """
     report = pool.current()
     rest()
     found = Survey(request, database=next((r.database for r in report.tried if r.database), ""))
-    made = _Surveyor(graph, request, pool, cpu_ns, found)
+    made = _Surveyor(model, request, pool, cpu_ns, found)
     for e, row in candidates_of(report):
         found.evidence.append(made.looked_at(e, row))
         rest()
@@ -185,79 +172,62 @@ class _Surveyor:
     """Looks at one device after another."""
 
     def __init__(
-        self, graph: Graph, request: Request, pool: Pool, cpu_ns: int | None, found: Survey
+        self, model: BoundModel, request: Request, pool: Pool, cpu_ns: int | None, found: Survey
     ) -> None:
-        self._graph = graph
+        self._model = model
         self._request = request
         self._kernel = pool.cpu().kernel
         self._cpu_ns = cpu_ns
         self._found = found
-        self._work: Work | None = None
+
+    @property
+    def _graph(self) -> Graph:
+        return self._model.graph
 
     def looked_at(self, e: Evidence, row: ProbeRow) -> Evidence:
         """Return the evidence about a device; add a route to it if it may run the graph."""
-        policy, device = self._request.policy, e.device
+        policy = self._request.policy
         if e.code != "ok" or (e.is_software and not policy.allow_software):
             return e
         try:
-            caps = caps_of(row)
-            refused = self._refused(caps)
-            nbytes = self._memory(device, caps, is_whole=not refused)
-            e = replace(e, memory_bytes=nbytes)
-            if policy.max_memory_bytes is not None and (nbytes or 0) > policy.max_memory_bytes:
-                return e
-            identity = Identity.from_dict(dict(row.identity))
-            speed = speeds.speeds_of(speeds.class_of(identity))
-            if refused:
-                return self._mixed(e, row, speed, refused)
-            self._work = self._work or Work(**count(self._graph))
-            predicted = speeds.predict(self._work, speed, row.backend)
-            return self._routed(e, row, predicted, speeds.startup_ns(self._work, speed))
+            seen = Forecast(self._graph, row)
+            if policy.max_memory_bytes is not None and not seen.refused:
+                plans = [seen.plan(segment, policy) for segment in seen.cut]
+                nbytes = sum(sum(seen.nbytes(made).values()) for made in plans)
+                e = replace(e, memory_bytes=nbytes)
+                if nbytes > policy.max_memory_bytes:
+                    return e
+            if seen.refused:
+                return self._mixed(e, row, seen)
+            predicted = sum(filter(None, seen.gpu_ns))
+            return self._routed(e, row, predicted, seen.startup_ns(list(range(len(seen.cut)))))
         except GpuEdgeError as error:
             return replace(e, code="compile-failed", detail=_sentence(error))
 
-    def _refused(self, caps: Caps) -> dict[int, str]:
-        """Return why nodes cannot run there, by their identity."""
-        graph = self._graph
-        whys = {id(n): (n, why_not(n, graph, caps)) for n in graph.nodes}
-        return {i: f"{label(node)}: {why}" for i, (node, why) in whys.items() if why is not None}
-
-    def _memory(self, device: str, caps: Caps, *, is_whole: bool) -> int | None:
-        """Return the bytes of device memory that the plan takes, where the policy bounds them."""
-        if self._request.policy.max_memory_bytes is None or not is_whole:
-            return None
-        made = plan(self._graph, caps)
-        where = arrange(made, caps.offset_alignment, has_suballocation=caps.has_suballocation)
-        return sum(home.nbytes for home in where.buffers.values())
-
-    def _mixed(
-        self, e: Evidence, row: ProbeRow, speed: speeds.Speeds, refused: Mapping[int, str]
-    ) -> Evidence:
+    def _mixed(self, e: Evidence, row: ProbeRow, seen: Forecast) -> Evidence:
         """Add a route that runs parts of the graph, where that may beat the CPU alone."""
-        e = replace(e, detail=next(iter(refused.values())))
-        cut = partition(self._graph, lambda n: CPU if id(n) in refused else e.device)
-        works = [Work(**count(segment.graph)) for segment in cut]
-        pairs = [
-            (work, work if segment.device == e.device else None)
-            for segment, work in zip(cut, works, strict=True)
-        ]
-        made = None
-        if self._request.fallback == "cpu" and len(cut) > 1:
-            made = mixture(
-                pairs, lambda w: speeds.predict(w, speed, row.backend), _on_cpu, self._cpu_ns
-            )
-        if made is None:
+        nodes = [n for n in self._graph.nodes if id(n) in seen.refused]
+        names = sorted({plain(n.op) for n in nodes})
+        told = f"{label(nodes[0])}: {seen.refused[id(nodes[0])]}"
+        if len(names) > 1:
+            more = ", ..." if len(names) > NAMED else ""
+            told += f"; {len(names)} operators cannot run there: {', '.join(names[:NAMED])}{more}"
+        e = replace(e, detail=told)
+        taken, total_ns = seen.mixture(self._cpu_ns)
+        if self._request.fallback != "cpu" or len(seen.cut) == 1 or not taken:
             return replace(e, code="unsupported-op")
-        chosen = [s for s, side in zip(cut, made.sides, strict=True) if side == "gpu"]
+        chosen = [seen.cut[i] for i in taken]
         self._found.nodes[e.device] = frozenset(id(n) for s in chosen for n in s.graph.nodes)
-        return self._routed(e, row, made.total_ns, _startup(chosen, speed))
+        return self._routed(e, row, total_ns, seen.startup_ns(taken))
 
     def _routed(self, e: Evidence, row: ProbeRow, predicted: int, startup_ns: int) -> Evidence:
         """Add a route, with what earlier launches measured."""
         found, device = self._found, e.device
         if found.history is None:
             found.history = History()
-            found.model = digest_of(self._graph, self._request.policy.storage, self._kernel)
+            policy = self._request.policy
+            how = (policy.storage,) if policy.rewrites else (policy.storage, "node by node")
+            found.model = digest_of(self._graph, *how, self._kernel)
             found.past = found.history.of(found.model)
         nodes = found.nodes.get(device)
         parts = "" if nodes is None else ",".join(
@@ -275,21 +245,7 @@ class _Surveyor:
         startup_ns = known.startup_ns or startup_ns
         belief = known.belief if known.belief is not None and known.belief.windows else None
         found.routes.append(Route(device, predicted, startup_ns, belief, e.is_demoted))
-        return replace(
-            e, predicted_ns=predicted, startup_ns=startup_ns, phase="closed", source="predicted"
-        )
-
-
-def _startup(cut: list[Segment], speed: speeds.Speeds) -> int:
-    works = [Work(**count(segment.graph)) for segment in cut]
-    opening = speeds.startup_ns(Work(), speed)
-    return opening + sum(speeds.startup_ns(w, speed) - opening for w in works)
-
-
-def _on_cpu(work: Work) -> int:
-    operations, moved, each = CPU_RATES
-    spent = sum(work.flops.values()) / operations + work.bytes_moved / moved
-    return round(spent + work.launches * each) + 1
+        return replace(e, predicted_ns=predicted, startup_ns=startup_ns, phase="closed")
 
 
 def named_decision(
@@ -316,8 +272,7 @@ def named_decision(
     else:
         found = [e for e, _ in candidates_of(pool.current())]
     if in_use != device and why is not None:
-        detail = f"{why.detail}" if why.detail else ""
-        found = [replace(e, code=why.code, detail=detail) if e.device == device else e
+        found = [replace(e, code=why.code, detail=why.detail) if e.device == device else e
                  for e in found]  # fmt: skip
     elif in_use == device:  # whatever probing says by now, it is open
         found = [replace(e, code="ok", detail="") if e.device == device else e for e in found]

@@ -6,10 +6,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from gpuedge.core.errors import DeviceError, UnsupportedOpError
+from gpuedge.core.errors import DeviceError
 from gpuedge.executors.base import Executable, Executor, PlacementRow
-from gpuedge.graph.ir import Array, Graph, Node
+from gpuedge.graph.bound import BoundModel
+from gpuedge.graph.ir import Array, Graph
+from gpuedge.graph.offenders import refusal
 from gpuedge.graph.partition import partition
+from gpuedge.opset.call import node_label
 from gpuedge.plan.planner import label
 from gpuedge.plan.storages import Range, StoragePrecision, offers
 from gpuedge.runtime.crosscheck import CrossCheck
@@ -17,14 +20,12 @@ from gpuedge.runtime.strings import CPU
 
 if TYPE_CHECKING:
     from gpuedge.core.caps import Caps
+    from gpuedge.executors.cpu import CpuExecutor
     from gpuedge.executors.gpu import GpuExecutor
     from gpuedge.runtime.request import Request
 
 Rest = Callable[[], None]
 """Called between the steps of compiling."""
-
-MOST_NAMED = 8
-"""Nodes that an error names; of more it says how many."""
 
 log = logging.getLogger("gpuedge")
 
@@ -59,15 +60,15 @@ def close_all(parts: Iterable[Part]) -> None:
 
 
 class Segments:
-    """Cuts a graph into segments and compiles them; `refusals` says what the device cannot run."""
+    """Cuts a model into segments and compiles them; `refusals` says what the device cannot run."""
 
-    def __init__(self, graph: Graph, request: Request, cpu: Executor) -> None:
-        self._graph = graph
+    def __init__(self, model: BoundModel, request: Request, cpu: CpuExecutor) -> None:
+        self.model = model
         self._request = request
         self._cpu = cpu
         self.refusals: dict[str, str] = {}
-        self._whole: list[Part] = []
-        self._stand_ins: dict[tuple[str, ...], Part] = {}
+        self._whole: Executable | None = None
+        self._stand_ins: dict[tuple[str, ...], Executable] = {}
 
     def build(
         self,
@@ -82,36 +83,40 @@ class Segments:
         `rest` is called between the steps.
         Raises UnsupportedOpError (GE-501), KernelError (GE-3xx) and DeviceError (GE-4xx).
         """
-        self.refusals.clear()
-        where: dict[int, str] = {}
-        for node in self._graph.nodes:
-            why = main.supports(node, self._graph)
-            if why is not None:
-                self.refusals[label(node)] = why
-            is_wanted = chosen is None or id(node) in chosen
-            where[id(node)] = main.device if why is None and is_wanted else CPU
-        if self.refusals and self._request.fallback == "error":
-            raise self._refused(main)
-        return self._compiled(main, lambda n: where[id(n)], ranges, rest)
+        graph = self.model.graph
+        whys = {id(n): why for n in graph.nodes if (why := main.supports(n, graph)) is not None}
+        self.refusals = {label(n): whys[id(n)] for n in graph.nodes if id(n) in whys}
+        if whys and self._request.fallback == "error":
+            raise refusal(
+                graph, whys, f"cannot run on {main.device}", asked_by="fallback='error'",
+                hint="fallback='cpu' runs such nodes on the CPU",
+            )  # fmt: skip
+        left = [n for n in graph.nodes if chosen is not None and id(n) not in chosen]
+        whys = {**{id(n): "that is predicted to be faster" for n in left}, **whys}
+        self._tell(main.device, whys)
+        parts: list[Part] = []
+        try:
+            for segment in partition(graph, lambda n: CPU if id(n) in whys else main.device):
+                executor = main if segment.device == main.device else self._cpu
+                made = self._one(segment.graph, executor, ranges, rest)
+                parts.append(Part(segment.graph, segment.device, made))
+        except BaseException:
+            close_all(parts)
+            raise
+        return parts
 
-    def _refused(self, main: Executor) -> UnsupportedOpError:
-        """Return the error that names the nodes which a device cannot run."""
-        by_label = {label(n): n.op for n in self._graph.nodes}
-        named = [f"{by_label[name]} '{name}'" for name in self.refusals]
-        more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
-        reasons: dict[str, str] = {}
-        for name, why in self.refusals.items():
-            reasons.setdefault(why, f"{by_label[name]}: {why}")
-        return UnsupportedOpError(
-            f"{', '.join(named[:MOST_NAMED])}{more} cannot run on {main.device}.",
-            asked_by="fallback='error'",
-            known="; ".join(list(reasons.values())[:MOST_NAMED]),
-            hint="fallback='cpu' runs such nodes on the CPU",
-        )
+    def _tell(self, device: str, whys: Mapping[int, str]) -> None:
+        """Log which nodes run on the CPU, once for all shapes of a session."""
+        for node in (n for n in self.model.graph.nodes if id(n) in whys):
+            what = node_label(node.op, node.name, node.outputs)
+            line = f"{what} runs on the CPU, not on {device}: {whys[id(node)]}"
+            if line not in self._request.told:
+                self._request.told.add(line)
+                log.info("%s", line)
 
     def crosscheck(self, main: Executor) -> CrossCheck:
         """Return what compares results of a device with the CPU's, as the policy says."""
-        return self._crosscheck(main, self._graph, self._request.policy.crosscheck)
+        return self._crosscheck(main, self.model.graph, self._request.policy.crosscheck)
 
     def differs(
         self,
@@ -131,7 +136,7 @@ class Segments:
             rest()
             if part.device != CPU:
                 check = self._crosscheck(main, part.graph, 1.0)
-                said = check.compare(feed, made, self.stand_in(part).executable.run)
+                said = check.compare(feed, made, self.stand_in(part).run)
                 rest()
                 if said is not None:
                     return said
@@ -143,55 +148,33 @@ class Segments:
         kept = policy.storage if offers_storage(main, policy.storage) else "float32"
         return CrossCheck(graph, share, self._cpu, storage=kept)
 
-    def on_cpu(self) -> list[Part]:
-        """Return the whole graph compiled for the CPU, as where the CPU was chosen; once."""
-        if not self._whole:
-            for node in self._graph.nodes:
-                why = self._cpu.supports(node, self._graph)
-                if why is not None:
-                    raise UnsupportedOpError(
-                        f"Nothing here can run {node.op} '{label(node)}'.", known=f"{CPU}: {why}"
-                    )
-            self._whole = self._compiled(self._cpu, lambda _: CPU, {})
+    def on_cpu(self) -> Executable:
+        """Return the whole model compiled for the CPU, as where the CPU was chosen; once."""
+        if self._whole is None:
+            self._whole = self._cpu.load(self.model)
         return self._whole
 
-    def stand_in(self, part: Part) -> Part:
+    def stand_in(self, part: Part) -> Executable:
         """Return a segment compiled for the CPU: itself if it is, else once for all."""
         if part.device == CPU:
-            return part
+            return part.executable
         key = part.graph.outputs
         if key not in self._stand_ins:
-            self._stand_ins[key] = Part(part.graph, CPU, self._cpu.compile(part.graph))
+            self._stand_ins[key] = self._cpu.compile(part.graph)
         return self._stand_ins[key]
 
     def forget(self) -> list[object]:
         """Forget what was compiled for the CPU without closing it; return it to be kept."""
         kept: list[object] = [self._whole, self._stand_ins]
-        self._whole, self._stand_ins = [], {}
+        self._whole, self._stand_ins = None, {}
         return kept
 
     def close(self) -> None:
         """Release what was compiled for the CPU."""
-        close_all([*self._whole, *self._stand_ins.values()])
+        for one in (self._whole, *self._stand_ins.values()):
+            if one is not None:
+                one.close()
         self.forget()
-
-    def _compiled(
-        self,
-        main: Executor,
-        where: Callable[[Node], str],
-        ranges: Mapping[str, Range],
-        rest: Rest | None = None,
-    ) -> list[Part]:
-        parts: list[Part] = []
-        try:
-            for segment in partition(self._graph, where):
-                executor = main if segment.device == main.device else self._cpu
-                made = self._one(segment.graph, executor, ranges, rest)
-                parts.append(Part(segment.graph, segment.device, made))
-        except BaseException:
-            close_all(parts)
-            raise
-        return parts
 
     def _one(
         self,
@@ -211,6 +194,8 @@ class Segments:
             options["watchdog_s"] = policy.watchdog_s
         if rest is not None:
             options["rest"] = rest
+        if not policy.rewrites:
+            options["rewrites"] = False
         made = cast("GpuExecutor", executor).compile(segment, **options)
         if policy.watchdog_s is not None:
             made.watchdog.fix(policy.watchdog_s)
@@ -223,7 +208,7 @@ def offers_storage(executor: Executor, storage: str) -> bool:
     return caps is not None and offers(caps, storage)
 
 
-def rows_of(graph: Graph, parts: Iterable[Part]) -> tuple[PlacementRow, ...]:
+def rows_of(graph: Graph, parts: Iterable[Part | Executable]) -> tuple[PlacementRow, ...]:
     """Return a row per executed node or fused group, after those folded while reading."""
     folded = (PlacementRow((label(n),), (n.op,), "host", "folded") for n in graph.folded)
     return (*folded, *(row for part in parts for row in part.rows))

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ from gpuedge.core.errors import (
 )
 from gpuedge.core.reasons import Reason
 from gpuedge.graph.ir import Array
-from gpuedge.graph.reader import OnnxModel
+from gpuedge.graph.reader import OnnxModel, Shapes
 from gpuedge.plan.storages import Range
 from gpuedge.runtime import clock
 from gpuedge.runtime.auto import compile_model
@@ -42,12 +43,11 @@ from gpuedge.runtime.health import PENDING, Counts, Health, Times
 from gpuedge.runtime.inputs import check_inputs
 from gpuedge.runtime.queueing import Queued
 from gpuedge.runtime.ranges import measure
-from gpuedge.runtime.strings import CPU
+from gpuedge.runtime.strings import AUTO, CPU
 from gpuedge.safety.deadline import DeadlineCall
 from gpuedge.safety.watchdog import LOOK_S, RUN_LIMIT_S, Watch
 
 if TYPE_CHECKING:
-    from gpuedge.decide.policy import Policy
     from gpuedge.runtime.compiled import CompiledModel
     from gpuedge.runtime.request import Request
 
@@ -74,7 +74,6 @@ MAX_SHAPES = 8
 """Sets of input shapes kept compiled; the least recently used one is dropped."""
 
 Outputs = dict[str, Array]
-Shapes = tuple[tuple[int, ...], ...]
 Models = OrderedDict[Shapes, "CompiledModel"]
 
 
@@ -84,22 +83,25 @@ class Compiler:
     Raises UsageError (GE-2xx) for inputs of calibration that do not fit the model.
     """
 
-    def __init__(self, model: OnnxModel, policy: Policy) -> None:
+    def __init__(self, model: OnnxModel, request: Request) -> None:
         self.times = Times()
         self.model = model
+        is_strict = request.device not in (AUTO, CPU) and request.fallback == "error"
+        self.parameters = model.parameters if is_strict else frozenset()
         self._ranges: dict[str, Range] | None = None
+        self._specialise = partial(model.specialise, rewrites=request.policy.rewrites)
         try:
-            self._feeds = [check_inputs(f, model.inputs) for f in policy.calibration or ()]
+            self._feeds = [check_inputs(f, model.inputs) for f in request.policy.calibration or ()]
         except UsageError as error:
             error.asked_by = "Policy(calibration=...)"
             raise
 
     def compile(self, shapes: Shapes, request: Request) -> CompiledModel:
         """Compile the model for these input shapes. Raises GpuEdgeError."""
-        graph = self.model.specialise(dict(zip(self.model.inputs, shapes, strict=True)))
+        bound = self.model.bound(shapes, rewrites=request.policy.rewrites)
         start = clock.now_ns()
         calibrate = self._calibrate if self._feeds else None
-        made = compile_model(graph, request, calibrate=calibrate)
+        made = compile_model(bound, request, calibrate=calibrate)
         self.times.note(clock.now_ns() - start)
         # `_end` must come before what modules registered that were imported since: workers.
         atexit.unregister(_end)
@@ -109,9 +111,8 @@ class Compiler:
     def _calibrate(self) -> dict[str, Range]:
         """Return the bounds that the calibration inputs give, whatever their shapes."""
         if self._ranges is None:
-            feeds = self._feeds
-            graphs = (self.model.specialise({n: a.shape for n, a in f.items()}) for f in feeds)
-            self._ranges = measure(zip(graphs, feeds, strict=True), POOL.cpu())
+            graphs = (self._specialise({n: a.shape for n, a in f.items()}) for f in self._feeds)
+            self._ranges = measure(zip(graphs, self._feeds, strict=True), POOL.cpu())
         return self._ranges
 
 
@@ -179,7 +180,7 @@ class Server:
         if self._is_closed:
             raise _closed()
 
-    def prepare(self, shapes: Shapes) -> None:
+    def prepare(self, shapes: tuple[tuple[int, ...], ...]) -> None:
         """Compile for input shapes that are known before the first request."""
         self.latest = self._models[shapes] = self._compiler.compile(shapes, self._request)
         known = zip(self._compiler.model.inputs.items(), shapes, strict=True)
@@ -245,7 +246,8 @@ class Server:
                 self._counts.on_cpu += 1
                 return result
             if shapes is not self._shapes:
-                self._types = tuple((name, a.dtype, a.shape) for name, a in arrays.items())
+                known = () if self._compiler.parameters else arrays.items()
+                self._types = tuple((name, a.dtype, a.shape) for name, a in known)
                 self._shapes = shapes
             self.latest = model
             start = clock.now_ns()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import capdb_folders as made
 import pytest
+from capdb.corpus import of_entries
 
-from gpuedge.capdb.database import of_entries
 from gpuedge.capdb.entries import parse
 from gpuedge.capdb.identity import host
 from gpuedge.capdb.identity.subject import subject

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from capdb.corpus import read_unsealed
 from capdb.seal import seal
 from capdb_rows import entries_of, six
 
 import gpuedge
-from gpuedge.capdb import database, source
+from gpuedge.capdb import database, lookup, source
 from gpuedge.capdb.check import check_folder, check_schemas
 from gpuedge.capdb.files import contents
 from gpuedge.core.errors import DatabaseError
@@ -64,7 +65,7 @@ def refused(folder: Path) -> str:
     with pytest.raises(DatabaseError) as caught:
         check_folder(folder)
     with pytest.raises(DatabaseError):
-        database.load(folder)
+        database.load(folder).about()
     assert caught.value.code == "GE-600"
     assert caught.value.known is not None
     return caught.value.known
@@ -277,7 +278,7 @@ def test_sealing_what_would_be_refused_changes_nothing(folder: Path) -> None:
 
 def test_unsealed_folder_is_read_for_those_who_work_on_it(folder: Path) -> None:
     edit(folder, lambda d: d["entries"].pop(), "entries/vulkan/qualcomm.json")
-    assert len(database.read_unsealed(folder)) == 5
+    assert len(read_unsealed(folder)) == 5
     refused(folder)
 
 
@@ -311,3 +312,15 @@ def test_what_breaks_a_schema_is_named_where_updates_are_installed(folder: Path,
     with pytest.raises(DatabaseError, match=r"\$: .*'zz' was unexpected") as caught:
         check_schemas(folder)
     assert name in str(caught.value.known)
+
+
+def test_entry_that_cannot_be_read_is_found_by_whom_it_may_be_about(folder: Path) -> None:
+    edit_entries(folder, lambda e: e[1]["match"][0].update(zz=1))
+    mali = {"api": "vulkan", "vendorID": 0x13B5, "deviceName": "Mali-G76", "os": "android"}
+    base = database.load(folder)
+    assert [f.id for f in lookup(mali, database=base).relevant] == ["mali-0001"]
+    adreno = {**mali, "vendorID": 0x5143, "deviceName": "Adreno (TM) 630"}
+    for work in (lambda: lookup(adreno, database=base), lambda: list(base)):
+        with pytest.raises(DatabaseError) as caught:
+            work()
+        assert "qualcomm.json: entry adreno-0002: there is no condition 'zz'" in str(caught.value)

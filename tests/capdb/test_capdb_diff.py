@@ -8,10 +8,10 @@ from pathlib import Path
 
 import capdb_folders as made
 import pytest
+from capdb.corpus import of_entries, read_unsealed
 from capdb.decisions import decision, levels, on_levels
 from capdb.diff import compare, decisions, entries_changed
 
-from gpuedge.capdb.database import of_entries, read_unsealed
 from gpuedge.capdb.entries import parse
 from gpuedge.capdb.identity.subject import subject
 from gpuedge.capdb.judgement import lookup

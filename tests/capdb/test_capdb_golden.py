@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 from capdb import golden as tool
+from capdb.corpus import of_entries, read_unsealed
 from capdb.diff import decisions
 
-from gpuedge.capdb.database import of_entries, read_unsealed
 from gpuedge.capdb.judgement import lookup
 from gpuedge.capdb.saved import identities
 

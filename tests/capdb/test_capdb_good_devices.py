@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from capdb.corpus import read_unsealed
 
 from gpuedge.capdb import lookup
-from gpuedge.capdb.database import read_unsealed
 from gpuedge.capdb.judgement import Judgement
 
 FOLDER = Path(__file__).resolve().parents[2] / "capability_db"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from capdb.corpus import of_entries
 from capdb_rows import TODAY, adreno, entry
 
-from gpuedge.capdb.database import of_entries
 from gpuedge.capdb.entries import Entry
 from gpuedge.capdb.identity.subject import subject
 from gpuedge.capdb.judgement import lookup

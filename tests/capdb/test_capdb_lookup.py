@@ -8,11 +8,11 @@ from dataclasses import asdict, fields
 from typing import Any
 
 import pytest
+from capdb.corpus import of_entries
 from capdb_rows import PROBE, TODAY, adreno, entry, row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuedge.capdb.database import of_entries
 from gpuedge.capdb.entries import Entry, parse
 from gpuedge.capdb.identity.subject import Subject
 from gpuedge.capdb.judgement import Judgement, lookup

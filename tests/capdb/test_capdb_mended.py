@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from capdb import corpus
+from capdb.corpus import read_unsealed
 
-from gpuedge.capdb.database import read_unsealed
 from gpuedge.capdb.entries import Entry
 from gpuedge.capdb.identity.subject import subject
 from gpuedge.capdb.judgement import Judgement, lookup

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 from capdb import signing
+from capdb_rows import row, write
 from somebody import as_somebody, reachable
 from update_fakes import World, cache, in_use, refused, serving, world
 
@@ -55,6 +59,26 @@ def test_installed_update_that_is_not_what_was_installed_is_passed_over(
     damage(lying(before))
     assert in_use() == 1
     assert world.update().db_version == 3  # and it is mended by the next update
+
+
+def test_installed_update_that_a_newer_gpuedge_understood_is_passed_over_whole(
+    world: World,
+) -> None:
+    world.publish(3)
+    assert world.update().code == "updated"
+    now, before = installed.current()
+    folder = lying(now)
+    made = write(folder, row(match=[{"vendor": ["broadcom"]}]), vendor="broadcom")
+    made.write_text(made.read_text().replace('["broadcom"]', '["broadcom"], "a_newer": 1'))
+    name = made.relative_to(folder).as_posix()
+    envelope = json.loads((folder / "database.json").read_bytes())
+    envelope["files"][name] = sha256(made.read_bytes()).hexdigest()
+    (folder / "database.json").write_text(json.dumps(envelope))
+    assert now is not None
+    digest = sha256((folder / "database.json").read_bytes()).hexdigest()
+    installed.make_current(replace(now, digest=digest), before)
+    assert in_use() == 2
+    assert lookup({"vendorID": 0x5143}).database_version == 2  # of another maker
 
 
 def test_others_can_read_what_was_installed(tmp_path: Path, cache: Path) -> None:

@@ -14,6 +14,7 @@ from capdb.seal import seal
 from cli_fakes import GOOD
 
 from gpuedge.capdb import entries
+from gpuedge.capdb.saved import KEYS
 from gpuedge.cli import db
 from gpuedge.cli.main import main
 from gpuedge.probing import api
@@ -88,7 +89,7 @@ def test_why_traces_every_entry_in_order(small: Path, device: str, capsys: Captu
     shown = text(["why", "--device", device], capsys)
     for word in (
         "512.490.0",
-        "the whole backend",
+        "backend off",
         "adreno-0002: standard, 8 runs",
         "2 entries about",
     ):
@@ -104,7 +105,15 @@ def test_why_lists_every_entry_of_the_packaged_database_once(capsys: Capture) ->
     assert len(ids) == body["database"]["entries"] == len(set(ids))
     assert order == sorted(order, key=["true", "unknown", "false"].index)
     assert all(f["decided_by"].split("[")[0] in {"match", "except"} for f in body["findings"])
-    assert "not about it" in text(["why", "--device", "D066"], capsys)
+    about, others = (sum((r == "false") is is_other for r in order) for is_other in (False, True))
+    assert 0 < about < others
+    for arguments, told, listed_ids in (
+        ([], f"{others} entries not about it; --all shows them", ids[:about]),
+        (["--all"], f"{others} entries not about it", ids),
+    ):
+        shown = text(["why", "--device", "D066", *arguments], capsys)
+        assert told in shown
+        assert {word for word in shown.split() if word in ids} == set(listed_ids)
 
 
 def test_why_judges_a_record_that_says_nothing(tmp_path: Path, capsys: Capture) -> None:
@@ -183,9 +192,9 @@ def test_show_prints_an_entry_in_full(small: Path, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("action", "words"),
     [
-        ({"disable_backend": True}, "the whole backend"),
-        ({"disable_levels": ["gles20", "gles30"]}, "gles20, gles30"),
-        ({"limits": {"max_outputs": 1}, "demote": True}, "max_outputs <= 1, demoted"),
+        ({"disable_backend": True}, "backend off"),
+        ({"disable_levels": ["gles20", "gles30"]}, "no gles20, no gles30"),
+        ({"limits": {"max_outputs": 1}, "demote": True}, "max_outputs at most 1, demoted"),
     ],
 )
 def test_actions_in_words(action: dict[str, Any], words: str) -> None:
@@ -223,7 +232,8 @@ def test_a_decision_replays_to_the_same_bytes_or_the_difference_is_shown(
 def _decision() -> str:
     from gpuedge.decide.decision import decide
     from gpuedge.decide.policy import Policy
-    from gpuedge.decide.record import AUTO, CPU, Evidence, Record
+    from gpuedge.decide.record import AUTO, Evidence, Record
+    from gpuedge.decide.sides import CPU
 
     record = Record(asked=AUTO, candidates=(Evidence(CPU),), policy=Policy(), version="0.1")
     return decide(record).to_json()
@@ -242,3 +252,16 @@ def test_missing_packages_are_told_with_how_to_install_them(
 @pytest.mark.parametrize("arguments", [["update"], ["update", "x", "--rollback"], ["nonsense"]])
 def test_wrong_usage(arguments: list[str], capsys: Capture) -> None:
     assert document(arguments, capsys, 2)["schema"] == "gpuedge.error/1"
+
+
+@pytest.mark.parametrize(("key", "hint"), [("vendorId", "'vendorID'"), ("foo", "docs/cli.md")])
+def test_a_key_that_no_record_has_is_an_error(
+    key: str, hint: str, tmp_path: Path, capsys: Capture
+) -> None:
+    path = tmp_path / "phone.json"
+    path.write_text(json.dumps({key: 1, "api": "vulkan"}))
+    said = document(["why", "--device", str(path)], capsys, 2)
+    assert (said["code"], key in said["what"], hint in said["hint"]) == ("GE-203", True, True)
+    assert "vendorID" in said["known"]
+    lines = (PACKAGED.parent / "docs/cli.md").read_text()
+    assert all(f"`{known}`" in lines for known in KEYS)

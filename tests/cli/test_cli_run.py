@@ -76,7 +76,7 @@ def test_a_run_that_takes_too_long_is_exit_code_4(
     assert main([*arguments, "--timeout", "60"]) == 0
 
 
-def test_isolation_is_passed_on(
+def test_options_of_a_session_are_passed_on(
     images: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[dict[str, Any]] = []
@@ -89,8 +89,12 @@ def test_isolation_is_passed_on(
     monkeypatch.setattr(gpuedge, "Session", note)
     arguments = ["run", str(MODEL), "--input", f"image={images}", "--device", "cpu"]
     assert main([*arguments, "--isolation", "process"]) == 0
-    assert asked == [{"device": "cpu", "isolation": "process"}]
+    assert asked == [{"device": "cpu", "isolation": "process", "policy": gpuedge.Policy()}]
+    assert main([*arguments[:-2], "--allow-software"]) == 0
+    assert asked.pop() == {"policy": gpuedge.Policy(allow_software=True)}
     assert main([*arguments, "--isolation", "cage"]) == 2
+    assert main([*arguments, "--allow-software"]) == 2
+    assert "--device cpu is not auto" in capsys.readouterr().err
     assert len(asked) == 1
 
 

@@ -11,7 +11,7 @@ from gpuedge.decide.policy import Policy
 from gpuedge.decide.record import Evidence, Record
 
 MS = 10**6
-CPU = Evidence("cpu", is_software=False, cpu_ns=3_700_000, served=12)
+CPU = Evidence("cpu", is_software=False, latency_ns=3_700_000, served=12)
 
 
 def ppm(value: float) -> int:
@@ -23,7 +23,7 @@ def predicted(theta: float = -1.1, device: str = "vulkan:0", **more: Any) -> Evi
     """Return a GPU that was not opened; theta is ln(GPU latency / CPU latency)."""
     fields: dict[str, Any] = {
         "phase": "closed", "name": "Mali-G52", "is_software": False, "predicted_ns": 1_200_000,
-        "startup_ns": 200 * MS, "belief": Belief(ppm(theta), ppm(1.2), 0), "source": "predicted",
+        "startup_ns": 200 * MS, "belief": Belief(ppm(theta), ppm(1.2), 0),
     }  # fmt: skip
     return Evidence(device, **{**fields, **more})
 
@@ -34,8 +34,7 @@ def measured(gpu_ms: float, cpu_ms: float = 3.7, **more: Any) -> Evidence:
 
     fields: dict[str, Any] = {
         "phase": "ready", "belief": Belief(ppm(log(gpu_ms / cpu_ms)), ppm(0.02), 3),
-        "gpu_ns": round(gpu_ms * MS), "cpu_ns": round(cpu_ms * MS), "source": "measured",
-        "compared": 24,
+        "latency_ns": round(gpu_ms * MS),
     }  # fmt: skip
     return replace(predicted(), **{**fields, **more})
 

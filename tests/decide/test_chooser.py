@@ -18,7 +18,7 @@ from gpuedge.decide.sides import CPU, Turn
 MS, S = 10**6, 10**9
 DEVICES = ("gles:0", "vulkan:0", "opencl:0")
 STEPS = ("serve", "serve", "serve", "open", "opened", "cold", "late", "failed", "close", "closed",
-         "recovered", "wait")  # fmt: skip
+         "wait")  # fmt: skip
 
 
 def routes(*ratios: float, startup_ms: int = 50, **known: Belief) -> list[Route]:
@@ -109,7 +109,6 @@ def test_any_sequence_of_events_leaves_it_consistent(
     world = World(chooser, seed, 0.6, gles=10 * gpu, vulk=8 * gpu, open=12.0)
     check(world)
     for step, device in steps:
-        phase = chooser.candidates[device].phase
         if step == "serve":
             world.serve()
         elif step == "wait":
@@ -123,11 +122,37 @@ def test_any_sequence_of_events_leaves_it_consistent(
             chooser.late(device, world.now)
         elif step == "failed":
             chooser.failed(device, world.now)
-        elif step == "recovered" and phase == "failed":
-            chooser.recovered(device, world.now)
         elif step == "closed" or (step == "close" and chooser.wants_close() == device):
             chooser.closed(device)
         check(world)
+
+
+def test_a_side_that_has_to_wait_takes_over_when_it_was_said_to() -> None:
+    """Three changes within seconds: the third waits for the first to be a minute ago."""
+    chooser = Chooser(routes(0.1, vulk=Belief(-2_000_000, 1_000, 9)))
+    one = World(chooser, noise=0.0, gles=1.0)
+    chooser.cpu_ns = 10 * MS
+
+    def believe(mean: int) -> None:
+        chooser.candidates["gles:0"].belief = Belief(mean, 1_000, 9)
+
+    believe(-2_000_000)
+    chooser.opening("gles:0")
+    chooser.opened("gles:0", MS, one.now)
+    one.serve()
+    assert chooser.pick == "gles:0" and chooser.held_ns(one.now) == 0
+    first = one.switched[0]
+    believe(2_000_000)
+    while chooser.pick != CPU:
+        one.serve()
+    believe(-2_000_000)
+    waits = chooser.held_ns(one.now)
+    assert waits == first + 60 * S - one.now > 50 * S
+    due = one.now + waits
+    while chooser.pick == CPU:
+        assert one.now < due + 20 * MS  # the first request after that decides
+        one.serve()
+    assert one.now >= due
 
 
 @settings(max_examples=25, deadline=None)
@@ -256,6 +281,19 @@ def test_a_gpu_that_becomes_slow_is_left() -> None:
         world.now += 15 * S
     assert world.chooser.pick == CPU
     assert len(world.switched) <= 4
+
+
+def test_a_side_in_use_is_left_only_for_one_that_is_clearly_better() -> None:
+    """Noise moves the belief across break-even and back; switches cost as well."""
+    world = World(Chooser(routes(0.3), is_watching=False), gles=3.0)
+    found = world.run(600).candidates["gles:0"]
+    assert world.chooser.switches == 1
+    for theta, expected in ((-0.08, "gles:0"), (1.0, CPU), (-0.11, CPU), (-1.0, "gles:0")):
+        world.now += 120 * S
+        found.belief = Belief(round(theta * 1e6), 10_000, 9)
+        world.chooser.calm = 0
+        world.serve()
+        assert world.chooser.pick == expected
 
 
 def test_nothing_is_looked_at_again_where_the_caller_does_not_want_it() -> None:

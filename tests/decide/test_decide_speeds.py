@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchmarks.fleet.fit import residual
 from benchmarks.fleet.traces import load
@@ -17,7 +20,8 @@ from gpuedge.capdb import DEVICE_CLASSES
 from gpuedge.core.errors import ConfigError
 from gpuedge.core.identity import Identity
 from gpuedge.decide import speeds
-from gpuedge.decide.speeds import ERROR, MOST_NS, class_of, predict, speeds_of, startup_ns, table
+from gpuedge.decide.options import DEFAULT, MOST
+from gpuedge.decide.speeds import class_of, mixture, predict, speeds_of, startup_ns, table
 from gpuedge.executors.base import Work
 
 LEVELS = ("vulkan", "wgpu", "gles31", "gles30", "gles20")
@@ -71,11 +75,8 @@ def test_the_table_is_whole() -> None:
     rows = json.loads((ROOT / "shaders" / "speeds.json").read_bytes())["rows"]
     assert all(len(row["source"]) > 10 for row in rows), "every row says where it comes from"
     assert max(Counter(row["id"] for row in rows).values()) == 1
-    classes = {row.device_class for row in table()}
-    assert classes - {""} == {*DEVICE_CLASSES}
-    for name in DEVICE_CLASSES:  # the last row of a class asks for nothing else
-        last = [row for row in table() if row.device_class == name][-1]
-        assert not (last.families or last.words or last.layers or last.models or last.device_type)
+    last = {name: row.match for row in table() for name in row.match.get("class", ())}
+    assert last == {name: {"class": [name]} for name in DEVICE_CLASSES}  # asks for nothing else
     for row in table():
         assert set(row.scales) >= set(LEVELS) and all(0 < s <= 1 for s in row.scales.values())
 
@@ -97,7 +98,7 @@ def test_an_unknown_kernel_class_is_the_slowest_and_no_work_is_too_much() -> Non
     row = speeds_of("generic")
     odd, known = Work({"fft": 1e9}), Work({"map": 1e9})
     assert predict(odd, row, "vulkan") == predict(known, row, "vulkan")
-    assert predict(Work({"conv": 1e300}), row, "gles20") == MOST_NS
+    assert predict(Work({"conv": 1e300}), row, "gles20") == MOST
     assert predict(Work(), row, "vulkan") >= 1 and startup_ns(Work(), row) >= 1
 
 
@@ -105,12 +106,35 @@ def test_a_row_that_is_not_in_the_table_is_that_of_nothing_known() -> None:
     assert speeds_of("quantum") is speeds_of("generic")
 
 
+times = st.integers(0, 60)
+
+
+@given(st.lists(st.tuples(times, st.none() | times), max_size=7))
+def test_mixture_against_every_assignment(chain: list[tuple[int, int | None]]) -> None:
+    taken, total = mixture([cpu for cpu, _ in chain], [gpu for _, gpu in chain])
+    costs = {}
+    for on_gpu in product((False, True), repeat=len(chain)):
+        spent = [pair[is_gpu] for pair, is_gpu in zip(chain, on_gpu, strict=True)]
+        if None not in spent:
+            costs[on_gpu] = sum(ns for ns in spent if ns is not None)
+    sides = tuple(i in taken for i in range(len(chain)))
+    assert total == costs[sides] == min(costs.values())
+    assert all(costs[sides] < cost for has, cost in costs.items() if sum(has) < len(taken))
+
+
+def test_segments_are_scaled_to_what_the_whole_was_timed_at() -> None:
+    assert mixture([100, 300], [90, None]) == ([0], 390)
+    assert mixture([100, 300], [90, None], 4000) == ([0], 3090)
+    assert mixture([100, 300], [90, None], 40) == ([], 40)  # the CPU turned out to be quick
+    assert mixture([100], [100]) == ([], 100)  # of equal ones the CPU is taken
+
+
 def inside(found: list[float]) -> float:
-    return sum(abs(v) <= 2 * math.log(ERROR) for v in found) / len(found)
+    return sum(abs(v) <= 2 * math.log(DEFAULT.prior_factor) for v in found) / len(found)
 
 
 def test_the_claimed_error_covers_what_was_measured() -> None:
-    assert ERROR >= 3.0
+    assert DEFAULT.prior_factor >= 3.0
     found = residuals(json.loads(FIGURES.read_bytes()))
     everything = [v for values in found.values() for v in values]
     assert len(found) == 7 and len(everything) == 140

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+import pytest
 from onnx import TensorProto, helper
 from onnx_models import F32, I64, model, value, weight
 
@@ -182,3 +183,18 @@ def test_specialise_is_pure() -> None:
     again = read.specialise({"x": (2, 3, 4, 4)})
     assert (again.nodes, again.types, list(again.constants)) == (
         first.nodes, first.types, list(first.constants))  # fmt: skip
+
+
+@pytest.mark.parametrize("opset", [10, 13, 19, 21])
+def test_dequantised_weights_are_folded_at_every_operator_set(opset: int) -> None:
+    """ONNX's reference evaluator has no DequantizeLinear before operator set 19."""
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["w"]),
+        helper.make_node("Mul", ["x", "w"], ["y"]),
+    ]
+    held = [weight("q", np.array([0, 3, 255], np.uint8)), weight("scale", np.float32(0.5)),
+            weight("zero", np.uint8(3))]  # fmt: skip
+    proto = model(nodes, [value("x", [3])], [value("y", [3])], held, opset=opset)
+    graph = OnnxModel.load(proto).specialise()
+    assert [n.op for n in graph.nodes] == ["Mul"]
+    np.testing.assert_array_equal(graph.constants["w"], np.float32([-1.5, 0, 126]))

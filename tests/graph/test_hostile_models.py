@@ -65,8 +65,8 @@ REFUSED = {
     "huge_sparse": "would compute 'c' of 1099511627776 elements",
     "huge_doubling": "node 'v37' would compute",
     **{f"huge_{op}": "node 'bomb' would compute 'y' of 10995116277" for op in
-       ("Expand", "ConstantOfShape", "Tile", "Pad", "Col2Im", "HannWindow", "RandomNormal")},
-    "negative_shape": "ConstantOfShape",
+       ("Expand", "ConstantOfShape", "Tile", "Pad", "MaxUnpool", "Col2Im", "HannWindow",
+        "RandomNormal")},
     "overflowing_input": "18446744073709551616 elements",
     "rank_1000": f"1000 dimensions.*the most is {MAX_RANK}",
     "weight_2_gigabytes": "too small",
@@ -92,7 +92,7 @@ SHOWN = {"nul": r"a\\x00b", "escape": r"\\x1b\[2J\\x1b\]0;owned\\x07", "line": r
 """How names stand in messages."""
 
 OTHERS = {
-    "huge_MaxUnpool": (MEMORY, "ran out of memory"),
+    "negative_shape": (SHAPE, "ConstantOfShape node 'bomb' has the shape"),
     **{f"name_{n}_operator": (OPERATOR, f"{text} node '{text}'") for n, text in SHOWN.items()},
     **{f"name_{n}_weight": (WEIGHT, f"The weight '{text}' holds NaN") for n, text in SHOWN.items()},
     **{f"name_{n}_shape": (SHAPE, f"Add node '{text}' has.*, {text}=\\[3\\]")
@@ -145,9 +145,7 @@ def test_a_clear_error(name: str, outcomes: dict[str, dict[str, Any]]) -> None:
     assert re.search(words, found["text"], re.DOTALL), found["text"]
     assert len(found["text"]) < MOST_TEXT
     assert found["text"].replace("\n", "").isprintable()
-    if (
-        code not in (MEMORY, SHAPE) and name != "negative_shape"
-    ):  # known before a device is asked for
+    if code not in (MEMORY, SHAPE):  # known before a device is asked for
         assert "is_late" not in found
 
 
@@ -155,6 +153,13 @@ def test_a_clear_error(name: str, outcomes: dict[str, dict[str, Any]]) -> None:
 @pytest.mark.parametrize("name", RIGHT)
 def test_the_right_answer(name: str, outcomes: dict[str, dict[str, Any]]) -> None:
     assert (outcomes[name]["code"], outcomes[name]["text"]) == ("", str(RIGHT[name]))
+
+
+@pytest.mark.timeout(700)
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_without_a_device(name: str, outcomes: dict[str, dict[str, Any]]) -> None:
+    found = outcomes[name]
+    assert found["alone"] == {"code": found["code"], "text": found["text"]}
 
 
 @pytest.mark.timeout(700)

@@ -80,7 +80,7 @@ def test_reductions_of_whole_numbers_are_exact(op: str, axes: list[int]) -> None
 
 def test_a_function_of_unknown_operators_is_refused() -> None:
     types = {"x": type_of(X), "y": type_of(X)}
-    node = Node("Shrink", ("x",), ("y",), {}, "node")
+    node = Node("Bernoulli", ("x",), ("y",), {}, "node")
     graph = Graph((node,), ("x",), ("y",), types, {}, {"": 20})
     with pytest.raises(UnsupportedOpError, match="is not known"):
         expand(node, graph)

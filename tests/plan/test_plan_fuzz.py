@@ -257,7 +257,7 @@ def supported(graph: Graph, device: str) -> bool:
     return all(why_not(node, graph, DEVICES[device]) is None for node in graph.nodes)
 
 
-def check(seed: int, device: str) -> None:
+def check(seed: int, device: str, *, rewrites: bool = True) -> None:
     """Compare one graph on one device with ONNX Runtime; refused nodes must be refused alone."""
     made = random_graph(seed)
     graph = made.b.build()
@@ -268,7 +268,7 @@ def check(seed: int, device: str) -> None:
     used = {i.name for i in session.get_inputs()}
     want = session.run(list(graph.outputs), {n: v for n, v in feeds.items() if n in used})
     try:
-        got = run_graph(graph, feeds, DEVICES[device])
+        got = run_graph(graph, feeds, DEVICES[device], rewrites=rewrites)
     except GpuEdgeError as error:
         raise AssertionError(f"seed {seed}: nodes are taken one by one, but: {error}") from error
     exact = not INEXACT & set(made.ops)
@@ -286,11 +286,19 @@ def test_random_graphs(device: str, seed: int) -> None:
     check(seed, device)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@settings(max_examples=20, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 2**32 - 1))
+def test_random_graphs_without_rewrites(device: str, seed: int) -> None:
+    check(seed, device, rewrites=False)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("device", DEVICES)
 def test_many_random_graphs(device: str) -> None:
     for seed in range(2000):
         check(seed, device)
+        check(seed, device, rewrites=False)
 
 
 LARGE = 2**24

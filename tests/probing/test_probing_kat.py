@@ -326,6 +326,19 @@ def test_every_kernel_that_selection_can_use_is_run(name: str) -> None:
     assert used == selectable(caps)
 
 
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", LEVELS)
+def test_required_kernels_share_with_the_standard_ones_what_packs_alone(name: str) -> None:
+    """Compiling is what they cost: of the standard kernels only those of the same shapes."""
+    caps = LEVELS[name]
+    (standard,) = (c for c in kat.cases(caps) if c.name == "convolution integers")
+    (chain,) = (c for c in kat.cases(caps, "kernels") if c.name == "convolutions")
+    assert chain.inputs["x"].shape == standard.inputs["x"].shape
+    shapes = [case.graph.types[case.output].shape for case in (chain, standard)]
+    assert shapes[0] == shapes[1]
+    assert variants(chain, caps) & variants(standard, caps) == {"pack_map", "unpack_map"}
+
+
 EXTENTS = (1, 3, 4, 31, 32, 64, 1024, 1025, 4096)
 
 

@@ -179,7 +179,7 @@ def test_restricted_devices_have_a_star_and_a_footnote() -> None:
     lines = str(made).splitlines()
     assert [line.split()[2] for line in lines[3:6]] == ["ok", "ok*", "blocked"]
     assert lines[6:] == [
-        "* vulkan:1 without fp16: x-0001",
+        "* vulkan:1: no fp16 (x-0001)",
         "  (entries of the capability database; gpuedge db why says why)",
     ]
     assert "*" not in str(report(row("free")))

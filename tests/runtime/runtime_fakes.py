@@ -37,7 +37,7 @@ def refuse_operators(monkeypatch: pytest.MonkeyPatch, *ops: str) -> None:
     def why(node: Node, graph: Graph, caps: Caps) -> str | None:
         return f"no kernel for {node.op}" if node.op in ops else why_not(node, graph, caps)
 
-    monkeypatch.setattr("gpuedge.runtime.routes.why_not", why)
+    monkeypatch.setattr("gpuedge.runtime.forecast.why_not", why)
     monkeypatch.setattr("gpuedge.executors.gpu.why_not", why)
 
 

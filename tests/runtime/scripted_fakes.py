@@ -20,8 +20,6 @@ from gpuedge.runtime.auto import AutoModel
 from gpuedge.runtime.background import Background
 from gpuedge.runtime.request import Request
 
-EPOCH = 1_700_000_000
-
 
 class FakeClock:
     """Integer nanoseconds; moves only when something takes time on it."""
@@ -130,12 +128,10 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
         self.clock = FakeClock()
-        self.epoch = EPOCH
         self.background = Background(share=0.0)
         self._patch = monkeypatch
         monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(cache))
         monkeypatch.setattr("gpuedge.runtime.clock.now_ns", self.clock)
-        monkeypatch.setattr("gpuedge.runtime.clock.epoch_s", lambda: self.epoch)
         self.predict(1.0)
 
     def pool(self, cpu_ms: float, gpu_ms: float, **more: Any) -> ScriptedPool:

@@ -19,6 +19,8 @@ from scripted_fakes import ScriptedPool, World
 
 import gpuedge
 from gpuedge.core.errors import DeviceLostError, InputError
+from gpuedge.decide.belief import Belief
+from gpuedge.decide.options import DEFAULT
 from gpuedge.decide.policy import Policy
 from gpuedge.runtime.auto import AutoModel
 
@@ -111,6 +113,26 @@ def test_a_request_on_trial_is_answered_from_the_cpu_s_numbers(world: World) -> 
     assert ran >= before and ran >= 5  # it was warmed up, and ran on trial
     assert compiled.health().crosschecks >= 2
     np.testing.assert_array_equal(world.serve(compiled)[0], WANTED)  # the first is compared
+
+
+@pytest.mark.parametrize(("gpu_ms", "cold"), [(1, 2), (149, 2), (150, 1)])
+def test_long_runs_warm_a_gpu_up_sooner(world: World, gpu_ms: float, cold: int) -> None:
+    """Two runs, or until they took 150 ms together; one more is timed, as in the simulator."""
+    pool = world.pool(1_000, gpu_ms)
+    compiled = world.auto(pool, policy=Policy(crosscheck=0))  # nothing else runs in the background
+    while not pool.opened:
+        world.serve(compiled)
+    assert pool.runs["gpu"] == cold + DEFAULT.warm_runs
+
+
+def test_decision_says_when_a_side_that_has_to_wait_takes_over(world: World) -> None:
+    compiled = world.auto(world.pool(10, 1))
+    taken(world, compiled)
+    chooser = compiled._chooser
+    chooser.candidates["vulkan:0"].belief = Belief(1_000_000, 1_000, 9)
+    assert "the CPU takes over after the next request" in compiled.decision.reason
+    chooser._switched.extend([world.clock.now - 20 * 10**9, world.clock.now])
+    assert "the CPU takes over in 40 s" in compiled.decision.reason
 
 
 def test_only_the_time_of_the_gpu_counts_for_it(world: World) -> None:
@@ -458,7 +480,13 @@ def test_model_of_which_a_gpu_runs_parts(world: World, monkeypatch: pytest.Monke
     strict = world.auto(world.pool(10, 0.1, refuses=("Sign",)), "Abs", "Sign", fallback="error")
     world.serve(strict, 20)
     row = next(r for r in strict.decision.rows if r.device == "vulkan:0")
-    assert row.code == "unsupported-op"
+    assert row.code == "unsupported-op" and "operators cannot run" not in row.reason
+    refuse_operators(monkeypatch, "Sign", "Abs")
+    strict = world.auto(world.pool(10, 0.1, refuses=("Sign", "Abs")), "Sign", "Neg", "Abs",
+                        fallback="error")  # fmt: skip
+    world.serve(strict, 20)
+    row = next(r for r in strict.decision.rows if r.device == "vulkan:0")
+    assert row.reason.endswith("; 2 operators cannot run there: Abs, Sign")
 
 
 # -- processes ------------------------------------------------------------------------------------

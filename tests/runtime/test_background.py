@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from gpuedge.core.errors import DatabaseError
 from gpuedge.runtime.background import Background, BackgroundJob, Pace, StoppedError
 
 
@@ -84,6 +85,18 @@ def test_mistakes_of_a_job_end_nothing(caplog: pytest.LogCaptureFixture) -> None
         background.submit(BackgroundJob(lambda _: done.append(1)))
         assert background.wait(20)
     assert done == [1] and "ZeroDivisionError" in caplog.text
+
+
+def test_an_error_of_the_user_is_told_in_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    def work(_: Pace) -> None:
+        raise DatabaseError("The database is damaged.")
+
+    found = Background()
+    found.submit(BackgroundJob(work))
+    assert found.wait(5)
+    (row,) = caplog.records
+    assert "The database is damaged." in row.message
+    assert row.exc_info is None
 
 
 def test_the_end_stops_a_job_at_its_next_rest_and_begins_no_other() -> None:

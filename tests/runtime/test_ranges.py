@@ -305,4 +305,4 @@ def test_calibration_is_neither_compared_nor_recorded() -> None:
     assert one == two and hash(one) == hash(two)
     assert one.to_dict() == two.to_dict()
     assert two.to_dict()["storage"] == "float32" and "calibration" not in two.to_dict()
-    assert Policy.from_dict(FIXED.to_dict()) == FIXED != two
+    assert Policy(**FIXED.to_dict()) == FIXED != two

@@ -132,5 +132,5 @@ def test_every_operator_that_a_device_cannot_run_is_named() -> None:
     assert "no kernel for Abs" in str(caught.value.known)
     with pytest.raises(UnsupportedOpError) as caught:
         compile_model(graph(*["Abs"] * 50), Request("vulkan", PLAIN, "error"), pool)
-    assert "and 42 more" in caught.value.what
-    assert len(str(caught.value)) < 1500
+    assert "and 42 nodes more" in caught.value.what
+    assert all(f"'Abs/{i}'" in str(caught.value) for i in range(50))

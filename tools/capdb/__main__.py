@@ -23,12 +23,12 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from capdb import corpus, diff, golden, signing
+from capdb.corpus import read_unsealed
 from capdb.lint import fitness, lint
 from capdb.repository import LONG_DAYS
 from capdb.rules import ERROR, WARNING, Problem
 from capdb.seal import seal
 from gpuedge.capdb.check import check_folder, check_schemas
-from gpuedge.capdb.database import read_unsealed
 from gpuedge.capdb.files import bad
 from gpuedge.capdb.saved import identities
 from gpuedge.capdb.source import names

@@ -71,8 +71,8 @@ def _conditions(entry: Entry) -> Iterator[tuple[str, Match]]:
 
 
 def _review(entry: Entry, folder: Folder) -> Iterator[tuple[str, str]]:
-    if entry.review.review_by < folder.today:
-        yield "expired-review", f"it was to be reviewed by {entry.review.review_by}"
+    if entry.review_by < folder.today:
+        yield "expired-review", f"it was to be reviewed by {entry.review_by}"
 
 
 def _evidence(entry: Entry, folder: Folder) -> Iterator[tuple[str, str]]:
@@ -109,7 +109,7 @@ def _intervals(entry: Entry, folder: Folder) -> Iterator[tuple[str, str]]:
 
 def _ranges(entry: Entry, folder: Folder) -> Iterator[tuple[str, str]]:
     for place, match in _conditions(entry):
-        for name, wanted in match.asked:
+        for name, wanted in match.items():
             spans = (*wanted.intervals, wanted.built) if name == "driver" else (wanted,)
             for span in spans:
                 is_closed = isinstance(span, Range) and None not in (span.low, span.below)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from gpuedge.capdb import source
+from gpuedge.capdb.database import Database
+from gpuedge.capdb.entries import Entry
 from gpuedge.capdb.files import bad, contents, document
 
 LEFT_OUT: Final = "left_out"
@@ -104,3 +107,24 @@ def pairs(folder: Path) -> Mapping[str, Mapping[str, Any]]:
     if body.get("schema") != PAIRS_SCHEMA or not isinstance(found, dict):
         raise bad(path, f"its schema is not {PAIRS_SCHEMA!r}")
     return found
+
+
+def read_unsealed(path: Path) -> Database:
+    """Read a folder that is worked on, whatever its ``database.json`` says.
+
+    Raises DatabaseError for entries that cannot be read.
+    """
+    folder = Path(path).absolute()
+    made = Database(folder, *source.read(folder, is_sealed=False))
+    made.about()
+    return made
+
+
+def of_entries(entries: Iterable[Entry]) -> Database:
+    """Return a database of some entries, which lies nowhere.
+
+    >>> len(of_entries([]))
+    0
+    """
+    rows = (source.RawEntry(Path(), i, entry.source, entry.api) for i, entry in enumerate(entries))
+    return Database(Path(), source.Envelope(), rows)

@@ -28,11 +28,10 @@ def is_void(entry: Entry) -> bool:
 
 
 def _implies(narrow: Match, wide: Match) -> bool:
-    asked = dict(narrow.asked)
-    for name, wanted in wide.asked:
-        if name in asked and _IMPLIES[name](asked[name], wanted):
+    for name, wanted in wide.items():
+        if name in narrow and _IMPLIES[name](narrow[name], wanted):
             continue
-        families = asked.get("family") if name == "vendor" else None
+        families = narrow.get("family") if name == "vendor" else None
         if families is None or not {FAMILIES[f] for f in families} <= wanted:
             return False
     return True

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpuedge.capdb import source
+from gpuedge.capdb.database import Database
 from gpuedge.capdb.files import bad, contents, document
 from gpuedge.safety import paths
 
@@ -71,7 +72,7 @@ def _replace(path: Path, data: bytes) -> None:
     if not paths.write_atomic(path, data):
         raise bad(path, "it cannot be written")
     try:
-        source.read(path.parent)
+        Database(path.parent, *source.read(path.parent)).about()
     except Exception:
         if old is None:
             path.unlink(missing_ok=True)

@@ -92,7 +92,6 @@ class Families:
     """The tables of ``families.json``, ready to be asked."""
 
     vendor_ids: Mapping[int, str]
-    software: frozenset[str]
     vendor_texts: tuple[tuple[str, str], ...]
     drivers: Mapping[int, DriverRow]
     driver_words: Mapping[str, int]
@@ -115,8 +114,9 @@ class Families:
         whole = bare = folded(name)
         for brand in self.brands:
             bare = bare.removeprefix(brand)
+        forms = (whole,) if bare == whole else (whole, bare)
         for row in self.names:
-            for form in dict.fromkeys((whole, bare)):
+            for form in forms:
                 is_fit, number = row.fits(form)
                 if is_fit:
                     return row, number
@@ -156,7 +156,6 @@ def _families(document: Mapping[str, Any]) -> Families:
     vendors, drivers = document["vendors"], document["drivers"]
     return Families(
         vendor_ids={int(i, 16): row["vendor"] for row in vendors for i in row["ids"]},
-        software=frozenset(row["vendor"] for row in vendors if row.get("is_software")),
         vendor_texts=tuple((t.casefold(), row["vendor"]) for row in vendors for t in row["texts"]),
         drivers={row["id"]: DriverRow(**_frozen(row)) for row in drivers},
         driver_words={row["name"]: row["id"] for row in drivers},

@@ -72,8 +72,12 @@ class NameRules:
         """Return the layers round a name, the outermost first."""
         name = name[:MAX_NAME].strip()
         found: list[Layer] = []
-        while len(found) < MAX_LAYERS:
-            fits = ((kind, m) for kind, form in self.layers if (m := _fit(form, name)))
+        starts = _starts(self.layers)
+        while len(found) < MAX_LAYERS and (low := name.casefold()).startswith(starts):
+            alike = (
+                x for x, start in zip(self.layers, starts, strict=True) if low.startswith(start)
+            )
+            fits = ((kind, m) for kind, form in alike if (m := _pattern(form).fullmatch(name)))
             kind, match = next(fits, ("", None))
             if match is None:
                 break
@@ -145,11 +149,10 @@ def _parts(form: str) -> list[str]:
     return parts
 
 
-def _fit(form: str, name: str) -> re.Match[str] | None:
-    """Match a whole name; most forms are told apart by how they begin, which costs little."""
-    start = form.partition("{")[0]
-    is_alike = name[: len(start)].casefold() == start.casefold()
-    return _pattern(form).fullmatch(name) if is_alike else None
+@lru_cache(maxsize=8)
+def _starts(layers: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
+    """Return how forms begin: most are told apart by that, which costs little."""
+    return tuple(form.partition("{")[0].casefold() for _, form in layers)
 
 
 @lru_cache(maxsize=256)

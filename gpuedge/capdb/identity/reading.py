@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from gpuedge.capdb.identity import texts
@@ -16,7 +17,6 @@ from gpuedge.capdb.identity.families import DriverRow, load_families
 from gpuedge.capdb.identity.names import Layer, load_names
 from gpuedge.capdb.identity.texts import MAX_NAME, text
 from gpuedge.capdb.identity.versions import Version, dotted, integer
-from gpuedge.capdb.place import tables
 
 NAMES = ("GL_RENDERER", "deviceName", "name", "CL_DEVICE_NAME")
 """Keys of records that hold the device's name."""
@@ -32,19 +32,18 @@ _ANGLE = re.compile(r"\bANGLE\b")
 
 
 class Reading:
-    """One record, and what follows from it by the tables of the database in use."""
+    """One record, and what follows from it by a database's tables: by default the one in use."""
 
-    def __init__(self, raw: Mapping[str, Any]) -> None:
+    def __init__(self, raw: Mapping[str, Any], place: Path | None = None) -> None:
         self.raw = raw
-        where = tables()
-        self.tables = load_families(where)
+        self.tables = load_families(place)
         self.os = texts.system(text(raw, "os"))
         self.apis, self.hidden_apis = texts.apis(raw, self.os)
         told = text(raw, *NAMES)
         # WebGPU may hide what WebGL tells; the layers under WebGL are not those of WebGPU
         name = told or text(raw, "webgl_renderer") or ""
         name = texts.spaced(name)[:MAX_NAME].strip()
-        peeled = load_names(where).peel(name)
+        peeled = load_names(place).peel(name)
         self.is_named = told is not None
         self.round: list[Layer] = peeled if self.is_named else []
         self.name = (peeled[-1].device if peeled else name) or None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from gpuedge.capdb.identity import texts
@@ -90,7 +91,10 @@ class Subject:
 
 
 def subject(
-    record: Mapping[str, Any] | Identity, *, host: Mapping[str, Any] | None = None
+    record: Mapping[str, Any] | Identity,
+    *,
+    host: Mapping[str, Any] | None = None,
+    place: Path | None = None,
 ) -> Subject:
     """Return who a device is. Never raises for what a record holds.
 
@@ -101,6 +105,8 @@ def subject(
     host : mapping, optional
         Facts that drivers do not report (`host_facts`), for keys that the record lacks. By default
         they are this machine's where `record` is an Identity of its system, else none.
+    place : Path, optional
+        The folder whose tables of families and names are asked; the one in use where none is given.
 
     Raises
     ------
@@ -108,7 +114,7 @@ def subject(
         The database's tables of families or names cannot be used.
     """
     raw = _raw(record, host)
-    read = Reading(raw)
+    read = Reading(raw, place)
     told = [*read.gl_texts, *read.vulkan_texts]
     family, model = read.model
     return Subject(

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
+from functools import lru_cache
 from typing import Any
 
 from gpuedge.capdb.identity.versions import MAX_TEXT, Version, decode, dotted
@@ -69,7 +70,7 @@ BUILDS = (
 )
 """Marks of builds in texts of drivers."""
 
-_FLAGS = re.ASCII | re.IGNORECASE
+_FLAGS = (re.ASCII | re.IGNORECASE).value  # a plain number is looked up sooner
 _MARKS = re.compile(r"\((?:r|tm|c)\)", re.IGNORECASE)
 _BETWEEN = re.compile(r"[^a-z0-9]+")
 
@@ -79,6 +80,7 @@ def unmarked(name: str) -> str:
     return _MARKS.sub(" ", name)
 
 
+@lru_cache(maxsize=64)  # every condition on names asks for that of the same device
 def folded(name: str) -> str:
     """Return a name as names are compared: words and numbers with single spaces between them.
 
@@ -147,7 +149,10 @@ def _pairs(record: object) -> list[tuple[str, Any]]:
 
 def text(raw: Mapping[str, Any], *keys: str) -> str | None:
     """Return the first of some keys that holds a text."""
-    return next((v for key in keys if isinstance(v := raw.get(key), str)), None)
+    for key in keys:  # the quicker form of next(): it is asked thirty times of every record
+        if isinstance(value := raw.get(key), str):
+            return value
+    return None
 
 
 def apis(

@@ -30,6 +30,7 @@ MAX_IMG_BUILD = 2**24 - 1
 """Builds of Imagination's driver count changes: about seven million in 2026. Larger numbers are
 versions of another driver, packed into bits."""
 
+_FLAGS = (re.ASCII | re.IGNORECASE).value  # a plain number is looked up sooner
 _PART = r"(\d{1,10})"
 _WHOLE = re.compile(r"0x[0-9a-f]{1,8}|\d{1,10}", re.ASCII | re.IGNORECASE)
 _DOTTED = re.compile(r"\d{1,10}(?:\.\d{1,10}){0,4}", re.ASCII)
@@ -134,7 +135,7 @@ class Scheme:
 
     def read(self, text: str) -> Version | None:
         """Return the version in a text."""
-        found = re.search(self.pattern, text, re.ASCII | re.IGNORECASE) if self.pattern else None
+        found = re.search(self.pattern, text, _FLAGS) if self.pattern else None
         if found:
             groups = (group for group in found.groups() if group)
             parts = tuple(int(part) for group in groups for part in group.split("."))
@@ -211,7 +212,7 @@ def decode(scheme: str, value: object) -> Version | None:
         return None
     version = None
     text = value[:MAX_TEXT].strip() if isinstance(value, str) else ""
-    number = integer(text or value)
+    number = None if known.split is None else integer(text or value)
     if known.split is not None and number is not None and (not text or number > MAX_RELEASE):
         version = known.split(number)
     elif text:

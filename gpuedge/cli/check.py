@@ -1,0 +1,72 @@
+"""``gpuedge check``: where every operator of a model would run, why not, and at what cost."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+
+import gpuedge
+from gpuedge.cli.devices import PROBE_S
+from gpuedge.cli.output import Output, blaming
+from gpuedge.cli.run import check_model
+from gpuedge.core.errors import NoUsableDeviceError, UnknownDeviceError, UsageError
+from gpuedge.runtime import check, check_text
+from gpuedge.runtime.strings import CPU, wanted
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of this verb."""
+    add = parser.add_argument
+    add("model", metavar="MODEL.onnx", help="the model, an ONNX file")
+    add("--device", metavar="D",
+        help="such as vulkan, cpu; by default the best device of every level")  # fmt: skip
+    add_shapes(parser)
+    add("--fallback", choices=("cpu", "error"),
+        help="error: fail (exit code 1) where an operator would move to the CPU")  # fmt: skip
+
+
+def add_shapes(parser: argparse.ArgumentParser) -> None:
+    """Add the shapes of inputs that a model leaves open."""
+    parser.add_argument(
+        "--shape", action="append", default=[], metavar="NAME=1x3x224x224",
+        help="shape of an input that the model leaves open; repeatable",
+    )  # fmt: skip
+
+
+def run(options: argparse.Namespace, output: Output) -> int:
+    """Print the page; return 1 if an operator has nowhere to run."""
+    check_model(options.model)
+    shapes = read_shapes(options.shape)
+    blamed = {"device": (UnknownDeviceError, NoUsableDeviceError)} if options.device else {}
+    with (
+        blaming(shape=(UsageError,), **blamed),
+        output.working("reading, probing and planning"),
+    ):
+        if wanted(options.device) != CPU:
+            gpuedge.probe(deadline_s=PROBE_S)  # a slow machine; what follows finds the verdicts
+        found = check.check(
+            options.model, device=options.device, shapes=shapes, fallback=options.fallback
+        )
+    output.document(found.to_dict())
+    output.text(f"{check_text.headline(found)}\n")
+    for title, columns, rows in check_text.tables(found):
+        output.table(title, columns, rows)
+    for note in check_text.notes(found):
+        output.text(note)
+    return 0 if found.is_ok else 1
+
+
+def read_shapes(pairs: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes named by ``NAME=1x3x224x224`` arguments. Raises UsageError (GE-200)."""
+    found = {}
+    for pair in pairs:
+        name, _, text = pair.rpartition("=")
+        if not name or not re.fullmatch(r"[0-9]{1,9}(x[0-9]{1,9})*", text):
+            raise UsageError(
+                f"--shape {pair!r} does not have the form NAME=1x3x224x224.",
+                asked_by="the command line",
+                hint="--shape image=1x3x224x224",
+            )
+        found[name] = tuple(map(int, text.split("x")))
+    return found

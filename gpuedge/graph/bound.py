@@ -1,0 +1,58 @@
+"""A model with the shapes of its inputs: as ONNX Runtime reads it, and as a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from gpuedge.graph.ir import Graph
+
+
+@dataclass(frozen=True, eq=False)
+class Serialised:
+    """A checked ONNX model in bytes, one for all shapes of its inputs.
+
+    Attributes
+    ----------
+    data : bytes
+        Every weight is in it, and none is an input.
+    inputs, outputs : tuple of str
+    """
+
+    data: bytes = field(repr=False)
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+class BoundModel:
+    """A graph that is made once something asks for it: a device, a record, an explanation.
+
+    ONNX Runtime does without: reading, inferring and folding here take longer than all it does.
+
+    Parameters
+    ----------
+    make : callable
+        Returns the graph. Raises GpuEdgeError.
+    serialised : Serialised, optional
+        The same for ONNX Runtime; None where it would not compute that right.
+    extents : mapping of str to int, optional
+        What the symbols in its shapes stand for.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Graph],
+        serialised: Serialised | None = None,
+        extents: Mapping[str, int] | None = None,
+    ) -> None:
+        self.serialised = serialised
+        self.extents = extents or {}
+        self._make = make
+        self._made: list[Graph] = []
+
+    @property
+    def graph(self) -> Graph:
+        """The graph, the same one every time. Raises GpuEdgeError."""
+        if not self._made:  # without a lock, which a fork could leave held for good
+            self._made.append(self._make())
+        return self._made[0]

@@ -1,0 +1,211 @@
+"""Resampling: where each position is read, and how neighbours are weighed, is known while planning.
+
+Every mode is separable. For each axis there is a table of the taps of each position: constant
+indices and weights, computed here in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import floor
+
+import numpy as np
+
+from gpuedge.opset.call import OperatorCall
+from gpuedge.opset.expr import LoadExpr, where
+from gpuedge.opset.index import Index, Loaded, axes, axis, flatten, of
+from gpuedge.opset.operator import Operator
+from gpuedge.opset.tensor import Array, Reduce, Tensor, at, computed, constant, reshape, view
+
+MOST_POSITIONS = 2**24
+"""Of the axis that is made: its taps are a table that the host makes."""
+
+
+@dataclass(frozen=True)
+class _Way:
+    """The attributes of a Resize node."""
+
+    mode: str = "nearest"
+    coordinates: str = "half_pixel"
+    nearest: str = "round_prefer_floor"
+    antialias: bool = False
+    cubic: float = -0.75
+    excludes: bool = False
+    extrapolation: float = 0.0
+
+
+def _places(way: _Way, size: int, out: int, scale: float, roi: tuple[float, float]) -> Array:
+    """Return where in the input each position lies."""
+    y, whole = np.arange(out, dtype=np.float64), scale * size
+    if way.coordinates == "align_corners":
+        return np.zeros(out) if whole == 1 else y * (size - 1) / (whole - 1)
+    if way.coordinates == "asymmetric":
+        return y / scale
+    if way.coordinates == "tf_crop_and_resize":
+        begin, end = roi
+        if whole == 1:
+            return np.full(out, (begin + end) * (size - 1) / 2)
+        return y * (end - begin) * (size - 1) / (whole - 1) + begin * (size - 1)
+    if way.coordinates == "pytorch_half_pixel" and whole == 1:
+        return np.full(out, -0.5)
+    shift = size / 2 * (1 - out / whole) if way.coordinates == "half_pixel_symmetric" else 0.0
+    return shift + (y + 0.5) / scale - 0.5
+
+
+def _nearest(way: _Way, places: Array) -> Array:
+    """Return the one tap of each position."""
+    low = np.floor(places)
+    ratio = places - low
+    up = {
+        "round_prefer_floor": ratio > 0.5,
+        "round_prefer_ceil": ratio >= 0.5,
+        "floor": np.zeros_like(ratio, bool),
+        "ceil": ratio > 0,
+    }[way.nearest]
+    found: Array = (low + up).astype(np.int64)
+    return found
+
+
+def _linear(distance: float, _: float) -> float:
+    return max(0.0, 1.0 - distance)
+
+
+def _cubic(distance: float, a: float) -> float:
+    """Keys' kernel.
+
+    *Cubic convolution interpolation for digital image processing* (IEEE Trans. Acoustics, Speech,
+    and Signal Processing 29, 1981).
+    """
+    if distance <= 1:
+        return ((a + 2) * distance - (a + 3)) * distance * distance + 1
+    if distance < 2:
+        return ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
+    return 0.0
+
+
+def _taps(way: _Way, places: Array, size: int, scale: float) -> tuple[Array, Array]:
+    """Return indices and weights of the taps of each position.
+
+    With antialiasing they reach further where the result is smaller.
+    """
+    step = min(scale, 1.0) if way.antialias else 1.0
+    kernel, reach = (_linear, 1) if way.mode == "linear" else (_cubic, 2)
+    first = floor(-reach / step) + 1
+    offsets = np.arange(first, 2 - first)
+    # on a tap itself, the taps before it are taken
+    base = np.ceil(places) - 1
+    indices = (base[:, None] + offsets).astype(np.int64)
+    distances = np.abs(indices - places[:, None]) * step
+    weights = np.vectorize(kernel)(distances, way.cubic).astype(np.float64)
+    if way.antialias:
+        weights /= weights.sum(axis=1, keepdims=True)
+    if way.excludes:
+        weights[(indices < 0) | (indices >= size)] = 0.0
+        weights /= weights.sum(axis=1, keepdims=True)
+    return indices, weights
+
+
+def _along(x: Tensor, i: int, way: _Way, scale: float, places: Array) -> Tensor:
+    """Resample along one axis at places of it."""
+    size, out = x.shape[i], len(places)
+    shape = (*x.shape[:i], out, *x.shape[i + 1 :])
+    if way.mode == "nearest":
+        table = constant(np.clip(_nearest(way, places), 0, size - 1))
+
+        def to(position: tuple[Index, ...]) -> list[Index]:
+            found = of(Loaded(at(table, (position[i],)), 0, size - 1))
+            return [*position[:i], found, *position[i + 1 :]]
+
+        made = view(x, shape, to)
+    else:
+        indices, weights = _taps(way, places, size, scale)
+        table = constant(np.clip(indices, 0, size - 1))
+        factors = constant(weights.astype(np.float32))
+        here, step = axes(shape), axis(len(shape), indices.shape[1])
+        found = of(Loaded(at(table, (here[i], step)), 0, size - 1))
+        value = LoadExpr(x, flatten([*here[:i], found, *here[i + 1 :]], x.shape))
+        body = value * at(factors, (here[i], step))
+        made = Tensor(shape, x.dtype, Reduce("sum", (indices.shape[1],), body))
+    outside = (places < 0) | (places > size - 1)
+    if way.coordinates != "tf_crop_and_resize" or not outside.any():
+        return made
+    tests = constant(np.where(outside, -1, 0))
+    return computed(shape, x.dtype, lambda position: where(
+        [of(Loaded(at(tests, (position[i],)), -1, 0))], at(made, position), way.extrapolation
+    ))  # fmt: skip
+
+
+def _sizes(
+    call: OperatorCall, x: Tensor, which: Sequence[int], scales: Sequence[float] | None,
+    sizes: Sequence[int] | None,
+) -> tuple[list[int], list[float]]:  # fmt: skip
+    """Return the extents of the result along axes, and the factors that lead there."""
+    own = [x.shape[i] for i in which]
+    if scales is not None:
+        return [floor(n * s) for n, s in zip(own, scales, strict=True)], list(scales)
+    if sizes is None:
+        raise call.unsupported("has neither scales nor sizes")
+    factors = [s / n for n, s in zip(own, sizes, strict=True)]
+    policy = call.text("keep_aspect_ratio_policy", "stretch")
+    if policy == "stretch":
+        return list(sizes), factors
+    one = min(factors) if policy == "not_larger" else max(factors)
+    return [floor(n * one + 0.5) for n in own], [one] * len(own)
+
+
+def _resize(call: OperatorCall) -> Tensor:
+    x = call.input(0)
+    old = call.version < 11
+    mode = call.text("mode", "nearest")
+    way = _Way(
+        mode={"bilinear": "linear"}.get(mode, mode),
+        coordinates="asymmetric" if old
+        else call.text("coordinate_transformation_mode", "half_pixel"),
+        nearest="floor" if old else call.text("nearest_mode", "round_prefer_floor"),
+        antialias=bool(call.integer("antialias", 0)),
+        cubic=call.number("cubic_coeff_a", -0.75),
+        excludes=bool(call.integer("exclude_outside", 0)),
+        extrapolation=call.number("extrapolation_value", 0.0),
+    )  # fmt: skip
+    if way.mode not in {"nearest", "linear", "cubic"}:
+        raise call.unsupported(f"has mode={mode!r}, which does not exist")
+    which = [call.axis(a, x.rank) for a in call.ints("axes", range(x.rank))]
+    scales, sizes, roi = _parameters(call, len(which))
+    fitting = [p for p in (scales, sizes) if p is not None]
+    if any(len(p) != len(which) for p in fitting) or not x.size:
+        raise call.bad_shape("has scales or sizes that do not fit")
+    extents, factors = _sizes(call, x, which, scales, sizes)
+    if max(extents, default=0) > MOST_POSITIONS:
+        raise call.unsupported(f"makes an axis longer than {MOST_POSITIONS}")
+    made = x
+    crops = way.coordinates == "tf_crop_and_resize"
+    for n, (i, out, factor) in enumerate(zip(which, extents, factors, strict=True)):
+        if out != x.shape[i] or factor != 1 or crops:
+            ends = (roi[n], roi[n + len(which)])
+            places = _places(way, x.shape[i], out, factor, ends)
+            made = _along(made, i, way, factor, places)
+    return reshape(x, x.shape) if made is x else made
+
+
+def _parameters(
+    call: OperatorCall, count: int
+) -> tuple[list[float] | None, list[int] | None, list[float]]:
+    """Return scales, sizes and the region; an empty input is an absent one."""
+    if call.op == "Upsample" and call.version < 9:
+        return [float(s) for s in call.attrs.get("scales", ())], None, [0.0] * count + [1.0] * count
+    given = call.constant(1 if call.version < 11 else 2, "scales")
+    scales = [float(s) for s in given.reshape(-1)] if given is not None and given.size else None
+    if call.version < 11:
+        return scales, None, [0.0] * count + [1.0] * count
+    wanted = call.constant_ints(3, "sizes")
+    region = call.constant(1, "region")
+    roi = [float(r) for r in region.reshape(-1)] if region is not None and region.size else []
+    return scales, list(wanted) if wanted else None, roi or [0.0] * count + [1.0] * count
+
+
+OPERATORS: tuple[Operator, ...] = (
+    Operator("Resize", _resize, parameters=(1, 2, 3), dtypes=("int8", "uint8"),
+             remark="with constant scales or sizes"),
+    Operator("Upsample", _resize, parameters=(1,), remark="with constant scales"),
+)  # fmt: skip

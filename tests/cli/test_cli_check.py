@@ -1,0 +1,223 @@
+"""``gpuedge check``: every node with where it would run and why not, without opening a device."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from cli_fakes import GOOD
+from onnx import helper
+from onnx_models import model, value, weight
+from planrun import TEXTURES, WIDE
+
+import gpuedge
+from gpuedge.cli.main import main
+from gpuedge.core.caps import Caps
+from gpuedge.core.errors import InputError, NoUsableDeviceError, UnsupportedOpError
+from gpuedge.executors.gpu import GpuExecutor
+from gpuedge.graph.ir import Graph, Node
+from gpuedge.graph.reader import OnnxModel
+from gpuedge.plan.arrange import arrange
+from gpuedge.plan.planner import plan, why_not
+from gpuedge.probing.report import ProbeReport, ProbeRow
+from gpuedge.runtime.devices import POOL
+
+F64 = onnx.TensorProto.DOUBLE
+OFFENDERS = {"cube": "float64", "tail": "float64", "foreign": "no kernel"}
+
+
+def row(level: str, caps: Caps, **more: Any) -> ProbeRow:
+    identity = {**GOOD.identity, "api": level}
+    return GOOD.replace(
+        device=f"{level}:0", backend=level, caps=caps.to_dict(), identity=identity, **more
+    )
+
+
+REPORT = ProbeReport((row("vulkan", WIDE), row("gles20", TEXTURES)), "0.1.0", 0.5)
+
+
+@pytest.fixture(autouse=True)
+def devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two devices that probing found; opening one is an error."""
+    monkeypatch.setattr(POOL, "current", lambda: REPORT)
+    monkeypatch.setattr(gpuedge, "probe", lambda **_: REPORT, raising=False)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("a device was opened")
+
+    monkeypatch.setattr(GpuExecutor, "__init__", refuse)
+
+
+def mixed() -> onnx.ModelProto:
+    """Three nodes for a GPU, two of a type that no kernel has, a foreign one, a folded one."""
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], name="conv"),
+        node("Relu", ["c"], ["r"], name="relu"),
+        node("Add", ["half", "half"], ["one"], name="folded"),
+        node("Mul", ["r", "one"], ["m"], name="scale"),
+        node("Cast", ["m"], ["d"], name="cube", to=F64),
+        node("Exp", ["d"], ["tail"], name="tail"),
+        node("Gelu", ["m"], ["y"], name="foreign", domain="com.microsoft"),
+    ]
+    held = [weight("w", np.ones((4, 3, 3, 3), np.float32)), weight("half", np.float32(0.5))]
+    outputs = [value("y", ["N", 4, 6, 6]), value("tail", None, F64)]
+    imports = [helper.make_opsetid("com.microsoft", 1)]
+    return model(nodes, [value("x", ["N", 3, 8, 8])], outputs, held, imports=imports)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "mixed.onnx"
+    onnx.save(mixed(), path)
+    return str(path)
+
+
+SHAPE = ("--shape", "x=2x3x8x8")
+
+
+def answer(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_every_node_has_a_place_on_every_level(
+    file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", file, *SHAPE, "--json"]) == 0
+    body = answer(capsys)
+    assert (body["schema"], body["is_ok"], body["fallback"]) == ("gpuedge.check/1", True, "cpu")
+    assert [d["device"] for d in body["devices"]] == ["vulkan:0", "gles20:0"]
+    places = {n["name"]: n["places"] for n in body["nodes"]}
+    assert {p["device"] for p in places["folded"].values()} == {"host"}
+    for device in ("vulkan:0", "gles20:0"):
+        for name in ("conv", "relu", "scale"):
+            assert places[name][device]["device"] == device
+            assert places[name][device]["kernel"].startswith(("conv2d", "pack"))
+        for name, why in OFFENDERS.items():
+            assert places[name][device]["device"] == "cpu"
+            assert why in places[name][device]["why"]
+    assert all(p["cpu"]["device"] in ("cpu", "host") for p in places.values())
+    nodes = {n["name"]: n for n in body["nodes"]}
+    assert (nodes["cube"]["op"], nodes["cube"]["opset"]) == ("Cast", 17)
+    assert (nodes["cube"]["reads"], nodes["cube"]["gives"]) == (
+        ["float32[2,4,6,6]"], ["float64[2,4,6,6]"],
+    )  # fmt: skip
+    assert (nodes["foreign"]["domain"], nodes["foreign"]["opset"]) == ("com.microsoft", 1)
+    assert body["cpu"]["ns"] > 0 and not body["cpu"]["error"]
+
+
+def test_segments_memory_and_time_are_those_of_the_plan(file: str) -> None:
+    found = gpuedge.check(file, shapes={"x": (2, 3, 8, 8)})
+    graph = OnnxModel.load(file).specialise({"x": (2, 3, 8, 8)})
+    for one, caps in zip(found.devices, (WIDE, TEXTURES), strict=True):
+        mine, rest = one.segments
+        refused = [n.name for n in graph.nodes if why_not(n, graph, caps)]
+        assert mine.nodes == ("conv", "relu", "scale")
+        assert (mine.device, rest.device) == (one.device, "cpu")
+        assert [*rest.nodes] == refused
+        alone = replace(graph, nodes=graph.nodes[:3], outputs=("m",))
+        made = plan(alone, caps)
+        where = arrange(made, caps.offset_alignment, has_suballocation=caps.has_suballocation)
+        assert one.nbytes == sum(b.nbytes for b in where.buffers.values())
+        assert mine.launches == len(made.passes)
+        assert one.predicted_ns == mine.predicted_ns + rest.predicted_ns > 0
+        assert (one.startup_ns or 0) > 0
+    assert found.to_dict()["devices"][0]["nbytes"] == found.devices[0].nbytes
+
+
+def test_the_page_names_all_offenders_with_levels_and_reasons(
+    file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    assert main(["check", file, *SHAPE]) == 0
+    said = capsys.readouterr().out
+    offenders = said.partition("Cannot run there")[2].partition("\n\n")[0].splitlines()[3:]
+    assert [line.split()[0] for line in offenders] == list(OFFENDERS)
+    for line, why in zip(offenders, OFFENDERS.values(), strict=True):
+        assert "every device" in line and why in line
+    page = str(gpuedge.check(file, shapes={"x": (2, 3, 8, 8)}))
+    for part in ("Every node", "Segments, in order", "If a device is asked for", "onnxruntime"):
+        assert part in said and part in page
+
+
+def test_one_device_is_shown_with_its_kernels(
+    file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    assert main(["check", file, *SHAPE, "--device", "gles20"]) == 0
+    said = capsys.readouterr().out
+    assert "conv2d_map" in said and "vulkan:0" not in said
+    assert main(["check", file, *SHAPE, "--device", "cpu", "--json"]) == 0
+    body = answer(capsys)
+    assert body["devices"] == []
+    assert [n["places"]["cpu"]["device"] for n in body["nodes"]] == ["host", *["cpu"] * 6]
+
+
+def test_exit_codes(
+    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    assert main(["check", file, *SHAPE, "--fallback", "error"]) == 1
+    assert main(["check", file, *SHAPE, "--fallback", "error", "--device", "cpu"]) == 0
+    monkeypatch.setenv("GPUEDGE_FALLBACK", "error")
+    assert main(["check", file, *SHAPE, "--device", "vulkan"]) == 1
+    capsys.readouterr()
+    assert main(["check", file]) == 2
+    assert "--shape" in capsys.readouterr().err
+    for bad in ("x", "x=", "=1x2", "x=1xa", "x=-1", "x=1,2"):
+        assert main(["check", file, "--shape", bad]) == 2
+    assert main(["check", str(tmp_path / "none.onnx")]) == 2
+    assert main(["check", file, *SHAPE, "--device", "wgpu"]) == 3
+    with pytest.raises(InputError, match="missing"):
+        gpuedge.check(file)
+    with pytest.raises(NoUsableDeviceError):
+        gpuedge.check(file, shapes={"x": (2, 3, 8, 8)}, device="gles31")
+
+
+def test_a_node_that_runs_nowhere_fails_the_check(
+    file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu = POOL.cpu()
+
+    def supports(self: object, node: Node, graph: Graph) -> str | None:
+        return "no such thing" if node.op == "Exp" else None
+
+    monkeypatch.setattr(type(cpu), "supports", supports)
+    assert main(["check", file, *SHAPE, "--json"]) == 1
+    body = answer(capsys)
+    place = next(n["places"] for n in body["nodes"] if n["name"] == "tail")
+    assert {p["device"] for p in place.values()} == {""}
+    assert all("no such thing" in p["why"] for p in place.values())
+    assert not body["is_ok"]
+    assert main(["check", file, *SHAPE]) == 1
+    assert "nowhere" in capsys.readouterr().out
+
+
+def test_without_a_gpu_the_cpu_runs_all(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(POOL, "current", lambda: ProbeReport((), "0.1.0", 0.5))
+    found = gpuedge.check(file, shapes={"x": (2, 3, 8, 8)})
+    assert found.is_ok and found.devices == ()
+    assert {n.places["cpu"].device for n in found.nodes} == {"host", "cpu"}
+
+
+def test_a_device_that_can_run_the_nodes_but_not_their_plan_says_why(
+    file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gpuedge.runtime import forecast
+
+    def refuse(*_: object, **__: object) -> None:
+        raise UnsupportedOpError("Too much of everything.")
+
+    monkeypatch.setattr(forecast, "plan", refuse)
+    found = gpuedge.check(file, shapes={"x": (2, 3, 8, 8)}, device="vulkan")
+    assert "Too much of everything" in found.devices[0].error
+    assert found.is_ok and {n.places["vulkan:0"].device for n in found.nodes} == {"host", "cpu"}
+    assert not gpuedge.check(
+        file, shapes={"x": (2, 3, 8, 8)}, device="vulkan", fallback="error"
+    ).is_ok
+    assert "Too much of everything" in str(found)

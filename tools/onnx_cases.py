@@ -1,0 +1,278 @@
+"""Runs ONNX's own core cases on driver configurations; writes docs/tables/onnx-cases.md.
+
+Usage: python tools/onnx_cases.py --run [CONFIGURATION...]
+       python tools/onnx_cases.py --resume [CONFIGURATION...]
+       python tools/onnx_cases.py --only PATTERN [CONFIGURATION...]    (prints, keeps nothing)
+       python tools/onnx_cases.py
+
+The cases are those of `tools/onnx_core_cases.txt`, from the onnx package (1.23.2 in the committed
+table). They go through `gpuedge.onnx_backend`, strict: what a device cannot run is `unsupported`
+and is never left to the CPU; every passed case has the devices of its nodes beside it, in
+out/onnx/CONFIGURATION.jsonl. The page is made of all files there. --resume leaves out cases that
+have passed and goes through the others again. A case whose process dies or takes too long counts as
+wrong; the next case starts a new process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import os
+import re
+import selectors
+import subprocess
+import sys
+import time
+import unittest
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "drivers")]
+
+import onnx.backend.test  # noqa: E402
+from farm import FARM, environment_of  # noqa: E402
+from onnx.backend.test.runner import BackendIsNotSupposedToImplementIt  # noqa: E402
+
+import gpuedge  # noqa: E402
+from gpuedge.onnx_backend import GpuEdgeBackend, GpuEdgeRep  # noqa: E402
+
+CASES = tuple((ROOT / "tools" / "onnx_core_cases.txt").read_text(encoding="utf-8").split())
+OUT = ROOT / "out" / "onnx"
+PAGE = ROOT / "docs" / "tables" / "onnx-cases.md"
+CPU = "cpu"
+CONFIGURATIONS = ("vulkan-lavapipe", "vulkan-swiftshader", "gles31-llvmpipe", "gles30-llvmpipe",
+                  "gles20-llvmpipe", "wgpu-lavapipe", CPU)  # fmt: skip
+PASSED, UNSUPPORTED, WRONG = STATUSES = ("passed", "unsupported", "wrong")
+PROBE_S = 60.0
+"""How long a driver may take to open where other work keeps the processor busy."""
+PATIENCE_S = 180.0
+"""Longest case: vgg19 on a software driver."""
+LISTED = 60
+"""Reasons that the page lists, most cases first."""
+
+INTRODUCTION = f"""\
+# ONNX's core cases
+
+Made by `make onnx-cases` (tools/onnx_cases.py); do not edit. {len(CASES)} cases of the onnx package
+go through `gpuedge.onnx_backend`, strict: a GPU computes all of a case, or the case counts as
+unsupported. Configurations are those of `tests/drivers/farm.py`.
+"""
+
+
+# --- in a process of its own ---------------------------------------------------------------------
+
+
+def child(device: str) -> None:
+    """Run the cases named on standard input; print a line of JSON for each."""
+    if device != CPU:
+        gpuedge.probe(deadline_s=PROBE_S)
+    noted: dict[str, Any] = {}
+
+    class Rep(GpuEdgeRep):
+        def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
+            try:
+                return super().run(inputs, **kwargs)
+            except BackendIsNotSupposedToImplementIt as error:
+                noted["why"] = _reason(error)
+                raise
+            finally:
+                noted["on"] = sorted({row.device for row in self.placement})
+
+    class Strict(GpuEdgeBackend):
+        @classmethod
+        def prepare(cls, model: Any, device_of_case: str = "CPU", **kwargs: Any) -> GpuEdgeRep:
+            try:
+                return Rep(model, device)
+            except BackendIsNotSupposedToImplementIt as error:
+                noted["why"] = _reason(error)
+                raise
+
+        @classmethod
+        def supports_device(cls, asked: str) -> bool:
+            return asked == "CPU"
+
+    made = onnx.backend.test.BackendTest(Strict, __name__).test_cases
+    homes = {name: kind for kind in made.values() for name in dir(kind)}
+    for line in sys.stdin:
+        name = line.strip()
+        noted.clear()
+        start = time.monotonic()
+        result = unittest.TestResult()
+        homes[f"test_{name}_cpu"](f"test_{name}_cpu").run(result)
+        row = {"case": name, "s": round(time.monotonic() - start, 3), **noted}
+        print(json.dumps(row | _status(result, row)), flush=True)
+
+
+def _reason(error: BaseException) -> str:
+    """Return what kept a case from running, without the names of its nodes where it says more."""
+    return str(getattr(error.__cause__, "known", None) or error)
+
+
+def _status(result: unittest.TestResult, row: Mapping[str, Any]) -> dict[str, str]:
+    problems = [text for _, text in (*result.errors, *result.failures)]
+    if problems:
+        return {"status": WRONG, "why": _last_words(problems[0])}
+    skipped = [why for _, why in result.skipped]
+    if "why" in row or skipped:
+        return {"status": UNSUPPORTED, "why": row.get("why") or skipped[0]}
+    return {"status": PASSED}
+
+
+def _last_words(trace: str) -> str:
+    found = [line for line in trace.splitlines() if re.match(r"[\w.]+(Error|Exception)\b", line)]
+    text = (
+        " ".join(" ".join(trace[trace.index(found[-1]) :].split())[:400].split()) if found else ""
+    )
+    return text or trace[-400:]
+
+
+# --- over all cases ------------------------------------------------------------------------------
+
+
+class Worker:
+    """A process that runs cases for as long as it lives."""
+
+    def __init__(self, configuration: str) -> None:
+        named = configuration in FARM
+        device = FARM[configuration].device if named else CPU
+        environment = {**(environment_of(configuration) if named else os.environ),
+                       "PYTHONPATH": str(ROOT), "ONNX_HOME": str(OUT / "home")}  # fmt: skip
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", __file__, "--child", device], cwd=ROOT, text=True,
+            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def run(self, name: str) -> dict[str, Any]:
+        """Return the row of a case; that of a failure ends the process."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        if stdin is None or stdout is None:
+            raise ValueError("a process without pipes")
+        start, why = time.monotonic(), "took too long"
+        with selectors.DefaultSelector() as ready:
+            ready.register(stdout, selectors.EVENT_READ)
+            try:
+                print(name, file=stdin, flush=True)
+                if ready.select(PATIENCE_S):
+                    line = stdout.readline()
+                    if line:
+                        row: dict[str, Any] = json.loads(line)
+                        return row
+                    why = f"the process died ({self._process.wait()})"
+            except BrokenPipeError:
+                why = f"the process died ({self._process.wait()})"
+        self.close()
+        return {"case": name, "status": WRONG, "why": why, "s": time.monotonic() - start}
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can take another case."""
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.communicate()
+
+
+def results(configuration: str, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each case."""
+    worker: Worker | None = None
+    for name in names:
+        if worker is None or not worker.is_alive:
+            worker = Worker(configuration)
+        yield worker.run(name)
+    if worker is not None:
+        worker.close()
+
+
+def run(configuration: str, *, resume: bool) -> None:
+    """Run all cases of a configuration that have not passed yet into its file."""
+    OUT.mkdir(parents=True, exist_ok=True)
+    file = OUT / f"{configuration}.jsonl"
+    done = {n: r for n, r in read(file).items() if r["status"] == PASSED} if resume else {}
+    with file.open("w", encoding="utf-8") as out:
+        for row in done.values():
+            print(json.dumps(row), file=out)
+        for row in results(configuration, [name for name in CASES if name not in done]):
+            print(json.dumps(row), file=out, flush=True)
+    counted = Counter(row["status"] for row in read(file).values())
+    print(configuration, *(f"{s} {counted[s]}" for s in STATUSES), file=sys.stderr, flush=True)
+
+
+def read(file: Path) -> dict[str, dict[str, Any]]:
+    """Return the rows of a file by case."""
+    if not file.exists():
+        return {}
+    rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    return {row["case"]: row for row in rows}
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+def page(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
+    """Return the page of rows by configuration and case."""
+    lines = [INTRODUCTION, "| configuration | passed | unsupported | wrong | share |",
+             "|---|---|---|---|---|"]  # fmt: skip
+    for name, rows in found.items():
+        counted = Counter(row["status"] for row in rows.values())
+        cells = " | ".join(str(counted[s]) for s in STATUSES)
+        lines.append(f"| {name} | {cells} | {100 * counted[PASSED] / len(CASES):.1f} % |")
+    lines += ["", "## What does not pass", "", "| configuration | cases | reason | such as |",
+              "|---|---|---|---|"]  # fmt: skip
+    for name, rows in found.items():
+        for (status, why), cases in list(reasons(rows.values()).items())[:LISTED]:
+            text = f"{status}: {why}".replace("|", "\\|")
+            lines.append(f"| {name} | {len(cases)} | {text} | {', '.join(cases[:3])} |")
+    return "\n".join([*lines, ""])
+
+
+def reasons(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[str]]:
+    """Return cases that did not pass by status and reason, the most frequent first."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if row["status"] != PASSED:
+            groups.setdefault((row["status"], _brief(row["why"])), []).append(row["case"])
+    return dict(sorted(groups.items(), key=lambda one: (-len(one[1]), one[0])))
+
+
+def _brief(why: str) -> str:
+    """Return a reason without what differs from case to case."""
+    text = re.sub(r"'[^']*'", "'..'", why)
+    text = re.sub(r"\b\d[\d., ]*", "N ", text)
+    return text[:160].strip()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is asked for; return 1 if a case is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else "")
+    parser.add_argument("--child", metavar="DEVICE", help=argparse.SUPPRESS)
+    parser.add_argument("--run", action="store_true")
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--only", metavar="PATTERN")
+    parser.add_argument("configurations", nargs="*", default=list(CONFIGURATIONS))
+    chosen = parser.parse_args(arguments)
+    if chosen.child:
+        child(chosen.child)
+        return 0
+    if chosen.only:
+        names = [n for n in CASES for p in chosen.only.split(",") if fnmatch.fnmatch(n, p)]
+        for configuration in chosen.configurations:
+            for row in results(configuration, names):
+                print(configuration, row["status"], row["case"], row.get("why", ""), flush=True)
+        return 0
+    if chosen.run or chosen.resume:
+        for configuration in chosen.configurations:
+            run(configuration, resume=chosen.resume)
+    found = {name: rows for name in CONFIGURATIONS if (rows := read(OUT / f"{name}.jsonl"))}
+    PAGE.write_text(page(found), encoding="utf-8")
+    return int(any(row["status"] == WRONG for rows in found.values() for row in rows.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
