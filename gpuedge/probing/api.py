@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 NEWS = {"crashed", "timeout", "wrong"}
 """Statuses worth one WARNING line when they are found (not when they are read from the cache)."""
 
+newest: ProbeReport | None = None
+"""The newest report on all backends that this process has asked for."""
+
 
 def probe(
     *,
@@ -106,7 +109,11 @@ def probe(
     shown = pins.apply(numbered)
     if shown is not numbered:  # what is left alone is not a route any more
         numbered = number(shown)
-    return ProbeReport(numbered, __version__, time.perf_counter() - start)
+    report = ProbeReport(numbered, __version__, time.perf_counter() - start)
+    if backends is None:
+        global newest  # noqa: PLW0603
+        newest = report
+    return report
 
 
 def _check(deadline_s: float) -> None:
@@ -169,12 +176,11 @@ def _probe_new(
 ) -> dict[str, list[ProbeRow]]:
     import logging
 
-    from gpuedge.probing.judge import is_starved
     from gpuedge.probing.run import probe_all
 
     results = probe_all(list(new.values()), deadline_s, begin=begin)
     for row in (row for rows in results for row in rows):
-        is_news = row.status in NEWS and not is_starved(row)
+        is_news = row.status in NEWS and not row.is_starved
         text = "%s driver %s: %s (%s)"
         logging.getLogger("gpuedge.probing").log(
             logging.WARNING if is_news else logging.INFO,
@@ -187,7 +193,7 @@ def _is_lasting(row: ProbeRow) -> bool:
     """Say whether a verdict is about the driver, rather than about this attempt to probe it."""
     step = row.evidence.get("step")
     is_ours = row.code in {"no-token", "no-child"} or step in {"start", "prepare"}
-    return not is_ours and not (row.status == "timeout" and row.evidence.get("is_unfinished"))
+    return not is_ours and not row.is_starved
 
 
 def _marked(row: ProbeRow) -> ProbeRow:

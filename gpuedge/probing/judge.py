@@ -169,11 +169,6 @@ def without_child(
     return judge(candidate, Transcript([], 0, ending, "", 0.0, deadline_s=deadline_s))[0]
 
 
-def is_starved(row: ProbeRow) -> bool:
-    """Say whether a row tells only of this attempt, which ran out of time before the driver did."""
-    return row.status == "timeout" and row.evidence.get("is_unfinished") is True
-
-
 def _ended(transcript: Transcript) -> Event:
     """Return the verdict on whatever was under way when the process ended."""
     ending = transcript.ending
@@ -353,7 +348,7 @@ class LevelResult:
         first = self._first.get(row.index) or self._first.get(None)
         if first is None:
             return row
-        if is_starved(row):
+        if row.is_starved:
             return _unfinished(first)
         told = {"status": first.status, "code": first.code, "reason": first.reason}
         row = row.replace(evidence={**row.evidence, "first_attempt": told})

@@ -110,6 +110,11 @@ class ProbeRow(Record):
         return self.status == "ok"
 
     @property
+    def is_starved(self) -> bool:
+        """True if it tells only of this probe, which ran out of time before the driver did."""
+        return self.status == "timeout" and self.evidence.get("is_unfinished") is True
+
+    @property
     def brief(self) -> str:
         """The reason as tables show it: a driver without a device in four words."""
         if self.code != "no-device":

@@ -371,6 +371,12 @@ class AutoModel(CompiledModel):
             self._is_asked = True
             self._background.submit(BackgroundJob(self._find_out, owner=self))
 
+    def _ask_again(self, found: Survey) -> None:
+        """Look for GPUs once more where there was none, but a driver missed the deadline."""
+        if found.again_ns is not None and clock.now_ns() >= found.again_ns:
+            found.again_ns = None
+            self._background.submit(BackgroundJob(self._find_out, owner=self))
+
     def _look(self) -> None:
         """Begin what the chooser wants, and what is due."""
         chooser = self._chooser
@@ -381,6 +387,8 @@ class AutoModel(CompiledModel):
         if device is not None and device in self._sides:
             self._drop(device)
             chooser.closed(device)
+        if self._survey is not None and not chooser.candidates:
+            self._ask_again(self._survey)
         if chooser.pick != self._told and self._survey is not None:
             self._told = chooser.pick
             debug.say(1, lambda: self.decision.reason)
@@ -413,7 +421,7 @@ class AutoModel(CompiledModel):
         self._post(partial(self._found_out, found))
 
     def _found_out(self, found: Survey) -> None:
-        if self._survey is not None:
+        if self._chooser.candidates:
             return
         policy, past = self.request.policy, found.past
         self._survey = found

@@ -30,6 +30,7 @@ from gpuedge.core.errors import (
     UnsupportedOpError,
 )
 from gpuedge.core.reasons import SENTENCES, Reason
+from gpuedge.decide.options import DEFAULT
 from gpuedge.executors.driver_calls import CLOSING, cause_of
 from gpuedge.runtime import clock, opening
 from gpuedge.runtime.opening import INLINE
@@ -324,6 +325,11 @@ class Pool:
     ----------
     limits : RetryLimits, optional
         How often a device may fail.
+
+    Attributes
+    ----------
+    again_ns : int or None
+        When drivers that missed the deadline of the probe are asked again, if anybody wants them.
     """
 
     def __init__(self, limits: RetryLimits | None = None) -> None:
@@ -335,9 +341,13 @@ class Pool:
 
     def _start(self) -> None:
         self._lock = threading.RLock()
+        self._probing = threading.RLock()
         self._owner = os.getpid()
         self._devices: dict[Key, PooledDevice] = {}
         self._report: ProbeReport | None = None
+        self._newest: ProbeReport | None = None  # of this process, when `_report` was taken
+        self._asked = 0
+        self.again_ns: int | None = None
 
     def after_fork(self) -> None:
         """Start empty in a forked child; locks that threads of the parent held stay behind."""
@@ -352,15 +362,42 @@ class Pool:
             self._start()
 
     def report(self) -> ProbeReport:
-        """Return the probe report of this process; probes on first use."""
-        self.after_fork()
-        with self._lock:
-            if self._report is None:
-                from gpuedge.probing.api import probe
+        """Return the probe report of this process; probes on first use.
 
-                found = probe()
-                self._report = _ruled_out(found) if self._is_forked else found
+        A missed deadline may say more of the machine than of the driver: `again_ns` is when the
+        drivers are asked again, and a newer report that the caller asked for counts at once.
+        """
+        from gpuedge.probing import api
+
+        self.after_fork()
+        with self._probing:  # not the other lock: requests go on meanwhile
+            known = self._report
+            if known is None:
+                self._asked = 0
+                found = api.probe()
+            elif not any(_is_open(row) for row in known.tried):
+                return known
+            elif api.newest is not self._newest and api.newest is not None:
+                found = api.newest
+            elif self.again_ns is not None and clock.now_ns() >= self.again_ns:
+                found = api.probe()
+            else:
+                return known
+            self._newest, self.again_ns = api.newest, None
+            if self._asked < DEFAULT.retries and any(r.is_starved for r in found.tried):
+                self.again_ns = clock.now_ns() + round(DEFAULT.retry_s * 2**self._asked * 1e9)
+                self._asked += 1
+            if known is not None and self._renames(known, found):
+                found = known
+            self._report = _ruled_out(found) if self._is_forked else found
             return self._report
+
+    def _renames(self, known: ProbeReport, found: ProbeReport) -> bool:
+        """Tell whether a report gives the name of a device in use to another one."""
+        with self._lock:
+            used = {device for device, _ in self._devices} - {CPU}
+        before, after = ({r.device: (r.key, r.index) for r in x.tried} for x in (known, found))
+        return any(before.get(name) != after.get(name) for name in used)
 
     def current(self) -> ProbeReport:
         """Return the report with what the crash blocklist says now: it may have learnt since."""
@@ -497,6 +534,11 @@ class Pool:
                 give_back = partial(executor.give_back, EXIT_S)
                 if not bounded(give_back, 2 * EXIT_S, f"close {executor.device}"):
                     log.debug("%s is left open: it does not answer", executor.device)
+
+
+def _is_open(row: ProbeRow) -> bool:
+    """Tell whether a newer verdict may be another one although the driver is the same."""
+    return row.status == "timeout" or "is_unfinished" in row.evidence
 
 
 def _ruled_out(report: ProbeReport) -> ProbeReport:

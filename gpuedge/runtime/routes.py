@@ -68,6 +68,8 @@ class Survey:
         What it held when this launch began.
     stall_ns : int or None
         How long an opening that stalled was waited for.
+    again_ns : int or None
+        When drivers that missed the deadline of the probe are asked again.
     """
 
     request: Request
@@ -80,6 +82,7 @@ class Survey:
     history: History | None = None
     past: ModelHistory = field(default_factory=ModelHistory)
     stall_ns: int | None = None
+    again_ns: int | None = None
 
     def decision(
         self,
@@ -160,7 +163,8 @@ def survey(
     """
     report = pool.current()
     rest()
-    found = Survey(request, database=next((r.database for r in report.tried if r.database), ""))
+    database = next((r.database for r in report.tried if r.database), "")
+    found = Survey(request, database=database, again_ns=pool.again_ns)
     made = _Surveyor(model, request, pool, cpu_ns, found)
     for e, row in candidates_of(report):
         found.evidence.append(made.looked_at(e, row))

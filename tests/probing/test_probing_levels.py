@@ -13,7 +13,6 @@ from gpuedge.backends.base import Candidate
 from gpuedge.probing.api import _is_lasting, _probe_new
 from gpuedge.probing.judge import (
     Transcript,
-    is_starved,
     judge,
     parts,
 )
@@ -125,7 +124,7 @@ def test_only_what_had_its_chance_is_held_against_a_driver(
     (row,) = judge(Candidate("b", "k", "f"), whole)[0]
     assert (row.status, row.code) == ("timeout", "deadline")
     assert _is_lasting(row) is lasting
-    assert is_starved(row) is not lasting
+    assert row.is_starved is not lasting
 
 
 def event(at: int, kind: str, **more: Any) -> dict[str, Any]:

@@ -97,6 +97,22 @@ def test_gpu_that_turns_out_slower_is_not_taken(world: World) -> None:
     assert pool.spent["gpu"] < 0.05 * pool.spent["cpu"] + 1.0
 
 
+def test_gpus_that_missed_the_deadline_are_looked_for_again(world: World) -> None:
+    pool = world.pool(10, 1)
+    there = pool.report()
+    (first, *rest) = there.tried
+    starved = first.replace(status="timeout", code="deadline", evidence={"is_unfinished": True})
+    pool._known, pool.again_ns = there.replace(tried=(starved, *rest)), 30 * 10**9
+    compiled = world.auto(pool)
+    world.serve(compiled, 100)
+    pool._known, pool.again_ns = there, None
+    assert compiled.decision.device == "cpu" and pool.opened == []
+    while world.clock.now < 30 * 10**9:
+        world.serve(compiled)
+        assert pool.opened == [] or world.clock.now >= 30 * 10**9
+    taken(world, compiled)
+
+
 # -- the trial ------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import tracemalloc
 from collections import OrderedDict
@@ -18,7 +19,7 @@ from gpuedge.backends.null import NullBackend, NullDevice
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import FORK_HINT, InputError, NoUsableDeviceError, UnsupportedOpError
 from gpuedge.ops import call as ops_call
-from gpuedge.probing.report import ProbeReport
+from gpuedge.probing.report import ProbeReport, ProbeRow
 from gpuedge.runtime import opening
 from gpuedge.runtime.devices import Pool
 
@@ -45,6 +46,109 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
     monkeypatch.setattr(device, "POOL", made)
     yield made
     made.close()
+
+
+STARVED = row().replace(
+    device="vulkan", status="timeout", code="deadline", reason="not reached", index=None,
+    evidence={"is_unfinished": True},
+)  # fmt: skip
+"""A driver that missed the deadline of the probe on a busy machine."""
+
+
+class Probing:
+    """Stands in for `gpuedge.probe`: answers one report after another, on a clock of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: tuple[ProbeRow, ...]) -> None:
+        self.reports = [ProbeReport(rows, gpuedge.__version__) for rows in answers]
+        self.calls = 0
+        self.now_s = 0.0
+        self._patch = monkeypatch
+        monkeypatch.setattr("gpuedge.probing.api.probe", self)
+        monkeypatch.setattr("gpuedge.runtime.clock.now_ns", lambda: round(self.now_s * 1e9))
+
+    def __call__(self, **_: object) -> ProbeReport:
+        newest = self.reports[min(self.calls, len(self.reports) - 1)]
+        self._patch.setattr("gpuedge.probing.api.newest", newest)
+        self.calls += 1
+        return newest
+
+
+def test_drivers_that_missed_the_deadline_are_asked_again(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Probing(monkeypatch, (STARVED,))
+    calls = []
+    for now_s in (0, 29, 31, 60, 92, 150, 213, 10_000):
+        asked.now_s = now_s
+        with pytest.raises(NoUsableDeviceError, match="not reached"):
+            gpuedge.open("vulkan")
+        calls.append(asked.calls)
+    assert calls == [1, 1, 2, 2, 3, 3, 4, 4]  # after 30, 60 and 120 s, then no more
+
+
+def test_a_driver_that_answers_later_is_used(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Probing(monkeypatch, (STARVED,), (row(),))
+    with pytest.raises(NoUsableDeviceError):
+        gpuedge.open("vulkan")
+    asked.now_s = 31
+    assert gpuedge.open("vulkan").name == "vulkan:0"
+    asked.now_s = 10_000
+    pool.report()
+    assert asked.calls == 2
+
+
+def test_what_the_caller_probed_counts_at_once(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Probing(monkeypatch, (STARVED,), (row(),))
+    with pytest.raises(NoUsableDeviceError):
+        gpuedge.open("vulkan")
+    asked()
+    assert gpuedge.open("vulkan").name == "vulkan:0"
+    assert asked.calls == 2
+
+
+def test_a_verdict_that_lasts_is_not_asked_for_again(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Probing(monkeypatch, (STARVED.replace(reason="it hung", evidence={}),))
+    for asked.now_s in (0, 31, 1_000):
+        with pytest.raises(NoUsableDeviceError, match="it hung"):
+            gpuedge.open("vulkan")
+    assert asked.calls == 1
+
+
+def test_no_device_in_use_gets_another_name(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The late driver comes first in the list: it would be vulkan:0, and the other vulkan:1."""
+    late = row().replace(key="late", name="Late")
+    both = (late, row().replace(device="vulkan:1"))
+    asked = Probing(monkeypatch, (STARVED.replace(key="late"), row()), both)
+    pool.gpu("vulkan")
+    asked.now_s = 31
+    assert [r.name for r in pool.report().devices] == ["Fake GPU"] and asked.calls == 2
+    pool.close()
+    assert [r.name for r in pool.report().devices] == ["Late", "Fake GPU"]
+
+
+def test_nothing_waits_for_a_probe_that_is_under_way(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, gate = threading.Event(), threading.Event()
+
+    def probe() -> ProbeReport:
+        begun.set()
+        assert gate.wait(30)
+        return ProbeReport((row(),), gpuedge.__version__)
+
+    monkeypatch.setattr("gpuedge.probing.api.probe", probe)
+    thread = threading.Thread(target=pool.report)
+    thread.start()
+    assert begun.wait(30)
+    other = threading.Thread(target=pool.cpu)
+    other.start()
+    other.join(30)
+    is_done = not other.is_alive()
+    gate.set()
+    thread.join(30)
+    assert is_done
 
 
 def refused_in_child(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> bool:
