@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.graph import schema
 from gpuedge.graph.functions import body, branch
-from gpuedge.graph.ir import Graph, Node, TensorType
+from gpuedge.graph.ir import Array, Graph, Node, TensorType
 from gpuedge.graph.reference import run_node
 from gpuedge.opset import OPERATORS
 from gpuedge.opset.call import OperatorCall
@@ -101,13 +101,17 @@ def _compute(nodes: Iterable[Node], inner: Graph, known: dict[str, Tensor]) -> N
             continue
         arrays = {n: known[n].array for n in node.inputs if n in known}
         found = {n: a for n, a in arrays.items() if a is not None}
-        folded = run_node(node, found, inner.opset) if len(found) == len(arrays) else None
-        tensors = (
-            tuple(constant(a) for a in folded)
-            if folded is not None
-            else expand(replace(node, inputs=_given(node, known)), inner, known)
-        )
+        folded = _folded(node, found, inner) if len(found) == len(arrays) else None
+        tensors = folded or expand(replace(node, inputs=_given(node, known)), inner, known)
         known.update((n, t) for n, t in zip(node.outputs, tensors, strict=False) if n)
+
+
+def _folded(node: Node, arrays: Mapping[str, Array], inner: Graph) -> tuple[Tensor, ...] | None:
+    """Return what a node makes of constants; None where only its description can say."""
+    try:
+        return tuple(constant(a) for a in run_node(node, arrays, inner.opset))
+    except UnsupportedOpError:
+        return None
 
 
 def _given(node: Node, known: Mapping[str, Tensor]) -> tuple[str, ...]:

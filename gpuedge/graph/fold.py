@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from gpuedge.core.errors import UnsupportedOpError
+from gpuedge.core.errors import ShapeError, UnsupportedOpError
 from gpuedge.graph import schema
 from gpuedge.graph.expand import expand, infer, is_known, parameters
 from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
 from gpuedge.graph.reference import run_node
 from gpuedge.graph.writer import reads, to_onnx
-from gpuedge.opset.evaluate import evaluate as compute
+from gpuedge.opset.call import node_label
+from gpuedge.opset.evaluate import evaluate as compute_all
+
+log = logging.getLogger("gpuedge")
 
 FOLD_LIMIT = 64 << 20
 """Largest result of a folded node, bytes; more would only move work into memory."""
@@ -47,7 +51,8 @@ def evaluate(node: Node, graph: Graph, limit: int = FOLD_LIMIT) -> tuple[Array, 
     `limit` is the most that an output may hold, in bytes.
 
     That is the case where all inputs are constant, and for Shape and Size of anything whose type
-    is known. Random operators, subgraphs and large results are left to run time.
+    is known. Random operators, subgraphs and large results are left to run time; where neither the
+    reference nor our own description can compute a node, the log says why.
     """
     if node.domain == "" and node.op in ("Shape", "Size") and node.inputs[0] in graph.types:
         return (_extent(node, graph.types[node.inputs[0]].shape),)
@@ -63,21 +68,31 @@ def evaluate(node: Node, graph: Graph, limit: int = FOLD_LIMIT) -> tuple[Array, 
         kind for kind, name in zip(kinds, node.outputs, strict=False) if name
     ):
         return None
-    result = run_node(node, graph.constants, graph.opset) or _by_description(node, graph)
-    # The reference is not free of mistakes (rank-1 results for scalars): its types must fit.
-    if result is None or not all(map(_is_plausible, result, kinds)):
-        return None
-    return result
+    whys: list[str] = []
+    for compute in (_by_reference, _by_description):
+        try:
+            found = compute(node, graph)
+        except (UnsupportedOpError, ShapeError) as error:
+            whys.append(f"{error.what} ({error.known})" if error.known else error.what)
+            continue
+        # The reference is not free of mistakes (rank-1 results for scalars): its types must fit.
+        named = zip(node.outputs, found, kinds, strict=False)
+        if all(_is_plausible(array, kind) for name, array, kind in named if name):
+            return found
+        whys.append(f"{compute.__name__[1:]} it would give other types than it should")
+    label = node_label(node.op, node.name, node.outputs)
+    log.info("%s is computed at every inference, though all it reads is constant: %s",
+             label, "; ".join(whys))  # fmt: skip
+    return None
 
 
-def _by_description(node: Node, graph: Graph) -> tuple[Array, ...] | None:
+def _by_reference(node: Node, graph: Graph) -> tuple[Array, ...]:
+    return run_node(node, graph.constants, graph.opset)
+
+
+def _by_description(node: Node, graph: Graph) -> tuple[Array, ...]:
     """Return what the reference cannot compute, such as old versions of operators, by our own."""
-    if not is_known(node):
-        return None
-    try:
-        found = iter(compute(expand(node, graph), {}))
-    except UnsupportedOpError:
-        return None  # a form only ONNX Runtime understands
+    found = iter(compute_all(expand(node, graph), {}))
     return tuple(next(found) if name else np.empty(0) for name in node.outputs)
 
 
@@ -119,8 +134,14 @@ def types_of(node: Node, graph: Graph) -> tuple[TensorType | None, ...]:
         try:
             return infer(node, graph)
         except UnsupportedOpError:
-            pass  # a form only ONNX Runtime understands
-    return _ask_onnx(node, graph)
+            return _ask_onnx(node, graph)  # a form only ONNX Runtime understands
+    found = _ask_onnx(node, graph)
+    if None in found and all(name in graph.types for name in node.inputs if name):
+        try:  # ONNX infers nothing of some that it defines by others (GroupNormalization)
+            return infer(node, graph)
+        except UnsupportedOpError:
+            return found
+    return found
 
 
 def _ask_onnx(node: Node, graph: Graph) -> tuple[TensorType | None, ...]:

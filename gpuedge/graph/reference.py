@@ -11,11 +11,20 @@ from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.graph.ir import OPSET, Array, Graph, Node, type_of
 from gpuedge.graph.writer import to_onnx
 
+MOST_SAID = 200
+"""Characters of its own words that a message has."""
+
 
 def run_node(
     node: Node, constants: Mapping[str, Array], opset: Mapping[str, int]
-) -> tuple[Array, ...] | None:
-    """Return the outputs of one node on arrays by name; None where the reference cannot do it."""
+) -> tuple[Array, ...]:
+    """Return the outputs of one node on arrays by name.
+
+    Raises
+    ------
+    UnsupportedOpError (GE-501)
+        The reference lacks the operator in this version, or these dtypes of it.
+    """
     from onnx.reference import ReferenceEvaluator
 
     feeds = {name: constants[name] for name in node.inputs if name}
@@ -24,9 +33,11 @@ def run_node(
     try:
         with np.errstate(all="ignore"):
             found = iter(ReferenceEvaluator(to_onnx(alone)).run(None, feeds))
-    except Exception:
-        # The reference lacks some operators and dtypes; what it cannot do is done at run time.
-        return None
+    except Exception as error:  # of any kind: what it lacks shows anywhere
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:MOST_SAID]
+        raise UnsupportedOpError(
+            f"ONNX's reference evaluator cannot compute {node.op}.", known=why
+        ) from None
     return tuple(np.asarray(next(found)) if name else np.empty(0) for name in node.outputs)
 
 
@@ -40,7 +51,4 @@ def by_reference(op: str, operands: Sequence[Array], attrs: Mapping[str, Any]) -
     """
     names = tuple(f"x{i}" for i in range(len(operands)))
     node = Node(op, names, ("y",), dict(attrs), op)
-    found = run_node(node, dict(zip(names, operands, strict=True)), {"": OPSET})
-    if found is None:
-        raise UnsupportedOpError(f"ONNX's reference evaluator cannot compute {op}.")
-    return found[0]
+    return run_node(node, dict(zip(names, operands, strict=True)), {"": OPSET})[0]

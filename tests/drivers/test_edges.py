@@ -12,6 +12,7 @@ from pathlib import Path
 
 import farm
 import numpy as np
+import onnxruntime
 import pytest
 
 import gpuedge
@@ -21,6 +22,9 @@ from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import ClosedError
 from gpuedge.device import Device
 from gpuedge.executors.gpu import GpuExecutor
+from gpuedge.graph.build import single
+from gpuedge.graph.ir import type_of
+from gpuedge.graph.writer import to_bytes
 
 
 @pytest.fixture
@@ -75,6 +79,33 @@ def test_a_closed_kernel_does_not_run(device: Device) -> None:
     kernel.close()
     with pytest.raises(ClosedError, match="was closed"):
         kernel(a=np.ones(64, np.float32))
+
+
+WHOLE = np.random.default_rng(2)
+MIXED: dict[str, list[tuple[int, ...]]] = {
+    "Conv": [(1, 3, 5, 6), (5, 3, 3, 3), (5,)],
+    "ConvTranspose": [(1, 3, 5, 6), (3, 5, 3, 3), (5,)],
+    "Gemm": [(4, 7), (7, 5), (5,)],
+    "Sum": [(2, 3, 4), (3, 1), (4,)],
+}
+
+
+@pytest.mark.parametrize("op", MIXED)
+@pytest.mark.parametrize("constant", [(1,), (2,), (0, 2), (0, 1)])
+def test_constants_beside_operands_that_come_with_each_call(
+    op: str, constant: tuple[int, ...], device: Device
+) -> None:
+    arrays = {f"x{i}": WHOLE.integers(-4, 5, s).astype(np.float32) for i, s in enumerate(MIXED[op])}
+    held = {f"x{i}": arrays[f"x{i}"] for i in constant}
+    feeds = {n: a for n, a in arrays.items() if n not in held}
+    types = {n: type_of(a) for n, a in feeds.items()}
+    model = to_bytes(single(op, types, {}, held, order=list(arrays)))
+    by_ort = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    with gpuedge.Session(model, device=device, fallback="error") as session:
+        for sign in (1, -1, 1):
+            signed = {n: sign * a for n, a in feeds.items()}
+            (want,) = by_ort.run(None, signed)
+            np.testing.assert_array_equal(session.run(signed)["y"], want)
 
 
 DIGITS = Path(__file__).parents[2] / "examples" / "models" / "digits.onnx"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -185,16 +186,76 @@ def test_specialise_is_pure() -> None:
         first.nodes, first.types, list(first.constants))  # fmt: skip
 
 
-@pytest.mark.parametrize("opset", [10, 13, 19, 21])
-def test_dequantised_weights_are_folded_at_every_operator_set(opset: int) -> None:
+@pytest.mark.parametrize("opset", range(10, 26))
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int32])
+@pytest.mark.parametrize("channels", [None, 3])
+def test_dequantised_weights_are_folded_at_every_operator_set(
+    opset: int, dtype: type[np.generic], channels: int | None
+) -> None:
     """ONNX's reference evaluator has no DequantizeLinear before operator set 19."""
+    if channels and opset < 13:
+        return  # one scale for each channel came with 13
+    attrs = {"axis": 1} if channels else {}
     nodes = [
-        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["w"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["w"], **attrs),
         helper.make_node("Mul", ["x", "w"], ["y"]),
     ]
-    held = [weight("q", np.array([0, 3, 255], np.uint8)), weight("scale", np.float32(0.5)),
-            weight("zero", np.uint8(3))]  # fmt: skip
-    proto = model(nodes, [value("x", [3])], [value("y", [3])], held, opset=opset)
+    q = np.array([[0, 3, 127], [1, 2, 90]]).astype(dtype)
+    scale = np.array([0.5, 0.25, 2.0] if channels else 0.5, np.float32)
+    point = 0 if dtype is np.int32 else 3  # of int32 there is none
+    zero = np.full(scale.shape, point).astype(dtype)
+    held = [weight("q", q), weight("scale", scale), weight("zero", zero)]
+    proto = model(nodes, [value("x", [2, 3])], [value("y", [2, 3])], held, opset=opset)
+    proto.ir_version = 13
     graph = OnnxModel.load(proto).specialise()
     assert [n.op for n in graph.nodes] == ["Mul"]
-    np.testing.assert_array_equal(graph.constants["w"], np.float32([-1.5, 0, 126]))
+    want = (q.astype(np.float64) - point) * scale
+    np.testing.assert_array_equal(graph.constants["w"], want)
+    assert graph.constants["w"].dtype == np.float32
+
+
+ONES = np.linspace(-2, 2, 16, dtype=np.float32).reshape(1, 4, 2, 2)
+LACKING: dict[str, tuple[int, dict[str, Any], list[Any], Any]] = {
+    "Mish": (22, {}, [ONES], lambda x: x * np.tanh(np.log1p(np.exp(x)))),
+    "HardSwish": (14, {}, [ONES], lambda x: x * np.clip(x / 6 + 0.5, 0, 1)),
+    "GlobalLpPool": (22, {"p": 2}, [ONES],
+                     lambda x: np.sqrt((x * x).sum((2, 3), keepdims=True))),
+    "Scatter": (9, {"axis": 0}, [np.zeros(3, np.float32), np.array([2]), np.float32([7])],
+                lambda *_: np.float64([0, 0, 7])),
+    "GroupNormalization": (
+        21, {"num_groups": 2}, [ONES, np.ones(4, np.float32), np.zeros(4, np.float32)],
+        lambda x, *_: np.concatenate([(g - g.mean()) / np.sqrt(g.var() + 1e-5)
+                                      for g in (x[:, :2], x[:, 2:])], 1)),
+}  # fmt: skip
+"""Operators that ONNX's reference evaluator fails on: version, attributes, operands, meaning."""
+
+
+@pytest.mark.parametrize("op", LACKING)
+def test_what_the_reference_lacks_is_folded_by_its_description(op: str) -> None:
+    opset, attrs, arrays, meaning = LACKING[op]
+    names = [f"i{n}" for n in range(len(arrays))]
+    nodes = [
+        helper.make_node(op, names, ["w"], **attrs), helper.make_node("Add", ["x", "w"], ["y"])
+    ]  # fmt: skip
+    held = [weight(n, a) for n, a in zip(names, arrays, strict=True)]
+    proto = model(nodes, [value("x", [1])], [value("y", None)], held, opset=opset)
+    proto.ir_version = 13
+    graph = OnnxModel.load(proto).specialise()
+    assert [n.op for n in graph.nodes] == ["Add"]
+    want = meaning(*(a.astype(np.float64) for a in arrays))
+    np.testing.assert_allclose(graph.constants["w"], want, rtol=1e-6, atol=1e-6)
+
+
+def test_what_cannot_be_folded_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """Pooling of regions: neither the reference nor a description of ours computes it."""
+    caplog.set_level(logging.INFO, "gpuedge")
+    pool = helper.make_node("MaxRoiPool", ["f", "r"], ["w"], name="pool", pooled_shape=[1, 1])
+    held = [weight("f", ONES), weight("r", np.zeros((1, 5), np.float32))]
+    nodes = [pool, helper.make_node("Add", ["x", "w"], ["y"])]
+    graph = OnnxModel.load(
+        model(nodes, [value("x", [1])], [value("y", None)], held)
+    ).specialise()  # fmt: skip
+    assert [n.op for n in graph.nodes] == ["MaxRoiPool", "Add"]
+    (line,) = [r.getMessage() for r in caplog.records]
+    assert line.startswith("MaxRoiPool node 'pool' is computed at every inference, though all ")
+    assert "RuntimeImplementationError" in line and "is not known" in line
