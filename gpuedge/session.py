@@ -221,7 +221,9 @@ class Session:
     def profile(self) -> dict[str, Any]:
         """Return times of compiling and running, in seconds, and what the device counted.
 
-        ``storages`` are the kinds of storage that results are kept in on a GPU.
+        ``storages`` are the kinds of storage that results are kept in on a GPU. ``memory`` is what
+        the model takes there, in bytes: ``constant``, ``input``, ``output``, and ``scratch`` for
+        what kernels hand to each other, of which ``most_alive`` is needed at the same time.
         """
         summary: dict[str, Any] = {
             "compile": self._compiler.times.summary(),
@@ -232,6 +234,7 @@ class Session:
         rows = () if self._latest is None else self._latest.rows
         kept = (kind for row in rows for kind in row.storage.split("+") if kind)
         summary["storages"] = sorted(set(kept))
+        summary["memory"] = None if self._latest is None else self._latest.memory
         summary["counters"] = None if impl is None else impl.counters.snapshot()
         return summary
 

@@ -342,6 +342,14 @@ class GpuExecutable:
             self.close()
             raise
 
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes of device memory by what they are for.
+
+        ``most_alive`` is the part of ``scratch`` that no plan could do without.
+        """
+        return {**self._where.memory, "most_alive": self._where.most_alive}
+
     def _build(self, rest: Rest) -> None:
         impl, where, building = self.executor.impl, self._where, self.executor.building
         tensors = self.plan.tensors

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 from gpuedge.core.storage import FLOAT32, Storage
-from gpuedge.plan.memory import Lifetime, align, place
+from gpuedge.plan.memory import Lifetime, align, most_alive, place, share
 from gpuedge.plan.plan import Plan, PlanTensor
 
 ARENA = "arena"
@@ -43,6 +43,12 @@ class BufferSpec:
     role: Role
     storage: Storage = FLOAT32
 
+    @property
+    def device_nbytes(self) -> int:
+        """Bytes that it takes on the device."""
+        kind = self.storage.about
+        return self.nbytes // 16 * kind.units * kind.unit_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
@@ -50,12 +56,22 @@ class Arrangement:
 
     `regions` by tensor name (views included), `buffers` by name: ``arena`` and ``constants``, which
     many tensors share, and one each for those that have a buffer of their own. `depends` says for
-    each pass whether it must wait for passes before it.
+    each pass whether it must wait for passes before it. `most_alive` is the largest sum of scratch
+    tensors that are needed at the same time, in bytes: no plan takes less scratch memory.
     """
 
     regions: Mapping[str, Region]
     buffers: Mapping[str, BufferSpec]
     depends: tuple[bool, ...]
+    most_alive: int
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes of device memory by what they are for."""
+        found = dict.fromkeys(get_args(Role), 0)
+        for home in self.buffers.values():
+            found[home.role] += home.device_nbytes
+        return found
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -78,8 +94,8 @@ def arrange(plan: Plan, alignment: int, *, has_suballocation: bool = True) -> Ar
         Offsets are multiples of it, bytes.
     has_suballocation : bool
         Whether constants, and tensors the host never sees, may share a buffer (`Caps`). Without,
-        every tensor has a buffer of its own, which one of equal size and storage takes over once
-        no later pass reads it.
+        every tensor has a buffer of its own, which one of equal storage that is not larger takes
+        over once no later pass reads it.
     """
     nbytes: dict[str, int] = {}
     for tensor in plan.tensors.values():
@@ -114,7 +130,9 @@ def arrange(plan: Plan, alignment: int, *, has_suballocation: bool = True) -> Ar
         for t in plan.tensors.values()
         if t.memory in regions
     }
-    return Arrangement(views, buffers, _dependences(plan, views))
+    homes = (BufferSpec(t.nbytes, "scratch", plan.tensors[t.name].storage) for t in scratch)
+    alive = [replace(t, nbytes=h.device_nbytes) for t, h in zip(scratch, homes, strict=True)]
+    return Arrangement(views, buffers, _dependences(plan, views), most_alive(alive))
 
 
 def _role(tensor: PlanTensor, results: set[str]) -> Role:
@@ -128,15 +146,17 @@ def _role(tensor: PlanTensor, results: set[str]) -> Role:
 def _place_whole(
     plan: Plan, scratch: list[Lifetime], regions: dict[str, Region], buffers: dict[str, BufferSpec]
 ) -> None:
-    """Give each tensor a buffer, one that an earlier tensor is done with if it fits exactly."""
-    free_from: dict[str, int] = {}  # buffer: the first pass that may write it again
-    for item in sorted(scratch, key=lambda t: t.first):
-        home = BufferSpec(item.nbytes, "scratch", plan.tensors[item.name].storage)
-        fitting = (b for b, at in free_from.items() if at <= item.first and buffers[b] == home)
-        buffer = next(fitting, item.name)
-        buffers[buffer] = home
-        free_from[buffer] = item.last + 1  # never both read and written by one pass
-        regions[item.name] = Region(buffer, 0, item.nbytes)
+    """Give each tensor a buffer, one that others have too if they are kept alike, in turn."""
+    kinds: dict[Storage, list[Lifetime]] = {}
+    for item in scratch:
+        kinds.setdefault(plan.tensors[item.name].storage, []).append(item)
+    for storage, items in kinds.items():
+        homes, sizes = share(items)
+        first: dict[int, str] = {}  # by number of the object: the tensor it is named after
+        for item in items:
+            buffer = first.setdefault(homes[item.name], item.name)
+            buffers[buffer] = BufferSpec(sizes[homes[item.name]], "scratch", storage)
+            regions[item.name] = Region(buffer, 0, item.nbytes)
 
 
 def _lifetimes(plan: Plan) -> dict[str, tuple[int, int]]:

@@ -1,13 +1,16 @@
-"""Place tensors in one arena: greedy by size over lifetimes.
+"""Place tensors in memory by their lifetimes: in one arena, or in objects that take turns.
 
-The rule is the "greedy by size for offset calculation" of Pisarchyk and Lee, *Efficient Memory
-Management for Deep Neural Net Inference* (2020, arXiv:2001.03288), section 5.2.
+An arena is filled by "greedy by size for offset calculation" of Pisarchyk and Lee, *Efficient
+Memory Management for Deep Neural Net Inference* (2020, arXiv:2001.03288), section 5.2, and where
+that leaves gaps by size times lifetime, too. Objects (textures) hold one tensor at a time; they are
+shared as in section 4, in three orders. The best of what was tried is taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,26 +28,103 @@ def place(tensors: Iterable[Lifetime], alignment: int) -> tuple[dict[str, int], 
 
     Offsets are multiples of `alignment`; tensors whose lifetimes overlap never share a byte.
     """
-    placed: list[tuple[int, Lifetime]] = []
+    known = _by_size(tensors)
+    found = _placed(known, alignment)
+    if found[1] <= align(most_alive(known), alignment):
+        return found
+    lasting = sorted(known, key=lambda t: -t.nbytes * (t.last - t.first + 1))
+    return min(found, _placed(lasting, alignment), key=lambda made: made[1])
+
+
+def _placed(order: Sequence[Lifetime], alignment: int) -> tuple[dict[str, int], int]:
+    """Give each tensor, in this order, the lowest gap among those it meets."""
+    alive: dict[int, dict[str, tuple[int, int]]] = {}  # pass: offset and size of what it finds
     offsets: dict[str, int] = {}
     end = 0
-    for tensor in sorted(tensors, key=lambda t: (-t.nbytes, t.first, t.name)):
-        rivals = sorted(
-            (offset, other.nbytes)
-            for offset, other in placed
-            if other.first <= tensor.last and tensor.first <= other.last
-        )
+    for tensor in order:
+        span = range(tensor.first, tensor.last + 1)
+        rivals: dict[str, tuple[int, int]] = {}
+        for i in span:
+            rivals |= alive.get(i, {})
         position = 0
-        for offset, nbytes in rivals:
+        for offset, nbytes in sorted(rivals.values()):
             if position + tensor.nbytes <= offset:
                 break
             position = max(position, align(offset + nbytes, alignment))
         offsets[tensor.name] = position
-        placed.append((position, tensor))
+        for i in span:
+            alive.setdefault(i, {})[tensor.name] = (position, tensor.nbytes)
         end = max(end, position + tensor.nbytes)
     return offsets, align(end, alignment)
+
+
+def share(tensors: Iterable[Lifetime]) -> tuple[dict[str, int], list[int]]:
+    """Return the number of each tensor's object by name, and the objects' sizes in bytes.
+
+    Tensors whose lifetimes overlap never share an object. An object holds any tensor that is not
+    larger than it.
+    """
+    known = _by_size(tensors)
+    orders = (
+        known, sorted(known, key=lambda t: t.first), sorted(known, key=lambda t: -t.last)
+    )  # fmt: skip
+    return min((_assigned(order) for order in orders), key=lambda found: sum(found[1]))
+
+
+def most_alive(tensors: Iterable[Lifetime]) -> int:
+    """Return the largest sum of sizes of tensors that are needed at the same time, in bytes."""
+    changes: dict[int, int] = {}
+    for tensor in tensors:
+        changes[tensor.first] = changes.get(tensor.first, 0) + tensor.nbytes
+        changes[tensor.last + 1] = changes.get(tensor.last + 1, 0) - tensor.nbytes
+    most = now = 0
+    for at in sorted(changes):
+        now += changes[at]
+        most = max(most, now)
+    return most
 
 
 def align(value: int, alignment: int) -> int:
     """Round `value` up to a multiple of `alignment`."""
     return -(-value // alignment) * alignment
+
+
+def _by_size(tensors: Iterable[Lifetime]) -> list[Lifetime]:
+    return sorted(tensors, key=lambda t: (-t.nbytes, t.first, t.name))
+
+
+@dataclass(slots=True)
+class _Object:
+    """Memory that holds one tensor at a time; `busy` are the first and last passes of each."""
+
+    nbytes: int = 0
+    busy: list[tuple[int, int]] = field(default_factory=list)
+
+    def idle(self, tensor: Lifetime) -> int | None:
+        """Return the least number of passes before or after `tensor`; None where it is busy."""
+        at = bisect_left(self.busy, (tensor.first, tensor.last))
+        before = tensor.first - self.busy[at - 1][1] if at else tensor.last
+        after = self.busy[at][0] - tensor.last if at < len(self.busy) else tensor.last
+        return min(before, after) if before > 0 and after > 0 else None
+
+
+def _assigned(order: Sequence[Lifetime]) -> tuple[dict[str, int], list[int]]:
+    """Give each tensor, in this order, the free object that grows least and was idle shortest."""
+    objects: list[_Object] = []
+    homes: dict[str, int] = {}
+    for tensor in order:
+        best: tuple[int, int, int, int] | None = None
+        for number, one in enumerate(objects):
+            idle = one.idle(tensor)
+            if idle is not None:
+                waste = one.nbytes - tensor.nbytes
+                key = (max(-waste, 0), idle, waste, number)
+                best = key if best is None else min(best, key)
+        if best is None:
+            objects.append(_Object())
+        home = len(objects) - 1 if best is None else best[3]
+        one = objects[home]
+        one.nbytes = max(one.nbytes, tensor.nbytes)
+        insort(one.busy, (tensor.first, tensor.last))
+        homes[tensor.name] = home
+    return homes, [one.nbytes for one in objects]

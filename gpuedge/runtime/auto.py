@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from time import monotonic
@@ -24,7 +24,7 @@ from gpuedge.core.reasons import Reason
 from gpuedge.decide.chooser import Chooser
 from gpuedge.decide.options import DEFAULT
 from gpuedge.decide.sides import RECENT, Turn
-from gpuedge.executors.base import Executor, PlacementRow
+from gpuedge.executors.base import Executable, Executor
 from gpuedge.graph.bound import BoundModel
 from gpuedge.graph.ir import Array, Graph
 from gpuedge.runtime import clock, segments
@@ -37,6 +37,7 @@ from gpuedge.runtime.inputs import samples
 from gpuedge.runtime.named import NamedModel
 from gpuedge.runtime.request import Request
 from gpuedge.runtime.routes import Survey, survey
+from gpuedge.runtime.segments import Part
 from gpuedge.runtime.strings import CPU
 from gpuedge.safety.deadline import DeadlineCall
 
@@ -129,11 +130,10 @@ class AutoModel(CompiledModel):
         return True
 
     @property
-    def rows(self) -> tuple[PlacementRow, ...]:
-        """A row per executed node or fused group, after those folded while reading."""
+    def parts(self) -> Sequence[Part | Executable]:
+        """What runs now: segments, or the whole model on the CPU."""
         side = self._sides.get(self._chooser.pick)
-        parts = [self._segments.on_cpu()] if side is None else side.parts
-        return segments.rows_of(self.graph, parts)
+        return [self._segments.on_cpu()] if side is None else side.parts
 
     @property
     def refusals(self) -> dict[str, str]:

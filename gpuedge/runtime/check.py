@@ -77,7 +77,9 @@ class NodeCheck:
 class SegmentCheck:
     """A part of the model that runs on one device: nodes, kernel launches, bytes of its memory.
 
-    `predicted_ns` is what it takes; on the CPU, a share of what the whole model was measured to.
+    `nbytes` are by what they are for; no plan needs less than `most_alive` of ``scratch``, what
+    passes hand to each other. `predicted_ns` is what it takes; on the CPU, a share of what the
+    whole model was measured to.
     """
 
     device: str
@@ -85,6 +87,7 @@ class SegmentCheck:
     launches: int
     nbytes: Mapping[str, int]
     predicted_ns: int
+    most_alive: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +321,12 @@ class _Checker:
             for node in segment.graph.nodes:
                 place = Place(row.device, kernels.get(label(node), "view"))
                 self.places[id(node)][row.device] = place
-            found.append(SegmentCheck(row.device, nodes, len(made.passes), seen.nbytes(made), ns))
+            where = seen.arranged(made)
+            found.append(
+                SegmentCheck(
+                    row.device, nodes, len(made.passes), where.memory, ns, where.most_alive
+                )
+            )
         for node in self.graph.nodes:
             self._left(node, row.device, seen.refused.get(id(node), ""))
         taken, _ = seen.mixture(cpu_ns)

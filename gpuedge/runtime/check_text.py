@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -44,6 +45,8 @@ def notes(found: ModelCheck) -> list[str]:
     for device in found.devices:
         if device.error:
             said.append(f"{device.device} cannot run it: {device.error}")
+        elif any(part.nbytes for part in device.segments):
+            said.append(_memory(device))
     if found.cpu["error"]:
         said.append(f"the CPU cannot run it alone: {found.cpu['error']}")
     if found.devices:
@@ -91,6 +94,19 @@ def _device(found: ModelCheck, one: DeviceCheck) -> tuple[object, ...]:
     if 0 < len(one.auto) < len(one.segments):
         segments = f"{segments}, {len(one.auto)} under auto"
     return one.device, mine, left, segments, memory(one.nbytes), *times, kind
+
+
+def _memory(one: DeviceCheck) -> str:
+    """Return what a device's memory is for."""
+    uses = Counter[str]()
+    for part in one.segments:
+        uses.update(part.nbytes)
+    alive = sum(part.most_alive for part in one.segments)
+    return (
+        f"memory on {one.device}: {memory(uses['constant'])} for weights, {memory(uses['input'])} "
+        f"for inputs, {memory(uses['output'])} for outputs, {memory(uses['scratch'])} for what "
+        f"kernels hand to each other, of which {memory(alive)} is needed at once."
+    )
 
 
 def _where(found: ModelCheck, asked: str, device: str) -> str:

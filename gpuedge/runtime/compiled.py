@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from gpuedge.core import debug
@@ -216,8 +216,18 @@ class CompiledModel(ABC):
 
     @property
     @abstractmethod
+    def parts(self) -> Sequence[Part | Executable]:
+        """What runs now: segments, or the whole model on the CPU."""
+
+    @property
     def rows(self) -> tuple[PlacementRow, ...]:
         """A row per executed node or fused group, after those folded while reading."""
+        return segments.rows_of(self.graph, self.parts)
+
+    @property
+    def memory(self) -> dict[str, int] | None:
+        """Bytes of device memory by what they are for; None where the CPU runs everything."""
+        return segments.memory_of(self.parts)
 
     @abstractmethod
     def health(self) -> Health:

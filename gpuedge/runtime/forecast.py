@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from gpuedge.decide.policy import Policy
 from gpuedge.executors.base import Work
 from gpuedge.graph.cost import count
 from gpuedge.graph.partition import Segment, partition
-from gpuedge.plan.arrange import arrange
+from gpuedge.plan.arrange import Arrangement, arrange
 from gpuedge.plan.planner import plan, why_not
 from gpuedge.plan.storages import EXACT, StoragePrecision, offers
 from gpuedge.runtime.strings import CPU, caps_of
@@ -97,13 +96,10 @@ class Forecast:
         precision = StoragePrecision(policy.storage) if kept else EXACT
         return plan(segment.graph, self.caps, (), precision, rewrites=policy.rewrites)
 
-    def nbytes(self, made: Plan) -> Mapping[str, int]:
-        """Return the bytes of device memory that a plan takes, by what they are for."""
-        caps, found = self.caps, dict.fromkeys(("constant", "scratch", "input", "output"), 0)
-        where = arrange(made, caps.offset_alignment, has_suballocation=caps.has_suballocation)
-        for home in where.buffers.values():
-            found[home.role] += home.nbytes
-        return found
+    def arranged(self, made: Plan) -> Arrangement:
+        """Return where the tensors of a plan would lie."""
+        caps = self.caps
+        return arrange(made, caps.offset_alignment, has_suballocation=caps.has_suballocation)
 
 
 def kernels_of(seen: Forecast, policy: Policy | None = None) -> dict[tuple[str, ...], str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from gpuedge.core import debug
@@ -15,7 +15,7 @@ from gpuedge.core.errors import (
     DeviceTimeoutError,
 )
 from gpuedge.core.reasons import Reason
-from gpuedge.executors.base import Executor, PlacementRow
+from gpuedge.executors.base import Executable, Executor
 from gpuedge.graph.ir import Array
 from gpuedge.runtime import clock, segments
 from gpuedge.runtime.compiled import CompiledModel, OnDevice
@@ -31,6 +31,7 @@ from gpuedge.runtime.health import Health
 from gpuedge.runtime.opening import INLINE, PROCESS
 from gpuedge.runtime.ranges import Ranges
 from gpuedge.runtime.routes import named_decision
+from gpuedge.runtime.segments import Part
 from gpuedge.runtime.strings import CPU, find
 
 if TYPE_CHECKING:
@@ -108,11 +109,9 @@ class NamedModel(CompiledModel):
         return found
 
     @property
-    def rows(self) -> tuple[PlacementRow, ...]:
-        """A row per executed node or fused group, after those folded while reading."""
-        if self._side is None:
-            return segments.rows_of(self.graph, [self._segments.on_cpu()])
-        return segments.rows_of(self.graph, self._side.parts)
+    def parts(self) -> Sequence[Part | Executable]:
+        """What runs now: segments, or the whole model on the CPU."""
+        return [self._segments.on_cpu()] if self._side is None else self._side.parts
 
     def health(self) -> Health:
         """Return how this model fares."""

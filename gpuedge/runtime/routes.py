@@ -197,7 +197,7 @@ class _Surveyor:
             seen = Forecast(self._graph, row)
             if policy.max_memory_bytes is not None and not seen.refused:
                 plans = [seen.plan(segment, policy) for segment in seen.cut]
-                nbytes = sum(sum(seen.nbytes(made).values()) for made in plans)
+                nbytes = sum(sum(seen.arranged(made).memory.values()) for made in plans)
                 e = replace(e, memory_bytes=nbytes)
                 if nbytes > policy.max_memory_bytes:
                     return e

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
@@ -212,6 +213,14 @@ def rows_of(graph: Graph, parts: Iterable[Part | Executable]) -> tuple[Placement
     """Return a row per executed node or fused group, after those folded while reading."""
     folded = (PlacementRow((label(n),), (n.op,), "host", "folded") for n in graph.folded)
     return (*folded, *(row for part in parts for row in part.rows))
+
+
+def memory_of(parts: Iterable[Part | Executable]) -> dict[str, int] | None:
+    """Return the bytes of device memory that parts take, by what they are for; None for none."""
+    found: Counter[str] = Counter()
+    for part in parts:
+        found.update(getattr(getattr(part, "executable", part), "memory", {}))
+    return dict(found) or None
 
 
 def watchdog_of(parts: Iterable[Part]) -> float | None:

@@ -127,6 +127,8 @@ def test_segments_memory_and_time_are_those_of_the_plan(file: str) -> None:
         assert mine.launches == len(made.passes)
         assert one.predicted_ns == mine.predicted_ns + rest.predicted_ns > 0
         assert (one.startup_ns or 0) > 0
+        assert 0 < mine.most_alive <= mine.nbytes["scratch"]
+        assert f"memory on {one.device}: " in str(found)
     assert found.to_dict()["devices"][0]["nbytes"] == found.devices[0].nbytes
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planrun import WIDE, PlanRun, Seen, run_graph
+from planrun import FLOAT_TEXTURES, WIDE, PlanRun, Seen, run_graph
+from usual_nets import USUAL
 
 from gpuedge.core.caps import VULKAN_MINIMUM
+from gpuedge.core.storage import Storage
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
-from gpuedge.plan.arrange import ARENA, CONSTANTS, Region, arrange
+from gpuedge.plan.arrange import ARENA, CONSTANTS, Arrangement, BufferSpec, Region, arrange
 from gpuedge.plan.layout import channels, linear, make, rows, same_bytes, to_texels
-from gpuedge.plan.memory import Lifetime, align, place
+from gpuedge.plan.memory import Lifetime, align, most_alive, place, share
+from gpuedge.plan.plan import Plan
 from gpuedge.plan.planner import plan
 
 
@@ -54,6 +59,84 @@ def test_arena_lies_between_the_peak_and_the_sum(tensors: list[Lifetime]) -> Non
         (sum(t.nbytes for t in tensors if t.first <= i <= t.last) for i in range(20)), default=0
     )
     assert peak <= total <= sum(align(t.nbytes, 16) for t in tensors)
+
+
+def sums(tensors: list[Lifetime]) -> list[list[int]]:
+    """Sizes of what is alive at each pass, the largest first."""
+    last = max((t.last for t in tensors), default=0)
+    return [
+        sorted((t.nbytes for t in tensors if t.first <= i <= t.last), reverse=True)
+        for i in range(last + 1)
+    ]
+
+
+@settings(max_examples=200, derandomize=True, deadline=None)
+@given(lifetimes())
+def test_objects_hold_one_tensor_at_a_time(tensors: list[Lifetime]) -> None:
+    homes, sizes = share(tensors)
+    assert set(homes) == {t.name for t in tensors}
+    assert set(homes.values()) == set(range(len(sizes)))
+    for i, a in enumerate(tensors):
+        assert a.nbytes <= sizes[homes[a.name]]
+        for b in tensors[:i]:
+            together = a.first <= b.last and b.first <= a.last
+            assert not (together and homes[a.name] == homes[b.name]), (a, b)
+    assert most_alive(tensors) == max(map(sum, sums(tensors)), default=0) <= sum(sizes)
+
+
+@pytest.mark.parametrize("name", USUAL)
+def test_usual_networks_take_little_more_than_they_must(name: str) -> None:
+    graph = USUAL[name]()
+    made = plan(graph, replace(WIDE, max_storage_buffer_bytes=1 << 30))
+    where = arrange(made, 256)
+    items = scratch_of(made, where)
+    assert where.most_alive == max(map(sum, sums(items))) > 1 << 20
+    assert where.memory["scratch"] == where.buffers[ARENA].nbytes <= 1.15 * where.most_alive
+    assert sum(where.memory.values()) == sum(b.nbytes for b in where.buffers.values())
+
+
+@pytest.mark.parametrize("name", USUAL)
+def test_usual_networks_share_textures(name: str) -> None:
+    """Of n tensors alive at once each has an object: so many objects, so large, there must be."""
+    graph = USUAL[name]()
+    made = plan(graph, replace(FLOAT_TEXTURES, max_storage_buffer_bytes=1 << 30))
+    where = arrange(made, 16, has_suballocation=False)
+    alive = sums(scratch_of(made, where))
+    least = sum(
+        max(sizes[i] for sizes in alive if len(sizes) > i) for i in range(max(map(len, alive)))
+    )
+    assert where.most_alive <= least <= where.memory["scratch"] <= 1.15 * least
+
+
+def scratch_of(made: Plan, where: Arrangement) -> list[Lifetime]:
+    """Return sizes and lifetimes of what passes hand to each other, from the plan alone."""
+    host = {t.memory for t in made.tensors.values() if t.host is not None}
+    host |= {made.tensors[n].memory for n in made.outputs.values()}
+    size: dict[str, int] = {}
+    for tensor in made.tensors.values():
+        size[tensor.memory] = max(size.get(tensor.memory, 0), tensor.layout.nbytes)
+    found: dict[str, Lifetime] = {}
+    for i, one in enumerate(made.passes):
+        for tensor in (made.tensors[n] for n in one.tensors.values()):
+            if tensor.memory not in host:
+                first = found[tensor.memory].first if tensor.memory in found else i
+                found[tensor.memory] = Lifetime(tensor.memory, size[tensor.memory], first, i)
+    assert {where.buffers[where.regions[n].buffer].role for n in found} == {"scratch"}
+    return [*found.values()]
+
+
+def test_a_texture_is_taken_over_by_smaller_tensors() -> None:
+    sizes = [4096, 1024, 2048, 1024, 4096]
+    chain = [Lifetime(f"t{i}", size, i, i + 1) for i, size in enumerate(sizes)]
+    homes, taken = share(chain)
+    assert sorted(taken) == [1024, 4096]
+    assert homes["t0"] == homes["t2"] == homes["t4"] != homes["t1"] == homes["t3"]
+
+
+def test_half_of_a_texture_is_counted_as_half() -> None:
+    made = BufferSpec(1600, "scratch", Storage("rgba16f"))
+    assert made.device_nbytes == 800
+    assert BufferSpec(1600, "scratch", Storage("rgba8_float")).device_nbytes == 1600
 
 
 def test_memory_is_shared_by_tensors_that_never_meet() -> None:
