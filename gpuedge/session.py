@@ -73,7 +73,7 @@ class Session:
 
     def __init__(
         self,
-        model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+        model: str | os.PathLike[str] | bytes | onnx.ModelProto | OnnxModel,
         *,
         device: str | Device | None = None,
         policy: Policy | None = None,

@@ -197,8 +197,8 @@ class OnnxModel:
 
         Parameters
         ----------
-        model : str, os.PathLike, bytes or onnx.ModelProto
-            External weights are read only from the model's own folder.
+        model : str, os.PathLike, bytes, onnx.ModelProto or OnnxModel
+            External weights are read only from the model's own folder. What was read is returned.
 
         Raises
         ------
@@ -209,7 +209,7 @@ class OnnxModel:
         InputError (GE-203)
             A weight holds NaN.
         """
-        return cls(*parse.load(model))
+        return model if isinstance(model, cls) else cls(*parse.load(model))
 
     @cached_property
     def outputs(self) -> dict[str, Signature]:

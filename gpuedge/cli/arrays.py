@@ -1,0 +1,196 @@
+"""Arrays from and to files: ``.npy``, ``.npz`` and images, told apart by how they begin."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from gpuedge.cli import images
+from gpuedge.core.errors import InputError, UsageError
+from gpuedge.graph.ir import Array
+from gpuedge.graph.reader import Signature, takes
+from gpuedge.safety.paths import open_regular, read_start, write_named
+
+ZIP = b"PK\x03\x04"
+"""What a .npz file begins with."""
+
+
+def read_inputs(
+    pairs: Sequence[str], inputs: Mapping[str, Signature], how: images.Preparing
+) -> dict[str, Array]:
+    """Return the arrays named by ``NAME=FILE`` arguments, and all of ``FILE.npz`` arguments.
+
+    Parameters
+    ----------
+    pairs : sequence of str
+    inputs : mapping of str to Signature
+        Those of the model, which images have to fit.
+    how : Preparing
+        What options say of images.
+
+    Raises
+    ------
+    UsageError (GE-200)
+        An argument of another form, an input named twice, or an image that fits no input.
+    InputError (GE-203)
+        A file that cannot be read.
+    """
+    arrays: dict[str, Array] = {}
+    has_image = False
+    for pair in pairs:
+        name, equals, path = pair.partition("=")
+        found: dict[str, Array]
+        if not equals and pair.endswith(".npz"):
+            found = read_arrays(pair)
+        elif not (name and equals and path):
+            raise UsageError(
+                f"--input {pair!r} does not have the form NAME=FILE.",
+                asked_by="the command line",
+                hint="--input image=image.npy, image=photo.jpg, or arrays.npz",
+            )
+        elif _start(path).startswith(images.MAGIC):
+            has_image = True
+            if name not in inputs:
+                raise InputError(f"The model has no input {name!r}.", known=takes(inputs))
+            found = {name: images.read_image(path, name, inputs[name], how)}
+        else:
+            found = {name: read_array(path, name)}
+        for one, array in found.items():
+            if one in arrays:
+                raise UsageError(f"The input {one!r} is given twice.", asked_by="the command line")
+            arrays[one] = array
+    if how.given and not has_image and how.given not in ("--layout", "--channels"):
+        raise UsageError(f"{how.given} is about images, and no input is one.", asked_by=how.given)
+    return arrays
+
+
+def _start(path: str) -> bytes:
+    try:
+        return read_start(path, 8)
+    except (OSError, ValueError):
+        return b""  # who reads it says why
+
+
+def read_array(path: str, name: str = "") -> Array:
+    """Return the array in a .npy file, or that called `name`, or the only one, of a .npz file.
+
+    Pickled objects are never loaded. Raises InputError.
+    """
+    if not _start(path).startswith(ZIP):
+        return _read_npy(path)
+    found = read_arrays(path)
+    if name not in found and len(found) != 1:
+        raise InputError(
+            f"{path} has no array {name!r}.", asked_by="--input", known=", ".join(found)
+        )
+    return found[name] if name in found else next(iter(found.values()))
+
+
+def _read_npy(path: str) -> Array:
+    try:
+        with open_regular(path) as file:
+            return np.lib.format.read_array(file, allow_pickle=False)
+    except Exception as error:  # numpy's header parser raises whatever tokenize and ast raise
+        raise InputError(
+            f"{path} is not an intact .npy file of numbers: {error}.",
+            asked_by="--input",
+            hint="numpy.save(path, array) writes one; .npz, PNG and JPEG files are read, too",
+        ) from None
+
+
+def read_arrays(path: str) -> dict[str, Array]:
+    """Return all arrays in a .npz file by name. Raises InputError."""
+    arrays: dict[str, Array] = {}
+    try:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+            for member in archive.namelist():
+                with archive.open(member) as one:
+                    array = np.lib.format.read_array(one, allow_pickle=False)
+                    if one.read(1):
+                        raise ValueError(f"{member} is longer than its array")
+                arrays[member.removesuffix(".npy")] = array
+    except Exception as error:  # as for .npy, and what zipfile and its decoders raise
+        raise InputError(
+            f"{path} is not an intact .npz file of numbers: {error}.",
+            asked_by="--input",
+            hint="write it with numpy.savez(path, NAME=array)",
+        ) from None
+    return arrays
+
+
+def npy(array: Array) -> bytes:
+    """Return an array as a .npy file."""
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, np.asarray(array), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def is_archive(target: str | Path) -> bool:
+    """Tell whether outputs go to one .npz file, not to a folder."""
+    return str(target).endswith(".npz") and not os.path.isdir(target)  # noqa: PTH112  (long names)
+
+
+def write_outputs(
+    results: Mapping[str, Array],
+    target: Path,
+    pictures: Callable[[str, Array], list[bytes]] | None = None,
+) -> dict[str, list[str]]:
+    """Write each array to ``target/NAME.npy``, or all to ``target.npz``; return each one's files.
+
+    `pictures` returns PNG files of an array, which are written beside it. Nothing is written before
+    everything is ready, and each file in one step. Characters that file systems or shells treat
+    specially become ``_``. Raises InputError where two names make the same file, where there is no
+    picture though asked for, or a file cannot be written.
+    """
+    is_one = is_archive(target)
+    folder = target.parent if is_one else target
+    files: dict[str, list[str]] = {name: [] for name in results}
+    data: list[tuple[Path, bytes]] = []
+
+    def add(name: str, place: Path, content: bytes) -> None:
+        files[name].append(str(place))
+        data.append((place, content))
+
+    for name, array in results.items():
+        safe = re.sub(r"[^\w.-]|^\.", "_", name)
+        if not is_one:
+            add(name, folder / f"{safe}.npy", npy(array))
+        made = [] if pictures is None else pictures(name, array)
+        for index, png in enumerate(made):
+            number = f"-{index}" if len(made) > 1 else ""
+            add(name, folder / f"{safe}{number}.png", png)
+    if pictures is not None and not data[len(results) * (not is_one) :]:
+        shapes = ", ".join(f"{name} {list(a.shape)}" for name, a in results.items())
+        raise InputError(
+            "No output is a picture of 1 or 3 channels.", asked_by="--images", known=shapes
+        )
+    if is_one:
+        data.append((target, _npz(results)))
+        files = {name: [str(target), *made_for] for name, made_for in files.items()}
+    places = [str(place) for place, _ in data]
+    if len(set(places)) < len(places):
+        raise InputError(f"Two outputs would share a file: {', '.join(places)}.")
+    for place, content in data:
+        why = write_named(place, content)
+        if why is not None:
+            raise InputError(
+                f"{place} cannot be written.",
+                asked_by="--output",
+                known=why,
+                hint="choose a folder that can be written and has space",
+            )
+    return files
+
+
+def _npz(results: Mapping[str, Array]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, array in results.items():
+            archive.writestr(f"{name}.npy", npy(array))
+    return buffer.getvalue()
