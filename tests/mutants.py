@@ -25,10 +25,25 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
 }  # fmt: skip
 """Kernel, text to replace, its replacement. Each stays inside its tensors on a device."""
 
+INTEGER_MUTANTS: dict[str, tuple[str, str, str]] = {
+    "conv2d_int: no carry": ("map/conv2d_int", "floor(low *", "floor(0.0 * low *"),
+    "conv2d_int: pads hold zero, not the zero point": (
+        "map/conv2d_int", "vec4 v = load4z(X, ivec4(x, y, min(first + s, last), p.w));",
+        "vec4 z = load4z(X, ivec4(x, y, min(first + s, last), p.w)); vec4 v = "
+        "x < 0 || y < 0 || x >= dims(X).x || y >= dims(X).y ? vec4(0.0 - 128.0) : z;"),
+    "conv2d_int: last slice of outputs": ("map/conv2d_int", "load4(K, ivec4(s * 4, t, p.z, 0))",
+                                          "load4(K, ivec4(s * 4, t, min(p.z, 0), 0))"),
+    "conv2d_int: bias in one digit": ("map/conv2d_int", "high = load4(K, ivec4(1,",
+                                      "high = load4(K, ivec4(2,"),
+    "matmul_int: no carry": ("map/matmul_int", "floor(low *", "floor(0.0 * low *"),
+    "matmul_int: digits": ("map/matmul_int", "top * 16.0", "top * 8.0"),
+}  # fmt: skip
+"""The same of kernels whose sums of integers carry."""
+
 
 def mutated(texts: Mapping[str, str], name: str) -> dict[str, str]:
     """Return kernel texts with one mistake."""
-    kernel, old, new = MUTANTS[name]
+    kernel, old, new = (MUTANTS | INTEGER_MUTANTS)[name]
     if old not in texts[kernel]:
         raise AssertionError(f"{kernel} no longer contains {old!r}")
     return {**texts, kernel: texts[kernel].replace(old, new)}

@@ -117,7 +117,8 @@ class PlanRun:
             return
         assert tensor.host is not None
         known = {**self.plan.constants, **values}
-        arrays = [np.asarray(known[s], np.float32) for s in tensor.host.sources]
+        dtype = None if tensor.host.is_raw else np.float32
+        arrays = [np.asarray(known[s], dtype) for s in tensor.host.sources]
         data = arrays[0].ravel() if tensor.host.build is None else tensor.host.build(*arrays)
         assert data.dtype == np.float32
         assert data.nbytes <= region.nbytes
@@ -213,9 +214,14 @@ class PlanRun:
     def _output(self, name: str) -> Array:
         if name in self.plan.fixed:
             return np.asarray(self.plan.fixed[name])
-        tensor = self.plan.tensors[self.plan.outputs[name]]
+        high = self._values(self.plan.outputs[name])
+        low = self.plan.lows.get(name)
+        return high if low is None else high * np.int64(65536) + self._values(low).astype(np.int64)
+
+    def _values(self, name: str) -> Array:
+        tensor = self.plan.tensors[name]
         assert tensor.layout.kind == "linear"
-        values = self._read(tensor.name)
+        values = self._read(name)
         return values[: int(np.prod(tensor.layout.shape))].reshape(tensor.layout.shape).copy()
 
 

@@ -36,6 +36,7 @@ from gpuedge.executors.driver_calls import CLOSING, Unwatched, Watch, cause_of
 from gpuedge.executors.programs import Programs
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.lang import BlobCache, blob_key, load, print_kernel
+from gpuedge.opset.digits import joined
 from gpuedge.plan.arrange import Arrangement, arrange
 from gpuedge.plan.library import texts
 from gpuedge.plan.plan import HostTensor, Pass, Plan, PlanTensor, Step
@@ -399,11 +400,12 @@ class GpuExecutable:
         host = _host(tensor)
         try:
             found = [values[s] if s in values else self.plan.constants[s] for s in host.sources]
-            arrays = [np.ascontiguousarray(a, np.float32) for a in found]
+            dtype = None if host.is_raw else np.float32
+            arrays = [np.ascontiguousarray(a, dtype) for a in found]
         except MemoryError as error:
             raise no_copy(f"'{tensor.name}'", error) from None
         for source, array in zip(host.sources, found, strict=True):
-            if array.dtype.name in WIDE:
+            if array.dtype.name in WIDE and not host.is_raw:
                 most = None if tensor.is_constant else self.plan.most_integer
                 require_exact(source, array, self.executor.device, most)
         if self.executor.caps.is_finite_only or tensor.storage.kind == FIXED:
@@ -438,6 +440,8 @@ class GpuExecutable:
             for name in self.graph.outputs:
                 if name in self.plan.fixed:
                     raise UsageError(f"The output '{name}' is a constant; it lies on no device.")
+                if name in self.plan.lows:
+                    raise UsageError(f"The output '{name}' is kept in two digits, as no float is.")
                 place = self._binding(self.plan.outputs[name])
                 use(name, replace(place, nbytes=4 * prod(self.graph.types[name].shape)))
 
@@ -456,15 +460,22 @@ class GpuExecutable:
         if name in self.plan.fixed:
             return np.array(self.plan.fixed[name])
         try:
-            out = np.empty(kind.shape, np.float32)
+            out = self._read(self.plan.outputs[name], kind.shape)
         except MemoryError as error:
             raise OutOfMemoryError(f"No memory for the output '{name}': {error}") from error
-        region = self._where.regions[self.plan.outputs[name]]
-        view = out.reshape(-1).view(np.uint8)
-        self.executor.impl.read(self._buffers[region.buffer], view.data, region.offset)
+        low = self.plan.lows.get(name)
+        if low is not None:
+            return joined(out, self._read(low, kind.shape), kind.dtype)
         if kind.dtype in WIDE:
             require_exact(name, out, self.executor.device)
         return out if kind.dtype == "float32" else rounded(out, kind.dtype)
+
+    def _read(self, tensor: str, shape: tuple[int, ...]) -> Array:
+        out = np.empty(shape, np.float32)
+        region = self._where.regions[tensor]
+        view = out.reshape(-1).view(np.uint8)
+        self.executor.impl.read(self._buffers[region.buffer], view.data, region.offset)
+        return out
 
     def poison(self) -> None:
         """Fill the output buffers with 0xAB, so that a driver that writes nothing is caught."""

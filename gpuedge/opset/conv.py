@@ -41,18 +41,22 @@ def _check_bias(call: OperatorCall, filters: int) -> None:
         raise call.bad_shape(f"needs a bias of shape [{filters}]")
 
 
+def is_direct(slide: Slide, w: Tensor, bias: Tensor | None) -> bool:
+    """Tell whether the kernels of convolutions serve: they take weights from the host."""
+    return slide.is_flat and not any(t and isinstance(t.source, Map) for t in (w, bias))
+
+
 def _result(call: OperatorCall, filters: int, slide: Slide, group: int, transposed: bool) -> Tensor:
     x, w, bias = call.input(0), call.input(1), call.optional(2)
-    # kernels take weights from the host
-    if slide.is_flat and not any(t and isinstance(t.source, Map) for t in (w, bias)):
+    if is_direct(slide, w, bias):
         source = Convolution(x, w, bias, slide.window, group, transposed)
         return Tensor((x.shape[0], filters, *slide.out), x.dtype, source)
     made = (deep.spread if transposed else deep.convolved)(x, w, slide, group)
     return made if bias is None else mapped(lambda y, b: y + b, made, deep.column(bias, x.rank))
 
 
-def convolution(call: OperatorCall) -> Tensor:
-    """Compose a Conv node."""
+def sliding(call: OperatorCall) -> tuple[Slide, int]:
+    """Return how the windows of a Conv node slide, and its groups. Raises ShapeError (GE-201)."""
     size = spatial(call)
     x, w = call.shape(0), call.shape(1)
     group = call.integer("group", 1)
@@ -63,7 +67,13 @@ def convolution(call: OperatorCall) -> Tensor:
     if w[0] % group:
         raise call.bad_shape(f"has {w[0]} filters, which {group} groups cannot share evenly")
     _check_bias(call, w[0])
-    return _result(call, w[0], window(call, size, w[2:]), group, False)
+    return window(call, size, w[2:]), group
+
+
+def convolution(call: OperatorCall) -> Tensor:
+    """Compose a Conv node."""
+    slide, group = sliding(call)
+    return _result(call, call.shape(1)[0], slide, group, False)
 
 
 def _conv_transpose(call: OperatorCall) -> Tensor:

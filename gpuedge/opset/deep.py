@@ -92,8 +92,10 @@ def where_greatest(x: Tensor, best: Tensor, slide: Slide, *, by_columns: bool) -
     return made
 
 
-def convolved(x: Tensor, w: Tensor, slide: Slide, group: int) -> Tensor:
-    """Return the convolution of (N, C, ...) with (M, C / group, ...)."""
+def convolved(
+    x: Tensor, w: Tensor, slide: Slide, group: int, before: Callable[[Expr], Expr] = lambda v: v
+) -> Tensor:
+    """Return the convolution of (N, C, ...) with (M, C / group, ...); `before` of each product."""
     filters, depth = w.shape[:2]
     shape = (x.shape[0], filters, *slide.out)
     n, m = axes(shape)[:2]
@@ -102,7 +104,7 @@ def convolved(x: Tensor, w: Tensor, slide: Slide, group: int) -> Tensor:
     source = m // (filters // group) * depth + c
     value = read(x, [n, source, *places], tests, 0.0)
     weight = LoadExpr(w, flatten([m, c, *steps], w.shape))
-    return Tensor(shape, x.dtype, Reduce("sum", (*slide.kernel, depth), value * weight))
+    return Tensor(shape, x.dtype, Reduce("sum", (*slide.kernel, depth), before(value * weight)))
 
 
 def spread(x: Tensor, w: Tensor, slide: Slide, group: int) -> Tensor:

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from gpuedge.opset import conv, pool
+from gpuedge.opset.digits import joined, part_of
 from gpuedge.opset.expr import Apply, Expr, LoadExpr, Number, Position, Where, walk
 from gpuedge.opset.functions import FUNCTIONS
 from gpuedge.opset.index import Axis, Chosen, Index, Quotient, Remainder, affine
 from gpuedge.opset.tensor import (
     Array,
+    Carry,
     Constant,
     Convolution,
     Given,
@@ -64,31 +66,40 @@ def evaluate(outputs: Sequence[Tensor], values: Mapping[str, Array]) -> list[Arr
 def _compute(tensor: Tensor, done: Mapping[int, Array], values: Mapping[str, Array]) -> Array:
     source = tensor.source
     if isinstance(source, Given):
-        return values[source.name]
+        array = values[source.name]
+        return array if source.part == "whole" else part_of(array, source.part)
     if isinstance(source, Constant):
         return source.array
     parts = [done[t.serial] for t in tensor.reads]
-    if isinstance(source, Map):
+    if tensor.digits is not None and tensor.digits.high is tensor.reads[0]:
+        found = joined(parts[0], parts[1], tensor.dtype)
+    elif isinstance(source, Map):
         found = Elements(tensor.shape, done).result(source.body)
     elif isinstance(source, Reduce):
         elements = Elements((*tensor.shape, *source.over), done).result(source.body)
         along = tuple(range(tensor.rank, tensor.rank + len(source.over)))
         found = _COMBINE[source.combine](elements, axis=along)
     elif isinstance(source, Product):
-        a, b = (_wide(done[t.serial]) for t in (source.a, source.b))
-        found = np.matmul(a, b)
+        a, b = (_wide(done[t.serial], source.carry) for t in (source.a, source.b))
+        found = _carried(np.matmul(a, b), source.carry)
     elif isinstance(source, Convolution):
-        x, w = (_wide(done[t.serial]) for t in (source.x, source.w))
+        x, w = (_wide(done[t.serial], source.carry) for t in (source.x, source.w))
         bias = None if source.bias is None else _wide(done[source.bias.serial])
-        found = conv.compute(source, x, w, bias)
+        found = _carried(conv.compute(source, x, w, bias), source.carry)
     elif isinstance(source, Pooling):
         found = pool.compute(source, _wide(parts[0]))
     # Numpy may have turned a result of rank 0 into a scalar.
     return np.asarray(found).astype(tensor.dtype, copy=False).reshape(tensor.shape)
 
 
-def _wide(array: Array) -> Array:
+def _carried(total: Array, carry: Carry | None) -> Array:
+    return total if carry is None else part_of(total, carry.part)
+
+
+def _wide(array: Array, carry: Carry | None = None) -> Array:
     """Return numbers to compute with: float32 for float16, for integers and bool float64."""
+    if carry is not None:
+        return array.astype(np.float64)
     if array.dtype == np.float16:
         return array.astype(np.float32)
     return array.astype(np.float64) if array.dtype.kind in "iub" else array

@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuedge.core.dtypes import EXACT, INTEGERS, SMALL, WIDE
 from gpuedge.opset.call import OperatorCall
+from gpuedge.opset.digits import as_floats
 from gpuedge.opset.elementwise import above, magnitude, pick, quotient, truncated, wrapped
 from gpuedge.opset.expr import Expr, apply
 from gpuedge.opset.operator import ANY, FLOATS, Operator
@@ -93,6 +94,8 @@ def converted(call: OperatorCall, x: Tensor, dtype: str) -> Tensor:
     the nearest (ONNX leaves that open); 32 bits and more have the precision of
     float32. float16 is rounded where it leaves the device.
     """
+    if dtype in FLOATS:
+        return retyped(as_floats(x), dtype)
     if dtype == "bool" and x.dtype != "bool":
         return mapped(lambda v: 1.0 - equal(v, 0.0), x, dtype=dtype)
     if dtype in INTEGERS and x.dtype in FLOATS:

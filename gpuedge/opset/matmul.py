@@ -7,6 +7,7 @@ import numpy as np
 from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.operator import Operator
 from gpuedge.opset.tensor import (
+    Carry,
     Tensor,
     broadcast_shape,
     computed,
@@ -17,10 +18,10 @@ from gpuedge.opset.tensor import (
 )
 
 
-def multiplied(a: Tensor, b: Tensor) -> Tensor:
+def multiplied(a: Tensor, b: Tensor, carry: Carry | None = None) -> Tensor:
     """Return a product; a sum over nothing is zero."""
     if a.size and b.size:
-        return product(a, b)
+        return product(a, b, carry)
     shape = np.matmul(np.empty(a.shape, "b"), np.empty(b.shape, "b")).shape
     return computed(tuple(shape), a.dtype, lambda _: 0.0)
 

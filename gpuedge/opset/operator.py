@@ -99,6 +99,8 @@ def _label(outputs: Sequence[Tensor], label: str) -> None:
         if not tensor.label and not isinstance(tensor.source, (Given, Constant)):
             tensor.label = label
             stack.extend(tensor.reads)
+            if tensor.digits is not None:
+                stack.append(tensor.digits.rounded)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Quantised numbers: to integers and back, and products and convolutions of such.
 
 Sums of products are computed in float32, which is exact as long as no sum can exceed 2^24; what
-might is refused by name. Rounding is half to even, and the zero point is added after it.
+might is summed in two digits (`gpuedge.opset.digits`), exact to 2^31, and rounded once where it
+becomes a float. Rounding is half to even, and the zero point is added after it.
 """
 
 from __future__ import annotations
@@ -12,15 +13,33 @@ from math import prod
 import numpy as np
 
 from gpuedge.core.dtypes import BYTES, EXACT, SMALL
-from gpuedge.opset import conv
+from gpuedge.opset import conv, deep
 from gpuedge.opset.call import OperatorCall
-from gpuedge.opset.expr import Expr, apply
+from gpuedge.opset.digits import as_floats, carried, fitting, in_digits, of_parts
+from gpuedge.opset.evaluate import evaluate
+from gpuedge.opset.expr import Expr, apply, lift
 from gpuedge.opset.index import Index
 from gpuedge.opset.logic import ELEMENT_TYPES
 from gpuedge.opset.matmul import multiplied
 from gpuedge.opset.operator import FLOATS, Operator
-from gpuedge.opset.ranges import limits, span
-from gpuedge.opset.tensor import Tensor, constant, mapped, reshape, retyped, view
+from gpuedge.opset.ranges import largest, limits, span
+from gpuedge.opset.tensor import (
+    Carry,
+    Convolution,
+    Tensor,
+    constant,
+    mapped,
+    reshape,
+    retyped,
+    view,
+)
+from gpuedge.opset.windows import Slide
+
+LARGEST_SUM = 2.0**31
+"""Sums of products may be as large; ONNX adds them up in 32 bits."""
+
+MOST_TERMS = 65_280
+"""Most products of one sum whose digits are added up alone: 255 times as many stay below 2^24."""
 
 
 def _along(parameter: Tensor, x: Tensor, call: OperatorCall) -> Tensor:
@@ -61,7 +80,7 @@ def _quantize(call: OperatorCall) -> Tensor:
 
 
 def _dequantize(call: OperatorCall) -> Tensor:
-    x, scale, zero = call.input(0), call.input(1), call.optional(2)
+    x, scale, zero = as_floats(call.input(0)), call.input(1), call.optional(2)
     if scale.dtype not in FLOATS:
         raise call.unsupported(f"has a scale of {scale.dtype}")
     factor = _along(scale, x, call)
@@ -74,12 +93,12 @@ def _dequantize(call: OperatorCall) -> Tensor:
 
 
 def _centred(x: Tensor, zero: Tensor | None, column: tuple[int, ...] = ()) -> tuple[Tensor, float]:
-    """Return integers without their zero point, as floats, and how large they may be."""
+    """Return integers without their zero point, and how large they may be."""
     low, high = span(x)
     if x.array is not None and (zero is None or zero.array is not None):
         away = 0.0 if zero is None or zero.array is None else zero.array.astype(np.float32)
         known = x.array - (away if np.size(away) == 1 else np.reshape(away, column))
-        return constant(known.astype(np.float32)), float(np.abs(known).max(initial=0.0))
+        return constant(known.astype(np.int16)), float(np.abs(known).max(initial=0.0))
     if zero is None:
         return retyped(x, "float32"), max(-low, high)
     shape = column if zero.size > 1 else ()
@@ -88,11 +107,31 @@ def _centred(x: Tensor, zero: Tensor | None, column: tuple[int, ...] = ()) -> tu
     return made, max(high - least, most - low)
 
 
-def _check_sums(call: OperatorCall, terms: int, a: float, b: float) -> None:
-    if terms * a * b > EXACT:
+def _carry(
+    call: OperatorCall, terms: int, most: float, factors: tuple[float, float], bias: float = 0.0
+) -> Carry | None:
+    """Return how sums of up to `most`, and a bias, are kept exactly: None where float32 does."""
+    if most + bias <= EXACT:
+        return None
+    a, b = factors
+    if most > LARGEST_SUM or terms > MOST_TERMS:
         raise call.unsupported(
-            f"adds {terms} products of up to {a:.0f} by {b:.0f}, more than float32 holds exactly"
+            f"adds {terms} products of up to {a:.0f} by {b:.0f}, more than sums of 32 bits hold"
         )
+    return Carry(fitting(a * b))
+
+
+def _most(a: float, b: Tensor, b_most: float, axes: tuple[int, ...], terms: int) -> float:
+    """Return how large sums of products by constants, or by others, along `axes` can be."""
+    if b.array is None:
+        return terms * a * b_most
+    return a * float(np.abs(b.array).sum(axis=axes, dtype=np.float64).max(initial=0.0))
+
+
+def _whole(total: Tensor, most: float) -> Tensor:
+    made = retyped(total, "int32")
+    made.span = (-most, most)
+    return made
 
 
 def _matmul(call: OperatorCall) -> Tensor:
@@ -101,15 +140,16 @@ def _matmul(call: OperatorCall) -> Tensor:
     first, second = (call.input(0), call.input(1 if is_integer else 3))
     rows, columns = call.optional(2), call.optional(3 if is_integer else 5)
     a, most_a = _centred(first, rows, () if rows is None else (rows.size, 1))
-    b, most_b = _centred(second, columns)
+    a = a if a.array is None else constant(a.array.astype(np.float32))  # its dtype is the sum's
+    b, most_b = _centred(second, columns, () if columns is None else (columns.size,))
     if not a.rank or not b.rank or a.shape[-1] != b.shape[-2 if b.rank > 1 else 0]:
         raise call.bad_shape("has matrices that do not fit")
-    _check_sums(call, a.shape[-1], most_a, most_b)
-    return multiplied(a, b)
-
-
-def _matmul_integer(call: OperatorCall) -> Tensor:
-    return retyped(_matmul(call), "int32")
+    terms = a.shape[-1]
+    most = _most(most_a, b, most_b, (-2 if b.rank > 1 else 0,), terms)
+    carry = _carry(call, terms, most, (most_a, most_b))
+    if carry is None:
+        return _whole(multiplied(a, b), most)
+    return of_parts(lambda part: multiplied(a, b, replace(carry, part=part)))
 
 
 def _scaled(
@@ -121,10 +161,13 @@ def _scaled(
     factor = mapped(lambda a, b, c: a * b / c, *(
         reshape(s, column if s.size > 1 else ()) for s in (x, w, y)
     ))  # fmt: skip
+    if all(s.array is not None for s in (x, w, y)):  # division differs from device to device
+        factor = constant(evaluate([factor], {})[0])
     dtype = call.input(0).dtype if zero is None else zero.dtype
+    number = as_floats(total)
     if zero is None:
-        return mapped(lambda v, f: _requantised(v * f, 0.0, dtype), total, factor, dtype=dtype)
-    return mapped(lambda v, f, z: _requantised(v * f, z, dtype), total, factor,
+        return mapped(lambda v, f: _requantised(v * f, 0.0, dtype), number, factor, dtype=dtype)
+    return mapped(lambda v, f, z: _requantised(v * f, z, dtype), number, factor,
                   reshape(zero, ()), dtype=dtype)  # fmt: skip
 
 
@@ -134,22 +177,52 @@ def _qlinear_matmul(call: OperatorCall) -> Tensor:
 
 
 def _convolved(call: OperatorCall, w_at: int, zeros: tuple[int, int], bias: int) -> Tensor:
-    """Return the convolution of centred integers as floats, with an int32 bias if there is one."""
-    x, w = call.input(0), call.input(w_at)
-    column = (w.shape[0], *(1,) * (w.rank - 1))
+    """Return the convolution of centred integers, with an int32 bias if there is one."""
+    x, w, added = call.input(0), call.input(w_at), call.optional(bias)
     left, most_x = _centred(x, call.optional(zeros[0]))
-    right, most_w = _centred(w, call.optional(zeros[1]), column)
-    _check_sums(call, prod(w.shape[1:]), most_x, most_w)
-    made = conv.convolution(replace(call, op="Conv", inputs=(left, right), names=("x", "w")))
-    added = call.optional(bias)
-    if added is None:
-        return made
-    shape = (w.shape[0], *(1,) * (w.rank - 2))
-    return mapped(lambda y, b: y + b, made, reshape(added, shape))
+    right, most_w = _centred(w, call.optional(zeros[1]), (w.shape[0], *(1,) * (w.rank - 1)))
+    names = ("x", "w", "" if added is None else "b")
+    inner = replace(call, op="Conv", inputs=(left, right, added), names=names)
+    slide, group = conv.sliding(inner)
+    terms = prod(w.shape[1:])
+    most = _most(most_x, right, most_w, tuple(range(1, w.rank)), terms)
+    bias_most = 0.0 if added is None else largest(added)
+    carry = _carry(call, terms, most, (most_x, most_w), bias_most)
+    if carry is None:
+        return _whole(conv.convolution(inner), most + bias_most)
+    if conv.is_direct(slide, right, added):
+        source = Convolution(left, right, added, slide.window, group)
+        shape = (x.shape[0], w.shape[0], *slide.out)
+        return of_parts(lambda part: Tensor(
+            shape, "float32", replace(source, carry=replace(carry, part=part))
+        ))  # fmt: skip
+    return _in_two_sums(left, right, slide, group, added)
+
+
+def _in_two_sums(x: Tensor, w: Tensor, slide: Slide, group: int, bias: Tensor | None) -> Tensor:
+    """Return what no kernel of convolutions serves: of each product high and low digit alone."""
+
+    def high(p: Expr) -> Expr:
+        return apply("floor", p * (1 / 256))
+
+    def low(p: Expr) -> Expr:
+        return p - 256.0 * high(p)
+
+    sums = [deep.convolved(x, w, slide, group, digit) for digit in (high, low)]
+    if bias is not None:
+        known = in_digits(bias)
+        sums += [deep.column(digit, x.rank) for digit in (known.high, known.low)]
+
+    def formula(*values: Expr) -> tuple[Expr, Expr]:
+        upper, lower, *rest = values
+        bias_high, bias_low = rest or (lift(0.0), lift(0.0))
+        return high(upper) + bias_high, 256.0 * low(upper) + lower + bias_low
+
+    return carried(formula, *sums)
 
 
 def _conv_integer(call: OperatorCall) -> Tensor:
-    return retyped(_convolved(call, 1, (2, 3), len(call.names)), "int32")
+    return _convolved(call, 1, (2, 3), len(call.names))
 
 
 def _qlinear_conv(call: OperatorCall) -> Tensor:
@@ -161,12 +234,12 @@ def _qlinear_conv(call: OperatorCall) -> Tensor:
 OPERATORS: tuple[Operator, ...] = (
     Operator("QuantizeLinear", _quantize, dtypes=("int32",), others=(1, 2)),
     Operator("DequantizeLinear", _dequantize, dtypes=(*SMALL, "int32"), others=(1,)),
-    Operator("MatMulInteger", _matmul_integer, dtypes=BYTES, others=(1, 2, 3),
-             remark="of sums up to 2^24"),
+    Operator("MatMulInteger", _matmul, dtypes=BYTES, others=(1, 2, 3),
+             remark="of sums up to 2^31"),
     Operator("QLinearMatMul", _qlinear_matmul, dtypes=BYTES, others=tuple(range(1, 8)),
-             remark="of sums up to 2^24"),
+             remark="of sums up to 2^31"),
     Operator("ConvInteger", _conv_integer, dtypes=BYTES, others=(1, 2, 3),
-             remark="of sums up to 2^24"),
+             remark="of sums up to 2^31"),
     Operator("QLinearConv", _qlinear_conv, dtypes=BYTES, others=tuple(range(1, 9)),
-             remark="of sums up to 2^24"),
+             remark="of sums up to 2^31"),
 )  # fmt: skip

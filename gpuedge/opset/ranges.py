@@ -111,7 +111,7 @@ def exact_inputs(outputs: Sequence[Tensor]) -> tuple[int, Tensor | None]:
 
     What leaves a program is looked at there; what is read inside of it has to stay exact.
     """
-    inside = [r for one in all_of(outputs) for r in one.reads if r.dtype in WIDE]
+    inside = [r for one in all_of(outputs) for r in _whole(one) if r.dtype in WIDE]
     beyond: Tensor | None = None
     for bits in (24, 20, 16, 12, 8):
         spans = Spans(2**bits)
@@ -119,6 +119,14 @@ def exact_inputs(outputs: Sequence[Tensor]) -> tuple[int, Tensor | None]:
         if beyond is None:
             return spans.most, None
     return EXACT, beyond
+
+
+def _whole(tensor: Tensor) -> tuple[Tensor, ...]:
+    """Return what a tensor reads as one float32; sums that carry read their bias in digits."""
+    source = tensor.source
+    if isinstance(source, Convolution) and source.carry is not None:
+        return (source.x, source.w)
+    return tensor.reads
 
 
 def _sums(terms: int, a: Range, b: Range) -> Range:

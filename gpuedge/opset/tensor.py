@@ -23,15 +23,20 @@ Shape = tuple[int, ...]
 Pair = tuple[int, int]
 Pads = tuple[int, int, int, int]
 Combine = Literal["sum", "max", "min", "prod"]
+Part = Literal["whole", "high", "low"]
 
 _serial = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value from outside: a graph's input, or what another part of it computed."""
+    """A value from outside: a graph's input, or what another part of it computed.
+
+    `part` names one of the two digits of a 32-bit integer (`Digits`).
+    """
 
     name: str
+    part: Part = "whole"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +68,29 @@ class Reduce:
 
 
 @dataclass(frozen=True, slots=True)
+class Carry:
+    """How sums of integers beyond 2^24 are kept: in two digits, with a carry between.
+
+    Attributes
+    ----------
+    chunk : int
+        How many products may be added up between two carries.
+    part : str
+        What the result is: the ``whole`` sum, rounded once to float32, or its ``high`` or ``low``
+        digit (`Digits`).
+    """
+
+    chunk: int
+    part: Part = "whole"
+
+
+@dataclass(frozen=True, slots=True)
 class Product:
     """Matrix product of (..., m, k) and (..., k, n), of rank 2 or more; batches broadcast."""
 
     a: Tensor
     b: Tensor
+    carry: Carry | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +122,7 @@ class Convolution:
     window: Window
     group: int
     is_transposed: bool = False
+    carry: Carry | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +144,24 @@ class Pooling:
 Source = Given | Constant | Map | Reduce | Product | Convolution | Pooling
 
 
+@dataclass(frozen=True, slots=True)
+class Digits:
+    """An integer of 32 bits as high * 2^16 + low, with low from 0 to 65535.
+
+    Floats hold both digits, and what is made of them bit by bit, on every level.
+
+    Attributes
+    ----------
+    high, low : Tensor
+    rounded : Tensor
+        The integer, rounded once to float32.
+    """
+
+    high: Tensor
+    low: Tensor
+    rounded: Tensor
+
+
 @dataclass(eq=False, slots=True)
 class Tensor:
     """A value that a program computes or is given.
@@ -139,6 +181,8 @@ class Tensor:
     span : (float, float) or None
         Between what integers lie, where their formula alone does not tell
         (`gpuedge.opset.ranges`).
+    digits : Digits or None
+        The same in two digits, of integers that may be larger than float32 holds exactly.
     """
 
     shape: Shape
@@ -148,6 +192,7 @@ class Tensor:
     serial: int = field(default_factory=lambda: next(_serial))
     reads: tuple[Tensor, ...] = field(init=False)
     span: tuple[float, float] | None = field(init=False, default=None)
+    digits: Digits | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.reads = _read_by(self.source)
@@ -257,12 +302,22 @@ def view(
     tensor: Tensor, shape: Shape, to: Callable[[tuple[Index, ...]], Sequence[Index]]
 ) -> Tensor:
     """Return the tensor read at other positions: `to` gives the one for each of `shape`."""
-    return computed(shape, tensor.dtype, lambda position: at(tensor, to(position)))
+    made = computed(shape, tensor.dtype, lambda position: at(tensor, to(position)))
+    return _with_digits(made, tensor, lambda part: view(part, shape, to))
+
+
+def _with_digits(made: Tensor, tensor: Tensor, move: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return what was made by moving elements, whose digits move in the same way."""
+    digits = tensor.digits
+    if digits is not None:
+        made.digits = Digits(*map(move, (digits.high, digits.low, digits.rounded)))
+    return made
 
 
 def reshape(tensor: Tensor, shape: Shape) -> Tensor:
     """Return the same elements in the same order with another shape."""
-    return computed(shape, tensor.dtype, lambda _: LoadExpr(tensor, everything(shape)))
+    made = computed(shape, tensor.dtype, lambda _: LoadExpr(tensor, everything(shape)))
+    return _with_digits(made, tensor, lambda part: reshape(part, shape))
 
 
 def transpose(tensor: Tensor, perm: Sequence[int]) -> Tensor:
@@ -322,7 +377,7 @@ def mean(tensor: Tensor, along: Sequence[int], *, keepdims: bool = True) -> Tens
     return mapped(lambda s: s / float(count), total)
 
 
-def product(a: Tensor, b: Tensor) -> Tensor:
+def product(a: Tensor, b: Tensor, carry: Carry | None = None) -> Tensor:
     """Return a matrix product by numpy's rules; batches must broadcast and inner extents fit."""
     left = a if a.rank > 1 else reshape(a, (1, *a.shape))
     right = b if b.rank > 1 else reshape(b, (*b.shape, 1))
@@ -330,6 +385,6 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     if batch is None or left.shape[-1] != right.shape[-2]:
         raise ValueError("matrices that do not fit")
     m, n = left.shape[-2], right.shape[-1]
-    whole = Tensor((*batch, m, n), a.dtype, Product(left, right))
+    whole = Tensor((*batch, m, n), a.dtype, Product(left, right, carry))
     shape = (*batch, *((m,) if a.rank > 1 else ()), *((n,) if b.rank > 1 else ()))
     return whole if shape == whole.shape else reshape(whole, shape)

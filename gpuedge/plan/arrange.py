@@ -101,7 +101,8 @@ def arrange(plan: Plan, alignment: int, *, has_suballocation: bool = True) -> Ar
     for tensor in plan.tensors.values():
         nbytes[tensor.memory] = max(nbytes.get(tensor.memory, 0), tensor.layout.nbytes)
     lifetimes = _lifetimes(plan)
-    results = {plan.tensors[name].memory for name in plan.outputs.values()}
+    found = (*plan.outputs.values(), *plan.lows.values())
+    results = {plan.tensors[name].memory for name in found}
     regions: dict[str, Region] = {}
     buffers: dict[str, BufferSpec] = {}
     scratch: list[Lifetime] = []

@@ -10,7 +10,8 @@ from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.core.kernel import Number
 from gpuedge.core.storage import Storage
 from gpuedge.graph.ir import Array, Graph
-from gpuedge.opset.tensor import Constant, Given, Tensor
+from gpuedge.opset.digits import part_of
+from gpuedge.opset.tensor import Constant, Given, Part, Tensor
 from gpuedge.plan import layout as layouts
 from gpuedge.plan.layout import Kind, Layout
 from gpuedge.plan.library import Variant
@@ -163,11 +164,20 @@ class Context:
             return layouts.to_texels(array.reshape(layout.shape), layout)
 
         name = self.value_of(tensor)
+        if isinstance(tensor.source, Given) and tensor.source.part != "whole":
+            return self._digit(name, tensor.source.part, layout)
         build = None if layout.kind == "linear" else arrange
         # Of constants only matrices are large; scales and shifts are few, and errors of theirs many
         is_few = isinstance(tensor.source, Constant) and layout.kind != "rows"
         storage = self.storages.exact_of((name,)) if is_few else None
         return self.add(layout, name, HostTensor((name,), build), storage)
+
+    def _digit(self, name: str, part: Part, layout: Layout) -> str:
+        def build(array: Array) -> Texels:
+            return layouts.to_texels(part_of(array, part).reshape(layout.shape), layout)
+
+        host = HostTensor((name,), build, is_raw=True)
+        return self.add(layout, name, host, self.storages.exact)
 
     def _as_linear(self, tensor: Tensor) -> str:
         ready = self.have[tensor.serial]

@@ -9,11 +9,13 @@ import numpy as np
 
 from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.core.kernel import Extents, Number
+from gpuedge.opset.digits import STEP
 from gpuedge.opset.expr import Expr
-from gpuedge.opset.tensor import Array, Convolution, Tensor
+from gpuedge.opset.tensor import Array, Carry, Convolution, Tensor
 from gpuedge.plan.context import MAX_TRIPS, Context
 from gpuedge.plan.emit import epilogue
 from gpuedge.plan.layout import Layout, channels
+from gpuedge.plan.lower import in_chunks
 from gpuedge.plan.plan import HostTensor, Texels
 
 _Prepare = Callable[[Array], Array]
@@ -77,6 +79,18 @@ def dense_weights(w: Array, b: Array | None, slices: Slices, start: int, count: 
     return packed.ravel()
 
 
+def integer_weights(w: Array, b: Array | None, slices: Slices, count: int) -> Texels:
+    """Arrange integers as the kernel ``conv2d_int`` reads them: a bias in digits to base 4096."""
+    packed = dense_weights(w, None, slices, 0, count)
+    if b is not None:
+        rows = packed.reshape(-1, w[0, 0].size + 1, count * 4, 4)
+        whole = np.zeros(rows.shape[0] * 4, np.int64)
+        whole[: b.size] = b
+        rows[:, -1, 0] = (whole % STEP).reshape(-1, 4)
+        rows[:, -1, 1] = (whole // STEP).reshape(-1, 4)
+    return packed
+
+
 def depthwise_weights(w: Array, b: Array | None) -> Texels:
     """Arrange weights (C, 1, kh, kw): texel (slice, tap); row `taps` holds the bias."""
     c, _, kh, kw = w.shape
@@ -103,6 +117,8 @@ def lower(ctx: Context, anchor: Tensor, tensor: Tensor, body: Expr | None) -> No
     job = _Job(ctx, anchor, source, tensor, body)
     if source.is_transposed:
         job.dense("conv_transpose2d", lambda w: transposed_as_dense(_square(w), source.group))
+    elif source.carry is not None:
+        job.carried(source.carry)
     elif source.group == job.slices.channels_in == job.slices.channels_out:
         job.depthwise()
     else:
@@ -199,9 +215,26 @@ class _Job:
         if partial is not None:
             self.ctx.define(self.tensor, partial)
 
-    def _upload(self, extents: Extents, operands: tuple[Tensor, ...], build: _Build) -> str:
+    def carried(self, carry: Carry) -> None:
+        """Sum integers in two digits, in one pass."""
+        slices = self.slices
+        chunks = in_chunks(self.ctx, carry, slices.span, self.taps)
+        count = int(chunks["CHUNK"]) * int(chunks["CHUNKS"])
+
+        def build(w: Array, b: Array | None = None) -> Texels:
+            return integer_weights(_square(w), b, slices, count)
+
+        extents = (count * 4, self.taps + 1, self.layout.extents[2], 1)
+        weights = self._upload(extents, self.operands, build, is_raw=True)
+        specs = self.specs() | chunks | {"ICG": slices.per_group_in, "OCG": slices.per_group_out}
+        self.ctx.define(self.tensor, self._pass("conv2d_int", weights, specs, True, None))
+
+    def _upload(
+        self, extents: Extents, operands: tuple[Tensor, ...], build: _Build, is_raw: bool = False
+    ) -> str:
         names = tuple(self.ctx.value_of(t) for t in operands)
-        return self.ctx.add(Layout("rows", (), extents), names[0], HostTensor(names, build))
+        host = HostTensor(names, build, is_raw)
+        return self.ctx.add(Layout("rows", (), extents), names[0], host)
 
     def _pass(
         self, op: str, weights: str, specs: dict[str, Number], last: bool, partial: str | None

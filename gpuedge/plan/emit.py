@@ -285,7 +285,7 @@ class Scalars:
 
     def _assign(self, kind: str, text: str, key: object, *, is_inner: bool) -> str:
         code = self.code if is_inner or self.code.outer is None else self.code.outer
-        name = f"{kind[0]}{len(code.lines)}{'k' if code is not self.code else ''}"
+        name = f"{kind[0]}{len(code.lines)}{'' if code.outer is None else 'k'}"
         code.lines.append(f"{kind} {name} = {text};")
         code.values[key] = name
         return name

@@ -10,11 +10,14 @@ from gpuedge.core.kernel import Number as Spec
 from gpuedge.core.storage import Storage
 from gpuedge.opset.expr import Expr, LoadExpr, loads, rewrite
 from gpuedge.opset.index import axes, axis, flatten, unflatten
-from gpuedge.opset.tensor import Combine, Map, Pooling, Reduce, Tensor, given
+from gpuedge.opset.tensor import Carry, Combine, Map, Pooling, Reduce, Tensor, given
 from gpuedge.plan.context import CHUNK, MAX_TRIPS, Context
 from gpuedge.plan.emit import ELEMENT, STEP, Code, Scalars, Writer
 from gpuedge.plan.fuse import follows, is_identity
 from gpuedge.plan.layout import Kind, linear, make
+
+PARTS = ("whole", "high", "low")
+"""What the spec PART of kernels that carry counts."""
 
 
 def lower_map(ctx: Context, tensor: Tensor, body: Expr) -> None:
@@ -31,6 +34,21 @@ def materialise(ctx: Context, tensor: Tensor) -> None:
     """Lower a map by itself, as it was built."""
     if isinstance(tensor.source, Map) and not ctx.have.get(tensor.serial):
         lower_map(ctx, tensor, tensor.source.body)
+
+
+def in_chunks(ctx: Context, carry: Carry, texels: int, repeats: int) -> dict[str, Spec]:
+    """Return the specs of sums in two digits, of `texels` of four products `repeats` times.
+
+    Raises UnsupportedOpError (GE-501) where one invocation would take too many steps.
+    """
+    chunks = -(-texels // (carry.chunk // 4))
+    chunk = -(-texels // chunks)
+    if repeats * chunks * (chunk + 1) > MAX_TRIPS:
+        raise UnsupportedOpError(
+            f"{'+'.join(ctx.ops)} adds up {texels * repeats * 4} products beyond 2^24.",
+            known=f"kernels add up to about {4 * MAX_TRIPS} in two digits",
+        )
+    return {"CHUNK": chunk, "CHUNKS": chunks, "PART": PARTS.index(carry.part)}
 
 
 def _kept_storage(ctx: Context, tensor: Tensor, body: Expr) -> Storage | None:

@@ -62,10 +62,12 @@ class HostTensor:
     """A tensor the host fills from segment inputs or constants.
 
     `build` arranges the float32 arrays of `sources` as texels; None uploads the only source as is.
+    With `is_raw` it takes the arrays in their own dtypes: integers of which it makes digits.
     """
 
     sources: tuple[str, ...]
     build: Callable[..., Texels] | None
+    is_raw: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,8 @@ class PlanTensor:
 class Plan:
     """Passes in order, their tensors, and where the segment's outputs are found.
 
-    `outputs` maps output names to plan tensors in linear layout. `constants` are the values of
+    `outputs` maps output names to plan tensors in linear layout; what has another in `lows` is the
+    high digit of integers of 32 bits, and that the low one. `constants` are the values of
     constant sources, those of the graph and those the planner combined. `fixed` holds outputs that
     need no device at all: empty arrays and constants. `most_integer` is how large integers of the
     segment's inputs may be, so that all that is made of them is exact.
@@ -102,3 +105,4 @@ class Plan:
     steps: tuple[Step, ...] = ()
     fixed: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
     most_integer: int = EXACT
+    lows: Mapping[str, str] = field(default_factory=dict)

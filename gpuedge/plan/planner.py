@@ -9,7 +9,6 @@ import numpy as np
 
 from gpuedge.core.caps import Caps
 from gpuedge.core.dtypes import EXACT as EXACT_INTEGERS
-from gpuedge.core.dtypes import WIDE
 from gpuedge.core.errors import GpuEdgeError, UnsupportedOpError
 from gpuedge.graph import functions
 from gpuedge.graph.expand import expand, operands, operator_of, outside, program
@@ -93,7 +92,7 @@ class _Planner:
             self._name(name, tensor)
         bindings = most_bindings(caps)
         wanted = [*self.outputs.values(), *(() if rewrites else _handed(graph, values))]
-        wanted = [t for t in wanted if t.size]
+        wanted = [part for t in wanted if t.size for part in _parts(t)]
         self.most_integer = _exact_inputs(wanted)
         self.fusion: Fusion = fuse(wanted, Limits(bindings - 1, bindings - 4))
         self.labels = {label(n): n.op for n in graph.nodes}
@@ -188,6 +187,7 @@ class _Planner:
     def _finish(self) -> Plan:
         ctx = self.ctx
         outputs: dict[str, str] = {}
+        lows: dict[str, str] = {}
         fixed: dict[str, Array] = {}
         for value, tensor in self.outputs.items():
             if tensor.array is not None:
@@ -195,10 +195,13 @@ class _Planner:
             elif not tensor.size:
                 fixed[value] = np.zeros(tensor.shape, tensor.dtype)
             else:
-                outputs[value] = _own_memory(ctx, ctx.need(tensor, "linear"), outputs, tensor.shape)
+                for part, home in zip(_parts(tensor), (outputs, lows), strict=False):
+                    name = ctx.need(part, "linear")
+                    home[value] = _own_memory(ctx, name, (*outputs.values(), *lows.values()),
+                                              tensor.shape)  # fmt: skip
         steps = [self._step(tuple(names), passes) for names, passes in self.groups]
         return Plan(tuple(ctx.passes), ctx.tensors, outputs, ctx.constants, tuple(steps), fixed,
-                    self.most_integer)  # fmt: skip
+                    self.most_integer, lows)  # fmt: skip
 
     def _step(self, names: tuple[str, ...], passes: Sequence[int]) -> Step:
         made = [self.ctx.passes[i] for i in passes]
@@ -216,6 +219,12 @@ def _outside(name: str, graph: Graph) -> Tensor:
     if tensor is None:
         raise UnsupportedOpError(f"The type of the output '{name}' is not known.")
     return tensor
+
+
+def _parts(tensor: Tensor) -> tuple[Tensor, ...]:
+    """Return what is computed of a tensor that others take: itself, or its digits."""
+    digits = tensor.digits
+    return (tensor,) if digits is None else (digits.high, digits.low)
 
 
 def _handed(graph: Graph, values: Mapping[str, Tensor]) -> list[Tensor]:
@@ -249,10 +258,10 @@ def label(node: Node) -> str:
     return node.name or node.outputs[0]
 
 
-def _own_memory(ctx: Context, name: str, outputs: dict[str, str], shape: tuple[int, ...]) -> str:
+def _own_memory(ctx: Context, name: str, outputs: Collection[str], shape: tuple[int, ...]) -> str:
     """Return `name`, or a copy where the host writes its memory or another output has it."""
     storage = ctx.tensors[name].memory
-    taken = {ctx.tensors[o].memory for o in outputs.values()}
+    taken = {ctx.tensors[o].memory for o in outputs}
     if ctx.tensors[storage].host is None and storage not in taken:
         return name
     copy = ctx.add(linear(shape), storage=ctx.tensors[name].storage)
@@ -294,19 +303,21 @@ def _exact_inputs(outputs: Sequence[Tensor]) -> int:
     most, beyond = exact_inputs(outputs)
     if beyond is not None:
         raise UnsupportedOpError(
-            f"'{beyond.label}' may give integers beyond {EXACT_INTEGERS}.",
+            f"{_what(beyond)} integers beyond {EXACT_INTEGERS}.",
             known="kernels compute in float32, where larger ones are not exact",
         )
     return most
+
+
+def _what(beyond: Tensor) -> str:
+    known = isinstance(beyond.source, Constant)
+    return "A constant holds" if known else f"'{beyond.label}' may give"
 
 
 def _not_held(array: Array, caps: Caps) -> str | None:
     """Return what a constant holds that a device with `caps` does not keep."""
     if caps.is_finite_only and array.dtype.kind == "f" and not np.isfinite(array).all():
         return "NaN or infinity"
-    if array.dtype.name in WIDE and array.size:
-        most = max(abs(int(array.min())), abs(int(array.max())))
-        return None if most <= EXACT_INTEGERS else f"integers beyond {EXACT_INTEGERS}"
     return None
 
 

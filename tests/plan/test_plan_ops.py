@@ -126,7 +126,8 @@ def test_every_variant_is_exercised() -> None:
     for strategy in rest:
         cases.run_cases(strategy, 15, made)
     used |= seen_by(made).variants
-    assert used == {variant.id for variant in variants()}
+    carrying = {"conv2d_int_map", "matmul_int_map"}  # of integers: test_plan_integers.py
+    assert used == {variant.id for variant in variants()} - carrying
 
 
 def _caught_by(kernel: str) -> list[cases.Family]:

@@ -1,0 +1,34 @@
+"""Computes quantised operators on a device; run by test_quantised for each configuration.
+
+``python quantised_child.py DEVICE`` prints a JSON object: how many values of each case are wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from quantised_cases import LARGE
+
+import gpuedge
+
+
+def main(device: str) -> None:
+    """Compare bit for bit."""
+    found = {}
+    with gpuedge.open(device) as opened:
+        for name, make in LARGE.items():
+            case = make()
+            made = opened.executor.compile(case.graph)
+            (got,) = made.run(case.inputs).values()
+            made.close()
+            found[name] = int(np.sum(got != case.wanted))
+        print(json.dumps({"level": opened.caps.level, "wrong": found}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

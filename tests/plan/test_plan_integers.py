@@ -1,0 +1,81 @@
+"""Quantised operators and 32-bit integers, bit for bit, without any device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import planrun
+import pytest
+from mutants import INTEGER_MUTANTS, mutated
+from planrun import FLOAT_TEXTURES, TEXTURES, Seen, kernel_of, run_graph
+from quantised_cases import CASES
+
+from gpuedge.core.caps import VULKAN_MINIMUM, Caps
+from gpuedge.executors.cpu import CpuExecutor
+from gpuedge.graph.ir import Array
+from gpuedge.opset.functions import FUNCTIONS
+from gpuedge.plan.library import texts
+
+LEVELS = {"vulkan": VULKAN_MINIMUM, "textures": TEXTURES, "floats": FLOAT_TEXTURES}
+
+
+def planned(name: str, caps: Caps = VULKAN_MINIMUM, seen: Seen | None = None) -> Array:
+    case = CASES[name]()
+    (got,) = run_graph(case.graph, case.inputs, caps, seen=seen).values()
+    return got
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_numpy_gives_the_very_bits(name: str) -> None:
+    case = CASES[name]()
+    (got,) = CpuExecutor(engine="numpy").compile(case.graph).run(case.inputs).values()
+    np.testing.assert_array_equal(got, case.wanted)
+
+
+@pytest.mark.parametrize("caps", LEVELS.values(), ids=LEVELS)
+@pytest.mark.parametrize("name", CASES)
+def test_plans_give_the_very_bits(name: str, caps: Caps) -> None:
+    np.testing.assert_array_equal(planned(name, caps), CASES[name]().wanted)
+
+
+@pytest.mark.parametrize("name", ["ties", "product", "weights given"])
+def test_node_by_node_too(name: str) -> None:
+    case = CASES[name]()
+    (got,) = run_graph(case.graph, case.inputs, TEXTURES, rewrites=False).values()
+    np.testing.assert_array_equal(got, case.wanted)
+
+
+def test_long_sums_take_one_pass_that_carries() -> None:
+    for name, wanted in (("cancelling", "conv2d_int_map"), ("product", "matmul_int_map"),
+                         ("ties", "conv2d_px4")):  # fmt: skip
+        seen = Seen()
+        planned(name, seen=seen)
+        sums = [v for v in seen.variants if v.startswith(("conv2d", "matmul"))]
+        assert sums == [wanted], name
+
+
+CAUGHT_BY = {
+    "conv2d_int: no carry": "cancelling",
+    "conv2d_int: pads hold zero, not the zero point": "biased",
+    "conv2d_int: last slice of outputs": "biased",
+    "conv2d_int: bias in one digit": "biased",
+    "matmul_int: no carry": "product",
+    "matmul_int: digits": "whole product",
+}
+
+
+@pytest.mark.parametrize("name", INTEGER_MUTANTS)
+def test_wrong_kernel_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = mutated(texts(), name)
+    monkeypatch.setattr(planrun, "texts", lambda: wrong)
+    kernel_of.cache_clear()
+    case = CAUGHT_BY[name]
+    assert (planned(case) != CASES[case]().wanted).mean() > 0.05
+    kernel_of.cache_clear()
+
+
+def test_rounding_half_up_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    up = replace(FUNCTIONS["round"], text=lambda x: f"floor({x} + 0.5)")
+    monkeypatch.setitem(FUNCTIONS, "round", up)
+    assert (planned("ties") != CASES["ties"]().wanted).mean() > 0.1
