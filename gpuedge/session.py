@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuedge.core import config
 from gpuedge.core.errors import OutOfMemoryError, UsageError
-from gpuedge.executors.base import PlacementRow
+from gpuedge.executors.base import PlacementRow, StepTime
 from gpuedge.graph.ir import Array
 from gpuedge.graph.reader import OnnxModel, Signature, shapes_of
 from gpuedge.runtime.compiled import CompiledModel
@@ -218,13 +218,26 @@ class Session:
         latest = self._latest
         return {} if latest is None else dict(latest.refusals)
 
-    def profile(self) -> dict[str, Any]:
+    def profile(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return times of compiling and running, in seconds, and what the device counted.
+
+        With `inputs`, the model is run, and then once more step by step on what answered:
+        ``steps`` says of each node or fused group which ``nodes`` and ``ops`` it is, its
+        ``device`` and ``kernel``, when it began (``start_s``), how long it took (``seconds``) and
+        the ``nbytes`` of what it reads and writes. These are times of this process: on a GPU from
+        submitting a step alone until it was done, of which ``submit``, an empty step, is what every
+        step costs; on the CPU what ONNX Runtime measures of the nodes that it made.
 
         ``storages`` are the kinds of storage that results are kept in on a GPU. ``memory`` is what
         the model takes there, in bytes: ``constant``, ``input``, ``output``, and ``scratch`` for
         what kernels hand to each other, of which ``most_alive`` is needed at the same time.
+
+        Raises
+        ------
+        GpuEdgeError
+            With `inputs`: what `run` raises, and DeviceError (GE-4xx) whatever the fallback.
         """
+        times = [] if inputs is None else self._timed(inputs)
         summary: dict[str, Any] = {
             "compile": self._compiler.times.summary(),
             "run": self._server.times.summary(),
@@ -236,7 +249,20 @@ class Session:
         summary["storages"] = sorted(set(kept))
         summary["memory"] = None if self._latest is None else self._latest.memory
         summary["counters"] = None if impl is None else impl.counters.snapshot()
+        summary["steps"] = [
+            {
+                "nodes": list(one.row.nodes), "ops": list(one.row.ops), "device": one.row.device,
+                "kernel": one.row.kernel, "start_s": one.start_ns / 1e9, "seconds": one.ns / 1e9,
+                "nbytes": one.nbytes,
+            }
+            for one in times
+        ]  # fmt: skip
         return summary
+
+    def _timed(self, inputs: Mapping[str, Any]) -> list[StepTime]:
+        arrays = check_inputs(inputs, self._model.inputs)
+        self.run(arrays)
+        return self._server.decided().timed(arrays)
 
     @property
     def health(self) -> Health:

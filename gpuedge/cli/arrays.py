@@ -177,15 +177,20 @@ def write_outputs(
     if len(set(places)) < len(places):
         raise InputError(f"Two outputs would share a file: {', '.join(places)}.")
     for place, content in data:
-        why = write_named(place, content)
-        if why is not None:
-            raise InputError(
-                f"{place} cannot be written.",
-                asked_by="--output",
-                known=why,
-                hint="choose a folder that can be written and has space",
-            )
+        write_file(place, content, "--output")
     return files
+
+
+def write_file(place: Path, content: bytes, option: str) -> None:
+    """Write a file in one step. Raises InputError, which names the option that asked for it."""
+    why = write_named(place, content)
+    if why is not None:
+        raise InputError(
+            f"{place} cannot be written.",
+            asked_by=option,
+            known=why,
+            hint="choose a folder that can be written and has space",
+        )
 
 
 def _npz(results: Mapping[str, Array]) -> bytes:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import gpuedge
-from gpuedge.cli import images, labels
+from gpuedge.cli import images, labels, profile
 from gpuedge.cli.arguments import check_writable, seconds, whole
-from gpuedge.cli.arrays import is_archive, read_inputs, write_outputs
+from gpuedge.cli.arrays import is_archive, read_inputs, write_file, write_outputs
 from gpuedge.cli.output import Output, blaming
 from gpuedge.core.errors import (
     GpuEdgeError,
@@ -70,6 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="give up a run that takes longer (GE-406)")  # fmt: skip
     add("--repeat", type=whole(1, 999_999_999), default=1, metavar="N",
         help="run N times (1); prints the first time and the median of the others")  # fmt: skip
+    add("--profile", action="store_true",
+        help="run once more step by step, and print what each took")  # fmt: skip
+    add("--trace", metavar="FILE.json",
+        help="write that as a trace for Perfetto or chrome://tracing")  # fmt: skip
     images.add_arguments(parser)
 
 
@@ -78,17 +82,24 @@ def run(options: argparse.Namespace, output: Output) -> int:
     model, inputs, names = _read(options)
     chosen = {n: value for n in BLAME if (value := getattr(options, n)) is not None}
     policy = gpuedge.Policy(allow_software=options.allow_software, rewrites=not options.no_rewrites)
+    began, is_profiled = time.perf_counter(), options.profile or options.trace is not None
     with (
         blaming(**{name: BLAME[name] for name in chosen}, input=(UsageError,)),
         output.working("deciding, compiling and running"),
         gpuedge.Session(model, policy=policy, **chosen) as session,
     ):
-        results, times = _timed(session, inputs, options.repeat, options.timeout)
+        spans = [("open", began, time.perf_counter())]
+        results = _timed(session, inputs, options, spans)
+        steps = session.profile(inputs)["steps"] if is_profiled else []
         placement = [asdict(row) for row in session.placement]
         refusals = dict(session.refusals)
         decision, health = session.explain(), session.health
     found = [] if names is None else labels.classes(results, names)
     files = _write(results, options, output)
+    times = [end - begin for _, begin, end in spans[1:]]
+    about = {"model": options.model, "device": decision.device, "version": gpuedge.__version__}
+    if options.trace is not None:
+        write_file(Path(options.trace), profile.trace(spans, steps, about), "--trace")
     body = {
         "schema": "gpuedge.run/1",
         "model": options.model,
@@ -103,6 +114,8 @@ def run(options: argparse.Namespace, output: Output) -> int:
             for n, a in results.items()
         ],
         "classes": found,
+        "steps": steps,
+        "trace": options.trace,
         "first_ms": round(times[0] * 1e3, 3),
         "warm_ms": round(statistics.median(times[1:]) * 1e3, 3) if times[1:] else None,
     }
@@ -114,6 +127,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
 def _read(options: argparse.Namespace) -> tuple[OnnxModel, dict[str, Array], list[str] | None]:
     """Return the model, its inputs and the names of classes; all arguments are checked."""
     check_model(options.model)
+    check_writable(options.trace, "--trace")
     is_folder = not is_archive(options.output or "")
     check_writable(options.output, "--output", is_folder=is_folder)
     if options.images is not None and options.output is None:
@@ -161,18 +175,22 @@ def check_model(path: str) -> None:
 
 
 def _timed(
-    session: gpuedge.Session, inputs: Mapping[str, Array], repeat: int, timeout_s: float | None
-) -> tuple[dict[str, Array], list[float]]:
-    times = []
-    for _ in range(repeat):
+    session: gpuedge.Session,
+    inputs: Mapping[str, Array],
+    options: argparse.Namespace,
+    spans: list[profile.Span],
+) -> dict[str, Array]:
+    """Run as often as was asked for; note when each run began and ended."""
+    for number in range(options.repeat):
         start = time.perf_counter()
         try:
-            results = session.run(inputs, timeout_s=timeout_s)
+            results = session.run(inputs, timeout_s=options.timeout)
         except RequestTimeoutError as error:  # a command has no next request
             error.asked_by, error.hint = "--timeout", "a larger --timeout"
             raise
-        times.append(time.perf_counter() - start)
-    return results, times
+        name = "run" if number else "first run"
+        spans.append((name, start, time.perf_counter()))
+    return results
 
 
 def grouped(placement: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
@@ -201,5 +219,9 @@ def _show(body: Mapping[str, Any], why: str, output: Output) -> None:
     output.table("Outputs", ("name", "shape", "dtype", "file"), made)
     for title, heads, rows in labels.tables(body["classes"]):
         output.table(title, heads, rows)
+    if body["steps"]:
+        output.table("Time of each step", profile.COLUMNS, profile.rows(body["steps"]))
+        run_s = (body["warm_ms"] or body["first_ms"]) / 1e3
+        output.text(profile.summary(body["steps"], run_s))
     warm = "" if body["warm_ms"] is None else f", then {body['warm_ms']} ms"
     output.text(f"first inference {body['first_ms']} ms{warm}")

@@ -39,6 +39,20 @@ class PlacementRow:
     storage: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """What a step of a run took: a fused group, an upload, a download, an empty submission.
+
+    Nanoseconds of this process's clock (`time.perf_counter_ns`), from handing the step over until
+    it was done. `nbytes` are those of the tensors that it reads and writes.
+    """
+
+    row: PlacementRow
+    start_ns: int
+    ns: int
+    nbytes: int
+
+
 class Executable(Protocol):
     """A compiled segment. `run` may be called any number of times; one call at a time."""
 
@@ -48,6 +62,12 @@ class Executable(Protocol):
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Compute the outputs; inputs have exactly the graph's types. Raises DeviceError."""
+
+    def timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], list[StepTime]]:
+        """Compute the outputs step by step, waiting for each; return what each took as well.
+
+        More inputs than the graph's may be given. Raises DeviceError.
+        """
 
     def close(self) -> None:
         """Release what it holds; may be called twice."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
+from time import perf_counter_ns
 from typing import Any, Literal
 
 import numpy as np
@@ -23,7 +25,8 @@ from gpuedge.core.errors import (
     ShapeError,
     UnsupportedOpError,
 )
-from gpuedge.executors.base import Executable, PlacementRow
+from gpuedge.executors.base import Executable, PlacementRow, StepTime
+from gpuedge.executors.timing import times_of
 from gpuedge.graph.bound import BoundModel, Serialised
 from gpuedge.graph.expand import expand, outside, program
 from gpuedge.graph.ir import Array, Graph, Node
@@ -80,6 +83,17 @@ class _NumpyExecutable:
             return {name: v.copy() for name, v in zip(self._outputs, values, strict=True)}
         except MemoryError as error:
             raise OutOfMemoryError(f"The CPU ran out of memory: {error}") from error
+
+    def timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], list[StepTime]]:
+        """Compute the outputs; the graph is one step, because numpy fuses as it likes."""
+        start = perf_counter_ns()
+        found = self.run(inputs)
+        spent = perf_counter_ns() - start
+        nodes = tuple(name for row in self.rows for name in row.nodes)
+        ops = tuple(name for row in self.rows for name in row.ops)
+        one = PlacementRow(nodes, ops, "cpu", "numpy")
+        arrays = [inputs[name] for name in self._inputs] + list(found.values())
+        return found, [StepTime(one, start, spent, sum(a.nbytes for a in arrays))]
 
     def close(self) -> None:
         self._outputs, self._closed = {}, True
@@ -143,12 +157,16 @@ class _OrtExecutable:
     session : onnxruntime.InferenceSession or None
         None where all outputs are copied.
     inputs, outputs : sequence of str
+    profiled : callable
+        Returns another such session, which writes a profile to a file of this beginning.
     """
 
     def __init__(
-        self, model: BoundModel, kernel: str, session: Any, inputs: Names, outputs: Names
-    ) -> None:
+        self, model: BoundModel, kernel: str, session: Any, inputs: Names, outputs: Names,
+        *, profiled: Callable[[str], Any],
+    ) -> None:  # fmt: skip
         self._model, self._kernel, self._session = model, kernel, session
+        self._profiled = profiled
         self._inputs, self._order = inputs, outputs
         made = [] if session is None else [one.name for one in session.get_outputs()]
         self._computed = [name for name in outputs if name in made]
@@ -176,6 +194,15 @@ class _OrtExecutable:
         if self._session is not None:
             found.update(zip(self._computed, self._call(feeds), strict=True))
         return {name: found[name] for name in self._order}
+
+    def timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], list[StepTime]]:
+        """Compute the outputs; return what each node took, as ONNX Runtime has fused them."""
+        if self._session is None or self._closed:
+            return self.run(inputs), []
+        feeds = {n: inputs[n] for n in self._inputs}
+        outputs, computed = self.run(inputs), self._computed
+        _, times = times_of(self._profiled, lambda one: one.run(computed, feeds), self._kernel)
+        return outputs, times
 
     def cancel(self) -> None:
         """End a run of another thread at its next node; that run raises ModelError."""
@@ -239,13 +266,14 @@ def _onnxruntime() -> Any:
     return onnxruntime
 
 
-def _session(data: bytes, threads: int) -> Any:
-    """Load a serialised model into ONNX Runtime."""
+def _session(data: bytes, threads: int, profile: str = "") -> Any:
+    """Load a serialised model into ONNX Runtime, which writes `profile` if that is given."""
     onnxruntime = _onnxruntime()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = QUIET
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
+    options.enable_profiling, options.profile_file_prefix = bool(profile), profile
     # Else its threads keep all cores busy for 50 to 80 ms after every run, waiting for another:
     # that drains a battery, and whatever runs next on two cores is up to four times as slow.
     options.add_session_config_entry("session.force_spinning_stop", "1")
@@ -335,7 +363,10 @@ class CpuExecutor:
             with suppress(ModelError):  # the graph says what is wrong, or does without that
                 session = self._shared(given)
                 if _is_bounded(session, model.extents):
-                    return _OrtExecutable(model, self.kernel, session, given.inputs, given.outputs)
+                    return _OrtExecutable(
+                        model, self.kernel, session, given.inputs, given.outputs,
+                        profiled=partial(_session, given.data, self.threads),
+                    )  # fmt: skip
         graph = model.graph
         whys = {id(n): why for n in graph.nodes if (why := self.supports(n, graph)) is not None}
         if whys:
@@ -381,10 +412,15 @@ class CpuExecutor:
 
         made = {name for node in graph.nodes for name in node.outputs}
         computed = [name for name in graph.outputs if name in made]
-        data = to_bytes(_for_ort(graph), computed) if computed else b""
-        session = _session(data, self.threads) if computed else None
+
+        def load(profile: str = "") -> Any:
+            return _session(to_bytes(_for_ort(graph), computed), self.threads, profile)
+
+        session = load() if computed else None
         model = BoundModel(lambda: graph)
-        return _OrtExecutable(model, self.kernel, session, graph.inputs, graph.outputs)
+        return _OrtExecutable(
+            model, self.kernel, session, graph.inputs, graph.outputs, profiled=load
+        )
 
     def close(self) -> None:
         """Do nothing; executables hold everything."""

@@ -8,8 +8,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import groupby
 from math import prod
-from time import perf_counter
+from time import perf_counter_ns
 from types import TracebackType
 
 import numpy as np
@@ -31,8 +32,8 @@ from gpuedge.core.errors import (
     UsageError,
 )
 from gpuedge.core.storage import BUFFER
-from gpuedge.executors.base import PlacementRow
-from gpuedge.executors.driver_calls import CLOSING, Unwatched, Watch, cause_of
+from gpuedge.executors.base import PlacementRow, StepTime
+from gpuedge.executors.driver_calls import CLOSING, Unwatched, Watch, cause_of, submit_and_wait
 from gpuedge.executors.programs import Programs
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.lang import BlobCache, blob_key, load, print_kernel
@@ -47,9 +48,6 @@ from gpuedge.safety.paths import cache_dir
 from gpuedge.safety.watchdog import Watchdog
 
 POISON = 0xAB
-
-STOPPED_S = 1.0
-"""A wait that took so much longer than it was told to: the whole process stood still meanwhile."""
 
 log = logging.getLogger("gpuedge.gpu")
 
@@ -374,6 +372,12 @@ class GpuExecutable:
             self._record()
 
     def _record(self) -> None:
+        inputs, outputs = (
+            [self._buffers[n] for n in names] for names in (self._where.inputs, self._where.outputs)
+        )
+        self._recording = self.executor.impl.record(self._dispatches(), inputs, outputs)
+
+    def _dispatches(self) -> list[Dispatch]:
         dispatches = []
         for one, program, depends in zip(
             self.plan.passes, self._programs, self._where.depends, strict=True
@@ -383,11 +387,7 @@ class GpuExecutable:
             push = program.blob.pack_push(extents)
             bindings = tuple(self._binding(n) for n in names)
             dispatches.append(Dispatch(program, bindings, push, one.groups, depends))
-        self._recording = self.executor.impl.record(
-            dispatches,
-            [self._buffers[n] for n in self._where.inputs],
-            [self._buffers[n] for n in self._where.outputs],
-        )
+        return dispatches
 
     def _binding(self, name: str) -> Binding:
         region = self._where.regions[name]
@@ -421,7 +421,59 @@ class GpuExecutable:
         executor.check_open()
         with held, executor.lock, executor.running, executor.impl.entered():
             self._compute(inputs)
-            return {name: self._result(name) for name in self.graph.outputs}
+            return self._results()
+
+    def timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], list[StepTime]]:
+        """Compute the outputs with a submission for each step; return what each took as well.
+
+        The first two rows are an empty submission and the upload, the last is the download.
+        Raises DeviceError (GE-4xx).
+        """
+        executor = self.executor
+        executor.check_open()
+        with held, executor.lock, executor.running, executor.impl.entered():
+            self._compute(inputs)  # the first time may take longer
+            return self._by_step(inputs) if self.plan.passes else (self._results(), [])
+
+    def _by_step(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], list[StepTime]]:
+        record, where, times = self.executor.impl.record, self._where, list[StepTime]()
+        outputs: dict[str, Array] = {}
+        ends = [[self._buffers[n] for n in names] for names in (where.inputs, where.outputs)]
+        sizes = [sum(b.nbytes for b in buffers) for buffers in ends]
+
+        def step(row: PlacementRow, nbytes: int, recording: Recording, before: Rest = _no_rest,
+                 after: Rest = _no_rest) -> None:  # fmt: skip
+            start = perf_counter_ns()
+            before()
+            submit_and_wait(self.executor.impl, recording, self.watchdog)
+            after()
+            times.append(StepTime(row, start, perf_counter_ns() - start, nbytes))
+            self.executor.impl.release(recording)  # not after a failure: it may be in flight
+
+        step(self._extra("submit", "empty"), 0, record(()))
+        copy = self._extra("upload", "copy"), sizes[0], record((), ends[0])
+        step(*copy, lambda: self._upload_all(inputs))
+        for row, nbytes, work in self._runs():
+            step(row, nbytes, record(work))
+        copy = self._extra("download", "copy"), sizes[1], record((), (), ends[1])
+        step(*copy, after=lambda: outputs.update(self._results()))
+        return outputs, times
+
+    def _extra(self, what: str, kernel: str) -> PlacementRow:
+        return PlacementRow((), (what,), self.executor.device, kernel)
+
+    def _runs(self) -> Iterator[tuple[PlacementRow, int, list[Dispatch]]]:
+        """Yield passes that follow each other and belong to one row, and the bytes they move."""
+        owners = {i: n for n, step in enumerate(self.plan.steps) for i in step.passes}
+        work, passes = self._dispatches(), self.plan.passes
+        for owner, some in groupby(range(len(passes)), owners.get):
+            run = list(some)
+            made = "+".join(dict.fromkeys(passes[i].variant for i in run))
+            nodes = self.rows[owner] if owner is not None else None
+            row = nodes or self._extra("layout", made)
+            names = [n for i in run for n in dict.fromkeys(passes[i].tensors.values())]
+            nbytes = sum(self._where.regions[n].nbytes for n in names)
+            yield row, nbytes, [replace(work[run[0]], depends=True), *(work[i] for i in run[1:])]
 
     def run_there(self, inputs: Mapping[str, Array], use: Callable[[str, Binding], None]) -> None:
         """Compute the outputs and leave them on the device.
@@ -451,9 +503,15 @@ class GpuExecutable:
         if self._recording is None:
             raise ClosedError("The executable was closed before this call.")
         if self.plan.passes:
-            for tensor in self._inputs:
-                self._upload(tensor, inputs)
+            self._upload_all(inputs)
             submit_and_wait(self.executor.impl, self._recording, self.watchdog)
+
+    def _upload_all(self, inputs: Mapping[str, Array]) -> None:
+        for tensor in self._inputs:
+            self._upload(tensor, inputs)
+
+    def _results(self) -> dict[str, Array]:
+        return {name: self._result(name) for name in self.graph.outputs}
 
     def _result(self, name: str) -> Array:
         kind = self.graph.types[name]
@@ -525,22 +583,3 @@ def _require_finite(device: str, names: Sequence[str], arrays: Sequence[Array]) 
                 known="numbers are kept there in the bytes of a texture",
                 hint="device='auto' or device='cpu' computes it",
             )
-
-
-def submit_and_wait(impl: DeviceImpl, recording: Recording, watchdog: Watchdog) -> None:
-    """Run recorded work for as long as the watchdog allows. Raises DeviceError (GE-4xx)."""
-    limit_s = watchdog.limit_s
-    start = perf_counter()
-    ticket = impl.submit(recording)
-    try:
-        impl.wait(ticket, limit_s)
-    except DeviceTimeoutError as late:
-        if perf_counter() - start < limit_s + STOPPED_S:
-            raise
-        try:  # stopped and continued: the device stood still as well
-            impl.wait(ticket, limit_s)
-        except DeviceLostError:
-            raise late from None  # its host was ended for it
-    spent_s = perf_counter() - start
-    if spent_s > watchdog.quick_s:
-        watchdog.note(spent_s)

@@ -43,13 +43,14 @@ class Pass:
 class Step:
     """What became of one node or fused group: the model's nodes, their ops, the variants used.
 
-    `storages` are the kinds of storage that its passes write.
+    `storages` are the kinds of storage that its passes write, `passes` their places in the plan.
     """
 
     nodes: tuple[str, ...]
     ops: tuple[str, ...]
     variants: tuple[str, ...]
     storages: tuple[str, ...] = ()
+    passes: tuple[int, ...] = ()
 
     @property
     def kernel(self) -> str:

@@ -211,6 +211,7 @@ class _Planner:
             tuple(self.labels[n] for n in names),
             tuple(dict.fromkeys(one.variant for one in made)),
             tuple(dict.fromkeys(storages)),
+            tuple(passes),
         )
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 from gpuedge.core import debug
 from gpuedge.core.errors import DeviceError, DriverError
 from gpuedge.core.reasons import Reason
-from gpuedge.executors.base import Executable, Executor, PlacementRow
+from gpuedge.executors.base import Executable, Executor, PlacementRow, StepTime
 from gpuedge.graph.bound import BoundModel
 from gpuedge.graph.ir import Array, Graph
 from gpuedge.plan.storages import Range
@@ -244,6 +244,17 @@ class CompiledModel(ABC):
         NotFiniteError (GE-205)
             An input holds NaN or infinity, which the device named does not keep.
         """
+
+    def timed(self, inputs: Mapping[str, Array]) -> list[StepTime]:
+        """Run what runs now step by step, and return what each took. Raises DeviceError."""
+        values, found = dict(inputs), list[StepTime]()
+        with self._lock:
+            for part in self.parts:
+                one = part.executable if isinstance(part, Part) else part
+                made, times = one.timed(values)
+                values |= made
+                found += times
+        return found
 
     @property
     def refusals(self) -> dict[str, str]:

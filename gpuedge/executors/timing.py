@@ -1,0 +1,57 @@
+"""Times of the steps of a run on the CPU, as ONNX Runtime measures them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter_ns
+from typing import Any
+
+from gpuedge.executors.base import PlacementRow, StepTime
+
+SUFFIX = "_kernel_time"
+"""What ONNX Runtime adds to a node's name where it tells what the kernel took."""
+
+SIZES = ("activation_size", "parameter_size", "output_size")
+"""Bytes that a node reads, of its weights, and writes."""
+
+
+def times_of(
+    make: Callable[[str], Any], run: Callable[[Any], Any], kernel: str
+) -> tuple[Any, list[StepTime]]:
+    """Run a session twice, and say what the nodes took the second time.
+
+    Parameters
+    ----------
+    make : callable
+        Makes a session that writes its profile to a file of this beginning.
+    run : callable
+        Runs it.
+    kernel : str
+        What computes, for the rows.
+
+    Returns
+    -------
+    results, list of StepTime
+        What `run` returned, and a row for each node that ONNX Runtime made of the model's, by the
+        names that it gives them.
+    """
+    with TemporaryDirectory() as folder:
+        session = make(str(Path(folder) / "run"))
+        run(session)
+        start = perf_counter_ns()
+        results = run(session)
+        events = json.loads(Path(session.end_profiling()).read_bytes())
+    begin = max((e["ts"] for e in events if e["name"] == "model_run"), default=0)
+    found = []
+    for event in sorted(events, key=lambda e: e["ts"]):
+        name, about = event["name"], event.get("args", {})
+        if event["cat"] != "Node" or not name.endswith(SUFFIX) or event["ts"] < begin:
+            continue
+        row = PlacementRow((name.removesuffix(SUFFIX),), (about["op_name"],), "cpu", kernel)
+        nbytes = sum(int(about.get(size, 0)) for size in SIZES)
+        at = start + (event["ts"] - begin) * 1000
+        found.append(StepTime(row, at, event["dur"] * 1000, nbytes))
+    return results, found
