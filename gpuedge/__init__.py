@@ -39,13 +39,15 @@ _LAZY = {
     "probe": "gpuedge.probing.api",
 }
 _OPS = (
-    "abs", "add", "avg_pool2d", "batch_norm", "ceil", "celu", "clip", "concat", "conv2d",
-    "conv_transpose2d", "cos", "div", "elementwise", "elu", "erf", "exp", "flatten", "floor",
-    "gelu", "gemm", "global_avg_pool2d", "global_max_pool2d", "hard_sigmoid", "hard_swish",
-    "leaky_relu", "log", "log_softmax", "matmul", "max_pool2d", "maximum", "minimum", "mish", "mul",
-    "neg", "pow", "prelu", "reciprocal", "relu", "relu6", "reshape", "round", "selu", "sigmoid",
-    "sign", "silu", "sin", "sinh", "softmax", "softplus", "softsign", "sqrt", "sub", "tanh",
-    "thresholded_relu", "transpose",
+    "abs", "add", "argmax", "avg_pool2d", "batch_norm", "ceil", "celu", "clip", "concat", "conv2d",
+    "conv_transpose2d", "cos", "crop", "div", "elementwise", "elu", "equal", "erf", "exp",
+    "flatten", "flip", "floor", "gelu", "gemm", "global_avg_pool2d", "global_max_pool2d", "greater",
+    "greater_equal", "hard_sigmoid", "hard_swish", "leaky_relu", "less", "less_equal", "log",
+    "log_softmax", "matmul", "max_pool2d", "maximum", "mean", "minimum", "mish", "mul", "neg",
+    "non_max_suppression", "nonzero", "pad", "pow", "prelu", "reciprocal", "relu", "relu6",
+    "reshape", "resize", "round", "selu", "sigmoid", "sign", "silu", "sin", "sinh", "slice",
+    "softmax", "softplus", "softsign", "sqrt", "sub", "sum", "take", "tanh", "thresholded_relu",
+    "to_float", "topk", "transpose", "where",
 )  # fmt: skip
 _ERRORS = (
     "GpuEdgeError", "BackendUnavailableError", "ClosedError", "CompilerUnavailableError",
@@ -63,13 +65,15 @@ __all__ = [
     "KernelLimitError", "KernelSyntaxError", "ModelCheck", "ModelError", "NoUsableDeviceError",
     "OutOfMemoryError", "Policy", "ProbeReport", "RequestTimeoutError", "Session", "ShapeError",
     "SharedModel", "UnknownDeviceError", "UnsupportedOpError", "UsageError", "__version__", "abs",
-    "add", "avg_pool2d", "batch_norm", "ceil", "celu", "check", "clip", "concat", "config",
-    "conv2d", "conv_transpose2d", "cos", "div", "elementwise", "elu", "erf", "exp", "flatten",
-    "floor", "freeze_support", "gelu", "gemm", "global_avg_pool2d", "global_max_pool2d",
-    "hard_sigmoid", "hard_swish", "leaky_relu", "log", "log_softmax", "matmul", "max_pool2d",
-    "maximum", "minimum", "mish", "mul", "neg", "open", "pow", "prelu", "probe", "reciprocal",
-    "relu", "relu6", "reshape", "round", "selu", "sigmoid", "sign", "silu", "sin", "sinh",
-    "softmax", "softplus", "softsign", "sqrt", "sub", "tanh", "thresholded_relu", "transpose",
+    "add", "argmax", "avg_pool2d", "batch_norm", "ceil", "celu", "check", "clip", "concat",
+    "config", "conv2d", "conv_transpose2d", "cos", "crop", "div", "elementwise", "elu", "equal",
+    "erf", "exp", "flatten", "flip", "floor", "freeze_support", "gelu", "gemm", "global_avg_pool2d",
+    "global_max_pool2d", "greater", "greater_equal", "hard_sigmoid", "hard_swish", "leaky_relu",
+    "less", "less_equal", "log", "log_softmax", "matmul", "max_pool2d", "maximum", "mean",
+    "minimum", "mish", "mul", "neg", "non_max_suppression", "nonzero", "open", "pad", "pow",
+    "prelu", "probe", "reciprocal", "relu", "relu6", "reshape", "resize", "round", "selu",
+    "sigmoid", "sign", "silu", "sin", "sinh", "slice", "softmax", "softplus", "softsign", "sqrt",
+    "sub", "sum", "take", "tanh", "thresholded_relu", "to_float", "topk", "transpose", "where",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

@@ -159,7 +159,13 @@ class PlanRun:
                 if order != "late":
                     self._land(waiting)
             self._land(waiting)
-        return {name: self._output(name) for name in (*self.plan.outputs, *self.plan.fixed)}
+        found = {name: self._output(name) for name in (*self.plan.outputs, *self.plan.fixed)}
+        counts = {name: found.pop(one.count) for name, one in self.plan.open.items()}
+        for name, count in counts.items():
+            one = self.plan.open[name]
+            whole = np.moveaxis(found[name].reshape(one.shape), one.axis, 0)
+            found[name] = np.moveaxis(whole[: int(count[0])], 0, one.axis)
+        return found
 
     def _windows(self) -> list[list[Pass]]:
         """Return the passes between barriers."""
@@ -269,7 +275,8 @@ def run_graph(
         again = PlanRun(made, alignment, Seen(), has_suballocation=shares).run(inputs, order)
         for name, value in first.items():
             np.testing.assert_array_equal(value, again[name], err_msg="a barrier is missing")
-    return {n: rounded(v, graph.types[n].dtype) for n, v in first.items()}
+    dtypes = {n: k.dtype for n, k in (graph.types | made.open).items()}
+    return {n: rounded(v, dtypes[n]) for n, v in first.items()}
 
 
 def check_limits(made: Plan, caps: Caps) -> None:

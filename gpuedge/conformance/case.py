@@ -130,9 +130,13 @@ class CaseVerdict:
     message: str = ""
 
 
+ANSWERS = ("bool", "int64")
+"""What comparisons and positions are, whatever dtype is asked about."""
+
+
 def judge(got: Any, wanted: Num, dtype: str = "float32") -> CaseVerdict:
     """Compare a result with exact values: dtype, shape, and every element within its bound."""
-    if not isinstance(got, np.ndarray) or got.dtype != dtype:
+    if not isinstance(got, np.ndarray) or (got.dtype != dtype and got.dtype not in ANSWERS):
         what = f"dtype {got.dtype}" if isinstance(got, np.ndarray) else type(got).__name__
         return CaseVerdict(False, message=f"{what} instead of an array of {dtype}")
     if got.shape != wanted.v.shape:

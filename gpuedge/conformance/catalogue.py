@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from gpuedge.conformance import layers, nodes, shaping, units
+from gpuedge.conformance import camera, layers, nodes, shaping, units
 from gpuedge.conformance.case import Case, digest, generator
 from gpuedge.conformance.data import BYTES, broadcastable, pick
 from gpuedge.conformance.layers import CONVOLUTIONS, GEMMS, MATMULS, TRANSPOSED, conv
@@ -68,6 +68,8 @@ LISTED: tuple[tuple[Sequence[Case], Sequence[str], Iterable[str]], ...] = (
     ([clip((4, 33), -100, 33)], WHOLE, ("int8",)),
     ([units.expression(n, ((3, 4, 9),) * units.count(n)) for n in units.EXPRESSIONS], BOTH, SINGLE),
     (list(units.alone()), NORMAL, SINGLE),
+    (camera.CASES, BOTH, SINGLE),
+    (camera.MOVED, WHOLE, BYTES),
     ([network(name) for name in NETWORKS], NORMAL, SINGLE),
     ([network(name) for name, one in NETWORKS.items() if one.is_exact], WHOLE, SINGLE),
 )

@@ -19,6 +19,8 @@ from gpuedge.opset.bounds import ULP, Array, Num
 from gpuedge.opset.elementwise import BY_NAME, ROWS, gelu, gelu_tanh, larger, smaller
 from gpuedge.opset.errors import running_error
 from gpuedge.opset.expr import Expr
+from gpuedge.opset.logic import COMPARISONS
+from gpuedge.opset.logic import FUNCTIONS as COMPARED
 
 STEEPEST = 1.5
 """No activation that can be fused has a steeper slope."""
@@ -48,6 +50,7 @@ DEFINITIONS: dict[str, Callable[..., Array]] = {
 
 FORMULAS: dict[str, Callable[..., Expr]] = {
     **{row.function: row.formula for row in ROWS if row.function},
+    **{one.name: COMPARISONS[one.op] for one in COMPARED},
     "relu6": lambda x: smaller(larger(x, 0.0), 6.0),
     "silu": lambda x: x * BY_NAME["Sigmoid"].formula(x),
     "swish": BY_NAME["Swish"].formula,
@@ -71,7 +74,7 @@ def elementwise(name: str, *operands: Any, **attrs: float) -> Num:
             value = np.asarray(DEFINITIONS[name](*values, **attrs), np.float64)
         else:
             value = by_reference(row.op, values, attrs).astype(np.float64)
-        numbers = {**(BY_NAME[row.op].numbers if row else {}), **attrs}
+        numbers = {**(BY_NAME[row.op].numbers if row and row.op in BY_NAME else {}), **attrs}
         error = running_error(FORMULAS[name], *given, **numbers).e
         if promised == "exactly rounded":
             is_exact = np.all(np.broadcast_arrays(*(g.e == 0 for g in given)), axis=0)

@@ -188,7 +188,7 @@ def node(
         types = {name: type_of(array) for name, array in given.items()}
         one = Node(onnx, tuple(given), out, dict(attrs), onnx)
         known = Graph((), tuple(feeds), (), types, constants, {"": NEWER.get(onnx, OPSET)})
-        types |= dict(zip(out, infer(one, known), strict=True))
+        types |= {n: kind for n, kind in zip(out, infer(one, known), strict=True) if kind}
         model = to_bytes(replace(known, nodes=(one,), outputs=out, types=types))
 
         def call(device: Any) -> Array:

@@ -141,6 +141,7 @@ CALLED = {"minimum": "min", "maximum": "max"}
 WORDS: dict[str, Any] = {
     **{CALLED.get(n, n): partial(elementwise, n) for n in (*FUNCTIONS, "silu", "gelu", "relu6")},
     "clip": _clipped,
+    "where": lambda c, x, y: Num(np.where(c.v, x.v, y.v), np.where(c.v, x.e, y.e)),
 }
 
 
@@ -190,6 +191,8 @@ def alone() -> Iterator[Case]:
         inner = "b * b + 1.5" if name in ("log", "sqrt", "reciprocal", "pow") else "b + a"
         is_pair = full in FUNCTIONS and len(FUNCTIONS[full].operands) == 2
         words = f"{name}({inner}, c) - a" if is_pair else f"{name}({inner}) * c - a"
+        if name == "where":
+            words = "where(greater(a + b, c), b, c) * a"
         if name not in ("clip", *CALLED):
             yield _fused(f"in-{full}-{dims(shape)}", words, (shape,) * 3)
     for name, (words, meant) in FORMULAS.items():

@@ -494,6 +494,8 @@ class GpuExecutable:
                     raise UsageError(f"The output '{name}' is a constant; it lies on no device.")
                 if name in self.plan.lows:
                     raise UsageError(f"The output '{name}' is kept in two digits, as no float is.")
+                if name in self.plan.open:
+                    raise UsageError(f"The output '{name}' has a size that only values tell.")
                 place = self._binding(self.plan.outputs[name])
                 use(name, replace(place, nbytes=4 * prod(self.graph.types[name].shape)))
 
@@ -514,25 +516,37 @@ class GpuExecutable:
         return {name: self._result(name) for name in self.graph.outputs}
 
     def _result(self, name: str) -> Array:
-        kind = self.graph.types[name]
         if name in self.plan.fixed:
             return np.array(self.plan.fixed[name])
+        one = self.plan.open.get(name)
         try:
-            out = self._read(self.plan.outputs[name], kind.shape)
+            if one is None:
+                kind = self.graph.types[name]
+                return self._numbers(name, kind.dtype, kind.shape)
+            count = int(self._numbers(one.count, "int64", (1,))[0])
+            if one.axis == 0:
+                return self._numbers(name, one.dtype, (count, *one.shape[1:]))
+            whole = self._numbers(name, one.dtype, one.shape)
+            return np.ascontiguousarray(whole[(slice(None),) * one.axis + (slice(count),)])
         except MemoryError as error:
             raise OutOfMemoryError(f"No memory for the output '{name}': {error}") from error
+
+    def _numbers(self, name: str, dtype: str, shape: tuple[int, ...]) -> Array:
+        """Return what the place of an output begins with."""
+        out = self._read(self.plan.outputs[name], shape)
         low = self.plan.lows.get(name)
         if low is not None:
-            return joined(out, self._read(low, kind.shape), kind.dtype)
-        if kind.dtype in WIDE:
+            return joined(out, self._read(low, shape), dtype)
+        if dtype in WIDE:
             require_exact(name, out, self.executor.device)
-        return out if kind.dtype == "float32" else rounded(out, kind.dtype)
+        return out if dtype == "float32" else rounded(out, dtype)
 
     def _read(self, tensor: str, shape: tuple[int, ...]) -> Array:
         out = np.empty(shape, np.float32)
         region = self._where.regions[tensor]
         view = out.reshape(-1).view(np.uint8)
-        self.executor.impl.read(self._buffers[region.buffer], view.data, region.offset)
+        if view.size:
+            self.executor.impl.read(self._buffers[region.buffer], view.data, region.offset)
         return out
 
     def poison(self) -> None:

@@ -34,6 +34,7 @@ class GraphBuilder:
         self._types: dict[str, TensorType] = {}
         self._constants: dict[str, Array] = {}
         self._opset = {"": opset}
+        self._open: set[str] = set()  # results whose size only values tell
         # A view of what exists so far: the dictionaries are shared with it on purpose.
         self._so_far = Graph((), (), (), self._types, self._constants, self._opset)
 
@@ -66,34 +67,51 @@ class GraphBuilder:
         *,
         output: str | None = None,
     ) -> str:
-        """Append a node of a known operator and return the name of its output.
+        """Append a node of one output; see `add_all`."""
+        return self.add_all(op, inputs, attrs, name=output)[0]
+
+    def add_all(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        attrs: Mapping[str, Any] | None = None,
+        *,
+        outputs: int = 1,
+        name: str | None = None,
+    ) -> tuple[str, ...]:
+        """Append a node of a known operator and return the names of its outputs.
 
         Raises
         ------
         ShapeError (GE-201), UnsupportedOpError (GE-501)
-            As from `gpuedge.graph.expand.infer`; the result has more than `MAX_ELEMENTS` elements.
+            As from `gpuedge.graph.expand.infer`; a result has more than `MAX_ELEMENTS` elements.
         """
         missing = [i for i in inputs if i and i not in self._types]
         if missing:
             raise UsageError(f"{op} reads {missing[0]!r}, which does not exist.")
         self._opset[""] = max(self._opset[""], NEWER.get(op, 0))
         # The slash keeps it apart from every Python identifier, such as an argument's name.
-        name = output or f"{op}/{len(self._nodes)}"
-        node = Node(op, tuple(inputs), (name,), dict(attrs or {}), name)
-        kind = infer(node, self._so_far)[0]
-        if kind.size > MAX_ELEMENTS:
-            raise ShapeError(
-                f"{node_label(op, name, ())} would give {list(kind.shape)}, {kind.size} elements.",
-                known=f"the most is {MAX_ELEMENTS}",
-            )
-        self._define(name, kind)
+        name = name or f"{op}/{len(self._nodes)}"
+        made = (name, *(f"{name}.{i}" for i in range(1, outputs)))
+        node = Node(op, tuple(inputs), made, dict(attrs or {}), name)
+        for value, kind in zip(made, infer(node, self._so_far), strict=False):
+            if kind is None:
+                self._open.add(value)
+                continue
+            if kind.size > MAX_ELEMENTS:
+                raise ShapeError(
+                    f"{node_label(op, name, ())} would give {list(kind.shape)}, "
+                    f"{kind.size} elements.",
+                    known=f"the most is {MAX_ELEMENTS}",
+                )
+            self._define(value, kind)
         self._nodes.append(node)
-        return name
+        return made
 
     def output(self, *values: str) -> None:
         """Declare values as graph outputs."""
         for value in values:
-            if value not in self._types or value in self._outputs:
+            if value not in self._types.keys() | self._open or value in self._outputs:
                 raise UsageError(f"The output {value!r} does not exist or is declared twice.")
             self._outputs.append(value)
 

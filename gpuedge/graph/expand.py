@@ -131,9 +131,14 @@ def _call(node: Node, graph: Graph, known: dict[str, Tensor]) -> OperatorCall:
     )
 
 
-def infer(node: Node, graph: Graph) -> tuple[TensorType, ...]:
-    """Return the types of a node's outputs. Raises as `expand`."""
-    return tuple(TensorType(t.dtype, t.shape) for t in expand(node, graph))
+def infer(node: Node, graph: Graph) -> tuple[TensorType | None, ...]:
+    """Return the types of a node's outputs, None of one whose size only values tell.
+
+    Raises as `expand`.
+    """
+    return tuple(
+        None if t.length is not None else TensorType(t.dtype, t.shape) for t in expand(node, graph)
+    )
 
 
 def program(graph: Graph) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuedge.core.errors import InputError
+from gpuedge.core.errors import InputError, ShapeError
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.opset import FUNCTIONS
 from gpuedge.runtime.inputs import brief
@@ -65,6 +65,20 @@ def integers(name: str, values: Any) -> tuple[int, ...]:
     if is_one or not hasattr(values, "__iter__"):
         raise InputError(f"{name}={brief(values)} is not a sequence of integers.")
     return tuple(integer(name, v) for v in values)
+
+
+def axes(name: str, given: Any, rank: int) -> tuple[int, ...]:
+    """Return axes counted from the front: one, several, or all for None. Raises ShapeError."""
+    if given is None:
+        return tuple(range(rank))
+    found = integers(name, given) if hasattr(given, "__iter__") else (integer(name, given),)
+    counted = tuple(a + rank * (a < 0) for a in found)
+    if len(set(counted)) != len(counted) or not all(0 <= a < rank for a in counted):
+        raise ShapeError(
+            f"{name}={brief(given)} names no axes of an array of rank {rank}, each once.",
+            asked_by=f"{name}=...",
+        )
+    return counted
 
 
 def pair(name: str, value: Any) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from threading import RLock
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
     from gpuedge.executors.base import Executor
 
 Array = npt.NDArray[Any]
-Write = Callable[[GraphBuilder, Sequence[str]], str]
-"""Adds an operation's nodes to a graph, given its input names; returns the output's name."""
+Write = Callable[[GraphBuilder, Sequence[str]], "str | Sequence[str]"]
+"""Adds an operation's nodes to a graph, given its input names; returns the names of outputs."""
 
 Types = tuple[tuple[str, str, tuple[int, ...]], ...]
 """Name, dtype and shape of each operand."""
@@ -63,7 +64,25 @@ def call(
     key: Hashable = (),
     weights: Sequence[str] = (),
     also: Sequence[str] = (),
+    others: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> Array:
+    """Run an operation of one result; see `several`."""
+    (found,) = several(op, inputs, write, device=device, key=key, weights=weights, also=also,
+                       others=others)  # fmt: skip
+    return found
+
+
+def several(
+    op: str,
+    inputs: Sequence[tuple[str, Any]],
+    write: Write,
+    *,
+    device: str | Device | None,
+    key: Hashable = (),
+    weights: Sequence[str] = (),
+    also: Sequence[str] = (),
+    others: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> tuple[Array, ...]:
     """Run an operation.
 
     Parameters
@@ -82,6 +101,8 @@ def call(
         Names of operands that must not hold NaN.
     also : sequence of str
         Integer dtypes that the operation takes and gives.
+    others : mapping of str to sequence of str
+        Dtypes besides floats of operands that may differ from the rest, by name.
 
     Raises
     ------
@@ -93,7 +114,7 @@ def call(
     UnsupportedOpError (GE-501), DeviceError (GE-4xx)
         The device named cannot do it or failed.
     """
-    arrays, dtype = _convert(op, _stand_ins(inputs), also)
+    arrays, dtype = _convert(op, _stand_ins(inputs), also, others)
     types = _types(arrays, inputs)
     _check_weights(op, weights, arrays)
     request = make_request(device)
@@ -111,11 +132,13 @@ def call(
             error.hint = "smaller tensors, or device='cpu'"
         raise
     if any(_is_large(value) for _, value in inputs):
-        arrays, _ = _convert(op, inputs, also)
+        arrays, _ = _convert(op, inputs, also, others)
         _check_weights(op, weights, arrays)
     result = compiled.run(arrays)
     warm.note(compiled, inputs, weights)
-    return rounded(next(iter(result.values())), dtype)
+    is_float = dtype.kind == "f"
+    return tuple(rounded(y, dtype) if is_float and y.dtype.kind == "f" else y
+                 for y in result.values())  # fmt: skip
 
 
 def _is_large(value: Any) -> bool:
@@ -146,14 +169,17 @@ def _has_nan(name: str, array: Array) -> bool:
 
 
 def _convert(
-    op: str, inputs: Sequence[tuple[str, Any]], also: Sequence[str]
+    op: str,
+    inputs: Sequence[tuple[str, Any]],
+    also: Sequence[str],
+    others: Mapping[str, Sequence[str]],
 ) -> tuple[dict[str, Array], np.dtype[Any]]:
     """Return the operands, float32 or bytes, and the result's dtype; Python numbers keep it."""
     arrays: dict[str, Array] = {}
     dtypes: dict[str, np.dtype[Any]] = {}
     for name, value in inputs:
-        arrays[name], dtype = as_operand(value, f"'{name}' of {op}", also)
-        if hasattr(value, "dtype"):
+        arrays[name], dtype = as_operand(value, f"'{name}' of {op}", others.get(name, also))
+        if hasattr(value, "dtype") and dtype.name not in others.get(name, ()):
             dtypes[name] = dtype
     given = {dtype.name for dtype in dtypes.values()}
     if not given & set(BYTES):
@@ -163,7 +189,7 @@ def _convert(
             f"{op} mixes the dtypes {', '.join(sorted(given))}.", hint="convert one of them"
         )
     dtype = next(iter(dtypes.values()))
-    return {n: _as_bytes(op, n, a, dtype) for n, a in arrays.items()}, dtype
+    return {n: a if n in others else _as_bytes(op, n, a, dtype) for n, a in arrays.items()}, dtype
 
 
 def _as_bytes(op: str, name: str, array: Array, dtype: np.dtype[Any]) -> Array:
@@ -185,7 +211,8 @@ def _types(arrays: dict[str, Array], inputs: Sequence[tuple[str, Any]]) -> Types
 def _graph(types: Types, write: Write) -> Graph:
     builder = GraphBuilder()
     names = [builder.input(n, TensorType(dtype, shape)) for n, dtype, shape in types]
-    builder.output(write(builder, names))
+    written = write(builder, names)
+    builder.output(*([written] if isinstance(written, str) else written))
     return builder.build()
 
 

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from gpuedge.device import Device
 
 __all__ = [
-    "abs", "add", "ceil", "celu", "cos", "div", "elu", "erf", "exp", "floor", "hard_sigmoid",
-    "hard_swish", "leaky_relu", "log", "maximum", "minimum", "mish", "mul", "neg", "pow", "prelu",
-    "reciprocal", "relu", "round", "selu", "sigmoid", "sign", "sin", "sinh", "softplus", "softsign",
-    "sqrt", "sub", "tanh", "thresholded_relu",
+    "abs", "add", "ceil", "celu", "cos", "div", "elu", "equal", "erf", "exp", "floor", "greater",
+    "greater_equal", "hard_sigmoid", "hard_swish", "leaky_relu", "less", "less_equal", "log",
+    "maximum", "minimum", "mish", "mul", "neg", "pow", "prelu", "reciprocal", "relu", "round",
+    "selu", "sigmoid", "sign", "sin", "sinh", "softplus", "softsign", "sqrt", "sub", "tanh",
+    "thresholded_relu",
 ]  # fmt: skip
 
 
@@ -86,6 +87,15 @@ def elu(x: Any, alpha: float = 1.0, *, device: str | Device | None = None) -> Ar
 
 
 @warm
+def equal(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
+    """Whether a is b, with broadcasting; a bool array. Takes int8 and uint8 as well.
+
+    Error bound: exact.
+    """
+    return one_operator("equal", (a, b), {}, device)
+
+
+@warm
 def erf(x: Any, *, device: str | Device | None = None) -> Array:
     """Gauss error function, element by element.
 
@@ -110,6 +120,24 @@ def floor(x: Any, *, device: str | Device | None = None) -> Array:
     Error bound: exact.
     """
     return one_operator("floor", (x,), {}, device)
+
+
+@warm
+def greater(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
+    """Whether a is above b, with broadcasting; a bool array. Takes int8 and uint8 as well.
+
+    Error bound: exact.
+    """
+    return one_operator("greater", (a, b), {}, device)
+
+
+@warm
+def greater_equal(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
+    """Whether a is b or above, with broadcasting; a bool array. Takes int8 and uint8 as well.
+
+    Error bound: exact.
+    """
+    return one_operator("greater_equal", (a, b), {}, device)
 
 
 @warm
@@ -139,6 +167,24 @@ def leaky_relu(x: Any, alpha: float = 0.01, *, device: str | Device | None = Non
     Error bound: 1.25 ULP.
     """
     return one_operator("leaky_relu", (x,), {"alpha": alpha}, device)
+
+
+@warm
+def less(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
+    """Whether a is below b, with broadcasting; a bool array. Takes int8 and uint8 as well.
+
+    Error bound: exact.
+    """
+    return one_operator("less", (a, b), {}, device)
+
+
+@warm
+def less_equal(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
+    """Whether a is b or below, with broadcasting; a bool array. Takes int8 and uint8 as well.
+
+    Error bound: exact.
+    """
+    return one_operator("less_equal", (a, b), {}, device)
 
 
 @warm

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpuedge.core.dtypes import ACCEPTED, BYTES
 from gpuedge.core.errors import InputError, KernelSyntaxError
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.ops.arguments import ACTIVATIONS
@@ -18,6 +19,9 @@ from gpuedge.opset import FUNCTIONS
 if TYPE_CHECKING:
     from gpuedge.device import Device
 
+FLOAT, BOOL = 1, 9
+"""Element types of ONNX (TensorProto.DataType)."""
+
 _OPERATORS: dict[type[ast.operator], str] = {
     ast.Add: "Add",
     ast.Sub: "Sub",
@@ -25,12 +29,19 @@ _OPERATORS: dict[type[ast.operator], str] = {
     ast.Div: "Div",
     ast.Pow: "Pow",
 }
+_COMPARED: dict[type[ast.cmpop], str] = {
+    ast.Gt: "Greater",
+    ast.GtE: "GreaterOrEqual",
+    ast.Lt: "Less",
+    ast.LtE: "LessOrEqual",
+    ast.Eq: "Equal",
+}
 _SIGNS = ("add", "sub", "mul", "div", "neg")
 _CALLED = {name: one for name, one in FUNCTIONS.items() if name not in _SIGNS}
 _UNARY = {name: one.op for name, one in _CALLED.items() if len(one.operands) == 1}
 _BINARY = {name: one.op for name, one in _CALLED.items() if len(one.operands) == 2}
 _BINARY |= {"min": "Min", "max": "Max"}
-NAMES = sorted({*_UNARY, *_BINARY, *ACTIVATIONS, "clip"})
+NAMES = sorted({*_UNARY, *_BINARY, *ACTIVATIONS, "clip", "where"})
 """Functions an expression may call."""
 
 
@@ -82,13 +93,15 @@ class Elementwise:
                 )
 
         def write(builder: GraphBuilder, names: Sequence[str]) -> str:
-            writer = _Writer(self.text, dict(zip(self.names, names, strict=True)), builder)
+            given = {n: _as_float(builder, i) for n, i in zip(self.names, names, strict=True)}
+            writer = _Writer(self.text, given, builder)
             result = writer.node(self._tree)
             return builder.add("Identity", [result]) if result in names else result
 
         ordered = [(n, given[n]) for n in self.names]
         try:
-            return call("elementwise", ordered, write, device=device, key=self.text)
+            return call("elementwise", ordered, write, device=device, key=self.text,
+                        others=dict.fromkeys(self.names, (*BYTES, "bool")))  # fmt: skip
         except RecursionError:
             raise _error(self.text, self._tree, "nested too deeply") from None
 
@@ -104,7 +117,9 @@ def elementwise(expression: str) -> Elementwise:
     expression : str
         Python syntax: names, numbers, ``+ - * / **``, parentheses and the functions ``abs``,
         ``exp``, ``log``, ``sqrt``, ``relu``, ``sigmoid``, ``tanh``, ``min``, ``max``,
-        ``clip(x, lo, hi)``, ... (all in `gpuedge.ops.expression.NAMES`).
+        ``clip(x, lo, hi)``, ... (all in `gpuedge.ops.expression.NAMES`). Comparisons
+        ``> >= < <= ==`` give bool, or 1 and 0 where they are calculated with;
+        ``where(condition, x, y)`` is x where the condition is not 0, else y.
 
     Returns
     -------
@@ -118,8 +133,9 @@ def elementwise(expression: str) -> Elementwise:
 
     Notes
     -----
-    One kernel as long as the device can bind all inputs at once; otherwise a few. Each
-    operation adds the error of the function of that name and passes on those before it.
+    Inputs are float32 or float16; uint8, int8 and bool ones are taken as float32. One kernel as
+    long as the device can bind all inputs at once; otherwise a few. Each operation adds the error
+    of the function of that name and passes on those before it.
 
     Examples
     --------
@@ -158,9 +174,19 @@ def _error(text: str, place: ast.expr | Exception, what: str) -> KernelSyntaxErr
     return KernelSyntaxError(
         f"expression:{number}:{column}: {what}\n    {line}\n    {' ' * (column - 1)}^",
         asked_by="gpuedge.elementwise(expression)",
-        known=f"names, numbers, + - * / **, parentheses and functions: {', '.join(NAMES)}",
+        known=f"names, numbers, + - * / ** > >= < <= ==, parentheses and functions: "
+        f"{', '.join(NAMES)}",
         hint='one expression of these, such as "relu(a * b + c)"',
     )
+
+
+UNDERSTOOD = "only names, numbers, + - * / **, single comparisons and calls are understood"
+
+
+def _as_float(builder: GraphBuilder, name: str) -> str:
+    """Return a value as numbers to calculate with."""
+    is_float = builder.type(name).dtype in ACCEPTED
+    return name if is_float else builder.add("Cast", [name], {"to": FLOAT})
 
 
 class _Writer:
@@ -182,7 +208,9 @@ class _Writer:
             raise _error(self.text, tree, "nested too deeply") from None
 
     def add(self, op: str, inputs: Sequence[str]) -> str:
-        return self.builder.add(op, inputs) if self.builder else op
+        if self.builder is None:
+            return op
+        return self.builder.add(op, [_as_float(self.builder, name) for name in inputs])
 
     def number(self, value: float) -> str:
         if self.builder is None:
@@ -205,12 +233,15 @@ class _Writer:
             return self.add(
                 _OPERATORS[type(tree.op)], [self.node(tree.left), self.node(tree.right)]
             )
+        if isinstance(tree, ast.Compare) and len(tree.ops) == 1 and type(tree.ops[0]) in _COMPARED:
+            sides = [self.node(tree.left), self.node(tree.comparators[0])]
+            return self.add(_COMPARED[type(tree.ops[0])], sides)
         if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, (ast.USub, ast.UAdd)):
             inner = self.node(tree.operand)
             return inner if isinstance(tree.op, ast.UAdd) else self.add("Neg", [inner])
         if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and not tree.keywords:
             return self.call(tree, tree.func.id)
-        raise _error(self.text, tree, "only names, numbers, + - * / ** and calls are understood")
+        raise _error(self.text, tree, UNDERSTOOD)
 
     def call(self, tree: ast.Call, name: str) -> str:
         arity = 1 if name in _UNARY or name in ACTIVATIONS else 2 if name in _BINARY else 3
@@ -221,9 +252,20 @@ class _Writer:
         if name == "clip":
             return self.clip(tree)
         operands = [self.node(a) for a in tree.args]
+        if name == "where":
+            return self.where(*operands)
         if name in ACTIVATIONS and name not in _UNARY:
-            return ACTIVATIONS[name](self.builder, operands[0]) if self.builder else name
+            b = self.builder
+            return ACTIVATIONS[name](b, _as_float(b, operands[0])) if b else name
         return self.add(_UNARY.get(name) or _BINARY[name], operands)
+
+    def where(self, condition: str, yes: str, no: str) -> str:
+        b = self.builder
+        if b is None:
+            return "Where"
+        if b.type(condition).dtype != "bool":
+            condition = b.add("Cast", [condition], {"to": BOOL})
+        return b.add("Where", [condition, _as_float(b, yes), _as_float(b, no)])
 
     def clip(self, tree: ast.Call) -> str:
         bounds = [_constant(a) for a in tree.args[1:]]

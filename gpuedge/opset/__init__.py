@@ -15,6 +15,7 @@ from gpuedge.opset import (
     logic,
     matmul,
     norm,
+    picking,
     pool,
     quantized,
     reduce,
@@ -43,6 +44,7 @@ FAMILIES = (
     quantized,
     gather,
     scan,
+    picking,
 )
 
 OPERATORS: dict[str, Operator] = {
@@ -50,5 +52,7 @@ OPERATORS: dict[str, Operator] = {
 }
 """Known operators of the domain ``ai.onnx``, by name."""
 
-FUNCTIONS: dict[str, Function] = {one.name: one for one in elementwise.FUNCTIONS}
+FUNCTIONS: dict[str, Function] = {
+    one.name: one for one in (*elementwise.FUNCTIONS, *logic.FUNCTIONS)
+}
 """Public functions that are one elementwise operator, by name."""

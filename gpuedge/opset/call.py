@@ -13,6 +13,8 @@ from gpuedge.opset.tensor import Array, Shape, Tensor
 MAX_LISTED = 16
 """Inputs of a node, and extents of a shape, that a message lists."""
 
+OPEN_SIZE = "whose size only values tell"
+
 
 def node_label(op: str, name: str, outputs: Sequence[str]) -> str:
     """Return how messages name a node: its operator and its name, or its first output."""
@@ -62,6 +64,8 @@ class OperatorCall:
         tensor = self.inputs[index]
         if tensor is None:
             raise self.unsupported(f"reads {shown(self.names[index])}, whose type is unknown")
+        if tensor.length is not None:
+            raise self.unsupported(f"reads {shown(self.names[index])}, {OPEN_SIZE}")
         return tensor
 
     def optional(self, index: int) -> Tensor | None:

@@ -46,10 +46,11 @@ def evaluate(outputs: Sequence[Tensor], values: Mapping[str, Array]) -> list[Arr
     Returns
     -------
     list of ndarray
-        One for each output; may share memory with `values` or constants.
+        One for each output, as long as it is; may share memory with `values` or constants.
     """
-    order = reachable(outputs)
-    last: dict[int, int] = {one.serial: len(order) for one in outputs}
+    wanted = [*outputs, *(t.length.count for t in outputs if t.length is not None)]
+    order = reachable(wanted)
+    last: dict[int, int] = {one.serial: len(order) for one in wanted}
     for at, one in enumerate(order):
         for operand in one.reads:
             last[operand.serial] = max(last.get(operand.serial, 0), at)
@@ -60,7 +61,16 @@ def evaluate(outputs: Sequence[Tensor], values: Mapping[str, Array]) -> list[Arr
             for operand in one.reads:
                 if last[operand.serial] == at:
                     done.pop(operand.serial, None)
-    return [done[one.serial] for one in outputs]
+    return [_cut(one, done) for one in outputs]
+
+
+def _cut(tensor: Tensor, done: Mapping[int, Array]) -> Array:
+    """Return a result without what lies beyond its length."""
+    whole = done[tensor.serial]
+    if tensor.length is None:
+        return whole
+    count = int(done[tensor.length.count.serial].reshape(-1)[0])
+    return whole[(slice(None),) * tensor.length.axis + (slice(count),)]
 
 
 def _compute(tensor: Tensor, done: Mapping[int, Array], values: Mapping[str, Array]) -> Array:

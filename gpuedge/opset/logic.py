@@ -7,12 +7,12 @@ from functools import partial
 
 import numpy as np
 
-from gpuedge.core.dtypes import EXACT, INTEGERS, SMALL, WIDE
+from gpuedge.core.dtypes import BYTES, EXACT, INTEGERS, SMALL, WIDE
 from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.digits import as_floats
 from gpuedge.opset.elementwise import above, magnitude, pick, quotient, truncated, wrapped
 from gpuedge.opset.expr import Expr, apply
-from gpuedge.opset.operator import ANY, FLOATS, Operator
+from gpuedge.opset.operator import ANY, FLOATS, Function, Operator
 from gpuedge.opset.ranges import largest, limits, span
 from gpuedge.opset.tensor import Tensor, mapped, reshape, retyped
 
@@ -161,4 +161,14 @@ OPERATORS: tuple[Operator, ...] = (
     Operator("Cast", _cast, moves=True),
     Operator("CastLike", _cast, moves=True),
     Operator("Mod", _mod, dtypes=INTEGERS),
+)  # fmt: skip
+
+FUNCTIONS: tuple[Function, ...] = tuple(
+    Function(name, op, f"Whether {meaning}, with broadcasting; a bool array", "exact", ("a", "b"),
+             dtypes=BYTES)
+    for name, op, meaning in (
+        ("equal", "Equal", "a is b"), ("greater", "Greater", "a is above b"),
+        ("greater_equal", "GreaterOrEqual", "a is b or above"), ("less", "Less", "a is below b"),
+        ("less_equal", "LessOrEqual", "a is b or below"),
+    )
 )  # fmt: skip

@@ -70,7 +70,8 @@ class Operator:
             self._check_dtypes(call)
         made = self.build(call)
         outputs = (made,) if isinstance(made, Tensor) else tuple(made)
-        _label(outputs, call.name or call.outputs[0])
+        lengths = [t.length.count for t in outputs if t.length is not None]
+        _label([*outputs, *lengths], call.name or call.outputs[0])
         return outputs
 
     def carries(self, position: int) -> bool:

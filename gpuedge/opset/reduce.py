@@ -172,17 +172,22 @@ def _hardmax(call: OperatorCall) -> Tensor:
 
 
 def _top_k(call: OperatorCall) -> tuple[Tensor, ...]:
-    """Rank every element by how many go before it, then gather those of the first k ranks.
-
-    n comparisons for each of n elements: exact, stable, and the same on every level.
-    """
     x = call.input(0)
     along = call.axis(call.integer("axis", -1), x.rank)
     given = call.constant_ints(1, "count") if call.version >= 10 else (call.integer("k", 0),)
     if not given or not 0 <= given[0] <= x.shape[along]:
         raise call.bad_shape(f"is to give the first {list(given or ())} of {x.shape[along]}")
-    extent, largest = x.shape[along], bool(call.integer("largest", 1))
-    shape = (*x.shape[:along], given[0], *x.shape[along + 1 :])
+    return ranked(x, along, given[0], largest=bool(call.integer("largest", 1)))
+
+
+def ranked(x: Tensor, along: int, count: int, *, largest: bool = True) -> tuple[Tensor, Tensor]:
+    """Return the first elements along an axis by size, and their positions; equal ones stay so.
+
+    Rank every element by how many go before it, then gather those of the first ranks: n
+    comparisons for each of n elements, exact, and the same on every level.
+    """
+    extent = x.shape[along]
+    shape = (*x.shape[:along], count, *x.shape[along + 1 :])
     if 0 in shape:
         return (constant(np.empty(shape, x.dtype)), constant(np.empty(shape, np.int64)))
     step = axis(x.rank, extent)

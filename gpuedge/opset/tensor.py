@@ -162,6 +162,17 @@ class Digits:
     rounded: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How long an axis of a result really is, which values tell: the first element of a tensor.
+
+    Everything from there on is without meaning, and the host leaves it out.
+    """
+
+    axis: int
+    count: Tensor
+
+
 @dataclass(eq=False, slots=True)
 class Tensor:
     """A value that a program computes or is given.
@@ -183,6 +194,8 @@ class Tensor:
         (`gpuedge.opset.ranges`).
     digits : Digits or None
         The same in two digits, of integers that may be larger than float32 holds exactly.
+    length : Length or None
+        Of a result that may be shorter than `shape`; only a graph's output can be one.
     """
 
     shape: Shape
@@ -193,6 +206,7 @@ class Tensor:
     reads: tuple[Tensor, ...] = field(init=False)
     span: tuple[float, float] | None = field(init=False, default=None)
     digits: Digits | None = field(init=False, default=None)
+    length: Length | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.reads = _read_by(self.source)

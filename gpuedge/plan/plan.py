@@ -88,6 +88,19 @@ class PlanTensor:
     storage: Storage = FLOAT32
 
 
+@dataclass(frozen=True, slots=True)
+class OpenOutput:
+    """An output whose size only values tell: its dtype and longest shape, and where its length is.
+
+    `count` names the output of the plan whose first element is the length of `axis`.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    axis: int
+    count: str
+
+
 @dataclass(frozen=True)
 class Plan:
     """Passes in order, their tensors, and where the segment's outputs are found.
@@ -96,7 +109,8 @@ class Plan:
     high digit of integers of 32 bits, and that the low one. `constants` are the values of
     constant sources, those of the graph and those the planner combined. `fixed` holds outputs that
     need no device at all: empty arrays and constants. `most_integer` is how large integers of the
-    segment's inputs may be, so that all that is made of them is exact.
+    segment's inputs may be, so that all that is made of them is exact. `open` are outputs that the
+    host cuts to their length.
     """
 
     passes: tuple[Pass, ...]
@@ -107,3 +121,4 @@ class Plan:
     fixed: Mapping[str, npt.NDArray[np.float32]] = field(default_factory=dict)
     most_integer: int = EXACT
     lows: Mapping[str, str] = field(default_factory=dict)
+    open: Mapping[str, OpenOutput] = field(default_factory=dict)

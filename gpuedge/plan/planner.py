@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +13,8 @@ from gpuedge.core.errors import GpuEdgeError, UnsupportedOpError
 from gpuedge.graph import functions
 from gpuedge.graph.expand import expand, operands, operator_of, outside, program
 from gpuedge.graph.ir import Array, Graph, Node
+from gpuedge.graph.writer import reads
+from gpuedge.opset.call import OPEN_SIZE
 from gpuedge.opset.evaluate import evaluate
 from gpuedge.opset.expr import LoadExpr, loads
 from gpuedge.opset.operator import ANY, FLOATS
@@ -33,7 +35,7 @@ from gpuedge.plan import conv, lower, matmul
 from gpuedge.plan.context import Context, most_bindings
 from gpuedge.plan.fuse import Fusion, Limits, Stage, alias_of, fuse, is_identity
 from gpuedge.plan.layout import linear
-from gpuedge.plan.plan import Plan, Step
+from gpuedge.plan.plan import OpenOutput, Plan, Step
 from gpuedge.plan.storages import EXACT, StoragePrecision, offers
 
 DTYPES = frozenset((*FLOATS, *ANY))
@@ -88,6 +90,12 @@ class _Planner:
         is_stepped = precision.kind == "fixed16" and offers(caps, precision.kind)
         values = without_bias(graph) if is_stepped else program(graph)
         self.outputs = {name: values.get(name) or _outside(name, graph) for name in graph.outputs}
+        self.open: dict[str, OpenOutput] = {}
+        for name, tensor in tuple(self.outputs.items()):
+            if tensor.length is not None:
+                one = OpenOutput(tensor.dtype, tensor.shape, tensor.length.axis, f"{name}/length")
+                self.open[name] = one
+                self.outputs[one.count] = tensor.length.count
         for name, tensor in values.items():
             self._name(name, tensor)
         bindings = most_bindings(caps)
@@ -201,7 +209,7 @@ class _Planner:
                                               tensor.shape)  # fmt: skip
         steps = [self._step(tuple(names), passes) for names, passes in self.groups]
         return Plan(tuple(ctx.passes), ctx.tensors, outputs, ctx.constants, tuple(steps), fixed,
-                    self.most_integer, lows)  # fmt: skip
+                    self.most_integer, lows, self.open)  # fmt: skip
 
     def _step(self, names: tuple[str, ...], passes: Sequence[int]) -> Step:
         made = [self.ctx.passes[i] for i in passes]
@@ -285,17 +293,26 @@ def why_not(node: Node, graph: Graph, caps: Caps) -> str | None:
         if lost is not None:
             return f"the constant '{name}' holds {lost}, which this device does not keep"
     for name in (*node.inputs, *node.outputs):
-        if not name or name in graph.constants:
+        kind = graph.types.get(name)
+        if name in graph.constants or (kind is None and name not in node.inputs) or not name:
             continue
-        if name not in graph.types:
+        if kind is None:
             return f"the shape of '{name}' is not known before running"
-        dtype = graph.types[name].dtype
-        if dtype not in DTYPES:
-            return f"'{name}' is {dtype}; kernels compute in float32"
+        if kind.dtype not in DTYPES:
+            return f"'{name}' is {kind.dtype}; kernels compute in float32"
     try:
-        plan(_alone(node, graph), caps)
+        made = plan(_alone(node, graph), caps)
     except GpuEdgeError as error:
         return error.what if error.known is None else f"{error.what} ({error.known})"
+    return _not_read(made.open, graph) if made.open else None
+
+
+def _not_read(names: Container[str], graph: Graph) -> str | None:
+    """Return None if no node reads these values, else one sentence."""
+    for node in graph.nodes:
+        for name in reads(node):
+            if name in names:
+                return f"{label(node)!r} reads '{name}', {OPEN_SIZE}"
     return None
 
 

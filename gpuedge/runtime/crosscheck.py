@@ -141,7 +141,7 @@ class CrossCheck:
     ) -> str | None:
         self.note = ""
         for name, y in wanted.items():
-            if outputs[name].shape != y.shape:
+            if outputs[name].shape != y.shape and name in self.graph.types:
                 found = list(outputs[name].shape)
                 return f"'{name}' has shape {found} instead of {list(y.shape)}"
         share = (SCREEN * U + 4 * HALF_ULP * self._is_half) * math.sqrt(len(self.graph.nodes))
@@ -208,17 +208,18 @@ class RunningErrors:
 
     def _follow(self, node: Node, graph: Graph) -> None:
         try:
-            made = tensor_errors(
-                expand(node, graph), self.values, HALF_ULP if self._is_half else BIAS
-            )
+            tensors = expand(node, graph)
+            if any(t.length is not None for t in tensors):
+                made = [self._nothing_known(node, "size only values tell")] * len(tensors)
+            else:
+                made = tensor_errors(tensors, self.values, HALF_ULP if self._is_half else BIAS)
         except GpuEdgeError:
             made = self._passed_on(node)
         for name, x in zip(node.outputs, made, strict=False):
             if not name:
                 continue
             if name not in self._cpu:
-                self.unknown = self.unknown or f"no error bound for {node.op}, of unknown type"
-                self.values[name] = Num(np.zeros(()), np.full((), np.inf))
+                self.values[name] = self._nothing_known(node, "type is unknown")
                 continue
             cpu = self._cpu[name]
             is_float = cpu.dtype.kind == "f"  # of which the CPU has errors of its own
@@ -226,6 +227,11 @@ class RunningErrors:
             e = x.e + own if is_float else np.where(x.e > 0, np.inf, 0.0)
             found = Num(x.v, np.where(np.isnan(e), np.inf, e))
             self.values[name] = self._kept(found, cpu.dtype)
+
+    def _nothing_known(self, node: Node, why: str) -> Num:
+        """Note an operator, and return what allows any result of it."""
+        self.unknown = self.unknown or f"no error bound for {node.op}, whose {why}"
+        return Num(np.zeros(()), np.full((), np.inf))
 
     def _kept(self, value: Num, dtype: np.dtype[np.generic]) -> Num:
         """Return a value as the device keeps it."""

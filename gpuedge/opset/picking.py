@@ -1,0 +1,225 @@
+"""Results whose length only values tell: what is not zero, and boxes that do not overlap.
+
+A device computes them at their longest, and how long they are; the host leaves out the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from gpuedge.opset.call import OperatorCall
+from gpuedge.opset.elementwise import above, larger, pick, smaller
+from gpuedge.opset.expr import Expr, LoadExpr, Position, where
+from gpuedge.opset.index import Index, Loaded, axes, axis, choose, flatten, of, unflatten
+from gpuedge.opset.logic import equal
+from gpuedge.opset.operator import ANY, Operator
+from gpuedge.opset.reduce import ranked
+from gpuedge.opset.scan import running_sum
+from gpuedge.opset.tensor import (
+    Length,
+    Reduce,
+    Shape,
+    Tensor,
+    at,
+    computed,
+    constant,
+    mapped,
+    reshape,
+)
+
+MOST_ROUNDS = 512
+"""Boxes of a class that are picked one after the other; each takes two kernels."""
+
+
+def compacted(flags: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Return the places of the ones in a row of flags, in order, and how many there are.
+
+    Place k is the first one before which, itself included, lie more than k ones: a running sum,
+    and for each k a binary search in it. Past their number the `most` places are of no meaning.
+    """
+    count = flags.size
+    sums = running_sum(flags, 0)
+    sums.span = 0.0, float(count)
+    places = constant(np.zeros(most, np.int64))
+    for bit in reversed(range((count - 1).bit_length())):
+        places = _further(places, sums, 1 << bit)
+    total = computed((1,), "int64", lambda _: at(sums, (Index(count - 1),)))
+    total.span = sums.span
+    return places, total
+
+
+def _further(places: Tensor, sums: Tensor, by: int) -> Tensor:
+    """Move every place on by a distance if the sum at its end is no more than its number."""
+    last = sums.size - 1
+
+    def body(position: tuple[Index, ...]) -> Expr:
+        here = at(places, position)
+        end = of(Loaded(here, 0, last)) + (by - 1)
+        end = choose([last - end], end, Index(last))
+        is_before = 1.0 - above(LoadExpr(sums, end), Position(position[0]))
+        return here + float(by) * is_before
+
+    made = computed(places.shape, "int64", body)
+    made.span = 0.0, float(2 * last + 1)
+    return made
+
+
+def _place(places: Tensor, number: Index, shape: Shape) -> tuple[Index, ...]:
+    """Return where in a tensor a place of its elements in C order is."""
+    return unflatten(of(Loaded(at(places, (number,)), 0, prod(shape) - 1)), shape)
+
+
+def _chosen(number: Index, values: list[Expr]) -> Expr:
+    """Return the value of a number."""
+    found = values[0]
+    for i, value in enumerate(values[1:], 1):
+        found = where([number - i], value, found)
+    return found
+
+
+def _non_zero(call: OperatorCall) -> Tensor:
+    x = call.input(0)
+    if not x.rank:
+        raise call.unsupported("looks for elements of a scalar")
+    if not x.size:
+        return constant(np.empty((x.rank, 0), np.int64))
+    flags = mapped(lambda v: 1.0 - equal(v, 0.0), reshape(x, (x.size,)), dtype="int64")
+    places, total = compacted(flags, x.size)
+
+    def body(position: tuple[Index, ...]) -> Expr:
+        place = _place(places, position[1], x.shape)
+        return _chosen(position[0], [Position(p) for p in place])
+
+    made = computed((x.rank, x.size), "int64", body)
+    made.length = Length(1, total)
+    return made
+
+
+# --- boxes ---------------------------------------------------------------------------------------
+
+
+def _corners(boxes: Tensor, order: Tensor, *, is_centred: bool) -> Tensor:
+    """Return the least and greatest y and x of every box, in the order of each class."""
+    batches, classes, spots = order.shape
+
+    def body(position: tuple[Index, ...]) -> Expr:
+        batch, one, number, end = position
+        spot = of(Loaded(at(order, (batch, one, number)), 0, spots - 1))
+        part = [at(boxes, (batch, spot, Index(i))) for i in range(4)]
+        if is_centred:
+            x, y, half_width, half_height = part[0], part[1], part[2] * 0.5, part[3] * 0.5
+            ends = [y - half_height, x - half_width, y + half_height, x + half_width]
+        else:
+            low = [smaller(part[i], part[i + 2]) for i in (0, 1)]
+            ends = [*low, *(larger(part[i], part[i + 2]) for i in (0, 1))]
+        return _chosen(end, ends)
+
+    return computed((batches, classes, spots, 4), "float32", body)
+
+
+def _overlaps(a: Sequence[Expr], b: Sequence[Expr], least: Expr) -> Expr:
+    """1 where two boxes share more than a part of what they cover together, else 0.
+
+    Multiplied, not divided: that is exact where ties are.
+    """
+    height, width = (larger(smaller(a[i + 2], b[i + 2]) - larger(a[i], b[i]), 0.0) for i in (0, 1))
+    both = height * width
+    areas = [(p[2] - p[0]) * (p[3] - p[1]) for p in (a, b)]
+    return above(both, least * (areas[0] + areas[1] - both))
+
+
+def _next(gone: Tensor, last: Tensor | None) -> Tensor:
+    """Return the first box of every class after the last one that is not gone; else their number.
+
+    Both have the shape (batches, classes, 1).
+    """
+    batches, classes, spots = gone.shape
+    batch, one, _ = axes((batches, classes, 1))
+    step = axis(3, spots)
+    left = 1.0 - at(gone, (batch, one, step))
+    if last is not None:
+        left = left * above(Position(step), at(last, (batch, one, Index())))
+    first = pick(left, Position(step), float(spots))
+    made = Tensor((batches, classes, 1), "int64", Reduce("min", (spots,), first))
+    made.span = 0.0, float(spots)
+    return made
+
+
+def _without_overlaps(gone: Tensor, corners: Tensor, last: Tensor, least: Tensor) -> Tensor:
+    """Return which boxes are gone once those are that overlap with the last one picked."""
+
+    def body(position: tuple[Index, ...]) -> Expr:
+        batch, one, number = position
+        at_last = at(last, (batch, one, Index()))
+        picked = (batch, one, of(Loaded(at_last, 0, gone.shape[2] - 1)))
+        a, b = ([at(corners, (*p, Index(i))) for i in range(4)] for p in (position, picked))
+        met = _overlaps(a, b, at(least, (Index(),)))
+        return met * above(Position(number), at_last)
+
+    # by itself, for devices that bind few tensors at once
+    return mapped(larger, gone, computed(gone.shape, "bool", body))
+
+
+def _suppress(call: OperatorCall) -> Tensor:
+    """Pick the best box of every class again and again, and drop those that overlap with it.
+
+    Boxes are sorted by score first, so that the next one is the first that is left.
+    """
+    boxes, scores = call.input(0), call.input(1)
+    fits = boxes.rank == scores.rank == 3 and boxes.shape[2] == 4
+    if not fits or boxes.shape[:2] != (scores.shape[0], scores.shape[2]):
+        raise call.bad_shape("needs boxes (N, boxes, 4) and scores (N, classes, boxes)")
+    spots = scores.shape[2]
+    given = call.constant_ints(2, "number of boxes") or (0,)
+    rounds = min(given[0], spots)
+    if rounds < 1 or not scores.size:
+        return constant(np.empty((0, 3), np.int64))
+    if rounds > MOST_ROUNDS:
+        raise call.unsupported(f"picks up to {rounds} boxes of a class; the most is {MOST_ROUNDS}")
+    least = reshape(call.input(3), (1,)) if call.has(3) else constant(np.zeros(1, np.float32))
+    found, order = ranked(scores, 2, spots)
+    corners = _corners(boxes, order, is_centred=bool(call.integer("center_point_box", 0)))
+    if call.has(4):
+        floor = reshape(call.input(4), (1,))
+        gone = mapped(lambda s, f: 1.0 - above(s, f), found, floor, dtype="bool")
+    else:
+        gone = constant(np.zeros(scores.shape, np.bool_))
+    last = _next(gone, None)
+    for _ in range(rounds - 1):
+        gone = _without_overlaps(gone, corners, last, least)
+        last = _next(gone, last)
+    return _listed(gone, last, order, rounds)
+
+
+def _listed(gone: Tensor, last: Tensor, order: Tensor, rounds: int) -> Tensor:
+    """Return batch, class and number of every box that is left up to the last one of its class."""
+    shape = batches, classes, _ = gone.shape
+
+    def is_left(position: tuple[Index, ...]) -> Expr:
+        batch, one, number = position
+        after = above(Position(number), at(last, (batch, one, Index())))
+        return (1.0 - at(gone, position)) * (1.0 - after)
+
+    left = computed(shape, "int64", is_left)
+    most = batches * classes * rounds
+    places, total = compacted(reshape(left, (left.size,)), most)
+
+    def body(position: tuple[Index, ...]) -> Expr:
+        place = _place(places, position[0], shape)
+        number = LoadExpr(order, flatten(place, shape))
+        return _chosen(position[1], [Position(place[0]), Position(place[1]), number])
+
+    made = computed((most, 3), "int64", body)
+    made.span = 0.0, float(max(shape))
+    made.length = Length(0, total)
+    return made
+
+
+OPERATORS: tuple[Operator, ...] = (
+    Operator("NonZero", _non_zero, dtypes=ANY, remark="as an output of the model"),
+    Operator("NonMaxSuppression", _suppress, parameters=(2,),
+             remark=f"as an output of the model; up to {MOST_ROUNDS} boxes of a class"),
+)  # fmt: skip
