@@ -18,10 +18,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
-import os
 import re
-import selectors
-import subprocess
 import sys
 import time
 import unittest
@@ -31,11 +28,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "drivers")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
 import onnx.backend.test  # noqa: E402
-from farm import FARM, environment_of  # noqa: E402
 from onnx.backend.test.runner import BackendIsNotSupposedToImplementIt  # noqa: E402
+from workers import CPU, Worker  # noqa: E402
 
 import gpuedge  # noqa: E402
 from gpuedge.onnx_backend import GpuEdgeBackend, GpuEdgeRep  # noqa: E402
@@ -43,7 +40,6 @@ from gpuedge.onnx_backend import GpuEdgeBackend, GpuEdgeRep  # noqa: E402
 CASES = tuple((ROOT / "tools" / "onnx_core_cases.txt").read_text(encoding="utf-8").split())
 OUT = ROOT / "out" / "onnx"
 PAGE = ROOT / "docs" / "tables" / "onnx-cases.md"
-CPU = "cpu"
 CONFIGURATIONS = ("vulkan-lavapipe", "vulkan-swiftshader", "gles31-llvmpipe", "gles30-llvmpipe",
                   "gles20-llvmpipe", "wgpu-lavapipe", CPU)  # fmt: skip
 PASSED, UNSUPPORTED, WRONG = STATUSES = ("passed", "unsupported", "wrong")
@@ -133,50 +129,13 @@ def _last_words(trace: str) -> str:
 # --- over all cases ------------------------------------------------------------------------------
 
 
-class Worker:
-    """A process that runs cases for as long as it lives."""
-
-    def __init__(self, configuration: str) -> None:
-        named = configuration in FARM
-        device = FARM[configuration].device if named else CPU
-        environment = {**(environment_of(configuration) if named else os.environ),
-                       "PYTHONPATH": str(ROOT), "ONNX_HOME": str(OUT / "home")}  # fmt: skip
-        self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", __file__, "--child", device], cwd=ROOT, text=True,
-            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-
-    def run(self, name: str) -> dict[str, Any]:
-        """Return the row of a case; that of a failure ends the process."""
-        stdin, stdout = self._process.stdin, self._process.stdout
-        if stdin is None or stdout is None:
-            raise ValueError("a process without pipes")
-        start, why = time.monotonic(), "took too long"
-        with selectors.DefaultSelector() as ready:
-            ready.register(stdout, selectors.EVENT_READ)
-            try:
-                print(name, file=stdin, flush=True)
-                if ready.select(PATIENCE_S):
-                    line = stdout.readline()
-                    if line:
-                        row: dict[str, Any] = json.loads(line)
-                        return row
-                    why = f"the process died ({self._process.wait()})"
-            except BrokenPipeError:
-                why = f"the process died ({self._process.wait()})"
-        self.close()
-        return {"case": name, "status": WRONG, "why": why, "s": time.monotonic() - start}
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it can take another case."""
-        return self._process.poll() is None
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.communicate()
+def _asked(worker: Worker, name: str) -> dict[str, Any]:
+    """Return the row of a case; that of a failure ends the process."""
+    start = time.monotonic()
+    row = worker.ask(name, PATIENCE_S)
+    if "status" in row:
+        return row
+    return {"case": name, "status": WRONG, "s": time.monotonic() - start, **row}
 
 
 def results(configuration: str, names: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -184,8 +143,8 @@ def results(configuration: str, names: Sequence[str]) -> Iterator[dict[str, Any]
     worker: Worker | None = None
     for name in names:
         if worker is None or not worker.is_alive:
-            worker = Worker(configuration)
-        yield worker.run(name)
+            worker = Worker(configuration, __file__, {"ONNX_HOME": str(OUT / "home")})
+        yield _asked(worker, name)
     if worker is not None:
         worker.close()
 

@@ -267,7 +267,7 @@ class _Fuser:
         mine = [load for load in found if load.tensor is anchor]
         read = self._bound(anchor)
         others = {load.tensor.serial for load in found if load.tensor is not anchor}
-        if not all(is_identity(load, tensor.shape) for load in mine):
+        if not all(is_identity(load, tensor.shape) for load in mine) or _is_nested(anchor, body):
             return False
         if isinstance(anchor.source, Reduce):
             inner = self.bodies[anchor.serial]
@@ -297,6 +297,16 @@ class _Fuser:
 
 def _count(body: Expr) -> int:
     return len({load.tensor.serial for load in loads(body)})
+
+
+def _is_nested(anchor: Tensor, body: Expr) -> bool:
+    """Tell whether what an anchor gives decides a place or a branch: no texel at once does that."""
+    for one in walk(body):
+        is_texel = isinstance(one, (Apply, Number))
+        is_own = isinstance(one, LoadExpr) and one.tensor is anchor
+        if not (is_texel or is_own) and any(load.tensor is anchor for load in loads(one)):
+            return True
+    return False
 
 
 def packed_axis(anchor: Tensor) -> int:

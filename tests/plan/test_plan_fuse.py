@@ -240,3 +240,18 @@ def test_forgotten_limit_would_be_caught(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(UnsupportedOpError, match="binds 8 tensors") as caught:
         run_graph(chain(6, 6), feeds, VULKAN_MINIMUM)
     assert "at most 4 (max_storage_buffers, max_push_bytes)" in str(caught.value.known)
+
+
+def test_what_decides_a_place_is_no_epilogue() -> None:
+    """Where updates go is a reduction; a chain that ends in the scatter made it an epilogue."""
+    b = GraphBuilder()
+    x = b.input("x", TensorType("float32", (5, 4)))
+    total = b.add("CumSum", [x, b.constant("axis", np.array(0, np.int64))])
+    where = b.input("where", TensorType("int64", (2, 1)))
+    new = b.constant("new", np.full((2, 4), 7, np.float32))
+    b.output(b.add("ScatterND", [total, where, new]))
+    feeds = {"x": np.arange(20, dtype=np.float32).reshape(5, 4), "where": np.array([[3], [0]])}
+    (got,) = run_graph(b.build(), feeds, WIDE).values()
+    want = feeds["x"].cumsum(0)
+    want[[3, 0]] = 7
+    np.testing.assert_array_equal(got, want)
