@@ -14,8 +14,8 @@ from gpuedge import lang
 from gpuedge.core.storage import KINDS
 
 TEXTURES = {
-    "essl300": [k for k in KINDS if k != "buffer"],
-    "essl100": [k for k in KINDS if k not in ("buffer", "rgba32ui")],
+    "essl300": [k for k in KINDS if "buffer" not in k],
+    "essl100": [k for k in KINDS if "buffer" not in k and k != "rgba32ui"],
 }
 
 

@@ -20,7 +20,7 @@ from kernel_needs import trip_count
 from gpuedge.core.caps import VULKAN_MINIMUM, Caps
 from gpuedge.core.dtypes import rounded
 from gpuedge.core.errors import NotFiniteError
-from gpuedge.core.storage import Storage
+from gpuedge.core.storage import BUFFER, HALF_BUFFER, Storage
 from gpuedge.core.texels import decode, encode
 from gpuedge.device import Device
 from gpuedge.executors.base import PlacementRow, Work
@@ -99,7 +99,8 @@ class PlanRun:
             assert region.offset % alignment == 0, name
             home, tensor = self.where.buffers[region.buffer], self.plan.tensors[name]
             assert region.offset + region.nbytes <= home.nbytes, name
-            assert tensor.storage == home.storage, f"{name} is kept in two ways"
+            is_buffer = tensor.storage.kind == HALF_BUFFER and home.storage.kind == BUFFER
+            assert tensor.storage == home.storage or is_buffer, f"{name} is kept in two ways"
         for one in self.plan.passes:
             buffers = {n: self.where.regions[n].buffer for n in one.tensors.values()}
             outs = {buffers.pop(n) for n in one.outputs}
@@ -107,9 +108,9 @@ class PlanRun:
             assert self.owners is None or not outs & read, "read and written at once"
             assert self.owners is None or len(outs) == len(one.outputs), "written twice at once"
 
-    def _texels(self, region: Region) -> Array:
-        start = region.offset // 4
-        return self.buffers[region.buffer][start : start + region.nbytes // 4]
+    def _texels(self, region: Region, storage: Storage) -> Array:
+        raw = self.buffers[region.buffer].view(np.uint8)
+        return raw[region.offset : region.offset + region.nbytes].view(storage.dtype)
 
     def _fill(self, tensor: PlanTensor, values: Mapping[str, Array]) -> None:
         region = self.where.regions.get(tensor.name)
@@ -121,13 +122,13 @@ class PlanRun:
         arrays = [np.asarray(known[s], dtype) for s in tensor.host.sources]
         data = arrays[0].ravel() if tensor.host.build is None else tensor.host.build(*arrays)
         assert data.dtype == np.float32
-        assert data.nbytes <= region.nbytes
+        assert data.astype(tensor.storage.dtype).nbytes <= region.nbytes
         self._put(tensor.name, data)
 
     def _put(self, name: str, values: Array) -> None:
         """Store values as the tensor's storage keeps them."""
         region, tensor = self.where.regions[name], self.plan.tensors[name]
-        self._texels(region)[: values.size] = kept(values, tensor.storage)
+        self._texels(region, tensor.storage)[: values.size] = kept(values, tensor.storage)
         self.seen.storages.add(tensor.storage.kind)
         if self.owners is not None:
             self.owners[region.buffer] = tensor.memory
@@ -138,7 +139,7 @@ class PlanRun:
         if self.owners is not None:
             owner = self.owners.get(region.buffer)
             assert owner == tensor.memory, f"{name} is read from the buffer of {owner}"
-        return self._texels(region)
+        return self._texels(region, tensor.storage).astype(np.float32, copy=False)
 
     def run(self, inputs: Mapping[str, Array], order: str = "forward") -> dict[str, Array]:
         """Run all passes and return the outputs.

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import DriverError
-from gpuedge.core.storage import KINDS
+from gpuedge.core.storage import HALF_BUFFER, KINDS
 
 HALF: Final = frozenset({"fp16", "fp16-storage"})
 FINITE: Final = "rgba8_float"
@@ -178,7 +178,7 @@ def _least(name: str, has: int | None, most: int) -> int | None:
 def _storages(caps: Caps, restrictions: Restrictions) -> tuple[str, ...]:
     gone = set(restrictions.storages)
     if restrictions.features & HALF:
-        gone.add("rgba16f")
+        gone |= {"rgba16f", HALF_BUFFER}
     left = [kind for kind in caps.storages if kind not in gone]
     exact = [kind for kind in left if KINDS[kind].is_exact and KINDS[kind].low is None]
     if not exact:

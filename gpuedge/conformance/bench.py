@@ -106,7 +106,7 @@ class Bench:
             found |= {"status": FAILED, "reason": "the device did not do the work"}
         elif case.variant and case.variant not in kernels:
             found |= {"status": FAILED, "reason": f"it was not served by {case.variant}"}
-        elif KEEPERS[case.storage].kind not in ("", *storages) and kernels != ["view"]:
+        elif not KEEPERS[case.storage].is_among(storages) and kernels != ["view"]:
             found |= {"status": FAILED, "reason": f"nothing was kept as {case.storage}"}
         else:
             found |= {"status": PASSED}
@@ -114,9 +114,10 @@ class Bench:
 
     def _skip(self, case: Case) -> str:
         """Return why a case does not apply to this device; empty if it does."""
-        kind = KEEPERS[case.storage].kind
-        if kind and kind not in self.executor.caps.storages:
-            return f"the device offers no {kind} (it has {', '.join(self.executor.caps.storages)})"
+        offered = self.executor.caps.storages
+        if not KEEPERS[case.storage].is_among(offered):
+            wanted = " or ".join(KEEPERS[case.storage].kinds)
+            return f"the device offers no {wanted} (it has {', '.join(offered)})"
         for variant in variants():
             if variant.id != case.variant:
                 continue

@@ -9,13 +9,14 @@ already and do not move. Derivations are in ``docs/numerics.md``, "Storage kinds
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpuedge.core.storage import FIXED16_STEPS
 from gpuedge.opset.bounds import ULP, Num
+from gpuedge.plan.storages import HALVES
 
 HALF_ULP = 2.0**-10
 """A unit in the last place of binary16, relative."""
@@ -45,10 +46,14 @@ def _fixed(x: Num) -> Num:
 
 
 class Keeper(NamedTuple):
-    """One storage: the kind that a device must offer, and what it does to values."""
+    """One storage: the kinds of which a device must offer one, and what they do to values."""
 
-    kind: str
+    kinds: tuple[str, ...]
     store: Callable[[Num], Num]
+
+    def is_among(self, kinds: Collection[str]) -> bool:
+        """Tell whether storage kinds keep tensors so, or nothing special is asked for."""
+        return not self.kinds or any(kind in kinds for kind in self.kinds)
 
     def __call__(self, x: Any) -> Num:
         """Return an operand or a result as the next kernel finds it, or as it comes back."""
@@ -56,8 +61,8 @@ class Keeper(NamedTuple):
 
 
 KEEPERS = {
-    "float32": Keeper("", lambda x: x),
-    "float16": Keeper("rgba16f", _half),
-    "fixed16": Keeper("rgba8_fixed16", _fixed),
+    "float32": Keeper((), lambda x: x),
+    "float16": Keeper(tuple(HALVES), _half),
+    "fixed16": Keeper(("rgba8_fixed16",), _fixed),
 }
 """Storages by the name that `Policy(storage=...)` gives them."""

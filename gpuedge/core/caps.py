@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gpuedge.core.storage import BUFFER, HALF_BUFFER
+
 
 @dataclass(frozen=True, slots=True)
 class Caps:
@@ -18,7 +20,7 @@ class Caps:
     exact one for float32 first. `has_suballocation`: several tensors of one dispatch may lie in one
     buffer. `max_texture_size` counts physical texels per side (None where tensors are buffers);
     `max_storage_buffers` and `max_storage_buffer_bytes` bound the tensors of a kernel and the size
-    of one (16 bytes per logical texel) on every level, whatever they are kept in. `max_outputs`:
+    of one (16 bytes per texel of float32) on every level, whatever they are kept in. `max_outputs`:
     tensors one kernel can write. `is_finite_only`: NaN and infinities are not kept. `ruled_out`:
     kernel variants that are not used here (`gpuedge.capdb.restrict`).
 
@@ -42,7 +44,7 @@ class Caps:
     has_fp16_storage: bool | None = None
     has_int8_storage: bool | None = None
     device_class: str = "generic"
-    storages: tuple[str, ...] = ("buffer",)
+    storages: tuple[str, ...] = (BUFFER, HALF_BUFFER)
     has_suballocation: bool = True
     max_texture_size: int | None = None
     max_outputs: int = 1
@@ -64,7 +66,7 @@ class Caps:
         """Rebuild from `to_dict`; fields that other versions of gpuedge kept are dropped."""
         fields = {k: v for k, v in record.items() if k in cls.__dataclass_fields__}
         fields["forms"] = frozenset(fields["forms"])
-        fields["storages"] = tuple(fields.get("storages", ("buffer",)))
+        fields["storages"] = tuple(fields.get("storages", (BUFFER,)))
         fields["ruled_out"] = frozenset(fields.get("ruled_out", ()))
         for key in ("max_local_size", "max_groups"):
             x, y, z = fields[key]

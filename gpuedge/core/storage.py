@@ -38,16 +38,18 @@ class StorageKind:
     high: float | None = None
 
     @property
-    def is_texture(self) -> bool:
-        """Whether texels lie in a texture."""
-        return self.name != BUFFER
+    def buffer_bytes(self) -> int:
+        """Bytes of a buffer that one logical texel takes; those of a texture are float32."""
+        return self.unit_bytes if self.name == HALF_BUFFER else 16
 
 
 BUFFER: Final = "buffer"
+HALF_BUFFER: Final = "buffer_f16"
 KINDS: Final = {
     kind.name: kind
     for kind in (
         StorageKind(BUFFER, 1, 16, True),  # float32 in a storage buffer
+        StorageKind(HALF_BUFFER, 1, 8, False),  # float16 in a storage buffer, two to a word
         StorageKind("rgba32f", 1, 16, True),  # float32 in a float texture
         StorageKind("rgba32ui", 1, 16, True),  # the bits of float32 in an integer texture
         StorageKind("rgba16f", 1, 8, False),  # float16 in a half texture

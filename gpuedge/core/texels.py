@@ -6,7 +6,7 @@ stand in the order red, green, blue, alpha:
 * ``rgba8_float``: the float32 as it lies in memory, lowest byte first.
 * ``rgba8_fixed16``: two numbers k of 16 bits, lowest byte first, each meaning ``low + step * k``.
 * ``rgba8_u8``, ``rgba8_s8``: four integers; signed ones with 128 added.
-* ``rgba16f``: four halves, rounded to nearest, ties to even.
+* ``rgba16f``, ``buffer_f16``: four halves, rounded to nearest, ties to even.
 * the others: float32, unchanged.
 """
 
@@ -17,13 +17,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpuedge.core.storage import FIXED16_STEPS, Storage
+from gpuedge.core.storage import FIXED16_STEPS, HALF_BUFFER, Storage
 
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 
 _INTEGERS = {"rgba8_u8": (0, 255), "rgba8_s8": (-128, 127)}
 """Kinds of four integers in four bytes, with their least and greatest; byte 0 is the least."""
+
+
+_HALVES = ("rgba16f", HALF_BUFFER)
 
 
 def fixed16_step(storage: Storage) -> float:
@@ -58,7 +61,7 @@ def encoded(values: Floats, storage: Storage) -> Bytes:
         low, high = _INTEGERS[kind]
         integers: Bytes = (_whole(values, low, high) - np.float32(low)).astype(np.uint8)
         return integers
-    if kind == "rgba16f":
+    if kind in _HALVES:
         with np.errstate(over="ignore"):
             halves: Bytes = values.astype("<f2").view(np.uint8)
             return halves
@@ -85,7 +88,7 @@ def decode(data: Any, storage: Storage) -> Floats:
     if kind in _INTEGERS:
         integers: Floats = raw.astype(np.float32) + np.float32(_INTEGERS[kind][0])
         return integers
-    if kind == "rgba16f":
+    if kind in _HALVES:
         halves: Floats = raw.view("<f2").astype(np.float32)
         return halves
     plain: Floats = raw.view("<f4").astype(np.float32, copy=False)

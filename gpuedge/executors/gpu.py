@@ -40,7 +40,7 @@ from gpuedge.lang import BlobCache, blob_key, load, print_kernel
 from gpuedge.opset.digits import joined
 from gpuedge.plan.arrange import Arrangement, arrange
 from gpuedge.plan.library import texts
-from gpuedge.plan.plan import HostTensor, Pass, Plan, PlanTensor, Step
+from gpuedge.plan.plan import Pass, Plan, PlanTensor, Step
 from gpuedge.plan.planner import plan, why_not
 from gpuedge.plan.storages import EXACT, FIXED, StoragePrecision
 from gpuedge.safety.interrupts import held
@@ -394,10 +394,9 @@ class GpuExecutable:
         return Binding(self._buffers[region.buffer], region.offset, region.nbytes)
 
     def _upload(self, tensor: PlanTensor, values: Mapping[str, Array]) -> None:
-        region = self._where.regions.get(tensor.name)
-        if region is None:
+        region, host = self._where.regions.get(tensor.name), tensor.host
+        if region is None or host is None:
             return
-        host = _host(tensor)
         try:
             found = [values[s] if s in values else self.plan.constants[s] for s in host.sources]
             dtype = None if host.is_raw else np.float32
@@ -411,7 +410,9 @@ class GpuExecutable:
         if self.executor.caps.is_finite_only or tensor.storage.kind == FIXED:
             _require_finite(self.executor.device, host.sources, arrays)
         data = arrays[0] if host.build is None else host.build(*arrays)
-        flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        with np.errstate(over="ignore"):  # to infinity, as on the device
+            kept = np.ascontiguousarray(data, tensor.storage.dtype)
+        flat = kept.reshape(-1).view(np.uint8)
         if flat.nbytes:
             self.executor.impl.write(self._buffers[region.buffer], flat.data, region.offset)
 
@@ -496,6 +497,9 @@ class GpuExecutable:
                     raise UsageError(f"The output '{name}' is kept in two digits, as no float is.")
                 if name in self.plan.open:
                     raise UsageError(f"The output '{name}' has a size that only values tell.")
+                kept = self.plan.tensors[self.plan.outputs[name]].storage.dtype
+                if kept != "float32":
+                    raise UsageError(f"The output '{name}' is kept as {kept}, by the policy.")
                 place = self._binding(self.plan.outputs[name])
                 use(name, replace(place, nbytes=4 * prod(self.graph.types[name].shape)))
 
@@ -539,10 +543,10 @@ class GpuExecutable:
             return joined(out, self._read(low, shape), dtype)
         if dtype in WIDE:
             require_exact(name, out, self.executor.device)
-        return out if dtype == "float32" else rounded(out, dtype)
+        return out if out.dtype == dtype else rounded(out, dtype)
 
     def _read(self, tensor: str, shape: tuple[int, ...]) -> Array:
-        out = np.empty(shape, np.float32)
+        out = np.empty(shape, self.plan.tensors[tensor].storage.dtype)
         region = self._where.regions[tensor]
         view = out.reshape(-1).view(np.uint8)
         if view.size:
@@ -575,12 +579,6 @@ class GpuExecutable:
         for buffer in self._buffers.values():
             impl.free(buffer)
         self._programs, self._buffers = [], {}
-
-
-def _host(tensor: PlanTensor) -> HostTensor:
-    if tensor.host is None:
-        raise ValueError(f"tensor {tensor.name} is not filled by the host")
-    return tensor.host
 
 
 def _row(device: str, step: Step) -> PlacementRow:

@@ -356,7 +356,8 @@ class _Shader:
         p = _local(main.args[0])
         self._line(f"ivec4 {p} = ivec4(at.xy, at.z % d_{out}.z, at.z / d_{out}.z);")
         self._block(main.body)
-        self._access(f"b_{out}[k_number_{out}({p})] = {self._value(main.value)};")
+        value = stored(self.level, out, self.kinds[out], self._value(main.value))
+        self._access(f"b_{out}[k_number_{out}({p})] = {value};")
         self._close()
 
     def _fragment(self) -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from gpuedge.core.storage import BUFFER, KINDS
+from gpuedge.core.storage import BUFFER, HALF_BUFFER, KINDS
 from gpuedge.lang.tree import VECTOR, Tensor
 
 # --- ints where there are none, and what old compilers lack ---------------------------------------
@@ -292,15 +292,24 @@ def _position(whole: str, whole4: str, form: str) -> dict[str, str]:
     return {"k_position": _POSITION.format(w=whole, w4=whole4, **quotients)}
 
 
+_HALVES: Final = """vec4 k_halves(uvec2 h) {
+    return vec4(unpackHalf2x16(h.x), unpackHalf2x16(h.y));
+}"""
+_UNHALVES: Final = """uvec2 k_unhalves(vec4 v) {
+    return uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw));
+}"""
 # What compute shaders need of the helpers for textures.
 _BUFFERS: Final = {
     "k_index": _HELPERS_300["k_index"],
+    "k_halves": _HALVES,
+    "k_unhalves": _UNHALVES,
     **dict(_by_width({"k_mod": _INT_REMAINDER}, "int")),
 }
-_TEXTURES: Final = frozenset(KINDS) - {BUFFER}
+_BUFFER_TYPES: Final = {BUFFER: "vec4", HALF_BUFFER: "uvec2"}
+_TEXTURES: Final = frozenset(KINDS) - frozenset(_BUFFER_TYPES)
 
 ESSL310: Final = Level(
-    "essl310", "310 es", "int", "ivec4", "uint", "u", BUFFER, frozenset({BUFFER}), _BUFFERS
+    "essl310", "310 es", "int", "ivec4", "uint", "u", BUFFER, frozenset(_BUFFER_TYPES), _BUFFERS
 )
 ESSL300: Final = Level(
     "essl300", "300 es", "int", "ivec4", "uint", "u", "rgba32f", _TEXTURES,
@@ -316,10 +325,10 @@ def declaration(level: Level, tensor: Tensor, kind: str) -> list[str]:
     """Return the lines that declare a tensor and the values that come with it."""
     name = tensor.name
     lines = [f"uniform highp {level.whole4} d_{name};"]
-    if kind == BUFFER:
+    if kind in _BUFFER_TYPES:
         access = "readonly" if tensor.access == "read" else "writeonly"
         head = f"layout(std430, binding = {tensor.binding}) {access} buffer B_{name} {{"
-        lines += [head, f"    highp vec4 b_{name}[];", "};"]
+        lines += [head, f"    highp {_BUFFER_TYPES[kind]} b_{name}[];", "};"]
     elif tensor.access == "read":
         sampler = "usampler2D" if kind == "rgba32ui" else "sampler2D"
         lines.append(f"uniform highp {sampler} t_{name};")
@@ -381,6 +390,8 @@ def _whole_texel(level: Level, name: str, kind: str, index: str) -> str:
     """Print the four values of a kind that has them in one physical texel."""
     if kind == BUFFER:
         return f"b_{name}[{index}]"
+    if kind == HALF_BUFFER:
+        return f"k_halves(b_{name}[{index}])"
     fetched = _fetch(level, name, _at(level, name, index))
     if kind == "rgba32ui":
         return f"uintBitsToFloat({fetched})"
@@ -436,23 +447,26 @@ def _pick(level: Level, vector: str, component: str) -> str:
 
 def _stores(level: Level, name: str, kind: str) -> dict[str, str]:
     """Return the guarded stores of a compute shader; a fragment shader has none."""
-    if kind != BUFFER:
+    if kind not in _BUFFER_TYPES:
         return {}
+    value = stored(level, name, kind, "v")
     inside = " && ".join(f"p.{axis} >= 0 && p.{axis} < d_{name}.{axis}" for axis in "xyzw")
     return {
         f"k_store4_{name}": (
             f"void k_store4_{name}(ivec4 p, vec4 v) {{\n    if ({inside}) {{\n"
-            f"        b_{name}[k_number_{name}(p)] = v;\n    }}\n}}"
+            f"        b_{name}[k_number_{name}(p)] = {value};\n    }}\n}}"
         ),
         f"k_storet_{name}": (
             f"void k_storet_{name}(int q, vec4 v) {{\n    if (uint(q) <= n_{name}) {{\n"
-            f"        b_{name}[q] = v;\n    }}\n}}"
+            f"        b_{name}[q] = {value};\n    }}\n}}"
         ),
     }
 
 
 def stored(level: Level, name: str, kind: str, value: str) -> str:
-    """Return the expression that a fragment writes for the vec4 `value`; `j` is its unit."""
+    """Return the expression that is written for the vec4 `value`; `j` is its physical texel."""
+    if kind == HALF_BUFFER:
+        return f"k_unhalves({value})"
     if kind == "rgba32ui":
         return f"floatBitsToUint({value})"
     if kind == "rgba8_float":

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpuedge.core.kernel import KernelBlob
+from gpuedge.core.storage import HALF_BUFFER
 from gpuedge.lang import spirv_module as s
 from gpuedge.lang import tree as t
 from gpuedge.lang.builtins import BUILTINS, TANH_LIMIT
@@ -51,20 +52,22 @@ _OPERATORS = {
     "intBitsToFloat": (0, s.BITCAST, 0),
     "dot": (s.DOT, 0, 0),
 }
-_U_MIN, _F_CLAMP = 38, 43
+_U_MIN, _F_CLAMP, _PACK_HALF, _UNPACK_HALF = 38, 43, 58, 62
 _ROLE = {kind: ("float", "int", "bool").index(base) for kind, base in t.BASE.items()}
 
 
-def print_kernel(kernel: t.Kernel, _dialect: str, _storage: Mapping[str, str]) -> KernelBlob:
+def print_kernel(kernel: t.Kernel, _dialect: str, storage: Mapping[str, str]) -> KernelBlob:
     """Print a kernel as a SPIR-V binary with one entry point, ``main``; tensors are buffers."""
-    return _Printer(kernel).blob()
+    return _Printer(kernel, storage).blob()
 
 
 class _Printer:
     """Prints a kernel; values are ids, and locals that are never assigned are plain ids too."""
 
-    def __init__(self, kernel: t.Kernel) -> None:
+    def __init__(self, kernel: t.Kernel, storage: Mapping[str, str]) -> None:
         self.kernel = kernel
+        self.storage = storage
+        self.halves = {name for name, kind in storage.items() if kind == HALF_BUFFER}
         self.module = s.Module()
         self.functions: dict[str, int] = {}
         self.inputs: dict[int, int] = {}  # built-in inputs, listed by the entry point
@@ -123,7 +126,7 @@ class _Printer:
     def _tensor(self, tensor: t.Tensor) -> int:
         m = self.module
         # Decorations sit on the type, so each binding has a struct of its own.
-        block = m.declare(s.TYPE_STRUCT, m.texels())
+        block = m.declare(s.TYPE_STRUCT, m.texels(is_half=tensor.name in self.halves))
         m.decorate(block, s.BLOCK)
         m.decorate_member(block, 0, s.OFFSET, 0)
         made = m.declare_typed(s.VARIABLE, m.pointer(s.STORAGE_BUFFER, block), s.STORAGE_BUFFER)
@@ -368,6 +371,8 @@ class _Printer:
             at = self._glsl(_U_MIN, "int", self._value(expr.position), self._last(tensor, 4))
             texel = self._op(s.SHIFT_RIGHT, "int", at, self._number(2))
             component = self._op(s.BITWISE_AND, "int", at, self._number(3))
+            if tensor.name in self.halves:
+                return self._op(s.VECTOR_EXTRACT, "float", self._texel(tensor, texel), component)
             pointer = self._chain(s.STORAGE_BUFFER, "float", variable, zero, texel, component)
             return self._op(s.LOAD, "float", pointer)
         inside = None
@@ -380,14 +385,25 @@ class _Printer:
                 inside = self._inside(tensor, parts, 2)
         # As unsigned numbers, so that a negative index is out of range too.
         index = self._glsl(_U_MIN, "int", index, self._last(tensor))
-        pointer = self._chain(s.STORAGE_BUFFER, "vec4", variable, zero, index)
-        value = self._op(s.LOAD, "vec4", pointer)
+        value = self._texel(tensor, index)
         if inside is None:
             return value
         nothing = self._at_entry(
             ("zero", "vec4"), lambda: self._splat("vec4", self.module.constant("float", 0.0))
         )
         return self._choose("vec4", inside, value, nothing)
+
+    def _texel(self, tensor: t.Tensor, index: int) -> int:
+        """Load the four values of a texel."""
+        variable, zero = self.tensors[tensor.name], self._number(0)
+        if tensor.name not in self.halves:
+            pointer = self._chain(s.STORAGE_BUFFER, "vec4", variable, zero, index)
+            return self._op(s.LOAD, "vec4", pointer)
+        pointer = self._chain(s.STORAGE_BUFFER, "uvec2", variable, zero, index)
+        packed = self._op(s.LOAD, "uvec2", pointer)
+        words = (self._op(s.COMPOSITE_EXTRACT, "uint", packed, i) for i in (0, 1))
+        pairs = [self._glsl(_UNPACK_HALF, "vec2", word) for word in words]
+        return self._op(s.COMPOSITE_CONSTRUCT, "vec4", *pairs)
 
     def _inside(self, tensor: t.Tensor, parts: list[int], axes: int) -> int:
         """Return whether the first `axes` coordinates are in range; negative ones are not."""
@@ -398,8 +414,13 @@ class _Printer:
         return result
 
     def _write(self, tensor: t.Tensor, index: int, value: int) -> None:
-        variable = self.tensors[tensor.name]
-        pointer = self._chain(s.STORAGE_BUFFER, "vec4", variable, self._number(0), index)
+        variable, kind = self.tensors[tensor.name], "vec4"
+        if tensor.name in self.halves:
+            kind = "uvec2"
+            pairs = (self._op(s.VECTOR_SHUFFLE, "vec2", value, value, i, i + 1) for i in (0, 2))
+            words = [self._glsl(_PACK_HALF, "uint", pair) for pair in pairs]
+            value = self._op(s.COMPOSITE_CONSTRUCT, kind, *words)
+        pointer = self._chain(s.STORAGE_BUFFER, kind, variable, self._number(0), index)
         self._do(s.STORE, pointer, value)
 
     # --- statements ---------------------------------------------------------------------------
@@ -556,4 +577,4 @@ class _Printer:
         m.heads += (*name, *inputs)
         # A size that the WorkgroupSize built-in overrides; some tools insist on having one.
         m.heads += (6 << 16 | s.EXECUTION_MODE, main, _EXECUTION_LOCAL_SIZE, 1, 1, 1)
-        return bind(self.kernel, "spirv", m.assemble())
+        return bind(self.kernel, "spirv", m.assemble(), self.storage)

@@ -20,7 +20,7 @@ CONSTANT_TRUE, CONSTANT_FALSE, CONSTANT = 41, 42, 43
 SPEC_TRUE, SPEC_FALSE, SPEC_CONSTANT, SPEC_COMPOSITE, SPEC_OP = 48, 49, 50, 51, 52
 FUNCTION, FUNCTION_PARAMETER, FUNCTION_END, FUNCTION_CALL = 54, 55, 56, 57
 VARIABLE, LOAD, STORE, ACCESS_CHAIN, DECORATE, MEMBER_DECORATE = 59, 61, 62, 65, 71, 72
-VECTOR_SHUFFLE, COMPOSITE_CONSTRUCT, COMPOSITE_EXTRACT = 79, 80, 81
+VECTOR_EXTRACT, VECTOR_SHUFFLE, COMPOSITE_CONSTRUCT, COMPOSITE_EXTRACT = 77, 79, 80, 81
 CONVERT_F_TO_S, CONVERT_S_TO_F, BITCAST = 110, 111, 124
 S_NEGATE, F_NEGATE, I_ADD, I_SUB, I_MUL, S_DIV, S_REM = 126, 127, 128, 130, 132, 135, 138
 VECTOR_TIMES_SCALAR, DOT = 142, 148
@@ -122,12 +122,12 @@ class Module:
         base = BASE.get(kind, "uint" if kind[0] == "u" else "bool")
         return self.declare(TYPE_VECTOR, self.type(base), int(kind[-1]))
 
-    def texels(self) -> int:
-        """Return the type of an unsized array of vec4, as buffers hold it."""
-        key = "texels"
+    def texels(self, *, is_half: bool = False) -> int:
+        """Return the type of an unsized array of texels: vec4, or two words of two halves."""
+        key, kind, stride = ("halves", "uvec2", 8) if is_half else ("texels", "vec4", 16)
         if key not in self.known:
-            self.known[key] = self.declare(TYPE_RUNTIME_ARRAY, self.type("vec4"))
-            self.decorate(self.known[key], ARRAY_STRIDE, 16)
+            self.known[key] = self.declare(TYPE_RUNTIME_ARRAY, self.type(kind))
+            self.decorate(self.known[key], ARRAY_STRIDE, stride)
         return self.known[key]
 
     def pointer(self, storage: int, kind: int) -> int:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from gpuedge.core.kernel import KernelBlob, Number
+from gpuedge.core.storage import HALF_BUFFER
 from gpuedge.lang import tree as t
 from gpuedge.lang.builtins import BITS, BUILTINS, COMPARISONS, TANH_LIMIT
 from gpuedge.lang.interface import bind, push_args
@@ -44,6 +45,16 @@ fn k_at(p: vec4<i32>, d: vec4<i32>) -> i32 {
 }
 """
 _HELPERS = {
+    "k_halves": """\
+fn k_halves(h: vec2<u32>) -> vec4<f32> {
+    return vec4<f32>(unpack2x16float(h.x), unpack2x16float(h.y));
+}
+""",
+    "k_unhalves": """\
+fn k_unhalves(v: vec4<f32>) -> vec2<u32> {
+    return vec2<u32>(pack2x16float(v.xy), pack2x16float(v.zw));
+}
+""",
     # As unsigned numbers, so that a negative coordinate is out of range too.
     "k_in2": """\
 fn k_in2(p: vec4<i32>, d: vec4<i32>) -> bool {
@@ -72,21 +83,21 @@ fn k_mod{name[4:]}(a: {kind}, b: {kind}) -> {kind} {{
 }
 _LOAD_Z = """\
 fn k_z_{0}(p: vec4<i32>, d: vec4<i32>, last: u32) -> vec4<f32> {{
-    let v = t_{0}[min(u32(k_at(p, d)), last)];
+    let v = {1};
     return select(vec4<f32>(), v, k_in2(p, d));
 }}
 """
 _LOAD_1 = """\
 fn k_one_{0}(e: i32, last: u32) -> f32 {{
     let at = min(u32(e), last * 4u + 3u);
-    return t_{0}[at >> 2u][at & 3u];
+    return {1}[at & 3u];
 }}
 """
 
 
-def print_kernel(kernel: t.Kernel, _dialect: str, _storage: Mapping[str, str]) -> KernelBlob:
+def print_kernel(kernel: t.Kernel, _dialect: str, storage: Mapping[str, str]) -> KernelBlob:
     """Print a kernel as a WGSL text with one entry point, ``main``; tensors are buffers."""
-    return _WgslModule(kernel).blob()
+    return _WgslModule(kernel, storage).blob()
 
 
 class _WgslModule:
@@ -102,8 +113,10 @@ class _WgslModule:
         Whether a function other than main asks where it runs.
     """
 
-    def __init__(self, kernel: t.Kernel) -> None:
+    def __init__(self, kernel: t.Kernel, storage: Mapping[str, str]) -> None:
         self.kernel = kernel
+        self.storage = storage
+        self.halves = {name for name, kind in storage.items() if kind == HALF_BUFFER}
         self.function = kernel.main
         self.helpers: set[str] = set()
         self.shares_ids = False
@@ -226,12 +239,19 @@ class _WgslModule:
         if expr.name == "load1":
             return f"{self._helper(f'k_one_{tensor.name}')}({position}, {last})"
         if expr.name == "texel":
-            return f"t_{tensor.name}[min(u32({position}), {last})]"
+            return self._texel(tensor, f"min(u32({position}), {last})")
         d = self._extents(tensor)
         if expr.name == "load4z":
             self._helper("k_in2")
             return f"{self._helper(f'k_z_{tensor.name}')}({position}, {d}, {last})"
-        return f"t_{tensor.name}[min(u32(k_at({position}, {d})), {last})]"
+        return self._texel(tensor, f"min(u32(k_at({position}, {d})), {last})")
+
+    def _texel(self, tensor: t.Tensor, index: str) -> str:
+        text = f"t_{tensor.name}[{index}]"
+        return text if tensor.name not in self.halves else f"{self._helper('k_halves')}({text})"
+
+    def _stored(self, tensor: t.Tensor, value: str) -> str:
+        return value if tensor.name not in self.halves else f"{self._helper('k_unhalves')}({value})"
 
     # --- statements ---------------------------------------------------------------------------
     def _block(self, body: list[t.Stmt]) -> list[str]:
@@ -288,7 +308,8 @@ class _WgslModule:
         else:
             d = self._extents(tensor)
             inside, index = f"{self._helper('k_in4')}(at, {d})", f"k_at(at, {d})"
-        write = f"{_STEP}{_STEP}t_{tensor.name}[{index}] = {self._value(stmt.value)};"
+        value = self._stored(tensor, self._value(stmt.value))
+        write = f"{_STEP}{_STEP}t_{tensor.name}[{index}] = {value};"
         return ["{", f"{_STEP}let at = {position};", f"{_STEP}if ({inside}) {{", write,
                 f"{_STEP}}}", "}"]  # fmt: skip
 
@@ -330,7 +351,7 @@ class _WgslModule:
             f"{_STEP}let z = i32(id.z);",
             f"{_STEP}let {place} = vec4<i32>(i32(id.x), i32(id.y), z % {d}.z, z / {d}.z);",
             *body,
-            f"{_STEP}t_{out.name}[k_at({place}, {d})] = {value};",
+            f"{_STEP}t_{out.name}[k_at({place}, {d})] = {self._stored(out, value)};",
             "}",
         ]
 
@@ -340,7 +361,8 @@ class _WgslModule:
         for tensor in self.kernel.tensors:
             mode = "read" if tensor.access == "read" else "read_write"
             place = f"@group(0) @binding({tensor.binding})"
-            lines.append(f"{place} var<storage, {mode}> t_{tensor.name}: array<vec4<f32>>;")
+            kind = "vec2<u32>" if tensor.name in self.halves else "vec4<f32>"
+            lines.append(f"{place} var<storage, {mode}> t_{tensor.name}: array<{kind}>;")
         lines.append("struct Push {")
         for arg in push_args(self.kernel)[0]:
             lines.append(
@@ -362,19 +384,22 @@ class _WgslModule:
         return lines
 
     def _helper_texts(self) -> list[str]:
-        texts = [_INDEX] + [text for name, text in _HELPERS.items() if name in self.helpers]
+        own = []
         for tensor in self.kernel.tensors:
-            for prefix, text in (("k_z_", _LOAD_Z), ("k_one_", _LOAD_1)):
+            for prefix, text, index in (
+                ("k_z_", _LOAD_Z, "min(u32(k_at(p, d)), last)"),
+                ("k_one_", _LOAD_1, "at >> 2u"),
+            ):
                 if prefix + tensor.name in self.helpers:
-                    texts.append(text.format(tensor.name))
-        return texts
+                    own.append(text.format(tensor.name, self._texel(tensor, index)))
+        return [_INDEX, *(text for name, text in _HELPERS.items() if name in self.helpers), *own]
 
     def blob(self) -> KernelBlob:
         """Print everything and return the blob."""
         functions = [self._function(f) for f in (*self.kernel.functions, self.kernel.main)]
         head = "\n".join([f"// {self.kernel.name}", *self._interface()])
         text = "\n".join([head + "\n", *self._helper_texts(), *functions])
-        return bind(self.kernel, "wgsl", text.encode())
+        return bind(self.kernel, "wgsl", text.encode(), self.storage)
 
 
 def _literal(kind: str, value: Number) -> str:

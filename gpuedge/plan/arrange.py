@@ -37,7 +37,7 @@ Role = Literal["constant", "input", "output", "scratch"]
 
 @dataclass(frozen=True, slots=True)
 class BufferSpec:
-    """One buffer: its size in bytes (16 for each texel), what it is for, how it keeps texels."""
+    """One buffer: its size in bytes, what it is for, how it keeps texels."""
 
     nbytes: int
     role: Role
@@ -99,7 +99,7 @@ def arrange(plan: Plan, alignment: int, *, has_suballocation: bool = True) -> Ar
     """
     nbytes: dict[str, int] = {}
     for tensor in plan.tensors.values():
-        nbytes[tensor.memory] = max(nbytes.get(tensor.memory, 0), tensor.layout.nbytes)
+        nbytes[tensor.memory] = max(nbytes.get(tensor.memory, 0), tensor.nbytes)
     lifetimes = _lifetimes(plan)
     found = (*plan.outputs.values(), *plan.lows.values())
     results = {plan.tensors[name].memory for name in found}
@@ -127,7 +127,7 @@ def arrange(plan: Plan, alignment: int, *, has_suballocation: bool = True) -> Ar
     else:
         _place_whole(plan, scratch, regions, buffers)
     views = {
-        t.name: Region(regions[t.memory].buffer, regions[t.memory].offset, t.layout.nbytes)
+        t.name: Region(regions[t.memory].buffer, regions[t.memory].offset, t.nbytes)
         for t in plan.tensors.values()
         if t.memory in regions
     }

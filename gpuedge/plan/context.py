@@ -264,7 +264,7 @@ class Context:
                     known=f"this device allows {limit}",
                 )
         for name in tensors.values():
-            nbytes = self.tensors[name].layout.nbytes
+            nbytes = self.tensors[name].nbytes
             if nbytes > limits.max_storage_buffer_bytes:
                 raise UnsupportedOpError(
                     f"{'+'.join(self.ops)} binds a tensor of {nbytes} bytes.",

@@ -87,6 +87,11 @@ class PlanTensor:
     is_constant: bool = False
     storage: Storage = FLOAT32
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its memory."""
+        return self.layout.nbytes // 16 * self.storage.about.buffer_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class OpenOutput:

@@ -16,7 +16,7 @@ import numpy as np
 
 from gpuedge.core.caps import Caps
 from gpuedge.core.dtypes import ACCEPTED as FLOATS
-from gpuedge.core.storage import FIXED16_STEPS, Storage
+from gpuedge.core.storage import FIXED16_STEPS, HALF_BUFFER, Storage
 from gpuedge.graph.ir import Array
 
 Range = tuple[float, float]
@@ -27,7 +27,8 @@ UNBOUNDED: Final[Range] = (-inf, inf)
 
 FLOAT_TEXEL: Final = "rgba8_float"
 FIXED: Final = "rgba8_fixed16"
-HALF: Final = "rgba16f"
+HALVES: Final = {HALF_BUFFER: Storage(HALF_BUFFER, dtype="float16"), "rgba16f": Storage("rgba16f")}
+"""Storages of float16 by their kind."""
 BYTES: Final = {"uint8": "rgba8_u8", "int8": "rgba8_s8"}
 
 HALF_MAX: Final = 65504.0
@@ -64,7 +65,8 @@ EXACT: Final = StoragePrecision()
 
 def offers(caps: Caps, precision: str) -> bool:
     """Tell whether a device can keep tensors as `Policy.storage` asks, other than exactly."""
-    return {"float16": HALF, "fixed16": FIXED}.get(precision) in caps.storages
+    kinds = {"float16": tuple(HALVES), "fixed16": (FIXED,)}.get(precision, ())
+    return any(kind in caps.storages for kind in kinds)
 
 
 def fixed16(low: float, high: float) -> Storage | None:
@@ -114,6 +116,7 @@ class Storages:
         self._constants = constants
         self._ranges = dict(precision.ranges)
         self._small = precision.kind if offers(caps, precision.kind) else ""
+        self._half = next((s for kind, s in HALVES.items() if kind in caps.storages), self.exact)
         self._bytes = {
             dtype: Storage(kind, *_limits(dtype))
             for dtype, kind in BYTES.items()
@@ -134,7 +137,7 @@ class Storages:
         known = [r for r in ranges if r is not None]
         if self._small == "float16":
             fits = all(max(-low, high) <= HALF_MAX for low, high in known)
-            return Storage(HALF) if fits else exact
+            return self._half if fits else exact
         if len(known) < len(ranges):
             return exact
         low, high = min(low for low, _ in known), max(high for _, high in known)

@@ -28,7 +28,7 @@ from gpuedge.core.storage import KINDS
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
 from gpuedge.opset.bounds import U
-from gpuedge.plan.storages import BYTES, EXACT, FLOAT_TEXEL, HALF, StoragePrecision, offers
+from gpuedge.plan.storages import BYTES, EXACT, FLOAT_TEXEL, StoragePrecision, offers
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -388,7 +388,7 @@ def _storages(caps: Caps) -> list[KnownAnswer]:
         found += [_bytes(dtype, f"every {dtype}", FLOAT_TEXEL) for dtype in kept]
     if offers(caps, "fixed16"):
         found.append(_fixed16())
-    return found + (_half(caps) if HALF in caps.storages else [])
+    return found + (_half(caps) if offers(caps, "float16") else [])
 
 
 def _fixed16() -> KnownAnswer:

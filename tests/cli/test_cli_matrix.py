@@ -81,7 +81,7 @@ def test_matrix_keeps_to_the_terminal(
 def test_limits_say_how_tensors_are_kept(report: ProbeReport) -> None:
     found = {r.device: matrix.limits(r)[1:] for r in report.devices}
     assert list(found) == ["vulkan:0", "wgpu:0", "wgpu:1", "gles20:0"]
-    assert found["vulkan:0"] == ["128 MiB", "-", "4", "all", "buffer"]
+    assert found["vulkan:0"] == ["128 MiB", "-", "4", "all", "buffer buffer_f16"]
     assert found["gles20:0"] == [
         "64 MiB",
         "8192\u00b2",

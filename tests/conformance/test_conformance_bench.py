@@ -119,8 +119,8 @@ def test_what_does_not_apply_is_skipped_with_its_reason() -> None:
     bench, _ = made(replace(VULKAN_MINIMUM, forms=frozenset({"map"})))
     row = bench.run(replace(MUL, variant="matmul_rows"))
     assert (row["status"], row["reason"]) == ("skipped", "the vulkan level has no group kernels")
-    row = bench.run(replace(ADD, storage="float16"))
-    assert row["reason"] == "the device offers no rgba16f (it has buffer)"
+    row = bench.run(replace(ADD, storage="fixed16"))
+    assert row["reason"] == "the device offers no rgba8_fixed16 (it has buffer, buffer_f16)"
     small, _ = made(replace(VULKAN_MINIMUM, max_shared_bytes=1024))
     row = small.run(replace(MUL, variant="matmul_tile"))
     assert row["reason"] == "matmul_tile needs max_shared_bytes >= 8192"

@@ -62,7 +62,7 @@ def opened(level: str, **options: Any) -> OpenDevice:
 def printed(device: OpenDevice, text: str, kinds: Mapping[str, str] | None = None) -> KernelBlob:
     """Print a kernel for a device; tensors without a kind get its default."""
     kernel = load(text, filename="t.kern")
-    if device.caps.storages == ("buffer",):
+    if device.caps.storages[0] == "buffer":
         return print_kernel(kernel, device.caps.dialect)
     named = {t.name: (kinds or {}).get(t.name, device.caps.storages[0]) for t in kernel.tensors}
     return print_kernel(kernel, device.caps.dialect, named)

@@ -40,7 +40,7 @@ SLOW = ("gles30-swiftshader-legacy", "gles20-softpipe", "gles30-softpipe")
 def facts(configuration: str) -> Check:
     """What a configuration must report."""
     level, _, driver = configuration.partition("-")
-    storages = STORAGES.get(configuration, ["buffer"])
+    storages = STORAGES.get(configuration, ["buffer", "buffer_f16"])
     wanted: dict[str, object] = {
         "level": level,
         "dialect": DIALECTS[level],

@@ -81,7 +81,7 @@ def test_identity_and_caps_are_what_the_adapter_says(device: OpenDevice, adapter
     assert identity.name.startswith("SwiftShader" if "swift" in adapter else "llvmpipe")
     assert (caps.level, caps.dialect, caps.forms) == ("wgpu", "wgsl", {"map", "group"})
     assert caps.max_texture_size is None
-    assert not caps.has_suballocation and caps.storages == ("buffer",)
+    assert not caps.has_suballocation and caps.storages == ("buffer", "buffer_f16")
     # What every WebGPU device must offer (specification, Limits), but for the smaller kind of
     # OpenGL device, which has half the buffers and invocations.
     assert caps.max_storage_buffers >= 4

@@ -349,6 +349,7 @@ def test_the_least_int() -> None:
         (wgsl_corpus.GROUP, "essl100", {}, "group kernel"),
         (COPY, "essl300", {"A": "rgba64"}, "tensor A is kept as 'rgba64'"),
         (COPY, "essl300", {"A": "buffer"}, "tensor A is kept as 'buffer'"),
+        (COPY, "essl300", {"A": "buffer_f16"}, "tensor A is kept as 'buffer_f16'"),
         (COPY, "essl310", {"A": "rgba32f"}, "tensor A is kept as 'rgba32f'"),
         (HEAD + "vec4 main(ivec4 p) { return texel(A, 16777217); }", "essl100", {}, "16777217"),
         (

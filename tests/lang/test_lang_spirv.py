@@ -194,3 +194,15 @@ def test_group_statements_print_as_valid_code() -> None:
         "for (int i = 0; i < Q; i++) { barrier(); store4(O, dims(O) - i, vec4(1.0)); } }"
     )
     assert_valid(lang.print_kernel(lang.load(text, filename="t")).code)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_halves_are_valid(name: str) -> None:
+    """With every tensor kept as float16, two to a word."""
+    kernel = lang.load((SAMPLES / f"{name}.kern").read_text(), filename=f"{name}.kern")
+    blob = lang.print_kernel(kernel, "spirv", {t.name: "buffer_f16" for t in kernel.tensors})
+    assert_valid(blob.code)
+    assert {t.storage for t in blob.tensors} == {"buffer_f16"}
+    text = disassembly(blob.code)
+    assert "UnpackHalf2x16" in text and "PackHalf2x16" in text
+    assert blob.digest != printed(name).digest

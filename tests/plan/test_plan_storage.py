@@ -241,25 +241,39 @@ def test_unknown_range_stays_exact() -> None:
 def test_devices_that_do_not_offer_it_keep_tensors_exactly(precision: str) -> None:
     graph, _ = network()
     ranges = dict.fromkeys(graph.types, (-4.0, 4.0))
-    for caps in (VULKAN_MINIMUM, replace(TEXTURES, storages=("rgba8_float",))):
+    buffers = replace(VULKAN_MINIMUM, storages=("buffer",))
+    for caps in (buffers, replace(TEXTURES, storages=("rgba8_float",))):
         made = plan(graph, caps, (), StoragePrecision(precision, ranges))
         assert {t.storage.kind for t in made.tensors.values()} == {caps.storages[0]}
         assert len(made.passes) == len(plan(graph, caps).passes)
 
 
-def test_half_is_for_what_fits_half() -> None:
+@pytest.mark.parametrize(
+    ("caps", "exact_kind", "half_kind"),
+    [(FLOAT_TEXTURES, "rgba32f", "rgba16f"), (VULKAN_MINIMUM, "buffer", "buffer_f16")],
+)
+def test_half_is_for_what_fits_half(caps: Caps, exact_kind: str, half_kind: str) -> None:
     graph, feeds = network()
     seen = Seen()
-    got = run_graph(graph, feeds, FLOAT_TEXTURES, (), seen, StoragePrecision("float16"))
-    assert seen.storages == {"rgba32f", "rgba16f"}
-    exact = run_graph(graph, feeds, FLOAT_TEXTURES)
+    got = run_graph(graph, feeds, caps, (), seen, StoragePrecision("float16"))
+    assert seen.storages == {exact_kind, half_kind}
+    exact = run_graph(graph, feeds, caps)
     for name, value in exact.items():
         worst = np.abs(got[name] - value).max()
         assert 0 < worst < 2e-2  # about 2^-11 for each store of numbers up to ten
     large = single("MatMul", {"a": TensorType(FLOAT, (8, 8))}, None,
                    {"b": np.full((8, 8), 7e4, np.float32)})  # fmt: skip
-    made = plan(large, FLOAT_TEXTURES, (), StoragePrecision("float16"))
-    assert storages_of(made)["b"] == "rgba32f" and storages_of(made)["a"] == "rgba16f"
+    made = plan(large, caps, (), StoragePrecision("float16"))
+    assert storages_of(made)["b"] == exact_kind and storages_of(made)["a"] == half_kind
+
+
+def test_halves_in_buffers_take_half_the_memory() -> None:
+    graph, _ = network()
+    sizes = [
+        sum(home.nbytes for home in homes(plan(graph, VULKAN_MINIMUM, (), kept)).buffers.values())
+        for kept in (StoragePrecision(), StoragePrecision("float16"))
+    ]
+    assert sizes[1] < 0.62 * sizes[0]  # biases and scales stay float32
 
 
 # -- how far fixed point may be off: docs/numerics.md, "Storage kinds" ----------------------------
