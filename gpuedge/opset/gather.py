@@ -136,6 +136,8 @@ def _one_hot(call: OperatorCall) -> Tensor:
     if given is None or given.size != 1 or values.shape != (2,):
         raise call.bad_shape("needs a depth and two values")
     depth = int(given.reshape(()))
+    if depth < 1:
+        raise call.bad_shape(f"has a depth of {depth}")
     along = call.axis(call.integer("axis", -1), indices.rank + 1)
     shape = (*indices.shape[:along], depth, *indices.shape[along:])
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import floor
+from math import floor, isfinite
 
 import numpy as np
 
@@ -175,6 +175,8 @@ def _resize(call: OperatorCall) -> Tensor:
     fitting = [p for p in (scales, sizes) if p is not None]
     if any(len(p) != len(which) for p in fitting) or not x.size:
         raise call.bad_shape("has scales or sizes that do not fit")
+    if not all(isfinite(s) and s > 0 for s in scales or ()) or min(sizes or (1,)) < 1:
+        raise call.bad_shape("has scales or sizes that are not positive")
     extents, factors = _sizes(call, x, which, scales, sizes)
     if max(extents, default=0) > MOST_POSITIONS:
         raise call.unsupported(f"makes an axis longer than {MOST_POSITIONS}")

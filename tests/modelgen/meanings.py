@@ -82,6 +82,46 @@ def _upsample_attribute(x: Array, *, scales: Sequence[float], mode: Any = "neare
     return _upsample(x, scales, mode=mode)
 
 
+def _keys(distance: Array, a: float = -0.75) -> Array:
+    """Keys' kernel of cubic interpolation."""
+    d = np.abs(distance)
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
+
+
+def _triangle(distance: Array) -> Array:
+    return np.maximum(0.0, 1 - np.abs(distance))
+
+
+def _resize(x: Array, *given: Array, mode: bytes = b"nearest",
+            coordinate_transformation_mode: bytes = b"half_pixel",
+            nearest_mode: bytes = b"floor") -> Array:  # fmt: skip
+    """Resize along one axis after the other; the reference takes places in float32."""
+    numbers = next(g for g in reversed(given) if g.size)
+    is_sizes = numbers.dtype.kind == "i"
+    for axis, number in enumerate(numbers):
+        size = x.shape[axis]
+        scale = number / size if is_sizes else float(number)
+        whole, y = scale * size, np.arange(int(np.floor(scale * size + 1e-9)))
+        places = {
+            b"asymmetric": y / scale,
+            b"align_corners": y * (size - 1) / max(whole - 1, 1e-9) if whole != 1 else y * 0.0,
+            b"half_pixel": (y + 0.5) / scale - 0.5,
+            b"pytorch_half_pixel": (y + 0.5) / scale - 0.5 if whole > 1 else y * 0.0 - 0.5,
+        }[coordinate_transformation_mode]
+        if mode == b"nearest":
+            x = x.take(np.clip(np.floor(places), 0, size - 1).astype(int), axis)
+        elif scale != 1:
+            kernel = _triangle if mode == b"linear" else _keys
+            taps = np.floor(places)[:, None] + np.arange(-1, 3)
+            table = np.zeros((len(y), size))
+            at = np.clip(taps, 0, size - 1).astype(int)
+            np.add.at(table, (np.arange(len(y))[:, None], at), kernel(taps - places[:, None]))
+            x = np.moveaxis(np.tensordot(table, x, (1, axis)), 0, axis)
+    return x
+
+
 def _mish(x: Array) -> Array:
     return np.asarray(x * np.tanh(np.log1p(np.exp(np.minimum(x, 50)))))
 
@@ -184,6 +224,7 @@ OWN: tuple[tuple[str, int, int, Callable[..., Array]], ...] = (
     ("Upsample", 0, 8, _upsample_attribute),
     ("Upsample", 9, 9, _upsample),
     ("Resize", 10, 10, _upsample),
+    ("Resize", 11, 99, _resize),
     ("GatherElements", 0, 99, _gather_elements),
     ("LpNormalization", 0, 99, _lp_norm),
     ("MaxPool", 0, 99, partial(_pooled, "max")),
