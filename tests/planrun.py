@@ -78,11 +78,19 @@ class PlanRun:
     """One plan with its memory."""
 
     def __init__(
-        self, made: Plan, alignment: int, seen: Seen, *, has_suballocation: bool = True
+        self,
+        made: Plan,
+        alignment: int,
+        seen: Seen,
+        *,
+        has_suballocation: bool = True,
+        most_bytes: int | None = None,
     ) -> None:
         self.plan = made
         self.seen = seen
-        self.where: Arrangement = arrange(made, alignment, has_suballocation=has_suballocation)
+        self.where: Arrangement = arrange(
+            made, alignment, has_suballocation=has_suballocation, most_bytes=most_bytes
+        )
         self.owners: dict[str, str] | None = None if has_suballocation else {}
         self.buffers: dict[str, Array] = {}
         for name, home in self.where.buffers.items():

@@ -333,8 +333,9 @@ class GpuExecutable:
         self._inputs: list[PlanTensor] = []
         caps = executor.caps
         self._where: Arrangement = arrange(
-            made, caps.offset_alignment, has_suballocation=caps.has_suballocation
-        )
+            made, caps.offset_alignment, has_suballocation=caps.has_suballocation,
+            most_bytes=caps.max_allocation_bytes,
+        )  # fmt: skip
         try:
             self._build(rest)
         except BaseException:
@@ -400,7 +401,7 @@ class GpuExecutable:
         try:
             found = [values[s] if s in values else self.plan.constants[s] for s in host.sources]
             dtype = None if host.is_raw else np.float32
-            arrays = [np.ascontiguousarray(a, dtype) for a in found]
+            arrays = [np.asarray(a, dtype) for a in found]
         except MemoryError as error:
             raise no_copy(f"'{tensor.name}'", error) from None
         for source, array in zip(host.sources, found, strict=True):

@@ -54,8 +54,9 @@ def evaluate(node: Node, graph: Graph, limit: int = FOLD_LIMIT) -> tuple[Array, 
     is known. Random operators, subgraphs and large results are left to run time; where neither the
     reference nor our own description can compute a node, the log says why.
     """
-    if node.domain == "" and node.op in ("Shape", "Size") and node.inputs[0] in graph.types:
-        return (_extent(node, graph.types[node.inputs[0]].shape),)
+    at_once = _at_once(node, graph) if node.domain == "" else None
+    if at_once is not None:
+        return (at_once,)
     fixed = node.op not in _RANDOM and node.domain in ("", "ai.onnx.ml")
     fixed = fixed and all(not name or name in graph.constants for name in node.inputs)
     if not fixed or has_subgraph(node):
@@ -113,6 +114,14 @@ def _nbytes(kind: TensorType) -> int:
 def _is_plausible(array: Array, kind: TensorType | None) -> bool:
     small = array.dtype != object and array.nbytes <= FOLD_LIMIT
     return small and (kind is None or type_of(array) == kind)
+
+
+def _at_once(node: Node, graph: Graph) -> Array | None:
+    """Return what needs no computing: the sizes of a known type, a constant."""
+    if node.op in ("Shape", "Size") and node.inputs[0] in graph.types:
+        return _extent(node, graph.types[node.inputs[0]].shape)
+    value = node.attrs.get("value") if node.op == "Constant" else None
+    return value if isinstance(value, np.ndarray) else None
 
 
 def _extent(node: Node, shape: tuple[int, ...]) -> Array:

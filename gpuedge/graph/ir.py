@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,15 @@ class Graph:
     constants: Mapping[str, Array] = field(default_factory=dict)
     opset: Mapping[str, int] = field(default_factory=lambda: {"": 21})
     folded: tuple[Node, ...] = ()
+
+    @cached_property
+    def settled(self) -> Mapping[str, Node]:
+        """Values that constants alone decide, too large to be folded, and the nodes they are of."""
+        found: dict[str, Node] = {}
+        for node in self.nodes:
+            if all(not i or i in self.constants or i in found for i in node.inputs):
+                found.update((name, node) for name in node.outputs)
+        return found
 
     def shape(self, value: str) -> tuple[int, ...]:
         """Shape of a value."""

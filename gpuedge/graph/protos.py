@@ -4,12 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gpuedge.core.errors import ModelError
+from gpuedge.core.text import shown
+
 if TYPE_CHECKING:
     import onnx
 
+    from gpuedge.graph.ir import Array
+
+
+def tensor_value(tensor: onnx.TensorProto) -> Array:
+    """Return a tensor as a read-only array. Raises ModelError (GE-500) where it cannot be read."""
+    from onnx import numpy_helper
+
+    try:
+        array = numpy_helper.to_array(tensor)
+    except (ValueError, TypeError, OverflowError, MemoryError) as error:
+        raise ModelError(f"The weight {shown(tensor.name)} cannot be read: {error}.") from None
+    array.flags.writeable = False
+    return array
+
 
 def attribute_value(proto: onnx.AttributeProto) -> Any:
-    """Return an attribute as a Python value; what has none that says as much stays a message."""
+    """Return an attribute as a Python value; what has none that says as much stays a message.
+
+    A tensor of numbers becomes a read-only array.
+    """
     kinds = type(proto)
     if proto.type == kinds.STRING:
         try:
@@ -22,5 +42,8 @@ def attribute_value(proto: onnx.AttributeProto) -> Any:
         kinds.INTS: tuple(proto.ints),
         kinds.FLOATS: tuple(proto.floats),
     }
+    if proto.type == kinds.TENSOR and not proto.t.external_data:
+        array = tensor_value(proto.t)
+        return array if array.dtype.kind in "fiub" else proto
     value = plain.get(proto.type, proto)
     return proto if value == () else value  # an empty list would lose its element type

@@ -15,7 +15,7 @@ from gpuedge.graph import fold, parse, schema
 from gpuedge.graph.bound import BoundModel, Serialised
 from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
 from gpuedge.graph.limits import MAX_ELEMENTS, MAX_RANK
-from gpuedge.graph.protos import attribute_value
+from gpuedge.graph.protos import attribute_value, tensor_value
 from gpuedge.graph.schema import schema_reason
 from gpuedge.graph.writer import reads
 from gpuedge.opset.call import node_label
@@ -109,14 +109,9 @@ def _signature(value: onnx.ValueInfoProto) -> Signature:
 
 def _weights(graph: onnx.GraphProto) -> Iterator[tuple[str, Array]]:
     """Yield the initialisers as read-only arrays. Raises InputError where one holds NaN."""
-    from onnx import numpy_helper
-
     for tensor in graph.initializer:
         schema.dtype_name(tensor.data_type, tensor.name)
-        try:
-            array = numpy_helper.to_array(tensor)
-        except (ValueError, TypeError, OverflowError, MemoryError) as error:
-            raise ModelError(f"The weight {shown(tensor.name)} cannot be read: {error}.") from None
+        array = tensor_value(tensor)
         # the largest element is NaN where any is, and takes no memory to find
         if array.dtype.kind == "f" and array.size and np.isnan(array.max()):
             raise InputError(
@@ -124,7 +119,6 @@ def _weights(graph: onnx.GraphProto) -> Iterator[tuple[str, Array]]:
                 known=f"{int(np.isnan(array).sum())} of {array.size} values",
                 hint="the training may have diverged, or the file is damaged",
             )
-        array.flags.writeable = False
         yield tensor.name, array
 
 

@@ -47,7 +47,7 @@ class BufferSpec:
     def device_nbytes(self) -> int:
         """Bytes that it takes on the device."""
         kind = self.storage.about
-        return self.nbytes // 16 * kind.units * kind.unit_bytes
+        return self.nbytes // kind.buffer_bytes * kind.units * kind.unit_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,13 @@ class Arrangement:
         return tuple(name for name, home in self.buffers.items() if home.role == "output")
 
 
-def arrange(plan: Plan, alignment: int, *, has_suballocation: bool = True) -> Arrangement:
+def arrange(
+    plan: Plan,
+    alignment: int,
+    *,
+    has_suballocation: bool = True,
+    most_bytes: int | None = None,
+) -> Arrangement:
     """Place the tensors of `plan`.
 
     Parameters
@@ -96,6 +102,9 @@ def arrange(plan: Plan, alignment: int, *, has_suballocation: bool = True) -> Ar
         Whether constants, and tensors the host never sees, may share a buffer (`Caps`). Without,
         every tensor has a buffer of its own, which one of equal storage that is not larger takes
         over once no later pass reads it.
+    most_bytes : int, optional
+        Largest buffer. Constants take several where they have to; what passes hand to each other
+        does as without suballocation.
     """
     nbytes: dict[str, int] = {}
     for tensor in plan.tensors.values():
@@ -106,6 +115,7 @@ def arrange(plan: Plan, alignment: int, *, has_suballocation: bool = True) -> Ar
     regions: dict[str, Region] = {}
     buffers: dict[str, BufferSpec] = {}
     scratch: list[Lifetime] = []
+    shared = CONSTANTS
     position = 0
     for memory in (m for m in nbytes if m in lifetimes):
         tensor, size = plan.tensors[memory], nbytes[memory]
@@ -113,15 +123,16 @@ def arrange(plan: Plan, alignment: int, *, has_suballocation: bool = True) -> Ar
         if role == "scratch":
             scratch.append(Lifetime(memory, size, *lifetimes[memory]))
         elif role == "constant" and has_suballocation:
-            regions[memory] = Region(CONSTANTS, position, size)
+            if position and most_bytes is not None and position + size > most_bytes:
+                shared, position = f"{CONSTANTS}.{len(buffers)}", 0
+            regions[memory] = Region(shared, position, size)
             position = align(position + size, alignment)
+            buffers[shared] = BufferSpec(position, "constant")
         else:
             regions[memory] = Region(memory, 0, size)
             buffers[memory] = BufferSpec(size, role, tensor.storage)
-    if position:
-        buffers[CONSTANTS] = BufferSpec(position, "constant")
-    if has_suballocation:
-        offsets, total = place(scratch, alignment)
+    offsets, total = place(scratch, alignment) if has_suballocation else ({}, 0)
+    if has_suballocation and (most_bytes is None or total <= most_bytes):
         regions |= {t.name: Region(ARENA, offsets[t.name], t.nbytes) for t in scratch}
         buffers |= {ARENA: BufferSpec(total, "scratch")} if total else {}
     else:

@@ -34,11 +34,16 @@ def most_bindings(caps: Caps) -> int:
     return min(caps.max_storage_buffers, caps.max_push_bytes // PUSH_BYTES)
 
 
+def most_rows(nbytes: int, caps: Caps, unit: int = 1) -> int:
+    """Return how many rows of so many bytes one binding holds: a multiple of `unit`, not 0."""
+    return max(1, caps.max_storage_buffer_bytes // nbytes // unit) * unit
+
+
 class Context:
     """The plan under construction for one segment on one device.
 
     A tensor may exist in several layouts; `have` records them by its number, `need` makes the
-    missing one.
+    missing one. `known` has the constants that computed tensors turned out to be.
     """
 
     def __init__(
@@ -58,6 +63,7 @@ class Context:
         self.tensors: dict[str, PlanTensor] = {}
         self.passes: list[Pass] = []
         self.have: dict[int, dict[Kind, str]] = {}
+        self.known: dict[int, Tensor] = {}
         self.ops: tuple[str, ...] = ()
         self._count = 0
 
@@ -120,13 +126,26 @@ class Context:
 
     def alias(self, tensor: Tensor, other: Tensor) -> None:
         """Say that `tensor` has the elements of another, in the same order."""
-        if tensor.shape == other.shape:
+        settled = self.known.get(other.serial)
+        if settled is not None and settled.array is not None:
+            self.settle(tensor, settled.array)
+        elif tensor.shape == other.shape:
             self.have[tensor.serial] = self.have.setdefault(other.serial, {})
             if not self.have[tensor.serial]:
                 self.need(other, "linear")
         else:
             flat = self.need(other, "linear")
             self.define(tensor, self.view(flat, layouts.linear(tensor.shape)))
+
+    def settle(self, tensor: Tensor, array: Array) -> None:
+        """Say that a computed tensor is the same whatever the inputs are."""
+        shaped = Constant(array.reshape(tensor.shape))
+        self.known[tensor.serial] = Tensor(tensor.shape, tensor.dtype, shaped)
+
+    def host(self, tensor: Tensor) -> Tensor | None:
+        """Return what the host knows a tensor as: a constant or an input; None if it does not."""
+        tensor = self.known.get(tensor.serial, tensor)
+        return tensor if self.is_host(tensor) else None
 
     def flatten(self, tensor: Tensor) -> None:
         """Keep what was computed in C order, and in no other layout."""
@@ -142,6 +161,7 @@ class Context:
 
     def need(self, tensor: Tensor, kind: Kind) -> str:
         """Return a plan tensor that holds `tensor` in the layout `kind`."""
+        tensor = self.known.get(tensor.serial, tensor)
         ready = self.have.setdefault(tensor.serial, {})
         if kind in ready:
             return ready[kind]

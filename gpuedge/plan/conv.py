@@ -12,9 +12,9 @@ from gpuedge.core.kernel import Extents, Number
 from gpuedge.opset.digits import STEP
 from gpuedge.opset.expr import Expr
 from gpuedge.opset.tensor import Array, Carry, Convolution, Tensor
-from gpuedge.plan.context import MAX_TRIPS, Context
+from gpuedge.plan.context import MAX_TRIPS, Context, most_rows
 from gpuedge.plan.emit import epilogue
-from gpuedge.plan.layout import Layout, channels
+from gpuedge.plan.layout import TEXEL, Layout, channels
 from gpuedge.plan.lower import in_chunks
 from gpuedge.plan.plan import HostTensor, Texels
 
@@ -148,9 +148,10 @@ class _Job:
         self.tensor = tensor
         self.body = body
         self.layout = channels(anchor.shape)
-        self.operands = (source.w,) if source.bias is None else (source.w, source.bias)
+        given = (source.w,) if source.bias is None else (source.w, source.bias)
+        self.operands = tuple(filter(None, map(ctx.host, given)))
         self.slices = Slices(source.x.shape[1], anchor.shape[1], source.group)
-        self._check()
+        self._check(len(given))
         self.source = ctx.need(source.x, "channels")
 
     @property
@@ -158,18 +159,17 @@ class _Job:
         """Positions under the kernel."""
         return self.window.kernel[0] * self.window.kernel[1]
 
-    def _check(self) -> None:
+    def _check(self, count: int) -> None:
         if self.taps > MAX_TRIPS:
             raise UnsupportedOpError(
                 f"{'+'.join(self.ctx.ops)} has a kernel of {self.taps} taps.",
                 known=f"kernels of up to {MAX_TRIPS} taps run on a GPU",
             )
-        for operand in self.operands:
-            if not self.ctx.is_host(operand):
-                raise UnsupportedOpError(
-                    f"The weights of {'+'.join(self.ctx.ops)} are computed by the model.",
-                    known="on a GPU, weights are constants or inputs",
-                )
+        if len(self.operands) < count:
+            raise UnsupportedOpError(
+                f"The weights of {'+'.join(self.ctx.ops)} are computed by the model.",
+                known="on a GPU, weights are constants or inputs",
+            )
 
     def specs(self) -> dict[str, Number]:
         """Specs that every window kernel has."""
@@ -191,7 +191,9 @@ class _Job:
     def dense(self, op: str, prepare: _Prepare) -> None:
         """Sum over slices of input channels, in several passes if there are very many."""
         slices = self.slices
+        out_slices = self.layout.extents[2]
         step = max(1, MAX_TRIPS // self.taps - 2)
+        step = min(step, most_rows(4 * TEXEL * (self.taps + 1) * out_slices, self.ctx.caps))
         partial: str | None = None
         for start in range(0, slices.span, step):
             count = min(step, slices.span - start)
@@ -201,7 +203,7 @@ class _Job:
             ) -> Texels:
                 return dense_weights(prepare(w), b, slices, start, count)
 
-            extents = (count * 4, self.taps + 1, self.layout.extents[2], 1)
+            extents = (count * 4, self.taps + 1, out_slices, 1)
             operands = self.operands if start == 0 else self.operands[:1]
             weights = self._upload(extents, operands, build)
             specs = self.specs() | {

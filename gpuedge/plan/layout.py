@@ -15,6 +15,9 @@ FOLD = 4096
 """Texels per row of a linear tensor: a texture width that ES 3.1 devices must offer half of, and
 small enough to keep workgroup counts far below the guaranteed 65,535 per axis."""
 
+TEXEL = 16
+"""Bytes of four float32."""
+
 Kind = Literal["linear", "channels", "rows"]
 
 
@@ -29,7 +32,7 @@ class Layout:
     @property
     def nbytes(self) -> int:
         """Bytes in float32 storage, with padding; never zero."""
-        return 16 * max(1, prod(self.extents))
+        return TEXEL * max(1, prod(self.extents))
 
     @property
     def axis(self) -> int:

@@ -32,7 +32,8 @@ def lower_map(ctx: Context, tensor: Tensor, body: Expr) -> None:
 
 def materialise(ctx: Context, tensor: Tensor) -> None:
     """Lower a map by itself, as it was built."""
-    if isinstance(tensor.source, Map) and not ctx.have.get(tensor.serial):
+    is_there = tensor.serial in ctx.known or ctx.have.get(tensor.serial)
+    if isinstance(tensor.source, Map) and not is_there:
         lower_map(ctx, tensor, tensor.source.body)
 
 

@@ -7,13 +7,22 @@ from math import prod
 from gpuedge.core.kernel import Number
 from gpuedge.opset.expr import Expr
 from gpuedge.opset.tensor import Carry, Product, Tensor, broadcast
-from gpuedge.plan.context import MAX_TRIPS, Context
+from gpuedge.plan.context import MAX_TRIPS, Context, most_rows
 from gpuedge.plan.emit import epilogue
-from gpuedge.plan.layout import rows
+from gpuedge.plan.layout import rows, to_texels
 from gpuedge.plan.lower import in_chunks, materialise
+from gpuedge.plan.plan import HostTensor, Texels
 
 STEP = MAX_TRIPS // 64 * 64
 """Texels of a row summed by one pass: a multiple of every kernel's own step."""
+
+UNIT = 8
+"""A multiple of every kernel's own step, texels of a row."""
+
+
+def parts(depth: int, most: int) -> tuple[range, ...]:
+    """Cut a sum over `depth` texels of a row into parts of at most `most`."""
+    return tuple(range(start, min(start + most, depth)) for start in range(0, depth, most))
 
 
 def lower(ctx: Context, anchor: Tensor, tensor: Tensor, body: Expr | None) -> None:
@@ -22,61 +31,105 @@ def lower(ctx: Context, anchor: Tensor, tensor: Tensor, body: Expr | None) -> No
     if not isinstance(source, Product):
         raise TypeError(type(source).__name__)
     batch = anchor.shape[:-2]
-    operands = (_operand(ctx, source.a, batch), _operand(ctx, source.b, batch))
-    _ProductJob(ctx, anchor, operands, source.carry).run(tensor, body)
+    left = _operand(ctx, source.a, batch)
+    known = ctx.host(source.b) if _serves(source.b, batch) and source.carry is None else None
+    if known is not None and rows(known.shape).nbytes > ctx.caps.max_storage_buffer_bytes:
+        _ProductJob(ctx, anchor, left, known).run(tensor, body)
+    else:
+        job = _ProductJob(ctx, anchor, left, _operand(ctx, source.b, batch))
+        job.run(tensor, body, source.carry)
+
+
+def _serves(tensor: Tensor, batch: tuple[int, ...]) -> bool:
+    """Tell whether an operand has one matrix, or as many as the batch has."""
+    own = tensor.shape[:-2]
+    return prod(own) == 1 or (1,) * (len(batch) - len(own)) + own == batch
 
 
 def _operand(ctx: Context, tensor: Tensor, batch: tuple[int, ...]) -> str:
-    """Return an operand in rows layout with one matrix, or as many as the batch has."""
-    own = tensor.shape[:-2]
-    if prod(own) != 1 and (1,) * (len(batch) - len(own)) + own != batch:
+    """Return an operand in rows layout, repeated for the batch where it has to be."""
+    if not _serves(tensor, batch):
         tensor = broadcast(tensor, (*batch, *tensor.shape[-2:]))
         materialise(ctx, tensor)
     return ctx.need(tensor, "rows")
 
 
 class _ProductJob:
-    """One product being lowered: operands in rows layout."""
+    """One product being lowered.
 
-    def __init__(
-        self, ctx: Context, anchor: Tensor, operands: tuple[str, str], carry: Carry | None
-    ) -> None:
+    `left` is an operand in rows layout, `right` another, or a tensor of the host that is larger
+    than a binding: of that each part of the sum gets its own rows.
+    """
+
+    def __init__(self, ctx: Context, anchor: Tensor, left: str, right: str | Tensor) -> None:
         self.ctx = ctx
-        self.carry = carry
         self.anchor = anchor
-        self.operands = operands
+        self.left = left
+        self.right = right
         self.layout = rows(anchor.shape)
-        self.depth = ctx.tensors[operands[0]].layout.extents[0]
+        self.depth = ctx.tensors[left].layout.extents[0]
 
-    def run(self, tensor: Tensor, body: Expr | None) -> None:
+    def run(self, tensor: Tensor, body: Expr | None, carry: Carry | None = None) -> None:
         """Launch the passes and define `tensor`."""
-        if self.carry is not None:
-            self.ctx.define(tensor, self._carried(self.carry, body, self.ctx.value_of(tensor)))
+        if carry is not None:
+            self.ctx.define(tensor, self._carried(carry, body, self.ctx.value_of(tensor)))
             return
         partial: str | None = None
-        for start in range(0, self.depth, STEP):
-            count = min(STEP, self.depth - start)
-            last = start + count == self.depth
+        found = parts(self.depth, self._most())
+        for part in found:
+            last = part is found[-1]
             value = self.ctx.value_of(tensor) if last else ""
-            partial = self._pass(start, count, body if last else None, partial, value)
+            partial = self._pass(part, body if last else None, partial, value)
         if partial is not None:
             self.ctx.define(tensor, partial)
 
-    def _pass(
-        self, start: int, count: int, body: Expr | None, partial: str | None, value: str
-    ) -> str:
+    def _most(self) -> int:
+        """Return how many texels of a row one pass may sum."""
+        if isinstance(self.right, str):
+            return STEP
+        each = rows((*self.right.shape[:-2], 4, self.right.shape[-1])).nbytes
+        return min(STEP, most_rows(each, self.ctx.caps, UNIT))
+
+    def _rows(self, part: range) -> str:
+        """Return the rows of the right operand that a part of the sum needs."""
+        if isinstance(self.right, str):
+            return self.right
+        shape = self.right.shape
+        chosen = slice(4 * part.start, min(4 * part.stop, shape[-2]))
+        layout = rows((*shape[:-2], chosen.stop - chosen.start, shape[-1]))
+
+        def build(array: Texels) -> Texels:
+            return to_texels(array.reshape(shape)[..., chosen, :], layout)
+
+        name = self.ctx.value_of(self.right)
+        return self.ctx.add(layout, name, HostTensor((name,), build))
+
+    def _pass(self, part: range, body: Expr | None, partial: str | None, value: str) -> str:
         """Launch one pass; its result is graph value `value`, or only a part of the sum."""
-        return self._launch("matmul", {"K0": start, "KT": count}, body, partial, value)
+        right = self._rows(part)
+        specs: dict[str, Number] = {
+            "K0": part.start, "KT": len(part),
+            "B0": 0 if isinstance(self.right, str) else part.start,
+        }  # fmt: skip
+        return self._launch("matmul", right, specs, body, partial=partial, value=value)
 
     def _carried(self, carry: Carry, body: Expr | None, value: str) -> str:
         """Launch the pass that keeps sums in two digits."""
-        return self._launch("matmul_int", in_chunks(self.ctx, carry, self.depth, 1), body, None,
-                            value)  # fmt: skip
+        right = self._rows(range(self.depth))
+        specs = in_chunks(self.ctx, carry, self.depth, 1)
+        return self._launch("matmul_int", right, specs, body, partial=None, value=value)
 
     def _launch(
-        self, op: str, specs: dict[str, Number], body: Expr | None, partial: str | None, value: str
+        self,
+        op: str,
+        right: str,
+        specs: dict[str, Number],
+        body: Expr | None,
+        *,
+        partial: str | None,
+        value: str,
     ) -> str:
-        ctx, (left, right) = self.ctx, self.operands
+        ctx, left = self.ctx, self.left
         out = ctx.add(self.layout, value)
         tensors = {"A": left, "B": right, "O": out}
         for name, tensor in (("A_ONE", left), ("B_ONE", right)):

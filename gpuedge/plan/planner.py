@@ -16,7 +16,7 @@ from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.graph.writer import reads
 from gpuedge.opset.call import OPEN_SIZE
 from gpuedge.opset.evaluate import evaluate
-from gpuedge.opset.expr import LoadExpr, loads
+from gpuedge.opset.expr import LoadExpr, loads, rewrite
 from gpuedge.opset.operator import ANY, FLOATS
 from gpuedge.opset.ranges import exact_inputs
 from gpuedge.opset.tensor import (
@@ -37,6 +37,9 @@ from gpuedge.plan.fuse import Fusion, Limits, Stage, alias_of, fuse, is_identity
 from gpuedge.plan.layout import linear
 from gpuedge.plan.plan import OpenOutput, Plan, Step
 from gpuedge.plan.storages import EXACT, StoragePrecision, offers
+
+MAKERS = 3
+"""Most nodes in a row that are planned with one that reads what they make of constants."""
 
 DTYPES = frozenset((*FLOATS, *ANY))
 """Element types that kernels compute in float32; of integers, what that holds exactly."""
@@ -171,16 +174,19 @@ class _Planner:
         ctx, tensor, body = self.ctx, stage.tensor, stage.body
         if body is None:
             raise TypeError("a map without a body")
-        is_known = all(isinstance(load.tensor.source, Constant) for load in loads(body))
+        known = rewrite(body, {}, self._settled) if ctx.known else body
+        is_known = all(isinstance(load.tensor.source, Constant) for load in loads(known))
         if is_known and self.rewrites:
             # the body, because what it was made of may read inputs that do not matter any more
-            array = evaluate([Tensor(tensor.shape, tensor.dtype, Map(body))], {})[0]
-            known = Tensor(tensor.shape, tensor.dtype, Constant(np.ascontiguousarray(array)))
-            ctx.define(tensor, ctx.need(known, "linear"))
+            array = evaluate([Tensor(tensor.shape, tensor.dtype, Map(known))], {})[0]
+            ctx.settle(tensor, array)
         elif isinstance(body, LoadExpr) and is_identity(body, tensor.shape):
             ctx.alias(tensor, body.tensor)
         else:
             lower.lower_map(ctx, tensor, body)
+
+    def _settled(self, load: LoadExpr) -> LoadExpr:
+        return LoadExpr(self.ctx.known.get(load.tensor.serial, load.tensor), load.at)
 
     def _refuse_empty(self, stage: Stage) -> None:
         bodies = [b for b in (stage.body, self.fusion.bodies.get(stage.tensor.serial)) if b]
@@ -197,7 +203,8 @@ class _Planner:
         outputs: dict[str, str] = {}
         lows: dict[str, str] = {}
         fixed: dict[str, Array] = {}
-        for value, tensor in self.outputs.items():
+        for value, wanted in self.outputs.items():
+            tensor = ctx.known.get(wanted.serial, wanted)
             if tensor.array is not None:
                 fixed[value] = tensor.array
             elif not tensor.size:
@@ -282,7 +289,8 @@ def _own_memory(ctx: Context, name: str, outputs: Collection[str], shape: tuple[
 def why_not(node: Node, graph: Graph, caps: Caps) -> str | None:
     """Return None if a device with `caps` can run `node`, else one sentence saying why not.
 
-    The answer comes from planning the node alone, so it is the planner's own.
+    The answer comes from planning the node alone, so it is the planner's own. With it come nodes
+    that compute its operands from constants, too large to be folded: planning knows their results.
     """
     operator = operator_of(node)
     if operator is None and functions.body(node, graph) is None:
@@ -300,8 +308,15 @@ def why_not(node: Node, graph: Graph, caps: Caps) -> str | None:
             return f"the shape of '{name}' is not known before running"
         if kind.dtype not in DTYPES:
             return f"'{name}' is {kind.dtype}; kernels compute in float32"
+    makers = _makers(node, graph)
+    why = _refusal(_alone(node, graph, makers), graph, caps)
+    return _refusal(_alone(node, graph), graph, caps) if why and makers else why
+
+
+def _refusal(part: Graph, graph: Graph, caps: Caps) -> str | None:
+    """Return None if a part of a graph can be planned, else one sentence saying why not."""
     try:
-        made = plan(_alone(node, graph), caps)
+        made = plan(part, caps)
     except GpuEdgeError as error:
         return error.what if error.known is None else f"{error.what} ({error.known})"
     return _not_read(made.open, graph) if made.open else None
@@ -339,14 +354,25 @@ def _not_held(array: Array, caps: Caps) -> str | None:
     return None
 
 
-def _alone(node: Node, graph: Graph) -> Graph:
-    constants = {i: graph.constants[i] for i in node.inputs if i in graph.constants}
-    inputs = tuple(dict.fromkeys(i for i in node.inputs if i and i not in constants))
+def _makers(node: Node, graph: Graph, depth: int = MAKERS) -> tuple[Node, ...]:
+    """Return the nodes that compute operands of a node from constants alone, in a few steps."""
+    found: dict[int, Node] = {}
+    for maker in (graph.settled[i] for i in node.inputs if i and i in graph.settled):
+        before = _makers(maker, graph, depth - 1) if depth else ()
+        found |= {id(m): m for m in (*before, maker)}
+    return tuple(found.values())
+
+
+def _alone(node: Node, graph: Graph, makers: tuple[Node, ...] = ()) -> Graph:
+    nodes = (*makers, node)
+    made = {o for m in makers for o in m.outputs}
+    read = dict.fromkeys(i for n in nodes for i in n.inputs if i and i not in made)
+    used = {*read, *made, *node.outputs}
     return Graph(
-        nodes=(node,),
-        inputs=inputs,
+        nodes=nodes,
+        inputs=tuple(i for i in read if i not in graph.constants),
         outputs=tuple(o for o in node.outputs if o),
-        types=graph.types,
-        constants=constants,
+        types={n: graph.types[n] for n in used if n in graph.types},
+        constants={i: graph.constants[i] for i in read if i in graph.constants},
         opset=graph.opset,
     )

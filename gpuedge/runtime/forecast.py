@@ -99,7 +99,10 @@ class Forecast:
     def arranged(self, made: Plan) -> Arrangement:
         """Return where the tensors of a plan would lie."""
         caps = self.caps
-        return arrange(made, caps.offset_alignment, has_suballocation=caps.has_suballocation)
+        return arrange(
+            made, caps.offset_alignment, has_suballocation=caps.has_suballocation,
+            most_bytes=caps.max_allocation_bytes,
+        )  # fmt: skip
 
 
 def kernels_of(seen: Forecast, policy: Policy | None = None) -> dict[tuple[str, ...], str]:
