@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from gpuedge.core.dtypes import ACCEPTED as FLOATS
 from gpuedge.opset import conv, pool
 from gpuedge.opset.bounds import TINY, ULP, Array, Num, U
 from gpuedge.opset.evaluate import Elements
-from gpuedge.opset.expr import Apply, Expr, LoadExpr, Number, Where, lift, loads, walk
+from gpuedge.opset.expr import Apply, Expr, LoadExpr, Number, Position, Where, lift, loads, walk
 from gpuedge.opset.functions import FUNCTIONS
 from gpuedge.opset.index import ZERO
 from gpuedge.opset.tensor import (
@@ -135,18 +136,37 @@ def _once(
         elif isinstance(one, LoadExpr):
             v = at.load(one)
             is_known = one.tensor.serial in inexact
-            made = Num(v, errors.load(one) if is_known else np.zeros_like(v))
+            e = errors.load(one) if is_known else np.zeros_like(v)
+            made = Num(v, np.where(_is_open(one.parts, found), _reach(done[one.tensor.serial]), e))
         elif isinstance(one, Apply):
             made = _applied(one.function, [found[id(a)] for a in one.args])
         elif isinstance(one, Where):
             yes, no, test = found[id(one.yes)], found[id(one.no)], at.test(one.test)
-            made = Num(np.where(test, yes.v, no.v), np.where(test, yes.e, no.e))
+            either = np.abs(yes.v - no.v) + np.maximum(yes.e, no.e)
+            e = np.where(_is_open(one.parts[2:], found), either, np.where(test, yes.e, no.e))
+            made = Num(np.where(test, yes.v, no.v), e)
         else:
             made = Num.of(at.compute(one).astype(np.float64))
+            if isinstance(one, Position):
+                wide = float(one.index.high - one.index.low)
+                made = Num(made.v, np.where(_is_open(one.parts, found), wide, 0.0))
         found[id(one)] = made
         at.values[id(one)] = made.v
     v, e = found[id(body)]
     return Num(np.broadcast_to(v, shape), np.broadcast_to(e, shape))
+
+
+def _is_open(places: Iterable[Expr], found: Mapping[int, Num]) -> Any:
+    """Return where a place that is computed from these may be another one."""
+    is_open: Any = False
+    for one in places:
+        is_open = is_open | (found[id(one)].e > 0)
+    return is_open
+
+
+def _reach(x: Num) -> float:
+    """Return how far any element of a tensor may be from any other."""
+    return float(np.ptp(x.v) + 2 * x.e.max()) if x.v.size else 0.0
 
 
 def _applied(function: str, args: list[Num]) -> Num:
@@ -169,6 +189,8 @@ def _reduced(one: Tensor, source: Reduce, done: Mapping[int, Num], bias: float) 
         best = np.max if source.combine == "max" else np.min
         return Num(np.asarray(best(x.v, axis=along)), np.asarray(x.e.max(axis=along, initial=0.0)))
     v, size = x.v.sum(axis=along), np.abs(x.v).sum(axis=along)
+    if one.dtype not in FLOATS:  # of whole numbers, which are exact
+        return Num(np.asarray(v), np.asarray(x.e.sum(axis=along)))
     before = np.sqrt((x.e**2).sum(axis=along)) + bias * np.abs(v)
     return Num(np.asarray(v), np.asarray(before + _rounding(math.prod(source.over)) * size))
 
