@@ -66,10 +66,10 @@ def test_signal_and_step_are_evidence() -> None:
 @pytest.mark.parametrize("key", ["hang", "hang-at-exit"])
 def test_hang_is_killed_at_the_deadline(key: str) -> None:
     start = time.monotonic()
-    row = one(key, 2.5)
+    row = one(key, 4.0)  # a busy machine starts a child in two seconds, and a hang takes one
     took = time.monotonic() - start
     assert (row.status, row.code) == ("timeout", "deadline")
-    assert 2.5 <= took < 3.5
+    assert 4.0 <= took < 5.0
 
 
 def test_flood_does_not_block() -> None:
