@@ -79,6 +79,18 @@ def contact_sheet(photo: Array, filtered: Array) -> Array:
     return np.concatenate([np.concatenate([a, b], axis=2), np.concatenate([c, d], axis=2)], axis=1)
 
 
+def boxed(image: Array, boxes: Array, labels: list[str]) -> Array:
+    """Draw boxes (top, left, bottom, right) with labels into an image (3, height, width)."""
+    pixels = (np.clip(image, 0, 1) * 255).round().astype(np.uint8)
+    picture = Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
+    draw, font = ImageDraw.Draw(picture), ImageFont.load_default(0.7 * LABEL)
+    for (top, left, bottom, right), text in zip(boxes.tolist(), labels, strict=True):
+        draw.rectangle((left, top, right - 1, bottom - 1), outline=(255, 220, 0), width=2)
+        spot = (right + 3, (top + bottom) / 2)
+        draw.text(spot, text, (255, 220, 0), font, "lm", stroke_width=2, stroke_fill=(0, 0, 0))
+    return np.asarray(picture, np.float32).transpose(2, 0, 1) / 255
+
+
 def save_png(path: Path, image: Array) -> None:
     """Write a (3, height, width) image with values from 0 to 1, clipped; makes the folder."""
     pixels = (np.clip(image, 0, 1) * 255).round().astype(np.uint8)

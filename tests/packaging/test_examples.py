@@ -237,3 +237,15 @@ def test_demo_says_which_driver_it_added(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("VK_ADD_DRIVER_FILES", "")
     assert demo.add_swiftshader() == ""
     assert os.environ["VK_ADD_DRIVER_FILES"] == ""
+
+
+def test_digits_are_found_in_the_photograph(tmp_path: Path, cache: Path) -> None:
+    lines = run("08_detect.py", "vulkan", tmp_path, cwd=tmp_path, cache=cache).splitlines()
+    assert lines[-2].startswith("found 10 of 10 digits, 9 of them read right, on ")
+    assert set(lines[-2].partition(", on ")[2].split()) <= {"vulkan:0", "host"}
+    picture = pixels(tmp_path / "found.png")
+    assert picture.shape == (480, 640, 3)
+    for line in lines[:-2]:  # a yellow line runs where a box begins
+        top, left = (2 * int(line.split(word)[1].split(",")[0].split(":")[0])
+                     for word in (" row ", " column "))  # fmt: skip
+        assert (picture[top, left : left + 48] == (255, 220, 0)).all()
