@@ -195,7 +195,7 @@ def page(found: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> str:
     for name, rows in found.items():
         counted = Counter(row["status"] for row in rows.values())
         passed = [row for row in rows.values() if row["status"] == PASSED]
-        ops = {op for row in passed for op in row["ops"]}
+        ops = {op for row in passed for op in row.get("ops", ())}
         cells = " | ".join(str(counted[s]) for s in STATUSES)
         worst = max((row["worst"] for row in passed), default=0.0)
         vague = sum(row["vague"] for row in passed)

@@ -130,8 +130,8 @@ class CaseVerdict:
     message: str = ""
 
 
-ANSWERS = ("bool", "int64")
-"""What comparisons and positions are, whatever dtype is asked about."""
+ANSWERS = ("bool", "int64", "int32", "uint8")
+"""What comparisons, positions, sums of integers and codes are, whatever dtype is asked about."""
 
 
 def judge(got: Any, wanted: Num, dtype: str = "float32") -> CaseVerdict:

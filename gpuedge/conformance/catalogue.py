@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from gpuedge.conformance import camera, layers, nodes, shaping, units
+from gpuedge.conformance import camera, layers, nodes, operators, shaping, units
 from gpuedge.conformance.case import Case, digest, generator
 from gpuedge.conformance.data import BYTES, broadcastable, pick
 from gpuedge.conformance.layers import CONVOLUTIONS, GEMMS, MATMULS, TRANSPOSED, conv
@@ -242,7 +242,7 @@ def everything(profile: str = "smoke") -> tuple[Case, ...]:
         raise UsageError(
             f"There is no profile {profile!r}.", known=f"profiles: {', '.join(PROFILES)}"
         )
-    families = (_plain, _variants, _stored, nodes.cases)
+    families = (_plain, _variants, _stored, nodes.cases, operators.cases)
     scales = (1,) if profile == "smoke" else (1, FULL)
     found: dict[str, Case] = {}
     for case in (one for scale in scales for family in families for one in family(scale)):

@@ -39,6 +39,9 @@ from gpuedge.opset.bounds import TINY, ULP, Array, Num, U
 Draw = Callable[[np.random.Generator, str, str], Array]
 """Takes a generator, the kind of data and the dtype of the case."""
 
+Meaning = Callable[..., "Num | tuple[Num, ...]"]
+"""Takes operands with errors, whether sums are exact, and attributes by name."""
+
 # --- what operators mean: of operands with errors, whether sums are exact, and attributes ---------
 
 PUBLIC = {"strides": "stride", "dilations": "dilation", "pads": "pads", "group": "groups"}
@@ -91,12 +94,14 @@ def _extreme(f: Callable[..., Any], x: Num, axes: Num, *, whole: bool, keepdims:
     return Num.of(f(x.v, axis=tuple(axes.v.astype(int)), keepdims=bool(keepdims)))
 
 
-def _total(x: Num, axes: Num, *, whole: bool, keepdims: int, is_mean: bool = False) -> Num:
+def total(x: Num, axes: Num, *, whole: bool, keepdims: int, is_mean: bool = False) -> Num:
+    """Return sums or means along axes."""
     how: dict[str, Any] = {"axis": tuple(axes.v.astype(int)), "keepdims": bool(keepdims)}
     terms = math.prod(x.v.shape[a] for a in how["axis"])
     count = terms if is_mean else 1
     own = 0 if whole else (terms * ULP * np.abs(x.v).sum(**how) + TINY) / count
     value = np.asarray(x.v.sum(**how)) / count
+    own = own + x.e.sum(**how) / count
     return Num(value, own + (2.5 * ULP * np.abs(value) if is_mean else 0 * value))
 
 
@@ -119,7 +124,7 @@ def _thresholded(x: Num, *, whole: bool, alpha: float) -> Num:
     return Num(np.where(x.v > np.float32(alpha), x.v, 0.0), x.e)
 
 
-MEANINGS: dict[str, Callable[..., Num | tuple[Num, ...]]] = {
+MEANINGS: dict[str, Meaning] = {
     "Add": lambda a, b, whole: elementwise("add", a, b),
     "AveragePool": partial(_window, "avg"),
     "BatchNormalization": _batch_norm,
@@ -139,9 +144,9 @@ MEANINGS: dict[str, Callable[..., Num | tuple[Num, ...]]] = {
     "Min": partial(_folded, "minimum"),
     "Mul": lambda a, b, whole: a * float(b.v),
     "ReduceMax": partial(_extreme, np.max),
-    "ReduceMean": partial(_total, is_mean=True),
+    "ReduceMean": partial(total, is_mean=True),
     "ReduceMin": partial(_extreme, np.min),
-    "ReduceSum": _total,
+    "ReduceSum": total,
     "Relu": lambda x, whole: elementwise("relu", x),
     "Softmax": lambda x, whole, axis: oracle.softmax(x, axis),
     "Sum": _sum,
@@ -167,9 +172,10 @@ def node(
     *operands: Shape | Array | Draw,
     constant: Sequence[int] = (),
     outputs: int = 1,
+    meaning: Meaning | None = None,
     **attrs: Any,
 ) -> Case:
-    """Return a model of one node.
+    """Return a model of one node, by default with its meaning in `MEANINGS`.
 
     An operand is a shape to fill, an array, or what draws one; those at the places `constant` are
     constants of the model. Several outputs are compared as one row of numbers.
@@ -196,7 +202,7 @@ def node(
             return np.concatenate([found[n].ravel() for n in out]) if out[1:] else found[out[0]]
 
         def reference(_: Any) -> Num:
-            found = MEANINGS[onnx](*map(Num.of, drawn), whole=data in WHOLE, **attrs)
+            found = (meaning or MEANINGS[onnx])(*map(Num.of, drawn), whole=data in WHOLE, **attrs)
             if isinstance(found, Num):
                 return found
             parts = [one.v.ravel() for one in found[:outputs]]
