@@ -30,15 +30,13 @@ def rows(steps: Sequence[Step]) -> list[tuple[str, ...]]:
     ]  # fmt: skip
 
 
-def summary(steps: Sequence[Step], run_s: float) -> str:
-    """Return in a sentence what the steps took together, and what the times mean."""
+def summary(steps: Sequence[Step], warm_ms: float | None) -> str:
+    """Return in a sentence what the steps took together, and one run where that is known."""
     whole = sum(step["seconds"] for step in steps)
     empty = [s["seconds"] for s in steps if s["ops"] == ["submit"]]
     cost = f", of which {max(empty) * 1e3:.3f} ms each for submitting it" if empty else ""
-    return (
-        f"one step at a time {whole * 1e3:.3f} ms{cost}; as one run {run_s * 1e3:.3f} ms (times of "
-        "this process's clock)"
-    )
+    run = "" if warm_ms is None else f"; as one run {warm_ms} ms"
+    return f"one step at a time {whole * 1e3:.3f} ms{cost}{run} (times of this process's clock)"
 
 
 def trace(spans: Sequence[Span], steps: Sequence[Step], about: Mapping[str, str]) -> bytes:

@@ -221,7 +221,6 @@ def _show(body: Mapping[str, Any], why: str, output: Output) -> None:
         output.table(title, heads, rows)
     if body["steps"]:
         output.table("Time of each step", profile.COLUMNS, profile.rows(body["steps"]))
-        run_s = (body["warm_ms"] or body["first_ms"]) / 1e3
-        output.text(profile.summary(body["steps"], run_s))
+        output.text(profile.summary(body["steps"], body["warm_ms"]))
     warm = "" if body["warm_ms"] is None else f", then {body['warm_ms']} ms"
     output.text(f"first inference {body['first_ms']} ms{warm}")

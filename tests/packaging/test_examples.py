@@ -118,7 +118,11 @@ def test_borders_are_not_framed() -> None:
     assert not down.any()
 
 
-@pytest.mark.parametrize("name", ["03_photo.py", "04_onnx.py", "06_policy.py", "demo.py"])
+@pytest.mark.parametrize(
+    "name",
+    ["03_photo.py", "04_onnx.py", "06_policy.py", "08_segmentation.py", "09_style.py",
+     "10_signal.py", "demo.py"],
+)  # fmt: skip
 def test_example_without_its_packages_says_what_to_install(name: str, tmp_path: Path) -> None:
     code = (
         "import runpy, sys\nsys.modules['sklearn'] = sys.modules['PIL'] = None\n"
