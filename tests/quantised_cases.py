@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -196,10 +197,53 @@ def _matrices(depth: int) -> tuple[Array, Array, Array]:
     return a, b, a.astype(np.int64) @ (b.astype(np.int64) + 3)
 
 
+BITS: dict[str, Callable[..., Array]] = {
+    "BitwiseAnd": np.bitwise_and, "BitwiseOr": np.bitwise_or, "BitwiseXor": np.bitwise_xor,
+    "BitwiseNot": np.bitwise_not, "LEFT": np.left_shift, "RIGHT": np.right_shift,
+}  # fmt: skip
+
+
+def bits(name: str, dtype: str) -> Case:
+    """A bitwise operator or a shift of 32-bit integers, of every size and both signs."""
+    rng = np.random.default_rng(6)
+    about = np.iinfo(dtype)
+    ends = [about.min, about.max, about.min + 1, 0, 1, 2**16, 2**16 - 1, 2**24 + 1, 2**31 - 1]
+    a = rng.integers(about.min, about.max, 301, endpoint=True).astype(dtype)
+    a[: len(ends)] = ends
+    second = rng.permutation(a) if name.startswith("Bitwise") else np.arange(301) % 32
+    b = GraphBuilder()
+    names = [b.input("a", TensorType(dtype, a.shape))]
+    inputs, attrs = {"a": a}, {}
+    if name != "BitwiseNot":
+        inputs["b"] = second.astype(dtype)
+        names.append(b.input("b", TensorType(dtype, a.shape)))
+    if not name.startswith("Bitwise"):
+        attrs["direction"] = name
+    op = name if name.startswith("Bitwise") else "BitShift"
+    b.output(b.add(op, names, attrs, output="y"))
+    return Case(b.build(), inputs, BITS[name](*inputs.values()))
+
+
+def mask() -> Case:
+    """Bits of a constant and of what is scaled then: floats of integers beyond 2^24."""
+    a = np.array([[2**31 - 1, -(2**31)], [-1, 2**25 + 3]], np.int32)
+    b = GraphBuilder()
+    x = b.input("x", TensorType("int32", a.shape))
+    m = b.constant("m", np.array([-(2**20) - 1, 2**30 + 2**24 + 1], np.int32))
+    masked = b.add("BitwiseXor", [x, m])
+    turned = b.add("Transpose", [masked], {"perm": (1, 0)})
+    cast = b.add("Cast", [turned], {"to": 1})
+    b.output(b.add("Mul", [cast, b.constant("s", np.float32(0.3))], output="y"))
+    known = (a ^ np.array([-(2**20) - 1, 2**30 + 2**24 + 1])).T
+    return Case(b.build(), {"x": a}, known.astype(np.float32) * np.float32(0.3))
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "cancelling": cancelling, "ties": ties, "extreme": extreme, "biased": biased, "whole": whole,
     "weights given": weights_given, "product": product, "whole product": whole_product,
-    "linear product": linear_product,
+    "linear product": linear_product, "mask": mask,
+    **{f"{name} of {dtype}": partial(bits, name, dtype) for name in BITS
+       for dtype in ("int32", "uint32")},
 }  # fmt: skip
 
 LARGE: dict[str, Callable[[], Case]] = {

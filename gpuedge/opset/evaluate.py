@@ -48,7 +48,8 @@ def evaluate(outputs: Sequence[Tensor], values: Mapping[str, Array]) -> list[Arr
     list of ndarray
         One for each output, as long as it is; may share memory with `values` or constants.
     """
-    wanted = [*outputs, *(t.length.count for t in outputs if t.length is not None)]
+    wanted = [part for one in outputs for part in _parts(one)]
+    wanted += [t.length.count for t in outputs if t.length is not None]
     order = reachable(wanted)
     last: dict[int, int] = {one.serial: len(order) for one in wanted}
     for at, one in enumerate(order):
@@ -64,9 +65,15 @@ def evaluate(outputs: Sequence[Tensor], values: Mapping[str, Array]) -> list[Arr
     return [_cut(one, done) for one in outputs]
 
 
+def _parts(tensor: Tensor) -> tuple[Tensor, ...]:
+    digits = tensor.digits
+    return (tensor,) if digits is None else (digits.high, digits.low)
+
+
 def _cut(tensor: Tensor, done: Mapping[int, Array]) -> Array:
     """Return a result without what lies beyond its length."""
-    whole = done[tensor.serial]
+    parts = [done[part.serial] for part in _parts(tensor)]
+    whole = parts[0] if len(parts) == 1 else joined(parts[0], parts[1], tensor.dtype)
     if tensor.length is None:
         return whole
     count = int(done[tensor.length.count.serial].reshape(-1)[0])

@@ -101,7 +101,7 @@ def _label(outputs: Sequence[Tensor], label: str) -> None:
             tensor.label = label
             stack.extend(tensor.reads)
             if tensor.digits is not None:
-                stack.append(tensor.digits.rounded)
+                stack += (tensor.digits.high, tensor.digits.low, tensor.digits.rounded)
 
 
 @dataclass(frozen=True)

@@ -238,6 +238,9 @@ class Cases:
         x, k = self.ints(6, 7, 2, 2), self.ints(8, 7, 2)
         sums = {**window, "SPAN": 2, "ICG": 8, "OCG": 8, "BIAS": True}
         yield "map/conv2d", {"X": x, "K": k}, (6, 4, 2, 2), sums
+        carried = {**sums, "CHUNKS": 2, "PART": 1}
+        del carried["SPAN"]
+        yield "map/conv2d_int", {"X": x * 1000, "K": k * 9}, (6, 4, 2, 2), carried
         yield "map/conv_transpose2d", {"X": x, "K": k}, (7, 14, 2, 2), sums
         yield "map/dwconv2d", {"X": x, "K": self.ints(2, 7)}, (6, 4, 2, 2), {**window, "BIAS": True}
         around = {**window, "PB": 1, "PR": 1}
@@ -245,6 +248,8 @@ class Cases:
         yield "map/matmul", {"A": self.ints(3, 5, n=2), "B": self.ints(4, 12, n=2)}, (4, 5, 1, 2), {
             "KT": 3,
         }  # fmt: skip
+        a, b = self.ints(3, 5, n=2) * 1000, self.ints(4, 12, n=2)
+        yield "map/matmul_int", {"A": a, "B": b}, (4, 5, 1, 2), {"CHUNKS": 3, "PART": 2}
         line = self.ints(31, 1)
         yield "map/pack", {"X": line}, (6, 1, 3, 2), {"C": 10, "INNER": 6}
         yield "map/unpack", {"X": self.ints(6, 1, 3, 2)}, (30, 1, 1, 1), {"C": 10, "INNER": 6}
