@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gpuedge.decide.policy import Policy as Policy
     from gpuedge.device import Device as Device
     from gpuedge.device import open as open
+    from gpuedge.executors.quantiser import quantize as quantize
     from gpuedge.ops import *
     from gpuedge.probing.api import probe as probe
     from gpuedge.probing.report import ProbeReport as ProbeReport
@@ -37,6 +38,7 @@ _LAZY = {
     "freeze_support": "gpuedge.safety.interpreter",
     "open": "gpuedge.device",
     "probe": "gpuedge.probing.api",
+    "quantize": "gpuedge.executors.quantiser",
 }
 _OPS = (
     "abs", "add", "argmax", "avg_pool2d", "batch_norm", "ceil", "celu", "clip", "concat", "conv2d",
@@ -71,9 +73,10 @@ __all__ = [
     "global_max_pool2d", "greater", "greater_equal", "hard_sigmoid", "hard_swish", "leaky_relu",
     "less", "less_equal", "log", "log_softmax", "matmul", "max_pool2d", "maximum", "mean",
     "minimum", "mish", "mul", "neg", "non_max_suppression", "nonzero", "open", "pad", "pow",
-    "prelu", "probe", "reciprocal", "relu", "relu6", "reshape", "resize", "round", "selu",
-    "sigmoid", "sign", "silu", "sin", "sinh", "slice", "softmax", "softplus", "softsign", "sqrt",
-    "sub", "sum", "take", "tanh", "thresholded_relu", "to_float", "topk", "transpose", "where",
+    "prelu", "probe", "quantize", "reciprocal", "relu", "relu6", "reshape", "resize", "round",
+    "selu", "sigmoid", "sign", "silu", "sin", "sinh", "slice", "softmax", "softplus", "softsign",
+    "sqrt", "sub", "sum", "take", "tanh", "thresholded_relu", "to_float", "topk", "transpose",
+    "where",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

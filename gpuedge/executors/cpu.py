@@ -173,7 +173,7 @@ class _OrtExecutable:
         self._copied = [name for name in outputs if name not in made]
         self._constants = model.graph.constants if self._copied else {}
         self._closed = False
-        self._options: Any = _onnxruntime().RunOptions
+        self._options: Any = the_runtime().RunOptions
         self._under_way: Any = None
         _sessions.add(self)
 
@@ -254,7 +254,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _onnxruntime() -> Any:
+def the_runtime() -> Any:
     """Return ONNX Runtime, without what it tells its makers unless the user asked for that.
 
     Version 1.32 starts a thread for it when it is imported, behind which every child that is forked
@@ -268,7 +268,7 @@ def _onnxruntime() -> Any:
 
 def _session(data: bytes, threads: int, profile: str = "") -> Any:
     """Load a serialised model into ONNX Runtime, which writes `profile` if that is given."""
-    onnxruntime = _onnxruntime()
+    onnxruntime = the_runtime()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = QUIET
     options.intra_op_num_threads = threads
@@ -334,7 +334,7 @@ class CpuExecutor:
         """What computes, with its version: ``onnxruntime 1.20.1`` or ``numpy``."""
         if self.engine == "numpy":
             return "numpy"
-        return f"onnxruntime {_onnxruntime().__version__}"
+        return f"onnxruntime {the_runtime().__version__}"
 
     def supports(self, node: Node, graph: Graph) -> str | None:
         """Return None if `node` can run here, else one sentence saying why not.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from functools import cache
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,27 @@ _SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
     (0, b"version https://git-lfs", "a Git LFS pointer; the file itself was not downloaded"),
 )
 """(offset, bytes, meaning) of files that are often mistaken for ONNX models."""
+
+
+def raised(model: Any, opset: int) -> onnx.ModelProto:
+    """Return a copy of a model in operator set `opset`, or its own where that is newer.
+
+    Raises as `load`, and ModelError (GE-500) where ONNX cannot convert it.
+    """
+    proto = parsed(load(model)[1])
+    stated = min((i.version for i in proto.opset_import if i.domain in ("", "ai.onnx")), default=1)
+    if stated >= opset:
+        return proto
+    try:
+        made: onnx.ModelProto = import_module("onnx.version_converter").convert_version(
+            proto, opset
+        )
+        return made
+    except Exception as error:  # its errors have no common class
+        raise ModelError(
+            f"The model cannot be raised from operator set {stated} to {opset}: {error}",
+            hint="export it again with a newer operator set",
+        ) from error
 
 
 def load(model: Any) -> tuple[onnx.ModelProto, bytes]:

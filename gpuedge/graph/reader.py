@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from gpuedge.core.errors import InputError, ModelError, ShapeError, UnsupportedO
 from gpuedge.core.text import MOST_LISTED, plain, shown
 from gpuedge.graph import fold, parse, schema
 from gpuedge.graph.bound import BoundModel, Serialised
+from gpuedge.graph.integers import in_integers
 from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
 from gpuedge.graph.limits import MAX_ELEMENTS, MAX_RANK
 from gpuedge.graph.protos import attribute_value, tensor_value
@@ -224,6 +225,13 @@ class OnnxModel:
         return _Contents(nodes, dict(_weights(graph)), (*graph.value_info, *graph.output))
 
     @cached_property
+    def _rewritten(self) -> _Contents:
+        """The contents with their quantised parts in integers."""
+        known, outputs = self._contents, tuple(self._stated)
+        nodes, made = in_integers(known.nodes, known.weights, outputs, self.opset.get("", 0))
+        return replace(known, nodes=_live(nodes, outputs), weights={**known.weights, **made})
+
+    @cached_property
     def parameters(self) -> frozenset[str]:
         """Inputs that only parametrise nodes (a shape, axes), at once or by what is made of them.
 
@@ -294,7 +302,8 @@ class OnnxModel:
         values : Mapping, optional
             Inputs that are to be constants of the graph.
         rewrites : bool
-            Whether to fold floating-point values that planning does not need, too.
+            Whether to fold floating-point values that planning does not need, too, and to write
+            what stands between DequantizeLinear and QuantizeLinear in integers.
 
         Raises
         ------
@@ -307,15 +316,16 @@ class OnnxModel:
             name: TensorType(dtype, _given(name, wanted, shapes))
             for name, (dtype, wanted) in self.inputs.items()
         }
-        constants = {**self._contents.weights, **(values or {})}
+        contents = self._rewritten if rewrites else self._contents
+        constants = {**contents.weights, **(values or {})}
         types.update((name, type_of(array)) for name, array in constants.items())
         # A view of what is known so far; the dictionaries grow while the nodes are walked.
         known = Graph((), (), (), types, constants, self.opset)
         kept: list[Node] = []
         folded: list[Node] = []
         left = fold.TOTAL_LIMIT
-        needed = None if rewrites else fold.needed(self._contents.nodes, self.opset)
-        for node in self._contents.nodes:
+        needed = None if rewrites else fold.needed(contents.nodes, self.opset)
+        for node in contents.nodes:
             found = fold.evaluate(node, known, min(fold.FOLD_LIMIT, left))
             is_left = needed is not None and needed.isdisjoint(node.outputs)
             is_left = is_left and node.op != "Constant"

@@ -1,0 +1,134 @@
+"""Quantising models to int8 by ONNX Runtime's quantiser: `gpuedge.quantize`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpuedge.core.errors import InputError, ModelError, UsageError
+from gpuedge.core.text import shown
+from gpuedge.executors.cpu import the_runtime
+from gpuedge.graph.parse import load, raised
+from gpuedge.graph.reader import OnnxModel, takes
+
+if TYPE_CHECKING:
+    import os
+
+    import onnx
+
+    Model = str | os.PathLike[str] | bytes | onnx.ModelProto
+
+LEAST_OPSET = 13
+"""Operator set from which scales may differ from channel to channel; older models are raised."""
+
+
+def quantize(
+    model: Model, calibration: Iterable[Mapping[str, Any]], *, per_channel: bool = True
+) -> onnx.ModelProto:
+    """Return a model that computes in 8 bits, by ONNX Runtime's quantiser.
+
+    Weights become int8, symmetric about zero, and activations uint8, each between the lowest and
+    the highest value that the calibration data make it take. The result is an ONNX model with
+    QuantizeLinear and DequantizeLinear around what it computes, of float inputs and outputs as
+    before. A `Session` computes what stands between these as integers: the same bits on every
+    level.
+
+    Parameters
+    ----------
+    model : str, os.PathLike, bytes or onnx.ModelProto
+        Of float32. It is not modified. Below operator set 13 it is raised to that.
+    calibration : iterable of mappings of str to array_like
+        Inputs such as `Session.run` takes; some dozen typical ones. Read once.
+    per_channel : bool
+        Whether each filter has a scale of its own.
+
+    Returns
+    -------
+    onnx.ModelProto
+
+    Raises
+    ------
+    InputError (GE-203), ShapeError (GE-201)
+        There are no calibration data, or they do not fit the model.
+    ModelError (GE-500)
+        The model cannot be read, raised to operator set 13, or quantised.
+    UsageError (GE-200)
+        This ONNX Runtime comes without its quantiser, or lacks what that needs.
+
+    Examples
+    --------
+    >>> small = gpuedge.quantize("net.onnx", ({"x": image} for image in images))  # doctest: +SKIP
+    >>> with gpuedge.Session(small, device="gles20") as session:  # doctest: +SKIP
+    ...     scores = session.run({"x": image})
+    """
+    tools = _tools()
+    read = OnnxModel.load(model)
+    samples = _Samples(read, calibration)
+    proto = raised(model, LEAST_OPSET)
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "quantised.onnx")
+        try:
+            tools.quantize_static(
+                proto, str(out), samples, quant_format=tools.QuantFormat.QDQ,
+                activation_type=tools.QuantType.QUInt8, weight_type=tools.QuantType.QInt8,
+                per_channel=per_channel,
+            )  # fmt: skip
+        except (InputError, MemoryError):
+            raise
+        except Exception as error:  # whatever it raises of models that it does not know
+            raise ModelError(f"ONNX Runtime cannot quantise the model: {error}") from error
+        return load(out)[0]
+
+
+def _tools() -> Any:
+    try:
+        the_runtime()
+        return import_module("onnxruntime.quantization")
+    except ImportError as error:
+        raise UsageError(
+            f"ONNX Runtime's quantiser cannot be loaded: {error}.",
+            hint="pip install --upgrade onnxruntime onnx",
+        ) from error
+
+
+class _Samples:
+    """Calibration data as ONNX Runtime reads them: one mapping at a time, None at the end."""
+
+    def __init__(self, model: OnnxModel, samples: Iterable[Mapping[str, Any]]) -> None:
+        self._samples = _checked(model, samples)
+        self._first: Mapping[str, Any] | None = next(self._samples, None)
+        if self._first is None:
+            raise InputError(
+                "There are no calibration data.", known=takes(model.inputs),
+                hint="give a list of what Session.run takes, such as [{'x': image}, ...]",
+            )  # fmt: skip
+
+    def get_next(self) -> Mapping[str, Any] | None:
+        """Return the next inputs."""
+        first, self._first = self._first, None
+        return next(self._samples, None) if first is None else first
+
+
+def _checked(model: OnnxModel, samples: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
+    for number, sample in enumerate(samples):
+        if not isinstance(sample, Mapping):
+            raise InputError(
+                f"Calibration sample {number} is a {type(sample).__name__}, no mapping.",
+                known=takes(model.inputs),
+            )
+        found = {}
+        for name, (dtype, _) in model.inputs.items():
+            if name not in sample:
+                raise InputError(f"Calibration sample {number} lacks {shown(name)}.",
+                                 known=takes(model.inputs))  # fmt: skip
+            found[name] = np.ascontiguousarray(sample[name], dtype)
+            if found[name].dtype.kind == "f" and not np.isfinite(found[name]).all():
+                raise InputError(f"Calibration sample {number} holds NaN or infinity.")
+        model.bind({name: sample[name].shape for name in sample} | {
+            name: array.shape for name, array in found.items()})  # fmt: skip
+        yield found
