@@ -45,10 +45,8 @@ def partition(graph: Graph, choose: Callable[[Node], str]) -> tuple[Segment, ...
     to be, the whole graph goes to the device that computes it.
     """
     groups = _group(graph, choose)
-    segments = tuple(
-        Segment(device, _cut(graph, nodes, _needed(graph, groups, at)))
-        for at, (device, nodes) in enumerate(groups)
-    )
+    needed = _needed(graph, groups)
+    segments = tuple(Segment(device, _cut(graph, nodes, needed)) for device, nodes in groups)
     if len(segments) == 1:
         return (Segment(segments[0].device, graph),)
     handed = {name for segment in segments for name in segment.graph.inputs}
@@ -72,22 +70,25 @@ def _group(graph: Graph, choose: Callable[[Node], str]) -> list[tuple[str, list[
     return groups
 
 
-def _needed(graph: Graph, groups: Sequence[tuple[str, list[Node]]], at: int) -> set[str]:
-    """Return what anything outside group `at` reads, and the outputs of the graph."""
-    others = (node for i, (_, nodes) in enumerate(groups) if i != at for node in nodes)
-    return {name for node in others for name in reads(node)} | set(graph.outputs)
+def _needed(graph: Graph, groups: Sequence[tuple[str, list[Node]]]) -> set[str]:
+    """Return what any group reads of another, and the outputs of the graph."""
+    found = set(graph.outputs)
+    for _, nodes in groups:
+        made = {name for node in nodes for name in node.outputs}
+        found.update(name for node in nodes for name in reads(node) if name not in made)
+    return found
 
 
 def _cut(graph: Graph, nodes: Sequence[Node], needed: set[str]) -> Graph:
     """Return `nodes` as a graph whose outputs are the `needed` ones of their results."""
     made = dict.fromkeys(name for node in nodes for name in node.outputs if name)
     read = dict.fromkeys(name for node in nodes for name in reads(node))
-    used = {*made, *read}
+    used = (*made, *(n for n in read if n not in made))
     return Graph(
         tuple(nodes),
         tuple(n for n in read if n not in made and n not in graph.constants),
         tuple(n for n in made if n in needed),
-        {n: t for n, t in graph.types.items() if n in used},
-        {n: c for n, c in graph.constants.items() if n in used},
+        {n: graph.types[n] for n in used if n in graph.types},
+        {n: graph.constants[n] for n in used if n in graph.constants},
         dict(graph.opset),
     )

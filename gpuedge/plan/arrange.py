@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -181,19 +182,40 @@ def _lifetimes(plan: Plan) -> dict[str, tuple[int, int]]:
     return spans
 
 
+class _Touched:
+    """Bytes of buffers, as ranges that do not meet."""
+
+    def __init__(self) -> None:
+        self._ranges: dict[str, list[tuple[int, int]]] = {}
+
+    def meets(self, region: Region) -> bool:
+        """Tell whether any byte of a region is among them."""
+        known = self._ranges.get(region.buffer, [])
+        at = bisect_left(known, (region.offset + region.nbytes,))
+        return at > 0 and known[at - 1][1] > region.offset
+
+    def add(self, region: Region) -> None:
+        """Add the bytes of a region."""
+        known = self._ranges.setdefault(region.buffer, [])
+        start, end = region.offset, region.offset + region.nbytes
+        while (at := bisect_left(known, (end,))) > 0 and known[at - 1][1] > start:
+            low, high = known.pop(at - 1)
+            start, end = min(start, low), max(end, high)
+        insort(known, (start, end))
+
+
 def _dependences(plan: Plan, regions: Mapping[str, Region]) -> tuple[bool, ...]:
     """Find passes that touch bytes written, or write bytes read, since the last barrier."""
-    reads: list[Region] = []
-    writes: list[Region] = []
+    reads, writes = _Touched(), _Touched()
     found = []
     for one in plan.passes:
         outs = [regions[name] for name in one.outputs]
         ins = [regions[name] for name in one.tensors.values() if name not in one.outputs]
-        clash = any(r.overlaps(w) for w in writes for r in (*ins, *outs))
-        clash = clash or any(w.overlaps(r) for w in outs for r in reads)
+        clash = any(map(writes.meets, (*ins, *outs))) or any(map(reads.meets, outs))
         if clash:
-            reads, writes = [], []
-        reads += ins
-        writes += outs
+            reads, writes = _Touched(), _Touched()
+        for touched, new in ((reads, ins), (writes, outs)):
+            for region in new:
+                touched.add(region)
         found.append(clash)
     return tuple(found)

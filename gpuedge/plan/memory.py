@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +39,24 @@ def place(tensors: Iterable[Lifetime], alignment: int) -> tuple[dict[str, int], 
 
 def _placed(order: Sequence[Lifetime], alignment: int) -> tuple[dict[str, int], int]:
     """Give each tensor, in this order, the lowest gap among those it meets."""
-    alive: dict[int, dict[str, tuple[int, int]]] = {}  # pass: offset and size of what it finds
+    passes = 1 + max((t.last for t in order), default=0)
+    begun: list[list[tuple[int, int]]] = [[] for _ in range(passes)]  # offsets and sizes
+    alive: list[list[tuple[int, int]]] = [[] for _ in range(passes)]  # with what began before
     offsets: dict[str, int] = {}
     end = 0
     for tensor in order:
-        span = range(tensor.first, tensor.last + 1)
-        rivals: dict[str, tuple[int, int]] = {}
-        for i in span:
-            rivals |= alive.get(i, {})
+        later = range(tensor.first + 1, tensor.last + 1)
+        rivals = sorted(chain(alive[tensor.first], *(begun[i] for i in later)))
         position = 0
-        for offset, nbytes in sorted(rivals.values()):
+        for offset, nbytes in rivals:
             if position + tensor.nbytes <= offset:
                 break
             position = max(position, align(offset + nbytes, alignment))
         offsets[tensor.name] = position
-        for i in span:
-            alive.setdefault(i, {})[tensor.name] = (position, tensor.nbytes)
+        taken = (position, tensor.nbytes)
+        begun[tensor.first].append(taken)
+        for i in range(tensor.first, tensor.last + 1):
+            alive[i].append(taken)
         end = max(end, position + tensor.nbytes)
     return offsets, align(end, alignment)
 
@@ -65,10 +68,11 @@ def share(tensors: Iterable[Lifetime]) -> tuple[dict[str, int], list[int]]:
     larger than it.
     """
     known = _by_size(tensors)
-    orders = (
-        known, sorted(known, key=lambda t: t.first), sorted(known, key=lambda t: -t.last)
-    )  # fmt: skip
-    return min((_assigned(order) for order in orders), key=lambda found: sum(found[1]))
+    found = _assigned(known)
+    if sum(found[1]) <= most_alive(known):
+        return found
+    others = sorted(known, key=lambda t: t.first), sorted(known, key=lambda t: -t.last)
+    return min(found, *map(_assigned, others), key=lambda made: sum(made[1]))
 
 
 def most_alive(tensors: Iterable[Lifetime]) -> int:

@@ -107,8 +107,9 @@ class _Planner:
         self.most_integer = _exact_inputs(wanted)
         self.fusion: Fusion = fuse(wanted, Limits(bindings - 1, bindings - 4))
         self.labels = {label(n): n.op for n in graph.nodes}
-        self.groups: list[tuple[dict[str, None], list[int]]] = []
-        self.placed: set[str] = set()
+        self.groups: dict[int, tuple[dict[str, None], list[int]]] = {}  # nodes and passes
+        self.placed: dict[str, int] = {}  # the group of a node
+        self.count = 0
 
     def _name(self, name: str, tensor: Tensor) -> None:
         """Note which graph value a tensor is, and the tensor that it is another view of."""
@@ -141,16 +142,20 @@ class _Planner:
         return first or names
 
     def _place(self, names: Sequence[str], passes: Sequence[int] | range) -> None:
-        """Note the passes of nodes; groups that share a node become one."""
-        labels, numbers = dict.fromkeys(names), list(passes)
-        rest = []
-        for known, theirs in self.groups:
-            if known.keys() & labels.keys():
-                labels, numbers = {**known, **labels}, theirs + numbers
-            else:
-                rest.append((known, theirs))
-        self.groups = [*rest, (labels, numbers)]
-        self.placed.update(names)
+        """Note the passes of nodes; groups that share a node become one, the last."""
+        shared = sorted({self.placed[n] for n in names if n in self.placed})
+        number = shared[0] if shared else self.count
+        self.count += 1
+        labels, numbers = self.groups.pop(number, ({}, []))
+        for other in shared[1:]:
+            more, theirs = self.groups.pop(other)
+            labels |= more
+            numbers += theirs
+            self.placed |= dict.fromkeys(more, number)
+        labels |= dict.fromkeys(names)
+        numbers += passes
+        self.placed |= dict.fromkeys(names, number)
+        self.groups[number] = labels, numbers
 
     def _lower(self, stage: Stage) -> None:
         ctx, tensor, anchor = self.ctx, stage.tensor, stage.anchor
@@ -214,7 +219,7 @@ class _Planner:
                     name = ctx.need(part, "linear")
                     home[value] = _own_memory(ctx, name, (*outputs.values(), *lows.values()),
                                               tensor.shape)  # fmt: skip
-        steps = [self._step(tuple(names), passes) for names, passes in self.groups]
+        steps = [self._step(tuple(names), passes) for names, passes in self.groups.values()]
         return Plan(tuple(ctx.passes), ctx.tensors, outputs, ctx.constants, tuple(steps), fixed,
                     self.most_integer, lows, self.open)  # fmt: skip
 
