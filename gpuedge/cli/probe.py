@@ -43,7 +43,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
     else:
         output.text(headline)
     for note in lines.footnotes(report):
-        output.log(note)
+        output.text(note)
     return 0 if report.devices else 3
 
 

@@ -421,6 +421,7 @@ def _given(
         raise InputError(
             f"The input {shown(name)} is missing.",
             known=f"its shape is {_shown(wanted)}, which does not say how large it is",
+            hint=f"give it a shape, such as {name}=1x3x224x224",
         )
     return tuple(d for d in wanted if isinstance(d, int))
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 UNFINISHED = (
     "time was too short for some drivers, or for tests that entries ask for (a busy machine?); "
-    "they are tried again, or now with more time: gpuedge probe --refresh --deadline 60"
+    "the next start tries them again; with more time: gpuedge probe --refresh --deadline 60"
 )
 """What to do where a row tells only of this attempt."""
 

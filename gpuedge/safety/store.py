@@ -62,7 +62,7 @@ FILES = (
         "when the device is closed, else counted at the next start", 4096, is_crash=True,
     ),
     FileKind(
-        "crashes/*.crash", "the crash blocklist: one per process that a device's use ended",
+        "crashes/*.crash", "the crash blocklist: one per process that a driver ended",
         "the first start after a crash", "90 days", 4096, is_crash=True,
     ),
     FileKind(

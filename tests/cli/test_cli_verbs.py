@@ -239,7 +239,7 @@ def test_probe_says_what_to_do_where_time_was_over(
         file = tmp_path / "report.json"
         file.write_text(ProbeReport((row,), "0.1.0").to_json(), encoding="utf-8")
         assert main(["probe", "--input", str(file)]) == 3
-        assert ("gpuedge probe --refresh --deadline 60" in capsys.readouterr().err) is wanted
+        assert ("gpuedge probe --refresh --deadline 60" in capsys.readouterr().out) is wanted
 
 
 def test_probe_without_usable_device_is_exit_code_3(
