@@ -1,18 +1,12 @@
-"""Calls into a driver: the wait for submitted work, what is noted about a call, and causes."""
+"""What is noted about a call into a driver: a marker for the crash blocklist, and causes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from time import perf_counter
 
-from gpuedge.backends.base import DeviceImpl, Recording
-from gpuedge.core.errors import DeviceError, DeviceLostError, DeviceTimeoutError, GpuEdgeError
+from gpuedge.core.errors import DeviceError, GpuEdgeError
 from gpuedge.safety.blocklist import Marker
-from gpuedge.safety.watchdog import Watchdog
-
-STOPPED_S = 1.0
-"""A wait that took so much longer than it was told to: the whole process stood still meanwhile."""
 
 MAX_WORDS = 300
 """Characters of a cause that are kept: a compiler's log may fill pages."""
@@ -82,22 +76,3 @@ class Closings:
 
 
 CLOSING = Closings()
-
-
-def submit_and_wait(impl: DeviceImpl, recording: Recording, watchdog: Watchdog) -> None:
-    """Run recorded work for as long as the watchdog allows. Raises DeviceError (GE-4xx)."""
-    limit_s = watchdog.limit_s
-    start = perf_counter()
-    ticket = impl.submit(recording)
-    try:
-        impl.wait(ticket, limit_s)
-    except DeviceTimeoutError as late:
-        if perf_counter() - start < limit_s + STOPPED_S:
-            raise
-        try:  # stopped and continued: the device stood still as well
-            impl.wait(ticket, limit_s)
-        except DeviceLostError:
-            raise late from None  # its host was ended for it
-    spent_s = perf_counter() - start
-    if spent_s > watchdog.quick_s:
-        watchdog.note(spent_s)

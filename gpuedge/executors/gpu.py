@@ -8,9 +8,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import groupby
 from math import prod
-from time import perf_counter_ns
+from time import perf_counter
 from types import TracebackType
 
 import numpy as np
@@ -26,15 +25,15 @@ from gpuedge.core.errors import (
     DeviceLostError,
     DeviceTimeoutError,
     DriverError,
-    GpuEdgeError,
     NotFiniteError,
     OutOfMemoryError,
     UsageError,
 )
 from gpuedge.core.storage import BUFFER
 from gpuedge.executors.base import PlacementRow, StepTime
-from gpuedge.executors.driver_calls import CLOSING, Unwatched, Watch, cause_of, submit_and_wait
-from gpuedge.executors.programs import Programs
+from gpuedge.executors.driver_calls import CLOSING, Unwatched, Watch, cause_of
+from gpuedge.executors.programs import Programs, RefusedError
+from gpuedge.executors.timing import Stepper
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.lang import BlobCache, blob_key, load, print_kernel
 from gpuedge.opset.digits import joined
@@ -48,6 +47,9 @@ from gpuedge.safety.paths import cache_dir
 from gpuedge.safety.watchdog import Watchdog
 
 POISON = 0xAB
+
+STOPPED_S = 1.0
+"""A wait that took so much longer than it was told to: the whole process stood still meanwhile."""
 
 log = logging.getLogger("gpuedge.gpu")
 
@@ -191,7 +193,7 @@ class GpuExecutor:
             rest()
             try:
                 return GpuExecutable(self, segment, made, rest)
-            except _RefusedError as refused:
+            except RefusedError as refused:
                 if refused.one.variant.endswith("_map"):
                     raise refused.error from None
                 log.warning("%s: %s is ruled out: %s", self.device, refused.one.variant,
@@ -228,7 +230,7 @@ class GpuExecutor:
             specs = {k: v for k, v in one.specs.items() if k in known}
             return self.programs.build(blob, specs, self.caps)
         except DriverError as error:
-            raise _RefusedError(one, error) from error
+            raise RefusedError(one, error) from error
 
     def flush(self) -> None:
         """Write printed kernels to the cache."""
@@ -307,15 +309,6 @@ class GpuExecutor:
         # Not even the end of the interpreter may destroy what the driver is still working on.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.impl))
         return True
-
-
-class _RefusedError(Exception):
-    """The driver refused to build the kernel of a pass."""
-
-    def __init__(self, one: Pass, error: GpuEdgeError) -> None:
-        super().__init__(str(error))
-        self.one = one
-        self.error = error
 
 
 class GpuExecutable:
@@ -438,44 +431,24 @@ class GpuExecutable:
             return self._by_step(inputs) if self.plan.passes else (self._results(), [])
 
     def _by_step(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], list[StepTime]]:
-        record, where, times = self.executor.impl.record, self._where, list[StepTime]()
-        outputs: dict[str, Array] = {}
+        impl, where, outputs = self.executor.impl, self._where, dict[str, Array]()
         ends = [[self._buffers[n] for n in names] for names in (where.inputs, where.outputs)]
-        sizes = [sum(b.nbytes for b in buffers) for buffers in ends]
-
-        def step(row: PlacementRow, nbytes: int, recording: Recording, before: Rest = _no_rest,
-                 after: Rest = _no_rest) -> None:  # fmt: skip
-            start = perf_counter_ns()
-            before()
-            submit_and_wait(self.executor.impl, recording, self.watchdog)
-            after()
-            times.append(StepTime(row, start, perf_counter_ns() - start, nbytes))
-            self.executor.impl.release(recording)  # not after a failure: it may be in flight
-
-        step(self._extra("submit", "empty"), 0, record(()))
-        copy = self._extra("upload", "copy"), sizes[0], record((), ends[0])
-        step(*copy, lambda: self._upload_all(inputs))
-        for row, nbytes, work in self._runs():
-            step(row, nbytes, record(work))
-        copy = self._extra("download", "copy"), sizes[1], record((), (), ends[1])
-        step(*copy, after=lambda: outputs.update(self._results()))
-        return outputs, times
-
-    def _extra(self, what: str, kernel: str) -> PlacementRow:
-        return PlacementRow((), (what,), self.executor.device, kernel)
-
-    def _runs(self) -> Iterator[tuple[PlacementRow, int, list[Dispatch]]]:
-        """Yield passes that follow each other and belong to one row, and the bytes they move."""
-        owners = {i: n for n, step in enumerate(self.plan.steps) for i in step.passes}
+        sizes = [sum(buffer.nbytes for buffer in buffers) for buffers in ends]
+        step = Stepper(
+            impl, self.executor.device, lambda r: submit_and_wait(impl, r, self.watchdog)
+        )
+        step("submit", 0, impl.record(()))
+        step("upload", sizes[0], impl.record((), ends[0]), before=lambda: self._upload_all(inputs))
         work, passes = self._dispatches(), self.plan.passes
-        for owner, some in groupby(range(len(passes)), owners.get):
-            run = list(some)
-            made = "+".join(dict.fromkeys(passes[i].variant for i in run))
-            nodes = self.rows[owner] if owner is not None else None
-            row = nodes or self._extra("layout", made)
-            names = [n for i in run for n in dict.fromkeys(passes[i].tensors.values())]
-            nbytes = sum(self._where.regions[n].nbytes for n in names)
-            yield row, nbytes, [replace(work[run[0]], depends=True), *(work[i] for i in run[1:])]
+        for owner, some in self.plan.runs():
+            names = [n for i in some for n in dict.fromkeys(passes[i].tensors.values())]
+            first, *rest = (work[i] for i in some)
+            recording = impl.record([replace(first, depends=True), *rest])
+            row = "layout" if owner is None else self.rows[owner]
+            step(row, sum(where.regions[n].nbytes for n in names), recording)
+        end = impl.record((), (), ends[1])
+        step("download", sizes[1], end, after=lambda: outputs.update(self._results()))
+        return outputs, step.times
 
     def run_there(self, inputs: Mapping[str, Array], use: Callable[[str, Binding], None]) -> None:
         """Compute the outputs and leave them on the device.
@@ -596,3 +569,22 @@ def _require_finite(device: str, names: Sequence[str], arrays: Sequence[Array]) 
                 known="numbers are kept there in the bytes of a texture",
                 hint="device='auto' or device='cpu' computes it",
             )
+
+
+def submit_and_wait(impl: DeviceImpl, recording: Recording, watchdog: Watchdog) -> None:
+    """Run recorded work for as long as the watchdog allows. Raises DeviceError (GE-4xx)."""
+    limit_s = watchdog.limit_s
+    start = perf_counter()
+    ticket = impl.submit(recording)
+    try:
+        impl.wait(ticket, limit_s)
+    except DeviceTimeoutError as late:
+        if perf_counter() - start < limit_s + STOPPED_S:
+            raise
+        try:  # stopped and continued: the device stood still as well
+            impl.wait(ticket, limit_s)
+        except DeviceLostError:
+            raise late from None  # its host was ended for it
+    spent_s = perf_counter() - start
+    if spent_s > watchdog.quick_s:
+        watchdog.note(spent_s)

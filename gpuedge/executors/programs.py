@@ -11,8 +11,9 @@ from math import prod
 
 from gpuedge.backends.base import DeviceImpl, Program
 from gpuedge.core.caps import Caps
-from gpuedge.core.errors import KernelLimitError
+from gpuedge.core.errors import GpuEdgeError, KernelLimitError
 from gpuedge.core.kernel import KernelBlob, Number
+from gpuedge.plan.plan import Pass
 
 Size = tuple[int, int, int]
 _AXES = ("LX", "LY", "LZ")
@@ -107,3 +108,12 @@ def check_limits(
 def _local_size(blob: KernelBlob, values: tuple[Number, ...]) -> Size:
     by_name = {spec.name: int(value) for spec, value in zip(blob.specs, values, strict=True)}
     return by_name.get("LX", 1), by_name.get("LY", 1), by_name.get("LZ", 1)
+
+
+class RefusedError(Exception):
+    """The driver refused to build the kernel of a pass."""
+
+    def __init__(self, one: Pass, error: GpuEdgeError) -> None:
+        super().__init__(str(error))
+        self.one = one
+        self.error = error

@@ -1,4 +1,4 @@
-"""Times of the steps of a run on the CPU, as ONNX Runtime measures them."""
+"""Times of the steps of a run: on a device one by one, on the CPU as ONNX Runtime has them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter_ns
 from typing import Any
 
+from gpuedge.backends.base import DeviceImpl, Recording
 from gpuedge.executors.base import PlacementRow, StepTime
 
 SUFFIX = "_kernel_time"
@@ -55,3 +56,32 @@ def times_of(
         at = start + (event["ts"] - begin) * 1000
         found.append(StepTime(row, at, event["dur"] * 1000, nbytes))
     return results, found
+
+
+def _nothing() -> None:
+    """Go on at once."""
+
+
+class Stepper:
+    """Submits recordings one by one with `submit`, which waits, and notes what each took."""
+
+    def __init__(self, impl: DeviceImpl, device: str, submit: Callable[[Recording], None]) -> None:
+        self.times: list[StepTime] = []
+        self._impl, self._device, self._submit = impl, device, submit
+
+    def __call__(
+        self,
+        what: str | PlacementRow,
+        nbytes: int,
+        recording: Recording,
+        before: Callable[[], None] = _nothing,
+        after: Callable[[], None] = _nothing,
+    ) -> None:
+        """Submit `recording`, with `before` and `after` in its time, and release it."""
+        row = PlacementRow((), (what,), self._device, "-") if isinstance(what, str) else what
+        start = perf_counter_ns()
+        before()
+        self._submit(recording)
+        after()
+        self.times.append(StepTime(row, start, perf_counter_ns() - start, nbytes))
+        self._impl.release(recording)  # not after a failure: it may be in flight

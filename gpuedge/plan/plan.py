@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -127,3 +128,9 @@ class Plan:
     most_integer: int = EXACT
     lows: Mapping[str, str] = field(default_factory=dict)
     open: Mapping[str, OpenOutput] = field(default_factory=dict)
+
+    def runs(self) -> Iterator[tuple[int | None, list[int]]]:
+        """Yield passes in a row that belong to one step (or none): its place, and theirs."""
+        owners = {i: n for n, step in enumerate(self.steps) for i in step.passes}
+        for owner, some in groupby(range(len(self.passes)), owners.get):
+            yield owner, list(some)
