@@ -26,7 +26,7 @@ from photo import load_photo
 
 Array = np.ndarray[Any, Any]
 NETS = {"shapes": train_shapes.unet, "pencil": train_pencil.transformer, "beats": train_beats.tcn}
-SCRIPTS = {"shapes": "08_segmentation.py", "pencil": "09_style.py", "beats": "10_signal.py"}
+SCRIPTS = {"shapes": "09_segmentation.py", "pencil": "10_style.py", "beats": "11_signal.py"}
 
 
 @pytest.fixture(scope="module")

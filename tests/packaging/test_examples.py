@@ -69,7 +69,7 @@ def test_examples_are_numbered_without_gaps() -> None:
     assert [int(p.name[:2]) for p in NUMBERED] == list(range(1, len(NUMBERED) + 1))
 
 
-@pytest.mark.parametrize("path", NUMBERED[:7], ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", NUMBERED[:8], ids=lambda p: p.stem)
 def test_example_runs(path: Path, tmp_path: Path, cache: Path) -> None:
     """Run those that test_example_nets does not."""
     assert run(path.name, cwd=tmp_path, cache=cache)
@@ -121,8 +121,8 @@ def test_borders_are_not_framed() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["03_photo.py", "04_onnx.py", "06_policy.py", "08_segmentation.py", "09_style.py",
-     "10_signal.py", "demo.py"],
+    ["03_photo.py", "04_onnx.py", "06_policy.py", "09_segmentation.py", "10_style.py",
+     "11_signal.py", "demo.py"],
 )  # fmt: skip
 def test_example_without_its_packages_says_what_to_install(name: str, tmp_path: Path) -> None:
     code = (

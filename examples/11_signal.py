@@ -1,6 +1,6 @@
 """What you will see: out/beats.png, a noisy signal and where a temporal convolution finds beats.
 
-Usage: python examples/10_signal.py [DEVICE] [FOLDER]
+Usage: python examples/11_signal.py [DEVICE] [FOLDER]
 """
 
 import sys

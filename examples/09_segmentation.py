@@ -1,6 +1,6 @@
 """What you will see: out/shapes.png, a scene, what a U-Net takes each pixel for, and the truth.
 
-Usage: python examples/08_segmentation.py [DEVICE] [FOLDER]
+Usage: python examples/09_segmentation.py [DEVICE] [FOLDER]
 """
 
 import sys

@@ -1,6 +1,6 @@
 """What you will see: out/pencil.png, a photograph beside the pencil drawing a network makes of it.
 
-Usage: python examples/09_style.py [DEVICE] [FOLDER]
+Usage: python examples/10_style.py [DEVICE] [FOLDER]
 """
 
 import sys
