@@ -32,7 +32,7 @@ from gpuedge.core.errors import (
 from gpuedge.core.storage import BUFFER
 from gpuedge.executors.base import PlacementRow, StepTime
 from gpuedge.executors.driver_calls import CLOSING, Unwatched, Watch, cause_of
-from gpuedge.executors.programs import Programs, RefusedError
+from gpuedge.executors.programs import Programs, RefusedPassError
 from gpuedge.executors.timing import Stepper
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.lang import BlobCache, blob_key, load, print_kernel
@@ -193,7 +193,7 @@ class GpuExecutor:
             rest()
             try:
                 return GpuExecutable(self, segment, made, rest)
-            except RefusedError as refused:
+            except RefusedPassError as refused:
                 if refused.one.variant.endswith("_map"):
                     raise refused.error from None
                 log.warning("%s: %s is ruled out: %s", self.device, refused.one.variant,
@@ -230,7 +230,7 @@ class GpuExecutor:
             specs = {k: v for k, v in one.specs.items() if k in known}
             return self.programs.build(blob, specs, self.caps)
         except DriverError as error:
-            raise RefusedError(one, error) from error
+            raise RefusedPassError(one, error) from error
 
     def flush(self) -> None:
         """Write printed kernels to the cache."""

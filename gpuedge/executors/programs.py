@@ -110,7 +110,7 @@ def _local_size(blob: KernelBlob, values: tuple[Number, ...]) -> Size:
     return by_name.get("LX", 1), by_name.get("LY", 1), by_name.get("LZ", 1)
 
 
-class RefusedError(Exception):
+class RefusedPassError(Exception):
     """The driver refused to build the kernel of a pass."""
 
     def __init__(self, one: Pass, error: GpuEdgeError) -> None:
