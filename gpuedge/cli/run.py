@@ -142,12 +142,31 @@ def _read(options: argparse.Namespace) -> tuple[OnnxModel, dict[str, Array], lis
     names = None if options.labels is None else labels.read_labels(options.labels)
     model = OnnxModel.load(options.model)
     inputs = read_inputs(options.input, model.inputs, how)
+    _check_targets(options)
     with blaming(input=(UsageError,)):
         inputs = check_inputs(inputs, model.inputs)
         model.bind({name: array.shape for name, array in inputs.items()})
     if names is not None:
         labels.check_labels(names, model.outputs)
     return model, inputs, names
+
+
+def _check_targets(options: argparse.Namespace) -> None:
+    """Raise UsageError (GE-200) where a run would write over what it reads, or writes itself."""
+    given = [pair.rpartition("=")[2] for pair in options.input]
+    read = {Path(p).resolve() for p in (options.model, options.labels, *given) if p}
+    trace, made = (
+        None if p is None else Path(p).resolve() for p in (options.trace, options.output)
+    )
+    is_inside = trace is not None and made is not None and made in (trace, *trace.parents)
+    for path, option in ((trace, "--trace"), (made, "--output")):
+        if path is not None and (path in read or (path == trace and is_inside)):
+            raise UsageError(
+                f"{path} would be written over, or lie among the outputs.",
+                asked_by=option,
+                known="the model, the inputs, the outputs and the trace need files of their own",
+                hint=f"another file for {option}",
+            )
 
 
 def _write(

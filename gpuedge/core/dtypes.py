@@ -41,7 +41,9 @@ def rounded(array: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         return array.astype(dtype)
 
 
-def require_exact(what: str, array: npt.NDArray[Any], device: str, most: int | None = None) -> None:
+def require_exact(
+    what: str, array: npt.NDArray[Any], device: str, most: int | None = None, dtype: str = ""
+) -> None:
     """Check integers that come to or from kernels, which compute in float32.
 
     Raises
@@ -50,6 +52,12 @@ def require_exact(what: str, array: npt.NDArray[Any], device: str, most: int | N
         One of them may not be what it was.
     """
     most = EXACT if most is None else most
+    if dtype[:1] == "u" and array.size and array.min() < 0:
+        raise InexactError(
+            f"'{what}' would hold negative integers, which {dtype} wraps and {device} does not.",
+            known="kernels compute in float32",
+            hint="device='cpu' computes it",
+        )
     if array.size and max(abs(float(array.min())), abs(float(array.max()))) > most:
         raise InexactError(
             f"'{what}' holds integers beyond {most}, of which {device} may lose digits.",

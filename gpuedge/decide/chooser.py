@@ -287,9 +287,11 @@ class Chooser:
 
     def _quiet(self) -> int:
         """Return how many requests may pass before anything can be due."""
-        if self._is_one("opening") or self._is_one("late"):
+        if self._is_one("late"):
             return 0
         found = self.requests // 4
+        if self._is_one("opening"):  # no other one begins meanwhile, and its end is told
+            return found
         if any(c.is_open for c in self.candidates.values()):
             return min(found, max(self._until_burst(found), RECENT))
         cheapest = self._cheapest()

@@ -516,7 +516,7 @@ class GpuExecutable:
         if low is not None:
             return joined(out, self._read(low, shape), dtype)
         if dtype in WIDE:
-            require_exact(name, out, self.executor.device)
+            require_exact(name, out, self.executor.device, dtype=dtype)
         return out if out.dtype == dtype else rounded(out, dtype)
 
     def _read(self, tensor: str, shape: tuple[int, ...]) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpuedge.opset.bounds import TINY
 from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.operator import Operator
 from gpuedge.opset.tensor import (
@@ -54,7 +55,11 @@ def _gemm(call: OperatorCall) -> Tensor:
         if c.rank > 2 or wide[0] not in (1, m) or wide[1] not in (1, n):
             raise call.bad_shape(f"cannot broadcast its third input to [{m}, {n}]")
     alpha, beta = call.number("alpha", 1.0), call.number("beta", 1.0)
-    total = multiplied(left, _scaled(right, alpha))
+    scaled = _scaled(right, alpha) if right.array is not None else None
+    if scaled is not None and _is_kept(right, scaled):
+        total = multiplied(left, scaled)
+    else:
+        total = _scaled(multiplied(left, right), alpha)
     if c is None or beta == 0:
         return total
     return mapped(lambda p, q: p + q, total, _scaled(c, beta))
@@ -65,6 +70,12 @@ def _transposed(b: Tensor) -> Tensor:
     if b.array is not None:
         return constant(np.ascontiguousarray(b.array.T))
     return transpose(b, (1, 0))
+
+
+def _is_kept(before: Tensor, after: Tensor) -> bool:
+    """Tell whether scaling made no constant infinite, or so small that devices drop it."""
+    old, new = np.abs(np.asarray(before.array)), np.abs(np.asarray(after.array))
+    return bool(np.all((old == 0) | (old == np.inf) | ((new >= TINY) & (new < np.inf))))
 
 
 def _scaled(tensor: Tensor, factor: float) -> Tensor:

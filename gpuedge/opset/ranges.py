@@ -36,6 +36,13 @@ class Spans:
                 self._found[one.serial] = self._within(one)
         return self._found[tensor.serial]
 
+    def wraps(self, tensor: Tensor) -> bool:
+        """Tell whether an integer without a sign may come out negative, which is kept as 0."""
+        if tensor.dtype not in WIDE or tensor.dtype[0] != "u" or not tensor.reads:
+            return False
+        self.of(tensor)
+        return self._made(tensor)[0] < 0
+
     def largest(self, tensor: Tensor) -> float:
         """Return a bound on the absolute values of a tensor."""
         return max(map(abs, self.of(tensor)))
@@ -54,6 +61,12 @@ class Spans:
             return _of_array(source.array)
         if tensor.dtype not in WIDE:
             return low, high
+        made = self._made(tensor)
+        return max(low, made[0]), min(high, made[1])
+
+    def _made(self, tensor: Tensor) -> Range:
+        """Return what the source gives, whatever the dtype holds."""
+        source = tensor.source
         made = UNKNOWN if tensor.span is None else tensor.span
         if isinstance(source, Given):
             made = (-self.most, self.most)
@@ -66,7 +79,7 @@ class Spans:
         elif isinstance(source, Convolution):
             taps = prod(source.w.shape[2:]) * max(source.w.shape[:2])
             made = _sums(taps, self.of(source.x), self.of(source.w))
-        return max(low, made[0]), min(high, made[1])
+        return made
 
     def _reduced(self, source: Reduce) -> Range:
         low, high = self._ranges(source.body)[id(source.body)]
@@ -115,7 +128,7 @@ def exact_inputs(outputs: Sequence[Tensor]) -> tuple[int, Tensor | None]:
     beyond: Tensor | None = None
     for bits in (24, 20, 16, 12, 8):
         spans = Spans(2**bits)
-        beyond = next((r for r in inside if spans.largest(r) > EXACT), None)
+        beyond = next((r for r in inside if spans.largest(r) > EXACT or spans.wraps(r)), None)
         if beyond is None:
             return spans.most, None
     return EXACT, beyond

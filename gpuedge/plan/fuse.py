@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite, prod
+from math import prod
 
 from gpuedge.opset.expr import Apply, Expr, LoadExpr, Number, Position, loads, rewrite, walk
 from gpuedge.opset.index import Axis, Index, axes, everything, unflatten
@@ -23,8 +23,9 @@ from gpuedge.opset.tensor import (
     reachable,
 )
 
-TINY = 2.0**-126
-"""Least normal float32; smaller literals may be flushed to zero by a compiler."""
+MOST_LITERAL = 2.0**15
+"""Literals stay between this and its reciprocal. Compilers combine them (lavapipe makes one factor
+of two), and those of a whole chain (`CHAIN_LIMIT`) must give neither infinity nor zero together."""
 
 ANCHORS = (Convolution, Product, Reduce)
 """What has a kernel that an epilogue can follow."""
@@ -66,14 +67,14 @@ class Stage:
 def as_number(tensor: Tensor) -> float | None:
     """Return the value of a constant scalar that kernels take as text, else None.
 
-    Zeros and what is not finite stay tensors: drivers fold ``x * 0`` and ``x / 0`` with literals in
-    ways that IEEE 754 does not (seen with lavapipe), and there is no text for infinity.
+    Zeros and what is large, tiny or not finite stay tensors: drivers fold ``x * 0`` and ``x / 0``
+    with literals in ways that IEEE 754 does not (seen with lavapipe).
     """
     array = tensor.array
     if array is None or array.size != 1 or array.dtype.kind not in "fiu":
         return None
     number = float(array.reshape(()))
-    return number if isfinite(number) and abs(number) >= TINY else None
+    return number if 1 / MOST_LITERAL <= abs(number) <= MOST_LITERAL else None
 
 
 def is_identity(load: LoadExpr, shape: tuple[int, ...]) -> bool:

@@ -341,10 +341,14 @@ def _exact_inputs(outputs: Sequence[Tensor]) -> int:
     most, beyond = exact_inputs(outputs)
     if beyond is not None:
         raise UnsupportedOpError(
-            f"{_what(beyond)} integers beyond {EXACT_INTEGERS}.",
+            f"{_what(beyond)} integers beyond {EXACT_INTEGERS}{_sign(beyond)}.",
             known="kernels compute in float32, where larger ones are not exact",
         )
     return most
+
+
+def _sign(beyond: Tensor) -> str:
+    return f", or negative ones, which {beyond.dtype} wraps" if beyond.dtype[0] == "u" else ""
 
 
 def _what(beyond: Tensor) -> str:

@@ -205,6 +205,28 @@ def test_missing_files_are_named(
     assert "no.onnx" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("trace", "output", "named"),
+    [
+        ("digits.onnx", None, "--trace"), ("images.npy", None, "--trace"),
+        ("out.npz", "out.npz", "--trace"), ("out/y.npy", "out", "--trace"),
+        (None, "images.npy", "--output"),
+    ],
+)  # fmt: skip
+def test_a_run_does_not_write_over_what_it_reads_or_writes(
+    trace: str | None, output: str | None, named: str, images: Path, no_session: None,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    folder = images.parent
+    monkeypatch.chdir(folder)
+    (folder / "digits.onnx").write_bytes(MODEL.read_bytes())
+    before = {p.name: p.read_bytes() for p in folder.iterdir()}
+    arguments = [f"--{n}={v}" for n, v in (("trace", trace), ("output", output)) if v]
+    assert main(["run", "digits.onnx", "--input", f"image={images}", *arguments]) == 2
+    assert named in capsys.readouterr().err
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} == before
+
+
 def test_output_folder_that_is_a_file_is_refused(
     images: Path, no_session: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,11 +19,11 @@ import gpuedge
 from gpuedge.backends.base import Candidate
 from gpuedge.backends.device import OpenDevice
 from gpuedge.core.caps import VULKAN_MINIMUM
-from gpuedge.core.errors import ClosedError
+from gpuedge.core.errors import ClosedError, InexactError
 from gpuedge.device import Device
 from gpuedge.executors.gpu import GpuExecutor
-from gpuedge.graph.build import single
-from gpuedge.graph.ir import type_of
+from gpuedge.graph.build import GraphBuilder, single
+from gpuedge.graph.ir import TensorType, type_of
 from gpuedge.graph.writer import to_bytes
 
 
@@ -56,6 +56,36 @@ def test_zero_and_infinite_constants_follow_ieee(text: str, device: Device) -> N
         want = eval(text, {"x": x.astype(np.float64), "__builtins__": {}}).astype(np.float32)
     got = gpuedge.elementwise(text)(x, device=device)
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    ("op", "x", "k"), [("Mul", 1e-30, 1e30), ("Add", -3e38, 3e38), ("Mul", 1e30, 1e-30)]
+)
+def test_constants_of_a_chain_are_not_combined(op: str, x: float, k: float, device: Device) -> None:
+    """lavapipe makes one number of two literals: infinity, or zero."""
+    builder = GraphBuilder()
+    name = builder.input("x", TensorType("float32", (3,)))
+    factor = builder.constant("k", np.float32(k))
+    for _ in range(2):
+        name = builder.add(op, [name, factor])
+    builder.output(name)
+    graph, value = builder.build(), np.full(3, x, np.float32)
+    executable = device.executor.compile(graph)
+    (got,) = executable.run({"x": value}).values()
+    executable.close()
+    step = np.multiply if op == "Mul" else np.add
+    np.testing.assert_allclose(got, step(step(value, np.float32(k)), np.float32(k)), rtol=1e-6)
+    assert np.isfinite(got).all() and got.any()
+
+
+def test_integers_without_a_sign_do_not_stop_at_zero(device: Device) -> None:
+    graph = single("Sub", {n: TensorType("uint32", (2,)) for n in "ab"})
+    executable = device.executor.compile(graph)
+    big, small = np.array([5, 7], np.uint32), np.array([2, 7], np.uint32)
+    assert executable.run({"a": big, "b": small})["y"].tolist() == [3, 0]
+    with pytest.raises(InexactError, match="negative integers, which uint32 wraps"):
+        executable.run({"a": small, "b": big})
+    executable.close()
 
 
 def test_sums_over_nothing_are_zero(device: Device) -> None:

@@ -245,6 +245,15 @@ def test_shapes_and_axes_are_integers(op: str, shape: Shape, constants: Any, val
         read(op, [shape], constants=[constants])
 
 
+@pytest.mark.parametrize(("alpha", "weight"), [(1e30, 1e30), (1e-30, 1e-30), (2.0, 3.0)])
+def test_alpha_of_gemm_leaves_weights_finite(alpha: float, weight: float) -> None:
+    weights = np.full((2, 3), weight, np.float32)
+    graph = single("Gemm", {"a": TensorType("float32", (1, 2))}, {"alpha": alpha}, {"b": weights})
+    x = np.float32([[1, 2]]) / np.float32(weight)
+    (got,) = evaluate(expand(graph.nodes[0], graph), {"a": x})
+    np.testing.assert_allclose(got, np.full((1, 3), 3 * alpha), rtol=1e-6)
+
+
 def test_indices_beyond_the_axis_are_refused() -> None:
     with pytest.raises(ShapeError, match="indices outside of"):
         read("Gather", [(3,)], constants=[[3]])

@@ -168,6 +168,17 @@ def test_small_integers_wrap(op: str, dtype: str) -> None:
     np.testing.assert_array_equal(run_graph(graph, {"a": a, "b": b}, VULKAN_MINIMUM)["y"], whole)
 
 
+@pytest.mark.parametrize("dtype", ["uint32", "uint64"])
+def test_what_may_be_negative_is_not_read_as_unsigned(dtype: str) -> None:
+    builder = GraphBuilder()
+    a, b = (builder.input(n, TensorType(dtype, (4,))) for n in "ab")
+    builder.output(builder.add("Greater", [builder.add("Sub", [a, b]), a], output="y"))
+    graph = builder.build()
+    with pytest.raises(UnsupportedOpError, match=f"negative ones, which {dtype} wraps"):
+        plan(graph, VULKAN_MINIMUM)
+    assert plan(single("Add", dict.fromkeys("ab", TensorType(dtype, (4,)))), VULKAN_MINIMUM).passes
+
+
 def test_wide_integers_are_exact_or_refused() -> None:
     builder = GraphBuilder()
     names = [builder.input(n, TensorType("int64", (4,))) for n in "abc"]
