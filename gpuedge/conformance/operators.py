@@ -295,7 +295,6 @@ def _moving() -> Iterator[Case]:
     yield from r("OneHot", exactly(lambda i, *_, axis: np.eye(5)[i.astype(int)]),
                  drawn((3, 4), -5, 5, "int64"), np.int64(5), floats(0, 1), constant=[1, 2],
                  axis=-1)  # fmt: skip
-    yield from r("EyeLike", exactly(lambda x, k: np.eye(5, 7, k=k)), MATRIX, k=1)
 
 
 def _picked() -> Iterator[Case]:

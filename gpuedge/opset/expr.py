@@ -7,7 +7,8 @@ by identity, so a subtree that is used twice is computed once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
 
 from gpuedge.opset.index import Chosen, Index, Loaded, Quotient, Remainder, substitute
 
@@ -15,10 +16,27 @@ if TYPE_CHECKING:
     from gpuedge.opset.tensor import Tensor
 
 
-class Expr:
-    """A value for each position; arithmetic makes larger expressions."""
+_serials = count()
 
-    __slots__ = ()
+
+class Expr:
+    """A value for each position; arithmetic makes larger expressions.
+
+    Attributes
+    ----------
+    serial : int
+        Larger than those of all that were made before. The order of terms follows it, so that the
+        text of a kernel is the same in every process.
+    """
+
+    __slots__ = ("serial",)
+    serial: int
+
+    def __new__(cls, *_: object, **__: object) -> Any:
+        """Number the expression."""
+        made = object.__new__(cls)
+        object.__setattr__(made, "serial", next(_serials))
+        return made
 
     def __add__(self, other: Expr | float) -> Expr:
         return apply("add", self, other)

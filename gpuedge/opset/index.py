@@ -103,7 +103,7 @@ class Loaded:
     @property
     def key(self) -> Key:
         """What it is ordered and compared by."""
-        return (4, id(self.value), self.low, self.high)
+        return (4, self.value.serial, self.low, self.high)
 
     @property
     def range(self) -> tuple[int, int]:

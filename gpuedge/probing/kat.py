@@ -356,7 +356,21 @@ def _kernels(caps: Caps) -> list[KnownAnswer]:
             _one(f"product of {name}", "MatMul", whole(a=(m, k), b=(k, n)), np.matmul)
             for name, (m, k, n) in PRODUCTS.items()
         ),
+        *_digits(),
     ]
+
+
+def _digits() -> list[KnownAnswer]:
+    """Return sums of integers beyond 2^24, which kernels keep in two digits."""
+    rng = _rng()
+    a, b = (rng.integers(200, 256, shape).astype(np.uint8) for shape in ((2, 600), (600, 5)))
+    x, w = (rng.integers(200, 256, s).astype(np.uint8) for s in ((1, 64, 5, 5), (3, 64, 3, 3)))
+    return [
+        _one("product of large integers", "MatMulInteger", {"a": a, "b": b}, np.matmul,
+             constants="b"),
+        _one("convolution of large integers", "ConvInteger", {"x": x, "w": w},
+             lambda x, w: conv_reference(x, w, np.zeros(3)), constants="w"),
+    ]  # fmt: skip
 
 
 def _half(caps: Caps) -> list[KnownAnswer]:

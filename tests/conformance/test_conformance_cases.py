@@ -59,7 +59,7 @@ def test_every_operation_function_variant_and_network_has_cases() -> None:
     assert {s.text for s in plain if s.op == "network"} == set(NETWORKS)
 
 
-HOST = {"Shape", "Size", "Range", "ConstantOfShape"}
+HOST = {"Shape", "Size", "Range", "ConstantOfShape", "EyeLike"}
 """Computed while planning: nothing of them runs on a device."""
 
 PUBLIC = {

@@ -32,7 +32,8 @@ UNARY = tuple(
     name
     for name in gpuedge.ops.__all__
     if name in gpuedge.ops.expression.NAMES or name in ("neg", "reciprocal")
-    if name not in ("clip", "maximum", "minimum", "pow", "prelu")
+    if name not in ("clip", "maximum", "minimum", "pow", "prelu", "where")
+    if name not in ("equal", "greater", "greater_equal", "less", "less_equal")
 )
 
 

@@ -19,7 +19,7 @@ from gpuedge.graph.reader import OnnxModel
 
 I64, F64 = onnx.TensorProto.INT64, onnx.TensorProto.DOUBLE
 OFFENDERS = {
-    "where": "NonZero 'where' (opset 17, reads float32[2,4,6,6]): NonZero has no kernel",
+    "where": "Unique 'where' (opset 17, reads float32[2,4,6,6]): Unique has no kernel",
     "double": "Cast 'double' (opset 17, reads float32[2,4,6,6]): 'd' is float64; ",
     "exp64": "Exp 'exp64' (opset 17, reads float64[2,4,6,6]): 'd' is float64; ",
     "gelu": "Gelu 'gelu' (opset com.microsoft 1, reads float32[2,4,6,6]): Gelu has no kernel",
@@ -33,7 +33,7 @@ def mixed() -> onnx.ModelProto:
     nodes = [
         node("Conv", ["x", "w"], ["c"], name="conv"),
         node("Relu", ["c"], ["r"], name="relu"),
-        node("NonZero", ["r"], ["nz"], name="where"),
+        node("Unique", ["r"], ["u", "nz"], name="where"),
         node("Cast", ["r"], ["d"], name="double", to=F64),
         node("Exp", ["d"], ["e"], name="exp64"),
         node("Gelu", ["r"], ["g"], name="gelu", domain="com.microsoft"),
@@ -58,11 +58,11 @@ def test_what_moves_to_the_cpu_is_logged_once(caplog: pytest.LogCaptureFixture) 
     lines = [r.getMessage() for r in caplog.records if "runs on the CPU" in r.getMessage()]
     assert all(r.levelno == logging.INFO for r in caplog.records if r.getMessage() in lines)
     assert [line.split("'")[1] for line in lines] == list(OFFENDERS)
-    assert lines[0] == "NonZero node 'where' runs on the CPU, not on plan: NonZero has no kernel"
+    assert lines[0] == "Unique node 'where' runs on the CPU, not on plan: Unique has no kernel"
 
 
 def test_one_error_lists_all_offenders() -> None:
-    many = [helper.make_node("NonZero", ["x"], [f"y{i}"], name=f"n{i}") for i in range(40)]
+    many = [helper.make_node("Unique", ["x"], [f"u{i}", f"y{i}"], name=f"n{i}") for i in range(40)]
     wide = model(many, [value("x", [2, 2])], [value(f"y{i}", None, I64) for i in range(40)])
     with gpuedge.Session(mixed(), device=plan_device(), fallback="error") as session:
         with pytest.raises(UnsupportedOpError) as caught:
