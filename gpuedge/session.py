@@ -18,7 +18,8 @@ from gpuedge.runtime.devices import POOL
 from gpuedge.runtime.health import Health
 from gpuedge.runtime.inputs import check_inputs, check_timeout, fixed_shape, own_copies
 from gpuedge.runtime.request import make_request
-from gpuedge.runtime.serving import Compiler, Server
+from gpuedge.runtime.serving import Server
+from gpuedge.runtime.shapes import Compiler
 from gpuedge.runtime.strings import AUTO, CPU, find
 
 if TYPE_CHECKING:
@@ -228,6 +229,12 @@ class Session:
         submitting a step alone until it was done, of which ``submit``, an empty step, is what every
         step costs; on the CPU what ONNX Runtime measures of the nodes that it made.
 
+        ``shapes`` says of a model with open shapes which sets of them are ``kept`` compiled, the
+        one used least recently first: its ``inputs``, ``device`` and ``memory``. They are ``most``
+        at most (`Policy.max_shapes`), on the device too. It also says how many were ``compiled`` so
+        far and ``dropped``, in how many ``seconds`` altogether, and how many of these were
+        ``compiled_again``, having been dropped or left with a device, in ``seconds_again``.
+
         ``storages`` are the kinds of storage that results are kept in on a GPU. ``memory`` is what
         the model takes there, in bytes: ``constant``, ``input``, ``output``, and ``scratch`` for
         what kernels hand to each other, of which ``most_alive`` is needed at the same time.
@@ -238,17 +245,18 @@ class Session:
             With `inputs`: what `run` raises, and DeviceError (GE-4xx) whatever the fallback.
         """
         times = [] if inputs is None else self._timed(inputs)
+        latest = self._latest
+        impl = getattr(latest.executor, "impl", None) if latest else None
+        kept = (kind for row in (latest.rows if latest else ()) for kind in row.storage.split("+"))
         summary: dict[str, Any] = {
+            "shapes": self._server.shapes(),
             "compile": self._compiler.times.summary(),
             "run": self._server.times.summary(),
+            "device": latest.executor.device if latest else None,
+            "storages": sorted({kind for kind in kept if kind}),
+            "memory": latest.memory if latest else None,
+            "counters": None if impl is None else impl.counters.snapshot(),
         }
-        impl = getattr(self._latest.executor, "impl", None) if self._latest else None
-        summary["device"] = None if self._latest is None else self._latest.executor.device
-        rows = () if self._latest is None else self._latest.rows
-        kept = (kind for row in rows for kind in row.storage.split("+") if kind)
-        summary["storages"] = sorted(set(kept))
-        summary["memory"] = None if self._latest is None else self._latest.memory
-        summary["counters"] = None if impl is None else impl.counters.snapshot()
         summary["steps"] = [
             {
                 "nodes": list(one.row.nodes), "ops": list(one.row.ops), "device": one.row.device,

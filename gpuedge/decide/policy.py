@@ -16,7 +16,7 @@ _CHOICES = {"storage": STORAGES, "decide": ("service", "load"),
 _NUMBERS: dict[str, tuple[type[float], float, float]] = {
     "min_speedup": (float, 1, 1000), "percentile": (int, 1, 99), "crosscheck": (float, 0, 1),
     "watchdog_s": (float, 0.001, 86400), "deadline_s": (float, 1e-6, 3600),
-    "max_memory_bytes": (int, 1, 2**63 - 1),
+    "max_memory_bytes": (int, 1, 2**63 - 1), "max_shapes": (int, 1, 4096),
 }  # fmt: skip
 
 
@@ -65,6 +65,11 @@ class Policy(Saved):
         kernel, views read in place, layouts kept from one operator to the next. False computes
         operator by operator, as the model has them: slower, and the same within the error bounds
         (docs/numerics.md), so that one can tell whether a rewrite is to blame.
+    max_shapes : int
+        Sets of input shapes, 1 to 4096, for which a session keeps a model compiled whose shapes are
+        open; the one used least recently is dropped. Each has its own weights and scratch memory
+        on a GPU, and decides for itself under ``auto``. It takes no part in comparisons and is not
+        recorded.
 
     Raises
     ------
@@ -84,6 +89,7 @@ class Policy(Saved):
     max_memory_bytes: int | None = None
     monitor: bool = True
     rewrites: bool = True
+    max_shapes: int = field(default=8, compare=False)
 
     def __post_init__(self) -> None:
         for name, (kind, low, high) in _NUMBERS.items():

@@ -12,12 +12,11 @@ import atexit
 import os
 import threading
 import weakref
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -34,16 +33,13 @@ from gpuedge.core.errors import (
 )
 from gpuedge.core.reasons import Reason
 from gpuedge.graph.ir import Array
-from gpuedge.graph.reader import OnnxModel, Shapes
-from gpuedge.plan.storages import Range
+from gpuedge.graph.reader import Shapes
 from gpuedge.runtime import clock
-from gpuedge.runtime.auto import compile_model
-from gpuedge.runtime.devices import OK, POOL, RECOVERING
+from gpuedge.runtime.devices import OK, RECOVERING
 from gpuedge.runtime.health import PENDING, Counts, Health, Times
-from gpuedge.runtime.inputs import check_inputs
 from gpuedge.runtime.queueing import Queued
-from gpuedge.runtime.ranges import measure
-from gpuedge.runtime.strings import AUTO, CPU
+from gpuedge.runtime.shapes import Compiler, Models
+from gpuedge.runtime.strings import CPU
 from gpuedge.safety.deadline import DeadlineCall
 from gpuedge.safety.watchdog import LOOK_S, RUN_LIMIT_S, Watch
 
@@ -70,50 +66,7 @@ IDLE_S = 0.5
 MAX_WAITING = 1024
 """Requests that may wait in the queue; who brings one more waits for a place."""
 
-MAX_SHAPES = 8
-"""Sets of input shapes kept compiled; the least recently used one is dropped."""
-
 Outputs = dict[str, Array]
-Models = OrderedDict[Shapes, "CompiledModel"]
-
-
-class Compiler:
-    """Compiles one model for shapes of its inputs; knows what calibrates it.
-
-    Raises UsageError (GE-2xx) for inputs of calibration that do not fit the model.
-    """
-
-    def __init__(self, model: OnnxModel, request: Request) -> None:
-        self.times = Times()
-        self.model = model
-        is_strict = request.device not in (AUTO, CPU) and request.fallback == "error"
-        self.parameters = model.parameters if is_strict else frozenset()
-        self._ranges: dict[str, Range] | None = None
-        self._specialise = partial(model.specialise, rewrites=request.policy.rewrites)
-        try:
-            self._feeds = [check_inputs(f, model.inputs) for f in request.policy.calibration or ()]
-        except UsageError as error:
-            error.asked_by = "Policy(calibration=...)"
-            raise
-
-    def compile(self, shapes: Shapes, request: Request) -> CompiledModel:
-        """Compile the model for these input shapes. Raises GpuEdgeError."""
-        bound = self.model.bound(shapes, rewrites=request.policy.rewrites)
-        start = clock.now_ns()
-        calibrate = self._calibrate if self._feeds else None
-        made = compile_model(bound, request, calibrate=calibrate)
-        self.times.note(clock.now_ns() - start)
-        # `_end` must come before what modules registered that were imported since: workers.
-        atexit.unregister(_end)
-        atexit.register(_end)
-        return made
-
-    def _calibrate(self) -> dict[str, Range]:
-        """Return the bounds that the calibration inputs give, whatever their shapes."""
-        if self._ranges is None:
-            graphs = (self._specialise({n: a.shape for n, a in f.items()}) for f in self._feeds)
-            self._ranges = measure(zip(graphs, self._feeds, strict=True), POOL.cpu())
-        return self._ranges
 
 
 class Job:
@@ -160,8 +113,8 @@ class Server:
         self._waiting: deque[Queued] = deque()
         self._worker: threading.Thread | None = None
         self._timer: threading.Thread | None = None
-        self._models: Models = OrderedDict()
-        self._on_cpu: Models = OrderedDict()  # what answers while a late request has the others
+        self._models: Models = {}
+        self._on_cpu: Models = {}  # what answers while a late request has the others
         self._types: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...] = ()
         self._shapes: Shapes | None = None  # of the arrays that `match` knows
         self._watch, self._watched = Watch(0.0), 0.0
@@ -183,6 +136,7 @@ class Server:
     def prepare(self, shapes: tuple[tuple[int, ...], ...]) -> None:
         """Compile for input shapes that are known before the first request."""
         self.latest = self._models[shapes] = self._compiler.compile(shapes, self._request)
+        _end_last()
         known = zip(self._compiler.model.inputs.items(), shapes, strict=True)
         self._types = tuple((name, np.dtype(kind), shape) for (name, (kind, _)), shape in known)
         self._shapes = shapes
@@ -239,7 +193,7 @@ class Server:
             if model is None:
                 model = self._compile(job, models, shapes)
             elif len(models) > 1:
-                models.move_to_end(shapes)
+                models[shapes] = models.pop(shapes)  # the latest one is the last
             job.model = model
             if models is not self._models:
                 result = model.run(arrays)
@@ -261,17 +215,18 @@ class Server:
 
     def _compile(self, job: Job, models: Models, shapes: Shapes) -> CompiledModel:
         is_main, request = models is self._models, job.request or self._request
+        if self._compiler.make_room(models) is self.latest:
+            self.latest = None
         try:
             made = self._compiler.compile(shapes, request)
         except GpuEdgeError as error:
             if is_main:
                 self._failure = error
             raise
+        _end_last()
         if is_main:
             self._failure = None
         models[shapes] = made
-        if len(models) > MAX_SHAPES:
-            models.popitem(last=False)[1].close()
         return made
 
     # -- one at a time ------------------------------------------------------------------------
@@ -331,7 +286,7 @@ class Server:
             self._running = None
             self._late.append(job)
             if job.models is self._on_cpu:
-                self._on_cpu = OrderedDict()
+                self._on_cpu = {}
         if job.model is not None:
             job.model.cancel()
         if job.models is self._models:
@@ -389,7 +344,7 @@ class Server:
         if not is_on_device or self._request.executor is not None:
             # Stuck while compiling, or on a device of the caller's: there is no other one.
             self._request = replace(self._request, device=CPU, executor=None)
-        self._models = OrderedDict()
+        self._models = {}
 
     # -- the queue ----------------------------------------------------------------------------
 
@@ -487,6 +442,10 @@ class Server:
             "Nothing has been decided yet: the model leaves input shapes open.",
             hint="run the model once, then ask",
         )
+
+    def shapes(self) -> dict[str, Any]:
+        """Return what `gpuedge.Session.profile` says of shapes."""
+        return self._compiler.summary(self._models)
 
     def health(self) -> Health:
         """Return how the model fares, with what the CPU answered beside late requests."""
@@ -591,6 +550,12 @@ def _closed() -> ClosedError:
 
 
 _servers: weakref.WeakSet[Server] = weakref.WeakSet()
+
+
+def _end_last() -> None:
+    """Have `_end` come before what modules registered that were imported since: workers."""
+    atexit.unregister(_end)
+    atexit.register(_end)
 
 
 def _end() -> None:

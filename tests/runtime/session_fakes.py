@@ -11,7 +11,7 @@ from runtime_fakes import FakePool
 from test_session import X
 
 import gpuedge
-from gpuedge.runtime import serving
+from gpuedge.runtime import shapes
 from gpuedge.runtime.auto import compile_model
 
 
@@ -38,7 +38,7 @@ def taken_by_sessions(monkeypatch: pytest.MonkeyPatch) -> FakePool:
             binding.buffer.data[:] = bytes(len(binding.buffer.data))
 
     made.on_dispatch = write
-    monkeypatch.setattr(serving, "compile_model", partial(compile_model, pool=made))
+    monkeypatch.setattr(shapes, "compile_model", partial(compile_model, pool=made))
     monkeypatch.setattr("gpuedge.session.POOL", made)
     return made
 

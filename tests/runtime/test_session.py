@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,20 @@ def test_open_shapes_are_compiled_once_each_and_bounded() -> None:
         assert s.profile()["compile"]["count"] == 19
         s.run({"x": np.ones((1, 3), np.float32)})  # dropped in the meantime
         assert s.profile()["compile"]["count"] == 20
+
+
+def test_profile_says_which_shapes_are_kept_and_what_was_compiled_again() -> None:
+    with session(policy=gpuedge.Policy(max_shapes=2)) as s:
+        assert s.profile()["shapes"]["kept"] == []
+        for n in (1, 2, 1, 3, 2, 2, 1):  # drops 2, then 1, then 3
+            s.run({"x": np.ones((n, 3), np.float32)})
+        said = s.profile()["shapes"]
+        rows = [(row["inputs"], row["device"], row["memory"]) for row in said["kept"]]
+        assert rows == [({"x": [2, 3]}, "cpu", None), ({"x": [1, 3]}, "cpu", None)]
+        counts = [said[n] for n in ("most", "compiled", "dropped", "compiled_again")]
+        assert counts == [2, 5, 3, 2]
+        assert said["seconds"] > said["seconds_again"] > 0
+        json.dumps(said)
 
 
 def test_explain_before_the_first_run_says_what_to_do() -> None:

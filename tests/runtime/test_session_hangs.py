@@ -16,6 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 from flaky import LOST, FlakyPool, made, result, until
+from onnx import helper
+from onnx_models import model as onnx_model
+from onnx_models import value, weight
 from runtime_fakes import FakePool
 from session_fakes import Gate, hang, held, taken_by_sessions
 from test_session import X, model, session
@@ -27,6 +30,7 @@ from gpuedge.core.errors import (
     InputError,
     NoUsableDeviceError,
     RequestTimeoutError,
+    ShapeError,
     UsageError,
 )
 from gpuedge.runtime import serving
@@ -323,3 +327,21 @@ def test_a_device_that_is_not_there_is_an_error_at_once(pool: FakePool) -> None:
     start = monotonic()
     gpuedge.Session(model(), device=GPU).close()
     assert pool.devices == [] and monotonic() - start < 10
+
+
+@pytest.mark.usefixtures("pool")
+def test_what_was_dropped_for_shapes_that_fail_says_nothing_any_more() -> None:
+    target = helper.make_node("Reshape", ["x", "s"], ["y"])
+    pairs = onnx_model([target], [value("x", ["N"])], [value("y", None)], [weight("s", [-1, 2])])
+    policy = gpuedge.Policy(max_shapes=1, crosscheck=0.0)
+    with gpuedge.Session(pairs, device="vulkan:0", policy=policy) as s:
+        s.run({"x": np.ones(4, np.float32)})
+        assert s.explain().device == "vulkan:0"
+        with pytest.raises(ShapeError):
+            s.run({"x": np.ones(3, np.float32)})
+        said = s.profile()
+        assert (said["shapes"]["kept"], said["device"], s.placement) == ([], None, ())
+        with pytest.raises(InputError, match="cannot be reshaped"):
+            s.explain()
+        assert s.run({"x": np.ones(2, np.float32)})["y"].shape == (1, 2)
+        assert s.explain().device == "vulkan:0"

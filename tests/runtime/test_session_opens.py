@@ -14,9 +14,9 @@ from onnx_models import I64, model, relu, simple, value, weight
 
 import gpuedge
 from gpuedge.core.errors import InputError, ModelError, ShapeError
+from gpuedge.decide.policy import Policy
 from gpuedge.executors import cpu
 from gpuedge.graph.reader import OnnxModel
-from gpuedge.runtime.serving import MAX_SHAPES
 
 X = np.array([[1, -2, 3]], np.float32)
 
@@ -78,7 +78,7 @@ def test_all_shapes_share_one_session_of_onnxruntime(
 
     monkeypatch.setattr(onnxruntime, "InferenceSession", counted)
     with gpuedge.Session(relu(), device=device) as session:
-        for count in (*range(1, MAX_SHAPES + 3), 1):  # the first was dropped, and returns
+        for count in (*range(1, Policy().max_shapes + 3), 1):  # the first was dropped, and returns
             x = np.full((count, 3), -count, np.float32)
             np.testing.assert_array_equal(session.run({"x": x})["y"], np.zeros((count, 3)))
         (only,) = made
