@@ -6,7 +6,7 @@ needs, and notes the ONNX node that does the same. It imports nothing but numpy 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -202,12 +202,25 @@ class Net:
             for name, shape in zip(names, shapes, strict=True)
         ]
         used = {value for node in nodes for value in node.input}
-        weights = [numpy_helper.from_array(v, k) for k, v in self.weights.items() if k in used]
-        graph = helper.make_graph(nodes, path.stem, infos[:1], infos[1:], weights)
-        opsets = [helper.make_opsetid("", 17)]
-        model = helper.make_model(
-            graph, opset_imports=opsets, ir_version=8, producer_name="gpuedge"
-        )
-        onnx.checker.check_model(model, full_check=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        onnx.save(model, path)
+        weights = {name: value for name, value in self.weights.items() if name in used}
+        write(model_of(nodes, path.stem, infos[0], infos[1:], weights), path)
+
+
+def model_of(
+    nodes: Sequence[onnx.NodeProto], name: str, given: onnx.ValueInfoProto,
+    answers: Sequence[onnx.ValueInfoProto], weights: Mapping[str, Array],
+) -> onnx.ModelProto:  # fmt: skip
+    """Return a checked model with one input."""
+    tensors = [numpy_helper.from_array(np.ascontiguousarray(v), k) for k, v in weights.items()]
+    graph = helper.make_graph(nodes, name, [given], answers, tensors)
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name="gpuedge")
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+def write(model: onnx.ModelProto, path: Path) -> None:
+    """Write a model, and say so."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(model, path)
+    print(f"wrote {path} ({path.stat().st_size} bytes)")

@@ -90,7 +90,6 @@ def main() -> None:
     x, beats = signal(np.random.default_rng(99), 60 * RATE)
     chances = np.asarray(session.run(None, {"signal": x[None, None]})[0])[0, 0]
     print(f"F1 score: {score(found_in(chances), beats):.3f} on {len(beats)} unseen beats")
-    print(f"wrote {args.output} ({args.output.stat().st_size} bytes)")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from learn import model_of, write
+from onnx import TensorProto, helper
 from photo import load_photo
 from train_digits import load_split
 
@@ -217,13 +218,8 @@ def to_onnx(p: list[Array]) -> onnx.ModelProto:
         value("scores", TensorProto.FLOAT, [1, 1, BEST]),
         value("kept", TensorProto.INT64, ["found", 3]),
     ]
-    weights = [numpy_helper.from_array(np.ascontiguousarray(v), n) for n, v in constants.items()]
     frame = value("frame", TensorProto.UINT8, [HEIGHT, WIDTH, 3])
-    graph = helper.make_graph(nodes, "detector", [frame], outputs, weights)
-    opsets = [helper.make_opsetid("", 17)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name="gpuedge")
-    onnx.checker.check_model(model, full_check=True)
-    return model
+    return model_of(nodes, "detector", frame, outputs, constants)
 
 
 def main() -> None:
@@ -232,10 +228,7 @@ def main() -> None:
     default = Path(__file__).parent / "models" / "detector.onnx"
     parser.add_argument("--output", type=Path, default=default)
     args = parser.parse_args()
-    model = to_onnx(train(args.epochs))
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    onnx.save(model, args.output)
-    print(f"wrote {args.output} ({args.output.stat().st_size} bytes)")
+    write(to_onnx(train(args.epochs)), args.output)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime as ort
-from onnx import TensorProto, helper, numpy_helper
+from learn import model_of, write
+from onnx import TensorProto, helper
 
 try:
     from sklearn.datasets import load_digits
@@ -167,12 +168,7 @@ def to_onnx(p: dict[str, Array]) -> onnx.ModelProto:
     ]
     image = helper.make_tensor_value_info("image", TensorProto.FLOAT, ["N", 1, 8, 8])
     answer = helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["N", 10])
-    weights = [numpy_helper.from_array(np.ascontiguousarray(v), k) for k, v in p.items()]
-    graph = helper.make_graph(nodes, "digits", [image], [answer], weights)
-    opsets = [helper.make_opsetid("", 17)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name="gpuedge")
-    onnx.checker.check_model(model, full_check=True)
-    return model
+    return model_of(nodes, "digits", image, [answer], p)
 
 
 def main() -> None:
@@ -182,14 +178,11 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=default)
     args = parser.parse_args()
     x, labels, held_x, held_labels = load_split()
-    model = to_onnx(train(x, labels, args.epochs))
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    onnx.save(model, args.output)
+    write(to_onnx(train(x, labels, args.epochs)), args.output)
 
     session = ort.InferenceSession(args.output, providers=["CPUExecutionProvider"])
     guesses = np.asarray(session.run(None, {"image": held_x})[0]).argmax(axis=1)
     print(f"held-out accuracy: {(guesses == held_labels).mean():.4f} on {len(held_x)} images")
-    print(f"wrote {args.output} ({args.output.stat().st_size} bytes)")
 
 
 if __name__ == "__main__":

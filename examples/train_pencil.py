@@ -78,7 +78,6 @@ def main() -> None:
     photo = load_photo("flower.jpg")[:, 0, 100:292, 200:456]
     found = np.asarray(session.run(None, {"photo": photo[None]})[0])[0]
     print(f"mean difference: {np.abs(found - drawing(photo)).mean():.4f} on an unseen photograph")
-    print(f"wrote {args.output} ({args.output.stat().st_size} bytes)")
 
 
 if __name__ == "__main__":

@@ -99,7 +99,6 @@ def main() -> None:
     image, classes = scene(np.random.default_rng(99), backdrop("flower.jpg"), (192, 256))
     found = np.asarray(session.run(None, {"image": image[None]})[0])[0].argmax(0)
     print(f"mean intersection over union: {overlap(found, classes):.3f} on an unseen scene")
-    print(f"wrote {args.output} ({args.output.stat().st_size} bytes)")
 
 
 if __name__ == "__main__":

@@ -109,7 +109,8 @@ def _kernels(folder: Path) -> Format:
 
     def read(data: bytes) -> object:
         body = unsealed_bytes(data, schema, version)
-        return None if body is None else kernels.decoded(body) or None
+        kept = {} if body is None else kernels.decoded(body)
+        return {key: kernels.unpacked(data) for key, data in kept.items()} or None
 
     return Format("kernels", tuple(good), read, reseal, use)
 

@@ -7,6 +7,7 @@ import os
 import selectors
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,9 @@ def device_of(configuration: str) -> str:
 class Worker:
     """A Python script in the environment of a configuration.
 
+    It has a cache folder of its own: workers that share one wait for its lock at every model, and
+    read what the others wrote.
+
     Parameters
     ----------
     configuration : str
@@ -42,8 +46,10 @@ class Worker:
         arguments: Sequence[str] = (),
     ) -> None:  # fmt: skip
         named = configuration in FARM
+        self._cache = tempfile.TemporaryDirectory(prefix="gpuedge-worker-")
         environment = {**(environment_of(configuration) if named else os.environ),
-                       "PYTHONPATH": str(ROOT), **(more or {})}  # fmt: skip
+                       "PYTHONPATH": str(ROOT), "GPUEDGE_CACHE_DIR": self._cache.name,
+                       **(more or {})}  # fmt: skip
         self._process = subprocess.Popen(
             [sys.executable, "-W", "ignore", script, "--child", device_of(configuration),
              *arguments],
@@ -81,3 +87,4 @@ class Worker:
         """End the process."""
         self._process.kill()
         self._process.communicate()
+        self._cache.cleanup()

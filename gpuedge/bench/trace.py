@@ -21,7 +21,7 @@ from gpuedge.bench.graphs import GRAPHS
 from gpuedge.core.errors import InputError
 from gpuedge.decide.options import MOST
 from gpuedge.executors.base import Work
-from gpuedge.safety.paths import read_start, write_named
+from gpuedge.safety.paths import read_start, save_named
 
 CPU, GPU = "C", "G"
 COLD = {CPU: "c", GPU: "g"}
@@ -152,9 +152,7 @@ def write(trace: Trace, path: str) -> None:
     """
     data = dumped(trace)
     parsed(data, "what was measured")
-    why = write_named(Path(path), data)
-    if why is not None:
-        raise InputError(f"{path} cannot be written.", asked_by="--trace", known=why)
+    save_named(Path(path), data, "--trace")
 
 
 def read(path: str | Path) -> Trace:

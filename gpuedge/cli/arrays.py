@@ -15,7 +15,7 @@ from gpuedge.cli import images
 from gpuedge.core.errors import InputError, UsageError
 from gpuedge.graph.ir import Array
 from gpuedge.graph.reader import Signature, takes
-from gpuedge.safety.paths import open_regular, read_start, write_named
+from gpuedge.safety.paths import open_regular, read_start, save_named
 
 ZIP = b"PK\x03\x04"
 """What a .npz file begins with."""
@@ -177,20 +177,8 @@ def write_outputs(
     if len(set(places)) < len(places):
         raise InputError(f"Two outputs would share a file: {', '.join(places)}.")
     for place, content in data:
-        write_file(place, content, "--output")
+        save_named(place, content, "--output")
     return files
-
-
-def write_file(place: Path, content: bytes, option: str) -> None:
-    """Write a file in one step. Raises InputError, which names the option that asked for it."""
-    why = write_named(place, content)
-    if why is not None:
-        raise InputError(
-            f"{place} cannot be written.",
-            asked_by=option,
-            known=why,
-            hint="choose a folder that can be written and has space",
-        )
 
 
 def _npz(results: Mapping[str, Array]) -> bytes:

@@ -11,6 +11,7 @@ import re
 import time
 from fnmatch import fnmatchcase
 from os.path import realpath
+from pathlib import Path
 from typing import Any
 
 from gpuedge.cli.arguments import check_writable, seconds, whole
@@ -20,10 +21,10 @@ from gpuedge.conformance import SCHEMA
 from gpuedge.conformance.bench import versions
 from gpuedge.conformance.case import Case
 from gpuedge.conformance.catalogue import everything, shard_of
-from gpuedge.conformance.results import Results, check_same, junit, read, save, summary
+from gpuedge.conformance.results import Results, check_same, junit, read, summary
 from gpuedge.conformance.runner import Runner
 from gpuedge.core.errors import UsageError
-from gpuedge.safety.paths import is_stream
+from gpuedge.safety.paths import is_stream, save_named
 
 SHOWN_PROBLEMS = 20
 """Cases that did not pass named in the report on a terminal; all are in the files."""
@@ -152,7 +153,7 @@ def _carry_out(
         results.header["seconds"] = round(time.monotonic() - start, 2)
         results.write()
         if options.junit:
-            save(options.junit, junit(results), "--junit")
+            save_named(Path(options.junit), junit(results), "--junit")
         if not_run := [case.id for case in cases if case.id not in results.rows]:
             output.log(f"{len(not_run)} of {len(cases)} cases were not run; --resume runs them")
     body = summary(results, not_run, runner.notes)

@@ -246,7 +246,7 @@ def _row_check(device: str, row: ProbeRow, *, is_alone: bool) -> Check:
         if not limited:
             return Check(name, PASS, detail)
         ids = ", ".join(row.restrictions["entries"])
-        fix = MORE_TIME if row.evidence.get("is_unfinished") is True else ""
+        fix = MORE_TIME if row.is_unfinished else ""
         return Check(name, INFO, f"{detail}; {limited} ({ids})", fix)
     if row.code == "pinned":
         return Check(name, INFO, detail, pins.unpin(row.device))
@@ -271,7 +271,7 @@ def remedy(row: ProbeRow) -> str:
     if row.code == "crash-blocklist":
         return f"gpuedge cache clear --crashes, or GPUEDGE_PIN={row.device}=always"
     if row.code == "quirk":
-        if row.evidence.get("is_unfinished") is True:
+        if row.is_unfinished:
             return MORE_TIME
         ids = ",".join(e["id"] for e in row.evidence.get("entries", ()) if "id" in e) or "all"
         return f"update the driver, or at your own risk: GPUEDGE_IGNORE={ids} (gpuedge db why)"

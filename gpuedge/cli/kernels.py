@@ -16,12 +16,12 @@ from gpuedge.cli.devices import named_gpu
 from gpuedge.cli.output import Output, blaming
 from gpuedge.cli.run import check_model
 from gpuedge.core.caps import VULKAN_MINIMUM
-from gpuedge.core.errors import InputError, UsageError
+from gpuedge.core.errors import UsageError
 from gpuedge.graph.reader import OnnxModel
 from gpuedge.plan import library
 from gpuedge.probing.report import ProbeRow
 from gpuedge.runtime.forecast import Forecast, kernels_of
-from gpuedge.safety.paths import write_named
+from gpuedge.safety.paths import save_named
 
 LEAST = ProbeRow(
     "vulkan", "vulkan", "ok", "ok", "the least that Vulkan guarantees", "any Vulkan device",
@@ -129,9 +129,7 @@ def _explain(options: argparse.Namespace, output: Output) -> int:
     )
     text = picture.svg(list(zip(titles, drawings.values(), strict=True)))
     if options.output is not None:
-        why = write_named(Path(options.output), text.encode())
-        if why is not None:
-            raise InputError(f"{options.output} cannot be written.", asked_by="--output", known=why)
+        save_named(Path(options.output), text.encode(), "--output")
     body = {name: asdict(one) for name, one in drawings.items()}
     output.document({
         "schema": "gpuedge.kernels.explain/1", "model": options.name, "device": row.device,

@@ -18,7 +18,7 @@ from typing import Any
 import gpuedge
 from gpuedge.cli import images, labels, profile
 from gpuedge.cli.arguments import check_writable, seconds, whole
-from gpuedge.cli.arrays import is_archive, read_inputs, write_file, write_outputs
+from gpuedge.cli.arrays import is_archive, read_inputs, write_outputs
 from gpuedge.cli.output import Output, blaming
 from gpuedge.core.errors import (
     GpuEdgeError,
@@ -33,6 +33,7 @@ from gpuedge.graph.ir import Array
 from gpuedge.graph.reader import OnnxModel
 from gpuedge.runtime.inputs import check_inputs
 from gpuedge.runtime.strings import AUTO, parse
+from gpuedge.safety.paths import save_named
 
 BLAME: dict[str, tuple[type[GpuEdgeError], ...]] = {
     "device": (UnknownDeviceError, NoUsableDeviceError),
@@ -99,7 +100,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
     times = [end - begin for _, begin, end in spans[1:]]
     about = {"model": options.model, "device": decision.device, "version": gpuedge.__version__}
     if options.trace is not None:
-        write_file(Path(options.trace), profile.trace(spans, steps, about), "--trace")
+        save_named(Path(options.trace), profile.trace(spans, steps, about), "--trace")
     body = {
         "schema": "gpuedge.run/1",
         "model": options.model,

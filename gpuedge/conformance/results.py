@@ -28,7 +28,7 @@ from gpuedge.conformance.bench import (
     Row,
 )
 from gpuedge.core.errors import InputError
-from gpuedge.safety.paths import is_stream, read_start, write_named
+from gpuedge.safety.paths import is_stream, read_start, save_named
 from gpuedge.safety.store import is_number
 
 FLUSH_S = 5.0
@@ -89,23 +89,8 @@ class Results:
     def write(self) -> None:
         """Bring the file up to date. Raises InputError (GE-203) where it cannot be written."""
         if self.path is not None:
-            save(self.path, self.lines(), "--jsonl")
+            save_named(Path(self.path), self.lines(), "--jsonl")
         self._written = time.monotonic()
-
-
-def save(path: str, data: bytes, option: str) -> None:
-    """Replace a file in one step. Raises InputError (GE-203) where it cannot be written.
-
-    What is no file but takes data, such as ``/dev/stdout``, is written into.
-    """
-    why = write_named(Path(path), data)
-    if why is not None:
-        raise InputError(
-            f"{path} cannot be written.",
-            asked_by=option,
-            known=why,
-            hint="choose a folder that can be written and has space",
-        )
 
 
 def read(path: str) -> tuple[Results, int]:

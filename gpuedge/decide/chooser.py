@@ -253,7 +253,7 @@ class Chooser:
             self.failed(device, now_ns)
             return
         self._drop(device, "late")
-        found.retry_ns = now_ns + round(o.retry_s * 2 ** (found.retries - 1) * 1e9)
+        found.retry_ns = now_ns + o.retry_ns(found.retries - 1)
 
     def failed(self, device: str, now_ns: int) -> None:
         """Take that a route is not to be used any more in this launch."""

@@ -126,5 +126,9 @@ class Options:
     """A GPU that lost is closed where looking at it again would pay only after so many times the
     requests served so far."""
 
+    def retry_ns(self, earlier: int) -> int:
+        """Return after how long an opening is tried again that was tried again `earlier` times."""
+        return round(self.retry_s * 2.0**earlier * 1e9)
+
 
 DEFAULT = Options()

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from gpuedge.core.kernel import KernelBlob
 from gpuedge.safety.lock import Lock
@@ -37,31 +36,34 @@ def seal_of() -> tuple[str, str]:
     """Return the schema and the identity that the file is sealed with."""
     from gpuedge import __version__
 
-    return f"gpuedge.plan/{LANGUAGE_VERSION}", __version__
+    return f"gpuedge.kernels/{LANGUAGE_VERSION}", __version__
 
 
 class BlobCache:
     """Printed kernels by key, kept in the single file `path`.
 
     A file that is missing, damaged or of another version is as good as empty, and is replaced at
-    the next `flush`. A folder that cannot be written only means work is done again.
+    the next `flush`. A folder that cannot be written only means work is done again. A kernel stays
+    the bytes that the file has of it until somebody asks for it: there may be many thousand.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._blobs: dict[str, KernelBlob] = {}
+        self._kept: dict[str, bytes] = {}
         self._new = False
         self._seen: tuple[int, int, int] | None = None
         self._merge()
 
     def get(self, key: str) -> KernelBlob | None:
         """Return the blob kept under `key`, or None."""
-        return self._blobs.get(key)
+        data = self._kept.get(key)
+        return None if data is None else unpacked(data)
 
     def put(self, key: str, blob: KernelBlob) -> None:
         """Keep a blob; it reaches the disk with `flush`."""
-        if self._blobs.get(key) != blob:
-            self._blobs[key] = blob
+        data = _packed(blob)
+        if self._kept.get(key) != data:
+            self._kept[key] = data
             self._new = True
 
     def flush(self) -> bool:
@@ -86,33 +88,46 @@ class BlobCache:
         self._seen = found
         body = load_bytes(self.path, *seal_of(), max_bytes=MAX_BYTES) if found else None
         if body is not None:
-            self._blobs = {**decoded(body), **self._blobs}
+            self._kept = {**decoded(body), **self._kept}
 
     def _encoded(self) -> bytes:
         """Encode all blobs, or as many of the last ones as a file may hold."""
-        kept = list(self._blobs.items())
+        kept = list(self._kept.items())
         while len(body := _encode(kept)) > MAX_BYTES and kept:
             kept = kept[len(kept) // 2 + 1 :]
         return body
 
 
-def _encode(blobs: list[tuple[str, KernelBlob]]) -> bytes:
-    """Return one line of JSON about all blobs, then their codes."""
-    index = [[key, len(b.code), *b.to_record()] for key, b in blobs]
-    codes = b"".join([b.code for _, b in blobs])
-    return json.dumps(index, separators=(",", ":")).encode() + b"\n" + codes
+def _packed(blob: KernelBlob) -> bytes:
+    """Return one line of JSON about a blob, then its code."""
+    return json.dumps(blob.to_record(), separators=(",", ":")).encode() + b"\n" + blob.code
 
 
-def decoded(body: bytes) -> dict[str, KernelBlob]:
-    """Return the blobs in the body of a file; none if it is not as `BlobCache` writes it."""
-    head, _, codes = body.partition(b"\n")
-    blobs: dict[str, KernelBlob] = {}
+def unpacked(data: bytes) -> KernelBlob | None:
+    """Return the blob that bytes of a file hold; None if `BlobCache` never writes such bytes."""
+    head, _, code = data.partition(b"\n")
+    try:
+        return KernelBlob.from_record(json.loads(head), code)
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def _encode(kept: list[tuple[str, bytes]]) -> bytes:
+    """Return one line of JSON, which names all blobs and their lengths, then the blobs."""
+    index = [[key, len(data)] for key, data in kept]
+    line = json.dumps(index, separators=(",", ":")).encode() + b"\n"
+    return line + b"".join([data for _, data in kept])
+
+
+def decoded(body: bytes) -> dict[str, bytes]:
+    """Return what the body of a file holds; nothing if it is not as `BlobCache` writes it."""
+    head, _, rest = body.partition(b"\n")
+    kept: dict[str, bytes] = {}
     at = 0
     try:
-        rows: list[list[Any]] = json.loads(head)
-        for key, size, *record in rows:
-            blobs[key] = KernelBlob.from_record(record, codes[at : at + size])
+        for key, size in json.loads(head):
+            kept[key] = rest[at : at + size]
             at += size
     except (TypeError, ValueError, RecursionError):
         return {}
-    return blobs
+    return kept

@@ -112,7 +112,17 @@ class ProbeRow(Record):
     @property
     def is_starved(self) -> bool:
         """True if it tells only of this probe, which ran out of time before the driver did."""
-        return self.status == "timeout" and self.evidence.get("is_unfinished") is True
+        return self.status == "timeout" and self.is_unfinished
+
+    @property
+    def is_unfinished(self) -> bool:
+        """True if time was too short for some of what a probe does."""
+        return self.evidence.get("is_unfinished") is True
+
+    @property
+    def is_open(self) -> bool:
+        """True if a newer verdict may be another one although the driver is the same."""
+        return self.is_unfinished or self.status == "timeout"
 
     @property
     def brief(self) -> str:

@@ -111,7 +111,7 @@ def footnotes(report: ProbeReport) -> list[str]:
             said.append(plain(f"* {device}{f': {what}' if what else ''} ({ids})", 400))
     if said:
         said.append("  (entries of the capability database; gpuedge db why says why)")
-    if any(row.evidence.get("is_unfinished") for row in report.tried):
+    if any(row.is_unfinished for row in report.tried):
         said.append(UNFINISHED)
     return said
 

@@ -21,7 +21,7 @@ from gpuedge.safety.store import load_sealed, update_sealed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
     from typing import Any
 
@@ -113,7 +113,7 @@ def lifetime(rows: Collection[ProbeRow]) -> float:
     could not be finished are not, so they are tried anew.
     """
     statuses = {row.status for row in rows}
-    if _is_unfinished(rows):
+    if any(row.is_unfinished for row in rows):
         return UNFINISHED
     if {"crashed", "timeout"} & statuses:
         return DIED
@@ -137,8 +137,7 @@ class Store:
         rows = [] if entry is None else _rows(entry)
         if entry is None or not rows or not all(row.code in SENTENCES for row in rows):
             return None
-        is_open = _is_unfinished(rows) or any(r.status == "timeout" for r in rows)
-        if is_open and entry["deadline_s"] < deadline_s:
+        if any(row.is_open for row in rows) and entry["deadline_s"] < deadline_s:
             return None
         # A clock set back by more than a day makes the age meaningless.
         return rows if -DAY < now - entry["when"] < lifetime(rows) else None
@@ -182,10 +181,6 @@ def _rows(entry: dict[str, Any]) -> list[ProbeRow]:
         return [ProbeRow.from_dict({**row, "is_cached": True}) for row in entry["rows"]]
     except InputError:
         return []
-
-
-def _is_unfinished(rows: Iterable[ProbeRow]) -> bool:
-    return any(row.evidence.get("is_unfinished") for row in rows)
 
 
 ENTRY = {"backend": str, "candidate": str, "rows": [dict], "when": float, "deadline_s": float}

@@ -375,7 +375,7 @@ class Pool:
             if known is None:
                 self._asked = 0
                 found = api.probe()
-            elif not any(_is_open(row) for row in known.tried):
+            elif not any(row.is_open for row in known.tried):
                 return known
             elif api.newest is not self._newest and api.newest is not None:
                 found = api.newest
@@ -385,7 +385,7 @@ class Pool:
                 return known
             self._newest, self.again_ns = api.newest, None
             if self._asked < DEFAULT.retries and any(r.is_starved for r in found.tried):
-                self.again_ns = clock.now_ns() + round(DEFAULT.retry_s * 2**self._asked * 1e9)
+                self.again_ns = clock.now_ns() + DEFAULT.retry_ns(self._asked)
                 self._asked += 1
             if known is not None and self._renames(known, found):
                 found = known
@@ -534,11 +534,6 @@ class Pool:
                 give_back = partial(executor.give_back, EXIT_S)
                 if not bounded(give_back, 2 * EXIT_S, f"close {executor.device}"):
                     log.debug("%s is left open: it does not answer", executor.device)
-
-
-def _is_open(row: ProbeRow) -> bool:
-    """Tell whether a newer verdict may be another one although the driver is the same."""
-    return row.status == "timeout" or "is_unfinished" in row.evidence
 
 
 def _ruled_out(report: ProbeReport) -> ProbeReport:

@@ -150,7 +150,7 @@ def _way_out(rows: Sequence[ProbeRow]) -> str | None:
 
 def _past_entries(row: ProbeRow) -> str:
     """Return what helps where entries block a device: more time, if their tests had too little."""
-    if row.evidence.get("is_unfinished") is True:
+    if row.is_unfinished:
         more = f"gpuedge probe --refresh --deadline {PATIENCE_S}"
         return f"{more} gives the tests that entries ask for more time, once for all"
     return (

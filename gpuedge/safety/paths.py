@@ -8,7 +8,7 @@ import stat
 import sys
 
 from gpuedge.core import config
-from gpuedge.core.errors import ConfigError
+from gpuedge.core.errors import ConfigError, InputError
 
 TYPE_CHECKING = False  # pathlib costs 5 ms to import, a quarter of what a cached probe may take
 if TYPE_CHECKING:
@@ -209,6 +209,24 @@ def write_named(path: Path, data: bytes) -> str | None:
         is_unread = isinstance(error, OSError) and error.errno == errno.ENXIO
         return "nobody reads from it" if is_unread else str(error)
     return None if write_atomic(target, data) else "the folder is read-only or full"
+
+
+def save_named(path: Path, data: bytes, option: str) -> None:
+    """Write a file that the user named with `option`, as `write_named` does.
+
+    Raises
+    ------
+    InputError (GE-203)
+        It cannot be written.
+    """
+    why = write_named(path, data)
+    if why is not None:
+        raise InputError(
+            f"{path} cannot be written.",
+            asked_by=option,
+            known=why,
+            hint="choose a folder that can be written and has space",
+        )
 
 
 def _write_into(path: Path, data: bytes) -> None:

@@ -117,20 +117,61 @@ def test_the_file_is_kept_below_the_limit(filled: Path, monkeypatch: pytest.Monk
     assert lang.BlobCache(filled).get("m") is None
 
 
-ROW = ["a", "n", "spirv", 0, "main", [], [], [], 0, "d"]
-BAD_FIELDS: list[tuple[int, object]] = [(0, {}), (3, {}), (3, 5.5), (5, 5.5), (5, [["x"]])]
+def sealed(path: Path, body: bytes) -> Path:
+    schema, version = cache_module.seal_of()
+    assert save_bytes(path, schema, body, version)
+    return path
 
 
 @pytest.mark.parametrize(
     "index",
-    [b"", b"{", b"5", b"[5]", b"[[]]", b'["abcdefghij"]', b"[" * 100000, b"[null]"]
-    + [json.dumps([[*ROW[:i], bad, *ROW[i + 1 :]]]).encode() for i, bad in BAD_FIELDS],
-)
+    [b"", b"{", b"5", b"[5]", b"[[]]", b'["abcdefghij"]', b"[" * 100000, b"[null]", b'[["a",5.5]]',
+     b'[[{},5]]', b'[["a",1,"n","spirv","main",[],[],[],0,"d"]]'],
+)  # fmt: skip
 def test_sealed_nonsense_is_a_miss(tmp_path: Path, index: bytes) -> None:
-    path = tmp_path / "kernels.bin"
-    schema, version = cache_module.seal_of()
-    assert save_bytes(path, schema, index + b"\n", version)
+    assert_miss_then_rebuilt(sealed(tmp_path / "kernels.bin", index + b"\n"))
+
+
+RECORD = ["n", "spirv", "main", [], [], [], 0, "d"]
+BAD_FIELDS: list[tuple[int, object]] = [(3, 5.5), (3, [["x"]]), (4, None), (5, [[1, 2, 3, 4]])]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [b"", b"{", b"5", b"[]", b"[" * 100000, *(
+        json.dumps([*RECORD[:i], bad, *RECORD[i + 1 :]]).encode() for i, bad in BAD_FIELDS
+    )],
+)  # fmt: skip
+def test_a_nonsensical_kernel_is_a_miss_and_the_others_are_kept(
+    tmp_path: Path, record: bytes
+) -> None:
+    place = tmp_path / "kernels.bin"
+    good = cache_module._packed(blob_of("gemm"))
+    index = json.dumps([["a", len(record) + 1], ["g", len(good)]]).encode() + b"\n"
+    path = sealed(place, index + record + b"\n" + good)
+    assert lang.BlobCache(path).get("g") == blob_of("gemm")
     assert_miss_then_rebuilt(path)
+    assert lang.BlobCache(path).get("g") == blob_of("gemm")
+
+
+def test_kernels_stay_bytes_until_they_are_asked_for(
+    filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[str] = []
+    real = cache_module.unpacked
+
+    def counted(data: bytes) -> KernelBlob | None:
+        blob = real(data)
+        built.append("" if blob is None else blob.name)
+        return blob
+
+    monkeypatch.setattr(cache_module, "unpacked", counted)
+    cache = lang.BlobCache(filled)
+    cache.put("n", blob_of("affine"))
+    assert cache.flush()
+    assert not built
+    assert cache.get("g") == blob_of("gemm")
+    assert built == ["gemm"]
 
 
 def test_a_folder_in_its_place_is_a_miss(tmp_path: Path) -> None:
