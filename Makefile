@@ -3,7 +3,7 @@ PY := .venv/bin/python
 # worksteal keeps the tests of a file together, so that what a file sets up is set up once
 PYTEST_FLAGS ?= -n 3 --dist worksteal
 
-.PHONY: help demo test test-long drivers conformance onnx-cases generate lint bench clean
+.PHONY: help demo test test-long drivers conformance onnx-cases networks generate lint bench clean
 .DEFAULT_GOAL := help
 
 help: ## say what can be made
@@ -30,6 +30,9 @@ conformance: drivers ## run the conformance cases on every driver configuration,
 
 onnx-cases: drivers ## run ONNX's core cases on one driver of each level, write the table of docs/
 	@$(PY) tools/onnx_cases.py --run
+
+networks: drivers ## run whole networks on one driver of each level, write the table of docs/
+	@$(PY) tools/networks.py --run
 
 generate: ## set up, then write what follows from the descriptions of operators
 	@sh tools/setup.sh lint

@@ -259,3 +259,15 @@ def test_what_cannot_be_folded_is_said(caplog: pytest.LogCaptureFixture) -> None
     (line,) = [r.getMessage() for r in caplog.records]
     assert line.startswith("MaxRoiPool node 'pool' is computed at every inference, though all ")
     assert "RuntimeImplementationError" in line and "is not known" in line
+
+
+def test_constants_do_not_depend_on_the_mistakes_of_the_reference() -> None:
+    x = np.random.default_rng(1).uniform(1, 2, (2, 9, 1, 6)).astype(np.float32)
+    node = helper.make_node("LRN", ["x"], ["y"], size=3, alpha=0.5, beta=0.75, bias=1.5)
+    graph = OnnxModel.load(
+        model([node], [], [value("y", x.shape)], [weight("x", x)])
+    ).specialise({})  # fmt: skip
+    assert [n.op for n in graph.folded] == ["LRN"]
+    near = np.pad(x.astype(np.float64) ** 2, ((0, 0), (1, 1), (0, 0), (0, 0)))
+    want = x / (1.5 + 0.5 / 3 * (near[:, :-2] + near[:, 1:-1] + near[:, 2:])) ** 0.75
+    np.testing.assert_allclose(graph.constants["y"], want, rtol=1e-6)
