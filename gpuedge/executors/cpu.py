@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -28,10 +29,11 @@ from gpuedge.core.errors import (
 from gpuedge.executors.base import Executable, PlacementRow, StepTime
 from gpuedge.executors.timing import times_of
 from gpuedge.graph.bound import BoundModel, Serialised
-from gpuedge.graph.expand import expand, outside, program
+from gpuedge.graph.expand import differs, expand, outside, program
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.graph.limits import MAX_ELEMENTS, MAX_RANK
 from gpuedge.graph.offenders import refusal
+from gpuedge.graph.partition import outputs_of, partition
 from gpuedge.opset.evaluate import evaluate
 from gpuedge.opset.tensor import Convolution, Pooling, Tensor
 
@@ -237,6 +239,49 @@ class _OrtExecutable:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._session))
 
 
+class _PartsExecutable:
+    """Runs a graph in parts, one after another, some by ONNX Runtime and some by numpy."""
+
+    def __init__(self, graph: Graph, parts: Sequence[tuple[Graph, Executable]]) -> None:
+        self._graph, self._parts = graph, parts
+        self.rows: tuple[PlacementRow, ...] = tuple(r for _, one in parts for r in one.rows)
+        self._under_way: Executable | None = None
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        return self._each(inputs, lambda one, feed: one.run(feed))
+
+    def timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], list[StepTime]]:
+        """Compute the outputs; return what each part says that its nodes took."""
+        times: list[StepTime] = []
+
+        def run(one: Executable, feed: Mapping[str, Array]) -> dict[str, Array]:
+            found, spent = one.timed(feed)
+            times.extend(spent)
+            return found
+
+        return self._each(inputs, run), times
+
+    def _each(
+        self, inputs: Mapping[str, Array],
+        run: Callable[[Executable, Mapping[str, Array]], dict[str, Array]],
+    ) -> dict[str, Array]:  # fmt: skip
+        values: dict[str, Array] = dict(inputs)
+        for part, one in self._parts:
+            self._under_way = one
+            values |= run(one, {name: values[name] for name in part.inputs})
+        return outputs_of(self._graph, values)
+
+    def cancel(self) -> None:
+        """End a run of another thread at its next node, if ONNX Runtime is at work."""
+        stop = getattr(self._under_way, "cancel", None)
+        if stop is not None:
+            stop()
+
+    def close(self) -> None:
+        for _, one in self._parts:
+            one.close()
+
+
 _sessions: weakref.WeakSet[_OrtExecutable] = weakref.WeakSet()
 
 
@@ -286,6 +331,9 @@ def _session(data: bytes, threads: int, profile: str = "") -> Any:
             hint="a newer onnxruntime may know the operator",
         ) from error
 
+
+NO_KERNEL = re.compile(r"implementation for (\w+)\(")
+"""What ONNX Runtime says of an operator that it has no kernel for."""
 
 NO_MEMORY = ("Failed to allocate memory", "bad allocation", "std::bad_alloc")
 """What ONNX Runtime says where memory is short."""
@@ -383,8 +431,9 @@ class CpuExecutor:
     def compile(self, segment: Graph) -> Executable:
         """Compile a segment.
 
-        What ONNX Runtime refuses (operator sets before 7, float16 where it has no kernel) goes to
-        numpy if numpy knows every operator in it.
+        Nodes that ONNX Runtime has no kernel for, or computes otherwise than ONNX has it, go to
+        numpy; so does all of it where ONNX Runtime refuses it for another reason (operator sets
+        before 7), if numpy knows every operator in it.
 
         Raises
         ------
@@ -394,7 +443,7 @@ class CpuExecutor:
         refused: ModelError | None = None
         if self.engine == "onnxruntime":
             try:
-                return self._written(segment)
+                return self._shared_out(segment)
             except ModelError as error:
                 nodes = ", ".join(node.name or node.op for node in segment.nodes[:8])
                 error.known = f"{self.kernel}, nodes {nodes}"
@@ -406,6 +455,36 @@ class CpuExecutor:
             hint = "pip install onnxruntime"
             raise refusal(segment, whys, "cannot be computed by numpy", hint=hint)
         return _NumpyExecutable(segment, "numpy")
+
+    def _shared_out(self, graph: Graph) -> Executable:
+        """Compile for ONNX Runtime, but for nodes that are numpy's. Raises ModelError."""
+        by_numpy: set[int] = set()
+        if self._may_change:
+            by_numpy = {id(n) for n in graph.nodes if differs(n, graph)}
+        while True:
+            try:
+                return self._in_parts(graph, by_numpy)
+            except UnsupportedOpError as error:
+                lacks = NO_KERNEL.search(error.what)
+                more = {
+                    id(n) for n in graph.nodes
+                    if lacks is not None and n.op == lacks[1] and _unknown(n, graph) is None
+                } - by_numpy  # fmt: skip
+                if not more or not self._may_change:
+                    raise
+                by_numpy |= more
+
+    def _in_parts(self, graph: Graph, by_numpy: Container[int]) -> Executable:
+        parts = partition(graph, lambda n: "numpy" if id(n) in by_numpy else "onnxruntime")
+        if len(parts) < 2:
+            is_numpy = bool(graph.nodes) and all(id(n) in by_numpy for n in graph.nodes)
+            return _NumpyExecutable(graph, "numpy") if is_numpy else self._written(graph)
+        made: list[tuple[Graph, Executable]] = []
+        for part in parts:
+            is_numpy = part.device == "numpy"
+            one = _NumpyExecutable(part.graph, "numpy") if is_numpy else self._written(part.graph)
+            made.append((part.graph, one))
+        return _PartsExecutable(graph, made)
 
     def _written(self, graph: Graph) -> Executable:
         from gpuedge.graph.writer import to_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from gpuedge.core.errors import UnsupportedOpError
+from gpuedge.core.errors import ShapeError, UnsupportedOpError
 from gpuedge.graph import schema
 from gpuedge.graph.functions import body, branch
 from gpuedge.graph.ir import Array, Graph, Node, TensorType
@@ -129,6 +129,23 @@ def _call(node: Node, graph: Graph, known: dict[str, Tensor]) -> OperatorCall:
     return OperatorCall(
         node.op, inputs, node.inputs, node.outputs or ("",), node.attrs, version, node.name
     )
+
+
+def is_contested(node: Node) -> bool:
+    """Tell whether there are nodes of this operator that ONNX Runtime computes otherwise."""
+    operator = operator_of(node)
+    return operator is not None and operator.differs is not None
+
+
+def differs(node: Node, graph: Graph) -> bool:
+    """Tell whether ONNX Runtime does not compute a node as ONNX has it, but we do."""
+    operator = operator_of(node)
+    if operator is None or operator.differs is None:
+        return False
+    try:
+        return operator.differs(_call(node, graph, {})) and bool(expand(node, graph))
+    except (UnsupportedOpError, ShapeError):
+        return False
 
 
 def infer(node: Node, graph: Graph) -> tuple[TensorType | None, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuedge.core.errors import ShapeError, UnsupportedOpError
 from gpuedge.graph import schema
-from gpuedge.graph.expand import expand, infer, is_known, parameters
+from gpuedge.graph.expand import expand, infer, is_contested, is_known, parameters
 from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
 from gpuedge.graph.reference import run_node
 from gpuedge.graph.writer import reads, to_onnx
@@ -108,11 +108,17 @@ def _by_description(node: Node, graph: Graph) -> tuple[Array, ...]:
     return tuple(next(found) if name else np.empty(0) for name in node.outputs)
 
 
-def needed(nodes: Sequence[Node], opset: Mapping[str, int]) -> set[str]:
-    """Return the values that have to be known while planning: what parametrises nodes."""
+def needed(
+    nodes: Sequence[Node], opset: Mapping[str, int], *, only_contested: bool = False
+) -> set[str]:
+    """Return the values that have to be known while planning: what parametrises nodes.
+
+    With `only_contested`, those of operators that ONNX Runtime may compute otherwise than ONNX.
+    """
     found: set[str] = set()
     for node in reversed(nodes):
-        found.update(parameters(node, opset))
+        if not only_contested or is_contested(node):
+            found.update(parameters(node, opset))
         if node.op not in ("Shape", "Size") and not found.isdisjoint(node.outputs):
             found.update(reads(node))
     return found

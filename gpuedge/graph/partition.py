@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpuedge.graph.ir import Graph, Node
+from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.graph.writer import reads
 
 
@@ -92,3 +92,13 @@ def _cut(graph: Graph, nodes: Sequence[Node], needed: set[str]) -> Graph:
         {n: graph.constants[n] for n in used if n in graph.constants},
         dict(graph.opset),
     )
+
+
+def outputs_of(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
+    """Return a graph's outputs; what no node computes is copied: results are the caller's."""
+    found: dict[str, Array] = {}
+    for name in graph.outputs:
+        array = values[name] if name in values else graph.constants[name]
+        is_given = name not in values or name in graph.inputs
+        found[name] = array.copy() if is_given else array
+    return found

@@ -19,6 +19,7 @@ from gpuedge.graph.limits import MAX_ELEMENTS, MAX_RANK
 from gpuedge.graph.protos import attribute_value, tensor_value
 from gpuedge.graph.schema import schema_reason
 from gpuedge.graph.writer import reads
+from gpuedge.opset import OPERATORS
 from gpuedge.opset.call import node_label
 
 if TYPE_CHECKING:
@@ -135,16 +136,18 @@ GROWING = {
 def _is_settled(graph: onnx.GraphProto) -> bool:
     """Tell whether ONNX Runtime can be given a model as it is.
 
-    Not where `gpuedge.executors.cpu` writes nodes otherwise because of its mistakes, where an
-    output is an input or a weight, where a kernel or matrix is or may be empty (it hangs on some of
-    these), nor where sizes have to be inferred to keep within `gpuedge.graph.limits`.
+    Not where `gpuedge.executors.cpu` writes nodes otherwise or gives them to numpy because of its
+    mistakes, where an output is an input or a weight, where a kernel or matrix is or may be empty
+    (it hangs on some of these), nor where sizes have to be inferred to keep within
+    `gpuedge.graph.limits`.
     """
     if any(0 in tensor.dims and len(tensor.dims) > 1 for tensor in graph.initializer):
         return False
     made: set[str] = set()
     for node in graph.node:
         made.update(node.output)
-        if node.op_type in GROWING:
+        known = OPERATORS.get(node.op_type)
+        if node.op_type in GROWING or (known is not None and known.differs is not None):
             return False
         for attribute in node.attribute:
             is_odd = attribute.name == "auto_pad" and attribute.s.startswith(b"SAME")
@@ -238,6 +241,14 @@ class OnnxModel:
         For their values the graph has to be known before it can be planned.
         """
         return frozenset(fold.needed(self._contents.nodes, self.opset) & self.inputs.keys())
+
+    @cached_property
+    def contested(self) -> frozenset[str]:
+        """Those of them that decide whether ONNX Runtime computes a node as ONNX has it."""
+        if self._serialised is not None:
+            return frozenset()
+        found = fold.needed(self._contents.nodes, self.opset, only_contested=True)
+        return frozenset(found & self.inputs.keys())
 
     def bound(self, shapes: Shapes, *, rewrites: bool = True) -> BoundModel:
         """Return the model for what `shapes_of` gives of its inputs. Raises as `bind`."""

@@ -274,5 +274,7 @@ OPERATORS: tuple[Operator, ...] = (
     Operator("ScatterElements", _scatter_elements, dtypes=ANY, others=(1,)),
     Operator("Scatter", _scatter_elements, dtypes=ANY, others=(1,)),
     Operator("ScatterND", _scatter_nd, dtypes=ANY, others=(1,)),
-    Operator("MaxUnpool", _max_unpool, parameters=(2,), others=(1,)),
+    Operator(
+        "MaxUnpool", _max_unpool, parameters=(2,), others=(1,), differs=lambda call: call.has(2)
+    ),
 )

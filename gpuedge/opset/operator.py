@@ -43,6 +43,9 @@ class Operator:
         What a reader of the operator table should know.
     check : callable, optional
         Refuses before anything else what ONNX Runtime must not be asked either.
+    differs : callable, optional
+        Tells of which nodes ONNX Runtime (seen with 1.32.0) makes nothing, or something else than
+        ONNX's reference does. On the CPU numpy computes these.
     """
 
     name: str
@@ -53,6 +56,7 @@ class Operator:
     others: tuple[int, ...] = ()
     remark: str = ""
     check: Callable[[OperatorCall], None] | None = None
+    differs: Callable[[OperatorCall], bool] | None = None
 
     def outputs(self, call: OperatorCall) -> tuple[Tensor, ...]:
         """Return what a node computes.

@@ -225,6 +225,12 @@ def _conv_integer(call: OperatorCall) -> Tensor:
     return _convolved(call, 1, (2, 3), len(call.names))
 
 
+def _by_filter(call: OperatorCall) -> bool:
+    """Tell whether each filter has a zero point of its own, which ONNX Runtime refuses."""
+    zero = call.optional(3)
+    return zero is not None and zero.shape not in ((), (1,))
+
+
 def _qlinear_conv(call: OperatorCall) -> Tensor:
     total = _convolved(call, 3, (2, 5), 8)
     column = (total.shape[1], *(1,) * (total.rank - 2))
@@ -239,7 +245,7 @@ OPERATORS: tuple[Operator, ...] = (
     Operator("QLinearMatMul", _qlinear_matmul, dtypes=BYTES, others=tuple(range(1, 8)),
              remark="of sums up to 2^31"),
     Operator("ConvInteger", _conv_integer, dtypes=BYTES, others=(1, 2, 3),
-             remark="of sums up to 2^31"),
+             remark="of sums up to 2^31", differs=_by_filter),
     Operator("QLinearConv", _qlinear_conv, dtypes=BYTES, others=tuple(range(1, 9)),
              remark="of sums up to 2^31"),
 )  # fmt: skip

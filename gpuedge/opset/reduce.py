@@ -65,6 +65,11 @@ KINDS: dict[str, _Kind] = {
 }
 
 
+def _is_of_no_bool(call: OperatorCall) -> bool:
+    """Tell whether a node reduces no bool at all, for which ONNX Runtime has no value."""
+    return call.input(0).dtype == "bool" and not call.input(0).size
+
+
 def _along(call: OperatorCall, rank: int) -> tuple[int, ...]:
     """Return the axes, all of them where none are given."""
     if call.version < (13 if call.op == "ReduceSum" else FIRST_INPUTS):
@@ -212,7 +217,9 @@ def ranked(x: Tensor, along: int, count: int, *, largest: bool = True) -> tuple[
 
 OPERATORS: tuple[Operator, ...] = (
     *(Operator(name, partial(_reduce, kind), parameters=(1,), dtypes=kind.dtypes,
-               remark="with constant axes") for name, kind in KINDS.items()),
+               remark="with constant axes",
+               differs=_is_of_no_bool if kind.dtypes == ANY else None)
+      for name, kind in KINDS.items()),
     Operator("ReduceMean", _mean, parameters=(1,), dtypes=INTEGERS, remark="with constant axes"),
     Operator("ReduceLogSumExp", _log_sum_exp, parameters=(1,), remark="with constant axes"),
     Operator("ArgMax", _arg, dtypes=INTEGERS),

@@ -12,11 +12,23 @@ from math import floor, isfinite
 
 import numpy as np
 
+from gpuedge.core.dtypes import BYTES
 from gpuedge.opset.call import OperatorCall
-from gpuedge.opset.expr import LoadExpr, where
+from gpuedge.opset.expr import LoadExpr, apply, where
 from gpuedge.opset.index import Index, Loaded, axes, axis, flatten, of
 from gpuedge.opset.operator import Operator
-from gpuedge.opset.tensor import Array, Reduce, Tensor, at, computed, constant, reshape, view
+from gpuedge.opset.ranges import limits
+from gpuedge.opset.tensor import (
+    Array,
+    Reduce,
+    Tensor,
+    at,
+    computed,
+    constant,
+    mapped,
+    reshape,
+    view,
+)
 
 MOST_POSITIONS = 2**24
 """Of the axis that is made: its taps are a table that the host makes."""
@@ -110,6 +122,7 @@ def _along(x: Tensor, i: int, way: _Way, scale: float, places: Array) -> Tensor:
     """Resample along one axis at places of it."""
     size, out = x.shape[i], len(places)
     shape = (*x.shape[:i], out, *x.shape[i + 1 :])
+    whole = "float32" if x.dtype in BYTES else x.dtype  # integers are rounded once, at the end
     if way.mode == "nearest":
         table = constant(np.clip(_nearest(way, places), 0, size - 1))
 
@@ -126,12 +139,12 @@ def _along(x: Tensor, i: int, way: _Way, scale: float, places: Array) -> Tensor:
         found = of(Loaded(at(table, (here[i], step)), 0, size - 1))
         value = LoadExpr(x, flatten([*here[:i], found, *here[i + 1 :]], x.shape))
         body = value * at(factors, (here[i], step))
-        made = Tensor(shape, x.dtype, Reduce("sum", (indices.shape[1],), body))
+        made = Tensor(shape, whole, Reduce("sum", (indices.shape[1],), body))
     outside = (places < 0) | (places > size - 1)
     if way.coordinates != "tf_crop_and_resize" or not outside.any():
         return made
     tests = constant(np.where(outside, -1, 0))
-    return computed(shape, x.dtype, lambda position: where(
+    return computed(shape, made.dtype, lambda position: where(
         [of(Loaded(at(tests, (position[i],)), -1, 0))], at(made, position), way.extrapolation
     ))  # fmt: skip
 
@@ -154,8 +167,7 @@ def _sizes(
     return [floor(n * one + 0.5) for n in own], [one] * len(own)
 
 
-def _resize(call: OperatorCall) -> Tensor:
-    x = call.input(0)
+def _way(call: OperatorCall) -> _Way:
     old = call.version < 11
     mode = call.text("mode", "nearest")
     way = _Way(
@@ -170,6 +182,22 @@ def _resize(call: OperatorCall) -> Tensor:
     )  # fmt: skip
     if way.mode not in {"nearest", "linear", "cubic"}:
         raise call.unsupported(f"has mode={mode!r}, which does not exist")
+    return way
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """An axis that is resampled: its number, extents before and after, factor, and the places."""
+
+    number: int
+    size: int
+    out: int
+    scale: float
+    places: Array
+
+
+def _axes(call: OperatorCall, way: _Way) -> list[_Axis]:
+    x = call.input(0)
     which = [call.axis(a, x.rank) for a in call.ints("axes", range(x.rank))]
     scales, sizes, roi = _parameters(call, len(which))
     fitting = [p for p in (scales, sizes) if p is not None]
@@ -178,16 +206,72 @@ def _resize(call: OperatorCall) -> Tensor:
     if not all(isfinite(s) and s > 0 for s in scales or ()) or min(sizes or (1,)) < 1:
         raise call.bad_shape("has scales or sizes that are not positive")
     extents, factors = _sizes(call, x, which, scales, sizes)
+    if min(extents, default=1) < 1:
+        raise call.unsupported("gives nothing at all along an axis")
     if max(extents, default=0) > MOST_POSITIONS:
         raise call.unsupported(f"makes an axis longer than {MOST_POSITIONS}")
-    made = x
+    found = []
     crops = way.coordinates == "tf_crop_and_resize"
     for n, (i, out, factor) in enumerate(zip(which, extents, factors, strict=True)):
         if out != x.shape[i] or factor != 1 or crops:
             ends = (roi[n], roi[n + len(which)])
             places = _places(way, x.shape[i], out, factor, ends)
-            made = _along(made, i, way, factor, places)
-    return reshape(x, x.shape) if made is x else made
+            found.append(_Axis(i, x.shape[i], out, factor, places))
+    return found
+
+
+def _resize(call: OperatorCall) -> Tensor:
+    x = made = call.input(0)
+    way = _way(call)
+    for one in _axes(call, way):
+        made = _along(made, one.number, way, one.scale, one.places)
+    if made is x:
+        return reshape(x, x.shape)
+    if made.dtype == x.dtype:
+        return made
+    low, high = limits(x.dtype)
+    return mapped(lambda v: apply("min", apply("max", apply("round", v), low), high), made,
+                  dtype=x.dtype)  # fmt: skip
+
+
+NEAR = 1e-4
+"""How far from a tie a place is safe from roundings of float32, relative to it."""
+
+
+def _is_near_tie(way: _Way, one: _Axis) -> bool:
+    """Tell whether roundings of float32 may decide which pixel is the nearest.
+
+    A place right on a tie is not: where the factor is exact, so is the quotient.
+    """
+    tie = 0.5 if way.nearest.startswith("round") else 0.0
+    away = np.abs(one.places - tie - np.rint(one.places - tie))
+    is_near = away < NEAR * np.maximum(1.0, np.abs(one.places))
+    is_exact = float(np.float32(one.scale)) == one.scale
+    return bool(np.any(is_near & (away > 0) if is_exact else is_near))
+
+
+def _differs(call: OperatorCall) -> bool:
+    """Tell where ONNX Runtime resamples otherwise than ONNX's reference.
+
+    It takes the extent of the result where scales give a broken one, cuts integers off instead of
+    rounding them, decides ties in float32, and has no kernels for some forms.
+    """
+    x, way = call.input(0), _way(call)
+    resampled = _axes(call, way)
+    is_broken = any(a.scale * a.size != a.out for a in resampled)
+    to_one = any(a.out == 1 for a in resampled)
+    if (
+        way.coordinates == "tf_crop_and_resize"
+        or (way.coordinates == "pytorch_half_pixel" and to_one)
+        or (way.coordinates in ("align_corners", "half_pixel_symmetric") and is_broken)
+        or (call.text("keep_aspect_ratio_policy", "stretch") != "stretch" and is_broken)
+    ):
+        return True
+    if way.mode == "nearest":
+        return any(_is_near_tie(way, a) for a in resampled)
+    is_flat = way.mode == "cubic" and (x.rank != 4 or any(a.number < 2 for a in resampled))
+    is_cut = bool(resampled) and (x.dtype in BYTES or (way.excludes and not way.antialias))
+    return is_flat or is_cut
 
 
 def _parameters(
@@ -207,7 +291,8 @@ def _parameters(
 
 
 OPERATORS: tuple[Operator, ...] = (
-    Operator("Resize", _resize, parameters=(1, 2, 3), dtypes=("int8", "uint8"),
-             remark="with constant scales or sizes"),
-    Operator("Upsample", _resize, parameters=(1,), remark="with constant scales"),
+    Operator("Resize", _resize, parameters=(1, 2, 3), dtypes=BYTES,
+             remark="with constant scales or sizes", differs=_differs),
+    Operator("Upsample", _resize, parameters=(1,), remark="with constant scales",
+             differs=_differs),
 )  # fmt: skip

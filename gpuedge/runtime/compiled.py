@@ -19,6 +19,7 @@ from gpuedge.core.reasons import Reason
 from gpuedge.executors.base import Executable, Executor, PlacementRow, StepTime
 from gpuedge.graph.bound import BoundModel
 from gpuedge.graph.ir import Array, Graph
+from gpuedge.graph.partition import outputs_of
 from gpuedge.plan.storages import Range
 from gpuedge.runtime import clock, segments
 from gpuedge.runtime.background import BACKGROUND, Background
@@ -308,7 +309,7 @@ class CompiledModel(ABC):
             if self._is_timed:
                 debug.say(2, f"{self._at}: {(clock.now_ns() - start) / 1e3:.0f} us")
         if side.has_copies:
-            return segments.outputs_of(self.graph, values)
+            return outputs_of(self.graph, values)
         return {name: values[name] for name in self.graph.outputs}
 
     def _compared(

@@ -233,13 +233,3 @@ def has_copies(graph: Graph) -> bool:
     """Tell whether a graph has outputs that no node computes."""
     made = {name for node in graph.nodes for name in node.outputs}
     return not made.issuperset(graph.outputs)
-
-
-def outputs_of(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
-    """Return a graph's outputs; what no node computes is copied: results are the caller's."""
-    found: dict[str, Array] = {}
-    for name in graph.outputs:
-        array = values[name] if name in values else graph.constants[name]
-        is_given = name not in values or name in graph.inputs
-        found[name] = array.copy() if is_given else array
-    return found

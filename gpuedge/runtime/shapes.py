@@ -45,7 +45,7 @@ class Compiler:
         self.times = Times()
         self.model = model
         is_strict = request.device not in (AUTO, CPU) and request.fallback == "error"
-        self.parameters = model.parameters if is_strict else frozenset()
+        self.parameters = model.parameters if is_strict else model.contested
         self._most = request.policy.max_shapes
         self._compiled = self._dropped = self._again = self._spent_ns = self._again_ns = 0
         self._before: dict[Shapes, None] = {}

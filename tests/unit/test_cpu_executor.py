@@ -13,6 +13,7 @@ import pytest
 from graph_cases import Case, fits, windows
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from onnx.reference import ReferenceEvaluator
 
 from gpuedge.core.errors import ClosedError, InputError, ModelError, UnsupportedOpError
 from gpuedge.executors import cpu
@@ -20,6 +21,7 @@ from gpuedge.executors.base import PlacementRow
 from gpuedge.executors.cpu import CpuExecutor, Engine, usable_cores
 from gpuedge.graph.build import GraphBuilder, single
 from gpuedge.graph.ir import Graph, Node, TensorType
+from gpuedge.graph.writer import to_onnx
 
 ENGINES: list[Engine] = ["onnxruntime", "numpy"]
 ORT = f"onnxruntime {onnxruntime.__version__}"
@@ -214,3 +216,58 @@ def test_threads_rest_after_a_run() -> None:
 
     # Left to itself ONNX Runtime's second thread waits for work at full speed for longer than that.
     assert min(idle() for _ in range(3)) < 0.01
+
+
+def resize(x: TensorType, scales: list[float], **attrs: Any) -> Graph:
+    b = GraphBuilder()
+    given = b.input("x", x)
+    held = b.constant("s", np.float32(scales))
+    more = b.add("Relu", [b.add("Resize", [given, "", held], attrs)])
+    b.output(b.add("Neg", [more], output="y"))
+    return b.build()
+
+
+@pytest.mark.parametrize(
+    ("mode", "way", "scale", "by_numpy"),
+    [
+        ("linear", "half_pixel", 0.6, False),
+        ("linear", "align_corners", 2.0, False),
+        ("linear", "align_corners", 0.6, True),
+        ("cubic", "pytorch_half_pixel", 0.2, True),
+        ("nearest", "asymmetric", 2.0, False),
+        ("nearest", "asymmetric", 0.8, True),
+    ],
+)
+def test_numpy_has_the_nodes_that_onnxruntime_computes_otherwise(
+    mode: str, way: str, scale: float, by_numpy: bool
+) -> None:
+    kind = TensorType("float32", (1, 1, 6, 6))
+    scales = [1.0, 1.0, scale, scale]
+    graph = resize(kind, scales, mode=mode, coordinate_transformation_mode=way)
+    compiled = CpuExecutor().compile(graph)
+    kernels = [row.kernel for row in compiled.rows]
+    assert kernels == ["numpy" if by_numpy else ORT, ORT, ORT]
+    x = np.arange(36, dtype=np.float32).reshape(kind.shape)
+    want = ReferenceEvaluator(to_onnx(graph)).run(None, {"x": x})[0]
+    found, times = compiled.timed({"x": x})
+    np.testing.assert_allclose(found["y"], want, rtol=1e-5)
+    if by_numpy:
+        assert ("Resize",) in [time.row.ops for time in times]
+    compiled.close()
+    with pytest.raises(ClosedError):
+        compiled.run({"x": x})
+
+
+def test_an_operator_without_a_kernel_goes_to_numpy_alone() -> None:
+    b = GraphBuilder()
+    x = b.input("x", TensorType("int16", (2, 3)))
+    wide = b.add("Cast", [b.add("ArgMax", [x], {"axis": 1})], {"to": 1})
+    b.output(b.add("Neg", [wide], output="y"), x)
+    graph = b.build()
+    given = X.astype(np.int16)
+    compiled = CpuExecutor().compile(graph)
+    found = compiled.run({"x": given})
+    np.testing.assert_array_equal(found["y"], -X.argmax(1)[:, None])
+    np.testing.assert_array_equal(found["x"], given)
+    assert not np.shares_memory(found["x"], given)
+    assert [row.kernel for row in compiled.rows] == ["numpy", ORT, ORT]

@@ -1,0 +1,83 @@
+"""A device and the CPU on the same models: one line of JSON with what is not as it must be.
+
+Usage: python agreement_child.py DEVICE
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import gpuedge
+
+WAYS = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize")
+NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+Arrays = dict[str, Any]
+
+
+def one_node(op: str, arrays: Arrays, held: Arrays, opset: int = 19, **attrs: Any) -> Any:
+    """Return a model of one node: what it reads is an input, or held as a weight, or absent."""
+    names = list(arrays | held)
+    inputs = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+        for n, a in arrays.items()
+    ]
+    node = helper.make_node(op, [n if n[0] != "-" else "" for n in names], ["y"], **attrs)
+    weights = [numpy_helper.from_array(a, n) for n, a in held.items() if n[0] != "-"]
+    graph = helper.make_graph([node], "one", inputs, [onnx.ValueInfoProto(name="y")], weights)
+    imports = [helper.make_opsetid("", opset)]
+    return onnx.shape_inference.infer_shapes(
+        helper.make_model(graph, opset_imports=imports, ir_version=9)
+    )
+
+
+def resized(count: int) -> Iterator[tuple[Any, Arrays]]:
+    """Yield Resize nodes of random attributes, sizes and dtypes, with inputs."""
+    draw = np.random.default_rng(count)
+    for _ in range(count):
+        mode, way = draw.choice(["nearest", "linear", "cubic"]), draw.choice(WAYS)
+        attrs = {"mode": mode, "coordinate_transformation_mode": way}
+        if mode == "nearest":
+            attrs["nearest_mode"] = draw.choice(NEAREST)
+        shape = (*draw.integers(1, 3, 2), *draw.integers(1, 9, 2))
+        dtype = draw.choice(["float32", "float32", "uint8", "int8"])
+        x = draw.integers(0, 120, shape).astype(dtype)
+        roi = np.float32([0, 0, 0.1, -0.2, 1, 1, 0.9, 1.3])
+        held: Arrays = {"roi" if way == "tf_crop_and_resize" else "-": roi}
+        if draw.random() < 0.5:
+            scales = np.float32([1, 1, *draw.choice([0.5, 0.8, 1, 1.5, 2.5, 3, 1.7], 2)])
+            if (np.floor(shape * scales) < 1).any():
+                continue
+            held["scales"] = scales
+        else:
+            held |= {"--": roi, "sizes": np.array([*shape[:2], *draw.integers(1, 13, 2)])}
+        yield one_node("Resize", {"x": x}, held, **{k: str(v) for k, v in attrs.items()}), {"x": x}
+
+
+def resize_wrong(device: str) -> list[str]:
+    """Return what a device or the CPU does not resample as ONNX's reference does."""
+    wrong = []
+    for model, feed in resized(150):
+        want = ReferenceEvaluator(model).run(None, feed)[0]
+        for where in (device, "cpu"):
+            with gpuedge.Session(model, device=where, fallback="error") as session:
+                found = session.run(feed)["y"]
+            apart = np.abs(found.astype(np.float64) - want).max() if want.size else 0.0
+            # A tie of the exact value may go either way; eight products of weights up to 1.6, in
+            # float32, of numbers up to 120.
+            bound = 1.0 if want.dtype.kind in "iu" else 8 * 1.6**2 * 120 * 2.0**-20
+            if found.shape != want.shape or not apart <= bound:
+                wrong.append(f"{where} {apart} {onnx.printer.to_text(model.graph)}")
+    return wrong
+
+
+if __name__ == "__main__":
+    gpuedge.probe(deadline_s=60)
+    print(json.dumps({"resize": resize_wrong(sys.argv[1])}))
