@@ -11,7 +11,7 @@ import numpy as np
 
 from gpuedge.core.errors import InputError, ModelError, ShapeError, UnsupportedOpError
 from gpuedge.core.text import MOST_LISTED, plain, shown
-from gpuedge.graph import fold, parse, schema
+from gpuedge.graph import division, fold, parse, schema
 from gpuedge.graph.bound import BoundModel, Serialised
 from gpuedge.graph.integers import in_integers
 from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
@@ -187,6 +187,8 @@ class OnnxModel:
         self._data = data
         self._serialised: Serialised | None = None
         if _is_settled(proto.graph):
+            if division.guard(proto):
+                data = proto.SerializeToString()
             self._serialised = Serialised(data, tuple(self.inputs), tuple(self._stated))
 
     @classmethod

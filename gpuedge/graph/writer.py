@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuedge.core.errors import ModelError
-from gpuedge.graph import schema
+from gpuedge.graph import division, schema
 from gpuedge.graph.ir import Array, Graph, Node
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def to_onnx(graph: Graph, outputs: Sequence[str] | None = None) -> onnx.ModelPro
 
 
 def to_bytes(graph: Graph, outputs: Sequence[str] | None = None) -> bytes:
-    """Return `to_onnx` serialised.
+    """Return `to_onnx` serialised, with integer divisions that cannot trap.
 
     Raises
     ------
@@ -73,7 +73,9 @@ def to_bytes(graph: Graph, outputs: Sequence[str] | None = None) -> bytes:
             "can carry.",
             known=f"the limit of protobuf is {PROTOBUF_LIMIT} bytes",
         )
-    message: bytes = to_onnx(graph, outputs).SerializeToString()
+    proto = to_onnx(graph, outputs)
+    division.guard(proto)
+    message: bytes = proto.SerializeToString()
     return message
 
 

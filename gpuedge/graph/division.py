@@ -1,0 +1,157 @@
+"""Integer divisions for ONNX Runtime: the least integer divided by -1 would end the process.
+
+The quotient does not fit, and the processor traps. In a model for ONNX Runtime such divisions are
+written so that -1 never divides; the results are those of two's complement, and those of all other
+operands do not change. Where a divisor is constant, as in arithmetic on shapes, nothing is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuedge.graph import schema
+
+if TYPE_CHECKING:
+    import onnx
+
+TRAPPED = ("int32", "int64")
+"""Dtypes whose quotients a processor computes as they are; narrower ones it widens."""
+
+
+def guard(proto: onnx.ModelProto) -> bool:
+    """Write the integer divisions of a model so that none can trap; return whether any was.
+
+    What the dtype of is not known, behind operators that ONNX has no schema of, stays as it is.
+    """
+    opset = {"" if i.domain == "ai.onnx" else i.domain: i.version for i in proto.opset_import}
+    return _guard(proto.graph, opset, {}, {})
+
+
+def _guard(
+    graph: onnx.GraphProto, opset: Mapping[str, int], outer: Mapping[str, str],
+    known: Mapping[str, onnx.TensorProto],
+) -> bool:  # fmt: skip
+    held = {**known, **{t.name: t for t in graph.initializer}}
+    held |= {n.output[0]: a.t for n in graph.node if n.op_type == "Constant"
+             for a in n.attribute if a.name == "value"}  # fmt: skip
+    if not any(_may_divide(node, held) for node in graph.node):
+        return False
+    kinds = _dtypes(graph, opset, outer)
+    nodes, is_changed = list["onnx.NodeProto"](), False
+    for node in graph.node:
+        for inner in (a.g for a in node.attribute if a.HasField("g")):
+            is_changed |= _guard(inner, opset, kinds, held)
+        if _divides(node, held) and kinds.get(node.input[1]) in TRAPPED:
+            nodes += _guarded(node, kinds[node.input[1]])
+            is_changed = True
+        else:
+            nodes.append(node)
+    if is_changed:
+        copies = [type(n).FromString(n.SerializeToString()) for n in nodes]
+        del graph.node[:]
+        graph.node.extend(copies)
+    return is_changed
+
+
+def _may_divide(node: onnx.NodeProto, held: Mapping[str, onnx.TensorProto]) -> bool:
+    """Tell whether `_divides` holds of a node, or may of one in it."""
+    inner = (n for a in node.attribute if a.HasField("g") for n in a.g.node)
+    return _divides(node, held) or any(_may_divide(n, held) for n in inner)
+
+
+def _divides(node: onnx.NodeProto, held: Mapping[str, onnx.TensorProto]) -> bool:
+    """Tell whether a node is a division, but by a constant that is never -1."""
+    if node.op_type not in ("Div", "Mod") or node.domain not in ("", "ai.onnx"):
+        return False
+    divisor = held.get(node.input[1])
+    if divisor is None:
+        return True
+    if schema.dtype_name(divisor.data_type) not in TRAPPED:
+        return False
+    from onnx import numpy_helper
+
+    return bool((numpy_helper.to_array(divisor) == -1).any())
+
+
+def _guarded(node: onnx.NodeProto, dtype: str) -> Iterable[onnx.NodeProto]:
+    """Return a division by 1 where that by -1 was asked for, and what corrects its sign."""
+    from onnx import helper, numpy_helper
+
+    (a, b), (y,) = node.input, node.output
+
+    def own(result: str) -> str:
+        return f"{y}/{result}"
+
+    def number(value: int, result: str) -> onnx.NodeProto:
+        held = numpy_helper.from_array(np.array(value, dtype))
+        return helper.make_node("Constant", [], [own(result)], value=held)
+
+    flag, kind = own("is_minus_one"), schema.element_type(dtype)
+    yield number(-1, "minus_one")
+    yield helper.make_node("Equal", [b, own("minus_one")], [flag])
+    yield helper.make_node("Cast", [flag], [own("flag")], to=kind)
+    yield helper.make_node("Add", [own("flag"), own("flag")], [own("two")])
+    yield helper.make_node("Add", [b, own("two")], [own("divisor")])
+    result = y if node.op_type == "Mod" else own("size")
+    made = helper.make_node(node.op_type, [a, own("divisor")], [result], name=node.name)
+    made.attribute.extend(node.attribute)
+    yield made
+    if node.op_type == "Div":
+        yield number(1, "one")
+        yield helper.make_node("Sub", [own("one"), own("two")], [own("sign")])
+        yield helper.make_node("Mul", [own("size"), own("sign")], [y])
+
+
+def _dtypes(
+    graph: onnx.GraphProto, opset: Mapping[str, int], outer: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the dtypes of values, as far as declarations and schemas tell."""
+    stated = (*graph.input, *graph.output, *graph.value_info)
+    found = dict(outer)
+    found |= {v.name: schema.dtype_name(v.type.tensor_type.elem_type) for v in stated
+              if v.type.tensor_type.elem_type}  # fmt: skip
+    found |= {t.name: schema.dtype_name(t.data_type) for t in graph.initializer}
+    for node in graph.node:
+        for i, name in enumerate(node.output):
+            kind = _result(node, i, found, opset) if name and name not in found else ""
+            if kind:
+                found[name] = kind
+    return found
+
+
+def _result(
+    node: onnx.NodeProto, index: int, found: Mapping[str, str], opset: Mapping[str, int]
+) -> str:
+    """Return the dtype of an output; empty where it is not known."""
+    for attribute in node.attribute:
+        if attribute.name in ("to", "dtype", "output_dtype") and attribute.i:
+            return schema.dtype_name(attribute.i)
+        if attribute.name == "value" and attribute.HasField("t"):
+            return schema.dtype_name(attribute.t.data_type)
+        for inner in (attribute.g,) if attribute.HasField("g") else ():
+            kinds = _dtypes(inner, opset, found)
+            if index < len(inner.output):
+                return kinds.get(inner.output[index].name, "")
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    reads, gives = _signature(node.op_type, domain, opset.get(domain, 0))
+    if not gives:
+        return ""
+    formal = gives[min(index, len(gives) - 1)]
+    for i, name in enumerate(node.input):
+        if name in found and reads[min(i, len(reads) - 1)] == formal:
+            return found[name]
+    text = formal.removeprefix("tensor(").removesuffix(")")
+    return text if text in (*TRAPPED, "bool") else ""
+
+
+@cache
+def _signature(op: str, domain: str, version: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what types an operator reads and gives, as its schema names them; empty if none."""
+    known = schema.find(op, domain, {domain: version})
+    if known is None:
+        return (), ()
+    return tuple(i.type_str for i in known.inputs), tuple(o.type_str for o in known.outputs)
