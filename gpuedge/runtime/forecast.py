@@ -77,12 +77,16 @@ class Forecast:
             for segment, work in zip(self.cut, self.works, strict=True)
         ]
 
-    def mixture(self, cpu_ns: int | None) -> tuple[list[int], int]:
+    def mixture(
+        self, cpu_ns: int | None, *, error: float = 1.0, least: int = 0
+    ) -> tuple[list[int], int]:
         """Return which segments the device is predicted to run faster, and what all take then.
 
-        `cpu_ns` is what the whole graph takes on the CPU, where that was measured.
+        `cpu_ns` is what the whole graph takes on the CPU, where that was measured; `error` the
+        factor by which the device may be faster than predicted; `least` as for `speeds.mixture`.
         """
-        return speeds.mixture(self.cpu_ns, self.gpu_ns, cpu_ns)
+        gpu_ns = [None if ns is None else round(ns / error) for ns in self.gpu_ns]
+        return speeds.mixture(self.cpu_ns, gpu_ns, cpu_ns, least)
 
     def startup_ns(self, taken: list[int]) -> int:
         """Return what opening the device takes, and compiling these segments."""

@@ -58,7 +58,8 @@ class Survey:
     routes : list of Route
         Those that may be opened.
     nodes : dict
-        By device, the identities of the nodes that it would run, where that is not all of them.
+        By device, the identities of the nodes that it may run, where that is not all of them:
+        those of segments that may be faster there, if the prediction is wrong by what it claims.
     keys : dict
         By device, its key in the history.
     model : str
@@ -217,12 +218,13 @@ class _Surveyor:
             more = ", ..." if len(names) > NAMED else ""
             told += f"; {len(names)} operators cannot run there: {', '.join(names[:NAMED])}{more}"
         e = replace(e, detail=told)
-        taken, total_ns = seen.mixture(self._cpu_ns)
-        if self._request.fallback != "cpu" or len(seen.cut) == 1 or not taken:
+        tried, _ = seen.mixture(self._cpu_ns, error=DEFAULT.prior_factor)
+        if self._request.fallback != "cpu" or len(seen.cut) == 1 or not tried:
             return replace(e, code="unsupported-op")
-        chosen = [seen.cut[i] for i in taken]
+        _, total_ns = seen.mixture(self._cpu_ns, least=1)
+        chosen = [seen.cut[i] for i in tried]
         self._found.nodes[e.device] = frozenset(id(n) for s in chosen for n in s.graph.nodes)
-        return self._routed(e, row, total_ns, seen.startup_ns(taken))
+        return self._routed(e, row, total_ns, seen.startup_ns(tried))
 
     def _routed(self, e: Evidence, row: ProbeRow, predicted: int, startup_ns: int) -> Evidence:
         """Add a route, with what earlier launches measured."""

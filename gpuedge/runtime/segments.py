@@ -93,7 +93,7 @@ class Segments:
                 hint="fallback='cpu' runs such nodes on the CPU",
             )  # fmt: skip
         left = [n for n in graph.nodes if chosen is not None and id(n) not in chosen]
-        whys = {**{id(n): "that is predicted to be faster" for n in left}, **whys}
+        whys = {**{id(n): "that is expected to be faster" for n in left}, **whys}
         self._tell(main.device, whys)
         parts: list[Part] = []
         try:
