@@ -26,8 +26,8 @@ def planned() -> tuple[lang.Kernel, ...]:
     with pytest.MonkeyPatch.context() as patch:
         kernel_of = planrun.kernel_of
 
-        def noted(name: str, epilogue: str | None) -> lang.Kernel:
-            found[name, epilogue] = kernel_of(name, epilogue)
+        def noted(name: str, epilogue: str | None, *, is_half: bool = False) -> lang.Kernel:
+            found[name, epilogue] = kernel_of(name, epilogue, is_half=is_half)
             return found[name, epilogue]
 
         patch.setattr(planrun, "kernel_of", noted)

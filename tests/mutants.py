@@ -15,7 +15,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "conv_transpose2d: division": ("map/conv_transpose2d", "y * SY == fy", "y * SY <= fy"),
     "matmul: last texel of K": ("map/matmul", "i < KT", "i < KT - 1"),
     "matmul_rows: batch of B": ("group/matmul_rows", "B_ONE ? 0 : n", "A_ONE ? 0 : n"),
-    "matmul_rows: third row": ("group/matmul_rows", "c2 += a2.x", "c2 += a1.x"),
+    "matmul_rows: third row": ("group/matmul_rows", "c2 += vec4(a2.x", "c2 += vec4(a1.x"),
     "matmul_tile: row of the tile": ("group/matmul_tile", "int y = row0 + r * T + ly",
                                      "int y = row0 + r * T + (T - 1 - ly)"),
     "pool: maximum starts at zero": ("map/pool", "if (found)", "if (found || true)"),
@@ -40,10 +40,22 @@ INTEGER_MUTANTS: dict[str, tuple[str, str, str]] = {
 }  # fmt: skip
 """The same of kernels whose sums of integers carry."""
 
+_SUMS = {
+    "map/conv2d": ("acc", "v.x"), "group/conv2d_px4": ("c[j]", "v.x"), "map/dwconv2d": ("acc", "v"),
+    "map/conv_transpose2d": ("acc", "v.x"), "map/matmul": ("acc", "a.x"),
+    "group/matmul_rows": ("c1", "a1.x"), "group/matmul_tile": ("c[r]", "a.x"),
+}  # fmt: skip
+HALF_MUTANTS: dict[str, tuple[str, str, str]] = {
+    f"{kernel}: sum in float16": (
+        kernel, f"{total} += vec4({first} * ", f"{total} = vec4(hvec4({total}) + {first} * ")
+    for kernel, (total, first) in _SUMS.items()
+}  # fmt: skip
+"""Kernels that add up in float16, where they are to multiply in it only."""
+
 
 def mutated(texts: Mapping[str, str], name: str) -> dict[str, str]:
     """Return kernel texts with one mistake."""
-    kernel, old, new = (MUTANTS | INTEGER_MUTANTS)[name]
+    kernel, old, new = (MUTANTS | INTEGER_MUTANTS | HALF_MUTANTS)[name]
     if old not in texts[kernel]:
         raise AssertionError(f"{kernel} no longer contains {old!r}")
     return {**texts, kernel: texts[kernel].replace(old, new)}

@@ -25,7 +25,8 @@ class Caps:
     kernel variants that are not used here (`gpuedge.capdb.restrict`).
 
     `has_fp16_storage` and `has_int8_storage`: kernels that users bring may declare storage buffers
-    of 16-bit floats and integers, of 8-bit integers.
+    of 16-bit floats and integers, of 8-bit integers. `has_fp16_arithmetic`: kernels may compute in
+    float16, with every sum, difference and product rounded to it.
     """
 
     level: str
@@ -43,6 +44,7 @@ class Caps:
     max_push_bytes: int
     has_fp16_storage: bool | None = None
     has_int8_storage: bool | None = None
+    has_fp16_arithmetic: bool | None = None
     device_class: str = "generic"
     storages: tuple[str, ...] = (BUFFER, HALF_BUFFER)
     has_suballocation: bool = True

@@ -164,7 +164,8 @@ def decide(record: Record) -> Decision:
     rows = [
         CandidateRow(
             case.gpu.device, "selected" if case.gpu is taken else _STATUS.get(code, "rejected"),
-            code, explain.in_table(why), *_time(case), *(case.losses or (None, None)),
+            code, "; ".join(filter(None, (explain.in_table(why), case.gpu.note))), *_time(case),
+            *(case.losses or (None, None)),
         )
         for case, code, why in zip(cases, codes, reasons, strict=True)
     ]  # fmt: skip

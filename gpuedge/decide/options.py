@@ -81,11 +81,6 @@ class Options:
     long together. They say nothing. More of them would cost a short launch more than they save."""
     warm_runs: int = 1
     """Runs after those; the first evidence."""
-    segment_runs: int = 5
-    segment_ns: int = 1_000_000_000
-    """Runs of each segment of a model of which a GPU runs parts, on both sides in turns: so many,
-    or two and until they took so long. The median counts: what else the machine does slows the two
-    sides differently, of which the fastest run would show nothing."""
     eps: float = 0.005
     """Expected loss, as a part of the CPU's latency, below which nothing is tried before the first
     request (`Policy(decide="load")`)."""

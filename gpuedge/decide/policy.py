@@ -10,7 +10,8 @@ from gpuedge.core.errors import ConfigError
 from gpuedge.decide.saved import Saved
 
 STORAGES = ("float32", "float16", "fixed16")
-_CHOICES = {"storage": STORAGES, "decide": ("service", "load"),
+ARITHMETICS = ("float32", "float16")
+_CHOICES = {"storage": STORAGES, "arithmetic": ARITHMETICS, "decide": ("service", "load"),
             "allow_software": (True, False), "monitor": (True, False),
             "rewrites": (True, False)}  # fmt: skip
 _NUMBERS: dict[str, tuple[type[float], float, float]] = {
@@ -42,6 +43,12 @@ class Policy(Saved):
         ``float16`` and ``fixed16`` (16-bit steps of each tensor's own range) take less memory and
         time where the device offers them, and give up exactness (docs/numerics.md); where it does
         not, tensors are kept exactly.
+    arithmetic : {"float32", "float16"}
+        What a GPU computes in. ``float16``: elementwise operators, and the products of convolutions
+        and matrix products, are computed in float16 where the device offers it (Vulkan, WebGPU);
+        sums over more than four products, softmax, normalisations, reductions and models with
+        integer operators stay as they are (docs/numerics.md has the error). A device that was named
+        and lacks it is an error; under ``auto`` it computes in float32, and `explain()` says so.
     calibration : sequence of mappings, optional
         Inputs of the model that stand for what it will see, each a mapping from name to array. For
         ``fixed16``, which takes the ranges of tensors from them; by default from the first inputs.
@@ -82,6 +89,7 @@ class Policy(Saved):
     allow_software: bool = False
     decide: str = "service"
     storage: str = "float32"
+    arithmetic: str = "float32"
     calibration: Sequence[Mapping[str, Any]] | None = field(default=None, compare=False, repr=False)
     crosscheck: float = 1 / 256
     watchdog_s: float | None = None

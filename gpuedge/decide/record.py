@@ -63,6 +63,8 @@ class Evidence(Saved):
         Requests of this launch after which it is opened.
     waited_ns, retry_ns : int or None
         Of a ``late`` one: how long opening was waited for, and when it is tried again.
+    note : str
+        What it does otherwise than the policy asks for, and why.
     """
 
     device: str
@@ -84,6 +86,7 @@ class Evidence(Saved):
     opens_after: int | None = None
     waited_ns: int | None = None
     retry_ns: int | None = None
+    note: str = ""
 
     def __post_init__(self) -> None:
         Saved.__post_init__(self)

@@ -173,12 +173,9 @@ def startup_ns(work: Work, row: Speeds) -> int:
 
 
 def mixture(
-    cpu_ns: Sequence[int],
-    gpu_ns: Sequence[int | None],
-    whole_ns: int | None = None,
-    least: int = 0,
+    cpu_ns: Sequence[int], gpu_ns: Sequence[int | None], whole_ns: int | None = None
 ) -> tuple[list[int], int]:
-    """Return which segments of a model a GPU runs faster, and what all take then.
+    """Return which segments of a model a GPU is predicted to run faster, and what all take then.
 
     Parameters
     ----------
@@ -187,17 +184,16 @@ def mixture(
         of the latter: neighbours of a segment that the GPU can run are ones that it cannot.
     whole_ns : int, optional
         The whole model on the CPU, where it was timed: the segments are scaled to it.
-    least : int
-        So many are the GPU's in any case, if it can run them.
     """
     total = sum(cpu_ns)
     if whole_ns is not None:
         cpu_ns = [ns * whole_ns // total for ns in cpu_ns]
-    pairs = enumerate(zip(cpu_ns, gpu_ns, strict=True))
-    saved = {i: here - there for i, (here, there) in pairs if there is not None}
-    order = sorted(saved, key=lambda i: -saved[i])
-    taken = [i for n, i in enumerate(order) if saved[i] > 0 or n < least]
-    return sorted(taken), sum(cpu_ns) - sum(saved[i] for i in taken)
+    best = [
+        ns if there is None else min(ns, there) for ns, there in zip(cpu_ns, gpu_ns, strict=True)
+    ]
+    return [i for i, (ns, mine) in enumerate(zip(best, cpu_ns, strict=True)) if ns < mine], sum(
+        best
+    )
 
 
 def _whole(ns: float) -> int:

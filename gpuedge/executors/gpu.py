@@ -194,7 +194,7 @@ class GpuExecutor:
             try:
                 return GpuExecutable(self, segment, made, rest)
             except RefusedPassError as refused:
-                if refused.one.variant.endswith("_map"):
+                if refused.one.variant.removesuffix("_f16").endswith("_map"):
                     raise refused.error from None
                 log.warning("%s: %s is ruled out: %s", self.device, refused.one.variant,
                             refused.error.what)  # fmt: skip
@@ -217,12 +217,17 @@ class GpuExecutor:
         source = one.source
         text = texts()[source.kernel]
         storage = {} if set(kinds.values()) == {BUFFER} else kinds
-        key = blob_key(text, source.epilogue, None, self.caps.dialect, storage)
+        key = blob_key(
+            text, source.epilogue, None, self.caps.dialect, storage, is_half=source.is_half
+        )
         blob = self._blobs.get(key)
         debug.say(3, f"{one.variant} {dict(one.specs)} groups {one.groups}")
         debug.say(4, lambda: text.replace("//EPILOGUE", source.epilogue or "//EPILOGUE"))
         if blob is None:
-            kernel = load(text, filename=f"{source.kernel}.kern", epilogue=source.epilogue)
+            kernel = load(
+                text, filename=f"{source.kernel}.kern", epilogue=source.epilogue,
+                is_half=source.is_half,
+            )  # fmt: skip
             blob = print_kernel(kernel, self.caps.dialect, storage)
             self._blobs.put(key, blob)
         known = {s.name for s in blob.specs}

@@ -12,6 +12,7 @@ from gpuedge.graph.ir import Array, Graph, Node, TensorType
 from gpuedge.graph.reference import run_node
 from gpuedge.opset import OPERATORS
 from gpuedge.opset.call import OperatorCall
+from gpuedge.opset.halves import halve
 from gpuedge.opset.operator import Operator
 from gpuedge.opset.tensor import Tensor, constant, given
 
@@ -53,7 +54,9 @@ def outside(name: str, graph: Graph) -> Tensor | None:
     return None if kind is None else given(name, kind.shape, kind.dtype)
 
 
-def expand(node: Node, graph: Graph, known: dict[str, Tensor] | None = None) -> tuple[Tensor, ...]:
+def expand(
+    node: Node, graph: Graph, known: dict[str, Tensor] | None = None, *, is_half: bool = False
+) -> tuple[Tensor, ...]:
     """Return the tensors that a node computes, one for each output that its operator has.
 
     Parameters
@@ -63,6 +66,8 @@ def expand(node: Node, graph: Graph, known: dict[str, Tensor] | None = None) -> 
         Gives the operator set, the types of the node's inputs and the values of constants.
     known : dict of str to Tensor, optional
         What has been computed so far, by name. What the node takes from outside is added.
+    is_half : bool
+        Whether it is to be computed in float16 (`gpuedge.opset.halves`).
 
     Raises
     ------
@@ -74,7 +79,10 @@ def expand(node: Node, graph: Graph, known: dict[str, Tensor] | None = None) -> 
     operator = operator_of(node)
     call = _call(node, graph, {} if known is None else known)
     if operator is not None:
-        return operator.outputs(call)
+        outputs = operator.outputs(call)
+        if is_half:
+            halve(node.op, outputs, call.inputs)
+        return outputs
     inner = body(node, graph)
     if inner is None:
         domain = node.domain or "ai.onnx"
@@ -158,10 +166,10 @@ def infer(node: Node, graph: Graph) -> tuple[TensorType | None, ...]:
     )
 
 
-def program(graph: Graph) -> dict[str, Tensor]:
+def program(graph: Graph, *, is_half: bool = False) -> dict[str, Tensor]:
     """Return every value that the nodes of a graph compute or read. Raises as `expand`."""
     made: dict[str, Tensor] = {}
     for node in graph.nodes:
-        tensors = expand(node, graph, made)
+        tensors = expand(node, graph, made, is_half=is_half)
         made.update((n, t) for n, t in zip(node.outputs, tensors, strict=False) if n)
     return made

@@ -51,12 +51,13 @@ def compile(
     consts: Mapping[str, int] | None = None,
     epilogue: str | None = None,
     storage: Mapping[str, str] | None = None,
+    is_half: bool = False,
 ) -> KernelBlob:
     """Parse a kernel text and print it for one dialect.
 
     Parameters
     ----------
-    text, filename, consts, epilogue
+    text, filename, consts, epilogue, is_half
         As for `load`.
     dialect, storage
         As for `print_kernel`; `gpuedge.core.caps.Caps.dialect` is the one a device takes.
@@ -68,7 +69,7 @@ def compile(
     KernelError (GE-300)
         The dialect cannot say what the kernel does.
     """
-    kernel = load(text, filename=filename, consts=consts, epilogue=epilogue)
+    kernel = load(text, filename=filename, consts=consts, epilogue=epilogue, is_half=is_half)
     return print_kernel(kernel, dialect, storage)
 
 
@@ -92,7 +93,7 @@ def print_kernel(
     KernelError (GE-300)
         There is no printer for `dialect`, it has no such storage, or it cannot say what the kernel
         does: fragment dialects have no group kernels; ``essl100`` has no bits of ints, and only
-        ints that are float32.
+        ints that are float32; those of OpenGL ES have no float16.
     """
     if dialect not in PRINTERS:
         raise KernelError(
@@ -116,6 +117,8 @@ def interpret(  # noqa: PLR0917  (the names of a dispatch, in their usual order)
     strict: bool = False,
 ) -> npt.NDArray[np.float32]:
     """Run a kernel with numpy, all invocations in step, each operation rounded to float32.
+
+    Those of halves are rounded to float16.
 
     Parameters
     ----------

@@ -45,7 +45,7 @@ class Builtin(NamedTuple):
     wgsl: str = ""
 
 
-_BOTH = ("float", "int")
+_BOTH = ("float", "int", "half")
 
 BUILTINS: Final = {
     "min": Builtin(2, lambda np: np.minimum, (37, 39), _BOTH),

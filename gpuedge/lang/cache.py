@@ -25,10 +25,12 @@ def blob_key(
     consts: Mapping[str, int] | None,
     dialect: str,
     storage: Mapping[str, str] | None = None,
+    *,
+    is_half: bool = False,
 ) -> str:
     """Return the SHA-256 that stands for a printed kernel: everything its bytes depend on."""
     fixed, kept = sorted((consts or {}).items()), sorted((storage or {}).items())
-    parts = [LANGUAGE_VERSION, text, epilogue, fixed, dialect, kept]
+    parts = [LANGUAGE_VERSION, text, epilogue, fixed, dialect, kept, *(["half"] if is_half else [])]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

@@ -74,6 +74,12 @@ def _words(text: str) -> frozenset[str]:
 
 def print_kernel(kernel: t.Kernel, dialect: str, storage: Mapping[str, str]) -> KernelBlob:
     """Print a kernel as ESSL 3.10 (compute), 3.00 or 1.00 (fragment); see `gpuedge.lang`."""
+    if kernel.is_half:
+        raise KernelError(
+            f"Kernel {kernel.name} computes in float16, which {dialect} cannot say.",
+            known="mediump only allows a driver to compute in less than float32; no driver says "
+            "what it makes of that",
+        )
     return _Shader(kernel, _LEVELS[dialect], storage).blob()
 
 

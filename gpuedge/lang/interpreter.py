@@ -1,4 +1,4 @@
-"""Kernels run by numpy: all invocations in step, one float32 rounding per operation.
+"""Kernels run by numpy: all invocations in step, one rounding to float32 or half per operation.
 
 A scalar is an array over the invocations ("lanes"), or a numpy scalar where all lanes agree; a
 vector has its components along the first axis. Branches run with a mask of the lanes inside.
@@ -19,12 +19,14 @@ from gpuedge.lang import tree as t
 from gpuedge.lang.builtins import BUILTINS
 
 Value = Any
-"""A numpy scalar or array of float32, int32 or bool; vectors have components first."""
+"""A numpy scalar or array of float32, float16, int32 or bool; vectors have components first."""
 Frame = dict[int, Value]
 """Values of locals by their uid."""
 Indices = npt.NDArray[np.signedinteger[Any]]
 
-DTYPES: dict[str, type[np.generic]] = {"float": np.float32, "int": np.int32, "bool": np.bool_}
+DTYPES: dict[str, type[np.generic]] = {
+    "float": np.float32, "half": np.float16, "int": np.int32, "bool": np.bool_,
+}  # fmt: skip
 
 
 def _quotient(a: Value, b: Value) -> Value:
@@ -46,7 +48,7 @@ OPERATIONS: dict[str, Callable[..., Value]] = {
     "?:": np.where,
     **{name: row.numpy(np) for name, row in BUILTINS.items()},
 }
-"""What operators and built-ins are in numpy, on float32 and int32."""
+"""What operators and built-ins are in numpy, on float32, float16 and int32."""
 
 
 _NOBODY, _SEVERAL = -1, -2
@@ -276,8 +278,8 @@ class _Run:
         """Return an array nobody wrote yet: NaN, or the least int, so that using it shows."""
         vector = () if t.WIDTH[kind] == 1 else (t.WIDTH[kind],)
         shape = (size, *vector, lanes) if last else (lanes, size, *vector)
-        if t.BASE[kind] == "float":
-            return np.full(shape, np.nan, np.float32)
+        if t.BASE[kind] != "int":
+            return np.full(shape, np.nan, DTYPES[t.BASE[kind]])
         return np.full(shape, np.iinfo(np.int32).min, np.int32)
 
     def _assign(self, stmt: t.Assign, frame: Frame) -> None:

@@ -9,7 +9,7 @@ from gpuedge.core.kernel import ScalarType
 from gpuedge.lang import tree as t
 from gpuedge.lang.bodies import BodyParser
 from gpuedge.lang.evaluate import INT_MAX, INT_MIN
-from gpuedge.lang.tokens import Cursor
+from gpuedge.lang.tokens import FULL, Cursor
 
 _SIZE_NAMES = ("LX", "LY", "LZ")
 
@@ -312,6 +312,7 @@ def load(
     consts: Mapping[str, int] | None = None,
     epilogue: str | None = None,
     epilogue_name: str = "epilogue",
+    is_half: bool = False,
 ) -> t.Kernel:
     """Parse, type and legalise a kernel text.
 
@@ -327,10 +328,18 @@ def load(
         Text that takes the place of the line ``//EPILOGUE``; by default one that changes nothing.
     epilogue_name : str
         What errors call the epilogue.
+    is_half : bool
+        Whether ``half`` and ``hvec4`` are float16. By default they are other words for ``float``
+        and ``vec4``, so that one text serves both.
 
     Raises
     ------
     KernelSyntaxError (GE-301)
         The first thing wrong, with line, column and caret.
     """
-    return KernelParser(Cursor(text, filename, epilogue, epilogue_name), consts or {}).parse()
+    cursor = Cursor(text, filename, epilogue, epilogue_name)
+    if not is_half:
+        cursor.widen()
+    kernel = KernelParser(cursor, consts or {}).parse()
+    kernel.is_half = is_half and not FULL.keys().isdisjoint(cursor.texts)
+    return kernel

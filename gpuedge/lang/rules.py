@@ -14,6 +14,7 @@ from gpuedge.lang.evaluate import INT_MAX, Unknown, evaluate
 from gpuedge.lang.tokens import Cursor
 
 MAX_ARRAY: Final = 256  # elements of a local array: registers, on real devices
+_CASTS = ({"int", "float"}, {"half", "float"})
 _LETTERS = {"x": 0, "y": 1, "z": 2, "w": 3}
 
 
@@ -55,6 +56,12 @@ class Rules:
         except OverflowError:
             self.fail(f"{text} does not fit in a 32-bit float", at=at)
         return t.Literal("float", float(value))
+
+    def _half(self, value: float, at: int) -> t.Literal:
+        try:
+            return t.Literal("half", struct.unpack("<e", struct.pack("<e", value))[0])
+        except OverflowError:
+            self.fail(f"{value} does not fit in a 16-bit float", at=at)
 
     def fold(self, expr: t.Op, at: int) -> t.Expr:
         """Return the Literal an int or bool expression of literals stands for, else `expr`."""
@@ -131,6 +138,8 @@ class Rules:
         base = t.BASE[a]
         if base != t.BASE[b] or base == "bool" or (base != "int" and (op == "%" or op in BITS)):
             self._mismatch(op, a, b, at)
+        if base == "half" and op == "/":
+            self._mismatch(op, a, b, at)
         if a == b:
             return left, right
         if t.WIDTH[b] == 1:
@@ -155,6 +164,8 @@ class Rules:
             hint = "a bool is used with && || ! == != and ?: only"
         elif {t.BASE[a], t.BASE[b]} == {"int", "float"}:
             hint = "there are no implicit casts: write 2.0 instead of 2, float(i), vec4(i4)"
+        elif "half" in (t.BASE[a], t.BASE[b]):
+            hint = "halves take + - * among themselves; convert by half(x), hvec4(v), vec4(h)"
         elif op == "%":
             hint = "% is for ints; for floats write a - b * floor(a / b)"
         elif op in BITS:
@@ -168,8 +179,8 @@ class Rules:
         base = t.BASE[value.type]
         if (op == "!") != (base == "bool") or (op == "~" and base != "int"):
             self.fail(f"'{op}' does not take {value.type}", at=at)
-        if op == "-" and isinstance(value, t.Literal) and value.type == "float":
-            return t.Literal("float", -value.value)
+        if op == "-" and isinstance(value, t.Literal) and value.type in ("float", "half"):
+            return t.Literal(value.type, -value.value)
         name = "neg" if op == "-" else op
         return self.fold(t.Op(value.type, name, (value,), value.time), at)
 
@@ -268,13 +279,15 @@ class Rules:
             return value
         if t.BASE[given] == base and t.WIDTH[given] == 1:
             return t.Op(kind, "splat", (value,), value.time)
-        if t.WIDTH[given] == width and "bool" not in (base, t.BASE[given]):
+        if t.WIDTH[given] == width and {base, t.BASE[given]} in _CASTS:
             if isinstance(value, t.Literal):
                 return self._convert_literal(kind, value, at)
             return t.Op(kind, "cast", (value,), value.time)
         self._cannot(kind, given, at)
 
     def _convert_literal(self, kind: str, value: t.Literal, at: int) -> t.Literal:
+        if kind == "half":
+            return self._half(float(value.value), at)
         if kind == "float":
             # Through the float32 rounding of literals, as the device would round it.
             return self._float(str(value.value), at)

@@ -48,12 +48,13 @@ _OPERATORS = {
     "!": (0, 0, s.LOGICAL_NOT),
     "~": (0, 200, 0),
     "cast": (s.CONVERT_F_TO_S, s.CONVERT_S_TO_F, 0),
+    "precision": (s.CONVERT_F_TO_F, 0, 0),  # a cast between float and half
     "floatBitsToInt": (s.BITCAST, 0, 0),
     "intBitsToFloat": (0, s.BITCAST, 0),
     "dot": (s.DOT, 0, 0),
 }
 _U_MIN, _F_CLAMP, _PACK_HALF, _UNPACK_HALF = 38, 43, 58, 62
-_ROLE = {kind: ("float", "int", "bool").index(base) for kind, base in t.BASE.items()}
+_ROLE = {kind: {"int": 1, "bool": 2}.get(base, 0) for kind, base in t.BASE.items()}
 
 
 def print_kernel(kernel: t.Kernel, _dialect: str, storage: Mapping[str, str]) -> KernelBlob:
@@ -312,7 +313,7 @@ class _Printer:
 
     def _operation(self, expr: t.Op) -> int:
         name, args = expr.name, expr.args
-        if name == "*" and expr.type[0] == "v":
+        if name == "*" and expr.type[0] in "vh":
             for vector, scalar in (args, args[::-1]):
                 if isinstance(scalar, t.Op) and scalar.name == "splat":
                     a, b = self._value(vector), self._value(scalar.args[0])
@@ -320,6 +321,8 @@ class _Printer:
         printers = self.printers
         values = [printers[type(arg)](arg) for arg in args]
         role = _ROLE[args[0].type]
+        if name == "cast" and "h" in (expr.type[0], args[0].type[0]):
+            name = "precision"
         opcodes = _OPERATORS.get(name)
         if opcodes is not None:
             return self._op(opcodes[role], expr.type, *values)
@@ -577,4 +580,4 @@ class _Printer:
         m.heads += (*name, *inputs)
         # A size that the WorkgroupSize built-in overrides; some tools insist on having one.
         m.heads += (6 << 16 | s.EXECUTION_MODE, main, _EXECUTION_LOCAL_SIZE, 1, 1, 1)
-        return bind(self.kernel, "spirv", m.assemble(), self.storage)
+        return bind(self.kernel, "spirv", m.assemble(is_half=self.kernel.is_half), self.storage)

@@ -21,7 +21,7 @@ SPEC_TRUE, SPEC_FALSE, SPEC_CONSTANT, SPEC_COMPOSITE, SPEC_OP = 48, 49, 50, 51, 
 FUNCTION, FUNCTION_PARAMETER, FUNCTION_END, FUNCTION_CALL = 54, 55, 56, 57
 VARIABLE, LOAD, STORE, ACCESS_CHAIN, DECORATE, MEMBER_DECORATE = 59, 61, 62, 65, 71, 72
 VECTOR_EXTRACT, VECTOR_SHUFFLE, COMPOSITE_CONSTRUCT, COMPOSITE_EXTRACT = 77, 79, 80, 81
-CONVERT_F_TO_S, CONVERT_S_TO_F, BITCAST = 110, 111, 124
+CONVERT_F_TO_S, CONVERT_S_TO_F, CONVERT_F_TO_F, BITCAST = 110, 111, 115, 124
 S_NEGATE, F_NEGATE, I_ADD, I_SUB, I_MUL, S_DIV, S_REM = 126, 127, 128, 130, 132, 135, 138
 VECTOR_TIMES_SCALAR, DOT = 142, 148
 LOGICAL_AND, LOGICAL_NOT, SELECT, U_LESS_THAN, S_LESS_THAN = 167, 168, 169, 176, 177
@@ -117,8 +117,8 @@ class Module:
             return self.declare(TYPE_BOOL)
         if kind in ("int", "uint"):
             return self.declare(TYPE_INT, 32, kind == "int")
-        if kind == "float":
-            return self.declare(TYPE_FLOAT, 32)
+        if kind in ("float", "half"):
+            return self.declare(TYPE_FLOAT, 32 if kind == "float" else 16)
         base = BASE.get(kind, "uint" if kind[0] == "u" else "bool")
         return self.declare(TYPE_VECTOR, self.type(base), int(kind[-1]))
 
@@ -140,6 +140,8 @@ class Module:
             bits = int(value)
         elif kind == "float":
             bits = struct.unpack("<I", struct.pack("<f", value))[0]
+        elif kind == "half":  # the high half of the word is zero
+            bits = struct.unpack("<H", struct.pack("<e", value))[0]
         else:
             bits = int(value) & 0xFFFFFFFF
         key = (kind, bits)
@@ -153,13 +155,14 @@ class Module:
             self.known[key] = found
         return found
 
-    def assemble(self) -> bytes:
-        """Return the finished module, little-endian."""
+    def assemble(self, *, is_half: bool = False) -> bytes:
+        """Return the finished module, little-endian; `is_half` where it has float16."""
         extension = words_of("SPV_KHR_storage_buffer_storage_class")
         library = words_of("GLSL.std.450")
         head = [
             *(MAGIC, _VERSION_1_0, 0, self.bound, 0),
             *(2 << 16 | CAPABILITY, 1),  # Shader
+            *((2 << 16 | CAPABILITY, 9) if is_half else ()),  # Float16
             *((len(extension) + 1) << 16 | EXTENSION, *extension),
             *((len(library) + 2) << 16 | EXT_INST_IMPORT, self.glsl, *library),
             *(3 << 16 | MEMORY_MODEL, 0, 1),  # Logical, GLSL450

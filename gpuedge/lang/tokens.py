@@ -37,14 +37,14 @@ RESERVED: Final = KEYWORDS | BASE.keys() | BUILTINS.keys() | ACCESS.keys() | STO
 
 _LOOP = "the one loop is for (int i = 0; i < N; i++) { ... } with a const, spec or param N"
 _EXIT = "there is no early exit: use if / else, and one return at the end"
-_TYPES = "the types are float vec2 vec3 vec4 int ivec2 ivec3 ivec4 bool"
+_TYPES = "the types are float vec2 vec3 vec4 int ivec2 ivec3 ivec4 half hvec2 hvec3 hvec4 bool"
 _TENSORS = "tensors are declared with in tensor T; or out tensor T;"
-_WIDTH = "all arithmetic is 32 bits wide"
+_WIDTH = "arithmetic is 32 bits wide, but for half and hvec4"
 TRAPS: Final = {
     **dict.fromkeys(("while", "do"), _LOOP),
     **dict.fromkeys(("break", "continue", "discard"), _EXIT),
     "switch": "use if / else",
-    **dict.fromkeys(("struct", "uint", "half", "double", "bvec2", "bvec4", "mat4"), _TYPES),
+    **dict.fromkeys(("struct", "uint", "double", "bvec2", "bvec4", "mat4"), _TYPES),
     "qtensor": "only tensor is supported",
     **dict.fromkeys(("layout", "buffer"), _TENSORS),
     "uniform": "write param int N; for a value per dispatch, spec int N = 1; per pipeline",
@@ -67,6 +67,9 @@ TRAPS: Final = {
     "gl_GlobalInvocationID": "map kernels get p; group kernels have group_id() and local_id()",
 }
 """What to write instead of a word of GLSL that the language does not have."""
+
+FULL: Final = {"half": "float", "hvec2": "vec2", "hvec3": "vec3", "hvec4": "vec4"}
+"""What halves are in a kernel that is not to compute in float16."""
 
 DEFAULT_EPILOGUE: Final = "vec4 epilogue(vec4 v, ivec4 p) { return v; }"
 
@@ -115,6 +118,11 @@ class Cursor:
         self.hook_end = -1
         self._check_characters(0)
         self._splice(given=epilogue is not None)
+
+    def widen(self) -> None:
+        """Read halves as floats."""
+        if not FULL.keys().isdisjoint(self.texts):
+            self.texts[:] = [FULL.get(text, text) for text in self.texts]
 
     def _check_characters(self, first: int) -> None:
         for token in {*self.texts[first:]}:

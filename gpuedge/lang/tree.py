@@ -17,9 +17,12 @@ CONST, SPEC, UNIFORM, VARYING = 0, 1, 2, 3
 """Binding times: known to the front end, when the pipeline is built, per dispatch, never."""
 
 BASE = {
-    name: "float" if name[0] in "fv" else "int" if name[0] == "i" else "bool"
-    for name in ("float", "vec2", "vec3", "vec4", "int", "ivec2", "ivec3", "ivec4", "bool")
-}
+    name: {"f": "float", "v": "float", "h": "half", "i": "int", "b": "bool"}[name[0]]
+    for name in (
+        "float", "vec2", "vec3", "vec4", "half", "hvec2", "hvec3", "hvec4",
+        "int", "ivec2", "ivec3", "ivec4", "bool",
+    )
+}  # fmt: skip
 """Base type of each type."""
 WIDTH = {name: int(name[-1]) if name[-1].isdigit() else 1 for name in BASE}
 """Number of components of each type."""
@@ -89,7 +92,7 @@ class Local:
 # --- expressions ------------------------------------------------------------------------------
 @dataclass(slots=True, eq=False)
 class Literal:
-    """A constant: int, float (already rounded to float32) or bool."""
+    """A constant: int, float (already rounded to float32), half (to float16) or bool."""
 
     type: str
     value: Number
@@ -139,7 +142,7 @@ class Op:
     ``vector``, ``splat``
         A vector from parts of its base type whose widths add up, or from one scalar repeated.
     ``cast``
-        int to float or back, scalar or vector; float to int only of integral values.
+        int or half to float or back, scalar or vector; float to int only of integral values.
     the keys of `gpuedge.lang.builtins.BUILTINS`
         Built-ins; the arguments have the same type.
     """
@@ -297,6 +300,8 @@ class Kernel:
         Helpers, callees first.
     local_size : tuple of Expr
         Three const or spec expressions.
+    is_half : bool
+        Whether anything in it is computed in float16.
     """
 
     name: str = ""
@@ -310,6 +315,7 @@ class Kernel:
     local_size: tuple[Expr, Expr, Expr] = field(
         default_factory=lambda: (Literal("int", 1), Literal("int", 1), Literal("int", 1))
     )
+    is_half: bool = False
 
     @property
     def out(self) -> Tensor:

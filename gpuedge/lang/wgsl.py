@@ -23,7 +23,7 @@ from gpuedge.lang import tree as t
 from gpuedge.lang.builtins import BITS, BUILTINS, COMPARISONS, TANH_LIMIT
 from gpuedge.lang.interface import bind, push_args
 
-_SCALARS = {"float": "f32", "int": "i32", "bool": "bool", "uint": "u32"}
+_SCALARS = {"float": "f32", "half": "f16", "int": "i32", "bool": "bool", "uint": "u32"}
 TYPES: Final = {
     name: _SCALARS[base] if t.WIDTH[name] == 1 else f"vec{t.WIDTH[name]}<{_SCALARS[base]}>"
     for name, base in t.BASE.items()
@@ -212,8 +212,9 @@ class _WgslModule:
     def _operator(self, op: str, left: t.Expr, right: t.Expr) -> str:
         """Print an operator that stands in parentheses."""
         a, b = self._value(left), self._value(right)
-        if op in ("==", "!=") and left.type == "float" and a == b:
-            return f"{'!' if op == '==' else ''}{self._helper('k_nan')}({a})"
+        if op in ("==", "!=") and left.type in ("float", "half") and a == b:
+            whole = a if left.type == "float" else f"f32({a})"
+            return f"{'!' if op == '==' else ''}{self._helper('k_nan')}({whole})"
         if op in ("<<", ">>"):  # counts are unsigned
             b = f"{TYPES[right.type].replace('i32', 'u32')}({b})"
         return f"({a} {op} {b})"
@@ -397,7 +398,8 @@ class _WgslModule:
     def blob(self) -> KernelBlob:
         """Print everything and return the blob."""
         functions = [self._function(f) for f in (*self.kernel.functions, self.kernel.main)]
-        head = "\n".join([f"// {self.kernel.name}", *self._interface()])
+        needs = ["enable f16;"] if self.kernel.is_half else []
+        head = "\n".join([f"// {self.kernel.name}", *needs, *self._interface()])
         text = "\n".join([head + "\n", *self._helper_texts(), *functions])
         return bind(self.kernel, "wgsl", text.encode(), self.storage)
 
@@ -410,7 +412,7 @@ def _literal(kind: str, value: Number) -> str:
         if value == _INT_MIN:  # the digits alone are no i32
             return f"({_INT_MIN + 1}i - 1i)"
         return f"{value}i" if value >= 0 else f"({value}i)"
-    text = f"{float(value)!r}f"
+    text = f"{float(value)!r}{'h' if kind == 'half' else 'f'}"
     return f"({text})" if text[0] == "-" else text
 
 

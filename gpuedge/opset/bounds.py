@@ -26,6 +26,13 @@ ULP = 2.0**-23
 TINY = 2.0**-126
 """Results below this may be flushed to zero."""
 
+HALF_U = 2.0**-11
+"""The error of one rounding to float16 to nearest, relative."""
+HALF_TINY = 2.0**-14
+"""The smallest normal float16: what is smaller may become zero."""
+HALF_MOST = 65504.0
+"""The largest finite float16."""
+
 
 @dataclass(frozen=True, eq=False)
 class Num:
@@ -118,6 +125,17 @@ class Num:
     def abs(self) -> Num:
         """Absolute value: exact."""
         return Num(np.abs(self.v), self.e)
+
+
+def half(x: Num) -> Num:
+    """Round to float16; of what may overflow nothing is known."""
+    size = np.abs(x.v) + x.e
+    with np.errstate(over="ignore"):
+        is_half = (x.v.astype(np.float16) == x.v) & (x.e == 0)
+    flushed = np.where(np.abs(x.v) - x.e < HALF_TINY, HALF_TINY, 0.0)
+    exact = is_half & ((np.abs(x.v) >= HALF_TINY) | (x.v == 0))
+    e = np.where(exact, 0.0, x.e + HALF_U * size + flushed)
+    return Num(x.v, np.where(size > HALF_MOST, np.inf, e))
 
 
 def polynomial(x: Num, coefficients: Sequence[float]) -> Num:

@@ -17,7 +17,7 @@ import numpy as np
 
 from gpuedge.core.dtypes import ACCEPTED as FLOATS
 from gpuedge.opset import conv, pool
-from gpuedge.opset.bounds import TINY, ULP, Array, Num, U
+from gpuedge.opset.bounds import HALF_MOST, HALF_TINY, HALF_U, TINY, ULP, Array, Num, U
 from gpuedge.opset.evaluate import Elements
 from gpuedge.opset.expr import Apply, Expr, LoadExpr, Number, Position, Where, lift, loads, walk
 from gpuedge.opset.functions import FUNCTIONS
@@ -101,7 +101,7 @@ def tensor_errors(outputs: Iterable[Tensor], known: Mapping[str, Num], bias: flo
             found = _reduced(one, source, done, bias)
         elif isinstance(source, Product):
             a, b = done[source.a.serial], done[source.b.serial]
-            found = _products(np.matmul, a, b, a.v.shape[-1], bias)
+            found = _products(np.matmul, a, b, a.v.shape[-1], bias, is_half=source.is_half)
         elif isinstance(source, Convolution):
             found = _convolved(source, done, bias)
         elif isinstance(source, Pooling):
@@ -209,15 +209,40 @@ def _rounding(terms: int) -> float:
 
 
 def _products(
-    multiply: Callable[[Array, Array], Array], a: Num, b: Num, terms: int, bias: float
+    multiply: Callable[[Array, Array], Array],
+    a: Num,
+    b: Num,
+    terms: int,
+    bias: float,
+    *,
+    is_half: bool = False,
 ) -> Num:
     """Return sums of products: a matrix product, or a convolution."""
-    v = multiply(a.v, b.v)
-    e = _rounding(terms) * multiply(np.abs(a.v), np.abs(b.v))
+    v, size = multiply(a.v, b.v), multiply(np.abs(a.v), np.abs(b.v))
+    e = _rounding(terms) * size
+    if is_half:
+        e = e + _in_half(multiply, a, b, terms)
     if a.e.any() or b.e.any():
         squares = multiply(a.v**2, b.e**2) + multiply(a.e**2, b.v**2)
         e = e + np.sqrt(np.abs(squares)) + bias * np.abs(v)
     return Num(v, e + TINY)
+
+
+def _in_half(multiply: Callable[[Array, Array], Array], a: Num, b: Num, terms: int) -> Array:
+    """Return what rounding to float16 adds to sums of products, of which four may be added in it.
+
+    Of each product both operands are rounded, it itself, and three sums of up to four: these have
+    3 (p1 + ... + p4)^2 <= 12 (p1^2 + ... + p4^2) of squares of a rounding. What is smaller than a
+    normal number may be zero, and of what may be larger than all of them nothing is known.
+    """
+    x, y = np.abs(a.v), np.abs(b.v)
+    size = multiply(x, y)
+    e = HALF_U * np.sqrt((2 + 1 + 12) * np.abs(multiply(x**2, y**2)))
+    lost = multiply(np.where(x < HALF_TINY, x, 0.0), y) + multiply(x, np.where(y < HALF_TINY, y, 0))
+    e = e + lost + np.minimum(size, 2 * terms * HALF_TINY)
+    large = multiply(1.0 * (x + a.e > HALF_MOST), np.ones_like(y))
+    large = large + multiply(np.ones_like(x), 1.0 * (y + b.e > HALF_MOST))
+    return np.where((large > 0.5) | (size > HALF_MOST), np.inf, e)
 
 
 def _convolved(source: Convolution, done: Mapping[int, Num], bias: float) -> Num:
@@ -225,7 +250,8 @@ def _convolved(source: Convolution, done: Mapping[int, Num], bias: float) -> Num
     terms = math.prod(w.v.shape[1:])
     if source.is_transposed:
         terms = math.prod(w.v.shape) // (w.v.shape[1] * source.group)
-    made = _products(lambda a, b: conv.compute(source, a, b, None), x, w, terms, bias)
+    made = _products(lambda a, b: conv.compute(source, a, b, None), x, w, terms, bias,
+                     is_half=source.is_half)  # fmt: skip
     if source.bias is None:
         return made
     more, column = done[source.bias.serial], (-1,) + (1,) * (made.v.ndim - 2)

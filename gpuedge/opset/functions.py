@@ -328,6 +328,12 @@ def _equal(a: Num, b: Num) -> Num:
     return Num(value, np.where(close & (a.e + b.e > 0), 1.0, 0.0))
 
 
+def _half(x: Any) -> Any:
+    wide = np.asarray(x)
+    with np.errstate(over="ignore"):
+        return wide.astype(np.float16).astype(wide.dtype)
+
+
 def _call(name: str) -> Callable[..., str]:
     return lambda *args: f"{name}({', '.join(args)})"
 
@@ -398,8 +404,10 @@ FUNCTIONS: dict[str, Function] = {
                      _pick),
     "keep_nan": _helped("keep_nan", "ordered", lambda r, a: np.where(np.isnan(a), a, r),
                         lambda r, a: r),
+    "half": Function(lambda a: f"vec4(hvec4({a}))", lambda a: f"float(half({a}))", _half,
+                     bounds.half),
 }  # fmt: skip
 """Every function by name. ``and`` has the bits of both;
 ``above``, ``equal`` and ``none`` (NaN) are 1 or 0; ``pick`` takes its
 second argument where the first is 1, else its third;
-``keep_nan(r, a)`` is `r`, or `a` where that is NaN."""
+``keep_nan(r, a)`` is `r`, or `a` where that is NaN; ``half`` rounds to float16."""

@@ -86,11 +86,15 @@ class Carry:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Matrix product of (..., m, k) and (..., k, n), of rank 2 or more; batches broadcast."""
+    """Matrix product of (..., m, k) and (..., k, n), of rank 2 or more; batches broadcast.
+
+    With `is_half`, operands and products, four of which may be added, are rounded to float16.
+    """
 
     a: Tensor
     b: Tensor
     carry: Carry | None = None
+    is_half: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,7 @@ class Convolution:
 
     Transposed, w is (C, M / group, kh, kw), and input pixel (i, j) adds to output pixel
     (i * stride + kernel_index * dilation - pad); positions outside `window.out` are dropped. With
-    one spatial dimension x is (N, C, W) and w has three axes.
+    one spatial dimension x is (N, C, W) and w has three axes. `is_half` is as in `Product`.
     """
 
     x: Tensor
@@ -123,6 +127,7 @@ class Convolution:
     group: int
     is_transposed: bool = False
     carry: Carry | None = None
+    is_half: bool = False
 
 
 @dataclass(frozen=True, slots=True)

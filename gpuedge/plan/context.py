@@ -228,9 +228,10 @@ class Context:
         *,
         epilogue: str | None = None,
         facts: Mapping[str, int] | None = None,
+        is_half: bool = False,
     ) -> None:
         """Append one pass of operation `op`; its output is the tensor bound to ``O``."""
-        variant = select(op, facts or {}, self.caps, self.restricted)
+        variant = select(op, facts or {}, self.caps, self.restricted, is_half=is_half)
         width, height, slices, batch = self.tensors[tensors["O"]].layout.extents
         across, down = variant.outputs
         grid = (-(-width // across), -(-height // down), slices * batch)
@@ -239,7 +240,7 @@ class Context:
         self._check(tensors, groups)
         self.passes.append(
             Pass(
-                source=Source(variant.kernel, epilogue),
+                source=Source(variant.kernel, epilogue, is_half),
                 variant=variant.id,
                 tensors=dict(tensors),
                 outputs=(tensors["O"],),

@@ -145,6 +145,7 @@ class _Job:
         self.ctx = ctx
         self.anchor = anchor
         self.window = source.window
+        self.is_half = source.is_half
         self.tensor = tensor
         self.body = body
         self.layout = channels(anchor.shape)
@@ -254,5 +255,6 @@ class _Job:
             tensors, specs = tensors | made.tensors, specs | made.specs
         height, width = self.window.out
         ctx.launch(op, tensors, specs, epilogue=made.text if made else None,
-                   facts={"height": height, "width": width})  # fmt: skip
+                   facts={"height": height, "width": width},
+                   is_half=self.is_half or (made is not None and made.is_half))  # fmt: skip
         return out

@@ -26,6 +26,7 @@ from gpuedge.opset.expr import (
     walk,
 )
 from gpuedge.opset.functions import FUNCTIONS, helpers_for, literal
+from gpuedge.opset.halves import is_native
 from gpuedge.opset.index import (
     Atom,
     Axis,
@@ -63,6 +64,7 @@ class Epilogue:
     text: str
     tensors: dict[str, str]
     specs: dict[str, Spec]
+    is_half: bool = False
 
 
 @dataclass
@@ -100,6 +102,8 @@ class Writer:
         self.specs: dict[str, Spec] = {}
         self.locals: dict[int, str] = {}
         self.first: dict[int, str] = {}
+        self.halves: dict[int, str] = {}
+        self.is_half = False
         self._numbers: dict[int, str] = {}
         self._has_elements = False
 
@@ -154,10 +158,10 @@ class Writer:
             f"{'+'.join(self.ctx.ops)} {what}.", known=f"kernels count exactly to {most} here"
         )
 
-    def assign(self, text: str, one: Expr | None = None) -> str:
+    def assign(self, text: str, one: Expr | None = None, kind: str = "vec4") -> str:
         """Append a statement and return the name of its value."""
         name = f"t{len(self.lines)}"
-        self.lines.append(f"    vec4 {name} = {text};")
+        self.lines.append(f"    {kind} {name} = {text};")
         if one is not None:
             self.locals[id(one)] = name
         return name
@@ -166,8 +170,10 @@ class Writer:
 
     def texel(self, body: Expr) -> str:
         """Return the name of a local that holds `body` for the texel at hand."""
-        for one in walk(body):
-            if id(one) not in self.locals:
+        found = walk(body)
+        rounded = {id(one.args[0]) for one in found if isinstance(one, Apply) and is_native(one)}
+        for one in found:
+            if id(one) not in self.locals and id(one) not in rounded:
                 self._texel(one)
         return self.locals[id(body)]
 
@@ -176,11 +182,27 @@ class Writer:
             self.locals[id(one)] = f"vec4({literal(one.value)})"
         elif isinstance(one, LoadExpr):
             self._load(one)
+        elif isinstance(one, Apply) and one.function == "half":
+            self._half(one, one.args[0])
         elif isinstance(one, Apply):
             args = [self.locals[id(a)] for a in one.args]
             self.assign(FUNCTIONS[one.function].text(*args), one)
         else:
             self.assign(self._each(one), one)
+
+    def _half(self, one: Apply, inner: Expr) -> None:
+        """Write a step in float16, or the rounding of a float32 to it."""
+        self.is_half = True
+        if id(inner) in self.halves:  # of an operand that was inlined
+            for known in (self.halves, self.locals):
+                known[id(one)] = known[id(inner)]
+            return
+        text = f"hvec4({self.locals[id(inner)]})" if id(inner) in self.locals else ""
+        if isinstance(inner, Apply) and is_native(one):
+            args = [self.halves.get(id(a)) or f"hvec4({self.locals[id(a)]})" for a in inner.args]
+            text = FUNCTIONS[inner.function].text(*args)
+        self.halves[id(one)] = name = self.assign(text, kind="hvec4")
+        self.locals[id(one)] = f"vec4({name})"
 
     def _load(self, one: LoadExpr) -> None:
         if one.tensor.serial in self.first:
@@ -273,7 +295,8 @@ class Writer:
         declared = "\n".join(self.declarations)
         helpers = helpers_for(functions + body)
         main = f"vec4 epilogue(vec4 v, ivec4 p) {{\n{body}\n}}\n"
-        return Epilogue(f"{declared}\n{helpers}{functions}{main}", self.tensors, self.specs)
+        text = f"{declared}\n{helpers}{functions}{main}"
+        return Epilogue(text, self.tensors, self.specs, self.is_half)
 
 
 class Scalars:
@@ -312,6 +335,7 @@ class Scalars:
                 raise TypeError("an anchor's result is read elsewhere than at its own place")
             return f"load1({self.writer.linear(one.tensor)}, {self.integer(one.at)})"
         if isinstance(one, Apply):
+            self.writer.is_half |= one.function == "half"
             return FUNCTIONS[one.function].scalar(*(self._atom(a) for a in one.args))
         if isinstance(one, Where):
             test = self._test(one.test)

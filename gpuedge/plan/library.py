@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -34,6 +34,10 @@ class Variant:
     needs: Mapping[str, int] = field(default_factory=dict)
     when: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     score: Mapping[str, float] = field(default_factory=dict)
+
+    def in_half(self) -> Variant:
+        """Return the variant whose halves are float16."""
+        return replace(self, id=f"{self.id}_f16")
 
     @property
     def form(self) -> str:

@@ -26,7 +26,8 @@ def lower_map(ctx: Context, tensor: Tensor, body: Expr) -> None:
     writer = Writer(ctx, make(kind, tensor.shape))
     made = writer.epilogue(writer.texel(body))
     out = ctx.add(writer.out, ctx.value_of(tensor), storage=_kept_storage(ctx, tensor, body))
-    ctx.launch("elementwise", {"O": out, **made.tensors}, made.specs, epilogue=made.text)
+    ctx.launch("elementwise", {"O": out, **made.tensors}, made.specs, epilogue=made.text,
+               is_half=made.is_half)  # fmt: skip
     ctx.define(tensor, out)
 
 
@@ -141,7 +142,8 @@ def _launch(ctx: Context, out: str, work: _Sum, body: Expr | None) -> None:
         writer.first[work.tensor.serial] = result
         result = writer.texel(body)
     made = writer.epilogue(result)
-    ctx.launch("reduce", {"O": out, **made.tensors}, made.specs, epilogue=made.text)
+    ctx.launch("reduce", {"O": out, **made.tensors}, made.specs, epilogue=made.text,
+               is_half=made.is_half)  # fmt: skip
 
 
 def _loop(writer: Writer, work: _Sum) -> str:

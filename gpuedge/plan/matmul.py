@@ -67,6 +67,7 @@ class _ProductJob:
         self.left = left
         self.right = right
         self.layout = rows(anchor.shape)
+        self.is_half = isinstance(anchor.source, Product) and anchor.source.is_half
         self.depth = ctx.tensors[left].layout.extents[0]
 
     def run(self, tensor: Tensor, body: Expr | None, carry: Carry | None = None) -> None:
@@ -140,5 +141,6 @@ class _ProductJob:
             tensors, specs = tensors | made.tensors, specs | made.specs
         shape = self.layout.shape
         facts = {"rows": shape[-2], "columns": shape[-1], "depth": self.depth * 4}
-        ctx.launch(op, tensors, specs, epilogue=made.text if made else None, facts=facts)
+        ctx.launch(op, tensors, specs, epilogue=made.text if made else None, facts=facts,
+                   is_half=self.is_half or (made is not None and made.is_half))  # fmt: skip
         return out

@@ -19,10 +19,14 @@ Texels = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Kernel text to print: a library kernel by name, and the text of its epilogue, if any."""
+    """Kernel text to print: a library kernel by name, and the text of its epilogue, if any.
+
+    `is_half`: its halves are float16, not float32.
+    """
 
     kernel: str
     epilogue: str | None = None
+    is_half: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from gpuedge.plan.context import Context, most_bindings
 from gpuedge.plan.fuse import Fusion, Limits, Stage, alias_of, fuse, is_identity
 from gpuedge.plan.layout import linear
 from gpuedge.plan.plan import OpenOutput, Plan, Step
-from gpuedge.plan.storages import EXACT, StoragePrecision, offers
+from gpuedge.plan.storages import EXACT, StoragePrecision, lacks, offers
 
 MAKERS = 3
 """Most nodes in a row that are planned with one that reads what they make of constants."""
@@ -64,7 +64,7 @@ def plan(
     restricted : collection of str
         Ids of variants that must not be used.
     precision : StoragePrecision
-        How tensors are to be kept where the device offers it.
+        How tensors are to be kept, and computed, where the device offers it.
     rewrites : bool
         Whether nodes may be joined in one kernel, read in place and computed while planning, and
         may hand each other tensors in layouts of their own. Without, each is computed by itself.
@@ -91,7 +91,8 @@ class _Planner:
         self.rewrites = rewrites
         self.ctx = Context(graph, caps, restricted, precision)
         is_stepped = precision.kind == "fixed16" and offers(caps, precision.kind)
-        values = without_bias(graph) if is_stepped else program(graph)
+        is_half = precision.arithmetic == "float16" and not lacks(caps, "float16")
+        values = without_bias(graph) if is_stepped else program(graph, is_half=is_half)
         self.outputs = {name: values.get(name) or _outside(name, graph) for name in graph.outputs}
         self.open: dict[str, OpenOutput] = {}
         for name, tensor in tuple(self.outputs.items()):

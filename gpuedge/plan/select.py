@@ -21,7 +21,12 @@ class Considered:
 
 
 def consider(
-    op: str, facts: Mapping[str, int], caps: Caps, restricted: Collection[str] = ()
+    op: str,
+    facts: Mapping[str, int],
+    caps: Caps,
+    restricted: Collection[str] = (),
+    *,
+    is_half: bool = False,
 ) -> tuple[Considered, ...]:
     """Return all variants of `op`, best first, each with the reason it is not used.
 
@@ -35,8 +40,11 @@ def consider(
         The device, after restrictions.
     restricted : collection of str
         Variant ids that a failure in use has ruled out, besides those of `Caps.ruled_out`.
+    is_half : bool
+        Whether the kernel is to compute in float16.
     """
-    scores = [(v.score.get(caps.device_class, v.score["any"]), v) for v in variants() if v.op == op]
+    mine = [v.in_half() if is_half else v for v in variants() if v.op == op]
+    scores = [(v.score.get(caps.device_class, v.score["any"]), v) for v in mine]
     found = False
     rows = []
     for score, variant in sorted(scores, key=lambda pair: -pair[0]):
@@ -49,7 +57,12 @@ def consider(
 
 
 def select(
-    op: str, facts: Mapping[str, int], caps: Caps, restricted: Collection[str] = ()
+    op: str,
+    facts: Mapping[str, int],
+    caps: Caps,
+    restricted: Collection[str] = (),
+    *,
+    is_half: bool = False,
 ) -> Variant:
     """Return the best variant that fits.
 
@@ -58,7 +71,7 @@ def select(
     KernelLimitError (GE-303)
         None fits; the message lists why.
     """
-    rows = consider(op, facts, caps, restricted)
+    rows = consider(op, facts, caps, restricted, is_half=is_half)
     for row in rows:
         if not row.why_not:
             return row.variant

@@ -46,7 +46,7 @@ NARROWEST: Final = 2.0**-100
 
 @dataclass(frozen=True)
 class StoragePrecision:
-    """How the user wants tensors kept: `Policy.storage` with what it needs.
+    """How the user wants tensors kept and computed: `Policy.storage` with what it needs.
 
     Attributes
     ----------
@@ -54,10 +54,13 @@ class StoragePrecision:
         ``float32`` (the exact storage), ``float16`` or ``fixed16``.
     ranges : mapping
         Lowest and highest of graph values, where they are known; only ``fixed16`` needs them.
+    arithmetic : str
+        `Policy.arithmetic`: ``float32``, or ``float16`` where the device offers it (`lacks`).
     """
 
     kind: str = "float32"
     ranges: Mapping[str, Range] = field(default_factory=dict)
+    arithmetic: str = "float32"
 
 
 EXACT: Final = StoragePrecision()
@@ -67,6 +70,13 @@ def offers(caps: Caps, precision: str) -> bool:
     """Tell whether a device can keep tensors as `Policy.storage` asks, other than exactly."""
     kinds = {"float16": tuple(HALVES), "fixed16": (FIXED,)}.get(precision, ())
     return any(kind in caps.storages for kind in kinds)
+
+
+def lacks(caps: Caps, arithmetic: str) -> str:
+    """Return why a device does not compute as `Policy.arithmetic` asks; empty if it does."""
+    if arithmetic == "float32" or caps.has_fp16_arithmetic:
+        return ""
+    return f"the {caps.level} level offers no {arithmetic} arithmetic on this device"
 
 
 def fixed16(low: float, high: float) -> Storage | None:

@@ -357,7 +357,51 @@ def _kernels(caps: Caps) -> list[KnownAnswer]:
             for name, (m, k, n) in PRODUCTS.items()
         ),
         *_digits(),
+        *(_arithmetic() if caps.has_fp16_arithmetic else ()),
     ]
+
+
+def _arithmetic() -> list[KnownAnswer]:
+    """Return arithmetic in float16: whole numbers of 11 bits, which it holds, and sums beyond.
+
+    A kernel that keeps fewer bits gets products wrong, one that adds up in float16 the sums.
+    """
+    rng, precision = np.random.default_rng(16), StoragePrecision(arithmetic="float16")
+
+    def sums(name: str, nodes: Sequence[tuple[str, str, Any]], reference: Callable[..., Any],
+             constants: str = "", **given: tuple[int, ...]) -> KnownAnswer:  # fmt: skip
+        # four products are at most 4 * 22 * 22 < 2048; nine, the shortest sum, are mostly more
+        inputs = {k: rng.integers(8, 23, shape).astype(np.float32) for k, shape in given.items()}
+        return _case(name, _graph(inputs, *nodes, constants=constants), inputs, reference,
+                     precision=precision)  # fmt: skip
+
+    chain = {key: rng.integers(-most, most + 1, ELEMENTWISE).astype(np.float32)
+             for key, most in {"a": 44, "b": 44, "c": 99}.items()}  # fmt: skip
+    parts = {key: _random(rng, *ELEMENTWISE).astype(np.float16).astype(np.float32) for key in "abc"}
+    graph = elementwise_graph(ELEMENTWISE)
+    random = _case("float16 chain", graph, parts, _multiply_add, 1, precision=precision)
+    product = abs(parts["a"].astype(np.float64) * parts["b"])
+    # one rounding of the product, one of the sum; each may lose what is too small
+    bound = 1.01 * HALF_UNIT * (product + abs(random.expected)) + 2 * HALF_LEAST + 4 * U
+    zeros = np.zeros(9)
+    return [
+        _case("float16 chain of integers", graph, chain, _multiply_add, precision=precision),
+        replace(random, bound=bound),
+        sums("float16 convolution", [("Conv", "xw", {})],
+             lambda x, w: conv_reference(x, w, zeros), "w", x=CONVOLVED, w=(9, 7, 3, 3)),
+        sums("float16 narrow convolution", [("Conv", "xw", {})],
+             lambda x, w: conv_reference(x, w, zeros), "w", x=(1, 9, 11, 5), w=(9, 9, 3, 3)),
+        sums("float16 depthwise convolution",
+             [("Conv", "xw", {"group": 7, "pads": [1, 0, 1, 0], "strides": [2, 4]})],
+             lambda x, w: _depthwise(x, w, np.zeros(7)), "w", x=CONVOLVED, w=(7, 1, 3, 3)),
+        sums("float16 transposed convolution",
+             [("ConvTranspose", "xw", {"output_padding": [1, 3], "strides": [2, 4]})],
+             _transposed, "w", x=(1, 31, 5, 5), w=(31, 9, 1, 1)),
+        sums("float16 sum of products", [("Mul", "ab", {}), ("ReduceSum", "1", {})],
+             lambda a, b: (a * b).sum(keepdims=True), a=(4, 64), b=(4, 64)),
+        *(sums(f"float16 product of {name}", [("MatMul", "ab", {})], np.matmul, a=(m, k), b=(k, n))
+          for name, (m, k, n) in PRODUCTS.items()),
+    ]  # fmt: skip
 
 
 def _digits() -> list[KnownAnswer]:

@@ -152,7 +152,8 @@ class Trials:
 
     def _executable(self, case: kat.KnownAnswer, *, is_lenient: bool) -> GpuExecutable | None:
         """Return a case built; None where the device does not offer what it takes."""
-        key = (id(case.graph), case.precision.kind, case.storage)
+        how = f"{case.precision.kind} {case.precision.arithmetic}"
+        key = (id(case.graph), how, case.storage)
         if key not in self._built:
             self._announce("build")
             try:

@@ -62,6 +62,8 @@ class CrossCheck:
     storage : str
         How the device keeps tensors, as `Policy.storage` names it; ``float32`` where the device
         does not offer what the policy asks for.
+    arithmetic : str
+        The same of `Policy.arithmetic`.
 
     Attributes
     ----------
@@ -75,7 +77,13 @@ class CrossCheck:
     """
 
     def __init__(
-        self, graph: Graph, share: float, cpu: Executor, *, storage: str = "float32"
+        self,
+        graph: Graph,
+        share: float,
+        cpu: Executor,
+        *,
+        storage: str = "float32",
+        arithmetic: str = "float32",
     ) -> None:
         self.graph = graph
         self.note = "" if share > 0 else "cross-checks are switched off"
@@ -83,7 +91,7 @@ class CrossCheck:
             self.note = "fixed-point tensors clip to ranges that no error bound knows"
         self.is_off = bool(self.note)
         self._every = round(min(1 / share, NEVER)) if share > 0 else 0
-        self._is_half = storage == "float16"
+        self._is_half, self._in_half = storage == "float16", arithmetic == "float16"
         self._cpu = cpu
         self.left = NEVER if self.is_off else 1
 
@@ -144,11 +152,14 @@ class CrossCheck:
             if outputs[name].shape != y.shape and name in self.graph.types:
                 found = list(outputs[name].shape)
                 return f"'{name}' has shape {found} instead of {list(y.shape)}"
-        share = (SCREEN * U + 4 * HALF_ULP * self._is_half) * math.sqrt(len(self.graph.nodes))
+        halves = 4 * HALF_ULP * (self._is_half or self._in_half)
+        share = (SCREEN * U + halves) * math.sqrt(len(self.graph.nodes))
         apart = [n for n, y in wanted.items() if not _is_close(outputs[n], y, share)]
         if not apart:
             return None
-        bounds = RunningErrors(self.graph, inputs, self._cpu, is_half=self._is_half)
+        bounds = RunningErrors(
+            self.graph, inputs, self._cpu, is_half=self._is_half, in_half=self._in_half
+        )
         said = [_difference(n, outputs[n], wanted[n], bounds.values[n]) for n in apart]
         if all(np.isinf(bounds.values[n].e).all() for n in wanted) and bounds.unknown:
             self.is_off, self.note = True, bounds.unknown
@@ -192,13 +203,21 @@ class RunningErrors:
         Every value, with its running error; infinite where nothing is known.
     unknown : str
         Why nothing is known of some value; empty if something is of each.
+
+    `is_half`: the device keeps them in float16; `in_half`: it computes in it.
     """
 
     def __init__(
-        self, graph: Graph, inputs: Mapping[str, Array], cpu: Executor, *, is_half: bool = False
+        self,
+        graph: Graph,
+        inputs: Mapping[str, Array],
+        cpu: Executor,
+        *,
+        is_half: bool = False,
+        in_half: bool = False,
     ) -> None:
         self.unknown = ""
-        self._is_half = is_half
+        self._is_half, self._in_half = is_half, in_half
         self._cpu = {**graph.constants, **all_values(graph, inputs, cpu)}
         given = {name: self._cpu[name] for name in (*graph.constants, *graph.inputs)}
         self.values = {n: self._kept(exact(a), a.dtype) for n, a in given.items()}
@@ -208,11 +227,12 @@ class RunningErrors:
 
     def _follow(self, node: Node, graph: Graph) -> None:
         try:
-            tensors = expand(node, graph)
+            tensors = expand(node, graph, is_half=self._in_half)
             if any(t.length is not None for t in tensors):
                 made = [self._nothing_known(node, "size only values tell")] * len(tensors)
             else:
-                made = tensor_errors(tensors, self.values, HALF_ULP if self._is_half else BIAS)
+                is_coarse = self._is_half or self._in_half
+                made = tensor_errors(tensors, self.values, HALF_ULP if is_coarse else BIAS)
         except GpuEdgeError:
             made = self._passed_on(node)
         for name, x in zip(node.outputs, made, strict=False):

@@ -13,7 +13,7 @@ from gpuedge.graph.cost import count
 from gpuedge.graph.partition import Segment, partition
 from gpuedge.plan.arrange import Arrangement, arrange
 from gpuedge.plan.planner import plan, why_not
-from gpuedge.plan.storages import EXACT, StoragePrecision, offers
+from gpuedge.runtime.segments import precision_of
 from gpuedge.runtime.strings import CPU, caps_of
 
 if TYPE_CHECKING:
@@ -77,16 +77,12 @@ class Forecast:
             for segment, work in zip(self.cut, self.works, strict=True)
         ]
 
-    def mixture(
-        self, cpu_ns: int | None, *, error: float = 1.0, least: int = 0
-    ) -> tuple[list[int], int]:
+    def mixture(self, cpu_ns: int | None) -> tuple[list[int], int]:
         """Return which segments the device is predicted to run faster, and what all take then.
 
-        `cpu_ns` is what the whole graph takes on the CPU, where that was measured; `error` the
-        factor by which the device may be faster than predicted; `least` as for `speeds.mixture`.
+        `cpu_ns` is what the whole graph takes on the CPU, where that was measured.
         """
-        gpu_ns = [None if ns is None else round(ns / error) for ns in self.gpu_ns]
-        return speeds.mixture(self.cpu_ns, gpu_ns, cpu_ns, least)
+        return speeds.mixture(self.cpu_ns, self.gpu_ns, cpu_ns)
 
     def startup_ns(self, taken: list[int]) -> int:
         """Return what opening the device takes, and compiling these segments."""
@@ -96,8 +92,7 @@ class Forecast:
 
     def plan(self, segment: Segment, policy: Policy) -> Plan:
         """Plan a segment as the policy says. Raises GpuEdgeError where the device cannot run it."""
-        kept = offers(self.caps, policy.storage)
-        precision = StoragePrecision(policy.storage) if kept else EXACT
+        precision = precision_of(policy, self.caps, self.graph, {})
         return plan(segment.graph, self.caps, (), precision, rewrites=policy.rewrites)
 
     def arranged(self, made: Plan) -> Arrangement:

@@ -1,23 +1,21 @@
 """What a device passes under ``auto`` before a real request reaches it.
 
 It is opened, the graph is compiled for it, and runs there on synthetic inputs: until nothing is
-cold any more, and once to be compared with the CPU. Of a graph of which it runs parts, it keeps
-those that it was measured to run faster. Requests go on meanwhile; each step is followed by a rest.
+cold any more, and once to be compared with the CPU. Requests go on meanwhile; each step is followed
+by a rest.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import median_low
 from typing import TYPE_CHECKING, cast
 
 from gpuedge.core.errors import GpuEdgeError
 from gpuedge.core.reasons import Reason
-from gpuedge.decide import speeds
 from gpuedge.decide.options import DEFAULT
-from gpuedge.executors.base import Executable, Executor
+from gpuedge.executors.base import Executor
 from gpuedge.graph.bound import BoundModel
 from gpuedge.graph.ir import Array
 from gpuedge.runtime import clock
@@ -27,8 +25,7 @@ from gpuedge.runtime.devices import DEVICE_FATAL_ERRORS, OK, Pool, reason_of
 from gpuedge.runtime.inputs import samples
 from gpuedge.runtime.ranges import Ranges
 from gpuedge.runtime.request import Request
-from gpuedge.runtime.segments import Part, Segments
-from gpuedge.runtime.strings import CPU
+from gpuedge.runtime.segments import Segments
 
 if TYPE_CHECKING:
     from gpuedge.executors.gpu import GpuExecutor
@@ -64,7 +61,7 @@ class Gates:
     pool : Pool
     device : str
     nodes : frozenset of int or None
-        Identities of the nodes that the device is to try, where it cannot run all of them.
+        Identities of the nodes that the device is to run, where that is not all it can.
     runs : int
         Runs after the cold ones to be timed; 0 where it need not be warmed up.
     bounds : callable
@@ -89,11 +86,9 @@ class Gates:
         try:
             executor = self.pool.executor(self.device, self.request.isolation)
             pace.rest()
-            side = self._compiled(executor, self.nodes, pace)
-            faster = None if self.nodes is None else self._faster(side, pace)
-            if faster != self.nodes:
-                side.close_all()
-                side = self._compiled(executor, faster, pace)
+            # Segments of its own: requests go on using what others have.
+            own = Segments(self.model, self.request, self.pool.cpu())
+            side = OnDevice(own, executor, self.nodes, self.bounds(executor), pace.rest)
             warm_ns = self._warmed(side, pace)
             said = self._compared(side, pace)
             if said is None:
@@ -107,50 +102,6 @@ class Gates:
         finally:
             if side is not None:
                 side.close_all()
-
-    def _compiled(self, executor: Executor, nodes: frozenset[int] | None, pace: Pace) -> OnDevice:
-        # Segments of its own: requests go on using what others have.
-        own = Segments(self.model, self.request, self.pool.cpu())
-        return OnDevice(own, executor, nodes, self.bounds(executor), pace.rest)
-
-    def _faster(self, side: OnDevice, pace: Pace) -> frozenset[int]:
-        """Return the nodes of the segments that the device was measured to run faster.
-
-        What is handed over counts for the device, which has to be faster by the margin of the
-        policy: what two segments on the CPU save as one, no run of theirs shows. The best segment
-        is kept in any case: whether that beats the CPU alone is for requests to show.
-        """
-        values: dict[str, Array] = samples(self.model.graph)
-        side.settle(values)
-        parts = [part for part in side.parts if part.device != CPU]
-        here_ns, there_ns = list[int](), list[int]()
-        for part in side.parts:
-            feed = {name: values[name] for name in part.graph.inputs}
-            values |= part.executable.run(feed)
-            pace.rest()
-            if part in parts:
-                here, there = self._medians(side.segments.stand_in(part), part, feed, pace)
-                here_ns.append(here)
-                there_ns.append(round(there * self.request.policy.min_speedup))
-        kept, _ = speeds.mixture(here_ns, there_ns, least=1)
-        return frozenset(id(node) for i in kept for node in parts[i].graph.nodes)
-
-    def _medians(
-        self, here: Executable, part: Part, feed: Mapping[str, Array], pace: Pace
-    ) -> tuple[int, int]:
-        """Return the median nanoseconds of some runs on each side, which take turns."""
-        found: list[tuple[int, int]] = []
-        while len(found) < DEFAULT.segment_runs:
-            pair = []
-            for one in (here, part.executable):
-                start = clock.now_ns()
-                one.run(feed)
-                pair.append(clock.now_ns() - start)
-                pace.rest()
-            found.append((pair[0], pair[1]))
-            if len(found) > 1 and sum(map(sum, found)) > DEFAULT.segment_ns:
-                break
-        return median_low(here for here, _ in found), median_low(there for _, there in found)
 
     def _warmed(self, side: OnDevice, pace: Pace) -> list[int]:
         """Run on synthetic inputs until nothing is cold any more; return what warm runs took."""

@@ -13,10 +13,12 @@ from gpuedge.core.errors import (
     DeviceError,
     DeviceLostError,
     DeviceTimeoutError,
+    KernelLimitError,
 )
 from gpuedge.core.reasons import Reason
 from gpuedge.executors.base import Executable, Executor
 from gpuedge.graph.ir import Array
+from gpuedge.plan.storages import lacks
 from gpuedge.runtime import clock, segments
 from gpuedge.runtime.compiled import CompiledModel, OnDevice
 from gpuedge.runtime.devices import (
@@ -63,6 +65,7 @@ class NamedModel(CompiledModel):
         self._bounds: Ranges | None = None
         self._executor: Executor = request.executor or self._open(is_first=True)
         self._side: OnDevice | None = None
+        self._refuse()
         self._compile()
         debug.say(1, lambda: self.decision.reason)
 
@@ -164,6 +167,17 @@ class NamedModel(CompiledModel):
             return self._pool.cpu()
         self._why, self._is_away = None, False
         return opened
+
+    def _refuse(self) -> None:
+        """Refuse a device that does not compute as the policy asks. Raises KernelLimitError."""
+        caps, asked = getattr(self._executor, "caps", None), self.request.policy.arithmetic
+        if caps is not None and (why := lacks(caps, asked)):
+            raise KernelLimitError(
+                f"The device {self.device} does not compute in {asked}.",
+                asked_by=f"Policy(arithmetic={asked!r})",
+                known=why,
+                hint="arithmetic='float32', or device='auto', which goes on in float32 then",
+            )
 
     def _compile(self) -> None:
         """Compile for the device in use; where its driver refuses, for the CPU if it may answer."""

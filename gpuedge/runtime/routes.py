@@ -30,6 +30,7 @@ from gpuedge.runtime import clock
 from gpuedge.runtime.forecast import Forecast
 from gpuedge.runtime.opening import INLINE
 from gpuedge.runtime.request import Request
+from gpuedge.runtime.segments import not_half
 from gpuedge.runtime.strings import AUTO, CPU
 
 if TYPE_CHECKING:
@@ -58,8 +59,7 @@ class Survey:
     routes : list of Route
         Those that may be opened.
     nodes : dict
-        By device, the identities of the nodes that it may run, where that is not all of them:
-        those of segments that may be faster there, if the prediction is wrong by what it claims.
+        By device, the identities of the nodes that it would run, where that is not all of them.
     keys : dict
         By device, its key in the history.
     model : str
@@ -196,6 +196,7 @@ class _Surveyor:
             return e
         try:
             seen = Forecast(self._graph, row)
+            e = replace(e, note=not_half(policy, seen.caps, self._graph))
             if policy.max_memory_bytes is not None and not seen.refused:
                 plans = [seen.plan(segment, policy) for segment in seen.cut]
                 nbytes = sum(sum(seen.arranged(made).memory.values()) for made in plans)
@@ -218,13 +219,12 @@ class _Surveyor:
             more = ", ..." if len(names) > NAMED else ""
             told += f"; {len(names)} operators cannot run there: {', '.join(names[:NAMED])}{more}"
         e = replace(e, detail=told)
-        tried, _ = seen.mixture(self._cpu_ns, error=DEFAULT.prior_factor)
-        if self._request.fallback != "cpu" or len(seen.cut) == 1 or not tried:
+        taken, total_ns = seen.mixture(self._cpu_ns)
+        if self._request.fallback != "cpu" or len(seen.cut) == 1 or not taken:
             return replace(e, code="unsupported-op")
-        _, total_ns = seen.mixture(self._cpu_ns, least=1)
-        chosen = [seen.cut[i] for i in tried]
+        chosen = [seen.cut[i] for i in taken]
         self._found.nodes[e.device] = frozenset(id(n) for s in chosen for n in s.graph.nodes)
-        return self._routed(e, row, total_ns, seen.startup_ns(tried))
+        return self._routed(e, row, total_ns, seen.startup_ns(taken))
 
     def _routed(self, e: Evidence, row: ProbeRow, predicted: int, startup_ns: int) -> Evidence:
         """Add a route, with what earlier launches measured."""
@@ -232,7 +232,8 @@ class _Surveyor:
         if found.history is None:
             found.history = History()
             policy = self._request.policy
-            how = (policy.storage,) if policy.rewrites else (policy.storage, "node by node")
+            how = [policy.storage] if policy.rewrites else [policy.storage, "node by node"]
+            how += [policy.arithmetic] if policy.arithmetic != "float32" else []
             found.model = digest_of(self._graph, *how, self._kernel)
             found.past = found.history.of(found.model)
         nodes = found.nodes.get(device)

@@ -15,12 +15,13 @@ from gpuedge.graph.offenders import refusal
 from gpuedge.graph.partition import partition
 from gpuedge.opset.call import node_label
 from gpuedge.plan.planner import label
-from gpuedge.plan.storages import Range, StoragePrecision, offers
+from gpuedge.plan.storages import EXACT, Range, StoragePrecision, lacks, offers
 from gpuedge.runtime.crosscheck import CrossCheck
 from gpuedge.runtime.strings import CPU
 
 if TYPE_CHECKING:
     from gpuedge.core.caps import Caps
+    from gpuedge.decide.policy import Policy
     from gpuedge.executors.cpu import CpuExecutor
     from gpuedge.executors.gpu import GpuExecutor
     from gpuedge.runtime.request import Request
@@ -93,7 +94,7 @@ class Segments:
                 hint="fallback='cpu' runs such nodes on the CPU",
             )  # fmt: skip
         left = [n for n in graph.nodes if chosen is not None and id(n) not in chosen]
-        whys = {**{id(n): "that is expected to be faster" for n in left}, **whys}
+        whys = {**{id(n): "that is predicted to be faster" for n in left}, **whys}
         self._tell(main.device, whys)
         parts: list[Part] = []
         try:
@@ -145,9 +146,15 @@ class Segments:
         return None
 
     def _crosscheck(self, main: Executor, graph: Graph, share: float) -> CrossCheck:
-        policy = self._request.policy
-        kept = policy.storage if offers_storage(main, policy.storage) else "float32"
-        return CrossCheck(graph, share, self._cpu, storage=kept)
+        made = self._precision(main, {})
+        return CrossCheck(graph, share, self._cpu, storage=made.kind, arithmetic=made.arithmetic)
+
+    def _precision(self, executor: Executor, ranges: Mapping[str, Range]) -> StoragePrecision:
+        """Return how a device keeps and computes tensors: as the policy says where it can."""
+        caps: Caps | None = getattr(executor, "caps", None)
+        return EXACT if caps is None else precision_of(
+            self._request.policy, caps, self.model.graph, ranges
+        )  # fmt: skip
 
     def on_cpu(self) -> Executable:
         """Return the whole model compiled for the CPU, as where the CPU was chosen; once."""
@@ -184,13 +191,14 @@ class Segments:
         ranges: Mapping[str, Range],
         rest: Rest | None,
     ) -> Executable:
-        """Compile a segment, with tensors kept as the policy says where the device offers that."""
+        """Compile a segment, as exactly as the policy says where the device offers that."""
         if executor.device == CPU:
             return executor.compile(segment)
         policy = self._request.policy
         options: dict[str, Any] = {}
-        if offers_storage(executor, policy.storage):
-            options["precision"] = StoragePrecision(policy.storage, ranges)
+        precision = self._precision(executor, ranges)
+        if precision != EXACT:
+            options["precision"] = precision
         if policy.watchdog_s is not None:
             options["watchdog_s"] = policy.watchdog_s
         if rest is not None:
@@ -201,6 +209,36 @@ class Segments:
         if policy.watchdog_s is not None:
             made.watchdog.fix(policy.watchdog_s)
         return made
+
+
+def precision_of(
+    policy: Policy, caps: Caps, graph: Graph, ranges: Mapping[str, Range]
+) -> StoragePrecision:
+    """Return how a device keeps and computes the tensors of a graph under a policy.
+
+    What a graph with integer operators computes is the same everywhere, so it stays as it is.
+    """
+    is_kept = offers(caps, policy.storage)
+    is_float = not lacks(caps, policy.arithmetic) and not has_integers(graph)
+    return StoragePrecision(
+        policy.storage if is_kept else EXACT.kind, ranges if is_kept else {},
+        policy.arithmetic if is_float else EXACT.arithmetic,
+    )  # fmt: skip
+
+
+def not_half(policy: Policy, caps: Caps, graph: Graph) -> str:
+    """Return why a device computes in float32 though the policy asks for float16; else empty."""
+    if policy.arithmetic == "float32":
+        return ""
+    why = lacks(caps, policy.arithmetic)
+    if not why and has_integers(graph):
+        why = "models with integer operators are computed as they are"
+    return f"computes in float32: {why}" if why else ""
+
+
+def has_integers(graph: Graph) -> bool:
+    """Tell whether a graph has operators of quantised models."""
+    return any("Integer" in n.op or "Quantize" in n.op or "QLinear" in n.op for n in graph.nodes)
 
 
 def offers_storage(executor: Executor, storage: str) -> bool:

@@ -92,6 +92,7 @@ def spelled(name: str) -> str:
     words = words.replace("DEVICE16BIT", "DEVICE_16BIT").replace("DEVICE8BIT", "DEVICE_8BIT")
     words = words.replace("MAINTENANCE3", "MAINTENANCE_3_")
     words = words.replace("IDPROPERTIES", "ID_PROPERTIES")
+    words = words.replace("FLOAT16INT8FEATURES", "FLOAT16_INT8_FEATURES")
     return f"VK_STRUCTURE_TYPE_{words}"
 
 

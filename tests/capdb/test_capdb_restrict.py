@@ -146,6 +146,7 @@ def under(caps: Caps, **parts: Any) -> Caps:
         *(
             (DESKTOP, name, {
                 "has_fp16_storage": False, "storages": ("buffer", "rgba32f", "rgba32ui"),
+                **({"has_fp16_arithmetic": False} if name == "fp16" else {}),
             })
             for name in ("fp16", "fp16-storage")
         ),

@@ -129,14 +129,6 @@ def test_segments_are_scaled_to_what_the_whole_was_timed_at() -> None:
     assert mixture([100], [100]) == ([], 100)  # of equal ones the CPU is taken
 
 
-def test_so_many_segments_are_taken_whatever_they_cost() -> None:
-    cpu, gpu = [100, 300, 50, 60], [130, None, 70, 10]
-    assert mixture(cpu, gpu) == mixture(cpu, gpu, least=1) == ([3], 460)
-    assert mixture(cpu, gpu, least=2) == ([2, 3], 480)
-    assert mixture(cpu, gpu, least=9) == ([0, 2, 3], 510)
-    assert mixture([10], [None], least=1) == ([], 10)
-
-
 def inside(found: list[float]) -> float:
     return sum(abs(v) <= 2 * math.log(DEFAULT.prior_factor) for v in found) / len(found)
 

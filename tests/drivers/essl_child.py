@@ -54,13 +54,13 @@ DIVIDE_ONE = HEAD + (
 )
 LOOPS = HEAD + (
     "spec int N = 10; spec int STEP = 3; param int P; param float G;\n"
-    "vec4 main(ivec4 p) { vec4 r = vec4(0.0); int half = (N + 3) / 4; int odd = N % 4;\n"
-    "for (int i = odd; i < half * 4; i += STEP) { r.x += float(i) * G; }\n"
+    "vec4 main(ivec4 p) { vec4 r = vec4(0.0); int middle = (N + 3) / 4; int odd = N % 4;\n"
+    "for (int i = odd; i < middle * 4; i += STEP) { r.x += float(i) * G; }\n"
     "for (int i = 1; i < P; i += 2) {\n"
     "    for (int j = 0; j < dims(A).x + P; j++) r.y += float(i * j); }\n"
-    "for (int i = 0; i < min(half, 2); i++) {\n"
+    "for (int i = 0; i < min(middle, 2); i++) {\n"
     "    if (i == 1) r.z += load4(A, p).x; else r.z -= 0.5; }\n"
-    "bool b = r.x > 3.0; b = !b || p.x == 1; r.w = b ? -r.x : float(half * 10 + odd);\n"
+    "bool b = r.x > 3.0; b = !b || p.x == 1; r.w = b ? -r.x : float(middle * 10 + odd);\n"
     "vec2 pair[2]; unroll for (int i = 0; i < 2; i++) pair[i] = r.xy; pair[1].y = 0.25;\n"
     "return r + vec4(pair[1], pair[0]); }"
 )

@@ -287,7 +287,7 @@ def test_names_meet_nothing(dialect: str, tmp_path: Path) -> None:
         "kernel map main_;\n"
         "in tensor float4;\nin tensor index;\nout tensor gl;\n"
         "spec int ROW = 3;\nparam float texture;\n"
-        "float k_div(float half) { float input = half; input *= 2.0; return input; }\n"
+        "float k_div(float fixed) { float input = fixed; input *= 2.0; return input; }\n"
         "vec4 main(ivec4 place) {\n"
         "float webgl = load1(index, place.x); float k_at = k_div(webgl) * texture;\n"
         "vec4 j = load4(float4, place); vec4 sampler = j * float(ROW); vec4 f = sampler + k_at;\n"

@@ -17,7 +17,7 @@ from gpuedge.graph.ir import Graph
 from gpuedge.graph.reader import OnnxModel
 from gpuedge.opset.bounds import TINY, Num
 from gpuedge.opset.errors import exact, tensor_errors
-from gpuedge.runtime.crosscheck import BIAS, FACTOR
+from gpuedge.runtime.crosscheck import BIAS, FACTOR, HALF_ULP
 from modelgen.case import Case
 from modelgen.meanings import Array
 
@@ -50,14 +50,18 @@ def graph_of(case: Case) -> Graph:
     return model.specialise({n: a.shape for n, a in case.feeds.items()}, rewrites=False)
 
 
-def running_errors(case: Case) -> dict[str, Num]:
-    """Return every value as the descriptions of the operators have it, and its error bound."""
+def running_errors(case: Case, *, in_half: bool = False) -> dict[str, Num]:
+    """Return every value as the descriptions of the operators have it, and its error bound.
+
+    `in_half`: of arithmetic in float16.
+    """
     graph = graph_of(case)
     known = {**graph.constants, **{n: case.feeds[n] for n in graph.inputs}}
     values = {n: exact(a) for n, a in known.items()}
     with np.errstate(all="ignore"):
         for node in graph.nodes:
-            made = tensor_errors(expand(node, graph), values, BIAS)
+            tensors = expand(node, graph, is_half=in_half)
+            made = tensor_errors(tensors, values, HALF_ULP if in_half else BIAS)
             values.update((n, _known(v)) for n, v in zip(node.outputs, made, strict=False) if n)
     return values
 
@@ -67,9 +71,10 @@ def _known(x: Num) -> Num:
     return Num(x.v, np.where(np.isnan(x.e), np.inf, x.e))
 
 
-def judge(case: Case, found: Mapping[str, Array]) -> Verdict:
-    """Compare the outputs with float64."""
-    errors, worst, is_vague = running_errors(case), 0.0, False
+def judge(case: Case, found: Mapping[str, Array], *, in_half: bool = False) -> Verdict:
+    """Compare the outputs with float64; `in_half`: of arithmetic in float16."""
+    errors, worst, is_vague = running_errors(case, in_half=in_half), 0.0, False
+    exact_ones = set() if in_half else case.exact
     for name in case.outputs:
         want, got, bound = case.values[name], found[name], errors[name]
         dtype = "float32" if want.dtype.kind == "f" else want.dtype.name
@@ -78,12 +83,12 @@ def judge(case: Case, found: Mapping[str, Array]) -> Verdict:
                            f"{list(want.shape)}")  # fmt: skip
         if bound.v.shape != want.shape or not _near(bound.v, want, bound.e):
             return Verdict(f"{name}: the description differs from float64")
-        allowed = np.zeros(want.shape) if name in case.exact else FACTOR * bound.e
-        if want.dtype.kind == "f" and name not in case.exact:
+        allowed = np.zeros(want.shape) if name in exact_ones else FACTOR * bound.e
+        if want.dtype.kind == "f" and name not in exact_ones:
             allowed = allowed + TINY
             is_vague |= bool(np.median(allowed) > VAGUE * np.abs(want).max())
         away = np.abs(got.astype(np.float64) - want)
-        is_wrong = ~(away <= allowed)
+        is_wrong = ~(away <= allowed) & np.isfinite(allowed)
         if is_wrong.any():
             return Verdict(_said(name, got, want, allowed, is_wrong), np.inf)
         known = allowed > 0

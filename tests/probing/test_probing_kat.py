@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import planrun
 import pytest
+from mutants import HALF_MUTANTS, mutated
 from planrun import FLOAT_TEXTURES, TEXTURES, PlanExecutor
 from quirk_fakes import be_quick
 
@@ -19,6 +21,7 @@ from gpuedge.capdb.entries import TESTS
 from gpuedge.core.caps import VULKAN_MINIMUM, Caps
 from gpuedge.core.errors import KernelLimitError
 from gpuedge.core.storage import KINDS
+from gpuedge.lang import interpreter
 from gpuedge.plan import library
 from gpuedge.plan.planner import plan
 from gpuedge.plan.select import select
@@ -283,6 +286,10 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 LEVELS = {
     "vulkan": VULKAN_MINIMUM,
     "one output": replace(VULKAN_MINIMUM, max_outputs=1),
+    "float16": replace(VULKAN_MINIMUM, has_fp16_arithmetic=True),
+    "discrete float16": replace(
+        VULKAN_MINIMUM, device_class="nvidia", max_invocations=256, has_fp16_arithmetic=True
+    ),
     "discrete": replace(VULKAN_MINIMUM, device_class="nvidia", max_invocations=256),
     "gles30": FLOAT_TEXTURES,
     "gles20": TEXTURES,
@@ -339,6 +346,9 @@ def test_required_kernels_share_with_the_standard_ones_what_packs_alone(name: st
     assert variants(chain, caps) & variants(standard, caps) == {"pack_map", "unpack_map"}
 
 
+IN_HALF = ("elementwise", "reduce", "conv2d", "dwconv2d", "conv_transpose2d", "matmul")
+"""Operations with a kernel that computes in float16; the others move numbers, or integers."""
+
 EXTENTS = (1, 3, 4, 31, 32, 64, 1024, 1025, 4096)
 
 
@@ -349,8 +359,69 @@ def selectable(caps: Caps) -> set[str]:
         facts = {name for v in library.variants() if v.op == op for name in v.when}
         for extents in itertools.product(EXTENTS, repeat=len(facts)):
             with contextlib.suppress(KernelLimitError):  # softstats, where sumexp serves instead
-                found.add(select(op, dict(zip(sorted(facts), extents, strict=True)), caps).id)
+                shape = dict(zip(sorted(facts), extents, strict=True))
+                found.add(select(op, shape, caps).id)
+                if caps.has_fp16_arithmetic and op in IN_HALF:
+                    found.add(select(op, shape, caps, is_half=True).id)
     return found
+
+
+def in_half(name: str) -> list[kat.KnownAnswer]:
+    cases = kat.cases(LEVELS[name], "kernels")
+    return [case for case in cases if case.precision.arithmetic == "float16"]
+
+
+def wrong(name: str) -> list[str]:
+    """Return the cases in float16 that the interpreter gets wrong, as it is now."""
+    cases = in_half(name)
+    planrun.kernel_of.cache_clear()
+    found = [c.name for c in cases if judge_runs(c, [computed(c, LEVELS[name])])[0] is not None]
+    planrun.kernel_of.cache_clear()
+    return found
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("mutant", HALF_MUTANTS)
+def test_sums_in_float16_are_caught(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = mutated(library.texts(), mutant)
+    monkeypatch.setattr(planrun, "texts", lambda: texts)
+    assert wrong("discrete float16" if "tile" in mutant else "float16")
+
+
+def _bits(count: int) -> Callable[[Any], Any]:
+    """Return what keeps so many bits of a number."""
+
+    def kept(x: Any) -> Any:
+        mantissa, exponent = np.frexp(np.asarray(x, np.float32))
+        return np.ldexp(np.rint(mantissa * 2**count) / 2**count, exponent).astype(np.float16)
+
+    return kept
+
+
+WRONG_HALVES: dict[str, Callable[[Any], Any]] = {
+    "ten bits": _bits(10),
+    "bfloat16": _bits(8),
+    "saturated": lambda x: np.clip(x, np.float16(-1024), np.float16(1024)),
+    "fixed point": lambda x: np.rint(x * np.float16(256)).astype(np.float16) / np.float16(256),
+    "flushed": lambda x: np.where(np.abs(x) < 0.01, np.float16(0), x),
+    "no sign": np.abs,
+    "nothing": lambda x: x * np.float16(0),
+}
+"""What a driver may make of each step in float16."""
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", WRONG_HALVES)
+def test_wrong_steps_in_float16_are_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right, spoil = interpreter._Run._op, WRONG_HALVES[name]
+
+    def spoilt(self: Any, expr: Any, frame: Any) -> Any:
+        value = right(self, expr, frame)
+        is_step = expr.type[0] == "h" and expr.name in ("+", "-", "*")
+        return spoil(value) if is_step else value
+
+    monkeypatch.setattr(interpreter._Run, "_op", spoilt)
+    assert wrong("float16")
 
 
 @pytest.mark.usefixtures("quick")

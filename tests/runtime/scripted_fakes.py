@@ -52,10 +52,6 @@ class Timed:
         self.inner.close()
 
 
-def ops_of(graph: Graph) -> list[str]:
-    return [node.op for node in graph.nodes]
-
-
 class ScriptedCpu(CpuExecutor):
     """The CPU path of a scripted pool."""
 
@@ -65,7 +61,7 @@ class ScriptedCpu(CpuExecutor):
 
     def compile(self, segment: Graph) -> Executable:
         """Compile as ever; runs take the pool's time."""
-        return Timed(super().compile(segment), lambda: self._pool.spend("cpu", ops_of(segment)))
+        return Timed(super().compile(segment), lambda: self._pool.spend("cpu", len(segment.nodes)))
 
 
 class ScriptedGpu(FlakyExecutor):
@@ -80,7 +76,7 @@ class ScriptedGpu(FlakyExecutor):
         """Compile on the CPU; compiling and runs take the pool's time."""
         self._pool.clock.spend(self._pool.compile_s)
         inner = FlakyExecutable(self, CpuExecutor().compile(segment))
-        return Timed(inner, lambda: self._pool.spend(self.device, ops_of(segment)))
+        return Timed(inner, lambda: self._pool.spend(self.device, len(segment.nodes)))
 
 
 class ScriptedPool(FlakyPool):
@@ -91,8 +87,6 @@ class ScriptedPool(FlakyPool):
     seconds : dict
         By ``cpu``, ``gpu`` or a device's name: what one run takes there, however large it is; one
         node where `is_by_node`.
-    times : dict
-        What that is multiplied by for an operator, by ``gpu`` and name.
     spent : dict
         What all runs took.
     """
@@ -105,15 +99,13 @@ class ScriptedPool(FlakyPool):
         self.runs: Counter[str] = Counter(cpu=0, gpu=0)
         self.compile_s = 0.01
         self.is_by_node = False
-        self.times: dict[tuple[str, str], float] = {}
         self.factor: float = 1.0
         self._made_cpu = ScriptedCpu(self)
 
-    def spend(self, alternative: str, ops: list[str]) -> None:
+    def spend(self, alternative: str, nodes: int) -> None:
         """Take the time of one run."""
         alternative = alternative if alternative in self.seconds else "gpu"
-        each = [self.times.get((alternative, op), 1) for op in ops]
-        seconds = self.seconds[alternative] * (sum(each) if self.is_by_node else 1)
+        seconds = self.seconds[alternative] * (nodes if self.is_by_node else 1)
         self.clock.spend(seconds)
         self.spent[alternative] += seconds  # type: ignore[assignment]
         self.runs[alternative] += 1

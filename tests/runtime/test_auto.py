@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flaky import EXHAUSTED, LOST, REFUSED, X, result, until
+from flaky import EXHAUSTED, LOST, REFUSED, FlakyPool, X, result, until
 from scripted_fakes import ScriptedPool, World
 
 import gpuedge
@@ -470,6 +470,39 @@ def test_model_closed_while_a_device_opens_leaves_nothing_behind(world: World) -
     gate.set()
     assert world.background.wait(10)
     assert not compiled._mail
+
+
+# -- mixtures -------------------------------------------------------------------------------------
+
+
+def test_model_of_which_a_gpu_runs_parts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    from runtime_fakes import refuse_operators
+
+    refuse_operators(monkeypatch, "Sign")
+    world.predict(0.001)
+    pool: FlakyPool = world.pool(10, 0.1, refuses=("Sign",))
+    assert isinstance(pool, ScriptedPool)
+    pool.is_by_node = True
+    compiled = world.auto(pool, "Abs", "Neg", "Sign", "Neg", "Abs")
+    wanted = np.abs(-np.sign(-np.abs(X)))
+    for _ in range(300):
+        np.testing.assert_array_equal(world.serve(compiled)[0], wanted)
+        if compiled.executor.device != "cpu":
+            break
+    assert [row.device for row in compiled.rows] == [
+        "vulkan:0", "vulkan:0", "cpu", "vulkan:0", "vulkan:0"
+    ]  # fmt: skip
+    assert len(compiled.refusals) == 1
+    strict = world.auto(world.pool(10, 0.1, refuses=("Sign",)), "Abs", "Sign", fallback="error")
+    world.serve(strict, 20)
+    row = next(r for r in strict.decision.rows if r.device == "vulkan:0")
+    assert row.code == "unsupported-op" and "operators cannot run" not in row.reason
+    refuse_operators(monkeypatch, "Sign", "Abs")
+    strict = world.auto(world.pool(10, 0.1, refuses=("Sign", "Abs")), "Sign", "Neg", "Abs",
+                        fallback="error")  # fmt: skip
+    world.serve(strict, 20)
+    row = next(r for r in strict.decision.rows if r.device == "vulkan:0")
+    assert row.reason.endswith("; 2 operators cannot run there: Abs, Sign")
 
 
 # -- processes ------------------------------------------------------------------------------------

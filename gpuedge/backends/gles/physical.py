@@ -344,6 +344,7 @@ def compute_caps(opened: Opened) -> Caps:
         offset_alignment=max(TEXEL, alignment),
         max_push_bytes=max(128, min(components * 4, blocks * PUSH_BYTES + 64)),
         has_fp16_storage=False,  # the language has no such types
+        has_fp16_arithmetic=False,  # nor these; mediump is only a hint
         has_int8_storage=False,
         max_outputs=blocks,
     )

@@ -69,6 +69,7 @@ STRUCTURE_TYPES = {
     "VkPhysicalDeviceProperties2": 1000059001,
     "VkPhysicalDevice16BitStorageFeatures": 1000083000,
     "VkPhysicalDevice8BitStorageFeatures": 1000177000,
+    "VkPhysicalDeviceShaderFloat16Int8Features": 1000082000,
     "VkPhysicalDeviceSubgroupProperties": 1000094000,
     "VkPhysicalDeviceMaintenance3Properties": 1000168000,
     "VkPhysicalDeviceDriverProperties": 1000196000,

@@ -9,6 +9,7 @@ from gpuedge.backends.base import DeviceInfo
 from gpuedge.backends.device import OpenDevice
 from gpuedge.backends.vulkan.memory import Pool
 from gpuedge.backends.vulkan.physical import (
+    FLOAT16,
     PORTABILITY_SUBSET,
     STORAGE_8BIT,
     STORAGE_CLASS,
@@ -89,12 +90,14 @@ def _extensions(physical: Physical) -> list[str]:
             )
         wanted.append(STORAGE_CLASS)
     elif physical.version < (1, 2):
-        wanted.append(STORAGE_8BIT)
+        wanted += [STORAGE_8BIT, FLOAT16]
     return [name for name in wanted if name in physical.extensions]
 
 
 def _features(instance: Instance, physical: Physical, off: frozenset[str]) -> Any:
-    """Return the chain that enables storage of small elements, for kernels that users bring.
+    """Return the chain that enables float16 arithmetic, and storage of small elements.
+
+    The latter is for kernels that users bring.
 
     A feature that is disabled is not even asked for: enabling it may be what goes wrong.
     """
@@ -105,4 +108,7 @@ def _features(instance: Instance, physical: Physical, off: frozenset[str]) -> An
     if physical.caps.has_int8_storage and "int8-storage" not in off:
         name = "VkPhysicalDevice8BitStorageFeatures"
         chain = instance.api.make(name, pNext=chain, storageBuffer8BitAccess=1)
+    if physical.caps.has_fp16_arithmetic and "fp16" not in off:
+        name = "VkPhysicalDeviceShaderFloat16Int8Features"
+        chain = instance.api.make(name, pNext=chain, shaderFloat16=1)
     return chain

@@ -153,6 +153,7 @@ def enumerate_devices(candidate: Candidate) -> list[DeviceInfo]:
 STORAGE_CLASS = "VK_KHR_storage_buffer_storage_class"
 PORTABILITY_SUBSET = "VK_KHR_portability_subset"
 STORAGE_8BIT = "VK_KHR_8bit_storage"
+FLOAT16 = "VK_KHR_shader_float16_int8"
 _DRIVER_PROPERTIES = "VK_KHR_driver_properties"
 
 
@@ -289,6 +290,7 @@ class _Reader:
         largest = self._ask("Properties", "Maintenance3Properties")
         half = self._ask("Features", "16BitStorageFeatures")
         byte = self._ask("Features", "8BitStorageFeatures", (1, 2), STORAGE_8BIT)
+        small = self._ask("Features", "ShaderFloat16Int8Features", (1, 2), FLOAT16)
         is_asked = self.version >= (1, 1)
         size, groups = limits.maxComputeWorkGroupSize, limits.maxComputeWorkGroupCount
         buffers = min(
@@ -312,5 +314,6 @@ class _Reader:
             max_push_bytes=int(limits.maxPushConstantsSize),
             has_fp16_storage=bool(half and half.storageBuffer16BitAccess) if is_asked else None,
             has_int8_storage=bool(byte and byte.storageBuffer8BitAccess) if is_asked else None,
+            has_fp16_arithmetic=bool(small and small.shaderFloat16) if is_asked else None,
             max_outputs=int(buffers),
         )

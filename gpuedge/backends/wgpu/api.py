@@ -24,7 +24,8 @@ TYPES = (
     "WGPUShaderSourceWGSL", "WGPUComputePipelineDescriptor", "WGPUComputeState",
     "WGPUConstantEntry", "WGPUBindGroupLayout", "WGPUBindGroupLayoutDescriptor",
     "WGPUBindGroupLayoutEntry", "WGPUPipelineLayoutDescriptor", "WGPUBindGroupDescriptor",
-    "WGPUBindGroupEntry", "WGPUChainedStruct", "WGPUCommandBuffer", "void",
+    "WGPUBindGroupEntry", "WGPUChainedStruct", "WGPUCommandBuffer", "WGPUFeatureName",
+    "void",
 )  # fmt: skip
 """Types that this backend uses."""
 

@@ -17,6 +17,7 @@ BINDING_UNIFORM, BINDING_STORAGE, BINDING_READ_ONLY = 2, 3, 4
 CALLBACK_ALLOW_SPONTANEOUS = 3
 
 INSTANCE_EXTRAS = 0x00030004  # WGPUSType_InstanceExtras
+SHADER_F16 = 0xB  # WGPUFeatureName_ShaderF16
 SOURCE_WGSL = "WGPUSType_ShaderSourceWGSL"
 CHECK_BOUNDS = 0x1  # WGPUShaderRuntimeChecks_BoundsChecks
 INSTANCE_BACKENDS = {"vulkan": 1, "gl": 2, "metal": 4, "dx12": 8}

@@ -33,7 +33,8 @@ def open_device(info: DeviceInfo) -> OpenDevice:
 
     try:
         adapter = common.found_again(info, instance.devices())
-        queue.attach(_request(instance, adapter, queue), instance.handle)
+        has_half = bool(adapter.caps.has_fp16_arithmetic) and "fp16" not in info.disabled
+        queue.attach(_request(instance, adapter, queue, has_half=has_half), instance.handle)
         memory = Memory(queue, adapter.caps.max_allocation_bytes or 0)
         programs, recorder = Programs(queue), Recorder(queue, adapter.uniform_alignment)
         parts.append(programs)
@@ -43,9 +44,11 @@ def open_device(info: DeviceInfo) -> OpenDevice:
         raise
 
 
-def _request(instance: Instance, adapter: Adapter, queue: Queue) -> Any:
+def _request(instance: Instance, adapter: Adapter, queue: Queue, *, has_half: bool) -> Any:
     """Open the adapter with all that it offers; the answer comes within the call."""
     api = instance.api
+    features = api.empty("WGPUFeatureName", 1)
+    features[0] = c.SHADER_F16
     answers: list[tuple[int, Any, str]] = []
 
     def answered(status: int, device: Any, message: Any, _: Any, __: Any) -> None:
@@ -56,6 +59,8 @@ def _request(instance: Instance, adapter: Adapter, queue: Queue) -> Any:
     then = api.make("WGPURequestDeviceCallbackInfo", mode=mode, callback=callback)
     about = api.make(
         "WGPUDeviceDescriptor",
+        requiredFeatureCount=int(has_half),
+        requiredFeatures=features,
         requiredLimits=adapter.limits,
         deviceLostCallbackInfo=api.make(
             "WGPUDeviceLostCallbackInfo", mode=mode, callback=api.lost_callback, userdata1=me

@@ -115,13 +115,14 @@ def describe(api: Api, handle: Any) -> Adapter:
         device_type=c.DEVICE_TYPES.get(about.adapterType),
         backend=c.BACKEND_TYPES.get(about.backendType),
     )
-    kind = int(about.adapterType)
+    kind, has_half = int(about.adapterType), api.lib.wgpuAdapterHasFeature(handle, c.SHADER_F16)
     api.lib.wgpuAdapterInfoFreeMembers(about[0])
     alignment = int(limits.minUniformBufferOffsetAlignment)
-    return Adapter(handle, identity, _caps(limits, kind), limits, alignment)
+    caps = _caps(limits, kind, has_half=bool(has_half))
+    return Adapter(handle, identity, caps, limits, alignment)
 
 
-def _caps(limits: Any, kind: int) -> Caps:
+def _caps(limits: Any, kind: int, *, has_half: bool) -> Caps:
     """Map WebGPU's limits; one binding of a kernel's group is the block of its extents."""
     buffers = min(limits.maxStorageBuffersPerShaderStage, limits.maxBindingsPerBindGroup - 1)
     groups = int(limits.maxComputeWorkgroupsPerDimension)
@@ -146,6 +147,7 @@ def _caps(limits: Any, kind: int) -> Caps:
         max_push_bytes=int(limits.maxUniformBufferBindingSize),
         has_fp16_storage=False,  # kernels that users bring do not run here
         has_int8_storage=False,
+        has_fp16_arithmetic=has_half,
         has_suballocation=False,
         max_outputs=int(buffers),
     )

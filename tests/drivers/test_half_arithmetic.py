@@ -1,0 +1,81 @@
+"""Arithmetic in float16 on real drivers; a refusal, or float32 with a reason, elsewhere."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from farm import FARM, environment_of, require
+
+pytestmark = pytest.mark.driver
+CHILD = Path(__file__).with_name("half_child.py")
+OFFER = ("vulkan-lavapipe", "wgpu-lavapipe")
+LACK = ("vulkan-swiftshader", "gles31-llvmpipe", "wgpu-swiftshader")
+
+ASKING = """
+import sys
+import numpy as np
+import gpuedge
+x = np.ones((3, 5), np.float32)
+policy = gpuedge.Policy(arithmetic="float16", allow_software=True, decide="load")
+gpuedge.probe(deadline_s=60.0)
+try:
+    gpuedge.add(x, x, device=gpuedge.open(sys.argv[1], policy=policy))
+    print("computed")
+except gpuedge.GpuEdgeError as error:
+    print(error)
+with gpuedge.Session(sys.argv[2], device="auto", policy=policy) as session:
+    session.run({"x": x})
+    print("explained:", session.explain())
+"""
+
+
+def run(name: str, folder: Path, *command: str) -> str:
+    require(name)
+    environ = {**environment_of(name), "GPUEDGE_CACHE_DIR": str(folder), "COLUMNS": "400"}
+    done = subprocess.run([sys.executable, *command], env=environ, capture_output=True, text=True,
+                          timeout=240, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def check(name: str, folder: Path, seeds: int) -> None:
+    found = json.loads(run(name, folder, str(CHILD), str(seeds), FARM[name].device))
+    assert {k for k in found["kernels"] if k.endswith("_f16")} >= {
+        "elementwise_map_f16", "conv2d_px4_f16", "conv2d_map_f16", "dwconv2d_map_f16",
+        "conv_transpose2d_map_f16", "matmul_map_f16", "matmul_rows_f16", "reduce_map_f16",
+    }  # fmt: skip
+    assert found["wrong"] == found["networks"] == []
+    assert found["other"] == []  # every rounding is the one to nearest
+
+
+@pytest.mark.parametrize("name", OFFER)
+def test_known_answers_and_networks(name: str, tmp_path: Path) -> None:
+    check(name, tmp_path, 10)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", OFFER)
+def test_many_networks(name: str, tmp_path: Path) -> None:
+    check(name, tmp_path, 300)
+
+
+@pytest.mark.parametrize("name", LACK)
+def test_a_device_without_it_is_refused_and_auto_says_so(name: str, tmp_path: Path) -> None:
+    import onnx
+    from onnx import TensorProto, helper
+
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [3, 5]) for n in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "relu.onnx")
+    device = FARM[name].device
+    said = run(name, tmp_path, "-c", ASKING, device, str(tmp_path / "relu.onnx"))
+    refused, _, explained = said.partition("explained:")
+    why = f"the {device} level offers no float16 arithmetic on this device"
+    assert "GE-303" in refused and why in refused and "Policy(arithmetic='float16')" in refused
+    assert f"computes in float32: {why}" in " ".join(explained.split())
