@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -13,6 +14,7 @@ from gpuedge.core.errors import InputError, ModelError, ShapeError, UnsupportedO
 from gpuedge.core.text import MOST_LISTED, plain, shown
 from gpuedge.graph import division, fold, parse, schema
 from gpuedge.graph.bound import BoundModel, Serialised
+from gpuedge.graph.functions import inlined
 from gpuedge.graph.integers import in_integers
 from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
 from gpuedge.graph.limits import MAX_ELEMENTS, MAX_RANK
@@ -338,7 +340,16 @@ class OnnxModel:
         folded: list[Node] = []
         left = fold.TOTAL_LIMIT
         needed = None if rewrites else fold.needed(contents.nodes, self.opset)
-        for node in contents.nodes:
+        coming = deque(contents.nodes)
+        while coming:
+            node = coming.popleft()
+            taken = _taken(node, constants)
+            if taken is not None:
+                folded.append(node)
+                constants.update(_weights(taken))
+                types.update((t.name, type_of(constants[t.name])) for t in taken.initializer)
+                coming.extendleft(map(_node, reversed(taken.node)))
+                continue
             found = fold.evaluate(node, known, min(fold.FOLD_LIMIT, left))
             is_left = needed is not None and needed.isdisjoint(node.outputs)
             is_left = is_left and node.op != "Constant"
@@ -396,6 +407,16 @@ class OnnxModel:
             dict(self.opset),
             tuple(folded),
         )
+
+
+def _taken(node: Node, constants: Mapping[str, Array]) -> onnx.GraphProto | None:
+    """Return the branch that an If takes if that is known; None for anything else."""
+    if node.op != "If" or node.domain or node.inputs[0] not in constants:
+        return None
+    condition = constants[node.inputs[0]]
+    if condition.size != 1:
+        return None
+    return inlined(node, is_true=bool(condition.reshape(-1)[0]))
 
 
 def _check_size(node: Node, name: str, kind: TensorType) -> None:

@@ -59,17 +59,25 @@ def test_a_value_nobody_can_hold_is_refused_at_once(
     assert time.perf_counter() - start < 5
 
 
-def test_a_long_range_inside_a_branch_is_not_written_out_while_planning() -> None:
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_long_range_inside_a_branch_is_not_written_out_while_planning(*, is_known: bool) -> None:
     def branch(name: str) -> Any:
         node = helper.make_node("Range", ["zero", "n", "one"], [name])
         return helper.make_graph([node], name, [], [value(name, None, I64)])
 
     node = helper.make_node("If", ["c"], ["y"], then_branch=branch("a"), else_branch=branch("b"))
     weights = [weight("zero", np.array(0)), weight("n", np.array(HUGE)),
-               weight("one", np.array(1)), weight("c", np.array(True))]  # fmt: skip
-    proto = model([node], [value("x", [1])], [value("y", None, I64)], weights)
+               weight("one", np.array(1))]  # fmt: skip
+    given = [value("c", [], TensorProto.BOOL)]
+    if is_known:
+        weights, given = [*weights, weight("c", np.array(True))], [value("x", [1])]
+    loaded = OnnxModel.load(model([node], given, [value("y", None, I64)], weights))
     start = time.perf_counter()
-    assert [n.op for n in OnnxModel.load(proto).specialise().nodes] == ["If"]
+    if is_known:
+        with pytest.raises(ModelError, match="would compute 'y/a' of"):
+            loaded.specialise()
+    else:
+        assert [n.op for n in loaded.specialise().nodes] == ["If"]
     assert time.perf_counter() - start < 5
 
 
