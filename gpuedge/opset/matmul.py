@@ -55,8 +55,9 @@ def _gemm(call: OperatorCall) -> Tensor:
         if c.rank > 2 or wide[0] not in (1, m) or wide[1] not in (1, n):
             raise call.bad_shape(f"cannot broadcast its third input to [{m}, {n}]")
     alpha, beta = call.number("alpha", 1.0), call.number("beta", 1.0)
-    scaled = _scaled(right, alpha) if right.array is not None else None
-    if scaled is not None and _is_kept(right, scaled):
+    if alpha == 1:
+        total = multiplied(left, right)
+    elif right.array is not None and _is_kept(right, scaled := _scaled(right, alpha)):
         total = multiplied(left, scaled)
     else:
         total = _scaled(multiplied(left, right), alpha)
@@ -68,7 +69,7 @@ def _gemm(call: OperatorCall) -> Tensor:
 def _transposed(b: Tensor) -> Tensor:
     """Transpose a matrix, at once if it is constant."""
     if b.array is not None:
-        return constant(np.ascontiguousarray(b.array.T))
+        return constant(b.array.T)
     return transpose(b, (1, 0))
 
 
