@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpuedge.capdb.files import bad, contents
+from gpuedge.capdb.identity.versions import integer
 from gpuedge.core.identity import Identity
 from gpuedge.safety import paths
 
@@ -21,6 +22,38 @@ KEYS: Final = (
     "kernel_version", "macos", "macos_version", "darwin_version",
 )  # fmt: skip
 """Keys of a record about a device."""
+
+WHOLE: Final = frozenset(
+    {"vendorID", "deviceID", "CL_DEVICE_VENDOR_ID", "android_sdk", "process_bits"}
+)
+"""Keys whose values are whole numbers, as such or as decimal or hexadecimal texts."""
+
+EITHER: Final = frozenset(
+    {"vendor", "device", "driverID", "driverVersion", "apiVersion", "apiVersionRaw"}
+)
+"""Keys whose values are whole numbers or any texts."""
+
+
+def unfit(record: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return a key whose value no driver reports, and what it may be; None where all are sound.
+
+    Null is the value of what is not known.
+    """
+    for key in (key for key in KEYS if record.get(key) is not None):
+        value = record[key]
+        is_text, is_whole = isinstance(value, str), integer(value) is not None
+        if key == "vendor_inferred":
+            is_sound, wanted = isinstance(value, bool), "true or false"
+        elif key in WHOLE:
+            is_sound, wanted = is_whole, 'a whole number of 32 bits, such as 5143 or "0x1417"'
+        elif key in EITHER:
+            is_sound, wanted = is_whole or is_text, "a whole number of 32 bits or a text"
+        else:
+            is_sound, wanted = is_text, "a text"
+        if not is_sound:
+            return key, wanted
+    return None
+
 
 _NAMES: Final = ("GL_RENDERER", "deviceName", "webgl_renderer", "name", "CL_DEVICE_NAME")
 

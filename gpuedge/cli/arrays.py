@@ -17,8 +17,20 @@ from gpuedge.graph.ir import Array
 from gpuedge.graph.reader import Signature, takes
 from gpuedge.safety.paths import open_regular, read_start, save_named
 
-ZIP = b"PK\x03\x04"
-"""What a .npz file begins with."""
+ZIP = (b"PK\x03\x04", b"PK\x05\x06")
+"""What a .npz file begins with; the second is one without arrays."""
+
+NPY = b"\x93NUMPY"
+ACCEPTED = ".npy, .npz, PNG and JPEG files are read"
+OTHERS = {
+    b"GIF8": "a GIF image", b"BM": "a BMP image", b"II*\0": "a TIFF image",
+    b"MM\0*": "a TIFF image", b"RIFF": "a WebP image or another RIFF file", b"%PDF": "a PDF file",
+}  # fmt: skip
+"""What files begin with that users take for inputs."""
+
+MAX_GROWTH, MUCH = 100, 256 << 20
+"""A .npz file whose arrays have more than `MUCH` bytes, and are so many times as large as the file,
+is refused: data of any use do not compress like that, and unpacking would take all memory."""
 
 
 def read_inputs(
@@ -82,7 +94,16 @@ def read_array(path: str, name: str = "") -> Array:
 
     Pickled objects are never loaded. Raises InputError.
     """
-    if not _start(path).startswith(ZIP):
+    start = _start(path)
+    if not start.startswith(ZIP):
+        kind = next((name for magic, name in OTHERS.items() if start.startswith(magic)), None)
+        if kind is not None:
+            raise InputError(
+                f"{path} is {kind}, which is not read.",
+                asked_by="--input",
+                known=ACCEPTED,
+                hint="convert it to PNG, or save its numbers with numpy.save(path, array)",
+            )
         return _read_npy(path)
     found = read_arrays(path)
     if name not in found and len(found) != 1:
@@ -95,12 +116,16 @@ def read_array(path: str, name: str = "") -> Array:
 def _read_npy(path: str) -> Array:
     try:
         with open_regular(path) as file:
+            if not file.read(1):
+                raise ValueError("the file is empty")
+            file.seek(0)
             return np.lib.format.read_array(file, allow_pickle=False)
     except Exception as error:  # numpy's header parser raises whatever tokenize and ast raise
         raise InputError(
             f"{path} is not an intact .npy file of numbers: {error}.",
             asked_by="--input",
-            hint="numpy.save(path, array) writes one; .npz, PNG and JPEG files are read, too",
+            known=ACCEPTED,
+            hint="numpy.save(path, array) writes one",
         ) from None
 
 
@@ -109,6 +134,7 @@ def read_arrays(path: str) -> dict[str, Array]:
     arrays: dict[str, Array] = {}
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+            _check_growth(archive, os.fstat(file.fileno()).st_size)
             for member in archive.namelist():
                 with archive.open(member) as one:
                     array = np.lib.format.read_array(one, allow_pickle=False)
@@ -122,6 +148,15 @@ def read_arrays(path: str) -> dict[str, Array]:
             hint="write it with numpy.savez(path, NAME=array)",
         ) from None
     return arrays
+
+
+def _check_growth(archive: zipfile.ZipFile, size: int) -> None:
+    """Raise ValueError for an archive that unpacking would make too large, or that is empty."""
+    if not archive.infolist():
+        raise ValueError("it holds no array")
+    unpacked = sum(member.file_size for member in archive.infolist())
+    if unpacked > max(MUCH, MAX_GROWTH * size):
+        raise ValueError(f"its {size} bytes would become {unpacked}")
 
 
 def npy(array: Array) -> bytes:

@@ -19,7 +19,7 @@ from typing import Any, Final
 from gpuedge.capdb.database import Database, load
 from gpuedge.capdb.judgement import lookup as judge
 from gpuedge.capdb.place import folder as in_use
-from gpuedge.capdb.saved import KEYS, identities, title
+from gpuedge.capdb.saved import KEYS, identities, title, unfit
 from gpuedge.cli.arguments import seconds
 from gpuedge.cli.output import Output, read_json
 from gpuedge.core.errors import InputError, NoUsableDeviceError, UnknownDeviceError, UsageError
@@ -110,8 +110,11 @@ def show(options: argparse.Namespace, output: Output) -> int:
     return 0
 
 
-def check_keys(record: Mapping[str, Any]) -> None:
-    """Raise InputError for a key that no record has; those of stored identities may stay."""
+def check_record(record: Mapping[str, Any]) -> None:
+    """Raise InputError for a key that no record has, or a value that no driver reports.
+
+    Keys that only stored identities have may stay.
+    """
     stored = {key for one in identities(in_use()).values() for key in one}
     for key in record.keys() - stored.union(KEYS):
         near = get_close_matches(key.lower(), [k.lower() for k in KEYS], n=1)
@@ -121,6 +124,15 @@ def check_keys(record: Mapping[str, Any]) -> None:
             asked_by="--device",
             known=", ".join(KEYS),
             hint=f"did you mean {meant[0]!r}?" if meant else "docs/cli.md lists the keys",
+        )
+    found = unfit(record)
+    if found is not None:
+        key, wanted = found
+        raise InputError(
+            f"A record of a device cannot have {plain(json.dumps(record[key]), 60)} as {key}.",
+            asked_by="--device",
+            known=f"it is {wanted}",
+            hint="leave out what is not known, or give null",
         )
 
 
@@ -133,7 +145,7 @@ def devices(named: str | None) -> list[tuple[str, str, Mapping[str, Any] | Ident
     if named is not None:
         if os.path.lexists(named) or named.endswith(".json") or os.sep in named:
             record: Mapping[str, Any] = read_json(named)
-            check_keys(record)
+            check_record(record)
             return [(named, title(record), record)]
         stored = identities(in_use())
         if named in stored:

@@ -28,6 +28,9 @@ MAGIC = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
 """Pillow's modes of at most 8 bits a channel; from the others it would cut bits off."""
 
+MAX_GIVEN = 65535
+"""Pixels of a side of an image that is read: what JPEG allows."""
+
 MAX_SIDE = 16384
 """Pixels of a side that an image may be resized to."""
 
@@ -221,6 +224,8 @@ def _pixels(path: str, mode: str, side: tuple[int | None, int | None], is_croppe
         with warnings.catch_warnings(), open_regular(path) as file:
             warnings.simplefilter("ignore")  # of sizes below the limit, and of metadata
             image = pil.Image.open(file, formats=("PNG", "JPEG"))
+            if max(image.size) > MAX_GIVEN:
+                raise ValueError(f"{image.width} x {image.height} pixels, over {MAX_GIVEN} a side")
             if image.mode not in MODES:
                 raise ValueError(f"pixels of mode {image.mode} have more than 8 bits")
             image = pil.ImageOps.exif_transpose(image).convert(mode)

@@ -58,7 +58,7 @@ SENTENCES: dict[str, str] = {
     "demoted": "the capability database puts it behind the others",
     "run-failed": "the device failed while running",
     "compile-failed": "the device failed while compiling",
-    "device-hung": "the device did not finish within the watchdog's time",
+    "device-hung": "the device did not finish a request, which was given up (watchdog_s)",
     "worker-died": "the process that the driver lives in ended",
     "drifted": "its results drifted from those of the CPU",
     "recovering": "the device failed and is being opened anew",

@@ -180,7 +180,7 @@ def _selected(case: Weighed) -> str:
         text = "a little faster than the CPU" if is_even else _speed(found)
         about = "about " if found.is_rough else ""
         text += f", {about}{duration(found.gpu_ns)} against {duration(found.cpu_ns)} a request"
-        text += ", as earlier launches measured" if gpu.is_remembered else ""
+        text += ", as measured in earlier application starts" if gpu.is_remembered else ""
     if case.due is not None and case.due.device == CPU:
         text += f"; the CPU {_takes_over(record)}"
     if gpu.is_demoted:
@@ -196,7 +196,7 @@ def _start(case: Weighed) -> str:
     if not case.gpu.is_measured:
         return f"{IT} should be {_speed(found, 1)}"
     if case.gpu.is_remembered:
-        return f"{IT} was {_speed(found)} in earlier launches"
+        return f"{IT} was {_speed(found)} in earlier application starts"
     return f"{IT} was compared and is {_speed(found)}"
 
 
@@ -354,7 +354,7 @@ def _details(decision: Decision) -> list[str]:
         even = record.cpu.latency_ns * 1000 // record.policy.speedup_milli
         worth = [("any GPU", f"is worth it below {duration(even, 2)} a request")]
     for title, tell, first in (
-        ("What was known", _known, [("launch", _about(record))]),
+        ("What was known", _known, [("start", _about(record))]),
         ("What was predicted before anything was opened", _predicted, []),
         ("What was measured", _measured, []),
         ("What would change the pick", _changes, worth),
@@ -377,7 +377,7 @@ def _about(record: Record) -> str:
     usual = Policy().to_dict()
     other = [f"{n}={value!r}" for n, value in record.policy.to_dict().items() if value != usual[n]]
     return _joined(
-        f"{counted(record.requests, 'request')} so far, in earlier launches {earlier}",
+        f"{counted(record.requests, 'request')} so far, in earlier application starts {earlier}",
         f"Policy({', '.join(other)})", f"isolation {record.isolation}",
         f"gpuedge {record.version}",
         f"capability database {plain(record.database, 20) or 'not asked'}",
@@ -408,7 +408,7 @@ def _measured(row: CandidateRow, e: Evidence, record: Record) -> str:
     share = ""
     if e.belief is not None and e.is_measured:
         low, high = (math.exp(e.belief.theta + way * e.belief.sd) for way in (-1, 1))
-        by = f"{counted(e.belief.windows, 'comparison')} in this launch and earlier ones"
+        by = f"{counted(e.belief.windows, 'comparison')} in this application start and earlier ones"
         share = f"{low:.2g} to {high:.2g} times as long as the CPU (two times in three), by {by}"
     return _joined(
         e.latency_ns and f"{duration(e.latency_ns)} a request (median)", share,
@@ -432,7 +432,7 @@ def _changes(row: CandidateRow, e: Evidence, record: Record) -> str:
     if e.code == "unsupported-op":
         return "what gpuedge check MODEL says of its operators"
     if e.code != "ok":
-        return "another launch" if e.phase == "failed" else "what gpuedge doctor advises"
+        return "another application start" if e.phase == "failed" else "what gpuedge doctor advises"
     told = ""
     if cpu_ns and cpu is not None and gpu is not None:
         lost = (duration(cpu_ns * ppm // MICRO, 2) for ppm in (cpu, gpu))

@@ -29,7 +29,11 @@ def headline(found: ModelCheck) -> str:
     opset = ", ".join(f"{domain or 'ai.onnx'} {n}" for domain, n in found.opset.items())
     lines = [f"{plain(found.model, 200)}: {counted(len(found.nodes), 'node')}, opset {opset}"]
     for word, values in (("takes", found.inputs), ("gives", found.outputs)):
-        lines.append(f"{word} {', '.join(f'{plain(n)}: {kind}' for n, kind in values.items())}")
+        told = {
+            n: "of a shape known when it runs" if kind == "?" else kind
+            for n, kind in values.items()
+        }
+        lines.append(f"{word} {', '.join(f'{plain(n)}: {kind}' for n, kind in told.items())}")
     return "\n".join([*lines, f"with {versions}"])
 
 
@@ -152,7 +156,7 @@ def _segments(found: ModelCheck) -> Table:
                 one.device, where, str(len(part.nodes)), str(part.launches or "-"), taken,
                 duration(part.predicted_ns, 2), span,
             ))  # fmt: skip
-    columns = ("asked for", "runs on", "nodes", "launches", "memory", "about", "from ... to")
+    columns = ("asked for", "runs on", "nodes", "dispatches", "memory", "about", "from ... to")
     return Table("Segments, in order", columns, rows)
 
 

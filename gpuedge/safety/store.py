@@ -50,7 +50,7 @@ FILES = (
         16 * MEGABYTE,
     ),
     FileKind(
-        "launches.json", "requests and measurements of each model's earlier launches",
+        "launches.json", "requests and measurements of each model's earlier application starts",
         "Session and operations under auto", "512 newest models kept", 16 * MEGABYTE,
     ),
     FileKind(

@@ -14,7 +14,7 @@ from capdb.seal import seal
 from cli_fakes import GOOD
 
 from gpuedge.capdb import entries
-from gpuedge.capdb.saved import KEYS
+from gpuedge.capdb.saved import KEYS, identities, unfit
 from gpuedge.cli import db
 from gpuedge.cli.main import main
 from gpuedge.probing import api
@@ -123,6 +123,36 @@ def test_why_judges_a_record_that_says_nothing(tmp_path: Path, capsys: Capture) 
     assert body["subject"]["vendor"] is None
     assert body["blocked_by"] is None
     assert {f["result"] for f in body["findings"]} <= {"unknown", "false"}
+
+
+WRONG = [
+    ("vendorID", [1]), ("vendorID", -5), ("vendorID", "zz"), ("vendorID", True),
+    ("deviceID", 3.5), ("deviceID", 2**32), ("driverVersion", 3.5), ("driverVersion", True),
+    ("vendor", {}), ("GL_RENDERER", 5), ("GL_VERSION", ["x"]), ("os", True), ("api", 5),
+    ("android_sdk", "x"), ("vendor_inferred", "yes"), ("apiVersion", 1.3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "value"), WRONG)
+def test_a_value_that_no_driver_reports_is_refused(
+    key: str, value: object, tmp_path: Path, capsys: Capture
+) -> None:
+    path = tmp_path / "phone.json"
+    path.write_text(json.dumps({"api": "vulkan", "name": "x", key: value}))
+    said = text(["why", "--device", str(path)], capsys, 2)
+    assert f"cannot have {json.dumps(value)} as {key}. requested by: --device" in said
+    assert "known here: it is " in said
+    assert "leave out what is not known" in said
+
+
+def test_every_stored_record_and_null_are_accepted(tmp_path: Path, capsys: Capture) -> None:
+    for record in identities(PACKAGED).values():
+        assert unfit(record) is None, record
+    told = {"vendorID": 0x5143, "deviceID": "0x43050A01", "driverVersion": 7, "driverID": None}
+    path = tmp_path / "phone.json"
+    path.write_text(json.dumps({"api": "vulkan", **told}))
+    body = document(["why", "--device", str(path)], capsys)
+    assert body["subject"]["vendor"] == "qualcomm"
 
 
 def test_ignored_entries_are_told_as_such(

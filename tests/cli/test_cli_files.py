@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 import sys
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +208,41 @@ def test_npz_files_go_in_and_out(
     # both arrays are taken as inputs, and the model has no input `other`
     assert main(["run", str(DIGITS), "--input", str(tmp_path / "a.npz")]) == 2
     assert "other" in capsys.readouterr().err
+
+
+def test_other_files_are_told_by_their_kind(tmp_path: Path) -> None:
+    for suffix, kind in (("gif", "a GIF image"), ("bmp", "a BMP image"), ("tif", "a TIFF image")):
+        Image.new("RGB", (8, 8)).save(tmp_path / f"a.{suffix}")
+        with pytest.raises(InputError, match=f"is {kind}, which is not read") as caught:
+            read_array(str(tmp_path / f"a.{suffix}"))
+        assert ".npy, .npz, PNG and JPEG files are read" in str(caught.value)
+    np.savez(tmp_path / "none.npz")
+    for read in (read_array, read_arrays):
+        with pytest.raises(InputError, match=r"intact \.npz file of numbers: it holds no array"):
+            read(str(tmp_path / "none.npz"))
+    (tmp_path / "empty.npy").touch()
+    with pytest.raises(InputError, match=r"intact \.npy file of numbers: the file is empty"):
+        read_array(str(tmp_path / "empty.npy"))
+
+
+def test_bombs_are_refused_by_their_headers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An archive of 300 MiB of zeros, and a PNG of 1 x 100,000,000 pixels."""
+    bomb, tall = tmp_path / "bomb.npz", tmp_path / "tall.png"
+    np.savez_compressed(bomb, x=np.zeros(300 << 20, np.uint8))
+    start = struct.pack(">IIBBBBB", 1, 100_000_000, 8, 0, 0, 0, 0)
+    parts = ((b"IHDR", start), (b"IDAT", zlib.compress(bytes(100))), (b"IEND", b""))
+    tall.write_bytes(images.MAGIC[0] + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in parts
+    ))  # fmt: skip
+    monkeypatch.setattr(zipfile.ZipFile, "open", lambda *_: pytest.fail("it was unpacked"))
+    with pytest.raises(InputError, match=r"its \d{6} bytes would become 3145\d{5}"):
+        read_array(str(bomb))
+    signature = ("float32", (1, 1, 8, 8))
+    with pytest.raises(InputError, match="1 x 100000000 pixels, over 65535 a side"):
+        images.read_image(str(tall), "x", signature, images.Preparing())
 
 
 def test_outputs_go_to_one_npz_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -79,8 +79,8 @@ CASES: dict[str, tuple[tuple[Evidence, ...], dict[str, Any], str, list[str], str
         (measured(1.2, phase="closed", latency_ns=None, opens_after=60), CPU), {},
         "cpu", ["not-yet", "selected"],
         "Runs on cpu: vulkan:0 (Mali-G52) was about 3 times as fast as the CPU in earlier "
-        "launches, but opening it takes about 200 ms, which pays after about 60 requests; 12 were "
-        "served.",
+        "application starts, but opening it takes about 200 ms, which pays after about 60 "
+        "requests; 12 were served.",
     ),
     "opening": (
         (predicted(phase="opening"), CPU), {}, "cpu", ["opening", "selected"],
@@ -120,7 +120,7 @@ CASES: dict[str, tuple[tuple[Evidence, ...], dict[str, Any], str, list[str], str
         (measured(1.2, latency_ns=None), CPU), {},
         "vulkan:0", ["selected", "not-best"],
         "Runs on vulkan:0 (Mali-G52): about 3 times as fast as the CPU, about 1.22 ms against "
-        "3.7 ms a request, as earlier launches measured.",
+        "3.7 ms a request, as measured in earlier application starts.",
     ),
     "slower": (
         (measured(4.8, phase="lost"), CPU), {}, "cpu", ["measured-slower", "selected"],

@@ -164,9 +164,9 @@ def test_details_come_on_request_in_four_sections(monkeypatch: pytest.MonkeyPatc
     assert details.startswith(short + "\n\n")
     assert details[len(short) :].strip().splitlines() == [
         "What was known",
-        "launch    12 requests so far, in earlier launches 100, 2,000; Policy(deadline_s=0.02); "
-        "isolation process; gpuedge 0.1.0;",
-        "          capability database 12 (embedded)",
+        "start     12 requests so far, in earlier application starts 100, 2,000; "
+        "Policy(deadline_s=0.02); isolation process;",
+        "          gpuedge 0.1.0; capability database 12 (embedded)",
         "vulkan:0  Mali-G52; entries of the capability database in force: mali-0012; the model "
         "takes 5 MiB",
         "vulkan:1  llvmpipe; a software rasteriser",
@@ -177,7 +177,7 @@ def test_details_come_on_request_in_four_sections(monkeypatch: pytest.MonkeyPatc
         "What was measured",
         "vulkan:0  1.2 ms a request (median); 0.28 to 0.37 times as long as the CPU (two times in "
         "three), by 3 comparisons in",
-        "          this launch and earlier ones; 200 ms to open it, compile and warm up",
+        "          this application start and earlier ones; 200 ms to open it, compile and warm up",
         "cpu       3.7 ms a request (median); answered 12 requests",
         "",
         "What would change the pick",
@@ -189,7 +189,7 @@ def test_details_come_on_request_in_four_sections(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(("gpu", "more", "told"), [
     (predicted(opens_after=61), {}, "it is opened after about 61 requests; a request is"),
-    (predicted(phase="failed", code="run-failed"), {}, "vulkan:0  another launch"),
+    (predicted(phase="failed", code="run-failed"), {}, "vulkan:0  another application start"),
     (predicted(code="unsupported-op"), {}, "what gpuedge check MODEL says of its operators"),
     (predicted(code="crashed"), {}, "vulkan:0  what gpuedge doctor advises"),
     (predicted(memory_bytes=2), {"max_memory_bytes": 1}, "a larger Policy(max_memory_bytes=...)"),
