@@ -115,7 +115,7 @@ def test_every_variant_is_exercised() -> None:
     for restricted in ruled_out:
         made = plan_device(VULKAN_MINIMUM, restricted)
         for strategy in (cases.conv2d(whole=True), cases.matmul(whole=True)):
-            cases.run_cases(strategy, 15, made)
+            cases.run_cases(strategy, 6, made)
         large = np.ones((40, 40), np.float32)  # drawn shapes seldom reach the tiled kernel
         np.testing.assert_array_equal(gpuedge.matmul(large, large, device=made), 40 * large)
         used |= seen_by(made).variants
@@ -124,7 +124,7 @@ def test_every_variant_is_exercised() -> None:
     rest = (cases.conv_transpose2d(whole=True), cases.pooling("max"), cases.softmax(),
             cases.concat(), cases.binary())  # fmt: skip
     for strategy in rest:
-        cases.run_cases(strategy, 15, made)
+        cases.run_cases(strategy, 6, made)
     used |= seen_by(made).variants
     carrying = {"conv2d_int_map", "matmul_int_map"}  # of integers: test_plan_integers.py
     assert used == {variant.id for variant in variants()} - carrying

@@ -69,6 +69,7 @@ def trees() -> dict[Path, ast.Module]:
     return {path: ast.parse(text) for path, text in texts().items()}
 
 
+@cache
 def lines_by_room() -> Counter[str]:
     counted: Counter[str] = Counter()
     for path, text in texts().items():
@@ -89,6 +90,7 @@ def late_imports(tree: ast.AST) -> int:
     return len(imports)
 
 
+@cache
 def late_by_room() -> Counter[str]:
     counted: Counter[str] = Counter()
     for path, tree in trees().items():

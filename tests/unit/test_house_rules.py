@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -30,9 +31,15 @@ def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """Return the syntax tree of a file, made once for all rules."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
 def functions(path: Path) -> list[Function]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return [n for n in ast.walk(tree) if isinstance(n, Function)]
+    return [n for n in ast.walk(parsed(path)) if isinstance(n, Function)]
 
 
 def code_lines(node: Function) -> int:
@@ -82,7 +89,7 @@ def public(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple[str, ast.AS
 
 @pytest.mark.parametrize("path", sources("gpuedge"), ids=name)
 def test_public_names_are_documented(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path)
     bare = [n for n, node in public(tree.body) if not ast.get_docstring(node)]  # type: ignore[arg-type]
     assert ast.get_docstring(tree), "the module has no docstring"
     assert bare == []
@@ -119,7 +126,7 @@ def test_user_errors_are_not_asserts() -> None:
     found = [
         f"{name(p)}:{n.lineno}"
         for p in sources("gpuedge")
-        for n in ast.walk(ast.parse(p.read_text(encoding="utf-8")))
+        for n in ast.walk(parsed(p))
         if isinstance(n, ast.Assert) and not narrows_a_type(n.test)
     ]
     assert found == []
