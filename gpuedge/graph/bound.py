@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
+from gpuedge.graph.checks import ValueCheck, checks_of
 from gpuedge.graph.ir import Graph
 
 
@@ -37,6 +39,9 @@ class BoundModel:
         The same for ONNX Runtime; None where it would not compute that right.
     extents : mapping of str to int, optional
         What the symbols in its shapes stand for.
+    limited : callable, optional
+        Returns what is known without the graph of the nodes that limit the values of inputs, or
+        None where that is not enough.
     """
 
     def __init__(
@@ -44,10 +49,12 @@ class BoundModel:
         make: Callable[[], Graph],
         serialised: Serialised | None = None,
         extents: Mapping[str, int] | None = None,
+        limited: Callable[[], Graph | None] = lambda: None,
     ) -> None:
         self.serialised = serialised
         self.extents = extents or {}
         self._make = make
+        self._limited = limited
         self._made: list[Graph] = []
 
     @property
@@ -56,3 +63,8 @@ class BoundModel:
         if not self._made:  # without a lock, which a fork could leave held for good
             self._made.append(self._make())
         return self._made[0]
+
+    @cached_property
+    def checks(self) -> tuple[ValueCheck, ...]:
+        """What has to be looked at in the inputs before anything runs. Raises GpuEdgeError."""
+        return checks_of(self._limited() or self.graph)

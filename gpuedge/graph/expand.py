@@ -12,7 +12,11 @@ from gpuedge.graph.ir import Array, Graph, Node, TensorType
 from gpuedge.graph.reference import run_node
 from gpuedge.opset import OPERATORS
 from gpuedge.opset.call import OperatorCall
+<<<<<<< HEAD
 from gpuedge.opset.halves import halve
+=======
+from gpuedge.opset.limits import Limit
+>>>>>>> b118328 (Indices outside of an axis and integer divisors of 0 are refused alike on the CPU and on every GPU)
 from gpuedge.opset.operator import Operator
 from gpuedge.opset.tensor import Tensor, constant, given
 
@@ -137,6 +141,14 @@ def _call(node: Node, graph: Graph, known: dict[str, Tensor]) -> OperatorCall:
     return OperatorCall(
         node.op, inputs, node.inputs, node.outputs or ("",), node.attrs, version, node.name
     )
+
+
+def limits(node: Node, graph: Graph) -> tuple[Limit, ...]:
+    """Return what values the integer inputs of a node must have. Raises as `expand`."""
+    operator = operator_of(node)
+    if operator is None or operator.limits is None:
+        return ()
+    return operator.limits(_call(node, graph, {}))
 
 
 def is_contested(node: Node) -> bool:

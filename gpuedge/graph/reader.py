@@ -158,6 +158,14 @@ def _is_settled(graph: onnx.GraphProto) -> bool:
     return made.issuperset(output.name for output in graph.output)
 
 
+def _limits(node: onnx.NodeProto, inputs: Mapping[str, Signature]) -> bool:
+    """Tell whether a node limits the values of an integer input of the model."""
+    known = OPERATORS.get(node.op_type)
+    if known is None or known.limits is None:
+        return False
+    return any(name in inputs and inputs[name][0][:1] in "iu" for name in node.input)
+
+
 @dataclass(frozen=True)
 class _Contents:
     """What graphs are made of."""
@@ -186,6 +194,12 @@ class OnnxModel:
         self.inputs = {v.name: _signature(v) for v in proto.graph.input}
         self.opset = parse.opsets(proto)
         self._stated = {v.name: _signature(v) for v in proto.graph.output}
+        self._limited = tuple(_node(n) for n in proto.graph.node if _limits(n, self.inputs))
+        reads = {name for node in self._limited for name in node.inputs}
+        self._read = {
+            t.name: TensorType(schema.dtype_name(t.data_type), tuple(t.dims))
+            for t in proto.graph.initializer if t.name in reads
+        }  # fmt: skip
         self._data = data
         self._serialised: Serialised | None = None
         if _is_settled(proto.graph):
@@ -262,7 +276,18 @@ class OnnxModel:
         extents = self.bind(sizes)
         is_odd = values or any(0 in size for size in sizes.values())
         make = partial(self.specialise, sizes, values, rewrites=rewrites)
-        return BoundModel(make, None if is_odd else self._serialised, extents)
+        return BoundModel(
+            make, None if is_odd else self._serialised, extents, partial(self._limiting, sizes)
+        )
+
+    def _limiting(self, sizes: Mapping[str, Sequence[int]]) -> Graph | None:
+        """Return the nodes that limit values of inputs; None if they need more than is known."""
+        types = dict(self._read)
+        for name, (dtype, _) in self.inputs.items():
+            types[name] = TensorType(dtype, tuple(sizes[name]))
+        if any(name and name not in types for n in self._limited for name in n.inputs):
+            return None
+        return Graph(self._limited, tuple(self.inputs), (), types, {}, self.opset)
 
     def bind(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
         """Match shapes against the model's inputs and return the values of its symbols.

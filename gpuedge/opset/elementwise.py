@@ -16,6 +16,7 @@ import numpy as np
 from gpuedge.core.dtypes import BYTES, EXACT, INTEGERS, SMALL
 from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.expr import Expr, apply, lift
+from gpuedge.opset.limits import divisor
 from gpuedge.opset.operator import Function, Operator
 from gpuedge.opset.ranges import Spans, largest, limits, span
 from gpuedge.opset.tensor import Map, Tensor, mapped, reshape
@@ -400,7 +401,7 @@ BY_NAME = {row.op: row for row in ROWS}
 
 OPERATORS: tuple[Operator, ...] = (
     *(row.operator() for row in ROWS if row.op not in {"Selu", "PRelu", "Div", "Pow"}),
-    Operator("Div", _div, dtypes=INTEGERS),
+    Operator("Div", _div, dtypes=INTEGERS, limits=divisor),
     Operator("Pow", _pow, dtypes=INTEGERS, others=(1,)),
     Operator("Selu", _selu_node),
     Operator("PRelu", _prelu_node),

@@ -11,6 +11,7 @@ from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.elementwise import above, pick, truncated
 from gpuedge.opset.expr import Expr, LoadExpr, Position, apply, lift, where
 from gpuedge.opset.index import Index, Loaded, axes, axis, choose, flatten, of, unflatten
+from gpuedge.opset.limits import by_axis, by_row, lengths
 from gpuedge.opset.logic import equal
 from gpuedge.opset.operator import ANY, INDICES, Operator
 from gpuedge.opset.tensor import Reduce, Tensor, at, computed, constant, mapped, reshape, view
@@ -35,7 +36,6 @@ def _gather(call: OperatorCall) -> Tensor:
     extent = x.shape[axis]
     if indices.size and not extent:
         raise call.bad_shape(f"picks from axis {axis}, which is empty")
-    _check_range(call, indices, extent)
     shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
 
     def to(position: tuple[Index, ...]) -> list[Index]:
@@ -46,22 +46,10 @@ def _gather(call: OperatorCall) -> Tensor:
     return view(x, shape, to)
 
 
-def _check_range(call: OperatorCall, indices: Tensor, extent: int) -> None:
-    """Refuse constant indices outside the axis; others are the model's own affair."""
-    array = indices.array
-    if (
-        array is not None
-        and array.size
-        and not (-extent <= int(array.min()) and int(array.max()) < extent)
-    ):
-        raise call.bad_shape(f"has indices outside of [{-extent}, {extent})")
-
-
 def _gather_elements(call: OperatorCall) -> Tensor:
     x, indices, along = _along(call)
     if indices.rank != x.rank:
         raise call.bad_shape("needs as many axes of indices as of data")
-    _check_range(call, indices, x.shape[along])
 
     def to(position: tuple[Index, ...]) -> list[Index]:
         picked = loaded(indices, position, x.shape[along])
@@ -265,15 +253,15 @@ def _max_unpool(call: OperatorCall) -> Tensor:
 
 
 OPERATORS: tuple[Operator, ...] = (
-    Operator("Gather", _gather, moves=True),
-    Operator("GatherElements", _gather_elements, moves=True),
-    Operator("GatherND", _gather_nd, moves=True),
+    Operator("Gather", _gather, moves=True, limits=by_axis),
+    Operator("GatherElements", _gather_elements, moves=True, limits=by_axis),
+    Operator("GatherND", _gather_nd, moves=True, limits=by_row),
     Operator("Compress", _compress, parameters=(1,), moves=True, remark="by a constant condition"),
-    Operator("ReverseSequence", _reverse_sequence, moves=True),
+    Operator("ReverseSequence", _reverse_sequence, moves=True, limits=lengths),
     Operator("OneHot", _one_hot, parameters=(1,), moves=True, remark="with a constant depth"),
-    Operator("ScatterElements", _scatter_elements, dtypes=ANY, others=(1,)),
-    Operator("Scatter", _scatter_elements, dtypes=ANY, others=(1,)),
-    Operator("ScatterND", _scatter_nd, dtypes=ANY, others=(1,)),
+    Operator("ScatterElements", _scatter_elements, dtypes=ANY, others=(1,), limits=by_axis),
+    Operator("Scatter", _scatter_elements, dtypes=ANY, others=(1,), limits=by_axis),
+    Operator("ScatterND", _scatter_nd, dtypes=ANY, others=(1,), limits=by_row),
     Operator(
         "MaxUnpool", _max_unpool, parameters=(2,), others=(1,), differs=lambda call: call.has(2)
     ),

@@ -12,6 +12,7 @@ from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.digits import as_floats
 from gpuedge.opset.elementwise import above, magnitude, pick, quotient, truncated, wrapped
 from gpuedge.opset.expr import Expr, apply
+from gpuedge.opset.limits import divisor
 from gpuedge.opset.operator import ANY, FLOATS, Function, Operator
 from gpuedge.opset.ranges import largest, limits, span
 from gpuedge.opset.tensor import Tensor, mapped, reshape, retyped
@@ -160,7 +161,7 @@ OPERATORS: tuple[Operator, ...] = (
     Operator("IsInf", _is_inf),
     Operator("Cast", _cast, moves=True),
     Operator("CastLike", _cast, moves=True),
-    Operator("Mod", _mod, dtypes=INTEGERS),
+    Operator("Mod", _mod, dtypes=INTEGERS, limits=divisor),
 )  # fmt: skip
 
 FUNCTIONS: tuple[Function, ...] = tuple(

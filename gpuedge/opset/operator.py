@@ -8,6 +8,7 @@ from typing import Final
 
 from gpuedge.core.dtypes import ACCEPTED, INTEGERS
 from gpuedge.opset.call import OperatorCall
+from gpuedge.opset.limits import Limit
 from gpuedge.opset.tensor import Constant, Given, Tensor
 
 FLOATS: Final = ACCEPTED
@@ -46,6 +47,8 @@ class Operator:
     differs : callable, optional
         Tells of which nodes ONNX Runtime (seen with 1.32.0) makes nothing, or something else than
         ONNX's reference does. On the CPU numpy computes these.
+    limits : callable, optional
+        What values integer inputs must have, of a node that can be composed.
     """
 
     name: str
@@ -57,6 +60,7 @@ class Operator:
     remark: str = ""
     check: Callable[[OperatorCall], None] | None = None
     differs: Callable[[OperatorCall], bool] | None = None
+    limits: Callable[[OperatorCall], tuple[Limit, ...]] | None = None
 
     def outputs(self, call: OperatorCall) -> tuple[Tensor, ...]:
         """Return what a node computes.
@@ -73,6 +77,10 @@ class Operator:
         if not self.moves:
             self._check_dtypes(call)
         made = self.build(call)
+        for limit in () if self.limits is None else self.limits(call):
+            array = call.input(limit.position).array
+            if array is not None and limit.wrong(array).size:
+                raise call.bad_shape(f"has {limit.said}")
         outputs = (made,) if isinstance(made, Tensor) else tuple(made)
         lengths = [t.length.count for t in outputs if t.length is not None]
         _label([*outputs, *lengths], call.name or call.outputs[0])

@@ -10,6 +10,7 @@ from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.elementwise import above, magnitude, pick, truncated
 from gpuedge.opset.expr import Expr, LoadExpr, Position, apply, lift
 from gpuedge.opset.index import Index, Loaded, axes, axis, flatten, of
+from gpuedge.opset.limits import images
 from gpuedge.opset.operator import Operator
 from gpuedge.opset.tensor import Reduce, Tensor, at, computed, mapped
 from gpuedge.opset.windows import check_extents, counts, spatial, window
@@ -205,6 +206,6 @@ def _deform_conv(call: OperatorCall) -> Tensor:
 
 OPERATORS: tuple[Operator, ...] = (
     Operator("GridSample", _grid_sample),
-    Operator("RoiAlign", _roi_align, others=(2,), remark="with sampling_ratio"),
+    Operator("RoiAlign", _roi_align, others=(2,), remark="with sampling_ratio", limits=images),
     Operator("DeformConv", _deform_conv, check=check_extents),
 )

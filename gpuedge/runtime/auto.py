@@ -163,6 +163,8 @@ class AutoModel(CompiledModel):
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Compute the outputs from inputs of exactly the graph's types; see `CompiledModel`."""
+        if self._checks != ():
+            self._check(inputs)
         with self._lock:
             start = clock.now_ns()
             chooser = self._chooser

@@ -18,6 +18,7 @@ from gpuedge.core.errors import DeviceError, DriverError
 from gpuedge.core.reasons import Reason
 from gpuedge.executors.base import Executable, Executor, PlacementRow, StepTime
 from gpuedge.graph.bound import BoundModel
+from gpuedge.graph.checks import ValueCheck, check_values
 from gpuedge.graph.ir import Array, Graph
 from gpuedge.graph.partition import outputs_of
 from gpuedge.plan.storages import Range
@@ -186,6 +187,7 @@ class CompiledModel(ABC):
         self._is_left = False
         self._failure: Reason | None = None  # of the device, during the request under way
         self._is_timed = debug.level() >= 2
+        self._checks: tuple[ValueCheck, ...] | None = None
 
         self._open_first()
 
@@ -244,6 +246,8 @@ class CompiledModel(ABC):
             The device failed and the request forbids the CPU.
         NotFiniteError (GE-205)
             An input holds NaN or infinity, which the device named does not keep.
+        InputError (GE-203)
+            An input holds an index that leads nowhere, or a divisor of 0.
         """
 
     def timed(self, inputs: Mapping[str, Array]) -> list[StepTime]:
@@ -273,6 +277,12 @@ class CompiledModel(ABC):
 
     # -- running ------------------------------------------------------------------------------
 
+    def _check(self, inputs: Mapping[str, Array]) -> None:
+        """Refuse values that no device can do with, whichever is to answer. Raises InputError."""
+        if self._checks is None:
+            self._checks = self.model.checks
+        check_values(self._checks, inputs)
+
     def run_on_cpu(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Compute one request without the device."""
         return self._run_one_on_cpu(self._segments.on_cpu(), inputs)
@@ -296,6 +306,8 @@ class CompiledModel(ABC):
             if part.device == CPU or self._failure is not None:
                 values |= self._run_one_on_cpu(side.segments.stand_in(part), feed)
             else:
+                if not is_whole:
+                    check_values(part.checks, feed)
                 self._since, self._at, self._at_work = clock.now_ns() / 1e9, part.device, None
                 try:
                     values |= part.executable.run(feed)

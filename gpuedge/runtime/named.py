@@ -231,6 +231,8 @@ class NamedModel(CompiledModel):
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Compute the outputs from inputs of exactly the graph's types; see `CompiledModel`."""
+        if self._checks != ():
+            self._check(inputs)
         with self._lock:
             start = clock.now_ns()
             is_closed = getattr(self._executor, "closed", False)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from gpuedge.core.errors import DeviceError
 from gpuedge.executors.base import Executable, Executor, PlacementRow
 from gpuedge.graph.bound import BoundModel
+from gpuedge.graph.checks import checks_of
 from gpuedge.graph.ir import Array, Graph
 from gpuedge.graph.offenders import refusal
 from gpuedge.graph.partition import partition
@@ -35,12 +36,13 @@ log = logging.getLogger("gpuedge")
 class Part:
     """A compiled segment, and the device string of where it runs."""
 
-    __slots__ = ("device", "executable", "graph")
+    __slots__ = ("checks", "device", "executable", "graph")
 
     def __init__(self, graph: Graph, device: str, executable: Executable) -> None:
         self.graph = graph
         self.device = device
         self.executable = executable
+        self.checks = () if device == CPU else checks_of(graph)
 
     @property
     def rows(self) -> tuple[PlacementRow, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import gpuedge
+from gpuedge.core.errors import InputError
 
 WAYS = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize")
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
@@ -78,6 +80,74 @@ def resize_wrong(device: str) -> list[str]:
     return wrong
 
 
+X = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+def whole(values: Any, dtype: str = "int64") -> Any:
+    return np.array(values, dtype)
+
+
+REFUSED: dict[str, tuple[list[Any], int, Any, dict[str, int]]] = {
+    "Gather": ([X, whole([2, -3])], 1, whole([2, 3]), {}),
+    "GatherElements": ([X, whole([[2, 0, -3, 0]])], 1, whole([[2, 0, -4, 0]]), {}),
+    "GatherND": ([X, whole([[2, 3]])], 1, whole([[2, 4]]), {}),
+    "ScatterElements": ([X, whole([[2, 0, 0, 0]]), X[:1]], 1, whole([[3, 0, 0, 0]]), {}),
+    "ScatterND": ([X, whole([[-3]]), X[:1]], 1, whole([[-4]]), {}),
+    "ReverseSequence": ([X, whole([1, 2, 0, 3])], 1, whole([1, 2, 4, 3]), {}),
+    "RoiAlign": (
+        [X.reshape(1, 1, 3, 4), np.float32([[0, 0, 2, 2]]), whole([0])], 2, whole([1]),
+        {"sampling_ratio": 1},
+    ),
+    "Div": ([whole([7, -7], "int32"), whole([2, -2], "int32")], 1, whole([2, 0], "int32"), {}),
+    "Mod": ([whole([7, -7], "int32"), whole([2, -2], "int32")], 1, whole([2, 0], "int32"), {}),
+}  # fmt: skip
+"""Inputs that a node takes, and what it cannot do with at the place given."""
+
+
+def refusals_wrong(device: str) -> list[str]:
+    """Return nodes that a device or the CPU does not answer, or refuse, as they must."""
+    wrong = []
+    for op, (arrays, at, bad, attrs) in REFUSED.items():
+        feed = {f"x{i}": a for i, a in enumerate(arrays)}
+        model = one_node(op, feed, {}, opset=18, **attrs)
+        want = ReferenceEvaluator(model).run(None, feed)[0]
+        said = set()
+        for where in (device, "cpu", "auto"):
+            with gpuedge.Session(model, device=where) as session:
+                if not np.allclose(session.run(feed)["y"], want, atol=1e-5):
+                    wrong.append(f"{op} on {where}: {session.run(feed)['y']} for {want}")
+                try:
+                    wrong.append(f"{op} on {where}: {session.run({**feed, f'x{at}': bad})}")
+                except InputError as error:
+                    said.add(str(error))
+        if len(said) != 1:
+            wrong.append(f"{op}: {said}")
+    return wrong
+
+
+def handed_over(device: str) -> list[str]:
+    """Return what is wrong with indices that the CPU computes for a node on the device."""
+    nodes = [
+        helper.make_node("Unique", ["i"], ["u"]),
+        helper.make_node("Gather", ["x", "u"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(n, t, s) for n, t, s in (("i", 7, [2]), ("x", 1, [3, 4]))]
+    graph = helper.make_graph(nodes, "two", ends, [helper.make_tensor_value_info("y", 1, None)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    wrong = []
+    for where in (device, "cpu"):
+        with gpuedge.Session(model, device=where) as session:
+            found = session.run({"x": X, "i": whole([2, 0])})["y"]
+            if not np.array_equal(found, X[[0, 2]]):
+                wrong.append(f"{where}: {found}")
+            with suppress(InputError):
+                wrong.append(f"{where}: {session.run({'x': X, 'i': whole([3, 0])})}")
+    return wrong
+
+
 if __name__ == "__main__":
     gpuedge.probe(deadline_s=60)
-    print(json.dumps({"resize": resize_wrong(sys.argv[1])}))
+    print(json.dumps({
+        "refusals": refusals_wrong(sys.argv[1]), "handed over": handed_over(sys.argv[1]),
+        "resize": resize_wrong(sys.argv[1]),
+    }))  # fmt: skip
