@@ -50,6 +50,7 @@ SENTENCES: dict[str, str] = {
     "other-route": "the same device is reached by a better API route",
     "not-named": "another device was asked for by name",
     "unsupported-op": "an operator of the model cannot run there",
+    "does-not-fit": "the model needs more than the device offers",
     "measured-slower": "measured on this model, and slower than the CPU path",
     "takes-over": "the better side by now, so that it answers next",
     "too-little": "measured on this model, and not enough faster than the CPU path",

@@ -35,7 +35,7 @@ _CLOSENESS = (
     "takes-over", "on-trial", "opening", "open-late", "not-yet", "too-little",
     "measured-slower", "slower",
     "drifted", "run-failed", "compile-failed", "misses-deadline", "too-much-memory", "deadline",
-    "open-failed", "unsupported-op", "software",
+    "open-failed", "does-not-fit", "unsupported-op", "software",
 )  # fmt: skip
 """Which GPU is told of where none is used: the one that came nearest."""
 

@@ -12,11 +12,8 @@ from gpuedge.graph.ir import Array, Graph, Node, TensorType
 from gpuedge.graph.reference import run_node
 from gpuedge.opset import OPERATORS
 from gpuedge.opset.call import OperatorCall
-<<<<<<< HEAD
 from gpuedge.opset.halves import halve
-=======
 from gpuedge.opset.limits import Limit
->>>>>>> b118328 (Indices outside of an axis and integer divisors of 0 are refused alike on the CPU and on every GPU)
 from gpuedge.opset.operator import Operator
 from gpuedge.opset.tensor import Tensor, constant, given
 

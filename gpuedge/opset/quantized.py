@@ -19,6 +19,7 @@ from gpuedge.opset.digits import as_floats, carried, fitting, in_digits, of_part
 from gpuedge.opset.evaluate import evaluate
 from gpuedge.opset.expr import Expr, apply, lift
 from gpuedge.opset.index import Index
+from gpuedge.opset.limits import Limit
 from gpuedge.opset.logic import ELEMENT_TYPES
 from gpuedge.opset.matmul import multiplied
 from gpuedge.opset.operator import FLOATS, Operator
@@ -36,7 +37,10 @@ from gpuedge.opset.tensor import (
 from gpuedge.opset.windows import Slide
 
 LARGEST_SUM = 2.0**31
-"""Sums of products may be as large; ONNX adds them up in 32 bits."""
+"""Sums must stay below, with the bias; ONNX Runtime adds up in int32, which wraps."""
+
+LARGEST_BIAS = 2**30
+"""What a bias that is not constant may be."""
 
 MOST_TERMS = 65_280
 """Most products of one sum whose digits are added up alone: 255 times as many stay below 2^24."""
@@ -114,9 +118,10 @@ def _carry(
     if most + bias <= EXACT:
         return None
     a, b = factors
-    if most > LARGEST_SUM or terms > MOST_TERMS:
+    if most + bias >= LARGEST_SUM or terms > MOST_TERMS:
+        more = f" and a bias of up to {bias:.0f}" if bias else ""
         raise call.unsupported(
-            f"adds {terms} products of up to {a:.0f} by {b:.0f}, more than sums of 32 bits hold"
+            f"adds {terms} products of up to {a:.0f} by {b:.0f}{more}, more than 32 bits hold"
         )
     return Carry(fitting(a * b))
 
@@ -186,7 +191,7 @@ def _convolved(call: OperatorCall, w_at: int, zeros: tuple[int, int], bias: int)
     slide, group = conv.sliding(inner)
     terms = prod(w.shape[1:])
     most = _most(most_x, right, most_w, tuple(range(1, w.rank)), terms)
-    bias_most = 0.0 if added is None else largest(added)
+    bias_most = 0.0 if added is None else LARGEST_BIAS if added.array is None else largest(added)
     carry = _carry(call, terms, most, (most_x, most_w), bias_most)
     if carry is None:
         return _whole(conv.convolution(inner), most + bias_most)
@@ -231,6 +236,14 @@ def _by_filter(call: OperatorCall) -> bool:
     return zero is not None and zero.shape not in ((), (1,))
 
 
+def _biases(call: OperatorCall) -> tuple[Limit, ...]:
+    """Return the limits of a bias that is not constant: with it, sums stay within 32 bits."""
+    bias = call.optional(8)
+    if bias is None or bias.array is not None:
+        return ()
+    return (Limit(8, "biases", (-LARGEST_BIAS,), (LARGEST_BIAS,)),)
+
+
 def _qlinear_conv(call: OperatorCall) -> Tensor:
     total = _convolved(call, 3, (2, 5), 8)
     column = (total.shape[1], *(1,) * (total.rank - 2))
@@ -247,5 +260,5 @@ OPERATORS: tuple[Operator, ...] = (
     Operator("ConvInteger", _conv_integer, dtypes=BYTES, others=(1, 2, 3),
              remark="of sums up to 2^31", differs=_by_filter),
     Operator("QLinearConv", _qlinear_conv, dtypes=BYTES, others=tuple(range(1, 9)),
-             remark="of sums up to 2^31"),
+             remark="of sums up to 2^31", limits=_biases),
 )  # fmt: skip

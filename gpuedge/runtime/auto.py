@@ -30,7 +30,15 @@ from gpuedge.graph.ir import Array, Graph
 from gpuedge.runtime import clock, segments
 from gpuedge.runtime.background import BackgroundJob, Pace
 from gpuedge.runtime.compiled import Calibrate, CompiledModel, OnDevice
-from gpuedge.runtime.devices import COMPILE_ERRORS, OK, POOL, RECOVERING, Pool, reason_of
+from gpuedge.runtime.devices import (
+    COMPILE_ERRORS,
+    OK,
+    POOL,
+    RECOVERING,
+    REFUSED,
+    Pool,
+    reason_of,
+)
 from gpuedge.runtime.gates import Gates, Passed
 from gpuedge.runtime.health import Health
 from gpuedge.runtime.inputs import samples
@@ -496,7 +504,8 @@ class AutoModel(CompiledModel):
 
     def _refuse(self, device: str, reason: Reason) -> None:
         """Go on without a device for the rest of this launch."""
-        self._counts.fail(reason)
+        if reason.code != REFUSED:
+            self._counts.fail(reason)
         self._reasons[device] = reason
         self._chooser.failed(device, clock.now_ns())
 

@@ -26,6 +26,7 @@ from gpuedge.core.errors import (
     DeviceTimeoutError,
     GpuEdgeError,
     KernelError,
+    KernelLimitError,
     OutOfMemoryError,
     UnsupportedOpError,
 )
@@ -59,11 +60,16 @@ CLOSE_S, OPEN_S = 10.0, 30.0
 
 log = logging.getLogger("gpuedge")
 
-_CODES: tuple[tuple[type[DeviceError], str], ...] = (
+_CODES: tuple[tuple[type[GpuEdgeError], str], ...] = (
     (DeviceLostError, "device-lost"),
     (OutOfMemoryError, "out-of-memory"),
     (DeviceTimeoutError, "device-hung"),
+    (UnsupportedOpError, "does-not-fit"),
+    (KernelLimitError, "does-not-fit"),
 )
+
+REFUSED = "does-not-fit"
+"""Code of what planning for a device finds that it cannot run: no failure of it."""
 
 DEVICE_FATAL_ERRORS = (DeviceLostError, DeviceTimeoutError)
 """Errors after which a device is of no use until it is opened anew."""

@@ -27,6 +27,7 @@ from gpuedge.runtime.devices import (
     DEVICE_FATAL_ERRORS,
     OK,
     RECOVERING,
+    REFUSED,
     reason_of,
 )
 from gpuedge.runtime.health import Health
@@ -135,6 +136,9 @@ class NamedModel(CompiledModel):
                 return OK, ""
             state, reason = self._fares.state, self._fares.reason
             return state, "" if state == OK or reason is None else reason.sentence
+        why = self._why or Reason("fallback")
+        if why.code == REFUSED:
+            return CPU, why.sentence
         return (RECOVERING if self._is_away else DEMOTED), self._why.sentence if self._why else ""
 
     @property
@@ -203,7 +207,7 @@ class NamedModel(CompiledModel):
             if self.request.fallback == "error":
                 raise
             log.warning("%s: %s", held.device, reason.sentence)
-            if not is_fatal and reason.code != "compile-failed":
+            if isinstance(error, DeviceError) and not is_fatal and reason.code != "compile-failed":
                 reason = Reason("compile-failed", reason.sentence)
             self._leave(reason, is_final=not is_fatal)
             return

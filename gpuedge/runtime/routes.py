@@ -27,6 +27,7 @@ from gpuedge.decide.record import Evidence, Record, candidates_of
 from gpuedge.decide.route import Route
 from gpuedge.plan.planner import label
 from gpuedge.runtime import clock
+from gpuedge.runtime.devices import Pool, reason_of
 from gpuedge.runtime.forecast import Forecast
 from gpuedge.runtime.opening import INLINE
 from gpuedge.runtime.request import Request
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from gpuedge.graph.bound import BoundModel
     from gpuedge.graph.ir import Graph
     from gpuedge.probing.report import ProbeRow
-    from gpuedge.runtime.devices import Pool
 
 SMALL = 64
 """Elements up to which constants may be sizes, axes and the like, on which latency depends."""
@@ -208,7 +208,7 @@ class _Surveyor:
             predicted = sum(filter(None, seen.gpu_ns))
             return self._routed(e, row, predicted, seen.startup_ns(list(range(len(seen.cut)))))
         except GpuEdgeError as error:
-            return replace(e, code="compile-failed", detail=_sentence(error))
+            return replace(e, code=reason_of(error, "compile-failed").code, detail=_sentence(error))
 
     def _mixed(self, e: Evidence, row: ProbeRow, seen: Forecast) -> Evidence:
         """Add a route that runs parts of the graph, where that may beat the CPU alone."""

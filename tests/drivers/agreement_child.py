@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import gpuedge
-from gpuedge.core.errors import InputError
+from gpuedge.core.errors import InputError, UnsupportedOpError
 
 WAYS = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize")
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
@@ -145,9 +145,38 @@ def handed_over(device: str) -> list[str]:
     return wrong
 
 
+def sums_wrong(device: str) -> list[str]:
+    """Return biases near the ends of int32 that a device neither sums as the CPU nor refuses."""
+    wrong = []
+    x = np.full((1, 1, 3, 3), 255, np.uint8)
+    scale, zero = {"xs": np.float32(1), "xz": np.uint8(0)}, {"wz": np.int8(0)}
+    result = {"ys": np.float32(2**24), "yz": np.uint8(128)}
+    for low in (False, True):
+        w = np.full((1, 1, 3, 3), -128 if low else 127, np.int8)
+        total = int((x.astype(np.int64) * w).sum())
+        fits = -(2**31) + 1 - total if low else 2**31 - 1 - total
+        for bias in (fits, fits - 1 if low else fits + 1):
+            held = {**scale, "w": w, "ws": np.float32(1), **zero, **result}
+            model = one_node("QLinearConv", {"x": x}, {**held, "b": whole([bias], "int32")}, 13)
+            said = {}
+            for where in (device, "cpu"):
+                try:
+                    with gpuedge.Session(model, device=where, fallback="error") as session:
+                        said[where] = int(session.run({"x": x})["y"].item())
+                except UnsupportedOpError:
+                    said[where] = -1
+            wrapped = (total + bias + 2**31) % 2**32 - 2**31
+            want = min(max(round(wrapped / 2**24) + 128, 0), 255)
+            there = want if bias == fits else -1
+            if said != {device: there, "cpu": want}:
+                wrong.append(f"{bias}: {said} for {want}")
+    return wrong
+
+
 if __name__ == "__main__":
     gpuedge.probe(deadline_s=60)
     print(json.dumps({
         "refusals": refusals_wrong(sys.argv[1]), "handed over": handed_over(sys.argv[1]),
+        "sums": sums_wrong(sys.argv[1]),
         "resize": resize_wrong(sys.argv[1]),
     }))  # fmt: skip

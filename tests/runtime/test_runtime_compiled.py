@@ -16,6 +16,7 @@ from gpuedge.core.errors import (
     DriverError,
     GpuEdgeError,
     InputError,
+    KernelLimitError,
     NoUsableDeviceError,
     OutOfMemoryError,
     UnsupportedOpError,
@@ -146,6 +147,28 @@ def test_failure_while_compiling_is_counted(error: GpuEdgeError, code: str, word
     assert (health.failed, [f.code for f in health.failures]) == (1, [code])
     assert words in health.reason
     assert (health.on_device, health.on_cpu, health.p50_s) == (0, 0, None)
+    pool.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (KernelLimitError("It needs 99 tensors."), "does-not-fit", "needs more than the device"),
+        (UnsupportedOpError("Relu has no kernel."), "does-not-fit", "offers: Relu has no kernel"),
+    ],
+)
+def test_what_a_device_cannot_hold_is_no_failure_of_it(
+    error: GpuEdgeError, code: str, words: str
+) -> None:
+    pool = FakePool({"build": error})
+    compiled = compile_model(graph("Relu"), Request("vulkan"), pool)
+    np.testing.assert_array_equal(result(compiled), np.maximum(X, 0))
+    health = compiled.health()
+    assert (health.state, health.failed, health.failures) == ("cpu", 0, ())
+    assert words in health.reason and "failed" not in health.reason
+    row = next(r for r in compiled.decision.rows if r.device == "vulkan:0")
+    assert row.code == code and "failed" not in compiled.decision.reason
+    assert pool.device_health("vulkan:0").state == "ok"
     pool.close()
 
 
