@@ -146,7 +146,7 @@ def reference(name: str) -> tuple[Path, Path]:
 def one(name: str, device: str) -> dict[str, Any]:
     """Return the row of a network."""
     model_file, known_file = reference(name)
-    known = dict(np.load(known_file))
+    known = dict(np.load(known_file, allow_pickle=False))
     feeds = {n[3:]: a for n, a in known.items() if n.startswith("in:")}
     policy = gpuedge.Policy(crosscheck=0.0)
     start = time.monotonic()
