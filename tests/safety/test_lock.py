@@ -30,6 +30,8 @@ import sys
 from gpuedge.backends.base import Candidate
 from gpuedge.probing.report import ProbeRow
 from gpuedge.probing.verdicts import Store
+from gpuedge.safety import lock
+lock.WAIT_S = 60.0  # the machine may be busy, and who gives up waiting may lose what it wrote
 folder, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 print("ready", flush=True)
 sys.stdin.readline()
