@@ -20,7 +20,6 @@ import gpuedge
 
 CHILD = Path(__file__).with_name("way_child.py")
 
-MOST_FILES = 10
 MOST_CALLS = {
     "cpu": {"session": 55, "conv2d": 75},
     "vulkan": {"session": 55, "conv2d": 75},
@@ -43,14 +42,13 @@ def ways(device: str, environ: Mapping[str, str]) -> dict[str, list[str]]:
 
 def check(found: Mapping[str, list[str]], most_calls: Mapping[str, int]) -> None:
     for name, files in found.items():
-        assert 3 <= len(set(files)) <= MOST_FILES, (name, sorted(set(files)))
         assert len(files) <= most_calls[name], (name, files)
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.driver
 @pytest.mark.parametrize("name", ["vulkan-lavapipe", "gles31-llvmpipe", "gles20-llvmpipe"])
-def test_warm_calls_pass_few_files_on_their_way_to_a_gpu(name: str, tmp_path: Path) -> None:
+def test_warm_calls_take_few_steps_on_their_way_to_a_gpu(name: str, tmp_path: Path) -> None:
     require(name)
     environ = {**environment_of(name), "GPUEDGE_CACHE_DIR": str(tmp_path)}
     device, backend = name.partition("-")[0], "gles" if name.startswith("gles") else "vulkan"
@@ -59,7 +57,7 @@ def test_warm_calls_pass_few_files_on_their_way_to_a_gpu(name: str, tmp_path: Pa
     assert all(any(f.startswith(f"backends/{backend}/") for f in w) for w in found.values())
 
 
-def test_warm_calls_pass_few_files_on_their_way_to_the_cpu() -> None:
+def test_warm_calls_take_few_steps_on_their_way_to_the_cpu() -> None:
     found = ways("cpu", {})
     check(found, MOST_CALLS["cpu"])
     assert all("executors/cpu.py" in files for files in found.values())
