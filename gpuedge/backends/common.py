@@ -93,10 +93,9 @@ def found_again(info: DeviceInfo, found: Sequence[F]) -> F:
             known=f"the driver now offers {len(found)} devices",
         )
     one, before = found[info.index], info.identity
-    now = one.identity
-    if (before.vendorID, before.deviceID) != (now.vendorID, now.deviceID):
+    if before.differences(one.identity, ("vendorID", "deviceID")):
         raise DriverError(
             "The driver now lists another device in this place.",
-            known=f"expected {before.name}, found {now.name}",
+            known=before.differences(one.identity, ("name", "vendorID", "deviceID")),
         )
     return one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -29,6 +30,19 @@ class Identity:
     GL_RENDERER: str | None = None
     GL_VERSION: str | None = None
     backend: str | None = None  # the API that WebGPU runs on
+
+    def differences(self, now: Identity, fields: Sequence[str]) -> str:
+        """Return which of `fields` differ from those found `now`, with both values; "" for none.
+
+        A value that either side does not know is no difference: what a driver tells depends on the
+        context that it is asked through.
+        """
+        pairs = ((name, getattr(self, name), getattr(now, name)) for name in fields)
+        return ", ".join(
+            f"{name}: expected {old!r}, found {new!r}"
+            for name, old, new in pairs
+            if old is not None and new is not None and old != new
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary without the unknown fields."""

@@ -11,6 +11,7 @@ import pytest
 
 from gpuedge.core import errors
 from gpuedge.core.caps import VULKAN_MINIMUM, Caps
+from gpuedge.core.identity import Identity
 from gpuedge.core.kernel import KernelBlob, PushArg, TensorArg
 from gpuedge.core.reasons import SENTENCES, Reason
 from gpuedge.core.record import Record
@@ -118,3 +119,13 @@ def test_push_block_is_packed_by_offset() -> None:
     blob = KernelBlob("k", "spirv", b"", "main", tensors, (), push, 24, "")
     block = blob.pack_push([(1, 2, 3, 4), (9, 9, 9, 9)], {"n": -1, "f": 1.5})
     assert block == bytes.fromhex("01000000020000000300000004000000ffffffff0000c03f")
+
+
+def test_identities_differ_only_in_what_both_sides_know() -> None:
+    seen = Identity("gles30", "A", "linux", GL_VENDOR="V", GL_RENDERER="A")
+    fields = ("GL_VENDOR", "GL_RENDERER", "deviceUUID")
+    same = Identity("gles30", "A", "linux", GL_RENDERER="A", deviceUUID="6d")
+    assert seen.differences(same, fields) == same.differences(seen, fields) == ""
+    other = Identity("gles30", "B", "linux", GL_VENDOR="W", GL_RENDERER="A", deviceUUID="6e")
+    assert seen.differences(other, fields) == "GL_VENDOR: expected 'V', found 'W'"
+    assert same.differences(other, fields) == "deviceUUID: expected '6d', found '6e'"

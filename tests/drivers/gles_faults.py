@@ -177,6 +177,7 @@ def other(level: str) -> None:
     try:
         backends.load(level).open(stranger)
     except DriverError as error:
-        assert "expected X, found" in str(error)
+        now = info.identity.GL_RENDERER
+        assert f"known here:   GL_RENDERER: expected 'X', found {now!r}\n" in str(error)
     else:
         raise AssertionError("it opens")

@@ -36,6 +36,7 @@ from gpuedge.core.errors import (
     DriverError,
 )
 from gpuedge.core.kernel import KernelBlob
+from gpuedge.probing.api import probe
 
 EGL_VENDOR = 0x3053
 EGL_ANGLE_WEBGL = 0x33AC
@@ -140,6 +141,32 @@ def application(level: str, *, is_desktop: bool) -> Iterator[Callable[[], tuple[
     library.MakeCurrent(display.handle, None, None, None)
     library.DestroySurface(display.handle, surface)
     context.close()
+
+
+def earlier_user(level: str, tells_more: bool) -> None:
+    """A device that the probe's process saw is found again where the application used EGL first.
+
+    Mesa keeps the version of the first use for all of the process. It tells the UUID of a device in
+    contexts of 3.2 only, so that either this process knows more of the device or the probe's does.
+    """
+    exact = os.environ["MESA_GLES_VERSION_OVERRIDE"]
+    if tells_more:
+        del os.environ["MESA_GLES_VERSION_OVERRIDE"]
+    with application(level, is_desktop=False) as state:
+        before = state()
+        if tells_more:
+            os.environ["MESA_GLES_VERSION_OVERRIDE"] = exact
+        else:
+            del os.environ["MESA_GLES_VERSION_OVERRIDE"]
+        rows = probe(backends=[level], refresh=True, deadline_s=60.0).tried
+        info = next(row.info() for row in rows if row.index is not None)
+        assert (infos(level)[0].identity.deviceUUID is not None) is tells_more
+        assert (info.identity.deviceUUID is None) is tells_more
+        device = backends.load(level).open(info)
+        assert isinstance(device, OpenDevice)
+        add(device)
+        device.close()
+        assert state() == before
 
 
 def manners(level: str, desktop: bool = False) -> None:

@@ -32,6 +32,12 @@ def test_sharing_a_process(configuration: str) -> None:
     assert run(configuration, "latecomer", "unwaited", "terminated") == ""
 
 
+@pytest.mark.parametrize("tells_more", [True, False])
+def test_application_that_used_egl_first(tells_more: bool) -> None:
+    need("gles30-llvmpipe")
+    run("gles30-llvmpipe", ("earlier_user", {"tells_more": tells_more}))
+
+
 def test_application_with_a_desktop_context() -> None:
     need("gles30-llvmpipe")
     run("gles30-llvmpipe", ("manners", {"desktop": True}))

@@ -62,12 +62,12 @@ def open_beside(info: DeviceInfo, context: moderngl.Context) -> physical.Opened:
     want = Want(level, is_desktop)
     shown = api.Display(library, api.Platform("the application's", 0), display)
     opened = physical.open_display(shown, want, share=handle)
-    if opened.identity.GL_RENDERER != info.identity.GL_RENDERER:
+    if difference := info.identity.differences(opened.identity, ("GL_RENDERER",)):
         opened.context.close()
         raise DriverError(
             "The application's context belongs to another device.",
             asked_by=f"{level} of {info.identity.name}",
-            known=f"the context is of {opened.identity.name}",
+            known=difference,
         )
     return opened
 

@@ -199,8 +199,9 @@ def _no_display(
     )
 
 
-def _mark(identity: Identity) -> tuple[str | None, ...]:
-    return identity.GL_VENDOR, identity.GL_RENDERER, identity.deviceUUID
+SAME = ("GL_VENDOR", "GL_RENDERER", "deviceUUID")
+"""What tells devices of a driver apart. The UUID is not always known: Mesa gives it in contexts of
+OpenGL ES 3.2 only, and which version one gets may hang on who used EGL first in this process."""
 
 
 def enumerate_devices(candidate: Candidate) -> list[DeviceInfo]:
@@ -213,7 +214,8 @@ def enumerate_devices(candidate: Candidate) -> list[DeviceInfo]:
     with driver_environment(candidate):
         for opened in _reachable(candidate, Want(candidate.backend)):
             one = DeviceInfo(candidate, len(found), opened.identity, opened.is_software)
-            found.setdefault(_mark(opened.identity), one)
+            mark = tuple(getattr(opened.identity, name) for name in SAME)
+            found.setdefault(mark, one)
             opened.context.close()
     return list(found.values())
 
@@ -224,18 +226,20 @@ def open_device(info: DeviceInfo) -> Opened:
     Raises DriverError where the driver now leads to other devices, BackendUnavailableError where
     it leads nowhere any more.
     """
-    others: list[str] = []
+    others: dict[str, None] = {}
     want = Want(info.candidate.backend, is_robust="robust-access" not in info.disabled)
     with driver_environment(info.candidate):
         for opened in _reachable(info.candidate, want):
-            if _mark(opened.identity) == _mark(info.identity):
+            difference = info.identity.differences(opened.identity, SAME)
+            if not difference:
                 return opened
-            others.append(opened.identity.name)
+            others[difference] = None
             opened.context.close()
     raise DriverError(
         "The driver now leads to another device.",
         asked_by=f"{info.candidate.key} #{info.index}",
-        known=f"expected {info.identity.name}, found {', '.join(dict.fromkeys(others))}",
+        known="; ".join(others),
+        hint="a driver keeps the settings that the first user of EGL in this process had",
     )
 
 
