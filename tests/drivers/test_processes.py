@@ -9,7 +9,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -56,11 +55,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     def scenario(name: str, what: str, isolation: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(CHILD), what, FARM[name].device, isolation]
         environ = environment(name)
-        start = time.monotonic()
         done = subprocess.run(
             command, env=environ, capture_output=True, text=True, check=False, timeout=ENDS_S
         )
-        assert time.monotonic() - start < ENDS_S
         assert done.stdout == "ok\n", done.stderr
         return done
 

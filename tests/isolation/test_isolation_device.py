@@ -245,7 +245,7 @@ def test_a_closed_device_says_so_and_closes_again() -> None:
     buffer = device.alloc(16, Usage.OUTPUT)
     pid = device.pid
     device.close()
-    assert fakes.gone_within(pid, 1.0)
+    assert fakes.gone_within(pid, 20.0)
     device.close()
     device.free(buffer)
     with pytest.raises(ClosedError, match="closed"):

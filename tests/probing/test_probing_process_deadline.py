@@ -20,10 +20,10 @@ pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="these children fork and stop"),
 ]
 
-LATE_S = 0.1
-"""What a probe may take longer than it was given."""
+LATE_S = 1.0
+"""What a probe may take longer than it was given; a hang would be for ever. Idle it is 0.02."""
 
-TRIES = 5
+TRIES = 3
 """A busy machine makes one measurement late; a fault would make all of them late."""
 
 
@@ -66,9 +66,9 @@ def test_deadline_whatever_it_does_meanwhile(key: str) -> None:
 
 def test_deadline_counts_from_where_the_caller_says() -> None:
     start = time.monotonic()
-    rows = probe_all([Candidate("fake", "hang", "f")], 5.0, WORKER, begin=start - 4.5)
+    rows = probe_all([Candidate("fake", "hang", "f")], 60.0, WORKER, begin=start - 59.5)
     assert rows[0][0].status == "timeout"
-    assert time.monotonic() - start < 2.5
+    assert time.monotonic() - start < 30
 
 
 def test_waiting_for_a_child_that_closed_its_output_costs_nothing() -> None:
@@ -84,7 +84,7 @@ def children() -> set[str]:
 
 
 def state() -> tuple[list[str], int, dict[str, str], str, int, set[str]]:
-    ends = time.monotonic() + 20  # on a busy machine a killed process is not gone at once
+    ends = time.monotonic() + 100  # on a busy machine a killed process is not gone at once
     while threading.active_count() > 1 and time.monotonic() < ends:
         time.sleep(0.02)
     mask = os.umask(0)
@@ -96,7 +96,7 @@ def state() -> tuple[list[str], int, dict[str, str], str, int, set[str]]:
 
 @pytest.mark.parametrize("key", ["silent", "stopped", "family", "segv", "flood-die"])
 def test_nothing_of_a_child_is_left(key: str) -> None:
-    probed("ok", 5.0)
+    probed("ok", 30.0)
     before = state()
     probed(key, 0.5)
     assert state() == before
@@ -107,11 +107,11 @@ def test_an_orphan_of_another_session_holds_nothing_of_ours(
 ) -> None:
     """It cannot be found by its group; but no descriptor, thread or second of ours is its own."""
     monkeypatch.setenv("PROBE_PIDFILE", str(tmp_path / "pid"))
-    probed("ok", 5.0)
+    probed("ok", 30.0)
     before = state()
     start = time.monotonic()
-    row, _ = probed("orphan", 20.0)
-    assert time.monotonic() - start < 10
+    row, _ = probed("orphan", 60.0)
+    assert time.monotonic() - start < 50
     orphan = int((tmp_path / "pid").read_text())
     try:
         assert row.status == "ok"

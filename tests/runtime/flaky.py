@@ -180,7 +180,7 @@ def cpu(*ops: str, x: np.ndarray = X) -> np.ndarray:
 
 def until(holds: Callable[[], bool]) -> None:
     """Wait for what a thread brings about."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 100
     while not holds():
         assert time.monotonic() < end, "it did not come about"
         time.sleep(0.002)

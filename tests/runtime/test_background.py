@@ -33,16 +33,22 @@ def test_jobs_are_done_one_after_another_in_a_daemon_thread() -> None:
 
 
 def test_a_job_rests_in_proportion_to_what_it_computed_and_not_to_what_it_waited_for() -> None:
-    pace = Pace(share=10.0)
-    busy(0.02)
+    rests = list[float]()
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            rests.append(timeout or 0.0)
+            return super().wait(timeout)
+
     start = time.perf_counter()
+    pace = Pace(share=10.0, stop=Stop())
+    busy(0.05)
     pace.rest()
-    assert time.perf_counter() - start >= 0.15
     time.sleep(0.2)  # as a driver that waits for its device
-    start = time.perf_counter()
     pace.rest()
-    assert time.perf_counter() - start < 0.15
-    assert 0.2 <= pace.worked_ns / 1e9 < 2.0  # what start-up is counted as has no rests in it
+    assert rests[0] >= 0.5 and rests[1] < 0.4
+    took_s, worked_s = time.perf_counter() - start, pace.worked_ns / 1e9
+    assert 0.25 <= worked_s <= took_s - sum(rests)  # there are no rests in it
 
 
 def test_a_job_that_stalls_is_told_of_and_the_next_one_is_done() -> None:
@@ -60,7 +66,7 @@ def test_a_job_that_stalls_is_told_of_and_the_next_one_is_done() -> None:
     background.submit(BackgroundJob(lambda _: said.append("next")))
     assert background.wait(20) and said == ["late", "next"]
     gate.set()
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while said[-1] != "back" and time.monotonic() < end:
         time.sleep(0.01)
     assert said == ["late", "next", "done", "back"]
@@ -93,7 +99,7 @@ def test_an_error_of_the_user_is_told_in_a_line(caplog: pytest.LogCaptureFixture
 
     found = Background()
     found.submit(BackgroundJob(work))
-    assert found.wait(5)
+    assert found.wait(30)
     (row,) = caplog.records
     assert "The database is damaged." in row.message
     assert row.exc_info is None
@@ -106,15 +112,14 @@ def test_the_end_stops_a_job_at_its_next_rest_and_begins_no_other() -> None:
     def endless(pace: Pace) -> None:
         while True:
             steps.append(1)
-            busy(0.005)
+            busy(0.05)
             came.set()
             pace.rest()
 
     background.submit(BackgroundJob(endless))
     assert came.wait(10)
-    start = time.perf_counter()
     background.end()
-    assert time.perf_counter() - start < 1.5 and len(steps) == 1
+    assert background.wait(0) and len(steps) == 1
     assert not background.submit(BackgroundJob(lambda _: None))
     with pytest.raises(StoppedError):
         Pace(1.0, background._stop).rest()
@@ -139,7 +144,7 @@ def test_a_driver_that_hangs_while_it_opens_does_not_hold_up_the_end_of_the_inte
         [sys.executable, "-c", EXIT], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 45
 
 
 def test_jobs_of_an_owner_are_withdrawn() -> None:
@@ -153,20 +158,24 @@ def test_jobs_of_an_owner_are_withdrawn() -> None:
     assert background.wait(20) and done == ["other"]
 
 
-def test_a_fork_waits_for_the_step_under_way_but_not_for_a_rest() -> None:
-    background, inside, gate = Background(share=0.0), threading.Event(), threading.Event()
+def test_a_fork_waits_for_the_step_under_way_but_not_for_a_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gpuedge.runtime.background.FORK_S", 60.0)
+    background, inside, gate = Background(share=20.0), threading.Event(), threading.Event()
+    ended = threading.Event()
 
     def work(pace: Pace) -> None:
         inside.set()
-        gate.wait(30)
+        gate.wait(60)
+        busy(0.05)
         pace.rest()
-        time.sleep(0.1)
+        ended.set()
 
     background.submit(BackgroundJob(work))
     assert inside.wait(20)
-    threading.Timer(0.3, gate.set).start()
-    start = time.perf_counter()
+    threading.Timer(0.1, gate.set).start()
     background.before_fork()
-    assert 0.2 < time.perf_counter() - start < 0.9
+    assert gate.is_set() and not ended.is_set()
     background.after_fork_in_parent()
     assert background.wait(20)

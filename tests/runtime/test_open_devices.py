@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import tracemalloc
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -227,11 +226,9 @@ def test_impossible_shape_is_refused_before_the_data_is_read(pool: Pool, op: str
     operands = (x, X[:1]) if op == "add" else (x,)
     with gpuedge.open("vulkan") as mine:
         tracemalloc.start()
-        start = time.perf_counter()
         try:
             with pytest.raises(UnsupportedOpError, match="cannot run"):
                 getattr(gpuedge, op)(*operands, device=mine)
-            assert time.perf_counter() - start < 5
             assert tracemalloc.get_traced_memory()[1] < 50e6
         finally:
             tracemalloc.stop()

@@ -90,7 +90,7 @@ def test_failure_while_running_is_answered_by_the_cpu(
     assert (row.status, row.code) == ("rejected", code)
     assert error.what.rstrip(".") in row.reason
     hung_or_kept = isinstance(error, (DeviceTimeoutError, OutOfMemoryError))
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not pool.devices[0].is_closed and not hung_or_kept and time.monotonic() < end:
         time.sleep(0.002)
     assert pool.devices[0].is_closed is not hung_or_kept

@@ -56,7 +56,7 @@ for _ in range(2):
 start = time.monotonic()
 if {closes}:
     session.close()
-    assert time.monotonic() - start < 6
+    assert time.monotonic() - start < 30
 """)
     assert (done.returncode, done.stdout.split()) == (0, ["GE-406", "GE-406"]), done.stderr
     assert done.stderr == ""

@@ -23,7 +23,7 @@ def test_call_that_hangs_is_left_in_time() -> None:
     start = monotonic()
     with pytest.raises(TimeoutError, match=r"0\.1 s"):
         call_within(0.1, release.wait)
-    assert monotonic() - start < 5
+    assert monotonic() - start < 50
     release.set()
 
 
@@ -35,14 +35,14 @@ def test_late_call_runs_what_was_left_for_its_return() -> None:
     assert call.is_given_up
     assert not back.is_set()
     release.set()
-    assert back.wait(5)
+    assert back.wait(30)
     assert call.is_over
 
 
 def test_call_that_is_over_cannot_be_given_up() -> None:
     back = threading.Event()
     call = DeadlineCall(lambda: 1)
-    assert call.wait(5)
+    assert call.wait(30)
     assert not call.give_up(back.set)
     assert call.result() == 1
     assert not back.is_set()

@@ -87,16 +87,22 @@ def public(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple[str, ast.AS
             yield from public(node.body, f"{prefix}{node.name}.")
 
 
-@pytest.mark.parametrize("path", sources("gpuedge"), ids=name)
-def test_public_names_are_documented(path: Path) -> None:
-    tree = parsed(path)
-    bare = [n for n, node in public(tree.body) if not ast.get_docstring(node)]  # type: ignore[arg-type]
-    assert ast.get_docstring(tree), "the module has no docstring"
+def test_modules_and_public_names_are_documented() -> None:
+    bare = [
+        f"{name(path)}: {what}"
+        for path in sources("gpuedge")
+        for what, node in [("the module", parsed(path)), *public(parsed(path).body)]
+        if not ast.get_docstring(node)  # type: ignore[arg-type]
+    ]
     assert bare == []
 
 
-@pytest.mark.parametrize("path", sources("gpuedge"), ids=name)
-def test_functions_are_annotated(path: Path) -> None:
+def test_functions_are_annotated() -> None:
+    assert [f"{name(path)}:{line}" for path in sources("gpuedge") for line in untyped(path)] == []
+
+
+def untyped(path: Path) -> list[str]:
+    """Return the line and name of each function that is not fully annotated."""
     bare = []
     for node in functions(path):
         args = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
@@ -106,7 +112,7 @@ def test_functions_are_annotated(path: Path) -> None:
     # `__init__` without arguments may leave its None away, as mypy allows. The package's own
     # `__getattr__` is hidden from type checkers, so that they still flag a misspelled name.
     hidden = {"__getattr__"} if path == ROOT / "gpuedge" / "__init__.py" else set()
-    assert [b for b in bare if b.split()[1] not in {"__init__", *hidden}] == []
+    return [b for b in bare if b.split()[1] not in {"__init__", *hidden}]
 
 
 @pytest.mark.parametrize("folder", ["shaders", "capability_db"])

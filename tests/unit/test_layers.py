@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,12 @@ def files() -> list[Path]:
 
 def inner(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
+
+
+@cache
+def texts() -> dict[str, str]:
+    """Return every file of the package by its path there, read once."""
+    return {inner(path): path.read_text(encoding="utf-8") for path in files()}
 
 
 def room(inner_path: str) -> str:
@@ -143,9 +150,8 @@ def _foreign(path: str, top: str) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("path", files(), ids=inner)
-def test_file_imports_only_what_its_room_may(path: Path) -> None:
-    assert breaches(inner(path), path.read_text(encoding="utf-8")) == []
+def test_files_import_only_what_their_room_may() -> None:
+    assert [why for path, text in texts().items() for why in breaches(path, text)] == []
 
 
 def test_every_room_has_a_level() -> None:
@@ -153,11 +159,14 @@ def test_every_room_has_a_level() -> None:
     assert rooms <= set(LEVELS)
 
 
-@pytest.mark.parametrize("path", files(), ids=inner)
-def test_file_holds_no_vendor_id(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    numbers = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)} & VENDOR_IDS
-    assert numbers == set()
+def test_files_hold_no_vendor_id() -> None:
+    found = [
+        f"{path}:{node.lineno} {node.value:#x}"
+        for path, text in texts().items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Constant) and node.value in VENDOR_IDS
+    ]
+    assert found == []
 
 
 def backend_names() -> set[str]:
@@ -179,9 +188,13 @@ def asks_which_backend(tree: ast.AST) -> list[int]:
     return lines
 
 
-@pytest.mark.parametrize("path", [p for p in files() if room(inner(p)) != "backends"], ids=inner)
-def test_nobody_above_the_seam_asks_which_backend_this_is(path: Path) -> None:
-    assert asks_which_backend(ast.parse(path.read_text(encoding="utf-8"))) == []
+def test_nobody_above_the_seam_asks_which_backend_this_is() -> None:
+    found = {
+        path: asks_which_backend(ast.parse(text))
+        for path, text in texts().items()
+        if room(path) != "backends"
+    }
+    assert {path: lines for path, lines in found.items() if lines} == {}
 
 
 @pytest.mark.parametrize(
