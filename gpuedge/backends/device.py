@@ -27,6 +27,7 @@ from gpuedge.backends.base import (
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import ClosedError, DeviceError, DeviceLostError, DriverError
 from gpuedge.core.kernel import KernelBlob, Number
+from gpuedge.safety.deadline import keep
 
 log = logging.getLogger("gpuedge.backends")
 
@@ -36,6 +37,8 @@ class _Queue(Protocol):
     def lost(self) -> DeviceLostError | None: ...
     @property
     def scope(self) -> AbstractContextManager[None]: ...
+    @property
+    def is_idle(self) -> bool: ...
     def wait(self, ticket: Any, timeout_s: float) -> None: ...
     def finish(self, timeout_s: float) -> None: ...
 
@@ -63,7 +66,8 @@ class _Recorder(Protocol):
 class OpenDevice:
     """An open device; see `gpuedge.backends.base.DeviceImpl` for what each call promises.
 
-    `destroy` frees everything; nothing is in flight then.
+    `destroy` frees everything; nothing is in flight then. `queue.is_idle` says whether all that was
+    submitted is known to have ended; `queue.finish` waits for it, on a lost device as well.
 
     Attributes
     ----------
@@ -71,6 +75,8 @@ class OpenDevice:
         The parts: waiting and what the driver reported, buffers, kernels, recorded work.
     sharing
         What hands results to the application, where it opened the device with a context of its own.
+    is_kept
+        Whether closing it has left everything to the end of the process, as work may still run.
     """
 
     def __init__(
@@ -85,6 +91,7 @@ class OpenDevice:
         self.counters = Counters()
         self.queue, self.memory, self.programs, self.recorder = parts
         self.sharing: Any = None
+        self.is_kept = False
         self._scope = self.queue.scope
         self._live: dict[Any, Callable[[Any], None]] = {}  # what was made, and what frees it
         self._destroy = destroy
@@ -176,20 +183,16 @@ class OpenDevice:
     def close(self) -> None:
         """Free everything; may be called twice, and after the device was lost.
 
-        Work that is still running when the time is up keeps what it uses: freeing it could crash
-        the driver or wait without limit, so it is left to the end of the process.
+        Work that is not known to have ended when the time is up keeps what it uses: freeing it
+        could crash the driver or wait without limit, so it is left to the end of the process. That
+        a device is lost does not say that its work has ended.
         """
         if self._closed:
             return
         self._closed = True
-        try:
-            with self._scope:
-                if self.queue.lost is None:  # work on a lost device counts as finished
-                    self.queue.finish(common.CLOSE_TIMEOUT_S)
-        except (ClosedError, DeviceLostError) as error:
-            log.debug("closing: %s", error)
-        except DeviceError as error:  # too late, or no answer: either way it may still run
-            log.error("%s is still busy; it is not freed: %s", self.info.identity.name, error)
+        if not self._has_ended():
+            self.is_kept = True
+            keep(self)
             return
         try:
             with self._scope:
@@ -199,3 +202,18 @@ class OpenDevice:
         except (ClosedError, DeviceLostError) as error:  # its context is gone with all it has
             log.debug("closing: %s", error)
         self._destroy()
+
+    def _has_ended(self) -> bool:
+        """Wait for what is in flight; tell whether nothing can be running any more."""
+        try:
+            if self.queue.lost is None or not self.queue.is_idle:
+                with self._scope:
+                    self.queue.finish(common.CLOSE_TIMEOUT_S)
+        except ClosedError as error:
+            log.debug("closing: %s", error)
+        except DeviceError as error:  # too late, or no answer: either way it may still run
+            if isinstance(error, DeviceLostError) and self.queue.is_idle:
+                return True
+            log.error("%s is still busy; it is not freed: %s", self.info.identity.name, error)
+            return False
+        return True

@@ -42,6 +42,7 @@ from gpuedge.plan.library import texts
 from gpuedge.plan.plan import Pass, Plan, PlanTensor, Step
 from gpuedge.plan.planner import plan, why_not
 from gpuedge.plan.storages import EXACT, FIXED, StoragePrecision
+from gpuedge.safety.deadline import keep
 from gpuedge.safety.interrupts import held
 from gpuedge.safety.paths import cache_dir
 from gpuedge.safety.watchdog import Watchdog
@@ -298,7 +299,7 @@ class GpuExecutor:
                     self.released = True
                     with CLOSING.one(self.watch):
                         self.impl.close()
-                    if self.on_released is not None:
+                    if self.on_released is not None and not getattr(self.impl, "is_kept", False):
                         self.on_released()
             finally:
                 self.lock.release()
@@ -309,10 +310,7 @@ class GpuExecutor:
         """Tell whether the device must be left to the end of the process; keep it till then."""
         if not self.is_hung or self.isolation != "inline":
             return False
-        import ctypes
-
-        # Not even the end of the interpreter may destroy what the driver is still working on.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.impl))
+        keep(self.impl)
         return True
 
 

@@ -8,6 +8,7 @@ stuck holds up neither its caller nor the end of the interpreter.
 from __future__ import annotations
 
 import contextvars
+import ctypes
 import threading
 from collections.abc import Callable
 from time import monotonic
@@ -95,3 +96,8 @@ def call_within(seconds: float, work: Callable[[], T], name: str = "gpuedge-call
     if not call.wait(seconds) and call.give_up():
         raise TimeoutError(f"no answer within {seconds:.3g} s")
     return call.result()
+
+
+def keep(thing: object) -> None:
+    """Keep what a driver may still be working on to the end of the process, and beyond Python's."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))

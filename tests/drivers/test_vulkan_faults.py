@@ -255,3 +255,43 @@ def test_mock_driver_runs_and_leaves_the_output_untouched(mock_icd: Candidate) -
         run(device, [dispatch(device, SCALE, [x, result], 64)], [x], [result])
         np.testing.assert_array_equal(download(device, result), poison)
         device.close()
+
+
+LOSING = """
+import sys
+sys.path[:0] = {paths!r}
+from test_vulkan_faults import SPIN_WIDTH, DeviceLostError, Usage, load, os, spin
+backend = load("vulkan")
+info = backend.enumerate(backend.candidates(os.environ)[0])[0]
+for _ in range({closings}):
+    device = backend.open(info)
+    result = device.alloc(4 * SPIN_WIDTH * 1000, Usage.OUTPUT)
+    ticket = device.submit(device.record([spin(device, result, 1000)], [], [result]))
+    try:
+        device.wait(ticket, 60.0)
+    except DeviceLostError:
+        device.close()
+        print("closed", flush=True)
+    del device, result, ticket
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "closings", "is_kept"),
+    [("lost-running@read:1+", 8, True), ("lost-running@read", 1, False), ("lost@read", 1, False)],
+)
+def test_closing_a_lost_device_whose_work_still_runs_ends_no_process(
+    lavapipe: Candidate, fault: str, closings: int, is_kept: bool
+) -> None:
+    faults = str(HERE.parent / "faults")
+    sys.path.insert(0, faults)
+    import kit
+
+    code = LOSING.format(paths=[str(HERE), str(HERE.parent)], closings=closings)
+    environ = kit.build().environment("vulkan", fault, {"VK_DRIVER_FILES": lavapipe.key})
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environ}, capture_output=True,
+        text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stdout) == (0, "closed\n" * closings), ran.stderr
+    assert ("still busy" in ran.stderr) is is_kept

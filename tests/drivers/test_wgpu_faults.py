@@ -168,7 +168,9 @@ def run(layer: Path, adapter: str, **faults: int) -> list[str]:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False,
         env=env,
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
+    ours, _, told = done.stderr.partition("is still busy; it is not freed: [GE-401]")
+    assert (done.returncode, ours if not told else "") == (0, "")
+    assert not told or "LOSE_AFTER" in faults  # work that was lost may still run
     return done.stdout.split()
 
 

@@ -19,7 +19,7 @@ static const char *const fault_plain[] = {
 /* Those that a carrier has to take part in, or the manifest that names it. */
 static const char *const fault_others[] = {
     "missing-library", "missing-symbol", "wrong-format", "bad-manifest",
-    "lost", "oom-host", "oom-device", "init-failed", "incomplete", "map-failed", "compile-failed",
+    "lost", "lost-running", "oom-host", "oom-device", "init-failed", "incomplete", "map-failed", "compile-failed",
     "wrong", "wrong-mul", "untouched-output", "zero-output", "torn-output", "nan", "unstable",
     "unstable-zero", "stale",
     "devices-none", "devices-many", "devices-bad", "devices-incomplete",

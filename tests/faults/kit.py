@@ -127,6 +127,8 @@ FAULTS: dict[str, Kind] = {
     "bad-manifest": Kind("its manifest is cut off", ("load",)),
     # numbers returned
     "lost": Kind("says that the device is lost", _NUMBER),
+    "lost-running": Kind("says that the device is lost while its work still runs", ("read",),
+                         ("vulkan",)),
     "oom-host": Kind("says that the host's memory is used up", _NUMBER, when=":1+"),
     "oom-device": Kind("says that the device's memory is used up", _NUMBER, when=":1+"),
     "init-failed": Kind("says that something could not be initialised", _NUMBER),

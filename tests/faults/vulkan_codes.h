@@ -9,6 +9,7 @@ static const struct {
     VkResult code;
 } fault_codes[] = {
     {"lost", VK_ERROR_DEVICE_LOST},
+    {"lost-running", VK_ERROR_DEVICE_LOST},
     {"oom-host", VK_ERROR_OUT_OF_HOST_MEMORY},
     {"oom-device", VK_ERROR_OUT_OF_DEVICE_MEMORY},
     {"init-failed", VK_ERROR_INITIALIZATION_FAILED},

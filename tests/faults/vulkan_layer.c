@@ -3,7 +3,8 @@
  * Points: create (vkCreateDevice), allocate (vkAllocateMemory; vkMapMemory for `map-failed`), compile
  * (vkCreateComputePipelines; vkCreateShaderModule where the code is changed), submit (vkQueueSubmit),
  * read (vkWaitForFences, vkGetFenceStatus, vkWaitSemaphores, vkGetSemaphoreCounterValue: each time they
- * tell that work is done, before the caller learns of it), teardown (vkDestroyDevice), finish
+ * tell that work is done, before the caller learns of it; for `lost-running` only vkWaitForFences while
+ * work still runs), teardown (vkDestroyDevice), finish
  * (vkDestroyInstance), load (the layer's constructor).
  */
 #include "vulkan_codes.h"
@@ -261,6 +262,10 @@ typedef VkResult (*WaitFences)(VkDevice, uint32_t, const VkHandle *, uint32_t, u
 static VkResult wait_fences(VkDevice device, uint32_t count, const VkHandle *fences, uint32_t all,
                             uint64_t timeout) {
     WaitFences next = NEXT(device, WaitFences, "vkWaitForFences");
+    VkResult code;
+    if (fault_is("lost-running"))
+        return next(device, count, fences, all, 0) == VK_TIMEOUT && code_due("read", &code)
+                   ? code : next(device, count, fences, all, timeout);
     VkResult result = next(device, count, fences, all, timeout);
     return result == VK_SUCCESS ? done(device) : result;
 }

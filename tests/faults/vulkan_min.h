@@ -17,6 +17,7 @@ typedef PFN_vkVoidFunction (*PFN_GetProcAddr)(void *, const char *);
 
 enum {
     VK_SUCCESS = 0,
+    VK_TIMEOUT = 2,
     VK_INCOMPLETE = 5,
     VK_ERROR_OUT_OF_HOST_MEMORY = -1,
     VK_ERROR_OUT_OF_DEVICE_MEMORY = -2,

@@ -360,13 +360,13 @@ class Queue:
             self._check_reset()
             self.gl.check("waiting")
             raise
-        self._check_reset()
-        if not is_done:
-            raise common.timeout_error(self.gl.device, timeout_s)
-        while ticket.fence is not None:  # work is done in order: this one's and what was before
+        while is_done and ticket.fence is not None:  # in order: this one's and what was before
             done = self.flying.popleft()
             self.fences.delete(done.fence)
             done.fence = None
+        self._check_reset()
+        if not is_done:
+            raise common.timeout_error(self.gl.device, timeout_s)
 
     def _check_reset(self) -> None:
         """Raise DeviceLostError if the driver tells of a reset, where it was asked to."""
@@ -374,6 +374,11 @@ class Queue:
         if why:
             self.gl.lost = common.lost_error(self.gl.device, why)
             raise self.gl.lost
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing that was submitted can still run."""
+        return not self.flying or self.scope.is_gone
 
     def finish(self, timeout_s: float) -> None:
         """Wait for everything in flight. Raises DeviceError."""

@@ -72,11 +72,12 @@ class Queue:
         """Start recorded work (`gpuedge.backends.vulkan.record`)."""
         fence = self._free.pop() if self._free else self._fence()
         result = self._submit(self.handle, 1, recording.submit_info, fence[0])
-        if result != c.SUCCESS:
+        ticket = VulkanTicket(fence)
+        if result not in (c.SUCCESS, c.DEVICE_LOST):
             self._free.append(fence)
             self.check(result, "vkQueueSubmit")
-        ticket = VulkanTicket(fence)
-        self._flying.append(ticket)
+        self._flying.append(ticket)  # of a submission that lost the device, a part may run
+        self.check(result, "vkQueueSubmit")
         return ticket
 
     def _fence(self) -> Any:
@@ -100,9 +101,25 @@ class Queue:
             self.on_work()
             self.on_work = None
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that was submitted is known to have ended."""
+        return not self._flying
+
     def finish(self, timeout_s: float) -> None:
-        """Wait for everything in flight. Raises DeviceError."""
-        fences = [ticket.fence[0] for ticket in self._flying]
+        """Wait for everything in flight. Raises DeviceError.
+
+        Fences of work that lost the device need not be signalled; that of an empty submission is,
+        after all before it, where the driver still takes one.
+        """
+        if self.lost is not None and self._flying:
+            last = VulkanTicket(self._fence())
+            self._flying.append(last)
+            none = self.api.ffi.NULL
+            self.check(self._submit(self.handle, 0, none, last.fence[0]), "vkQueueSubmit")
+            fences = [last.fence[0]]
+        else:
+            fences = [ticket.fence[0] for ticket in self._flying]
         if fences:
             every = self.api.ffi.new("VkFence[]", fences)
             result = self._wait(self.device, len(fences), every, 1, int(timeout_s * 1e9))

@@ -71,7 +71,8 @@ class Queue:
     # --- what the driver reports ----------------------------------------------------------------
     def _told(self, event: str, code: int, message: str, which: int) -> None:
         if event == "done":
-            self.finished = max(self.finished, which)
+            if code == c.SUCCESS:  # else the device is lost, and the work may still run
+                self.finished = max(self.finished, which)
         elif event == "mapped":
             buffer = self._mapping.pop(which, None)
             if buffer is not None:
@@ -183,6 +184,11 @@ class Queue:
             else:
                 self.check_alive()
                 time.sleep(min(_LONGEST_NAP_S, waited * _SHARE, timeout_s - waited))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that was submitted is known to have ended."""
+        return self.finished >= self.submitted
 
     def finish(self, timeout_s: float) -> None:
         """Wait for everything in flight. Raises DeviceError."""
