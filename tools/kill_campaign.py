@@ -96,7 +96,7 @@ class Writer:
     def marker(self) -> None:
         """Open a device, run, and close it."""
         watch = Blocklist(self._folder).begin(self._name[:2], "fake:0")
-        for step in ("open", "compile", "run", "run"):
+        for step in ("open", "compile", "first", "first"):
             watch.step(step)
             watch.quiet()
         watch.close()

@@ -85,6 +85,15 @@ class FolderBackend:
         return getattr(import_module(f"{self._folder}.{file}"), name)(*args, **options)
 
 
+def code_of(name: str) -> str:
+    """Return the folder or file of a backend's code, as stacks name it; "" where there is none."""
+    module, _, attribute = (BUILTIN.get(name) or _plugins().get(name) or "").partition(":")
+    if not module:
+        return ""
+    found = import_module(module if attribute else f"{__name__}.{module}")
+    return next(iter(getattr(found, "__path__", ())), found.__file__ or "")
+
+
 def load(name: str) -> Backend:
     """Return the backend called `name`. Its GPU library is not loaded yet.
 

@@ -14,7 +14,7 @@ from gpuedge.core import config
 from gpuedge.core.errors import ConfigError
 from gpuedge.core.text import counted
 from gpuedge.safety import paths
-from gpuedge.safety.blocklist import FOLDER, MARK, Blocklist, date, last_block
+from gpuedge.safety.blocklist import FATAL, FOLDER, MARK, Blocklist, date, last_block
 from gpuedge.safety.store import FILES, FileKind
 
 IN_USE = "capability_db/current.json"
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
         for path, kind in cache_files(folder).items()
         if (kind.is_crash or not options.crashes)
         # the markers that are left are of processes that run
-        and not (is_clearing and path.parent == folder / FOLDER and path.suffix == MARK)
+        and not (is_clearing and path.parent == folder / FOLDER and path.suffix in (MARK, FATAL))
     }
     rows: list[dict[str, Any]] = [
         {

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from gpuedge.core.errors import DeviceError, GpuEdgeError
 from gpuedge.safety.blocklist import Marker
 
@@ -32,7 +29,7 @@ class Unwatched:
     def quiet(self) -> None:
         """Do nothing."""
 
-    def crashed(self, why: str) -> None:
+    def crashed(self, why: str, step: str) -> None:
         """Do nothing."""
 
     def close(self) -> None:
@@ -40,39 +37,4 @@ class Unwatched:
 
 
 Watch = Unwatched | Marker
-"""What is told before each risky call, and after it."""
-
-
-class Closings:
-    """The devices that are being closed: a driver that ends the process there did so itself.
-
-    Not so where the interpreter ends: what is not closed by then is left as it is, and threads
-    that close something are stopped anywhere.
-    """
-
-    def __init__(self) -> None:
-        self._watches: set[Watch] = set()
-        self._is_over = False
-
-    @contextmanager
-    def one(self, watch: Watch) -> Iterator[None]:
-        """Have a watch told before and after a device is closed."""
-        self._watches.add(watch)
-        if not self._is_over:
-            watch.step("close")
-            if self._is_over:  # it ended in this very moment
-                watch.quiet()
-        try:
-            yield
-        finally:
-            self._watches.discard(watch)
-            watch.quiet()
-
-    def end(self) -> None:
-        """Hold nothing that is still being closed against a driver: the interpreter ends."""
-        self._is_over = True
-        for watch in list(self._watches):
-            watch.quiet()
-
-
-CLOSING = Closings()
+"""What is told before and after the driver does something for the first time."""

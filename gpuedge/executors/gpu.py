@@ -31,7 +31,7 @@ from gpuedge.core.errors import (
 )
 from gpuedge.core.storage import BUFFER
 from gpuedge.executors.base import PlacementRow, StepTime
-from gpuedge.executors.driver_calls import CLOSING, Unwatched, Watch, cause_of
+from gpuedge.executors.driver_calls import Unwatched, Watch, cause_of
 from gpuedge.executors.programs import Programs, RefusedPassError
 from gpuedge.executors.timing import Stepper
 from gpuedge.graph.ir import Array, Graph, Node
@@ -64,19 +64,20 @@ def _no_rest() -> None:
 
 
 class DriverStage:
-    """A block of calls into a driver: noted before and after, its failure drawn conclusions from.
+    """A block of calls into a driver: its failure is drawn conclusions from.
 
+    What is done for the first time is noted before and after, too; runs of what ran before are not.
     Entered under the device's lock, so that one object serves every block of its kind.
     """
 
     def __init__(self, executor: GpuExecutor, name: str) -> None:
         self._executor = executor
         self._name = name
-        self._step = executor.watch.step
-        self._quiet = executor.watch.quiet
+        self._is_noted = name != "run"
 
     def __enter__(self) -> None:
-        self._step(self._name)
+        if self._is_noted:
+            self._executor.watch.step(self._name)
 
     def __exit__(
         self,
@@ -86,7 +87,8 @@ class DriverStage:
     ) -> None:
         if error is not None:
             self._conclude(error)
-        self._quiet()
+        if self._is_noted:
+            self._executor.watch.quiet()
 
     def _conclude(self, error: BaseException) -> None:
         if isinstance(error, DeviceTimeoutError):
@@ -94,7 +96,7 @@ class DriverStage:
         elif not isinstance(error, DeviceLostError) or error.is_outside:
             return
         elif error.reason is not None:
-            self._executor.lost(error.reason.code, cause_of(error))
+            self._executor.lost(error.reason.code, cause_of(error), self._name)
 
 
 class GpuExecutor:
@@ -125,8 +127,9 @@ class GpuExecutor:
         Called then.
     is_hung : bool
         True after it did not finish in time.
-    compiling, running : DriverStage
-        Blocks to build and to run in, entered under `lock`.
+    compiling, running_first, running : DriverStage
+        Blocks to build, to run something for the first time and to run it again in, entered under
+        `lock`.
     """
 
     def __init__(
@@ -148,6 +151,7 @@ class GpuExecutor:
         self.lock = threading.RLock()
         self.closed = self.released = self.is_hung = self._was_struck = False
         self.compiling, self.running = DriverStage(self, "compile"), DriverStage(self, "run")
+        self.running_first = DriverStage(self, "first")
         self.on_released: Callable[[], None] | None = None
         self._owner = os.getpid()
         self._restricted: set[str] = set()
@@ -257,11 +261,11 @@ class GpuExecutor:
         """True in a forked child, where the driver's threads and locks are dead."""
         return self._owner != os.getpid()
 
-    def lost(self, code: str, why: str) -> None:
-        """Note that the device was lost; where its driver ended its worker, in its marker too."""
+    def lost(self, code: str, why: str, step: str) -> None:
+        """Note that the device was lost; where its driver ended its worker, on disk too."""
         if code == "worker-died" and not self._was_struck:
             self._was_struck = True
-            self.watch.crashed(why)
+            self.watch.crashed(why, step)
 
     def retire(self) -> None:
         """Let nothing start on it any more; closing it is left to `close`."""
@@ -297,8 +301,7 @@ class GpuExecutor:
             try:
                 if not self.released and not self._leave():
                     self.released = True
-                    with CLOSING.one(self.watch):
-                        self.impl.close()
+                    self.impl.close()
                     if self.on_released is not None and not getattr(self.impl, "is_kept", False):
                         self.on_released()
             finally:
@@ -326,6 +329,7 @@ class GpuExecutable:
         self._programs: list[Program] = []
         self._recording: Recording | None = None
         self.watchdog = Watchdog()
+        self._running = executor.running_first
         self._inputs: list[PlanTensor] = []
         caps = executor.caps
         self._where: Arrangement = arrange(
@@ -417,9 +421,11 @@ class GpuExecutable:
         """Compute the outputs; one submit. Raises DeviceError (GE-4xx)."""
         executor = self.executor
         executor.check_open()
-        with held, executor.lock, executor.running, executor.impl.entered():
+        with held, executor.lock, self._running, executor.impl.entered():
             self._compute(inputs)
-            return self._results()
+            results = self._results()
+            self._running = executor.running
+            return results
 
     def timed(self, inputs: Mapping[str, Array]) -> tuple[dict[str, Array], list[StepTime]]:
         """Compute the outputs with a submission for each step; return what each took as well.
@@ -429,7 +435,7 @@ class GpuExecutable:
         """
         executor = self.executor
         executor.check_open()
-        with held, executor.lock, executor.running, executor.impl.entered():
+        with held, executor.lock, executor.running_first, executor.impl.entered():
             self._compute(inputs)  # the first time may take longer
             return self._by_step(inputs) if self.plan.passes else (self._results(), [])
 
@@ -465,7 +471,7 @@ class GpuExecutable:
         """
         executor = self.executor
         executor.check_open()
-        with held, executor.lock, executor.running, executor.impl.entered():
+        with held, executor.lock, self._running, executor.impl.entered():
             self._compute(inputs)
             for name in self.graph.outputs:
                 if name in self.plan.fixed:
@@ -479,6 +485,7 @@ class GpuExecutable:
                     raise UsageError(f"The output '{name}' is kept as {kept}, by the policy.")
                 place = self._binding(self.plan.outputs[name])
                 use(name, replace(place, nbytes=4 * prod(self.graph.types[name].shape)))
+            self._running = executor.running
 
     def _compute(self, inputs: Mapping[str, Array]) -> None:
         if self.executor.closed:  # while this waited for the lock

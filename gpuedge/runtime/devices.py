@@ -32,7 +32,7 @@ from gpuedge.core.errors import (
 )
 from gpuedge.core.reasons import SENTENCES, Reason
 from gpuedge.decide.options import DEFAULT
-from gpuedge.executors.driver_calls import CLOSING, cause_of
+from gpuedge.executors.driver_calls import cause_of
 from gpuedge.runtime import clock, opening
 from gpuedge.runtime.opening import INLINE
 from gpuedge.runtime.strings import CPU, find
@@ -552,7 +552,6 @@ def _ruled_out(report: ProbeReport) -> ProbeReport:
 
 
 POOL = Pool()
-atexit.register(CLOSING.end)  # after the next
 atexit.register(POOL.end)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=POOL.after_fork)

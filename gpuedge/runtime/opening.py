@@ -108,7 +108,7 @@ def _open_isolated(row: ProbeRow) -> GpuExecutor:
         impl = open_isolated(row.info())
     except DeviceLostError as error:
         if not error.is_outside and error.reason is not None and error.reason.code == "worker-died":
-            watch.crashed(cause_of(error))
+            watch.crashed(cause_of(error), "open")
         raise
     watch.quiet()
     return _made(impl, row, PROCESS, watch)
@@ -136,7 +136,8 @@ def _marker(row: ProbeRow, *, is_hosted: bool = False) -> Marker:
     info = row.info()
     memory = Blocklist(paths.cache_folder())
     key = key_of(info.candidate, info.index)
-    return memory.begin(key, f"{row.device} ({row.name})", is_hosted=is_hosted)
+    name, code = f"{row.device} ({row.name})", backends.code_of(row.backend)
+    return memory.begin(key, name, code=code, is_hosted=is_hosted)
 
 
 closing: list[Callable[[Executor], None]] = []

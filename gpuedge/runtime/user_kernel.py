@@ -142,15 +142,18 @@ class UserKernel:
             [(0, 0, 0, 0)] * len(self._reflection.buffers), params
         )
         key = (tuple((n, a.nbytes) for n, a in arrays.items()), tuple(shapes.items()), launch, push)
-        self._executor.check_open()
-        with self._executor.lock, self._executor.running:
-            self._executor.check_open()
-            if self._program is None:
-                raise ClosedError(f"The kernel {self._reflection.blob.name} was closed.")
-            if self._ready is None or self._ready.key != key:
-                self._forget()
-                self._ready = self._record(key, arrays, shapes, launch, push)
-            return self._run(self._ready, arrays, shapes)
+        executor = self._executor
+        executor.check_open()
+        with executor.lock:
+            ready = self._ready if self._ready is not None and self._ready.key == key else None
+            with executor.running_first if ready is None else executor.running:
+                executor.check_open()
+                if self._program is None:
+                    raise ClosedError(f"The kernel {self._reflection.blob.name} was closed.")
+                if ready is None:
+                    self._forget()
+                    self._ready = ready = self._record(key, arrays, shapes, launch, push)
+                return self._run(ready, arrays, shapes)
 
     def _split(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Array], dict[str, Number]]:
         known = (*self.inputs, *self.params)

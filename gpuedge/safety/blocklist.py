@@ -2,17 +2,24 @@
 
 A probe runs a driver in a process of its own, the work itself does not (unless isolated). So every
 process that opens a device inline keeps a small file, its marker, in ``<cache folder>/crashes``. It
-is locked as long as the process lives, and one byte of it says what the driver is doing; that byte
-survives the process, however it ends. Whoever later finds a marker that nobody locks reads what the
-process died of. If the driver was at work that was a crash, and the marker is renamed and stays as
-the record of it. A worker process that dies in a call leaves such a record too.
+is locked as long as the process lives, and one byte of it says what the driver is doing for the
+first time: opening, compiling, or running something new. That byte survives the process, however it
+ends. Whoever later finds a marker that nobody locks reads what the process died of.
+
+* An end while something was done for the first time counts, whatever it was: a driver that hangs
+  there is ended by a kill.
+* In service, with what ran before, nothing is written, and only a fatal signal that struck the code
+  of the backend counts (`gpuedge.safety.fatal_signal`): a process that is killed, asked to end, or
+  loses power says nothing of its driver. A machine that went down counts until the first run.
+
+The marker of a crash is renamed and stays as the record of it. A worker process that dies in a call
+leaves such a record too.
 
 There is no other file: whether a device is left alone follows from its records (`last_block`). Two
 crashes within 30 days block it for 1 day; then one start is let through, and if that ends
 unfinished too, it is for 7 and from then on for 30 days. A good start ends that. Never forever:
 only the setting ``pin`` is. Every change is one byte or one rename, so a process may be killed at
-any time, and two may do the same work. Where the folder cannot be written nothing is remembered,
-and nothing is said.
+any time, and two may do the same work. Where the folder cannot be written nothing is remembered.
 """
 
 from __future__ import annotations
@@ -25,7 +32,8 @@ from hashlib import sha256
 
 from gpuedge.core.reasons import Reason
 from gpuedge.core.record import Record
-from gpuedge.safety import lock, machine
+from gpuedge.safety import fatal_signal, lock, machine
+from gpuedge.safety.paths import read_regular
 from gpuedge.safety.store import is_number
 
 TYPE_CHECKING = False
@@ -38,27 +46,28 @@ if TYPE_CHECKING:
 FOLDER = "crashes"
 """Where the markers and records lie, in the cache folder."""
 
-MARK, RECORD = ".mark", ".crash"
-"""Suffixes: of a process that runs or was not looked at yet, and of a crash that was counted."""
+MARK, RECORD, FATAL = ".mark", ".crash", ".fatal"
+"""Suffixes: of a process that runs or was not looked at yet, of a crash that was counted, and of
+what a fatal signal left behind."""
 
 STALE_S = 60.0
 """What cannot be read after so long was not half written, but damaged."""
 
-MAGIC = b"GEMARK02"
+MAGIC = b"GEMARK03"
 SIZE = 4096
 """Bytes of a file: one block, so that a byte of it can always be written later."""
 
-STATE, RAN, LATE, CLEAN = 8, 9, 10, 11
-"""Places of single bytes: the state; 1 once a run was begun; 1 once `LATE_AFTER` steps were
-finished; in a record the good starts since then."""
+STATE, RAN, SIGNAL, CLEAN = 8, 9, 10, 11
+"""Places of single bytes: the state; 1 once a run was finished; in a record the number of the
+fatal signal (in `_SIGNALS`), and the good starts since then."""
 
 _DIGEST, _TEXT = 12, 44
 QUIET = ord("q")
-STEPS = {"open": ord("o"), "compile": ord("c"), "run": ord("r"), "close": ord("x")}
-"""States in which the end of the process counts as the driver's doing."""
+STEPS = {"open": ord("o"), "compile": ord("c"), "first": ord("f"), "run": ord("r")}
+"""What a driver does, by the byte for it; `run` is what ran before, and stands in records only."""
 
 _NAMES = {code: name for name, code in STEPS.items()}
-_BYTES = [bytes((value,)) for value in range(256)]
+_SIGNALS = ("", *fatal_signal.SIGNALS.values())
 
 _numbers = itertools.count(1)
 PROCESS = os.urandom(12).hex()
@@ -73,19 +82,15 @@ PATIENCE = (1 * DAY, 7 * DAY, 30 * DAY)
 KEPT = 90 * DAY
 """How long the crashes of a device are remembered after its last one."""
 
-LATE_AFTER = 1000
-"""Steps after which a process has shown that it gets along with its driver."""
-
-LATE_WEIGHT = 0.25
-"""What the end of such a process counts. A busy server that is killed from outside dies in a run
-more often than not."""
-
 GOOD_STARTS = 5
 """Good starts that make up for a crash; after a block one is enough."""
 
 MAX_FILES = 256
-MAX_WORDS = 150
-"""Characters of a name or a cause that fit into a file, however they are written in JSON."""
+MAX_WORDS, MAX_CODE = 120, 900
+"""Characters of a name or a cause that fit into a file, however they are written in JSON, and of a
+path as it is written there."""
+
+TEXTS = ("key", "name", "why", "boot", "code")
 
 _OPEN = os.O_RDWR
 for _flag in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_NOINHERIT"):
@@ -94,8 +99,8 @@ for _flag in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY", "O_NOINHERIT"
 WORDS = {
     "open": "while the device was opened",
     "compile": "while kernels were compiled",
-    "run": "during a run",
-    "close": "while the device was closed",
+    "first": "during a first run",
+    "run": "in service",
 }
 
 
@@ -108,7 +113,11 @@ _pwrite: Callable[[int, bytes, int], object] = getattr(os, "pwrite", _write_at) 
 
 
 class Crash(Record):
-    """What a file says. `began` and `when` are seconds since the epoch."""
+    """What a file says.
+
+    `began` and `when` are seconds since the epoch, `boot` is the start of the system, `code` where
+    the code of the backend lies.
+    """
 
     path: str
     key: str
@@ -117,9 +126,10 @@ class Crash(Record):
     when: float
     step: str
     has_run: bool
-    weight: float
     clean: int
     why: str
+    boot: str
+    code: str
 
 
 class Block(Record):
@@ -175,7 +185,7 @@ def last_block(crashes: Iterable[Crash]) -> Block | None:
         if crash.began < until:
             continue
         recent = [c for c in recent if crash.when - c.when < WINDOW] + [crash]
-        if sum(c.weight for c in recent) >= (1 if level else CRASHES):
+        if len(recent) >= (1 if level else CRASHES):
             level = min(level + 1, len(PATIENCE))
             until, last, recent = crash.when + PATIENCE[level - 1], crash, []
     return None if last is None else Block(until, count, level, last.step, last.why)
@@ -194,10 +204,13 @@ class Blocklist:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = os.path.join(os.fspath(folder), FOLDER)
 
-    def begin(self, key: str, name: str = "", *, is_hosted: bool = False) -> Marker:
-        """Return the marker for a device about to be opened; `name` is for people."""
+    def begin(self, key: str, name: str = "", *, code: str = "", is_hosted: bool = False) -> Marker:
+        """Return the marker for a device about to be opened; `name` is for people.
+
+        `code` is the file or folder of the backend, see `gpuedge.safety.fatal_signal.struck`.
+        """
         self.collect()
-        return Marker(self, key, name, is_hosted=is_hosted)
+        return Marker(self, key, name, code=code, is_hosted=is_hosted)
 
     def block(self, key: str, now: float | None = None) -> Block | None:
         """Return why the device is to be left alone at this time, None if it is not."""
@@ -214,7 +227,7 @@ class Blocklist:
         by_key: dict[str, list[Crash]] = {}
         counted: dict[tuple[str, str], float] = {}
         for left, crash in zip(range(len(crashes), 0, -1), crashes, strict=True):
-            process = (crash.key, os.path.basename(crash.path).partition("-")[0])
+            process = (crash.key, _process(crash.path))
             is_again = crash.when - counted.get(process, -DAY) < DAY
             if is_again or left > MAX_FILES:
                 _quietly(os.unlink, crash.path)
@@ -232,12 +245,22 @@ class Blocklist:
             end = _read(path)
             if end is None:
                 continue
-            if end.step:
+            signal = fatal_signal.struck(_trace(path), end.code)
+            # A machine that went down long after the first run went down for other reasons.
+            is_power = end.has_run and end.boot != _boot_id()
+            if signal and not end.step:
+                _mark(path, {SIGNAL: _SIGNALS.index(signal), STATE: STEPS["run"]})
+            if signal or (end.step and not is_power):
                 when = time.time() if now is None else now
                 _quietly(os.utime, path, (when, when))
                 _quietly(os.rename, path, path.removesuffix(MARK) + RECORD)
             elif _quietly(os.unlink, path) and end.has_run:
                 self.note_good_start(end.key)
+        if traces := self._paths(FATAL):
+            kept = {_process(path) for path in self._paths(MARK)}
+            for path in traces:
+                if _process(path) not in kept:
+                    _quietly(os.unlink, path)
 
     def note_good_start(self, key: str) -> None:
         """Note that a device was opened, compiled, ran and came to a good end.
@@ -254,7 +277,8 @@ class Blocklist:
             if block is not None or crash.clean + 1 >= GOOD_STARTS:
                 _quietly(os.unlink, crash.path)
             else:
-                _count_into(crash, crash.clean + 1)
+                _mark(crash.path, {CLEAN: crash.clean + 1})
+                _quietly(os.utime, crash.path, (crash.when, crash.when))
 
     def _paths(self, suffix: str) -> list[str]:
         try:
@@ -267,64 +291,61 @@ class Blocklist:
 class Marker:
     """What one open device reports of itself; cheap, and silent where nothing can be written.
 
-    Use it from one thread at a time, as the device: ``step`` before a risky call, ``quiet`` after
-    it, ``close`` when the device was closed. That of a device in a worker process (`is_hosted`) has
-    no file: the end of this process says nothing of a driver that is not in it.
+    Use it from one thread at a time, as the device: ``step`` before the driver does something for
+    the first time, ``quiet`` after it, ``close`` when the device was closed. That of a device in a
+    worker process (`is_hosted`) has no file: the end of this process says nothing of a driver that
+    is not in it.
     """
 
-    def __init__(self, owner: Blocklist, key: str, name: str, *, is_hosted: bool) -> None:
+    def __init__(
+        self, owner: Blocklist, key: str, name: str, *, code: str = "", is_hosted: bool = False
+    ) -> None:
         self._owner, self._key = owner, key
-        self._facts = {"key": key, "name": name[:MAX_WORDS], "began": time.time()}
-        self._cells = bytearray(_DIGEST)
-        self._cells[STATE] = QUIET
+        self._facts = {
+            "key": key, "name": name[:MAX_WORDS], "began": time.time(), "boot": _boot_id(),
+            "code": code if len(json.dumps(code)) <= MAX_CODE else "",
+        }  # fmt: skip
+        self._state = QUIET
         self._fd: int | None = None
         self.path = ""
         self._seen: set[str] = set()
-        self._finished = 0
-        self._was_crash = self._is_closed = False
+        self._was_crash = self._is_closed = self._has_run = False
         self._has_file = not is_hosted
 
     @property
     def is_clean(self) -> bool:
         """True if it was opened, compiled, ran, and nothing is under way or went wrong."""
-        is_used = {"open", "compile", "run"} <= self._seen
-        return is_used and not self._was_crash and self._cells[STATE] == QUIET
+        is_used = {"open", "compile", "first"} <= self._seen
+        return is_used and not self._was_crash and self._state == QUIET
 
     def step(self, name: str) -> None:
-        """Say that ``open``, ``compile``, ``run`` or ``close`` is about to begin."""
-        state = self._cells[STATE] = STEPS[name]
-        try:  # here and in `quiet` without a call of ours: every run passes both
-            if self._fd is not None:
-                _pwrite(self._fd, _BYTES[state], STATE)
-        except OSError:
-            pass
-        if name not in self._seen:
-            self._first(name)
+        """Say that ``open``, ``compile`` or a ``first`` run is about to begin."""
+        self._set(STATE, STEPS[name])
+        if not self._seen and self._has_file and not self._is_closed:
+            self._make()
+        elif name == "compile" and name not in self._seen:
+            self._sync()
+        self._state = STEPS[name]
+        self._seen.add(name)
 
     def quiet(self) -> None:
-        """Say that nothing is under way in the driver."""
-        self._cells[STATE] = QUIET
-        try:
-            if self._fd is not None:
-                _pwrite(self._fd, _BYTES[QUIET], STATE)
-        except OSError:
-            pass
-        self._finished += 1
-        if self._finished == LATE_AFTER:
-            self._set(LATE, 1)
+        """Say that it is over, and nothing of the kind under way in the driver."""
+        before, self._state = self._state, QUIET
+        self._set(STATE, QUIET)
+        if before == STEPS["first"] and not self._has_run:
+            self._has_run = True
+            self._set(RAN, 1)
+            self._sync()  # from now on a loss of power says nothing
 
-    def crashed(self, why: str) -> None:
-        """Record a crash although this process lives: the driver's own process died.
-
-        It counts only while something is under way.
-        """
-        if self._cells[STATE] != QUIET:
-            self._was_crash = True
-            facts = self._facts | {"why": why[:MAX_WORDS]}
-            made = _write(self._owner.folder, facts, self._cells, RECORD)
-            if made is not None:
-                os.close(made[0])
-            self.quiet()
+    def crashed(self, why: str, step: str) -> None:
+        """Record a crash although this process lives: the driver's own process died in a step."""
+        self._was_crash = True
+        made = _write(
+            self._owner.folder, self._facts | {"why": why[:MAX_WORDS]}, RECORD, STEPS[step]
+        )
+        if made is not None:
+            os.close(made[0])
+        self.quiet()
 
     def close(self) -> None:
         """Remove the marker; may be called twice."""
@@ -334,6 +355,8 @@ class Marker:
         self.forget()
         if path:
             _quietly(os.unlink, path)
+            if not any(other.path for other in _markers):
+                _quietly(os.unlink, _beside(path))
         if self.is_clean:
             self._owner.note_good_start(self._key)
 
@@ -345,23 +368,21 @@ class Marker:
         if fd is not None:
             os.close(fd)
 
-    def _set(self, at: int, value: int) -> None:
-        self._cells[at] = value
-        if self._fd is not None:
-            _put(self._fd, at, value)
+    def _make(self) -> None:
+        made = _write(self._owner.folder, self._facts, MARK, STEPS["open"])
+        if made is not None:
+            self._fd, self.path = made
+            _markers.add(self)
+            _quietly(fatal_signal.keep, _beside(self.path))
 
-    def _first(self, name: str) -> None:
-        """Do what the first step of a kind needs: the file, or that it reaches the disk."""
-        if not self._seen and self._has_file and not self._is_closed:
-            made = _write(self._owner.folder, self._facts, self._cells, MARK)
-            if made is not None:
-                self._fd, self.path = made
-                _markers.add(self)
-        if name == "run":
-            self._set(RAN, 1)
-        elif self._seen and self._fd is not None:
-            _quietly(os.fsync, self._fd)  # the whole machine may go down with the driver
-        self._seen.add(name)
+    def _set(self, at: int, value: int) -> None:
+        if self._fd is not None:
+            _quietly(_pwrite, self._fd, bytes((value,)), at)
+
+    def _sync(self) -> None:
+        """See to it that the file is on the disk: the whole machine may go down with the driver."""
+        if self._fd is not None:
+            _quietly(os.fsync, self._fd)
 
 
 _markers: set[Marker] = set()
@@ -373,6 +394,7 @@ def _after_fork() -> None:
     PROCESS = os.urandom(12).hex()
     for marker in tuple(_markers):
         marker.forget()
+    _quietly(fatal_signal.after_fork)
 
 
 if hasattr(os, "register_at_fork"):
@@ -382,9 +404,28 @@ if hasattr(os, "register_at_fork"):
 # --- the files ------------------------------------------------------------------------------------
 
 
-def _write(
-    folder: str, facts: dict[str, Any], cells: bytearray, suffix: str
-) -> tuple[int, str] | None:
+def _process(path: str) -> str:
+    """Return the process in the name of a file."""
+    return os.path.basename(path).partition("-")[0].removesuffix(FATAL)
+
+
+def _beside(path: str) -> str:
+    """Return where a fatal signal leaves its evidence for the marker of a process."""
+    return os.path.join(os.path.dirname(path), _process(path) + FATAL)
+
+
+def _trace(path: str) -> str:
+    """Return what a fatal signal left for the marker of a process; nothing is the rule."""
+    return (read_regular(_beside(path), fatal_signal.MAX_BYTES) or b"").decode("ascii", "replace")
+
+
+def _boot_id() -> str:
+    """Return what names the start of the system, "" where it is not told (all but Linux)."""
+    found = read_regular("/proc/sys/kernel/random/boot_id", 64) or b""
+    return found.decode("ascii", "replace").strip()
+
+
+def _write(folder: str, facts: dict[str, Any], suffix: str, state: int) -> tuple[int, str] | None:
     """Write a file, locked and on disk; return its descriptor and path, None if impossible."""
     path = os.path.join(folder, f"{PROCESS}-{next(_numbers):08}{suffix}")
     # The single bytes change all the time: they lie outside what the SHA-256 covers.
@@ -396,7 +437,7 @@ def _write(
         if not lock.wait(fd):  # somebody may look at it just now
             raise OSError("another process has locked a new file")
         os.lseek(fd, 0, os.SEEK_SET)
-        if os.write(fd, MAGIC + cells[STATE:] + sha256(text).digest() + text) != SIZE:
+        if os.write(fd, MAGIC + bytes((state, 0, 0, 0)) + sha256(text).digest() + text) != SIZE:
             raise OSError("the disk is full")
         os.fsync(fd)
         if os.name != "nt":
@@ -442,30 +483,25 @@ def _parsed(path: str, data: bytes, when: float) -> Crash:
     if not is_whole or sha256(data[_TEXT:]).digest() != data[_DIGEST:_TEXT]:
         raise ValueError("damaged, or of another version")
     facts = json.loads(data[_TEXT:])
-    key, name, why = texts = [facts["key"], facts["name"], facts.get("why", "")]
+    key, name, why, boot, code = texts = [facts.get(n, "") for n in TEXTS]
     began = facts["began"]
     if not is_number(began) or not all(isinstance(text, str) for text in texts):
         raise ValueError("not what is written here")
     return Crash(
         path, key, name, float(began), when, _NAMES.get(data[STATE], ""), data[RAN] == 1,
-        LATE_WEIGHT if data[LATE] == 1 else 1.0, data[CLEAN], why,
+        data[CLEAN], why or _SIGNALS[data[SIGNAL] % len(_SIGNALS)], boot, code,
     )  # fmt: skip
 
 
-def _put(fd: int, at: int, value: int) -> None:
-    """Write one byte into a file, if that is possible."""
-    _quietly(_pwrite, fd, _BYTES[value], at)
-
-
-def _count_into(crash: Crash, count: int) -> None:
-    """Write the number of good starts into a record; its time stays."""
+def _mark(path: str, values: dict[int, int]) -> None:
+    """Write single bytes into a file, by their places, if that is possible."""
     try:
-        fd = os.open(crash.path, _OPEN)
+        fd = os.open(path, _OPEN)
     except OSError:
         return
-    _put(fd, CLEAN, count)
+    for at, value in values.items():
+        _quietly(_pwrite, fd, bytes((value,)), at)
     os.close(fd)
-    _quietly(os.utime, crash.path, (crash.when, crash.when))
 
 
 def _quietly(call: Callable[..., object], *arguments: object) -> bool:

@@ -62,6 +62,11 @@ FILES = (
         "when the device is closed, else counted at the next start", 4096, is_crash=True,
     ),
     FileKind(
+        "crashes/*.fatal", "where a fatal signal struck a running process; empty without one",
+        "opening a device", "when its devices are closed, else at the next start", MEGABYTE,
+        is_crash=True,
+    ),
+    FileKind(
         "crashes/*.crash", "the crash blocklist: one per process that a driver ended",
         "the first start after a crash", "90 days", 4096, is_crash=True,
     ),

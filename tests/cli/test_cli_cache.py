@@ -18,8 +18,7 @@ def crash(folder: Path, monkeypatch: pytest.MonkeyPatch, *processes: str) -> Non
     for process in processes:
         monkeypatch.setattr(blocklist, "PROCESS", process)
         marker = Blocklist(folder).begin("k", "vulkan:0", is_hosted=True)
-        marker.step("run")
-        marker.crashed("SIGSEGV")
+        marker.crashed("SIGSEGV", "run")
 
 
 @pytest.fixture

@@ -30,9 +30,7 @@ class Device:
         self.now = NOW
         self._count = 0
 
-    def crashed(
-        self, began: float | None = None, *, is_late: bool = False, process: str = ""
-    ) -> None:
+    def crashed(self, began: float | None = None, *, process: str = "") -> None:
         self._count += 1
         began = self.now - 5 if began is None else began
         with pytest.MonkeyPatch.context() as patch:
@@ -41,11 +39,8 @@ class Device:
             mark = Marker(self.memory, "k", "fake:0", is_hosted=True)
             patch.undo()
             patch.setattr(blocklist, "PROCESS", process or f"m{self._count}")
-            for _ in range(blocklist.LATE_AFTER if is_late else 0):
-                mark.quiet()
             before = set(Path(self.memory.folder).glob("*"))
-            mark.step("run")
-            mark.crashed("")
+            mark.crashed("", "run")
         (new,) = set(Path(self.memory.folder).glob("*")) - before
         os.utime(new, (self.now, self.now))
 
@@ -160,15 +155,6 @@ def test_crashes_while_a_block_is_in_force_raise_no_level(device: Device) -> Non
     assert device.days() == 7
 
 
-def test_busy_server_that_is_killed_on_probation_gets_on(device: Device) -> None:
-    device.crashed()
-    device.crashed()
-    for count in range(1, 5):
-        device.now += 2 * DAY
-        device.crashed(is_late=True)
-        assert device.days() == (7 if count == 4 else 0)
-
-
 @pytest.mark.parametrize("years", [-50, -10, -1, 1, 10, 50])
 def test_wrong_clock_makes_no_block_permanent(device: Device, years: float) -> None:
     device.crashed()
@@ -191,7 +177,7 @@ def test_no_clock_and_no_order_of_events_blocks_longer_than_30_days(tmp_path: Pa
         for _ in range(20):
             device.now = max(0.0, device.now + events.uniform(-3, 5) * 10 ** events.uniform(0, 9))
             if events.random() < 0.7:
-                device.crashed(device.now + events.uniform(-1e6, 10), is_late=events.random() < 0.3)
+                device.crashed(device.now + events.uniform(-1e6, 10))
             else:
                 device.clean()
             assert device.days() <= 31
@@ -234,8 +220,7 @@ def fail_twice(device: str) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(blocklist, "PROCESS", name)
             marker = Blocklist(paths.cache_folder()).begin(key, device, is_hosted=True)
-            marker.step("run")
-            marker.crashed("SIGSEGV")
+            marker.crashed("SIGSEGV", "run")
 
 
 GOOD = {

@@ -1,4 +1,4 @@
-"""Drivers that crash while they are closed: remembered, unless it is the end of the program."""
+"""Drivers that crash while they are closed are remembered; programs that are killed are not."""
 
 from __future__ import annotations
 
@@ -31,13 +31,16 @@ devices.EXIT_S = 0.3
 class Marked(FakePool):
     def _open_gpu(self, name, isolation):
         made = super()._open_gpu(name, isolation)
-        watch = Blocklist(sys.argv[1]).begin("k", name)
+        watch = Blocklist(sys.argv[1]).begin("k", name, code="<string>")
         watch.step("open")
         watch.quiet()
         return GpuExecutor(made.impl, name, watch=watch)
 
 def die():
     signal.raise_signal(signal.SIGSEGV)  # of this thread, now
+
+def kill():
+    signal.raise_signal(signal.SIGKILL)
 
 def hang():
     closing.set()
@@ -64,9 +67,10 @@ if sys.argv[2] == "lost":
 @pytest.mark.parametrize(
     ("when", "does", "steps", "status"),
     [
-        ("close", "die", ["close"], -signal.SIGSEGV),
-        ("exit", "die", ["close"], -signal.SIGSEGV),
-        ("lost", "die", ["close"], -signal.SIGSEGV),
+        ("close", "die", ["run"], -signal.SIGSEGV),
+        ("exit", "die", ["run"], -signal.SIGSEGV),
+        ("lost", "die", ["run"], -signal.SIGSEGV),
+        ("close", "kill", [], -signal.SIGKILL),
         ("exit", "hang", [], 0),
         ("lost", "hang", [], 0),
         ("close", "end", [], 0),

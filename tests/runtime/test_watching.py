@@ -29,9 +29,6 @@ from gpuedge.runtime.auto import compile_model
 from gpuedge.runtime.request import Request
 from gpuedge.safety.watchdog import RUN_LIMIT_S, Watchdog, percentile
 
-CLOSED = ["close", "quiet", "close"]
-"""The step, its end, and that the marker is not needed any more."""
-
 X = {"x": np.ones(4, np.float32)}
 
 
@@ -53,8 +50,8 @@ class Diary:
     def quiet(self) -> None:
         self.said.append("quiet")
 
-    def crashed(self, why: str) -> None:
-        self.said.append(f"crashed: {why}")
+    def crashed(self, why: str, step: str) -> None:
+        self.said.append(f"crashed: {why}, {step}")
 
     def close(self) -> None:
         self.said.append("close")
@@ -158,7 +155,7 @@ def test_watch_is_told_before_and_after_every_stage() -> None:
     made.run(X)
     executor.close()
     steps = ["compile", "quiet"] * 3  # the kernel, the memory, the recording
-    assert diary.said == [*steps, "run", "quiet", "run", "quiet", *CLOSED]
+    assert diary.said == [*steps, "first", "quiet", "close"]
 
 
 @pytest.mark.parametrize("error", [DriverError("No."), DeviceLostError("Lost."), ClosedError("!")])
@@ -166,7 +163,7 @@ def test_watch_is_quiet_after_an_error(error: GpuEdgeError) -> None:
     executor, diary = opened(submit=error)
     with pytest.raises(type(error)):
         executor.compile(graph()).run(X)
-    assert diary.said == [*["compile", "quiet"] * 3, "run", "quiet"]
+    assert diary.said == [*["compile", "quiet"] * 3, "first", "quiet"]
 
 
 def test_death_of_the_host_is_a_strike_and_one_only() -> None:
@@ -176,7 +173,9 @@ def test_death_of_the_host_is_a_strike_and_one_only() -> None:
     for _ in range(2):
         with pytest.raises(DeviceLostError):
             made.run(X)
-    assert [s for s in diary.said if s.startswith("crashed")] == ["crashed: SIGSEGV in a run"]
+    assert [s for s in diary.said if s.startswith("crashed")] == [
+        "crashed: SIGSEGV in a run, first"
+    ]
 
 
 def test_hung_device_of_this_process_is_never_closed() -> None:

@@ -90,8 +90,7 @@ def crash_of_another(monkeypatch: pytest.MonkeyPatch, name: str = "another") -> 
     with monkeypatch.context() as patch:
         patch.setattr(blocklist, "PROCESS", name)
         watch = Blocklist(paths.cache_folder()).begin(key(), "null:0", is_hosted=True)
-        watch.step("run")
-        watch.crashed("SIGSEGV")
+        watch.crashed("SIGSEGV", "run")
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGSEGV"])
@@ -113,8 +112,8 @@ def test_end_of_an_idle_host_is_no_crash(pool: NullPool, name: str) -> None:
 @pytest.mark.parametrize(
     ("does", "crashes"),
     [
-        ("submit=signal:SIGSEGV", ["run"]),
-        ("read=exit:0", ["run"]),
+        ("submit=signal:SIGSEGV", ["first"]),
+        ("read=exit:0", ["first"]),
         ("submit=signal:SIGKILL", []),
         ("wait=signal:SIGTERM", []),
         ("build=signal:SIGABRT", ["compile"]),
@@ -185,7 +184,7 @@ def test_process_whose_host_dies_three_times_is_one_bad_start(
         compiled.run({"x": X})
     assert compiled.health().failed == 3
     assert health.reason is not None and health.reason.code == "failed-often"
-    assert steps() == ["run"]
+    assert steps() == ["first"]
     assert Blocklist(paths.cache_folder()).block(key()) is None
 
 

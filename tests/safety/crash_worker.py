@@ -1,15 +1,23 @@
 """A process that reports to the crash memory and then ends as it is told.
 
-``crash_worker.py FOLDER KEY WORD...``: words are steps, ``quiet``, ``shut``, ``late``, ``host``
-(the device lives in a process of its own), ``crash``, ``wait`` (print a line, then wait for one),
-``fork`` (a child that lives on and meddles), and at last ``segv``, ``kill``, ``exit`` or nothing.
+``crash_worker.py FOLDER KEY WORD...``: words are steps, ``quiet``, ``shut``, ``host`` (the device
+lives in a process of its own), ``crash``, ``anew`` (it is opened once more), ``wait`` (print a line, then wait for one), ``own`` (the
+application has enabled the fault handler itself), ``reboot`` (what is written is of an earlier
+start of the system), ``fork`` (a child that lives on and meddles), ``forked-segv`` (a child that
+dies of a signal), and at last ``segv``, ``abrt``, ``kill``, ``term``, ``exit``, a signal in a
+thread of somebody else (``strange-segv``) or of the driver (``driver-segv``), or nothing.
+
+This file plays the code of the backend.
 """
 
 from __future__ import annotations
 
+import ctypes
+import faulthandler
 import os
 import signal
 import sys
+import threading
 
 from gpuedge.safety import blocklist
 from gpuedge.safety.blocklist import Blocklist
@@ -25,14 +33,43 @@ def meddle(watch: blocklist.Marker) -> None:
     os._exit(0)
 
 
+def strange_segv() -> None:
+    """Die of a signal in a thread of the application, while this one waits."""
+    thread = threading.Thread(target=signal.raise_signal, args=(signal.SIGSEGV,))
+    thread.start()
+    thread.join()
+
+
+def driver_segv() -> None:
+    """Die of a signal in a thread that Python does not know, while this one waits for it."""
+    libc = ctypes.CDLL(None)
+    thread = ctypes.c_ulong()
+    number = ctypes.c_void_p(int(signal.SIGSEGV))
+    libc.pthread_create(ctypes.byref(thread), None, libc["raise"], number)
+    libc.pthread_join(thread, None)
+
+
+def forked_segv() -> None:
+    """Have a forked child die of a signal."""
+    pid = os.fork()
+    if pid == 0:
+        signal.raise_signal(signal.SIGSEGV)
+    os.waitpid(pid, 0)
+
+
 def main(folder: str, key: str, *words: str) -> None:
-    watch = Blocklist(folder).begin(key, "fake:0")
+    if "own" in words:
+        faulthandler.enable()
+    watch = Blocklist(folder).begin(key, "fake:0", code=__file__)
+    step = "open"
     for word in words:
         if word in blocklist.STEPS:
+            step = word
             watch.step(word)
-        elif word == "late":
-            for _ in range(blocklist.LATE_AFTER):
-                watch.quiet()
+        elif word == "reboot":
+            watch._facts["boot"] = "an earlier one"
+        elif word == "own":
+            continue
         elif word == "wait":
             os.write(1, b"ready\n")
             sys.stdin.readline()
@@ -42,13 +79,15 @@ def main(folder: str, key: str, *words: str) -> None:
         elif word == "host":
             watch = Blocklist(folder).begin(key, "fake:0", is_hosted=True)
         elif word == "crash":
-            watch.crashed("its host was killed by SIGSEGV")
-        elif word == "segv":
-            os.kill(os.getpid(), signal.SIGSEGV)
-        elif word == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
+            watch.crashed("its host was killed by SIGSEGV", step)
+        elif word in ("segv", "abrt", "kill", "term"):
+            signal.raise_signal(getattr(signal, f"SIG{word.upper()}"))
+        elif word.endswith("-segv"):
+            globals()[word.replace("-", "_")]()
         elif word == "exit":
             os._exit(0)
+        elif word == "anew":
+            watch = Blocklist(folder).begin(key, "fake:0", code=__file__)
         elif word == "shut":
             watch.close()
         else:
