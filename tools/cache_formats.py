@@ -211,8 +211,8 @@ def _crash(folder: Path) -> Format:
     for key, why in (("k", ""), ("j" * 64, "SIGSEGV")):
         made = blocklist.Blocklist(folder / key)
         marker = made.begin(key, "vulkan:0", is_hosted=True)
-        marker.step("run")
-        marker.crashed(why)
+        marker.step("first")
+        marker.crashed(why, "run")
         (path,) = Path(made.folder).glob("*")
         good.append(path.read_bytes())
     return Format("crash", tuple(good), read, reseal, use)
