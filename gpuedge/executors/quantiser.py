@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +16,7 @@ import numpy as np
 from gpuedge.core.errors import InputError, ModelError, UsageError
 from gpuedge.core.text import shown
 from gpuedge.executors.cpu import the_runtime
+from gpuedge.graph.batchnorm import fold
 from gpuedge.graph.parse import load, raised
 from gpuedge.graph.reader import OnnxModel, takes
 
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
     import onnx
 
     Model = str | os.PathLike[str] | bytes | onnx.ModelProto
+
+log = logging.getLogger("gpuedge")
 
 LEAST_OPSET = 13
 """Operator set from which scales may differ from channel to channel; older models are raised."""
@@ -36,7 +42,7 @@ def quantize(
     the highest value that the calibration data make it take. The result is an ONNX model with
     QuantizeLinear and DequantizeLinear around what it computes, of float inputs and outputs as
     before. A `Session` computes what stands between these as integers: the same bits on every
-    level.
+    level. BatchNormalization behind a Conv, ConvTranspose or Gemm is first folded into its weights.
 
     Parameters
     ----------
@@ -70,7 +76,8 @@ def quantize(
     read = OnnxModel.load(model)
     samples = _Samples(read, calibration)
     proto = raised(model, LEAST_OPSET)
-    with tempfile.TemporaryDirectory() as folder:
+    fold(proto)
+    with _quiet(), tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "quantised.onnx")
         try:
             tools.quantize_static(
@@ -83,6 +90,33 @@ def quantize(
         except Exception as error:  # whatever it raises of models that it does not know
             raise ModelError(f"ONNX Runtime cannot quantise the model: {error}") from error
         return load(out)[0]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the quantiser's warnings out of the application's log; they are gpuedge's, at DEBUG.
+
+    It uses the functions of `logging` itself, which also set up the root logger where nobody did
+    yet: the application's own `basicConfig` would do nothing any more.
+    """
+    root, me = logging.getLogger(), threading.get_ident()
+    stand_in = logging.lastResort if not root.handlers else None
+
+    def is_ours(record: logging.LogRecord) -> bool:
+        if record.thread != me or "onnxruntime" not in record.pathname:
+            return True
+        log.debug("ONNX Runtime's quantiser: %s", record.getMessage())
+        return False
+
+    root.addFilter(is_ours)
+    if stand_in is not None:
+        root.addHandler(stand_in)
+    try:
+        yield
+    finally:
+        root.removeFilter(is_ours)
+        if stand_in is not None:
+            root.removeHandler(stand_in)
 
 
 def _tools() -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from typing import Any
 
@@ -15,7 +16,9 @@ from planrun import TEXTURES, plan_device, seen_by
 
 import gpuedge
 from gpuedge.core.errors import InputError, ModelError, ShapeError, UsageError
+from gpuedge.graph.batchnorm import fold
 from gpuedge.graph.ir import Array
+from gpuedge.graph.parse import raised
 from gpuedge.graph.reader import OnnxModel
 
 RNG = np.random.default_rng(21)
@@ -67,6 +70,116 @@ def test_a_network_from_floats_to_integers(opset: int) -> None:
                for t in small.graph.initializer if t.name == last.input[1])  # fmt: skip
     assert np.abs(got - theirs).max() <= 1.001 * step
     assert np.abs(got - floats).max() <= 12 * step
+
+
+def normalised(nodes: list[onnx.NodeProto], shapes: dict[str, tuple[int, ...]], *, rank: int = 4,
+               last: int = 4, opset: int = 17) -> onnx.ModelProto:  # fmt: skip
+    """Return a model with random weights of these shapes, and parameters of channels."""
+    held = {n: RNG.normal(0, 0.4, s).astype(np.float32) for n, s in shapes.items()}
+    held |= {n: RNG.uniform(0.3, 3, s).astype(np.float32) for n, s in shapes.items()
+             if n.startswith("var")}  # fmt: skip
+    x = value("x", [2, 4, 6, 6][:rank])
+    return model(nodes, [x], [value("y", [2, last, *["?"] * (rank - 2)])],
+                 [weight(n, v) for n, v in held.items()], opset=opset)  # fmt: skip
+
+
+def norm(x: str, y: str, at: int = 1, **attrs: Any) -> onnx.NodeProto:
+    names = [x, *(f"{n}{at}" for n in ("scale", "shift", "mean", "var"))]
+    return helper.make_node("BatchNormalization", names, [y], name=f"norm{at}", **attrs)
+
+
+def of_norm(size: int, at: int = 1) -> dict[str, tuple[int, ...]]:
+    return {f"{n}{at}": (size,) for n in ("scale", "shift", "mean", "var")}
+
+
+FOLDED = {
+    "conv": normalised(
+        [helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1] * 4, group=2),
+         norm("c", "y", epsilon=0.2)], {"w": (4, 2, 3, 3), "b": (4,), **of_norm(4)}),
+    "conv without bias, raised": normalised(
+        [helper.make_node("Conv", ["x", "w"], ["c"]), norm("c", "n"),
+         helper.make_node("Relu", ["n"], ["y"])], {"w": (4, 4, 1, 1), **of_norm(4)}, opset=11),
+    "transposed": normalised(
+        [helper.make_node("ConvTranspose", ["x", "w", "b"], ["c"], strides=[2, 2]),
+         norm("c", "y")], {"w": (4, 6, 2, 2), "b": (6,), **of_norm(6)}, last=6),
+    "product": normalised(
+        [helper.make_node("Gemm", ["x", "w", "b"], ["c"], alpha=0.5, beta=2.0), norm("c", "y")],
+        {"w": (4, 5), "b": (5,), **of_norm(5)}, rank=2, last=5),
+    "product of rows": normalised(
+        [helper.make_node("Gemm", ["x", "w"], ["c"], transB=1), norm("c", "y")],
+        {"w": (5, 4), **of_norm(5)}, rank=2, last=5),
+    "two, one weight": normalised(
+        [helper.make_node("Conv", ["x", "w"], ["c"]), norm("c", "n"),
+         helper.make_node("Conv", ["n", "w"], ["d"]), norm("d", "y", 2)],
+        {"w": (4, 4, 1, 1), **of_norm(4), **of_norm(4, 2)}),
+    "two in a row": normalised(
+        [helper.make_node("Conv", ["x", "w"], ["c"]), norm("c", "n"), norm("n", "y", 2)],
+        {"w": (4, 4, 1, 1), **of_norm(4), **of_norm(4, 2)}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_batch_normalisation_goes_into_the_weights(
+    name: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    proto = FOLDED[name]
+    before = proto.SerializeToString()
+    kind = proto.graph.input[0].type.tensor_type.shape.dim
+    feeds = [{"x": RNG.uniform(-1, 1, [d.dim_value for d in kind]).astype(np.float32)}
+             for _ in range(2)]  # fmt: skip
+    (wanted,) = onnxruntime.InferenceSession(before).run(None, feeds[0])
+
+    folded = raised(proto, 13)
+    count = sum(n.op_type == "BatchNormalization" for n in proto.graph.node)
+    assert fold(folded) == count
+    assert not {t.name for t in folded.graph.initializer} & {"scale1", "var2", "w"}
+    (got,) = onnxruntime.InferenceSession(folded.SerializeToString()).run(None, feeds[0])
+    np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-5)
+
+    with caplog.at_level("INFO"):
+        small = gpuedge.quantize(proto, feeds)
+    assert proto.SerializeToString() == before
+    ops = {n.op_type for n in small.graph.node}
+    assert "BatchNormalization" not in ops
+    assert "QuantizeLinear" in ops
+    assert (*capfd.readouterr(), caplog.records) == ("", "", [])
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [helper.make_node("Relu", ["x"], ["r"]), norm("r", "y")],
+        [helper.make_node("Conv", ["x", "w"], ["c"]), norm("c", "n"),
+         helper.make_node("Add", ["n", "c"], ["y"])],
+        [helper.make_node("Conv", ["x", "x2"], ["c"]), norm("c", "y"),
+         helper.make_node("Identity", ["w"], ["x2"])],
+    ],
+    ids=["nothing before", "read twice", "computed weights"],
+)  # fmt: skip
+def test_batch_normalisation_that_cannot_go_stays(nodes: list[onnx.NodeProto]) -> None:
+    proto = normalised(nodes, {"w": (4, 4, 1, 1), **of_norm(4)})
+    before = list(proto.graph.node)
+    assert fold(proto) == 0
+    assert list(proto.graph.node) == before
+
+
+def test_the_quantiser_leaves_logging_as_it_is() -> None:
+    """It would set up the root logger, and an application's own set-up would do nothing then."""
+    code = """
+import logging
+import numpy as np, gpuedge, onnx, sys
+proto = onnx.load_model_from_string(sys.stdin.buffer.read())
+feeds = [{"x": np.ones((2, 4, 6, 6), np.float32)}]
+def samples():
+    logging.getLogger("app").warning("of the application")
+    yield from feeds
+gpuedge.quantize(proto, samples())
+print(logging.getLogger().handlers, logging.getLogger().filters)
+"""
+    proto = FOLDED["conv"]
+    ran = subprocess.run([sys.executable, "-c", code], input=proto.SerializeToString(),
+                         capture_output=True, check=True, timeout=120)  # fmt: skip
+    assert (ran.stdout, ran.stderr) == (b"[] []\n", b"of the application\n")
 
 
 def test_calibration_that_does_not_fit_is_refused() -> None:
