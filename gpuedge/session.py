@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from gpuedge.core import config
 from gpuedge.core.errors import OutOfMemoryError, UsageError
@@ -16,7 +16,15 @@ from gpuedge.graph.reader import OnnxModel, Signature, shapes_of
 from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.devices import POOL
 from gpuedge.runtime.health import Health
-from gpuedge.runtime.inputs import check_inputs, check_timeout, fixed_shape, own_copies
+from gpuedge.runtime.inputs import (
+    Feeds,
+    by_name,
+    check_inputs,
+    check_timeout,
+    chosen,
+    fixed_shape,
+    own_copies,
+)
 from gpuedge.runtime.request import make_request
 from gpuedge.runtime.serving import Server
 from gpuedge.runtime.shapes import Compiler
@@ -107,13 +115,24 @@ class Session:
         """Dtype name and shape of every output."""
         return dict(self._model.outputs)
 
-    def run(self, inputs: Mapping[str, Any], *, timeout_s: float | None = None) -> dict[str, Array]:
-        """Run the model once.
+    @overload
+    def run(self, inputs: Feeds, *, timeout_s: float | None = None) -> dict[str, Array]: ...
+    @overload
+    def run(
+        self, inputs: Sequence[str] | None, input_feed: Feeds, *, timeout_s: float | None = None
+    ) -> list[Array]: ...
+    def run(
+        self, inputs: Any, input_feed: Feeds | None = None, *, timeout_s: float | None = None
+    ) -> dict[str, Array] | list[Array]:
+        """Run the model once: ``run(inputs)``, or ``run(output_names, inputs)`` as in ONNX Runtime.
 
         Parameters
         ----------
-        inputs : mapping of str to array_like
-            Every input by name, with the model's dtypes. Any strides; never modified.
+        inputs : mapping of str to array_like, or sequence of array_like
+            Every input by name, or in the order of `inputs`, with the model's dtypes. Any strides;
+            never modified. Where `input_feed` is given: names of outputs, or None for all.
+        input_feed : mapping of str to array_like, or sequence of array_like, optional
+            The inputs, after the names of outputs.
         timeout_s : float, optional
             Seconds after which to give up, waiting for other runs of this session included. It
             also bounds a driver that hangs inside a call: the CPU answers the requests after that,
@@ -121,13 +140,15 @@ class Session:
 
         Returns
         -------
-        dict of str to ndarray
-            Every output by name; the arrays belong to the caller.
+        dict of str to ndarray, or list of ndarray
+            Every output by name; where `input_feed` is given, a list of those asked for, in that
+            order. All are computed. The arrays belong to the caller.
 
         Raises
         ------
         InputError (GE-203), DTypeError (GE-202), ShapeError (GE-201), UsageError (GE-200)
-            The inputs do not fit the model, or the time limit is invalid. No driver was touched.
+            The inputs do not fit the model, it has no output of such a name, or the time limit is
+            invalid. No driver was touched.
         NotFiniteError (GE-205), InexactError (GE-206)
             An input holds NaN, infinity or large integers that the device named cannot keep, or a
             result would.
@@ -140,6 +161,10 @@ class Session:
         ClosedError (GE-204)
             The session was closed.
         """
+        if input_feed is not None:
+            names = chosen(inputs, self._model.outputs)
+            found = self.run(input_feed, timeout_s=timeout_s)
+            return [found[name] for name in names]
         server = self._server
         seconds = None if timeout_s is None else check_timeout(timeout_s)
         shapes = server.match(inputs)
@@ -150,7 +175,7 @@ class Session:
         return server.run(inputs, shapes, seconds)
 
     def run_async(
-        self, inputs: Mapping[str, Any], *, timeout_s: float | None = None
+        self, inputs: Feeds, *, timeout_s: float | None = None
     ) -> Future[dict[str, Array]]:
         """Queue a run for the session's worker thread and return a future of `run`'s result.
 
@@ -160,7 +185,7 @@ class Session:
 
         Parameters
         ----------
-        inputs : mapping of str to array_like
+        inputs : mapping of str to array_like, or sequence of array_like
         timeout_s : float, optional
             As for `run`, counted from now: waiting in the queue included.
 
@@ -180,7 +205,8 @@ class Session:
         seconds = check_timeout(timeout_s)
         self._server.check_open()
         try:
-            arrays = own_copies(check_inputs(inputs, self._model.inputs), inputs)
+            given = by_name(inputs, self._model.inputs)
+            arrays = own_copies(check_inputs(given, self._model.inputs), given)
         except (UsageError, OutOfMemoryError) as error:
             failed: Future[dict[str, Array]] = Future()
             failed.set_exception(error)
@@ -219,7 +245,7 @@ class Session:
         latest = self._latest
         return {} if latest is None else dict(latest.refusals)
 
-    def profile(self, inputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def profile(self, inputs: Feeds | None = None) -> dict[str, Any]:
         """Return times of compiling and running, in seconds, and what the device counted.
 
         With `inputs`, the model is run, and then once more step by step on what answered:
@@ -267,7 +293,7 @@ class Session:
         ]  # fmt: skip
         return summary
 
-    def _timed(self, inputs: Mapping[str, Any]) -> list[StepTime]:
+    def _timed(self, inputs: Feeds) -> list[StepTime]:
         arrays = check_inputs(inputs, self._model.inputs)
         self.run(arrays)
         return self._server.decided().timed(arrays)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -11,9 +11,58 @@ import numpy as np
 
 from gpuedge.core.dtypes import no_copy
 from gpuedge.core.errors import DTypeError, InputError, ShapeError, UsageError
-from gpuedge.core.text import MOST_LISTED, shown
+from gpuedge.core.text import MOST_LISTED, counted, plain, shown
 from gpuedge.graph.ir import Array, Graph, TensorType
 from gpuedge.graph.reader import Signature, takes
+
+Feeds = Mapping[str, Any] | Sequence[Any]
+"""Inputs by name, or in the model's order."""
+
+
+def by_name(inputs: Any, wanted: Mapping[str, Signature]) -> Mapping[str, Any]:
+    """Return inputs by name that may have been given in the model's order.
+
+    Raises
+    ------
+    InputError (GE-203)
+        They are neither a mapping, nor a list or tuple of as many as the model takes.
+    """
+    if isinstance(inputs, Mapping):
+        return inputs
+    if not isinstance(inputs, (list, tuple)):
+        raise InputError(
+            f"Inputs are given as a dict by name or a list in order, not as "
+            f"{type(inputs).__name__}.",
+            known=takes(wanted),
+            hint="a single input x is [x]" if len(wanted) == 1 else None,
+        )
+    if len(inputs) != len(wanted):
+        raise InputError(
+            f"{counted(len(inputs), 'input')} in order cannot be the model's {len(wanted)}.",
+            known=takes(wanted),
+            hint="give a list of one array for each input, or a dict by name",
+        )
+    return dict(zip(wanted, inputs, strict=True))
+
+
+def chosen(names: Any, outputs: Collection[str]) -> Sequence[str]:
+    """Return the outputs asked for, of those that the model has: all for None or an empty list.
+
+    Raises InputError (GE-203).
+    """
+    if names is not None and (isinstance(names, str) or not isinstance(names, Sequence)):
+        raise InputError(
+            f"Outputs are asked for by a list of names, not by {type(names).__name__}.",
+            known=f"outputs: {', '.join(map(shown, outputs))}",
+            hint="run(None, inputs) returns all in order, run(inputs) a dict",
+        )
+    unknown = [n for n in names or () if not isinstance(n, str) or n not in outputs]
+    if unknown:
+        raise InputError(
+            f"The model has no output {plain(brief(unknown[0]))}.",
+            known=f"outputs: {', '.join(map(shown, outputs))}",
+        )
+    return names or tuple(outputs)
 
 
 def check_inputs(inputs: Any, wanted: Mapping[str, Signature]) -> dict[str, Array]:
@@ -21,7 +70,7 @@ def check_inputs(inputs: Any, wanted: Mapping[str, Signature]) -> dict[str, Arra
 
     Parameters
     ----------
-    inputs : mapping of str to array_like
+    inputs : mapping of str to array_like, or sequence of array_like
     wanted : mapping of str to Signature
         Dtype name and extents of every input.
 
@@ -31,11 +80,7 @@ def check_inputs(inputs: Any, wanted: Mapping[str, Signature]) -> dict[str, Arra
     OutOfMemoryError (GE-402)
         An input has to be copied, and there is no memory for that.
     """
-    if not isinstance(inputs, Mapping):
-        raise InputError(
-            f"Inputs are given as a dict by name, not as {type(inputs).__name__}.",
-            known=takes(wanted),
-        )
+    inputs = by_name(inputs, wanted)
     if inputs.keys() != wanted.keys():
         missing = [n for n in wanted if n not in inputs]
         unknown = [n for n in inputs if n not in wanted]

@@ -113,7 +113,7 @@ def test_empty_batch() -> None:
     [
         ({}, InputError, "'x' is missing"),
         ({"x": X, "z": X}, InputError, "no input 'z'"),
-        ([X], InputError, "dict by name"),
+        (X, InputError, "dict by name"),
         ({"x": X.astype(np.float64)}, DTypeError, "float64; the model takes float32"),
         ({"x": X.astype(np.int32)}, DTypeError, "int32"),
         ({"x": X[0]}, ShapeError, r"shape \[3\]; the model takes \[N, 3\]"),

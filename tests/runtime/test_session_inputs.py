@@ -236,3 +236,58 @@ def test_closing_while_others_ask_loses_no_worker() -> None:
             thread.join(10)
         assert [type(e) for e in errors] == [ClosedError] * 3
         assert s._server._worker is None
+
+
+def difference() -> gpuedge.Session:
+    """Return a session of two inputs and two outputs, on the CPU."""
+    nodes = [helper.make_node("Sub", ["b", "a"], ["d"]), helper.make_node("Neg", ["d"], ["e"])]
+    return gpuedge.Session(
+        model(nodes, [value("b", ["N"]), value("a", ["N"])],
+              [value("d", ["N"]), value("e", ["N"])]), device="cpu")  # fmt: skip
+
+
+def test_the_ways_to_give_inputs_and_ask_for_outputs() -> None:
+    b, a = np.float32([5, 7]), np.float32([1, 2])
+    feeds = {"a": a, "b": b}
+    with difference() as s:
+        later = [s.run_async(given).result(60) for given in ([b, a], (b, a))]
+        for by_name in (
+            s.run(feeds),
+            s.run([b, a]),
+            s.run((b, [1, 2])),
+            s.run(inputs=feeds),
+            *later,
+        ):
+            assert {n: v.tolist() for n, v in by_name.items()} == {"d": [4, 5], "e": [-4, -5]}
+        wanted = {"d": [4, 5], "e": [-4, -5]}
+        for names in (None, [], ["d"], ("e", "d"), ["e", "e"]):
+            for given in (feeds, [b, a]):
+                found = s.run(names, given, timeout_s=60)
+                assert type(found) is list
+                assert [v.tolist() for v in found] == [wanted[n] for n in names or wanted]
+        assert s.profile([b, a])["steps"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (([np.zeros(2, "f4")],), "1 input in order cannot be the model's 2"),
+        (([np.zeros(2, "f4")] * 3,), "3 inputs in order"),
+        ((np.zeros((2, 2), "f4"),), "a dict by name or a list in order, not as ndarray"),
+        ((None,), "not as NoneType"),
+        (("ba",), "not as str"),
+        ((None, {"a": [1.0]}), "Input 'b' is missing"),
+        ((["q"], {"a": [1.0], "b": [1.0]}), "The model has no output 'q'"),
+        (([["d"]], {"a": [1.0], "b": [1.0]}), r"The model has no output \['d'\]"),
+        (("d", {"a": [1.0], "b": [1.0]}), "by a list of names, not by str"),
+        (({"a": [1.0]}, {"a": [1.0], "b": [1.0]}), "by a list of names, not by dict"),
+    ],
+)
+def test_wrong_ways_to_give_inputs_are_told(given: Any, words: str) -> None:
+    with difference() as s:
+        with pytest.raises(InputError, match=words) as caught:
+            s.run(*given)
+        assert "b" in str(caught.value.known) or "outputs: 'd', 'e'" in str(caught.value.known)
+        if len(given) == 1:
+            with pytest.raises(InputError, match=words):
+                s.run_async(given[0]).result(60)
