@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +31,7 @@ _OPERATORS: dict[type[ast.operator], str] = {
     ast.Pow: "Pow",
 }
 _COMPARED: dict[type[ast.cmpop], str] = {
+    ast.NotEq: "Equal",  # and a Not of it
     ast.Gt: "Greater",
     ast.GtE: "GreaterOrEqual",
     ast.Lt: "Less",
@@ -115,11 +117,12 @@ def elementwise(expression: str) -> Elementwise:
     Parameters
     ----------
     expression : str
-        Python syntax: names, numbers, ``+ - * / **``, parentheses and the functions ``abs``,
+        Python syntax: names, numbers, ``+ - * / % **``, parentheses and the functions ``abs``,
         ``exp``, ``log``, ``sqrt``, ``relu``, ``sigmoid``, ``tanh``, ``min``, ``max``,
         ``clip(x, lo, hi)``, ... (all in `gpuedge.ops.expression.NAMES`). Comparisons
-        ``> >= < <= ==`` give bool, or 1 and 0 where they are calculated with;
-        ``where(condition, x, y)`` is x where the condition is not 0, else y.
+        ``> >= < <= == !=``, also chained (``0 < x < 1``), and ``and``, ``or``, ``not`` give bool,
+        or 1 and 0 where they are calculated with. ``x if condition else y`` and
+        ``where(condition, x, y)`` are x where the condition is not 0, else y.
 
     Returns
     -------
@@ -133,7 +136,11 @@ def elementwise(expression: str) -> Elementwise:
 
     Notes
     -----
-    Inputs are float32 or float16; uint8, int8 and bool ones are taken as float32. One kernel as
+    Inputs are float32 or float16; uint8, int8 and bool ones are taken as float32. The result is
+    bool as said above, else float32, or float16 where all inputs of floats are. It is numpy's:
+    ``%`` is `numpy.mod`, whose result has the sign of the divisor; ``and``, ``or`` and ``not`` are
+    `numpy.logical_and` and so on, for which NaN is true. Both sides of ``and``, ``or`` and ``if``
+    are computed for every element. One kernel as
     long as the device can bind all inputs at once; otherwise a few. Each operation adds the error
     of the function of that name and passes on those before it.
 
@@ -163,24 +170,51 @@ def _names(tree: ast.expr) -> list[str]:
     return [n.id for n in sorted(found, key=lambda n: (n.lineno, n.col_offset))]
 
 
-def _error(text: str, place: ast.expr | Exception, what: str) -> KernelSyntaxError:
-    """Return an error that points at a place: a node, or what Python's parser raised."""
-    lines = text.strip().replace("\r\n", "\n").split("\n")
-    number = min(getattr(place, "lineno", None) or 1, len(lines))
-    line = lines[number - 1]
-    column = getattr(place, "offset", None) or max(1, len(line))
-    if isinstance(place, ast.expr):  # counts bytes
-        column = len(line.encode()[: place.col_offset].decode(errors="ignore")) + 1
+Position = tuple[int, int]
+"""A line, counted from 1, and a column, counted from 0, in bytes: as in syntax trees."""
+
+
+def _lines(text: str) -> list[str]:
+    return text.strip().replace("\r\n", "\n").split("\n")
+
+
+def _behind(text: str, tree: ast.expr) -> Position:
+    """Return where what follows an operand stands: an operator, a dot, a bracket."""
+    number, at = tree.end_lineno or 1, tree.end_col_offset or 0
+    for line in _lines(text)[number - 1 :]:
+        rest = line.encode()[at:].decode(errors="ignore").split("#")[0]
+        found = rest.lstrip(" \t\f)\\")
+        if found:
+            return number, at + len(rest[: -len(found)].encode())
+        number, at = number + 1, 0
+    return tree.lineno, tree.col_offset
+
+
+def _error(text: str, place: ast.AST | Position | Exception, what: str) -> KernelSyntaxError:
+    """Return an error that points at a place: a node, a position, what Python's parser raised."""
+    lines = _lines(text)
+    if isinstance(place, ast.AST):
+        place = place.lineno, place.col_offset  # type: ignore[attr-defined]
+    if isinstance(place, tuple):
+        number, (line, at) = place[0], (lines[place[0] - 1], place[1])
+        column = len(line.encode()[:at].decode(errors="ignore")) + 1
+    else:
+        number = min(getattr(place, "lineno", None) or 1, len(lines))
+        line = lines[number - 1]
+        column = getattr(place, "offset", None) or max(1, len(line))
     return KernelSyntaxError(
         f"expression:{number}:{column}: {what}\n    {line}\n    {' ' * (column - 1)}^",
         asked_by="gpuedge.elementwise(expression)",
-        known=f"names, numbers, + - * / ** > >= < <= ==, parentheses and functions: "
-        f"{', '.join(NAMES)}",
+        known=f"names, numbers, + - * / % ** > >= < <= == != and or not if else, parentheses and "
+        f"functions: {', '.join(NAMES)}",
         hint='one expression of these, such as "relu(a * b + c)"',
     )
 
 
-UNDERSTOOD = "only names, numbers, + - * / **, single comparisons and calls are understood"
+UNDERSTOOD = (
+    "only names, numbers, + - * / % **, comparisons, and, or, not, if ... else and calls of "
+    "functions are understood"
+)
 
 
 def _as_float(builder: GraphBuilder, name: str) -> str:
@@ -229,26 +263,92 @@ class _Writer:
         value = _constant(tree)
         if value is not None:
             return self.number(value)
-        if isinstance(tree, ast.BinOp) and type(tree.op) in _OPERATORS:
-            return self.add(
-                _OPERATORS[type(tree.op)], [self.node(tree.left), self.node(tree.right)]
-            )
-        if isinstance(tree, ast.Compare) and len(tree.ops) == 1 and type(tree.ops[0]) in _COMPARED:
-            sides = [self.node(tree.left), self.node(tree.comparators[0])]
-            return self.add(_COMPARED[type(tree.ops[0])], sides)
-        if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, (ast.USub, ast.UAdd)):
-            inner = self.node(tree.operand)
-            return inner if isinstance(tree.op, ast.UAdd) else self.add("Neg", [inner])
-        if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and not tree.keywords:
+        if isinstance(tree, ast.Compare):
+            return self.compare(tree)
+        if isinstance(tree, ast.IfExp):
+            return self.where(*map(self.node, (tree.test, tree.body, tree.orelse)))
+        if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
             return self.call(tree, tree.func.id)
-        raise _error(self.text, tree, UNDERSTOOD)
+        return self.operation(tree)
+
+    def operation(self, tree: ast.expr) -> str:
+        """Return an operator applied to its operands."""
+        kind = type(getattr(tree, "op", None))
+        if isinstance(tree, ast.BinOp) and (kind in _OPERATORS or kind is ast.Mod):
+            sides = [self.node(tree.left), self.node(tree.right)]
+            return self.remainder(*sides) if kind is ast.Mod else self.add(_OPERATORS[kind], sides)
+        if isinstance(tree, ast.BoolOp):
+            return self.joined(kind.__name__, [self.node(v) for v in tree.values])
+        if isinstance(tree, ast.UnaryOp) and kind is not ast.Invert:
+            inner = self.node(tree.operand)
+            if kind is ast.Not:
+                return self.joined("Not", [inner])
+            return inner if kind is ast.UAdd else self.add("Neg", [inner])
+        raise _error(self.text, self.offender(tree), UNDERSTOOD)
+
+    def offender(self, tree: ast.expr) -> ast.AST | Position:
+        """Return which part of a node is not understood."""
+        if isinstance(tree, ast.BinOp):
+            return _behind(self.text, tree.left)
+        if isinstance(tree, (ast.Attribute, ast.Subscript)):
+            return _behind(self.text, tree.value)
+        return tree.func if isinstance(tree, ast.Call) else tree
+
+    def compare(self, tree: ast.Compare) -> str:
+        """Return one comparison, or several that all hold."""
+        sides, found = [tree.left, *tree.comparators], list[str]()
+        for left, kind in zip(sides, map(type, tree.ops), strict=False):
+            if kind not in _COMPARED:
+                raise _error(self.text, _behind(self.text, left), UNDERSTOOD)
+        values = [self.node(side) for side in sides]
+        for at, kind in enumerate(map(type, tree.ops)):
+            made = self.add(_COMPARED[kind], values[at : at + 2])
+            found.append(self.joined("Not", [made]) if kind is ast.NotEq else made)
+        return self.joined("And", found)
+
+    def joined(self, op: str, values: Sequence[str]) -> str:
+        """Return conditions joined from left to right, or the opposite of one."""
+        b = self.builder
+        if b is None:
+            return op
+        first, *others = (self.condition(value) for value in values)
+        if op == "Not":
+            return b.add(op, [first])
+        return reduce(lambda x, y: b.add(op, [x, y]), others, first)
+
+    def condition(self, value: str) -> str:
+        """Return whether a value is not 0."""
+        b = self.builder
+        if b is None or b.type(value).dtype == "bool":
+            return value
+        return b.add("Cast", [value], {"to": BOOL})
+
+    def remainder(self, x: str, by: str) -> str:
+        """Return what is left of a division, as numpy has it: with the sign of the divisor.
+
+        ONNX's Mod has it that way for integers only, and for floats that of the dividend.
+        """
+        b = self.builder
+        if b is None:
+            return "Mod"
+        x, by = (_as_float(b, value) for value in (x, by))
+        sign = b.add("Sign", [by])
+        rest = b.add("Mul", [b.add("Mod", [x, by], {"fmod": 1}), sign])
+        above = b.add("Add", [rest, b.add("Abs", [by])])
+        is_below = b.add("Less", [rest, self.number(0.0)])
+        size = b.add("Where", [is_below, above, b.add("Abs", [rest])])
+        return b.add("Mul", [size, sign])  # 0 has the sign of the divisor too
 
     def call(self, tree: ast.Call, name: str) -> str:
         arity = 1 if name in _UNARY or name in ACTIVATIONS else 2 if name in _BINARY else 3
         if name not in NAMES:
             raise _error(self.text, tree, f"there is no function '{name}'")
+        odd = [a for a in (*tree.args, *tree.keywords) if isinstance(a, (ast.Starred, ast.keyword))]
+        if odd:
+            raise _error(self.text, odd[0], f"arguments of {name} are given in order, one by one")
         if len(tree.args) != arity:
-            raise _error(self.text, tree, f"{name} takes {arity} arguments, not {len(tree.args)}")
+            place = tree.args[arity] if len(tree.args) > arity else tree
+            raise _error(self.text, place, f"{name} takes {arity} arguments, not {len(tree.args)}")
         if name == "clip":
             return self.clip(tree)
         operands = [self.node(a) for a in tree.args]
@@ -263,14 +363,13 @@ class _Writer:
         b = self.builder
         if b is None:
             return "Where"
-        if b.type(condition).dtype != "bool":
-            condition = b.add("Cast", [condition], {"to": BOOL})
-        return b.add("Where", [condition, _as_float(b, yes), _as_float(b, no)])
+        return b.add("Where", [self.condition(condition), _as_float(b, yes), _as_float(b, no)])
 
     def clip(self, tree: ast.Call) -> str:
         bounds = [_constant(a) for a in tree.args[1:]]
         if None in bounds:
-            raise _error(self.text, tree, "the bounds of clip are numbers")
+            place = tree.args[1 + bounds.index(None)]
+            raise _error(self.text, place, "the bounds of clip are numbers")
         x = self.node(tree.args[0])
         return self.add("Clip", [x, *(self.number(b) for b in bounds if b is not None)])
 

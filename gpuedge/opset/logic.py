@@ -10,7 +10,7 @@ import numpy as np
 from gpuedge.core.dtypes import BYTES, EXACT, INTEGERS, SMALL, WIDE
 from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.digits import as_floats
-from gpuedge.opset.elementwise import above, magnitude, pick, quotient, truncated, wrapped
+from gpuedge.opset.elementwise import above, larger, magnitude, pick, quotient, truncated, wrapped
 from gpuedge.opset.expr import Expr, apply
 from gpuedge.opset.limits import divisor
 from gpuedge.opset.operator import ANY, FLOATS, Function, Operator
@@ -132,10 +132,11 @@ def _cast(call: OperatorCall) -> Tensor:
 def _remainder(a: Expr, b: Expr, *, like_c: bool) -> Expr:
     """Return what division leaves: with the sign of `a` as C has it, else with that of `b`.
 
-    By infinity nothing divides: `a` stays, or becomes `b` where the signs differ.
+    By infinity nothing divides: `a` stays, or becomes `b` where the signs differ. Of infinity
+    nothing is left but NaN.
     """
     rest = a - quotient(a, b) * b
-    rest = pick(above(magnitude(b), LARGEST), a, rest)
+    rest = pick(above(magnitude(b), larger(magnitude(a), LARGEST)), a, rest)
     if like_c:
         return rest
     return pick(above(0.0, rest * apply("sign", b)), rest + b, rest)

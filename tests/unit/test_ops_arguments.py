@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from expression_child import FORMULAS, SPECIAL, WHOLE, wrong
 
 import gpuedge
 from gpuedge.core.errors import (
@@ -144,16 +145,25 @@ def test_expression_inputs_refused(
         ("", 1, "not an expression"),
         ("relu(a", 5, "never closed"),
         ("a +", 3, "not an expression"),
-        ("a if b else c", 1, "only names"),
-        ("a @ b", 1, "only names"),
-        ("a.b", 1, "only names"),
+        ("a + (b) @ c", 9, "only names"),
+        ("a.b", 2, "only names"),
+        ("max(a, (b)[0])", 11, "only names"),
+        ("a < b is c", 7, "only names"),
+        ("a // b if c else d", 3, "only names"),
+        ("a and (b | c)", 10, "only names"),
+        ("not ~a", 5, "only names"),
+        ("a + (b, c)", 5, "only names"),
+        ("a.b(c)", 1, "only names"),
+        ("[a for a in b]", 1, "only names"),
         ("'a' + b", 1, "only names"),
         ("True + b", 1, "only names"),
         ("a + 1j", 5, "only names"),
         ("a + rleu(b)", 5, "no function 'rleu'"),
         ("max(a)", 1, "max takes 2 arguments"),
-        ("clip(a, b, 1)", 1, "numbers"),
-        ("relu(x=a)", 1, "only names"),
+        ("clip(a, 1, b)", 12, "numbers"),
+        ("relu(x=a)", 6, "given in order"),
+        ("max(a, *b)", 8, "given in order"),
+        ("max(a, b, c)", 11, "max takes 2 arguments"),
         ("1 + 2", 1, "at least one named input"),
         ("__import__('os') + a", 1, "no function"),
         ("(" * 500 + "a" + ")" * 500, 1, "too|not an expression"),
@@ -180,8 +190,10 @@ def test_expression_errors_point_at_the_place(text: str, column: int, words: str
             "aé + rleu(b)",
             "expression:1:6: there is no function 'rleu'\n    aé + rleu(b)\n         ^",
         ),
-        ("relu(\r\n a @ b)", "expression:2:2: only names"),
-        ("a + (\n\fb @ c)", "expression:2:2: only names"),
+        ("relu(\r\n a @ b)", "expression:2:4: only names"),
+        ("a + (\n\fb @ c)", "expression:2:4: only names"),
+        ("(é) \\\n  @ c", "expression:2:3: only names"),
+        ("max((é  # )\n ) @ c, 1)", "expression:2:4: only names"),
         ("a\0b", "expression:1:3: not an expression"),
     ],
 )
@@ -355,6 +367,28 @@ def test_one_number_may_be_an_array_without_axes() -> None:
     np.testing.assert_array_equal(gpuedge.max_pool2d(image, one, device="cpu"), want)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="not a sequence of integers"):
         gpuedge.reshape(X, one, device="cpu")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_conditions_and_remainders_on_the_cpu(text: str) -> None:
+    assert not wrong(text, WHOLE, "cpu")
+    assert not wrong(text, SPECIAL, "cpu")
+
+
+def test_a_remainder_keeps_the_sign_of_the_divisor_of_zero_too() -> None:
+    a, b = np.float32([-6, 6, -0.0, 0.0]), np.float32([3, -3, 5, -5])
+    got = gpuedge.elementwise("a % b")(a, b, device="cpu")
+    np.testing.assert_array_equal(np.signbit(got), np.signbit(np.mod(a, b)))
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype"),
+    [("a and 1", "bool"), ("not a", "bool"), ("0 < a < 1", "bool"), ("a % 2", "float16"),
+     ("a if a else 0", "float16"), ("(a != 0) + 0", "float16"), ("1 if a > 0 else 2", "float16")],
+)  # fmt: skip
+def test_the_type_of_a_result(text: str, dtype: str) -> None:
+    got = gpuedge.elementwise(text)(np.float16([2, -1]), device="cpu")
+    assert got.dtype == dtype
 
 
 def test_names_of_inputs_and_depth_of_an_expression() -> None:

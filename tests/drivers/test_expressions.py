@@ -1,0 +1,40 @@
+"""Conditions and remainders in formulas: numpy's results on every level."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from expression_child import FORMULAS
+from farm import FARM, environment_of, require
+
+pytestmark = pytest.mark.driver
+CHILD = Path(__file__).with_name("expression_child.py")
+DAILY = ("vulkan-lavapipe", "gles31-llvmpipe", "gles30-llvmpipe", "gles20-bare", "wgpu-lavapipe")
+
+
+def check(name: str, folder: Path) -> None:
+    require(name)
+    environ = {**environment_of(name), "GPUEDGE_CACHE_DIR": str(folder)}
+    command = [sys.executable, str(CHILD), FARM[name].device]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240,
+                          check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(done.stdout)
+    assert found["level"] == FARM[name].device
+    assert len(found["wrong"]) == len(FORMULAS) * (1 if found["is_finite"] else 2)
+    assert not any(found["wrong"].values()), found["wrong"]
+
+
+@pytest.mark.parametrize("name", DAILY)
+def test_formulas_are_those_of_numpy(name: str, tmp_path: Path) -> None:
+    check(name, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [n for n in FARM if n not in DAILY])
+def test_formulas_are_those_of_numpy_elsewhere(name: str, tmp_path: Path) -> None:
+    check(name, tmp_path)
