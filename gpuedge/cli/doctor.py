@@ -17,11 +17,14 @@ from pathlib import Path
 import gpuedge
 from gpuedge import backends
 from gpuedge.capdb.database import load
+from gpuedge.capdb.identity.subject import subject
+from gpuedge.capdb.identity.versions import show as show_version
 from gpuedge.cli import info, matrix
 from gpuedge.cli.arguments import add_probing
 from gpuedge.cli.output import Output
 from gpuedge.core import config
 from gpuedge.core.errors import GpuEdgeError
+from gpuedge.core.identity import Identity
 from gpuedge.probing import api, pins, show
 from gpuedge.probing.report import ProbeReport, ProbeRow
 from gpuedge.runtime.strings import AUTO, CPU, find, parse
@@ -120,6 +123,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
 def environment_checks() -> Iterator[Check]:
     """Check packages, settings, folders and tools. Touches no driver."""
     here = info.python()
+    yield Check("gpuedge", PASS, gpuedge.__version__)
     yield Check("python", PASS, f"{here['version']} on {here['os']} {here['machine']}")
     yield from _packages()
     yield from _settings()
@@ -240,7 +244,8 @@ def _meant(asked: str, report: ProbeReport) -> str:
 
 def _row_check(device: str, row: ProbeRow, *, is_alone: bool) -> Check:
     name = device if row.index is not None else f"{device} driver"
-    detail = f"{row.name}: {row.brief}" if row.name else row.brief
+    who = f"{row.name}, {driver}" if (driver := _driver(row)) else row.name
+    detail = f"{who}: {row.brief}" if who else row.brief
     if row.is_usable:
         limited = show.forbidden(row.restrictions)
         if not limited:
@@ -257,6 +262,16 @@ def _row_check(device: str, row: ProbeRow, *, is_alone: bool) -> Check:
     remedies = "; ".join(dict.fromkeys(remedy(row.replace(backend=b)) for b in backends))
     is_worse = is_alone or row.code not in NOT_INSTALLED
     return Check(name, WARN if is_worse else INFO, detail, remedies)
+
+
+def _driver(row: ProbeRow) -> str:
+    """Return the version of a device's driver: as it says, else as its number is read."""
+    told = row.identity.get("driverInfo")
+    if row.identity and not told:
+        versions = subject(Identity.from_dict(dict(row.identity)), host={}).versions
+        best = max(versions.items(), key=lambda pair: len(pair[1]), default=None)
+        told = show_version(*best) if best else ""
+    return f"driver {told}" if told else ""
 
 
 def remedy(row: ProbeRow) -> str:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_fakes import BAD, LOADERLESS
+from cli_fakes import BAD, GOOD, LOADERLESS
 
+import gpuedge
 from gpuedge.cli import doctor, info
 from gpuedge.cli.main import main
 from gpuedge.core.reasons import SENTENCES
@@ -55,6 +56,25 @@ def test_doctor_fails_without_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> No
 def test_doctor_warns_of_a_cache_that_cannot_be_written(cache: Path) -> None:
     cache.write_text("a file in the way")
     assert {c.name: c.result for c in doctor.environment_checks()}["cache"] == "WARN"
+
+
+@pytest.mark.parametrize(
+    ("identity", "told"),
+    [
+        ({"driverInfo": "Mesa 22.3.6 (LLVM 15.0.6)", "driverVersion": 1},
+         "Test GPU, driver Mesa 22.3.6 (LLVM 15.0.6)"),
+        ({"vendorID": 0x13B5, "driverID": 9, "driverVersion": 37 << 22}, "Test GPU, driver 37.0.0"),
+        ({}, "Test GPU"),
+    ],
+)  # fmt: skip
+def test_doctor_tells_versions_of_itself_and_of_drivers(
+    identity: dict[str, Any], told: str
+) -> None:
+    row = GOOD.replace(identity={**GOOD.identity, **identity})
+    first = next(iter(doctor.environment_checks()))
+    assert (first.name, first.detail) == ("gpuedge", gpuedge.__version__)
+    checks = {c.name: c.detail for c in doctor.report_checks(ProbeReport((row,), "0.1.0"))}
+    assert checks["vulkan:0"] == f"{told}: answered with the right numbers"
 
 
 def test_doctor_leaves_nothing_in_the_cache(cache: Path) -> None:
