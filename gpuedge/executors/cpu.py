@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
-from math import prod
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, Literal
@@ -31,7 +30,6 @@ from gpuedge.executors.timing import times_of
 from gpuedge.graph.bound import BoundModel, Serialised
 from gpuedge.graph.expand import differs, expand, outside, program
 from gpuedge.graph.ir import Array, Graph, Node
-from gpuedge.graph.limits import MAX_ELEMENTS, MAX_RANK
 from gpuedge.graph.offenders import refusal
 from gpuedge.graph.partition import outputs_of, partition
 from gpuedge.opset.evaluate import evaluate
@@ -339,13 +337,6 @@ NO_MEMORY = ("Failed to allocate memory", "bad allocation", "std::bad_alloc")
 """What ONNX Runtime says where memory is short."""
 
 
-def _is_bounded(session: Any, extents: Mapping[str, int]) -> bool:
-    """Tell whether the outputs are of a size that a graph may compute, with symbols so given."""
-    found = [[extents.get(d, d) for d in one.shape] for one in session.get_outputs()]
-    shapes = [[d for d in shape if isinstance(d, int)] for shape in found]
-    return all(len(s) <= MAX_RANK and prod(s) <= MAX_ELEMENTS for s in shapes)
-
-
 def _unknown(node: Node, graph: Graph) -> str | None:
     """Return None if numpy can run `node`, else one sentence."""
     try:
@@ -409,12 +400,10 @@ class CpuExecutor:
         given = model.serialised
         if given is not None and self.engine == "onnxruntime":
             with suppress(ModelError):  # the graph says what is wrong, or does without that
-                session = self._shared(given)
-                if _is_bounded(session, model.extents):
-                    return _OrtExecutable(
-                        model, self.kernel, session, given.inputs, given.outputs,
-                        profiled=partial(_session, given.data, self.threads),
-                    )  # fmt: skip
+                return _OrtExecutable(
+                    model, self.kernel, self._shared(given), given.inputs, given.outputs,
+                    profiled=partial(_session, given.data, self.threads),
+                )  # fmt: skip
         graph = model.graph
         whys = {id(n): why for n in graph.nodes if (why := self.supports(n, graph)) is not None}
         if whys:

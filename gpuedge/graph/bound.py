@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -37,8 +37,6 @@ class BoundModel:
         Returns the graph. Raises GpuEdgeError.
     serialised : Serialised, optional
         The same for ONNX Runtime; None where it would not compute that right.
-    extents : mapping of str to int, optional
-        What the symbols in its shapes stand for.
     limited : callable, optional
         Returns what is known without the graph of the nodes that limit the values of inputs, or
         None where that is not enough.
@@ -48,11 +46,9 @@ class BoundModel:
         self,
         make: Callable[[], Graph],
         serialised: Serialised | None = None,
-        extents: Mapping[str, int] | None = None,
         limited: Callable[[], Graph | None] = lambda: None,
     ) -> None:
         self.serialised = serialised
-        self.extents = extents or {}
         self._make = make
         self._limited = limited
         self._made: list[Graph] = []

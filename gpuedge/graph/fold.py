@@ -12,7 +12,7 @@ from gpuedge.graph import schema
 from gpuedge.graph.expand import expand, infer, is_contested, is_known, parameters
 from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
 from gpuedge.graph.reference import run_node
-from gpuedge.graph.writer import reads, to_onnx
+from gpuedge.graph.writer import graphs_of, reads, to_onnx
 from gpuedge.opset.call import node_label
 from gpuedge.opset.evaluate import evaluate as compute_all
 
@@ -37,14 +37,6 @@ _RANDOM = frozenset(
 """Operators that may give another result each time."""
 
 
-def has_subgraph(node: Node) -> bool:
-    """Return whether a node holds graphs of its own (If, Loop, Scan)."""
-    return any(
-        hasattr(value, "HasField") and (value.HasField("g") or len(value.graphs))
-        for value in node.attrs.values()
-    )
-
-
 def evaluate(node: Node, graph: Graph, limit: int = FOLD_LIMIT) -> tuple[Array, ...] | None:
     """Return the outputs of a node if they are known while planning, else None.
 
@@ -59,7 +51,7 @@ def evaluate(node: Node, graph: Graph, limit: int = FOLD_LIMIT) -> tuple[Array, 
         return (at_once,)
     fixed = node.op not in _RANDOM and node.domain in ("", "ai.onnx.ml")
     fixed = fixed and all(not name or name in graph.constants for name in node.inputs)
-    if not fixed or has_subgraph(node):
+    if not fixed or any(graphs_of(node)):
         return None
     kinds = types_of(node, graph)
     if any(_nbytes(kind) > limit for kind in kinds if kind is not None):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuedge.core.errors import ModelError
 from gpuedge.core.text import shown
+from gpuedge.graph.ir import Node
 
 if TYPE_CHECKING:
     import onnx
@@ -47,3 +48,15 @@ def attribute_value(proto: onnx.AttributeProto) -> Any:
         return array if array.dtype.kind in "fiub" else proto
     value = plain.get(proto.type, proto)
     return proto if value == () else value  # an empty list would lose its element type
+
+
+def node_of(proto: onnx.NodeProto) -> Node:
+    """Return a node as graphs have it."""
+    return Node(
+        proto.op_type,
+        tuple(proto.input),
+        tuple(proto.output),
+        {a.name: attribute_value(a) for a in proto.attribute},
+        proto.name,
+        "" if proto.domain == "ai.onnx" else proto.domain,
+    )

@@ -17,12 +17,13 @@ from gpuedge.graph.bound import BoundModel, Serialised
 from gpuedge.graph.functions import inlined
 from gpuedge.graph.integers import in_integers
 from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
-from gpuedge.graph.limits import MAX_ELEMENTS, MAX_RANK
-from gpuedge.graph.protos import attribute_value, tensor_value
+from gpuedge.graph.limits import MAX_RANK
+from gpuedge.graph.protos import node_of, tensor_value
 from gpuedge.graph.schema import schema_reason
+from gpuedge.graph.sizes import Sizes, check_inside, check_size
 from gpuedge.graph.writer import reads
 from gpuedge.opset import OPERATORS
-from gpuedge.opset.call import node_label
+from gpuedge.opset.windows import MAX_EXTENT
 
 if TYPE_CHECKING:
     import onnx
@@ -72,17 +73,6 @@ Dim = int | str | None
 
 Signature = tuple[str, tuple[Dim, ...] | None]
 """Dtype name and shape of a model's input or output; a shape of None has any rank."""
-
-
-def _node(proto: onnx.NodeProto) -> Node:
-    return Node(
-        proto.op_type,
-        tuple(proto.input),
-        tuple(proto.output),
-        {a.name: attribute_value(a) for a in proto.attribute},
-        proto.name,
-        "" if proto.domain == "ai.onnx" else proto.domain,
-    )
 
 
 def _signature(value: onnx.ValueInfoProto) -> Signature:
@@ -135,6 +125,10 @@ GROWING = {
 """Operators whose results are of any size, or empty, whatever the size of what they read."""
 
 
+WINDOW = {"kernel_shape", "strides", "dilations", "pads", "output_padding", "output_shape"}
+"""Attributes that say how large a result becomes."""
+
+
 def _is_settled(graph: onnx.GraphProto) -> bool:
     """Tell whether ONNX Runtime can be given a model as it is.
 
@@ -153,6 +147,8 @@ def _is_settled(graph: onnx.GraphProto) -> bool:
             return False
         for attribute in node.attribute:
             is_odd = attribute.name == "auto_pad" and attribute.s.startswith(b"SAME")
+            # ONNX's inference would wrap around
+            is_odd |= attribute.name in WINDOW and any(abs(i) > MAX_EXTENT for i in attribute.ints)
             if is_odd or (attribute.name == "beta" and attribute.f != 1):
                 return False
     return made.issuperset(output.name for output in graph.output)
@@ -194,13 +190,14 @@ class OnnxModel:
         self.inputs = {v.name: _signature(v) for v in proto.graph.input}
         self.opset = parse.opsets(proto)
         self._stated = {v.name: _signature(v) for v in proto.graph.output}
-        self._limited = tuple(_node(n) for n in proto.graph.node if _limits(n, self.inputs))
+        self._limited = tuple(node_of(n) for n in proto.graph.node if _limits(n, self.inputs))
         reads = {name for node in self._limited for name in node.inputs}
         self._read = {
             t.name: TensorType(schema.dtype_name(t.data_type), tuple(t.dims))
             for t in proto.graph.initializer if t.name in reads
         }  # fmt: skip
         self._data = data
+        self._sizes = Sizes(proto.graph, proto.opset_import)
         self._serialised: Serialised | None = None
         if _is_settled(proto.graph):
             if division.guard(proto):
@@ -242,7 +239,7 @@ class OnnxModel:
     @cached_property
     def _contents(self) -> _Contents:
         graph = parse.parsed(self._data).graph
-        nodes = _live(tuple(_node(n) for n in graph.node), tuple(self._stated))
+        nodes = _live(tuple(node_of(n) for n in graph.node), tuple(self._stated))
         return _Contents(nodes, dict(_weights(graph)), (*graph.value_info, *graph.output))
 
     @cached_property
@@ -273,12 +270,18 @@ class OnnxModel:
         known = dict(zip(self.inputs, shapes, strict=True))
         values = {n: k.array for n, k in known.items() if isinstance(k, Fixed)}
         sizes = {n: k.shape if isinstance(k, Fixed) else k for n, k in known.items()}
-        extents = self.bind(sizes)
+        self.bind(sizes)
         is_odd = values or any(0 in size for size in sizes.values())
         make = partial(self.specialise, sizes, values, rewrites=rewrites)
-        return BoundModel(
-            make, None if is_odd else self._serialised, extents, partial(self._limiting, sizes)
-        )
+        given = None if is_odd else self._serialised
+        model = BoundModel(make, given, partial(self._limiting, sizes))
+        if not self._are_known(sizes) and given is not None:
+            _ = model.graph  # it may be too large, and knows before ONNX Runtime computes any of it
+        return model
+
+    def _are_known(self, sizes: Mapping[str, Sequence[int]]) -> bool:
+        """Tell whether ONNX's inference knows every size. Raises ModelError for one too large."""
+        return self._sizes.are_known(*(tuple(sizes[name]) for name in self.inputs))
 
     def _limiting(self, sizes: Mapping[str, Sequence[int]]) -> Graph | None:
         """Return the nodes that limit values of inputs; None if they need more than is known."""
@@ -356,6 +359,7 @@ class OnnxModel:
             name: TensorType(dtype, _given(name, wanted, shapes))
             for name, (dtype, wanted) in self.inputs.items()
         }
+        self._are_known({name: types[name].shape for name in self.inputs})
         contents = self._rewritten if rewrites else self._contents
         constants = {**contents.weights, **(values or {})}
         types.update((name, type_of(array)) for name, array in constants.items())
@@ -373,7 +377,7 @@ class OnnxModel:
                 folded.append(node)
                 constants.update(_weights(taken))
                 types.update((t.name, type_of(constants[t.name])) for t in taken.initializer)
-                coming.extendleft(map(_node, reversed(taken.node)))
+                coming.extendleft(map(node_of, reversed(taken.node)))
                 continue
             found = fold.evaluate(node, known, min(fold.FOLD_LIMIT, left))
             is_left = needed is not None and needed.isdisjoint(node.outputs)
@@ -400,8 +404,9 @@ class OnnxModel:
             inferred = tuple(i or s for i, s in zip(inferred, stated, strict=True))
         for name, kind in zip(node.outputs, inferred, strict=False):
             if name and kind is not None:
-                _check_size(node, name, kind)
+                check_size(node, name, kind)
                 types[name] = kind
+        check_inside(node, known)
 
     def _finish(
         self,
@@ -442,21 +447,6 @@ def _taken(node: Node, constants: Mapping[str, Array]) -> onnx.GraphProto | None
     if condition.size != 1:
         return None
     return inlined(node, is_true=bool(condition.reshape(-1)[0]))
-
-
-def _check_size(node: Node, name: str, kind: TensorType) -> None:
-    """Refuse a value that no machine this runs on could hold, before anything tries."""
-    label = node_label(node.op, node.name, node.outputs)
-    if len(kind.shape) > MAX_RANK:
-        raise ModelError(
-            f"{label} would compute {shown(name)} of {len(kind.shape)} dimensions.",
-            known=f"the most is {MAX_RANK}",
-        )
-    if kind.size > MAX_ELEMENTS:
-        raise ModelError(
-            f"{label} would compute {shown(name)} of {kind.size} elements.",
-            known=f"shape {list(kind.shape)}; the most is {MAX_ELEMENTS}",
-        )
 
 
 def _live(nodes: tuple[Node, ...], outputs: tuple[str, ...]) -> tuple[Node, ...]:

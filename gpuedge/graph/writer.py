@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -103,6 +103,13 @@ def reads(node: Node) -> Iterable[str]:
     for value in node.attrs.values():
         if hasattr(value, "ByteSize"):
             yield from subgraph_reads(value)
+
+
+def graphs_of(node: Node) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs that a node holds itself (If, Loop, Scan)."""
+    for value in node.attrs.values():
+        if hasattr(value, "ByteSize"):
+            yield from _graphs(value)
 
 
 def _graphs(attribute: onnx.AttributeProto) -> Iterable[onnx.GraphProto]:

@@ -72,13 +72,10 @@ def test_a_long_range_inside_a_branch_is_not_written_out_while_planning(*, is_kn
     if is_known:
         weights, given = [*weights, weight("c", np.array(True))], [value("x", [1])]
     loaded = OnnxModel.load(model([node], given, [value("y", None, I64)], weights))
-    start = time.perf_counter()
-    if is_known:
-        with pytest.raises(ModelError, match="would compute 'y/a' of"):
-            loaded.specialise()
-    else:
-        assert [n.op for n in loaded.specialise().nodes] == ["If"]
-    assert time.perf_counter() - start < 50
+    start = time.process_time()
+    with pytest.raises(ModelError, match="would compute '(y/a|b)' of 1000000000000 elements"):
+        loaded.specialise()
+    assert time.process_time() - start < 5
 
 
 def test_a_short_range_is_still_folded_and_a_long_one_left_to_run_time() -> None:

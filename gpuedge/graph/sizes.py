@@ -1,0 +1,254 @@
+"""Sizes of all that a model computes, from shapes, before anything of it is computed."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from gpuedge.core.errors import ModelError, ShapeError, UnsupportedOpError
+from gpuedge.core.text import shown
+from gpuedge.graph import fold
+from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
+from gpuedge.graph.limits import MAX_ELEMENTS, MAX_RANK
+from gpuedge.graph.protos import node_of, tensor_value
+from gpuedge.graph.writer import graphs_of
+from gpuedge.opset.call import node_label
+
+if TYPE_CHECKING:
+    import onnx
+
+REMEMBERED = 1024
+"""Sets of shapes whose sizes were looked at and are remembered."""
+
+SMALL = 1024
+"""Weights of at most this many elements are shown to inference by value: shapes, axes, counts."""
+
+INNER_LIMIT = 1 << 16
+"""Largest value inside a Loop, Scan or If that is computed to know what depends on it, bytes."""
+
+MOST_ROUNDS = 64
+"""Rounds of a Loop whose sizes are looked at; what doubles has passed every bound before."""
+
+
+def check_size(node: Node, name: str, kind: TensorType) -> None:
+    """Refuse a value that no machine this runs on could hold, before anything tries.
+
+    Raises ModelError (GE-500).
+    """
+    label = node_label(node.op, node.name, node.outputs)
+    if len(kind.shape) > MAX_RANK:
+        raise ModelError(
+            f"{label} would compute {shown(name)} of {len(kind.shape)} dimensions.",
+            known=f"the most is {MAX_RANK}",
+        )
+    if kind.size > MAX_ELEMENTS:
+        raise ModelError(
+            f"{label} would compute {shown(name)} of {kind.size} elements.",
+            known=f"shape {list(kind.shape)}; the most is {MAX_ELEMENTS}",
+            hint="give the model smaller inputs, or look at the nodes before this one: "
+            "something grows with each of them",
+        )
+
+
+class Sizes:
+    """What ONNX's own inference says of the sizes of a model's values: fast, before any folding.
+
+    Parameters
+    ----------
+    graph : GraphProto
+    opsets : iterable of OperatorSetIdProto
+    """
+
+    def __init__(self, graph: onnx.GraphProto, opsets: Iterable[onnx.OperatorSetIdProto]) -> None:
+        self._bare = _bare(graph, opsets)
+        self._is_whole = not any(map(_has_graph, graph.node))
+        self.are_known = lru_cache(REMEMBERED)(self._are_known)
+
+    def _are_known(self, *shapes: tuple[int, ...]) -> bool:
+        """Tell whether all sizes follow from the shapes of the inputs, and none is empty.
+
+        Raises
+        ------
+        ModelError (GE-500)
+            A value would be too large.
+        """
+        import onnx
+
+        proto = onnx.ModelProto.FromString(self._bare)
+        for value, shape in zip(proto.graph.input, shapes, strict=False):
+            value.type.tensor_type.shape.SetInParent()
+            for extent in shape:
+                value.type.tensor_type.shape.dim.add(dim_value=extent)
+        try:
+            # Without data propagation, which would write out the values of whatever grows.
+            found = onnx.shape_inference.infer_shapes(proto).graph
+        except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, MemoryError):
+            return False
+        known = {v.name: _shape(v) for v in (*found.value_info, *found.output)}
+        is_known = self._is_whole
+        for node in found.node:
+            for name in filter(None, node.output):
+                shape = known.get(name)
+                if shape is not None and (prod(shape) > MAX_ELEMENTS or len(shape) > MAX_RANK):
+                    check_size(node_of(node), name, TensorType("", shape))
+                is_known = is_known and shape is not None and all(shape)
+        return is_known
+
+
+def _has_graph(node: onnx.NodeProto) -> bool:
+    return any(a.HasField("g") or len(a.graphs) for a in node.attribute)
+
+
+def _bare(graph: onnx.GraphProto, opsets: Iterable[onnx.OperatorSetIdProto]) -> bytes:
+    """Return a model without shapes and without the numbers that say nothing of sizes."""
+    import onnx
+
+    proto = onnx.ModelProto(ir_version=8, opset_import=opsets)
+    bare = proto.graph
+    bare.name = "sizes"
+    for given, kept in ((graph.input, bare.input), (graph.output, bare.output)):
+        for value in given:
+            kind = kept.add(name=value.name).type.tensor_type
+            kind.elem_type = value.type.tensor_type.elem_type
+    for tensor in graph.initializer:
+        _add_weight(bare, tensor, tensor.name)
+    for node in graph.node:
+        if [a.name for a in node.attribute] == ["value"] and node.op_type == "Constant":
+            _add_weight(bare, node.attribute[0].t, node.output[0])
+        elif not _has_graph(node):
+            bare.node.add().CopyFrom(node)
+    data: bytes = proto.SerializeToString()
+    return data
+
+
+def _add_weight(bare: onnx.GraphProto, tensor: onnx.TensorProto, name: str) -> None:
+    """Add a weight, as an input where only its shape matters."""
+    if prod(tensor.dims) <= SMALL:
+        made = bare.initializer.add()
+        made.CopyFrom(tensor)
+        made.name = name
+        return
+    kind = bare.input.add(name=name).type.tensor_type
+    kind.elem_type = tensor.data_type
+    for extent in tensor.dims:
+        kind.shape.dim.add(dim_value=extent)
+
+
+def _shape(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
+    """Return a shape whose extents are all known."""
+    kind = value.type.tensor_type
+    extents = [d.dim_value if d.HasField("dim_value") else -1 for d in kind.shape.dim]
+    return tuple(extents) if kind.HasField("shape") and min(extents, default=0) >= 0 else None
+
+
+def check_inside(node: Node, known: Graph) -> None:
+    """Refuse sizes inside the graphs of a node (If, Loop, Scan), as far as shapes tell them.
+
+    A Loop is followed for as many rounds as it is certain to make.
+
+    Raises ModelError (GE-500).
+    """
+    for graph in graphs_of(node):
+        types = dict(_given(node, graph, known))
+        if node.op != "Loop":
+            _walk(graph, known, types)
+            continue
+        trips, is_certain = _trips(node, known), True
+        for done in range(1, MOST_ROUNDS + 1):
+            made = _walk(graph, known, types)
+            is_certain = is_certain and trips is not None and _goes_on(graph, made)
+            if not is_certain or done >= (trips or 0) or not _feed_back(graph, made, types):
+                break
+        if is_certain:
+            _check_stacked(node, graph, made, trips or 0)
+
+
+def _given(node: Node, graph: onnx.GraphProto, known: Graph) -> Iterator[tuple[str, TensorType]]:
+    """Yield the types that a body's inputs have in its first round, where they are known."""
+    outer: Sequence[TensorType | None] = [known.types.get(name) for name in node.inputs]
+    if node.op == "Loop":
+        outer = [TensorType("int64", ()), TensorType("bool", ()), *outer[2:]]
+    elif node.op == "Scan":
+        count = int(node.attrs.get("num_scan_inputs", 0))
+        axes = node.attrs.get("scan_input_axes") or [0] * count
+        states, parts = outer[: len(outer) - count], outer[len(outer) - count :]
+        outer = [*states, *map(_slice, parts, axes)] if known.opset.get("", 0) >= 9 else []
+    for value, kind in zip(graph.input, outer, strict=False):
+        if kind is not None:
+            yield value.name, kind
+
+
+def _slice(kind: TensorType | None, axis: int) -> TensorType | None:
+    if kind is None or not -len(kind.shape) <= axis < len(kind.shape):
+        return None
+    axis %= len(kind.shape)
+    return replace(kind, shape=kind.shape[:axis] + kind.shape[axis + 1 :])
+
+
+def _walk(graph: onnx.GraphProto, known: Graph, given: Mapping[str, TensorType]) -> Graph:
+    """Return what is known of a body's values for these types of its inputs."""
+    constants: ChainMap[str, Array] = ChainMap({}, known.constants)  # type: ignore[arg-type]
+    types: ChainMap[str, TensorType] = ChainMap(dict(given), known.types)  # type: ignore[arg-type]
+    for tensor in graph.initializer:
+        constants[tensor.name] = tensor_value(tensor)
+        types[tensor.name] = type_of(constants[tensor.name])
+    so_far = replace(known, types=types, constants=constants)
+    for node in map(node_of, graph.node):
+        try:
+            found = fold.evaluate(node, so_far, INNER_LIMIT)
+            kinds = fold.types_of(node, so_far) if found is None else ()
+        except (ShapeError, UnsupportedOpError):
+            continue  # of a branch that is perhaps not taken
+        for name, array in zip(node.outputs, found or (), strict=False):
+            constants[name], types[name] = array, type_of(array)
+        for name, kind in zip(node.outputs, kinds, strict=False):
+            if name and kind is not None:
+                check_size(node, name, kind)
+                types[name] = kind
+        if found is None:
+            check_inside(node, so_far)
+    return so_far
+
+
+def _trips(node: Node, known: Graph) -> int | None:
+    """Return how often a Loop goes round unless its body ends it; None where that is open."""
+    count, condition = node.inputs[0], node.inputs[1] if len(node.inputs) > 1 else ""
+    is_true = not condition or (condition in known.constants and known.constants[condition].all())
+    if not is_true or count not in known.constants:
+        return None
+    return int(known.constants[count].reshape(-1)[0])
+
+
+def _goes_on(graph: onnx.GraphProto, made: Graph) -> bool:
+    """Tell whether a Loop's body is certain not to end it."""
+    source = {n.output[0]: n.input[0] for n in graph.node if n.op_type == "Identity"}
+    name = graph.output[0].name
+    while name in source:
+        name = source[name]
+    is_true = name in made.constants and bool(made.constants[name].all())
+    return is_true or name == graph.input[1].name
+
+
+def _feed_back(graph: onnx.GraphProto, made: Graph, types: dict[str, TensorType]) -> bool:
+    """Give a Loop's body what it made; return whether all types are known and any changed."""
+    carried = [v.name for v in graph.input][2:]
+    results = [made.types.get(v.name) for v in graph.output][1 : len(carried) + 1]
+    if None in results:
+        return False
+    new: dict[str, Any] = dict(zip(carried, results, strict=False))
+    is_changed = any(types.get(name) != kind for name, kind in new.items())
+    types.update(new)
+    return is_changed
+
+
+def _check_stacked(node: Node, graph: onnx.GraphProto, made: Graph, trips: int) -> None:
+    """Refuse what a Loop would stack: a slice for each round."""
+    carried = len(graph.input) - 2
+    for value, name in zip(graph.output[carried + 1 :], node.outputs[carried:], strict=False):
+        kind = made.types.get(value.name)
+        if name and kind is not None:
+            check_size(node, name, replace(kind, shape=(trips, *kind.shape)))
