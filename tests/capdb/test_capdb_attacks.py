@@ -1,5 +1,6 @@
-"""What mirrors and networks can try: the attacks of TUF's list, each refused.
+"""What mirrors, networks and thieves of keys can try: refused, with an error of ours.
 
+Whether metadata is good is python-tuf's to say and to test: each of its verdicts comes here once.
 After every attack the database from before must be in use, and an honest mirror must be able to
 bring the next one.
 """
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from capdb import repository, signing
+from capdb import signing
 from tuf.api.metadata import DelegatedRole, Delegations, MetaFile
 from update_fakes import (
     PAST,
@@ -61,22 +62,9 @@ def test_repository_of_somebody_else(world: World, honest: None) -> None:
     refused(world, "signature", other.repository)
 
 
-@pytest.mark.parametrize("role", ROLES)
-def test_metadata_without_signatures(world: World, honest: None, role: str) -> None:
-    world.forge({}, {role: []})
+def test_metadata_without_signatures(world: World, honest: None) -> None:
+    world.forge({}, {"targets": []})
     refused(world, "signature")
-
-
-@pytest.mark.parametrize("role", ROLES)
-def test_metadata_signed_by_the_key_of_another_role(world: World, honest: None, role: str) -> None:
-    other = ROLES[(ROLES.index(role) + 1) % 3]
-    world.forge({}, {role: [other]})
-    refused(world, "signature")
-
-
-def test_metadata_of_one_role_in_place_of_another(world: World, honest: None) -> None:
-    world.write("timestamp", world.read("snapshot").to_bytes())
-    refused(world, "malformed")
 
 
 # endless data
@@ -214,20 +202,6 @@ def test_database_offered_by_a_delegated_role(world: World) -> None:
     refused(world, "no-target")
 
 
-def test_new_timestamp_with_an_old_snapshot(world: World, honest: None) -> None:
-    old = world.read("snapshot").to_bytes()
-    world.publish(3)
-    world.write("snapshot", old, 2)
-    refused(world, "mismatch")
-
-
-def test_new_snapshot_with_old_targets(world: World, honest: None) -> None:
-    old = world.read("targets").to_bytes()
-    world.publish(3)
-    world.write("targets", old, 2)
-    refused(world, "mismatch")
-
-
 def test_new_targets_with_an_old_bundle(world: World, honest: None) -> None:
     old = newest_target(world).read_bytes()
     world.publish(3)
@@ -259,63 +233,6 @@ def test_old_mirror_shown_again(world: World, cache: Path) -> None:
     assert in_use() == 3
 
 
-def test_timestamp_with_a_lower_version(world: World) -> None:
-    signing.renew(world.repository, world.keys)
-    assert world.update().code == "current"
-    after = world.copy()
-    world.forge({"timestamp": lambda s: setattr(s, "version", 1)}, roles=["timestamp"])
-    refused(world, "rollback")
-    assert world.update(after).code == "current"
-
-
-def test_new_timestamp_with_a_lower_snapshot(world: World) -> None:
-    world.forge({}, roles=["snapshot", "timestamp"])
-    assert world.update().code == "current"
-    after = world.copy()
-
-    def lower(signed: Any) -> None:
-        signed.snapshot_meta = MetaFile(1)
-
-    world.forge({"timestamp": lower}, roles=["timestamp"])
-    refused(world, "rollback")
-    assert world.update(after).code == "current"
-
-
-def test_new_snapshot_with_lower_targets(world: World) -> None:
-    world.forge({})
-    assert world.update().code == "current"
-    after = world.copy()
-
-    def lower(signed: Any) -> None:
-        signed.meta["targets.json"] = MetaFile(1)
-
-    world.forge({"snapshot": lower}, roles=["snapshot", "timestamp"])
-    refused(world, "rollback")
-    shutil.rmtree(world.repository)
-    shutil.copytree(after, world.repository)
-    for _ in range(2):  # the client has seen a newer timestamp than the honest mirror's
-        signing.renew(world.repository, world.keys)
-    world.forge({}, roles=["snapshot", "timestamp"])
-    assert world.update().code == "current"
-
-
-def test_snapshot_without_the_targets(world: World, honest: None) -> None:
-    def drop(signed: Any) -> None:
-        signed.meta = {"other.json": MetaFile(1)}
-
-    world.forge({"snapshot": drop}, roles=["snapshot", "timestamp"])
-    assert "targets.json" in refused(world, "malformed")
-
-
-@pytest.mark.parametrize("number", [1, 3])
-def test_root_with_another_version_than_the_next(world: World, honest: None, number: int) -> None:
-    def change(signed: Any) -> None:
-        signed.version = number
-
-    world.new_root(change, ["root-1"], version=2)
-    refused(world, "rollback")
-
-
 def test_lower_database_in_higher_metadata(world: World, honest: None) -> None:
     world.offer(bundle_of(contents(database(world.folder / "database", 1))), 1)
     assert "version 1 is offered, 2 is here" in refused(world, "older")
@@ -329,22 +246,12 @@ def test_other_database_of_the_same_version(world: World, honest: None) -> None:
 # indefinite freeze
 
 
-@pytest.mark.parametrize("role", ROLES)
-def test_expired_metadata(world: World, honest: None, role: str) -> None:
+def test_expired_metadata(world: World, honest: None) -> None:
     def expire(signed: Any) -> None:
         signed.expires = PAST
 
-    world.forge({role: expire})
-    assert role in refused(world, "expired")
-
-
-def test_expired_root(world: World) -> None:
-    world.new_root(lambda signed: setattr(signed, "expires", PAST), ["root-1"])
-    assert "root" in refused(world, "expired")
-    # its owner replaces it, and clients go past the expired one
-    world.new_root(lambda s: setattr(s, "expires", repository.later(None, 9)), ["root-1"])
-    world.publish(3)
-    assert world.update().code == "updated"
+    world.forge({"snapshot": expire})
+    assert "snapshot" in refused(world, "expired")
 
 
 def test_mirror_that_stands_still(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,6 +269,32 @@ def test_mirror_that_stands_still(world: World, monkeypatch: pytest.MonkeyPatch)
     assert "timestamp" in refused(world, "expired")
     signing.renew(world.repository, world.keys, expires_days=days + 1)
     assert world.update().code == "current"
+
+
+# stolen keys
+
+
+def test_one_stolen_root_key_of_two_needed(tmp_path: Path, cache: Path) -> None:
+    guarded = World(tmp_path, threshold=2, root_keys=3)
+    guarded.publish(2)
+    assert guarded.update().code == "updated"
+    guarded.new_root(lambda signed: None, ["root-1"])
+    assert "1/2" in refused(guarded, "signature")
+
+
+def test_fast_forward_is_recovered_from_by_new_keys(world: World) -> None:
+    def forward(signed: Any) -> None:
+        signed.version = 2**31 - 2
+
+    before = world.copy()
+    world.forge({"snapshot": forward}, roles=ROLES[ROLES.index("snapshot") :])
+    assert world.update().code == "current"  # signed with the stolen keys, so it is believed
+    shutil.rmtree(world.repository)
+    shutil.copytree(before, world.repository)
+    world.publish(3)
+    assert world.update().code in {"rollback", "current"} and in_use() == 2  # locked out
+    signing.rotate(world.repository, world.keys, ROLES)
+    assert world.update().code == "updated" and in_use() == 3
 
 
 # whatever else

