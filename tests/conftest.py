@@ -1,8 +1,15 @@
-"""Options and isolation that the whole suite shares."""
+"""Options and isolation that the whole suite shares, and a look at what a run leaves behind.
+
+Everything runs with a temporary folder of its own, so that what is in it at the end, and which
+processes were started with it, is this run's and nobody else's.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +22,72 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write the golden files anew instead of comparing with them",
     )
+
+
+GONE_S = 30.0
+"""How long a process that was told to end may take on a busy machine."""
+
+SHARED_MEMORY = Path("/dev/shm")
+TEMPORARY = pytest.StashKey[Path]()
+LEFT = pytest.StashKey[list[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give this run, its workers and all that they start a temporary folder; once, not in workers.
+
+    Pytest keeps its own folders where it always does.
+    """
+    if hasattr(config, "workerinput"):
+        return
+    before = tempfile.gettempdir()
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", before)
+    config.stash[TEMPORARY] = Path(tempfile.mkdtemp(prefix="tests-of-gpuedge-"))
+    os.environ["TMPDIR"] = str(config.stash[TEMPORARY])
+    tempfile.tempdir = None
+
+
+def processes_with(folder: Path) -> list[str]:
+    """Return the running processes that were started with a temporary folder, but for this one."""
+    wanted, found = b"TMPDIR=" + os.fsencode(folder), []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            is_ours = wanted in (place / "environ").read_bytes().split(b"\0")
+            command = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except (OSError, UnicodeDecodeError):
+            continue
+        if is_ours and place.name != str(os.getpid()):
+            found.append(f"process {place.name}: {command[:200]}")
+    return found
+
+
+def left_behind(folder: Path) -> list[str]:
+    """Return what a run left in its temporary folder, running, or in shared memory."""
+    found = [f"{path.name} in the temporary folder" for path in folder.glob("gpuedge*")]
+    shared = SHARED_MEMORY.glob("*gpuedge*") if SHARED_MEMORY.is_dir() else ()
+    return found + [f"{path} in shared memory" for path in shared] + processes_with(folder)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the run if it left anything behind."""
+    folder = session.config.stash.get(TEMPORARY, None)
+    if folder is None:
+        return
+    ends = time.monotonic() + GONE_S
+    while (found := left_behind(folder)) and time.monotonic() < ends:
+        time.sleep(0.2)
+    session.config.stash[LEFT] = found
+    if found:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say what was left behind."""
+    for line in config.stash.get(LEFT, []):
+        terminalreporter.write_line(f"LEFT BEHIND: {line}", red=True)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from required import absent
-from validation import messages, validated
+from validation import log_in, messages, validated
 
 from gpuedge.backends import load
 from gpuedge.backends.base import Candidate, DeviceInfo
@@ -104,6 +104,7 @@ def _nothing_to_say() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    log_in(tmp_path_factory.mktemp("validation"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GPUEDGE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield

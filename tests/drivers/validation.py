@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -19,10 +18,15 @@ khronos_validation.log_filename = {log}
 khronos_validation.report_flags = error,warn,perf
 khronos_validation.enables = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT
 """
-_folder = tempfile.TemporaryDirectory(prefix="gpuedge-validation-")
-_log = Path(_folder.name) / "log.txt"
+_log = Path("not chosen yet")
 """One file for all devices: the layer reads its settings once while it stays loaded."""
 _seen: list[str] = []
+
+
+def log_in(folder: Path) -> None:
+    """Choose the folder of the file; before any device is opened under the layer."""
+    global _log  # noqa: PLW0603
+    _log = folder / "log.txt"
 
 
 def environment(log: Path) -> dict[str, str]:
