@@ -97,6 +97,8 @@ def probe_all(
         finally:
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
+                with suppress(OSError):  # without a free descriptor only this works
+                    Path(folder).rmdir()
     return [
         found[i] if i in found else without_child(candidate, ending, deadline_s)
         for i, candidate in enumerate(candidates)

@@ -208,10 +208,12 @@ def test_no_temporary_folder_is_a_row(tmp_path: Path) -> None:
 
 
 def test_no_descriptor_left_is_a_row(tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     code = f"""import sys; sys.path.insert(0, {str(ROOT)!r})
 {work(tmp_path)}
 import gpuedge.probing.run, gpuedge.probing.child, resource, subprocess, tempfile, socket, shutil
-tempfile.gettempdir()
+tempfile.tempdir = {str(temporary)!r}
 answer = os.open({str(tmp_path / "answer")!r}, os.O_CREAT | os.O_WRONLY)
 from gpuedge.backends.base import Candidate
 resource.setrlimit(resource.RLIMIT_NOFILE, (8, 8))
@@ -226,3 +228,4 @@ os.write(answer, json.dumps([[[r.status, r.code] for (r,) in rows], rows[0][0].r
     found, reasons, _ = told(tmp_path)
     assert found == [["blocked", "no-child"]] * 2
     assert "Too many open files" in reasons
+    assert list(temporary.iterdir()) == []
