@@ -32,6 +32,7 @@ from gpuedge.graph.expand import differs, expand, outside, program
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.graph.offenders import refusal
 from gpuedge.graph.partition import outputs_of, partition
+from gpuedge.graph.reader import is_keeping
 from gpuedge.opset.evaluate import evaluate
 from gpuedge.opset.tensor import Convolution, Pooling, Tensor
 
@@ -107,6 +108,8 @@ def _for_ort(graph: Graph) -> Graph:
 
 
 def _settled(node: Node, graph: Graph, constants: dict[str, Array]) -> Node:
+    if is_keeping(node.op, node.inputs, node.attrs):
+        return _with_all_outputs(node)
     is_same = str(node.attrs.get("auto_pad", "")).startswith("SAME")
     is_empty = node.op == "Gemm" and not graph.types[node.inputs[0]].size
     if not is_same and not is_empty:
@@ -120,6 +123,13 @@ def _settled(node: Node, graph: Graph, constants: dict[str, Array]) -> Node:
     if isinstance(source, (Convolution, Pooling)) and is_same and node.op != "ConvTranspose":
         return _explicit_pads(node, source)
     return node
+
+
+def _with_all_outputs(node: Node) -> Node:
+    """Return a node whose first three outputs are named."""
+    made = [*node.outputs, "", ""][: max(3, len(node.outputs))]
+    made[:3] = [name or f"{node.outputs[0]}/output{i}" for i, name in enumerate(made[:3])]
+    return replace(node, outputs=tuple(made))
 
 
 def _with_inner_one(node: Node, graph: Graph, constants: dict[str, Array]) -> Node:

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Final
 
-from gpuedge.core.errors import ShapeError, UnsupportedOpError
+import numpy as np
+
+from gpuedge.core.errors import GpuEdgeError, ShapeError, UnsupportedOpError
 from gpuedge.graph import schema
 from gpuedge.graph.functions import body, branch
 from gpuedge.graph.ir import Array, Graph, Node, TensorType
-from gpuedge.graph.reference import run_node
+from gpuedge.graph.reference import MOST_SAID, run_node
 from gpuedge.opset import OPERATORS
-from gpuedge.opset.call import OperatorCall
+from gpuedge.opset.call import OperatorCall, node_label
 from gpuedge.opset.halves import halve
 from gpuedge.opset.limits import Limit
 from gpuedge.opset.operator import Operator
 from gpuedge.opset.tensor import Tensor, constant, given
+
+FAULTS = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, AssertionError,
+          RuntimeError)  # fmt: skip
+"""What mistakes of planning raise, ours or the onnx package's: a refusal of the node, no crash.
+
+Not every Exception: one that a signal handler of the application raises here is the application's.
+"""
+
+NOTHING: Final = constant(np.empty(0, np.float32))
+"""Stands for an output that nobody asked for."""
+
+MOST_FOLDED = 1 << 24
+"""Most elements of a constant inside an operator that is computed while planning."""
 
 
 def operator_of(node: Node) -> Operator | None:
@@ -55,10 +72,27 @@ def outside(name: str, graph: Graph) -> Tensor | None:
     return None if kind is None else given(name, kind.shape, kind.dtype)
 
 
+@contextmanager
+def _refused(node: Node) -> Iterator[None]:
+    """Make what planning a node stumbles over the refusal of that node."""
+    try:
+        yield
+    except GpuEdgeError:
+        raise
+    except FAULTS as error:
+        raise UnsupportedOpError(
+            f"{node_label(node.op, node.name, node.outputs)} cannot be planned.",
+            known=" ".join(f"{type(error).__name__}: {error}".split())[:MOST_SAID],
+            hint="this is a mistake of gpuedge's: please report it, with the model",
+        ) from error
+
+
 def expand(
     node: Node, graph: Graph, known: dict[str, Tensor] | None = None, *, is_half: bool = False
 ) -> tuple[Tensor, ...]:
-    """Return the tensors that a node computes, one for each output that its operator has.
+    """Return the tensors that a node computes, at least as many as the outputs that it names.
+
+    Of what it does not name (an optional output) there is any tensor.
 
     Parameters
     ----------
@@ -73,12 +107,27 @@ def expand(
     Raises
     ------
     UnsupportedOpError (GE-501)
-        The operator is not known, or these attributes, parameters or dtypes of it are not.
+        The operator is not known, or these attributes, parameters or dtypes of it are not, or
+        planning it fails in a way that nobody foresaw.
     ShapeError (GE-201)
         The shapes do not fit the operator.
     """
+    with _refused(node):
+        outputs = _outputs(node, graph, {} if known is None else known, is_half=is_half)
+    asked = max((i for i, name in enumerate(node.outputs) if name), default=0)
+    if asked >= len(outputs):
+        label = node_label(node.op, node.name, node.outputs)
+        raise UnsupportedOpError(
+            f"{label} is asked for {asked + 1} outputs; {len(outputs)} are known."
+        )
+    return outputs
+
+
+def _outputs(
+    node: Node, graph: Graph, known: dict[str, Tensor], *, is_half: bool
+) -> tuple[Tensor, ...]:
     operator = operator_of(node)
-    call = _call(node, graph, {} if known is None else known)
+    call = _call(node, graph, known)
     if operator is not None:
         outputs = operator.outputs(call)
         if is_half:
@@ -96,7 +145,9 @@ def _by_body(inner: Graph, call: OperatorCall) -> tuple[Tensor, ...]:
     given = zip(inner.inputs, call.inputs, strict=False)
     known = {name: tensor for name, tensor in given if tensor is not None}
     _compute(inner.nodes, inner, known)
-    return tuple(known[name] for name in inner.outputs)[: len(call.outputs)]
+    # A body may lack what is optional and not asked for; whoever names no output looks at none.
+    asked = zip(inner.outputs, call.outputs, strict=False)
+    return tuple(known[name] if outer else NOTHING for name, outer in asked)
 
 
 def _compute(nodes: Iterable[Node], inner: Graph, known: dict[str, Tensor]) -> None:
@@ -110,13 +161,22 @@ def _compute(nodes: Iterable[Node], inner: Graph, known: dict[str, Tensor]) -> N
             continue
         arrays = {n: known[n].array for n in node.inputs if n in known}
         found = {n: a for n, a in arrays.items() if a is not None}
-        folded = _folded(node, found, inner) if len(found) == len(arrays) else None
-        tensors = folded or expand(replace(node, inputs=_given(node, known)), inner, known)
+        one = replace(node, inputs=_given(node, known))
+        folded = _folded(one, found, inner, known) if len(found) == len(arrays) else None
+        tensors = folded or expand(one, inner, known)
         known.update((n, t) for n, t in zip(node.outputs, tensors, strict=False) if n)
 
 
-def _folded(node: Node, arrays: Mapping[str, Array], inner: Graph) -> tuple[Tensor, ...] | None:
-    """Return what a node makes of constants; None where only its description can say."""
+def _folded(
+    node: Node, arrays: Mapping[str, Array], inner: Graph, known: dict[str, Tensor]
+) -> tuple[Tensor, ...] | None:
+    """Return what a node makes of constants; None where its description is to say, or only can."""
+    try:
+        # What makes much of little has a description; results of others are about as large as they.
+        if any(t.size > MOST_FOLDED for t in expand(node, inner, known)):
+            return None
+    except (UnsupportedOpError, ShapeError):
+        pass
     try:
         return tuple(constant(a) for a in run_node(node, arrays, inner.opset))
     except UnsupportedOpError:
@@ -145,7 +205,8 @@ def limits(node: Node, graph: Graph) -> tuple[Limit, ...]:
     operator = operator_of(node)
     if operator is None or operator.limits is None:
         return ()
-    return operator.limits(_call(node, graph, {}))
+    with _refused(node):
+        return operator.limits(_call(node, graph, {}))
 
 
 def is_contested(node: Node) -> bool:
@@ -160,7 +221,8 @@ def differs(node: Node, graph: Graph) -> bool:
     if operator is None or operator.differs is None:
         return False
     try:
-        return operator.differs(_call(node, graph, {})) and bool(expand(node, graph))
+        with _refused(node):
+            return operator.differs(_call(node, graph, {})) and bool(expand(node, graph))
     except (UnsupportedOpError, ShapeError):
         return False
 

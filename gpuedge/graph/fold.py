@@ -96,7 +96,8 @@ def _by_reference(node: Node, graph: Graph) -> tuple[Array, ...]:
 
 def _by_description(node: Node, graph: Graph) -> tuple[Array, ...]:
     """Return what the reference cannot compute, such as old versions of operators, by our own."""
-    found = iter(compute_all(expand(node, graph), {}))
+    made = zip(node.outputs, expand(node, graph), strict=False)
+    found = iter(compute_all([tensor for name, tensor in made if name], {}))
     return tuple(next(found) if name else np.empty(0) for name in node.outputs)
 
 

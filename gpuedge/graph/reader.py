@@ -125,6 +125,17 @@ GROWING = {
 """Operators whose results are of any size, or empty, whatever the size of what they read."""
 
 
+def is_keeping(op: str, inputs: Sequence[str], attrs: Mapping[str, Any]) -> bool:
+    """Tell whether ONNX Runtime (seen with 1.32.0) needs the outputs of a node that it may lack.
+
+    It refuses an Attention with a past and without the present when that runs, and crashes where
+    a BatchNormalization is in training and lacks one of its means.
+    """
+    if op == "Attention":
+        return any(inputs[4:6])
+    return op == "BatchNormalization" and bool(attrs.get("training_mode"))
+
+
 WINDOW = {"kernel_shape", "strides", "dilations", "pads", "output_padding", "output_shape"}
 """Attributes that say how large a result becomes."""
 
@@ -144,6 +155,8 @@ def _is_settled(graph: onnx.GraphProto) -> bool:
         made.update(node.output)
         known = OPERATORS.get(node.op_type)
         if node.op_type in GROWING or (known is not None and known.differs is not None):
+            return False
+        if is_keeping(node.op_type, node.input, {a.name: a.i for a in node.attribute}):
             return False
         for attribute in node.attribute:
             is_odd = attribute.name == "auto_pad" and attribute.s.startswith(b"SAME")

@@ -92,11 +92,15 @@ class Sizes:
         is_known = self._is_whole
         for node in found.node:
             for name in filter(None, node.output):
-                shape = known.get(name)
-                if shape is not None and (prod(shape) > MAX_ELEMENTS or len(shape) > MAX_RANK):
-                    check_size(node_of(node), name, TensorType("", shape))
-                is_known = is_known and shape is not None and all(shape)
+                found_shape = known.get(name)
+                is_known = is_known and found_shape is not None and all(found_shape)
+                if found_shape is not None and _is_large(found_shape):
+                    check_size(node_of(node), name, TensorType("", found_shape))
         return is_known
+
+
+def _is_large(shape: tuple[int, ...]) -> bool:
+    return len(shape) > MAX_RANK or prod(shape) > MAX_ELEMENTS
 
 
 def _has_graph(node: onnx.NodeProto) -> bool:

@@ -265,6 +265,96 @@ fixed("huge_sparse", model(constant(sparse_value=sparse(weight("w", np.ones(1, "
 fixed("huge_doubling", model(
     [helper.make_node("Concat", [f"v{i}"] * 2, [f"v{i + 1}"], axis=0) for i in range(40)],
     [value("v0", [1])], [value("v40", None)]))  # fmt: skip
+
+
+def growing(op: str, head: Any, shape: Any = (1,), rounds: int = 40, **more: Any) -> Any:
+    """Return nodes that put a value together with itself, again and again, and add up the last.
+
+    `head` are nodes from x to v0, and weights.
+    """
+    nodes, weights = head
+    more = more or ({"axis": 0} if op == "Concat" else {})
+    for i in range(rounds):
+        nodes = [*nodes, helper.make_node(op, [f"v{i}"] * 2, [f"v{i + 1}"], **more)]
+    nodes = [*nodes, helper.make_node("ReduceSum", [f"v{rounds}"], ["y"], keepdims=0)]
+    return model(nodes, [value("x", shape)], [value("y", None)], weights, opset=17)
+
+
+def body(name: str, nodes: list[Any], state: str, result: str, *stacked: str) -> Any:
+    """Return a body of a Loop that goes on, from one value to the next."""
+    given = [value("i", [], I64), value("c", [], BOOL), value(state, None)]
+    made = [value("on", [], BOOL), value(result, None), *(value(s, None) for s in stacked)]
+    return helper.make_graph(
+        [helper.make_node("Identity", ["c"], ["on"]), *nodes], name, given, made
+    )
+
+
+def looped(nodes: list[Any], result: str, *stacked: str, rounds: int = 40) -> Any:
+    """Return a model of a Loop from x."""
+    outputs = ["z", *("y" for _ in stacked)] if stacked else ["y"]
+    node = helper.make_node("Loop", ["n", "", "x"], outputs, "bomb",
+                            body=body("b", nodes, "s", result, *stacked))  # fmt: skip
+    return model([node], [value("x", [4])], [value("y", None)], [weight("n", np.array(rounds))])
+
+
+again = helper.make_node("Concat", ["s", "s"], ["t"], axis=0)
+start = ([helper.make_node("Identity", ["x"], ["v0"])], [])
+fixed("growing_open", growing("Concat", start, ("N",)))
+fixed("growing_fixed", growing("Concat", start))
+fixed("growing_constant", growing("Concat", ([], [weight("v0", np.ones(1, np.float32))])))
+fixed("growing_behind_reshape", growing("Concat", (
+    [helper.make_node("Shape", ["x"], ["s"]), helper.make_node("Reshape", ["x", "s"], ["v0"])], []
+), ("N",)))  # fmt: skip
+fixed("growing_beside_if", model(
+    [helper.make_node("Concat", [f"v{i}"] * 2, [f"v{i + 1}"], axis=0) for i in range(40)]
+    + [helper.make_node("If", ["c"], ["e"], then_branch=helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["t"])], "t", [], [value("t", None)]),
+        else_branch=helper.make_graph([helper.make_node("Neg", ["x"], ["f"])], "f", [],
+                                      [value("f", None)])),
+       helper.make_node("ReduceSum", ["v40"], ["r"], keepdims=0),
+       helper.make_node("Add", ["r", "e"], ["y"])],
+    [value("x", [1]), value("c", [], BOOL)], [value("y", None)],
+    [weight("v0", np.ones(1, np.float32))]))  # fmt: skip
+fixed("growing_broadcast", model(
+    [helper.make_node("Unsqueeze", ["x", "a"], ["c"]), helper.make_node("Add", ["x", "c"], ["s"]),
+     helper.make_node("ReduceMax", ["s"], ["y"], keepdims=0)],
+    [value("x", [1 << 19])], [value("y", None)], [weight("a", np.array([1]))]))  # fmt: skip
+fixed("growing_product", model(
+    [helper.make_node("MatMul", ["u", "x"], ["s"]),
+     helper.make_node("ReduceMax", ["s"], ["y"], keepdims=0)],
+    [value("x", [1, 1 << 19])], [value("y", None)],
+    [weight("u", np.ones((1 << 19, 1), np.float32))]))  # fmt: skip
+fixed("growing_picked_up", model(
+    [helper.make_node("Gather", ["x", "i"], ["s"]),
+     helper.make_node("Gather", ["s", "i"], ["t"], axis=1),
+     helper.make_node("ReduceMax", ["t"], ["y"], keepdims=0)],
+    [value("x", [2, 2])], [value("y", None)],
+    [weight("i", np.zeros(1 << 19, np.int64))]))  # fmt: skip
+fixed("growing_transposed", one("ConvTranspose", ["x", "w"], {"w": np.ones((1, 1, 1), np.float32)},
+                                (1, 1, 3), strides=[1 << 36]))  # fmt: skip
+fixed("growing_wrapped", one("ConvTranspose", ["x", "w"], {"w": np.ones((1, 1, 1), np.float32)},
+                             (1, 1, 5), strides=[1 << 62]))  # fmt: skip
+fixed("growing_loop", looped([again], "t"))
+fixed("growing_stack", looped([helper.make_node("Neg", ["s"], ["t"])], "t", "t", rounds=1 << 36))
+fixed("growing_scan", model(
+    [helper.make_node("Scan", ["x"], ["y"], "bomb", num_scan_inputs=1, body=helper.make_graph(
+        [helper.make_node("Concat", [f"v{i}"] * 2, [f"v{i + 1}"], axis=0) for i in range(40)]
+        + [helper.make_node("ReduceSum", ["v40"], ["r"], keepdims=0)],
+        "b", [value("v0", [1])], [value("r", None)]))],
+    [value("x", [3, 1])], [value("y", None)]))  # fmt: skip
+fixed("growing_in_a_branch", model(
+    [helper.make_node("If", ["c"], ["y"], **{
+        f"{name}_branch": helper.make_graph(
+            [helper.make_node("Concat", ["x", "x"], [f"{name}0"], axis=0)]
+            + [helper.make_node("Concat", [f"{name}{i}"] * 2, [f"{name}{i + 1}"], axis=0)
+               for i in range(40)]
+            + [helper.make_node("ReduceSum", [f"{name}40"], [name], keepdims=0)],
+            name, [], [value(name, None)])
+        for name in ("then", "else")})],
+    [value("x", [1]), value("c", [], BOOL)], [value("y", None)]))  # fmt: skip
+fixed(
+    "loop_that_grows_little", looped([helper.make_node("Concat", ["s", "x"], ["t"], axis=0)], "t")
+)
 fixed(
     "folded_6_gigabytes",
     model(

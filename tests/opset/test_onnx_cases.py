@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.backend.test.case.node import collect_testcases
@@ -17,6 +22,7 @@ from planrun import plan_device
 import gpuedge
 from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.executors.cpu import CpuExecutor
+from gpuedge.graph import expand
 from gpuedge.graph.reader import OnnxModel
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
@@ -28,17 +34,22 @@ FAMILIES = 16
 
 
 @cache
-def models() -> dict[str, Any]:
-    """Return the core cases of single operators by name."""
+def every_case() -> dict[str, Any]:
+    """Return ONNX's cases of single operators by name, also those beyond the core."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = {case.name.removeprefix("test_"): case for case in collect_testcases(None)}
-    return {name: found[name] for name in CASES if name in found}
+        return {case.name.removeprefix("test_"): case for case in collect_testcases(None)}
 
 
-def differs(case: Any) -> str:
-    """Return what is wrong with a case; empty if nothing is."""
-    model = OnnxModel.load(case.model)
+def models() -> dict[str, Any]:
+    """Return the core cases of single operators by name."""
+    return {name: every_case()[name] for name in CASES if name in every_case()}
+
+
+def differs(case: Any, proto: Any = None) -> str:
+    """Return what is wrong with a case, or with its model without some outputs; else nothing."""
+    model = OnnxModel.load(proto or case.model)
+    at = [[v.name for v in case.model.graph.output].index(name) for name in model.outputs]
     for given, wanted in case.data_sets:
         arrays = dict(zip(model.inputs, map(_array, given), strict=True))
         fixed = {n: a for n, a in arrays.items() if n in model.parameters}
@@ -51,7 +62,7 @@ def differs(case: Any) -> str:
             got = engine.compile(graph).run(arrays)
         except UnsupportedOpError as error:
             return f"unsupported: {error.what}"
-        for name, right in zip(model.outputs, map(_array, wanted), strict=True):
+        for name, right in zip(model.outputs, (_array(wanted[i]) for i in at), strict=True):
             if got[name].dtype != right.dtype or got[name].shape != right.shape:
                 return f"{got[name].dtype} {got[name].shape} instead of {right.dtype} {right.shape}"
             if not np.allclose(got[name], right, rtol=case.rtol, atol=case.atol, equal_nan=True):
@@ -68,6 +79,127 @@ def test_every_case(part: int) -> None:
     names = list(models())[part::FAMILIES]
     found = {name: differs(models()[name]) for name in names}
     assert {name: why for name, why in found.items() if why} == {}
+
+
+def without_optional(model: Any) -> Iterator[Any]:
+    """Yield a model of one node without some of the outputs that it may lack, or with all."""
+    node = model.graph.node[0]
+    versions = {one.domain: one.version for one in model.opset_import}
+    formal = onnx.defs.get_schema(node.op_type, versions[node.domain], node.domain).outputs
+    may_lack = [
+        i for i, name in enumerate(node.output)
+        if name and formal[min(i, len(formal) - 1)].option == OPTIONAL
+    ]  # fmt: skip
+    seen = [list(node.output)]
+    yield model
+    for count, is_cut in product(range(1, len(may_lack) + 1), (False, True)):
+        for lacking in combinations(may_lack, count):
+            names = ["" if i in lacking else name for i, name in enumerate(node.output)]
+            while is_cut and names and not names[-1]:
+                names.pop()
+            if any(names) and names not in seen:
+                seen.append(names)
+                yield _asking_for(model, names)
+
+
+OPTIONAL = onnx.defs.OpSchema.FormalParameterOption.Optional
+
+
+def _asking_for(model: Any, names: list[str]) -> Any:
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    made.graph.node[0].output[:] = names
+    kept = [value for value in model.graph.output if value.name in names]
+    del made.graph.output[:]
+    made.graph.output.extend(kept)
+    return made
+
+
+def plain() -> dict[str, Any]:
+    """Return the cases whose models are one node."""
+    return {n: c for n, c in every_case().items() if len(c.model.graph.node) == 1}
+
+
+@pytest.mark.parametrize("most", [1, pytest.param(1000, marks=pytest.mark.long)])
+def test_an_output_that_nobody_asks_for_is_no_matter(most: int) -> None:
+    """In so many cases of each operator and set of outputs."""
+    wrong: dict[Any, str] = {}
+    tried: Counter[Any] = Counter()
+    for name, case in plain().items():
+        for model in list(without_optional(case.model))[1:]:
+            node = model.graph.node[0]
+            key = node.op_type, *map(bool, node.output)
+            tried[key] += 1
+            if tried[key] > most:
+                continue
+            try:
+                why = differs(case, model)
+            except gpuedge.GpuEdgeError as error:
+                why = f"unsupported: {error}"
+            if why and ("cannot be planned" in why or not why.startswith("unsupported")):
+                wrong[(name, *node.output)] = why
+    assert wrong == {}
+    assert len(tried) > 30
+
+
+@pytest.mark.parametrize("names", [["Y"], ["Y", "", "present_value"], ["Y", "present_key", ""]])
+def test_attention_without_what_it_keeps(names: list[str]) -> None:
+    case = every_case()["attention_4d_with_past_and_present"]
+    model = _asking_for(case.model, names)
+    ((given, wanted),) = case.data_sets
+    feeds = {v.name: _array(a) for v, a in zip(model.graph.input, given, strict=True)}
+    order = [v.name for v in case.model.graph.output]
+    for device in ("cpu", plan_device()):
+        with gpuedge.Session(model, device=device) as session:
+            got = session.run(feeds)
+            assert list(got) == [name for name in names if name]
+            for name, array in got.items():
+                right = _array(wanted[order.index(name)])
+                np.testing.assert_allclose(array, right, rtol=1e-3, atol=1e-6)
+            assert session.explain().reason
+    checked = gpuedge.check(model, device="cpu", shapes={n: a.shape for n, a in feeds.items()})
+    assert [node.op for node in checked.nodes] == ["Attention"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(FAMILIES))
+def test_every_case_answers_or_is_refused_with_a_code(part: int) -> None:
+    """No bare exception, whatever outputs are asked for, out of a session or a check."""
+    for case in list(plain().values())[part::FAMILIES]:
+        for model in without_optional(case.model):
+            try:
+                _tried(model, case.data_sets[0][0])
+            except gpuedge.GpuEdgeError as error:
+                assert "cannot be planned" not in str(error), case.name
+
+
+def _tried(model: Any, given: Any) -> None:
+    with gpuedge.Session(model, device="cpu") as session:
+        feeds = {name: _array(a) for name, a in zip(session.inputs, given, strict=True)}
+        session.run(feeds)
+        assert session.explain().reason
+    gpuedge.check(model, device="cpu", shapes={n: a.shape for n, a in feeds.items()})
+
+
+@pytest.mark.parametrize("fault", [KeyError("nobody"), IndexError(3), ZeroDivisionError()])
+def test_a_mistake_of_planning_is_the_refusal_of_its_node(
+    fault: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(_: Any) -> Any:
+        raise fault
+
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in ("x", "y")]
+    graph = helper.make_graph(
+        [helper.make_node("Neg", ["x"], ["n"]), helper.make_node("Abs", ["n"], ["y"], "planned")],
+        "g", ends[:1], ends[1:])  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    monkeypatch.setitem(expand.OPERATORS, "Abs", replace(expand.OPERATORS["Abs"], build=build))
+    x = np.array([1, -2], np.float32)
+    with gpuedge.Session(model, device=plan_device()) as session:
+        np.testing.assert_array_equal(session.run({"x": x})["y"], [1, 2])
+        assert type(fault).__name__ in session.refusals["planned"]
+    with pytest.raises(UnsupportedOpError, match="Abs node 'planned' cannot be planned"):
+        gpuedge.Session(model, device=plan_device(), fallback="error").run({"x": x})
 
 
 def test_a_session_is_compiled_for_the_values_of_parameters() -> None:
