@@ -195,19 +195,19 @@ vec4 log4(vec4 a) {
     return vec4(log1(a.x), log1(a.y), log1(a.z), log1(a.w));
 }
 """,
-    # pow() of zero or less is undefined in every dialect; C and ONNX define it for integers
+    # pow() of zero or less is undefined in every dialect; this is what C99 (annex F.9.4.4) has
     "pow1": """
 float pow1(float a, float b) {
     float whole = floor(b);
-    float odd = whole - 2.0 * floor(whole * 0.5);
+    bool odd = whole == b && whole - 2.0 * floor(whole * 0.5) == 1.0;
     float size = abs(a);
     float power = pow(size, b);
     power = a == 0.0 ? (b > 0.0 ? 0.0 : 1.0 / size) : power;
-    power = b == 0.0 || a == 1.0 ? 1.0 : power;
-    float signed = odd == 1.0 ? 0.0 - power : power;
-    float negative = whole == b ? signed : (size - size) / (size - size);
+    power = b == 0.0 || size == 1.0 ? 1.0 : power;
+    bool below = a < 0.0 || a == 0.0 && 1.0 / a < 0.0;
+    float all = odd && below ? power * -1.0 : power;
+    all = a < 0.0 && whole != b && size <= 3.40282347e38 ? (size - size) / (size - size) : all;
     bool numbers = a == a && b == b;
-    float all = a < 0.0 ? negative : power;
     return numbers || b == 0.0 || a == 1.0 ? all : a + b;
 }
 """,
