@@ -4,13 +4,18 @@ Every function, sum and rounding adds the error that it is allowed (`gpuedge.ops
 `gpuedge.opset.bounds`), and carries on those of its operands. In a whole operator, errors of
 different origin are added as independent ones: by their squares (Higham and Mary, "A new approach
 to probabilistic rounding error analysis", SIAM J. Sci. Comput. 41(5), 2019), because worst cases of
-a deep model exceed every value.
+a deep model exceed every value. A result may lie `FACTOR` of them away.
+
+Whole numbers have steps instead: by how many they may differ, at most. A number that is rounded
+may end at the other side of a tie if one lies within `FACTOR` of its errors; whole numbers that are
+made of exact ones are exact.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,6 +27,7 @@ from gpuedge.opset.evaluate import Elements
 from gpuedge.opset.expr import Apply, Expr, LoadExpr, Number, Position, Where, lift, loads, walk
 from gpuedge.opset.functions import FUNCTIONS
 from gpuedge.opset.index import ZERO
+from gpuedge.opset.ranges import Spans
 from gpuedge.opset.tensor import (
     Constant,
     Convolution,
@@ -32,14 +38,24 @@ from gpuedge.opset.tensor import (
     Reduce,
     Tensor,
     given,
+    mapped,
     reachable,
 )
+
+FACTOR = 8.0
+"""A float may differ by so many times its running error."""
 
 HUGE = 1e37
 """Sums of values beyond this may overflow on the way."""
 
 FAR = 1000.0
 """Beyond this nothing is promised about sine and cosine (``docs/numerics.md``)."""
+
+ROUNDING = frozenset(("floor", "ceil", "round", "sign", "above", "equal", "none"))
+"""Functions that make whole numbers of any."""
+
+KEEPING = frozenset(("add", "sub", "mul", "neg", "abs", "max", "min", "and", "pick", "keep_nan"))
+"""Functions that make whole numbers of whole numbers."""
 
 
 def running_error(formula: Callable[..., Expr | float], *operands: Num, **numbers: float) -> Num:
@@ -76,58 +92,177 @@ def exact(array: Array) -> Num:
     return Num(v, np.zeros_like(v))
 
 
+def allowed(x: Num, *, is_whole: bool) -> Array:
+    """Return by how much values may differ: whole numbers by their steps."""
+    return x.e if is_whole else FACTOR * x.e
+
+
 def tensor_errors(outputs: Iterable[Tensor], known: Mapping[str, Num], bias: float) -> list[Num]:
-    """Return tensors with their running errors.
+    """Return tensors with their running errors; integers with their steps.
 
     Parameters
     ----------
     outputs : iterable of Tensor
     known : mapping of str to Num
-        What the tensors are made of, with the errors that it has already.
+        What the tensors are made of, with the errors and steps that it has already.
     bias : float
         Relative errors that all terms of a sum may have in common.
     """
-    wanted, done = list(outputs), dict[int, Num]()
+    wanted = [_at_once(one) for one in outputs]
+    done = _Done()
     for one in reachable(wanted):
-        source = one.source
-        if isinstance(source, Given):
-            x = known[source.name]  # of infinity nothing follows
-            found = Num(x.v, np.where(np.abs(x.v) > HUGE, np.inf, x.e))
-        elif isinstance(source, Constant):
-            found = known[source.name] if source.name in known else exact(source.array)
-        elif isinstance(source, Map):
-            found = _elements(one.shape, source.body, done)
-        elif isinstance(source, Reduce):
-            found = _reduced(one, source, done, bias)
-        elif isinstance(source, Product):
-            a, b = done[source.a.serial], done[source.b.serial]
-            found = _products(np.matmul, a, b, a.v.shape[-1], bias, is_half=source.is_half)
-        elif isinstance(source, Convolution):
-            found = _convolved(source, done, bias)
-        elif isinstance(source, Pooling):
-            found = _pooled(source, done[source.x.serial])
-        done[one.serial] = Num(found.v.reshape(one.shape), found.e.reshape(one.shape))
-    return [done[one.serial] for one in wanted]
+        found = _found(one, known, done, bias)
+        if one.dtype not in FLOATS and one.serial not in done.whole:
+            done.whole.add(one.serial)
+            found = Num(found.v, np.floor(FACTOR * found.e))
+        done.values[one.serial] = Num(found.v.reshape(one.shape), found.e.reshape(one.shape))
+    spans = Spans()
+    return [_bounded(one, done.steps(one), spans) if one.dtype not in FLOATS else done.number(one)
+            for one in wanted]  # fmt: skip
 
 
-def _elements(shape: tuple[int, ...], body: Expr, done: Mapping[int, Num]) -> Num:
-    """Return an expression at all positions of a shape; errors of different tensors by squares."""
-    inexact = {t.serial for t in (load.tensor for load in loads(body)) if done[t.serial].e.any()}
-    v, own = _once(shape, body, done, frozenset())
+def _at_once(one: Tensor) -> Tensor:
+    """Return what a sum in two digits is, where there is a tensor of the sum itself."""
+    digits = one.digits
+    if digits is None or not isinstance(digits.rounded.source, (Product, Convolution)):
+        return one
+    made = mapped(lambda v: v, digits.rounded, dtype=one.dtype)
+    made.span = one.span
+    return made
+
+
+def _bounded(one: Tensor, x: Num, spans: Spans) -> Num:
+    """Return integers; nothing is known where steps reach over half of what there is."""
+    if one.dtype == "bool":
+        return Num(x.v, np.minimum(x.e, 1.0))
+    low, high = spans.of(one)
+    return Num(x.v, np.where((x.e > 0) & (x.e >= (high - low) / 2), np.inf, x.e))
+
+
+@dataclass
+class _Done:
+    """Tensors that are known, and the numbers of those whose errors are steps."""
+
+    values: dict[int, Num] = field(default_factory=dict)
+    whole: set[int] = field(default_factory=set)
+
+    def number(self, one: Tensor) -> Num:
+        """Return a tensor with running errors."""
+        x = self.values[one.serial]
+        return Num(x.v, _spread(x.e)) if one.serial in self.whole else x
+
+    def steps(self, one: Tensor) -> Num:
+        """Return whole numbers with steps."""
+        return self.values[one.serial]
+
+    def add(self, one: Tensor, x: Num, *, is_whole: bool) -> Num:
+        """Note how a tensor's errors are counted."""
+        if is_whole:
+            self.whole.add(one.serial)
+        return x
+
+
+def _spread(steps: Array) -> Array:
+    """Return running errors of whole numbers: of a rounding, and of what is more than a step.
+
+    Of rounding either way a tie makes half a step or less; those of two devices have a variance
+    of 1/6 (Bennett, "Spectra of quantized signals", 1948).
+    """
+    more = np.maximum(steps - 1, 0) / FACTOR
+    return np.where(steps > 0, np.sqrt(more**2 + 1 / 6), 0.0)
+
+
+def _found(one: Tensor, known: Mapping[str, Num], done: _Done, bias: float) -> Num:
+    source = one.source
+    if isinstance(source, Given):
+        x = known[source.name]  # of infinity nothing follows
+        found = Num(x.v, np.where(np.abs(x.v) > HUGE, np.inf, x.e))
+        is_digit = source.part != "whole"
+        is_whole = is_digit or one.dtype not in FLOATS
+        return done.add(one, _digit(found, source.part) if is_digit else found, is_whole=is_whole)
+    if isinstance(source, Constant):
+        found = known[source.name] if source.name in known else exact(source.array)
+        is_exact = not found.e.any() and bool((found.v == np.rint(found.v)).all())
+        return done.add(one, found, is_whole=is_exact or one.dtype not in FLOATS)
+    if isinstance(source, Map):
+        found, is_whole = _elements(one.shape, source.body, done)
+        return done.add(one, found, is_whole=is_whole)
+    if isinstance(source, Reduce):
+        return _reduced(one, source, done, bias)
+    if isinstance(source, Pooling):
+        is_whole = source.x.serial in done.whole and source.kind == "max"
+        x = done.steps(source.x) if is_whole else done.number(source.x)
+        return done.add(one, _pooled(source, x), is_whole=is_whole)
+    return _of_products(one, source, done, bias)
+
+
+def _digit(x: Num, part: str) -> Num:
+    """Return one of the two digits of integers; steps are those of the digit."""
+    high, over = np.floor(x.v / 65536), np.floor(x.e / 65536) + 1
+    if part == "high":
+        return Num(high, np.where(x.e > 0, over, 0.0))
+    return Num(x.v - 65536 * high, np.where(x.e > 0, 65535.0, 0.0))
+
+
+def _elements(shape: tuple[int, ...], body: Expr, done: _Done) -> tuple[Num, bool]:
+    """Return an expression at all positions of a shape, and whether its errors are steps.
+
+    Errors of different tensors by squares; steps by their sum.
+    """
+    read = {load.tensor.serial: load.tensor for load in loads(body)}
+    whole = _whole_parts(body, done.whole)
+    if whole[id(body)]:
+        given = {n: done.steps(t) for n, t in read.items()}
+        v, own = _once(shape, body, given, frozenset(), whole)
+        _, e = _once(shape, body, given, given, whole)
+        if all(n in done.whole for n in read):
+            e = np.where(e > own, e, 0.0)
+        return Num(v, np.floor(e)), True
+    given = {n: done.number(t) for n, t in read.items()}
+    inexact = {n for n, x in given.items() if x.e.any()}
+    v, own = _once(shape, body, given, frozenset())
     if len(inexact) == 1:
-        return _once(shape, body, done, inexact)
+        return _once(shape, body, given, inexact), False
     squares: Array = np.zeros(())
     for one in inexact:
-        squares = squares + np.maximum(_once(shape, body, done, {one}).e - own, 0.0) ** 2
-    return Num(v, own + np.sqrt(squares))
+        squares = squares + np.maximum(_once(shape, body, given, {one}).e - own, 0.0) ** 2
+    return Num(v, own + np.sqrt(squares)), False
+
+
+def _whole_parts(body: Expr, tensors: Iterable[int]) -> dict[int, bool]:
+    """Return which parts of an expression are whole numbers, by identity."""
+    whole: dict[int, bool] = {}
+    for one in walk(body):
+        if isinstance(one, Number):
+            found = one.value.is_integer()
+        elif isinstance(one, LoadExpr):
+            found = one.tensor.serial in tensors
+        elif isinstance(one, Apply):
+            args = one.args[1:] if one.function == "pick" else one.args
+            found = one.function in ROUNDING or (
+                one.function in KEEPING and all(whole[id(a)] for a in args)
+            )
+        elif isinstance(one, Where):
+            found = whole[id(one.yes)] and whole[id(one.no)]
+        else:
+            found = True
+        whole[id(one)] = found
+    return whole
 
 
 def _once(
-    shape: tuple[int, ...], body: Expr, done: Mapping[int, Num], inexact: Iterable[int]
+    shape: tuple[int, ...],
+    body: Expr,
+    given: Mapping[int, Num],
+    inexact: Iterable[int],
+    whole: Mapping[int, bool] | None = None,
 ) -> Num:
-    """Return an expression at all positions, as if only some tensors had errors."""
-    at = Elements(shape, {serial: value.v for serial, value in done.items()})
-    errors = Elements(shape, {serial: done[serial].e for serial in inexact})
+    """Return an expression at all positions, as if only some tensors had errors.
+
+    `whole` tells which parts have steps, if the expression has.
+    """
+    at = Elements(shape, {serial: x.v for serial, x in given.items()})
+    errors = Elements(shape, {serial: given[serial].e for serial in inexact})
     errors.values = at.values
     found: dict[int, Num] = {}
     for one in walk(body):
@@ -137,9 +272,10 @@ def _once(
             v = at.load(one)
             is_known = one.tensor.serial in inexact
             e = errors.load(one) if is_known else np.zeros_like(v)
-            made = Num(v, np.where(_is_open(one.parts, found), _reach(done[one.tensor.serial]), e))
+            made = Num(v, np.where(_is_open(one.parts, found), _reach(given[one.tensor.serial]), e))
         elif isinstance(one, Apply):
-            made = _applied(one.function, [found[id(a)] for a in one.args])
+            args = [found[id(a)] for a in one.args]
+            made = _applied(one.function, args) if whole is None else _counted(one, args, whole)
         elif isinstance(one, Where):
             yes, no, test = found[id(one.yes)], found[id(one.no)], at.test(one.test)
             either = np.abs(yes.v - no.v) + np.maximum(yes.e, no.e)
@@ -154,6 +290,31 @@ def _once(
         at.values[id(one)] = made.v
     v, e = found[id(body)]
     return Num(np.broadcast_to(v, shape), np.broadcast_to(e, shape))
+
+
+def _counted(one: Apply, args: list[Num], whole: Mapping[int, bool]) -> Num:
+    """Return a function within an expression of whole numbers, whose parts have steps or errors.
+
+    What is rounded takes `FACTOR` errors to the next tie. Sums and products that float32 holds
+    exactly are exact.
+    """
+    kinds = [whole[id(a)] for a in one.args]
+    if one.function in ROUNDING:
+        made = _applied(one.function, [
+            a if k else Num(a.v, FACTOR * a.e) for a, k in zip(args, kinds, strict=True)
+        ])  # fmt: skip
+    elif whole[id(one)]:
+        made = _applied(one.function, args)
+    else:
+        made = _applied(one.function, [
+            Num(a.v, a.e / FACTOR) if k else a for a, k in zip(args, kinds, strict=True)
+        ])  # fmt: skip
+    if one.function not in ("add", "sub", "mul"):
+        return made
+    is_exact = (args[0].e + args[1].e == 0) & (
+        whole[id(one)] | ((made.v.astype(np.float32) == made.v) & (np.abs(made.v) >= TINY))
+    )
+    return Num(made.v, np.where(is_exact, 0.0, made.e))
 
 
 def _is_open(places: Iterable[Expr], found: Mapping[int, Num]) -> Any:
@@ -180,19 +341,30 @@ def _applied(function: str, args: list[Num]) -> Num:
     return made
 
 
-def _reduced(one: Tensor, source: Reduce, done: Mapping[int, Num], bias: float) -> Num:
-    x = _elements((*one.shape, *source.over), source.body, done)
+def _reduced(one: Tensor, source: Reduce, done: _Done, bias: float) -> Num:
+    x, is_whole = _elements((*one.shape, *source.over), source.body, done)
+    if one.dtype not in FLOATS and not is_whole:
+        x, is_whole = Num(x.v, np.floor(FACTOR * x.e)), True
     along = tuple(range(one.rank, one.rank + len(source.over)))
+    if is_whole:
+        done.whole.add(one.serial)
     if source.combine == "prod":
-        return _multiplied(x, along)
+        made = _multiplied(x, along)
+        return Num(made.v, np.where(x.e.any(axis=along), made.e, 0.0)) if is_whole else made
     if source.combine != "sum":
         best = np.max if source.combine == "max" else np.min
         return Num(np.asarray(best(x.v, axis=along)), np.asarray(x.e.max(axis=along, initial=0.0)))
     v, size = x.v.sum(axis=along), np.abs(x.v).sum(axis=along)
-    if one.dtype not in FLOATS:  # of whole numbers, which are exact
-        return Num(np.asarray(v), np.asarray(x.e.sum(axis=along)))
+    if is_whole:
+        squares = (_spread(x.e) ** 2).sum(axis=along)
+        return Num(np.asarray(v), _least(x.e.sum(axis=along), squares))
     before = np.sqrt((x.e**2).sum(axis=along)) + bias * np.abs(v)
     return Num(np.asarray(v), np.asarray(before + _rounding(math.prod(source.over)) * size))
+
+
+def _least(steps: Array, squares: Array) -> Array:
+    """Return the steps of a sum: all of its terms', or `FACTOR` errors if that is less."""
+    return np.asarray(np.floor(np.minimum(steps, FACTOR * np.sqrt(squares))))
 
 
 def _multiplied(x: Num, along: tuple[int, ...]) -> Num:
@@ -206,6 +378,49 @@ def _multiplied(x: Num, along: tuple[int, ...]) -> Num:
 def _rounding(terms: int) -> float:
     """Return what adding up so many terms adds to the error, relative to their sizes."""
     return U * (math.sqrt(terms) + 2)
+
+
+def _of_products(one: Tensor, source: Product | Convolution, done: _Done, bias: float) -> Num:
+    """Return a matrix product, or a convolution; of whole numbers it is exact but for steps."""
+    first, second = (source.a, source.b) if isinstance(source, Product) else (source.x, source.w)
+    is_whole = first.serial in done.whole and second.serial in done.whole and not source.is_half
+    if isinstance(source, Product):
+        terms, added = first.shape[-1], None
+    else:
+        terms, added = math.prod(second.shape[1:]), source.bias
+        if source.is_transposed:
+            terms = math.prod(second.shape) // (second.shape[1] * source.group)
+
+    def multiply(a: Array, b: Array) -> Array:
+        if isinstance(source, Product):
+            return np.asarray(np.matmul(a, b))
+        return conv.compute(source, a, b, None)
+
+    is_whole = is_whole and (added is None or added.serial in done.whole)
+    read = done.steps if is_whole else done.number
+    a, b = read(first), read(second)
+    if is_whole:
+        made = _counted_products(multiply, a, b)
+    else:
+        made = _products(multiply, a, b, terms, bias, is_half=source.is_half)
+    if added is not None:
+        more, column = read(added), (-1,) + (1,) * (made.v.ndim - 2)
+        more = Num(more.v.reshape(column), more.e.reshape(column))
+        made = Num(made.v + more.v, made.e + more.e) if is_whole else made + more
+    part = "whole" if source.carry is None else source.carry.part
+    made = made if part == "whole" else _digit(made, part)
+    return done.add(one, made, is_whole=is_whole)
+
+
+def _counted_products(multiply: Callable[[Array, Array], Array], a: Num, b: Num) -> Num:
+    """Return sums of products of whole numbers with steps."""
+    v = multiply(a.v, b.v)
+    if not a.e.any() and not b.e.any():
+        return Num(v, np.zeros_like(v))
+    x, y, c, d = np.abs(a.v), np.abs(b.v), _spread(a.e), _spread(b.e)
+    steps = multiply(x, b.e) + multiply(a.e, y) + multiply(a.e, b.e)
+    squares = multiply(x**2, d**2) + multiply(c**2, y**2) + multiply(c**2, d**2)
+    return Num(v, _least(np.abs(steps), np.abs(squares)))
 
 
 def _products(
@@ -243,19 +458,6 @@ def _in_half(multiply: Callable[[Array, Array], Array], a: Num, b: Num, terms: i
     large = multiply(1.0 * (x + a.e > HALF_MOST), np.ones_like(y))
     large = large + multiply(np.ones_like(x), 1.0 * (y + b.e > HALF_MOST))
     return np.where((large > 0.5) | (size > HALF_MOST), np.inf, e)
-
-
-def _convolved(source: Convolution, done: Mapping[int, Num], bias: float) -> Num:
-    x, w = done[source.x.serial], done[source.w.serial]
-    terms = math.prod(w.v.shape[1:])
-    if source.is_transposed:
-        terms = math.prod(w.v.shape) // (w.v.shape[1] * source.group)
-    made = _products(lambda a, b: conv.compute(source, a, b, None), x, w, terms, bias,
-                     is_half=source.is_half)  # fmt: skip
-    if source.bias is None:
-        return made
-    more, column = done[source.bias.serial], (-1,) + (1,) * (made.v.ndim - 2)
-    return made + Num(more.v.reshape(column), more.e.reshape(column))
 
 
 def _pooled(source: Pooling, x: Num) -> Num:

@@ -322,6 +322,10 @@ def _numpy_and(a: Any, b: Any) -> Any:
     return np.bitwise_and(np.asarray(a).astype(np.int64), np.asarray(b).astype(np.int64)) * 1.0
 
 
+def _both(a: Num, b: Num) -> Num:
+    return Num(_numpy_and(a.v, b.v), np.where((a.e > 0) | (b.e > 0), np.inf, 0.0))
+
+
 def _equal(a: Num, b: Num) -> Num:
     value = np.where(a.v == b.v, 1.0, 0.0)
     close = np.abs(a.v - b.v) <= a.e + b.e
@@ -397,7 +401,7 @@ FUNCTIONS: dict[str, Function] = {
     "equal": Function(_call("equal4"), lambda a, b: f"({a} == {b} ? 1.0 : 0.0)",
                       lambda a, b: np.where(np.equal(a, b), np.float32(1), np.float32(0)),
                       _equal),
-    "and": _helped("and4", "and1", _numpy_and, lambda a, b: Num.of(_numpy_and(a.v, b.v))),
+    "and": _helped("and4", "and1", _numpy_and, _both),
     "none": _helped("none4", "none1", lambda a: np.where(np.isnan(a), np.float32(1), np.float32(0)),
                     lambda a: Num(np.where(np.isnan(a.v), 1.0, 0.0), np.zeros_like(a.v))),
     "pick": Function(_call("pick4"), lambda c, a, b: f"({c} > 0.5 ? {a} : {b})", _numpy_pick,
