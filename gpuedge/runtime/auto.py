@@ -114,7 +114,8 @@ class AutoModel(CompiledModel):
         with self._lock:
             self._take_mail()
             found = self._survey or Survey(self.request)
-            return found.decision(self._chooser, self._reasons, self._served, self._requests)
+            notes = {device: side.not_compared for device, side in self._sides.items()}
+            return found.decision(self._chooser, self._reasons, self._served, self._requests, notes)
 
     @property
     def executor(self) -> Executor:

@@ -112,6 +112,13 @@ class OnDevice:
         self.close()
         self._build()
 
+    @property
+    def not_compared(self) -> str:
+        """What of its results is not compared with the CPU's though it should be, and why."""
+        note = "" if self.check is None else self.check.note
+        is_wanted = self.segments.is_checked
+        return f"not compared with the CPU: {note}" if note and is_wanted else ""
+
     def copies(self, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
         """Count a request; return copies of inputs whose result is to be compared, else None.
 
@@ -340,6 +347,8 @@ class CompiledModel(ABC):
         said = side.check.compare(inputs, outputs, on_cpu or self.run_on_cpu)
         if said is not None:
             self._counts.crosschecks_failed += 1
+        elif side.check.note:
+            self._counts.crosschecks_not_compared += 1
         return said
 
     # -- failing ------------------------------------------------------------------------------

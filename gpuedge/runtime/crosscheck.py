@@ -194,7 +194,7 @@ class _Difference:
     def __init__(self, name: str, found: Array, wanted: Array, right: Num) -> None:
         self.said = self.left_out = ""
         if found.shape != wanted.shape:
-            if right.v.shape == wanted.shape:
+            if np.isfinite(right.e).any() or not wanted.size:
                 self.said = f"'{name}' has shape {[*found.shape]} instead of {[*wanted.shape]}"
             else:
                 self.left_out = f"'{name}' is not compared"

@@ -120,10 +120,14 @@ class Gates:
 
     def _compared(self, side: OnDevice, pace: Pace) -> str | None:
         """Return what is wrong with what a device makes of synthetic inputs; None if nothing is."""
-        own, said = side.segments, None
-        if self.request.policy.crosscheck > 0:
-            said = own.differs(side.executor, side.parts, samples(self.model.graph), pace.rest)
+        own, said, note = side.segments, None, ""
+        if own.is_checked:
+            inputs = samples(self.model.graph)
+            said, note = own.differs(side.executor, side.parts, inputs, pace.rest)
         side.check, side.must_check = own.crosscheck(side.executor), True
+        side.check.note = side.check.note or note
+        if said is None and side.not_compared:
+            log.info("%s: %s", self.device, side.not_compared)
         if side.ranges is not None:
             side.ranges.reset()  # samples stand for nothing
         if len(side.parts) == 1:

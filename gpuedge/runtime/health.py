@@ -68,12 +68,14 @@ class Health:
         The latest of them, oldest first.
     crosschecks, crosschecks_failed : int
         Requests that were computed on the CPU as well, and how many of them differed.
+    crosschecks_not_compared : int
+        How many of them agreed but for what could not be compared, be it all or some of it.
     p50_s, p90_s, p99_s : float or None
         Percentiles of the latest requests, in seconds; None before the first one.
     watchdog_s : float or None
         Seconds after which the next run counts as hung; None where nothing runs on a device.
     crosscheck_note : str
-        What cross-checks cannot compare here, and why; empty where they compare everything.
+        What the last cross-check could not compare, and why; empty where it compared everything.
     switches : int
         How often the device in use was changed in service because another one was faster.
     """
@@ -94,6 +96,7 @@ class Health:
     watchdog_s: float | None = None
     crosscheck_note: str = ""
     switches: int = 0
+    crosschecks_not_compared: int = 0
 
     def plus(self, counts: Counts) -> Health:
         """Return this with what was counted elsewhere: the CPU's answers and the failures."""
@@ -115,6 +118,9 @@ class Health:
     def __str__(self) -> str:
         times = (self.p50_s, self.p90_s, self.p99_s)
         shown = " / ".join("-" if t is None else f"{t * 1e3:.3g} ms" for t in times)
+        unknown = self.crosschecks_not_compared
+        agreed = self.crosschecks - self.crosschecks_failed - unknown
+        checks = f"{agreed} agreed, {self.crosschecks_failed} differed, {unknown} not compared"
         rows = [
             ("state", f"{self.state}: {self.reason}" if self.reason else self.state),
             ("device", self.device),
@@ -122,10 +128,10 @@ class Health:
             ("requests", f"{self.on_device} on the device, {self.on_cpu} on the CPU"),
             ("p50 / p90 / p99", shown),
             ("watchdog", "-" if self.watchdog_s is None else f"{self.watchdog_s:.3g} s"),
-            ("cross-checks", f"{self.crosschecks}, {self.crosschecks_failed} of them differed"),
+            ("cross-checks", checks),
         ]
         if self.crosscheck_note:
-            rows.append(("", self.crosscheck_note))
+            rows.append(("", f"not compared: {self.crosscheck_note}"))
         if self.switches:
             rows.append(("switches", str(self.switches)))
         rows.append(("failures", str(self.failed)))
@@ -139,7 +145,8 @@ class Counts:
 
     Attributes
     ----------
-    on_device, on_cpu, failed, crosschecks, crosschecks_failed : int
+    on_device, on_cpu, failed : int
+    crosschecks, crosschecks_failed, crosschecks_not_compared : int
     times : deque of int
         Nanoseconds of the latest requests.
     """
@@ -147,6 +154,7 @@ class Counts:
     def __init__(self) -> None:
         self.on_device = self.on_cpu = 0
         self.failed = self.crosschecks = self.crosschecks_failed = 0
+        self.crosschecks_not_compared = 0
         self.times: deque[int] = deque(maxlen=WINDOW)
         self._failures: deque[tuple[Reason, float]] = deque(maxlen=REMEMBERED)
 
@@ -169,7 +177,8 @@ class Counts:
         figures["failures"] = tuple(
             Failure(reason.code, reason.detail, now - when) for reason, when in self._failures
         )
-        for name in ("on_device", "on_cpu", "failed", "crosschecks", "crosschecks_failed"):
+        for name in ("on_device", "on_cpu", "failed", "crosschecks", "crosschecks_failed",
+                     "crosschecks_not_compared"):  # fmt: skip
             figures[name] = getattr(self, name)
         return figures
 

@@ -79,6 +79,9 @@ class NamedModel(CompiledModel):
         in_use, note = self._executor.device, ""
         if in_use == self.device != CPU and state != OK:
             note = f"Does not run now: {in_use} is {state}: {why}."
+        elif self._side is not None and self._side.not_compared:
+            said = self._side.not_compared
+            note = f"{said[0].upper()}{said[1:]}."
         return named_decision(
             self.request, self._pool, self.device, in_use=in_use, why=self._why, note=note
         )

@@ -91,13 +91,19 @@ class Survey:
         reasons: Mapping[str, Reason],
         served: Mapping[str, int],
         requests: int,
+        notes: Mapping[str, str],
     ) -> Decision:
-        """Return the decision of the moment, with all that it rests on."""
+        """Return the decision of the moment, with all that it rests on.
+
+        `notes` says what more there is to know about devices that are open.
+        """
         cpu = Evidence(
             CPU, is_software=False, latency_ns=chooser.cpu_ns or None,
             at_ns=chooser.at_ns(CPU), served=max(requests - sum(served.values()), 0),
         )  # fmt: skip
         found = [self._now(e, chooser, reasons, served) for e in self.evidence]
+        found = [replace(e, note="; ".join(filter(None, (e.note, notes.get(e.device, "")))))
+                 for e in found]  # fmt: skip
         return decide(
             Record(
                 AUTO, self.request.policy, (*found, cpu), __version__, self.database,

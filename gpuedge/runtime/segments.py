@@ -118,6 +118,11 @@ class Segments:
                 self._request.told.add(line)
                 log.info("%s", line)
 
+    @property
+    def is_checked(self) -> bool:
+        """Whether results are to be compared with the CPU's."""
+        return self._request.policy.crosscheck > 0
+
     def crosscheck(self, main: Executor) -> CrossCheck:
         """Return what compares results of a device with the CPU's, as the policy says."""
         return self._crosscheck(main, self.model.graph, self._request.policy.crosscheck)
@@ -128,12 +133,14 @@ class Segments:
         parts: Iterable[Part],
         inputs: Mapping[str, Array],
         rest: Rest,
-    ) -> str | None:
-        """Run once, and say what is wrong with what the device makes of it; None if nothing is.
+    ) -> tuple[str | None, str]:
+        """Run once; return what is wrong with what the device makes of it, and what is unknown.
 
-        Segment by segment: what the CPU alone knows lies between them.
+        None where nothing is wrong, and empty where all was compared. Segment by segment: what the
+        CPU alone knows lies between them.
         """
         values: dict[str, Array] = dict(inputs)
+        note = ""
         for part in parts:
             feed = {name: values[name] for name in part.graph.inputs}
             made = part.executable.run(feed)
@@ -143,9 +150,10 @@ class Segments:
                 said = check.compare(feed, made, self.stand_in(part).run)
                 rest()
                 if said is not None:
-                    return said
+                    return said, ""
+                note = note or check.note
             values |= made
-        return None
+        return None, note
 
     def _crosscheck(self, main: Executor, graph: Graph, share: float) -> CrossCheck:
         made = self._precision(main, {})
