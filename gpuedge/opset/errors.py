@@ -14,8 +14,9 @@ made of exact ones are exact.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,9 @@ FACTOR = 8.0
 
 HUGE = 1e37
 """Sums of values beyond this may overflow on the way."""
+
+MOST_MOVING = 3
+"""Places that are moved together, each to both sides."""
 
 FAR = 1000.0
 """Beyond this nothing is promised about sine and cosine (``docs/numerics.md``)."""
@@ -210,22 +214,22 @@ def _elements(shape: tuple[int, ...], body: Expr, done: _Done) -> tuple[Num, boo
     Errors of different tensors by squares; steps by their sum.
     """
     read = {load.tensor.serial: load.tensor for load in loads(body)}
-    whole = _whole_parts(body, done.whole)
-    if whole[id(body)]:
-        given = {n: done.steps(t) for n, t in read.items()}
-        v, own = _once(shape, body, given, frozenset(), whole)
-        _, e = _once(shape, body, given, given, whole)
+    parts = _whole_parts(body, done.whole)
+    is_whole = parts[id(body)]
+    given = {n: done.steps(t) if is_whole else done.number(t) for n, t in read.items()}
+    all_of = _Body(shape, body, given, parts)
+    v, own = all_of.around(frozenset())
+    if is_whole:
+        _, e = all_of.around(given)
         if all(n in done.whole for n in read):
             e = np.where(e > own, e, 0.0)
         return Num(v, np.floor(e)), True
-    given = {n: done.number(t) for n, t in read.items()}
     inexact = {n for n, x in given.items() if x.e.any()}
-    v, own = _once(shape, body, given, frozenset())
     if len(inexact) == 1:
-        return _once(shape, body, given, inexact), False
+        return all_of.around(inexact), False
     squares: Array = np.zeros(())
     for one in inexact:
-        squares = squares + np.maximum(_once(shape, body, given, {one}).e - own, 0.0) ** 2
+        squares = squares + np.maximum(all_of.around({one}).e - own, 0.0) ** 2
     return Num(v, own + np.sqrt(squares)), False
 
 
@@ -250,71 +254,124 @@ def _whole_parts(body: Expr, tensors: Iterable[int]) -> dict[int, bool]:
     return whole
 
 
-def _once(
-    shape: tuple[int, ...],
-    body: Expr,
-    given: Mapping[int, Num],
-    inexact: Iterable[int],
-    whole: Mapping[int, bool] | None = None,
-) -> Num:
-    """Return an expression at all positions, as if only some tensors had errors.
+class _Body:
+    """An expression at all positions of a shape.
 
-    `whole` tells which parts have steps, if the expression has.
+    Parameters
+    ----------
+    shape : tuple of int
+    body : Expr
+    given : mapping of int to Num
+        What it loads: with steps if it is a whole number itself, else with errors.
+    whole : mapping of int to bool
+        Which parts are whole numbers, by identity.
     """
-    at = Elements(shape, {serial: x.v for serial, x in given.items()})
-    errors = Elements(shape, {serial: given[serial].e for serial in inexact})
-    errors.values = at.values
-    found: dict[int, Num] = {}
-    for one in walk(body):
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        body: Expr,
+        given: Mapping[int, Num],
+        whole: Mapping[int, bool],
+    ) -> None:
+        self.shape, self.body, self.given, self.whole = shape, body, given, whole
+        self.has_steps = whole[id(body)]
+        self.rounded = _rounded(body, whole)
+
+    def around(self, inexact: Collection[int]) -> Num:
+        """Return it as if only some tensors had errors.
+
+        What is rounded to a place, as in an image, is looked at from both sides of where it is: on
+        either side of a pixel another pair of them is read, and the result hardly differs.
+        """
+        errors, fixed = dict[int, Array](), dict[int, Num]()
+        for part in self.rounded:
+            at = self._once(part, inexact, fixed)
+            errors[id(part)] = np.nan_to_num(at.e, nan=0.0, posinf=0.0)
+            fixed[id(part)] = Num(at.v, np.where(np.isfinite(at.e), 0.0, np.inf))
+        v, e = self._once(self.body, inexact, fixed)
+        moving = [n for n, off in errors.items() if off.any()]
+        signs = list(product((-1, 0, 1), repeat=len(moving)))
+        if len(moving) > MOST_MOVING:
+            signs = [tuple(s * (i == k) for k in range(len(moving)))
+                     for i in range(len(moving)) for s in (-1, 1)]  # fmt: skip
+        apart: Array = np.zeros(self.shape)
+        for sign in signs if moving else ():
+            moved = {n: Num(fixed[n].v + s * FACTOR * errors[n], np.zeros(()))
+                     for n, s in zip(moving, sign, strict=True) if s}  # fmt: skip
+            apart = np.maximum(apart, np.abs(self._once(self.body, (), moved).v - v))
+        return Num(v, e + (apart if self.has_steps else apart / FACTOR))
+
+    def _once(self, body: Expr, inexact: Collection[int], fixed: Mapping[int, Num]) -> Num:
+        """Return an expression with some parts fixed."""
+        at = Elements(self.shape, {serial: x.v for serial, x in self.given.items()})
+        errors = Elements(self.shape, {serial: self.given[serial].e for serial in inexact})
+        errors.values = at.values
+        found: dict[int, Num] = {}
+        for one in walk(body):
+            made = fixed.get(id(one))
+            if made is None:
+                made = self._part(one, found, at, errors, inexact)
+            found[id(one)] = made
+            at.values[id(one)] = made.v
+        v, e = found[id(body)]
+        return Num(np.broadcast_to(v, self.shape), np.broadcast_to(e, self.shape))
+
+    def _part(
+        self, one: Expr, found: Mapping[int, Num], at: Elements, errors: Elements,
+        inexact: Collection[int],
+    ) -> Num:  # fmt: skip
         if isinstance(one, Number):
-            made = Num.of(one.value)
-        elif isinstance(one, LoadExpr):
-            v = at.load(one)
-            is_known = one.tensor.serial in inexact
-            e = errors.load(one) if is_known else np.zeros_like(v)
-            made = Num(v, np.where(_is_open(one.parts, found), _reach(given[one.tensor.serial]), e))
-        elif isinstance(one, Apply):
-            args = [found[id(a)] for a in one.args]
-            made = _applied(one.function, args) if whole is None else _counted(one, args, whole)
-        elif isinstance(one, Where):
+            return Num.of(one.value)
+        if isinstance(one, LoadExpr):
+            v, serial = at.load(one), one.tensor.serial
+            e = errors.load(one) if serial in inexact else np.zeros_like(v)
+            return Num(v, np.where(_is_open(one.parts, found), _reach(self.given[serial]), e))
+        if isinstance(one, Apply):
+            return self._applied(one, [found[id(a)] for a in one.args])
+        if isinstance(one, Where):
             yes, no, test = found[id(one.yes)], found[id(one.no)], at.test(one.test)
             either = np.abs(yes.v - no.v) + np.maximum(yes.e, no.e)
             e = np.where(_is_open(one.parts[2:], found), either, np.where(test, yes.e, no.e))
-            made = Num(np.where(test, yes.v, no.v), e)
-        else:
-            made = Num.of(at.compute(one).astype(np.float64))
-            if isinstance(one, Position):
-                wide = float(one.index.high - one.index.low)
-                made = Num(made.v, np.where(_is_open(one.parts, found), wide, 0.0))
-        found[id(one)] = made
-        at.values[id(one)] = made.v
-    v, e = found[id(body)]
-    return Num(np.broadcast_to(v, shape), np.broadcast_to(e, shape))
-
-
-def _counted(one: Apply, args: list[Num], whole: Mapping[int, bool]) -> Num:
-    """Return a function within an expression of whole numbers, whose parts have steps or errors.
-
-    What is rounded takes `FACTOR` errors to the next tie. Sums and products that float32 holds
-    exactly are exact.
-    """
-    kinds = [whole[id(a)] for a in one.args]
-    if one.function in ROUNDING:
-        made = _applied(one.function, [
-            a if k else Num(a.v, FACTOR * a.e) for a, k in zip(args, kinds, strict=True)
-        ])  # fmt: skip
-    elif whole[id(one)]:
-        made = _applied(one.function, args)
-    else:
-        made = _applied(one.function, [
-            Num(a.v, a.e / FACTOR) if k else a for a, k in zip(args, kinds, strict=True)
-        ])  # fmt: skip
-    if one.function not in ("add", "sub", "mul"):
+            return Num(np.where(test, yes.v, no.v), e)
+        made = Num.of(at.compute(one).astype(np.float64))
+        if isinstance(one, Position):
+            wide = float(one.index.high - one.index.low)
+            return Num(made.v, np.where(_is_open(one.parts, found), wide, 0.0))
         return made
-    is_exact = (args[0].e + args[1].e == 0) & (
-        whole[id(one)] | ((made.v.astype(np.float32) == made.v) & (np.abs(made.v) >= TINY))
-    )
-    return Num(made.v, np.where(is_exact, 0.0, made.e))
+
+    def _applied(self, one: Apply, args: list[Num]) -> Num:
+        """Return a function of parts; sums and products that float32 holds exactly are exact.
+
+        In a whole number parts have steps or errors, and what is rounded takes `FACTOR` errors to
+        the next tie.
+        """
+        kinds = [self.whole[id(a)] for a in one.args]
+        is_whole = self.whole[id(one)]
+        if self.has_steps and one.function in ROUNDING:
+            args = [a if k else Num(a.v, FACTOR * a.e) for a, k in zip(args, kinds, strict=True)]
+        elif self.has_steps and not is_whole:
+            args = [Num(a.v, a.e / FACTOR) if k else a for a, k in zip(args, kinds, strict=True)]
+        made = _applied(one.function, args)
+        if one.function not in ("add", "sub", "mul"):
+            return made
+        is_held: Any = is_whole or made.v == 0
+        if self.has_steps and not is_whole:
+            is_held |= (made.v.astype(np.float32) == made.v) & (np.abs(made.v) >= TINY)
+        return Num(made.v, np.where(is_held & (args[0].e + args[1].e == 0), 0.0, made.e))
+
+
+def _rounded(body: Expr, whole: Mapping[int, bool]) -> list[Expr]:
+    """Return what is rounded to find places to load from, operands first."""
+    places = [p for one in walk(body) if isinstance(one, LoadExpr) for p in one.parts]
+    found = {
+        id(one.args[0]): one.args[0]
+        for place in places
+        for one in walk(place)
+        if isinstance(one, Apply) and one.function in ("floor", "ceil", "round")
+        and not whole[id(one.args[0])]
+    }  # fmt: skip
+    return list(found.values())
 
 
 def _is_open(places: Iterable[Expr], found: Mapping[int, Num]) -> Any:

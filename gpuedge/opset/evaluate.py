@@ -202,4 +202,6 @@ class Elements:
             yes, no = self._index(atom.yes), self._index(atom.no)
             return np.where(self.test(atom.test), yes, no)
         value = np.asarray(self.values[id(atom.value)])
+        if value.dtype.kind == "f":  # of NaN there is no integer
+            value = np.where(np.isnan(value), atom.low, value)
         return np.clip(value, atom.low, atom.high).astype(np.int64)

@@ -116,7 +116,10 @@ def _grid_sample(call: OperatorCall) -> Tensor:
 def _taps(mode: str, padding: str, place: Expr, ends: tuple[float, float], n: int) -> Taps:
     place = apply("round", place) if mode == "nearest" else place
     if padding == "border":
-        place = apply("min", apply("max", place, 0.0), n - 1.0)
+        # Of a cubic not the place but its taps stay inside, as in PyTorch and ONNX Runtime: from
+        # two steps outside on all of them are the border. ONNX's reference differs beyond it.
+        out = 2.0 if mode == "cubic" else 0.0
+        place = apply("min", apply("max", place, -out), n - 1.0 + out)
     elif padding == "reflection":
         place = _reflected(place, *ends)
     if mode == "nearest":

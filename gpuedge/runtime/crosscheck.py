@@ -255,8 +255,8 @@ class RunningErrors:
         self._is_half, self._in_half = is_half, in_half
         self._cpu = {**graph.constants, **all_values(graph, inputs, cpu)}
         given = {name: self._cpu[name] for name in (*graph.constants, *graph.inputs)}
-        self.values = {n: self._kept(exact(a), a.dtype) for n, a in given.items()}
         with np.errstate(all="ignore"):
+            self.values = {n: self._kept(exact(a), a.dtype) for n, a in given.items()}
             for node in graph.nodes:
                 self._follow(node, graph)
 
@@ -315,7 +315,9 @@ class RunningErrors:
         v, e = value
         if self._is_half or dtype == np.float16:
             is_lost = np.abs(v) + e > HALF_MOST
-            e = np.where(is_lost, np.inf, e + HALF_ULP * np.abs(v) + HALF_TINY * (v != 0))
+            is_held = (e == 0) & (v.astype(np.float16) == v) & (np.abs(v) >= HALF_TINY)
+            own = np.where(is_held, 0.0, HALF_ULP * np.abs(v) + HALF_TINY * (v != 0))
+            e = np.where(is_lost, np.inf, e + own)
         # Denormal numbers may become zero.
         return Num(v, np.where(np.abs(v) < TINY, np.maximum(e, np.abs(v)), e))
 
