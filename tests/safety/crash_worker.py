@@ -1,12 +1,12 @@
 """A process that reports to the crash memory and then ends as it is told.
 
-``crash_worker.py FOLDER KEY WORD...``: words are steps, ``quiet``, ``shut``, ``host`` (the device
-lives in a process of its own), ``crash``, ``anew`` (it is opened once more), ``wait`` (print a
-line, then wait for one), ``own`` (the application has enabled the fault handler itself),
-``reboot`` (what is written is of an earlier start of the system), ``fork`` (a child that lives on
-and meddles), ``forked-segv`` (a child that dies of a signal), and at last ``segv``, ``abrt``,
-``kill``, ``term``, ``exit``, a signal in a thread of somebody else (``strange-segv``) or of the
-driver (``driver-segv``), or nothing.
+``crash_worker.py FOLDER KEY WORD...``: words are steps, ``quiet``, ``shut``, ``anew`` (it is opened
+once more), ``host`` (the device lives in a process of its own), ``crash``, ``wait`` (print a line,
+then wait for one), ``own`` (the application has enabled the fault handler itself), ``reboot`` (what
+is written is of an earlier start of the system), ``fork`` (a child that lives on and meddles),
+``forked-segv`` (a child that dies of a signal), and at last ``segv``, ``abrt``, ``kill``, ``term``,
+``exit``, a signal in a thread of somebody else (``strange-segv``) or of the driver
+(``driver-segv``), or nothing.
 
 This file plays the code of the backend.
 """
