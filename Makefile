@@ -3,11 +3,11 @@ PY := .venv/bin/python
 # worksteal keeps the tests of a file together, so that what a file sets up is set up once
 PYTEST_FLAGS ?= -n 3 --dist worksteal
 
-.PHONY: help demo test test-long drivers conformance onnx-cases networks generate lint bench clean
+.PHONY: help demo test sample release-check drivers conformance onnx-cases networks generate lint bench clean
 .DEFAULT_GOAL := help
 
 help: ## say what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-11s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-13s %s\n", $$1, $$2}' Makefile
 
 demo: ## set up, then filter a photograph and classify digits on every device found here
 	@sh tools/setup.sh demo
@@ -17,9 +17,12 @@ test: ## set up, then run all tests
 	@sh tools/setup.sh test
 	@$(PY) -m pytest $(PYTEST_FLAGS)
 
-test-long: ## set up, then run the long campaigns (about 15 minutes)
+sample: ## set up, then run a sample of the long tests, always the same (about 5 minutes)
 	@sh tools/setup.sh test
-	@$(PY) -m pytest $(PYTEST_FLAGS) -vv -m long
+	@$(PY) -m pytest $(PYTEST_FLAGS) -m long --sample 8
+
+release-check: drivers ## run every campaign (hours), write their results to the docs; goes on where it was interrupted
+	@$(PY) tools/release_check.py
 
 drivers: ## set up for tests and fetch the test drivers; fails if one is missing
 	@sh tools/setup.sh test

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -22,6 +23,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write the golden files anew instead of comparing with them",
     )
+    parser.addoption(
+        "--sample",
+        type=int,
+        default=1,
+        metavar="N",
+        help="run one in N of the chosen tests, always the same ones, none that may take long",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the sample: by a hash of a test's name, so that no other test's coming changes it."""
+    count = config.getoption("--sample")
+    if count > 1:
+        kept = [i for i in items if crc32(i.nodeid.encode()) % count == 0 and not is_endless(i)]
+        config.hook.pytest_deselected(items=[i for i in items if i not in set(kept)])
+        items[:] = kept
+
+
+def is_endless(item: pytest.Item) -> bool:
+    """Say whether a test has asked for more than ten minutes."""
+    limit = item.get_closest_marker("timeout")
+    return limit is not None and limit.args[0] > 600
 
 
 GONE_S = 30.0

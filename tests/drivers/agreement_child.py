@@ -1,6 +1,6 @@
 """A device and the CPU on the same models: one line of JSON with what is not as it must be.
 
-Usage: python agreement_child.py DEVICE
+Usage: python agreement_child.py DEVICE COUNT
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ def resized(count: int) -> Iterator[tuple[Any, Arrays]]:
         yield one_node("Resize", {"x": x}, held, **{k: str(v) for k, v in attrs.items()}), {"x": x}
 
 
-def resize_wrong(device: str) -> list[str]:
+def resize_wrong(device: str, count: int) -> list[str]:
     """Return what a device or the CPU does not resample as ONNX's reference does."""
     wrong = []
-    for model, feed in resized(150):
+    for model, feed in resized(count):
         want = ReferenceEvaluator(model).run(None, feed)[0]
         for where in (device, "cpu"):
             with gpuedge.Session(model, device=where, fallback="error") as session:
@@ -178,5 +178,5 @@ if __name__ == "__main__":
     print(json.dumps({
         "refusals": refusals_wrong(sys.argv[1]), "handed over": handed_over(sys.argv[1]),
         "sums": sums_wrong(sys.argv[1]),
-        "resize": resize_wrong(sys.argv[1]),
+        "resize": resize_wrong(sys.argv[1], int(sys.argv[2])),
     }))  # fmt: skip

@@ -33,8 +33,10 @@ NAMES = {"llvmpipe": "llvmpipe", "softpipe": "softpipe", "zink": "zink (llvmpipe
 DIALECTS = {"gles20": "essl100", "gles30": "essl300", "gles31": "essl310"}
 
 
-SLOW = ("gles30-swiftshader-legacy", "gles20-softpipe", "gles30-softpipe")
-"""Drivers that interpret each fragment; other drivers of the level take the same paths."""
+LONG = ("gles30-swiftshader-legacy", "gles20-softpipe", "gles30-softpipe", "gles20-zink",
+        "gles31-zink", "gles30-angle", "gles31-angle")  # fmt: skip
+"""Configurations whose kernels the long form compares: other drivers of the level take the same
+paths, and other levels of the driver the same compiler."""
 
 
 def facts(configuration: str) -> Check:
@@ -64,20 +66,20 @@ def numbers(level: str) -> list[str | Check]:
     return [*found, "mixed" if level != "gles31" else "groups"]
 
 
-@pytest.mark.parametrize("configuration", [c for c in GLES if c not in SLOW])
+@pytest.mark.parametrize("configuration", [c for c in GLES if c not in LONG])
 def test_facts_and_numbers(configuration: str) -> None:
     need(configuration)
     run(configuration, facts(configuration), *numbers(configuration[:6]))
 
 
-@pytest.mark.parametrize("configuration", SLOW)
+@pytest.mark.parametrize("configuration", LONG)
 def test_facts(configuration: str) -> None:
     need(configuration)
     run(configuration, facts(configuration))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("configuration", SLOW)
+@pytest.mark.parametrize("configuration", LONG)
 def test_numbers(configuration: str) -> None:
     need(configuration)
     run(configuration, *numbers(configuration[:6]))

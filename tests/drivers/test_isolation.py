@@ -17,8 +17,9 @@ from gpuedge.executors.gpu import GpuExecutor
 from gpuedge.isolation import open_isolated
 
 CHILD = Path(__file__).with_name("isolation_child.py")
-NAMES = ("vulkan-lavapipe", "vulkan-swiftshader", "gles31-llvmpipe", "gles30-llvmpipe",
-         "gles20-llvmpipe", "wgpu-lavapipe")  # fmt: skip
+DAILY = ("vulkan-lavapipe", "gles30-llvmpipe", "wgpu-lavapipe")
+NAMES = (*DAILY, *(pytest.param(name, marks=pytest.mark.long) for name in (
+    "vulkan-swiftshader", "gles31-llvmpipe", "gles20-llvmpipe")))  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)
