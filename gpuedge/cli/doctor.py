@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import gpuedge
 from gpuedge import backends
@@ -25,10 +26,11 @@ from gpuedge.cli.output import Output
 from gpuedge.core import config
 from gpuedge.core.errors import GpuEdgeError
 from gpuedge.core.identity import Identity
+from gpuedge.executors.cpu import CpuExecutor, known_answers
 from gpuedge.probing import api, pins, show
 from gpuedge.probing.report import ProbeReport, ProbeRow
 from gpuedge.runtime.strings import AUTO, CPU, find, parse
-from gpuedge.safety import paths
+from gpuedge.safety import machine, paths
 
 SCHEMA = "gpuedge.doctor/1"
 PASS, INFO, WARN, FAIL = "PASS", "INFO", "WARN", "FAIL"
@@ -95,7 +97,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, output: Output) -> int:
     """Run all checks and print them; 1 if one of them is FAIL."""
     with output.working("testing drivers"):
-        checks = [*environment_checks()]
+        here = processor()
+        checks = [*environment_checks(), *processor_checks(here)]
         try:
             report = api.probe(refresh=options.refresh, deadline_s=options.deadline)
             checks += report_checks(report)
@@ -111,6 +114,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
             "counts": counts,
             "checks": [asdict(c) for c in checks],
             "matrix": matrix.to_dict(report),
+            "processor": here,
         }
     )
     rows = [(c.result, c.name, f"{c.detail}\n-> {c.fix}" if c.fix else c.detail) for c in checks]
@@ -149,6 +153,38 @@ def _packages() -> Iterator[Check]:
         elif is_required:
             result = WARN if name in GPU_PACKAGES else FAIL
             yield Check(f"package {name}", result, "not installed", f"pip install {name}")
+
+
+FLAGS = ("avx2", "avx512f", "avx512bw", "vnni", "int8", "asimddp", "i8mm", "sve")
+"""What processors say of 8-bit products, or parts of it."""
+
+
+def processor() -> dict[str, Any]:
+    """Return the processor, and what ONNX Runtime answers on it; `flags` is None if not known."""
+    here = machine.processor()
+    found: dict[str, Any] = {
+        "model": here.model, "flags": None if here.flags is None else here.offers(*FLAGS),
+        "engine": CpuExecutor().engine, "asked": 0, "wrong": [],
+    }  # fmt: skip
+    with suppress(ImportError):  # a package that is damaged, or absent: reported with the packages
+        found["engine"] = CpuExecutor().kernel
+        if found["engine"] != "numpy":
+            known = known_answers()
+            found |= {"asked": known.asked, "wrong": sorted(map(str, known.wrong))}
+    return found
+
+
+def processor_checks(found: dict[str, Any]) -> Iterator[Check]:
+    """Check 8-bit products on the CPU, which depend on what the processor can do."""
+    flags, wrong = found["flags"], found["wrong"]
+    said = "flags not known" if flags is None else " ".join(flags) or "no flags of 8-bit products"
+    yield Check("processor", PASS, f"{found['model']}: {said}")
+    if wrong:
+        detail = f"{found['engine']} gets these wrong here, so gpuedge computes them otherwise: "
+        yield Check("8-bit products", INFO, detail + "; ".join(wrong))
+    else:
+        known = f", {found['asked']} known answers right" if found["asked"] else ""
+        yield Check("8-bit products", PASS, found["engine"] + known)
 
 
 def _settings() -> Iterator[Check]:

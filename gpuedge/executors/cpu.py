@@ -25,7 +25,9 @@ from gpuedge.core.errors import (
     ShapeError,
     UnsupportedOpError,
 )
+from gpuedge.executors.answers import Answers, answers
 from gpuedge.executors.base import Executable, PlacementRow, StepTime
+from gpuedge.executors.products import moved, products
 from gpuedge.executors.timing import times_of
 from gpuedge.graph.bound import BoundModel, Serialised
 from gpuedge.graph.expand import differs, expand, outside, program
@@ -340,11 +342,28 @@ def _session(data: bytes, threads: int, profile: str = "") -> Any:
         ) from error
 
 
+def _asked(data: bytes) -> Any:
+    return _session(data, threads=1)
+
+
+def known_answers() -> Answers:
+    """Return what the installed ONNX Runtime makes of 8-bit products on this processor."""
+    return answers(_kernel(), _asked)
+
+
+def _kernel() -> str:
+    return f"onnxruntime {the_runtime().__version__}"
+
+
 NO_KERNEL = re.compile(r"implementation for (\w+)\(")
 """What ONNX Runtime says of an operator that it has no kernel for."""
 
 NO_MEMORY = ("Failed to allocate memory", "bad allocation", "std::bad_alloc")
 """What ONNX Runtime says where memory is short."""
+
+
+def _is_trusted(given: Serialised) -> bool:
+    return not given.is_quantised or not known_answers().wrong
 
 
 def _unknown(node: Node, graph: Graph) -> str | None:
@@ -383,7 +402,7 @@ class CpuExecutor:
         """What computes, with its version: ``onnxruntime 1.20.1`` or ``numpy``."""
         if self.engine == "numpy":
             return "numpy"
-        return f"onnxruntime {the_runtime().__version__}"
+        return _kernel()
 
     def supports(self, node: Node, graph: Graph) -> str | None:
         """Return None if `node` can run here, else one sentence saying why not.
@@ -401,6 +420,8 @@ class CpuExecutor:
         """Return a whole model for ONNX Runtime as it came; where that will not do, as a graph.
 
         ONNX Runtime has one session for all shapes of a model, which goes with the last of them.
+        It is given no quantised model where it gets 8-bit products wrong: there the graph says
+        which nodes compute them.
 
         Raises
         ------
@@ -408,7 +429,7 @@ class CpuExecutor:
             Neither will do.
         """
         given = model.serialised
-        if given is not None and self.engine == "onnxruntime":
+        if given is not None and self.engine == "onnxruntime" and _is_trusted(given):
             with suppress(ModelError):  # the graph says what is wrong, or does without that
                 return _OrtExecutable(
                     model, self.kernel, self._shared(given), given.inputs, given.outputs,
@@ -431,8 +452,9 @@ class CpuExecutor:
         """Compile a segment.
 
         Nodes that ONNX Runtime has no kernel for, or computes otherwise than ONNX has it, go to
-        numpy; so does all of it where ONNX Runtime refuses it for another reason (operator sets
-        before 7), if numpy knows every operator in it.
+        numpy (8-bit products as `gpuedge.executors.answers` found on this processor). So does all
+        of it where ONNX Runtime refuses it for another reason (operator sets before 7), if numpy
+        knows every operator in it.
 
         Raises
         ------
@@ -458,8 +480,9 @@ class CpuExecutor:
     def _shared_out(self, graph: Graph) -> Executable:
         """Compile for ONNX Runtime, but for nodes that are numpy's. Raises ModelError."""
         by_numpy: set[int] = set()
+        graph, wrong = self._mended(graph)
         if self._may_change:
-            by_numpy = {id(n) for n in graph.nodes if differs(n, graph)}
+            by_numpy = {id(n) for n in graph.nodes if id(n) in wrong or differs(n, graph)}
         while True:
             try:
                 return self._in_parts(graph, by_numpy)
@@ -472,6 +495,24 @@ class CpuExecutor:
                 if not more or not self._may_change:
                     raise
                 by_numpy |= more
+
+    def _mended(self, graph: Graph) -> tuple[Graph, frozenset[int]]:
+        """Return a graph whose 8-bit products come out right, but for nodes that are numpy's."""
+        found = products(graph)
+        wrong = known_answers().wrong if found else frozenset()
+        if not wrong:
+            return graph, frozenset()
+        graph, left = moved(graph, found, wrong)
+        for node in graph.nodes if self._may_change else ():
+            why = _unknown(node, graph) if id(node) in left else None
+            if why is not None:
+                raise UnsupportedOpError(
+                    f"{found[id(node)]} comes out wrong on this processor, and numpy does not "
+                    f"know it: {why}",
+                    known=f"{self.kernel}, node {node.name or node.op}",
+                    hint="uint8 by uint8 comes out right",
+                )
+        return graph, left
 
     def _in_parts(self, graph: Graph, by_numpy: Container[int]) -> Executable:
         parts = partition(graph, lambda n: "numpy" if id(n) in by_numpy else "onnxruntime")

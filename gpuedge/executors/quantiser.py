@@ -42,7 +42,8 @@ def quantize(
     the highest value that the calibration data make it take. The result is an ONNX model with
     QuantizeLinear and DequantizeLinear around what it computes, of float inputs and outputs as
     before. A `Session` computes what stands between these as integers: the same bits on every
-    level. BatchNormalization behind a Conv, ConvTranspose or Gemm is first folded into its weights.
+    level and every processor. BatchNormalization behind a Conv, ConvTranspose or Gemm is first
+    folded into its weights.
 
     Parameters
     ----------

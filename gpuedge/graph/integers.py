@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +22,25 @@ from gpuedge.graph.writer import reads
 POOLS_BYTES = 12
 """Operator set from which MaxPool takes int8 and uint8."""
 
+OWN = ("QGemm", "QAttention")
+"""Quantised operators of ONNX Runtime whose names do not say so."""
+
 MOVES = ("Flatten", "Reshape", "Transpose", "Squeeze", "Unsqueeze")
 """Operators that hand on the elements of their first input."""
+
+
+def is_quantised(op: str) -> bool:
+    """Tell from its name whether an operator takes or gives numbers that stand for others."""
+    return any(part in op for part in ("Quantize", "QLinear", "Integer")) or op in OWN
+
+
+def holds_quantised(graph: Any) -> bool:
+    """Tell whether an ONNX graph, or one inside its nodes, has such operators."""
+    return any(
+        is_quantised(node.op_type)
+        or any(holds_quantised(inner) for a in node.attribute for inner in (a.g, *a.graphs))
+        for node in graph.node
+    )
 
 
 @dataclass(frozen=True)

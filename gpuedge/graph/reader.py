@@ -14,8 +14,9 @@ from gpuedge.core.errors import InputError, ModelError, ShapeError, UnsupportedO
 from gpuedge.core.text import MOST_LISTED, plain, shown
 from gpuedge.graph import division, fold, parse, schema
 from gpuedge.graph.bound import BoundModel, Serialised
+from gpuedge.graph.contrib import spelled
 from gpuedge.graph.functions import inlined
-from gpuedge.graph.integers import in_integers
+from gpuedge.graph.integers import holds_quantised, in_integers
 from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
 from gpuedge.graph.limits import MAX_RANK
 from gpuedge.graph.protos import node_of, tensor_value
@@ -215,7 +216,9 @@ class OnnxModel:
         if _is_settled(proto.graph):
             if division.guard(proto):
                 data = proto.SerializeToString()
-            self._serialised = Serialised(data, tuple(self.inputs), tuple(self._stated))
+            self._serialised = Serialised(
+                data, tuple(self.inputs), tuple(self._stated), holds_quantised(proto.graph)
+            )
 
     @classmethod
     def load(cls, model: Any) -> OnnxModel:
@@ -252,7 +255,8 @@ class OnnxModel:
     @cached_property
     def _contents(self) -> _Contents:
         graph = parse.parsed(self._data).graph
-        nodes = _live(tuple(node_of(n) for n in graph.node), tuple(self._stated))
+        each = (one for n in graph.node for one in spelled(node_of(n), self.opset))
+        nodes = _live(tuple(each), tuple(self._stated))
         return _Contents(nodes, dict(_weights(graph)), (*graph.value_info, *graph.output))
 
     @cached_property

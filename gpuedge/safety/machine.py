@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from gpuedge.core.record import Record
 from gpuedge.safety import paths
 
 TYPE_CHECKING = False
@@ -49,12 +50,40 @@ def _names(folder: str) -> list[str]:
         return []
 
 
-def _read(path: str) -> str:
+def _read(path: str, most: int = 64) -> str:
     try:
         with open(path, encoding="ascii", errors="replace") as file:
-            return file.read(64).strip()
+            return file.read(most).strip()
     except OSError:
         return ""
+
+
+class Processor(Record):
+    """The processor: its name, and what the system says that it can do; None where it does not."""
+
+    model: str
+    flags: tuple[str, ...] | None
+
+    def offers(self, *parts: str) -> list[str]:
+        """Return the flags whose names have one of these parts."""
+        return [flag for flag in self.flags or () if any(part in flag for part in parts)]
+
+
+CPUINFO = "/proc/cpuinfo"
+
+
+def processor() -> Processor:
+    """Return what the system says of the processor this runs on."""
+    import platform  # not for a cached probe
+
+    found: dict[str, str] = {}
+    for line in _read(CPUINFO, 16384).partition("\n\n")[0].splitlines():  # of the first core
+        name, _, value = line.partition(":")
+        found[name.strip()] = value.strip()
+    flags = found.get("flags", found.get("Features"))
+    model = next(filter(None, map(found.get, ("model name", "Model", "CPU part"))), "")
+    named = model or os.environ.get("PROCESSOR_IDENTIFIER", "") or platform.machine()
+    return Processor(named, None if flags is None else tuple(flags.split()))
 
 
 ABOVE = frozenset({"cli", "conformance", "decide", "ops", "runtime"})

@@ -50,6 +50,11 @@ FILES = (
         16 * MEGABYTE,
     ),
     FileKind(
+        "answers.json", "which 8-bit products ONNX Runtime gets wrong on this processor",
+        "opening the first quantised model",
+        "when onnxruntime, gpuedge or the processor changes; 16 newest kept", 16 * MEGABYTE,
+    ),
+    FileKind(
         "launches.json", "requests and measurements of each model's earlier application starts",
         "Session and operations under auto", "512 newest models kept", 16 * MEGABYTE,
     ),

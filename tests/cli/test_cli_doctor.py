@@ -15,7 +15,10 @@ import gpuedge
 from gpuedge.cli import doctor, info
 from gpuedge.cli.main import main
 from gpuedge.core.reasons import SENTENCES
+from gpuedge.executors.answers import Answers
+from gpuedge.executors.products import ByteProduct
 from gpuedge.probing.report import ProbeReport, ProbeRow
+from gpuedge.safety import machine
 
 
 def answer(capsys: pytest.CaptureFixture[str]) -> Any:
@@ -232,3 +235,27 @@ def test_pin_on_no_backend_is_refused_by_every_verb(
     assert main(["doctor", "--json"]) == 1
     (found,) = (c for c in answer(capsys)["checks"] if c["name"] == "GPUEDGE_PIN")
     assert found["result"] == "FAIL"
+
+
+def test_doctor_says_what_the_processor_makes_of_8_bit_products(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    probed: list[dict[str, Any]],
+) -> None:
+    flags = ("sse", "avx2", "avx512_vnni")
+    monkeypatch.setattr(machine, "processor", lambda: machine.Processor("Some CPU", flags))
+    wrong = frozenset({ByteProduct("MatMulInteger", "uint8", "int8", is_constant=False)})
+    for known, result in ((Answers(frozenset(), 212), "PASS"), (Answers(wrong, 212), "INFO")):
+        monkeypatch.setattr(doctor, "known_answers", lambda known=known: known)
+        assert main(["doctor", "--json"]) == 0
+        body = answer(capsys)
+        found = {c["name"]: c for c in body["checks"]}
+        assert found["processor"]["detail"] == "Some CPU: avx2 avx512_vnni"
+        assert found["8-bit products"]["result"] == result
+        here = body["processor"]
+        assert (here["asked"], here["flags"]) == (212, ["avx2", "avx512_vnni"])
+        assert here["engine"].startswith("onnxruntime ")
+    assert here["wrong"] == ["MatMulInteger of uint8 by computed int8"]
+    assert here["wrong"][0] in found["8-bit products"]["detail"]
+    assert main(["doctor"]) == 0
+    assert "avx512_vnni" in capsys.readouterr().out

@@ -1,0 +1,284 @@
+"""Known answers of ONNX Runtime's 8-bit products: what it gets wrong on this processor.
+
+On x86 processors with AVX2 and no VNNI its products of uint8 by int8 add up pairs in 16 bits, which
+saturate (seen with 1.32.0). So every operator and pair of types is asked with extreme values, once
+per version and processor; the results are kept on disk (``answers.json``). What is right is
+computed here, in int64. What to do about a wrong one says `gpuedge.executors.products`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpuedge.core.dtypes import BYTES
+from gpuedge.core.errors import GpuEdgeError, UnsupportedOpError
+from gpuedge.executors.products import DEQUANTISED, FOREIGN, ByteProduct
+from gpuedge.graph.contrib import MICROSOFT
+from gpuedge.graph.ir import OPSET, Array, Graph, Node, type_of
+from gpuedge.graph.writer import to_bytes
+from gpuedge.safety import machine, paths
+from gpuedge.safety.store import is_number, load_sealed, update_sealed
+
+FILE = "answers.json"
+SCHEMA = "gpuedge.answers/1"
+MAX_ENTRIES = 16
+
+Load = Callable[[bytes], Any]
+"""Opens a session. Raises GpuEdgeError."""
+
+
+class Answers(NamedTuple):
+    """Which products come out wrong, and how many answers were asked for."""
+
+    wrong: frozenset[ByteProduct]
+    asked: int
+
+
+# --- the cases -----------------------------------------------------------------------------------
+
+BYTES_OUT = "bytes"
+"""Results in the type of the first operand; else the type itself is named."""
+
+_FORMS = (
+    ("MatMulInteger", "MatMulInteger", "int32"),
+    ("MatMulIntegerToFloat", "MatMulInteger", "float32"),
+    ("DynamicQuantizeMatMul", "MatMulInteger", "float32"),
+    ("QGemm", "MatMulInteger", BYTES_OUT),
+    ("QLinearMatMul", "QLinearMatMul", BYTES_OUT),
+    ("ConvInteger", "ConvInteger", "int32"),
+    ("QLinearConv", "QLinearConv", BYTES_OUT),
+    ("MatMul", "MatMul", BYTES_OUT),
+    ("MatMul", "MatMul", "float32"),
+    ("Gemm", "Gemm", BYTES_OUT),
+    ("Gemm", "Gemm", "float32"),
+    ("Conv", "Conv", BYTES_OUT),
+)
+"""Operators, what a wrong answer of each says something of, and what they give.
+
+What ONNX Runtime fuses MatMulInteger into counts as that.
+"""
+
+ROWS, DEPTH, COLUMNS = (1, 6), 70, 21
+"""A single row has kernels of its own; the others are no multiples of a vector's width."""
+
+IMAGE = (1, 24, 6, 6)
+FILTERS = {"dense": (5, 24, 3, 3), "point": (6, 24, 1, 1), "depthwise": (24, 1, 3, 3),
+           "grouped": (6, 8, 3, 3)}  # fmt: skip
+
+
+class CpuCase(NamedTuple):
+    """A graph of one operator in several shapes, its inputs, and what it gives."""
+
+    product: ByteProduct
+    graph: Graph
+    feeds: Mapping[str, Array]
+    wanted: Mapping[str, Array]
+
+
+def cases() -> Iterator[CpuCase]:
+    """Yield a case for each operator, pair of types, and constant and computed second operand."""
+    for op, counts, gives in _FORMS:
+        for first in BYTES:
+            for second in BYTES:
+                for is_constant in (True, False):
+                    if op == "DynamicQuantizeMatMul" and first != "uint8":
+                        continue
+                    made = _Builder(op, ByteProduct(counts, first, second, is_constant), gives)
+                    (made.images if "Conv" in op else made.matrices)()
+                    yield made.case()
+
+
+class _Builder:
+    """Collects what a case consists of."""
+
+    def __init__(self, op: str, product: ByteProduct, gives: str) -> None:
+        self.op, self.product, self.gives = op, product, gives
+        self.nodes: list[Node] = []
+        self.feeds: dict[str, Array] = {}
+        self.wanted: dict[str, Array] = {}
+        self.constants: dict[str, Array] = {
+            "one": np.float32(1), "zx": np.array(0, product.first),
+            "zw": np.array(0, product.second),
+        }  # fmt: skip
+        self.held = self.constants if product.is_constant else self.feeds
+
+    def matrices(self) -> None:
+        """Add products of matrices, which share their second operand."""
+        many = _extremes(self.product.first, (ROWS[-1], DEPTH))
+        many[0] = np.iinfo(self.product.first).max
+        b = self.held["b"] = _filters(self.product.second, (COLUMNS, DEPTH)).T.copy()
+        for rows in ROWS:
+            a = many[:rows]
+            is_float = self.op == "DynamicQuantizeMatMul"
+            self.feeds[f"x{rows}"] = a.astype(np.float32) if is_float else a
+            self._add(f"x{rows}", "b", {}, a.astype(np.int64) @ b.astype(np.int64))
+
+    def images(self) -> None:
+        """Add convolutions of one image."""
+        x = self.feeds["x"] = _extremes(self.product.first, IMAGE)
+        x[:, :, :3] = np.iinfo(self.product.first).max
+        for name, shape in FILTERS.items():
+            self.held[name] = _filters(self.product.second, shape)
+            group = IMAGE[1] // shape[1]
+            attrs = {"group": group, "pads": (shape[2] // 2,) * 4, "kernel_shape": shape[2:]}
+            self._add("x", name, attrs, _convolved(x, self.held[name], group))
+
+    def case(self) -> CpuCase:
+        """Return the case."""
+        types = {name: type_of(array) for name, array in self.feeds.items()}
+        graph = Graph(tuple(self.nodes), tuple(self.feeds), tuple(self.wanted), types,
+                      self.constants, {"": OPSET, MICROSOFT: 1})  # fmt: skip
+        return CpuCase(self.product, graph, self.feeds, self.wanted)
+
+    def _add(self, x: str, w: str, attrs: Mapping[str, Any], total: Array) -> None:
+        """Add the operator on two operands, and what it gives."""
+        y, scale, zero = (f"{what}/{x}{w}" for what in ("y", "scale", "zero"))
+        self.wanted[y] = total.astype(self.gives if self.gives != BYTES_OUT else np.int32)
+        if self.gives == BYTES_OUT:
+            ends = np.iinfo(self.product.first)
+            middle = 0 if ends.min else 128
+            step = 2.0 ** np.ceil(np.log2(np.abs(total).max() / 120))
+            self.constants[scale] = np.array(step, np.float32)
+            self.constants[zero] = np.array(middle, ends.dtype)
+            whole = np.rint(total / step) + middle
+            self.wanted[y] = np.clip(whole, ends.min, ends.max).astype(ends.dtype)
+        if self.op in DEQUANTISED:
+            self._between(x, w, attrs, (y, scale, zero))
+            return
+        linear = (x, "one", "zx", w, "one", "zw")
+        inputs = {
+            "MatMulIntegerToFloat": (x, w, "one", "one"),
+            "DynamicQuantizeMatMul": (x, w, "one"),
+            "QGemm": (*linear, "", scale, zero),
+            "QLinearMatMul": (*linear, scale, zero),
+            "QLinearConv": (*linear, scale, zero),
+        }.get(self.op, (x, w))
+        domain = MICROSOFT if self.op in FOREIGN else ""
+        self.nodes.append(Node(self.op, inputs, (y,), attrs, domain=domain))
+
+    def _between(
+        self, x: str, w: str, attrs: Mapping[str, Any], result: tuple[str, str, str]
+    ) -> None:
+        """Add an operator of floats between DequantizeLinear and QuantizeLinear."""
+        y, scale, zero = result
+        for name, at in ((x, "zx"), (w, "zw")):
+            self.nodes.append(Node("DequantizeLinear", (name, "one", at), (f"{name}/for{y}",)))
+        made = f"f{y}" if self.gives == BYTES_OUT else y
+        self.nodes.append(Node(self.op, (f"{x}/for{y}", f"{w}/for{y}"), (made,), attrs))
+        if self.gives == BYTES_OUT:
+            self.nodes.append(Node("QuantizeLinear", (made, scale, zero), (y,)))
+
+
+def _extremes(dtype: str, shape: tuple[int, ...]) -> Array:
+    ends = np.iinfo(dtype)
+    return np.random.default_rng(26).choice(np.array([ends.min, ends.max], dtype), shape)
+
+
+def _filters(dtype: str, shape: tuple[int, ...]) -> Array:
+    """Return extremes of which the first two filters have one sign each."""
+    made = _extremes(dtype, shape)
+    made[0], made[1] = np.iinfo(dtype).max, np.iinfo(dtype).min
+    return made
+
+
+def _convolved(x: Array, w: Array, group: int) -> Array:
+    """Return a convolution in int64, padded so that the image keeps its size."""
+    pad = w.shape[2] // 2
+    padded = np.pad(x.astype(np.int64), ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, w.shape[2:], (2, 3))
+    inputs = np.split(windows, group, axis=1)
+    filters = np.split(w.astype(np.int64), group)
+    parts = [np.einsum("nchwij,mcij->nmhw", i, f) for i, f in zip(inputs, filters, strict=True)]
+    return np.concatenate(parts, axis=1)
+
+
+# --- asking and keeping --------------------------------------------------------------------------
+
+
+def ask(load: Load) -> Answers:
+    """Ask for every answer."""
+    wrong: set[ByteProduct] = set()
+    asked = 0
+    for case in cases():
+        found = _is_right(case, load)
+        asked += 0 if found is None else len(case.wanted)
+        if found is False:
+            wrong.add(case.product)
+    return Answers(frozenset(wrong), asked)
+
+
+def _is_right(case: CpuCase, load: Load) -> bool | None:
+    """Tell whether a case comes out right, to the bit; None where nothing computes it."""
+    try:
+        session = load(to_bytes(case.graph))
+        found = session.run(list(case.wanted), dict(case.feeds))
+    except UnsupportedOpError:
+        return None
+    except Exception:  # ONNX Runtime's classes have no common base: what it refuses is not right
+        return False
+    pairs = zip(found, case.wanted.values(), strict=True)
+    return all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in pairs)
+
+
+@cache
+def answers(kernel: str, load: Load) -> Answers:
+    """Return what ONNX Runtime answers here: as kept on disk, else asked for now.
+
+    `kernel` is its name with its version. Where nothing can be written it is asked once per
+    process.
+    """
+    key = _key(kernel)
+    try:
+        path = paths.cache_dir() / FILE
+    except GpuEdgeError:  # of a setting, which whoever needs the folder says
+        return ask(load)
+    known = _entries(load_sealed(path, SCHEMA)).get(key)
+    if known is not None:
+        return _read(known)
+    found = ask(load)
+    entry = {"wrong": sorted(map(list, found.wrong)), "asked": found.asked,
+             "kernel": kernel, "when": time.time()}  # fmt: skip
+
+    def merged(body: dict[str, Any]) -> dict[str, Any]:
+        newest = sorted(_entries(body).items(), key=lambda e: float(e[1]["when"]), reverse=True)
+        return {"entries": {key: entry, **dict(newest[: MAX_ENTRIES - 1])}}
+
+    update_sealed(path, SCHEMA, merged)
+    return found
+
+
+def _key(kernel: str) -> str:
+    """Return the SHA-256 (hex) of everything that could change an answer."""
+    own = Path(__file__).stat()
+    here = machine.processor()
+    parts = [kernel, here.model, *(here.flags or ()), str(own.st_size), str(own.st_mtime_ns)]
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _entries(body: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the entries of a file that can be used; a seal proves no author."""
+    entries = (body or {}).get("entries")
+    found = entries.items() if isinstance(entries, dict) else ()
+    return {key: entry for key, entry in found if _fits(entry)}
+
+
+def _fits(entry: object) -> bool:
+    if not isinstance(entry, dict) or not isinstance(entry.get("wrong"), list):
+        return False
+    numbers = is_number(entry.get("when")) and is_number(entry.get("asked"))
+    return numbers and all(map(_is_product, entry["wrong"]))
+
+
+def _is_product(row: object) -> bool:
+    return isinstance(row, list) and [type(v) for v in row] == [str, str, str, bool]
+
+
+def _read(entry: Mapping[str, Any]) -> Answers:
+    return Answers(frozenset(ByteProduct(*row) for row in entry["wrong"]), int(entry["asked"]))

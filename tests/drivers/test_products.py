@@ -1,0 +1,24 @@
+"""Products of 8-bit integers: the same bits on every processor and level, those of int64."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from farm import FARM, require
+from products_cases import cases
+from products_levels import HIDDEN, PROCESSORS, computed, places
+
+pytestmark = pytest.mark.driver
+
+
+@pytest.mark.parametrize("name", places())
+def test_the_same_bits_everywhere(name: str, tmp_path: Path) -> None:
+    if name in FARM:
+        require(name)
+    found = computed(name, tmp_path)
+    wrong = {case: one for case, one in found["cases"].items() if one["wrong"]}
+    assert not wrong
+    assert list(found["cases"]) == [str(case) for case in cases()]
+    if name in (HIDDEN, PROCESSORS[1]):  # a real processor's mistakes are those of the fake
+        assert found["mended"] == 14
