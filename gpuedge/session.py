@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
 from gpuedge.core import config
-from gpuedge.core.errors import OutOfMemoryError, UsageError
-from gpuedge.executors.base import PlacementRow, StepTime
+from gpuedge.core.errors import InputError, OutOfMemoryError, UsageError
+from gpuedge.core.text import shown
+from gpuedge.executors.base import PlacementRow, Progress, StepTime
 from gpuedge.graph.ir import Array
 from gpuedge.graph.reader import OnnxModel, Signature, shapes_of
 from gpuedge.runtime.compiled import CompiledModel
@@ -24,8 +25,9 @@ from gpuedge.runtime.inputs import (
     chosen,
     fixed_shape,
     own_copies,
+    shapes_for,
 )
-from gpuedge.runtime.request import make_request
+from gpuedge.runtime.request import check_progress, make_request
 from gpuedge.runtime.serving import Server
 from gpuedge.runtime.shapes import Compiler
 from gpuedge.runtime.strings import AUTO, CPU, find
@@ -56,6 +58,11 @@ class Session:
     isolation : {"inline", "process"}, optional
         Where the driver lives: in this process (the default), or in one of its own, whose death
         this process survives (docs/sessions.md). Setting: ``GPUEDGE_ISOLATION``.
+    progress : callable, optional
+        Called with a stage, what is done of it and how much it is, wherever the caller waits for
+        reading and compiling: here, in `warm_up` and in a `run` of new shapes. Stages: ``read``,
+        ``plan``, and on a named GPU, for each part of the model that it runs, ``compile`` (kernels)
+        and ``upload`` (weights); of `warm_up` also ``run``. What it raises ends that call.
 
     Raises
     ------
@@ -65,6 +72,8 @@ class Session:
         A weight holds NaN.
     ConfigError (GE-101), UnknownDeviceError (GE-102), NoUsableDeviceError (GE-103)
         A setting or the device; a Device that was opened with another isolation.
+    UsageError (GE-200)
+        `progress` cannot be called.
 
     Notes
     -----
@@ -88,10 +97,14 @@ class Session:
         policy: Policy | None = None,
         fallback: str | None = None,
         isolation: str | None = None,
+        progress: Progress | None = None,
     ) -> None:
         config.check_environment()
         request = make_request(device, policy, fallback, isolation)
+        request = replace(request, progress=check_progress(progress))
+        request.tell("read", 0, 1)
         self._model = OnnxModel.load(model)
+        request.tell("read", 1, 1)
         self._compiler = Compiler(self._model, request)
         self._server = Server(self._compiler, request)
         self._device = request.device
@@ -213,6 +226,37 @@ class Session:
             return failed
         shapes = shapes_of(arrays, self._compiler.parameters)
         return self._server.submit(arrays, shapes, seconds)
+
+    def warm_up(self, shapes: Mapping[str, Sequence[int]] | None = None) -> None:
+        """Compile ahead of the first request for these input shapes.
+
+        A named GPU also computes once from synthetic inputs, because many drivers compile a kernel
+        when it first runs; no request is counted. As many sets of shapes stay compiled as
+        ``Policy(max_shapes=...)`` says. Under ``auto`` it is the CPU that is made ready: GPUs are
+        opened in the background once requests come.
+
+        Parameters
+        ----------
+        shapes : mapping of str to sequence of int, optional
+            Shapes of inputs by name, where the model leaves them open.
+
+        Raises
+        ------
+        InputError (GE-203), ShapeError (GE-201)
+            A shape is missing, or they do not fit the model; or it is compiled for *values* of an
+            input, which only a request has.
+        GpuEdgeError
+            What `run` raises of compiling, and ClosedError (GE-204).
+        """
+        self._server.check_open()
+        if self._compiler.parameters:
+            names = ", ".join(sorted(map(shown, self._compiler.parameters)))
+            raise InputError(
+                f"The model is compiled for the values of {names}, which only a request has.",
+                asked_by="Session.warm_up",
+                hint="run it once with typical inputs",
+            )
+        self._server.run(None, shapes_for(shapes, self._model))
 
     def explain(self, *, verbose: bool = False) -> Decision:
         """Return why the model runs where it runs; prints as a sentence and a table.

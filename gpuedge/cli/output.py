@@ -66,6 +66,27 @@ class Output:
         with console.status(Text(plain(text))) as status:
             yield lambda new: status.update(Text(plain(new)))
 
+    @contextmanager
+    def progress(self, text: str) -> Iterator[Callable[[str, int, int], None]]:
+        """Show a bar on a terminal's stderr, unless JSON was asked for or quiet.
+
+        What is yielded takes a stage, what is done of it and how much it is.
+        """
+        console = None if self.quiet or self.json else _console(sys.stderr, self.colourless)
+        if console is None:
+            yield lambda *_: None
+            return
+        from rich import progress
+
+        words = progress.TextColumn("{task.description}", markup=False)
+        columns = (progress.SpinnerColumn(), words,
+                   progress.BarColumn(), progress.TimeElapsedColumn())  # fmt: skip
+        with progress.Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task(plain(text), total=None)
+            yield lambda stage, done, total: bar.update(
+                task, description=f"{stage} {done} of {total}", completed=done, total=total
+            )
+
     def document(self, body: dict[str, Any]) -> None:
         """Print the JSON document, if JSON was asked for. `body` has a ``schema`` key."""
         if self.json:

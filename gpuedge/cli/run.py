@@ -29,6 +29,7 @@ from gpuedge.core.errors import (
     UnsupportedOpError,
     UsageError,
 )
+from gpuedge.executors.base import Progress
 from gpuedge.graph.ir import Array
 from gpuedge.graph.reader import OnnxModel
 from gpuedge.runtime.inputs import check_inputs
@@ -86,11 +87,11 @@ def run(options: argparse.Namespace, output: Output) -> int:
     began, is_profiled = time.perf_counter(), options.profile or options.trace is not None
     with (
         blaming(**{name: BLAME[name] for name in chosen}, input=(UsageError,)),
-        output.working("deciding, compiling and running"),
-        gpuedge.Session(model, policy=policy, **chosen) as session,
+        output.progress("deciding, compiling and running") as progress,
+        gpuedge.Session(model, policy=policy, progress=progress, **chosen) as session,
     ):
         spans = [("open", began, time.perf_counter())]
-        results = _timed(session, inputs, options, spans)
+        results = _timed(session, inputs, options, spans, progress)
         steps = session.profile(inputs)["steps"] if is_profiled else []
         placement = [asdict(row) for row in session.placement]
         refusals = dict(session.refusals)
@@ -199,9 +200,11 @@ def _timed(
     inputs: Mapping[str, Array],
     options: argparse.Namespace,
     spans: list[profile.Span],
+    progress: Progress,
 ) -> dict[str, Array]:
     """Run as often as was asked for; note when each run began and ended."""
     for number in range(options.repeat):
+        progress("run", number, options.repeat)
         start = time.perf_counter()
         try:
             results = session.run(inputs, timeout_s=options.timeout)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpuedge.graph.ir import Array, Graph, Node
+
+Progress = Callable[[str, int, int], None]
+"""Called between steps with their kind, how many of them are done, and of how many."""
 
 
 @dataclass(frozen=True, slots=True)

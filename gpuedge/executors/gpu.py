@@ -30,7 +30,7 @@ from gpuedge.core.errors import (
     UsageError,
 )
 from gpuedge.core.storage import BUFFER
-from gpuedge.executors.base import PlacementRow, StepTime
+from gpuedge.executors.base import PlacementRow, Progress, StepTime
 from gpuedge.executors.driver_calls import Unwatched, Watch, cause_of
 from gpuedge.executors.programs import Programs, RefusedPassError
 from gpuedge.executors.timing import Stepper
@@ -55,11 +55,7 @@ STOPPED_S = 1.0
 log = logging.getLogger("gpuedge.gpu")
 
 
-Rest = Callable[[], None]
-"""Called between the steps of compiling."""
-
-
-def _no_rest() -> None:
+def _go_on(*_: object) -> None:
     """Go on at once."""
 
 
@@ -163,7 +159,7 @@ class GpuExecutor:
 
     def compile(
         self, segment: Graph, precision: StoragePrecision = EXACT,
-        watchdog_s: float | None = None, rest: Rest = _no_rest, *, rewrites: bool = True,
+        watchdog_s: float | None = None, progress: Progress = _go_on, *, rewrites: bool = True,
     ) -> GpuExecutable:  # fmt: skip
         """Plan, build and record a segment.
 
@@ -177,7 +173,7 @@ class GpuExecutor:
         watchdog_s : float, optional
             The watchdog of the policy, for a device in a process of its own: what its driver may
             spend in a call without answering or computing.
-        rest : callable, optional
+        progress : callable, optional
             Called between steps, while others may use the device and the processor.
         rewrites : bool
             As for `gpuedge.plan.planner.plan`.
@@ -195,9 +191,9 @@ class GpuExecutor:
                 limit_idle(watchdog_s)
         while True:
             made = plan(segment, self.caps, self._restricted, precision, rewrites=rewrites)
-            rest()
+            progress("plan", 1, 1)
             try:
-                return GpuExecutable(self, segment, made, rest)
+                return GpuExecutable(self, segment, made, progress)
             except RefusedPassError as refused:
                 if refused.one.variant.removesuffix("_f16").endswith("_map"):
                     raise refused.error from None
@@ -320,7 +316,7 @@ class GpuExecutor:
 class GpuExecutable:
     """A recorded segment: write inputs, submit once, wait, read outputs."""
 
-    def __init__(self, executor: GpuExecutor, graph: Graph, made: Plan, rest: Rest) -> None:
+    def __init__(self, executor: GpuExecutor, graph: Graph, made: Plan, progress: Progress) -> None:
         self.executor = executor
         self.graph = graph
         self.plan = made
@@ -337,7 +333,7 @@ class GpuExecutable:
             most_bytes=caps.max_allocation_bytes,
         )  # fmt: skip
         try:
-            self._build(rest)
+            self._build(progress)
         except BaseException:
             self.close()
             raise
@@ -350,24 +346,24 @@ class GpuExecutable:
         """
         return {**self._where.memory, "most_alive": self._where.most_alive}
 
-    def _build(self, rest: Rest) -> None:
+    def _build(self, progress: Progress) -> None:
         impl, where, building = self.executor.impl, self._where, self.executor.building
         tensors = self.plan.tensors
         # one by one, so that `close` finds what was made before a failure
-        for one in self.plan.passes:
+        for number, one in enumerate(self.plan.passes, 1):
             kinds = {name: tensors[t].storage.kind for name, t in one.tensors.items()}
             with building():
                 self._programs.append(self.executor.program(one, kinds))
-            rest()
+            progress("compile", number, len(self.plan.passes))
         self.executor.flush()
         with building():
             for name, home in where.buffers.items():
                 self._buffers[name] = impl.alloc(home.nbytes, Usage(home.role), home.storage)
-        for tensor in tensors.values():
-            if tensor.is_constant and tensor.name == tensor.memory:
-                with building():
-                    self._upload(tensor, self.plan.constants)
-                rest()
+        kept = [t for t in tensors.values() if t.is_constant and t.name == t.memory]
+        for number, tensor in enumerate(kept, 1):
+            with building():
+                self._upload(tensor, self.plan.constants)
+            progress("upload", number, len(kept))
         self._inputs = [tensors[name] for name in where.inputs]
         with building():
             self._record()

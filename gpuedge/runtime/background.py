@@ -84,8 +84,8 @@ class Pace:
     def _begin(self) -> None:
         self._since_ns, self._since_s = clock.now_ns(), thread_time()
 
-    def rest(self) -> None:
-        """End a step; raises StoppedError once the interpreter ends."""
+    def rest(self, *_: object) -> None:
+        """End a step, whichever it was; raises StoppedError once the interpreter ends."""
         self.worked_ns += max(clock.now_ns() - self._since_ns, 0)
         self.steps += 1
         spent_s = thread_time() - self._since_s  # not what it waited for

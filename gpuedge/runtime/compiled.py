@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 from gpuedge.core import debug
 from gpuedge.core.errors import DeviceError, DriverError
 from gpuedge.core.reasons import Reason
-from gpuedge.executors.base import Executable, Executor, PlacementRow, StepTime
+from gpuedge.executors.base import Executable, Executor, PlacementRow, Progress, StepTime
 from gpuedge.graph.bound import BoundModel
 from gpuedge.graph.checks import ValueCheck, check_values
 from gpuedge.graph.ir import Array, Graph
@@ -57,7 +57,7 @@ class OnDevice:
         Identities of the nodes that the device is to run, where that is not all it can.
     ranges : Ranges, optional
         Bounds of values, where tensors are kept in fixed point.
-    rest : callable, optional
+    progress : callable, optional
         Called between the steps of compiling.
 
     Attributes
@@ -80,7 +80,7 @@ class OnDevice:
         executor: Executor,
         nodes: frozenset[int] | None = None,
         ranges: Ranges | None = None,
-        rest: Callable[[], None] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self.segments = parts_of
         self.executor = executor
@@ -91,11 +91,11 @@ class OnDevice:
         self.has_copies = segments.has_copies(parts_of.model.graph)
         self.parts: list[Part] = []
         self.whole: Executable | None = None
-        self._build(rest)
+        self._build(progress)
 
-    def _build(self, rest: Callable[[], None] | None = None) -> None:
+    def _build(self, progress: Progress | None = None) -> None:
         ranges = self.ranges.values if self.ranges else {}
-        self.parts = self.segments.build(self.executor, ranges, self._nodes, rest)
+        self.parts = self.segments.build(self.executor, ranges, self._nodes, progress)
         is_whole = len(self.parts) == 1 and not self.has_copies
         self.whole = self.parts[0].executable if is_whole else None
 
@@ -256,6 +256,10 @@ class CompiledModel(ABC):
         InputError (GE-203)
             An input holds an index that leads nowhere, or a divisor of 0.
         """
+
+    def warm(self) -> None:
+        """Make ready what answers the first request."""
+        self._segments.on_cpu()
 
     def timed(self, inputs: Mapping[str, Array]) -> list[StepTime]:
         """Run what runs now step by step, and return what each took. Raises DeviceError."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from gpuedge.core.dtypes import no_copy
 from gpuedge.core.errors import DTypeError, InputError, ShapeError, UsageError
 from gpuedge.core.text import MOST_LISTED, counted, plain, shown
 from gpuedge.graph.ir import Array, Graph, TensorType
-from gpuedge.graph.reader import Signature, takes
+from gpuedge.graph.reader import OnnxModel, Signature, takes
 
 Feeds = Mapping[str, Any] | Sequence[Any]
 """Inputs by name, or in the model's order."""
@@ -118,6 +119,31 @@ def fixed_shape(signature: Signature) -> tuple[int, ...] | None:
     if dims is None or not all(isinstance(d, int) for d in dims):
         return None
     return tuple(d for d in dims if isinstance(d, int))
+
+
+def shapes_for(shapes: Any, model: OnnxModel) -> tuple[tuple[int, ...], ...]:
+    """Return the shape of every input: as given, or as the model fixes it.
+
+    Raises
+    ------
+    InputError (GE-203), ShapeError (GE-201)
+        One is missing, or they do not fit the model.
+    """
+    given = {} if shapes is None else shapes
+    if not isinstance(given, Mapping):
+        raise InputError(
+            f"Shapes are given as a dict by name, not as {type(given).__name__}.",
+            known=takes(model.inputs),
+        )
+    try:
+        given = {name: tuple(map(index, shape)) for name, shape in given.items()}
+    except TypeError:
+        raise InputError(
+            "A shape is a sequence of whole numbers.",
+            known=f"given: {brief(given)}; {takes(model.inputs)}",
+        ) from None
+    model.bind(given)
+    return tuple(given.get(n) or fixed_shape(s) or () for n, s in model.inputs.items())
 
 
 def check_timeout(timeout_s: Any) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 from gpuedge.core import debug
@@ -13,10 +14,11 @@ from gpuedge.core.errors import (
     DeviceError,
     DeviceLostError,
     DeviceTimeoutError,
+    GpuEdgeError,
     KernelLimitError,
 )
 from gpuedge.core.reasons import Reason
-from gpuedge.executors.base import Executable, Executor
+from gpuedge.executors.base import Executable, Executor, Progress
 from gpuedge.graph.ir import Array
 from gpuedge.plan.storages import lacks
 from gpuedge.runtime import clock, segments
@@ -31,6 +33,7 @@ from gpuedge.runtime.devices import (
     reason_of,
 )
 from gpuedge.runtime.health import Health
+from gpuedge.runtime.inputs import samples
 from gpuedge.runtime.opening import INLINE, PROCESS
 from gpuedge.runtime.ranges import Ranges
 from gpuedge.runtime.routes import named_decision
@@ -67,7 +70,7 @@ class NamedModel(CompiledModel):
         self._executor: Executor = request.executor or self._open(is_first=True)
         self._side: OnDevice | None = None
         self._refuse()
-        self._compile()
+        self._compile(request.progress)
         debug.say(1, lambda: self.decision.reason)
 
     # -- looking ------------------------------------------------------------------------------
@@ -186,7 +189,7 @@ class NamedModel(CompiledModel):
                 hint="arithmetic='float32', or device='auto', which goes on in float32 then",
             )
 
-    def _compile(self) -> None:
+    def _compile(self, progress: Progress | None = None) -> None:
         """Compile for the device in use; where its driver refuses, for the CPU if it may answer."""
         held = self._executor
         if held.device == CPU:
@@ -197,7 +200,7 @@ class NamedModel(CompiledModel):
         try:
             self._bounds = self._bounds or self._ranges(held)
             before, self._side = self._side, None
-            self._side = OnDevice(self._segments, held, ranges=self._bounds)
+            self._side = OnDevice(self._segments, held, ranges=self._bounds, progress=progress)
             if before is not None:
                 self._side.check = before.check
         except COMPILE_ERRORS as error:
@@ -233,6 +236,21 @@ class NamedModel(CompiledModel):
         self._compile()
         if self._side is not None:
             self._side.must_check = was_away
+
+    def warm(self) -> None:
+        """Run once on synthetic inputs: many drivers compile a kernel when it first runs.
+
+        A failure is left to the next request, which draws the conclusions.
+        """
+        side = self._side
+        if side is None or side.ranges is not None:  # samples would set the bounds of values
+            return
+        self.request.tell("run", 0, 1)
+        with self._lock, suppress(GpuEdgeError):
+            values: dict[str, Array] = dict(samples(self.graph))
+            for part in side.parts:
+                values |= part.executable.run({n: values[n] for n in part.graph.inputs})
+        self.request.tell("run", 1, 1)
 
     # -- answering ----------------------------------------------------------------------------
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gpuedge.core import config
-from gpuedge.core.errors import ConfigError
+from gpuedge.core.errors import ConfigError, UsageError
 from gpuedge.decide.policy import Policy
 from gpuedge.runtime.opening import INLINE, PROCESS
 from gpuedge.runtime.strings import AUTO, wanted
 
 if TYPE_CHECKING:
-    from gpuedge.executors.base import Executor
+    from gpuedge.executors.base import Executor, Progress
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Request:
 
     `executor` is given where the caller opened the device; it stays the caller's. `isolation` says
     where the driver of a device from the pool lives (``inline`` or ``process``). `told` holds
-    what was logged.
+    what was logged. `progress` is told how far the compiling has come that the caller waits for.
     """
 
     device: str = AUTO
@@ -30,6 +30,12 @@ class Request:
     executor: Executor | None = None
     isolation: str = INLINE
     told: set[str] = field(default_factory=set, compare=False, repr=False)
+    progress: Progress | None = field(default=None, compare=False, repr=False)
+
+    def tell(self, stage: str, done: int, total: int) -> None:
+        """Tell the caller how far something has come that is waited for."""
+        if self.progress is not None:
+            self.progress(stage, done, total)
 
     @property
     def is_open(self) -> bool:
@@ -85,6 +91,18 @@ def make_request(
                 )
             return Request(executor.device, rules, chosen.value, executor, kept)
     return Request(wanted(device), rules, chosen.value, isolation=where)
+
+
+def check_progress(progress: Any) -> Progress | None:
+    """Return what is to be told how far opening has come. Raises UsageError (GE-200)."""
+    if progress is not None and not callable(progress):
+        raise UsageError(
+            f"progress must be callable, not {type(progress).__name__}.",
+            asked_by="progress=...",
+            known="it is called with a stage, what is done of it and how much it is",
+        )
+    made: Progress | None = progress
+    return made
 
 
 def check_policy(policy: Any) -> None:

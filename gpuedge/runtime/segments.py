@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from gpuedge.core.errors import DeviceError
-from gpuedge.executors.base import Executable, Executor, PlacementRow
+from gpuedge.executors.base import Executable, Executor, PlacementRow, Progress
 from gpuedge.graph.bound import BoundModel
 from gpuedge.graph.checks import checks_of
 from gpuedge.graph.ir import Array, Graph
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from gpuedge.executors.cpu import CpuExecutor
     from gpuedge.executors.gpu import GpuExecutor
     from gpuedge.runtime.request import Request
-
-Rest = Callable[[], None]
-"""Called between the steps of compiling."""
 
 log = logging.getLogger("gpuedge")
 
@@ -79,12 +76,12 @@ class Segments:
         main: Executor,
         ranges: Mapping[str, Range],
         chosen: frozenset[int] | None = None,
-        rest: Rest | None = None,
+        progress: Progress | None = None,
     ) -> list[Part]:
         """Compile for a device; what it cannot run goes to the CPU if the request allows that.
 
         `chosen` has the identities of the nodes that it is to run, where that is not all it can;
-        `rest` is called between the steps.
+        `progress` is called between the steps.
         Raises UnsupportedOpError (GE-501), KernelError (GE-3xx) and DeviceError (GE-4xx).
         """
         graph = self.model.graph
@@ -102,7 +99,7 @@ class Segments:
         try:
             for segment in partition(graph, lambda n: CPU if id(n) in whys else main.device):
                 executor = main if segment.device == main.device else self._cpu
-                made = self._one(segment.graph, executor, ranges, rest)
+                made = self._one(segment.graph, executor, ranges, progress)
                 parts.append(Part(segment.graph, segment.device, made))
         except BaseException:
             close_all(parts)
@@ -132,7 +129,7 @@ class Segments:
         main: Executor,
         parts: Iterable[Part],
         inputs: Mapping[str, Array],
-        rest: Rest,
+        rest: Callable[[], None],
     ) -> tuple[str | None, str]:
         """Run once; return what is wrong with what the device makes of it, and what is unknown.
 
@@ -199,7 +196,7 @@ class Segments:
         segment: Graph,
         executor: Executor,
         ranges: Mapping[str, Range],
-        rest: Rest | None,
+        progress: Progress | None,
     ) -> Executable:
         """Compile a segment, as exactly as the policy says where the device offers that."""
         if executor.device == CPU:
@@ -211,8 +208,8 @@ class Segments:
             options["precision"] = precision
         if policy.watchdog_s is not None:
             options["watchdog_s"] = policy.watchdog_s
-        if rest is not None:
-            options["rest"] = rest
+        if progress is not None:
+            options["progress"] = progress
         if not policy.rewrites:
             options["rewrites"] = False
         made = cast("GpuExecutor", executor).compile(segment, **options)

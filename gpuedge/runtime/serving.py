@@ -158,12 +158,15 @@ class Server:
 
     def run(
         self,
-        arrays: Mapping[str, Array],
+        arrays: Mapping[str, Array] | None,
         shapes: Shapes,
         timeout_s: float | None = None,
         left_s: float | None = None,
     ) -> Outputs:
-        """Answer a request in the time it has, of which `left_s` are left. Raises GpuEdgeError."""
+        """Answer a request in the time it has, of which `left_s` are left. Raises GpuEdgeError.
+
+        Without arrays the model is only made ready for these shapes.
+        """
         if self._owner != os.getpid():
             self._restart()
         if timeout_s is None:
@@ -185,7 +188,7 @@ class Server:
             return call.result()
         raise _no_result(timeout_s, self._give_up(job, call))
 
-    def _answer(self, arrays: Mapping[str, Array], shapes: Shapes, job: Job) -> Outputs:
+    def _answer(self, arrays: Mapping[str, Array] | None, shapes: Shapes, job: Job) -> Outputs:
         """Answer a request when its turn has come; beside one that is late, on the CPU."""
         try:
             models = self._begin(job)
@@ -195,6 +198,10 @@ class Server:
             elif len(models) > 1:
                 models[shapes] = models.pop(shapes)  # the latest one is the last
             job.model = model
+            if arrays is None:
+                self.latest = model if models is self._models else self.latest
+                model.warm()
+                return {}
             if models is not self._models:
                 result = model.run(arrays)
                 self._counts.on_cpu += 1

@@ -61,6 +61,7 @@ class Compiler:
         """Compile the model for these input shapes. Raises GpuEdgeError."""
         bound = self.model.bound(shapes, rewrites=request.policy.rewrites)
         start = clock.now_ns()
+        request.tell("plan", 0, 1)
         calibrate = self._calibrate if self._feeds else None
         made = compile_model(bound, request, calibrate=calibrate)
         self._count(shapes, clock.now_ns() - start)

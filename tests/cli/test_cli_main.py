@@ -367,6 +367,34 @@ def test_long_work_shows_on_a_terminal(
     assert ("thinking" in terminal.getvalue()) == shown
 
 
+@pytest.mark.parametrize(
+    ("options", "is_shown"), [({}, True), ({"quiet": True}, False), ({"json": True}, False)]
+)
+def test_a_bar_shows_how_far_it_is_on_a_terminal(
+    options: dict[str, bool], is_shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with Output(**options).progress("opening") as tell:
+        tell("compile", 3, 57)
+    assert ("compile 3 of 57" in terminal.getvalue()) == is_shown
+
+
+def test_a_bar_is_silent_in_a_pipe_and_without_rich(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Output().progress("opening") as tell:
+        tell("compile", 3, 57)
+    assert capsys.readouterr() == ("", "")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    with Output().progress("opening") as tell:
+        tell("compile", 3, 57)
+    assert not terminal.getvalue()
+
+
 def test_long_work_is_silent_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     with Output().working("thinking"):
         pass

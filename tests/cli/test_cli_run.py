@@ -84,7 +84,8 @@ def test_options_of_a_session_are_passed_on(
     real = gpuedge.Session
 
     def note(model: Any, **options: Any) -> gpuedge.Session:
-        asked.append(options)
+        asked.append({n: v for n, v in options.items() if n != "progress"})
+        assert callable(options["progress"])
         return real(model, **options)
 
     monkeypatch.setattr(gpuedge, "Session", note)

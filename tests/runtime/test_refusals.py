@@ -105,7 +105,7 @@ def test_all_operators_that_do_not_exist_are_listed() -> None:
         ({"x": x(1).astype(np.float64)}, DTypeError, "float64"),
         ({"x": x(1)[:, :2]}, ShapeError, "[1, 2, 8, 8]"),
         ({"x": x(1)[0]}, ShapeError, "[3, 8, 8]"),
-        ([x(1)], InputError, "by name"),
+        (x(1), InputError, "by name"),
     ],
 )
 def test_the_signature_is_shown_where_inputs_differ(

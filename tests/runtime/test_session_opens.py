@@ -11,9 +11,17 @@ import onnxruntime
 import pytest
 from onnx import helper
 from onnx_models import I64, model, relu, simple, value, weight
+from session_fakes import taken_by_sessions
 
 import gpuedge
-from gpuedge.core.errors import InputError, ModelError, ShapeError
+from gpuedge.core.errors import (
+    ClosedError,
+    DeviceLostError,
+    InputError,
+    ModelError,
+    ShapeError,
+    UsageError,
+)
 from gpuedge.decide.policy import Policy
 from gpuedge.executors import cpu
 from gpuedge.graph.reader import OnnxModel
@@ -216,3 +224,105 @@ def test_a_name_of_a_node_is_not_taken_for_a_lack_of_memory() -> None:
         pytest.raises(ModelError, match="on these inputs"),
     ):
         session.run({"i": np.array([9])})
+
+
+def two_layers(*shape: Any) -> onnx.ModelProto:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]),
+             helper.make_node("MatMul", ["h", "w"], ["y"])]  # fmt: skip
+    return model(nodes, [value("x", shape)], [value("y", shape)],
+                 [weight("w", np.eye(3, dtype=np.float32))])  # fmt: skip
+
+
+def test_progress_is_told_while_a_session_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken_by_sessions(monkeypatch)
+    told: list[tuple[str, int, int]] = []
+    with gpuedge.Session(two_layers(4, 3), device="vulkan", progress=lambda *a: told.append(a)):
+        pass
+    assert told[:4] == [("read", 0, 1), ("read", 1, 1), ("plan", 0, 1), ("plan", 1, 1)]
+    assert list(dict.fromkeys(stage for stage, _, _ in told[4:])) == ["compile", "upload"]
+    for stage in ("compile", "upload"):
+        done = [d for s, d, _ in told if s == stage]
+        assert done == list(range(1, len(done) + 1))
+        assert {total for s, _, total in told if s == stage} == {len(done)}
+    told.clear()
+    with gpuedge.Session(two_layers(4, 3), device="cpu", progress=lambda *a: told.append(a)):
+        assert told == [("read", 0, 1), ("read", 1, 1), ("plan", 0, 1)]
+
+
+def test_progress_may_end_the_opening_and_must_be_callable(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = taken_by_sessions(monkeypatch)
+
+    def enough(stage: str, *_: int) -> None:
+        if stage == "upload":
+            raise KeyError("enough")
+
+    with pytest.raises(KeyError, match="enough"):
+        gpuedge.Session(two_layers(4, 3), device="vulkan", progress=enough)
+    calls = [call.method for call in pool.devices[0].calls]
+    assert calls.count("alloc") == calls.count("free") > 0
+    with pytest.raises(UsageError, match="progress must be callable, not int"):
+        gpuedge.Session(two_layers(4, 3), device="cpu", progress=3)  # type: ignore[arg-type]
+
+
+def test_warm_up_compiles_for_shapes_and_counts_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = taken_by_sessions(monkeypatch)
+    told: list[tuple[str, int, int]] = []
+    policy = Policy(max_shapes=2)
+    with gpuedge.Session(two_layers("N", 3), device="vulkan", policy=policy,
+                         progress=lambda *a: told.append(a)) as session:  # fmt: skip
+        for rows in (4, 5):
+            told.clear()
+            session.warm_up({"x": (rows, np.int64(3))})
+            assert told[-2:] == [("run", 0, 1), ("run", 1, 1)]
+        assert session.placement and session.explain().device == "vulkan:0"
+        assert session.health.on_device == session.health.on_cpu == 0
+        assert pool.devices[0].counters.submits == 2  # synthetic inputs
+        told.clear()
+        for rows in (4, 5):
+            session.run({"x": np.zeros((rows, 3), np.float32)})
+        assert not told  # both were compiled
+        assert session.profile()["shapes"]["compiled"] == 2
+        assert session.health.on_device == 1  # of these shapes
+
+
+def test_warm_up_leaves_a_failure_to_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = taken_by_sessions(monkeypatch)
+
+    def lost(_: object) -> None:
+        raise DeviceLostError("gone")
+
+    with gpuedge.Session(two_layers(4, 3), device="vulkan") as session:
+        pool.devices[0]._on_dispatch = lost
+        session.warm_up()
+        x = np.ones((4, 3), np.float32)
+        np.testing.assert_array_equal(session.run({"x": x})["y"], x)
+        assert session.health.on_cpu == 1
+
+
+def test_warm_up_on_the_cpu_and_what_it_refuses(given: list[bytes]) -> None:
+    with gpuedge.Session(two_layers("N", 3)) as session:
+        session.warm_up({"x": [4, 3]})
+        assert len(given) == 1
+        session.run({"x": np.zeros((4, 3), np.float32)})
+        assert (len(given), session.profile()["shapes"]["compiled"]) == (1, 1)
+        for shapes, kind, words in (
+            (None, InputError, "'x'"), ({}, InputError, "'x'"),
+            ({"x": [4]}, ShapeError, "rank 1"), ({"x": [4, 5]}, ShapeError, "5 at axis 1"),
+            ({"z": [4]}, InputError, "no input 'z'"), ([(4, 3)], InputError, "dict by name"),
+            ({"x": [4.0, 3]}, InputError, "whole numbers"), ({"x": 4}, InputError, "whole numbers"),
+        ):  # fmt: skip
+            with pytest.raises(kind, match=words):
+                session.warm_up(shapes)  # type: ignore[arg-type]
+    with pytest.raises(ClosedError):
+        session.warm_up({"x": [4, 3]})
+
+
+def test_warm_up_of_a_model_that_is_compiled_for_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken_by_sessions(monkeypatch)
+    node = helper.make_node("Reshape", ["x", "to"], ["y"])
+    proto = model([node], [value("x", [2, 3]), value("to", [1], I64)], [value("y", ["N"])])
+    with (
+        gpuedge.Session(proto, device="vulkan", fallback="error") as session,
+        pytest.raises(InputError, match="for the values of 'to'"),
+    ):
+        session.warm_up()
