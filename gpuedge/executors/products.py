@@ -16,11 +16,11 @@ import numpy as np
 
 from gpuedge.core.dtypes import BYTES
 from gpuedge.graph.expand import operator_of
-from gpuedge.graph.fold import has_subgraph
 from gpuedge.graph.integers import holds_quantised, is_quantised
 from gpuedge.graph.ir import Array, Graph, Node, type_of
 from gpuedge.graph.protos import attribute_value, tensor_value
 from gpuedge.graph.schema import CONTRIB
+from gpuedge.graph.writer import graphs_of
 
 
 class ByteProduct(NamedTuple):
@@ -71,7 +71,7 @@ Held = Callable[[str], "Array | None"]
 
 def products(graph: Graph) -> dict[int, ByteProduct]:
     """Return the nodes that compute 8-bit products, by identity."""
-    if not any(is_quantised(node.op) or has_subgraph(node) for node in graph.nodes):
+    if not any(is_quantised(node.op) or any(graphs_of(node)) for node in graph.nodes):
         return {}
     makers = {name: node for node in graph.nodes for name in node.outputs if name}
     found = {id(node): _product(node, graph, makers) for node in graph.nodes}
@@ -79,7 +79,7 @@ def products(graph: Graph) -> dict[int, ByteProduct]:
 
 
 def _product(node: Node, graph: Graph, makers: Mapping[str, Node]) -> ByteProduct | None:
-    if has_subgraph(node):  # what is inside cannot be told apart
+    if any(graphs_of(node)):  # what is inside cannot be told apart
         inner = any(holds_quantised(b) for a in node.attrs.values() for b in _bodies(a))
         return ByteProduct("MatMulInteger", "uint8", "int8", is_constant=True) if inner else None
     op, at = node.op, None if node.domain else NATIVE.get(node.op)
@@ -142,7 +142,7 @@ def moved(
         product = found.get(id(node))
         if product is None or product not in wrong:
             continue
-        if has_subgraph(node):
+        if any(graphs_of(node)):
             new[id(node)] = mover.inside(node)
             continue
         at: Node | None = node
