@@ -9,8 +9,8 @@ The cases are those of `tools/onnx_core_cases.txt`, from the onnx package (1.23.
 table). They go through `gpuedge.onnx_backend`, strict: what a device cannot run is `unsupported`
 and is never left to the CPU; every passed case has the devices of its nodes beside it, in
 out/onnx/CONFIGURATION.jsonl. The page is made of all files there. --resume leaves out cases that
-have passed and goes through the others again. A case whose process dies or takes too long counts as
-wrong; the next case starts a new process.
+have passed and goes through the others again. A case whose process dies or hangs counts as wrong;
+the next case starts a new process.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PASSED, UNSUPPORTED, WRONG = STATUSES = ("passed", "unsupported", "wrong")
 PROBE_S = 60.0
 """How long a driver may take to open where other work keeps the processor busy."""
 PATIENCE_S = 900.0
-"""Longest case: vgg19 on OpenGL ES 2.0."""
+"""Longest case, vgg19 on OpenGL ES 2.0; ten times as long while its process computes."""
 LISTED = 60
 """Reasons that the page lists, most cases first."""
 

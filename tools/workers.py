@@ -17,6 +17,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "drivers")]
 
 from farm import FARM, environment_of  # noqa: E402
 
+from gpuedge.safety.watchdog import LOOK_S, STRETCH, Watch  # noqa: E402
+
 CPU = "cpu"
 
 
@@ -58,16 +60,23 @@ class Worker:
         )  # fmt: skip
 
     def ask(self, line: str, patience_s: float) -> dict[str, Any]:
-        """Return what it answers to a line; after a failure only ``why``, and it is dead."""
+        """Return what it answers to a line; after a failure only ``why``, and it is dead.
+
+        A process that computes, or wants to on a busy machine, has `STRETCH` times the patience.
+        """
         stdin, stdout = self._process.stdin, self._process.stdout
         if stdin is None or stdout is None:
             raise ValueError("a process without pipes")
         why = "took too long"
+        watch = Watch(patience_s, self._process.pid, most_s=STRETCH * patience_s)
         with selectors.DefaultSelector() as ready:
             ready.register(stdout, selectors.EVENT_READ)
             try:
                 print(line, file=stdin, flush=True)
-                if ready.select(patience_s):
+                while not (is_ready := bool(ready.select(min(LOOK_S, patience_s)))):
+                    if watch.look():
+                        break
+                if is_ready:
                     answer = stdout.readline()
                     if answer:
                         row: dict[str, Any] = json.loads(answer)

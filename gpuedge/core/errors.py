@@ -236,9 +236,16 @@ class OutOfMemoryError(DeviceError):
 
 
 class DeviceTimeoutError(DeviceError):
-    """The device did not finish in time."""
+    """The device did not finish in time.
+
+    Attributes
+    ----------
+    ticket : object
+        What is to be waited for, where the device can still be asked.
+    """
 
     code = "GE-403"
+    ticket: object = None
 
 
 class BackendUnavailableError(DeviceError):

@@ -9,12 +9,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
-from time import perf_counter
+from time import perf_counter, process_time
 from types import TracebackType
 
 import numpy as np
 
-from gpuedge.backends.base import Binding, Buffer, DeviceImpl, Dispatch, Program, Recording, Usage
+from gpuedge.backends.base import (
+    Binding,
+    Buffer,
+    DeviceImpl,
+    Dispatch,
+    Program,
+    Recording,
+    Ticket,
+    Usage,
+)
 from gpuedge.capdb import Restrictions, classify, restrict
 from gpuedge.core import debug
 from gpuedge.core.caps import Caps
@@ -22,6 +31,7 @@ from gpuedge.core.dtypes import WIDE, no_copy, require_exact, rounded
 from gpuedge.core.errors import (
     FORK_HINT,
     ClosedError,
+    DeviceError,
     DeviceLostError,
     DeviceTimeoutError,
     DriverError,
@@ -45,7 +55,7 @@ from gpuedge.plan.storages import EXACT, FIXED, StoragePrecision
 from gpuedge.safety.deadline import keep
 from gpuedge.safety.interrupts import held
 from gpuedge.safety.paths import cache_dir
-from gpuedge.safety.watchdog import Watchdog
+from gpuedge.safety.watchdog import Slowness, Watchdog, is_active
 
 POISON = 0xAB
 
@@ -88,7 +98,7 @@ class DriverStage:
 
     def _conclude(self, error: BaseException) -> None:
         if isinstance(error, DeviceTimeoutError):
-            self._executor.is_hung = True
+            self._executor.is_hung, self._executor.late = True, error.ticket
         elif not isinstance(error, DeviceLostError) or error.is_outside:
             return
         elif error.reason is not None:
@@ -121,8 +131,14 @@ class GpuExecutor:
         True once the driver has given everything back.
     on_released : callable, optional
         Called then.
+    at_work : Watchdog or None
+        What knows how long the run under way, or the latest one, may take.
     is_hung : bool
         True after it did not finish in time.
+    late : Ticket or None
+        What it did not finish, where that can be asked for.
+    slowness : Slowness
+        How much longer than predicted its runs took.
     compiling, running_first, running : DriverStage
         Blocks to build, to run something for the first time and to run it again in, entered under
         `lock`.
@@ -144,11 +160,14 @@ class GpuExecutor:
         caps = replace(impl.caps, device_class=classify(impl.info.identity))
         self.caps: Caps = restrict.apply(caps, restrictions or Restrictions())
         self.programs = Programs(impl)
+        self.slowness = Slowness()
         self.lock = threading.RLock()
         self.closed = self.released = self.is_hung = self._was_struck = False
         self.compiling, self.running = DriverStage(self, "compile"), DriverStage(self, "run")
         self.running_first = DriverStage(self, "first")
         self.on_released: Callable[[], None] | None = None
+        self.late: Ticket | None = None
+        self.at_work: Watchdog | None = None
         self._owner = os.getpid()
         self._restricted: set[str] = set()
         self._blobs = BlobCache(cache_dir() / "kernels.bin")
@@ -305,6 +324,30 @@ class GpuExecutor:
         self.watch.close()
         return True
 
+    @property
+    def driver_pid(self) -> int | None:
+        """The process whose work says that the driver works; None where none's does.
+
+        That is the worker's, or this one where a software rasteriser computes in it.
+        """
+        if self.isolation != "inline":
+            found: int | None = getattr(self.impl, "pid", None)
+            return found
+        return os.getpid() if self.caps.is_software else None
+
+    def has_come_back(self) -> bool:
+        """Tell whether a device of this process that hung has ended its work since: it was slow."""
+        late = self.late
+        if late is None or self.isolation != "inline" or not self.lock.acquire(blocking=False):
+            return False
+        try:
+            self.impl.wait(late, 0.0)
+        except DeviceError:
+            return False
+        finally:
+            self.lock.release()
+        return True
+
     def _leave(self) -> bool:
         """Tell whether the device must be left to the end of the process; keep it till then."""
         if not self.is_hung or self.isolation != "inline":
@@ -324,7 +367,7 @@ class GpuExecutable:
         self._buffers: dict[str, Buffer] = {}
         self._programs: list[Program] = []
         self._recording: Recording | None = None
-        self.watchdog = Watchdog()
+        self.watchdog = Watchdog(executor.slowness)
         self._running = executor.running_first
         self._inputs: list[PlanTensor] = []
         caps = executor.caps
@@ -490,6 +533,7 @@ class GpuExecutable:
             raise ClosedError("The executable was closed before this call.")
         if self.plan.passes:
             self._upload_all(inputs)
+            self.executor.at_work = self.watchdog
             submit_and_wait(self.executor.impl, self._recording, self.watchdog)
 
     def _upload_all(self, inputs: Mapping[str, Array]) -> None:
@@ -579,18 +623,58 @@ def _require_finite(device: str, names: Sequence[str], arrays: Sequence[Array]) 
 
 def submit_and_wait(impl: DeviceImpl, recording: Recording, watchdog: Watchdog) -> None:
     """Run recorded work for as long as the watchdog allows. Raises DeviceError (GE-4xx)."""
+    is_software = impl.caps.is_software
+    used_s = process_time() if is_software else 0.0
     limit_s = watchdog.limit_s
     start = perf_counter()
     ticket = impl.submit(recording)
     try:
         impl.wait(ticket, limit_s)
     except DeviceTimeoutError as late:
-        if perf_counter() - start < limit_s + STOPPED_S:
+        late.ticket = ticket
+        took_s = perf_counter() - start
+        if took_s < limit_s + STOPPED_S and not _may_go_on(impl, watchdog, limit_s, used_s, took_s):
             raise
-        try:  # stopped and continued: the device stood still as well
-            impl.wait(ticket, limit_s)
-        except DeviceLostError:
-            raise late from None  # its host was ended for it
+        # Else it works, or was stopped and continued: the device stood still as well.
+        _wait_on(impl, ticket, watchdog, late)
     spent_s = perf_counter() - start
     if spent_s > watchdog.quick_s:
         watchdog.note(spent_s)
+
+
+def _wait_on(
+    impl: DeviceImpl, ticket: Ticket, watchdog: Watchdog, late: DeviceTimeoutError
+) -> None:
+    """Go on waiting, one limit after the other, while there is time and there are signs of life."""
+    limit_s = spent_s = watchdog.limit_s
+    while True:
+        used_s, start = process_time(), perf_counter()
+        try:
+            impl.wait(ticket, limit_s)
+            return
+        except DeviceLostError:
+            raise late from None  # its host was ended for it
+        except DeviceTimeoutError:
+            spent_s += limit_s
+            if not _may_go_on(impl, watchdog, spent_s, used_s, perf_counter() - start):
+                raise late from None
+
+
+def _may_go_on(
+    impl: DeviceImpl, watchdog: Watchdog, spent_s: float, used_s: float, over_s: float
+) -> bool:
+    """Tell whether work that is not done after `spent_s` is slow, not hung.
+
+    For the latest `over_s` the driver has worked if a software rasteriser used processor time in
+    them, or the worker process of any driver did so in its first run, where drivers compile. In the
+    application's own process a GPU's driver leaves no such trace.
+    """
+    if spent_s < watchdog.patience_s:
+        return True
+    if watchdog.is_fixed or spent_s >= watchdog.most_s:
+        return False
+    is_software = bool(impl.caps.is_software)
+    was_alive: bool | None = getattr(impl, "was_alive", None)
+    if was_alive is None:
+        return is_software and is_active(used_s, over_s)
+    return was_alive and (is_software or not watchdog.has_run)

@@ -50,7 +50,7 @@ from gpuedge.safety.child import (
     environment,
     low_descriptors_taken,
 )
-from gpuedge.safety.watchdog import FLOOR_S, LOOK_S, Watch
+from gpuedge.safety.watchdog import FLOOR_S, LOOK_S, STRETCH, Watch
 
 MODULE = "gpuedge.isolation.worker"
 
@@ -123,6 +123,7 @@ class WorkerClient:
     """What the application knows of one worker: asks, waits, and says what went wrong.
 
     `counters` are kept as the worker's are; `command` is the program of the worker, for tests.
+    `was_alive` is whether it computed, or wanted to, when its latest reply came late.
     Memory of `arena` is placed by `room` and `place`.
     """
 
@@ -137,7 +138,8 @@ class WorkerClient:
         self._used = CONTROL
         self._lost: str | None = None
         self._is_outside = True  # until the driver is found to have ended the worker
-        self._idle_s = IDLE_S
+        self._idle_s, self._stretch = IDLE_S, STRETCH
+        self.was_alive = False
         self._said = b""
         self._is_mute = False
         self._got = bytearray()
@@ -242,8 +244,12 @@ class WorkerClient:
         self._queue.append(op)
 
     def limit_idle(self, watchdog_s: float | None) -> None:
-        """Set how long the worker may be idle in a call: as long as a run may take."""
+        """Set how long the worker may be idle in a call: as long as a run may take.
+
+        Where a policy sets that, a worker that computes has no more time than one that does not.
+        """
         self._idle_s = IDLE_S if watchdog_s is None else max(FLOOR_S, watchdog_s)
+        self._stretch = STRETCH if watchdog_s is None else 1.0
 
     def flush(self) -> None:
         """Have what is queued done. Raises what those calls raise."""
@@ -301,25 +307,33 @@ class WorkerClient:
 
         The worker notes which call of the batch it is at. Notes may be wrong: they only go forward,
         so each call has its time once. A worker that is idle hangs earlier, unless it waits for a
-        run.
+        run; one that computes, or has no processor, later: it may compile, and the machine be busy.
         """
         look_s = min([LOOK_S, begin_s, *limits])
+        self.was_alive = False
         reply = self._receive(look_s)
         if reply is not None:  # what is quick is not watched: that costs time, too
             return reply
         position = -1
-        watch = Watch(begin_s - look_s, self.pid)
+        # How long opening may take is the caller's to say.
+        most_s = self._stretch * begin_s if batch else None
+        watch = Watch(begin_s - look_s, self.pid, most_s=most_s)
         while True:
             noted = self.arena.noted(len(batch))
             if batch and noted > position:
                 position = noted
-                watch.restart(limits[position] if position < len(batch) else begin_s)
+                limit_s = limits[position] if position < len(batch) else begin_s
+                is_wait = position < len(batch) and batch[position].verb == "wait"
+                # The driver ends a wait; what may take longer is only to say so.
+                more_s = MARGIN_S if is_wait else limit_s
+                watch.restart(limit_s, limit_s + (self._stretch - 1.0) * more_s)
             may_idle = not batch or (0 <= position < len(batch) and batch[position].verb == "wait")
             is_idle = watch.idle_for_s >= (math.inf if may_idle else self._idle_s)
             if watch.look() or is_idle:
                 raise WorkerSilentError
             reply = self._receive(look_s)
             if reply is not None:
+                self.was_alive = watch.is_alive
                 return reply
 
     # --- pipes ----------------------------------------------------------------------------------

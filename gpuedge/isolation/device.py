@@ -181,6 +181,11 @@ class IsolatedDevice:
         self._client.ask(Op("read", [number, offset, into.nbytes, place], CALL_S))
         into[:] = self._client.arena.view(place, into.nbytes)
 
+    @property
+    def was_alive(self) -> bool:
+        """Whether the worker computed, or wanted to, when it last answered late."""
+        return self._client.was_alive
+
     def limit_idle(self, watchdog_s: float | None) -> None:
         """Take a worker for hung that neither answers nor computes for the time a run may take.
 

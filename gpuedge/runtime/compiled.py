@@ -32,6 +32,7 @@ from gpuedge.runtime.ranges import Ranges
 from gpuedge.runtime.request import Request
 from gpuedge.runtime.segments import Part, Segments, close_all, offers_storage
 from gpuedge.runtime.strings import CPU
+from gpuedge.safety.watchdog import RUN_LIMIT_S, STRETCH, Watch, Watchdog
 
 if TYPE_CHECKING:
     from gpuedge.decide.decision import Decision
@@ -416,6 +417,21 @@ class CompiledModel(ABC):
     def inside_since(self) -> float | None:
         """Return when the run under way entered its device; None where none is inside one."""
         return None if self._at == CPU or self._is_left else self._since
+
+    def watch(self, more_s: float) -> Watch:
+        """Return what finds out whether the run under way is stuck inside its device.
+
+        The device's own watchdog ends a run in a better way, so this has at least its patience, and
+        `more_s`.
+        """
+        fixed_s = self.request.policy.watchdog_s
+        if fixed_s is not None:
+            return Watch(fixed_s + more_s)
+        executor = cast("GpuExecutor", self.held)
+        dog = executor.at_work or Watchdog()
+        limit_s = max(RUN_LIMIT_S, dog.patience_s)
+        most_s = max(STRETCH * RUN_LIMIT_S, dog.most_s)
+        return Watch(limit_s + more_s, executor.driver_pid, most_s=most_s + more_s)
 
     def cancel(self) -> None:
         """End a run of another thread early, if it is one of the CPU; its result is not wanted."""

@@ -55,7 +55,7 @@ AWAY_S = 20.0
 """How long a device whose opening stalled may take to come back, before whoever asks for it is told
 that it hangs."""
 
-CLOSE_S, OPEN_S = 10.0, 30.0
+CLOSE_S, OPEN_S = 10.0, 60.0
 """How long closing a device that failed, and opening it anew, may take before it counts as hung."""
 
 log = logging.getLogger("gpuedge")
@@ -111,7 +111,7 @@ class RetryLimits:
     failures: int = 3
     window_s: float = 600.0
     pauses_s: tuple[float, ...] = (0.5, 2.0, 8.0)
-    probe_s: float = 4.0
+    probe_s: float = 20.0
 
 
 class PooledDevice:
@@ -140,7 +140,7 @@ class PooledDevice:
         self.is_stuck = False
         self._pool = pool
         self._opening = threading.RLock()
-        self._failures: list[float] = []
+        self._failures: list[tuple[float, Any]] = []  # when, and what hung
         self._changed = threading.Condition()
         self._stop, self._hurry = threading.Event(), threading.Event()
         self._back = threading.Event()  # clear while a stalled opening has the device
@@ -207,7 +207,12 @@ class PooledDevice:
                 return
             executor.retire()
             now = monotonic()
-            self._failures = [t for t in self._failures if now - t < limits.window_s] + [now]
+            # A run that was given up and has ended since was slow: that is no failure of a device.
+            slow = [one for _, one in self._failures if one is not None and one.has_come_back()]
+            self._failures = [
+                (when, one) for when, one in self._failures
+                if now - when < limits.window_s and one not in slow
+            ] + [(now, executor if getattr(executor, "is_hung", False) else None)]  # fmt: skip
             again = len(self._failures) < limits.failures and self.state != DEMOTED
             if is_final:
                 again = False
@@ -218,7 +223,9 @@ class PooledDevice:
                 times = f"{len(self._failures)} times in {limits.window_s / 60:g} minutes"
                 self._become(DEMOTED, Reason("failed-often", f"{times}, last: {reason.sentence}"))
         try:
-            DeadlineCall(lambda: self._recover(executor, again=again), f"gpuedge-{self.device}")
+            DeadlineCall(
+                lambda: self._recover(executor, slow, again=again), f"gpuedge-{self.device}"
+            )
         except RuntimeError:  # no more threads, or the interpreter is ending
             self.demote(Reason("recovering", "no thread can be started"))
 
@@ -256,11 +263,17 @@ class PooledDevice:
         if state == DEMOTED and reason is not None:
             log.warning("%s: not used any more by this process: %s", self.device, reason.sentence)
 
-    def _recover(self, executor: Any, *, again: bool) -> None:
-        """Close what failed and open the device anew; the work of a thread."""
-        if not bounded(lambda: self._pool.drop(executor), CLOSE_S, f"close {self.device}"):
-            self.demote(Reason("device-hung", "closing it did not end"))
-            return
+    def _recover(self, executor: Any, slow: list[Any], *, again: bool) -> None:
+        """Close what failed and open the device anew; the work of a thread.
+
+        Closes as well what is known by now to have been slow.
+        """
+        for one in slow:
+            one.is_hung = False
+        for one in (executor, *slow):
+            if not bounded(partial(self._pool.drop, one), CLOSE_S, f"close {self.device}"):
+                self.demote(Reason("device-hung", "closing it did not end"))
+                return
         if not again:
             return
         why: str | None = None

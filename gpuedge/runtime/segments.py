@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from gpuedge.core.errors import DeviceError
-from gpuedge.executors.base import Executable, Executor, PlacementRow, Progress
+from gpuedge.executors.base import Executable, Executor, PlacementRow, Progress, Work
 from gpuedge.graph.bound import BoundModel
 from gpuedge.graph.checks import checks_of
 from gpuedge.graph.ir import Array, Graph
@@ -215,7 +216,22 @@ class Segments:
         made = cast("GpuExecutor", executor).compile(segment, **options)
         if policy.watchdog_s is not None:
             made.watchdog.fix(policy.watchdog_s)
+        dog = getattr(made, "watchdog", None)
+        if dog is not None:
+            dog.expect(partial(_predicted_s, segment, made.executor))
         return made
+
+
+def _predicted_s(graph: Graph, executor: GpuExecutor) -> float:
+    """Return what a run is predicted to take, with what drivers compile in the first one."""
+    from gpuedge.decide import speeds
+    from gpuedge.graph.cost import count
+
+    info = executor.impl.info
+    row = speeds.speeds_of(speeds.class_of(info.identity))
+    work = Work(**count(graph))
+    ns = speeds.predict(work, row, info.candidate.backend) + work.launches * row.compile_ns
+    return ns / 1e9
 
 
 def precision_of(

@@ -37,11 +37,12 @@ from gpuedge.graph.reader import Shapes
 from gpuedge.runtime import clock
 from gpuedge.runtime.devices import OK, RECOVERING
 from gpuedge.runtime.health import PENDING, Counts, Health, Times
+from gpuedge.runtime.opening import INLINE
 from gpuedge.runtime.queueing import Queued
 from gpuedge.runtime.shapes import Compiler, Models
 from gpuedge.runtime.strings import CPU
 from gpuedge.safety.deadline import DeadlineCall
-from gpuedge.safety.watchdog import LOOK_S, RUN_LIMIT_S, Watch
+from gpuedge.safety.watchdog import LOOK_S, RUN_LIMIT_S, STRETCH, Watch
 
 if TYPE_CHECKING:
     from gpuedge.runtime.compiled import CompiledModel
@@ -303,31 +304,36 @@ class Server:
 
     def _follow(self, job: Job, call: DeadlineCall[Outputs]) -> None:
         """Leave a late request alone once it is hung."""
-        watch = Watch(self._patience_s)
+        watch = self._watch_of(job)
         while not call.wait(min(LOOK_S, watch.limit_s)):
             if watch.look():
                 with self._changed:
                     self._leave(job)
                 return
 
-    @property
-    def _patience_s(self) -> float:
-        """How long a device may take before it counts as hung."""
-        return self._request.policy.watchdog_s or RUN_LIMIT_S
+    def _watch_of(self, job: Job, more_s: float = 0.0) -> Watch:
+        """Return what finds out whether a request hangs, inside its device or while compiling."""
+        if job.model is not None:
+            return job.model.watch(more_s)
+        fixed_s, most_s = self._request.policy.watchdog_s, STRETCH * RUN_LIMIT_S
+        if fixed_s is not None:
+            return Watch(fixed_s)
+        if self._request.isolation != INLINE:
+            return Watch(most_s)  # each call of the worker has a limit of its own
+        return Watch(RUN_LIMIT_S, os.getpid(), most_s=most_s)
 
     def _is_stuck(self) -> bool:
         """Tell whether the request under way is inside its device for too long.
 
         Counted from the first look: time in which nobody looked says nothing of the device.
         """
-        model = None if self._running is None else self._running.model
-        since = None if model is None else model.inside_since()
-        if since is None:
+        job = self._running
+        since = None if job is None or job.model is None else job.model.inside_since()
+        if job is None or since is None:
             self._watched = 0.0
             return False
         if since != self._watched:
-            self._watched = since
-            self._watch.restart(self._patience_s + MARGIN_S)
+            self._watched, self._watch = since, self._watch_of(job, MARGIN_S)
         return self._watch.look()
 
     def _leave_stuck(self) -> None:

@@ -2,7 +2,8 @@
 
 Three things tell a hung driver from a slow one, and each is one class here:
 
-* `Watchdog` learns how long a run may take from the runs before it.
+* `Watchdog` knows how long a run may take: from what was predicted and how far off predictions were
+  for this device (`Slowness`), and then from the runs before it.
 * `Activity` tells a process that does nothing from one that computes, or that is kept from it by a
   busy machine.
 * `Watch` follows one piece of work. Whoever waits asks it `look()` a few times a second; it says
@@ -12,23 +13,37 @@ Three things tell a hung driver from a slow one, and each is one class here:
 
 A process is idle if it used almost no processor time, no thread of it wanted any, and it read
 nothing from disk. A driver that waits for an interrupt that never comes does nothing of all that.
+Where a driver works in that process, as software rasterisers and compilers do, the limit is
+stretched while it is not idle, up to `STRETCH` times: an endless loop is found as well, but later.
 """
 
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable
 from contextlib import suppress
 from math import inf
-from time import monotonic
+from time import monotonic, process_time
 
 RUN_LIMIT_S = 60.0
-"""What a first run may take: drivers compile during it, software rasterisers need seconds."""
+"""The least a first run may take: drivers compile during it, software rasterisers need seconds."""
+
+MOST_S = 3600.0
+"""The most that any run may take."""
 
 FLOOR_S = 2.0
 """The least a run may take before its device counts as hung: shorter gaps are the system's."""
 
 FACTOR = 10.0
-"""A run that takes this many times the slowest of the runs before it is no longer a slow run."""
+"""A run that takes this many times the slowest of the runs before it is no longer a slow run; nor
+is a first run that takes as many times what it is predicted to take on this device."""
+
+STRETCH = 10.0
+"""Work may take this many times its limit while the process that does it computes, or wants to."""
+
+SLOW_S = 1.0
+"""Runs from here on tell how much longer a device takes than predicted; overhead governs others."""
 
 WINDOW = 128
 """Runs that a watchdog remembers."""
@@ -39,6 +54,9 @@ LOOK_S = 0.5
 MOST_GAP_S = 2 * LOOK_S
 """What the time between two looks counts for at most."""
 
+STILL_S = 1.0
+"""A process that was idle for so long shows no sign of life."""
+
 IDLE_SHARE = 0.1
 """A process that used less than this share of the time was idle."""
 
@@ -48,36 +66,84 @@ MAX_TASKS = 64
 _OFTEN, _SELDOM = 8, 32
 
 
+class Slowness:
+    """How many times as long as predicted runs on a device took: the worst so far, at least 1."""
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+
+    def note(self, seconds: float, predicted_s: float) -> None:
+        """Remember what a run took that was predicted to take `predicted_s`."""
+        if predicted_s > 0.0:
+            self.factor = max(self.factor, seconds / predicted_s)
+
+
 class Watchdog:
     """How long a run may take: ten times the 99th percentile of its own past, at least 2 s.
 
-    `limit_s` is what the next run may take. A run that took no longer than `quick_s` need not be
-    noted: it would not change the limit.
+    A first run may take `RUN_LIMIT_S`, or ten times what it is predicted to take on this device.
+
+    `limit_s` is what the next run may take before anybody asks what was predicted: that takes time.
+    A run that took no longer than `quick_s` need not be noted: it would not change the limit.
     """
 
-    def __init__(self) -> None:
-        self._is_fixed = False
+    def __init__(self, slowness: Slowness | None = None) -> None:
+        self.is_fixed = False
         self.quick_s = -1.0
+        self.limit_s = RUN_LIMIT_S
         self._times: list[float] = []
         self._runs = 0
-        self.limit_s = RUN_LIMIT_S
+        self._slowness = slowness or Slowness()
+        self._predict: Callable[[], float] | None = None
+        self._predicted_s: float | None = None
 
     def fix(self, limit_s: float) -> None:
         """Set a limit that stays, whatever is measured."""
-        self._is_fixed, self.limit_s, self.quick_s = True, limit_s, inf
+        self.is_fixed, self.limit_s, self.quick_s = True, limit_s, inf
+
+    def expect(self, predict: Callable[[], float]) -> None:
+        """Set what predicts the seconds of a run; asked at most once, and only of slow ones."""
+        self._predict = predict
+
+    @property
+    def has_run(self) -> bool:
+        """Whether a run has ended: drivers compile during the first one."""
+        return self._runs > 0
+
+    @property
+    def patience_s(self) -> float:
+        """What the next run may take without a sign of life."""
+        if self.is_fixed or self._runs:
+            return self.limit_s
+        expected_s = FACTOR * self._predicted() * self._slowness.factor
+        return min(max(self.limit_s, expected_s), MOST_S)
+
+    @property
+    def most_s(self) -> float:
+        """What the next run may take while there are signs of life."""
+        if self.is_fixed:
+            return self.limit_s
+        return min(max(RUN_LIMIT_S, STRETCH * self.patience_s), MOST_S)
 
     def note(self, seconds: float) -> None:
         """Remember how long a run took."""
         times, runs = self._times, self._runs
+        if seconds >= SLOW_S:
+            self._slowness.note(seconds, self._predicted())
         if runs < WINDOW:
             times.append(seconds)
         else:
             times[runs % WINDOW] = seconds
         self._runs = runs = runs + 1
-        if (runs <= _OFTEN or runs % _SELDOM == 0) and not self._is_fixed:
+        if (runs <= _OFTEN or runs % _SELDOM == 0) and not self.is_fixed:
             slow = percentile(sorted(times), 99)
-            self.limit_s = min(max(FLOOR_S, FACTOR * slow), RUN_LIMIT_S)
+            self.limit_s = min(max(FLOOR_S, FACTOR * slow), MOST_S)
             self.quick_s = FLOOR_S / FACTOR if self.limit_s == FLOOR_S else -1.0
+
+    def _predicted(self) -> float:
+        if self._predicted_s is None:
+            self._predicted_s = 0.0 if self._predict is None else self._predict()
+        return self._predicted_s
 
 
 def percentile(ordered: list[float], share: int) -> float:
@@ -88,21 +154,28 @@ def percentile(ordered: list[float], share: int) -> float:
 class Watch:
     """Follows one piece of work; not for several threads at once.
 
-    The work may take `limit_s` in all. If another process, `pid`, does it, that may be idle for
-    `idle_s`; where the system does not tell (only Linux does), it counts as busy. By the last look
-    the work has taken `spent_s`, and the process had been idle for `idle_for_s`.
+    The work may take `limit_s` in all. If a process, `pid`, does it, that may be idle for `idle_s`;
+    where the system does not tell (only Linux does), it counts as busy. While it is not idle, the
+    work may take `most_s`; where the system does not tell, `limit_s`. By the last look the work has
+    taken `spent_s`, and the process had been idle for `idle_for_s`.
     """
 
-    def __init__(self, limit_s: float, pid: int | None = None, idle_s: float | None = None) -> None:
-        self.limit_s = limit_s
+    def __init__(
+        self,
+        limit_s: float,
+        pid: int | None = None,
+        idle_s: float | None = None,
+        most_s: float | None = None,
+    ) -> None:
+        self.limit_s, self.most_s = limit_s, most_s
         self._idle_s = idle_s
         self._process = None if pid is None else Activity(pid)
         self.restart()
 
-    def restart(self, limit_s: float | None = None) -> None:
+    def restart(self, limit_s: float | None = None, most_s: float | None = None) -> None:
         """Start over: there was a sign of life, or other work has begun."""
         if limit_s is not None:
-            self.limit_s = limit_s
+            self.limit_s, self.most_s = limit_s, most_s
         self.spent_s = self.idle_for_s = 0.0
         self._when = monotonic()
         if self._process is not None:
@@ -117,7 +190,14 @@ class Watch:
             idle_s = self._process.idle_s()
             self.idle_for_s = idle_s if self._process.is_known else 0.0
         is_idle = self._idle_s is not None and self.idle_for_s >= self._idle_s
-        return is_idle or self.spent_s >= self.limit_s
+        may_take_s = self.most_s if self.most_s is not None and self.is_alive else self.limit_s
+        return is_idle or self.spent_s >= may_take_s
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process is known to have done something just now."""
+        one = self._process
+        return one is not None and one.is_known and self.idle_for_s < STILL_S
 
 
 class Activity:
@@ -157,6 +237,14 @@ class Activity:
         return now - self._active
 
 
+def is_active(used_s: float, over_s: float) -> bool:
+    """Tell whether this process computed for some of a time, or has no processor to do so.
+
+    `over_s` is how long ago its ``process_time()`` was `used_s`.
+    """
+    return process_time() - used_s >= IDLE_SHARE * over_s or _wants_to_run(os.getpid())
+
+
 def cpu_seconds(pid: int) -> float | None:
     """Return the processor time that a process has used; None where the system does not say."""
     try:
@@ -174,9 +262,12 @@ def _disk_reads(pid: int) -> bytes:
 
 
 def _wants_to_run(pid: int) -> bool:
-    """Tell whether a thread of a process runs or waits for a processor (Linux)."""
+    """Tell whether a thread of a process runs or waits for a processor (Linux), this one aside."""
+    me = str(threading.get_native_id())
     with suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task")[:MAX_TASKS]:
+            if task == me:
+                continue
             with suppress(OSError, IndexError):  # it has ended
                 if _stat(f"/proc/{pid}/task/{task}")[0] == "R":
                     return True

@@ -6,9 +6,11 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from flaky import until
 from runtime_fakes import FakePool
 
 from gpuedge.backends.null import NullBackend, NullDevice
@@ -27,7 +29,7 @@ from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
 from gpuedge.runtime.auto import compile_model
 from gpuedge.runtime.request import Request
-from gpuedge.safety.watchdog import RUN_LIMIT_S, Watchdog, percentile
+from gpuedge.safety.watchdog import MOST_S, RUN_LIMIT_S, Watchdog, percentile
 
 X = {"x": np.ones(4, np.float32)}
 
@@ -98,7 +100,10 @@ def test_watchdog_is_ten_times_the_99th_percentile_of_the_last_runs() -> None:
     assert dog.limit_s == pytest.approx(7.0)
     for _ in range(128):
         dog.note(30.0)
-    assert dog.limit_s == RUN_LIMIT_S
+    assert dog.limit_s == 300.0  # slow runs are no hang
+    for _ in range(128):
+        dog.note(3000.0)
+    assert dog.limit_s == dog.most_s == MOST_S
 
 
 def test_watchdog_of_the_policy_stays() -> None:
@@ -123,6 +128,109 @@ def test_first_run_has_a_minute_and_later_ones_two_seconds() -> None:
     assert waits == [60.0, 2.0, 2.0]
 
 
+LATE = DeviceTimeoutError("Too slow.")
+
+
+def opened_as(isolation: str = "inline", *, is_software: bool, late: int) -> GpuExecutor:
+    """Return a device whose first waits end too early, so many."""
+    caps = replace(VULKAN_MINIMUM, is_software=is_software)
+    backend = NullBackend(caps, fail={"wait": [LATE] * late})
+    impl = backend.open(backend.enumerate(backend.candidates({})[0])[0])
+    return GpuExecutor(impl, "vulkan:0", isolation=isolation)
+
+
+def waits(executor: GpuExecutor) -> int:
+    return [c.method for c in null(executor).calls].count("wait")
+
+
+@pytest.mark.parametrize(
+    ("is_software", "is_active", "late", "ends_after"),
+    [
+        (True, True, 3, None),
+        (True, True, 99, 10),  # an endless loop is found: 600 s
+        (True, False, 1, 1),  # nothing works there
+        (False, True, 1, 1),  # what works there may be the application
+    ],
+)
+def test_software_rasteriser_that_computes_has_more_time(
+    monkeypatch: pytest.MonkeyPatch,
+    is_software: bool,
+    is_active: bool,
+    late: int,
+    ends_after: int | None,
+) -> None:
+    monkeypatch.setattr(gpu, "is_active", lambda used_s, over_s: is_active)
+    executor = opened_as(is_software=is_software, late=late)
+    made = executor.compile(graph())
+    if ends_after is None:
+        made.run(X)
+    else:
+        with pytest.raises(DeviceTimeoutError):
+            made.run(X)
+    assert waits(executor) == (ends_after or late + 1)
+    assert executor.is_hung is (ends_after is not None)
+
+
+def test_first_run_has_ten_times_what_is_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = opened_as(is_software=False, late=4)
+    made = executor.compile(graph())
+    made.watchdog.expect(lambda: 30.0)
+    made.run(X)
+    assert waits(executor) == 5 and not executor.is_hung
+
+
+def test_models_are_predicted_for_their_device() -> None:
+    pool = FakePool({"wait": [LATE]})
+    big = GraphBuilder()
+    x = big.input("x", TensorType("float32", (2048, 2048)))
+    for _ in range(32):
+        x = big.add("MatMul", [x, x])
+    big.output(x)
+    compiled = compile_model(big.build(), Request("vulkan", Policy(crosscheck=0.0)), pool)
+    (part,) = compiled.parts
+    dog = part.executable.watchdog  # type: ignore[union-attr]
+    assert dog.limit_s == 60.0 < dog.patience_s
+
+
+def test_worker_that_computes_has_more_time_in_its_first_run() -> None:
+    executor = opened_as("process", is_software=False, late=2)
+    null(executor).was_alive = True  # type: ignore[attr-defined]
+    made = executor.compile(graph())
+    made.run(X)  # its driver compiles
+    assert waits(executor) == 3
+    null(executor)._fail["wait"] = iter([LATE])
+    with pytest.raises(DeviceTimeoutError):
+        made.run(X)
+    assert waits(executor) == 4
+
+
+def test_what_waits_for_a_run_is_as_patient_as_its_watchdog() -> None:
+    compiled = compile_model(graph(), Request("vulkan", Policy(crosscheck=0.0)), FakePool())
+    watch = compiled.watch(0.5)
+    assert (watch.limit_s, watch.most_s) == (60.5, 600.5)
+    executor = compiled.held
+    assert isinstance(executor, GpuExecutor) and executor.driver_pid is None
+    executor.at_work = Watchdog()
+    executor.at_work.expect(lambda: 20.0)
+    watch = compiled.watch(0.5)
+    assert (watch.limit_s, watch.most_s) == (200.5, 2000.5)
+    fixed = Request("vulkan", Policy(crosscheck=0.0, watchdog_s=3.0))
+    watch = compile_model(graph(), fixed, FakePool()).watch(0.5)
+    assert (watch.limit_s, watch.most_s) == (3.5, None)
+
+
+@pytest.mark.parametrize("is_slow", [True, False])
+def test_three_slow_requests_are_no_reason_to_leave_a_device(is_slow: bool) -> None:
+    pool = FakePool({"wait": [LATE] if is_slow else LATE})  # its work ends later, or never
+    compiled = compile_model(graph(), Request("vulkan", Policy(crosscheck=0.0)), pool)
+    for failed in range(1, 6 if is_slow else 4):
+        compiled.run(X)
+        assert compiled.health().failed == failed
+        until(lambda: pool.device_health("vulkan:0").state != "recovering")
+    assert pool.device_health("vulkan:0").state == ("ok" if is_slow else "demoted")
+    assert sum(one.is_closed for one in pool.devices) == (4 if is_slow else 0)
+
+
 def test_process_that_was_stopped_waits_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
 
@@ -138,7 +246,7 @@ def test_process_that_was_stopped_waits_once_more(monkeypatch: pytest.MonkeyPatc
 
 
 def test_host_that_was_ended_for_its_silence_hung(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, 100.0])
+    clock = iter([0.0, 100.0, 100.0])
     monkeypatch.setattr(gpu, "perf_counter", lambda: next(clock))
     gone = DeviceLostError("The worker is gone.", reason="worker-died")
     errors = [DeviceTimeoutError("Too slow."), gone]

@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from gpuedge.safety import watchdog
-from gpuedge.safety.watchdog import MOST_GAP_S, RUN_LIMIT_S, Watch, Watchdog, percentile
+from gpuedge.safety.watchdog import (
+    MOST_GAP_S,
+    MOST_S,
+    RUN_LIMIT_S,
+    STRETCH,
+    Slowness,
+    Watch,
+    Watchdog,
+    percentile,
+)
 
 HAS_PROC = Path("/proc/self/stat").exists()
 
@@ -37,6 +46,36 @@ def test_fixed_limit_stays() -> None:
     for _ in range(40):
         dog.note(9.0)
     assert dog.limit_s == 0.25
+
+
+def test_first_limit_follows_the_prediction_and_what_the_device_took_before() -> None:
+    slowness = Slowness()
+    asked: list[float] = []
+
+    def dog(predicted_s: float) -> Watchdog:
+        made = Watchdog(slowness)
+        made.expect(lambda: asked.append(predicted_s) or predicted_s)
+        return made
+
+    small, large = dog(0.001), dog(20.0)
+    assert small.patience_s == RUN_LIMIT_S and large.patience_s == 200.0
+    assert large.most_s == STRETCH * 200.0 and large.limit_s == RUN_LIMIT_S
+    large.note(60.0)
+    assert large.patience_s == large.limit_s == 600.0
+    assert dog(20.0).patience_s == 600.0  # three times as slow as predicted
+    assert dog(1e6).patience_s == dog(1e6).most_s == MOST_S
+    quick = dog(0.5)
+    for _ in range(3):
+        quick.note(0.1)
+    assert quick.patience_s == 2.0 and quick.most_s == RUN_LIMIT_S
+    assert asked == [0.001, 20.0, 20.0, 1e6, 1e6]  # once each, and for quick runs not at all
+
+
+def test_limit_of_the_policy_is_not_stretched() -> None:
+    dog = Watchdog()
+    dog.expect(lambda: 1e3)
+    dog.fix(0.25)
+    assert dog.patience_s == dog.most_s == 0.25
 
 
 def test_percentile_is_the_least_that_holds() -> None:
@@ -92,3 +131,19 @@ def test_process_that_is_gone_is_not_idle() -> None:
     time.sleep(0.3)
     assert not watch.look()
     assert watchdog.cpu_seconds(os.getpid()) is not None
+
+
+@pytest.mark.skipif(not HAS_PROC, reason="the system does not tell what processes do")
+@pytest.mark.parametrize("text", ["import time; time.sleep(60)", "while True: pass"])
+def test_process_that_computes_has_more_time_and_not_without_end(text: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", text]) as child:
+        try:
+            time.sleep(0.5)  # it starts
+            watch = Watch(1.5, child.pid, most_s=3.0)
+            while not watch.look():
+                time.sleep(0.1)
+            is_busy = "while" in text
+            assert (3.0 if is_busy else 1.5) <= watch.spent_s and watch.is_alive is is_busy
+            assert is_busy or watch.spent_s < 3.0
+        finally:
+            child.kill()
