@@ -31,6 +31,7 @@ from gpuedge.runtime.request import check_progress, make_request
 from gpuedge.runtime.serving import Server
 from gpuedge.runtime.shapes import Compiler
 from gpuedge.runtime.strings import AUTO, CPU, find
+from gpuedge.safety.interrupts import entry, let_go, whole
 
 if TYPE_CHECKING:
     import onnx
@@ -89,6 +90,7 @@ class Session:
     ...     print(session.explain())
     """
 
+    @whole
     def __init__(
         self,
         model: str | os.PathLike[str] | bytes | onnx.ModelProto | OnnxModel,
@@ -134,6 +136,7 @@ class Session:
     def run(
         self, inputs: Sequence[str] | None, input_feed: Feeds, *, timeout_s: float | None = None
     ) -> list[Array]: ...
+    @entry
     def run(
         self, inputs: Any, input_feed: Feeds | None = None, *, timeout_s: float | None = None
     ) -> dict[str, Array] | list[Array]:
@@ -174,19 +177,23 @@ class Session:
         ClosedError (GE-204)
             The session was closed.
         """
+        server, names = self._server, None
         if input_feed is not None:
-            names = chosen(inputs, self._model.outputs)
-            found = self.run(input_feed, timeout_s=timeout_s)
-            return [found[name] for name in names]
-        server = self._server
+            names, inputs = chosen(inputs, self._model.outputs), input_feed
         seconds = None if timeout_s is None else check_timeout(timeout_s)
-        shapes = server.match(inputs)
-        if shapes is None:
-            server.check_open()
-            inputs = check_inputs(inputs, self._model.inputs)
-            shapes = shapes_of(inputs, self._compiler.parameters)
-        return server.run(inputs, shapes, seconds)
+        try:
+            shapes = server.match(inputs)
+            if shapes is None:
+                server.check_open()
+                inputs = check_inputs(inputs, self._model.inputs)
+                shapes = shapes_of(inputs, self._compiler.parameters)
+            found = server.run(inputs, shapes, seconds)
+        except BaseException:
+            let_go()
+            raise
+        return found if names is None else [found[name] for name in names]
 
+    @whole
     def run_async(
         self, inputs: Feeds, *, timeout_s: float | None = None
     ) -> Future[dict[str, Array]]:
@@ -227,6 +234,7 @@ class Session:
         shapes = shapes_of(arrays, self._compiler.parameters)
         return self._server.submit(arrays, shapes, seconds)
 
+    @whole
     def warm_up(self, shapes: Mapping[str, Sequence[int]] | None = None) -> None:
         """Compile ahead of the first request for these input shapes.
 
@@ -258,6 +266,7 @@ class Session:
             )
         self._server.run(None, shapes_for(shapes, self._model))
 
+    @whole
     def explain(self, *, verbose: bool = False) -> Decision:
         """Return why the model runs where it runs; prints as a sentence and a table.
 
@@ -289,6 +298,7 @@ class Session:
         latest = self._latest
         return {} if latest is None else dict(latest.refusals)
 
+    @whole
     def profile(self, inputs: Feeds | None = None) -> dict[str, Any]:
         """Return times of compiling and running, in seconds, and what the device counted.
 
@@ -351,6 +361,7 @@ class Session:
         """
         return self._server.health()
 
+    @whole
     def close(self) -> None:
         """Release what the session holds; may be called twice. Waiting futures finish first.
 

@@ -10,6 +10,7 @@ from gpuedge.core.errors import ClosedError, UsageError
 from gpuedge.executors.gpu import GpuExecutable, GpuExecutor
 from gpuedge.graph.reader import OnnxModel
 from gpuedge.runtime.inputs import check_inputs
+from gpuedge.safety.interrupts import held
 
 if TYPE_CHECKING:
     import os
@@ -111,7 +112,7 @@ class SharedModel:
             return
         if executable is not None:
             executable.close()
-        with self._executor.lock:
+        with held, self._executor.lock:
             for buffer in made.values():
                 self._executor.impl.free(buffer)
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from gpuedge.backends.manifests import read_manifest
 from gpuedge.core.driver import Candidate
+from gpuedge.safety.interrupts import rlock
 
 _QUIET = {
     # Mesa's implicit device-select layer connects to Wayland and complains on stderr without it;
@@ -24,7 +24,7 @@ _QUIET = {
     "VK_LOADER_DEBUG": "none",
 }
 
-_environment = threading.RLock()
+_environment = rlock()
 _loaded: dict[str, Any] = {}
 """Driver libraries that stay loaded, by path; see `keep_loaded`."""
 

@@ -37,6 +37,7 @@ from gpuedge.graph.partition import outputs_of, partition
 from gpuedge.graph.reader import is_keeping
 from gpuedge.opset.evaluate import evaluate
 from gpuedge.opset.tensor import Convolution, Pooling, Tensor
+from gpuedge.safety.interrupts import is_of_handler
 
 Engine = Literal["onnxruntime", "numpy"]
 Names = Sequence[str]
@@ -228,6 +229,8 @@ class _OrtExecutable:
             found: list[Array] = self._session.run(self._computed, feeds, options)
             return found
         except Exception as error:  # its exception classes have no common base of their own
+            if is_of_handler(error):
+                raise
             if not options.terminate:
                 with suppress(MemoryError):
                     _ = self._model.graph  # where it cannot be made, that says what is wrong
@@ -335,6 +338,8 @@ def _session(data: bytes, threads: int, profile: str = "") -> Any:
     try:
         return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its exception classes have no common base of their own
+        if is_of_handler(error):
+            raise
         kind = UnsupportedOpError if "NOT_IMPLEMENTED" in str(error) else ModelError
         raise kind(
             f"ONNX Runtime cannot load this part of the model: {error}",

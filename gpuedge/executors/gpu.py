@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -35,6 +34,7 @@ from gpuedge.core.errors import (
     DeviceLostError,
     DeviceTimeoutError,
     DriverError,
+    GpuEdgeError,
     NotFiniteError,
     OutOfMemoryError,
     UsageError,
@@ -53,7 +53,7 @@ from gpuedge.plan.plan import Pass, Plan, PlanTensor, Step
 from gpuedge.plan.planner import plan, why_not
 from gpuedge.plan.storages import EXACT, FIXED, StoragePrecision
 from gpuedge.safety.deadline import keep
-from gpuedge.safety.interrupts import held
+from gpuedge.safety.interrupts import held, is_of_handler, rlock
 from gpuedge.safety.paths import cache_dir
 from gpuedge.safety.watchdog import Slowness, Watchdog, is_active
 
@@ -97,12 +97,19 @@ class DriverStage:
             self._executor.watch.quiet()
 
     def _conclude(self, error: BaseException) -> None:
-        if isinstance(error, DeviceTimeoutError):
-            self._executor.is_hung, self._executor.late = True, error.ticket
+        executor = self._executor
+        if is_of_handler(error) or (
+            not isinstance(error, GpuEdgeError) and getattr(executor.impl, "is_lost", False)
+        ):
+            # A second Ctrl-C: nobody knows what is bound, mapped or under way. No fault of the
+            # device, which is opened anew.
+            executor.retire()
+        elif isinstance(error, DeviceTimeoutError):
+            executor.is_hung, executor.late = True, error.ticket
         elif not isinstance(error, DeviceLostError) or error.is_outside:
             return
         elif error.reason is not None:
-            self._executor.lost(error.reason.code, cause_of(error), self._name)
+            executor.lost(error.reason.code, cause_of(error), self._name)
 
 
 class GpuExecutor:
@@ -161,7 +168,7 @@ class GpuExecutor:
         self.caps: Caps = restrict.apply(caps, restrictions or Restrictions())
         self.programs = Programs(impl)
         self.slowness = Slowness()
-        self.lock = threading.RLock()
+        self.lock = rlock()
         self.closed = self.released = self.is_hung = self._was_struck = False
         self.compiling, self.running = DriverStage(self, "compile"), DriverStage(self, "run")
         self.running_first = DriverStage(self, "first")

@@ -11,7 +11,6 @@ import os
 import select
 import signal
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Sequence
@@ -50,6 +49,7 @@ from gpuedge.safety.child import (
     environment,
     low_descriptors_taken,
 )
+from gpuedge.safety.interrupts import rlock
 from gpuedge.safety.watchdog import FLOOR_S, LOOK_S, STRETCH, Watch
 
 MODULE = "gpuedge.isolation.worker"
@@ -522,7 +522,7 @@ def _no_worker(what: str, known: str | None) -> DeviceError:
 _CLIENTS: weakref.WeakSet[WorkerClient] = weakref.WeakSet()
 """Those whose worker runs."""
 
-_STARTING = threading.RLock()
+_STARTING = rlock()
 """Held while a worker is being started, and by a fork: the child then knows all pipes."""
 
 

@@ -31,6 +31,7 @@ from gpuedge.core.errors import ClosedError, GpuEdgeError
 from gpuedge.core.kernel import KernelBlob, Number
 from gpuedge.isolation.client import BUILD_S, CALL_S, CLOSE_S, MARGIN_S, Op, WorkerClient
 from gpuedge.isolation.shared import PIECE
+from gpuedge.safety.interrupts import rlock
 
 MAX_FETCHED = 8
 """Reads of one recording that are foreseen."""
@@ -63,7 +64,7 @@ class IsolatedDevice:
         self.info = info
         self.counters = Counters()
         self._client = WorkerClient(info, self.counters, command)
-        self._lock = threading.RLock()
+        self._lock = rlock()
         # When it is dropped, and when the interpreter ends: no orphan, and not a word.
         self._end = weakref.finalize(self, _forget, self._client, self._lock, os.getpid())
         self._is_closed = False
@@ -89,7 +90,8 @@ class IsolatedDevice:
     def _locked(self) -> threading.RLock:
         """Return the lock; in a forked child it may be held by a thread that is not there."""
         self._client.check_here()
-        return self._lock
+        found: threading.RLock = self._lock
+        return found
 
     def _check(self) -> None:
         if self._is_closed:

@@ -6,7 +6,6 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from threading import RLock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +31,7 @@ from gpuedge.runtime.compiled import CompiledModel
 from gpuedge.runtime.opening import closing
 from gpuedge.runtime.request import Request, make_request
 from gpuedge.runtime.strings import AUTO, CPU
+from gpuedge.safety.interrupts import rlock, whole
 
 if TYPE_CHECKING:
     from gpuedge.device import Device
@@ -52,7 +52,7 @@ LIMIT = 256
 
 _compiled: OrderedDict[Hashable, CompiledModel] = OrderedDict()
 _inherited: list[CompiledModel] = []
-_lock = RLock()
+_lock = rlock()
 
 
 def call(
@@ -72,6 +72,7 @@ def call(
     return found
 
 
+@whole
 def several(
     op: str,
     inputs: Sequence[tuple[str, Any]],
@@ -219,7 +220,7 @@ def _graph(types: Types, write: Write) -> Graph:
 def _after_fork() -> None:
     """Start without what the parent compiled; it is kept: its threads did not come along."""
     global _lock  # noqa: PLW0603  (a thread of the parent may hold the old one forever)
-    _lock = RLock()
+    _lock = rlock()
     _inherited.extend(_compiled.values())
     _compiled.clear()
     warm.forget()

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuedge.core import config
+from gpuedge.safety.interrupts import entry, let_go
 
 if TYPE_CHECKING:
     from gpuedge.runtime.compiled import CompiledModel
@@ -54,22 +55,27 @@ def warm(function: F) -> F:
     """Let a public function take the short way where its call is known."""
     name = function.__name__
 
+    @entry
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Array:
-        key, given = _key(name, args, options)
-        ready = None if key is None else _known.get(key)
-        if ready is not None and not any(np.isnan(given[i]).any() for i in ready.weights):
-            outputs = ready.model.run({n: given[i] for n, i in ready.operands})
-            return next(iter(outputs.values()))
-        if key is None:
-            return function(*args, **options)
-        before, _calls.made = _calls.made, []
+        before = _calls.made
         try:
+            key, given = _key(name, args, options)
+            ready = None if key is None else _known.get(key)
+            if ready is not None and not any(np.isnan(given[i]).any() for i in ready.weights):
+                outputs = ready.model.run({n: given[i] for n, i in ready.operands})
+                return next(iter(outputs.values()))
+            if key is None:
+                return function(*args, **options)
+            _calls.made = []
             result = function(*args, **options)
             _note(key, given, _calls.made)
-            return result
-        finally:
             _calls.made = before
+            return result
+        except BaseException:
+            _calls.made = before
+            let_go()
+            raise
 
     return cast("F", call)
 

@@ -48,6 +48,7 @@ from gpuedge.runtime.routes import Survey, survey
 from gpuedge.runtime.segments import Part
 from gpuedge.runtime.strings import CPU
 from gpuedge.safety.deadline import DeadlineCall
+from gpuedge.safety.interrupts import held
 
 if TYPE_CHECKING:
     from gpuedge.decide.decision import Decision
@@ -198,15 +199,17 @@ class AutoModel(CompiledModel):
 
     def _slowly(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Answer a request for which there may be something to decide."""
-        if self._owner != os.getpid():
-            self._restart()
-        self._take_mail()
-        if self._away:
-            self._look_for_lost()
+        with held:  # what is decided is decided as a whole
+            if self._owner != os.getpid():
+                self._restart()
+            self._take_mail()
+            if self._away:
+                self._look_for_lost()
         try:
             return self._answer(inputs)
         finally:
-            self._look()
+            with held:
+                self._look()
 
     def _answer(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         turn = self._on_turn = self._chooser.turn(clock.now_ns())
@@ -218,10 +221,10 @@ class AutoModel(CompiledModel):
         except GpuEdgeError as error:
             if turn.kind != "burst":
                 raise
-            self._chooser.served(CPU, clock.now_ns() - start, clock.now_ns())
+            self._tell(CPU, clock.now_ns() - start)
             log.warning("cpu, tried in service: %s", error)
             return self._on_gpu(Turn(self._chooser.pick, "serve"), inputs, is_told=False)
-        self._chooser.served(CPU, clock.now_ns() - start, clock.now_ns())
+        self._tell(CPU, clock.now_ns() - start)
         self._counts.on_cpu += 1
         return outputs
 
@@ -285,11 +288,13 @@ class AutoModel(CompiledModel):
         return failure
 
     def _tell(self, device: str, ns: int, *, is_calm: bool = False, is_told: bool = True) -> None:
-        self._served[device] = self._served.get(device, 0) + 1
+        if device != CPU:
+            self._served[device] = self._served.get(device, 0) + 1
         if is_calm:
             self._chooser.note(ns)
         elif is_told:
-            self._chooser.served(device, ns, clock.now_ns())
+            with held:
+                self._chooser.served(device, ns, clock.now_ns())
 
     def _checked(
         self,
@@ -347,20 +352,22 @@ class AutoModel(CompiledModel):
 
     def _lose(self, device: str, reason: Reason) -> None:
         """Go on without a device, for good or until it has recovered."""
-        if device == self._chooser.pick:
-            self._fell = device
-        self._reasons[device] = reason
-        fares = self._pool.device_health(device, self.request.isolation)
-        if reason.code != "out-of-memory" and fares.state in (OK, RECOVERING):
-            self._away[device] = fares.reason or reason
-        self._drop(device)
-        self._chooser.failed(device, clock.now_ns())
+        with held:
+            if device == self._chooser.pick:
+                self._fell = device
+            self._reasons[device] = reason
+            fares = self._pool.device_health(device, self.request.isolation)
+            if reason.code != "out-of-memory" and fares.state in (OK, RECOVERING):
+                self._away[device] = fares.reason or reason
+            self._drop(device)
+            self._chooser.failed(device, clock.now_ns())
 
     def _drop(self, device: str) -> None:
         """Release what was compiled for a device."""
-        side = self._sides.pop(device, None)
-        if side is not None:
-            side.close_all()
+        with held:
+            side = self._sides.pop(device, None)
+            if side is not None:
+                side.close_all()
 
     def _look_for_lost(self) -> None:
         """Have devices opened again that have recovered."""
@@ -379,8 +386,9 @@ class AutoModel(CompiledModel):
     def _ask(self) -> None:
         """Have the routes to GPUs looked for once the first request was answered."""
         if self._counts.on_cpu >= ASKS_AT:
-            self._is_asked = True
-            self._background.submit(BackgroundJob(self._find_out, owner=self))
+            with held:
+                self._is_asked = True
+                self._background.submit(BackgroundJob(self._find_out, owner=self))
 
     def _ask_again(self, found: Survey) -> None:
         """Look for GPUs once more where there was none, but a driver missed the deadline."""
@@ -409,7 +417,8 @@ class AutoModel(CompiledModel):
 
     def _take_mail(self) -> None:
         while self._mail:
-            self._mail.popleft()[0]()
+            with held:
+                self._mail.popleft()[0]()
 
     def _post(self, act: Callable[[], None], side: OnDevice | None = None) -> None:
         """Leave something for the next request to take; called in the background."""
@@ -418,7 +427,7 @@ class AutoModel(CompiledModel):
             self._drop_mail()
 
     def _drop_mail(self) -> None:
-        with suppress(IndexError):
+        with held, suppress(IndexError):
             while True:
                 _, side = self._mail.popleft()
                 if side is not None:
@@ -568,7 +577,7 @@ class AutoModel(CompiledModel):
         """Keep on disk what later launches are to know."""
         is_enough = self._is_session or self._requests >= OFTEN
         if self._survey is not None and is_enough and self._owner == os.getpid():
-            with suppress(Exception):  # a history that cannot be kept is not worth an error
+            with held, suppress(Exception):  # a history that cannot be kept is not worth an error
                 self._saving()(Pace())
 
     def _close_sides(self) -> None:

@@ -21,7 +21,9 @@ from time import thread_time
 
 from gpuedge.core.errors import GpuEdgeError
 from gpuedge.runtime import clock
-from gpuedge.safety.deadline import DeadlineCall
+from gpuedge.safety.deadline import DeadlineCall, NoThreadError, started
+from gpuedge.safety.interrupts import held
+from gpuedge.safety.monitor import Monitor
 from gpuedge.safety.watchdog import LOOK_S, Watch
 
 REST = 12.0
@@ -140,7 +142,8 @@ class Background:
         self._start()
 
     def _start(self) -> None:
-        self._changed = threading.Condition()
+        self._monitor = Monitor()
+        self._lock = self._monitor.lock
         self._jobs: deque[BackgroundJob] = deque()
         self._stop = threading.Event()
         self._step = threading.Lock()
@@ -163,45 +166,44 @@ class Background:
 
     def submit(self, job: BackgroundJob) -> bool:
         """Have a job done; False where no thread can be started for it."""
-        with self._changed:
+        with held, self._lock:
             if self._stop.is_set():
                 return False
             self._jobs.append(job)
             if self._thread is None:
-                made = threading.Thread(target=self._work, name="gpuedge-background", daemon=True)
                 try:
-                    made.start()
-                except RuntimeError:  # no more threads, or the interpreter is ending
+                    self._thread = started(self._work, "gpuedge-background")
+                except NoThreadError:
                     self._jobs.remove(job)
                     return False
-                self._thread = made
-            self._changed.notify_all()
+            self._monitor.notify()
             return True
 
     def withdraw(self, owner: object) -> None:
         """Forget the jobs of an owner that were not begun."""
-        with self._changed:
+        with self._lock:
             self._jobs = deque(job for job in self._jobs if job.owner is not owner)
 
     def wait(self, seconds: float) -> bool:
         """Wait until there is nothing to do; False if there still is."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not (self._jobs or self._is_busy), seconds)
+        is_idle = self._monitor.wait_for(lambda: not (self._jobs or self._is_busy) or None, seconds)
+        return is_idle or False
 
     def end(self) -> None:
         """Start nothing more, and wait for the step under way: the interpreter ends."""
         self._stop.set()
-        with self._changed:
+        with self._lock:
             self._jobs.clear()
-            self._changed.notify_all()
+            self._monitor.notify()
         self.wait(EXIT_S)
 
     def _work(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 self._is_busy = False
-                self._changed.notify_all()
-                self._changed.wait_for(lambda: self._jobs or self._stop.is_set(), IDLE_S)
+                self._monitor.notify()
+            self._monitor.wait_for(lambda: self._jobs or self._stop.is_set() or None, IDLE_S)
+            with self._lock:
                 if not self._jobs:
                     self._thread = None
                     return
@@ -222,7 +224,7 @@ class Background:
 
         try:
             call = DeadlineCall(work, "gpuedge-job")
-        except RuntimeError:  # no more threads, or the interpreter is ending
+        except NoThreadError:
             job.late()
             return
         watch, steps = Watch(self.stall_s), 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
@@ -32,6 +31,7 @@ from gpuedge.runtime.ranges import Ranges
 from gpuedge.runtime.request import Request
 from gpuedge.runtime.segments import Part, Segments, close_all, offers_storage
 from gpuedge.runtime.strings import CPU
+from gpuedge.safety.interrupts import held, rlock
 from gpuedge.safety.watchdog import RUN_LIMIT_S, STRETCH, Watch, Watchdog
 
 if TYPE_CHECKING:
@@ -107,8 +107,8 @@ class OnDevice:
 
     def settle(self, inputs: Mapping[str, Array]) -> None:
         """Compile again where fixed-point tensors cannot hold these inputs."""
-        if self.ranges is None or self.ranges.covers(inputs):
-            return
+        if self.ranges is None or (self.parts and self.ranges.covers(inputs)):
+            return  # no parts: the last time was interrupted
         self.ranges.widen(inputs)
         self.close()
         self._build()
@@ -136,8 +136,9 @@ class OnDevice:
 
     def close(self) -> None:
         """Release what was compiled; may be called twice."""
-        parts, self.parts, self.whole = self.parts, [], None
-        close_all(parts)
+        with held:
+            parts, self.parts, self.whole = self.parts, [], None
+            close_all(parts)
 
     def close_all(self) -> None:
         """Release that and what its segments have on the CPU, which are nobody else's."""
@@ -181,7 +182,7 @@ class CompiledModel(ABC):
         self.request = request
         self._pool = pool
         self._background = background
-        self._lock = threading.RLock()
+        self._lock = rlock()
         self._segments = Segments(self.model, request, pool.cpu())
         self._counts = Counts()
         self._calibrate = calibrate

@@ -99,8 +99,8 @@ class CrossCheck:
 
     def is_due(self) -> bool:
         """Count an inference, and tell whether it is to be compared: the first, then each n-th."""
-        self.left -= 1
-        if self.left != 0:
+        if self.left > 1:
+            self.left -= 1
             return False
         self.left = self._every
         return True

@@ -36,7 +36,9 @@ from gpuedge.executors.driver_calls import cause_of
 from gpuedge.runtime import clock, opening
 from gpuedge.runtime.opening import INLINE
 from gpuedge.runtime.strings import CPU, find
-from gpuedge.safety.deadline import DeadlineCall
+from gpuedge.safety.deadline import DeadlineCall, NoThreadError
+from gpuedge.safety.interrupts import held, rlock
+from gpuedge.safety.monitor import Monitor
 
 if TYPE_CHECKING:
     from gpuedge.executors.base import Executor
@@ -139,9 +141,9 @@ class PooledDevice:
         self.opened_ns = 0
         self.is_stuck = False
         self._pool = pool
-        self._opening = threading.RLock()
+        self._opening = rlock()
         self._failures: list[tuple[float, Any]] = []  # when, and what hung
-        self._changed = threading.Condition()
+        self._monitor = Monitor()
         self._stop, self._hurry = threading.Event(), threading.Event()
         self._back = threading.Event()  # clear while a stalled opening has the device
         self._back.set()
@@ -150,7 +152,8 @@ class PooledDevice:
 
     def open(self, make: Callable[[], Executor]) -> Executor:
         """Return what is open of it, made anew if there is nothing."""
-        if self.is_stuck or not self._back.wait(max(self._back_until - monotonic(), 0.0)):
+        left_s = max(self._back_until - monotonic(), 0.0)
+        if self.is_stuck or not (self._back.is_set() or self._back.wait(left_s)):
             raise DeviceTimeoutError(
                 f"The device '{self.device}' did not answer before and is left alone.",
                 hint="restart the process; gpuedge probe --refresh tries the driver again",
@@ -159,6 +162,8 @@ class PooledDevice:
         with self._opening:  # a driver that hangs while opening must not hold up other devices
             ready = self.executor
             if ready is None or getattr(ready, "closed", False):
+                if not getattr(ready, "released", True):  # an interrupt broke it off
+                    bounded(ready.close, CLOSE_S, f"close {self.device}")
                 start = clock.now_ns()
                 self.executor = ready = make()
                 self.opened_ns = clock.now_ns() - start
@@ -201,12 +206,30 @@ class PooledDevice:
         Several requests may report the failure of one executor: it counts once. After a final one
         there is no recovery.
         """
-        limits = self._pool.limits
-        with self._changed:
-            if executor.closed:
+        with held:
+            counted = self._count(reason, executor, is_final=is_final)
+            if counted is None:
                 return
+            again, slow = counted
+            try:
+                DeadlineCall(
+                    lambda: self._recover(executor, slow, again=again), f"gpuedge-{self.device}"
+                )
+            except NoThreadError:
+                self.demote(Reason("recovering", "no thread can be started"))
+
+    def _count(
+        self, reason: Reason, executor: Any, *, is_final: bool
+    ) -> tuple[bool, list[Any]] | None:
+        """Count a failure; None if it was counted before.
+
+        Returns whether to open the device anew, and what only seemed to hang before.
+        """
+        with self._monitor.lock:
+            if executor.closed:
+                return None
             executor.retire()
-            now = monotonic()
+            now, limits = monotonic(), self._pool.limits
             # A run that was given up and has ended since was slow: that is no failure of a device.
             slow = [one for _, one in self._failures if one is not None and one.has_come_back()]
             self._failures = [
@@ -222,25 +245,20 @@ class PooledDevice:
             elif self.state != DEMOTED:
                 times = f"{len(self._failures)} times in {limits.window_s / 60:g} minutes"
                 self._become(DEMOTED, Reason("failed-often", f"{times}, last: {reason.sentence}"))
-        try:
-            DeadlineCall(
-                lambda: self._recover(executor, slow, again=again), f"gpuedge-{self.device}"
-            )
-        except RuntimeError:  # no more threads, or the interpreter is ending
-            self.demote(Reason("recovering", "no thread can be started"))
+            return again, slow
 
     def demote(self, reason: Reason) -> None:
         """Leave the device alone for the life of this process."""
-        with self._changed:
+        with held, self._monitor.lock:
             if self.state != DEMOTED:
                 self._become(DEMOTED, reason)
 
     def wait(self, seconds: float) -> bool:
         """Wait until the device is in use again, without its pauses; False if it is not."""
-        self._hurry.set()
-        with self._changed:
-            self._changed.wait_for(lambda: self.state != RECOVERING, seconds)
-            return self.state == OK
+        with held:
+            self._hurry.set()
+        self._monitor.wait_for(lambda: self.state != RECOVERING or None, seconds)
+        return self.state == OK
 
     def error(self) -> DeviceLostError:
         """Return the error for a request that takes no other device."""
@@ -254,12 +272,13 @@ class PooledDevice:
 
     def stop(self) -> None:
         """End all attempts; nothing is opened after this. Does not wait."""
-        self._stop.set()
-        self._hurry.set()
+        with held:
+            self._stop.set()
+            self._hurry.set()
 
     def _become(self, state: str, reason: Reason | None) -> None:
         self.state, self.reason = state, reason
-        self._changed.notify_all()
+        self._monitor.notify()
         if state == DEMOTED and reason is not None:
             log.warning("%s: not used any more by this process: %s", self.device, reason.sentence)
 
@@ -286,7 +305,7 @@ class PooledDevice:
             if self._stop.is_set() or self.state == DEMOTED:
                 return
             if why is None:
-                with self._changed:
+                with self._monitor.lock:
                     if self.state == RECOVERING:
                         self._become(OK, None)
                 log.warning("%s: in use again", self.device)
@@ -326,7 +345,7 @@ def bounded(call: Callable[[], None], seconds: float, name: str) -> bool:
     """Run a call in a thread of its own; False if it did not end in time. It is never stopped."""
     try:
         started = DeadlineCall(call, f"gpuedge-{name}")
-    except RuntimeError:  # no more threads, or the interpreter is ending
+    except NoThreadError:
         return False
     if not started.wait(seconds):
         return False
@@ -359,8 +378,8 @@ class Pool:
         self._start()
 
     def _start(self) -> None:
-        self._lock = threading.RLock()
-        self._probing = threading.RLock()
+        self._lock = rlock()
+        self._probing = rlock()
         self._owner = os.getpid()
         self._devices: dict[Key, PooledDevice] = {}
         self._report: ProbeReport | None = None

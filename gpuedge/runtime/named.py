@@ -39,6 +39,7 @@ from gpuedge.runtime.ranges import Ranges
 from gpuedge.runtime.routes import named_decision
 from gpuedge.runtime.segments import Part
 from gpuedge.runtime.strings import CPU, find
+from gpuedge.safety.interrupts import held
 
 if TYPE_CHECKING:
     from gpuedge.decide.decision import Decision
@@ -191,16 +192,16 @@ class NamedModel(CompiledModel):
 
     def _compile(self, progress: Progress | None = None) -> None:
         """Compile for the device in use; where its driver refuses, for the CPU if it may answer."""
-        held = self._executor
-        if held.device == CPU:
+        executor = self._executor
+        if executor.device == CPU:
             self._segments.refusals.clear()
             self._segments.on_cpu()
             self._side = None
             return
         try:
-            self._bounds = self._bounds or self._ranges(held)
+            self._bounds = self._bounds or self._ranges(executor)
             before, self._side = self._side, None
-            self._side = OnDevice(self._segments, held, ranges=self._bounds, progress=progress)
+            self._side = OnDevice(self._segments, executor, ranges=self._bounds, progress=progress)
             if before is not None:
                 self._side.check = before.check
         except COMPILE_ERRORS as error:
@@ -212,28 +213,36 @@ class NamedModel(CompiledModel):
                 self._counts.fail(reason)
             if self.request.fallback == "error":
                 raise
-            log.warning("%s: %s", held.device, reason.sentence)
+            log.warning("%s: %s", executor.device, reason.sentence)
             if isinstance(error, DeviceError) and not is_fatal and reason.code != "compile-failed":
                 reason = Reason("compile-failed", reason.sentence)
             self._leave(reason, is_final=not is_fatal)
             return
         if self._is_session and self._side.check is None:
-            self._side.check = self._segments.crosscheck(held)
+            self._side.check = self._segments.crosscheck(executor)
 
     def _find_device(self) -> None:
         """Go on after the device was closed elsewhere, came back, or after a fork."""
-        is_heir, self._owner = self._owner != os.getpid(), os.getpid()
-        if is_heir:  # destroying parts would wait for threads not here
-            self._inherited += [self._side, self._executor, *self._segments.forget()]
-            self._side = None
+        with held:
+            is_heir, self._owner = self._owner != os.getpid(), os.getpid()
+            if is_heir:  # destroying parts would wait for threads not here
+                self._inherited += [self._side, self._executor, *self._segments.forget()]
+                self._side = None
         if not self.is_pooled:
             return
         was_away = self._is_away
         if was_away and not is_heir and self._fares.state == RECOVERING:
             return
-        self._executor = self._open()
-        self._close_sides()
-        self._compile()
+        try:
+            self._executor = self._open()
+            self._close_sides()
+            self._compile()
+        except BaseException as error:
+            if not isinstance(error, GpuEdgeError):  # interrupted: the next request begins anew
+                with held:
+                    self._close_sides()
+                    self._side, self._executor, self._is_away = None, self._pool.cpu(), True
+            raise
         if self._side is not None:
             self._side.must_check = was_away
 
@@ -351,16 +360,17 @@ class NamedModel(CompiledModel):
 
     def _leave(self, reason: Reason, *, is_final: bool) -> None:
         """Let the CPU answer, for good or until the device is in use again."""
-        self._close_sides()
-        self._why = reason
-        if not is_final and self.is_pooled:  # by now perhaps ready: the next request takes it back
-            self._why = self._fares.reason or reason
-            is_final = self._fares.state == DEMOTED
-        else:
-            is_final = True
-        self._is_away = not is_final
-        self._executor = self._pool.cpu()
-        self._side = None
+        with held:
+            self._close_sides()
+            self._why = reason
+            if not is_final and self.is_pooled:  # perhaps ready: the next request takes it back
+                self._why = self._fares.reason or reason
+                is_final = self._fares.state == DEMOTED
+            else:
+                is_final = True
+            self._is_away = not is_final
+            self._executor = self._pool.cpu()
+            self._side = None
         self._segments.on_cpu()
 
     def _close_sides(self) -> None:

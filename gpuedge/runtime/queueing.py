@@ -11,17 +11,49 @@ from time import monotonic
 
 from gpuedge.core.errors import GpuEdgeError
 from gpuedge.graph.ir import Array
+from gpuedge.safety.interrupts import rlock, whole
 
 Outputs = dict[str, Array]
 
 log = logging.getLogger("gpuedge")
 
 
+class Answer(Future[Outputs]):
+    """A future that can be waited for in the main thread, whatever the handlers of signals raise.
+
+    Else the thread that answers requests could wait for good for what they have left locked.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._condition = threading.Condition(rlock())
+        self._over = threading.Lock()
+        self._over.acquire()
+        self.add_done_callback(lambda _: self._over.release())
+
+    @whole
+    def result(self, timeout: float | None = None) -> Outputs:
+        """Return the outputs; see `concurrent.futures.Future`."""
+        return super().result(self._left(timeout))
+
+    @whole
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return what the request raised; see `concurrent.futures.Future`."""
+        return super().exception(self._left(timeout))
+
+    def _left(self, timeout: float | None) -> float:
+        """Wait until it is done, and return 0."""
+        seconds = -1.0 if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX)
+        if not self.done() and self._over.acquire(timeout=seconds):
+            self._over.release()  # for others that wait
+        return 0.0
+
+
 class Queued:
     """A request in the queue, and its future."""
 
     def __init__(self, work: Callable[[float | None], Outputs], timeout_s: float | None) -> None:
-        self.future: Future[Outputs] = Future()
+        self.future: Future[Outputs] = Answer()
         self.timeout_s = timeout_s
         self.until = None if timeout_s is None else monotonic() + timeout_s
         self._work = work

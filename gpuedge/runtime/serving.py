@@ -4,6 +4,9 @@ One lock holds all of it. One request runs; the others wait for it, those of `ru
 threads, those of `run_async` in a queue with one worker. A request that was given up while it ran
 is late: while it lasts, the CPU answers the others. If it comes back in time its device is used
 again; if not, the device is left alone for good.
+
+Signals may interrupt the main thread anywhere. What ends a request may therefore be done twice, and
+what changes more than a request is done with signals held.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -41,7 +44,9 @@ from gpuedge.runtime.opening import INLINE
 from gpuedge.runtime.queueing import Queued
 from gpuedge.runtime.shapes import Compiler, Models
 from gpuedge.runtime.strings import CPU
-from gpuedge.safety.deadline import DeadlineCall
+from gpuedge.safety.deadline import DeadlineCall, NoThreadError, started
+from gpuedge.safety.interrupts import held
+from gpuedge.safety.monitor import Monitor
 from gpuedge.safety.watchdog import LOOK_S, RUN_LIMIT_S, STRETCH, Watch
 
 if TYPE_CHECKING:
@@ -54,9 +59,6 @@ LEAVE_S = 5.0
 EXIT_S, CANCELLED_S = 5.0, 1.0
 """How long the end of the interpreter waits for requests under way, all sessions together, and
 after that for runs on the CPU that were told to stop."""
-
-POLL_S = 0.2
-"""How often a waiting request looks whether the one before it is stuck."""
 
 MARGIN_S = 0.5
 """What a device's own watchdog gets beyond its time: it ends a run in a better way."""
@@ -73,10 +75,11 @@ Outputs = dict[str, Array]
 class Job:
     """A request while it waits and runs, and what it has for that long."""
 
-    __slots__ = ("is_given_up", "model", "models", "request")
+    __slots__ = ("is_given_up", "model", "models", "request", "thread")
 
     def __init__(self) -> None:
         self.is_given_up = False
+        self.thread = 0  # the one that runs it
         self.request: Request | None = None
         self.models: Models | None = None
         self.model: CompiledModel | None = None
@@ -107,7 +110,8 @@ class Server:
 
     def _start(self) -> None:
         self.latest: CompiledModel | None = None
-        self._changed = threading.Condition(threading.Lock())
+        self._monitor = Monitor()
+        self._lock = self._monitor.lock
         self._running: Job | None = None
         self._late: list[Job] = []  # given up, and not back yet
         self._ending: int | None = None  # the thread that ends the interpreter
@@ -170,20 +174,26 @@ class Server:
         """
         if self._owner != os.getpid():
             self._restart()
+        job = Job()
         if timeout_s is None:
-            return self._answer(arrays, shapes, Job())
+            try:
+                return self._answer(arrays, shapes, job)
+            except BaseException:  # it may have come out of ending the request
+                self._end_of(job)
+                raise
         until = monotonic() + (timeout_s if left_s is None else left_s)
         if until <= monotonic():
             raise _no_result(timeout_s, "its turn had not come")
-        job = Job()
+        call: DeadlineCall[Outputs] | None = None
         try:
-            call = DeadlineCall(lambda: self._answer(arrays, shapes, job), "gpuedge-run")
-        except RuntimeError as error:
-            raise _no_thread(error) from None
-        try:
+            with held:
+                call = DeadlineCall(lambda: self._answer(arrays, shapes, job), "gpuedge-run")
             is_done = call.wait(until - monotonic())
-        except BaseException:  # Ctrl-C, or what the handler of another signal raised
-            self._give_up(job, call)
+        except NoThreadError as error:
+            raise _no_thread(error) from None
+        except BaseException:  # of a handler of a signal, such as Ctrl-C
+            if call is not None:
+                self._give_up(job, call)
             raise
         if is_done and (call.ended or 0.0) <= until:
             return call.result()
@@ -241,73 +251,84 @@ class Server:
 
     def _begin(self, job: Job) -> Models:
         """Wait until a request may run; return the models that are its own for that long."""
-        with self._changed:
-            while self._running is not None or self._ending is not None:
-                if self._ending is not None and self._ending != threading.get_ident():
-                    self._changed.wait()  # a daemon thread, and the interpreter ends
-                elif self._running is None or job.is_given_up:
-                    break
-                elif not self._changed.wait(POLL_S):
-                    self._leave_stuck()
-            if self._is_closed:
-                raise _closed()
-            if job.is_given_up:
-                raise RequestTimeoutError("The request was given up before its turn came.")
-            job.models, job.request = self._models, self._request
-            if self._late and any(late.models is self._models for late in self._late):
-                if self._request.fallback == "error":
-                    raise DeviceTimeoutError(
-                        "The device has not returned from a request that was given up.",
-                        asked_by="fallback='error'",
-                        hint="fallback='cpu' lets the CPU answer meanwhile",
-                        reason="device-hung",
-                    )
-                job.models = self._on_cpu
-                job.request = replace(self._request, device=CPU, executor=None)
-            self._running = job
-            return job.models
+        job.thread = threading.get_ident()
+        with self._lock:
+            if self._running is None and self._ending is None:
+                return self._take_turn(job)
+        return cast("Models", self._monitor.wait_for(lambda: self._next_turn(job)))
+
+    def _next_turn(self, job: Job) -> Models | None:
+        """Return the models of a request if its turn has come; None while it has to wait."""
+        if self._ending is not None and self._ending != job.thread:
+            return None  # a daemon thread, and the interpreter ends
+        if self._running is not None and not job.is_given_up:
+            self._leave_stuck()
+            # One of this very thread is over, or is interrupted for as long as this one lasts.
+            if self._running is not None and self._running.thread != job.thread:
+                return None
+        return self._take_turn(job)
+
+    def _take_turn(self, job: Job) -> Models:
+        if self._is_closed:
+            raise _closed()
+        if job.is_given_up:
+            raise RequestTimeoutError("The request was given up before its turn came.")
+        job.models, job.request = self._models, self._request
+        if self._late and any(late.models is self._models for late in self._late):
+            if self._request.fallback == "error":
+                raise DeviceTimeoutError(
+                    "The device has not returned from a request that was given up.",
+                    asked_by="fallback='error'",
+                    hint="fallback='cpu' lets the CPU answer meanwhile",
+                    reason="device-hung",
+                )
+            job.models = self._on_cpu
+            job.request = replace(self._request, device=CPU, executor=None)
+        self._running = job
+        return job.models
 
     def _end_of(self, job: Job) -> None:
         """Let the next request run; close what this one had if nobody else has that any more."""
-        with self._changed:
+        with self._lock:
             if self._running is job:
                 self._running = None
             elif job in self._late:
                 self._late.remove(job)
             else:
-                return  # it never ran, or was left with its device
+                return  # it never ran, is over, or was left with its device
             models = job.models
             is_dropped = models is not self._models and models is not self._on_cpu
-            self._changed.notify_all()
+            self._monitor.notify()
         if models is not None and (is_dropped or self._is_closed):
             _close_models(models)
 
     def _give_up(self, job: Job, call: DeadlineCall[Outputs]) -> str:
         """Stop waiting for a request; return what it was doing."""
-        with self._changed:
-            if not call.give_up():
-                return "it was done too late"
-            job.is_given_up = True
-            self._changed.notify_all()
-            if self._running is not job:
-                return "its turn had not come"
-            self._running = None
-            self._late.append(job)
-            if job.models is self._on_cpu:
-                self._on_cpu = {}
-        if job.model is not None:
-            job.model.cancel()
-        if job.models is self._models:
-            with suppress(RuntimeError):  # without a thread the CPU answers for as long as it lasts
-                DeadlineCall(lambda: self._follow(job, call), "gpuedge-late")
-        return "it still runs"
+        with held:
+            with self._lock:
+                if not call.give_up():
+                    return "it was done too late"
+                job.is_given_up = True
+                self._monitor.notify()
+                if self._running is not job:
+                    return "its turn had not come"
+                self._running = None
+                self._late.append(job)
+                if job.models is self._on_cpu:
+                    self._on_cpu = {}
+            if job.model is not None:
+                job.model.cancel()
+            if job.models is self._models:
+                with suppress(NoThreadError):  # the CPU answers for as long as it lasts
+                    DeadlineCall(lambda: self._follow(job, call), "gpuedge-late")
+            return "it still runs"
 
     def _follow(self, job: Job, call: DeadlineCall[Outputs]) -> None:
         """Leave a late request alone once it is hung."""
         watch = self._watch_of(job)
         while not call.wait(min(LOOK_S, watch.limit_s)):
             if watch.look():
-                with self._changed:
+                with self._lock:
                     self._leave(job)
                 return
 
@@ -343,7 +364,7 @@ class Server:
             self._late.append(job)
             self._running = None
             self._leave(job)
-            self._changed.notify_all()
+            self._monitor.notify()
 
     def _leave(self, job: Job) -> None:
         """Go on without a request that does not return, and without its device."""
@@ -372,65 +393,63 @@ class Server:
         if self._owner != os.getpid():
             self._restart()
         one = Queued(lambda left_s: self.run(arrays, shapes, timeout_s, left_s), timeout_s)
-        with self._changed:
-            self._find_place(one)
-            if self._is_closing:
-                raise _closed()
-            self._worker = self._worker or _started(self._work, "gpuedge-session")
-            if timeout_s is not None:
-                self._timer = self._timer or _started(self._expire, "gpuedge-timeouts")
-            self._waiting.append(one)
-            self._changed.notify_all()
-        return one.future
-
-    def _find_place(self, one: Queued) -> None:
-        """Wait until fewer than the most are waiting, leaving out those that were cancelled."""
-        if len(self._waiting) < MAX_WAITING:
-            return
-        self._waiting = deque(e for e in self._waiting if not e.future.cancelled())
-        if len(self._waiting) >= MAX_WAITING and threading.current_thread() is self._worker:
-            raise UsageError(
-                f"{MAX_WAITING} requests are waiting already.",
-                hint="wait for earlier futures before asking for more",
-            )
-        is_free = self._changed.wait_for(
-            lambda: len(self._waiting) < MAX_WAITING or self._is_closing, one.left_s
-        )
-        if not is_free:
+        if self._monitor.wait_for(lambda: self._queued(one), one.left_s) is None:
             raise RequestTimeoutError(
                 f"No place among {MAX_WAITING} waiting requests in {one.timeout_s:g} s.",
                 asked_by="timeout_s",
             )
+        return one.future
+
+    def _queued(self, one: Queued) -> bool | None:
+        """Queue a request where fewer than the most are waiting; else return None."""
+        if self._is_closing:
+            raise _closed()
+        if len(self._waiting) >= MAX_WAITING:
+            self._waiting = deque(e for e in self._waiting if not e.future.cancelled())
+        if len(self._waiting) >= MAX_WAITING:
+            if threading.current_thread() is self._worker:
+                raise UsageError(
+                    f"{MAX_WAITING} requests are waiting already.",
+                    hint="wait for earlier futures before asking for more",
+                )
+            return None
+        with held:
+            self._worker = self._worker or _started(self._work, "gpuedge-session")
+            if one.timeout_s is not None:
+                self._timer = self._timer or _started(self._expire, "gpuedge-timeouts")
+            self._waiting.append(one)
+            self._monitor.notify()
+        return True
 
     def _work(self) -> None:
         """Answer queued requests, first come, first served, until there are none for a while."""
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._is_closing, IDLE_S)
+            self._monitor.wait_for(lambda: self._waiting or self._is_closing or None, IDLE_S)
+            with self._lock:
                 if not self._waiting:
                     self._worker = None
-                    self._changed.notify_all()
+                    self._monitor.notify()
                     return
                 one = self._waiting.popleft()
-                self._changed.notify_all()
+                self._monitor.notify()
             one.run()
             del one  # or its inputs stay until the next request
 
     def _expire(self) -> None:
         """Fail requests whose time is over while they wait, as long as there are any."""
         while True:
-            with self._changed:
+            with self._lock:
                 left = [(e.left_s, e) for e in self._waiting]
                 late = [e for left_s, e in left if left_s is not None and left_s <= 0]
                 ends = [left_s for left_s, _ in left if left_s is not None]
                 if not ends:
                     self._timer = None
                     return
-                if not late:
-                    self._changed.wait(min(ends))
-                    continue
-                self._waiting = deque(e for e in self._waiting if e not in late)
-                self._changed.notify_all()
+                if late:
+                    self._waiting = deque(e for e in self._waiting if e not in late)
+                    self._monitor.notify()
+            if not late:
+                self._monitor.wait_for(self._is_one_late, min(ends))
             for one in late:
                 one.fail(
                     RequestTimeoutError(
@@ -439,6 +458,10 @@ class Server:
                         known="requests before it were not done",
                     )
                 )
+
+    def _is_one_late(self) -> bool | None:
+        ends = [left_s for e in self._waiting if (left_s := e.left_s) is not None]
+        return not ends or min(ends) <= 0 or None
 
     # -- looking ------------------------------------------------------------------------------
 
@@ -480,25 +503,24 @@ class Server:
         """Finish what is queued, then release everything; see `gpuedge.Session.close`."""
         if self._owner != os.getpid():
             self._restart()
-        with self._changed:
+        with self._lock:
             self._is_closing = True
-            self._changed.notify_all()
-            if threading.current_thread() is not self._worker:
-                while self._worker is not None and not self._is_stuck():
-                    self._changed.wait(LOOK_S)
-            left, self._waiting = self._waiting, deque()
-            self._changed.notify_all()
-        for one in left:
-            one.fail(_closed())
-        until = monotonic() + LEAVE_S
-        with self._changed:
-            self._is_idle_by(until)
+            self._monitor.notify()
+        if threading.current_thread() is not self._worker:
+            self._monitor.wait_for(lambda: self._worker is None or self._is_stuck() or None)
+        while True:
+            with held, self._lock:  # no future stays without an answer
+                if not self._waiting:
+                    break
+                self._waiting.popleft().fail(_closed())
+        self._is_idle_in(LEAVE_S)
+        with held, self._lock:
             for job in list(self._late):
                 self._leave(job)
             self._is_closed = True
             busy = None if self._running is None else self._running.models
             free = [models for models in (self._models, self._on_cpu) if models is not busy]
-            self._changed.notify_all()
+            self._monitor.notify()
         for models in free:  # the request under way closes what it has when it comes back
             _close_models(models)
 
@@ -506,42 +528,42 @@ class Server:
         """Start no more requests and wait for those under way: the interpreter ends."""
         if self._owner != os.getpid():
             return
-        with self._changed:
+        with self._lock:
             self._is_closing = True
             left, self._waiting = self._waiting, deque()
-            self._changed.notify_all()
+            self._ending = threading.get_ident()
+            self._monitor.notify()
         for one in left:
             with suppress(BaseException):  # of callbacks
                 one.future.cancel()
-        with self._changed:
-            self._ending = threading.get_ident()
-            if self._is_idle_by(until):
-                for model in self._models.values():
-                    model.keep()
-                return
+        if self._is_idle_in(until - monotonic()):
+            for model in self._models.values():
+                model.keep()
+            return
+        with self._lock:
             for job in (*self._late, *([self._running] if self._running else [])):
                 if job.model is not None:
                     job.model.cancel()
-            self._is_idle_by(monotonic() + CANCELLED_S)
+        self._is_idle_in(CANCELLED_S)
 
-    def _is_idle_by(self, until: float) -> bool:
-        while (self._running or self._late) and (left_s := until - monotonic()) > 0:
-            self._changed.wait(left_s)
-        return not (self._running or self._late)
+    def _is_idle_in(self, seconds: float) -> bool:
+        def is_idle() -> bool | None:
+            return not (self._running or self._late) or None
+
+        return self._monitor.wait_for(is_idle, seconds) or False
 
 
 def _close_models(models: Models) -> None:
-    while models:
-        models.popitem()[1].close()
+    for shapes, model in list(models.items()):
+        model.close()
+        models.pop(shapes, None)
 
 
 def _started(work: Callable[[], None], name: str) -> threading.Thread:
-    made = threading.Thread(target=work, name=name, daemon=True)
     try:
-        made.start()
-    except RuntimeError as error:
+        return started(work, name)
+    except NoThreadError as error:
         raise _no_thread(error) from None
-    return made
 
 
 def _no_thread(error: RuntimeError) -> DeviceError:

@@ -29,6 +29,7 @@ from gpuedge.executors.gpu import GpuExecutor, submit_and_wait
 from gpuedge.lang.glsl import compile_glsl
 from gpuedge.lang.interface import BufferArg, Reflection, reflect
 from gpuedge.runtime.inputs import brief
+from gpuedge.safety.interrupts import held
 from gpuedge.safety.watchdog import Watchdog
 
 Array = npt.NDArray[Any]
@@ -70,7 +71,7 @@ class UserKernel:
         self._check_outputs()
         _check_dtypes(reflection, executor)
         executor.check_open()
-        with executor.lock, executor.compiling:
+        with held, executor.lock, executor.compiling:
             program = executor.programs.build(
                 reflection.blob, specs, executor.caps, reflection.local_size
             )
@@ -144,7 +145,7 @@ class UserKernel:
         key = (tuple((n, a.nbytes) for n, a in arrays.items()), tuple(shapes.items()), launch, push)
         executor = self._executor
         executor.check_open()
-        with executor.lock:
+        with held, executor.lock:
             ready = self._ready if self._ready is not None and self._ready.key == key else None
             with executor.running_first if ready is None else executor.running:
                 executor.check_open()
@@ -250,7 +251,7 @@ class UserKernel:
         """Give the kernel's memory and program back to the device; may be called twice."""
         if self._executor.is_inherited or self._executor.closed:
             return
-        with self._executor.lock:
+        with held, self._executor.lock:
             program, self._program = self._program, None
             if program is not None and not self._executor.closed:
                 self._forget()

@@ -14,32 +14,51 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Generic, TypeVar
 
+from gpuedge.safety.interrupts import held, is_of_handler, rlock
+
 T = TypeVar("T")
+
+
+class NoThreadError(RuntimeError):
+    """No thread can be started: there are too many, or the interpreter is ending."""
+
+
+def started(work: Callable[[], object], name: str) -> threading.Thread:
+    """Start a daemon thread, and return it. Raises NoThreadError."""
+    made = threading.Thread(target=work, name=name, daemon=True)
+    try:
+        with held:  # or its first step would wait for good for what an exception left locked
+            made.start()
+    except RuntimeError as error:
+        if is_of_handler(error):
+            raise
+        raise NoThreadError(str(error)) from None
+    return made
 
 
 class DeadlineCall(Generic[T]):
     """A call under way in a daemon thread, in the context of the caller (`gpuedge.config`).
 
-    `ended` is when it returned, in monotonic seconds. Raises RuntimeError where no thread can be
-    started: there are too many, or the interpreter is ending.
+    `ended` is when it returned, in monotonic seconds. Raises NoThreadError.
     """
 
     def __init__(self, work: Callable[[], T], name: str = "gpuedge-call") -> None:
         self.ended: float | None = None
         self._work = work
-        self._lock = threading.Lock()
-        self._done = threading.Event()
+        self._lock = rlock()
+        self._done = threading.Lock()  # free once it is over; written in C, unlike events
+        self._done.acquire()
         self._result: list[T] = []
         self._error: BaseException | None = None
         self._is_given_up = False
         self._on_return: Callable[[], object] | None = None
         context = contextvars.copy_context()
-        threading.Thread(target=context.run, args=(self._run,), name=name, daemon=True).start()
+        started(lambda: context.run(self._run), name)
 
     @property
     def is_over(self) -> bool:
         """Whether the call has returned."""
-        return self._done.is_set()
+        return self.ended is not None
 
     @property
     def is_given_up(self) -> bool:
@@ -48,7 +67,10 @@ class DeadlineCall(Generic[T]):
 
     def wait(self, seconds: float) -> bool:
         """Wait at most so long for the call to return; tell whether it has."""
-        return self._done.wait(min(max(seconds, 0.0), threading.TIMEOUT_MAX))
+        seconds = min(max(seconds, 0.0), threading.TIMEOUT_MAX)
+        if self.ended is None and self._done.acquire(timeout=seconds):
+            self._done.release()  # for others that wait
+        return self.ended is not None
 
     def result(self) -> T:
         """Return what the call returned, or raise what it raised; only once it is over."""
@@ -82,7 +104,7 @@ class DeadlineCall(Generic[T]):
             self._error = error
         with self._lock:
             self.ended = monotonic()
-        self._done.set()
+        self._done.release()
         if self._on_return is not None:
             self._on_return()
 

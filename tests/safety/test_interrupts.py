@@ -64,15 +64,41 @@ def test_an_error_is_not_hidden_without_an_interrupt() -> None:
         raise ValueError("mine")
 
 
-def test_a_handler_of_the_application_is_left_alone() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGALRM, signal.SIGTERM])
+def test_a_handler_of_the_application_waits_too(number: signal.Signals) -> None:
     came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+
+    def note(number: int, frame: object) -> None:
+        came.append(number)
+
+    before = signal.signal(number, note)
     try:
         with held:
-            interrupt()
-            assert came == [signal.SIGINT]
+            os.kill(os.getpid(), number)
+            assert came == []
+        assert came == [number]
+        assert signal.getsignal(number) is note
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
+
+
+def test_several_that_came_are_all_told() -> None:
+    came: list[int] = []
+    numbers = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
+
+    def note(number: int, frame: object) -> None:
+        came.append(number)
+
+    before = [signal.signal(number, note) for number in numbers]
+    try:
+        with held:
+            for number in numbers:
+                os.kill(os.getpid(), number)
+            assert came == []
+        assert sorted(came) == sorted(numbers)
+    finally:
+        for number, one in zip(numbers, before, strict=True):
+            signal.signal(number, one)
 
 
 def test_other_threads_change_nothing() -> None:

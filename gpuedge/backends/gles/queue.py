@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from gpuedge.core.errors import (
     DeviceLostError,
     DriverError,
 )
+from gpuedge.safety.interrupts import rlock
 
 if TYPE_CHECKING:
     from gpuedge.backends.gles.physical import Opened
@@ -71,7 +71,7 @@ class GLContext:
         self.is_gone = False  # the driver said that there is no such context, or display
         self.tells_resets = False
         self._egl: Any = display.library
-        self._lock = threading.RLock()
+        self._lock = rlock()
         self._depth = 0
         self._before: tuple[Any, ...] = ()
         self._owner = os.getpid()
