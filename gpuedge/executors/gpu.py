@@ -53,7 +53,7 @@ from gpuedge.plan.plan import Pass, Plan, PlanTensor, Step
 from gpuedge.plan.planner import plan, why_not
 from gpuedge.plan.storages import EXACT, FIXED, StoragePrecision
 from gpuedge.safety.deadline import keep
-from gpuedge.safety.interrupts import held, is_of_handler, rlock
+from gpuedge.safety.interrupts import held, rlock
 from gpuedge.safety.paths import cache_dir
 from gpuedge.safety.watchdog import Slowness, Watchdog, is_active
 
@@ -98,11 +98,9 @@ class DriverStage:
 
     def _conclude(self, error: BaseException) -> None:
         executor = self._executor
-        if is_of_handler(error) or (
-            not isinstance(error, GpuEdgeError) and getattr(executor.impl, "is_lost", False)
-        ):
-            # A second Ctrl-C: nobody knows what is bound, mapped or under way. No fault of the
-            # device, which is opened anew.
+        if not isinstance(error, (GpuEdgeError, RefusedPassError, MemoryError)):
+            # Of the application, such as a second Ctrl-C: nobody knows what is bound, mapped or
+            # under way. The device, which did nothing wrong, is opened anew.
             executor.retire()
         elif isinstance(error, DeviceTimeoutError):
             executor.is_hung, executor.late = True, error.ticket

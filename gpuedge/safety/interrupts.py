@@ -168,15 +168,13 @@ def let_go() -> None:
     the release. To be called by an `entry` alone. One that was called by another, by way of a
     handler or a callback, leaves that one what it has.
     """
-    if threading.current_thread() is not threading.main_thread():
-        return
     frame: FrameType | None = sys._getframe(1).f_back
     while frame is not None:
         if frame.f_code in _entries:
             return
         frame = frame.f_back
-    if Held._depth:  # a second Ctrl-C came out of leaving the block
-        _restore()
+    if threading.current_thread() is threading.main_thread():
+        _restore()  # a second Ctrl-C may have come out of leaving a block
     with held:
         for one in list(_locks.values()):
             lock = one()
