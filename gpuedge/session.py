@@ -78,7 +78,8 @@ class Session:
 
     Notes
     -----
-    On a GPU, float16 values are computed in float32 and rounded once where they leave it.
+    On a GPU, float16 values are computed in float32 and rounded once where they leave it, unless
+    `Policy(arithmetic="float16")` says otherwise.
     One session may be used from several threads; its runs happen one after another. What threads,
     forks, time limits and the end of the program mean for it is in docs/sessions.md.
 

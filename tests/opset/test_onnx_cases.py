@@ -161,6 +161,33 @@ def test_attention_without_what_it_keeps(names: list[str]) -> None:
     assert [node.op for node in checked.nodes] == ["Attention"]
 
 
+@pytest.mark.parametrize("asked", [["y"], ["output_mean"], ["y", "output_var"]])
+@pytest.mark.parametrize("is_named", [True, False])
+def test_normalisation_in_training_without_its_means(asked: list[str], is_named: bool) -> None:
+    """ONNX Runtime crashes without names for them, and writes into the inputs where none is asked.
+
+    The node names what nobody asks for, or does not.
+    """
+    case = every_case()["batchnorm_example_training_mode"]
+    all_names = list(case.model.graph.node[0].output)
+    model = _asking_for(case.model, ["y", *(n if n in asked else "" for n in all_names[1:])])
+    kept = [value for value in case.model.graph.output if value.name in asked]
+    del model.graph.output[:]
+    model.graph.output.extend(kept)
+    if is_named:
+        model.graph.node[0].output[:] = all_names
+    given, wanted = case.data_sets[0]
+    feeds = {v.name: _array(a).copy() for v, a in zip(model.graph.input, given, strict=True)}
+    before = {name: array.copy() for name, array in feeds.items()}
+    with gpuedge.Session(model, device="cpu") as session:
+        for _ in range(3):
+            for name, array in session.run(feeds).items():
+                right = _array(wanted[all_names.index(name)])
+                np.testing.assert_allclose(array, right, rtol=1e-3, atol=1e-6)
+    for name, array in before.items():
+        np.testing.assert_array_equal(feeds[name], array)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(FAMILIES))
 def test_every_case_answers_or_is_refused_with_a_code(part: int) -> None:
