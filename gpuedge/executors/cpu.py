@@ -183,8 +183,6 @@ class _OrtExecutable:
         self._inputs, self._order = inputs, outputs
         made = [] if session is None else [one.name for one in session.get_outputs()]
         self._computed = [name for name in outputs if name in made]
-        # and what `is_keeping` nodes give: else ONNX Runtime writes it into the inputs
-        self._asked = [*self._computed, *(name for name in made if name not in outputs)]
         self._copied = [name for name in outputs if name not in made]
         self._constants = model.graph.constants if self._copied else {}
         self._closed = False
@@ -228,8 +226,8 @@ class _OrtExecutable:
     def _call(self, feeds: dict[str, Array]) -> list[Array]:
         self._under_way = options = self._options()
         try:
-            found: list[Array] = self._session.run(self._asked, feeds, options)
-            return found[: len(self._computed)]
+            found: list[Array] = self._session.run(self._computed, feeds, options)
+            return found
         except Exception as error:  # its exception classes have no common base of their own
             if is_of_handler(error):
                 raise
@@ -541,6 +539,7 @@ class CpuExecutor:
 
         def load(profile: str = "") -> Any:
             written = _for_ort(graph)
+            # An output that is none of the model's may be written into the memory of an input.
             keeping = (n for n in written.nodes if is_keeping(n.op, n.inputs, n.attrs))
             more = [name for n in keeping for name in n.outputs if name and name not in computed]
             return _session(to_bytes(written, [*computed, *more]), self.threads, profile)
