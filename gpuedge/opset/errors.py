@@ -49,6 +49,9 @@ FACTOR = 8.0
 HUGE = 1e37
 """Sums of values beyond this may overflow on the way."""
 
+MOST = 2.0**22
+"""Up to here float32 holds whole numbers and halves, in whatever order they are added."""
+
 MOST_MOVING = 3
 """Places that are moved together, each to both sides."""
 
@@ -291,10 +294,10 @@ class _Body:
             fixed[id(part)] = Num(at.v, np.where(np.isfinite(at.e), 0.0, np.inf))
         v, e = self._once(self.body, inexact, fixed)
         moving = [n for n, off in errors.items() if off.any()]
-        signs = list(product((-1, 0, 1), repeat=len(moving)))
-        if len(moving) > MOST_MOVING:
-            signs = [tuple(s * (i == k) for k in range(len(moving)))
-                     for i in range(len(moving)) for s in (-1, 1)]  # fmt: skip
+        signs: Iterable[tuple[int, ...]] = product((-1, 0, 1), repeat=len(moving))
+        if len(moving) > MOST_MOVING:  # one after the other
+            signs = (tuple(s * (i == k) for k in range(len(moving)))
+                     for i in range(len(moving)) for s in (-1, 1))  # fmt: skip
         apart: Array = np.zeros(self.shape)
         for sign in signs if moving else ():
             moved = {n: Num(fixed[n].v + s * FACTOR * errors[n], np.zeros(()))
@@ -341,7 +344,7 @@ class _Body:
         return made
 
     def _applied(self, one: Apply, args: list[Num]) -> Num:
-        """Return a function of parts; sums and products that float32 holds exactly are exact.
+        """Return a function of parts; sums and products of whole numbers and halves are exact.
 
         In a whole number parts have steps or errors, and what is rounded takes `FACTOR` errors to
         the next tie.
@@ -355,7 +358,7 @@ class _Body:
         made = _applied(one.function, args)
         if one.function not in ("add", "sub", "mul"):
             return made
-        is_held: Any = is_whole or made.v == 0
+        is_held: Any = is_whole or ((made.v == np.rint(2 * made.v) / 2) & (np.abs(made.v) < MOST))
         if self.has_steps and not is_whole:
             is_held |= (made.v.astype(np.float32) == made.v) & (np.abs(made.v) >= TINY)
         return Num(made.v, np.where(is_held & (args[0].e + args[1].e == 0), 0.0, made.e))
