@@ -331,7 +331,7 @@ class _Body:
             e = errors.load(one) if serial in inexact else np.zeros_like(v)
             return Num(v, np.where(_is_open(one.parts, found), _reach(self.given[serial]), e))
         if isinstance(one, Apply):
-            return self._applied(one, [found[id(a)] for a in one.args])
+            return self._applied(one, [found[id(a)] for a in one.args], at)
         if isinstance(one, Where):
             yes, no, test = found[id(one.yes)], found[id(one.no)], at.test(one.test)
             either = np.abs(yes.v - no.v) + np.maximum(yes.e, no.e)
@@ -343,7 +343,7 @@ class _Body:
             return Num(made.v, np.where(_is_open(one.parts, found), wide, 0.0))
         return made
 
-    def _applied(self, one: Apply, args: list[Num]) -> Num:
+    def _applied(self, one: Apply, args: list[Num], at: Elements) -> Num:
         """Return a function of parts; sums and products of whole numbers and halves are exact.
 
         In a whole number parts have steps or errors, and what is rounded takes `FACTOR` errors to
@@ -356,6 +356,11 @@ class _Body:
         elif self.has_steps and not is_whole:
             args = [Num(a.v, a.e / FACTOR) if k else a for a, k in zip(args, kinds, strict=True)]
         made = _applied(one.function, args)
+        if one.function in ("above", "equal"):  # an element and itself are equal
+            a, b = one.args
+            if isinstance(a, LoadExpr) and isinstance(b, LoadExpr):
+                return Num(made.v, np.where(at.is_same(a, b), 0.0, made.e))
+            return made
         if one.function not in ("add", "sub", "mul"):
             return made
         is_held: Any = is_whole or ((made.v == np.rint(2 * made.v) / 2) & (np.abs(made.v) < MOST))
@@ -411,6 +416,14 @@ def _reduced(one: Tensor, source: Reduce, done: _Done, bias: float) -> Num:
     if source.combine == "prod":
         made = _multiplied(x, along)
         return Num(made.v, np.where(x.e.any(axis=along), made.e, 0.0)) if is_whole else made
+    sought = _sought(source) if is_whole else None
+    if sought is not None:  # it is one of those that may be
+        hit, place = (_elements((*one.shape, *source.over), part, done)[0] for part in sought)
+        first = np.max if source.combine == "max" else np.min
+        found = np.asarray(first(x.v, axis=along))
+        away = np.abs(place.v - np.expand_dims(found, along))
+        may_be = np.where((hit.v > 0.5) | (hit.e > 0), away, 0.0)
+        return Num(found, np.asarray(may_be.max(axis=along, initial=0.0)))
     if source.combine != "sum":
         best = np.max if source.combine == "max" else np.min
         return Num(np.asarray(best(x.v, axis=along)), np.asarray(x.e.max(axis=along, initial=0.0)))
@@ -420,6 +433,19 @@ def _reduced(one: Tensor, source: Reduce, done: _Done, bias: float) -> Num:
         return Num(np.asarray(v), _least(x.e.sum(axis=along), squares))
     before = np.sqrt((x.e**2).sum(axis=along)) + bias * np.abs(v)
     return Num(np.asarray(v), np.asarray(before + _rounding(math.prod(source.over)) * size))
+
+
+def _sought(source: Reduce) -> tuple[Expr, Expr] | None:
+    """Return the test and the places, where the first place of an extreme is looked for."""
+    body = source.body
+    if source.combine not in ("max", "min") or not isinstance(body, Apply):
+        return None
+    hit = body.args[0] if body.function == "pick" else body
+    test = hit.yes if isinstance(hit, Where) else hit
+    if not isinstance(test, Apply) or test.function != "equal":
+        return None
+    is_extreme = not any(isinstance(a, (Number, Position)) for a in test.args)
+    return (hit, body.args[1]) if is_extreme and body.function == "pick" else None
 
 
 def _least(steps: Array, squares: Array) -> Array:

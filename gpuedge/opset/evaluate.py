@@ -176,6 +176,10 @@ class Elements:
         steps = [linear.get(n, 0) * flat.itemsize for n in range(len(self.shape))]
         return np.lib.stride_tricks.as_strided(flat, self.shape, steps, writeable=False)
 
+    def is_same(self, a: LoadExpr, b: LoadExpr) -> Any:
+        """Return where two of them are the same element."""
+        return a.tensor is b.tensor and self._index(a.at) == self._index(b.at)
+
     def test(self, test: Sequence[Index]) -> Any:
         """Return where no index is negative."""
         passed: Any = True
