@@ -50,7 +50,7 @@ def test_listing_in_a_terminal_without_unicode(folder: Path) -> None:
     environ = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     done = subprocess.run(
         [sys.executable, "-m", "gpuedge", "db", "show"], env=environ, capture_output=True,
-        timeout=60, check=False,
+        timeout=280, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"----" in done.stdout

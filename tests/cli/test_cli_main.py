@@ -154,7 +154,7 @@ def python(*arguments: str, **options: object) -> subprocess.CompletedProcess[st
         [sys.executable, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=280,
         check=False,
         **options,  # type: ignore[call-overload]
     )
@@ -405,7 +405,7 @@ def test_a_daemon_without_stderr_gets_its_answer(tmp_path: Path) -> None:
     environment = {**os.environ, "GPUEDGE_CACHE_DIR": str(tmp_path), "GPUEDGE_BACKENDS": "null"}
     done = subprocess.run(
         ["bash", "-c", f"{sys.executable} -m gpuedge probe --json 2>&-"],
-        env=environment, capture_output=True, text=True, timeout=60, check=False,
+        env=environment, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert json.loads(done.stdout)["schema"] == "gpuedge.probe/1"
 
@@ -418,7 +418,7 @@ def test_stdout_that_cannot_take_it(redirect: str, code: int, tmp_path: Path) ->
     for options in ("", "--json"):
         done = subprocess.run(
             ["bash", "-c", f"{sys.executable} -m gpuedge info {options} {redirect}"],
-            env=environment, capture_output=True, text=True, timeout=60, check=False,
+            env=environment, capture_output=True, text=True, timeout=280, check=False,
         )  # fmt: skip
         # A pipe may also be read to its end before it closes.
         assert done.returncode in ({code, 0} if "true" in redirect else {code}), done.stderr

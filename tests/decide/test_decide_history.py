@@ -126,7 +126,7 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     children = [
         subprocess.Popen([sys.executable, "-c", code, str(tmp_path), str(n)]) for n in range(4)
     ]
-    assert [child.wait(timeout=120) for child in children] == [0] * 4
+    assert [child.wait(timeout=280) for child in children] == [0] * 4
     history = History(tmp_path)
     shared = history.of("shared")
     assert shared.requests == (20,) * 4

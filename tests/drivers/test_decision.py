@@ -38,12 +38,12 @@ def run(cache: Path) -> Run:
     require(NAME)
     environ = {**environment_of(NAME), "GPUEDGE_CACHE_DIR": str(cache)}
     probing = [sys.executable, "-m", "gpuedge", "probe", "--deadline", "60"]
-    subprocess.run(probing, env=environ, check=True, capture_output=True, timeout=120)
+    subprocess.run(probing, env=environ, check=True, capture_output=True, timeout=280)
 
     def load(milliseconds: float, kind: str, seconds: float = 60.0) -> dict[str, Any]:
         command = [sys.executable, str(CHILD), str(milliseconds), kind, str(seconds)]
         done = subprocess.run(
-            command, env=environ, capture_output=True, text=True, check=False, timeout=120
+            command, env=environ, capture_output=True, text=True, check=False, timeout=280
         )
         assert done.returncode == 0, done.stderr[-3000:]
         found: dict[str, Any] = json.loads(done.stdout)

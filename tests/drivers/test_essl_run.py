@@ -41,7 +41,7 @@ def wrong(level: str) -> dict[str, int]:
     }
     done = subprocess.run(
         [sys.executable, str(CHILD), level],
-        env={**os.environ, **mesa}, capture_output=True, text=True, timeout=240, check=False,
+        env={**os.environ, **mesa}, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     answer = json.loads(done.stdout)

@@ -67,7 +67,7 @@ def said(command: list[str], name: str) -> dict[str, Any]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=280,
     )
     assert done.returncode == 0, f"{command} gave {done.returncode}\n{done.stderr[-2000:]}"
     body: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

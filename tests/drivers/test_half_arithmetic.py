@@ -37,7 +37,7 @@ def run(name: str, folder: Path, *command: str) -> str:
     require(name)
     environ = {**environment_of(name), "GPUEDGE_CACHE_DIR": str(folder), "COLUMNS": "400"}
     done = subprocess.run([sys.executable, *command], env=environ, capture_output=True, text=True,
-                          timeout=240, check=False)  # fmt: skip
+                          timeout=280, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout
 

@@ -29,7 +29,7 @@ def test_a_driver_gives_the_same_in_a_process_of_its_own(name: str, tmp_path: Pa
     environ = {**farm.environment_of(name), "GPUEDGE_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, str(CHILD)], env=environ, capture_output=True, text=True,
-        timeout=200, check=False,
+        timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])

@@ -55,6 +55,6 @@ def test_plug_in_is_probed_opened_and_named(tmp_path: Path) -> None:
     }  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
-        capture_output=True, text=True, timeout=120, check=False, env=environ, cwd=farm.ROOT,
+        capture_output=True, text=True, timeout=280, check=False, env=environ, cwd=farm.ROOT,
     )  # fmt: skip
     assert done.stdout.strip() == "myapi:0 ok", done.stderr

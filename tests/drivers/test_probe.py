@@ -78,7 +78,7 @@ def build_faulty(folder: Path, fault: str, *, at_load: bool) -> Path:
     library = folder / "libfaulty.so"
     defines = [f'-DFAULT="{fault}"', f"-DAT_LOAD={int(at_load)}"]
     command = [compiler, "-shared", "-fPIC", "-w", *defines, "-o", str(library), str(source)]
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=280)
     return write_manifest(folder / f"{fault}.json", "./libfaulty.so")
 
 

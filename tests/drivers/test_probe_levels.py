@@ -92,7 +92,7 @@ def test_what_textures_can_get_wrong_is_noticed(
     done = subprocess.run(
         [sys.executable, __file__, json.dumps(request)],
         env={**farm.environment_of(f"{level}-llvmpipe"), "OPENBLAS_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=240, check=False,
+        capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])

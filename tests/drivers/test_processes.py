@@ -49,7 +49,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         # Pools end their workers in the middle of runs: that is not to count against the driver.
         environ["GPUEDGE_PIN"] = f"{FARM[name].device}=always"
         probing = [sys.executable, "-m", "gpuedge", "probe", "--deadline", "60"]
-        subprocess.run(probing, env=environ, check=True, capture_output=True, timeout=120)
+        subprocess.run(probing, env=environ, check=True, capture_output=True, timeout=280)
         return environ
 
     def scenario(name: str, what: str, isolation: str) -> subprocess.CompletedProcess[str]:

@@ -63,7 +63,7 @@ def test_every_level_says_what_its_steps_take(name: str, isolation: str, tmp_pat
     require(name)
     done = subprocess.run(
         [sys.executable, CHILD, FARM[name].device, isolation],
-        capture_output=True, text=True, timeout=120, check=False, env=environment_of(name),
+        capture_output=True, text=True, timeout=280, check=False, env=environment_of(name),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     body = json.loads(done.stdout)

@@ -20,7 +20,7 @@ def check(name: str, folder: Path) -> None:
     require(name)
     environ = {**environment_of(name), "GPUEDGE_CACHE_DIR": str(folder)}
     command = [sys.executable, str(CHILD), FARM[name].device]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240,
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=280,
                           check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout)

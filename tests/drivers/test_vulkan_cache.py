@@ -265,7 +265,7 @@ def child(info: DeviceInfo, point: str) -> int:
     command = [sys.executable, "-c", CHILD, json.dumps(request), point, str(Path(__file__).parent)]
     environ = {**os.environ, "PYTHONFAULTHANDLER": ""}
     done = subprocess.run(
-        command, check=False, env=environ, capture_output=True, text=True, timeout=120
+        command, check=False, env=environ, capture_output=True, text=True, timeout=280
     )
     assert done.returncode != 1, done.stderr
     return done.returncode

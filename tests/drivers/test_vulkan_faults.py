@@ -78,7 +78,7 @@ device.close()
 print("closed", time.perf_counter() - start < 0.8)
 """
     ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=280, check=False
     )
     assert (ran.returncode, ran.stdout) == (0, "closed True\n"), ran.stderr
     assert "still busy" in ran.stderr

@@ -77,7 +77,7 @@ def by_dawn(requests: list[dict[str, Any]]) -> list[str]:
     """Compile all texts in one process and return a message for each; empty is good."""
     done = subprocess.run(
         ["node", str(CHECK), str(dawn_package())],
-        input=json.dumps(requests), capture_output=True, text=True, timeout=240, check=False,
+        input=json.dumps(requests), capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     answers: list[str] = json.loads(done.stdout)

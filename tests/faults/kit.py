@@ -338,7 +338,7 @@ def build(folder: Path | None = None) -> Kit:
 def _compile(compiler: str, source: Path, library: Path, flags: Iterable[str]) -> None:
     command = [*compiler.split(), str(source), *FLAGS, *flags, "-o", str(library)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     except OSError as error:
         raise BuildError(f"{compiler} cannot be run: {error}") from error
     if done.returncode != 0:

@@ -61,7 +61,7 @@ def refused(dialect: str, texts: dict[str, str], folder: Path) -> dict[str, str]
     limits = [str(LIMITS)] if dialect == "essl100" else []
     # Twice each: the compiler names its files only where there are several.
     command = ["glslangValidator", "-S", STAGES[dialect], *limits, *paths, *paths]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     # Each file's messages follow its name.
     said: dict[str, str] = {}
     name, seen = "", set[str]()

@@ -26,7 +26,7 @@ def printed(name: str, consts: dict[str, int] | None = None) -> KernelBlob:
 
 def tool(*command: str, stdin: bytes) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [*command, "-"], input=stdin, capture_output=True, timeout=60, check=False
+        [*command, "-"], input=stdin, capture_output=True, timeout=280, check=False
     )
 
 

@@ -46,7 +46,7 @@ def run(script: str, *arguments: object, cwd: Path, cache: Path, **extra: str) -
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=280,
     )
     if done.returncode:
         pytest.fail(f"{script} gave {done.returncode}\n{done.stdout}\n{done.stderr}")

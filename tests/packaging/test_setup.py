@@ -71,7 +71,7 @@ class Machine:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=280,
         )
 
     def calls(self, name: str) -> list[str]:

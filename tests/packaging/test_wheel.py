@@ -26,7 +26,7 @@ def call(*command: str | Path, cwd: Path, cache: Path | None = None) -> str:
     if cache:
         environment["GPUEDGE_CACHE_DIR"] = str(cache)
     done = subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=240
+        command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=280
     )
     if done.returncode:
         pytest.fail(f"{command} gave {done.returncode}\n{done.stdout}\n{done.stderr}")

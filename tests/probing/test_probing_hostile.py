@@ -25,7 +25,7 @@ from gpuedge.probing.api import probe
 from gpuedge.safety import child as safe_child
 from gpuedge.safety import machine, paths
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("fakes")]
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("fakes")]
 PACKAGED = Path(paths.data_folder("capability_db"))
 
 

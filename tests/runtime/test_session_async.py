@@ -24,7 +24,7 @@ from gpuedge.core.errors import (
 )
 from gpuedge.runtime import serving
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture

@@ -170,7 +170,7 @@ def test_unaligned_arrays_are_taken(shape: tuple[Any, ...]) -> None:
 # --- closing ---------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(120)
 def test_closing_inside_a_callback() -> None:
     x = np.ones(2, np.float32)
     for _ in range(20):
@@ -205,7 +205,7 @@ def test_closing_inside_a_callback() -> None:
         s.close()
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(120)
 def test_closing_elsewhere_waits_for_what_was_asked() -> None:
     x = np.ones(2, np.float32)
     s = session("float32")
@@ -214,7 +214,7 @@ def test_closing_elsewhere_waits_for_what_was_asked() -> None:
     assert [f.result(0)["y"][0] for f in futures] == list(range(20))
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_closing_while_others_ask_loses_no_worker() -> None:
     x = np.ones(2, np.float32)
     for _ in range(10):

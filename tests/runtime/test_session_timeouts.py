@@ -25,7 +25,7 @@ from gpuedge.core.errors import (
 )
 from gpuedge.runtime import serving
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 GPU = "vulkan:0"
 QUIET = gpuedge.Policy(crosscheck=0.0, watchdog_s=0.2)

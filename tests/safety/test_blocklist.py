@@ -30,7 +30,7 @@ def start(folder: Path, *words: str, key: str = "k") -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> int:
-    process.communicate(timeout=60)
+    process.communicate(timeout=280)
     return process.returncode
 
 
@@ -149,7 +149,7 @@ def test_process_that_lives_is_no_crash_until_it_ends(tmp_path: Path) -> None:
     process.send_signal(signal.SIGSTOP)
     assert crashes_of(tmp_path) == []
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=280)
     assert crashes_of(tmp_path) == ["first"]
 
 
@@ -163,7 +163,7 @@ def test_forked_child_neither_touches_the_marker_nor_keeps_it_alive(tmp_path: Pa
     process.kill()  # the child, which shares its pipes, still waits for a line
     process.wait(60)
     assert crashes_of(tmp_path) == ["first"]
-    process.communicate(timeout=60)
+    process.communicate(timeout=280)
 
 
 @pytest.mark.parametrize("at", ["open", "compile", "first"])
@@ -224,7 +224,7 @@ def test_many_processes_at_once_lose_no_crash(tmp_path: Path) -> None:
     for process in processes:
         process.kill()
     for process in processes:
-        process.communicate(timeout=60)
+        process.communicate(timeout=280)
     # All at once, as applications that start again after a crash do.
     collectors = [start(tmp_path, key="other") for _ in range(4)]
     assert [finish(c) for c in collectors] == [0] * 4

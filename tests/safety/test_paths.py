@@ -23,7 +23,7 @@ import pytest
 from gpuedge.safety import paths
 from gpuedge.safety.databases import database_folder
 
-pytestmark = pytest.mark.timeout(20)
+pytestmark = pytest.mark.timeout(120)
 ODD_NAMES = ["nul\0inside", "half a pair \ud800", "x" * 300, "d/" * 3000 + "deep"]
 
 

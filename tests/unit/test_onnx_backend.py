@@ -209,7 +209,7 @@ def test_cases_of_onnx() -> None:
     # In a process of its own: ONNX collects its cases once per process, with warnings.
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", SCRIPT, *CASES],
-        capture_output=True, text=True, check=True, timeout=120,
+        capture_output=True, text=True, check=True, timeout=280,
     )  # fmt: skip
     result = json.loads(done.stdout.splitlines()[-1])
     assert result == {"run": len(CASES), "skipped": 0, "wrong": []}
