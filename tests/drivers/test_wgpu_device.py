@@ -189,12 +189,12 @@ def test_closed_device_says_so(adapter: str) -> None:
 def test_timeout_then_the_same_work_finishes(device: OpenDevice, adapter: str) -> None:
     recording, texels = slow(device, 64, 1000), 64
     while True:
-        start = time.perf_counter()
+        start = time.process_time()
         ticket = device.submit(recording)
-        submitted = time.perf_counter() - start
+        submitted = time.process_time() - start
         device.wait(ticket, 60.0)
-        taken = time.perf_counter() - start
-        if taken > 0.1:
+        taken = time.process_time() - start
+        if taken > 0.5:
             break
         texels *= 4
         recording = slow(device, texels, 1000)
@@ -205,8 +205,9 @@ def test_timeout_then_the_same_work_finishes(device: OpenDevice, adapter: str) -
     start = time.perf_counter()
     with pytest.raises(DeviceTimeoutError, match=r"0\.01 s"):
         device.wait(ticket, 0.01)
-    assert time.perf_counter() - start < taken
+    waited = time.perf_counter() - start
     device.wait(ticket, 60.0)
+    assert waited < (time.perf_counter() - start) / 2
     device.wait(ticket, 0.0)
 
 

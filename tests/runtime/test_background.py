@@ -73,15 +73,15 @@ def test_a_job_that_stalls_is_told_of_and_the_next_one_is_done() -> None:
 
 
 def test_a_job_that_gets_on_or_rests_does_not_stall() -> None:
-    background, said = Background(share=30.0, stall_s=0.2), list[str]()
+    background, said = Background(share=30.0, stall_s=1.0), list[str]()
 
     def slow(pace: Pace) -> None:
-        for _ in range(3):
-            busy(0.02)
-            pace.rest()
+        busy(0.05)
+        pace.rest()  # for longer than a step may take
+        busy(0.01)
 
     background.submit(BackgroundJob(slow, lambda: said.append("late")))
-    assert background.wait(30) and said == []
+    assert background.wait(60) and said == []
 
 
 def test_mistakes_of_a_job_end_nothing(caplog: pytest.LogCaptureFixture) -> None:
