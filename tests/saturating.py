@@ -160,13 +160,21 @@ def _is_product(node: onnx.NodeProto) -> bool:
     return node.op_type in {one.__name__ for one in OPS} or any(map(_is_product, inner))
 
 
-def _fused(proto: onnx.ModelProto) -> bool:
+def _has(options: Any, name: str) -> bool:
+    """Tell whether a session has a configuration entry."""
+    try:
+        return bool(options.get_session_config_entry(name) == "1")
+    except (AttributeError, RuntimeError):
+        return False
+
+
+def _fused(proto: onnx.ModelProto, *, is_fusing: bool) -> bool:
     """Fuse operators with the DequantizeLinear before them; tell whether there are any products."""
     makers = {n.output[0]: n for n in proto.graph.node if n.op_type == "DequantizeLinear"}
     found = False
     for node in proto.graph.node:
         sources = [makers.get(name) for name in node.input[:2]]
-        if node.op_type in ("MatMul", "Gemm", "Conv") and all(sources):
+        if is_fusing and node.op_type in ("MatMul", "Gemm", "Conv") and all(sources):
             given = [name for one in sources if one is not None for name in one.input]
             attribute = helper.make_attribute("op", node.op_type)
             node.attribute.append(attribute)
@@ -181,11 +189,11 @@ def _fused(proto: onnx.ModelProto) -> bool:
 class Session:
     """Stands in for onnxruntime.InferenceSession."""
 
-    def __init__(self, data: bytes | str, *args: Any, **kwargs: Any) -> None:
-        self._real = REAL(data, *args, **kwargs)
+    def __init__(self, data: bytes | str, options: Any = None, **kwargs: Any) -> None:
+        self._real = REAL(data, options, **kwargs)
         proto = onnx.load(data) if isinstance(data, str) else onnx.load_from_string(data)
         self._reference = None
-        if _fused(proto):
+        if _fused(proto, is_fusing=not _has(options, "session.disable_quant_qdq")):
             for imported in proto.opset_import:  # the reference has no older DequantizeLinear
                 if not imported.domain:
                     imported.version = max(imported.version, 21)

@@ -19,7 +19,7 @@ import numpy as np
 
 from gpuedge.core.dtypes import BYTES
 from gpuedge.core.errors import GpuEdgeError, UnsupportedOpError
-from gpuedge.executors.products import DEQUANTISED, FOREIGN, ByteProduct
+from gpuedge.executors.products import FOREIGN, ByteProduct
 from gpuedge.graph.contrib import MICROSOFT
 from gpuedge.graph.ir import OPSET, Array, Graph, Node, type_of
 from gpuedge.graph.writer import to_bytes
@@ -54,11 +54,6 @@ _FORMS = (
     ("QLinearMatMul", "QLinearMatMul", BYTES_OUT),
     ("ConvInteger", "ConvInteger", "int32"),
     ("QLinearConv", "QLinearConv", BYTES_OUT),
-    ("MatMul", "MatMul", BYTES_OUT),
-    ("MatMul", "MatMul", "float32"),
-    ("Gemm", "Gemm", BYTES_OUT),
-    ("Gemm", "Gemm", "float32"),
-    ("Conv", "Conv", BYTES_OUT),
 )
 """Operators, what a wrong answer of each says something of, and what they give.
 
@@ -149,9 +144,6 @@ class _Builder:
             self.constants[zero] = np.array(middle, ends.dtype)
             whole = np.rint(total / step) + middle
             self.wanted[y] = np.clip(whole, ends.min, ends.max).astype(ends.dtype)
-        if self.op in DEQUANTISED:
-            self._between(x, w, attrs, (y, scale, zero))
-            return
         linear = (x, "one", "zx", w, "one", "zw")
         inputs = {
             "MatMulIntegerToFloat": (x, w, "one", "one"),
@@ -162,18 +154,6 @@ class _Builder:
         }.get(self.op, (x, w))
         domain = MICROSOFT if self.op in FOREIGN else ""
         self.nodes.append(Node(self.op, inputs, (y,), attrs, domain=domain))
-
-    def _between(
-        self, x: str, w: str, attrs: Mapping[str, Any], result: tuple[str, str, str]
-    ) -> None:
-        """Add an operator of floats between DequantizeLinear and QuantizeLinear."""
-        y, scale, zero = result
-        for name, at in ((x, "zx"), (w, "zw")):
-            self.nodes.append(Node("DequantizeLinear", (name, "one", at), (f"{name}/for{y}",)))
-        made = f"f{y}" if self.gives == BYTES_OUT else y
-        self.nodes.append(Node(self.op, (f"{x}/for{y}", f"{w}/for{y}"), (made,), attrs))
-        if self.gives == BYTES_OUT:
-            self.nodes.append(Node("QuantizeLinear", (made, scale, zero), (y,)))
 
 
 def _extremes(dtype: str, shape: tuple[int, ...]) -> Array:

@@ -335,6 +335,9 @@ def _session(data: bytes, threads: int, profile: str = "") -> Any:
     # Else its threads keep all cores busy for 50 to 80 ms after every run, waiting for another:
     # that drains a battery, and whatever runs next on two cores is up to four times as slow.
     options.add_session_config_entry("session.force_spinning_stop", "1")
+    # What it fuses with DequantizeLinear and QuantizeLinear is rounded otherwise than it is
+    # written, and otherwise from processor to processor; parts in integers are made by the reader.
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
     try:
         return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its exception classes have no common base of their own
@@ -365,10 +368,6 @@ NO_KERNEL = re.compile(r"implementation for (\w+)\(")
 
 NO_MEMORY = ("Failed to allocate memory", "bad allocation", "std::bad_alloc")
 """What ONNX Runtime says where memory is short."""
-
-
-def _is_trusted(given: Serialised) -> bool:
-    return not given.is_quantised or not known_answers().wrong
 
 
 def _unknown(node: Node, graph: Graph) -> str | None:
@@ -425,8 +424,8 @@ class CpuExecutor:
         """Return a whole model for ONNX Runtime as it came; where that will not do, as a graph.
 
         ONNX Runtime has one session for all shapes of a model, which goes with the last of them.
-        It is given no quantised model where it gets 8-bit products wrong: there the graph says
-        which nodes compute them.
+        Quantised models go to it as graphs: their parts in integers are the same on all devices,
+        and 8-bit products that it gets wrong are known there.
 
         Raises
         ------
@@ -434,7 +433,7 @@ class CpuExecutor:
             Neither will do.
         """
         given = model.serialised
-        if given is not None and self.engine == "onnxruntime" and _is_trusted(given):
+        if given is not None and self.engine == "onnxruntime" and not given.is_quantised:
             with suppress(ModelError):  # the graph says what is wrong, or does without that
                 return _OrtExecutable(
                     model, self.kernel, self._shared(given), given.inputs, given.outputs,

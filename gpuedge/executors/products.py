@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpuedge.core.dtypes import BYTES
-from gpuedge.graph.expand import operator_of
 from gpuedge.graph.integers import holds_quantised, is_quantised
 from gpuedge.graph.ir import Array, Graph, Node, type_of
 from gpuedge.graph.protos import attribute_value, tensor_value
@@ -24,11 +23,7 @@ from gpuedge.graph.writer import graphs_of
 
 
 class ByteProduct(NamedTuple):
-    """Which products a node computes.
-
-    `op` is MatMul, Gemm or Conv where operands are dequantised: ONNX Runtime fuses these into
-    operators on integers.
-    """
+    """Which products a node computes; what ONNX Runtime fuses MatMulInteger into counts as that."""
 
     op: str
     first: str
@@ -46,14 +41,8 @@ FOREIGN = {"QGemm": (0, 3), "QAttention": (0, 1), "DynamicQuantizeLSTM": (-1, 1)
            "DynamicQuantizeMatMul": (-1, 1), "MatMulIntegerToFloat": (0, 1)}  # fmt: skip
 """Where ONNX's operators and ONNX Runtime's own have their operands; -1: floats, as uint8."""
 
-DEQUANTISED = ("MatMul", "Gemm", "Conv")
-"""Operators of floats that it fuses with the DequantizeLinear before them."""
-
-_HANDING_ON = ("MaxPool", "Relu", "Clip")
-"""What besides moves it takes DequantizeLinear through."""
-
 _MOVABLE = {
-    "DequantizeLinear": ((0, 2),), "MatMulInteger": ((1, 3),), "ConvInteger": ((1, 3),),
+    "MatMulInteger": ((1, 3),), "ConvInteger": ((1, 3),),
     "QLinearMatMul": ((3, 5),), "QLinearConv": ((3, 5),), "QGemm": ((3, 5),),
     "QAttention": ((1, 7),), "DynamicQuantizeLSTM": ((1, 9), (2, 11)),
     "DynamicQuantizeMatMul": ((1, 3),), "MatMulIntegerToFloat": ((1, 5),),
@@ -73,25 +62,20 @@ def products(graph: Graph) -> dict[int, ByteProduct]:
     """Return the nodes that compute 8-bit products, by identity."""
     if not any(is_quantised(node.op) or any(graphs_of(node)) for node in graph.nodes):
         return {}
-    makers = {name: node for node in graph.nodes for name in node.outputs if name}
-    found = {id(node): _product(node, graph, makers) for node in graph.nodes}
+    found = {id(node): _product(node, graph) for node in graph.nodes}
     return {at: product for at, product in found.items() if product is not None}
 
 
-def _product(node: Node, graph: Graph, makers: Mapping[str, Node]) -> ByteProduct | None:
+def _product(node: Node, graph: Graph) -> ByteProduct | None:
     if any(graphs_of(node)):  # what is inside cannot be told apart
         inner = any(holds_quantised(b) for a in node.attrs.values() for b in _bodies(a))
         return ByteProduct("MatMulInteger", "uint8", "int8", is_constant=True) if inner else None
     op, at = node.op, None if node.domain else NATIVE.get(node.op)
     if node.domain in CONTRIB and op in FOREIGN:
         op, at = "MatMulInteger", FOREIGN[op]
-    if at is not None:
-        names = ["" if i < 0 else node.inputs[i] for i in at]
-    elif op in DEQUANTISED and not node.domain:
-        sources = [_dequantiser(name, makers) for name in node.inputs[:2]]
-        names = ["?" if one is None else one.inputs[0] for one in sources]
-    else:
+    if at is None:
         return None
+    names = ["" if i < 0 else node.inputs[i] for i in at]
     first, second = (
         ("uint8" if not n else graph.types[n].dtype if n in graph.types else "?") for n in names
     )
@@ -103,16 +87,6 @@ def _product(node: Node, graph: Graph, makers: Mapping[str, Node]) -> ByteProduc
 def _bodies(attribute: Any) -> tuple[Any, ...]:
     is_proto = hasattr(attribute, "HasField")
     return (attribute.g, *attribute.graphs) if is_proto else ()
-
-
-def _dequantiser(name: str, makers: Mapping[str, Node]) -> Node | None:
-    """Return the node that a value is dequantised by, however it was moved since."""
-    node = makers.get(name)
-    while node is not None and node.op != "DequantizeLinear":
-        known = operator_of(node)
-        is_moved = known is not None and (known.moves or node.op in _HANDING_ON)
-        node = makers.get(node.inputs[0]) if is_moved else None
-    return node
 
 
 def moved(
@@ -134,7 +108,6 @@ def moved(
     left : frozenset of int
         Its nodes that are wrong even so, by identity.
     """
-    makers = {name: node for node in graph.nodes for name in node.outputs if name}
     mover = _Mover(graph.constants)
     new: dict[int, Node] = {}
     left: set[int] = set()
@@ -145,15 +118,12 @@ def moved(
         if any(graphs_of(node)):
             new[id(node)] = mover.inside(node)
             continue
-        at: Node | None = node
-        if product.op in DEQUANTISED:
-            at = _dequantiser(node.inputs[1], makers)
         can = product._replace(second="uint8") not in wrong
-        inputs = mover.inputs(at.op, at.inputs, graph.constants.get) if at and can else None
-        if at is None or inputs is None:
+        inputs = mover.inputs(node.op, node.inputs, graph.constants.get) if can else None
+        if inputs is None:
             left.add(id(node))
         else:
-            new[id(at)] = replace(at, inputs=inputs)
+            new[id(node)] = replace(node, inputs=inputs)
     nodes = tuple(new.get(id(node), node) for node in graph.nodes)
     types = {**graph.types, **{name: type_of(array) for name, array in mover.made.items()}}
     constants = {**graph.constants, **mover.made}
@@ -176,11 +146,6 @@ class _Mover:
             array, zero = held(found[at]), held(found[zero_at])
             if array is None or array.dtype != np.int8 or (found[zero_at] and zero is None):
                 return None
-            if zero is None and op == "DequantizeLinear":
-                scale = held(found[1])
-                zero = None if scale is None else np.zeros(scale.shape, np.int8)
-                if zero is None:
-                    return None
             found[at] = self._constant(found[at], array)
             zero = np.zeros((), np.int8) if zero is None else zero
             found[zero_at] = self._constant(f"{found[at]}/zero", zero)

@@ -68,6 +68,7 @@ def test_a_network_from_floats_to_integers(opset: int) -> None:
     (last,) = (n for n in small.graph.node if n.output[0] == "y")
     (step,) = (float(t.float_data[0] if t.float_data else np.frombuffer(t.raw_data, "f4")[0])
                for t in small.graph.initializer if t.name == last.input[1])  # fmt: skip
+    np.testing.assert_array_equal(gpuedge.Session(small, device="cpu").run(feed)["y"], got)
     assert np.abs(got - theirs).max() <= 1.001 * step
     assert np.abs(got - floats).max() <= 12 * step
 
