@@ -13,16 +13,7 @@ from types import TracebackType
 
 import numpy as np
 
-from gpuedge.backends.base import (
-    Binding,
-    Buffer,
-    DeviceImpl,
-    Dispatch,
-    Program,
-    Recording,
-    Ticket,
-    Usage,
-)
+from gpuedge.backends.base import Binding, Buffer, DeviceImpl, Dispatch, Program, Recording, Usage
 from gpuedge.capdb import Restrictions, classify, restrict
 from gpuedge.core import debug
 from gpuedge.core.caps import Caps
@@ -140,7 +131,7 @@ class GpuExecutor:
         What knows how long the run under way, or the latest one, may take.
     is_hung : bool
         True after it did not finish in time.
-    late : Ticket or None
+    late : object
         What it did not finish, where that can be asked for.
     slowness : Slowness
         How much longer than predicted its runs took.
@@ -171,7 +162,7 @@ class GpuExecutor:
         self.compiling, self.running = DriverStage(self, "compile"), DriverStage(self, "run")
         self.running_first = DriverStage(self, "first")
         self.on_released: Callable[[], None] | None = None
-        self.late: Ticket | None = None
+        self.late: object = None
         self.at_work: Watchdog | None = None
         self._owner = os.getpid()
         self._restricted: set[str] = set()
@@ -335,10 +326,8 @@ class GpuExecutor:
 
         That is the worker's, or this one where a software rasteriser computes in it.
         """
-        if self.isolation != "inline":
-            found: int | None = getattr(self.impl, "pid", None)
-            return found
-        return os.getpid() if self.caps.is_software else None
+        worker: int | None = getattr(self.impl, "pid", None)
+        return worker or (os.getpid() if self.caps.is_software else None)
 
     def has_come_back(self) -> bool:
         """Tell whether a device of this process that hung has ended its work since: it was slow."""
@@ -628,41 +617,29 @@ def _require_finite(device: str, names: Sequence[str], arrays: Sequence[Array]) 
 
 def submit_and_wait(impl: DeviceImpl, recording: Recording, watchdog: Watchdog) -> None:
     """Run recorded work for as long as the watchdog allows. Raises DeviceError (GE-4xx)."""
-    is_software = impl.caps.is_software
-    used_s = process_time() if is_software else 0.0
-    limit_s = watchdog.limit_s
+    limit_s, given_s = watchdog.limit_s, 0.0
+    is_software, late = impl.caps.is_software, None
     start = perf_counter()
     ticket = impl.submit(recording)
-    try:
-        impl.wait(ticket, limit_s)
-    except DeviceTimeoutError as late:
-        late.ticket = ticket
-        took_s = perf_counter() - start
-        if took_s < limit_s + STOPPED_S and not _may_go_on(impl, watchdog, limit_s, used_s, took_s):
-            raise
-        # Else it works, or was stopped and continued: the device stood still as well.
-        _wait_on(impl, ticket, watchdog, late)
+    while True:
+        since, used_s = perf_counter(), process_time() if is_software else 0.0
+        try:
+            impl.wait(ticket, limit_s)
+            break
+        except DeviceLostError as lost:  # of a run that was late, its host was ended for it
+            raise late or lost from None
+        except DeviceTimeoutError as error:
+            error.ticket = ticket
+            given_s += limit_s
+            took_s = perf_counter() - since
+            # A process that was stopped and continued: the device stood still as well.
+            was_stopped = late is None and took_s >= limit_s + STOPPED_S
+            late = late or error
+            if not was_stopped and not _may_go_on(impl, watchdog, given_s, used_s, took_s):
+                raise late from None
     spent_s = perf_counter() - start
     if spent_s > watchdog.quick_s:
         watchdog.note(spent_s)
-
-
-def _wait_on(
-    impl: DeviceImpl, ticket: Ticket, watchdog: Watchdog, late: DeviceTimeoutError
-) -> None:
-    """Go on waiting, one limit after the other, while there is time and there are signs of life."""
-    limit_s = spent_s = watchdog.limit_s
-    while True:
-        used_s, start = process_time(), perf_counter()
-        try:
-            impl.wait(ticket, limit_s)
-            return
-        except DeviceLostError:
-            raise late from None  # its host was ended for it
-        except DeviceTimeoutError:
-            spent_s += limit_s
-            if not _may_go_on(impl, watchdog, spent_s, used_s, perf_counter() - start):
-                raise late from None
 
 
 def _may_go_on(

@@ -9,6 +9,7 @@ import pytest
 import test_isolation_device as other
 
 from gpuedge.core.errors import DeviceTimeoutError
+from gpuedge.isolation import device as isolated
 from gpuedge.safety.watchdog import FLOOR_S
 
 
@@ -32,12 +33,11 @@ def test_driver_that_computes_has_its_time() -> None:
 
 
 @pytest.mark.parametrize("does", ["write=hold:60"])
-def test_what_goes_with_a_wait_is_bounded_by_it(does: str) -> None:
+def test_what_goes_with_a_wait_is_bounded_by_it(monkeypatch: pytest.MonkeyPatch, does: str) -> None:
+    monkeypatch.setattr(isolated, "CALL_S", 1e3)
     device = fakes.isolated(does)
-    start = time.monotonic()
-    with pytest.raises(DeviceTimeoutError):
+    with pytest.raises(DeviceTimeoutError):  # else it would go on after its minute
         fakes.run_once(device, b"abc", timeout_s=0.3)
-    assert time.monotonic() - start < 50
     device.close()
 
 

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from loss_campaign import ROWS, WIDTH, Model, judge
 
 import gpuedge
 from gpuedge.runtime.devices import POOL, RetryLimits
+from gpuedge.safety import watchdog
 
 MODEL = Model(1)
 RNG = np.random.default_rng(1)
@@ -125,10 +127,43 @@ def faulty(device: str, isolation: str) -> dict[str, Any]:
     return {**served.report(), "slowest_s": slowest_s}
 
 
+def squares(times: int) -> bytes:
+    """Return a model that multiplies a matrix so often by a constant one."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    kept = numpy_helper.from_array(np.full((1024, 1024), 2.0**-10, np.float32), "w")
+    names = [f"x{i}" for i in range(times)] + ["y"]
+    nodes = [helper.make_node("MatMul", [a, "w"], [b]) for a, b in pairwise(names)]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, (1024, 1024)) for n in ("x0", "y")]
+    graph = helper.make_graph(nodes, "squares", ends[:1], ends[1:], [kept])
+    opset = [helper.make_opsetid("", 17)]
+    made: bytes = helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
+    return made
+
+
+def slow(device: str, isolation: str) -> dict[str, Any]:
+    """Ask for more than fits into the limit, of which no prediction and no earlier run tells."""
+    ones = {"x0": np.ones((1024, 1024), np.float32)}
+    with gpuedge.Session(squares(1), device=device, isolation=isolation) as session:
+        session.run(ones)
+        start = time.perf_counter()
+        session.run(ones)
+        took_s = time.perf_counter() - start
+    limit_s = watchdog.RUN_LIMIT_S = watchdog.FLOOR_S = 1.2
+    watchdog.FACTOR, watchdog.STRETCH = 1e-9, 100.0
+    text = squares(min(200, round(2.5 * limit_s / took_s) + 1))
+    with gpuedge.Session(text, device=device, isolation=isolation, fallback="error") as session:
+        start = time.perf_counter()
+        is_right = np.allclose(session.run(ones)["y"], 1.0, rtol=1e-4)
+        times = {"slowest_s": time.perf_counter() - start, "limit_s": limit_s}
+        answers = {"wrong": int(not is_right), "as_device": 1, "as_cpu": 0}
+        return {**session.health.to_dict(), **answers, **times}
+
+
 def main() -> None:
     """Run a scenario."""
     scenarios: dict[str, Callable[[str, str], dict[str, Any]]]
-    scenarios = {"kill": kill, "stop": stop, "faulty": faulty}
+    scenarios = {"kill": kill, "stop": stop, "faulty": faulty, "slow": slow}
     print(json.dumps(scenarios[sys.argv[1]](*sys.argv[2:])))
 
 

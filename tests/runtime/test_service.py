@@ -129,6 +129,15 @@ def test_driver_that_hangs_in_its_worker_is_answered_by_the_cpu(run: Run, fault:
 
 
 @pytest.mark.parametrize("isolation", ["inline", pytest.param("process", marks=pytest.mark.long)])
+def test_run_that_takes_long_while_its_driver_computes_is_not_given_up(
+    run: Run, isolation: str
+) -> None:
+    found = run(VULKAN, "slow", isolation)
+    assert found["slowest_s"] > 2 * found["limit_s"]
+    assert (found["state"], found["failed"], found["on_device"]) == ("ok", 0, 1)
+
+
+@pytest.mark.parametrize("isolation", ["inline", pytest.param("process", marks=pytest.mark.long)])
 def test_campaign_of_losses(tmp_path: Path, isolation: str) -> None:
     out = tmp_path / "loss.json"
     command = [

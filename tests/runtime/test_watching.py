@@ -246,7 +246,7 @@ def test_process_that_was_stopped_waits_once_more(monkeypatch: pytest.MonkeyPatc
 
 
 def test_host_that_was_ended_for_its_silence_hung(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, 100.0, 100.0])
+    clock = iter([0.0, 0.0, 100.0, 100.0])
     monkeypatch.setattr(gpu, "perf_counter", lambda: next(clock))
     gone = DeviceLostError("The worker is gone.", reason="worker-died")
     errors = [DeviceTimeoutError("Too slow."), gone]
