@@ -73,7 +73,8 @@ class Health:
     p50_s, p90_s, p99_s : float or None
         Percentiles of the latest requests, in seconds; None before the first one.
     watchdog_s : float or None
-        Seconds after which the next run counts as hung; None where nothing runs on a device.
+        Seconds after which the next run counts as hung if there is no sign of life and no longer
+        run was predicted; None where nothing runs on a device.
     crosscheck_note : str
         What the last cross-check could not compare, and why; empty where it compared everything.
     switches : int
