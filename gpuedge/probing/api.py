@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 
 from gpuedge import __version__, backends
 from gpuedge.core import config
@@ -21,12 +22,27 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from gpuedge.probing.background import BackgroundProbe
+
+    Drivers = Mapping[str, Candidate]
+    Found = dict[str, list[ProbeRow]]
+    Verdicts = list[tuple[str, list[ProbeRow]]]
+
 
 NEWS = {"crashed", "timeout", "wrong"}
 """Statuses worth one WARNING line when they are found (not when they are read from the cache)."""
 
 newest: ProbeReport | None = None
 """The newest report on all backends that this process has asked for."""
+
+_background: BackgroundProbe | None = None
+"""What the newest deadline cut off, being looked at again."""
+
+_parts: tuple[Verdicts, Found, float] | None = None
+"""What `newest` was made of."""
+
+_told: set[str] = set()
+"""Cache folders of which it was said that they cannot be written."""
 
 
 def probe(
@@ -47,8 +63,9 @@ def probe(
     refresh : bool
         Probe again whatever the cache says.
     deadline_s : float, unit: seconds
-        Time for all drivers together, which run in parallel; what is not done by then is killed.
-        4 s is the figure Firefox uses for its own GL probe process.
+        Time for all drivers together, which run in parallel; what is not done by then is killed,
+        and looked at again in the background. 4 s is the figure Firefox uses for its own GL probe
+        process.
     backends : sequence of str, optional
         Only these backends, in this order. Default: the setting ``backends``, else all.
 
@@ -83,11 +100,38 @@ def probe(
     check_database()
     pins.check_pins()
     environ = environment()
+    store = Store(paths.cache_folder())
     listed = _listed(_names(backends), environ)
-    store, now = Store(paths.cache_folder()), time.time()
-    key: Keys | None = None
-    verdicts: list[tuple[str, list[ProbeRow]]] = []
+    verdicts, new = _stored(store, listed, environ, 0.0 if refresh else deadline_s)
+    found = {} if refresh or not new else _looked_at(new, deadline_s + begin - time.monotonic())
+    unknown = {n: driver for n, driver in new.items() if n not in found}
+    if unknown:
+        found |= _probe_new(unknown, deadline_s, begin)
+        _keep(store, unknown, found, deadline_s)
+        cut = {n: c for n, c in unknown.items() if any(row.is_starved for row in found[n])}
+        if cut:
+            _look_again(cut, found, store)
+    report = _report(verdicts, found, start)
+    if backends is None:
+        global newest, _parts
+        newest, _parts = report, (verdicts, found, start)
+    return report
+
+
+def _stored(
+    store: Store,
+    listed: Sequence[Candidate | ProbeRow],
+    environ: Mapping[str, str],
+    deadline_s: float,
+) -> tuple[Verdicts, dict[str, Candidate]]:
+    """Return what is known of each driver, by key, and those of which nothing is.
+
+    With a deadline of 0 nothing that is stored is believed.
+    """
+    verdicts: Verdicts = []
     new: dict[str, Candidate] = {}
+    key: Keys | None = None
+    now = time.time()
     for one in listed:
         if isinstance(one, ProbeRow):
             verdicts.append(("", [one]))
@@ -97,23 +141,59 @@ def probe(
         if pins.is_barred(one.backend):
             verdicts.append((name, [pins.pinned_row(one)]))
             continue
-        rows = None if refresh else store.find(name, deadline_s, now)
+        rows = store.find(name, deadline_s, now) if deadline_s else None
         if rows is None:
             new[name] = one
         verdicts.append((name, rows or []))
-    found = _probe_new(new, deadline_s, begin) if new else {}
-    lasting = {n: (new[n], rows) for n, rows in found.items() if all(map(_is_lasting, rows))}
-    if lasting:
-        store.save(lasting, deadline_s, now)
+    return verdicts, new
+
+
+def _looked_at(new: Drivers, seconds: float) -> Found:
+    """Return what a look in the background has found of drivers, waiting for it if need be."""
+    return {} if _background is None else _background.wait(new, seconds)
+
+
+def _look_again(cut: Drivers, found: Found, store: Store) -> None:
+    """Have drivers that the deadline cut off looked at in the background; say so in their rows."""
+    from gpuedge.probing.background import DEADLINE_S, BackgroundProbe, marked
+
+    global _background  # noqa: PLW0603
+    found |= {n: marked(found[n]) for n in cut}
+
+    def keep(later: Found) -> None:
+        global newest  # noqa: PLW0603
+        _keep(store, cut, later, DEADLINE_S)
+        if _parts is not None and newest is not None and any(r.is_starved for r in newest.tried):
+            verdicts, before, start = _parts
+            newest = _report(verdicts, before | {n: later[n] for n in later.keys() & before}, start)
+
+    if _background is None or _background.is_over:
+        with suppress(RuntimeError):  # no more threads: the next start looks at them
+            _background = BackgroundProbe(cut, {n: found[n] for n in cut}, _probe_new, keep)
+
+
+def _report(verdicts: Verdicts, found: Found, start: float) -> ProbeReport:
+    """Return the report of what is stored and what was found, numbered."""
     numbered = number(_marked(row) for n, rows in verdicts for row in found.get(n, rows))
     shown = pins.apply(numbered)
     if shown is not numbered:  # what is left alone is not a route any more
         numbered = number(shown)
-    report = ProbeReport(numbered, __version__, time.perf_counter() - start)
-    if backends is None:
-        global newest  # noqa: PLW0603
-        newest = report
-    return report
+    return ProbeReport(numbered, __version__, time.perf_counter() - start)
+
+
+def _keep(store: Store, drivers: Drivers, found: Found, deadline_s: float) -> None:
+    """Store what was found of drivers, but for what says nothing of them."""
+    lasting = {n: (drivers[n], found[n]) for n in drivers if all(map(_is_lasting, found[n]))}
+    if not lasting or store.save(lasting, deadline_s, time.time()):
+        return
+    folder = store.folder
+    if folder not in _told:
+        _told.add(folder)
+        import logging
+
+        text = "the cache folder %s cannot be written, so every start tries all drivers anew: %s"
+        hint = "set GPUEDGE_CACHE_DIR to a folder that can be written"
+        logging.getLogger("gpuedge.probing").warning(text, plain(folder, 300), hint)
 
 
 def _check(deadline_s: float) -> None:
@@ -171,9 +251,7 @@ def latest(environ: Mapping[str, str] | None = None) -> tuple[ProbeRow, ...]:
     return number(row for c in listed if isinstance(c, Candidate) for row in store.latest(c))
 
 
-def _probe_new(
-    new: Mapping[str, Candidate], deadline_s: float, begin: float
-) -> dict[str, list[ProbeRow]]:
+def _probe_new(new: Drivers, deadline_s: float, begin: float) -> Found:
     import logging
 
     from gpuedge.probing.run import probe_all

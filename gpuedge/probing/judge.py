@@ -13,8 +13,8 @@ How an end without ``done`` is judged:
   drivers call ``exit(0)`` when they give up;
 * an exit before that, or no event with the right token at all: ``broken`` / ``no-token``;
 * killed by us: ``timeout`` / ``deadline``. It hung if it did nothing for a second, and it was too
-  slow if it computed for half of the deadline. Else it was starved by a busy machine: that is no
-  verdict on the driver, has ``is_unfinished`` as evidence, and is not remembered.
+  slow if it used up its own budget of processor time, `BUDGET_S`. Else the caller's deadline cut it
+  off: that is no verdict on the driver, has ``is_unfinished`` as evidence, and is not remembered.
 
 What failed is tried once more, alone in a process of its own (`LevelResult`), and only what fails
 twice counts. A hang is not tried again, it has cost the time already, unless other levels ran
@@ -44,8 +44,9 @@ HUNG_S = 1.0
 LEAVING_S = 0.5
 """The same for a process that has nothing left to do but to end, which takes some milliseconds."""
 
-FAIR_SHARE = 0.5
-"""A driver that computed for this share of the deadline and is not done is too slow."""
+BUDGET_S = 20.0
+"""A level that computed for so long and is not done is too slow. Software rasterisers whose cache
+of shaders is empty need one or two seconds of a fast processor."""
 
 OUT_OF_REACH = {"no-child": ("blocked", "no-child"), "unknown": ("broken", "no-token")}
 """Status and code of endings that say nothing about the driver."""
@@ -65,8 +66,8 @@ class Transcript:
     """Everything one probe process left behind; `deadline_s` is that of all processes together.
 
     `seconds` is how long it had. `idle_s` is for how long at its end it gave no sign of life, did
-    not compute, and was not kept from it by others either; `cpu_s` how much processor time it used
-    in all. None where not known. `is_stalled`: it was ended early, because others waited for it.
+    not compute, and was not kept from it by others either; `cpu_s` how much processor time it used.
+    None where not known. `is_stalled`: it was ended early, because others waited for it.
     """
 
     events: Sequence[Event]
@@ -122,8 +123,11 @@ def parts(transcript: Transcript, skipped: Sequence[frozenset[int]]) -> list[Tra
         is_done = any(e["event"] == "done" for e in own)
         died = is_over or (i == last and transcript.ending.how in ("exit", "signal"))
         ending = CLEAN if is_done and not died else transcript.ending
-        had_s = transcript.seconds - (float(own[0].get("when") or 0.0) if own and i else 0.0)
-        part = replace(transcript, events=own, ending=ending, skipped=skipped[i])
+        first: Event = own[0] if own and i else {}
+        had_s = transcript.seconds - float(first.get("when") or 0.0)
+        used = transcript.cpu_s
+        used = None if used is None else used - float(first.get("cpu") or 0.0)
+        part = replace(transcript, events=own, ending=ending, skipped=skipped[i], cpu_s=used)
         made.append(replace(part, seconds=max(0.0, had_s)))
     return made
 
@@ -144,7 +148,9 @@ def judge(candidate: Candidate, transcript: Transcript) -> tuple[list[ProbeRow],
     # Being busy with leaving when time ran out is no fault: the results were there in time.
     late = late and (transcript.ending.how != "deadline" or transcript.is_hung)
     at = transcript.last_step.get("index")
-    not_reached = _verdict("timeout", "deadline", "its turn did not come in time", "open")
+    not_reached = _verdict(
+        "timeout", "deadline", "its turn did not come in time", "open", is_unfinished=True
+    )
     rows: list[ProbeRow] = []
     pending: list[ProbeRow] = []
     for device in listed["devices"]:
@@ -188,19 +194,21 @@ def _ended(transcript: Transcript) -> Event:
 
 
 def _late(transcript: Transcript, step: str) -> Event:
-    """Return the verdict on what was not done in time: it hung, was too slow, or was starved."""
+    """Return the verdict on what was not done in time: it hung, was too slow, or was cut off."""
     limit = transcript.deadline_s
     of = "" if limit is None else f" of {limit:g} s"
     if transcript.is_hung and step not in OURS:
         return _verdict("timeout", "deadline", f"it hung {STEPS[step]}", step)
+    if (transcript.cpu_s or 0.0) >= BUDGET_S and step not in OURS:
+        slow = f"it computed for {transcript.cpu_s:.0f} s and was at work {STEPS[step]}"
+        return _verdict("timeout", "deadline", slow, step)
     if step in {*OURS, "load"}:
         reason = f"the driver was not reached before the deadline{of}"
     else:
         had = f"it had {transcript.seconds:.1f} s and was at work {STEPS[step]}"
         reason = f"the driver was not done before the deadline{of}: {had}"
-    is_slow = limit is not None and (transcript.cpu_s or 0.0) >= FAIR_SHARE * limit
-    more = {} if is_slow and step not in OURS else {"is_unfinished": True}
-    return {**_verdict("timeout", "deadline", "", step, **more), "reason": reason}
+    cut = _verdict("timeout", "deadline", "", step, is_unfinished=True)
+    return {**cut, "reason": reason}
 
 
 def _verdict(status: str, code: str, detail: str, step: str, **evidence: Any) -> Event:

@@ -36,7 +36,7 @@ from gpuedge.backends.base import Candidate
 from gpuedge.capdb.identity import families
 from gpuedge.probing import child as child_module
 from gpuedge.probing import kat, quirks, run
-from gpuedge.probing.judge import LevelResult, Transcript, parts
+from gpuedge.probing.judge import BUDGET_S, LevelResult, Transcript, parts
 from gpuedge.probing.protocol import read_events
 from gpuedge.probing.report import ProbeRow
 from gpuedge.safety import child, interpreter, paths
@@ -58,6 +58,9 @@ MAX_ATTEMPTS = 32
 
 MAX_SILENCE = 0.4
 """Share of the deadline for which a child that others wait for may do nothing."""
+
+MOST_SILENCE_S = 10.0
+"""The same for any child, however long the deadline: it is known to do nothing, so it hangs."""
 
 STALLED_S = 0.75
 """A child that did nothing for so long is waiting, not computing: another may start."""
@@ -278,7 +281,10 @@ class Running:
         self._start = time.monotonic()
 
     def has_ended(self, patience_s: float) -> bool:
-        """Look at it; True where it ended, or is to make way for other levels that wait."""
+        """Look at it; True where it ended, hangs, used up its time, or is to make way for others.
+
+        Time is the processor's: what it waits for one is not its own.
+        """
         with suppress(OSError):
             size = self._result.stat().st_size
             if size != self._size:
@@ -287,8 +293,10 @@ class Running:
         self.child.trim()
         if self.child.has_ended():
             return True
-        self._is_stalled = len(self.levels) > 1 and self.activity.idle_s() > patience_s
-        return self._is_stalled
+        idle_s, count = self.activity.idle_s(), len(self.levels)
+        self._is_stalled = count > 1 and idle_s > patience_s
+        is_hung = self.activity.is_known and idle_s > MOST_SILENCE_S
+        return self._is_stalled or is_hung or (self.activity.used_s or 0.0) > BUDGET_S * count
 
     def transcript(self, given_s: float) -> Transcript:
         """End it, and return all that it left behind."""

@@ -63,7 +63,7 @@ STATUS_OF: Final = {
 }
 """Status of each reason code the child can give; every other code is ``broken``."""
 
-_ANY = {"when": (float, None), "at": (int, None)}
+_ANY = {"when": (float, None), "cpu": (float, None), "at": (int, None)}
 _VERDICT = {
     "status": frozenset(STATUSES),
     "code": frozenset(SENTENCES),
@@ -116,8 +116,9 @@ class EventChannel:
             is_own = False
         if not is_own:
             os._exit(ROBBED)
-        when = round(time.monotonic() - self._begin, 6)
-        record = {"token": self._token, "event": event, "at": self.at, "when": when, **fields}
+        when, cpu = round(time.monotonic() - self._begin, 6), round(time.process_time(), 6)
+        own = {"token": self._token, "event": event, "at": self.at, "when": when, "cpu": cpu}
+        record = {**own, **fields}
         os.write(self._fd, json.dumps(record).encode() + b"\n")
 
     def step(self, name: str, index: int | None = None) -> None:

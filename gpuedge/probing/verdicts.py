@@ -124,6 +124,7 @@ class Store:
     """The verdicts on disk, read once; `save` merges and replaces."""
 
     def __init__(self, folder: str | Path) -> None:
+        self.folder = os.fspath(folder)
         self.path = os.path.join(folder, FILE)
         self._entries = _sound(load_sealed(self.path, SCHEMA))
 

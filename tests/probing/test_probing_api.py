@@ -15,8 +15,9 @@ from probing_fakes import started
 
 from gpuedge import backends
 from gpuedge.core.errors import ConfigError, UnknownDeviceError
-from gpuedge.probing import run, verdicts
+from gpuedge.probing import api, run, verdicts
 from gpuedge.probing.api import probe
+from gpuedge.probing.background import WORDS
 from gpuedge.probing.report import ProbeReport
 from gpuedge.safety.store import load_sealed, save_sealed
 
@@ -193,7 +194,7 @@ def test_sealed_nonsense_is_rebuilt(fakes: Path) -> None:
 
 @pytest.mark.parametrize("place", ["file", "file/inside"])
 def test_unwritable_cache_folder_costs_only_time(
-    fakes: Path, monkeypatch: pytest.MonkeyPatch, place: str
+    fakes: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, place: str
 ) -> None:
     (fakes / "file").write_text("in the way")
     monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(fakes / place))
@@ -201,6 +202,8 @@ def test_unwritable_cache_folder_costs_only_time(
         assert summary(probe()) == EXPECTED
     assert started(fakes) == ONCE * 2
     assert (fakes / "file").read_text() == "in the way"
+    (told,) = [r.getMessage() for r in caplog.records if "cannot be written" in r.getMessage()]
+    assert str(fakes / place) in told and "GPUEDGE_CACHE_DIR" in told, "once, with its path"
 
 
 def test_full_disk_costs_only_time(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,9 +253,48 @@ def test_no_warning_of_a_driver_that_was_not_reached(
     monkeypatch.setenv("PROBE_FAKES", "ok")
     caplog.set_level(logging.WARNING, "gpuedge.probing")
     (row,) = probe(deadline_s=0.001).tried
-    assert row.reason == "the driver was not reached before the deadline of 0.001 s"
+    assert row.reason == f"the driver was not reached before the deadline of 0.001 s; {WORDS}"
     assert caplog.records == []
-    assert probe().tried[0].status == "ok"
+
+
+def test_what_the_deadline_cuts_off_is_looked_at_in_the_background(
+    fakes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROBE_FAKES", "slow ok")
+    monkeypatch.setenv("PROBE_SLOW", "2")
+    assert all(row.is_starved for row in probe(deadline_s=0.001).tried)
+    look = api._background
+    assert look is not None
+    assert probe(deadline_s=0.01).tried[0].reason.endswith(WORDS), "no second one is started"
+    assert api._background is look
+    waited = probe(deadline_s=60)
+    assert {row.status for row in waited.tried} == {"ok"}
+    count = started(fakes)
+    assert {row.status for row in probe().tried} == {"ok"}
+    assert started(fakes) == count, "it was stored"
+
+
+def test_look_in_the_background_makes_the_newest_report(
+    fakes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROBE_FAKES", "slow segv")
+    cut = probe(deadline_s=0.001)
+    assert api.newest is cut
+    look = api._background
+    assert look is not None and look._call.wait(60)
+    assert api.newest is not None
+    assert {row.name: row.status for row in api.newest.tried} == {
+        "soft slow": "ok", "segv": "crashed",
+    }  # fmt: skip
+    assert [row.device for row in api.newest.tried] == ["fake:0", "fake"]
+
+
+def test_fork_waits_for_no_look_of_its_parent(fakes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    probe(deadline_s=0.001)
+    look = api._background
+    assert look is not None
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert look.is_over and look.wait(look._cut, 60.0) == {}
 
 
 def test_no_candidates_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:

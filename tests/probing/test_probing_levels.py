@@ -10,15 +10,18 @@ import pytest
 from probing_fakes import WORKER
 
 from gpuedge.backends.base import Candidate
+from gpuedge.probing import judge as judge_module
+from gpuedge.probing import launcher
 from gpuedge.probing.api import _is_lasting, _probe_new
 from gpuedge.probing.judge import (
+    BUDGET_S,
     Transcript,
     judge,
     parts,
 )
 from gpuedge.probing.launcher import group
 from gpuedge.probing.report import ProbeRow
-from gpuedge.probing.run import probe_all
+from gpuedge.probing.run import _read, probe_all
 from gpuedge.safety.child import CLEAN, Ending
 
 LONG = 20.0
@@ -108,7 +111,8 @@ def test_level_behind_one_that_computes_is_not_remembered() -> None:
     ("had", "lasting"),
     [
         ({"seconds": 4.0, "idle_s": 0.2, "cpu_s": 0.5}, False),
-        ({"seconds": 4.0, "idle_s": 0.2, "cpu_s": 3.0}, True),
+        ({"seconds": 4.0, "idle_s": 0.2, "cpu_s": 3.9}, False),
+        ({"seconds": 21.0, "idle_s": 0.2, "cpu_s": BUDGET_S}, True),
         ({"seconds": 1.0, "idle_s": 0.2, "cpu_s": 0.9}, False),
         ({"seconds": 4.0, "idle_s": 3.5, "cpu_s": 0.1}, True),
         ({"seconds": 1.2, "idle_s": 1.1, "cpu_s": 0.1}, True),
@@ -143,6 +147,54 @@ def test_parts_of_a_transcript() -> None:
     assert made[0].skipped == {3}
     assert made[1] is not None
     assert (made[1].seconds, made[1].events) == (0.5, second)
+
+
+def test_time_of_the_levels_before_is_not_a_levels_own() -> None:
+    first = [event(0, "step", step="start", when=0.1, cpu=0.1), event(0, "done", when=19.0)]
+    second = [event(1, "step", step="run", when=19.5, cpu=18.0, index=None)]
+    whole = Transcript(
+        [*first, *second], 0, Ending("deadline"), "", 24.0, idle_s=0.0, cpu_s=BUDGET_S + 2.0
+    )
+    _, part = parts(whole, [frozenset()] * 2)
+    assert part is not None and part.cpu_s == 4.0
+    (row,) = judge(Candidate("b", "k", "f"), part)[0]
+    assert row.is_starved
+
+
+def test_device_whose_turn_did_not_come_is_not_held_against_the_driver() -> None:
+    listed = [{"index": i, "identity": {}, "is_software": False} for i in range(2)]
+    events = [
+        event(0, "devices", devices=listed), event(0, "step", step="run", index=0)
+    ]  # fmt: skip
+    whole = Transcript(events, 0, Ending("deadline"), "", 4.0, idle_s=3.0, cpu_s=0.1)
+    (hung,), (other,) = judge(Candidate("b", "k", "f"), whole)
+    assert (hung.status, hung.is_starved) == ("timeout", False)
+    assert (other.status, other.is_starved) == ("timeout", True)
+
+
+@pytest.mark.parametrize(
+    ("limit", "misdeed", "says"),
+    [("BUDGET_S", "busy", "it computed for"), ("MOST_SILENCE_S", "hang", "it hung")],
+)
+def test_driver_that_spins_or_hangs_is_ended_after_a_time_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: str, misdeed: str, says: str
+) -> None:
+    """However late the deadline is; the others have the rest."""
+    monkeypatch.setattr(launcher, limit, 1.2)
+    monkeypatch.setattr(judge_module, "BUDGET_S", launcher.BUDGET_S)
+    monkeypatch.setattr(launcher.Launcher, "_is_orphan", lambda self: False)
+    drivers = [*driver(misdeed), *driver("ok")]
+    request = {
+        "folder": str(tmp_path), "token": "t", "deadline_s": 50.0, "ends": time.monotonic() + 50,
+        "command": WORKER, "candidates": [one.as_dict() for one in drivers],
+    }  # fmt: skip
+    launcher.Launcher(request).run()
+    assert time.monotonic() < request["ends"] - 10
+    found = _read(tmp_path / "rows", "t")
+    ((bad,), (good,)) = (found[i] for i in range(2))
+    assert (bad.status, good.status) == ("timeout", "ok")
+    assert says in bad.reason
+    assert _is_lasting(bad)
 
 
 def test_end_after_everything_is_everybodys() -> None:
