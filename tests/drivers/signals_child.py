@@ -1,21 +1,24 @@
 """Signals at every bytecode boundary of a warm call, and whether the next calls are right.
 
-Run with what to call and a device string. At the n-th boundary below the call the handler that is
-in force for a signal is run, as the interpreter would do it there; n goes from 0 to the end of the
-call. Prints JSON.
+Run with how the signals come, what is called, a device string, and numbers. Prints JSON.
+
+``alarm`` and ``ctrl-c``: at the n-th boundary below the call the handler that is in force for the
+signal is run, as the interpreter would do it there; n goes from the second number to the end of the
+call in steps of the first. ``real``: the system sends so many, at random times. ``storm``: it sends
+three in short order.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import json
-import os
 import random
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -23,6 +26,7 @@ import numpy as np
 from way_child import model
 
 import gpuedge
+from gpuedge.executors.cpu import _OrtExecutable
 
 STUCK_S = 30.0
 """A call that takes longer is stuck: it takes milliseconds."""
@@ -33,6 +37,19 @@ class TimeLimitError(TimeoutError):
 
 
 raised: list[BaseException] = []
+
+
+rest_of_storm = 0
+
+
+def _raise_in_storm(number: int, frame: FrameType | None) -> None:
+    """Raise a few times, and only below calls of the package."""
+    global rest_of_storm  # noqa: PLW0603
+    while frame is not None and not frame.f_globals.get("__name__", "").startswith("gpuedge."):
+        frame = frame.f_back
+    if frame is not None and rest_of_storm:
+        rest_of_storm -= 1
+        raise TimeLimitError(number)
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
@@ -93,13 +110,15 @@ class Case:
         self.x = np.linspace(-1, 1, 16, dtype=np.float32).reshape(1, 16)
         self.session: gpuedge.Session | None = None
         self.call: Callable[[], Any]
+        self.is_on_gpu = what == "serve" or device not in ("cpu", "auto")
         isolation = "process" if what == "process" else "inline"
         if what == "add":
             self.call = lambda: gpuedge.add(self.x, self.x, device=device)
             self.wanted = self.x + self.x
             return
+        policy = gpuedge.Policy(crosscheck=0.1, allow_software=what == "serve", min_speedup=1.0)
         made = self.session = gpuedge.Session(
-            model(), device=device, isolation=isolation, policy=gpuedge.Policy(crosscheck=0.1)
+            model(), device=device, isolation=isolation, policy=policy
         )
         self.wanted = np.maximum(self.x, 0)
         ways: dict[str, Callable[[], Any]] = {
@@ -107,8 +126,32 @@ class Case:
             "process": lambda: made.run({"x": self.x}),
             "timeout": lambda: made.run({"x": self.x}, timeout_s=60.0),
             "async": lambda: made.run_async({"x": self.x}).result(60.0),
+            "shared": lambda: made.run({"x": self.x}),
+            "serve": lambda: made.run({"x": self.x}),
         }
+        if what == "serve":
+            self._move(made)
+        if what == "shared":  # with another thread, so that most calls wait for their turn
+            threading.Thread(target=self._run_on, args=(made,), daemon=True).start()
         self.call = ways[what]
+
+    def _move(self, session: gpuedge.Session) -> None:
+        """Call until a GPU answers under ``auto``, which a slow CPU makes worth it."""
+        at_once = _OrtExecutable.run
+
+        def run(executable: _OrtExecutable, inputs: Any) -> Any:
+            time.sleep(0.005)
+            return at_once(executable, inputs)
+
+        setattr(_OrtExecutable, "run", run)  # noqa: B010
+        with deadline():
+            while session.health.device == "cpu":
+                session.run({"x": self.x})
+
+    def _run_on(self, session: gpuedge.Session) -> None:
+        with suppress(gpuedge.GpuEdgeError):  # that it was closed
+            while True:
+                session.run({"x": self.x})
 
     def check(self, *, also_in_thread: bool) -> None:
         """Call again, here and in another thread."""
@@ -123,6 +166,7 @@ class Case:
             health = self.session.health
             assert health.failed == 0, health
             assert health.state in ("ok", "cpu"), health
+            assert health.device != "cpu" or not self.is_on_gpu, health
 
 
 def handlers() -> list[Any]:
@@ -173,6 +217,23 @@ def real_signals(case: Case, count: int) -> dict[str, int]:
     return {"signals": count, "came": came}
 
 
+def storms(case: Case, count: int) -> dict[str, int]:
+    """Have SIGALRM come again while what the one before raised is on its way."""
+    global rest_of_storm  # noqa: PLW0603
+    signal.signal(signal.SIGALRM, _raise_in_storm)
+    source = random.Random(11)
+    for left in range(count):
+        rest_of_storm = 3
+        signal.setitimer(signal.ITIMER_REAL, source.uniform(1e-6, 1e-3), 5e-5)
+        with deadline():
+            while rest_of_storm:
+                with suppress(TimeLimitError):
+                    case.call()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        case.check(also_in_thread=left % 10 == 0)
+    return {"signals": 3 * count, "came": 3 * count}
+
+
 def main() -> None:
     how, what, device, *rest = sys.argv[1:]
     case = Case(what, device)
@@ -180,16 +241,15 @@ def main() -> None:
     signal.signal(signal.SIGINT, _raise)
     for _ in range(20):
         case.check(also_in_thread=False)
-    if how == "real":
-        found = real_signals(case, int(rest[0]))
+    if how in ("real", "storm"):
+        found = (real_signals if how == "real" else storms)(case, int(rest[0]))
     else:
         number = signal.SIGINT if how == "ctrl-c" else signal.SIGALRM
         found = every_boundary(case, number, int(rest[0]), int(rest[1]))
     if case.session is not None:
         with deadline():
             case.session.close()
-    print(json.dumps(found), flush=True)
-    os._exit(0) if threading.active_count() > 50 else None
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
