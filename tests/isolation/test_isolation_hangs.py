@@ -9,6 +9,7 @@ import pytest
 import test_isolation_device as other
 
 from gpuedge.core.errors import DeviceTimeoutError
+from gpuedge.isolation import client
 from gpuedge.isolation import device as isolated
 from gpuedge.safety.watchdog import FLOOR_S
 
@@ -29,6 +30,22 @@ def test_driver_that_computes_has_its_time() -> None:
     device = fakes.isolated("build=compute:3")
     device.limit_idle(0.5)
     assert device.build(other.BLOB, {}).blob is other.BLOB
+    device.close()
+
+
+@pytest.mark.parametrize("watchdog_s", [None, 30.0])
+def test_compiler_that_computes_has_more_time_unless_the_policy_says(
+    monkeypatch: pytest.MonkeyPatch, watchdog_s: float | None
+) -> None:
+    monkeypatch.setattr(isolated, "BUILD_S", 1.0)
+    monkeypatch.setattr(client, "STRETCH", 100.0)
+    device = fakes.isolated("build=compute:2")
+    device.limit_idle(watchdog_s)
+    if watchdog_s is None:
+        assert device.build(other.BLOB, {}).blob is other.BLOB
+    else:
+        with pytest.raises(DeviceTimeoutError):
+            device.build(other.BLOB, {})
     device.close()
 
 
