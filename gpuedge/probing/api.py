@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
 
 from gpuedge import __version__, backends
 from gpuedge.core import config
@@ -168,8 +167,10 @@ def _look_again(cut: Drivers, found: Found, store: Store) -> None:
             newest = _report(verdicts, before | {n: later[n] for n in later.keys() & before}, start)
 
     if _background is None or _background.is_over:
-        with suppress(RuntimeError):  # no more threads: the next start looks at them
+        try:
             _background = BackgroundProbe(cut, {n: found[n] for n in cut}, _probe_new, keep)
+        except RuntimeError:  # no more threads: the next start looks at them
+            return
 
 
 def _report(verdicts: Verdicts, found: Found, start: float) -> ProbeReport:

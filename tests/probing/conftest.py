@@ -31,6 +31,8 @@ def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("PROBE_COUNT", str(tmp_path / "count"))
     monkeypatch.setenv("PROBE_FAKES", "ok")
+    # Nobody waits for it: a busy machine needs longer to start four children than 4 s.
+    monkeypatch.setitem(api.probe.__kwdefaults__, "deadline_s", 60.0)
     for name in ("GPUEDGE_BACKENDS", "GPUEDGE_DB", "GPUEDGE_CONFIG", "GPUEDGE_PIN"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
