@@ -18,8 +18,9 @@ is found by the tables that the capability database has of classes, families and
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -165,6 +166,25 @@ def predict(work: Work, row: Speeds, level: str) -> int:
     ns += work.bytes_in / row.bytes_in + work.bytes_out / row.bytes_out
     ns += max(work.bytes_moved / row.bytes_moved, compute / scale)
     return _whole(ns)
+
+
+def scaled(row: Speeds, slowness: Mapping[str, float]) -> Speeds:
+    """Return a row for a machine where kernels of each class take so many times as long.
+
+    What a launch, a copy and compiling take is longer on a busy machine too, but hardly shorter on
+    a fast one.
+    """
+    if not slowness:
+        return row
+    mean = math.exp(math.fsum(map(math.log, slowness.values())) / len(slowness))
+    flops = (rate / slowness[kind] for kind, rate in zip(KERNEL_CLASSES, row.flops, strict=True))
+    other = max(mean, 1.0)
+    return replace(
+        row, overhead_ns=row.overhead_ns * other, launch_ns=row.launch_ns * other,
+        bytes_in=row.bytes_in / other, bytes_out=row.bytes_out / other,
+        bytes_moved=row.bytes_moved / slowness["map"], flops=tuple(flops),
+        opening_ns=row.opening_ns * other, compile_ns=row.compile_ns * other,
+    )  # fmt: skip
 
 
 def startup_ns(work: Work, row: Speeds) -> int:

@@ -18,7 +18,7 @@ from gpuedge.core.errors import GpuEdgeError
 from gpuedge.graph.ir import Graph, Node
 from gpuedge.graph.reader import OnnxModel
 from gpuedge.plan.planner import label
-from gpuedge.runtime import check_text, clock
+from gpuedge.runtime import check_text, clock, yardstick
 from gpuedge.runtime.devices import POOL, Pool
 from gpuedge.runtime.forecast import Forecast
 from gpuedge.runtime.inputs import samples
@@ -108,6 +108,10 @@ class DeviceCheck:
         faster than the CPU.
     error : str
         Why the model cannot run there although its nodes can; empty if it can.
+    slowness : dict
+        Of a software rasteriser: how many times longer than `speeds` says each class of kernels
+        (``conv``, ``matmul``, ``map``) took here just now, which the predictions take into account.
+        Empty where it was not measured.
     """
 
     device: str
@@ -119,6 +123,7 @@ class DeviceCheck:
     startup_ns: int | None = None
     auto: tuple[int, ...] = ()
     error: str = ""
+    slowness: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -200,7 +205,7 @@ def check(
     policy: Policy | None = None,
     fallback: str | None = None,
 ) -> ModelCheck:
-    """Say where every operator of a model would run and why not elsewhere, without opening a GPU.
+    """Say where every operator of a model would run and why not elsewhere, without using a GPU.
 
     Parameters
     ----------
@@ -232,8 +237,9 @@ def check(
     Notes
     -----
     The CPU path is run a few times on synthetic inputs, to time it. Times of GPUs are predicted
-    from public measurements of their class (`gpuedge bench` measures); probing is done if it was
-    not yet.
+    from public measurements of their class (`gpuedge bench` measures). A software rasteriser is as
+    fast as the processor of the moment, so a few small kernels are timed on it, in a process of its
+    own. Probing is done if it was not yet.
     """
     config.check_environment()
     request = make_request(device, policy, fallback)
@@ -300,8 +306,9 @@ class _Checker:
     def _on(self, row: ProbeRow, cpu_ns: int | None) -> DeviceCheck:
         """Return what one device makes of the graph, and note where each node runs then."""
         about = (row.device, row.backend, row.name)
+        slowness = yardstick.slowness(row) if row.is_software else {}
         try:
-            seen = Forecast(self.graph, row)
+            seen = Forecast(self.graph, row, slowness)
         except GpuEdgeError as error:  # nothing is left of the device
             return self._useless(DeviceCheck(*about, "", row.is_software, error=_sentence(error)))
         found: list[SegmentCheck] = []
@@ -333,7 +340,7 @@ class _Checker:
         mine = [i for i, s in enumerate(seen.cut) if s.device != CPU]
         return DeviceCheck(
             *about, seen.speed.id, row.is_software, tuple(found), seen.startup_ns(mine),
-            tuple(taken),
+            tuple(taken), slowness=slowness,
         )  # fmt: skip
 
     @staticmethod

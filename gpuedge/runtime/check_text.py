@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from gpuedge.runtime.check import DeviceCheck, ModelCheck, NodeCheck
 
 
+BLIND = "a factor of 10 and more"
+"""How far off the table is for a software rasteriser: that much processors differ, and their load.
+"""
+
+
 class Table(NamedTuple):
     """A title, the heads of columns, and rows of cells."""
 
@@ -55,8 +60,14 @@ def notes(found: ModelCheck) -> list[str]:
         said.append(f"the CPU cannot run it alone: {found.cpu['error']}")
     if found.devices:
         said.append(
-            "Times of GPUs are predicted from public measurements of their class, and may be off "
-            f"by a factor of {DEFAULT.prior_factor:g}; gpuedge run --device D --repeat 20 measures."
+            "Times of GPUs are predicted from public measurements of their class, of software "
+            "rasterisers also from what a few kernels took here just now, and may be off by a "
+            f"factor of {DEFAULT.prior_factor:g}; gpuedge run --device D --repeat 20 measures."
+        )
+    blind = [d.device for d in found.devices if d.is_software and not (d.slowness or d.error)]
+    if blind:
+        said.append(
+            f"Those of {', '.join(blind)} could not be measured, and may be off by {BLIND}."
         )
     return said
 

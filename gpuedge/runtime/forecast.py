@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,8 @@ class Forecast:
     graph : Graph
     row : ProbeRow
         Of a usable device.
+    slowness : mapping of str to float, optional
+        What was measured of it (`gpuedge.runtime.yardstick`).
 
     Raises
     ------
@@ -41,12 +44,15 @@ class Forecast:
         With the reason ``quirk``: the row's restrictions leave nothing to run on.
     """
 
-    def __init__(self, graph: Graph, row: ProbeRow) -> None:
+    def __init__(
+        self, graph: Graph, row: ProbeRow, slowness: Mapping[str, float] | None = None
+    ) -> None:
         self.graph = graph
         self.device = row.device
         self.level = row.backend
         self.caps = caps_of(row)
-        self.speed = speeds.speeds_of(speeds.class_of(Identity.from_dict(dict(row.identity))))
+        told = speeds.speeds_of(speeds.class_of(Identity.from_dict(dict(row.identity))))
+        self.speed = speeds.scaled(told, slowness or {})
 
     @cached_property
     def refused(self) -> dict[int, str]:

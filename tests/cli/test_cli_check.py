@@ -25,6 +25,7 @@ from gpuedge.graph.reader import OnnxModel
 from gpuedge.plan.arrange import arrange
 from gpuedge.plan.planner import plan, why_not
 from gpuedge.probing.report import ProbeReport, ProbeRow
+from gpuedge.runtime import yardstick
 from gpuedge.runtime.devices import POOL
 
 F64 = onnx.TensorProto.DOUBLE
@@ -51,6 +52,7 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("a device was opened")
 
     monkeypatch.setattr(GpuExecutor, "__init__", refuse)
+    monkeypatch.setattr(yardstick, "slowness", lambda _: {})
 
 
 def mixed() -> onnx.ModelProto:
@@ -130,6 +132,33 @@ def test_segments_memory_and_time_are_those_of_the_plan(file: str) -> None:
         assert 0 < mine.most_alive <= mine.nbytes["scratch"]
         assert f"memory on {one.device}: " in str(found)
     assert found.to_dict()["devices"][0]["nbytes"] == found.devices[0].nbytes
+
+
+@pytest.mark.parametrize("slowness", [{}, {"conv": 8.0, "matmul": 8.0, "map": 8.0}])
+def test_a_software_rasteriser_is_measured_on_this_machine(
+    slowness: dict[str, float], file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soft = [row(level, caps, is_software=is_software) for level, caps, is_software in (
+        ("vulkan", WIDE, False), ("gles20", TEXTURES, True))]  # fmt: skip
+    monkeypatch.setattr(POOL, "current", lambda: ProbeReport(tuple(soft), "0.1.0", 0.5))
+    asked: list[str] = []
+
+    def measured(one: ProbeRow) -> dict[str, float]:
+        asked.append(one.device)
+        return slowness
+
+    before = {d.device: d for d in gpuedge.check(file, shapes={"x": (2, 3, 8, 8)}).devices}
+    monkeypatch.setattr(yardstick, "slowness", measured)
+    found = gpuedge.check(file, shapes={"x": (2, 3, 8, 8)})
+    hard, now = found.devices
+    assert asked == ["gles20:0"] and not hard.slowness
+    assert hard.segments[0].predicted_ns == before["vulkan:0"].segments[0].predicted_ns
+    by = 8 if slowness else 1
+    was = before["gles20:0"].segments[0].predicted_ns
+    assert now.segments[0].predicted_ns == pytest.approx(by * was, rel=1e-6)
+    assert found.to_dict()["devices"][1]["slowness"] == slowness
+    said = "gles20:0 could not be measured, and may be off by a factor of 10"
+    assert (said in str(found)) == (not slowness)
 
 
 def test_the_page_names_all_offenders_with_levels_and_reasons(

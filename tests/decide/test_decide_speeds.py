@@ -21,7 +21,15 @@ from gpuedge.core.errors import ConfigError
 from gpuedge.core.identity import Identity
 from gpuedge.decide import speeds
 from gpuedge.decide.options import DEFAULT, MOST
-from gpuedge.decide.speeds import class_of, mixture, predict, speeds_of, startup_ns, table
+from gpuedge.decide.speeds import (
+    class_of,
+    mixture,
+    predict,
+    scaled,
+    speeds_of,
+    startup_ns,
+    table,
+)
 from gpuedge.executors.base import Work
 
 LEVELS = ("vulkan", "wgpu", "gles31", "gles30", "gles20")
@@ -92,6 +100,25 @@ def test_prediction_is_overhead_transfers_and_the_roofline() -> None:
     assert predict(work, row, "gles31") == 1_200_000 + round(3_000_000 / 0.9)
     assert predict(work, row, "gles30") == 1_200_000 + round(3_000_000 / 0.55)
     assert startup_ns(Work(launches=10), row) == 120_000_000 + 10 * 20_000_000
+
+
+def test_what_was_measured_here_scales_each_class_of_kernels() -> None:
+    row = speeds_of("cpu-llvm")
+    assert scaled(row, {}) is row
+    slow = scaled(row, {"conv": 8.0, "matmul": 2.0, "map": 4.0})  # 4 on average
+    for kind, by in (("conv", 8), ("matmul", 2), ("map", 4)):
+        work = Work({kind: 1e9}, 0.0, 5e6, 5e6, 3)
+        other = predict(Work({}, 0.0, 5e6, 5e6, 3), row, "vulkan")
+        compute = predict(work, row, "vulkan") - other
+        assert predict(work, slow, "vulkan") == pytest.approx(4 * other + by * compute, rel=1e-6)
+    moved = Work({}, 1.5e9)
+    assert predict(moved, slow, "vulkan") == 4 * predict(moved, row, "vulkan")
+    assert startup_ns(Work(launches=2), slow) == 4 * startup_ns(Work(launches=2), row)
+    fast = scaled(row, {"conv": 0.25, "matmul": 0.25, "map": 0.25})
+    assert (fast.launch_ns, fast.bytes_in, fast.compile_ns) == (
+        row.launch_ns, row.bytes_in, row.compile_ns,
+    )  # fmt: skip
+    assert fast.flops == tuple(4 * rate for rate in row.flops)
 
 
 def test_an_unknown_kernel_class_is_the_slowest_and_no_work_is_too_much() -> None:
