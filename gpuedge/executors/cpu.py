@@ -424,8 +424,6 @@ class CpuExecutor:
         """Return a whole model for ONNX Runtime as it came; where that will not do, as a graph.
 
         ONNX Runtime has one session for all shapes of a model, which goes with the last of them.
-        Quantised models go to it as graphs: their parts in integers are the same on all devices,
-        and 8-bit products that it gets wrong are known there.
 
         Raises
         ------
@@ -433,7 +431,7 @@ class CpuExecutor:
             Neither will do.
         """
         given = model.serialised
-        if given is not None and self.engine == "onnxruntime" and not given.is_quantised:
+        if given is not None and self.engine == "onnxruntime":
             with suppress(ModelError):  # the graph says what is wrong, or does without that
                 return _OrtExecutable(
                     model, self.kernel, self._shared(given), given.inputs, given.outputs,

@@ -19,14 +19,11 @@ class Serialised:
     data : bytes
         Every weight is in it, and none is an input.
     inputs, outputs : tuple of str
-    is_quantised : bool
-        Whether it has operators of quantised models.
     """
 
     data: bytes = field(repr=False)
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    is_quantised: bool = False
 
 
 class BoundModel:

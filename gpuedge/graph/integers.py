@@ -38,7 +38,12 @@ def holds_quantised(graph: Any) -> bool:
     """Tell whether an ONNX graph, or one inside its nodes, has such operators."""
     return any(
         is_quantised(node.op_type)
-        or any(holds_quantised(inner) for a in node.attribute for inner in (a.g, *a.graphs))
+        or any(
+            holds_quantised(inner)
+            for a in node.attribute
+            if a.type in (a.GRAPH, a.GRAPHS)
+            for inner in (a.g, *a.graphs)
+        )
         for node in graph.node
     )
 

@@ -145,11 +145,13 @@ def _is_settled(graph: onnx.GraphProto) -> bool:
     """Tell whether ONNX Runtime can be given a model as it is.
 
     Not where `gpuedge.executors.cpu` writes nodes otherwise or gives them to numpy because of its
-    mistakes, where an output is an input or a weight, where a kernel or matrix is or may be empty
-    (it hangs on some of these), nor where sizes have to be inferred to keep within
-    `gpuedge.graph.limits`.
+    mistakes, where parts are written in integers, where an output is an input or a weight, where a
+    kernel or matrix is or may be empty (it hangs on some of these), nor where sizes have to be
+    inferred to keep within `gpuedge.graph.limits`.
     """
     if any(0 in tensor.dims and len(tensor.dims) > 1 for tensor in graph.initializer):
+        return False
+    if holds_quantised(graph):
         return False
     made: set[str] = set()
     for node in graph.node:
@@ -216,9 +218,7 @@ class OnnxModel:
         if _is_settled(proto.graph):
             if division.guard(proto):
                 data = proto.SerializeToString()
-            self._serialised = Serialised(
-                data, tuple(self.inputs), tuple(self._stated), holds_quantised(proto.graph)
-            )
+            self._serialised = Serialised(data, tuple(self.inputs), tuple(self._stated))
 
     @classmethod
     def load(cls, model: Any) -> OnnxModel:
