@@ -189,8 +189,8 @@ class Session:
                 inputs = check_inputs(inputs, self._model.inputs)
                 shapes = shapes_of(inputs, self._compiler.parameters)
             found = server.run(inputs, shapes, seconds)
-        except BaseException:
-            let_go()
+        except BaseException as error:
+            let_go(error)
             raise
         return found if names is None else [found[name] for name in names]
 

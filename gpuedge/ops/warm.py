@@ -72,9 +72,9 @@ def warm(function: F) -> F:
             _note(key, given, _calls.made)
             _calls.made = before
             return result
-        except BaseException:
+        except BaseException as error:
             _calls.made = before
-            let_go()
+            let_go(error)
             raise
 
     return cast("F", call)

@@ -24,6 +24,8 @@ from contextlib import suppress
 from types import CodeType, FrameType, TracebackType
 from typing import Any, TypeVar, cast
 
+from gpuedge.core.errors import GpuEdgeError
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 # What the module `signal` wraps, where it is known: without enums it is ten times faster.
@@ -34,7 +36,13 @@ _SIGINT = int(signal.SIGINT)
 _NOT_HELD = {"SIGKILL", "SIGSTOP", "SIGSEGV", "SIGFPE", "SIGBUS", "SIGILL", "SIGABRT"}
 """Signals that have no handler, or whose handler cannot wait."""
 
-_SIGNALS = tuple(sorted(int(s) for s in signal.Signals if s.name not in _NOT_HELD))
+_SIGNALS = tuple(
+    sorted(
+        int(s)
+        for s in signal.valid_signals()
+        if isinstance(s, signal.Signals) and s.name not in _NOT_HELD
+    )
+)
 
 
 class Held:
@@ -161,14 +169,29 @@ def entry(function: F) -> F:
     return function
 
 
-def let_go() -> None:
+def let_go(error: BaseException) -> None:
     """Release every lock of `rlock` that this thread still has, because an exception leaves it.
 
     ``with lock`` does so already, but for an exception that comes between the end of the block and
     the release. To be called by an `entry` alone. One that was called by another, by way of a
     handler or a callback, leaves that one what it has.
+
+    Raises what a handler has raised where that was taken for an error of what it came out of.
     """
-    frame: FrameType | None = sys._getframe(1).f_back
+    _release_all()
+    found: BaseException | None = error
+    while isinstance(found, GpuEdgeError):
+        found = found.__cause__ or (found.__context__ if found.__suppress_context__ else None)
+        if found is not None and is_of_handler(found):
+            before = found.__context__
+            try:
+                raise found
+            finally:
+                found.__context__ = before
+
+
+def _release_all() -> None:
+    frame = sys._getframe(2).f_back  # of whatever called the entry
     while frame is not None:
         if frame.f_code in _entries:
             return
@@ -190,8 +213,8 @@ def whole(function: F) -> F:
     def call(*args: Any, **options: Any) -> Any:
         try:
             return function(*args, **options)
-        except BaseException:
-            let_go()
+        except BaseException as error:
+            let_go(error)
             raise
 
     return cast("F", functools.update_wrapper(call, function))

@@ -7,9 +7,11 @@ import signal
 import threading
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
-from gpuedge.safety.interrupts import held
+import gpuedge
+from gpuedge.safety.interrupts import held, rlock, whole
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +101,62 @@ def test_several_that_came_are_all_told() -> None:
     finally:
         for number, one in zip(numbers, before, strict=True):
             signal.signal(number, one)
+
+
+def test_what_a_handler_raises_is_no_error_of_the_input() -> None:
+    """It comes out of the conversion of an operand, of which any exception is an error."""
+    mine = TimeoutError("mine")
+
+    def stop(number: int, frame: object) -> None:
+        raise mine
+
+    class Slow:
+        def __array__(self, *_: object, **__: object) -> np.ndarray:
+            os.kill(os.getpid(), signal.SIGALRM)
+            return np.zeros(3, np.float32)
+
+    class Wrong:
+        def __array__(self, *_: object, **__: object) -> np.ndarray:
+            raise TimeoutError("not a handler's")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        with pytest.raises(TimeoutError) as found:
+            gpuedge.add(Slow(), np.zeros(3, np.float32), device="cpu")
+        assert found.value is mine
+        assert found.value.__context__ is None
+        with pytest.raises(gpuedge.InputError, match="not a handler's"):
+            gpuedge.add(Wrong(), np.zeros(3, np.float32), device="cpu")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_locks_left_behind_are_released_by_the_outermost_call_alone() -> None:
+    lock = rlock()
+
+    def is_free() -> bool:
+        found: list[bool] = []
+        thread = threading.Thread(target=lambda: found.append(lock.acquire(blocking=False)))
+        thread.start()
+        thread.join()
+        return found == [True]
+
+    @whole
+    def inner() -> None:
+        lock.acquire()
+        raise ValueError
+
+    @whole
+    def outer() -> None:
+        lock.acquire()
+        with pytest.raises(ValueError):
+            inner()
+        assert not is_free()
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        outer()
+    assert is_free()
 
 
 def test_other_threads_change_nothing() -> None:
