@@ -1,7 +1,7 @@
 """Right or wrong: what a device gave, against float64, within the running errors of the operators.
 
 The bounds are those of `gpuedge.opset.errors`, for these very numbers. They add errors of different
-origin as independent ones, so that a result may lie `FACTOR` of them away, as in the cross-check of
+origin as independent ones, so that a float may lie `FACTOR` of them away, as in the cross-check of
 `gpuedge.runtime.crosscheck`. What float32 computes without rounding must be that very number.
 """
 
@@ -16,8 +16,8 @@ from gpuedge.graph.expand import expand
 from gpuedge.graph.ir import Graph
 from gpuedge.graph.reader import OnnxModel
 from gpuedge.opset.bounds import TINY, Num
-from gpuedge.opset.errors import exact, tensor_errors
-from gpuedge.runtime.crosscheck import BIAS, FACTOR, HALF_ULP
+from gpuedge.opset.errors import allowed, exact, tensor_errors
+from gpuedge.runtime.crosscheck import BIAS, HALF_ULP
 from modelgen.case import Case
 from modelgen.meanings import Array
 
@@ -83,16 +83,18 @@ def judge(case: Case, found: Mapping[str, Array], *, in_half: bool = False) -> V
                            f"{list(want.shape)}")  # fmt: skip
         if bound.v.shape != want.shape or not _near(bound.v, want, bound.e):
             return Verdict(f"{name}: the description differs from float64")
-        allowed = np.zeros(want.shape) if name in exact_ones else FACTOR * bound.e
+        most = np.zeros(want.shape)
+        if name not in exact_ones:
+            most = allowed(bound, is_whole=want.dtype.kind != "f")
         if want.dtype.kind == "f" and name not in exact_ones:
-            allowed = allowed + TINY
-            is_vague |= bool(np.median(allowed) > VAGUE * np.abs(want).max())
+            most = most + TINY
+            is_vague |= bool(np.median(most) > VAGUE * np.abs(want).max())
         away = np.abs(got.astype(np.float64) - want)
-        is_wrong = ~(away <= allowed) & np.isfinite(allowed)
+        is_wrong = ~(away <= most) & np.isfinite(most)
         if is_wrong.any():
-            return Verdict(_said(name, got, want, allowed, is_wrong), np.inf)
-        known = allowed > 0
-        worst = max(worst, float(np.max(away[known] / allowed[known], initial=0.0)))
+            return Verdict(_said(name, got, want, most, is_wrong), np.inf)
+        known = most > 0
+        worst = max(worst, float(np.max(away[known] / most[known], initial=0.0)))
     return Verdict("", worst, is_vague)
 
 
@@ -101,10 +103,10 @@ def _near(a: Array, b: Array, e: Array) -> bool:
     return bool((np.abs(a - b) <= e + 1e-6 * np.maximum(1.0, np.abs(b))).all())
 
 
-def _said(name: str, got: Array, want: Array, allowed: Array, is_wrong: Array) -> str:
+def _said(name: str, got: Array, want: Array, most: Array, is_wrong: Array) -> str:
     at = np.unravel_index(int(np.argmax(is_wrong)), is_wrong.shape)
     place = ", ".join(str(int(i)) for i in at)
     return (
         f"{name}: {int(is_wrong.sum())} of {is_wrong.size} are wrong, such as [{place}]: "
-        f"{got[at]:.9g} instead of {want[at]:.9g} (allowed: {allowed[at]:.2g})"
+        f"{got[at]:.9g} instead of {want[at]:.9g} (allowed: {most[at]:.2g})"
     )

@@ -112,3 +112,41 @@ def test_operands_that_nothing_is_promised_about_are_no_drift(name: str, tmp_pat
         assert health["state"] == "ok", (op, health)
         assert (health["on_device"], health["crosschecks"]) == (3, 3), op
         assert health["crosschecks_failed"] == 0, op
+
+
+QUANTISED = """
+import json, sys
+import numpy as np
+import gpuedge
+from gpuedge.conformance.networks import NETWORKS
+
+found = {}
+for name, make in NETWORKS.items():
+    model, feeds, _ = make.make(np.random.default_rng(11), "random")
+    made = gpuedge.quantize(model, [feeds])
+    options = {"device": sys.argv[1], "policy": gpuedge.Policy(crosscheck=1.0)}
+    with gpuedge.Session(made, **options) as session:
+        for shift in (0, 0.25, -0.5):
+            session.run({n: a + np.float32(shift) for n, a in feeds.items()})
+        found[name] = session.health.to_dict()
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vulkan-lavapipe",
+        "gles20-llvmpipe",
+        pytest.param("vulkan-swiftshader", marks=pytest.mark.long),
+        pytest.param("gles31-llvmpipe", marks=pytest.mark.long),
+    ],
+)
+def test_a_right_driver_passes_quantised_networks(name: str, tmp_path: Path) -> None:
+    found = healths(name, "float32", tmp_path, 0, QUANTISED)
+    assert len(found) >= 8
+    for network, health in found.items():
+        assert health["state"] == "ok", (network, health)
+        assert (health["on_device"], health["crosschecks"]) == (3, 3), network
+        assert health["crosschecks_failed"] == 0, network
+        assert (health["crosschecks_not_compared"], health["crosscheck_note"]) == (0, ""), network
