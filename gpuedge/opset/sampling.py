@@ -208,7 +208,7 @@ def _deform_conv(call: OperatorCall) -> Tensor:
 
 
 OPERATORS: tuple[Operator, ...] = (
-    Operator("GridSample", _grid_sample),
+    Operator("GridSample", _grid_sample, remark="at a border as in PyTorch and ONNX Runtime"),
     Operator("RoiAlign", _roi_align, others=(2,), remark="with sampling_ratio", limits=images),
     Operator("DeformConv", _deform_conv, check=check_extents),
 )
