@@ -77,7 +77,7 @@ def _refused(node: Node) -> Iterator[None]:
     """Make what planning a node stumbles over the refusal of that node."""
     try:
         yield
-    except GpuEdgeError:
+    except (GpuEdgeError, RecursionError):  # the latter tells that a formula is too deep
         raise
     except FAULTS as error:
         raise UnsupportedOpError(
