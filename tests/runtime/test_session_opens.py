@@ -163,12 +163,18 @@ def test_outputs_that_no_node_computes_are_copies() -> None:
 
 
 def test_the_graph_says_why_a_run_failed() -> None:
-    far = simple("Conv", [1, 1, 4, 4], {"w": np.ones((1, 1, 3, 3), "f")}, dilations=[2**40, 1])
+    proto = simple("Reshape", [1, 1, 4, 4], {"to": np.array([3, 3])})
     with (
-        gpuedge.Session(far, device="cpu") as session,
-        pytest.raises(ShapeError, match="dilations with a value"),
+        gpuedge.Session(proto, device="cpu") as session,
+        pytest.raises(ShapeError, match="Reshape node 'y'"),
     ):
         session.run({"x": np.ones((1, 1, 4, 4), np.float32)})
+
+
+def test_a_window_that_reaches_too_far_is_refused_at_once() -> None:
+    far = simple("Conv", [1, 1, 4, 4], {"w": np.ones((1, 1, 3, 3), "f")}, dilations=[2**40, 1])
+    with pytest.raises(ShapeError, match="dilations with a value"):
+        gpuedge.Session(far, device="cpu")
 
 
 def test_a_failure_that_the_graph_knows_nothing_of_is_onnxruntimes() -> None:
