@@ -154,11 +154,10 @@ class Case:
                 session.run({"x": self.x})
 
     def check(self, *, also_in_thread: bool) -> None:
-        """Call again, here and in another thread."""
+        """Call again, in another thread first: this one may have what it left held."""
         with deadline():
-            answers = [self.call()]
-            if also_in_thread:
-                answers.append(in_thread(self.call))
+            answers = [in_thread(self.call)] if also_in_thread else []
+            answers.append(self.call())
         for found in answers:
             y = next(iter(found.values())) if isinstance(found, dict) else found
             np.testing.assert_array_equal(y, self.wanted)

@@ -33,7 +33,7 @@ SIDES = [
 """Where a call is made, and which: ``process`` is `run` of a session with that isolation, ``serve``
 of one under ``auto`` that a GPU answers."""
 
-STEPS = {CPU: 1, AUTO: 1, VULKAN: 4, GLES31: 6, GLES20: 6}
+STEPS = {CPU: 1, AUTO: 1, VULKAN: 7, GLES31: 11, GLES20: 11}
 """Every n-th boundary is tried in ordinary test runs: those of drivers take seconds."""
 
 LEAST = 400
