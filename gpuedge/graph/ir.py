@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,14 @@ Array = npt.NDArray[Any]
 
 OPSET = 20
 """Operator set of graphs built here: old enough for every ONNX Runtime that gpuedge accepts."""
+
+
+@cache
+def _itemsize(dtype: str) -> int:
+    try:
+        return np.dtype(dtype).itemsize
+    except TypeError:
+        return 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +43,11 @@ class TensorType:
         for extent in self.shape:
             count *= extent
         return count
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory; of a type that numpy does not know, at least so many."""
+        return self.size * _itemsize(self.dtype)
 
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"

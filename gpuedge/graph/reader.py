@@ -21,7 +21,7 @@ from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
 from gpuedge.graph.limits import MAX_RANK
 from gpuedge.graph.protos import node_of, tensor_value
 from gpuedge.graph.schema import schema_reason
-from gpuedge.graph.sizes import Sizes, check_inside, check_size
+from gpuedge.graph.sizes import Sizes, check_inside, check_sizes
 from gpuedge.graph.writer import reads
 from gpuedge.opset import OPERATORS
 from gpuedge.opset.windows import MAX_EXTENT
@@ -421,8 +421,8 @@ class OnnxModel:
             inferred = tuple(i or s for i, s in zip(inferred, stated, strict=True))
         for name, kind in zip(node.outputs, inferred, strict=False):
             if name and kind is not None:
-                check_size(node, name, kind)
                 types[name] = kind
+        check_sizes(node, types)
         check_inside(node, known)
 
     def _finish(

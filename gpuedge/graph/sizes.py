@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from gpuedge.core.errors import ModelError, ShapeError, UnsupportedOpError
 from gpuedge.core.text import shown
-from gpuedge.graph import fold
+from gpuedge.graph import fold, schema
 from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
 from gpuedge.graph.limits import MAX_ELEMENTS, MAX_RANK
 from gpuedge.graph.protos import node_of, tensor_value
 from gpuedge.graph.writer import graphs_of
 from gpuedge.opset.call import node_label
+from gpuedge.safety.machine import memory_bytes
 
 if TYPE_CHECKING:
     import onnx
@@ -27,11 +28,26 @@ REMEMBERED = 1024
 SMALL = 1024
 """Weights of at most this many elements are shown to inference by value: shapes, axes, counts."""
 
+SUSPECT = 1 << 26
+"""A model without a value of more bytes needs no closer look: most models."""
+
 INNER_LIMIT = 1 << 16
 """Largest value inside a Loop, Scan or If that is computed to know what depends on it, bytes."""
 
 MOST_ROUNDS = 64
 """Rounds of a Loop whose sizes are looked at; what doubles has passed every bound before."""
+
+
+def check_sizes(node: Node, types: Mapping[str, TensorType]) -> None:
+    """Refuse a node whose results are too large, or do not fit beside its operands.
+
+    Raises ModelError (GE-500).
+    """
+    for name in node.outputs:
+        if name in types:
+            check_size(node, name, types[name])
+    names = {name for name in (*node.inputs, *node.outputs) if name in types}
+    _check_memory(node, sum(types[name].nbytes for name in names))
 
 
 def check_size(node: Node, name: str, kind: TensorType) -> None:
@@ -52,6 +68,20 @@ def check_size(node: Node, name: str, kind: TensorType) -> None:
             hint="give the model smaller inputs, or look at the nodes before this one: "
             "something grows with each of them",
         )
+    _check_memory(node, kind.nbytes)
+
+
+def _check_memory(node: Node, nbytes: int) -> None:
+    most = _memory()
+    if most is not None and nbytes > most:
+        raise ModelError(
+            f"{node_label(node.op, node.name, node.outputs)} would need {nbytes / 2**30:.1f} GiB.",
+            known=f"this machine, or the container, has {most / 2**30:.1f} GiB of memory",
+            hint="give the model smaller inputs, or look at the nodes before this one",
+        )
+
+
+_memory = cache(memory_bytes)
 
 
 class Sizes:
@@ -88,19 +118,16 @@ class Sizes:
             found = onnx.shape_inference.infer_shapes(proto).graph
         except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, MemoryError):
             return False
-        known = {v.name: _shape(v) for v in (*found.value_info, *found.output)}
-        is_known = self._is_whole
-        for node in found.node:
-            for name in filter(None, node.output):
-                found_shape = known.get(name)
-                is_known = is_known and found_shape is not None and all(found_shape)
-                if found_shape is not None and _is_large(found_shape):
-                    check_size(node_of(node), name, TensorType("", found_shape))
-        return is_known
-
-
-def _is_large(shape: tuple[int, ...]) -> bool:
-    return len(shape) > MAX_RANK or prod(shape) > MAX_ELEMENTS
+        known = {v.name: kind for v in (*found.value_info, *found.output, *found.input)
+                 if (kind := _type(v)) is not None}  # fmt: skip
+        largest = max((kind.nbytes for kind in known.values()), default=0)
+        is_large = largest > SUSPECT or any(len(kind.shape) > MAX_RANK for kind in known.values())
+        for node in found.node if is_large else ():
+            check_sizes(node_of(node), known)
+        return self._is_whole and all(
+            name in known and all(known[name].shape)
+            for node in found.node for name in node.output if name
+        )  # fmt: skip
 
 
 def _has_graph(node: onnx.NodeProto) -> bool:
@@ -142,11 +169,13 @@ def _add_weight(bare: onnx.GraphProto, tensor: onnx.TensorProto, name: str) -> N
         kind.shape.dim.add(dim_value=extent)
 
 
-def _shape(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
-    """Return a shape whose extents are all known."""
+def _type(value: onnx.ValueInfoProto) -> TensorType | None:
+    """Return a type whose extents are all known."""
     kind = value.type.tensor_type
     extents = [d.dim_value if d.HasField("dim_value") else -1 for d in kind.shape.dim]
-    return tuple(extents) if kind.HasField("shape") and min(extents, default=0) >= 0 else None
+    if not kind.HasField("shape") or min(extents, default=0) < 0:
+        return None
+    return TensorType(schema.dtype_name(kind.elem_type) if kind.elem_type else "", tuple(extents))
 
 
 def check_inside(node: Node, known: Graph) -> None:
@@ -211,8 +240,8 @@ def _walk(graph: onnx.GraphProto, known: Graph, given: Mapping[str, TensorType])
             constants[name], types[name] = array, type_of(array)
         for name, kind in zip(node.outputs, kinds, strict=False):
             if name and kind is not None:
-                check_size(node, name, kind)
                 types[name] = kind
+        check_sizes(node, types)
         if found is None:
             check_inside(node, so_far)
     return so_far

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from gpuedge.core.record import Record
 from gpuedge.safety import paths
@@ -56,6 +57,21 @@ def _read(path: str, most: int = 64) -> str:
             return file.read(most).strip()
     except OSError:
         return ""
+
+
+def memory_bytes() -> int | None:
+    """Return the memory that this process may have in all: the machine's, or its container's.
+
+    None where the system does not say.
+    """
+    found = []
+    with suppress(AttributeError, OSError, ValueError):  # not on Windows
+        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        limit = _read(path)
+        if limit.isdigit():
+            found.append(int(limit))
+    return min(found, default=None)
 
 
 class Processor(Record):

@@ -15,6 +15,7 @@ from onnx_models import I64, model, simple, value, weight
 import gpuedge
 from gpuedge.core.errors import ModelError, ShapeError
 from gpuedge.executors.cpu import CpuExecutor, Engine
+from gpuedge.graph import sizes
 from gpuedge.graph.build import GraphBuilder, single
 from gpuedge.graph.expand import program
 from gpuedge.graph.ir import Graph, TensorType
@@ -247,3 +248,20 @@ def test_constants_inside_an_operator_are_not_written_out_while_planning() -> No
         assert tracemalloc.get_traced_memory()[1] < 64 << 20  # one plane of them is 256 MiB
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("most", [2**20, 3 * 2**20 - 1])
+def test_a_node_that_does_not_fit_into_the_memory_of_the_machine_is_refused(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One megabyte of `x` beside two of `y`: three are needed."""
+    monkeypatch.setattr(sizes, "_memory", lambda: most)
+    monkeypatch.setattr(sizes, "SUSPECT", 0)
+    node = helper.make_node("Concat", ["x", "x"], ["y"], axis=0, name="twice")
+    proto = model([node], [value("x", [2**18])], [value("y", None)])
+    with pytest.raises(ModelError, match="'twice' would need") as caught:
+        gpuedge.Session(proto, device="cpu")
+    assert "of memory" in str(caught.value)
+    monkeypatch.setattr(sizes, "_memory", lambda: 3 * 2**20)
+    with gpuedge.Session(proto, device="cpu") as session:
+        assert session.run([np.zeros(2**18, np.float32)])["y"].shape == (2**19,)

@@ -64,15 +64,16 @@ REFUSED = {
     "functions_10001": "10001 local functions",
     "huge_Split": "2 outputs and num_outputs=1099511627776",
     "huge_sparse": "would compute 'c' of 1099511627776 elements",
-    "huge_doubling": "node 'v37' would compute",
+    "huge_doubling": r"node 'v3\d' would (compute|need)",
     **{f"huge_{op}": "node 'bomb' would compute 'y' of 10995116277" for op in
        ("Expand", "ConstantOfShape", "Tile", "Pad", "MaxUnpool", "Col2Im", "HannWindow",
         "RandomNormal")},
-    **{f"growing_{name}": f"would compute '{text}' of" for name, text in {
-        "open": "v36", "fixed": "v37", "constant": "v37", "behind_reshape": "v36",
-        "beside_if": "v37", "broadcast": "s", "product": "s", "picked_up": "t",
-        "transposed": "y", "loop": "t", "stack": "y", "scan": "v37",
-        "in_a_branch": "(then|else)36"}.items()},
+    # which of a growing chain is too much depends on the memory of the machine
+    **{f"growing_{name}": f"would compute '{text}' of|'{text}' would need" for name, text in {
+        "open": r"v3\d", "fixed": r"v3\d", "constant": r"v3\d", "behind_reshape": r"v3\d",
+        "beside_if": r"v3\d", "broadcast": "[a-s]", "product": "[a-s]", "picked_up": "[a-t]",
+        "transposed": "y", "loop": "t", "stack": "y", "scan": r"v3\d",
+        "in_a_branch": r"(then|else)3\d"}.items()},
     "overflowing_input": "18446744073709551616 elements",
     "rank_1000": f"1000 dimensions.*the most is {MAX_RANK}",
     "weight_2_gigabytes": "too small",
