@@ -121,6 +121,17 @@ def test_another_processor_or_version_is_asked_anew(
     assert machine.processor() == here
 
 
+def test_an_answer_of_now_counts_more_than_what_the_system_says(
+    asked: list[answers.Answers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An emulator shows the flags of its host."""
+    monkeypatch.setattr(onnxruntime, "__version__", saturating.VERSION)
+    known_answers()
+    answers.answers.cache_clear()
+    monkeypatch.setattr(onnxruntime, "InferenceSession", saturating.Session)
+    assert known_answers().wrong == WRONG
+
+
 @pytest.mark.parametrize("damage", ["cut", "foreign", "folder"])
 def test_where_nothing_can_be_kept_or_read_each_process_asks(
     damage: str, asked: list[answers.Answers], folder: Path, monkeypatch: pytest.MonkeyPatch
