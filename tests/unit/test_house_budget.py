@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "gpuedge"
-LINES_OF_CODE = 39_021
+LINES_OF_CODE = 41_200
 """Lines of gpuedge/ that hold code, without docstrings, comments and blank lines."""
 
 SLACK = 1000
