@@ -211,7 +211,9 @@ class _Difference:
             single = apart.astype(np.float64)
             is_unknown = np.isinf(most) | np.isnan(y) | ((wanted.dtype.kind == "b") & (most > 0))
             is_right = (np.abs(value - y) <= most) & ~(np.abs(value - single) > 2 * most)
-            is_right |= is_unknown | (value == cpu)
+            is_same = (value == cpu) if is_float else (found == wanted)  # float64 holds 53 bits
+            is_exact = is_float | (most > 0) | (found == apart)
+            is_right = is_unknown | is_same | (is_right & is_exact)
             if is_float:
                 is_unknown |= (np.abs(y) + most > HUGE) & (np.abs(y) - most <= HUGE)
                 is_right |= is_unknown | ((np.abs(y) - most > HUGE) & (value * np.sign(y) > HUGE))

@@ -46,5 +46,6 @@ def test_what_does_not_open_is_not_measured() -> None:
         "vulkan:0", "vulkan", "ok", "ok", "answered with the right numbers", "llvmpipe",
         identity={"api": "vulkan", "name": "llvmpipe", "os": "linux"}, is_software=True,
         key="/none/lvp_icd.json", fingerprint="f", index=0,
+        env={"VK_DRIVER_FILES": "/none/lvp_icd.json"},
     )  # fmt: skip
     assert yardstick.slowness(row) == {}

@@ -10,7 +10,7 @@ import pytest
 from planrun import TEXTURES, plan_device
 
 import gpuedge
-from gpuedge.core.errors import DTypeError, InputError, KernelSyntaxError, ShapeError
+from gpuedge.core.errors import DTypeError, InputError, ShapeError
 
 DEVICES = {
     "cpu": lambda: "cpu",
@@ -172,7 +172,6 @@ BAD: dict[str, tuple[Call, type[Exception], str]] = {
     "filter": (lambda: G.resize(WHOLE, 3, "lanczos"), InputError, "modes: linear"),
     "share": (lambda: G.non_max_suppression(ANCHORS, np.ones(4, "f4"), 3, 1.5), InputError, "1.5"),
     "scores": (lambda: G.non_max_suppression(ANCHORS, np.ones(3, "f4"), 3), ShapeError, "boxes"),
-    "chain": (lambda: G.elementwise("0 < x < 1"), KernelSyntaxError, "single comparisons"),
     "mixed": (lambda: G.where(True, FRAME, FRAME.astype(np.int8)), DTypeError, "mixes"),
 }
 
