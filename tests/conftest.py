@@ -64,8 +64,9 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     before = tempfile.gettempdir()
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", before)
-    config.stash[TEMPORARY] = Path(tempfile.mkdtemp(prefix="tests-of-gpuedge-"))
-    os.environ["TMPDIR"] = str(config.stash[TEMPORARY])
+    folder = config.stash[TEMPORARY] = Path(tempfile.mkdtemp(prefix="tests-of-gpuedge-"))
+    folder.chmod(0o1777)  # as the usual one: tests look at files as another user, too
+    os.environ["TMPDIR"] = str(folder)
     tempfile.tempdir = None
 
 
