@@ -45,6 +45,8 @@ rest_of_storm = 0
 def _raise_in_storm(number: int, frame: FrameType | None) -> None:
     """Raise a few times, and only below calls of the package."""
     global rest_of_storm  # noqa: PLW0603
+    if frame is not None and frame.f_globals.get("__name__") == "_weakrefset":
+        return  # a callback of a weak reference: Python prints what is raised there, and goes on
     while frame is not None and not frame.f_globals.get("__name__", "").startswith("gpuedge."):
         frame = frame.f_back
     if frame is not None and rest_of_storm:
