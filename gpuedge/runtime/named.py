@@ -231,7 +231,8 @@ class NamedModel(CompiledModel):
         if not self.is_pooled:
             return
         was_away = self._is_away
-        if was_away and not is_heir and self._fares.state == RECOVERING:
+        may_wait = self._is_strict  # the CPU may not answer meanwhile
+        if was_away and not is_heir and not may_wait and self._fares.state == RECOVERING:
             return
         try:
             self._executor = self._open()

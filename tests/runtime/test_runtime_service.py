@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -229,6 +230,22 @@ def test_fallback_error_raises_and_waits_for_the_device_next_time(error: GpuEdge
     assert caught.value is error
     np.testing.assert_array_equal(result(compiled), cpu() * TRACE)
     assert len(pool.opened) == (1 if error is EXHAUSTED else 2)
+
+
+def test_fallback_error_waits_for_the_device_after_ctrl_c_in_the_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = FlakyPool([LOST])
+    compiled = made(pool, fallback="error")
+    pool.opened[0].closing.clear()  # it recovers for as long as that
+    with pytest.raises(DeviceLostError):
+        result(compiled)
+    with monkeypatch.context() as patch:
+        patch.setattr(compiled, "_open", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            result(compiled)
+    threading.Timer(0.2, pool.opened[0].closing.set).start()
+    np.testing.assert_array_equal(result(compiled), cpu() * TRACE)
 
 
 def test_fallback_error_says_why_the_device_is_not_there() -> None:
