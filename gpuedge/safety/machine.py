@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 
 from gpuedge.core.record import Record
 from gpuedge.safety import paths
@@ -64,9 +63,10 @@ def memory_bytes() -> int | None:
 
     None where the system does not say.
     """
-    found = []
-    with suppress(AttributeError, OSError, ValueError):  # not on Windows
-        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    try:
+        found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    except (AttributeError, OSError, ValueError):
+        found = []  # not on Windows
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         limit = _read(path)
         if limit.isdigit():

@@ -31,6 +31,9 @@ from gpuedge.executors.cpu import _OrtExecutable
 STUCK_S = 30.0
 """A call that takes longer is stuck: it takes milliseconds."""
 
+OPEN_S = 240.0
+"""What a GPU may take to be opened in the background of a busy machine."""
+
 
 class TimeLimitError(TimeoutError):
     """The application's own, and an OSError as those of time limits are."""
@@ -87,9 +90,9 @@ class Injector:
 
 
 @contextmanager
-def deadline() -> Iterator[None]:
+def deadline(seconds: float = STUCK_S) -> Iterator[None]:
     """End this process where it is stuck."""
-    faulthandler.dump_traceback_later(STUCK_S, exit=True)
+    faulthandler.dump_traceback_later(seconds, exit=True)
     try:
         yield
     finally:
@@ -146,7 +149,7 @@ class Case:
             return at_once(executable, inputs)
 
         setattr(_OrtExecutable, "run", run)  # noqa: B010
-        with deadline():
+        with deadline(OPEN_S):
             while session.health.device == "cpu":
                 session.run({"x": self.x})
 
