@@ -20,6 +20,7 @@ from gpuedge.opset.halves import halve
 from gpuedge.opset.limits import Limit
 from gpuedge.opset.operator import Operator
 from gpuedge.opset.tensor import Tensor, constant, given
+from gpuedge.safety.interrupts import is_of_handler
 
 FAULTS = (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, AssertionError,
           RuntimeError)  # fmt: skip
@@ -80,6 +81,8 @@ def _refused(node: Node) -> Iterator[None]:
     except (GpuEdgeError, RecursionError):  # the latter tells that a formula is too deep
         raise
     except FAULTS as error:
+        if is_of_handler(error):
+            raise
         raise UnsupportedOpError(
             f"{node_label(node.op, node.name, node.outputs)} cannot be planned.",
             known=" ".join(f"{type(error).__name__}: {error}".split())[:MOST_SAID],

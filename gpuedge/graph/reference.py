@@ -10,6 +10,7 @@ import numpy as np
 from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.graph.ir import OPSET, Array, Graph, Node, type_of
 from gpuedge.graph.writer import to_onnx
+from gpuedge.safety.interrupts import is_of_handler
 
 MOST_SAID = 200
 """Characters of its own words that a message has."""
@@ -34,6 +35,8 @@ def run_node(
         with np.errstate(all="ignore"):
             found = iter(ReferenceEvaluator(to_onnx(alone)).run(None, feeds))
     except Exception as error:  # of any kind: what it lacks shows anywhere
+        if is_of_handler(error):
+            raise
         why = " ".join(f"{type(error).__name__}: {error}".split())[:MOST_SAID]
         raise UnsupportedOpError(
             f"ONNX's reference evaluator cannot compute {node.op}.", known=why

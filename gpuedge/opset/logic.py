@@ -160,8 +160,8 @@ OPERATORS: tuple[Operator, ...] = (
     Operator("Where", _where, dtypes=ANY, others=(0,)),
     Operator("IsNaN", _is_nan),
     Operator("IsInf", _is_inf),
-    Operator("Cast", _cast, moves=True),
-    Operator("CastLike", _cast, moves=True),
+    Operator("Cast", _cast, moves=True, is_open_beyond=True),
+    Operator("CastLike", _cast, moves=True, is_open_beyond=True),
     Operator("Mod", _mod, dtypes=INTEGERS, limits=divisor),
 )  # fmt: skip
 

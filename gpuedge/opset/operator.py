@@ -49,6 +49,8 @@ class Operator:
         ONNX's reference does. On the CPU numpy computes these.
     limits : callable, optional
         What values integer inputs must have, of a node that can be composed.
+    is_open_beyond : bool
+        Whether ONNX leaves open what NaN, and floats beyond an integer type, become in that.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Operator:
     check: Callable[[OperatorCall], None] | None = None
     differs: Callable[[OperatorCall], bool] | None = None
     limits: Callable[[OperatorCall], tuple[Limit, ...]] | None = None
+    is_open_beyond: bool = False
 
     def outputs(self, call: OperatorCall) -> tuple[Tensor, ...]:
         """Return what a node computes.

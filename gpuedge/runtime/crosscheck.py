@@ -25,7 +25,7 @@ import numpy as np
 
 from gpuedge.core.errors import GpuEdgeError
 from gpuedge.executors.base import Executor
-from gpuedge.graph.expand import expand
+from gpuedge.graph.expand import expand, operator_of
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.opset.bounds import TINY, Num, U
 from gpuedge.opset.errors import FACTOR, HUGE, allowed, exact, tensor_errors
@@ -286,7 +286,19 @@ class RunningErrors:
             if name not in self.cpu:
                 self.values[name] = self._nothing_known(node, "type is unknown")
                 continue
-            self.values[name] = self._beside(x, self.cpu[name])
+            self.values[name] = self._open_beyond(node, self._beside(x, self.cpu[name]), name)
+
+    def _open_beyond(self, node: Node, x: Num, name: str) -> Num:
+        """Return integers of which nothing is known where floats did not fit into their type."""
+        known, dtype = operator_of(node), self.cpu[name].dtype
+        if known is None or not known.is_open_beyond or dtype.kind not in "iu":
+            return x
+        source, about = self.values[node.inputs[0]], np.iinfo(dtype)
+        v, e = np.trunc(source.v), np.broadcast_to(source.e, source.v.shape)
+        is_open = ~((v - e >= about.min) & (v + e <= about.max)).reshape(x.v.shape)
+        if is_open.any():
+            self.unknown = self.unknown or f"ONNX leaves open what {node.op} makes beyond {dtype}"
+        return Num(x.v, np.where(is_open, np.inf, x.e))
 
     def _beside(self, x: Num, cpu: Array) -> Num:
         """Return a value with errors beside the CPU's, which has some of its own.
