@@ -17,6 +17,7 @@ from gpuedge.core.errors import InputError, ModelError, UsageError
 from gpuedge.core.text import shown
 from gpuedge.executors.cpu import the_runtime
 from gpuedge.graph.batchnorm import fold
+from gpuedge.graph.integers import is_quantised
 from gpuedge.graph.parse import load, raised
 from gpuedge.graph.reader import OnnxModel, takes
 
@@ -77,6 +78,13 @@ def quantize(
     read = OnnxModel.load(model)
     samples = _Samples(read, calibration)
     proto = raised(model, LEAST_OPSET)
+    held = next((n for n in proto.graph.node if is_quantised(n.op_type)), None)
+    if held is not None:
+        raise ModelError(
+            "The model is quantised already.", asked_by="quantize",
+            known=f"it holds {held.op_type} node {shown(held.name or held.output[0])}",
+            hint="quantise the model of floats that it was made from",
+        )  # fmt: skip
     fold(proto)
     with _quiet(), tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "quantised.onnx")
@@ -149,13 +157,23 @@ class _Samples:
         return next(self._samples, None) if first is None else first
 
 
+def _by_name(model: OnnxModel, number: int, sample: Any) -> Mapping[str, Any]:
+    """Return a sample by name that may have been given in the model's order."""
+    if isinstance(sample, Mapping):
+        return sample
+    if isinstance(sample, (list, tuple)) and len(sample) == len(model.inputs):
+        return dict(zip(model.inputs, map(np.asarray, sample), strict=True))
+    raise InputError(
+        f"Calibration sample {number}, a {type(sample).__name__}, is not the inputs by name or in "
+        "order.",
+        known=takes(model.inputs),
+        hint="give a list of samples, such as [{name: array}, ...]",
+    )
+
+
 def _checked(model: OnnxModel, samples: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
-    for number, sample in enumerate(samples):
-        if not isinstance(sample, Mapping):
-            raise InputError(
-                f"Calibration sample {number} is a {type(sample).__name__}, no mapping.",
-                known=takes(model.inputs),
-            )
+    for number, given in enumerate(samples):
+        sample = _by_name(model, number, given)
         found = {}
         for name, (dtype, _) in model.inputs.items():
             if name not in sample:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpuedge.core.text import counted, plain, table
 from gpuedge.decide.explain import duration, memory
 from gpuedge.decide.options import DEFAULT
+from gpuedge.runtime import yardstick
 from gpuedge.runtime.strings import CPU
 
 if TYPE_CHECKING:
@@ -60,9 +61,10 @@ def notes(found: ModelCheck) -> list[str]:
         said.append(f"the CPU cannot run it alone: {found.cpu['error']}")
     if found.devices:
         said.append(
-            "Times of GPUs are predicted from public measurements of their class, of software "
-            "rasterisers also from what a few kernels took here just now, and may be off by a "
-            f"factor of {DEFAULT.prior_factor:g}; gpuedge run --device D --repeat 20 measures."
+            "Times of GPUs are predicted from public measurements of their class, and may be off "
+            f"by a factor of {DEFAULT.prior_factor:g}; those of software rasterisers from what a few "
+            f"kernels took here just now, and may be off by a factor of {yardstick.FACTOR:g}. "
+            "gpuedge run --device D --repeat 20 measures."
         )
     blind = [d.device for d in found.devices if d.is_software and not (d.slowness or d.error)]
     if blind:

@@ -18,7 +18,7 @@ khronos_validation.log_filename = {log}
 khronos_validation.report_flags = error,warn,perf
 khronos_validation.enables = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT
 """
-_log = Path("not chosen yet")
+_log = Path("/nonexistent/log_in was not called")
 """One file for all devices: the layer reads its settings once while it stays loaded."""
 _seen: list[str] = []
 

@@ -509,7 +509,7 @@ def test_what_a_cast_makes_of_floats_beyond_its_type_is_not_compared(to: str) ->
     """ONNX leaves it open: ONNX Runtime wraps, GPUs take the nearest."""
     feeds = {"x": np.array([1e6, -1e6, 9e9, 3.0], np.float32)}
     number = {"int8": 3, "uint8": 2, "int16": 5, "uint16": 4}[to]
-    graph = graph_of(feeds, lambda b: b.add("Cast", ["x"], {"to": number})[0])
+    graph = graph_of(feeds, lambda b: b.add("Cast", ["x"], {"to": number}))
     name = graph.outputs[0]
     about = np.iinfo(to)
     made = {name: np.array([about.max, about.min, 0, 3], to)}

@@ -188,7 +188,9 @@ def test_calibration_that_does_not_fit_is_refused() -> None:
     bad: list[tuple[Any, type[Exception], str]] = [
         ([], InputError, "no calibration data"),
         ([{}], InputError, "sample 0 lacks"),
-        ([np.ones(3)], InputError, "no mapping"),
+        ([np.ones(3)], InputError, "not the inputs"),
+        ([[]], InputError, "not the inputs"),
+        ({"x": images(1)[0]["x"]}, InputError, "give a list of samples"),
         ([{"x": np.ones((1, 3, 8, 9), np.float32)}], ShapeError, "axis 3"),
         ([images(1)[0] | {"z": np.ones(1)}], InputError, "no input"),
         ([{"x": np.full((1, 3, 8, 8), np.nan)}], InputError, "NaN"),
@@ -198,6 +200,16 @@ def test_calibration_that_does_not_fit_is_refused() -> None:
             gpuedge.quantize(proto, samples)
     with pytest.raises(ModelError):
         gpuedge.quantize(b"no model", images(1))
+
+
+def test_calibration_in_order_and_a_model_that_is_quantised_already() -> None:
+    proto = network()
+    feeds = images(2)
+    by_name = gpuedge.quantize(proto, feeds)
+    in_order = gpuedge.quantize(proto, [list(one.values()) for one in feeds])
+    assert in_order.SerializeToString() == by_name.SerializeToString()
+    with pytest.raises(ModelError, match="quantised already"):
+        gpuedge.quantize(by_name, feeds)
 
 
 def test_an_absent_quantiser_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
