@@ -62,8 +62,8 @@ def notes(found: ModelCheck) -> list[str]:
     if found.devices:
         said.append(
             "Times of GPUs are predicted from public measurements of their class, and may be off "
-            f"by a factor of {DEFAULT.prior_factor:g}; those of software rasterisers from what a few "
-            f"kernels took here just now, and may be off by a factor of {yardstick.FACTOR:g}. "
+            f"by a factor of {DEFAULT.prior_factor:g}; those of software rasterisers from what a "
+            f"few kernels took here just now, and may be off by a factor of {yardstick.FACTOR:g}. "
             "gpuedge run --device D --repeat 20 measures."
         )
     blind = [d.device for d in found.devices if d.is_software and not (d.slowness or d.error)]
