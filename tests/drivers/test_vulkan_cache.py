@@ -227,11 +227,14 @@ import json, os, sys
 sys.path[:0] = [sys.argv[3], os.path.dirname(sys.argv[3])]
 from gpuedge.backends.base import Candidate, DeviceInfo
 from gpuedge.core.identity import Identity
+import pathlib
 import test_vulkan_cache as cache
+import validation
 from gpuedge.backends.vulkan.pipeline_cache import PipelineCache
 from gpuedge.backends.vulkan.program import Programs
 from gpuedge.backends.vulkan.queue import Queue
 
+validation.log_in(pathlib.Path(os.environ["GPUEDGE_CACHE_DIR"]).parent)
 request, point = json.loads(sys.argv[1]), sys.argv[2]
 end, _, at = point.partition("@")
 def die():
