@@ -30,7 +30,7 @@ from gpuedge.runtime.inputs import (
 from gpuedge.runtime.request import check_progress, make_request
 from gpuedge.runtime.serving import Server
 from gpuedge.runtime.shapes import Compiler
-from gpuedge.runtime.strings import AUTO, CPU, find
+from gpuedge.runtime.strings import AUTO, CPU
 from gpuedge.safety.interrupts import entry, let_go, whole
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Session:
         if all(shape is not None for shape in fixed) and not self._compiler.parameters:
             self._server.prepare(tuple(shape for shape in fixed if shape is not None))
         elif request.executor is None and request.device not in (AUTO, CPU):
-            find(request.device, POOL.current())  # an error now, not at the first run
+            POOL.named(request.device)  # an error now, not at the first run
 
     @property
     def _latest(self) -> CompiledModel | None:

@@ -29,6 +29,7 @@ from gpuedge.executors.answers import Answers, answers
 from gpuedge.executors.base import Executable, PlacementRow, StepTime
 from gpuedge.executors.products import moved, products
 from gpuedge.executors.timing import times_of
+from gpuedge.graph import schema
 from gpuedge.graph.bound import BoundModel, Serialised
 from gpuedge.graph.expand import differs, expand, outside, program
 from gpuedge.graph.ir import Array, Graph, Node
@@ -113,6 +114,8 @@ def _for_ort(graph: Graph) -> Graph:
 def _settled(node: Node, graph: Graph, constants: dict[str, Array]) -> Node:
     if is_keeping(node.op, node.inputs, node.attrs):
         return _with_all_outputs(node)
+    if "" in node.outputs:
+        node = _with_named_outputs(node, graph)
     is_same = str(node.attrs.get("auto_pad", "")).startswith("SAME")
     is_empty = node.op == "Gemm" and not graph.types[node.inputs[0]].size
     if not is_same and not is_empty:
@@ -133,6 +136,22 @@ def _with_all_outputs(node: Node) -> Node:
     made = [*node.outputs, "", ""][: max(3, len(node.outputs))]
     made[:3] = [name or f"{node.outputs[0]}/output{i}" for i, name in enumerate(made[:3])]
     return replace(node, outputs=tuple(made))
+
+
+def _with_named_outputs(node: Node, graph: Graph) -> Node:
+    """Return a node of which ONNX Runtime (seen with 1.32.0) can leave outputs out.
+
+    It crashes on an empty name where as many outputs are made as a node names (Split), and on such
+    names at the end of the list of others (BatchNormalization).
+    """
+    if schema.is_variadic(node.op, node.domain, graph.opset.get(node.domain, 1)):
+        first = next(filter(None, node.outputs))
+        made = [name or f"{first}/output{i}" for i, name in enumerate(node.outputs)]
+        return replace(node, outputs=tuple(made))
+    outputs = list(node.outputs)
+    while not outputs[-1]:
+        del outputs[-1]
+    return replace(node, outputs=tuple(outputs))
 
 
 def _with_inner_one(node: Node, graph: Graph, constants: dict[str, Array]) -> Node:

@@ -538,10 +538,10 @@ class GpuExecutable:
         return {name: self._result(name) for name in self.graph.outputs}
 
     def _result(self, name: str) -> Array:
-        if name in self.plan.fixed:
-            return np.array(self.plan.fixed[name])
         one = self.plan.open.get(name)
         try:
+            if name in self.plan.fixed:
+                return np.array(self.plan.fixed[name])
             if one is None:
                 kind = self.graph.types[name]
                 return self._numbers(name, kind.dtype, kind.shape)

@@ -98,6 +98,8 @@ def load(model: Any) -> tuple[onnx.ModelProto, bytes]:
     held, bodies = counted(proto, source)
     _check_texts(proto, source)
     _check_operators(proto, held, bodies, source)
+    if proto.functions:  # before anything writes them out
+        check_expansion(proto, held, bodies, source)
     tensors = chain(held.tensors, *(body.tensors for body in bodies))
     is_changed |= load_external(tensors, source, folder, len(data))
     is_changed |= _unlist(proto)
@@ -107,7 +109,6 @@ def load(model: Any) -> tuple[onnx.ModelProto, bytes]:
         data = _serialise(proto)
     _check(proto, data, source)
     if proto.functions:
-        check_expansion(proto, held, bodies, source)
         proto = _inlined(proto, source)
         data, held = _serialise(proto), Counted(proto.graph, source)
     _check_references(held, source)

@@ -159,7 +159,8 @@ def _is_settled(graph: onnx.GraphProto) -> bool:
         known = OPERATORS.get(node.op_type)
         if node.op_type in GROWING or (known is not None and known.differs is not None):
             return False
-        if is_keeping(node.op_type, node.input, {a.name: a.i for a in node.attribute}):
+        is_kept = is_keeping(node.op_type, node.input, {a.name: a.i for a in node.attribute})
+        if is_kept or "" in node.output:
             return False
         for attribute in node.attribute:
             is_odd = attribute.name == "auto_pad" and attribute.s.startswith(b"SAME")

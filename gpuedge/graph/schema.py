@@ -95,6 +95,19 @@ def bits(element: int) -> int:
     return int(helper.tensor_dtype_to_np_dtype(element).itemsize) * 8
 
 
+@cache
+def is_variadic(op: str, domain: str, version: int) -> bool:
+    """Tell whether an operator has as many outputs as a node names."""
+    from onnx import defs
+
+    try:
+        outputs = defs.get_schema(op, version, domain).outputs
+    except (defs.SchemaError, ValueError):
+        return False
+    variadic = defs.OpSchema.FormalParameterOption.Variadic
+    return bool(outputs) and outputs[-1].option == variadic
+
+
 def type_proto(kind: TensorType) -> Any:
     """Return the ONNX type of a value."""
     from onnx import helper

@@ -30,6 +30,7 @@ from gpuedge.opset.tensor import (
     Tensor,
     constant,
     mapped,
+    reduced,
     reshape,
     retyped,
     view,
@@ -81,6 +82,28 @@ def _quantize(call: OperatorCall) -> Tensor:
         return mapped(lambda x, s: _requantised(x / s, 0.0, dtype), x, scale, dtype=dtype)
     return mapped(lambda x, s, z: _requantised(x / s, z, dtype), x, scale, _along(zero, x, call),
                   dtype=dtype)  # fmt: skip
+
+
+def _quantize_dynamically(call: OperatorCall) -> tuple[Tensor, Tensor, Tensor]:
+    """Return uint8 numbers with the scale and zero point that their range asks for.
+
+    A range of nothing has the scale 1, as ONNX Runtime has it; the body that ONNX gives divides by
+    0 there.
+    """
+    x = call.input(0)
+    if not x.size:
+        raise call.unsupported("has no elements")
+    least, most = (reduced(one, x, range(x.rank), keepdims=False) for one in ("min", "max"))
+    least = mapped(lambda v: apply("min", v, 0.0), least)
+
+    def scaled(low: Expr, high: Expr) -> Expr:
+        step = (apply("max", high, 0.0) - low) / 255.0
+        return apply("pick", apply("above", step, 0.0), step, 1.0)
+
+    scale = mapped(scaled, least, most)
+    zero = mapped(lambda v, s: _requantised(0.0 - v / s, 0.0, "uint8"), least, scale, dtype="uint8")
+    y = mapped(lambda v, s, z: _requantised(v / s, z, "uint8"), x, scale, zero, dtype="uint8")
+    return y, scale, zero
 
 
 def _dequantize(call: OperatorCall) -> Tensor:
@@ -252,6 +275,7 @@ def _qlinear_conv(call: OperatorCall) -> Tensor:
 
 OPERATORS: tuple[Operator, ...] = (
     Operator("QuantizeLinear", _quantize, dtypes=("int32",), others=(1, 2)),
+    Operator("DynamicQuantizeLinear", _quantize_dynamically),
     Operator("DequantizeLinear", _dequantize, dtypes=(*SMALL, "int32"), others=(1,)),
     Operator("MatMulInteger", _matmul, dtypes=BYTES, others=(1, 2, 3),
              remark="of sums up to 2^31"),

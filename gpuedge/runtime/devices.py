@@ -27,6 +27,7 @@ from gpuedge.core.errors import (
     GpuEdgeError,
     KernelError,
     KernelLimitError,
+    NoUsableDeviceError,
     OutOfMemoryError,
     UnsupportedOpError,
 )
@@ -56,6 +57,9 @@ EXIT_S = 2.0
 AWAY_S = 20.0
 """How long a device whose opening stalled may take to come back, before whoever asks for it is told
 that it hangs."""
+
+NAMED_S = 60.0
+"""How long a device that was named is looked for where the probe's deadline was too short."""
 
 CLOSE_S, OPEN_S = 10.0, 60.0
 """How long closing a device that failed, and opening it anew, may take before it counts as hung."""
@@ -445,6 +449,26 @@ class Pool:
         rows = pins.apply(report.tried)
         return report if rows is report.tried else report.replace(tried=tuple(rows))
 
+    def named(self, device: str) -> ProbeRow:
+        """Return the usable row of a device string.
+
+        Drivers that the probe's deadline cut off are waited for: who names one wants it.
+
+        Raises
+        ------
+        NoUsableDeviceError (GE-103)
+        """
+        from gpuedge.probing import api
+
+        try:
+            return find(device, self.current())
+        except NoUsableDeviceError:
+            rows = (r for r in self.current().tried if r.backend == device.partition(":")[0])
+            if not any(row.is_starved for row in rows):
+                raise
+        api.probe(deadline_s=NAMED_S)
+        return find(device, self.current())
+
     def row(self, device: str) -> ProbeRow:
         """Return the usable row of a device string, judged with the driver that is there now.
 
@@ -452,7 +476,7 @@ class Pool:
         ------
         NoUsableDeviceError (GE-103)
         """
-        row = find(device, self.current())
+        row = self.named(device)
         if opening.is_stale(row):  # the driver was replaced: the old verdict says nothing of it
             with self._lock:
                 self._report = None
@@ -488,7 +512,7 @@ class Pool:
         One device may be open inline and in a process of its own at the same time. Raises
         NoUsableDeviceError (GE-103) and DeviceError (GE-4xx).
         """
-        name = find(device, self.report()).device
+        name = self.named(device).device
         return self.device_health(name, isolation).open(lambda: self._open_gpu(name, isolation))
 
     def executor(self, device: str, isolation: str = INLINE) -> Executor:

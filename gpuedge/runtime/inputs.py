@@ -15,6 +15,7 @@ from gpuedge.core.errors import DTypeError, InputError, ShapeError, UsageError
 from gpuedge.core.text import MOST_LISTED, counted, plain, shown
 from gpuedge.graph.ir import Array, Graph, TensorType
 from gpuedge.graph.reader import OnnxModel, Signature, takes
+from gpuedge.opset.windows import MAX_EXTENT
 
 Feeds = Mapping[str, Any] | Sequence[Any]
 """Inputs by name, or in the model's order."""
@@ -142,6 +143,13 @@ def shapes_for(shapes: Any, model: OnnxModel) -> tuple[tuple[int, ...], ...]:
             "A shape is a sequence of whole numbers.",
             known=f"given: {brief(given)}; {takes(model.inputs)}",
         ) from None
+    extents = [(name, n) for name, shape in given.items() for n in shape]
+    wrong = next(((name, n) for name, n in extents if not 0 <= n <= MAX_EXTENT), None)
+    if wrong is not None:
+        raise ShapeError(
+            f"A shape of {plain(brief(wrong[0]))} has the extent {brief(wrong[1])}.",
+            known=f"extents are 0 to {MAX_EXTENT}",
+        )
     model.bind(given)
     return tuple(given.get(n) or fixed_shape(s) or () for n, s in model.inputs.items())
 

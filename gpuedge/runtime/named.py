@@ -38,7 +38,7 @@ from gpuedge.runtime.opening import INLINE, PROCESS
 from gpuedge.runtime.ranges import Ranges
 from gpuedge.runtime.routes import named_decision
 from gpuedge.runtime.segments import Part
-from gpuedge.runtime.strings import CPU, find
+from gpuedge.runtime.strings import CPU
 from gpuedge.safety.interrupts import held
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class NamedModel(CompiledModel):
         if self.device != CPU:
             _ = self.graph  # what is wrong with a model is said before a device is looked for
         if request.executor is None and request.device != CPU:
-            self.device = find(request.device, self._pool.current()).device
+            self.device = self._pool.named(request.device).device
         self._is_away = False  # the device is being opened anew
         self._why: Reason | None = None  # why it is not in use
         self._bounds: Ranges | None = None
