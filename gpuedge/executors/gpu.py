@@ -42,7 +42,7 @@ from gpuedge.plan.arrange import Arrangement, arrange
 from gpuedge.plan.library import texts
 from gpuedge.plan.plan import Pass, Plan, PlanTensor, Step
 from gpuedge.plan.planner import plan, why_not
-from gpuedge.plan.storages import EXACT, FIXED, StoragePrecision
+from gpuedge.plan.storages import EXACT, FIXED, StoragePrecision, is_finite
 from gpuedge.safety.deadline import keep
 from gpuedge.safety.interrupts import held, rlock
 from gpuedge.safety.paths import cache_dir
@@ -607,7 +607,7 @@ def _row(device: str, step: Step) -> PlacementRow:
 def _require_finite(device: str, names: Sequence[str], arrays: Sequence[Array]) -> None:
     """Raise NotFiniteError (GE-205) for NaN or infinity."""
     for name, array in zip(names, arrays, strict=True):
-        if not np.isfinite(array).all():
+        if not is_finite(array):
             raise NotFiniteError(
                 f"'{name}' holds NaN or infinity, which {device} does not keep.",
                 known="numbers are kept there in the bytes of a texture",

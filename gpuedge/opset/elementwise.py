@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from math import pi, sqrt
+from math import inf, pi, sqrt
 
 import numpy as np
 
@@ -367,7 +367,10 @@ def _pair(call: OperatorCall, formula: Callable[..., Expr], dtype: str | None = 
 
 
 def _clip(call: OperatorCall) -> Tensor:
-    """Limit to bounds; an absent one is the extreme finite value of the dtype."""
+    """Limit to bounds; an absent one is the extreme finite value of the dtype.
+
+    Infinite ones that limit nothing are left out: infinity stays what it is then, unlike there.
+    """
     x = call.input(0)
     about = np.iinfo(x.dtype) if x.dtype in INTEGERS else np.finfo(x.dtype)
     low, high = (
@@ -380,7 +383,8 @@ def _clip(call: OperatorCall) -> Tensor:
         found = iter(rest)
         least = next(found) if isinstance(low, Tensor) else low
         most = next(found) if isinstance(high, Tensor) else high
-        return smaller(larger(x, least), most)
+        raised = x if low == -inf else larger(x, least)
+        return raised if high == inf else smaller(raised, most)
 
     return mapped(formula, x, *given)
 

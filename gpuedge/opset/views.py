@@ -21,6 +21,7 @@ from gpuedge.opset.tensor import (
     broadcast,
     broadcast_shape,
     computed,
+    constant,
     reshape,
     transpose,
     view,
@@ -230,6 +231,8 @@ def _filled(call: OperatorCall) -> Tensor:
     name = number.dtype.name
     if name not in (*FLOATS, *ANY):
         raise call.unsupported(f"gives {name}")
+    if not np.isfinite(number[0]):  # kernels have no text for it
+        return broadcast(constant(number[:1].reshape(())), shape)
     return computed(shape, name, lambda _: Number(float(number[0])))
 
 

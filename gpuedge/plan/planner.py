@@ -36,7 +36,7 @@ from gpuedge.plan.context import Context, most_bindings
 from gpuedge.plan.fuse import Fusion, Limits, Stage, alias_of, fuse, is_identity
 from gpuedge.plan.layout import linear
 from gpuedge.plan.plan import OpenOutput, Plan, Step
-from gpuedge.plan.storages import EXACT, StoragePrecision, lacks, offers
+from gpuedge.plan.storages import EXACT, StoragePrecision, is_finite, lacks, offers
 
 MAKERS = 3
 """Most nodes in a row that are planned with one that reads what they make of constants."""
@@ -301,11 +301,6 @@ def why_not(node: Node, graph: Graph, caps: Caps) -> str | None:
     operator = operator_of(node)
     if operator is None and functions.body(node, graph) is None:
         return f"{node.op} has no kernel"
-    for name in operands(node):
-        held = graph.constants.get(name)
-        lost = None if held is None else _not_held(held, caps)
-        if lost is not None:
-            return f"the constant '{name}' holds {lost}, which this device does not keep"
     for name in (*node.inputs, *node.outputs):
         kind = graph.types.get(name)
         if name in graph.constants or (kind is None and name not in node.inputs) or not name:
@@ -315,17 +310,20 @@ def why_not(node: Node, graph: Graph, caps: Caps) -> str | None:
         if kind.dtype not in DTYPES:
             return f"'{name}' is {kind.dtype}; kernels compute in float32"
     makers = _makers(node, graph)
-    why = _refusal(_alone(node, graph, makers), graph, caps)
-    return _refusal(_alone(node, graph), graph, caps) if why and makers else why
+    made = _planned(_alone(node, graph, makers), caps)
+    if isinstance(made, str) and makers:
+        made = _planned(_alone(node, graph), caps)
+    if isinstance(made, str):
+        return made
+    return _not_kept(made, graph, caps) or (_not_read(made.open, graph) if made.open else None)
 
 
-def _refusal(part: Graph, graph: Graph, caps: Caps) -> str | None:
-    """Return None if a part of a graph can be planned, else one sentence saying why not."""
+def _planned(part: Graph, caps: Caps) -> Plan | str:
+    """Return the plan of a part of a graph, or one sentence saying why there is none."""
     try:
-        made = plan(part, caps)
+        return plan(part, caps)
     except GpuEdgeError as error:
         return error.what if error.known is None else f"{error.what} ({error.known})"
-    return _not_read(made.open, graph) if made.open else None
 
 
 def _not_read(names: Container[str], graph: Graph) -> str | None:
@@ -357,10 +355,19 @@ def _what(beyond: Tensor) -> str:
     return "A constant holds" if known else f"'{beyond.label}' may give"
 
 
-def _not_held(array: Array, caps: Caps) -> str | None:
-    """Return what a constant holds that a device with `caps` does not keep."""
-    if caps.is_finite_only and array.dtype.kind == "f" and not np.isfinite(array).all():
-        return "NaN or infinity"
+def _not_kept(made: Plan, graph: Graph, caps: Caps) -> str | None:
+    """Return None if a device keeps all constants of a node's plan, else one sentence.
+
+    These are what it uploads, inside of the operator too, and results that are known already.
+    """
+    if not caps.is_finite_only:
+        return None
+    uploaded = (t.host.sources for t in made.tensors.values() if t.host and t.is_constant)
+    known = {name: made.constants[name] for names in uploaded for name in names} | dict(made.fixed)
+    for name, array in known.items():
+        if not is_finite(array):
+            what = f"the constant '{name}'" if name in graph.constants else "a constant in it"
+            return f"{what} holds NaN or infinity, which this device does not keep"
     return None
 
 

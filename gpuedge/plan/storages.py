@@ -111,6 +111,14 @@ def range_of(array: Array) -> Range:
     return (low, high) if isfinite(low) and isfinite(high) else UNBOUNDED
 
 
+def is_finite(array: Array) -> bool:
+    """Tell whether an array has neither NaN nor infinity as float32."""
+    if array.dtype.kind in "iub":
+        return True
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(np.asarray(array, np.float32)).all())
+
+
 class Storages:
     """Chooses storages for the tensors of one plan, by name: see `Context`."""
 

@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from gpuedge.core import debug
-from gpuedge.core.errors import DeviceError, DriverError
+from gpuedge.core.errors import DeviceError, DriverError, NotFiniteError
 from gpuedge.core.reasons import Reason
 from gpuedge.executors.base import Executable, Executor, PlacementRow, Progress, StepTime
 from gpuedge.graph.bound import BoundModel
 from gpuedge.graph.checks import ValueCheck, check_values
 from gpuedge.graph.ir import Array, Graph
 from gpuedge.graph.partition import outputs_of
-from gpuedge.plan.storages import Range
+from gpuedge.plan.storages import Range, is_finite
 from gpuedge.runtime import clock, segments
 from gpuedge.runtime.background import BACKGROUND, Background
 from gpuedge.runtime.crosscheck import CrossCheck
@@ -269,7 +269,12 @@ class CompiledModel(ABC):
         with self._lock:
             for part in self.parts:
                 one = part.executable if isinstance(part, Part) else part
-                made, times = one.timed(values)
+                try:
+                    made, times = one.timed(values)
+                except NotFiniteError as error:
+                    if not isinstance(part, Part):
+                        raise
+                    made, times = self._instead_of(part, inputs, error).timed(values)
                 values |= made
                 found += times
         return found
@@ -325,6 +330,9 @@ class CompiledModel(ABC):
                 try:
                     values |= part.executable.run(feed)
                     is_mixed = True
+                except NotFiniteError as error:
+                    self._at = CPU
+                    values |= self._run_one_on_cpu(self._instead_of(part, inputs, error), feed)
                 except DeviceError as error:
                     self._at = CPU
                     self._note_failure(error)
@@ -336,6 +344,20 @@ class CompiledModel(ABC):
         if side.has_copies:
             return outputs_of(self.graph, values)
         return {name: values[name] for name in self.graph.outputs}
+
+    def _instead_of(
+        self, part: Part, inputs: Mapping[str, Array], error: NotFiniteError
+    ) -> Executable:
+        """Return what computes a segment on the CPU that the device does not take values of.
+
+        The device did nothing wrong. Raises `error` where these are the caller's own, or the CPU
+        may not answer.
+        """
+        own = [inputs[name] for name in part.graph.inputs if name in inputs]
+        if self._is_strict or not all(is_finite(array) for array in own):
+            raise error
+        debug.say(1, f"the CPU computes a segment of {part.device}: {error.what}")
+        return self._segments.stand_in(part)
 
     def _compared(
         self,

@@ -125,6 +125,13 @@ def test_clip_bounds_are_attributes_before_11_and_inputs_after() -> None:
     assert clipped(attrs={"min": -1.0, "max": 6.0}, opset=10) == [-1, -1, 3, 6]
     assert clipped(constants=[np.float32(0), np.float32(6)]) == [0, 0, 3, 6]
     assert clipped(constants=[None, np.float32(2)]) == [-1e9, -2, 2, 2]
+    odd = np.float32([-np.inf, -2, 3, np.inf])
+    low, high = np.float32(-np.inf), np.float32(np.inf)
+    assert clipped(odd, constants=[low, np.float32(2)]) == [-np.inf, -2, 2, 2]
+    assert clipped(odd, constants=[np.float32(0), high]) == [0, 0, 3, np.inf]
+    assert clipped(odd, constants=[low, high]) == odd.tolist()
+    assert clipped(odd, constants=[low]) == [-np.inf, -2, 3, np.finfo(np.float32).max]
+    assert clipped(odd, attrs={"min": 0.0, "max": float("inf")}, opset=10) == [0, 0, 3, np.inf]
     bounds = {"x1": np.float32(-1), "x2": np.array([5], np.float32)}
     made = evaluate([read("Clip", [(4,), (), (1,)])], {"x0": x, **bounds})[0]
     assert made.tolist() == [-1, -1, 3, 5]

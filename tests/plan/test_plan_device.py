@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from planrun import FLOAT_TEXTURES, TEXTURES
+from planrun import FLOAT_TEXTURES, TEXTURES, run_graph
 
 from gpuedge.backends.base import Usage
 from gpuedge.backends.null import NullBackend, NullDevice
@@ -205,6 +205,28 @@ def test_what_is_not_finite_is_refused_before_upload(
     why = executor.supports(graph(w).nodes[0], graph(w))
     assert why is not None and "constant 'w' holds NaN or infinity" in why
     assert executor.supports(graph().nodes[0], graph()) is None
+
+
+def test_what_nodes_make_of_constants_is_refused_where_it_is_infinite() -> None:
+    """A causal mask that nodes make, as exporters write it: those, and the one that adds it."""
+    b = GraphBuilder()
+    x = b.input("x", TensorType("float32", (6, 6)))
+    size, one = b.constant("size", np.array([6, 6])), b.constant("one", np.array(1))
+    filled = b.add("ConstantOfShape", [size], {"value": np.float32([-np.inf])})
+    made = b.add("Add", [x, b.add("Trilu", [filled, one], {"upper": 1})])
+    b.output(b.add("Relu", [made]))
+    whole = b.build()
+    bare, _ = opened(TEXTURES)
+    *masked, relu = whole.nodes
+    for node in masked:
+        why = bare.supports(node, whole)
+        assert why is not None and "holds NaN or infinity" in why, node.op
+    assert bare.supports(relu, whole) is None
+    feed = np.arange(36, dtype=np.float32).reshape(6, 6)
+    want = np.maximum(feed + np.triu(np.full((6, 6), -np.inf, np.float32), 1), 0)
+    for caps in (VULKAN_MINIMUM, FLOAT_TEXTURES):
+        (got,) = run_graph(whole, {"x": feed}, caps).values()
+        np.testing.assert_array_equal(got, want)
 
 
 def test_float_textures_take_what_is_not_finite(printed: list[dict[str, str]]) -> None:

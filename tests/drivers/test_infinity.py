@@ -1,0 +1,54 @@
+"""Infinity inside of models: what a device cannot keep is the CPU's, and nothing is an error."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from farm import FARM, environment_of, require
+
+pytestmark = [pytest.mark.driver, pytest.mark.timeout(120)]
+
+FOLDER = Path(__file__).parent
+MASKS = ("causal", "masked", "add", "where", "between")
+CLIPS = ("clip low", "clip high", "clip none")
+
+
+def found_on(name: str, cache: Path) -> dict[str, dict[str, Any]]:
+    require(name)
+    path = f"{FOLDER}:{FOLDER.parent}"
+    environ = {**environment_of(name), "GPUEDGE_CACHE_DIR": str(cache), "PYTHONPATH": path}
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / "infinity_child.py"), FARM[name].device],
+        env=environ, capture_output=True, text=True, check=False, timeout=110,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    made: dict[str, dict[str, Any]] = json.loads(done.stdout)
+    return made
+
+
+@pytest.mark.parametrize("name", ["gles20-bare", "vulkan-lavapipe"])
+def test_infinity_inside_is_answered_as_by_onnx_runtime(name: str, tmp_path: Path) -> None:
+    found = found_on(name, tmp_path)
+    is_kept = name != "gles20-bare"
+    for case in (*MASKS, *CLIPS, "clip all"):
+        on_cpu = ["first"] if case == "clip all" or (case in MASKS and not is_kept) else []
+        made, strict = found[case]["cpu"], found[case]["error"]
+        assert isinstance(made, dict), (case, made)
+        assert made["off"] <= 1e-6, case
+        assert made["cpu"] == on_cpu, case
+        assert made["health"] == ["ok", 2, 0, []], case  # `profile` runs once more
+        if on_cpu:
+            assert strict.startswith("GE-501 ") and "'first' (" in strict, case
+        else:
+            assert strict == made, case
+    for case in ("between, own", "clip low, own"):  # what the caller hands over is refused
+        made = found[case]["cpu"]
+        if is_kept:
+            assert made["off"] <= 1e-6, case
+        else:
+            assert made.startswith("GE-205 ") and "'x' holds NaN or infinity" in made, case
