@@ -70,7 +70,7 @@ class Segments:
         self._cpu = cpu
         self.refusals: dict[str, str] = {}
         self._whole: Executable | None = None
-        self._stand_ins: dict[tuple[str, ...], Executable] = {}
+        self._stand_ins: dict[tuple[tuple[str, ...], ...], Executable] = {}
 
     def build(
         self,
@@ -174,7 +174,7 @@ class Segments:
         """Return a segment compiled for the CPU: itself if it is, else once for all."""
         if part.device == CPU:
             return part.executable
-        key = part.graph.outputs
+        key = part.graph.inputs, part.graph.outputs
         if key not in self._stand_ins:
             self._stand_ins[key] = self._cpu.compile(part.graph)
         return self._stand_ins[key]
