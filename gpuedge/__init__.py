@@ -90,6 +90,11 @@ if not TYPE_CHECKING:
 
             text = f"module 'gpuedge' has no attribute {name!r}"
             raise AttributeError(text, name=name, obj=sys.modules[__name__])
+        if module != _LAZY["probe"]:  # with all others numpy may come
+            from gpuedge.safety.interrupts import held
+
+            with held:  # an import of numpy that is cut short cannot be repeated
+                import_module(module)
         value = getattr(import_module(module), name)
         globals()[name] = value
         return value

@@ -25,6 +25,7 @@ from gpuedge.core.errors import (
     NoUsableDeviceError,
     UsageError,
 )
+from gpuedge.safety.interrupts import held
 
 USAGE, NO_DEVICE, DEVICE_FAILED = 2, 3, 4
 INTERRUPTED, BROKEN_PIPE = 130, 141
@@ -100,7 +101,8 @@ def _add_output_options(parser: argparse.ArgumentParser, *, is_action: bool = Fa
 
 def _module(verb: str) -> Any:
     """Return the module of a verb: it offers `add_arguments` and `run`."""
-    return import_module(f"gpuedge.cli.{verb}")
+    with held:  # numpy comes with it
+        return import_module(f"gpuedge.cli.{verb}")
 
 
 def exit_code(error: GpuEdgeError) -> int:
@@ -139,11 +141,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         output.error(error)
         return exit_code(error)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, ImportError) as error:
+        if not _is_interrupt(error):
+            raise
         return INTERRUPTED
     except OSError as error:
         return _unwritable(error, output)
     return code
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Tell whether an error is Ctrl-C, or the ImportError that a package has made of it."""
+    while isinstance(error, ImportError):
+        error = error.__cause__ or error.__context__
+    return isinstance(error, KeyboardInterrupt)
 
 
 def _unwritable(error: OSError, output: Output) -> int:

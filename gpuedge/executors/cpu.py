@@ -38,7 +38,7 @@ from gpuedge.graph.partition import outputs_of, partition
 from gpuedge.graph.reader import is_keeping
 from gpuedge.opset.evaluate import evaluate
 from gpuedge.opset.tensor import Convolution, Pooling, Tensor
-from gpuedge.safety.interrupts import is_of_handler
+from gpuedge.safety.interrupts import held, is_of_handler
 
 Engine = Literal["onnxruntime", "numpy"]
 Names = Sequence[str]
@@ -338,7 +338,8 @@ def the_runtime() -> Any:
     off hangs at its end.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    import onnxruntime
+    with held:  # cut short, it could not be imported again
+        import onnxruntime
 
     return onnxruntime
 

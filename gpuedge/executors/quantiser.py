@@ -20,6 +20,7 @@ from gpuedge.graph.batchnorm import fold
 from gpuedge.graph.integers import is_quantised
 from gpuedge.graph.parse import load, raised
 from gpuedge.graph.reader import OnnxModel, takes
+from gpuedge.safety.interrupts import held
 
 if TYPE_CHECKING:
     import os
@@ -131,7 +132,8 @@ def _quiet() -> Iterator[None]:
 def _tools() -> Any:
     try:
         the_runtime()
-        return import_module("onnxruntime.quantization")
+        with held:
+            return import_module("onnxruntime.quantization")
     except ImportError as error:
         raise UsageError(
             f"ONNX Runtime's quantiser cannot be loaded: {error}.",

@@ -29,7 +29,7 @@ def fold(proto: onnx.ModelProto) -> int:
     Where nothing else reads what is between, and weights and parameters are constant float32. The
     new weights are computed in float64 and rounded once. Others stay as they are.
     """
-    from onnx import numpy_helper
+    from gpuedge.graph.onnx_package import numpy_helper
 
     graph = proto.graph
     held = {t.name: t for t in graph.initializer}
@@ -101,14 +101,14 @@ def _scaled(op: str, attrs: Mapping[str, Any], weight: Array, factor: Array) -> 
 
 
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    from onnx import helper
+    from gpuedge.graph.onnx_package import helper
 
     return {a.name: helper.get_attribute_value(a) for a in node.attribute}
 
 
 def _constant(name: str, held: Mapping[str, onnx.TensorProto]) -> Array | None:
     """Return a float32 constant, in float64."""
-    from onnx import TensorProto, numpy_helper
+    from gpuedge.graph.onnx_package import TensorProto, numpy_helper
 
     found = held.get(name)
     if found is None or found.data_type != TensorProto.FLOAT:

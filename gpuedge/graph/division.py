@@ -72,14 +72,14 @@ def _divides(node: onnx.NodeProto, held: Mapping[str, onnx.TensorProto]) -> bool
         return True
     if schema.dtype_name(divisor.data_type) not in TRAPPED:
         return False
-    from onnx import numpy_helper
+    from gpuedge.graph.onnx_package import numpy_helper
 
     return bool((numpy_helper.to_array(divisor) == -1).any())
 
 
 def _guarded(node: onnx.NodeProto, dtype: str) -> Iterable[onnx.NodeProto]:
     """Return a division by 1 where that by -1 was asked for, and what corrects its sign."""
-    from onnx import helper, numpy_helper
+    from gpuedge.graph.onnx_package import helper, numpy_helper
 
     (a, b), (y,) = node.input, node.output
 

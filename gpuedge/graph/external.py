@@ -51,7 +51,7 @@ def load_external(
         A file lies elsewhere, is none, or is shorter or longer than the tensor; or all together
         are more than one ONNX message can carry. Nothing of that size was read to find out.
     """
-    import onnx
+    from gpuedge.graph.onnx_package import onnx
 
     places = [
         _place(tensor, source, folder)
@@ -149,7 +149,7 @@ def _needed(tensor: onnx.TensorProto) -> int:
 
 
 def _read(place: _Place) -> None:
-    import onnx
+    from gpuedge.graph.onnx_package import onnx
 
     try:
         # Without waiting, in case the file was replaced by a pipe since it was looked at.

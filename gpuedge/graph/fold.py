@@ -164,7 +164,7 @@ def types_of(node: Node, graph: Graph) -> tuple[TensorType | None, ...]:
 
 
 def _ask_onnx(node: Node, graph: Graph) -> tuple[TensorType | None, ...]:
-    import onnx
+    from gpuedge.graph.onnx_package import onnx
 
     names = dict.fromkeys(reads(node))
     if any(name not in graph.types for name in names):

@@ -42,7 +42,7 @@ def body(node: Node, graph: Graph) -> Graph | None:
 
 def _function(known: Any, node: Node, graph: Graph) -> onnx.FunctionProto | None:
     """Return the newest body that the model's operator set can have; some came later than it."""
-    import onnx
+    from gpuedge.graph.onnx_package import onnx
 
     newest = graph.opset.get("", 0)
     found = onnx.FunctionProto()
@@ -87,7 +87,7 @@ def inlined(node: Node, *, is_true: bool) -> onnx.GraphProto:
     Its own values are renamed, as another branch may use the same names; its results have the names
     that the If gives them.
     """
-    import onnx
+    from gpuedge.graph.onnx_package import onnx
 
     found = onnx.GraphProto()
     found.CopyFrom(node.attrs["then_branch" if is_true else "else_branch"].g)

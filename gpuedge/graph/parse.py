@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from functools import cache
-from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,14 +44,14 @@ def raised(model: Any, opset: int) -> onnx.ModelProto:
 
     Raises as `load`, and ModelError (GE-500) where ONNX cannot convert it.
     """
+    from gpuedge.graph.onnx_package import version_converter
+
     proto = parsed(load(model)[1])
     stated = min((i.version for i in proto.opset_import if i.domain in ("", "ai.onnx")), default=1)
     if stated >= opset:
         return proto
     try:
-        made: onnx.ModelProto = import_module("onnx.version_converter").convert_version(
-            proto, opset
-        )
+        made: onnx.ModelProto = version_converter.convert_version(proto, opset)
         return made
     except Exception as error:  # its errors have no common class
         raise ModelError(
@@ -78,7 +77,7 @@ def load(model: Any) -> tuple[onnx.ModelProto, bytes]:
     UnsupportedOpError (GE-501)
         It uses an operator that does not exist in its operator set.
     """
-    import onnx
+    from gpuedge.graph.onnx_package import onnx
 
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
@@ -131,7 +130,7 @@ def _unlist(proto: onnx.ModelProto) -> bool:
 
 def _inlined(proto: onnx.ModelProto, source: str) -> onnx.ModelProto:
     """Write out the calls of the model's own functions."""
-    from onnx import inliner
+    from gpuedge.graph.onnx_package import inliner
 
     try:
         return inliner.inline_local_functions(proto)
@@ -188,7 +187,7 @@ def _serialise(model: onnx.ModelProto) -> bytes:
 
 def parsed(data: bytes) -> onnx.ModelProto:
     """Return the message of bytes that `load` gave."""
-    import onnx
+    from gpuedge.graph.onnx_package import onnx
 
     made: onnx.ModelProto = onnx.ModelProto.FromString(data)
     return made
@@ -290,7 +289,7 @@ def _check_operators(
     UnsupportedOpError (GE-501)
         Operators do not exist; names each node, operator, domain and operator set.
     """
-    import onnx
+    from gpuedge.graph.onnx_package import onnx
 
     newest = onnx.defs.onnx_opset_version()
     imports = opsets(proto)
@@ -349,7 +348,7 @@ def named(node: onnx.NodeProto) -> str:
 
 def complete(proto: onnx.ModelProto) -> bool:
     """Infer the types of outputs that the model leaves open; return whether that changed any."""
-    import onnx
+    from gpuedge.graph.onnx_package import onnx
 
     open_ones = [v for v in proto.graph.output if not _is_typed(v)]
     try:
@@ -377,7 +376,7 @@ def _is_typed(value: onnx.ValueInfoProto) -> bool:
 
 def _check(proto: onnx.ModelProto, data: bytes, source: str) -> None:
     """Let ONNX's checker judge the model, except for missing shapes of inputs and outputs."""
-    import onnx
+    from gpuedge.graph.onnx_package import onnx
 
     shapeless = [
         v.type.tensor_type

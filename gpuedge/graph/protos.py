@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def tensor_value(tensor: onnx.TensorProto) -> Array:
     """Return a tensor as a read-only array. Raises ModelError (GE-500) where it cannot be read."""
-    from onnx import numpy_helper
+    from gpuedge.graph.onnx_package import numpy_helper
 
     try:
         array = numpy_helper.to_array(tensor)

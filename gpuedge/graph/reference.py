@@ -10,7 +10,7 @@ import numpy as np
 from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.graph.ir import OPSET, Array, Graph, Node, type_of
 from gpuedge.graph.writer import to_onnx
-from gpuedge.safety.interrupts import is_of_handler
+from gpuedge.safety.interrupts import held, is_of_handler
 
 MOST_SAID = 200
 """Characters of its own words that a message has."""
@@ -26,7 +26,8 @@ def run_node(
     UnsupportedOpError (GE-501)
         The reference lacks the operator in this version, or these dtypes of it.
     """
-    from onnx.reference import ReferenceEvaluator
+    with held:
+        from onnx.reference import ReferenceEvaluator
 
     feeds = {name: constants[name] for name in node.inputs if name}
     alone = Graph((node,), tuple(feeds), tuple(o for o in node.outputs if o),

@@ -13,7 +13,7 @@ from gpuedge.graph.ir import Node, TensorType
 
 def find(op: str, domain: str, opset: Mapping[str, int]) -> Any:
     """Return the schema of an operator at the version in `opset`, or None if there is none."""
-    import onnx
+    from gpuedge.graph.onnx_package import onnx
 
     if domain not in opset:
         return None
@@ -69,7 +69,7 @@ def dtype_name(element: int, weight: str | None = None) -> str:
 
 @cache
 def _names() -> dict[int, str]:
-    from onnx import TensorProto, helper
+    from gpuedge.graph.onnx_package import TensorProto, helper
 
     known = set(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
     return {n: str(helper.tensor_dtype_to_np_dtype(n).name) for n in known}
@@ -83,7 +83,7 @@ def bits(element: int) -> int:
     ModelError (GE-500)
         There is no such element type, or it is text, which has no fixed size.
     """
-    from onnx import TensorProto, helper
+    from gpuedge.graph.onnx_package import TensorProto, helper
 
     names = {value: name for name, value in TensorProto.DataType.items()}
     name = names.get(element, "UNDEFINED")
@@ -110,7 +110,7 @@ def is_variadic(op: str, domain: str, version: int) -> bool:
 
 def type_proto(kind: TensorType) -> Any:
     """Return the ONNX type of a value."""
-    from onnx import helper
+    from gpuedge.graph.onnx_package import helper
 
     return helper.make_tensor_type_proto(element_type(kind.dtype), kind.shape)
 
@@ -118,6 +118,7 @@ def type_proto(kind: TensorType) -> Any:
 def element_type(dtype: str) -> int:
     """Return the ONNX element type of a numpy dtype name."""
     import numpy as np
-    from onnx import helper
+
+    from gpuedge.graph.onnx_package import helper
 
     return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))

@@ -107,7 +107,7 @@ class Sizes:
         ModelError (GE-500)
             A value would be too large.
         """
-        import onnx
+        from gpuedge.graph.onnx_package import onnx
 
         proto = onnx.ModelProto.FromString(self._bare)
         for value, shape in zip(proto.graph.input, shapes, strict=False):
@@ -144,7 +144,7 @@ def _has_graph(node: onnx.NodeProto) -> bool:
 
 def _bare(graph: onnx.GraphProto, opsets: Iterable[onnx.OperatorSetIdProto]) -> bytes:
     """Return a model without shapes and without the numbers that say nothing of sizes."""
-    import onnx
+    from gpuedge.graph.onnx_package import onnx
 
     proto = onnx.ModelProto(ir_version=8, opset_import=opsets)
     bare = proto.graph

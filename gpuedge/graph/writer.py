@@ -39,7 +39,7 @@ def to_onnx(graph: Graph, outputs: Sequence[str] | None = None) -> onnx.ModelPro
     ModelError (GE-500)
         A graph input has no known type.
     """
-    from onnx import helper
+    from gpuedge.graph.onnx_package import helper
 
     names = graph.outputs if outputs is None else tuple(outputs)
     used = {name for node in graph.nodes for name in reads(node)} | set(names)
@@ -132,7 +132,7 @@ def subgraph_reads(attribute: onnx.AttributeProto) -> Iterable[str]:
 
 def node_proto(node: Node, graph: Graph) -> onnx.NodeProto:
     """Return a node as ONNX has it."""
-    from onnx import helper
+    from gpuedge.graph.onnx_package import helper
 
     proto = helper.make_node(
         node.op, list(node.inputs), list(node.outputs), name=node.name or None, domain=node.domain
@@ -145,8 +145,7 @@ def node_proto(node: Node, graph: Graph) -> onnx.NodeProto:
 
 def _attribute(name: str, value: Any, known: Any) -> onnx.AttributeProto:
     """Write an attribute with the type its schema wants (1 is a fine float in Python)."""
-    import onnx
-    from onnx import helper
+    from gpuedge.graph.onnx_package import helper, onnx
 
     if isinstance(value, onnx.AttributeProto):
         return value
@@ -164,8 +163,7 @@ def _attribute(name: str, value: Any, known: Any) -> onnx.AttributeProto:
 
 
 def _value(name: str, graph: Graph, *, must: bool) -> onnx.ValueInfoProto:
-    import onnx
-    from onnx import helper
+    from gpuedge.graph.onnx_package import helper, onnx
 
     kind = graph.types.get(name)
     if kind is not None:
@@ -176,6 +174,6 @@ def _value(name: str, graph: Graph, *, must: bool) -> onnx.ValueInfoProto:
 
 
 def _tensor(name: str, array: Array) -> onnx.TensorProto:
-    from onnx import numpy_helper
+    from gpuedge.graph.onnx_package import numpy_helper
 
     return numpy_helper.from_array(np.asarray(array, order="C"), name)

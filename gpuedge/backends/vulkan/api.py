@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 from gpuedge.backends import common
 from gpuedge.backends.vulkan import constants as c
 from gpuedge.core.errors import DeviceError, DriverError
+from gpuedge.safety.interrupts import held
 
 MAX_LISTED = 1 << 14
 """Longest list that is believed: drivers have a few hundred extensions, and less of all else."""
@@ -102,7 +103,8 @@ def load() -> Api:
     Raises BackendUnavailableError where the `vulkan` package or the loader library is missing.
     """
     try:
-        from vulkan._vulkan import ffi, lib
+        with held:
+            from vulkan._vulkan import ffi, lib
     except ImportError as error:
         raise common.no_loader(
             "The Python package 'vulkan' cannot be imported.", str(error), "pip install vulkan"

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from gpuedge.backends import common
 from gpuedge.backends.wgpu.candidates import native_files
+from gpuedge.safety.interrupts import held
 
 TYPES = (
     "WGPUInstanceDescriptor", "WGPUInstanceExtras", "WGPUAdapter", "WGPUAdapterInfo", "WGPULimits",
@@ -161,7 +162,8 @@ def load() -> Api:
     interface is not the one known here.
     """
     try:
-        ffi, lib = _library()
+        with held:
+            ffi, lib = _library()
     except ImportError as error:
         raise common.no_loader(
             "The Python package 'wgpu' cannot be imported.", str(error), "pip install wgpu"
