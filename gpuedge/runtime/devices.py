@@ -14,6 +14,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -169,7 +170,9 @@ class PooledDevice:
                 if not getattr(ready, "released", True):  # an interrupt broke it off
                     bounded(ready.close, CLOSE_S, f"close {self.device}")
                 start = clock.now_ns()
-                self.executor = ready = make()
+                # Of a worker process the wait is long, and nothing of it stays in this one.
+                with held if self.key[1] == INLINE else nullcontext():
+                    self.executor = ready = make()  # or what is open would be nobody's
                 self.opened_ns = clock.now_ns() - start
             found: Executor = ready
             return found

@@ -6,11 +6,14 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 import gpuedge
+from gpuedge.runtime.devices import Pool, PooledDevice
+from gpuedge.runtime.opening import INLINE
 from gpuedge.safety.interrupts import held, rlock, whole
 
 
@@ -82,6 +85,21 @@ def test_a_handler_of_the_application_waits_too(number: signal.Signals) -> None:
         assert signal.getsignal(number) is note
     finally:
         signal.signal(number, before)
+
+
+def test_a_device_whose_opening_is_interrupted_belongs_to_the_pool() -> None:
+    one = PooledDevice(Pool(), ("vulkan:0", INLINE))
+    opened: list[Any] = []
+
+    def make() -> Any:
+        with held:
+            opened.append(object())
+            interrupt()
+        return opened[-1]
+
+    with pytest.raises(KeyboardInterrupt):
+        one.open(make)
+    assert one.open(lambda: cast("Any", object())) is opened[0]
 
 
 def test_several_that_came_are_all_told() -> None:
