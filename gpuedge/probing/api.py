@@ -152,6 +152,11 @@ def _looked_at(new: Drivers, seconds: float) -> Found:
     return {} if _background is None else _background.wait(new, seconds)
 
 
+def wait_for_look(seconds: float) -> bool:
+    """Wait for the look in the background that is under way; tell whether one has ended."""
+    return _background is not None and _background.has_ended_in(seconds)
+
+
 def _look_again(cut: Drivers, found: Found, store: Store) -> None:
     """Have drivers that the deadline cut off looked at in the background; say so in their rows."""
     from gpuedge.probing.background import DEADLINE_S, BackgroundProbe, marked

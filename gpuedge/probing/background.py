@@ -69,6 +69,10 @@ class BackgroundProbe:
         """True if it ended; in a forked child it never was."""
         return self._call.is_over or self._owner != os.getpid()
 
+    def has_ended_in(self, seconds: float) -> bool:
+        """Wait for it to end; tell whether it has."""
+        return self.is_over or self._call.wait(seconds)
+
     def wait(self, wanted: Collection[str], seconds: float) -> Found:
         """Wait for it if it is looking at one of these drivers, and return what it says of them.
 

@@ -453,9 +453,19 @@ class Pool:
         return report if rows is report.tried else report.replace(tried=tuple(rows))
 
     def named(self, device: str) -> ProbeRow:
-        """Return the usable row of a device string.
+        """Return the usable row of a device string, with what the blocklist says now.
 
-        Drivers that the probe's deadline cut off are waited for: who names one wants it.
+        A look in the background at drivers that the probe's deadline cut off is waited for: who
+        names one wants it.
+
+        Raises
+        ------
+        NoUsableDeviceError (GE-103)
+        """
+        return self._found(device, self.current)
+
+    def _found(self, device: str, report: Callable[[], ProbeReport]) -> ProbeRow:
+        """Return the usable row of a device string in a report.
 
         Raises
         ------
@@ -464,13 +474,12 @@ class Pool:
         from gpuedge.probing import api
 
         try:
-            return find(device, self.current())
+            return find(device, report())
         except NoUsableDeviceError:
-            rows = (r for r in self.current().tried if r.backend == device.partition(":")[0])
-            if not any(row.is_starved for row in rows):
+            rows = (r for r in report().tried if r.backend == device.partition(":")[0])
+            if not (any(row.is_starved for row in rows) and api.wait_for_look(NAMED_S)):
                 raise
-        api.probe(deadline_s=NAMED_S)
-        return find(device, self.current())
+        return find(device, report())
 
     def row(self, device: str) -> ProbeRow:
         """Return the usable row of a device string, judged with the driver that is there now.
@@ -515,7 +524,7 @@ class Pool:
         One device may be open inline and in a process of its own at the same time. Raises
         NoUsableDeviceError (GE-103) and DeviceError (GE-4xx).
         """
-        name = self.named(device).device
+        name = self._found(device, self.report).device
         return self.device_health(name, isolation).open(lambda: self._open_gpu(name, isolation))
 
     def executor(self, device: str, isolation: str = INLINE) -> Executor:

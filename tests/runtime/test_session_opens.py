@@ -252,7 +252,7 @@ def test_progress_is_told_while_a_session_opens(monkeypatch: pytest.MonkeyPatch)
         assert {total for s, _, total in told if s == stage} == {len(done)}
     told.clear()
     with gpuedge.Session(two_layers(4, 3), device="cpu", progress=lambda *a: told.append(a)):
-        assert told == [("read", 0, 1), ("read", 1, 1), ("plan", 0, 1)]
+        assert told == [("read", 0, 1), ("read", 1, 1), ("plan", 0, 1), ("plan", 1, 1)]
 
 
 def test_progress_may_end_the_opening_and_must_be_callable(monkeypatch: pytest.MonkeyPatch) -> None:
