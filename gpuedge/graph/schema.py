@@ -98,13 +98,13 @@ def bits(element: int) -> int:
 @cache
 def is_variadic(op: str, domain: str, version: int) -> bool:
     """Tell whether an operator has as many outputs as a node names."""
-    from onnx import defs
+    from gpuedge.graph.onnx_package import onnx
 
     try:
-        outputs = defs.get_schema(op, version, domain).outputs
-    except (defs.SchemaError, ValueError):
+        outputs = onnx.defs.get_schema(op, version, domain).outputs
+    except (onnx.defs.SchemaError, ValueError):
         return False
-    variadic = defs.OpSchema.FormalParameterOption.Variadic
+    variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
     return bool(outputs) and outputs[-1].option == variadic
 
 

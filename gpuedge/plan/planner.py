@@ -358,12 +358,14 @@ def _what(beyond: Tensor) -> str:
 def _not_kept(made: Plan, graph: Graph, caps: Caps) -> str | None:
     """Return None if a device keeps all constants of a node's plan, else one sentence.
 
-    These are what it uploads, inside of the operator too, and results that are known already.
+    These are what it uploads, inside of the operator too, and results that are known already; of
+    one element these are written into the kernels that read them.
     """
     if not caps.is_finite_only:
         return None
     uploaded = (t.host.sources for t in made.tensors.values() if t.host and t.is_constant)
-    known = {name: made.constants[name] for names in uploaded for name in names} | dict(made.fixed)
+    known = {name: made.constants[name] for names in uploaded for name in names}
+    known |= {name: array for name, array in made.fixed.items() if array.size > 1}
     for name, array in known.items():
         if not is_finite(array):
             what = f"the constant '{name}'" if name in graph.constants else "a constant in it"

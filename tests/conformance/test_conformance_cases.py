@@ -68,7 +68,10 @@ PUBLIC = {
 }  # fmt: skip
 """Those whose public function has cases."""
 
-ELSEWHERE = {"Scatter", "Upsample", "RoiAlign", "QLinearConv", "NonZero", "NonMaxSuppression"}
+ELSEWHERE = {
+    "Scatter", "Upsample", "RoiAlign", "QLinearConv", "NonZero", "NonMaxSuppression",
+    "DynamicQuantizeLinear",
+}  # fmt: skip
 """Those that ONNX's own cases run on devices; the first two are older names of what has cases."""
 
 
