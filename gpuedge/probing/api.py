@@ -19,7 +19,7 @@ from gpuedge.safety.interpreter import environment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gpuedge.probing.background import BackgroundProbe
 
@@ -257,12 +257,14 @@ def latest(environ: Mapping[str, str] | None = None) -> tuple[ProbeRow, ...]:
     return number(row for c in listed if isinstance(c, Candidate) for row in store.latest(c))
 
 
-def _probe_new(new: Drivers, deadline_s: float, begin: float) -> Found:
+def _probe_new(
+    new: Drivers, deadline_s: float, begin: float, stop: Callable[[], bool] = lambda: False
+) -> Found:
     import logging
 
     from gpuedge.probing.run import probe_all
 
-    results = probe_all(list(new.values()), deadline_s, begin=begin)
+    results = probe_all(list(new.values()), deadline_s, begin=begin, stop=stop)
     for row in (row for rows in results for row in rows):
         is_news = row.status in NEWS and not row.is_starved
         text = "%s driver %s: %s (%s)"

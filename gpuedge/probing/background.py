@@ -8,6 +8,7 @@ on a thread, with time enough; what a driver itself needs has a limit of its own
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 DEADLINE_S = 60.0
 """Time for all of them together."""
+
+END_S = 2.0
+"""What the end of the interpreter waits for it to end its processes; it takes 0.1 s."""
 
 WORDS = "looked at again in the background, or at the next start"
 
@@ -42,7 +46,8 @@ class BackgroundProbe:
     cut : mapping of str to list of ProbeRow
         What is said of them meanwhile.
     probe : callable
-        Called with the drivers, the deadline and when it begins; returns rows by key.
+        Called with the drivers, the deadline, when it begins, and what tells to give up earlier;
+        returns rows by key.
     keep : callable
         Called with what was found, on the thread.
     """
@@ -51,18 +56,27 @@ class BackgroundProbe:
         self,
         drivers: Mapping[str, Candidate],
         cut: Found,
-        probe: Callable[[Mapping[str, Candidate], float, float], Found],
+        probe: Callable[[Mapping[str, Candidate], float, float, Callable[[], bool]], Found],
         keep: Callable[[Found], object],
     ) -> None:
         self._cut = cut
         self._owner = os.getpid()
 
         def work() -> Found:
-            found = probe(drivers, DEADLINE_S, time.monotonic())
-            keep(found)
+            found = probe(drivers, DEADLINE_S, time.monotonic(), lambda: self._is_stopped)
+            if not self._is_stopped:
+                keep(found)
             return found
 
+        self._is_stopped = False
         self._call = DeadlineCall(work, "gpuedge-probe")
+        atexit.register(self._stop)
+
+    def _stop(self) -> None:
+        """Give up: the interpreter ends, and with it the thread that would clean up."""
+        if not self.is_over:
+            self._is_stopped = True
+            self._call.wait(END_S)
 
     @property
     def is_over(self) -> bool:
