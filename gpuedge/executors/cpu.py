@@ -113,7 +113,7 @@ def _for_ort(graph: Graph) -> Graph:
 
 def _settled(node: Node, graph: Graph, constants: dict[str, Array]) -> Node:
     if is_keeping(node.op, node.inputs, node.attrs):
-        return _with_all_outputs(node)
+        return _with_names(node, 3)
     if "" in node.outputs:
         node = _with_named_outputs(node, graph)
     is_same = str(node.attrs.get("auto_pad", "")).startswith("SAME")
@@ -131,11 +131,12 @@ def _settled(node: Node, graph: Graph, constants: dict[str, Array]) -> Node:
     return node
 
 
-def _with_all_outputs(node: Node) -> Node:
-    """Return a node whose first three outputs are named."""
-    made = [*node.outputs, "", ""][: max(3, len(node.outputs))]
-    made[:3] = [name or f"{node.outputs[0]}/output{i}" for i, name in enumerate(made[:3])]
-    return replace(node, outputs=tuple(made))
+def _with_names(node: Node, count: int) -> Node:
+    """Return a node whose first outputs, so many, are named."""
+    first = next(filter(None, node.outputs))
+    given = [*node.outputs, *[""] * (count - len(node.outputs))]
+    made = [name or f"{first}/output{i}" for i, name in enumerate(given[:count])]
+    return replace(node, outputs=(*made, *given[count:]))
 
 
 def _with_named_outputs(node: Node, graph: Graph) -> Node:
@@ -145,9 +146,7 @@ def _with_named_outputs(node: Node, graph: Graph) -> Node:
     names at the end of the list of others (BatchNormalization).
     """
     if schema.is_variadic(node.op, node.domain, graph.opset.get(node.domain, 1)):
-        first = next(filter(None, node.outputs))
-        made = [name or f"{first}/output{i}" for i, name in enumerate(node.outputs)]
-        return replace(node, outputs=tuple(made))
+        return _with_names(node, len(node.outputs))
     outputs = list(node.outputs)
     while not outputs[-1]:
         del outputs[-1]

@@ -74,6 +74,12 @@ def test_a_right_driver_passes_every_network(name: str, storage: str, tmp_path: 
             assert (health["crosschecks"], health["crosscheck_note"]) == (3, ""), network
 
 
+DRIVERS = [
+    "vulkan-lavapipe", "gles20-llvmpipe",
+    pytest.param("vulkan-swiftshader", marks=pytest.mark.long),
+    pytest.param("gles31-llvmpipe", marks=pytest.mark.long),
+]  # fmt: skip
+
 ODD = """
 import json, sys
 import numpy as np
@@ -95,15 +101,7 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "vulkan-lavapipe",
-        "gles20-llvmpipe",
-        pytest.param("vulkan-swiftshader", marks=pytest.mark.long),
-        pytest.param("gles31-llvmpipe", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize("name", DRIVERS)
 def test_operands_that_nothing_is_promised_about_are_no_drift(name: str, tmp_path: Path) -> None:
     """Denormal numbers, which these drivers take for zero or worse, and the sine of 3e38."""
     found = healths(name, "float32", tmp_path, 0, ODD)
@@ -133,15 +131,7 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "vulkan-lavapipe",
-        "gles20-llvmpipe",
-        pytest.param("vulkan-swiftshader", marks=pytest.mark.long),
-        pytest.param("gles31-llvmpipe", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize("name", DRIVERS)
 def test_a_right_driver_passes_quantised_networks(name: str, tmp_path: Path) -> None:
     found = healths(name, "float32", tmp_path, 0, QUANTISED)
     assert len(found) >= 8
