@@ -145,7 +145,7 @@ def _with_named_outputs(node: Node, graph: Graph) -> Node:
     It crashes on an empty name where as many outputs are made as a node names (Split), and on such
     names at the end of the list of others (BatchNormalization).
     """
-    if schema.is_variadic(node.op, node.domain, graph.opset.get(node.domain, 1)):
+    if schema.is_variadic(node, graph.opset):
         return _with_names(node, len(node.outputs))
     outputs = list(node.outputs)
     while not outputs[-1]:

@@ -164,8 +164,6 @@ def types_of(node: Node, graph: Graph) -> tuple[TensorType | None, ...]:
 
 
 def _ask_onnx(node: Node, graph: Graph) -> tuple[TensorType | None, ...]:
-    from gpuedge.graph.onnx_package import onnx
-
     names = dict.fromkeys(reads(node))
     if any(name not in graph.types for name in names):
         return (None,) * len(node.outputs)
@@ -177,12 +175,10 @@ def _ask_onnx(node: Node, graph: Graph) -> tuple[TensorType | None, ...]:
     alone = Graph((node,), tuple(n for n in names if n not in values),
                   tuple(o for o in node.outputs if o), {n: graph.types[n] for n in names},
                   values, graph.opset)  # fmt: skip
-    try:
-        # Without data propagation, which would write out the values of every Range, however long.
-        inferred = onnx.shape_inference.infer_shapes(to_onnx(alone))
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, MemoryError):
+    found = schema.inferred(to_onnx(alone))
+    if found is None:
         return (None,) * len(node.outputs)
-    return declared((v for v in inferred.graph.output), node.outputs, {})
+    return declared((v for v in found.graph.output), node.outputs, {})
 
 
 def declared(

@@ -348,14 +348,11 @@ def named(node: onnx.NodeProto) -> str:
 
 def complete(proto: onnx.ModelProto) -> bool:
     """Infer the types of outputs that the model leaves open; return whether that changed any."""
-    from gpuedge.graph.onnx_package import onnx
-
     open_ones = [v for v in proto.graph.output if not _is_typed(v)]
-    try:
-        inferred = onnx.shape_inference.infer_shapes(proto).graph.output if open_ones else []
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, MemoryError):
+    model = schema.inferred(proto) if open_ones else None
+    if model is None:
         return False
-    found = {v.name: v.type for v in inferred if v.HasField("type")}
+    found = {v.name: v.type for v in model.graph.output if v.HasField("type")}
     for output in open_ones:
         if output.name in found:
             output.type.CopyFrom(found[output.name])

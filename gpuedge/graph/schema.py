@@ -9,6 +9,7 @@ from typing import Any
 from gpuedge.core.errors import ModelError
 from gpuedge.core.text import shown
 from gpuedge.graph.ir import Node, TensorType
+from gpuedge.safety.interrupts import is_of_handler
 
 
 def find(op: str, domain: str, opset: Mapping[str, int]) -> Any:
@@ -95,17 +96,30 @@ def bits(element: int) -> int:
     return int(helper.tensor_dtype_to_np_dtype(element).itemsize) * 8
 
 
-@cache
-def is_variadic(op: str, domain: str, version: int) -> bool:
-    """Tell whether an operator has as many outputs as a node names."""
+def inferred(proto: Any) -> Any:
+    """Return a model with the types that ONNX's inference finds; None where that fails.
+
+    Without data propagation, which would write out the values of every Range, however long.
+    """
     from gpuedge.graph.onnx_package import onnx
 
     try:
-        outputs = onnx.defs.get_schema(op, version, domain).outputs
-    except (onnx.defs.SchemaError, ValueError):
-        return False
+        return onnx.shape_inference.infer_shapes(proto)
+    except (
+        onnx.shape_inference.InferenceError, RuntimeError, ValueError, MemoryError
+    ) as error:  # fmt: skip
+        if is_of_handler(error):
+            raise
+        return None
+
+
+def is_variadic(node: Node, opset: Mapping[str, int]) -> bool:
+    """Tell whether an operator has as many outputs as a node names."""
+    from gpuedge.graph.onnx_package import onnx
+
+    known = find(node.op, node.domain, opset)
     variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
-    return bool(outputs) and outputs[-1].option == variadic
+    return known is not None and any(one.option == variadic for one in known.outputs)
 
 
 def type_proto(kind: TensorType) -> Any:

@@ -17,7 +17,6 @@ from gpuedge.graph.limits import MAX_ELEMENTS, MAX_RANK
 from gpuedge.graph.protos import node_of, tensor_value
 from gpuedge.graph.writer import graphs_of
 from gpuedge.opset.call import node_label
-from gpuedge.safety.interrupts import is_of_handler
 from gpuedge.safety.machine import memory_bytes
 
 if TYPE_CHECKING:
@@ -114,18 +113,10 @@ class Sizes:
             value.type.tensor_type.shape.SetInParent()
             for extent in shape:
                 value.type.tensor_type.shape.dim.add(dim_value=extent)
-        try:
-            # Without data propagation, which would write out the values of whatever grows.
-            found = onnx.shape_inference.infer_shapes(proto).graph
-        except (
-            onnx.shape_inference.InferenceError,
-            RuntimeError,
-            ValueError,
-            MemoryError,
-        ) as error:
-            if is_of_handler(error):
-                raise
+        model = schema.inferred(proto)
+        if model is None:
             return False
+        found = model.graph
         known = {v.name: kind for v in (*found.value_info, *found.output, *found.input)
                  if (kind := _type(v)) is not None}  # fmt: skip
         largest = max((kind.nbytes for kind in known.values()), default=0)
