@@ -60,6 +60,10 @@ EXIT_S, CANCELLED_S = 5.0, 1.0
 """How long the end of the interpreter waits for requests under way, all sessions together, and
 after that for runs on the CPU that were told to stop."""
 
+PASSED_NS = 1_000_000
+"""How long a request may be passed by others that come while no request runs: handing each turn to
+another thread costs more than most small models. That of `sync.Mutex` in Go."""
+
 MARGIN_S = 0.5
 """What a device's own watchdog gets beyond its time: it ends a run in a better way."""
 
@@ -75,11 +79,12 @@ Outputs = dict[str, Array]
 class Job:
     """A request while it waits and runs, and what it has for that long."""
 
-    __slots__ = ("is_given_up", "model", "models", "request", "thread")
+    __slots__ = ("is_given_up", "model", "models", "request", "since_ns", "thread")
 
     def __init__(self) -> None:
         self.is_given_up = False
         self.thread = 0  # the one that runs it
+        self.since_ns = 0  # when it began to wait for its turn
         self.request: Request | None = None
         self.models: Models | None = None
         self.model: CompiledModel | None = None
@@ -113,6 +118,7 @@ class Server:
         self._monitor = Monitor()
         self._lock = self._monitor.lock
         self._running: Job | None = None
+        self._next: list[Job] = []  # those that wait for their turn, in the order they came
         self._late: list[Job] = []  # given up, and not back yet
         self._ending: int | None = None  # the thread that ends the interpreter
         self._waiting: deque[Queued] = deque()
@@ -253,22 +259,28 @@ class Server:
         """Wait until a request may run; return the models that are its own for that long."""
         job.thread = threading.get_ident()
         with self._lock:
-            if self._running is None and self._ending is None:
+            may_pass = not self._next or clock.now_ns() - self._next[0].since_ns < PASSED_NS
+            if self._running is None and self._ending is None and may_pass:
                 return self._take_turn(job)
+            job.since_ns = clock.now_ns()
+            self._next.append(job)
         return cast("Models", self._monitor.wait_for(lambda: self._next_turn(job)))
 
     def _next_turn(self, job: Job) -> Models | None:
         """Return the models of a request if its turn has come; None while it has to wait."""
         if self._ending is not None and self._ending != job.thread:
             return None  # a daemon thread, and the interpreter ends
-        if self._running is not None and not job.is_given_up:
+        if not job.is_given_up:
             self._leave_stuck()
+            before = self._next[: self._next.index(job)]
             # One of this very thread is over, or is interrupted for as long as this one lasts.
-            if self._running is not None and self._running.thread != job.thread:
+            if any(one.thread != job.thread for one in (self._running, *before) if one is not None):
                 return None
         return self._take_turn(job)
 
     def _take_turn(self, job: Job) -> Models:
+        if job in self._next:
+            self._next.remove(job)
         if self._is_closed:
             raise _closed()
         if job.is_given_up:
@@ -290,6 +302,9 @@ class Server:
     def _end_of(self, job: Job) -> None:
         """Let the next request run; close what this one had if nobody else has that any more."""
         with self._lock:
+            if job in self._next:  # interrupted: the one behind it may be next
+                self._next.remove(job)
+                self._monitor.notify()
             if self._running is job:
                 self._running = None
             elif job in self._late:

@@ -239,6 +239,25 @@ def test_sixty_four_threads_and_one_that_closes() -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
+def test_a_thread_that_calls_in_a_loop_leaves_others_their_turn() -> None:
+    """Whoever calls again at once finds the session free before those that are woken for it."""
+    with session() as s:
+        over = threading.Event()
+
+        def work() -> None:
+            while not over.is_set():
+                s.run({"x": X})
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            for _ in range(50):
+                s.run({"x": X}, timeout_s=30)
+        finally:
+            over.set()
+            thread.join(30)
+
+
 def test_isolation_of_a_device_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     with gpuedge.open("cpu") as device:
         assert device.isolation == "inline"
