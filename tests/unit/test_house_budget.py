@@ -7,11 +7,11 @@ it is lowered with the change that made the package smaller.
 from __future__ import annotations
 
 import ast
-import io
-import tokenize
 from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
+
+from syntax import parsed
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "gpuedge"
@@ -57,22 +57,14 @@ def texts() -> dict[Path, str]:
 @cache
 def trees() -> dict[Path, ast.Module]:
     """Return the syntax tree of every file."""
-    return {path: ast.parse(text) for path, text in texts().items()}
-
-
-LAYOUT = {
-    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
-    tokenize.ENCODING, tokenize.ENDMARKER,
-}  # fmt: skip
+    return {path: parsed(text) for path, text in texts().items()}
 
 
 def lines_of_code(text: str) -> int:
     """Return how many lines of a file hold code: no docstrings, comments or blank lines."""
-    lines: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in LAYOUT:
-            lines.update(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(ast.parse(text)):  # strings that stand alone describe what is above them
+    numbered = enumerate((line.strip() for line in text.splitlines()), 1)
+    lines = {number for number, line in numbered if line and line[0] != "#"}
+    for node in ast.walk(parsed(text)):  # strings that stand alone describe what is above them
         alone = node.value if isinstance(node, ast.Expr) else None
         if isinstance(alone, ast.Constant) and isinstance(alone.value, str):
             lines -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import syntax
 
 import gpuedge
 
@@ -31,10 +32,8 @@ def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-@cache
 def parsed(path: Path) -> ast.Module:
-    """Return the syntax tree of a file, made once for all rules."""
-    return ast.parse(path.read_text(encoding="utf-8"))
+    return syntax.parsed(path.read_text(encoding="utf-8"))
 
 
 @cache

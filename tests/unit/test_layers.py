@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from syntax import parsed
 
 PACKAGE = Path(__file__).resolve().parents[2] / "gpuedge"
 
@@ -107,7 +108,7 @@ def type_only_lines(tree: ast.AST) -> set[int]:
 def breaches(path: str, text: str) -> list[str]:
     """The rules that a file with this text would break."""
     found = []
-    tree = ast.parse(text)
+    tree = parsed(text)
     type_only = type_only_lines(tree)
     for module, line in modules(tree, path):
         top, *rest = module.split(".")
@@ -163,7 +164,7 @@ def test_files_hold_no_vendor_id() -> None:
     found = [
         f"{path}:{node.lineno} {node.value:#x}"
         for path, text in texts().items()
-        for node in ast.walk(ast.parse(text))
+        for node in ast.walk(parsed(text))
         if isinstance(node, ast.Constant) and node.value in VENDOR_IDS
     ]
     assert found == []
@@ -190,7 +191,7 @@ def asks_which_backend(tree: ast.AST) -> list[int]:
 
 def test_nobody_above_the_seam_asks_which_backend_this_is() -> None:
     found = {
-        path: asks_which_backend(ast.parse(text))
+        path: asks_which_backend(parsed(text))
         for path, text in texts().items()
         if room(path) != "backends"
     }

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from syntax import parsed
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "gpuedge"
@@ -17,7 +18,7 @@ LOADERS = {"load", "read_array"}
 
 def faults(text: str) -> Iterator[str]:
     """Yield what in a file could unpickle."""
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
