@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
 from gpuedge.core import config
-from gpuedge.core.errors import InputError, OutOfMemoryError, UsageError
+from gpuedge.core.errors import InputError, ModelError, OutOfMemoryError, UsageError
 from gpuedge.core.text import shown
 from gpuedge.executors.base import PlacementRow, Progress, StepTime
 from gpuedge.graph.ir import Array
@@ -166,6 +166,8 @@ class Session:
         InputError (GE-203), DTypeError (GE-202), ShapeError (GE-201), UsageError (GE-200)
             The inputs do not fit the model, it has no output of such a name, or the time limit is
             invalid. No driver was touched.
+        ModelError (GE-500)
+            What the model would compute from inputs of these shapes is too large.
         NotFiniteError (GE-205), InexactError (GE-206)
             An input holds NaN, infinity or large integers that the device named cannot keep, or a
             result would.
@@ -186,7 +188,7 @@ class Session:
             shapes = server.match(inputs)
             if shapes is None:
                 server.check_open()
-                inputs = check_inputs(inputs, self._model.inputs)
+                inputs = check_inputs(inputs, self._model)
                 shapes = shapes_of(inputs, self._compiler.parameters)
             found = server.run(inputs, shapes, seconds)
         except BaseException as error:
@@ -227,8 +229,8 @@ class Session:
         self._server.check_open()
         try:
             given = by_name(inputs, self._model.inputs)
-            arrays = own_copies(check_inputs(given, self._model.inputs), given)
-        except (UsageError, OutOfMemoryError) as error:
+            arrays = own_copies(check_inputs(given, self._model), given)
+        except (UsageError, ModelError, OutOfMemoryError) as error:
             failed: Future[dict[str, Array]] = Future()
             failed.set_exception(error)
             return failed
@@ -349,7 +351,7 @@ class Session:
         return summary
 
     def _timed(self, inputs: Feeds) -> list[StepTime]:
-        arrays = check_inputs(inputs, self._model.inputs)
+        arrays = check_inputs(inputs, self._model)
         self.run(arrays)
         return self._server.decided().timed(arrays)
 

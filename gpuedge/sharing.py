@@ -88,7 +88,7 @@ class SharedModel:
         """
         if self._closed:
             raise ClosedError("The shared model was closed before this call.")
-        arrays = check_inputs(inputs, self._model.inputs)
+        arrays = check_inputs(inputs, self._model)
         shapes = {name: array.shape for name, array in arrays.items()}
         if self._executable is None or shapes != self._shapes:
             self._drop()

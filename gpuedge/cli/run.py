@@ -146,7 +146,7 @@ def _read(options: argparse.Namespace) -> tuple[OnnxModel, dict[str, Array], lis
     inputs = read_inputs(options.input, model.inputs, how)
     _check_targets(options)
     with blaming(input=(UsageError,)):
-        inputs = check_inputs(inputs, model.inputs)
+        inputs = check_inputs(inputs, model)
         model.bind({name: array.shape for name, array in inputs.items()})
     if names is not None:
         labels.check_labels(names, model.outputs)

@@ -301,6 +301,11 @@ class OnnxModel:
         """Tell whether ONNX's inference knows every size. Raises ModelError for one too large."""
         return self._sizes.are_known(*(tuple(sizes[name]) for name in self.inputs))
 
+    def check_shapes(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Raise as `bind`, or ModelError where ONNX's inference finds a value too large."""
+        self.bind(shapes)
+        self._are_known(shapes)
+
     def _limiting(self, sizes: Mapping[str, Sequence[int]]) -> Graph | None:
         """Return the nodes that limit values of inputs; None if they need more than is known."""
         types = dict(self._read)

@@ -20,6 +20,9 @@ from gpuedge.opset.windows import MAX_EXTENT
 Feeds = Mapping[str, Any] | Sequence[Any]
 """Inputs by name, or in the model's order."""
 
+MUCH = 1 << 26
+"""Bytes of copies that are made before it is known whether the model could compute with them."""
+
 
 def by_name(inputs: Any, wanted: Mapping[str, Signature]) -> Mapping[str, Any]:
     """Return inputs by name that may have been given in the model's order.
@@ -67,21 +70,26 @@ def chosen(names: Any, outputs: Collection[str]) -> Sequence[str]:
     return names or tuple(outputs)
 
 
-def check_inputs(inputs: Any, wanted: Mapping[str, Signature]) -> dict[str, Array]:
+def check_inputs(inputs: Any, model: OnnxModel) -> dict[str, Array]:
     """Return the inputs as arrays in the model's order, or say what is wrong with them.
+
+    Nothing large is copied before all dtypes and shapes were found to fit, and what the model would
+    compute from them to be no larger than the machine.
 
     Parameters
     ----------
     inputs : mapping of str to array_like, or sequence of array_like
-    wanted : mapping of str to Signature
-        Dtype name and extents of every input.
+    model : OnnxModel
 
     Raises
     ------
     InputError (GE-203), DTypeError (GE-202), ShapeError (GE-201)
+    ModelError (GE-500)
+        An input has to be copied, and what the model computes from it would be too large.
     OutOfMemoryError (GE-402)
         An input has to be copied, and there is no memory for that.
     """
+    wanted = model.inputs
     inputs = by_name(inputs, wanted)
     if inputs.keys() != wanted.keys():
         missing = [n for n in wanted if n not in inputs]
@@ -94,7 +102,10 @@ def check_inputs(inputs: Any, wanted: Mapping[str, Signature]) -> dict[str, Arra
             known=takes(wanted),
         )
     try:
-        return {n: _array(n, inputs[n], s) for n, s in wanted.items()}
+        arrays = {n: _array(n, inputs[n], s) for n, s in wanted.items()}
+        if sum(a.nbytes for a in arrays.values() if not a.flags.c_contiguous) > MUCH:
+            model.check_shapes({n: a.shape for n, a in arrays.items()})
+        return {n: np.require(a, wanted[n][0], ["C", "A"]) for n, a in arrays.items()}
     except (DTypeError, ShapeError) as error:
         error.known = takes(wanted)
         raise
@@ -188,14 +199,14 @@ def brief(value: Any) -> str:
 
 
 def _array(name: str, value: Any, signature: Signature) -> Array:
-    """Return `value` as an array of the model's dtype and a shape it takes, aligned and in C order.
+    """Return `value` as an array of the model's dtype and a shape it takes, of any strides.
 
     Arrays must have the dtype; numbers and lists of numbers are converted where each fits.
     """
     dtype, dims = signature
     array = _as_array(name, value)
     if array.dtype == dtype and array.shape == dims and array.flags.c_contiguous:
-        return np.require(array, requirements="A")
+        return array
     if not hasattr(value, "dtype"):
         array = _converted(name, array, np.dtype(dtype))
     if array.dtype.newbyteorder("=").name != np.dtype(dtype).name:
@@ -211,7 +222,7 @@ def _array(name: str, value: Any, signature: Signature) -> Array:
         raise ShapeError(
             f"Input '{name}' has shape {list(array.shape)}; the model takes [{wanted}]."
         )
-    return np.require(array, dtype, ["C", "A"])
+    return array
 
 
 def _as_array(name: str, value: Any) -> Array:

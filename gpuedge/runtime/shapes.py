@@ -52,7 +52,7 @@ class Compiler:
         self._ranges: dict[str, Range] | None = None
         self._specialise = partial(model.specialise, rewrites=request.policy.rewrites)
         try:
-            self._feeds = [check_inputs(f, model.inputs) for f in request.policy.calibration or ()]
+            self._feeds = [check_inputs(f, model) for f in request.policy.calibration or ()]
         except UsageError as error:
             error.asked_by = "Policy(calibration=...)"
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,13 @@ from gpuedge.core.errors import (
     DTypeError,
     GpuEdgeError,
     InputError,
+    ModelError,
     OutOfMemoryError,
     ShapeError,
 )
-from gpuedge.runtime.inputs import _array
+from gpuedge.graph import sizes
+from gpuedge.graph.reader import OnnxModel
+from gpuedge.runtime.inputs import check_inputs
 from gpuedge.runtime.serving import Job
 
 
@@ -51,12 +55,60 @@ def little_memory() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("little_memory")
-def test_no_memory_for_a_copy_of_an_input_is_an_error_of_its_own() -> None:
+def test_no_memory_for_a_copy_of_an_input_is_an_error_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sizes, "_memory", lambda: 1 << 50)  # so that the model is not refused first
     with session("float32") as s:
         for call in (lambda: s.run({"x": HUGE}), lambda: s.run_async({"x": HUGE}).result(60)):
             with pytest.raises(OutOfMemoryError, match="no memory for a copy"):
                 call()
         assert s.run({"x": [2.0]})["y"] == 2
+
+
+def refusals(proto: Any, inputs: Any) -> Iterator[GpuEdgeError]:
+    """Yield the errors of both kinds of run; each without a copy of 256 MiB, or any large one."""
+    with gpuedge.Session(proto, device="cpu") as s:
+        tracemalloc.start()
+        try:
+            for call in (lambda: s.run(inputs), lambda: s.run_async(inputs).result(60)):
+                with pytest.raises(GpuEdgeError) as caught:
+                    call()
+                yield caught.value
+            assert tracemalloc.get_traced_memory()[1] < 64 << 20
+        finally:
+            tracemalloc.stop()
+
+
+LARGE = np.broadcast_to(np.float32(1), (2**26,))
+"""256 MiB once it is copied."""
+
+
+def test_the_size_of_a_model_is_refused_before_an_input_is_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sizes, "_memory", lambda: 511 << 20)
+    node = helper.make_node("Neg", ["x"], ["y"])
+    proto = model([node], [value("x", ["N"])], [value("y", None)])
+    for error in refusals(proto, [LARGE]):
+        assert isinstance(error, ModelError)
+        assert "would need 0.5 GiB" in error.what
+
+
+@pytest.mark.parametrize(
+    ("other", "kind", "words"),
+    [
+        (np.float64([1]), DTypeError, "float64"),
+        (np.float32([[1]]), ShapeError, r"[1, 1]"),
+        (np.float32([1]), ShapeError, "sets 'N' to 1, but 'x' sets it to 67108864"),
+    ],
+)
+def test_no_input_is_copied_where_another_does_not_fit(other: Any, kind: Any, words: str) -> None:
+    node = helper.make_node("Add", ["x", "z"], ["y"])
+    proto = model([node], [value("x", ["N"]), value("z", ["N"])], [value("y", None)])
+    for error in refusals(proto, [LARGE, other]):
+        assert isinstance(error, kind)
+        assert words in error.what
 
 
 @pytest.mark.parametrize(
@@ -162,7 +214,9 @@ def test_unaligned_arrays_are_taken(shape: tuple[Any, ...]) -> None:
     x = raw[1:].view(np.float32)
     x[:] = [1, 2, 3, 4]
     assert not x.flags.aligned
-    assert _array("x", x, ("float32", shape)).flags.aligned
+    node = helper.make_node("Identity", ["x"], ["y"])
+    proto = model([node], [value("x", list(shape))], [value("y", list(shape))])
+    assert check_inputs([x], OnnxModel.load(proto))["x"].flags.aligned
     with session("float32", shape) as s:
         np.testing.assert_array_equal(s.run({"x": x})["y"], [1, 2, 3, 4])
 
