@@ -68,9 +68,9 @@ class Session:
     Raises
     ------
     ModelError (GE-500), UnsupportedOpError (GE-501)
-        The model cannot be read or run.
+        The model is not valid ONNX, or cannot be run.
     InputError (GE-203)
-        A weight holds NaN.
+        There is no such file, it cannot be opened, or a weight holds NaN.
     ConfigError (GE-101), UnknownDeviceError (GE-102), NoUsableDeviceError (GE-103)
         A setting or the device; a Device that was opened with another isolation.
     UsageError (GE-200)

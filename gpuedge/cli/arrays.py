@@ -15,7 +15,7 @@ from gpuedge.cli import images
 from gpuedge.core.errors import InputError, UsageError
 from gpuedge.graph.ir import Array
 from gpuedge.graph.reader import Signature, takes
-from gpuedge.safety.paths import open_regular, read_start, save_named
+from gpuedge.safety.paths import check_readable, open_regular, read_start, save_named
 
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 """What a .npz file begins with; the second is one without arrays."""
@@ -57,15 +57,17 @@ def read_inputs(
     has_image = False
     for pair in pairs:
         name, equals, path = pair.partition("=")
-        found: dict[str, Array]
-        if not equals and pair.endswith(".npz"):
-            found = read_arrays(pair)
-        elif not (name and equals and path):
+        is_all = not equals and pair.endswith(".npz")
+        if not is_all and not (name and equals and path):
             raise UsageError(
                 f"--input {pair!r} does not have the form NAME=FILE.",
                 asked_by="the command line",
                 hint="--input image=image.npy, image=photo.jpg, or arrays.npz",
             )
+        check_readable(pair if is_all else path, "input file", "--input")
+        found: dict[str, Array]
+        if is_all:
+            found = read_arrays(pair)
         elif _start(path).startswith(images.MAGIC):
             has_image = True
             if name not in inputs:

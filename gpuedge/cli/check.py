@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import gpuedge
 from gpuedge.cli.devices import PROBE_S
 from gpuedge.cli.output import Output, blaming
-from gpuedge.cli.run import check_model
 from gpuedge.core.errors import NoUsableDeviceError, UnknownDeviceError, UsageError
 from gpuedge.runtime import check, check_text
 from gpuedge.runtime.strings import CPU, wanted
+from gpuedge.safety.paths import check_readable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,7 @@ def add_shapes(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, output: Output) -> int:
     """Print the page; return 1 if an operator has nowhere to run."""
-    check_model(options.model)
+    check_readable(options.model, "model")
     shapes = read_shapes(options.shape)
     blamed = {"device": (UnknownDeviceError, NoUsableDeviceError)} if options.device else {}
     with (

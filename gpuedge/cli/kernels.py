@@ -14,14 +14,13 @@ from gpuedge.cli.arguments import check_writable
 from gpuedge.cli.check import add_shapes, read_shapes
 from gpuedge.cli.devices import named_gpu
 from gpuedge.cli.output import Output, blaming
-from gpuedge.cli.run import check_model
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import UsageError
 from gpuedge.graph.reader import OnnxModel
 from gpuedge.plan import library
 from gpuedge.probing.report import ProbeRow
 from gpuedge.runtime.forecast import Forecast, kernels_of
-from gpuedge.safety.paths import save_named
+from gpuedge.safety.paths import check_readable, save_named
 
 LEAST = ProbeRow(
     "vulkan", "vulkan", "ok", "ok", "the least that Vulkan guarantees", "any Vulkan device",
@@ -113,7 +112,7 @@ def _explain(options: argparse.Namespace, output: Output) -> int:
     """Draw a model's graph before and after rewriting."""
     if options.name is None:
         raise UsageError("`kernels explain` takes a model.", hint="kernels explain model.onnx")
-    check_model(options.name)
+    check_readable(options.name, "model")
     check_writable(options.output, "--output")
     shapes = read_shapes(options.shape)
     with blaming(shape=(UsageError,)):

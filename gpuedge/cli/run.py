@@ -6,7 +6,6 @@ All files are read and all arguments checked before any driver is touched.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,6 @@ from gpuedge.cli.arrays import is_archive, read_inputs, write_outputs
 from gpuedge.cli.output import Output, blaming
 from gpuedge.core.errors import (
     GpuEdgeError,
-    InputError,
     NoUsableDeviceError,
     RequestTimeoutError,
     UnknownDeviceError,
@@ -34,7 +32,7 @@ from gpuedge.graph.ir import Array
 from gpuedge.graph.reader import OnnxModel
 from gpuedge.runtime.inputs import check_inputs
 from gpuedge.runtime.strings import AUTO, parse
-from gpuedge.safety.paths import save_named
+from gpuedge.safety.paths import check_readable, save_named
 
 BLAME: dict[str, tuple[type[GpuEdgeError], ...]] = {
     "device": (UnknownDeviceError, NoUsableDeviceError),
@@ -128,7 +126,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
 
 def _read(options: argparse.Namespace) -> tuple[OnnxModel, dict[str, Array], list[str] | None]:
     """Return the model, its inputs and the names of classes; all arguments are checked."""
-    check_model(options.model)
+    check_readable(options.model, "model")
     check_writable(options.trace, "--trace")
     is_folder = not is_archive(options.output or "")
     check_writable(options.output, "--output", is_folder=is_folder)
@@ -186,13 +184,6 @@ def _write(
 
 def _files(files: Sequence[str]) -> dict[str, Any]:
     return {"file": files[0] if files else None, "pictures": list(files[1:])}
-
-
-def check_model(path: str) -> None:
-    """Raise InputError (GE-203) where there is no such file."""
-    if not os.path.isfile(path):  # noqa: PTH113  (a Path raises for a long name)
-        what = "is not a file" if os.path.exists(path) else "does not exist"  # noqa: PTH110
-        raise InputError(f"The model {path} {what}.", asked_by="the command line")
 
 
 def _timed(

@@ -16,7 +16,7 @@ from gpuedge.graph.external import load_external
 from gpuedge.graph.limits import Counted, check_expansion, counted
 from gpuedge.graph.offenders import LINE
 from gpuedge.graph.writer import PROTOBUF_LIMIT
-from gpuedge.safety.paths import read_start
+from gpuedge.safety.paths import check_readable, read_start
 
 if TYPE_CHECKING:
     import onnx
@@ -72,8 +72,10 @@ def load(model: Any) -> tuple[onnx.ModelProto, bytes]:
 
     Raises
     ------
+    InputError (GE-203)
+        There is no such file, or it cannot be opened.
     ModelError (GE-500)
-        It cannot be read or is not a valid model; says what was found.
+        It is not a valid model; says what was found.
     UnsupportedOpError (GE-501)
         It uses an operator that does not exist in its operator set.
     """
@@ -149,22 +151,15 @@ def _check_references(held: Counted, source: str) -> None:
 
 
 def _read(path: Path) -> bytes:
+    check_readable(path, "model")
     try:
-        if path.is_dir():
-            raise ModelError(f"The model {path} is a folder, not a file.")
         if path.stat().st_size > PROTOBUF_LIMIT:
             raise _too_large(path)
         data = read_start(path, PROTOBUF_LIMIT + 1)
-    except FileNotFoundError:
-        raise ModelError(
-            f"There is no model at {path}.", known=f"current folder: {Path.cwd()}"
-        ) from None
     except OSError as error:
         raise ModelError(f"The model {path} cannot be read: {error.strerror}.") from None
     except MemoryError:
         raise ModelError(f"The model {path} does not fit in memory.") from None
-    except ValueError as error:  # a name that no file can have
-        raise ModelError(f"The model {str(path)!r} cannot be read: {error}.") from None
     if len(data) > PROTOBUF_LIMIT:
         raise _too_large(path)
     return data

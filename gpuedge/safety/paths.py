@@ -90,6 +90,25 @@ def _require_regular(found: os.stat_result) -> None:
         raise OSError(errno.EINVAL, "it is not a file")
 
 
+def check_readable(path: str | os.PathLike[str], what: str, asked_by: str | None = None) -> None:
+    """Raise InputError (GE-203) where no file is, as `what`, that the user named and can be read.
+
+    To be called before a file's contents are judged: one that is missing is not damaged.
+    """
+    try:
+        open_regular(path).close()
+    except FileNotFoundError:
+        raise InputError(
+            f"There is no {what} at {path}.",
+            asked_by=asked_by,
+            known=f"current folder: {os.getcwd()}",
+        ) from None
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        why = getattr(error, "strerror", None) or error
+        shown = repr(path) if "\0" in str(path) else path
+        raise InputError(f"The {what} {shown} cannot be read: {why}.", asked_by=asked_by) from None
+
+
 def read_start(path: str | os.PathLike[str], limit: int) -> bytes:
     """Return the first `limit` bytes of a regular file. Raises what `open_regular` does."""
     with open_regular(path) as file:

@@ -200,10 +200,15 @@ def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
 def test_missing_files_are_named(
     tmp_path: Path, images: Path, no_session: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["run", str(MODEL), "--input", f"image={tmp_path / 'no.npy'}"]) == 2
-    assert "no.npy" in capsys.readouterr().err
-    assert main(["run", str(tmp_path / "no.onnx"), "--input", f"image={images}"]) == 2
-    assert "no.onnx" in capsys.readouterr().err
+    for given in ("image=no.npy", "image=no.png", "no.npz"):
+        assert main(["run", str(MODEL), "--input", given]) == 2
+        name = given.rpartition("=")[2]
+        assert f"[GE-203] There is no input file at {name}." in capsys.readouterr().err
+    assert main(["run", str(MODEL), "--input", f"image={tmp_path}"]) == 2
+    assert f"The input file {tmp_path} cannot be read: it is not a file." in capsys.readouterr().err
+    for verb in (["run", "--input", f"image={images}"], ["check"], ["kernels", "explain"]):
+        assert main([*verb, str(tmp_path / "no.onnx")]) == 2
+        assert f"[GE-203] There is no model at {tmp_path / 'no.onnx'}." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
