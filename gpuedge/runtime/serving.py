@@ -322,7 +322,7 @@ class Server:
         with held:
             with self._lock:
                 if not call.give_up():
-                    return "it was done too late"
+                    return "it ended after the limit, and what came of it was dropped"
                 job.is_given_up = True
                 self._monitor.notify()
                 if self._running is not job:

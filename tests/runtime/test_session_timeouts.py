@@ -24,6 +24,7 @@ from gpuedge.core.errors import (
     UsageError,
 )
 from gpuedge.runtime import serving
+from gpuedge.safety.deadline import DeadlineCall
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -75,6 +76,24 @@ def test_expiry_is_both_errors_and_the_next_request_is_answered(gate: Gate) -> N
         assert not gate.left.is_set()  # it was not waited for
         assert gate.names == ["gpuedge-run"]
         gate.open.set()
+
+
+def test_a_result_that_came_after_the_limit_is_told_as_that(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait = DeadlineCall.wait
+
+    def late(call: Any, _: float) -> bool:
+        time.sleep(0.1)
+        gate.open.set()
+        return wait(call, 20)
+
+    with session() as s:
+        held(s, gate)
+        monkeypatch.setattr(DeadlineCall, "wait", late)
+        with pytest.raises(RequestTimeoutError) as caught:
+            s.run({"x": X}, timeout_s=0.05)
+        assert caught.value.known == "it ended after the limit, and what came of it was dropped"
 
 
 def test_time_in_the_queue_counts(gate: Gate) -> None:
