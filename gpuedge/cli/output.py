@@ -6,6 +6,7 @@ extra ``gpuedge[cli]`` installs; without it the same is printed plainly.
 
 from __future__ import annotations
 
+import ast
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -160,6 +161,9 @@ def _cell(text: str) -> str:
 ECHOES = ("argument", "device=", "fallback=", "probe(")
 """How errors name the arguments of a Python call, which nobody made here."""
 
+SHAPES = "shapes="
+"""How errors tell what shapes to give in a Python call; a dict follows."""
+
 
 @contextmanager
 def blaming(**options: tuple[type[GpuEdgeError], ...]) -> Iterator[None]:
@@ -179,6 +183,9 @@ def blaming(**options: tuple[type[GpuEdgeError], ...]) -> Iterator[None]:
             error.asked_by = next(
                 (f"--{n}" for n in blamed), asked if source == "default" else source
             )
+        if error.hint is not None and error.hint.startswith(SHAPES):
+            given = ast.literal_eval(error.hint.removeprefix(SHAPES)).items()
+            error.hint = " ".join(f"--shape {name}={'x'.join(map(str, s))}" for name, s in given)
         raise
 
 

@@ -490,10 +490,12 @@ def _given(
     if name in shapes:
         return tuple(int(d) for d in shapes[name])
     if wanted is None or not all(isinstance(d, int) for d in wanted):
+        dims = (None, 3, 224, 224) if wanted is None else wanted
+        such = tuple(d if isinstance(d, int) else 1 for d in dims)
         raise InputError(
             f"The input {shown(name)} is missing.",
             known=f"its shape is {_shown(wanted)}, which does not say how large it is",
-            hint=f"give it a shape, such as {name}=1x3x224x224",
+            hint=f"shapes={ {name: such} }",
         )
     return tuple(d for d in wanted if isinstance(d, int))
 

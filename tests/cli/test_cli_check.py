@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -199,13 +200,18 @@ def test_exit_codes(
     assert main(["check", file, *SHAPE, "--device", "vulkan"]) == 1
     capsys.readouterr()
     assert main(["check", file]) == 2
-    assert "--shape" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    line = next(line for line in told.splitlines() if line.startswith("  try:"))
+    assert main(["check", file, *line.removeprefix("  try:").split(), "--device", "cpu"]) == 0
     for bad in ("x", "x=", "=1x2", "x=1xa", "x=-1", "x=1,2"):
         assert main(["check", file, "--shape", bad]) == 2
     assert main(["check", str(tmp_path / "none.onnx")]) == 2
     assert main(["check", file, *SHAPE, "--device", "wgpu"]) == 3
-    with pytest.raises(InputError, match="missing"):
+    with pytest.raises(InputError, match="missing") as caught:
         gpuedge.check(file)
+    name, equals, given = str(caught.value.hint).partition("=")
+    assert (name, equals) == ("shapes", "=")
+    assert gpuedge.check(file, device="cpu", shapes=ast.literal_eval(given)).is_ok
     with pytest.raises(NoUsableDeviceError):
         gpuedge.check(file, shapes={"x": (2, 3, 8, 8)}, device="gles31")
 
