@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections.abc import Sequence
+from difflib import get_close_matches
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -190,8 +192,18 @@ def _behind(text: str, tree: ast.expr) -> Position:
     return tree.lineno, tree.col_offset
 
 
-def _error(text: str, place: ast.AST | Position | Exception, what: str) -> KernelSyntaxError:
+FOREIGN = {
+    "&&": "and", "&": "and", "||": "or", "|": "or", "!": "not", "~": "not", "^": "**", "<>": "!=",
+    "=": "==", "?": "x if condition else y",
+}  # fmt: skip
+"""What other languages write, and numpy, and formulas do not know; and what it is here."""
+
+
+def _error(
+    text: str, place: ast.AST | Position | Exception, what: str, hint: str | None = None
+) -> KernelSyntaxError:
     """Return an error that points at a place: a node, a position, what Python's parser raised."""
+    is_unread = isinstance(place, Exception)
     lines = _lines(text)
     if isinstance(place, ast.AST):
         place = place.lineno, place.col_offset  # type: ignore[attr-defined]
@@ -202,12 +214,15 @@ def _error(text: str, place: ast.AST | Position | Exception, what: str) -> Kerne
         number = min(getattr(place, "lineno", None) or 1, len(lines))
         line = lines[number - 1]
         column = getattr(place, "offset", None) or max(1, len(line))
+    foreign = re.search(r"&&?|\|\|?|!(?!=)|[~^?]|<>|(?<![=<>!])=(?!=)", text)
+    if hint is None and foreign is not None and (is_unread or foreign[0] != "="):
+        hint = f"{FOREIGN[foreign[0]]!r} instead of {foreign[0]!r}"
     return KernelSyntaxError(
         f"expression:{number}:{column}: {what}\n    {line}\n    {' ' * (column - 1)}^",
         asked_by="gpuedge.elementwise(expression)",
         known=f"names, numbers, + - * / % ** > >= < <= == != and or not if else, parentheses and "
         f"functions: {', '.join(NAMES)}",
-        hint='one expression of these, such as "relu(a * b + c)"',
+        hint=hint or 'one expression of these, such as "relu(a * b + c)"',
     )
 
 
@@ -342,7 +357,9 @@ class _Writer:
     def call(self, tree: ast.Call, name: str) -> str:
         arity = 1 if name in _UNARY or name in ACTIVATIONS else 2 if name in _BINARY else 3
         if name not in NAMES:
-            raise _error(self.text, tree, f"there is no function '{name}'")
+            near = get_close_matches(name.lower(), NAMES, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else None
+            raise _error(self.text, tree, f"there is no function '{name}'", hint)
         odd = [a for a in (*tree.args, *tree.keywords) if isinstance(a, (ast.Starred, ast.keyword))]
         if odd:
             raise _error(self.text, odd[0], f"arguments of {name} are given in order, one by one")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from gpuedge.core.errors import (
     UnsupportedOpError,
     UsageError,
 )
+from gpuedge.ops.expression import NAMES
 
 X = np.arange(2 * 3 * 5 * 4, dtype=np.float32).reshape(2, 3, 5, 4)
 W = np.ones((4, 3, 3, 3), np.float32)
@@ -202,6 +205,39 @@ def test_caret_stands_under_the_line_and_the_character(text: str, shown: str) ->
         gpuedge.elementwise(text)
     assert shown in caught.value.what
     assert caught.value.asked_by and caught.value.known and caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("a && b", "'and' instead of '&&'"),
+        ("a & b", "'and' instead of '&'"),
+        ("a || b", "'or' instead of '||'"),
+        ("a | b", "'or' instead of '|'"),
+        ("a != b and !c", "'not' instead of '!'"),
+        ("~a", "'not' instead of '~'"),
+        ("a = b", "'==' instead of '='"),
+        ("relu(a) >= (b = c)", "'==' instead of '='"),
+        ("a ^ 2", "'**' instead of '^'"),
+        ("a <> b", "'!=' instead of '<>'"),
+        ("a ? b : c", "'x if condition else y' instead of '?'"),
+        ("sigmod(a)", "did you mean 'sigmoid'?"),
+        ("Exp(a) * b", "did you mean 'exp'?"),
+        ("a == b + zzzz(c)", 'one expression of these, such as "relu(a * b + c)"'),
+        ("clip(a, lo=0, hi=1)", 'one expression of these, such as "relu(a * b + c)"'),
+    ],
+)
+def test_hints_say_what_formulas_have_instead(text: str, hint: str) -> None:
+    with pytest.raises(KernelSyntaxError) as caught:
+        gpuedge.elementwise(text)
+    assert caught.value.hint == hint
+
+
+def test_the_page_lists_the_functions_of_formulas() -> None:
+    page = (Path(__file__).parents[2] / "docs/kernel-language.md").read_text(encoding="utf-8")
+    section = page.partition("## Formulas")[2]
+    listed = re.findall(r"`([a-z0-9_]+)(?:\([^`]*\))?`", section)
+    assert sorted({*listed} - {"and", "or", "not"}) == NAMES
 
 
 class Foreign:
