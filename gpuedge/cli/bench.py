@@ -10,6 +10,7 @@ from gpuedge.bench import SCHEMA, measure, trace
 from gpuedge.cli.arguments import check_writable, whole
 from gpuedge.cli.devices import named_gpu
 from gpuedge.cli.output import Output
+from gpuedge.core.text import duration
 from gpuedge.decide.speeds import predict, speeds_of
 
 MAX_ROUNDS = 200
@@ -40,11 +41,11 @@ def run(options: argparse.Namespace, output: Output) -> int:
     body = document(found)
     output.document(body)
     rows = [
-        (row["graph"], *(f"{row[key] / 1e6:.3g} ms" for key in ("cpu_ns", "gpu_ns")),
-         f"{row['cpu_ns'] / row['gpu_ns']:.2f}x", f"{row['predicted_ns'] / 1e6:.3g} ms")
+        (row["graph"], *(duration(row[key]) for key in ("cpu_ns", "gpu_ns")),
+         f"{row['cpu_ns'] / row['gpu_ns']:.2f}x", duration(row["predicted_ns"]))
         for row in body["rows"]
     ]  # fmt: skip
-    title = f"{device} ({found.device_class}, opened in {found.opening_ns / 1e6:.0f} ms)"
+    title = f"{device} ({found.device_class}, opened in {duration(found.opening_ns)})"
     output.table(
         title, ("graph", f"CPU ({found.engine})", "GPU", "speed-up", "predicted of its class"), rows
     )

@@ -27,6 +27,7 @@ from gpuedge.core.errors import (
     UnsupportedOpError,
     UsageError,
 )
+from gpuedge.core.text import duration
 from gpuedge.executors.base import Progress
 from gpuedge.graph.ir import Array
 from gpuedge.graph.reader import OnnxModel
@@ -236,5 +237,5 @@ def _show(body: Mapping[str, Any], why: str, output: Output) -> None:
     if body["steps"]:
         output.table("Time of each step", profile.COLUMNS, profile.rows(body["steps"]))
         output.text(profile.summary(body["steps"], body["warm_ms"]))
-    warm = "" if body["warm_ms"] is None else f", then {body['warm_ms']} ms"
-    output.text(f"first inference {body['first_ms']} ms{warm}")
+    warm = "" if body["warm_ms"] is None else f", then {duration(body['warm_ms'] * 1e6)}"
+    output.text(f"first inference {duration(body['first_ms'] * 1e6)}{warm}")

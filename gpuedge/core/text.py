@@ -42,6 +42,19 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun if number == 1 else many}"
 
 
+def duration(ns: float, digits: int = 3) -> str:
+    """Return nanoseconds as text with so many significant digits.
+
+    >>> duration(1_250_000), duration(999_999), duration(61_000_000_000), duration(1_236_000, 2)
+    ('1.25 ms', '1 ms', '61 s', '1.2 ms')
+    """
+    for unit, size in (("ns", 1), ("us", 10**3), ("ms", 10**6), ("s", 10**9)):
+        value = float(f"{ns / size:.{digits}g}")
+        if value < 1000 or unit == "s":
+            break
+    return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+
+
 def plain(text: str, most: int | None = MOST, *, lines: bool = False) -> str:
     r"""Return foreign text as it can be shown: bounded, and with nothing that steers a terminal.
 

@@ -12,7 +12,7 @@ from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpuedge.core.reasons import SENTENCES
-from gpuedge.core.text import counted, plain, table
+from gpuedge.core.text import counted, duration, plain, table
 from gpuedge.decide.belief import MICRO
 from gpuedge.decide.options import DEFAULT, MOST
 from gpuedge.decide.policy import Policy
@@ -99,19 +99,6 @@ class Weighed:
 
 
 # -- pieces ----------------------------------------------------------------------------------------
-
-
-def duration(ns: int, digits: int = 3) -> str:
-    """Return nanoseconds as text with so many significant digits.
-
-    >>> duration(1_250_000), duration(999_999), duration(61_000_000_000), duration(1_236_000, 2)
-    ('1.25 ms', '1 ms', '61 s', '1.2 ms')
-    """
-    for unit, size in (("ns", 1), ("us", 10**3), ("ms", 10**6), ("s", 10**9)):
-        value = float(f"{ns / size:.{digits}g}")
-        if value < 1000 or unit == "s":
-            break
-    return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
 
 
 def memory(nbytes: int) -> str:

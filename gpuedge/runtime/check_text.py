@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpuedge.core.text import counted, plain, table
-from gpuedge.decide.explain import duration, memory
+from gpuedge.core.text import counted, duration, plain, table
+from gpuedge.decide.explain import memory
 from gpuedge.decide.options import DEFAULT
 from gpuedge.runtime import yardstick
 from gpuedge.runtime.strings import CPU

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from gpuedge.core.text import duration
 from gpuedge.safety.watchdog import percentile
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class Health:
 
     def __str__(self) -> str:
         times = (self.p50_s, self.p90_s, self.p99_s)
-        shown = " / ".join("-" if t is None else f"{t * 1e3:.3g} ms" for t in times)
+        shown = " / ".join("-" if t is None else duration(t * 1e9) for t in times)
         unknown = self.crosschecks_not_compared
         agreed = self.crosschecks - self.crosschecks_failed - unknown
         checks = f"{agreed} agreed, {self.crosschecks_failed} differed, {unknown} not compared"
@@ -128,7 +129,7 @@ class Health:
             ("isolation", self.isolation),
             ("requests", f"{self.on_device} on the device, {self.on_cpu} on the CPU"),
             ("p50 / p90 / p99", shown),
-            ("watchdog", "-" if self.watchdog_s is None else f"{self.watchdog_s:.3g} s"),
+            ("watchdog", "-" if self.watchdog_s is None else duration(self.watchdog_s * 1e9)),
             ("cross-checks", checks),
         ]
         if self.crosscheck_note:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Generic, TypeVar
 
+from gpuedge.core.text import duration
 from gpuedge.safety.interrupts import held, is_of_handler, rlock
 
 T = TypeVar("T")
@@ -116,7 +117,7 @@ def call_within(seconds: float, work: Callable[[], T], name: str = "gpuedge-call
     """
     call = DeadlineCall(work, name)
     if not call.wait(seconds) and call.give_up():
-        raise TimeoutError(f"no answer within {seconds:.3g} s")
+        raise TimeoutError(f"no answer within {duration(seconds * 1e9)}")
     return call.result()
 
 

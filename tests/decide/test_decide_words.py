@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuedge.core.reasons import SENTENCES
+from gpuedge.core.text import duration
 from gpuedge.decide.belief import Belief
 from gpuedge.decide.decision import Decision
-from gpuedge.decide.explain import duration
 from gpuedge.decide.record import PHASES, Evidence
 
 STATISTICS = re.compile(

@@ -33,6 +33,7 @@ from gpuedge.decide.policy import Policy
 from gpuedge.graph.ir import Array
 from gpuedge.runtime.auto import compile_model
 from gpuedge.runtime.devices import RetryLimits
+from gpuedge.runtime.health import Health
 from gpuedge.runtime.request import Request
 
 
@@ -210,6 +211,16 @@ def test_health_counts_times_and_prints() -> None:
     record = health.to_dict()
     assert record["schema"] == "gpuedge.health/4" and record["on_device"] == 7
     assert "7 on the device" in str(health)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(2.37, "2.37 s"), (0.0015, "1.5 ms"), (0.99999, "1 s"), (1234.0, "1230 s"), (3e-5, "30 us")],
+)
+def test_health_shows_times_as_plain_numbers(seconds: float, shown: str) -> None:
+    text = str(Health("ok", "cpu", p50_s=seconds, watchdog_s=seconds))
+    assert f"p50 / p90 / p99  {shown} / - / -" in text
+    assert f"watchdog         {shown}" in text
 
 
 def test_health_of_the_cpu() -> None:
