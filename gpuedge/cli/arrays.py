@@ -57,17 +57,15 @@ def read_inputs(
     has_image = False
     for pair in pairs:
         name, equals, path = pair.partition("=")
-        is_all = not equals and pair.endswith(".npz")
-        if not is_all and not (name and equals and path):
+        found: dict[str, Array]
+        if not equals and pair.endswith(".npz"):
+            found = read_arrays(pair)
+        elif not (name and equals and path):
             raise UsageError(
                 f"--input {pair!r} does not have the form NAME=FILE.",
                 asked_by="the command line",
                 hint="--input image=image.npy, image=photo.jpg, or arrays.npz",
             )
-        check_readable(pair if is_all else path, "input file", "--input")
-        found: dict[str, Array]
-        if is_all:
-            found = read_arrays(pair)
         elif _start(path).startswith(images.MAGIC):
             has_image = True
             if name not in inputs:
@@ -85,10 +83,8 @@ def read_inputs(
 
 
 def _start(path: str) -> bytes:
-    try:
-        return read_start(path, 8)
-    except (OSError, ValueError):
-        return b""  # who reads it says why
+    check_readable(path, "input file", "--input")
+    return read_start(path, 8)
 
 
 def read_array(path: str, name: str = "") -> Array:
@@ -133,6 +129,7 @@ def _read_npy(path: str) -> Array:
 
 def read_arrays(path: str) -> dict[str, Array]:
     """Return all arrays in a .npz file by name. Raises InputError."""
+    check_readable(path, "input file", "--input")
     arrays: dict[str, Array] = {}
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
