@@ -111,7 +111,8 @@ def _in_use() -> Database:
             made = load(folder)
             made.about()  # whole, while there is another: it may be that of a newer gpuedge
             return made
-        except (DatabaseError, OSError):
+        except (DatabaseError, OSError) as error:
+            paths.pass_on(error)
             _damaged[folder] = state
     return load(paths.data_folder("capability_db"))
 

@@ -44,6 +44,7 @@ def contents(path: Path, most: int = MAX_FILE) -> bytes:
         size = path.stat().st_size
         data = paths.read_start(path, most + 1) if size <= most else b""
     except (OSError, ValueError) as error:
+        paths.pass_on(error)
         raise bad(path, f"it cannot be read: {error}") from None
     if max(size, len(data)) > most:
         raise bad(path, f"it is larger than {most >> 20} MiB")

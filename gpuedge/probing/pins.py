@@ -113,7 +113,8 @@ def _crashes(now: float | None) -> dict[str, list[Crash]]:
     try:
         if not os.listdir(os.path.join(folder, FOLDER)):
             return {}
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        paths.pass_on(error)
         return {}
     from gpuedge.safety.blocklist import Blocklist
 

@@ -33,7 +33,7 @@ from hashlib import sha256
 from gpuedge.core.reasons import Reason
 from gpuedge.core.record import Record
 from gpuedge.safety import fatal_signal, lock, machine
-from gpuedge.safety.paths import read_regular
+from gpuedge.safety.paths import pass_on, read_regular
 from gpuedge.safety.store import is_number
 
 TYPE_CHECKING = False
@@ -467,7 +467,8 @@ def _read(path: str) -> Crash | None:
             data, when = os.read(fd, SIZE + 1), os.fstat(fd).st_mtime
         finally:
             os.close(fd)
-    except OSError:
+    except OSError as error:
+        pass_on(error)
         return None
     try:
         return _parsed(path, data, when)

@@ -68,6 +68,20 @@ def cache_dir() -> Path:
     return Path(cache_folder())
 
 
+def pass_on(error: Exception) -> None:
+    """Raise what a handler of the application's raised out of work on a file; else do nothing.
+
+    To be called where an error is taken for the file's: a time limit set by SIGALRM ends in an
+    OSError, too, and may come at any moment.
+    """
+    if "signal" not in sys.modules:  # nobody has set a handler; a cached probe need not load it
+        return
+    from gpuedge.safety.interrupts import is_of_handler
+
+    if is_of_handler(error):
+        raise error
+
+
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a regular file for reading, without ever waiting for one to arrive.
 
@@ -125,13 +139,14 @@ def read_regular(path: str | os.PathLike[str], limit: int) -> bytes | None:
     """Return a cache file's bytes, or None if it is not a regular file of at most `limit` bytes.
 
     For everything read back from the cache folder: whatever lies there in place of our file is as
-    good as no file. Never raises and never waits.
+    good as no file. Never waits, and raises nothing of its own (`pass_on`).
     """
     try:
         if os.stat(path).st_size > limit:
             return None
         data = read_start(path, limit + 1)
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        pass_on(error)
         return None
     return data if len(data) <= limit else None
 
@@ -140,7 +155,8 @@ def stamp(path: str | os.PathLike[str]) -> tuple[int, int, int] | None:
     """Return what changes whenever a file is replaced; None where there is none."""
     try:
         found = os.stat(path)
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        pass_on(error)
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
 
@@ -167,7 +183,8 @@ def write_atomic(path: Path, data: bytes) -> bool:
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
-    except (OSError, ValueError):  # ValueError: no folder can have that name
+    except (OSError, ValueError) as error:  # ValueError: no folder can have that name
+        pass_on(error)
         return False
     return True
 
