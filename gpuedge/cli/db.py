@@ -29,7 +29,9 @@ from gpuedge.probing import api
 from gpuedge.probing.show import forbidden
 
 NOTHING: Final = "No device of this machine was reached by a probe, so there is nothing to look up."
-HOW: Final = "gpuedge probe looks for devices; --device judges a saved one"
+HOW: Final = (
+    "gpuedge probe looks for devices; --device judges a record in a JSON file, or a stored identity"
+)
 COLUMNS: Final = ("id", "becomes", "decided_by", "effect", "summary")
 HEADINGS: Final = {
     "true": "about this device",
@@ -142,14 +144,14 @@ def devices(named: str | None) -> list[tuple[str, str, Mapping[str, Any] | Ident
     Of each where it is from, what it is called, and its record. Raises InputError for a file that
     holds no record, UnknownDeviceError for a name of nothing.
     """
-    if named is not None:
-        if os.path.lexists(named) or named.endswith(".json") or os.sep in named:
-            record: Mapping[str, Any] = read_json(named)
-            check_record(record)
-            return [(named, title(record), record)]
-        stored = identities(in_use())
-        if named in stored:
-            return [(named, title(stored[named]), stored[named])]
+    is_path = named is not None and (named.endswith(".json") or os.sep in named)
+    if named is not None and (is_path or os.path.lexists(named)):
+        record: Mapping[str, Any] = read_json(named, "--device", HOW)
+        check_record(record)
+        return [(named, title(record), record)]
+    stored = {} if named is None else identities(in_use())
+    if named in stored:
+        return [(named, title(stored[named]), stored[named])]
     here: list[tuple[str, str, Mapping[str, Any] | Identity]] = [
         (row.device, row.name, Identity.from_dict(dict(row.identity)))
         for row in api.latest()  # whatever database or settings they were probed under
@@ -160,11 +162,12 @@ def devices(named: str | None) -> list[tuple[str, str, Mapping[str, Any] | Ident
     for device in here:
         if named in (device[0], device[0].split(":")[0]):
             return [device]
+    near = get_close_matches(named, [*(source for source, *_ in here), *stored], n=1)
     raise UnknownDeviceError(
         f"{named!r} is no file, no stored identity and no device of the last probe.",
         asked_by="--device",
         known=f"devices of the last probe: {', '.join(source for source, *_ in here) or 'none'}",
-        hint=HOW,
+        hint=f"did you mean {near[0]!r}?" if near else HOW,
     )
 
 

@@ -189,11 +189,12 @@ def blaming(**options: tuple[type[GpuEdgeError], ...]) -> Iterator[None]:
         raise
 
 
-def read_json(path: str) -> dict[str, Any]:
-    """Return the JSON object in the file `path`.
+def read_json(path: str, asked_by: str | None = None, hint: str | None = None) -> dict[str, Any]:
+    """Return the JSON object in the file `path`; the rest is for the error where there is none.
 
     Raises InputError for what is not a file (a pipe would be waited for) or holds something else.
     """
+    paths.check_readable(path, "file", asked_by, hint)
     try:
         data = paths.read_start(path, MAX_JSON + 1)
         if len(data) > MAX_JSON:

@@ -104,7 +104,9 @@ def _require_regular(found: os.stat_result) -> None:
         raise OSError(errno.EINVAL, "it is not a file")
 
 
-def check_readable(path: str | os.PathLike[str], what: str, asked_by: str | None = None) -> None:
+def check_readable(
+    path: str | os.PathLike[str], what: str, asked_by: str | None = None, hint: str | None = None
+) -> None:
     """Raise InputError (GE-203) where no file is, as `what`, that the user named and can be read.
 
     To be called before a file's contents are judged: one that is missing is not damaged.
@@ -116,6 +118,7 @@ def check_readable(path: str | os.PathLike[str], what: str, asked_by: str | None
             f"There is no {what} at {path}.",
             asked_by=asked_by,
             known=f"current folder: {os.getcwd()}",
+            hint=hint,
         ) from None
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         why = getattr(error, "strerror", None) or error

@@ -201,7 +201,12 @@ def test_records_that_cannot_be_read(
 
 
 def test_names_of_nothing_are_told_with_a_way_out(capsys: Capture) -> None:
-    assert document(["why", "--device", "vulcan:9"], capsys, 2)["code"] == "GE-102"
+    unknown = document(["why", "--device", "vulcan:9"], capsys, 2)
+    assert unknown["code"] == "GE-102" and "gpuedge probe" in unknown["hint"]
+    assert document(["why", "--device", "D001x"], capsys, 2)["hint"] == "did you mean 'D001'?"
+    missing = document(["why", "--device", "no.json"], capsys, 2)
+    assert missing["code"] == "GE-203" and missing["what"] == "There is no file at no.json."
+    assert "gpuedge probe" in missing["hint"]
     unknown = document(["show", "adreno-9999"], capsys, 2)
     assert unknown["hint"].startswith("gpuedge db show adreno-")
     assert document([], capsys, 2)["code"] == "GE-200"
