@@ -23,6 +23,8 @@ U = 2.0**-24
 """Half a unit in the last place of float32, relative: the error of one rounding to nearest."""
 ULP = 2.0**-23
 """A unit in the last place of float32, relative."""
+MOST = 2.0**128 * (1 - U)
+"""The largest finite float32."""
 TINY = 2.0**-126
 """Results below this may be flushed to zero."""
 
@@ -83,11 +85,11 @@ class Num:
     __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> Num:
-        """Division: 2.5 ULP (Vulkan specification)."""
+        """Division: 2.5 ULP (Vulkan specification); of what overflows nothing follows."""
         b = Num.of(other)
         q = self.v / b.v
         e = (self.e + np.abs(q) * b.e) / np.maximum(np.abs(b.v) - b.e, TINY)
-        return self.rounded(q, e, 2.5 * ULP)
+        return self.rounded(q, np.where(np.abs(q) > MOST, np.inf, e), 2.5 * ULP)
 
     def __rtruediv__(self, other: Any) -> Num:
         return Num.of(other) / self
@@ -175,4 +177,6 @@ def power(a: Num, b: Num) -> Num:
         exact = np.exp2(size.v)
         own = (3 + 2 * np.abs(size.v)) * ULP
         e = exact * np.expm1(size.e * math.log(2)) + own * exact + TINY
-    return Num(value, np.where((b.v == 0) | (a.v == 0), 0, e))
+    e = np.where((b.v == 0) | (a.v == 0), 0, e)
+    is_open = (a.v == 0) & (b.v != 0) & (np.abs(b.v) < TINY)  # 1 where `b` is flushed to zero
+    return Num(value, np.where(is_open, np.inf, e))

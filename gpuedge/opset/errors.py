@@ -428,10 +428,11 @@ def _reduced(one: Tensor, source: Reduce, done: _Done, bias: float) -> Num:
         best = np.max if source.combine == "max" else np.min
         return Num(np.asarray(best(x.v, axis=along)), np.asarray(x.e.max(axis=along, initial=0.0)))
     v, size = x.v.sum(axis=along), np.abs(x.v).sum(axis=along)
+    beyond = np.where(size > HUGE, np.inf, 0.0)
     if is_whole:
         squares = (_spread(x.e) ** 2).sum(axis=along)
-        return Num(np.asarray(v), _least(x.e.sum(axis=along), squares))
-    before = np.sqrt((x.e**2).sum(axis=along)) + bias * np.abs(v)
+        return Num(np.asarray(v), _least(x.e.sum(axis=along), squares) + beyond)
+    before = beyond + np.sqrt((x.e**2).sum(axis=along)) + bias * np.abs(v)
     return Num(np.asarray(v), np.asarray(before + _rounding(math.prod(source.over)) * size))
 
 

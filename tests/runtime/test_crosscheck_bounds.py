@@ -519,3 +519,26 @@ def test_what_a_cast_makes_of_floats_beyond_its_type_is_not_compared(to: str) ->
     assert check.note.startswith("3 of 4 elements") and "beyond" in check.note
     made[name][3] = 4
     assert "1 of 4 elements" in str(check.compare(feeds, made, lambda _: wanted))
+
+
+@pytest.mark.parametrize(
+    ("op", "feeds", "attrs"),
+    [
+        ("Mod", {"a": np.float32([5e5, 7]), "b": np.float32([1e-37, 4])}, {"fmod": 1}),
+        ("Pow", {"a": np.float32([0, 3]), "b": np.float32([1e-40, 2])}, {}),
+        ("LRN", {"a": np.float32([[[3e19, 3]], [[3e19, 3]]]).T.reshape(2, 2, 1, 1)}, {"size": 1}),
+    ],
+)
+def test_what_overflows_or_is_flushed_on_the_way_is_not_compared(
+    op: str, feeds: dict[str, np.ndarray], attrs: dict[str, Any]
+) -> None:
+    """A right device makes NaN, 0 or infinity of the first half; the rest is compared."""
+    graph = graph_of(feeds, lambda b: b.add(op, list(feeds), attrs))
+    (name,) = graph.outputs
+    right = other(graph, feeds)[name]
+    for odd in (np.nan, 0.0, np.inf):
+        made = right.copy()
+        made[0] = odd
+        assert checked(graph).compare(feeds, {name: made}) is None
+    made[1] *= np.float32(1.01)
+    assert "differ" in str(checked(graph).compare(feeds, {name: made}))
