@@ -68,9 +68,9 @@ class Session:
     Raises
     ------
     ModelError (GE-500), UnsupportedOpError (GE-501)
-        The model is not valid ONNX, or cannot be run.
+        The model cannot be read or run.
     InputError (GE-203)
-        There is no such file, it cannot be opened, or a weight holds NaN.
+        A weight holds NaN.
     ConfigError (GE-101), UnknownDeviceError (GE-102), NoUsableDeviceError (GE-103)
         A setting or the device; a Device that was opened with another isolation.
     UsageError (GE-200)

@@ -72,10 +72,8 @@ def load(model: Any) -> tuple[onnx.ModelProto, bytes]:
 
     Raises
     ------
-    InputError (GE-203)
-        There is no such file, or it cannot be opened.
     ModelError (GE-500)
-        It is not a valid model; says what was found.
+        It cannot be read or is not a valid model; says what was found.
     UnsupportedOpError (GE-501)
         It uses an operator that does not exist in its operator set.
     """
@@ -151,7 +149,7 @@ def _check_references(held: Counted, source: str) -> None:
 
 
 def _read(path: Path) -> bytes:
-    check_readable(path, "model")
+    check_readable(path, "model", kind=ModelError)
     try:
         if path.stat().st_size > PROTOBUF_LIMIT:
             raise _too_large(path)

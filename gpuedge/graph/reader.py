@@ -233,11 +233,11 @@ class OnnxModel:
         Raises
         ------
         ModelError (GE-500)
-            It is not valid ONNX.
+            It cannot be read, or is not valid ONNX.
         UnsupportedOpError (GE-501)
             An operator does not exist in its operator set, or an input is no tensor.
         InputError (GE-203)
-            There is no such file, it cannot be opened, or a weight holds NaN.
+            A weight holds NaN.
         """
         return model if isinstance(model, cls) else cls(*parse.load(model))
 

@@ -228,9 +228,9 @@ def check(
     Raises
     ------
     ModelError (GE-500), UnsupportedOpError (GE-501)
-        The model is not valid ONNX; the latter names all operators that do not exist.
+        The model cannot be read; the latter names all operators that do not exist.
     InputError (GE-203), ShapeError (GE-201)
-        There is no such file; a shape is missing or does not fit.
+        A shape is missing or does not fit.
     ConfigError (GE-101), UnknownDeviceError (GE-102), NoUsableDeviceError (GE-103)
         A setting or the device.
 

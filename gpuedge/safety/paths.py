@@ -8,7 +8,7 @@ import stat
 import sys
 
 from gpuedge.core import config
-from gpuedge.core.errors import ConfigError, InputError
+from gpuedge.core.errors import ConfigError, GpuEdgeError, InputError
 
 TYPE_CHECKING = False  # pathlib costs 5 ms to import, a quarter of what a cached probe may take
 if TYPE_CHECKING:
@@ -105,16 +105,20 @@ def _require_regular(found: os.stat_result) -> None:
 
 
 def check_readable(
-    path: str | os.PathLike[str], what: str, asked_by: str | None = None, hint: str | None = None
+    path: str | os.PathLike[str],
+    what: str,
+    asked_by: str | None = None,
+    hint: str | None = None,
+    kind: type[GpuEdgeError] = InputError,
 ) -> None:
-    """Raise InputError (GE-203) where no file is, as `what`, that the user named and can be read.
+    """Raise an error of a kind where no file is, as `what`, that the user named and can be read.
 
     To be called before a file's contents are judged: one that is missing is not damaged.
     """
     try:
         open_regular(path).close()
     except FileNotFoundError:
-        raise InputError(
+        raise kind(
             f"There is no {what} at {path}.",
             asked_by=asked_by,
             known=f"current folder: {os.getcwd()}",
@@ -123,7 +127,7 @@ def check_readable(
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         why = getattr(error, "strerror", None) or error
         shown = repr(path) if "\0" in str(path) else path
-        raise InputError(f"The {what} {shown} cannot be read: {why}.", asked_by=asked_by) from None
+        raise kind(f"The {what} {shown} cannot be read: {why}.", asked_by=asked_by) from None
 
 
 def read_start(path: str | os.PathLike[str], limit: int) -> bytes:

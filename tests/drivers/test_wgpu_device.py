@@ -280,7 +280,7 @@ def test_opening_and_closing_leaves_nothing_behind(adapter: str) -> None:
         gc.collect()
         sizes.append(_resident())
     assert _open_files() <= files
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads  # those of tests before this may end meanwhile
     # What is lost is lost in every round; the allocator's own appetite is not. A driver's threads
     # and compiled code may still grow by some hundred KiB a device: a buffer is 16 times as large.
     assert min(b - a for a, b in pairwise(sizes)) < 3 * LARGE * 16 // 4

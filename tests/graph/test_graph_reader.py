@@ -20,10 +20,10 @@ from gpuedge.graph.reader import OnnxModel
 
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"There is no model at .*nowhere\.onnx"):
+    with pytest.raises(ModelError, match=r"There is no model at .*nowhere\.onnx"):
         OnnxModel.load(tmp_path / "nowhere.onnx")
     for path in (tmp_path, "/dev/null", "a\0b", "x" * 5000):
-        with pytest.raises(InputError, match="cannot be read"):
+        with pytest.raises(ModelError, match="cannot be read"):
             OnnxModel.load(path)
 
 
@@ -70,7 +70,7 @@ def test_wrong_type() -> None:
 def test_unreadable_file(tmp_path: Path) -> None:
     loop = tmp_path / "loop.onnx"
     loop.symlink_to(loop)
-    with pytest.raises(InputError, match=r"loop\.onnx cannot be read"):
+    with pytest.raises(ModelError, match=r"loop\.onnx cannot be read"):
         OnnxModel.load(loop)
 
 
@@ -248,5 +248,5 @@ def test_shapes_that_do_not_fit_an_operator_are_found_while_planning() -> None:
 def test_a_pipe_or_a_device_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
-        with pytest.raises(InputError, match="it is not a file"):
+        with pytest.raises(ModelError, match="it is not a file"):
             OnnxModel.load(path)
