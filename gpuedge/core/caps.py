@@ -20,7 +20,8 @@ class Caps:
     exact one for float32 first. `has_suballocation`: several tensors of one dispatch may lie in one
     buffer. `max_texture_size` counts physical texels per side (None where tensors are buffers);
     `max_storage_buffers` and `max_storage_buffer_bytes` bound the tensors of a kernel and the size
-    of one (16 bytes per texel of float32) on every level, whatever they are kept in. `max_outputs`:
+    of one (16 bytes per texel of float32) on every level, whatever they are kept in. Kernels may
+    read `max_texel_buffers` of them as texel buffers of `max_texel_elements` texels. `max_outputs`:
     tensors one kernel can write. `is_finite_only`: NaN and infinities are not kept. `ruled_out`:
     kernel variants that are not used here (`gpuedge.capdb.restrict`).
 
@@ -49,6 +50,8 @@ class Caps:
     storages: tuple[str, ...] = (BUFFER, HALF_BUFFER)
     has_suballocation: bool = True
     max_texture_size: int | None = None
+    max_texel_buffers: int = 0
+    max_texel_elements: int = 0
     max_outputs: int = 1
     is_finite_only: bool = False
     ruled_out: frozenset[str] = frozenset()

@@ -19,7 +19,8 @@ Extents = tuple[int, int, int, int]
 class TensorArg:
     """One tensor a kernel reads or writes; `binding` is its position.
 
-    `storage` is the kind of `gpuedge.core.storage` that the code was printed for.
+    `storage` is the kind of `gpuedge.core.storage` that the code was printed for, or what it reads
+    one of those as (`READ_AS`).
     """
 
     name: str

@@ -61,6 +61,12 @@ KINDS: Final = {
 }
 """Every storage kind by name."""
 
+TEXELS: Final = "texels"
+HALF_TEXELS: Final = "texels_f16"
+READ_AS: Final = {BUFFER: TEXELS, HALF_BUFFER: HALF_TEXELS}
+"""What a kernel may read a tensor of a buffer as: a texel buffer over the same bytes. Only that of
+`TensorArg.storage`; how a tensor is kept stays as it is."""
+
 FIXED16_STEPS: Final = 65535
 """Steps of the range of ``rgba8_fixed16``."""
 

@@ -42,7 +42,7 @@ from gpuedge.plan.arrange import Arrangement, arrange
 from gpuedge.plan.library import texts
 from gpuedge.plan.plan import Pass, Plan, PlanTensor, Step
 from gpuedge.plan.planner import plan, why_not
-from gpuedge.plan.storages import EXACT, FIXED, StoragePrecision, is_finite
+from gpuedge.plan.storages import EXACT, FIXED, StoragePrecision, is_finite, kernel_kinds
 from gpuedge.safety.deadline import keep
 from gpuedge.safety.interrupts import held, rlock
 from gpuedge.safety.paths import cache_dir
@@ -388,7 +388,7 @@ class GpuExecutable:
         tensors = self.plan.tensors
         # one by one, so that `close` finds what was made before a failure
         for number, one in enumerate(self.plan.passes, 1):
-            kinds = {name: tensors[t].storage.kind for name, t in one.tensors.items()}
+            kinds = kernel_kinds(one, tensors, self.executor.caps)
             with building():
                 self._programs.append(self.executor.program(one, kinds))
             progress("compile", number, len(self.plan.passes))

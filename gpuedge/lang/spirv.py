@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpuedge.core.kernel import KernelBlob
-from gpuedge.core.storage import HALF_BUFFER
+from gpuedge.core.storage import HALF_BUFFER, READ_AS
 from gpuedge.lang import spirv_module as s
 from gpuedge.lang import tree as t
 from gpuedge.lang.builtins import BUILTINS, TANH_LIMIT
@@ -69,6 +69,7 @@ class _Printer:
         self.kernel = kernel
         self.storage = storage
         self.halves = {name for name, kind in storage.items() if kind == HALF_BUFFER}
+        self.texels = {name for name, kind in storage.items() if kind in READ_AS.values()}
         self.module = s.Module()
         self.functions: dict[str, int] = {}
         self.inputs: dict[int, int] = {}  # built-in inputs, listed by the entry point
@@ -126,15 +127,25 @@ class _Printer:
 
     def _tensor(self, tensor: t.Tensor) -> int:
         m = self.module
+        made = self._texel_buffer() if tensor.name in self.texels else self._buffer(tensor)
+        m.decorate(made, s.DESCRIPTOR_SET, 0)
+        m.decorate(made, s.BINDING, tensor.binding)
+        m.name(made, tensor.name)
+        return made
+
+    def _texel_buffer(self) -> int:
+        m = self.module
+        kind = m.pointer(s.UNIFORM_CONSTANT, m.texel_buffer())
+        return m.declare_typed(s.VARIABLE, kind, s.UNIFORM_CONSTANT)
+
+    def _buffer(self, tensor: t.Tensor) -> int:
+        m = self.module
         # Decorations sit on the type, so each binding has a struct of its own.
         block = m.declare(s.TYPE_STRUCT, m.texels(is_half=tensor.name in self.halves))
         m.decorate(block, s.BLOCK)
         m.decorate_member(block, 0, s.OFFSET, 0)
         made = m.declare_typed(s.VARIABLE, m.pointer(s.STORAGE_BUFFER, block), s.STORAGE_BUFFER)
         m.decorate_member(block, 0, s.NON_WRITABLE if tensor.access == "read" else s.NON_READABLE)
-        m.decorate(made, s.DESCRIPTOR_SET, 0)
-        m.decorate(made, s.BINDING, tensor.binding)
-        m.name(made, tensor.name)
         return made
 
     def _shared(self, array: t.Shared) -> int:
@@ -374,7 +385,7 @@ class _Printer:
             at = self._glsl(_U_MIN, "int", self._value(expr.position), self._last(tensor, 4))
             texel = self._op(s.SHIFT_RIGHT, "int", at, self._number(2))
             component = self._op(s.BITWISE_AND, "int", at, self._number(3))
-            if tensor.name in self.halves:
+            if tensor.name in self.halves | self.texels:
                 return self._op(s.VECTOR_EXTRACT, "float", self._texel(tensor, texel), component)
             pointer = self._chain(s.STORAGE_BUFFER, "float", variable, zero, texel, component)
             return self._op(s.LOAD, "float", pointer)
@@ -399,6 +410,9 @@ class _Printer:
     def _texel(self, tensor: t.Tensor, index: int) -> int:
         """Load the four values of a texel."""
         variable, zero = self.tensors[tensor.name], self._number(0)
+        if tensor.name in self.texels:
+            image = self._load_image(tensor.name, variable)
+            return self._op(s.IMAGE_FETCH, "vec4", image, index)
         if tensor.name not in self.halves:
             pointer = self._chain(s.STORAGE_BUFFER, "vec4", variable, zero, index)
             return self._op(s.LOAD, "vec4", pointer)
@@ -407,6 +421,15 @@ class _Printer:
         words = (self._op(s.COMPOSITE_EXTRACT, "uint", packed, i) for i in (0, 1))
         pairs = [self._glsl(_UNPACK_HALF, "vec2", word) for word in words]
         return self._op(s.COMPOSITE_CONSTRUCT, "vec4", *pairs)
+
+    def _load_image(self, name: str, variable: int) -> int:
+        def make() -> int:
+            m = self.module
+            image = m.id()
+            self.code += (4 << 16 | s.LOAD, m.texel_buffer(), image, variable)
+            return image
+
+        return self._at_entry(("image", name), make)
 
     def _inside(self, tensor: t.Tensor, parts: list[int], axes: int) -> int:
         """Return whether the first `axes` coordinates are in range; negative ones are not."""

@@ -14,13 +14,14 @@ from gpuedge.lang.tree import BASE
 # Instructions.
 NAME, MEMBER_NAME, EXTENSION, EXT_INST_IMPORT, EXT_INST, MEMORY_MODEL = 5, 6, 10, 11, 12, 14
 ENTRY_POINT, EXECUTION_MODE, CAPABILITY = 15, 16, 17
-TYPE_VOID, TYPE_BOOL, TYPE_INT, TYPE_FLOAT, TYPE_VECTOR = 19, 20, 21, 22, 23
+TYPE_VOID, TYPE_BOOL, TYPE_INT, TYPE_FLOAT, TYPE_VECTOR, TYPE_IMAGE = 19, 20, 21, 22, 23, 25
 TYPE_ARRAY, TYPE_RUNTIME_ARRAY, TYPE_STRUCT, TYPE_POINTER, TYPE_FUNCTION = 28, 29, 30, 32, 33
 CONSTANT_TRUE, CONSTANT_FALSE, CONSTANT = 41, 42, 43
 SPEC_TRUE, SPEC_FALSE, SPEC_CONSTANT, SPEC_COMPOSITE, SPEC_OP = 48, 49, 50, 51, 52
 FUNCTION, FUNCTION_PARAMETER, FUNCTION_END, FUNCTION_CALL = 54, 55, 56, 57
 VARIABLE, LOAD, STORE, ACCESS_CHAIN, DECORATE, MEMBER_DECORATE = 59, 61, 62, 65, 71, 72
 VECTOR_EXTRACT, VECTOR_SHUFFLE, COMPOSITE_CONSTRUCT, COMPOSITE_EXTRACT = 77, 79, 80, 81
+IMAGE_FETCH = 95
 CONVERT_F_TO_S, CONVERT_S_TO_F, CONVERT_F_TO_F, BITCAST = 110, 111, 115, 124
 S_NEGATE, F_NEGATE, I_ADD, I_SUB, I_MUL, S_DIV, S_REM = 126, 127, 128, 130, 132, 135, 138
 VECTOR_TIMES_SCALAR, DOT = 142, 148
@@ -30,7 +31,8 @@ CONTROL_BARRIER, LOOP_MERGE, SELECTION_MERGE, LABEL = 224, 246, 247, 248
 BRANCH, BRANCH_CONDITIONAL, RETURN, RETURN_VALUE = 249, 250, 253, 254
 
 # Enumerants: storage classes, decorations, built-ins.
-INPUT, UNIFORM, WORKGROUP, PRIVATE_FUNCTION, PUSH_CONSTANT, STORAGE_BUFFER = 1, 2, 4, 7, 9, 12
+UNIFORM_CONSTANT, INPUT, UNIFORM, WORKGROUP, PRIVATE_FUNCTION = 0, 1, 2, 4, 7
+PUSH_CONSTANT, STORAGE_BUFFER = 9, 12
 SPEC_ID, BLOCK, BUFFER_BLOCK, ARRAY_STRIDE, BUILT_IN, NON_WRITABLE, NON_READABLE = (
     1,
     2,
@@ -64,6 +66,7 @@ class Module:
         self.globals: list[int] = []  # types, constants, global variables
         self.functions: list[int] = []
         self.known: dict[str | tuple[object, ...], int] = {}
+        self.capabilities = [1]  # Shader
         self.glsl = self.id()
 
     def id(self) -> int:
@@ -130,6 +133,15 @@ class Module:
             self.decorate(self.known[key], ARRAY_STRIDE, stride)
         return self.known[key]
 
+    def texel_buffer(self) -> int:
+        """Return the type of a texel buffer of floats that kernels read."""
+        if "texel buffer" not in self.known:
+            self.capabilities.append(46)  # SampledBuffer
+            # dimension Buffer; no depth, not arrayed, one sample, sampled, of any format
+            kind = self.declare(TYPE_IMAGE, self.type("float"), 5, 0, 0, 0, 1, 0)
+            self.known["texel buffer"] = kind
+        return self.known["texel buffer"]
+
     def pointer(self, storage: int, kind: int) -> int:
         """Return the type of pointers to `kind` in a storage class."""
         return self.once(TYPE_POINTER, storage, kind)
@@ -161,7 +173,7 @@ class Module:
         library = words_of("GLSL.std.450")
         head = [
             *(MAGIC, _VERSION_1_0, 0, self.bound, 0),
-            *(2 << 16 | CAPABILITY, 1),  # Shader
+            *(word for one in self.capabilities for word in (2 << 16 | CAPABILITY, one)),
             *((2 << 16 | CAPABILITY, 9) if is_half else ()),  # Float16
             *((len(extension) + 1) << 16 | EXTENSION, *extension),
             *((len(library) + 2) << 16 | EXT_INST_IMPORT, self.glsl, *library),

@@ -62,12 +62,28 @@ def variants() -> tuple[Variant, ...]:
     ConfigError (GE-101)
         A row is malformed or names a kernel that does not exist.
     """
+    try:
+        return tuple(_row(row) for row in _tables()["variant"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"shaders/variants.toml cannot be used: {error}") from error
+
+
+@lru_cache(maxsize=1)
+def _tables() -> Mapping[str, Any]:
     path = data_dir("shaders") / "variants.toml"
     try:
-        rows = tomllib.loads(path.read_text(encoding="utf-8"))["variant"]
-        return tuple(_row(row) for row in rows)
-    except (KeyError, TypeError, ValueError) as error:
+        found: Mapping[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise ConfigError(f"{path} cannot be used: {error}") from error
+    return found
+
+
+def reads_texels(device_class: str) -> bool:
+    """Tell whether kernels read texel buffers on a class of devices, where they offer them.
+
+    Raises ConfigError (GE-101) as `variants`.
+    """
+    return device_class in _tables()["reads"]["texels"]
 
 
 def _row(row: Mapping[str, Any]) -> Variant:

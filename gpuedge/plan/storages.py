@@ -16,8 +16,11 @@ import numpy as np
 
 from gpuedge.core.caps import Caps
 from gpuedge.core.dtypes import ACCEPTED as FLOATS
-from gpuedge.core.storage import FIXED16_STEPS, HALF_BUFFER, Storage
+from gpuedge.core.storage import FIXED16_STEPS, HALF_BUFFER, READ_AS, Storage
 from gpuedge.graph.ir import Array
+from gpuedge.plan.layout import TEXEL
+from gpuedge.plan.library import reads_texels
+from gpuedge.plan.plan import Pass, PlanTensor
 
 Range = tuple[float, float]
 """The lowest and the highest of some numbers."""
@@ -170,6 +173,28 @@ class Storages:
         if value in self._constants and value not in self._ranges:
             self._ranges[value] = range_of(np.asarray(self._constants[value], np.float32))
         return self._ranges.get(value)
+
+
+def kernel_kinds(one: Pass, tensors: Mapping[str, PlanTensor], caps: Caps) -> dict[str, str]:
+    """Return the storage kind that the kernel of a pass is printed for, by its tensors' names.
+
+    Where a class of devices reads texel buffers faster (``variants.toml``), tensors that the pass
+    only reads are read so, as far as the device's limits reach.
+    """
+    kinds, left = {}, caps.max_texel_buffers if reads_texels(caps.device_class) else 0
+    for name, value in one.tensors.items():
+        tensor = tensors[value]
+        kind = tensor.storage.kind
+        texels = tensor.layout.nbytes // TEXEL
+        if (
+            left
+            and kind in READ_AS
+            and value not in one.outputs
+            and (texels <= caps.max_texel_elements)
+        ):
+            kind, left = READ_AS[kind], left - 1
+        kinds[name] = kind
+    return kinds
 
 
 def _limits(dtype: str) -> Range:

@@ -16,6 +16,7 @@ QUEUE_COMPUTE = 2
 # VkBufferUsageFlagBits
 USE_TRANSFER_SRC = 0x01
 USE_TRANSFER_DST = 0x02
+USE_UNIFORM_TEXELS = 0x04
 USE_STORAGE = 0x20
 
 # VkMemoryPropertyFlagBits, VkMemoryHeapFlagBits
@@ -35,12 +36,16 @@ ACCESS_TRANSFER_READ = 0x0800
 ACCESS_TRANSFER_WRITE = 0x1000
 ACCESS_HOST_READ = 0x2000
 
+DESCRIPTOR_UNIFORM_TEXEL_BUFFER = 4
 DESCRIPTOR_STORAGE_BUFFER = 7
 SHADER_STAGE_COMPUTE = 0x20
 BIND_POINT_COMPUTE = 1
 COMMAND_POOL_RESET = 2
 COMMAND_BUFFER_SIMULTANEOUS = 4
 INSTANCE_ENUMERATE_PORTABILITY = 1
+
+TEXEL_FORMATS = {"texels": 109, "texels_f16": 97}
+"""VkFormat of what kernels read as a texel buffer: four float32, four float16."""
 
 STRUCTURE_TYPES = {
     "VkApplicationInfo": 0,
@@ -52,6 +57,7 @@ STRUCTURE_TYPES = {
     "VkMappedMemoryRange": 6,
     "VkFenceCreateInfo": 8,
     "VkBufferCreateInfo": 12,
+    "VkBufferViewCreateInfo": 13,
     "VkShaderModuleCreateInfo": 16,
     "VkPipelineCacheCreateInfo": 17,
     "VkPipelineShaderStageCreateInfo": 18,

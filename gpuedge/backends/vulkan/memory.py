@@ -24,7 +24,7 @@ BLOCK_BYTES = 16 << 20
 COPY_CHUNK = 16 << 20
 """Of one copy through a temporary staging buffer."""
 _CACHE_LINE = 64
-_BUFFER_USES = c.USE_STORAGE | c.USE_TRANSFER_SRC | c.USE_TRANSFER_DST
+_BUFFER_USES = c.USE_UNIFORM_TEXELS | c.USE_STORAGE | c.USE_TRANSFER_SRC | c.USE_TRANSFER_DST
 _ORDINARY = c.DEVICE_LOCAL | c.HOST_VISIBLE | c.HOST_COHERENT | c.HOST_CACHED
 """Types with any other property (lazily allocated, protected, AMD's uncached) serve other ends."""
 

@@ -298,6 +298,10 @@ class _Reader:
             limits.maxDescriptorSetStorageBuffers,
             limits.maxPerStageResources,
         )
+        texel_buffers = min(
+            limits.maxPerStageDescriptorSampledImages, limits.maxDescriptorSetSampledImages
+        )
+        alignments = (limits.minStorageBufferOffsetAlignment, limits.minTexelBufferOffsetAlignment)
         return Caps(
             level="vulkan",
             dialect="spirv",
@@ -310,10 +314,12 @@ class _Reader:
             max_storage_buffers=int(buffers),
             max_storage_buffer_bytes=int(limits.maxStorageBufferRange),
             max_allocation_bytes=int(largest.maxMemoryAllocationSize) or None if largest else None,
-            offset_alignment=max(1, int(limits.minStorageBufferOffsetAlignment)),
+            offset_alignment=max(1, *map(int, alignments)),  # both are powers of two
             max_push_bytes=int(limits.maxPushConstantsSize),
             has_fp16_storage=bool(half and half.storageBuffer16BitAccess) if is_asked else None,
             has_int8_storage=bool(byte and byte.storageBuffer8BitAccess) if is_asked else None,
             has_fp16_arithmetic=bool(small and small.shaderFloat16) if is_asked else None,
+            max_texel_buffers=int(texel_buffers),
+            max_texel_elements=int(limits.maxTexelBufferElements),
             max_outputs=int(buffers),
         )

@@ -17,10 +17,21 @@ _FORMATS = {"int": "<i", "float": "<f", "bool": "<I"}
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Descriptor-set and pipeline layout of an interface: so many buffers, so many push bytes."""
+    """Descriptor-set and pipeline layout of an interface: what is bound, so many push bytes.
+
+    `storages` are those of the kernel's tensors, which say how each is bound.
+    """
+
+    storages: tuple[str, ...]
 
     set_layout: Any
     pipeline_layout: Any
+
+
+def descriptor_type(storage: str) -> int:
+    """Return what a tensor of a kernel is bound as."""
+    is_texels = storage in c.TEXEL_FORMATS
+    return c.DESCRIPTOR_UNIFORM_TEXEL_BUFFER if is_texels else c.DESCRIPTOR_STORAGE_BUFFER
 
 
 @dataclass(slots=True, eq=False)
@@ -39,11 +50,11 @@ class Programs:
         self.cache = cache
         self._queue = queue
         self._api = queue.api
-        self._layouts: dict[tuple[int, int], Layout] = {}
+        self._layouts: dict[tuple[tuple[str, ...], int], Layout] = {}
 
     def build(self, blob: KernelBlob, specs: Mapping[str, Number]) -> VulkanProgram:
         """Compile a kernel. Raises DriverError."""
-        key = (len(blob.tensors), blob.push_bytes)
+        key = (tuple(tensor.storage for tensor in blob.tensors), blob.push_bytes)
         if key not in self._layouts:
             self._layouts[key] = self._layout(*key)
         layout = self._layouts[key]
@@ -51,20 +62,20 @@ class Programs:
         self.cache.added()
         return made
 
-    def _layout(self, buffers: int, push_bytes: int) -> Layout:
+    def _layout(self, storages: tuple[str, ...], push_bytes: int) -> Layout:
         api, queue = self._api, self._queue
         bindings = [
             api.make(
                 "VkDescriptorSetLayoutBinding",
                 binding=i,
-                descriptorType=c.DESCRIPTOR_STORAGE_BUFFER,
+                descriptorType=descriptor_type(storage),
                 descriptorCount=1,
                 stageFlags=c.SHADER_STAGE_COMPUTE,
             )
-            for i in range(buffers)
+            for i, storage in enumerate(storages)
         ]
         table = api.array("VkDescriptorSetLayoutBinding", bindings)
-        made = queue.create("DescriptorSetLayout", bindingCount=buffers, pBindings=table)
+        made = queue.create("DescriptorSetLayout", bindingCount=len(storages), pBindings=table)
         try:
             pipeline_layout = queue.create(
                 "PipelineLayout",
@@ -78,7 +89,7 @@ class Programs:
         except BaseException:
             queue.destroy("DescriptorSetLayout", made)
             raise
-        return Layout(made, pipeline_layout)
+        return Layout(storages, made, pipeline_layout)
 
     def _pipeline(self, blob: KernelBlob, values: tuple[Number, ...], layout: Layout) -> Any:
         api, queue = self._api, self._queue

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
-from gpuedge.backends.base import Dispatch
+from gpuedge.backends.base import Binding, Dispatch
 from gpuedge.backends.common import COPY_TIMEOUT_S
 from gpuedge.backends.vulkan import constants as c
-from gpuedge.backends.vulkan.program import VulkanProgram
+from gpuedge.backends.vulkan.program import VulkanProgram, descriptor_type
 from gpuedge.backends.vulkan.queue import Queue
 
 _WORK = c.STAGE_COMPUTE | c.STAGE_TRANSFER
@@ -36,10 +37,14 @@ class Copy(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class VulkanRecording:
-    """A command buffer with its descriptor sets, and the prebuilt structure that submits it."""
+    """A command buffer with what its dispatches are bound to, and the structure that submits it.
+
+    `views` are those of texel buffers, by the range of a buffer and the format.
+    """
 
     commands: Any = None
     descriptor_pool: Any = None
+    views: dict[tuple[int, int, int, str], Any] = field(default_factory=dict)
     submit_info: Any = None
 
 
@@ -152,24 +157,25 @@ class Recorder:
         distinct = dict(zip(keys, dispatches, strict=True))
         if not distinct:
             return []
-        buffers = sum(len(dispatch.bindings) for dispatch in distinct.values())
-        size = self._api.make(
-            "VkDescriptorPoolSize",
-            type=c.DESCRIPTOR_STORAGE_BUFFER,
-            descriptorCount=max(1, buffers),
-        )
+        layouts = (cast(VulkanProgram, one.program).layout for one in distinct.values())
+        counts = Counter(descriptor_type(one) for layout in layouts for one in layout.storages)
+        sizes = [
+            self._api.make("VkDescriptorPoolSize", type=kind, descriptorCount=count)
+            for kind, count in (counts or {c.DESCRIPTOR_STORAGE_BUFFER: 1}).items()
+        ]
         made.descriptor_pool = self._queue.create(
-            "DescriptorPool", maxSets=len(distinct), poolSizeCount=1, pPoolSizes=size
-        )
-        sets = {key: self._set(made.descriptor_pool, one) for key, one in distinct.items()}
+            "DescriptorPool", maxSets=len(distinct), poolSizeCount=len(sizes),
+            pPoolSizes=self._api.array("VkDescriptorPoolSize", sizes),
+        )  # fmt: skip
+        sets = {key: self._set(made, one) for key, one in distinct.items()}
         return [sets[key] for key in keys]
 
-    def _set(self, pool: Any, dispatch: Dispatch) -> Any:
+    def _set(self, recording: VulkanRecording, dispatch: Dispatch) -> Any:
         api, device = self._api, self._queue.device
         program = cast(VulkanProgram, dispatch.program)
         info = api.make(
             "VkDescriptorSetAllocateInfo",
-            descriptorPool=pool,
+            descriptorPool=recording.descriptor_pool,
             descriptorSetCount=1,
             pSetLayouts=api.array("VkDescriptorSetLayout", [program.layout.set_layout]),
         )
@@ -182,19 +188,28 @@ class Recorder:
                 dstSet=made[0],
                 dstBinding=i,
                 descriptorCount=1,
-                descriptorType=c.DESCRIPTOR_STORAGE_BUFFER,
-                pBufferInfo=api.make(
-                    "VkDescriptorBufferInfo",
-                    buffer=cast(Any, binding.buffer).handle,
-                    offset=binding.offset,
-                    range=binding.nbytes,
-                ),
+                descriptorType=descriptor_type(storage),
+                **self._bound(recording, storage, binding),
             )
-            for i, binding in enumerate(dispatch.bindings)
+            for i, (storage, binding) in enumerate(
+                zip(program.layout.storages, dispatch.bindings, strict=True)
+            )
         ]
         table = api.array("VkWriteDescriptorSet", writes)
         api.lib.vkUpdateDescriptorSets(device, len(writes), table, 0, api.ffi.NULL)
         return made[0]
+
+    def _bound(self, recording: VulkanRecording, storage: str, binding: Binding) -> dict[str, Any]:
+        """Return the field of a descriptor write that names what is bound."""
+        api, handle = self._api, cast(Any, binding.buffer).handle
+        place = {"buffer": handle, "offset": binding.offset, "range": binding.nbytes}
+        if storage not in c.TEXEL_FORMATS:
+            return {"pBufferInfo": api.make("VkDescriptorBufferInfo", **place)}
+        key = (id(binding.buffer), binding.offset, binding.nbytes, storage)
+        if key not in recording.views:
+            view = self._queue.create("BufferView", format=c.TEXEL_FORMATS[storage], **place)
+            recording.views[key] = view
+        return {"pTexelBufferView": api.array("VkBufferView", [recording.views[key]])}
 
     def release(self, recording: VulkanRecording) -> None:
         """Free a recording that is not in flight."""
@@ -203,6 +218,8 @@ class Recorder:
             self._api.lib.vkFreeCommandBuffers(self._queue.device, self._pool, 1, one)
         if recording.descriptor_pool is not None:
             self._queue.destroy("DescriptorPool", recording.descriptor_pool)
+        for view in recording.views.values():
+            self._queue.destroy("BufferView", view)
 
     def close(self) -> None:
         """Free the command pool."""
