@@ -12,6 +12,7 @@ import wgsl_corpus
 
 from gpuedge import lang
 from gpuedge.core.storage import KINDS
+from gpuedge.plan.plan import Source
 
 TEXTURES = {
     "essl300": [k for k in KINDS if "buffer" not in k],
@@ -22,13 +23,13 @@ TEXTURES = {
 @lru_cache(maxsize=1)
 def planned() -> tuple[lang.Kernel, ...]:
     """Kernels with the epilogues that plans write: softmax, strided gathers, fused chains."""
-    found: dict[tuple[str, str | None], lang.Kernel] = {}
+    found: dict[Source, lang.Kernel] = {}
     with pytest.MonkeyPatch.context() as patch:
         kernel_of = planrun.kernel_of
 
-        def noted(name: str, epilogue: str | None, *, is_half: bool = False) -> lang.Kernel:
-            found[name, epilogue] = kernel_of(name, epilogue, is_half=is_half)
-            return found[name, epilogue]
+        def noted(source: Source) -> lang.Kernel:
+            found[source] = kernel_of(source)
+            return found[source]
 
         patch.setattr(planrun, "kernel_of", noted)
         device = planrun.plan_device(planrun.TEXTURES)

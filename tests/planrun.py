@@ -29,7 +29,7 @@ from gpuedge.lang import Kernel, interpret, load
 from gpuedge.plan.arrange import Arrangement, Region, arrange
 from gpuedge.plan.layout import Layout
 from gpuedge.plan.library import texts
-from gpuedge.plan.plan import Pass, Plan, PlanTensor
+from gpuedge.plan.plan import Pass, Plan, PlanTensor, Source
 from gpuedge.plan.planner import plan, why_not
 from gpuedge.plan.storages import EXACT, StoragePrecision
 
@@ -50,9 +50,12 @@ not exist, which the language clamps into range. All others must stay inside the
 
 
 @lru_cache(maxsize=512)
-def kernel_of(name: str, epilogue: str | None, *, is_half: bool = False) -> Kernel:
-    """Parse a library kernel with an epilogue."""
-    return load(texts()[name], filename=f"{name}.kern", epilogue=epilogue, is_half=is_half)
+def kernel_of(source: Source) -> Kernel:
+    """Parse a library kernel as a pass has it."""
+    return load(
+        texts()[source.kernel], filename=f"{source.kernel}.kern", consts=dict(source.consts),
+        epilogue=source.epilogue, is_half=source.is_half,
+    )  # fmt: skip
 
 
 @dataclass
@@ -192,7 +195,7 @@ class PlanRun:
 
     def _compute(self, one: Pass) -> dict[str, Array]:
         """Return what one pass writes, by plan tensor."""
-        kernel = kernel_of(one.source.kernel, one.source.epilogue, is_half=one.source.is_half)
+        kernel = kernel_of(one.source)
         tensors = {}
         for name, tensor in one.tensors.items():
             width, height, slices, batch = self.plan.tensors[tensor].layout.extents
@@ -317,7 +320,7 @@ def convolved(x: Array, w: Array, stride: int = 1, pad: int = 0) -> Array:
 
 def trips_of(made: Plan, one: Pass) -> int:
     """Return the most loop iterations that one invocation of a pass makes."""
-    kernel = kernel_of(one.source.kernel, one.source.epilogue, is_half=one.source.is_half)
+    kernel = kernel_of(one.source)
     extents = {name: made.tensors[t].layout.extents for name, t in one.tensors.items()}
     known = {s.name for s in kernel.specs}
     return trip_count(

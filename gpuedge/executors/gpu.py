@@ -234,15 +234,16 @@ class GpuExecutor:
         text = texts()[source.kernel]
         storage = {} if set(kinds.values()) == {BUFFER} else kinds
         key = blob_key(
-            text, source.epilogue, None, self.caps.dialect, storage, is_half=source.is_half
-        )
+            text, source.epilogue, dict(source.consts), self.caps.dialect, storage,
+            is_half=source.is_half,
+        )  # fmt: skip
         blob = self._blobs.get(key)
         debug.say(3, f"{one.variant} {dict(one.specs)} groups {one.groups}")
         debug.say(4, lambda: text.replace("//EPILOGUE", source.epilogue or "//EPILOGUE"))
         if blob is None:
             kernel = load(
-                text, filename=f"{source.kernel}.kern", epilogue=source.epilogue,
-                is_half=source.is_half,
+                text, filename=f"{source.kernel}.kern", consts=dict(source.consts),
+                epilogue=source.epilogue, is_half=source.is_half,
             )  # fmt: skip
             blob = print_kernel(kernel, self.caps.dialect, storage)
             self._blobs.put(key, blob)

@@ -232,15 +232,13 @@ class Context:
     ) -> None:
         """Append one pass of operation `op`; its output is the tensor bound to ``O``."""
         variant = select(op, facts or {}, self.caps, self.restricted, is_half=is_half)
-        width, height, slices, batch = self.tensors[tensors["O"]].layout.extents
-        across, down = variant.outputs
-        grid = (-(-width // across), -(-height // down), slices * batch)
+        grid = variant.grid(self.tensors[tensors["O"]].layout.extents)
         local = variant.local if variant.form == "group" else self._workgroup(variant, grid)
         groups = tuple(-(-size // of) for size, of in zip(grid, local, strict=True))
         self._check(tensors, groups)
         self.passes.append(
             Pass(
-                source=Source(variant.kernel, epilogue, is_half),
+                source=Source(variant.kernel, epilogue, is_half, tuple(variant.consts.items())),
                 variant=variant.id,
                 tensors=dict(tensors),
                 outputs=(tensors["O"],),

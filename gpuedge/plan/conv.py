@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import gcd
 
 import numpy as np
 
@@ -39,6 +40,13 @@ class Slices:
     def per_group_out(self) -> int:
         """Output channels of a group."""
         return self.channels_out // self.group
+
+    @property
+    def shared(self) -> int:
+        """Output slices side by side, from a multiple of as many on, that read the same inputs."""
+        if self.group == 1:
+            return -(-self.channels_out // 4)
+        return gcd(self.per_group_out, 1 << 20) // 4 if self.per_group_out % 4 == 0 else 1
 
     def first(self, out_slice: int) -> int:
         """First input slice read by `out_slice`; the kernels compute the same."""
@@ -255,6 +263,6 @@ class _Job:
             tensors, specs = tensors | made.tensors, specs | made.specs
         height, width = self.window.out
         ctx.launch(op, tensors, specs, epilogue=made.text if made else None,
-                   facts={"height": height, "width": width},
+                   facts={"height": height, "width": width, "shared_slices": self.slices.shared},
                    is_half=self.is_half or (made is not None and made.is_half))  # fmt: skip
         return out

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from gpuedge.core.errors import ConfigError
+from gpuedge.core.kernel import Extents
 from gpuedge.safety.paths import data_dir
 
 if sys.version_info >= (3, 11):
@@ -21,16 +22,21 @@ else:
 class Variant:
     """One row of ``variants.toml``: a kernel that can serve an operation.
 
-    `local` is the workgroup size; `outputs` the texels one invocation computes along x and y;
-    `needs` lower bounds on `Caps` fields; `when` inclusive bounds on facts of the shape; `score`
-    the expected speed relative to the operation's map kernel, by device class.
+    `consts` are values of the kernel's own constants, such as the sides of a tile; `local` is the
+    workgroup size; `outputs` the texels one invocation computes along x, y and slices. `is_flat`:
+    the tiles of a plane are numbered row after row, and invocations along x take one each; y
+    counts tiles of slices, z the batch. `needs` are lower bounds on `Caps` fields; `when` inclusive
+    bounds on facts of the shape; `score` is the expected speed relative to the operation's map
+    kernel, by device class.
     """
 
     op: str
     id: str
     kernel: str
     local: tuple[int, int, int]
-    outputs: tuple[int, int] = (1, 1)
+    consts: Mapping[str, int] = field(default_factory=dict)
+    outputs: tuple[int, int, int] = (1, 1, 1)
+    is_flat: bool = False
     needs: Mapping[str, int] = field(default_factory=dict)
     when: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     score: Mapping[str, float] = field(default_factory=dict)
@@ -43,6 +49,13 @@ class Variant:
     def form(self) -> str:
         """The kernel's form, ``map`` or ``group``: the folder it lies in."""
         return self.kernel.partition("/")[0]
+
+    def grid(self, extents: Extents) -> tuple[int, int, int]:
+        """Return how many invocations along x, y and z an output of these extents takes."""
+        tiles = [-(-size // of) for size, of in zip(extents, self.outputs, strict=False)]
+        if self.is_flat:
+            return tiles[0] * tiles[1], tiles[2], extents[3]
+        return tiles[0], tiles[1], tiles[2] * extents[3]
 
 
 @lru_cache(maxsize=1)
@@ -88,9 +101,10 @@ def reads_texels(device_class: str) -> bool:
 
 def _row(row: Mapping[str, Any]) -> Variant:
     fields = dict(row)
+    fields["is_flat"] = fields.pop("flat", False)
     for name in ("local", "outputs"):
         if name in fields:
-            fields[name] = tuple(fields[name])
+            fields[name] = (*fields[name], 1, 1, 1)[:3]
     fields["when"] = {k: (int(v[0]), int(v[1])) for k, v in fields.get("when", {}).items()}
     if fields["kernel"] not in texts():
         raise ValueError(f"variant {row['id']!r} names the unknown kernel {row['kernel']!r}")

@@ -21,12 +21,13 @@ Texels = npt.NDArray[np.float32]
 class Source:
     """Kernel text to print: a library kernel by name, and the text of its epilogue, if any.
 
-    `is_half`: its halves are float16, not float32.
+    `is_half`: its halves are float16, not float32. `consts`: values of its own constants, by name.
     """
 
     kernel: str
     epilogue: str | None = None
     is_half: bool = False
+    consts: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
