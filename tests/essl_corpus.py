@@ -11,12 +11,13 @@ import pytest
 import wgsl_corpus
 
 from gpuedge import lang
-from gpuedge.core.storage import KINDS
+from gpuedge.core.storage import HALF_TEXELS, KINDS, TEXELS
 from gpuedge.plan.plan import Source
 
 TEXTURES = {
     "essl300": [k for k in KINDS if "buffer" not in k],
     "essl100": [k for k in KINDS if "buffer" not in k and k != "rgba32ui"],
+    "essl310": [TEXELS, HALF_TEXELS],  # what kernels read; they write buffers
 }
 
 
@@ -49,7 +50,8 @@ def corpus(dialect: str) -> Iterator[tuple[str, str]]:
         blob = lang.print_kernel(text.kernel, dialect)
         yield text.name, blob.specialised(text.specs, {"ROW": 4096})
         for kind in TEXTURES.get(dialect, []) if "/" in text.name else ():
-            kinds = {x.name: kind for x in text.kernel.tensors}
+            is_read = dialect == "essl310"
+            kinds = {x.name: kind for x in text.kernel.tensors if x.access == "read" or not is_read}
             blob = lang.print_kernel(text.kernel, dialect, kinds)
             yield f"{text.name} {kind}", blob.specialised(text.specs, {"ROW": 64})
     for i, kernel in enumerate(planned()):

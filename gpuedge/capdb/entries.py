@@ -29,11 +29,15 @@ _MADE: Final = {
 FAMILIES: Final = {family: vendor for vendor, made in _MADE.items() for family in made.split()}
 """Families of GPUs, and the vendor whose name each belongs to."""
 
-LIMITS: Final = (
-    "max_invocations", "max_shared_bytes", "max_storage_buffers", "max_storage_buffer_bytes",
-    "max_allocation_bytes", "max_push_bytes", "max_texture_size", "max_outputs",
-)  # fmt: skip
-"""Limits that an action may lower: fields of `gpuedge.core.caps.Caps`, and the invocations."""
+LIMITS: Final = {
+    **dict.fromkeys((
+        "max_invocations", "max_shared_bytes", "max_storage_buffers", "max_storage_buffer_bytes",
+        "max_allocation_bytes", "max_push_bytes", "max_texture_size", "max_outputs",
+    ), 1),
+    "max_texel_buffers": 0, "max_texel_elements": 0,
+}  # fmt: skip
+"""Limits that an action may lower, and how far: fields of `gpuedge.core.caps.Caps`, and the
+invocations. A device can do without texel buffers."""
 
 TESTS: Final = ("standard", "kernels", "storages", "large", "repeat")
 """Tests that an entry may ask for."""
@@ -366,7 +370,7 @@ def _action(record: Mapping[str, Any], name: str) -> Restrictions:
     made = Restrictions(
         **{kind: _many()(value) if value else frozenset() for kind, value in listed.items()},
         is_backend_off=_flag(record.get("disable_backend", False)),
-        limits={_word(LIMITS)(n): _least(most, 1) for n, most in limits.items()},
+        limits={_word(LIMITS)(n): _least(most, LIMITS[n]) for n, most in limits.items()},
         is_demoted=_flag(record.get("demote", False)),
         entries=(name,),
     )

@@ -84,9 +84,9 @@ def print_kernel(
     dialect : str
         A key of `PRINTERS`.
     storage : mapping of str to str, optional
-        Storage kind (`gpuedge.core.storage.KINDS`) of each tensor by name, for the fragment
-        dialects: ``rgba32f`` in ``essl300`` and ``rgba8_float`` in ``essl100`` where none is given.
-        The others read and write storage buffers.
+        Storage kind (`gpuedge.core.storage.KINDS`) of each tensor by name: ``rgba32f`` in
+        ``essl300`` and ``rgba8_float`` in ``essl100`` where none is given. The others read and
+        write storage buffers; ``spirv`` and ``essl310`` read those of `READ_AS` as texel buffers.
 
     Raises
     ------

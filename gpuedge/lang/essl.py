@@ -28,6 +28,8 @@ from gpuedge.lang.essl_texts import (
     ESSL100,
     ESSL300,
     ESSL310,
+    TEXEL_HEAD,
+    TEXEL_KINDS,
     Level,
     accesses,
     count,
@@ -132,6 +134,8 @@ class _Shader:
             if kind not in level.kinds:
                 known = f"storage kinds: {', '.join(sorted(level.kinds))}"
                 self._refuse(f"tensor {name} is kept as {kind!r}", known)
+        if self.kinds[kernel.out.name] in TEXEL_KINDS:
+            self._refuse(f"tensor {kernel.out.name} is written", "texel buffers are only read")
 
     # --- expressions ----------------------------------------------------------------------------
     def _value(self, expr: t.Expr, least: int = SELECT) -> str:
@@ -389,7 +393,10 @@ class _Shader:
     # --- the whole ------------------------------------------------------------------------------
     def _head(self) -> list[str]:
         level, kernel = self.level, self.kernel
-        lines = [f"#version {level.version}", "precision highp float;", "precision highp int;"]
+        lines = [f"#version {level.version}"]
+        if not TEXEL_KINDS.isdisjoint(self.kinds.values()):
+            lines += TEXEL_HEAD
+        lines += ["precision highp float;", "precision highp int;"]
         if level is not ESSL310:
             lines.append("precision highp sampler2D;")
         if level is ESSL300:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from gpuedge.core.storage import BUFFER, HALF_BUFFER, KINDS
+from gpuedge.core.storage import BUFFER, HALF_BUFFER, KINDS, READ_AS
 from gpuedge.lang.tree import VECTOR, Tensor
 
 # --- ints where there are none, and what old compilers lack ---------------------------------------
@@ -307,10 +307,20 @@ _BUFFERS: Final = {
 }
 _BUFFER_TYPES: Final = {BUFFER: "vec4", HALF_BUFFER: "uvec2"}
 _TEXTURES: Final = frozenset(KINDS) - frozenset(_BUFFER_TYPES)
+TEXEL_KINDS: Final = frozenset(READ_AS.values())
+"""What is only read, with a sampler of a texel buffer."""
+
+TEXEL_HEAD: Final = (
+    "#extension GL_EXT_texture_buffer : enable",
+    "#extension GL_OES_texture_buffer : enable",
+)
+"""Makes samplers of texel buffers known to ESSL 3.10, by the name that a driver knows them by: what
+it does not know is a warning."""
 
 ESSL310: Final = Level(
-    "essl310", "310 es", "int", "ivec4", "uint", "u", BUFFER, frozenset(_BUFFER_TYPES), _BUFFERS
-)
+    "essl310", "310 es", "int", "ivec4", "uint", "u", BUFFER,
+    frozenset(_BUFFER_TYPES) | TEXEL_KINDS, _BUFFERS,
+)  # fmt: skip
 ESSL300: Final = Level(
     "essl300", "300 es", "int", "ivec4", "uint", "u", "rgba32f", _TEXTURES,
     _HELPERS_300 | _position("int", "ivec4", "{} / {}"),
@@ -330,11 +340,16 @@ def declaration(level: Level, tensor: Tensor, kind: str) -> list[str]:
         head = f"layout(std430, binding = {tensor.binding}) {access} buffer B_{name} {{"
         lines += [head, f"    highp {_BUFFER_TYPES[kind]} b_{name}[];", "};"]
     elif tensor.access == "read":
-        sampler = "usampler2D" if kind == "rgba32ui" else "sampler2D"
-        lines.append(f"uniform highp {sampler} t_{name};")
+        lines.append(f"uniform highp {_sampler(kind)} t_{name};")
     if kind == "rgba8_fixed16" or (level.is_old and tensor.access == "read"):
         lines.append(f"uniform highp vec4 i_{name};")
     return [*lines, f"{level.index} n_{name};"]
+
+
+def _sampler(kind: str) -> str:
+    if kind in TEXEL_KINDS:
+        return "samplerBuffer"
+    return "usampler2D" if kind == "rgba32ui" else "sampler2D"
 
 
 def count(level: Level, name: str) -> str:
@@ -375,6 +390,11 @@ def accesses(level: Level, name: str, kind: str, *, is_read: bool) -> dict[str, 
     }
 
 
+def _units(kind: str) -> int:
+    """Return how many physical texels hold one logical texel."""
+    return 1 if kind in TEXEL_KINDS else KINDS[kind].units
+
+
 def _fetch(level: Level, name: str, at: str, step: int = 0) -> str:
     """Print a fetch, `step` physical texels further on than `at`."""
     if level.is_old:
@@ -392,6 +412,8 @@ def _whole_texel(level: Level, name: str, kind: str, index: str) -> str:
         return f"b_{name}[{index}]"
     if kind == HALF_BUFFER:
         return f"k_halves(b_{name}[{index}])"
+    if kind in TEXEL_KINDS:
+        return f"texelFetch(t_{name}, int({index}))"
     fetched = _fetch(level, name, _at(level, name, index))
     if kind == "rgba32ui":
         return f"uintBitsToFloat({fetched})"
@@ -403,7 +425,7 @@ def _whole_texel(level: Level, name: str, kind: str, index: str) -> str:
 def _texel(level: Level, name: str, kind: str) -> str:
     head = f"vec4 k_texel_{name}({level.whole} q) {{\n"
     index = f"k_index(q, n_{name})"
-    units = KINDS[kind].units
+    units = _units(kind)
     if units == 1:
         return f"{head}    return {_whole_texel(level, name, kind, index)};\n}}"
     place = "vec2" if level.is_old else "ivec2"
@@ -420,7 +442,7 @@ def _texel(level: Level, name: str, kind: str) -> str:
 def _load1(level: Level, name: str, kind: str) -> str:
     last = f"{level.number(4)} * n_{name} + {level.number(3)}"
     lines = [f"{level.index} i = k_index(e, {last});"]
-    units = KINDS[kind].units
+    units = _units(kind)
     if kind == "rgba8_float":
         lines.append(f"return k_float1({_fetch(level, name, _at(level, name, 'i'))});")
     elif kind == "rgba8_fixed16":

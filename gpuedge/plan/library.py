@@ -66,7 +66,6 @@ def texts() -> dict[str, str]:
     return {f"{p.parent.name}/{p.stem}": p.read_text(encoding="utf-8") for p in found}
 
 
-@lru_cache(maxsize=1)
 def variants() -> tuple[Variant, ...]:
     """Return the rows of ``variants.toml`` in file order.
 
@@ -75,20 +74,7 @@ def variants() -> tuple[Variant, ...]:
     ConfigError (GE-101)
         A row is malformed or names a kernel that does not exist.
     """
-    try:
-        return tuple(_row(row) for row in _tables()["variant"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"shaders/variants.toml cannot be used: {error}") from error
-
-
-@lru_cache(maxsize=1)
-def _tables() -> Mapping[str, Any]:
-    path = data_dir("shaders") / "variants.toml"
-    try:
-        found: Mapping[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigError(f"{path} cannot be used: {error}") from error
-    return found
+    return _tables()[0]
 
 
 def reads_texels(device_class: str) -> bool:
@@ -96,7 +82,17 @@ def reads_texels(device_class: str) -> bool:
 
     Raises ConfigError (GE-101) as `variants`.
     """
-    return device_class in _tables()["reads"]["texels"]
+    return device_class in _tables()[1]
+
+
+@lru_cache(maxsize=1)
+def _tables() -> tuple[tuple[Variant, ...], frozenset[str]]:
+    path = data_dir("shaders") / "variants.toml"
+    try:
+        found: Mapping[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tuple(_row(row) for row in found["variant"]), frozenset(found["reads"]["texels"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be used: {error}") from error
 
 
 def _row(row: Mapping[str, Any]) -> Variant:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,7 @@ from gpuedge.backends.gles.memory import Buffers, GlesBuffer, boxes, row_length
 from gpuedge.backends.gles.physical import judge_precision
 from gpuedge.backends.gles.program import GlesProgram
 from gpuedge.backends.gles.queue import replay
-from gpuedge.backends.gles.record import record_dispatches
+from gpuedge.backends.gles.record import GlesRecording, Recorder, record_dispatches
 from gpuedge.core.errors import DeviceLostError, DriverError, OutOfMemoryError
 from gpuedge.core.kernel import KernelBlob, TensorArg
 
@@ -119,7 +120,9 @@ def test_dispatches_wait_for_those_they_depend_on() -> None:
         Dispatch(program, (Binding(buffer, 16, 32),), b"", (i + 1, 1, 1), depends)
         for i, depends in enumerate((True, False, True))
     ]
-    replay(record_dispatches(gl, work))
+    recording = GlesRecording()
+    record_dispatches(gl, work, recording)
+    replay(recording)
     storage, update = (c.SHADER_STORAGE_BARRIER,), (c.BUFFER_UPDATE_BARRIER,)
     assert gl.made == [
         f"MemoryBarrier {storage}",
@@ -131,6 +134,67 @@ def test_dispatches_wait_for_those_they_depend_on() -> None:
         "DispatchCompute (3, 1, 1)",
         f"MemoryBarrier {update}",
     ]
+
+
+def test_texel_buffers_are_fetched_behind_barriers_and_freed() -> None:
+    gl: Any = Calls()
+    names = iter((31, 32))
+    gl.generate = lambda kind: next(names)
+    gl.tex_buffer_range = lambda *args: gl.made.append(f"range {args}")
+    tensors = (TensorArg("A", "read", 0, "texels_f16"), TensorArg("O", "write", 1))
+    blob = KernelBlob("k", "essl310", b"", "main", tensors, (), (), 0, "d")
+    program = GlesProgram(blob, 5, {}, {"A": 0})
+    a, o = Binding(GlesBuffer(64, 9), 16, 32), Binding(GlesBuffer(64, 8), 0, 64)
+    work = [
+        Dispatch(program, (source, o), b"", (1, 1, 1), depends)
+        for source, depends in ((a, True), (a, False), (replace(a, offset=0), True))
+    ]
+    recording = GlesRecording()
+    record_dispatches(gl, work, recording)
+    assert gl.made == [
+        f"BindTexture {(c.TEXTURE_BUFFER, 31)}",
+        f"range {(c.TEXTURE_BUFFER, c.RGBA16F, 9, 16, 32)}",
+        f"BindTexture {(c.TEXTURE_BUFFER, 32)}",
+        f"range {(c.TEXTURE_BUFFER, c.RGBA16F, 9, 0, 32)}",
+    ]
+    gl.made.clear()
+    replay(recording)
+    barrier = (c.SHADER_STORAGE_BARRIER | c.TEXTURE_FETCH_BARRIER,)
+    assert gl.made == [
+        f"MemoryBarrier {barrier}",
+        "UseProgram (5,)",
+        f"ActiveTexture {(c.TEXTURE0,)}",
+        f"BindTexture {(c.TEXTURE_BUFFER, 31)}",
+        f"BindBufferRange {(c.SHADER_STORAGE_BUFFER, 1, 8, 0, 64)}",
+        "DispatchCompute (1, 1, 1)",
+        "DispatchCompute (1, 1, 1)",
+        f"MemoryBarrier {barrier}",
+        f"ActiveTexture {(c.TEXTURE0,)}",
+        f"BindTexture {(c.TEXTURE_BUFFER, 32)}",
+        "DispatchCompute (1, 1, 1)",
+        f"MemoryBarrier {(c.BUFFER_UPDATE_BARRIER,)}",
+    ]
+    gl.made.clear()
+    Recorder(gl, Buffers(gl), lambda _: None).release(recording)
+    assert gl.made == ["delete ('Textures', 31)", "delete ('Textures', 32)"]
+
+
+def test_a_refused_recording_leaves_no_texture() -> None:
+    gl: Any = Calls()
+    gl.generate = lambda kind: 31
+
+    def refuse(*_: Any) -> None:
+        raise DriverError("no")
+
+    gl.tex_buffer_range = refuse
+    blob = KernelBlob(
+        "k", "essl310", b"", "main", (TensorArg("A", "read", 0, "texels"),), (), (), 0, "d"
+    )
+    program = GlesProgram(blob, 5, {}, {"A": 0})
+    work = Dispatch(program, (Binding(GlesBuffer(64, 9), 0, 64),), b"", (1, 1, 1), True)
+    with pytest.raises(DriverError):
+        Recorder(gl, Buffers(gl), lambda _: None).record([work], (), ())
+    assert gl.made[-1] == "delete ('Textures', 31)"
 
 
 def test_interrupted_reading_leaves_no_buffer_mapped(monkeypatch: pytest.MonkeyPatch) -> None:

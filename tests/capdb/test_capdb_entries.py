@@ -150,6 +150,8 @@ def test_condition_that_is_not_known_is_refused_and_never_dropped(place: str) ->
     [
         (("state",), "live"), (("on_unknown",), "maybe"), (("review", "on_expiry"), "never"),
         (("action", "limits"), {"max_wishes": 3}), (("action", "limits"), {"max_outputs": "3"}),
+        (("action", "limits"), {"max_outputs": 0}),
+        (("action", "limits"), {"max_texel_buffers": -1}),
         (("action", "disable_levels"), "vulkan"), (("action", "undo"), True),
         (("probe", "tests"), ["luck"]), (("probe", "runs"), "many"),
         (("match", 0, "driver", "sheme"), "x"), (("match", 0, "api"), "vulkan"),

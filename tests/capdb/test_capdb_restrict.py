@@ -28,6 +28,8 @@ DESKTOP = replace(
     max_storage_buffer_bytes=1 << 31,
     max_allocation_bytes=1 << 32,
     has_fp16_storage=True,
+    max_texel_buffers=16,
+    max_texel_elements=1 << 27,
     max_outputs=8,
     storages=("buffer", "rgba32f", "rgba16f", "rgba32ui"),
 )
@@ -58,7 +60,9 @@ def actions(names: st.SearchStrategy[str]) -> st.SearchStrategy[Restrictions]:
         features=subsets(FEATURES),
         kernels=subsets(KERNELS),
         storages=subsets(STORAGES),
-        limits=st.dictionaries(st.sampled_from(LIMITS), st.integers(1, 1 << 33), max_size=3),
+        limits=st.dictionaries(
+            st.sampled_from(sorted(LIMITS)), st.integers(1, 1 << 33), max_size=3
+        ),
         is_demoted=st.booleans(),
         entries=st.tuples(names),
     )
@@ -170,6 +174,8 @@ def test_feature_changes_just_these_capabilities(
         ({"max_invocations": 64}, {"max_invocations": 64, "max_local_size": (64, 64, 64)}),
         ({"max_allocation_bytes": 5}, {"max_allocation_bytes": 5}),
         ({"max_outputs": 2}, {"max_outputs": 2}),
+        ({"max_texel_buffers": 0}, {"max_texel_buffers": 0}),
+        ({"max_texel_elements": 1 << 16}, {"max_texel_elements": 1 << 16}),
         ({"max_texture_size": 64}, {}),  # its tensors are buffers
     ],
 )

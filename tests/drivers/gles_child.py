@@ -1,7 +1,7 @@
 """Run checks of the OpenGL ES backends in a process of their own, one driver configuration each.
 
 Mesa reads its environment when it is loaded, so a configuration is a process. A check is a function
-of `gles_checks`, `gles_life` or `gles_faults`; it asserts in the child.
+of `gles_checks`, `gles_life`, `gles_faults` or `texel_reads`; it asserts in the child.
 """
 
 from __future__ import annotations
@@ -73,11 +73,12 @@ def main(request: dict[str, object]) -> None:
     import gles_checks
     import gles_faults
     import gles_life
+    import texel_reads
 
     checks = request["checks"]
     assert isinstance(checks, list)
     for name, arguments in checks:
-        rooms = [gles_checks, gles_life, gles_faults]
+        rooms = [gles_checks, gles_life, gles_faults, texel_reads]
         if "beside" in name or "contexts" in name:
             import gles_moderngl  # where the package moderngl is
 

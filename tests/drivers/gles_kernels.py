@@ -14,7 +14,7 @@ from gpuedge import backends
 from gpuedge.backends.base import Binding, Buffer, DeviceInfo, Dispatch, Usage
 from gpuedge.backends.device import OpenDevice
 from gpuedge.core.kernel import KernelBlob, Number
-from gpuedge.core.storage import Storage
+from gpuedge.core.storage import READ_AS, Storage
 from gpuedge.lang import load, print_kernel
 
 Floats = npt.NDArray[np.float32]
@@ -60,10 +60,14 @@ def opened(level: str, **options: Any) -> OpenDevice:
 
 
 def printed(device: OpenDevice, text: str, kinds: Mapping[str, str] | None = None) -> KernelBlob:
-    """Print a kernel for a device; tensors without a kind get its default."""
+    """Print a kernel for a device; tensors without a kind get its default.
+
+    Buffers are of float32, read as texel buffers where `kinds` has it.
+    """
     kernel = load(text, filename="t.kern")
     if device.caps.storages[0] == "buffer":
-        return print_kernel(kernel, device.caps.dialect)
+        texels = {n: k for n, k in (kinds or {}).items() if k in READ_AS.values()}
+        return print_kernel(kernel, device.caps.dialect, texels)
     named = {t.name: (kinds or {}).get(t.name, device.caps.storages[0]) for t in kernel.tensors}
     return print_kernel(kernel, device.caps.dialect, named)
 

@@ -36,6 +36,7 @@ from gpuedge.core.errors import (
     DriverError,
 )
 from gpuedge.core.kernel import KernelBlob
+from gpuedge.core.storage import TEXELS
 from gpuedge.probing.api import probe
 
 EGL_VENDOR = 0x3053
@@ -47,7 +48,8 @@ ONES = np.ones(256, np.float32)
 def add(device: OpenDevice) -> None:
     """Use every part of a device once, and leave nothing behind on it."""
     buffers = [uploaded(device, ONES), uploaded(device, 2 * ONES), tensor(device, 64)]
-    work = launch(device, printed(device, ADD), buffers)
+    kinds = {"A": TEXELS} if device.caps.max_texel_buffers else None
+    work = launch(device, printed(device, ADD, kinds), buffers)
     run(device, [work])
     np.testing.assert_array_equal(downloaded(device, buffers[2]), 3 * ONES)
     for buffer in buffers:
@@ -169,14 +171,29 @@ def earlier_user(level: str, tells_more: bool) -> None:
         assert state() == before
 
 
+TEXEL_STATE = (0x84E0, 0x8C2C)
+"""GL_ACTIVE_TEXTURE, GL_TEXTURE_BINDING_BUFFER."""
+
+
+def bound_texels(gl: api.Gl) -> tuple[int, int]:
+    """Bind a texel buffer in the application's context, at a unit that we use, too."""
+    texture = gl.generate("Textures")
+    gl.ActiveTexture(c.TEXTURE0)
+    gl.BindTexture(c.TEXTURE_BUFFER, texture)
+    return c.TEXTURE0, texture
+
+
 def manners(level: str, desktop: bool = False) -> None:
     """What the application had current is current again after every call, and after close."""
     with application(level, is_desktop=desktop) as state:
         before = state()
         device = opened(level)
         assert state() == before
+        gl = api.Gl(device.queue.scope.display.library.lookup)
+        mine = bound_texels(gl) if device.caps.max_texel_buffers else ()
         add(device)
         assert state() == before
+        assert tuple(gl.integer(name) for name in TEXEL_STATE[: len(mine)]) == mine
         with device.entered():
             inside = state()
             assert inside[4] not in (None, before[4])

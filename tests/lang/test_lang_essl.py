@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from gpuedge import lang
 from gpuedge.core.errors import KernelError
 from gpuedge.core.kernel import KernelBlob, PushArg, TensorArg
+from gpuedge.core.storage import HALF_BUFFER, HALF_TEXELS, TEXELS
 from gpuedge.lang.essl import float_text
 from gpuedge.lang.essl_texts import ESSL100
 
@@ -173,6 +174,20 @@ def test_declared_names() -> None:
     ]  # fmt: skip
 
 
+def test_texel_buffers() -> None:
+    kinds = {"A": TEXELS, "B": HALF_TEXELS}
+    code = lang.print_kernel(sample("affine"), "essl310", kinds).code.decode()
+    assert code.startswith(
+        "#version 310 es\n#extension GL_EXT_texture_buffer : enable\n"
+        "#extension GL_OES_texture_buffer : enable\nprecision"
+    )
+    assert {"samplerBuffer t_A", "samplerBuffer t_B"} <= declared(code)
+    assert re.findall(r"(\w+) buffer B_(\w)", code) == [("writeonly", "O")]
+    assert "texelFetch(t_A, int(k_index(q, n_A)))" in code
+    plain = lang.print_kernel(sample("affine"), "essl310", {"A": HALF_BUFFER}).code.decode()
+    assert "#extension" not in plain and "samplerBuffer" not in plain
+
+
 def test_specs_are_macros() -> None:
     blob = lang.print_kernel(sample("affine"), "essl310")
     text = blob.specialised({"LX": 8, "FLOOR": -0.5, "CLAMP": True}, {"ROW": 64})
@@ -318,9 +333,16 @@ def test_barriers_order_shared_memory() -> None:
     assert "layout(local_size_x = S_LX, local_size_y = S_LY, local_size_z = 1) in;" in code
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_every_load_of_a_tensor_is_clamped(dialect: str) -> None:
-    code = lang.print_kernel(sample("words"), dialect).code.decode()
+@pytest.mark.parametrize(
+    ("dialect", "kinds"),
+    [
+        *((dialect, {}) for dialect in DIALECTS),
+        ("essl310", {"A": TEXELS}),
+        ("essl310", {"A": HALF_TEXELS}),
+    ],
+)
+def test_every_load_of_a_tensor_is_clamped(dialect: str, kinds: dict[str, str]) -> None:
+    code = lang.print_kernel(sample("words"), dialect, kinds).code.decode()
     fetches = re.findall(r"(?:texelFetch|texture2D)\(|\bb_A\[\w", code)
     functions = re.findall(r"k_(?:texel|load1)_A\(\w+ \w\) {.*?\n}", code, re.DOTALL)
     assert len(functions) == 2
@@ -351,6 +373,8 @@ def test_the_least_int() -> None:
         (COPY, "essl300", {"A": "buffer"}, "tensor A is kept as 'buffer'"),
         (COPY, "essl300", {"A": "buffer_f16"}, "tensor A is kept as 'buffer_f16'"),
         (COPY, "essl310", {"A": "rgba32f"}, "tensor A is kept as 'rgba32f'"),
+        (COPY, "essl300", {"A": TEXELS}, "tensor A is kept as 'texels'"),
+        (COPY, "essl310", {"O": TEXELS}, "tensor O is written"),
         (HEAD + "vec4 main(ivec4 p) { return texel(A, 16777217); }", "essl100", {}, "16777217"),
         (
             HEAD + "spec float S = 2.5; vec4 main(ivec4 p) { vec4 v = load4(A, p);\n"

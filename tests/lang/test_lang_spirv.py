@@ -11,9 +11,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import wgsl_corpus
 
 from gpuedge import lang
 from gpuedge.core.kernel import KernelBlob, PushArg, SpecArg, TensorArg
+from gpuedge.core.storage import HALF_TEXELS, TEXELS
 
 SAMPLES = Path(__file__).resolve().parents[1] / "golden" / "spirv"
 NAMES = sorted(path.stem for path in SAMPLES.glob("*.kern"))
@@ -124,6 +126,44 @@ def test_only_old_and_common_features_are_used(name: str) -> None:
     text = disassembly(code)
     assert re.findall(r"OpCapability (\w+)", text) == ["Shader"]
     assert re.findall(r'OpExtension "(\w+)"', text) == ["SPV_KHR_storage_buffer_storage_class"]
+
+
+def read_as(kernel: lang.Kernel, kind: str) -> KernelBlob:
+    """Print a kernel that reads all its tensors as texel buffers."""
+    kinds = {x.name: kind for x in kernel.tensors if x.access == "read"}
+    return lang.print_kernel(kernel, "spirv", kinds)
+
+
+def test_every_kernel_that_reads_texel_buffers_is_valid() -> None:
+    found = [
+        text.kernel
+        for text in wgsl_corpus.texts()
+        if ("/" in text.name or text.name in NAMES) and len(text.kernel.tensors) > 1
+    ]
+    assert len(found) > 25
+    for kernel in found:
+        for kind in (TEXELS, HALF_TEXELS):
+            assert_valid(read_as(kernel, kind).code)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", [TEXELS, HALF_TEXELS])
+def test_texel_buffers(name: str, kind: str) -> None:
+    kernel = lang.load((SAMPLES / f"{name}.kern").read_text(), filename=name)
+    blob = read_as(kernel, kind)
+    reads = [x.name for x in kernel.tensors if x.access == "read"]
+    assert [x.storage for x in blob.tensors] == [kind] * len(reads) + ["buffer"]
+    text = disassembly(blob.code)
+    assert re.findall(r"OpCapability (\w+)", text) == ["Shader", "SampledBuffer"]
+    image = re.findall(r"(%\w+) = OpTypeImage %float Buffer 0 0 0 1 Unknown", text)
+    assert len(image) == 1
+    constants = re.findall(rf"%(\w+) = OpVariable %_ptr_UniformConstant_{image[0][1:]} ", text)
+    assert constants == reads
+    clamped = set(re.findall(r"(%\w+) = OpExtInst %int %\w+ UMin", text))
+    shifts = re.findall(r"(%\w+) = OpShiftRightLogical %int (%\w+)", text)
+    clamped |= {made for made, source in shifts if source in clamped}
+    places = re.findall(r"OpImageFetch %v4float %\w+ (%\w+)$", text, re.MULTILINE)
+    assert places and set(places) <= clamped
 
 
 @pytest.mark.parametrize("name", NAMES)

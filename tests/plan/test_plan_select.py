@@ -174,9 +174,9 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     path = tmp_path / "variants.toml"
     monkeypatch.setattr(library, "data_dir", lambda _: tmp_path)
     texts()  # read before the folder moves away
-    variants.cache_clear()
+    library._tables.cache_clear()
     yield path
-    variants.cache_clear()
+    library._tables.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -187,6 +187,8 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         '[[variant]]\nop = "a"\nid = "b"\nkernel = "map/none"\nlocal = [1, 1, 1]\n',
         '[[variant]]\nop = "a"\n',
         '[[variant]]\nop = "a"\nid = "b"\nkernel = "map/pool"\nlocal = [1, 1, 1]\nfoo = 1\n',
+        '[[variant]]\nop = "a"\nid = "b"\nkernel = "map/pool"\nlocal = [1, 1, 1]\n',  # no [reads]
+        "variant = []\n[reads]\ntexels = 5\n",
     ],
 )
 def test_malformed_tables_are_refused(table: Path, text: str) -> None:

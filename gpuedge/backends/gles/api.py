@@ -93,7 +93,7 @@ _GL = {
     "vuus": "BindAttribLocation",
     "vuuu": "DispatchCompute",
     "vuuuui": "FramebufferTexture2D",
-    "vuuuzz": "BindBufferRange",
+    "vuuuzz": "BindBufferRange TexBufferRange TexBufferRangeEXT TexBufferRangeOES",
     "vuuzzz": "CopyBufferSubData",
     "vuzpu": "BufferData",
     "vuzzp": "BufferSubData",
@@ -302,6 +302,8 @@ class Gl(_Functions):
     device = "the device"
     lost: DeviceLostError | None = None
     """Set once the driver reports a lost device."""
+    tex_buffer_range: Callable[..., Any] | None = None
+    """glTexBufferRange by the name that holds in this context; None: it has no texel buffers."""
 
     def __init__(self, lookup: Lookup) -> None:
         self._bind(

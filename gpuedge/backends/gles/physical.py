@@ -47,6 +47,17 @@ layout(std430, binding = 0) writeonly buffer B { highp vec4 b[]; };
 void main() { b[gl_GlobalInvocationID.x] = vec4(gl_GlobalInvocationID.x); }
 """
 
+TEXELS = """\
+#version 310 es
+#extension GL_EXT_texture_buffer : enable
+#extension GL_OES_texture_buffer : enable
+precision highp float;
+layout(local_size_x = 1, local_size_y = 1, local_size_z = 1) in;
+uniform highp samplerBuffer t;
+layout(std430, binding = 0) writeonly buffer B { highp vec4 b[]; };
+void main() { int i = int(gl_GlobalInvocationID.x); b[i] = texelFetch(t, i); }
+"""
+
 
 @dataclass(slots=True)
 class Opened:
@@ -319,6 +330,36 @@ def fragment_caps(opened: Opened, most_side: int = NO_LIMIT) -> Caps:
     )
 
 
+def texel_limits(opened: Opened) -> tuple[int, int, int]:
+    """Return how many texel buffers a kernel can read, their most texels, and their alignment.
+
+    (0, 0, 1) where a context has none, or a driver refuses those that it lists. The function is
+    called as the extension has it: ANGLE refuses the core name in contexts of OpenGL ES 3.1.
+    Raises DeviceLostError, OutOfMemoryError.
+    """
+    gl, want = opened.gl, opened.context.want
+    listed = gl.extensions(want.version[0])
+    names = [f"TexBufferRange{s}" for s in ("EXT", "OES") if f"GL_{s}_texture_buffer" in listed]
+    names += ["TexBufferRange"] if want.is_desktop else []
+    name = next((name for name in names if gl.has(name)), None)
+    places = (
+        c.MAX_COMPUTE_TEXTURE_UNITS,
+        c.MAX_TEXTURE_BUFFER_SIZE,
+        c.TEXTURE_BUFFER_OFFSET_ALIGNMENT,
+    )
+    units, elements, alignment = (gl.integer(place) for place in places)
+    gl.error()  # of limits that it does not know
+    can_be = 1 <= alignment <= MAX_ALIGNMENT and alignment.bit_count() == 1
+    if name is None or not (units and elements and can_be):
+        return 0, 0, 1
+    try:
+        gl.DeleteProgram(link(gl, "gles31", TEXELS))
+    except DriverError:
+        return 0, 0, 1
+    gl.tex_buffer_range = getattr(gl, name)
+    return units, elements, alignment
+
+
 def compute_caps(opened: Opened) -> Caps:
     """Return the limits of a compute context. Raises DriverError for limits that cannot be."""
     gl = opened.gl
@@ -327,6 +368,7 @@ def compute_caps(opened: Opened) -> Caps:
     checked("MAX_SHADER_STORAGE_BUFFER_BINDINGS", blocks, 4)
     invocations = gl.integer(c.MAX_COMPUTE_INVOCATIONS)
     checked("MAX_COMPUTE_WORK_GROUP_INVOCATIONS", invocations, 128)
+    texel_buffers, texel_elements, texel_alignment = texel_limits(opened)
     alignment = gl.integer(c.STORAGE_OFFSET_ALIGNMENT)
     checked("SHADER_STORAGE_BUFFER_OFFSET_ALIGNMENT", alignment, 1, MAX_ALIGNMENT)
     largest = ctypes.c_int64(0)
@@ -345,10 +387,12 @@ def compute_caps(opened: Opened) -> Caps:
         max_storage_buffers=blocks,
         max_storage_buffer_bytes=min(largest.value, MAX_BYTES),
         max_allocation_bytes=None,
-        offset_alignment=max(TEXEL, alignment),
+        offset_alignment=max(TEXEL, alignment, texel_alignment),  # all powers of two
         max_push_bytes=max(128, min(components * 4, blocks * PUSH_BYTES + 64)),
         has_fp16_storage=False,  # the language has no such types
         has_fp16_arithmetic=False,  # nor these; mediump is only a hint
         has_int8_storage=False,
+        max_texel_buffers=texel_buffers,
+        max_texel_elements=texel_elements,
         max_outputs=blocks,
     )

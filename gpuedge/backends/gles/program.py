@@ -113,8 +113,8 @@ class GlesProgram:
     """A linked program, called `name` by OpenGL.
 
     `places` are the locations of the uniforms in use by name, `units` the texture unit of each
-    tensor that is read. `applied` are the values that its uniforms have, one of `known`; uniforms
-    stay set until others are.
+    tensor that has a sampler. `applied` are the values that its uniforms have, one of `known`;
+    uniforms stay set until others are.
     """
 
     blob: KernelBlob
@@ -144,8 +144,8 @@ class Programs:
         wanted = [f"{letter}_{t.name}" for t in blob.tensors for letter in "tdi"]
         wanted += [f"p_{arg.name}" for arg in blob.push if arg.type != "ivec4"]
         places = {w: at for w in wanted if (at := gl.GetUniformLocation(name, w.encode())) >= 0}
-        reads = [t.name for t in blob.tensors if t.access == "read"]
-        units = {tensor: unit for unit, tensor in enumerate(reads) if f"t_{tensor}" in places}
+        sampled = [t.name for t in blob.tensors if f"t_{t.name}" in places]
+        units = {tensor: unit for unit, tensor in enumerate(sampled)}
         if units:
             gl.UseProgram(name)
             for tensor, unit in units.items():

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from gpuedge.backends.base import Dispatch
+from gpuedge.backends.base import Binding, Dispatch
 from gpuedge.backends.gles import constants as c
 from gpuedge.backends.gles.api import Gl
 from gpuedge.backends.gles.memory import Buffers, GlesBuffer, GlesTexture, Textures
@@ -35,10 +35,11 @@ class Launch:
 
 @dataclass(slots=True, eq=False)
 class GlesRecording:
-    """Recorded work."""
+    """Recorded work; `textures` over ranges of buffers are its own, by format and range."""
 
     launches: list[Launch] = field(default_factory=list)
     after: list[Step] = field(default_factory=list)
+    textures: dict[tuple[int, int, int, int], int] = field(default_factory=dict)
 
 
 class _State:
@@ -60,9 +61,11 @@ class _State:
         return taken
 
 
-def record_draws(gl: Gl, textures: Textures, dispatches: Sequence[Dispatch]) -> GlesRecording:
+def record_draws(
+    gl: Gl, textures: Textures, dispatches: Sequence[Dispatch], made: GlesRecording
+) -> None:
     """Record kernels that draw: one triangle over the texels of the output."""
-    state, made = _State(), GlesRecording()
+    state = _State()
     for dispatch in dispatches:
         program = cast(GlesProgram, dispatch.program)
         state.call("program", (gl.UseProgram, (program.name,)))
@@ -76,11 +79,13 @@ def record_draws(gl: Gl, textures: Textures, dispatches: Sequence[Dispatch]) -> 
                 area = textures.area(texture, binding.nbytes)
                 state.call("viewport", (gl.Viewport, (0, 0, *area)))
             elif (unit := program.units.get(arg.name)) is not None:
-                active = (gl.ActiveTexture, (c.TEXTURE0 + unit,))
-                state.call(unit, active, (gl.BindTexture, (c.TEXTURE_2D, texture.name)))
+                state.call(unit, *_sampled(gl, unit, c.TEXTURE_2D, texture.name))
         draw = (gl.DrawArrays, (c.TRIANGLES, 0, 3))
         made.launches.append(_launch(gl, program, state.take(), values, draw))
-    return made
+
+
+def _sampled(gl: Gl, unit: int, target: int, texture: int) -> tuple[Step, Step]:
+    return (gl.ActiveTexture, (c.TEXTURE0 + unit,)), (gl.BindTexture, (target, texture))
 
 
 def _about(texture: GlesTexture) -> tuple[float, ...]:
@@ -100,23 +105,40 @@ def _launch(
     return Launch(binds, program, known, uniforms(gl, program, key), *launch)
 
 
-def record_dispatches(gl: Gl, dispatches: Sequence[Dispatch]) -> GlesRecording:
-    """Record compute kernels on storage buffers."""
-    state, made = _State(), GlesRecording()
+def record_dispatches(gl: Gl, dispatches: Sequence[Dispatch], made: GlesRecording) -> None:
+    """Record compute kernels on storage buffers, some of which they read as texel buffers."""
+    state, barriers = _State(), c.SHADER_STORAGE_BARRIER
+    if any(cast(GlesProgram, one.program).units for one in dispatches):
+        # at each barrier: a later dispatch that depends on none before it may fetch, too
+        barriers |= c.TEXTURE_FETCH_BARRIER
     for dispatch in dispatches:
         program = cast(GlesProgram, dispatch.program)
         if dispatch.depends:  # the first one may depend on an earlier submit
-            state.steps.append((gl.MemoryBarrier, (c.SHADER_STORAGE_BARRIER,)))
+            state.steps.append((gl.MemoryBarrier, (barriers,)))
         state.call("program", (gl.UseProgram, (program.name,)))
         for arg, binding in zip(program.blob.tensors, dispatch.bindings, strict=True):
-            name = cast(GlesBuffer, binding.buffer).name
-            place = (c.SHADER_STORAGE_BUFFER, arg.binding, name, binding.offset, binding.nbytes)
-            state.call(arg.binding, (gl.BindBufferRange, place))
+            if (form := c.TEXEL_FORMATS.get(arg.storage)) is None:
+                name = cast(GlesBuffer, binding.buffer).name
+                place = (c.SHADER_STORAGE_BUFFER, arg.binding, name, binding.offset, binding.nbytes)
+                state.call(arg.binding, (gl.BindBufferRange, place))
+            elif (unit := program.units.get(arg.name)) is not None:
+                texture = _texture_over(gl, made, binding, form)
+                state.call(("unit", unit), *_sampled(gl, unit, c.TEXTURE_BUFFER, texture))
         values = [pushed(arg, dispatch.push) for arg in program.blob.push]
         launch = (gl.DispatchCompute, dispatch.groups)
         made.launches.append(_launch(gl, program, state.take(), values, launch))
     made.after.append((gl.MemoryBarrier, (c.BUFFER_UPDATE_BARRIER,)))
-    return made
+
+
+def _texture_over(gl: Gl, made: GlesRecording, binding: Binding, form: int) -> int:
+    """Return a recording's texture over a range of a buffer."""
+    name = cast(GlesBuffer, binding.buffer).name
+    place = (form, name, binding.offset, binding.nbytes)
+    if place not in made.textures:
+        made.textures[place] = gl.generate("Textures")
+        gl.BindTexture(c.TEXTURE_BUFFER, made.textures[place])
+        cast(Any, gl.tex_buffer_range)(c.TEXTURE_BUFFER, *place)
+    return made.textures[place]
 
 
 class Recorder:
@@ -133,12 +155,19 @@ class Recorder:
         self, dispatches: Sequence[Dispatch], inputs: Sequence[Any], outputs: Sequence[Any]
     ) -> GlesRecording:
         """Record dispatches. OpenGL orders the host's access to `inputs` and `outputs` itself."""
-        if isinstance(self._memory, Textures):
-            made = record_draws(self._gl, self._memory, dispatches)
-        else:
-            made = record_dispatches(self._gl, dispatches)
-        self._gl.check("recording")
+        made = GlesRecording()
+        try:
+            if isinstance(self._memory, Textures):
+                record_draws(self._gl, self._memory, dispatches, made)
+            else:
+                record_dispatches(self._gl, dispatches, made)
+            self._gl.check("recording")
+        except BaseException:
+            self.release(made)
+            raise
         return made
 
     def release(self, recording: GlesRecording) -> None:
-        """Nothing to free: a recording is a list of calls."""
+        """Delete the textures of a recording; the rest is a list of calls."""
+        for texture in recording.textures.values():
+            self._gl.delete("Textures", texture)
