@@ -208,7 +208,8 @@ class PlanRun:
         groups = one.groups if kernel.form == "group" else None
         out_extents = self.plan.tensors[one.outputs[0]].layout.extents
         strict = one.source.kernel not in CLAMPING
-        found = interpret(kernel, tensors, out_extents, specs, groups=groups, strict=strict)
+        params = {p.name: one.specs[p.name] for p in kernel.params}
+        found = interpret(kernel, tensors, out_extents, specs, params, groups=groups, strict=strict)
         return {one.outputs[0]: found}
 
     def _note(self, one: Pass) -> None:
@@ -324,8 +325,9 @@ def trips_of(made: Plan, one: Pass) -> int:
     extents = {name: made.tensors[t].layout.extents for name, t in one.tensors.items()}
     known = {s.name for s in kernel.specs}
     return trip_count(
-        kernel, extents=extents, specs={k: v for k, v in one.specs.items() if k in known}
-    )
+        kernel, extents=extents, specs={k: v for k, v in one.specs.items() if k in known},
+        params={p.name: one.specs[p.name] for p in kernel.params},
+    )  # fmt: skip
 
 
 class PlanExecutable:

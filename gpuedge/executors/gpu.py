@@ -419,7 +419,8 @@ class GpuExecutable:
         ):
             names = [one.tensors[t.name] for t in program.blob.tensors]
             extents = [self.plan.tensors[n].layout.extents for n in names]
-            push = program.blob.pack_push(extents)
+            params = {p.name: one.specs[p.name] for p in program.blob.push if p.type != "ivec4"}
+            push = program.blob.pack_push(extents, params)
             bindings = tuple(self._binding(n) for n in names)
             dispatches.append(Dispatch(program, bindings, push, one.groups, depends))
         return dispatches

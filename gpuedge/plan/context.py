@@ -16,7 +16,7 @@ from gpuedge.plan import layout as layouts
 from gpuedge.plan.layout import Kind, Layout
 from gpuedge.plan.library import Variant
 from gpuedge.plan.plan import HostTensor, Pass, PlanTensor, Source, Texels
-from gpuedge.plan.select import consider, select
+from gpuedge.plan.select import EXTENTS_BYTES, consider, select
 from gpuedge.plan.storages import EXACT, StoragePrecision, Storages
 
 MAX_TRIPS = 16384
@@ -25,13 +25,10 @@ summed over all loops (measured); other drivers kill long invocations. Longer su
 CHUNK = 1024
 """Elements one invocation reduces; longer reductions take several passes."""
 
-PUSH_BYTES = 16
-"""Push-constant bytes that each tensor of a kernel takes for its extents."""
-
 
 def most_bindings(caps: Caps) -> int:
     """Return how many tensors one kernel may bind."""
-    return min(caps.max_storage_buffers, caps.max_push_bytes // PUSH_BYTES)
+    return min(caps.max_storage_buffers, caps.max_push_bytes // EXTENTS_BYTES)
 
 
 def most_rows(nbytes: int, caps: Caps, unit: int = 1) -> int:
@@ -231,7 +228,8 @@ class Context:
         is_half: bool = False,
     ) -> None:
         """Append one pass of operation `op`; its output is the tensor bound to ``O``."""
-        variant = select(op, facts or {}, self.caps, self.restricted, is_half=is_half)
+        known = {**(facts or {}), "bindings": len(tensors)}
+        variant = select(op, known, self.caps, self.restricted, is_half=is_half)
         grid = variant.grid(self.tensors[tensors["O"]].layout.extents)
         local = variant.local if variant.form == "group" else self._workgroup(variant, grid)
         groups = tuple(-(-size // of) for size, of in zip(grid, local, strict=True))

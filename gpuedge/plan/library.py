@@ -41,6 +41,11 @@ class Variant:
     when: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     score: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def params(self) -> int:
+        """How many values the kernel takes with each dispatch, besides extents."""
+        return _params(self.kernel)
+
     def in_half(self) -> Variant:
         """Return the variant whose halves are float16."""
         return replace(self, id=f"{self.id}_f16")
@@ -64,6 +69,11 @@ def texts() -> dict[str, str]:
     root = data_dir("shaders")
     found = sorted(root.glob("*/*.kern"))
     return {f"{p.parent.name}/{p.stem}": p.read_text(encoding="utf-8") for p in found}
+
+
+@lru_cache(maxsize=256)
+def _params(kernel: str) -> int:
+    return sum(line.startswith("param ") for line in texts()[kernel].splitlines())
 
 
 def variants() -> tuple[Variant, ...]:

@@ -34,7 +34,8 @@ class Source:
 class Pass:
     """One kernel launch. `tensors` maps the kernel's tensor names to plan tensors.
 
-    `outputs` are the plan tensors it writes.
+    `specs` are values by name of what the kernel's text leaves open: of its specs, each of which
+    makes another pipeline, and of its params. `outputs` are the plan tensors it writes.
     """
 
     source: Source

@@ -10,6 +10,9 @@ from gpuedge.core.caps import Caps
 from gpuedge.core.errors import KernelLimitError
 from gpuedge.plan.library import Variant, variants
 
+EXTENTS_BYTES, PARAM_BYTES = 16, 4
+"""What a tensor's extents and a parameter take of `Caps.max_push_bytes`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Considered:
@@ -95,7 +98,14 @@ def _why_not(
     for name, (low, high) in variant.when.items():
         if not low <= facts[name] <= high:
             return f"for {name} from {low} to {high}, here {facts[name]}"
-    return _too_large(variant, caps)
+    return _too_large(variant, caps) or _pushes_too_much(variant, facts, caps)
+
+
+def _pushes_too_much(variant: Variant, facts: Mapping[str, int], caps: Caps) -> str:
+    needed = EXTENTS_BYTES * facts.get("bindings", 0) + PARAM_BYTES * variant.params
+    if needed <= caps.max_push_bytes:
+        return ""
+    return f"needs {needed} bytes of extents and parameters, the device has {caps.max_push_bytes}"
 
 
 def _too_large(variant: Variant, caps: Caps) -> str:
