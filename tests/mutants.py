@@ -18,6 +18,11 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "matmul_rows: third row": ("group/matmul_rows", "c2 += vec4(a2.x", "c2 += vec4(a1.x"),
     "matmul_tile: row of the tile": ("group/matmul_tile", "int y = row0 + r * T + ly",
                                      "int y = row0 + r * T + (T - 1 - ly)"),
+    "matmul_block: rows below the last": ("group/matmul_block", "row < below", "row <= below"),
+    "matmul_block: a column of B": ("group/matmul_block", "v[2 * COLUMNS + c]", "v[COLUMNS + c]"),
+    "matmul_block: tiles of a row": ("group/matmul_block", "int y = tile / across * ROWS",
+                                     "int y = tile / (across + 1) * ROWS"),
+    "matmul_block: batch of B": ("group/matmul_block", "B_ONE ? 0 : n", "A_ONE ? 0 : n"),
     "pool: maximum starts at zero": ("map/pool", "if (found)", "if (found || true)"),
     "pool: trailing padding counts": ("map/pool", "x < d.x + PR", "x < d.x"),
     "pack: last lane": ("map/pack", "left > 3", "left > 4"),
@@ -44,6 +49,7 @@ _SUMS = {
     "map/conv2d": ("acc", "v.x"), "group/conv2d_px4": ("c[j]", "v.x"), "map/dwconv2d": ("acc", "v"),
     "map/conv_transpose2d": ("acc", "v.x"), "map/matmul": ("acc", "a.x"),
     "group/matmul_rows": ("c1", "a1.x"), "group/matmul_tile": ("c[r]", "a.x"),
+    "group/matmul_block": ("sum[r * COLUMNS + c]", "l.x"),
 }  # fmt: skip
 HALF_MUTANTS: dict[str, tuple[str, str, str]] = {
     f"{kernel}: sum in float16": (

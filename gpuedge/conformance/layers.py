@@ -259,10 +259,11 @@ DEEP: tuple[Case, ...] = (
     matmul((40, 41), (41, 35)),
     matmul((2, 32, 33), (33, 36)),
     matmul((3, 35, 32), (3, 32, 32)),
+    matmul((49, 51), (51, 54)),
     matmul((4, 5), (5, 4)),
     matmul((1, 9), (9, 7)),
 )
-"""Products with rows, depth and columns enough for tiles in shared memory, and too few for them."""
+"""Products with rows, depth and columns enough for every kernel, and too few for most."""
 
 GEMMS: tuple[Case, ...] = (
     gemm(5, 7, 9, (9,)),

@@ -111,6 +111,7 @@ class _ProductJob:
         specs: dict[str, Number] = {
             "K0": part.start, "KT": len(part),
             "B0": 0 if isinstance(self.right, str) else part.start,
+            "WHOLE": self.ctx.tensors[right].layout.extents[1] % 4 == 0,
         }  # fmt: skip
         return self._launch("matmul", right, specs, body, partial=partial, value=value)
 

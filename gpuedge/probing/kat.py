@@ -318,7 +318,9 @@ def _floats(caps: Caps) -> list[KnownAnswer]:
 # --- what entries ask for ------------------------------------------------------------------------
 
 
-PRODUCTS = {"few rows": (3, 48, 8), "rows": (9, 36, 8), "tiles": (40, 68, 44)}
+PRODUCTS = {
+    "one row": (1, 48, 8), "few rows": (3, 48, 8), "rows": (9, 36, 16), "tiles": (49, 52, 52),
+}  # fmt: skip
 """Rows, terms and columns: whole texels, which need no packing."""
 
 

@@ -46,7 +46,8 @@ def check(name: str, folder: Path, seeds: int) -> None:
     found = json.loads(run(name, folder, str(CHILD), str(seeds), FARM[name].device))
     assert {k for k in found["kernels"] if k.endswith("_f16")} >= {
         "elementwise_map_f16", "conv2d_px4_f16", "conv2d_map_f16", "dwconv2d_map_f16",
-        "conv_transpose2d_map_f16", "matmul_map_f16", "matmul_rows_f16", "reduce_map_f16",
+        "conv_transpose2d_map_f16", "matmul_block1x2_f16", "matmul_block4x2_f16",
+        "matmul_block8x4_f16", "matmul_block16x4_f16", "reduce_map_f16",
     }  # fmt: skip
     assert found["wrong"] == found["networks"] == []
     assert found["other"] == []  # every rounding is the one to nearest

@@ -22,10 +22,12 @@ from gpuedge.plan import conv, lower, matmul
 from gpuedge.plan.context import MAX_TRIPS
 from gpuedge.plan.library import texts, variants
 
+SOFTWARE = replace(VULKAN_MINIMUM, device_class="cpu-llvm")
 DEVICES = {
     "minimum": plan_device,
     "wide": lambda: plan_device(WIDE),
     "tiles": lambda: plan_device(replace(WIDE, device_class="nvidia")),
+    "software": lambda: plan_device(SOFTWARE),
     "maps": lambda: plan_device(replace(VULKAN_MINIMUM, forms=frozenset({"map"}))),
     "tiny": lambda: plan_device(
         replace(
@@ -120,6 +122,13 @@ def test_every_variant_is_exercised() -> None:
         np.testing.assert_array_equal(gpuedge.matmul(large, large, device=made), 40 * large)
         used |= seen_by(made).variants
         assert not seen_by(made).variants & set(restricted)
+    large = (np.arange(70 * 66).reshape(70, 66) % 7 - 3).astype(np.float32)
+    products = [v.id for v in variants() if v.op == "matmul" and v.id != "matmul_map"]
+    for one in products:
+        made = plan_device(SOFTWARE, tuple(other for other in products if other != one))
+        cases.run_cases(cases.matmul(whole=True), 6, made)
+        np.testing.assert_array_equal(gpuedge.matmul(large, large.T, device=made), large @ large.T)
+        used |= seen_by(made).variants
     made = plan_device()
     rest = (cases.conv_transpose2d(whole=True), cases.pooling("max"), cases.softmax(),
             cases.concat(), cases.binary())  # fmt: skip
@@ -152,7 +161,8 @@ def test_wrong_kernel_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> N
         "map/matmul": ("matmul_rows", "matmul_tile"),
         "group/matmul_tile": ("matmul_rows",),
     }
-    made = plan_device(VULKAN_MINIMUM, restricted.get(kernel, ()))
+    caps = SOFTWARE if "block" in kernel else VULKAN_MINIMUM
+    made = plan_device(caps, restricted.get(kernel, ()))
     with pytest.raises((AssertionError, KernelError)):
         for strategy in _caught_by(kernel):
             cases.run_cases(strategy, 60, made)

@@ -283,6 +283,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     be_quick(monkeypatch, tmp_path)
 
 
+SOFTWARE = replace(VULKAN_MINIMUM, device_class="cpu-llvm", has_fp16_arithmetic=True)
 LEVELS = {
     "vulkan": VULKAN_MINIMUM,
     "one output": replace(VULKAN_MINIMUM, max_outputs=1),
@@ -346,6 +347,14 @@ def test_required_kernels_share_with_the_standard_ones_what_packs_alone(name: st
     assert variants(chain, caps) & variants(standard, caps) == {"pack_map", "unpack_map"}
 
 
+@pytest.mark.usefixtures("quick")
+def test_every_product_that_selection_can_use_on_rasterisers_is_run() -> None:
+    used = {v for case in kat.cases(SOFTWARE, "kernels") for v in variants(case, SOFTWARE)}
+    wanted = {v for v in selectable(SOFTWARE) if v.startswith("matmul")}
+    assert {v for v in used if v.startswith("matmul")} == wanted
+    assert {"matmul_block1x2", "matmul_block16x4", "matmul_block16x4_f16"} <= wanted
+
+
 IN_HALF = ("elementwise", "reduce", "conv2d", "dwconv2d", "conv_transpose2d", "matmul")
 """Operations with a kernel that computes in float16; the others move numbers, or integers."""
 
@@ -366,16 +375,16 @@ def selectable(caps: Caps) -> set[str]:
     return found
 
 
-def in_half(name: str) -> list[kat.KnownAnswer]:
-    cases = kat.cases(LEVELS[name], "kernels")
+def in_half(caps: Caps) -> list[kat.KnownAnswer]:
+    cases = kat.cases(caps, "kernels")
     return [case for case in cases if case.precision.arithmetic == "float16"]
 
 
-def wrong(name: str) -> list[str]:
+def wrong(caps: Caps) -> list[str]:
     """Return the cases in float16 that the interpreter gets wrong, as it is now."""
-    cases = in_half(name)
+    cases = in_half(caps)
     planrun.kernel_of.cache_clear()
-    found = [c.name for c in cases if judge_runs(c, [computed(c, LEVELS[name])])[0] is not None]
+    found = [c.name for c in cases if judge_runs(c, [computed(c, caps)])[0] is not None]
     planrun.kernel_of.cache_clear()
     return found
 
@@ -385,7 +394,8 @@ def wrong(name: str) -> list[str]:
 def test_sums_in_float16_are_caught(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = mutated(library.texts(), mutant)
     monkeypatch.setattr(planrun, "texts", lambda: texts)
-    assert wrong("discrete float16" if "tile" in mutant else "float16")
+    levels = {"group/matmul_tile": LEVELS["discrete float16"], "group/matmul_block": SOFTWARE}
+    assert wrong(levels.get(HALF_MUTANTS[mutant][0], LEVELS["float16"]))
 
 
 def _bits(count: int) -> Callable[[Any], Any]:
@@ -421,7 +431,7 @@ def test_wrong_steps_in_float16_are_caught(name: str, monkeypatch: pytest.Monkey
         return spoil(value) if is_step else value
 
     monkeypatch.setattr(interpreter._Run, "_op", spoilt)
-    assert wrong("float16")
+    assert wrong(LEVELS["float16"])
 
 
 @pytest.mark.usefixtures("quick")
