@@ -106,12 +106,15 @@ def _standardised(
     # than the deviation (Chan, Golub and LeVeque, *Algorithms for Computing the Sample Variance*,
     # The American Statistician 37(3), 1983)
     near = mean(x, along)
-    left = mapped(lambda x, m: x - m, x, near)
-    rest = mean(left, along)
+    rest = mean(mapped(lambda x, m: x - m, x, near), along)
     middle = mapped(lambda m, r: m + r, near, rest)
-    centred = mapped(lambda d, r: d - r, left, rest)
-    variance = mean(mapped(lambda c: c * c, centred), along)
-    return centred, mapped(lambda v: 1.0 / apply("sqrt", v + epsilon), variance), middle
+
+    def centred() -> Tensor:
+        # anew for each reader: subtracting again is cheaper than keeping the differences
+        return mapped(lambda x, m, r: x - m - r, x, near, rest)
+
+    variance = mean(mapped(lambda c: c * c, centred()), along)
+    return centred(), mapped(lambda v: 1.0 / apply("sqrt", v + epsilon), variance), middle
 
 
 def _instance_norm(call: OperatorCall) -> Tensor:

@@ -230,8 +230,6 @@ class Writer:
                 return f"load4({name}, p)"
             self.elements()
             return f"texel({name}, (e0 + {self.number(ahead.value)}) / 4)"
-        if at.value is not None:
-            return f"vec4(load1({self.linear(one.tensor)}, {self.number(at.value)}))"
         return self._each(one)
 
     def _flattened(self, index: Index) -> Index:
@@ -258,23 +256,27 @@ class Writer:
         self.lines[:0] = lines
 
     def _each(self, one: Expr) -> str:
-        """Return a texel whose elements are computed one by one."""
-        self.elements()
-        code = Code([])
-        result = Scalars(self, code).value(self.flat(one))
-        name = self.function(code, result)
-        return f"vec4({', '.join(f'{name}(e{lane})' for lane in range(4))})"
+        """Return a texel whose elements are computed elsewhere than at their own place."""
+        flat, code = self.flat(one), Code([])
+        if in_fours(flat, ELEMENT):
+            return self.function(code, Fours(self, code, ELEMENT).value(flat), "vec4")
+        return self.function(code, Scalars(self, code).value(flat))
 
-    def function(self, code: Code, result: str) -> str:
-        """Add a function of one element and return its name."""
+    def function(self, code: Code, result: str, kind: str = "float") -> str:
+        """Add a function, and return the text of what it gives for the texel at hand.
+
+        It is a function of one element, or where `kind` is ``vec4`` of a texel's first.
+        """
+        self.elements()
         body = "".join(f"    {line}\n" for line in code.lines)
         text = f"(int e) {{\n{body}    return {result};\n}}\n"
-        for known in self.functions:
-            if known.endswith(text):
-                return known.split("(", 1)[0].split()[1]
-        name = f"at{len(self.functions)}"
-        self.functions.append(f"float {name}{text}")
-        return name
+        same = [i for i, known in enumerate(self.functions) if known == f"{kind} at{i}{text}"]
+        name = f"at{same[0] if same else len(self.functions)}"
+        if not same:
+            self.functions.append(f"{kind} {name}{text}")
+        if kind == "vec4":
+            return f"{name}(e0)"
+        return f"vec4({', '.join(f'{name}(e{lane})' for lane in range(4))})"
 
     # -- the whole -----------------------------------------------------------------------
 
@@ -302,6 +304,8 @@ class Writer:
 class Scalars:
     """Writes expressions over one element as statements of a function."""
 
+    kind = "float"
+
     def __init__(self, writer: Writer, code: Code) -> None:
         self.writer = writer
         self.code = code
@@ -321,7 +325,7 @@ class Scalars:
         """Return the text of a value, after the statements it needs."""
         for one in walk(body):
             if self._known(id(one)) is None and not isinstance(one, Number):
-                self._assign("float", self._text(one), id(one), is_inner=depends(one))
+                self._assign(self.kind, self._text(one), id(one), is_inner=depends(one))
         return self._atom(body)
 
     def _atom(self, one: Expr) -> str:
@@ -378,6 +382,63 @@ class Scalars:
             text = f"int(roundeven(clamp({self._atom(atom.value)}, {low}, {high})))"
         inner = _steps(Index(0, {atom: 1}))
         return self._assign("int", text, atom.key, is_inner=inner)
+
+
+class Fours(Scalars):
+    """Writes expressions over four elements, or four steps, that `in_fours` allows, as texels."""
+
+    kind = "vec4"
+
+    def __init__(self, writer: Writer, code: Code, number: int) -> None:
+        super().__init__(writer, code)
+        self.number = number
+
+    def _atom(self, one: Expr) -> str:
+        return f"vec4({literal(one.value)})" if isinstance(one, Number) else super()._atom(one)
+
+    def _text(self, one: Expr) -> str:
+        if isinstance(one, Apply):
+            self.writer.is_half |= one.function == "half"
+            return FUNCTIONS[one.function].text(*(self._atom(a) for a in one.args))
+        if isinstance(one, LoadExpr):
+            name, at = self.writer.linear(one.tensor), self.integer(one.at)
+            is_texel = pace(one.at, self.number) == 1
+            return f"texel({name}, {at} / 4)" if is_texel else f"vec4(load1({name}, {at}))"
+        raise TypeError(type(one).__name__)
+
+
+def in_fours(one: Expr, number: int) -> bool:
+    """Tell whether an expression can be computed for four values of an axis at once.
+
+    They begin at a multiple of four; each load then has one place for all, or those of a texel.
+    """
+    return all(
+        isinstance(e, (Apply, Number))
+        or (isinstance(e, LoadExpr) and pace(e.at, number) is not None)
+        for e in walk(one)
+    )
+
+
+def pace(index: Index, number: int) -> int | None:
+    """Return how an index goes along with four values of an axis, from a multiple of four on.
+
+    1 if it does the same, 0 if it stays what it is, None if neither.
+    """
+    total, is_texel = 0, index.constant % 4 == 0
+    for atom, factor in index.terms:
+        step, starts = 0, False  # whether it begins at a multiple of four
+        if isinstance(atom, Axis):
+            step = starts = atom.number == number
+        elif isinstance(atom, (Quotient, Remainder)):
+            inner = pace(atom.of, number)
+            if inner is None or (inner and atom.by % 4):
+                return None
+            step = starts = bool(inner) and isinstance(atom, Remainder)
+        else:
+            return None
+        total += step * factor
+        is_texel &= starts or factor % 4 == 0
+    return 0 if not total else 1 if total == 1 and is_texel else None
 
 
 def depends(one: Expr) -> bool:

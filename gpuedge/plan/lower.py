@@ -9,10 +9,11 @@ from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.core.kernel import Number as Spec
 from gpuedge.core.storage import Storage
 from gpuedge.opset.expr import Expr, LoadExpr, loads, rewrite
-from gpuedge.opset.index import axes, axis, flatten, unflatten
+from gpuedge.opset.functions import FUNCTIONS
+from gpuedge.opset.index import ZERO, Index, axes, axis, flatten, unflatten
 from gpuedge.opset.tensor import Carry, Combine, Map, Pooling, Reduce, Tensor, given
 from gpuedge.plan.context import CHUNK, MAX_TRIPS, Context
-from gpuedge.plan.emit import ELEMENT, STEP, Code, Scalars, Writer
+from gpuedge.plan.emit import ELEMENT, STEP, Code, Fours, Scalars, Writer, in_fours, pace
 from gpuedge.plan.fuse import follows, is_identity
 from gpuedge.plan.layout import Kind, linear, make
 
@@ -96,13 +97,13 @@ def lower_reduce(
     over, length = source.over, prod(source.over)
     while length > CHUNK:
         chunks = -(-length // CHUNK)
-        part = given(ctx.fresh("part"), (*anchor.shape, chunks), "float32")
+        part = given(ctx.fresh("part"), (chunks, *anchor.shape), "float32")
         name = ctx.add(linear(part.shape))
         inner = _along_steps(item, anchor.rank, over)
         _launch(ctx, name, _Sum(part, source.combine, inner, length), None)
         ctx.define(part, name)
         step = axis(anchor.rank, chunks)
-        item = LoadExpr(part, flatten((*axes(anchor.shape), step), part.shape))
+        item = LoadExpr(part, flatten((step, *axes(anchor.shape)), part.shape))
         length, over = chunks, (chunks,)
     out = ctx.add(linear(tensor.shape), ctx.value_of(tensor))
     inner = _along_steps(item, anchor.rank, over)
@@ -120,7 +121,7 @@ def _along_steps(item: Expr, rank: int, over: tuple[int, ...]) -> Expr:
 class _Sum:
     """One pass of a reduction: `item` over `length` steps, for each element of `tensor`.
 
-    With more steps than `CHUNK` the last axis of `tensor` counts chunks of them.
+    With more steps than `CHUNK` the first axis of `tensor` counts chunks of them.
     """
 
     tensor: Tensor
@@ -129,15 +130,13 @@ class _Sum:
     length: int
 
 
-_COMBINED = {"sum": "r + {x}", "prod": "r * {x}", "max": "larger(r, {x})", "min": "smaller(r, {x})"}
+_COMBINED = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
 
 def _launch(ctx: Context, out: str, work: _Sum, body: Expr | None) -> None:
     """Append one pass that reduces up to `CHUNK` elements for each of its own."""
     writer = Writer(ctx, ctx.tensors[out].layout)
-    name = _loop(writer, work)
-    writer.elements()
-    result = writer.assign(f"vec4({', '.join(f'{name}(e{lane})' for lane in range(4))})")
+    result = writer.assign(_reduced(writer, work))
     if body is not None:
         writer.first[work.tensor.serial] = result
         result = writer.texel(body)
@@ -146,27 +145,46 @@ def _launch(ctx: Context, out: str, work: _Sum, body: Expr | None) -> None:
                is_half=made.is_half)  # fmt: skip
 
 
-def _loop(writer: Writer, work: _Sum) -> str:
-    """Add the function that reduces for one element, and return its name."""
-    outer = Code([])
-    inner = Scalars(writer, Code([], outer=outer))
-    element = axis(ELEMENT, work.tensor.size)
-    position = unflatten(element, work.tensor.shape)
-    value = inner.value(rewrite(work.item, dict(enumerate(position))))
-    text = _COMBINED[work.combine].format(x=value)
+def _reduced(writer: Writer, work: _Sum) -> str:
+    """Add the function that reduces, and return the text of a texel of its results.
+
+    It reads whole texels where the elements of one are reduced alike, each for a result of its own
+    (`ELEMENT`) or all for one (`STEP`); else it reads element by element.
+    """
+    position = unflatten(axis(ELEMENT, work.tensor.size), work.tensor.shape)
+    is_split, start = work.length > CHUNK, ZERO
+    if is_split:
+        start, position = position[0] * CHUNK, position[1:]
+    item = rewrite(work.item, dict(enumerate(position)))
+    fours = _fours(work, item, start)
+    loop = Code([], outer=(outer := Code([])))
+    write = Scalars(writer, loop) if fours is None else Fours(writer, loop, fours)
+    value, kind, number = write.value(item), write.kind, writer.number
+    function = FUNCTIONS[_COMBINED[work.combine]]
+    text = (function.scalar if fours is None else function.text)("r", value)
     if work.combine != "sum":
         text = f"s == 0 ? {value} : {text}"
-    step = "int k = s;"
-    if work.length > CHUNK:
-        start = Scalars(writer, outer).integer(position[-1] * CHUNK)
-        outer.lines.append(f"int start = {start};")
-        step = f"int k = min(start + s, {writer.number(work.length - 1)});"
-        text = f"start + s < {writer.number(work.length)} ? ({text}) : r"
-    steps = writer.number(min(work.length, CHUNK))
-    body = [step, *inner.code.lines, f"r = {text};"]
-    lines = ["float r = 0.0;", f"for (int s = 0; s < {steps}; s++) {{",
-             *(f"    {line}" for line in body), "}"]  # fmt: skip
-    return writer.function(Code([*outer.lines, *lines]), "r")
+    step, each = ("4 * s", 4) if fours == STEP else ("s", 1)
+    if is_split:
+        outer.lines.append(f"int start = {Scalars(writer, outer).integer(start)};")
+        text = f"start + {step} < {number(work.length)} ? ({text}) : r"
+        step = f"min(start + {step}, {number(work.length - 1)})"
+    lines = [*outer.lines, f"{kind} r = {kind}(0.0);",
+             f"for (int s = 0; s < {number(min(work.length, CHUNK) // each)}; s++) {{",
+             *(f"    {line}" for line in (f"int k = {step};", *loop.lines, f"r = {text};")),
+             "}"]  # fmt: skip
+    if fours == STEP:
+        pairs = (function.scalar(f"r.{a}", f"r.{b}") for a, b in ("xy", "zw"))
+        return writer.function(Code(lines), function.scalar(*pairs))
+    return writer.function(Code(lines), "r", kind)
+
+
+def _fours(work: _Sum, item: Expr, start: Index) -> int | None:
+    """Return the axis along which a reduction takes four at a time, if there is one."""
+    if in_fours(item, ELEMENT) and pace(start, ELEMENT) == 0:
+        return ELEMENT
+    is_whole = work.length % 4 == 0 and (work.length <= CHUNK or CHUNK % 4 == 0)
+    return STEP if is_whole and in_fours(item, STEP) else None
 
 
 def lower_pool(ctx: Context, tensor: Tensor) -> None:
