@@ -119,7 +119,7 @@ def test_good_device_is_cleared(tmp_path: Path) -> None:
     checks = found.event["evidence"]["required"]
     assert {check["runs"] for check in checks} == {4}
     assert {check["test"] for check in checks} == {"kernels", "standard, repeat"}
-    assert "matmul_rows" in {kernel for check in checks for kernel in check["kernels"]}
+    assert "matmul_block8x4" in {kernel for check in checks for kernel in check["kernels"]}
     marks = [e["entries"] for e in found.channel.events if e["event"] == "demand"]
     assert marks == [["mesa-0001"], []]
     assert len(found.impl.opened) == 1
@@ -134,21 +134,23 @@ def test_confirming_probe_clears_nothing(tmp_path: Path) -> None:
 
 def test_broken_kernel_is_found_by_a_demand_only(tmp_path: Path) -> None:
     """The known answers have no matrix product; without an entry the device passes."""
-    assert Told(tmp_path, executor=broken("matmul_rows")).event["status"] == "ok"
-    action = {"disable_kernels": ["matmul_rows"]}
-    found = Told(tmp_path, entry(1, "wrong_result", action, **ASKS), executor=broken("matmul_rows"))
+    assert Told(tmp_path, executor=broken("matmul_block8x4")).event["status"] == "ok"
+    action = {"disable_kernels": ["matmul_block8x4"]}
+    found = Told(
+        tmp_path, entry(1, "wrong_result", action, **ASKS), executor=broken("matmul_block8x4")
+    )
     assert found.event["status"] == "ok"
     assert found.outcomes == {"mesa-0001": "failed"}
     assert "is_unfinished" not in found.event["evidence"]
     (about,) = found.event["evidence"]["entries"]
     assert "wrong-numbers, product of rows" in about["detail"]
-    assert found.caps.ruled_out == {"matmul_rows"}
+    assert found.caps.ruled_out == {"matmul_block8x4"}
     assert len(found.impl.opened) == 2  # once more, under what is to be used
 
 
 def test_failed_demand_of_the_whole_backend_blocks(tmp_path: Path) -> None:
     row = entry(1, "wrong_result", {"disable_backend": True}, **ASKS)
-    found = Told(tmp_path, row, executor=broken("matmul_rows"))
+    found = Told(tmp_path, row, executor=broken("matmul_block8x4"))
     assert (found.event["status"], found.event["code"]) == ("blocked", "quirk")
     assert "mesa-0001 (its test failed)" in found.event["detail"]
     again = Told(tmp_path, row, answers={"mesa-0001": False})
@@ -163,17 +165,17 @@ def test_device_that_is_wrong_is_tried_as_its_entries_would_have_it(tmp_path: Pa
     assert found.event["status"] == "ok"
     assert found.outcomes == {"mesa-0001": "failed"}
     assert found.caps.ruled_out == {"conv2d_px4"}
-    other = entry(1, "wrong_result", {"disable_kernels": ["matmul_rows"]}, **ASKS)
+    other = entry(1, "wrong_result", {"disable_kernels": ["matmul_block8x4"]}, **ASKS)
     found = Told(tmp_path, other, executor=broken("conv2d_px4"))
     assert (found.event["status"], found.event["code"]) == ("wrong", "wrong-numbers")
 
 
 def test_demands_are_judged_one_by_one(tmp_path: Path) -> None:
     rows = (
-        entry(1, "wrong_result", {"disable_kernels": ["matmul_rows"]}, probe=demand("kernels")),
+        entry(1, "wrong_result", {"disable_kernels": ["matmul_block8x4"]}, probe=demand("kernels")),
         entry(2, "wrong_result", {"disable_backend": True}, probe=demand("standard")),
     )
-    found = Told(tmp_path, *rows, executor=broken("matmul_rows"))
+    found = Told(tmp_path, *rows, executor=broken("matmul_block8x4"))
     assert found.outcomes == {"mesa-0001": "failed", "mesa-0002": "cleared"}
     assert found.event["restrictions"]["entries"] == ["mesa-0001"]
 
@@ -213,12 +215,12 @@ def test_half_storage_that_loses_bits_is_found(tmp_path: Path) -> None:
 
 
 def test_probe_that_time_is_too_short_for_is_cut(tmp_path: Path) -> None:
-    row = entry(1, "wrong_result", {"disable_kernels": ["matmul_rows"]}, **ASKS)
+    row = entry(1, "wrong_result", {"disable_kernels": ["matmul_block8x4"]}, **ASKS)
     found = Told(tmp_path, row, seconds=0.0)
     assert found.event["status"] == "ok"
     assert found.outcomes == {"mesa-0001": "cut"}
     assert found.event["evidence"]["is_unfinished"] is True
-    assert found.caps.ruled_out == {"matmul_rows"}
+    assert found.caps.ruled_out == {"matmul_block8x4"}
 
 
 class Clock:
@@ -316,10 +318,10 @@ def test_device_that_was_wrong_once_must_be_right_in_many_runs(tmp_path: Path) -
 @pytest.mark.parametrize("error", [DriverError("refused"), DeviceLostError("gone")])
 def test_driver_that_fails_in_a_demand_fails_the_demand(tmp_path: Path, error: Exception) -> None:
     def spoil(plan: Any, number: int, array: Any) -> None:
-        if "matmul_rows" in variants(plan):
+        if "matmul_block8x4" in variants(plan):
             raise error
 
-    row = entry(1, "wrong_result", {"disable_kernels": ["matmul_rows"]}, **ASKS)
+    row = entry(1, "wrong_result", {"disable_kernels": ["matmul_block8x4"]}, **ASKS)
     found = Told(tmp_path, row, executor=Interpreted(spoil))
     assert (found.event["status"], found.outcomes) == ("ok", {"mesa-0001": "failed"})
     assert "kernels" in found.event["evidence"]["entries"][0]["detail"]
