@@ -13,6 +13,18 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "conv2d_px4: last pixels": ("group/conv2d_px4", "ox + j < d.x", "ox + j < d.x - 1"),
     "dwconv2d: tap order": ("map/dwconv2d", "ky * KW + kx", "kx * KW + ky"),
     "conv_transpose2d: division": ("map/conv_transpose2d", "y * SY == fy", "y * SY <= fy"),
+    "conv2d_tile: last columns": ("group/conv2d_tile", "ox + j < d.x", "ox + j < d.x - 1"),
+    "conv2d_tile: columns that taps share": ("group/conv2d_tile", "v[j + t]", "v[j]"),
+    "conv2d_tile: last slice of a group": ("group/conv2d_tile", "oz + o < end", "oz + o < d.z"),
+    "conv2d_tile: inputs of a group": ("group/conv2d_tile", "* ICG / 4", "* OCG / 4"),
+    "conv2d_unit: column of a pixel": ("group/conv2d_unit", "j - y * d.x", "j - y * d.y"),
+    "conv2d_unit: image of a batch": ("group/conv2d_unit", "n * (last + 1)", "n * last"),
+    "conv_transpose2d_tile: taps apart": (
+        "group/conv_transpose2d_tile", "kx0 + ix * SX", "kx0 + ix"),
+    "conv_transpose2d_tile: no tap": (
+        "group/conv_transpose2d_tile", "ky < KH && kx < KW", "kx < KW"),
+    "dwconv2d_tile: stride of rows": ("group/dwconv2d_tile", "oy * ST + i", "oy + i"),
+    "dwconv2d_tile: last row": ("group/dwconv2d_tile", "oy + r < d.y", "oy + r < d.y - 1"),
     "matmul: last texel of K": ("map/matmul", "i < KT", "i < KT - 1"),
     "matmul_rows: batch of B": ("group/matmul_rows", "B_ONE ? 0 : n", "A_ONE ? 0 : n"),
     "matmul_rows: third row": ("group/matmul_rows", "c2 += vec4(a2.x", "c2 += vec4(a1.x"),
@@ -50,11 +62,18 @@ _SUMS = {
     "map/conv_transpose2d": ("acc", "v.x"), "map/matmul": ("acc", "a.x"),
     "group/matmul_rows": ("c1", "a1.x"), "group/matmul_tile": ("c[r]", "a.x"),
     "group/matmul_block": ("sum[r * COLUMNS + c]", "l.x"),
+    "group/dwconv2d_tile": ("c[r * OC + j]", "v[j * ST + kx]"),
 }  # fmt: skip
 HALF_MUTANTS: dict[str, tuple[str, str, str]] = {
     f"{kernel}: sum in float16": (
         kernel, f"{total} += vec4({first} * ", f"{total} = vec4(hvec4({total}) + {first} * ")
     for kernel, (total, first) in _SUMS.items()
+} | {
+    f"group/{kernel}: sum in float16": (
+        f"group/{kernel}", f"+= times({v}, w0, w1, w2, w3);",
+        f"= vec4(hvec4(c[o * OC + j]) + hvec4(times({v}, w0, w1, w2, w3)));")
+    for kernel, v in (
+        ("conv2d_tile", "v[j + t]"), ("conv2d_unit", "v[j]"), ("conv_transpose2d_tile", "v[j]"))
 }  # fmt: skip
 """Kernels that add up in float16, where they are to multiply in it only."""
 

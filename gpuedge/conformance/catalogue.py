@@ -165,8 +165,25 @@ def _wide_convolution(rng: Rng) -> Case:
 
 TALL = (*layers.LENGTHS[3:], 40)
 
+
+def _depthwise(rng: Rng) -> Case:
+    made = layers.draw_conv(rng, whole=True)
+    side, stride = pick(rng, ((3, 1), (3, 2), (5, 1)))
+    c = pick(rng, (2, 3, 5, 8, 9))
+    size = (pick(rng, (5, 6, 8)), pick(rng, (7, 9, 12)))
+    chosen = {"c": c, "m": c, "groups": c, "k": (side, side), "stride": (stride, stride)}
+    return conv(**{**made, **chosen, "size": size, "dilation": (1, 1)})
+
+
+def _back(rng: Rng) -> Case:
+    made = layers.draw_back(rng)
+    return conv(**{**made, "size": (made["size"][0], made["size"][1] + 4), "dilation": (1, 1)})
+
+
 FORCED: dict[str, tuple[Sequence[Case], int, Draw]] = {
-    "conv2d": (CONVOLUTIONS[:6], 4, _wide_convolution),
+    "conv2d": ((*CONVOLUTIONS[:6], *layers.TILES), 4, _wide_convolution),
+    "dwconv2d": (layers.DEPTHWISE, 4, _depthwise),
+    "conv_transpose2d": (layers.BACK, 3, _back),
     "matmul": (layers.DEEP, 6, partial(layers.draw_matmul, lengths=TALL)),
 }
 """What every variant of an operation computes: listed cases, and how many of what is drawn."""

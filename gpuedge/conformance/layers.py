@@ -12,6 +12,9 @@ from gpuedge.conformance import oracle
 from gpuedge.conformance.case import Case, case
 from gpuedge.conformance.data import Shape, dims, fill, padding, pick, short, weights
 from gpuedge.opset.bounds import Num
+from gpuedge.opset.tensor import Window
+from gpuedge.plan.conv import Slices
+from gpuedge.plan.conv import facts as plan_facts
 
 Pair = tuple[int, int]
 Arguments = dict[str, Any]
@@ -69,9 +72,14 @@ def conv(
     def wanted(*operands: Num | None, whole: bool) -> Num:
         return oracle.activated(act, product(*operands, whole=whole))
 
-    width = (size[1] + edges[1] + edges[3] - reach[1]) // stride[1] + 1
+    def out(i: int) -> int:
+        if extra is not None:
+            return stride[i] * (size[i] - 1) + extra[i] + reach[i] - edges[i] - edges[i + 2]
+        return (size[i] + edges[i] + edges[i + 2] - reach[i]) // stride[i] + 1
+
+    edge = (edges[0], edges[1], edges[2], edges[3])
+    facts = plan_facts(Window(k, stride, edge, dilation, (out(0), out(1))), Slices(c, m, groups))
     op = "conv_transpose2d" if is_back else "conv2d"
-    facts = {} if is_back else {"width": width}
     return case(op, text, draw, wanted, public, is_sum=True, facts=facts)
 
 
@@ -228,6 +236,27 @@ CONVOLUTIONS: tuple[Case, ...] = (
     conv(4, (5, 5), 5, (2, 2), act="elu"),
 )
 
+TILES: tuple[Case, ...] = (
+    conv(9, (6, 11), 21, (3, 3), pads=(1, 1, 1, 1), bias=True, act="relu"),
+    conv(5, (9, 14), 13, (2, 4), (2, 1), pads=(1, 2, 0, 1), dilation=(1, 2), n=2),
+    conv(12, (5, 9), 18, (1, 1), bias=True, n=2),
+    conv(3, (13, 17), 10, (5, 5), (2, 2), pads=(2, 2, 2, 2), bias=True, act="relu6"),
+    conv(8, (7, 8), 5, (3, 9), pads=(1, 4, 1, 4), bias=True),
+    conv(18, (5, 6), 60, (1, 1), groups=3, n=2),  # five slices a group: tiles of four end early
+    conv(10, (6, 9), 40, (3, 3), pads=(0, 1, 2, 1), groups=2, bias=True),
+    conv(6, (1, 33), 16, (1, 3), pads=(0, 4, 0, 0), dilation=(1, 2)),
+    conv(7, (6, 4), 9, (3, 3), pads=(1, 1, 1, 1)),
+)
+"""What register tiles have edges of: columns, slices, groups, pads and the end of a plane."""
+
+DEPTHWISE: tuple[Case, ...] = (
+    conv(9, (7, 10), 9, pads=(1, 1, 1, 1), groups=9, bias=True, act="relu6"),
+    conv(5, (8, 9), 5, stride=(2, 2), pads=(0, 1, 1, 1), groups=5, n=2),
+    conv(8, (9, 11), 8, (5, 5), pads=(2, 2, 2, 2), groups=8, bias=True),
+    conv(6, (5, 3), 6, pads=(2, 1, 0, 1), groups=6),
+    conv(7, (6, 7), 7, (3, 3), dilation=(2, 2), groups=7),
+)
+
 TRANSPOSED: tuple[Case, ...] = (
     back(3, (3, 4), 5, bias=True),
     back(5, (4, 3), 3, (4, 4), pads=(1, 1, 1, 1), act="relu"),
@@ -237,6 +266,16 @@ TRANSPOSED: tuple[Case, ...] = (
     back(9, (1, 1), 7, (3, 5)),
     back(2, (2, 2), 3, (1, 1), stride=(3, 3)),  # most outputs meet no input
 )
+
+BACK: tuple[Case, ...] = (
+    back(6, (4, 7), 14, (2, 2), bias=True, act="relu"),
+    back(9, (3, 5), 21, (4, 4), pads=(1, 1, 1, 1), n=2),
+    back(5, (3, 6), 12, (3, 3), pads=(1, 1, 0, 1), extra=(1, 1), bias=True),
+    back(12, (5, 6), 36, (3, 2), stride=(1, 3), groups=3),
+    back(7, (4, 5), 3, (5, 3), stride=(3, 2), pads=(1, 0, 1, 1)),
+    back(8, (3, 4), 10, (2, 5), stride=(3, 4), pads=(0, 2, 1, 0), extra=(0, 1)),  # not all reached
+)
+"""The same of transposed convolutions, and of columns that lie a stride apart."""
 
 MATMULS: tuple[Case, ...] = (
     matmul((5, 7), (7, 9)),

@@ -225,12 +225,16 @@ class Context:
         *,
         epilogue: str | None = None,
         facts: Mapping[str, int] | None = None,
+        parts: tuple[int, int] = (1, 1),
         is_half: bool = False,
     ) -> None:
-        """Append one pass of operation `op`; its output is the tensor bound to ``O``."""
+        """Append one pass of operation `op`; its output is the tensor bound to ``O``.
+
+        `parts` are those of `Variant.grid`.
+        """
         known = {**(facts or {}), "bindings": len(tensors)}
         variant = select(op, known, self.caps, self.restricted, is_half=is_half)
-        grid = variant.grid(self.tensors[tensors["O"]].layout.extents)
+        grid = variant.grid(self.tensors[tensors["O"]].layout.extents, parts)
         local = variant.local if variant.form == "group" else self._workgroup(variant, grid)
         groups = tuple(-(-size // of) for size, of in zip(grid, local, strict=True))
         self._check(tensors, groups)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import gcd
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.core.kernel import Extents, Number
 from gpuedge.opset.digits import STEP
 from gpuedge.opset.expr import Expr
-from gpuedge.opset.tensor import Array, Carry, Convolution, Tensor
+from gpuedge.opset.tensor import Array, Carry, Convolution, Tensor, Window
 from gpuedge.plan.context import MAX_TRIPS, Context, most_rows
 from gpuedge.plan.emit import epilogue
 from gpuedge.plan.layout import TEXEL, Layout, channels
@@ -21,6 +20,10 @@ from gpuedge.plan.plan import HostTensor, Texels
 
 _Prepare = Callable[[Array], Array]
 _Build = Callable[..., Texels]
+
+
+MAX_CHANNELS = 1 << 22
+"""More output channels than any convolution has, exact as a float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +45,15 @@ class Slices:
         return self.channels_out // self.group
 
     @property
-    def shared(self) -> int:
-        """Output slices side by side, from a multiple of as many on, that read the same inputs."""
+    def parts(self) -> int:
+        """Runs of whole output slices, each of which reads the same inputs; 0 if there are none."""
+        return self.group if self.group == 1 or self.per_group_out % 4 == 0 else 0
+
+    def specs(self) -> dict[str, Number]:
+        """Say to a kernel which slices to read; all that have one group are told the same."""
         if self.group == 1:
-            return -(-self.channels_out // 4)
-        return gcd(self.per_group_out, 1 << 20) // 4 if self.per_group_out % 4 == 0 else 1
+            return {"ICG": 0, "OCG": MAX_CHANNELS}
+        return {"ICG": self.per_group_in, "OCG": self.per_group_out}
 
     def first(self, out_slice: int) -> int:
         """First input slice read by `out_slice`; the kernels compute the same."""
@@ -61,6 +68,28 @@ class Slices:
             end = (last_channel // self.per_group_out + 1) * self.per_group_in
             most = max(most, -(-end // 4) - self.first(s))
         return most
+
+
+def facts(window: Window, slices: Slices) -> dict[str, int]:
+    """Return what ``when`` in ``variants.toml`` may ask of a convolution of either direction.
+
+    `stride`: that of both axes, 0 if they differ; `dilation`: the larger one. `in_slices`: slices
+    of input channels that a sum takes. `group_slices`: whole slices of output channels that read
+    the same inputs; 0 if groups share a slice. `is_unit`: 1 if an output pixel is computed from the
+    one input pixel at its place. `is_in_threes`: 1 if three taps after the other reach neighbouring
+    columns, all along a row of the kernel.
+    """
+    height, width = window.out
+    (kernel_y, kernel_x), (stride_y, stride_x) = window.kernel, window.strides
+    is_unit = window.kernel == window.strides == (1, 1) and not any(window.pads)
+    in_threes = kernel_x % 3 == 0 and stride_x == 1 == window.dilations[1]
+    return {
+        "height": height, "width": width, "pixels": height * width,
+        "kernel_y": kernel_y, "kernel_x": kernel_x, "is_in_threes": int(in_threes),
+        "stride": stride_y if stride_y == stride_x else 0, "dilation": max(window.dilations),
+        "is_unit": int(is_unit), "in_slices": slices.span,
+        "group_slices": -(-slices.per_group_out // 4) if slices.parts else 0,
+    }  # fmt: skip
 
 
 def dense_weights(w: Array, b: Array | None, slices: Slices, start: int, count: int) -> Texels:
@@ -153,6 +182,7 @@ class _Job:
         self.ctx = ctx
         self.anchor = anchor
         self.window = source.window
+        self.apart = source.window.strides[1] if source.is_transposed else 1
         self.is_half = source.is_half
         self.tensor = tensor
         self.body = body
@@ -218,8 +248,7 @@ class _Job:
             specs = self.specs() | {
                 "SPAN": count,
                 "S0": start,
-                "ICG": slices.per_group_in,
-                "OCG": slices.per_group_out,
+                **slices.specs(),
                 "BIAS": len(operands) == 2,
             }
             partial = self._pass(op, weights, specs, start + count == slices.span, partial)
@@ -237,7 +266,7 @@ class _Job:
 
         extents = (count * 4, self.taps + 1, self.layout.extents[2], 1)
         weights = self._upload(extents, self.operands, build, is_raw=True)
-        specs = self.specs() | chunks | {"ICG": slices.per_group_in, "OCG": slices.per_group_out}
+        specs = self.specs() | chunks | slices.specs()
         self.ctx.define(self.tensor, self._pass("conv2d_int", weights, specs, True, None))
 
     def _upload(
@@ -261,8 +290,8 @@ class _Job:
         )  # fmt: skip
         if made is not None:
             tensors, specs = tensors | made.tensors, specs | made.specs
-        height, width = self.window.out
         ctx.launch(op, tensors, specs, epilogue=made.text if made else None,
-                   facts={"height": height, "width": width, "shared_slices": self.slices.shared},
+                   facts=facts(self.window, self.slices),
+                   parts=(self.apart, max(1, self.slices.parts)),
                    is_half=self.is_half or (made is not None and made.is_half))  # fmt: skip
         return out

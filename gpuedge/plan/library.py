@@ -55,10 +55,16 @@ class Variant:
         """The kernel's form, ``map`` or ``group``: the folder it lies in."""
         return self.kernel.partition("/")[0]
 
-    def grid(self, extents: Extents) -> tuple[int, int, int]:
-        """Return how many invocations along x, y and z an output of these extents takes."""
+    def grid(self, extents: Extents, parts: tuple[int, int] = (1, 1)) -> tuple[int, int, int]:
+        """Return how many invocations along x, y and z an output of these extents takes.
+
+        `parts`: of so many equal parts of the columns, and of the slices, no flat tile has two.
+        """
         tiles = [-(-size // of) for size, of in zip(extents, self.outputs, strict=False)]
         if self.is_flat:
+            for axis, count in zip((0, 2), parts, strict=True):
+                part = -(-extents[axis] // count)
+                tiles[axis] = -(-part // self.outputs[axis]) * count
             return tiles[0] * tiles[1], tiles[2], extents[3]
         return tiles[0], tiles[1], tiles[2] * extents[3]
 

@@ -214,6 +214,26 @@ def _transposed(x: F64, w: F64) -> F64:
     return answer
 
 
+def _slid(x: F64, w: F64, stride: int = 1, group: int = 1) -> F64:
+    """Convolution in groups with one stride, without padding."""
+    windows = _windows(x, w.shape[2:])[:, :, ::stride, ::stride]
+    n, _, height, width = windows.shape[:4]
+    split = windows.reshape(n, group, -1, *windows.shape[2:])
+    parts = w.reshape(group, -1, *w.shape[1:])
+    answer: F64 = np.einsum("ngchwij,gmcij->ngmhw", split, parts).reshape(n, -1, height, width)
+    return answer
+
+
+def _spread(x: F64, w: F64) -> F64:
+    """Transposed convolution with a stride of 2: each pixel adds its taps where they fall."""
+    (_, _, height, width), (_, filters, rows, columns) = x.shape, w.shape
+    answer: F64 = np.zeros((1, filters, 2 * height - 2 + rows, 2 * width - 2 + columns))
+    for i, j in np.ndindex(rows, columns):
+        part = np.einsum("nchw,cm->nmhw", x, w[:, :, i, j])
+        answer[:, :, i : i + 2 * height : 2, j : j + 2 * width : 2] += part
+    return answer
+
+
 # --- standard cases ------------------------------------------------------------------------------
 
 
@@ -324,6 +344,39 @@ PRODUCTS = {
 """Rows, terms and columns: whole texels, which need no packing."""
 
 
+_Shape = tuple[int, ...]
+TILES: Final[Mapping[str, tuple[str, _Shape, _Shape, Mapping[str, Any]]]] = {
+    "groups in one slice": ("Conv", (1, 4, 6, 7), (6, 2, 2, 2), {"group": 2}),
+    "few filters": ("Conv", (1, 8, 7, 8), (4, 8, 2, 2), {}),
+    "few filters, three taps": ("Conv", (1, 8, 7, 8), (4, 8, 3, 3), {}),
+    "many filters": ("Conv", (1, 8, 7, 8), (12, 8, 2, 2), {}),
+    "many filters, three taps": ("Conv", (1, 8, 7, 8), (12, 8, 3, 3), {}),
+    "one slice": ("Conv", (1, 3, 7, 8), (8, 3, 2, 2), {}),
+    "single pixels": ("Conv", (1, 8, 7, 8), (12, 8, 1, 1), {}),
+    "depthwise by 3": ("Conv", (1, 6, 7, 8), (6, 1, 3, 3), {"group": 6}),
+    "depthwise by 3, stride 2": (
+        "Conv",
+        (1, 6, 9, 9),
+        (6, 1, 3, 3),
+        {"group": 6, "strides": [2, 2]},
+    ),
+    "depthwise by 5": ("Conv", (1, 6, 9, 8), (6, 1, 5, 5), {"group": 6}),
+    "transposed, few filters": ("ConvTranspose", (1, 5, 4, 5), (5, 4, 3, 3), {"strides": [2, 2]}),
+    "transposed, many filters": ("ConvTranspose", (1, 5, 4, 5), (5, 12, 3, 3), {"strides": [2, 2]}),
+    "transposed, narrow": ("ConvTranspose", (1, 31, 5, 1), (31, 4, 2, 2), {"strides": [2, 2]}),
+}
+"""Operator, shapes of image and weights, and attributes: what kernels in register tiles are for."""
+
+
+def _tile_nodes(name: str) -> tuple[Sequence[tuple[str, str, Any]], Callable[[F64, F64], F64]]:
+    """Return the node of one of `TILES`, which takes ``x`` and ``w``, and its reference."""
+    op, _, _, attrs = TILES[name]
+    if op == "ConvTranspose":
+        return [(op, "xw", attrs)], _spread
+    stride, group = attrs.get("strides", [1])[0], attrs.get("group", 1)
+    return [(op, "xw", attrs)], lambda x, w: _slid(x, w, stride, group)
+
+
 def _kernels(caps: Caps) -> list[KnownAnswer]:
     """Return cases for the ways that selection can go which the standard ones do not.
 
@@ -357,6 +410,16 @@ def _kernels(caps: Caps) -> list[KnownAnswer]:
         *(
             _one(f"product of {name}", "MatMul", whole(a=(m, k), b=(k, n)), np.matmul)
             for name, (m, k, n) in PRODUCTS.items()
+        ),
+        *(
+            _case(
+                f"convolution: {name}",
+                _graph(given, *_tile_nodes(name)[0], constants="w"),
+                given,
+                _tile_nodes(name)[1],
+            )
+            for name, (_, x, w, _) in TILES.items()
+            for given in [whole(x=x, w=w)]
         ),
         *_digits(),
         *(_arithmetic() if caps.has_fp16_arithmetic else ()),
@@ -401,6 +464,8 @@ def _arithmetic() -> list[KnownAnswer]:
              _transposed, "w", x=(1, 31, 5, 5), w=(31, 9, 1, 1)),
         sums("float16 sum of products", [("Mul", "ab", {}), ("ReduceSum", "1", {})],
              lambda a, b: (a * b).sum(keepdims=True), a=(4, 64), b=(4, 64)),
+        *(sums(f"float16 convolution: {name}", *_tile_nodes(name), "w", x=x, w=w)
+          for name, (_, x, w, _) in TILES.items()),
         *(sums(f"float16 product of {name}", [("MatMul", "ab", {})], np.matmul, a=(m, k), b=(k, n))
           for name, (m, k, n) in PRODUCTS.items()),
     ]  # fmt: skip

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from farm import FARM, environment_of, require
 
+from gpuedge.plan.library import variants
+
 pytestmark = pytest.mark.driver
 CHILD = Path(__file__).with_name("half_child.py")
 OFFER = ("vulkan-lavapipe", "wgpu-lavapipe")
@@ -44,10 +46,11 @@ def run(name: str, folder: Path, *command: str) -> str:
 
 def check(name: str, folder: Path, seeds: int) -> None:
     found = json.loads(run(name, folder, str(CHILD), str(seeds), FARM[name].device))
-    assert {k for k in found["kernels"] if k.endswith("_f16")} >= {
-        "elementwise_map_f16", "conv2d_px4_f16", "conv2d_map_f16", "dwconv2d_map_f16",
-        "conv_transpose2d_map_f16", "matmul_block1x2_f16", "matmul_block4x2_f16",
-        "matmul_block8x4_f16", "matmul_block16x4_f16", "reduce_map_f16",
+    sums = ("conv2d", "dwconv2d", "conv_transpose2d", "matmul")
+    unused = {"conv2d_px4", "matmul_map", "matmul_rows", "matmul_tile"}
+    summing = {v.in_half().id for v in variants() if v.op in sums and v.id not in unused}
+    assert set(found["kernels"]) >= summing | {
+        "elementwise_map_f16", "reduce_map_f16",
     }  # fmt: skip
     assert found["wrong"] == found["networks"] == []
     assert found["other"] == []  # every rounding is the one to nearest

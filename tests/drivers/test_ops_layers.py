@@ -18,14 +18,14 @@ from gpuedge.conformance.case import Case
 from gpuedge.conformance.catalogue import everything
 from gpuedge.device import Device
 from gpuedge.ops import call as ops_call
+from gpuedge.plan.library import variants
 
 pytestmark = pytest.mark.driver
 
 EXACT = [s for s in everything("smoke") if s.storage == "float32" and not s.variant]
 SAMPLE = EXACT[::4]
 SECOND = EXACT[2::4]
-RULED_OUT = ("conv2d_px4", "matmul_rows", "matmul_block16x4", "matmul_block8x4",
-             "matmul_block4x2", "matmul_block1x2")  # fmt: skip
+RULED_OUT = tuple(v.id for v in variants() if v.op in ("conv2d", "matmul") and v.form == "group")
 
 
 def of(op: str) -> list[Case]:
@@ -52,7 +52,7 @@ def test_the_sample_is_of_everything() -> None:
 
 @pytest.fixture(scope="module")
 def second_best(vulkan_device: OpenDevice) -> Iterator[Device]:
-    """A device whose best variants are ruled out."""
+    """A device with kernels in groups for matrix products only, and not the best one."""
     with proved(vulkan_device, RULED_OUT) as device:
         yield device
 

@@ -8,26 +8,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import op_cases as cases
 import planrun
 import pytest
 from mutants import MUTANTS, mutated
 from planrun import LOOP_LIMIT, TEXTURES, WIDE, kernel_of, plan_device, seen_by
 
-import gpuedge
+from gpuedge.conformance.catalogue import everything
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import KernelError
 from gpuedge.plan import conv, lower, matmul
 from gpuedge.plan.context import MAX_TRIPS
 from gpuedge.plan.library import texts, variants
 
-SOFTWARE = replace(VULKAN_MINIMUM, device_class="cpu-llvm")
 DEVICES = {
     "minimum": plan_device,
     "wide": lambda: plan_device(WIDE),
     "tiles": lambda: plan_device(replace(WIDE, device_class="nvidia")),
-    "software": lambda: plan_device(SOFTWARE),
+    "rasteriser": lambda: plan_device(replace(WIDE, device_class="cpu-llvm")),
     "maps": lambda: plan_device(replace(VULKAN_MINIMUM, forms=frozenset({"map"}))),
     "tiny": lambda: plan_device(
         replace(
@@ -65,7 +63,7 @@ def test_plans_compute(device: str, name: str) -> None:
     cases.run_cases(strategy, count, made)
     seen = seen_by(made)
     assert seen.passes > count / 2
-    assert seen.most_bindings <= (8 if device in ("wide", "tiles", "textures") else 4)
+    assert seen.most_bindings <= (4 if device in ("minimum", "maps", "tiny") else 8)
     assert seen.most_trips <= 2 * MAX_TRIPS
 
 
@@ -88,7 +86,7 @@ def test_long_plans(name: str) -> None:
     assert 256 <= seen_by(made).most_trips < LOOP_LIMIT
 
 
-@pytest.mark.parametrize("device", ["minimum", "tiles", "maps"])
+@pytest.mark.parametrize("device", ["minimum", "tiles", "rasteriser", "maps"])
 @pytest.mark.parametrize("name", ["conv2d", "conv_transpose2d", "matmul", "gemm", "softmax"])
 def test_split_sums(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # With a limit this low nearly every sum is split, epilogues and all.
@@ -107,47 +105,35 @@ def test_split_sums(name: str, device: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert seen_by(made).most_trips <= 90
 
 
+FORCED = [case for case in everything("smoke") if case.variant]
+"""Cases that one variant must serve, the others being ruled out."""
+
+
+@pytest.mark.parametrize("variant", sorted({case.variant for case in FORCED}))
+def test_variants_compute(variant: str) -> None:
+    for case in FORCED:
+        if case.variant == variant:
+            made = plan_device(WIDE, case.rivals)
+            cases.check(case, made)
+            assert variant in seen_by(made).variants, case.id
+            assert not seen_by(made).variants & set(case.rivals)
+
+
 def test_every_variant_is_exercised() -> None:
-    used: set[str] = set()
-    ruled_out: list[tuple[str, ...]] = [
-        (),
-        ("matmul_rows",),
-        ("matmul_rows", "matmul_tile", "conv2d_px4"),
-    ]
-    for restricted in ruled_out:
-        made = plan_device(VULKAN_MINIMUM, restricted)
-        for strategy in (cases.conv2d(whole=True), cases.matmul(whole=True)):
-            cases.run_cases(strategy, 6, made)
-        large = np.ones((40, 40), np.float32)  # drawn shapes seldom reach the tiled kernel
-        np.testing.assert_array_equal(gpuedge.matmul(large, large, device=made), 40 * large)
-        used |= seen_by(made).variants
-        assert not seen_by(made).variants & set(restricted)
-    large = (np.arange(70 * 66).reshape(70, 66) % 7 - 3).astype(np.float32)
-    products = [v.id for v in variants() if v.op == "matmul" and v.id != "matmul_map"]
-    for one in products:
-        made = plan_device(SOFTWARE, tuple(other for other in products if other != one))
-        cases.run_cases(cases.matmul(whole=True), 6, made)
-        np.testing.assert_array_equal(gpuedge.matmul(large, large.T, device=made), large @ large.T)
-        used |= seen_by(made).variants
     made = plan_device()
-    rest = (cases.conv_transpose2d(whole=True), cases.pooling("max"), cases.softmax(),
-            cases.concat(), cases.binary())  # fmt: skip
+    rest = (cases.conv2d(whole=True), cases.matmul(whole=True), cases.conv_transpose2d(whole=True),
+            cases.pooling("max"), cases.softmax(), cases.concat(), cases.binary())  # fmt: skip
     for strategy in rest:
         cases.run_cases(strategy, 6, made)
-    used |= seen_by(made).variants
+    used = seen_by(made).variants | {case.variant for case in FORCED}
     carrying = {"conv2d_int_map", "matmul_int_map"}  # of integers: test_plan_integers.py
     assert used == {variant.id for variant in variants()} - carrying
 
 
 def _caught_by(kernel: str) -> list[cases.Family]:
-    if "matmul" in kernel:
-        return [cases.matmul(whole=True)]
     if "pool" in kernel:
         return [cases.pooling("max"), cases.pooling("avg")]
-    found = {
-        "map/conv_transpose2d": cases.conv_transpose2d(whole=True),
-    }
-    return [found.get(kernel, cases.conv2d(whole=True))]
+    return [cases.conv2d(whole=True)]
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -156,16 +142,13 @@ def test_wrong_kernel_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(planrun, "texts", lambda: wrong)
     kernel_of.cache_clear()
     kernel = MUTANTS[name][0]
-    restricted = {
-        "map/conv2d": ("conv2d_px4",),
-        "map/matmul": ("matmul_rows", "matmul_tile"),
-        "group/matmul_tile": ("matmul_rows",),
-    }
-    caps = SOFTWARE if "block" in kernel else VULKAN_MINIMUM
-    made = plan_device(caps, restricted.get(kernel, ()))
+    mine = {variant.id for variant in variants() if variant.kernel == kernel}
     with pytest.raises((AssertionError, KernelError)):
-        for strategy in _caught_by(kernel):
-            cases.run_cases(strategy, 60, made)
+        for case in FORCED:
+            if case.variant in mine:
+                cases.check(case, plan_device(WIDE, case.rivals))
+        for strategy in () if mine & {case.variant for case in FORCED} else _caught_by(kernel):
+            cases.run_cases(strategy, 60, plan_device())
     kernel_of.cache_clear()
 
 

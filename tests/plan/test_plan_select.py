@@ -15,14 +15,26 @@ from gpuedge.core.errors import ConfigError, KernelLimitError, UnsupportedOpErro
 from gpuedge.graph.build import single
 from gpuedge.graph.ir import TensorType
 from gpuedge.lang import load, print_kernel
-from gpuedge.plan import library
+from gpuedge.opset.tensor import Window
+from gpuedge.plan import conv, library
 from gpuedge.plan.library import texts, variants
 from gpuedge.plan.planner import plan
 from gpuedge.plan.select import consider, select
 
 MAPS = replace(VULKAN_MINIMUM, forms=frozenset({"map"}))
 LARGE = {"rows": 64, "columns": 64, "depth": 64}
-WIDE = {"width": 8, "height": 8}
+
+
+def shape(
+    width: int = 8, kernel: tuple[int, int] = (3, 3), stride: int = 1, dilation: int = 1, *,
+    height: int = 8, channels: int = 16, filters: int = 16, group: int = 1, pad: int = 1,
+) -> dict[str, int]:  # fmt: skip
+    """Return the facts of a convolution with an output of this width and height."""
+    window = Window(kernel, (stride,) * 2, (pad,) * 4, (dilation,) * 2, (height, width))
+    return conv.facts(window, conv.Slices(channels, filters, group))
+
+
+WIDE = shape()
 
 
 def chosen(op: str, facts: dict[str, int], caps: object = VULKAN_MINIMUM, *out: str) -> str:
@@ -52,8 +64,71 @@ def test_products_on_rasterisers_are_in_blocks_that_fit() -> None:
     assert chosen("matmul", LARGE | {"rows": 47}, small) == "matmul_rows"
 
 
+SOFTWARE = replace(VULKAN_MINIMUM, device_class="cpu-llvm")
+
+
+@pytest.mark.parametrize(
+    ("facts", "wanted"),
+    [
+        (shape(), "conv2d_shared4x8"),
+        (shape(5, height=5), "conv2d_shared4x8"),
+        (shape(2, height=5), "conv2d_shared4x8"),
+        (shape(2, height=4), "conv2d_map"),
+        (shape(3, height=1), "conv2d_tile1x8"),
+        (shape(1), "conv2d_map"),
+        (shape(kernel=(9, 9), filters=3), "conv2d_shared1x8"),
+        (shape(stride=2), "conv2d_tile4x8"),
+        (shape(dilation=2), "conv2d_tile4x8"),
+        (shape(kernel=(5, 5)), "conv2d_tile4x8"),
+        (shape(512, (1, 3), dilation=4, height=1), "conv2d_tile4x8"),
+        (shape(filters=8, kernel=(5, 5)), "conv2d_tile1x8"),
+        (shape(channels=3), "conv2d_stem2x8"),
+        (shape(channels=3, filters=3), "conv2d_tile1x8"),
+        (shape(kernel=(1, 1), pad=0), "conv2d_unit4x8"),
+        (shape(kernel=(1, 1), pad=1), "conv2d_tile4x8"),
+        (shape(kernel=(1, 1), pad=0, stride=2), "conv2d_tile4x8"),
+        (shape(3, (1, 1), pad=0, height=9), "conv2d_unit4x8"),
+        (shape(kernel=(1, 1), pad=0, channels=48, filters=48, group=4), "conv2d_unit4x8"),
+        (shape(kernel=(1, 1), pad=0, channels=48, filters=48, group=8), "conv2d_map"),
+    ],
+)
+def test_convolutions_in_register_tiles(facts: dict[str, int], wanted: str) -> None:
+    assert chosen("conv2d", facts, SOFTWARE) == wanted
+    assert chosen("conv2d", facts) in ("conv2d_map", "conv2d_px4")  # where nothing was measured
+
+
+@pytest.mark.parametrize(
+    ("facts", "wanted"),
+    [
+        (shape(channels=8, filters=8, group=8), "dwconv2d_3x3"),
+        (shape(channels=8, filters=8, group=8, stride=2), "dwconv2d_3x3s2"),
+        (shape(channels=8, filters=8, group=8, kernel=(5, 5)), "dwconv2d_5x5"),
+        (shape(channels=8, filters=8, group=8, kernel=(3, 5)), "dwconv2d_map"),
+        (shape(channels=8, filters=8, group=8, dilation=2), "dwconv2d_map"),
+    ],
+)
+def test_depthwise_convolutions_in_register_tiles(facts: dict[str, int], wanted: str) -> None:
+    assert chosen("dwconv2d", facts, SOFTWARE) == wanted
+    assert chosen("dwconv2d", facts) == "dwconv2d_map"
+
+
+def test_transposed_convolutions_in_register_tiles() -> None:
+    for filters, wanted in ((16, "tile4x8"), (8, "tile1x8")):
+        facts = shape(filters=filters, stride=2)
+        assert chosen("conv_transpose2d", facts, SOFTWARE) == f"conv_transpose2d_{wanted}"
+        assert chosen("conv_transpose2d", facts) == "conv_transpose2d_map"
+    assert chosen("conv_transpose2d", shape(dilation=2), SOFTWARE) == "conv_transpose2d_map"
+
+
+def test_no_tile_of_a_flat_grid_has_two_parts() -> None:
+    (tile,) = (v for v in variants() if v.id == "conv2d_tile4x8")
+    assert tile.grid((17, 3, 10, 2)) == (9, 3, 2)
+    assert tile.grid((17, 3, 10, 2), (2, 1)) == (12, 3, 2)  # columns 0, 2, .. 16 and 1, 3, .. 15
+    assert tile.grid((17, 3, 10, 2), (1, 2)) == (9, 4, 2)  # twice five slices
+
+
 def test_shape_rules_variants_out() -> None:
-    assert chosen("conv2d", {"width": 3, "height": 99}) == "conv2d_map"
+    assert chosen("conv2d", shape(3, height=99)) == "conv2d_map"
     assert chosen("matmul", LARGE | {"rows": 3}) == "matmul_map"
     nvidia = replace(VULKAN_MINIMUM, device_class="nvidia")
     for fact in LARGE:
@@ -61,8 +136,8 @@ def test_shape_rules_variants_out() -> None:
 
 
 def test_bounds_are_inclusive() -> None:
-    assert chosen("conv2d", {"width": 4, "height": 1}) == "conv2d_px4"
-    assert chosen("conv2d", {"width": 1_000_001, "height": 1}) == "conv2d_map"
+    assert chosen("conv2d", shape(4, height=1)) == "conv2d_px4"
+    assert chosen("conv2d", shape(1_000_001, height=1)) == "conv2d_map"
 
 
 def test_levels_without_groups_get_maps() -> None:
@@ -91,7 +166,7 @@ def test_every_candidate_has_one_reason() -> None:
         "ruled out on this device",
         "another variant scores higher here",
     ]
-    (first, *_) = consider("conv2d", {"width": 2, "height": 2}, VULKAN_MINIMUM)
+    (first, *_) = consider("conv2d", shape(2), VULKAN_MINIMUM)
     assert first.why_not == "for width from 4 to 1000000, here 2"
     (first, *_) = consider("conv2d", WIDE, MAPS)
     assert first.why_not == "the vulkan level has no group kernels"
@@ -159,7 +234,7 @@ def test_selection_is_a_pure_function() -> None:
 
 @pytest.mark.parametrize("variant", variants(), ids=lambda v: v.id)
 def test_rows_are_sound(variant: library.Variant) -> None:
-    kernel = load(texts()[variant.kernel], filename=variant.kernel)
+    kernel = load(texts()[variant.kernel], filename=variant.kernel, consts=dict(variant.consts))
     assert kernel.form == variant.form
     size = variant.local[0] * variant.local[1] * variant.local[2]
     assert size <= VULKAN_MINIMUM.max_invocations

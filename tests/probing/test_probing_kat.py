@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -283,7 +283,6 @@ def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     be_quick(monkeypatch, tmp_path)
 
 
-SOFTWARE = replace(VULKAN_MINIMUM, device_class="cpu-llvm", has_fp16_arithmetic=True)
 LEVELS = {
     "vulkan": VULKAN_MINIMUM,
     "one output": replace(VULKAN_MINIMUM, max_outputs=1),
@@ -292,6 +291,10 @@ LEVELS = {
         VULKAN_MINIMUM, device_class="nvidia", max_invocations=256, has_fp16_arithmetic=True
     ),
     "discrete": replace(VULKAN_MINIMUM, device_class="nvidia", max_invocations=256),
+    "rasteriser": replace(VULKAN_MINIMUM, device_class="cpu-llvm"),
+    "rasteriser float16": replace(
+        VULKAN_MINIMUM, device_class="cpu-llvm", has_fp16_arithmetic=True
+    ),
     "gles30": FLOAT_TEXTURES,
     "gles20": TEXTURES,
 }
@@ -347,44 +350,43 @@ def test_required_kernels_share_with_the_standard_ones_what_packs_alone(name: st
     assert variants(chain, caps) & variants(standard, caps) == {"pack_map", "unpack_map"}
 
 
-@pytest.mark.usefixtures("quick")
-def test_every_product_that_selection_can_use_on_rasterisers_is_run() -> None:
-    used = {v for case in kat.cases(SOFTWARE, "kernels") for v in variants(case, SOFTWARE)}
-    wanted = {v for v in selectable(SOFTWARE) if v.startswith("matmul")}
-    assert {v for v in used if v.startswith("matmul")} == wanted
-    assert {"matmul_block1x2", "matmul_block16x4", "matmul_block16x4_f16"} <= wanted
-
-
 IN_HALF = ("elementwise", "reduce", "conv2d", "dwconv2d", "conv_transpose2d", "matmul")
 """Operations with a kernel that computes in float16; the others move numbers, or integers."""
 
-EXTENTS = (1, 3, 4, 31, 32, 64, 1024, 1025, 4096)
+
+def corners(op: str) -> Iterator[dict[str, int]]:
+    """Return shapes on both sides of every bound of an operation's variants."""
+    sides: dict[str, set[int]] = {}
+    for low, high, name in (
+        (*v.when[name], name) for v in library.variants() if v.op == op for name in v.when
+    ):
+        sides.setdefault(name, set()).update((low - 1, low, min(high, 4096)))
+    for values in itertools.product(*map(sorted, sides.values())):
+        yield dict(zip(sides, values, strict=True))
 
 
 def selectable(caps: Caps) -> set[str]:
     """Ask selection for every operation at shapes on both sides of every bound."""
     found = set()
     for op in {variant.op for variant in library.variants()}:
-        facts = {name for v in library.variants() if v.op == op for name in v.when}
-        for extents in itertools.product(EXTENTS, repeat=len(facts)):
+        for shape in corners(op):
             with contextlib.suppress(KernelLimitError):  # softstats, where sumexp serves instead
-                shape = dict(zip(sorted(facts), extents, strict=True))
                 found.add(select(op, shape, caps).id)
                 if caps.has_fp16_arithmetic and op in IN_HALF:
                     found.add(select(op, shape, caps, is_half=True).id)
     return found
 
 
-def in_half(caps: Caps) -> list[kat.KnownAnswer]:
-    cases = kat.cases(caps, "kernels")
+def in_half(name: str) -> list[kat.KnownAnswer]:
+    cases = kat.cases(LEVELS[name], "kernels")
     return [case for case in cases if case.precision.arithmetic == "float16"]
 
 
-def wrong(caps: Caps) -> list[str]:
+def wrong(name: str) -> list[str]:
     """Return the cases in float16 that the interpreter gets wrong, as it is now."""
-    cases = in_half(caps)
+    cases = in_half(name)
     planrun.kernel_of.cache_clear()
-    found = [c.name for c in cases if judge_runs(c, [computed(c, caps)])[0] is not None]
+    found = [c.name for c in cases if judge_runs(c, [computed(c, LEVELS[name])])[0] is not None]
     planrun.kernel_of.cache_clear()
     return found
 
@@ -394,8 +396,10 @@ def wrong(caps: Caps) -> list[str]:
 def test_sums_in_float16_are_caught(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = mutated(library.texts(), mutant)
     monkeypatch.setattr(planrun, "texts", lambda: texts)
-    levels = {"group/matmul_tile": LEVELS["discrete float16"], "group/matmul_block": SOFTWARE}
-    assert wrong(levels.get(HALF_MUTANTS[mutant][0], LEVELS["float16"]))
+    kernel = HALF_MUTANTS[mutant][0]
+    is_tile = "tile" in mutant or "unit" in mutant or "block" in mutant
+    where = "discrete " if kernel == "group/matmul_tile" else "rasteriser " if is_tile else ""
+    assert wrong(f"{where}float16")
 
 
 def _bits(count: int) -> Callable[[Any], Any]:
@@ -431,7 +435,7 @@ def test_wrong_steps_in_float16_are_caught(name: str, monkeypatch: pytest.Monkey
         return spoil(value) if is_step else value
 
     monkeypatch.setattr(interpreter._Run, "_op", spoilt)
-    assert wrong(LEVELS["float16"])
+    assert wrong("float16")
 
 
 @pytest.mark.usefixtures("quick")

@@ -64,7 +64,7 @@ def test_ignored_entry_does_not_count(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("GPUEDGE_IGNORE", "mesa-0001")
     rows = (
         entry(1, "crash", {"disable_backend": True}),
-        entry(2, "wrong_result", {"disable_kernels": ["conv2d_px4"]}),
+        entry(2, "wrong_result", {"disable_kernels": [BEST]}),
     )
     found = Told(tmp_path, *rows)
     assert (found.event["status"], found.outcomes) == ("ok", {"mesa-0002": "applies"})
@@ -74,7 +74,7 @@ def test_ignored_entry_does_not_count(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_restrictions_reach_caps_kernels_and_backend(tmp_path: Path) -> None:
     action = {
-        "disable_kernels": ["conv2d_px4"], "disable_features": ["pipeline-cache", "group-kernels"],
+        "disable_kernels": [BEST], "disable_features": ["pipeline-cache", "group-kernels"],
         "limits": {"max_storage_buffer_bytes": 1 << 20},
     }  # fmt: skip
     seen: set[str] = set()
@@ -83,9 +83,9 @@ def test_restrictions_reach_caps_kernels_and_backend(tmp_path: Path) -> None:
     assert found.event["status"] == "ok"
     assert found.caps.forms == VULKAN_MINIMUM.forms - {"group"}
     assert found.caps.max_storage_buffer_bytes == 1 << 20
-    assert found.caps.ruled_out == {"conv2d_px4"}
+    assert found.caps.ruled_out == {BEST}
     assert "conv2d_map" in seen
-    assert "conv2d_px4" not in seen
+    assert BEST not in seen
     (opened,) = found.impl.opened
     assert opened.disabled == {"pipeline-cache", "group-kernels"}
     assert opened.limits == {"max_storage_buffer_bytes": 1 << 20}
@@ -107,6 +107,9 @@ def test_no_storage_left_blocks(tmp_path: Path) -> None:
     assert "mesa-0001" in found.event["detail"]
 
 
+BEST = "conv2d_shared4x8"
+"""The kernel that the convolution of the known answers gets."""
+
 ASKS = {"probe": demand("standard", "kernels", "repeat")}
 
 
@@ -127,9 +130,9 @@ def test_good_device_is_cleared(tmp_path: Path) -> None:
 
 def test_confirming_probe_clears_nothing(tmp_path: Path) -> None:
     probe = demand("kernels", may="confirm")
-    action = {"disable_kernels": ["conv2d_px4"]}
+    action = {"disable_kernels": [BEST]}
     found = Told(tmp_path, entry(1, "wrong_result", action, probe=probe))
-    assert found.event["restrictions"]["kernels"] == ["conv2d_px4"]
+    assert found.event["restrictions"]["kernels"] == [BEST]
 
 
 def test_broken_kernel_is_found_by_a_demand_only(tmp_path: Path) -> None:
@@ -160,13 +163,13 @@ def test_failed_demand_of_the_whole_backend_blocks(tmp_path: Path) -> None:
 
 
 def test_device_that_is_wrong_is_tried_as_its_entries_would_have_it(tmp_path: Path) -> None:
-    row = entry(1, "wrong_result", {"disable_kernels": ["conv2d_px4"]}, **ASKS)
-    found = Told(tmp_path, row, executor=broken("conv2d_px4"))
+    row = entry(1, "wrong_result", {"disable_kernels": [BEST]}, **ASKS)
+    found = Told(tmp_path, row, executor=broken(BEST))
     assert found.event["status"] == "ok"
     assert found.outcomes == {"mesa-0001": "failed"}
-    assert found.caps.ruled_out == {"conv2d_px4"}
+    assert found.caps.ruled_out == {BEST}
     other = entry(1, "wrong_result", {"disable_kernels": ["matmul_block8x4"]}, **ASKS)
-    found = Told(tmp_path, other, executor=broken("conv2d_px4"))
+    found = Told(tmp_path, other, executor=broken(BEST))
     assert (found.event["status"], found.event["code"]) == ("wrong", "wrong-numbers")
 
 
