@@ -145,13 +145,15 @@ def slow(device: str, isolation: str) -> dict[str, Any]:
     """Ask for more than fits into the limit, of which no prediction and no earlier run tells."""
     ones = {"x0": np.ones((1024, 1024), np.float32)}
     with gpuedge.Session(squares(1), device=device, isolation=isolation) as session:
-        session.run(ones)
-        start = time.perf_counter()
-        session.run(ones)
-        took_s = time.perf_counter() - start
+        took = []
+        for _ in range(4):  # the first one compiles; a busy machine slows some
+            start = time.perf_counter()
+            session.run(ones)
+            took.append(time.perf_counter() - start)
+        took_s = min(took)
     limit_s = watchdog.RUN_LIMIT_S = watchdog.FLOOR_S = 1.2
     watchdog.FACTOR, watchdog.STRETCH = 1e-9, 100.0
-    text = squares(min(200, round(2.5 * limit_s / took_s) + 1))
+    text = squares(min(400, round(3 * limit_s / took_s) + 1))
     with gpuedge.Session(text, device=device, isolation=isolation, fallback="error") as session:
         start = time.perf_counter()
         is_right = np.allclose(session.run(ones)["y"], 1.0, rtol=1e-4)
