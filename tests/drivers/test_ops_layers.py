@@ -25,7 +25,11 @@ pytestmark = pytest.mark.driver
 EXACT = [s for s in everything("smoke") if s.storage == "float32" and not s.variant]
 SAMPLE = EXACT[::4]
 SECOND = EXACT[2::4]
-RULED_OUT = tuple(v.id for v in variants() if v.op in ("conv2d", "matmul") and v.form == "group")
+RULED_OUT = tuple(
+    v.id
+    for v in variants()
+    if v.op in ("conv2d", "matmul") and v.form == "group" and v.id != "matmul_tile"
+)
 
 
 def of(op: str) -> list[Case]:
