@@ -1,0 +1,1 @@
+"""gpuedge and its peers on the same work: models, processes, cells, the page."""
