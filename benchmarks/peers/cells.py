@@ -61,7 +61,9 @@ def verdict(answer: Mapping[str, Any], is_quantised: bool) -> str:
         return str(answer["failed"])
     if answer["on_cpu"]:
         return "ran on the CPU: " + ", ".join(answer["on_cpu"])
-    if not answer["error"] <= TOLERANCES[is_quantised]:
+    if answer["error"] == float("inf"):
+        return "wrong: results of another size, or not finite"
+    if answer["error"] > TOLERANCES[is_quantised]:
         return f"wrong: off by {answer['error']:.2g} of the largest number"
     return ""
 

@@ -8,8 +8,10 @@ so long, at least once, and answers with the calls and what they took.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -68,8 +70,14 @@ class Peer:
                 "cpu_s": time.process_time() - busy}  # fmt: skip
 
 
+PR_SET_PDEATHSIG = 1
+"""Of `prctl` (linux/prctl.h): the signal that a process gets when its parent has died."""
+
+
 def main(name: str) -> None:
     """Answer until the pipe closes."""
+    if sys.platform == "linux":  # a process that is stopped does not see its pipe close
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what a peer prints is no answer
     peer = Peer(name)

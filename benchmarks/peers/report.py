@@ -68,14 +68,21 @@ def lines_of(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(header)} |", rule, *(f"| {' | '.join(row)} |" for row in rows), ""]
 
 
+def both(cell: Cell, clock: int) -> str:
+    """Return the median and the least of a cell's rounds in milliseconds."""
+    median = cells.seconds(cell, clock)
+    if median is None:
+        return "-"
+    least = "once" if cell.get("is_slow") else ms(cells.seconds(cell, clock, min))
+    return f"{ms(median)} ({least})"
+
+
 def times(found: Found, clock: int) -> list[str]:
     """Return a table of median and least milliseconds a call by work and peer."""
     rows = []
     for work, row in found.table.items():
-        pairs = [(cells.seconds(row[p], clock), cells.seconds(row[p], clock, min))
-                 for p in found.peers]  # fmt: skip
-        if any(median is not None for median, _ in pairs):
-            rows.append((work, *(f"{ms(a)} ({ms(b)})" if a is not None else "-" for a, b in pairs)))
+        if any(cells.seconds(cell) is not None for cell in row.values()):
+            rows.append((work, *(both(row[peer], clock) for peer in found.peers)))
     return lines_of(("work", *found.peers), rows)
 
 
@@ -131,9 +138,10 @@ def left_out(found: Found) -> list[str]:
         for peer, cell in row.items():
             if "failed" in cell:
                 reasons.setdefault((peer, cell["failed"]), []).append(work)
-    return [f"* {peer}: `{why}`: {', '.join(works)}" for (peer, why), works in reasons.items()] or [
-        "Nothing."
-    ]
+    return [
+        f"* {peer}: `{why}`: " + ("all" if len(works) == len(found.table) else ", ".join(works))
+        for (peer, why), works in reasons.items()
+    ] or ["Nothing."]
 
 
 def processor() -> str:

@@ -128,34 +128,29 @@ class Runner:
         place, _ = prepared(self.folder, work)
         found = {p: self.cell(work, p) for p in self.peers}
         todo = [p for p in self.peers if cells.missing(found[p], self.rounds)]
-        for peer in list(todo):
+        for peer in todo:
             answer = self.asked(peer, load=str(place))
             why = cells.verdict(answer, work.endswith("int8"))
             found[peer].update({"failed": why} if why else {"error": answer["error"]})
             found[peer].update({k: answer[k] for k in ("device", "version") if k in answer})
-            if why:
-                todo.remove(peer)
-                cells.write(self.cell_file(work, peer), found[peer])
         for _ in range(self.rounds):
-            for peer in list(todo):
-                cell = found[peer]
-                if cells.missing(cell, self.rounds) and not self._burst(peer, cell):
-                    todo.remove(peer)
-                cells.write(self.cell_file(work, peer), cell)
+            for peer in todo:
+                if cells.missing(found[peer], self.rounds):
+                    self._burst(peer, found[peer])
+                cells.write(self.cell_file(work, peer), found[peer])
         for peer in self.peers:
             print(f"    {peer:20} {report.shown(found[peer])}", flush=True)
 
-    def _burst(self, peer: str, cell: Cell) -> bool:
-        """Add a round to a cell; False if there shall be no more."""
+    def _burst(self, peer: str, cell: Cell) -> None:
+        """Add a round to a cell; one that takes long stands for the others too."""
         answer = self.asked(peer, time=BURST_S)
         if "failed" in answer:
             cell["failed"] = answer["failed"]
-            return False
+            return
         cell["samples"].append([answer[k] / answer["calls"] for k in ("wall_s", "cpu_s")])
         if answer["wall_s"] > SLOW_S:
             cell["samples"] += cell["samples"][-1:] * (self.rounds - len(cell["samples"]))
             cell["is_slow"] = True
-        return True
 
     def first_results(self, work: str) -> None:
         """Measure the first result of a new process, with empty caches and with its own."""

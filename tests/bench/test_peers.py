@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -149,6 +150,30 @@ def test_a_peer_is_stopped_while_it_is_not_asked(peer: Process) -> None:
         time.sleep(0.01)
 
 
+PARENT = """
+import os, sys
+from pathlib import Path
+from benchmarks.peers.process import Process
+command = [sys.executable, "-m", "benchmarks.peers.child", "onnxruntime"]
+one = Process(command, os.environ, Path(sys.argv[1]))
+assert "FileNotFoundError" in one.ask(60, load="/nowhere")["failed"]
+print(one.pid, flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such signal")
+def test_a_peer_goes_with_the_process_that_asked_it(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PARENT, str(tmp_path / "log")],
+        cwd=run.ROOT, capture_output=True, text=True, check=True, timeout=100,
+    )  # fmt: skip
+    end = time.monotonic() + 20
+    while Path(f"/proc/{int(done.stdout)}").exists():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 # cells
 
 
@@ -172,7 +197,11 @@ def test_a_long_message_keeps_its_end() -> None:
         ({"failed": "gone"}, False, "gone"),
         ({"on_cpu": ["MatMul"], "error": 0.0}, False, "ran on the CPU: MatMul"),
         ({"on_cpu": [], "error": 0.05}, False, "wrong: off by 0.05 of the largest number"),
-        ({"on_cpu": [], "error": float("nan")}, True, "wrong: off by nan of the largest number"),
+        (
+            {"on_cpu": [], "error": float("inf")},
+            True,
+            "wrong: results of another size, or not finite",
+        ),
         ({"on_cpu": [], "error": 0.05}, True, ""),
         ({"on_cpu": [], "error": 1e-6}, False, ""),
     ],
@@ -287,6 +316,19 @@ def test_first_results_are_cold_then_warm(tmp_path: Path, monkeypatch: pytest.Mo
     assert one.cell("matmul 64", "onnxruntime")["warm_cpu"] == 2.0
 
 
+def test_onnxruntime_alone_is_measured_where_no_peers_are_installed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--devices", "", "--venv", str(tmp_path / "none"), "--output", str(tmp_path)]
+    run.main([*given, "--work", "gemv 2048", "matmul 64", "--rounds", "2"])
+    said = capsys.readouterr()
+    assert "only onnxruntime is measured" in said.err
+    assert said.out.count("error 0e+00, CPU") == 2
+    page = next(tmp_path.glob("peers-*.md")).read_text()
+    assert "| work | onnxruntime |" in page
+    assert "| cpu | CPU |" in page
+
+
 def test_a_word_takes_the_works_that_begin_with_it() -> None:
     assert list(run.chosen(run.parsed(["--work", "squeeze", "gemv"]), models.WORK)) == [
         "gemv 2048", "squeezenet", "squeezenet int8",
@@ -320,7 +362,7 @@ def test_the_page_has_ratios_times_and_what_was_not_counted(found: report.Found)
     assert "| matmul 64 | 5 (4) | 1 (1) | 10 (10) |" in lines
     assert "| matmul 64 | 10 (8) | 2 (2) | 20 (20) |" in lines
     assert "| vulkan:0 | soft (256 bits) | 7 | 10.0 | 1.0 | 9.0 | 0.5 |" in lines
-    assert "* iree: `hung`: matmul 64" in lines
+    assert "* iree: `hung`: all" in lines
 
 
 def test_page_numbers_and_plot_are_written(found: report.Found, tmp_path: Path) -> None:
