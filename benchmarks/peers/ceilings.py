@@ -40,6 +40,8 @@ GROUP = 64
 ROUNDS = 5
 TIMEOUT_S = 60.0
 
+Extents = tuple[int, int, int, int]
+
 Times = tuple[float, float]
 """Wall and processor seconds."""
 
@@ -56,7 +58,7 @@ def timed(run: Callable[[], Any]) -> Times:
     return statistics.median(wall), statistics.median(cpu)
 
 
-def kernel_times(impl: DeviceImpl, text: str, extents: tuple[int, ...], n: int = 0) -> Times:
+def kernel_times(impl: DeviceImpl, text: str, extents: Extents, n: int = 0) -> Times:
     """Return how long a kernel of one input and one output takes on a device."""
     kernel = lang.load(text, filename="ceiling.kern")
     blob = lang.print_kernel(kernel, impl.caps.dialect)
@@ -64,7 +66,7 @@ def kernel_times(impl: DeviceImpl, text: str, extents: tuple[int, ...], n: int =
     with impl.entered():
         program = impl.build(blob, {"LX": GROUP})
         source, target = impl.alloc(size, Usage.INPUT), impl.alloc(size, Usage.SCRATCH)
-        impl.write(source, memoryview(np.full(size // 4, 1e-3, np.float32)).cast("B"))
+        impl.write(source, memoryview(np.full(size // 4, 1e-3, np.float32).tobytes()))
         groups = (-(-extents[0] // GROUP), extents[1], extents[2] * extents[3])
         push = blob.pack_push([extents] * 2, {p.name: n for p in kernel.params})
         bindings = (Binding(source, 0, size), Binding(target, 0, size))

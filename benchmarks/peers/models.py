@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from math import prod, sqrt
 from pathlib import Path
 from typing import Any
@@ -153,9 +154,9 @@ OPERATORS: dict[str, Callable[[], Graph]] = {
     "depthwise 3x3 64@112": lambda: conv(64, 64, 3, 112, group=64),
     "conv 3x3 32@256": lambda: conv(32, 32, 3, 256),
     "conv 7x7 s2 3>64@224": lambda: conv(3, 64, 7, 224, stride=2),
-    **{f"matmul {n}": lambda n=n: matmul(n) for n in (64, 256, 1024, 2048)},
+    **{f"matmul {n}": partial(matmul, n) for n in (64, 256, 1024, 2048)},
     "gemv 2048": lambda: _one("MatMul", {"x": (1, 2048), "w": (2048, 2048)}, ("w",)),
-    **{f"relu(a*b+c) {n}": lambda k=k: chain(k)
+    **{f"relu(a*b+c) {n}": partial(chain, k)
        for n, k in (("1K", 1 << 10), ("64K", 1 << 16), ("1M", 1 << 20), ("16M", 1 << 24))},
     "softmax 128x1000": lambda: _one("Softmax", {"x": (128, 1000)}, axis=-1),
     "sum of rows 1024x1024": lambda: reduction("ReduceSum", 1024, 1024),
