@@ -211,7 +211,7 @@ cold start left. Processor seconds leave out child processes, such as gpuedge's 
 
 LIMITS = """Of the CPU: numpy's BLAS (1024 by 1024) and its copy of 64 MiB. Of a device: a kernel
 that multiplies and adds in registers only, and one that copies 64 MiB, read and written. Both are
-written in the kernel language.
+written in the kernel language. The least of nine calls; what fits in caches may move faster.
 """
 
 

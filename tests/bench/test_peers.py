@@ -89,7 +89,7 @@ def test_the_kernel_of_the_rate_does_the_operations_it_is_counted_for(steps: int
     x = np.array([1, 2, 3, 4], np.float32).reshape(1, 1, 1, 1, 4)
     found = lang.interpret(kernel, {"A": x}, (1, 1, 1, 1), params={"N": steps})
     chains = [x.astype(np.float64) + i for i in range(ceilings.CHAINS)]
-    for _ in range(steps):
+    for _ in range(steps * ceilings.UNROLLED):
         chains = [a * 0.999 + x for a in chains]
     np.testing.assert_allclose(found.reshape(-1), sum(chains).reshape(-1), rtol=1e-5)
 
