@@ -35,8 +35,8 @@ def error_of(found: list[Any], wanted: list[Any]) -> float:
 
 
 def short(text: str, most: int = 160) -> str:
-    """Return the end of a message's first line, where drivers and peers say what happened."""
-    line = (text.strip().splitlines() or ["no message"])[0]
+    """Return the end of a message's first line, where peers say what happened, paths as seen here."""
+    line = (text.replace(f"{Path.cwd()}/", "").strip().splitlines() or ["no message"])[0]
     return line if len(line) <= most else f"... {line[-most:]}"
 
 

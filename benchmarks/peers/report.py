@@ -136,8 +136,9 @@ def left_out(found: Found) -> list[str]:
     reasons: dict[tuple[str, str], list[str]] = {}
     for work, row in found.table.items():
         for peer, cell in row.items():
-            if "failed" in cell:
-                reasons.setdefault((peer, cell["failed"]), []).append(work)
+            why = "" if cells.seconds(cell) else cell.get("failed", "not measured")
+            if why:
+                reasons.setdefault((peer, why), []).append(work)
     return [
         f"* {peer}: `{why}`: " + ("all" if len(works) == len(found.table) else ", ".join(works))
         for (peer, why), works in reasons.items()
@@ -197,7 +198,12 @@ resident; its results were compared with ONNX Runtime's first. Times are of one 
 in brackets, minima of {rounds} rounds of {burst:g} s, taken in turn. Dashes are explained below.
 
 Processor time is that of all threads of the peer's own process. It comes first because other jobs
-share this machine: they move wall times by a factor, processor times by some tenths.
+share this machine: they move wall times by a factor, processor times less.
+"""
+
+NOTES = """ncnn gets copies of its inputs, for its layers may overwrite them. iree returns results
+through a buffer of its own, for `to_host` fails on software drivers; on these its threads poll,
+which is in its processor time.
 """
 
 SHARE = """The share is of the device's own ceiling (below): of its operations or of its bytes,
@@ -222,7 +228,7 @@ def page(found: Found, date: str) -> str:
         HEAD.format(rounds=found.rounds, burst=found.burst_s),
         *facts(found),
         "## gpuedge against the others, in processor time\n", SHARE, *ratios(found),
-        "## Processor milliseconds\n", *times(found, CPU),
+        "## Processor milliseconds\n", NOTES, *times(found, CPU),
         "## Wall milliseconds\n", *times(found, WALL),
         "## First results\n", STARTS, *first_results(found),
         "## Ceilings\n", LIMITS, *ceilings(found),

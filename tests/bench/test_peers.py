@@ -187,6 +187,7 @@ def test_error_is_in_units_of_the_largest_number() -> None:
 def test_a_long_message_keeps_its_end() -> None:
     assert short("one\ntwo") == "one"
     assert short("") == "no message"
+    assert short(f"{Path.cwd()}/out/model.onnx: bad") == "out/model.onnx: bad"
     assert short("x" * 500 + " no adapter").endswith(" no adapter")
     assert len(short("x" * 500)) < 200
 
