@@ -144,7 +144,9 @@ def iree(model: Path, feeds: Feeds, device: str) -> Loaded:
     if not made.exists():
         mlir = model.with_suffix(".mlir")
         _convert([_tool("iree-import-onnx"), str(model), "-o", str(mlir)], mlir)
-        _convert([_tool("iree-compile"), str(mlir), *target, "-o", str(made)], made)
+        part = made.with_suffix(".part")  # a compiler that was killed leaves no module behind
+        _convert([_tool("iree-compile"), str(mlir), *target, "-o", str(part)], part)
+        part.replace(made)
         mlir.unlink()
     one = runtime.get_device(driver)
     config = runtime.Config(device=one)

@@ -35,7 +35,7 @@ def error_of(found: list[Any], wanted: list[Any]) -> float:
 
 
 def short(text: str, most: int = 160) -> str:
-    """Return the end of a message's first line, where peers say what happened, paths as seen here."""
+    """Return the end of a message's first line, where peers say what happened; no folders."""
     line = (text.replace(f"{Path.cwd()}/", "").strip().splitlines() or ["no message"])[0]
     return line if len(line) <= most else f"... {line[-most:]}"
 

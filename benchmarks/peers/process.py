@@ -89,7 +89,7 @@ class Process:
         status = self._process.poll()
         self.close()
         if status is None:
-            return f"hung: no answer within {deadline_s:g} s"
+            return f"no answer within {deadline_s:g} s"
         how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
         return f"its process ended: {how}"
 
