@@ -195,7 +195,8 @@ def ceilings(found: Found) -> list[str]:
 HEAD = """Made by `python -m benchmarks.peers.run --save` ([benchmarks](../README.md)). Every peer
 gets numpy arrays and returns numpy arrays, float32 unless a name says int8, with its weights
 resident; its results were compared with ONNX Runtime's first. Times are of one call: medians and,
-in brackets, minima of {rounds} rounds of {burst:g} s, taken in turn. Dashes are explained below.
+in brackets, minima of {rounds} rounds of {burst:g} s, taken in turn by the peers that one command
+asked for. Dashes are explained below.
 
 Processor time is that of all threads of the peer's own process. It comes first because other jobs
 share this machine: they move wall times by a factor, processor times less.
@@ -207,7 +208,8 @@ which is in its processor time.
 """
 
 SHARE = """The share is of the device's own ceiling (below): of its operations or of its bytes,
-whichever is larger. A convolution counts as multiplied out.
+whichever is larger. A convolution counts as multiplied out. Half of what a copy moves is written,
+which costs more than reading; so what mostly reads may exceed 100 %.
 """
 
 STARTS = """Seconds from a new process to its first result; converting ahead of time (ncnn, iree)
@@ -237,13 +239,15 @@ def page(found: Found, date: str) -> str:
     return "\n".join(parts)
 
 
-def draw(found: Found, path: Path) -> None:
-    """Draw processor time against ONNX Runtime's, by work; nothing without matplotlib."""
+def draw(found: Found, path: Path) -> bool:
+    """Draw processor time against ONNX Runtime's, by work; False without that or matplotlib."""
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - a tool, not a dependency
     except ImportError:
-        return
+        return False
     works = [w for w, row in found.table.items() if cells.seconds(row.get(ORT, {}))]
+    if not works:
+        return False
     figure = Figure(figsize=(9, 1 + 0.28 * len(works)), layout="constrained")
     axes = figure.subplots()
     for number, peer in enumerate(found.peers):
@@ -260,6 +264,7 @@ def draw(found: Found, path: Path) -> None:
     axes.grid(alpha=0.3)
     figure.legend(loc="outside upper center", ncols=5, fontsize="small", frameon=False)
     figure.savefig(path)
+    return True
 
 
 def write(found: Found, folder: Path) -> None:
@@ -267,8 +272,7 @@ def write(found: Found, folder: Path) -> None:
     date = time.strftime("%Y-%m-%d")
     place = folder / f"peers-{date}"
     text = page(found, date)
-    draw(found, place.with_suffix(".svg"))
-    if place.with_suffix(".svg").exists():
+    if draw(found, place.with_suffix(".svg")):
         text = text.replace("\n## gpuedge against", f"\n![processor times]({place.name}.svg)\n\n"
                             "## gpuedge against", 1)  # fmt: skip
     place.with_suffix(".md").write_text(text, encoding="utf-8")
