@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import weakref
 from collections import deque
@@ -63,6 +64,9 @@ after that for runs on the CPU that were told to stop."""
 PASSED_NS = 1_000_000
 """How long a request may be passed by others that come while no request runs: handing each turn to
 another thread costs more than most small models. That of `sync.Mutex` in Go."""
+
+LOST_NS = 100_000_000
+"""How long a request waits before it looks whether those before it are still under way."""
 
 MARGIN_S = 0.5
 """What a device's own watchdog gets beyond its time: it ends a run in a better way."""
@@ -272,11 +276,19 @@ class Server:
             return None  # a daemon thread, and the interpreter ends
         if not job.is_given_up:
             self._leave_stuck()
+            self._end_lost(job)
             before = self._next[: self._next.index(job)]
             # One of this very thread is over, or is interrupted for as long as this one lasts.
             if any(one.thread != job.thread for one in (self._running, *before) if one is not None):
                 return None
         return self._take_turn(job)
+
+    def _end_lost(self, job: Job) -> None:
+        """End requests before one whose calls are over: signals came while they were ended."""
+        if clock.now_ns() - job.since_ns > LOST_NS:
+            for one in (self._running, *self._next):
+                if one is not None and one is not job and not _is_under_way(one):
+                    self._end_of(one)
 
     def _take_turn(self, job: Job) -> Models:
         if job in self._next:
@@ -566,6 +578,16 @@ class Server:
             return not (self._running or self._late) or None
 
         return self._monitor.wait_for(is_idle, seconds) or False
+
+
+def _is_under_way(job: Job) -> bool:
+    """Tell whether the call that answers a request is on the stack of its thread."""
+    frame = sys._current_frames().get(job.thread)
+    while frame is not None:
+        if frame.f_code is Server._answer.__code__ and frame.f_locals["job"] is job:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _close_models(models: Models) -> None:

@@ -258,6 +258,41 @@ def test_a_thread_that_calls_in_a_loop_leaves_others_their_turn() -> None:
             thread.join(30)
 
 
+@pytest.mark.parametrize("is_waiting", [False, True], ids=["running", "waiting"])
+def test_a_request_that_was_never_ended_keeps_no_other_thread(
+    gate: Gate, is_waiting: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after signals that come again while what the first one raised is on its way."""
+    right, mine = serving.Server._end_of, threading.get_ident()
+
+    def end_of(server: serving.Server, job: serving.Job) -> None:
+        if job.thread == mine:
+            raise TimeoutError("a handler's")
+        right(server, job)
+
+    def interrupted(server: serving.Server, job: serving.Job) -> None:
+        if job in server._next and job.thread == mine:
+            raise TimeoutError("a handler's")
+
+    with session() as s:
+        s.run({"x": X})
+        if is_waiting:
+            held(s, gate)
+            first = s.run_async({"x": X})
+            assert gate.came.wait(30)
+        with monkeypatch.context() as patch:
+            patch.setattr(serving.Server, "_end_of", end_of)
+            if is_waiting:
+                patch.setattr(serving.Server, "_end_lost", interrupted)
+            with pytest.raises(TimeoutError, match="a handler's"):
+                s.run({"x": X})
+        gate.open.set()
+        if is_waiting:
+            first.result(30)
+        np.testing.assert_array_equal(s.run_async({"x": X}).result(30)["y"], [[2, 0, 6]])
+        np.testing.assert_array_equal(s.run({"x": X})["y"], [[2, 0, 6]])
+
+
 def test_isolation_of_a_device_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     with gpuedge.open("cpu") as device:
         assert device.isolation == "inline"
