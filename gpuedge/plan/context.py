@@ -233,8 +233,11 @@ class Context:
         `parts` are those of `Variant.grid`.
         """
         known = {**(facts or {}), "bindings": len(tensors)}
-        variant = select(op, known, self.caps, self.restricted, is_half=is_half)
-        grid = variant.grid(self.tensors[tensors["O"]].layout.extents, parts)
+        out = self.tensors[tensors["O"]].layout.extents
+        variant = select(
+            op, known, self.caps, self.restricted, is_half=is_half, out=out, parts=parts
+        )
+        grid = variant.grid(out, parts)
         local = variant.local if variant.form == "group" else self._workgroup(variant, grid)
         groups = tuple(-(-size // of) for size, of in zip(grid, local, strict=True))
         self._check(tensors, groups)

@@ -8,10 +8,14 @@ from math import prod
 
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import KernelLimitError
+from gpuedge.core.kernel import Extents
 from gpuedge.plan.library import Variant, variants
 
 EXTENTS_BYTES, PARAM_BYTES = 16, 4
 """What a tensor's extents and a parameter take of `Caps.max_push_bytes`."""
+
+
+ONE: Extents = (1, 1, 1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,8 @@ def consider(
     restricted: Collection[str] = (),
     *,
     is_half: bool = False,
+    out: Extents = ONE,
+    parts: tuple[int, int] = (1, 1),
 ) -> tuple[Considered, ...]:
     """Return all variants of `op`, best first, each with the reason it is not used.
 
@@ -45,13 +51,17 @@ def consider(
         Variant ids that a failure in use has ruled out, besides those of `Caps.ruled_out`.
     is_half : bool
         Whether the kernel is to compute in float16.
+    out : Extents
+        Extents of the output, in texels: its workgroups must not be more than the device allows.
+    parts : pair of int
+        Those of `Variant.grid`.
     """
     mine = [v.in_half() if is_half else v for v in variants() if v.op == op]
     scores = [(v.score.get(caps.device_class, v.score["any"]), v) for v in mine]
     found = False
     rows = []
     for score, variant in sorted(scores, key=lambda pair: -pair[0]):
-        why = _why_not(variant, facts, caps, restricted)
+        why = _why_not(variant, facts, caps, restricted) or _too_many(variant, out, parts, caps)
         if not why and found:
             why = "another variant scores higher here"
         found = found or not why
@@ -66,6 +76,8 @@ def select(
     restricted: Collection[str] = (),
     *,
     is_half: bool = False,
+    out: Extents = ONE,
+    parts: tuple[int, int] = (1, 1),
 ) -> Variant:
     """Return the best variant that fits.
 
@@ -74,7 +86,7 @@ def select(
     KernelLimitError (GE-303)
         None fits; the message lists why.
     """
-    rows = consider(op, facts, caps, restricted, is_half=is_half)
+    rows = consider(op, facts, caps, restricted, is_half=is_half, out=out, parts=parts)
     for row in rows:
         if not row.why_not:
             return row.variant
@@ -99,6 +111,16 @@ def _why_not(
         if not low <= facts[name] <= high:
             return f"for {name} from {low} to {high}, here {facts[name]}"
     return _too_large(variant, caps) or _pushes_too_much(variant, facts, caps)
+
+
+def _too_many(variant: Variant, out: Extents, parts: tuple[int, int], caps: Caps) -> str:
+    if variant.form != "group":
+        return ""  # the workgroups of map kernels are fitted to the output
+    grid = variant.grid(out, parts)
+    groups = [-(-size // of) for size, of in zip(grid, variant.local, strict=True)]
+    if all(count <= most for count, most in zip(groups, caps.max_groups, strict=True)):
+        return ""
+    return f"needs {groups} workgroups, the device allows {list(caps.max_groups)}"
 
 
 def _pushes_too_much(variant: Variant, facts: Mapping[str, int], caps: Caps) -> str:

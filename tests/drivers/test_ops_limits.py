@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import op_cases as cases
 import pytest
 from proving import proved
 from validation import validated
 
+import gpuedge
 from gpuedge.backends.base import DeviceInfo
 from gpuedge.backends.device import OpenDevice
 from gpuedge.core.caps import VULKAN_MINIMUM
@@ -48,6 +50,12 @@ def staged(vulkan_info: DeviceInfo) -> Iterator[Device]:
 def test_long_reduction(gpu: Device, name: str) -> None:
     # lavapipe would end the loops of an invocation after 65,535 turns and say nothing.
     cases.check(cases.long(name), gpu)
+
+
+def test_more_matrices_than_workgroups_along_an_axis(gpu: Device) -> None:
+    rng = np.random.default_rng(5)
+    a, b = (rng.integers(-9, 10, (65_536, *s)).astype("f4") for s in ((1, 3), (3, 2)))
+    np.testing.assert_array_equal(gpuedge.matmul(a, b, device=gpu), a @ b)
 
 
 SUBSET: dict[str, tuple[cases.Family, int]] = {

@@ -12,6 +12,7 @@ from planrun import check_limits
 
 from gpuedge.core.caps import VULKAN_MINIMUM
 from gpuedge.core.errors import ConfigError, KernelLimitError, UnsupportedOpError
+from gpuedge.core.kernel import Extents
 from gpuedge.graph.build import single
 from gpuedge.graph.ir import TensorType
 from gpuedge.lang import load, print_kernel
@@ -125,6 +126,24 @@ def test_no_tile_of_a_flat_grid_has_two_parts() -> None:
     assert tile.grid((17, 3, 10, 2)) == (9, 3, 2)
     assert tile.grid((17, 3, 10, 2), (2, 1)) == (12, 3, 2)  # columns 0, 2, .. 16 and 1, 3, .. 15
     assert tile.grid((17, 3, 10, 2), (1, 2)) == (9, 4, 2)  # twice five slices
+
+
+@pytest.mark.parametrize(
+    ("op", "facts", "out", "wanted"),
+    [
+        ("conv2d", shape(3840, height=2160, channels=3, filters=4), (3840, 2160, 1, 1), "_map"),
+        ("conv2d", shape(3840, height=1092, channels=3, filters=4), (3840, 1092, 1, 1), "_tile1x8"),
+        ("conv2d", shape(), (8, 8, 4, 65_535), "_shared4x8"),
+        ("conv2d", shape(), (8, 8, 4, 65_536), "_map"),
+        ("dwconv2d", shape(3840, height=2160, channels=3, filters=3, group=3), (3840, 2160, 1, 1),
+         "_map"),
+        ("matmul", {"rows": 1, "columns": 4, "depth": 4}, (1, 1, 1, 65_536), "_map"),
+    ],
+)  # fmt: skip
+def test_kernels_in_groups_need_no_more_workgroups_than_there_may_be(
+    op: str, facts: dict[str, int], out: Extents, wanted: str
+) -> None:
+    assert select(op, facts, SOFTWARE, out=out).id == op + wanted
 
 
 def test_shape_rules_variants_out() -> None:
