@@ -291,8 +291,7 @@ class Server:
                     self._end_of(one)
 
     def _take_turn(self, job: Job) -> Models:
-        if job in self._next:
-            self._next.remove(job)
+        """Run a request, or raise; the one behind it is told by `_end_of` if it does not run."""
         if self._is_closed:
             raise _closed()
         if job.is_given_up:
@@ -309,12 +308,14 @@ class Server:
             job.models = self._on_cpu
             job.request = replace(self._request, device=CPU, executor=None)
         self._running = job
+        if job in self._next:
+            self._next.remove(job)
         return job.models
 
     def _end_of(self, job: Job) -> None:
         """Let the next request run; close what this one had if nobody else has that any more."""
         with self._lock:
-            if job in self._next:  # interrupted: the one behind it may be next
+            if job in self._next:  # refused or interrupted: the one behind it may be next
                 self._next.remove(job)
                 self._monitor.notify()
             if self._running is job:

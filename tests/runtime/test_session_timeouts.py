@@ -24,6 +24,7 @@ from gpuedge.core.errors import (
     UsageError,
 )
 from gpuedge.runtime import serving
+from gpuedge.safety import monitor
 from gpuedge.safety.deadline import DeadlineCall
 
 pytestmark = pytest.mark.timeout(120)
@@ -129,6 +130,26 @@ def test_a_limit_too_short_to_begin_blames_no_other_run() -> None:
         with pytest.raises(RequestTimeoutError) as caught:
             s.run({"x": X}, timeout_s=1e-9)
         assert "other runs" not in str(caught.value)
+
+
+def test_a_turn_that_is_not_taken_is_the_next_one_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor, "POLL_S", 60.0)  # or those that wait would look by themselves
+    with session() as s:
+        server, running, given_up = s._server, serving.Job(), serving.Job()
+        server._begin(running)
+        given_up.thread, given_up.is_given_up = -1, True
+        server._next.append(given_up)
+        behind = threading.Thread(target=lambda: s.run({"x": X}))
+        behind.start()
+        until(lambda: len(server._next) == 2 and len(server._monitor._waiting) == 1)
+        server._end_of(running)
+        until(lambda: len(server._monitor._waiting) == 1)
+        assert behind.is_alive()
+        with pytest.raises(RequestTimeoutError):
+            server._next_turn(given_up)
+        server._end_of(given_up)
+        behind.join(20)
+        assert not behind.is_alive()
 
 
 # -- a device that hangs --------------------------------------------------------------------------
