@@ -17,6 +17,13 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "conv2d_tile: columns that taps share": ("group/conv2d_tile", "v[j + t]", "v[j]"),
     "conv2d_tile: last slice of a group": ("group/conv2d_tile", "oz + o < end", "oz + o < d.z"),
     "conv2d_tile: inputs of a group": ("group/conv2d_tile", "* ICG / 4", "* OCG / 4"),
+    "conv2d_tile: weights of a row": (
+        "group/conv2d_tile", "min(oy, d.y - 1) :", "min(oy, d.y - 2) :"),
+    "winograd_input: a pad": ("group/winograd_input", "/ ACROSS * 4 - PT", "/ ACROSS * 4 - PL"),
+    "winograd_input: a point": (
+        "group/winograd_input", "v[24 + j] - 0.5 * v[12 + j]", "v[24 + j] - 0.25 * v[12 + j]"),
+    "winograd_output: last row": ("group/winograd_output", "oy + i < d.y", "oy + i < d.y - 1"),
+    "winograd_output: a constant": ("group/winograd_output", "0.35355339 * d1", "0.353 * d1"),
     "conv2d_unit: column of a pixel": ("group/conv2d_unit", "j - y * d.x", "j - y * d.y"),
     "conv2d_unit: image of a batch": ("group/conv2d_unit", "n * (last + 1)", "n * last"),
     "conv_transpose2d_tile: taps apart": (

@@ -54,7 +54,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
     variants = library.variants()
     kernels: list[dict[str, Any]] = []
     for name, text in library.texts().items():
-        users = [v.id for v in variants if v.kernel == name]
+        users = [v.id for v in variants if name in v.kernels]
         kernels.append({"name": name, "lines": len(text.splitlines()), "variants": users})
     found = [asdict(v) for v in variants]
     output.document({"schema": "gpuedge.plan/1", "kernels": kernels, "variants": found})

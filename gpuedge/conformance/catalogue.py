@@ -181,7 +181,7 @@ def _back(rng: Rng) -> Case:
 
 
 FORCED: dict[str, tuple[Sequence[Case], int, Draw]] = {
-    "conv2d": ((*CONVOLUTIONS[:6], *layers.TILES), 4, _wide_convolution),
+    "conv2d": ((*CONVOLUTIONS[:6], *layers.TILES, *layers.IN_TILES), 4, _wide_convolution),
     "dwconv2d": (layers.DEPTHWISE, 4, _depthwise),
     "conv_transpose2d": (layers.BACK, 3, _back),
     "matmul": (layers.DEEP, 6, partial(layers.draw_matmul, lengths=TALL)),
@@ -222,7 +222,8 @@ def _variants(scale: int) -> Iterator[Case]:
             for i, case in enumerate(cases):
                 # whether its own conditions let it serve the shape on a device that has all
                 if all(low <= case.facts[n] <= high for n, (low, high) in one.when.items()):
-                    yield replace(case, data=MIXED[i % 3], variant=one.id, rivals=rivals)
+                    data = "normal" if case.facts.get("tiles") else MIXED[i % 3]
+                    yield replace(case, data=data, variant=one.id, rivals=rivals)
 
 
 def _stored(scale: int) -> Iterator[Case]:

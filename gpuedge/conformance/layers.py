@@ -11,7 +11,11 @@ import numpy as np
 from gpuedge.conformance import oracle
 from gpuedge.conformance.case import Case, case
 from gpuedge.conformance.data import Shape, dims, fill, padding, pick, short, weights
-from gpuedge.opset.bounds import Num
+from gpuedge.conformance.nodes import run_model
+from gpuedge.graph.build import GraphBuilder
+from gpuedge.graph.ir import TensorType
+from gpuedge.graph.writer import to_bytes
+from gpuedge.opset.bounds import Array, Num
 from gpuedge.opset.tensor import Window
 from gpuedge.plan.conv import Slices
 from gpuedge.plan.conv import facts as plan_facts
@@ -44,16 +48,18 @@ def conv(
     act: str | None = None,
     mode: str = "",
     extra: Pair | None = None,
+    fixed: bool = False,
 ) -> Case:
     """Return a convolution, or with `extra` output padding a transposed one.
 
     `c` and `m` are channels in and out, `pads` top, left, bottom, right unless `mode` says it.
+    `fixed`: of a model with constant weights, stride 1, one group and at most a ReLU.
     """
     is_back = extra is not None
     text = (
         f"n{n}c{c}h{size[0]}w{size[1]}-m{m}k{short(k)}s{short(stride)}p{mode or short(pads, '.')}"
         f"{f'o{short(extra)}' if extra is not None else ''}d{short(dilation)}"
-        f"g{groups}{'b' if bias else ''}{f'-{act}' if act else ''}"
+        f"g{groups}{'b' if bias else ''}{'-fixed' if fixed else ''}{f'-{act}' if act else ''}"
     )
     reach = [(k[axis] - 1) * dilation[axis] + 1 for axis in range(2)]
     edges = _same(size, stride, reach) if mode == "same" else pads
@@ -63,14 +69,10 @@ def conv(
         how["output_padding"] = public["output_padding"] = extra
 
     shape = (c, m // groups, *k) if is_back else (m, c // groups, *k)
-    product = partial(oracle.conv_transpose2d if is_back else oracle.conv2d, pads=edges, **how)
 
     def draw(rng: np.random.Generator, data: str, _: str) -> list[Any]:
         x, w = fill(rng, (n, c, *size), data), weights(rng, shape, data)
         return [x, w, weights(rng, (m,), data) if bias else None]
-
-    def wanted(*operands: Num | None, whole: bool) -> Num:
-        return oracle.activated(act, product(*operands, whole=whole))
 
     def out(i: int) -> int:
         if extra is not None:
@@ -78,9 +80,35 @@ def conv(
         return (size[i] + edges[i] + edges[i + 2] - reach[i]) // stride[i] + 1
 
     edge = (edges[0], edges[1], edges[2], edges[3])
-    facts = plan_facts(Window(k, stride, edge, dilation, (out(0), out(1))), Slices(c, m, groups))
+    window = Window(k, stride, edge, dilation, (out(0), out(1)))
+    facts = plan_facts(window, Slices(c, m, groups))
+    facts["tiles"] *= fixed
+    product = partial(oracle.conv_transpose2d if is_back else oracle.conv2d, pads=edges, **how)
+    if facts["tiles"]:
+        product = partial(product, tiled=window)
+
+    def wanted(*operands: Num | None, whole: bool) -> Num:
+        return oracle.activated(act, product(*operands, whole=whole))
+
     op = "conv_transpose2d" if is_back else "conv2d"
-    return case(op, text, draw, wanted, public, is_sum=True, facts=facts)
+    call = partial(_of_model, edges) if fixed else None
+    return case(op, text, draw, wanted, {"activation": act} if fixed else public, call=call,
+                is_sum=True, facts=facts)  # fmt: skip
+
+
+def _of_model(pads: Shape, *operands: Array | None, activation: str | None, device: Any) -> Array:
+    """Run a model of one convolution of x, with constant weights and perhaps bias."""
+    builder = GraphBuilder(opset=17)
+    given = {name: one for name, one in zip("xwb", operands, strict=True) if one is not None}
+    for name, array in given.items():
+        if name == "x":
+            builder.input(name, TensorType("float32", array.shape))
+        else:
+            builder.constant(name, array)
+    last = builder.add("Conv", list(given), {"pads": list(pads)})
+    builder.output(builder.add("Relu", [last]) if activation else last)
+    (found,) = run_model(to_bytes(builder.build()), {"x": given["x"]}, device).values()
+    return found
 
 
 def _same(size: Pair, stride: Pair, reach: Sequence[int]) -> Shape:
@@ -248,6 +276,14 @@ TILES: tuple[Case, ...] = (
     conv(7, (6, 4), 9, (3, 3), pads=(1, 1, 1, 1)),
 )
 """What register tiles have edges of: columns, slices, groups, pads and the end of a plane."""
+
+IN_TILES: tuple[Case, ...] = (
+    conv(16, (12, 12), 13, pads=(1, 1, 1, 1), bias=True, act="relu", fixed=True),
+    conv(17, (14, 14), 16, n=2, fixed=True),
+    conv(16, (11, 14), 18, pads=(2, 1, 0, 2), bias=True, fixed=True),
+    conv(18, (13, 16), 14, pads=(0, 2, 1, 0), fixed=True),
+)
+"""What Winograd's tiles have edges of: the ends of rows and columns, pads, slices, the batch."""
 
 DEPTHWISE: tuple[Case, ...] = (
     conv(9, (7, 10), 9, pads=(1, 1, 1, 1), groups=9, bias=True, act="relu6"),

@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 
 from gpuedge.conformance.functions import activated, elementwise
+from gpuedge.opset import winograd
 from gpuedge.opset.bounds import TINY, ULP, Array, Num, U
+from gpuedge.opset.tensor import Window
 
 __all__ = ["activated", "elementwise"]  # of one element; the rest is here
 
@@ -24,8 +26,16 @@ Sizes = Sequence[int]
 """One for each axis of an image; of padding first all at the begin, then all at the end."""
 
 
-def _product(product: Callable[[Array, Array], Array], a: Num, b: Num, k: int, whole: bool) -> Num:
-    """Sum of `k` products per output, from any bilinear `product`.
+def _product(
+    product: Callable[[Array, Array], Array],
+    a: Num,
+    b: Num,
+    k: int,
+    whole: bool,
+    *,
+    least: Any = 0.0,
+) -> Num:
+    """Sum of `k` products per output, from any bilinear `product`, whose own bound is `least`.
 
     The bound of a sum in any order is 4 k 2^-24 times the sum of magnitudes; operands within e_a
     and e_b move it by no more than (|a| + e_a)(|b| + e_b) - |a||b|, summed.
@@ -33,16 +43,23 @@ def _product(product: Callable[[Array, Array], Array], a: Num, b: Num, k: int, w
     value = product(a.v, b.v)
     size = product(np.abs(a.v), np.abs(b.v))
     if not (a.e.any() or b.e.any()):
-        own = np.zeros_like(value) if whole else 4 * k * U * size + TINY
+        own = np.zeros_like(value) if whole else np.maximum(4 * k * U * size, least) + TINY
         return Num(value, own)
     wide = product(np.abs(a.v) + a.e, np.abs(b.v) + b.e)
-    return Num(value, (wide - size) + 4 * k * U * wide + TINY)
+    return Num(value, (wide - size) + np.maximum(4 * k * U * wide, least) + TINY)
 
 
-def conv2d(x: Any, w: Any, b: Any = None, *, whole: bool = False, **how: Any) -> Num:
-    """Cross-correlation along any number of axes; `how` is what `_convolve` takes."""
+def conv2d(
+    x: Any, w: Any, b: Any = None, *, whole: bool = False, tiled: Window | None = None, **how: Any
+) -> Num:
+    """Cross-correlation along any number of axes; `how` is what `_convolve` takes.
+
+    `tiled`: how windows slide where a device may compute it in transformed tiles, never exactly.
+    """
     x, w = Num.of(x), Num.of(w)
-    return _summed(partial(_convolve, **how), x, w, b, k=math.prod(w.v.shape[1:]), whole=whole)
+    k, least = math.prod(w.v.shape[1:]), 0.0 if tiled is None else winograd.bound(x, w, tiled)
+    return _summed(partial(_convolve, **how), x, w, b, k=k, whole=whole and tiled is None,
+                   least=least)  # fmt: skip
 
 
 def conv_transpose2d(
@@ -61,10 +78,17 @@ def conv_transpose2d(
 
 
 def _summed(
-    product: Callable[[Array, Array], Array], x: Num, w: Num, bias: Any, *, k: int, whole: bool
+    product: Callable[[Array, Array], Array],
+    x: Num,
+    w: Num,
+    bias: Any,
+    *,
+    k: int,
+    whole: bool,
+    least: Any = 0.0,
 ) -> Num:
     """Sum `k` products per output, and one more term: a bias per channel."""
-    total = _product(product, x, w, k, whole)
+    total = _product(product, x, w, k, whole, least=least)
     if bias is None:
         return total
     size, b = product(np.abs(x.v) + x.e, np.abs(w.v) + w.e), Num.of(bias)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from gpuedge.core.dtypes import ACCEPTED as FLOATS
-from gpuedge.opset import conv, pool
+from gpuedge.opset import conv, pool, winograd
 from gpuedge.opset.bounds import HALF_MOST, HALF_TINY, HALF_U, TINY, ULP, Array, Num, U
 from gpuedge.opset.evaluate import Elements
 from gpuedge.opset.expr import Apply, Expr, LoadExpr, Number, Position, Where, lift, loads, walk
@@ -471,6 +471,8 @@ def _of_products(one: Tensor, source: Product | Convolution, done: _Done, bias: 
     """Return a matrix product, or a convolution; of whole numbers it is exact but for steps."""
     first, second = (source.a, source.b) if isinstance(source, Product) else (source.x, source.w)
     is_whole = first.serial in done.whole and second.serial in done.whole and not source.is_half
+    if isinstance(source, Convolution) and winograd.may_serve(source):
+        is_whole = False
     if isinstance(source, Product):
         terms, added = first.shape[-1], None
     else:
@@ -489,7 +491,9 @@ def _of_products(one: Tensor, source: Product | Convolution, done: _Done, bias: 
     if is_whole:
         made = _counted_products(multiply, a, b)
     else:
-        made = _products(multiply, a, b, terms, bias, is_half=source.is_half)
+        made = _products(
+            multiply, a, b, terms, bias, is_half=source.is_half, least=_in_tiles(source, a, b)
+        )
     if added is not None:
         more, column = read(added), (-1,) + (1,) * (made.v.ndim - 2)
         more = Num(more.v.reshape(column), more.e.reshape(column))
@@ -497,6 +501,14 @@ def _of_products(one: Tensor, source: Product | Convolution, done: _Done, bias: 
     part = "whole" if source.carry is None else source.carry.part
     made = made if part == "whole" else _digit(made, part)
     return done.add(one, made, is_whole=is_whole)
+
+
+def _in_tiles(source: Product | Convolution, x: Num, w: Num) -> Array:
+    """Return what transformed tiles err by, where they may serve; of overflow nothing is known."""
+    if not isinstance(source, Convolution) or not winograd.may_serve(source):
+        return np.zeros(())
+    e = winograd.running_error(x, w, source.window)
+    return np.where(e < HUGE * U, e, np.inf)
 
 
 def _counted_products(multiply: Callable[[Array, Array], Array], a: Num, b: Num) -> Num:
@@ -518,10 +530,11 @@ def _products(
     bias: float,
     *,
     is_half: bool = False,
+    least: Array,
 ) -> Num:
-    """Return sums of products: a matrix product, or a convolution."""
+    """Return sums of products, a matrix product or a convolution, that err by `least` or more."""
     v, size = multiply(a.v, b.v), multiply(np.abs(a.v), np.abs(b.v))
-    e = _rounding(terms) * size
+    e = np.maximum(_rounding(terms) * size, least)
     if is_half:
         e = e + _in_half(multiply, a, b, terms)
     if a.e.any() or b.e.any():

@@ -217,14 +217,21 @@ def _convolved(call: OperatorCall, w_at: int, zeros: tuple[int, int], bias: int)
     bias_most = 0.0 if added is None else LARGEST_BIAS if added.array is None else largest(added)
     carry = _carry(call, terms, most, (most_x, most_w), bias_most)
     if carry is None:
-        return _whole(conv.convolution(inner), most + bias_most)
+        return _whole(_exact(conv.convolution(inner)), most + bias_most)
     if conv.is_direct(slide, right, added):
-        source = Convolution(left, right, added, slide.window, group)
+        source = Convolution(left, right, added, slide.window, group, is_whole=True)
         shape = (x.shape[0], w.shape[0], *slide.out)
         return of_parts(lambda part: Tensor(
             shape, "float32", replace(source, carry=replace(carry, part=part))
         ))  # fmt: skip
     return _in_two_sums(left, right, slide, group, added)
+
+
+def _exact(total: Tensor) -> Tensor:
+    """Note that a convolution is one of integers: no kernel may round."""
+    if isinstance(total.source, Convolution):
+        total.source = replace(total.source, is_whole=True)
+    return total
 
 
 def _in_two_sums(x: Tensor, w: Tensor, slide: Slide, group: int, bias: Tensor | None) -> Tensor:

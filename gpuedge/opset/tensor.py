@@ -117,7 +117,8 @@ class Convolution:
 
     Transposed, w is (C, M / group, kh, kw), and input pixel (i, j) adds to output pixel
     (i * stride + kernel_index * dilation - pad); positions outside `window.out` are dropped. With
-    one spatial dimension x is (N, C, W) and w has three axes. `is_half` is as in `Product`.
+    one spatial dimension x is (N, C, W) and w has three axes. `is_half` is as in `Product`;
+    `is_whole`: of integers, whose sums are exact.
     """
 
     x: Tensor
@@ -128,6 +129,7 @@ class Convolution:
     is_transposed: bool = False
     carry: Carry | None = None
     is_half: bool = False
+    is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

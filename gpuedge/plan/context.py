@@ -7,7 +7,7 @@ from math import prod
 
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import UnsupportedOpError
-from gpuedge.core.kernel import Number
+from gpuedge.core.kernel import Extents, Number
 from gpuedge.core.storage import Storage
 from gpuedge.graph.ir import Array, Graph
 from gpuedge.opset.digits import part_of
@@ -16,7 +16,7 @@ from gpuedge.plan import layout as layouts
 from gpuedge.plan.layout import Kind, Layout
 from gpuedge.plan.library import Variant
 from gpuedge.plan.plan import HostTensor, Pass, PlanTensor, Source, Texels
-from gpuedge.plan.select import EXTENTS_BYTES, consider, select
+from gpuedge.plan.select import EXTENTS_BYTES, ONE, consider, select, too_many
 from gpuedge.plan.storages import EXACT, StoragePrecision, Storages
 
 MAX_TRIPS = 16384
@@ -219,7 +219,7 @@ class Context:
 
     def launch(
         self,
-        op: str,
+        op: str | Variant,
         tensors: Mapping[str, str],
         specs: Mapping[str, Number] | None = None,
         *,
@@ -228,15 +228,17 @@ class Context:
         parts: tuple[int, int] = (1, 1),
         is_half: bool = False,
     ) -> None:
-        """Append one pass of operation `op`; its output is the tensor bound to ``O``.
+        """Append one pass; its output is the tensor bound to ``O``.
 
-        `parts` are those of `Variant.grid`.
+        `op` is an operation, of which the best variant that fits is taken, or a variant. `parts`
+        are those of `Variant.grid`.
         """
-        known = {**(facts or {}), "bindings": len(tensors)}
         out = self.tensors[tensors["O"]].layout.extents
-        variant = select(
-            op, known, self.caps, self.restricted, is_half=is_half, out=out, parts=parts
-        )
+        variant = op
+        if isinstance(variant, str):
+            variant = self.best(
+                variant, facts or {}, len(tensors), is_half=is_half, out=out, parts=parts
+            )
         grid = variant.grid(out, parts)
         local = variant.local if variant.form == "group" else self._workgroup(variant, grid)
         groups = tuple(-(-size // of) for size, of in zip(grid, local, strict=True))
@@ -251,6 +253,24 @@ class Context:
                 groups=(groups[0], groups[1], groups[2]),
             )
         )
+
+    def best(
+        self,
+        op: str,
+        facts: Mapping[str, int],
+        bindings: int,
+        *,
+        is_half: bool = False,
+        out: Extents = ONE,
+        parts: tuple[int, int] = (1, 1),
+    ) -> Variant:
+        """Return the best variant that fits. Raises KernelLimitError (GE-303) if none does."""
+        known = {**facts, "bindings": bindings}
+        return select(op, known, self.caps, self.restricted, is_half=is_half, out=out, parts=parts)
+
+    def allows(self, variant: Variant, out: Extents) -> bool:
+        """Tell whether an output of these extents takes no more workgroups than there may be."""
+        return not too_many(variant, out, (1, 1), self.caps)
 
     def offers(self, op: str, facts: Mapping[str, int]) -> bool:
         """Tell whether any variant of `op` fits the device and the shape."""

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gpuedge.core.errors import UnsupportedOpError
 from gpuedge.core.kernel import Extents, Number
+from gpuedge.opset import winograd
 from gpuedge.opset.digits import STEP
 from gpuedge.opset.expr import Expr
 from gpuedge.opset.tensor import Array, Carry, Convolution, Tensor, Window
 from gpuedge.plan.context import MAX_TRIPS, Context, most_rows
 from gpuedge.plan.emit import epilogue
 from gpuedge.plan.layout import TEXEL, Layout, channels
+from gpuedge.plan.library import Variant
 from gpuedge.plan.lower import in_chunks
 from gpuedge.plan.plan import HostTensor, Texels
 
@@ -75,7 +77,8 @@ def facts(window: Window, slices: Slices) -> dict[str, int]:
 
     `stride`: that of both axes, 0 if they differ; `dilation`: the larger one. `in_slices`: slices
     of input channels that a sum takes. `group_slices`: whole slices of output channels that read
-    the same inputs; 0 if groups share a slice. `is_unit`: 1 if an output pixel is computed from the
+    the same inputs; 0 if groups share a slice. `tiles`: those of Winograd's filtering; 0 where it
+    does not serve. `is_unit`: 1 if an output pixel is computed from the
     one input pixel at its place. `is_in_threes`: 1 if three taps after the other reach neighbouring
     columns, all along a row of the kernel.
     """
@@ -88,6 +91,7 @@ def facts(window: Window, slices: Slices) -> dict[str, int]:
         "kernel_y": kernel_y, "kernel_x": kernel_x, "is_in_threes": int(in_threes),
         "stride": stride_y if stride_y == stride_x else 0, "dilation": max(window.dilations),
         "is_unit": int(is_unit), "in_slices": slices.span,
+        "tiles": winograd.tiles(window, slices.channels_in, slices.channels_out, slices.group),
         "group_slices": -(-slices.per_group_out // 4) if slices.parts else 0,
     }  # fmt: skip
 
@@ -158,7 +162,7 @@ def lower(ctx: Context, anchor: Tensor, tensor: Tensor, body: Expr | None) -> No
         job.carried(source.carry)
     elif source.group == job.slices.channels_in == job.slices.channels_out:
         job.depthwise()
-    else:
+    elif not job.winograd():
         job.dense("conv2d", _square)
 
 
@@ -166,6 +170,16 @@ def _square(w: Array) -> Array:
     """See one-dimensional weights (M, C, k) as (M, C, 1, k)."""
     square: Array = w.reshape(*w.shape[:2], 1, w.shape[2]) if w.ndim == 3 else w
     return square
+
+
+def _transforms(variant: Variant) -> tuple[Variant, Variant]:
+    """Return the passes before and after the products of a variant in transformed tiles."""
+    sides = ((1, winograd.POINTS, 1), (winograd.SIDE, winograd.SIDE, 1))
+    before, after = (
+        replace(variant, kernel=name, consts={}, outputs=outputs)
+        for name, outputs in zip(variant.transforms, sides, strict=True)
+    )
+    return before, after
 
 
 class _Job:
@@ -192,6 +206,9 @@ class _Job:
         self.slices = Slices(source.x.shape[1], anchor.shape[1], source.group)
         self._check(len(given))
         self.source = ctx.need(source.x, "channels")
+        self.facts = facts(self.window, self.slices)
+        if not (winograd.may_serve(source) and self._has_room(self.facts["tiles"])):
+            self.facts["tiles"] = 0
 
     @property
     def taps(self) -> int:
@@ -255,6 +272,64 @@ class _Job:
         if partial is not None:
             self.ctx.define(self.tensor, partial)
 
+    def _points(self, tiles: int) -> tuple[Layout, Layout, Layout]:
+        """Return how inputs, weights and products at the points of tiles lie: a point to a row."""
+        batch, filters = self.layout.shape[:2]
+        inputs, products = (
+            channels((batch, count, winograd.POINTS, tiles))
+            for count in (self.slices.channels_in, filters)
+        )
+        extents = (4 * self.slices.span, winograd.POINTS + 1, self.layout.extents[2], 1)
+        return inputs, Layout("rows", (), extents), products
+
+    def _has_room(self, tiles: int) -> bool:
+        """Tell whether tensors are kept exactly, and fit at the points of so many tiles."""
+        ctx, caps = self.ctx, self.ctx.caps
+        names = [ctx.value_of(t) for t in self.operands]
+        kept = {ctx.tensors[self.source].storage, ctx.storages.of_all(names)}
+        most = caps.max_storage_buffer_bytes
+        if caps.max_texel_elements:
+            most = min(most, caps.max_texel_elements * TEXEL)
+        return (
+            kept == {ctx.storages.exact}
+            and self.slices.span < MAX_TRIPS
+            and all(layout.nbytes <= most for layout in self._points(tiles))
+        )
+
+    def winograd(self) -> bool:
+        """Compute F(4x4, 3x3) in three passes, if that is what serves best; False if not."""
+        ctx, tiles = self.ctx, self.facts["tiles"]
+        if not tiles:
+            return False
+        inputs, weights, products = self._points(tiles)
+        variant = ctx.best("conv2d", self.facts, 3, is_half=self.is_half, out=products.extents)
+        if not variant.transforms or not self._allows_transforms(variant, inputs):
+            self.facts["tiles"] = 0  # with more tensors to bind it might be chosen after all
+            return False
+
+        def build(w: Array, b: Array | None = None) -> Texels:
+            points = winograd.transformed(w).reshape(*w.shape[:2], winograd.POINTS, 1)
+            return dense_weights(points, b, self.slices, 0, self.slices.span)
+
+        k = self._upload(weights.extents, self.operands, build)
+        v, m = (ctx.add(one, storage=ctx.storages.exact) for one in (inputs, products))
+        before, after = _transforms(variant)
+        top, left = self.window.pads[:2]
+        across = -(-self.window.out[1] // winograd.SIDE)
+        ctx.launch(before, {"X": self.source, "O": v},
+                   {"ACROSS": across, "PT": top, "PL": left})  # fmt: skip
+        specs = {"PT": 0, "PL": 0, "S0": 0, **self.slices.specs()}
+        ctx.launch(variant, {"X": v, "K": k, "O": m}, specs)
+        self.source = m
+        made = self._pass(after, k, {"BIAS": len(self.operands) == 2}, True, None)
+        ctx.define(self.tensor, made)
+        return True
+
+    def _allows_transforms(self, variant: Variant, inputs: Layout) -> bool:
+        before, after = _transforms(variant)
+        allows = self.ctx.allows
+        return allows(before, inputs.extents) and allows(after, self.layout.extents)
+
     def carried(self, carry: Carry) -> None:
         """Sum integers in two digits, in one pass."""
         slices = self.slices
@@ -277,7 +352,12 @@ class _Job:
         return self.ctx.add(Layout("rows", (), extents), names[0], host)
 
     def _pass(
-        self, op: str, weights: str, specs: dict[str, Number], last: bool, partial: str | None
+        self,
+        op: str | Variant,
+        weights: str,
+        specs: dict[str, Number],
+        last: bool,
+        partial: str | None,
     ) -> str:
         """Launch one pass; the last one carries the epilogue."""
         ctx = self.ctx
@@ -291,7 +371,7 @@ class _Job:
         if made is not None:
             tensors, specs = tensors | made.tensors, specs | made.specs
         ctx.launch(op, tensors, specs, epilogue=made.text if made else None,
-                   facts=facts(self.window, self.slices),
+                   facts=self.facts,
                    parts=(self.apart, max(1, self.slices.parts)),
                    is_half=self.is_half or (made is not None and made.is_half))  # fmt: skip
         return out

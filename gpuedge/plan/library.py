@@ -25,9 +25,10 @@ class Variant:
     `consts` are values of the kernel's own constants, such as the sides of a tile; `local` is the
     workgroup size; `outputs` the texels one invocation computes along x, y and slices. `is_flat`:
     the tiles of a plane are numbered row after row, and invocations along x take one each; y
-    counts tiles of slices, z the batch. `needs` are lower bounds on `Caps` fields; `when` inclusive
-    bounds on facts of the shape; `score` is the expected speed relative to the operation's map
-    kernel, by device class.
+    counts tiles of slices, z the batch. `transforms` are kernels of a pass before and of one after,
+    where it takes three; none of these computes in float16. `needs` are lower bounds on `Caps`
+    fields; `when` inclusive bounds on facts of the shape; `score` is the expected speed relative to
+    the operation's map kernel, by device class.
     """
 
     op: str
@@ -37,6 +38,7 @@ class Variant:
     consts: Mapping[str, int] = field(default_factory=dict)
     outputs: tuple[int, int, int] = (1, 1, 1)
     is_flat: bool = False
+    transforms: tuple[str, ...] = ()
     needs: Mapping[str, int] = field(default_factory=dict)
     when: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     score: Mapping[str, float] = field(default_factory=dict)
@@ -49,6 +51,11 @@ class Variant:
     def in_half(self) -> Variant:
         """Return the variant whose halves are float16."""
         return replace(self, id=f"{self.id}_f16")
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """All kernels that it launches."""
+        return (self.kernel, *self.transforms)
 
     @property
     def form(self) -> str:
@@ -118,6 +125,9 @@ def _row(row: Mapping[str, Any]) -> Variant:
         if name in fields:
             fields[name] = (*fields[name], 1, 1, 1)[:3]
     fields["when"] = {k: (int(v[0]), int(v[1])) for k, v in fields.get("when", {}).items()}
-    if fields["kernel"] not in texts():
-        raise ValueError(f"variant {row['id']!r} names the unknown kernel {row['kernel']!r}")
-    return Variant(**fields)
+    fields["transforms"] = tuple(fields.get("transforms", ()))
+    made = Variant(**fields)
+    for kernel in made.kernels:
+        if kernel not in texts():
+            raise ValueError(f"variant {made.id!r} names the unknown kernel {kernel!r}")
+    return made

@@ -14,7 +14,6 @@ from gpuedge.plan.library import Variant, variants
 EXTENTS_BYTES, PARAM_BYTES = 16, 4
 """What a tensor's extents and a parameter take of `Caps.max_push_bytes`."""
 
-
 ONE: Extents = (1, 1, 1, 1)
 
 
@@ -56,12 +55,14 @@ def consider(
     parts : pair of int
         Those of `Variant.grid`.
     """
-    mine = [v.in_half() if is_half else v for v in variants() if v.op == op]
+    mine = [v for v in variants() if v.op == op]
+    if is_half:
+        mine = [v.in_half() for v in mine if not v.transforms]
     scores = [(v.score.get(caps.device_class, v.score["any"]), v) for v in mine]
     found = False
     rows = []
     for score, variant in sorted(scores, key=lambda pair: -pair[0]):
-        why = _why_not(variant, facts, caps, restricted) or _too_many(variant, out, parts, caps)
+        why = _why_not(variant, facts, caps, restricted) or too_many(variant, out, parts, caps)
         if not why and found:
             why = "another variant scores higher here"
         found = found or not why
@@ -113,7 +114,8 @@ def _why_not(
     return _too_large(variant, caps) or _pushes_too_much(variant, facts, caps)
 
 
-def _too_many(variant: Variant, out: Extents, parts: tuple[int, int], caps: Caps) -> str:
+def too_many(variant: Variant, out: Extents, parts: tuple[int, int], caps: Caps) -> str:
+    """Say that an output takes more workgroups than a device allows; empty if it does not."""
     if variant.form != "group":
         return ""  # the workgroups of map kernels are fitted to the output
     grid = variant.grid(out, parts)

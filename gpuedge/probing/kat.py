@@ -27,7 +27,9 @@ from gpuedge.core.caps import Caps
 from gpuedge.core.storage import KINDS
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
-from gpuedge.opset.bounds import U
+from gpuedge.opset import winograd
+from gpuedge.opset.bounds import Num, U
+from gpuedge.opset.tensor import Window
 from gpuedge.plan.storages import BYTES, EXACT, FLOAT_TEXEL, StoragePrecision, offers
 
 F32 = npt.NDArray[np.float32]
@@ -421,9 +423,25 @@ def _kernels(caps: Caps) -> list[KnownAnswer]:
             for name, (_, x, w, _) in TILES.items()
             for given in [whole(x=x, w=w)]
         ),
+        _tiled(),
         *_digits(),
         *(_arithmetic() if caps.has_fp16_arithmetic else ()),
     ]
+
+
+def _tiled() -> KnownAnswer:
+    """Return a convolution that is computed in transformed tiles where that is faster: inexactly.
+
+    Its bound is theirs (``docs/numerics.md``). Tiles end within the image on both axes.
+    """
+    rng, pads = _rng(), (1, 0, 1, 2)
+    x, w, b = _whole(rng, 1, 16, 13, 14), _whole(rng, 14, 16, 3, 3), _whole(rng, 14)
+    inputs = {"x": x, "w": w, "b": b}
+    graph = _graph(inputs, ("Conv", "xwb", {"pads": list(pads)}), constants="wb")
+    made = _case("tiles", graph, inputs, lambda x, w, b: conv_reference(x, w, b, pads))
+    window = Window((3, 3), (1, 1), pads, (1, 1), made.expected.shape[2:])
+    own = winograd.bound(Num.of(x), Num.of(w), window)
+    return replace(made, bound=own + U * abs(made.expected))
 
 
 def _arithmetic() -> list[KnownAnswer]:

@@ -95,7 +95,8 @@ def test_smoke_cases_are_small() -> None:
             c, k, groups = re.search(r"c(\d+)h.*k([\dx]+)s.*g(\d+)", spec.text).groups()  # type: ignore[union-attr]
             sides = [int(side) for side in k.split("x")]
             taps = sides[0] * sides[-1]
-            assert 2 * outputs * int(c) / int(groups) * taps <= 400_000, spec.id
+            most = 1_500_000 if spec.facts["tiles"] else 400_000  # tiles serve no small image
+            assert 2 * outputs * int(c) / int(groups) * taps <= most, spec.id
         elif spec.op == "matmul":
             a, b = ([int(d) for d in s.split("x")] for s in spec.text.split("-"))
             assert 2 * np.prod(a) * b[-1] <= 400_000, spec.id
