@@ -65,6 +65,20 @@ def conv2d(*, whole: bool) -> Family:
     return Family("conv2d", lambda rng: conv(**draw_conv(rng, most=64, whole=whole)), _kinds(whole))
 
 
+def _tiles(rng: np.random.Generator) -> Case:
+    return conv(
+        pick(rng, (16, 18, 21)), (pick(rng, (14, 15, 17)), pick(rng, (14, 16, 19))),
+        pick(rng, (13, 16, 18)), pads=tuple(int(p) for p in rng.integers(0, 3, 4)),
+        n=pick(rng, (1, 2)), bias=bool(rng.random() < 0.5), act=pick(rng, (None, "relu")),
+        fixed=True,
+    )  # fmt: skip
+
+
+def tiles() -> Family:
+    """Convolutions that transformed tiles may serve, of models with constant weights."""
+    return Family("tiles", _tiles, ("normal", "extreme", "integers"))
+
+
 def conv_transpose2d(*, whole: bool) -> Family:
     """Transposed convolutions."""
     return Family("conv_transpose2d", lambda rng: conv(**draw_back(rng)), _kinds(whole))

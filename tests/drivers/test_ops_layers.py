@@ -54,6 +54,10 @@ def test_the_sample_is_of_everything() -> None:
     assert {s.op for s in EXACT} >= set(gpuedge.ops.__all__)
 
 
+def test_transformed_tiles(gpu: Device) -> None:
+    cases.run_cases(cases.tiles(), 6, gpu)
+
+
 @pytest.fixture(scope="module")
 def second_best(vulkan_device: OpenDevice) -> Iterator[Device]:
     """A device with kernels in groups for matrix products only, and not the best one."""

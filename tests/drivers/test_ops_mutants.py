@@ -23,6 +23,8 @@ pytestmark = pytest.mark.driver
 CAUGHT_BY: dict[str, cases.Family] = {
     "conv2d: padding off by one": cases.conv2d(whole=True),
     "conv2d_tile: last columns": cases.conv2d(whole=True),
+    "winograd_input: a pad": cases.tiles(),
+    "winograd_output: last row": cases.tiles(),
     "matmul_block: a column of B": cases.matmul(whole=True),
     "pool: trailing padding counts": cases.pooling("avg"),
     "pack: last lane": cases.conv2d(whole=True),

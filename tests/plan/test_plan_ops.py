@@ -41,6 +41,7 @@ DEVICES = {
 STRATEGIES: dict[str, tuple[cases.Family, int]] = {
     "conv2d-whole": (cases.conv2d(whole=True), 20),
     "conv2d-random": (cases.conv2d(whole=False), 7),
+    "conv2d-tiles": (cases.tiles(), 4),
     "conv_transpose2d-whole": (cases.conv_transpose2d(whole=True), 10),
     "matmul-whole": (cases.matmul(whole=True), 20),
     "matmul-random": (cases.matmul(whole=False), 5),
