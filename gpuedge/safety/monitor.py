@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TypeVar
 
-from gpuedge.safety.interrupts import rlock
+from gpuedge.safety.interrupts import held, rlock
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class Monitor:
         until = None if seconds is None else monotonic() + seconds
         change: threading.Lock | None = None
         while True:
-            with self.lock:
+            with held, self.lock:  # a handler that waits for others must not keep it from them
                 found = step()
                 if found is not None:
                     return found

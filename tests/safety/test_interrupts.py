@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -15,6 +16,7 @@ import gpuedge
 from gpuedge.runtime.devices import Pool, PooledDevice
 from gpuedge.runtime.opening import INLINE
 from gpuedge.safety.interrupts import held, rlock, whole
+from gpuedge.safety.monitor import Monitor
 
 
 @pytest.fixture(autouse=True)
@@ -119,6 +121,28 @@ def test_several_that_came_are_all_told() -> None:
     finally:
         for number, one in zip(numbers, before, strict=True):
             signal.signal(number, one)
+
+
+def test_a_handler_finds_no_monitor_locked_by_who_waits_for_it() -> None:
+    monitor, taken = Monitor(), []
+
+    def take(number: int, frame: object) -> None:
+        def lock() -> None:
+            if monitor.lock.acquire(timeout=5):
+                taken.append(number)
+                monitor.lock.release()
+
+        other = threading.Thread(target=lock)
+        other.start()
+        other.join(20)
+
+    before = signal.signal(signal.SIGUSR1, take)
+    try:
+        step = partial(signal.raise_signal, signal.SIGUSR1)
+        assert monitor.wait_for(lambda: step() or True)
+        assert taken == [signal.SIGUSR1]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_what_a_handler_raises_is_no_error_of_the_input() -> None:
