@@ -47,7 +47,7 @@ from gpuedge.runtime.shapes import Compiler, Models
 from gpuedge.runtime.strings import CPU
 from gpuedge.safety.deadline import DeadlineCall, NoThreadError, started
 from gpuedge.safety.interrupts import held
-from gpuedge.safety.monitor import Monitor
+from gpuedge.safety.monitor import POLL_S, Monitor
 from gpuedge.safety.watchdog import LOOK_S, RUN_LIMIT_S, STRETCH, Watch
 
 if TYPE_CHECKING:
@@ -68,6 +68,10 @@ another thread costs more than most small models. That of `sync.Mutex` in Go."""
 LOST_NS = 100_000_000
 """How long a request waits before it looks whether those before it are still under way."""
 
+AWAY_NS = int(2 * POLL_S * 1e9)
+"""A request that has not looked for its turn for so long is passed by others, and keeps its place:
+its thread runs the handler of a signal, which may wait for them."""
+
 MARGIN_S = 0.5
 """What a device's own watchdog gets beyond its time: it ends a run in a better way."""
 
@@ -83,12 +87,13 @@ Outputs = dict[str, Array]
 class Job:
     """A request while it waits and runs, and what it has for that long."""
 
-    __slots__ = ("is_given_up", "model", "models", "request", "since_ns", "thread")
+    __slots__ = ("is_given_up", "looked_ns", "model", "models", "request", "since_ns", "thread")
 
     def __init__(self) -> None:
         self.is_given_up = False
         self.thread = 0  # the one that runs it
         self.since_ns = 0  # when it began to wait for its turn
+        self.looked_ns = 0  # when it last looked whether that has come
         self.request: Request | None = None
         self.models: Models | None = None
         self.model: CompiledModel | None = None
@@ -266,7 +271,7 @@ class Server:
             may_pass = not self._next or clock.now_ns() - self._next[0].since_ns < PASSED_NS
             if self._running is None and self._ending is None and may_pass:
                 return self._take_turn(job)
-            job.since_ns = clock.now_ns()
+            job.since_ns = job.looked_ns = clock.now_ns()
             self._next.append(job)
         return cast("Models", self._monitor.wait_for(lambda: self._next_turn(job)))
 
@@ -274,12 +279,18 @@ class Server:
         """Return the models of a request if its turn has come; None while it has to wait."""
         if self._ending is not None and self._ending != job.thread:
             return None  # a daemon thread, and the interpreter ends
+        job.looked_ns = now = clock.now_ns()
         if not job.is_given_up:
             self._leave_stuck()
             self._end_lost(job)
-            before = self._next[: self._next.index(job)]
-            # One of this very thread is over, or is interrupted for as long as this one lasts.
-            if any(one.thread != job.thread for one in (self._running, *before) if one is not None):
+            running, before = self._running, self._next[: self._next.index(job)]
+            # One of this very thread is over, or is interrupted for as long as this one lasts:
+            # those that wait for it wait for this one too.
+            is_within = running is not None and running.thread == job.thread
+            is_behind = any(
+                one.thread != job.thread and now - one.looked_ns < AWAY_NS for one in before
+            )
+            if not is_within and (running is not None or is_behind):
                 return None
         return self._take_turn(job)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from gpuedge.core.errors import (
     RequestTimeoutError,
     UsageError,
 )
-from gpuedge.runtime import serving
+from gpuedge.runtime import clock, serving
 from gpuedge.safety import monitor
 from gpuedge.safety.deadline import DeadlineCall
 
@@ -138,6 +139,7 @@ def test_a_turn_that_is_not_taken_is_the_next_one_at_once(monkeypatch: pytest.Mo
         server, running, given_up = s._server, serving.Job(), serving.Job()
         server._begin(running)
         given_up.thread, given_up.is_given_up = -1, True
+        given_up.looked_ns = clock.now_ns() + 60_000_000_000  # it is there, and slow
         server._next.append(given_up)
         behind = threading.Thread(target=lambda: s.run({"x": X}))
         behind.start()
@@ -150,6 +152,60 @@ def test_a_turn_that_is_not_taken_is_the_next_one_at_once(monkeypatch: pytest.Mo
         server._end_of(given_up)
         behind.join(20)
         assert not behind.is_alive()
+
+
+def test_a_request_within_another_of_its_thread_waits_for_nobody_who_waits_for_that() -> None:
+    with session() as s:
+        server, outer = s._server, serving.Job()
+
+        def work() -> None:
+            server._begin(outer)
+            began.set()
+            until(lambda: len(server._next) == 1)
+            s.run({"x": X})  # as the handler of a signal may
+            server._end_of(outer)
+
+        began = threading.Event()
+        threads = [threading.Thread(target=run) for run in (work, lambda: s.run({"x": X}))]
+        threads[0].start()
+        assert began.wait(20)
+        threads[1].start()
+        threads[0].join(20)
+        is_stuck = threads[0].is_alive()
+        server._end_of(outer)
+        for thread in threads:
+            thread.join(20)
+        assert not is_stuck
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="threads get no signals here")
+def test_a_handler_may_wait_for_others_while_its_thread_waits_for_its_turn(gate: Gate) -> None:
+    with session() as s:
+        held(s, gate)
+        first = threading.Thread(target=lambda: s.run({"x": X}))
+        first.start()
+        assert gate.came.wait(20)
+        answers = []
+
+        def handler(*_: object) -> None:
+            gate.open.set()
+            answers.extend(s.run_async({"x": X}).result(60) for _ in range(3))
+
+        def interrupt() -> None:
+            until(lambda: bool(s._server._next and s._server._monitor._waiting))
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+        before = signal.signal(signal.SIGUSR1, handler)
+        try:
+            helper = threading.Thread(target=interrupt)
+            helper.start()
+            answers.append(s.run({"x": X}))
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        first.join(20)
+        assert len(answers) == 4
+        for answer in answers:
+            np.testing.assert_array_equal(answer["y"], [[2, 0, 6]])
 
 
 # -- a device that hangs --------------------------------------------------------------------------
