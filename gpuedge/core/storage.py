@@ -66,6 +66,8 @@ HALF_TEXELS: Final = "texels_f16"
 READ_AS: Final = {BUFFER: TEXELS, HALF_BUFFER: HALF_TEXELS}
 """What a kernel may read a tensor of a buffer as: a texel buffer over the same bytes. Only that of
 `TensorArg.storage`; how a tensor is kept stays as it is."""
+TEXEL_KINDS: Final = frozenset(READ_AS.values())
+"""What is only read, by way of a texel buffer."""
 
 FIXED16_STEPS: Final = 65535
 """Steps of the range of ``rgba8_fixed16``."""

@@ -79,11 +79,11 @@ def quantize(
     read = OnnxModel.load(model)
     samples = _Samples(read, calibration)
     proto = raised(model, LEAST_OPSET)
-    held = next((n for n in proto.graph.node if is_quantised(n.op_type)), None)
-    if held is not None:
+    node = next((n for n in proto.graph.node if is_quantised(n.op_type)), None)
+    if node is not None:
         raise ModelError(
             "The model is quantised already.", asked_by="quantize",
-            known=f"it holds {held.op_type} node {shown(held.name or held.output[0])}",
+            known=f"it holds {node.op_type} node {shown(node.name or node.output[0])}",
             hint="quantise the model of floats that it was made from",
         )  # fmt: skip
     fold(proto)

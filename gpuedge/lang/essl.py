@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from gpuedge.core.errors import KernelError
 from gpuedge.core.kernel import KernelBlob
-from gpuedge.core.storage import KINDS
+from gpuedge.core.storage import KINDS, TEXEL_KINDS
 from gpuedge.lang import tree as t
 from gpuedge.lang.builtins import BITS, BUILTINS, PRECEDENCE, TANH_LIMIT
 from gpuedge.lang.essl_texts import (
@@ -29,7 +29,6 @@ from gpuedge.lang.essl_texts import (
     ESSL300,
     ESSL310,
     TEXEL_HEAD,
-    TEXEL_KINDS,
     Level,
     accesses,
     count,

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from gpuedge.core.storage import BUFFER, HALF_BUFFER, KINDS, READ_AS
+from gpuedge.core.storage import BUFFER, HALF_BUFFER, KINDS, TEXEL_KINDS
 from gpuedge.lang.tree import VECTOR, Tensor
 
 # --- ints where there are none, and what old compilers lack ---------------------------------------
@@ -307,8 +307,6 @@ _BUFFERS: Final = {
 }
 _BUFFER_TYPES: Final = {BUFFER: "vec4", HALF_BUFFER: "uvec2"}
 _TEXTURES: Final = frozenset(KINDS) - frozenset(_BUFFER_TYPES)
-TEXEL_KINDS: Final = frozenset(READ_AS.values())
-"""What is only read, with a sampler of a texel buffer."""
 
 TEXEL_HEAD: Final = (
     "#extension GL_EXT_texture_buffer : enable",

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpuedge.core.kernel import KernelBlob
-from gpuedge.core.storage import HALF_BUFFER, READ_AS
+from gpuedge.core.storage import HALF_BUFFER, TEXEL_KINDS
 from gpuedge.lang import spirv_module as s
 from gpuedge.lang import tree as t
 from gpuedge.lang.builtins import BUILTINS, TANH_LIMIT
@@ -69,7 +69,7 @@ class _Printer:
         self.kernel = kernel
         self.storage = storage
         self.halves = {name for name, kind in storage.items() if kind == HALF_BUFFER}
-        self.texels = {name for name, kind in storage.items() if kind in READ_AS.values()}
+        self.texels = {name for name, kind in storage.items() if kind in TEXEL_KINDS}
         self.module = s.Module()
         self.functions: dict[str, int] = {}
         self.inputs: dict[int, int] = {}  # built-in inputs, listed by the entry point

@@ -57,6 +57,15 @@ def held(s: gpuedge.Session, gate: Gate) -> None:
     latest.run = slow  # type: ignore[method-assign]
 
 
+def running(s: gpuedge.Session, gate: Gate) -> threading.Thread:
+    """Return a thread whose run of a session has come to the gate."""
+    held(s, gate)
+    made = threading.Thread(target=lambda: s.run({"x": X}))
+    made.start()
+    assert gate.came.wait(20)
+    return made
+
+
 def hang(s: gpuedge.Session, pool: FakePool, gate: Gate) -> None:
     """Let the GPU of a session that works hang from now on."""
     s.run({"x": X})

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from flaky import until
 from runtime_fakes import FakePool
-from session_fakes import Gate, hang, held, taken_by_sessions
+from session_fakes import Gate, hang, held, running, taken_by_sessions
 from test_session import X, model, session
 
 import gpuedge
@@ -113,10 +113,7 @@ def test_time_in_the_queue_counts(gate: Gate) -> None:
 
 def test_waiting_for_other_threads_counts(gate: Gate) -> None:
     with session() as s:
-        held(s, gate)
-        first = threading.Thread(target=lambda: s.run({"x": X}))
-        first.start()
-        assert gate.came.wait(20)
+        first = running(s, gate)
         with pytest.raises(RequestTimeoutError) as caught:
             s.run({"x": X}, timeout_s=0.05)
         assert "its turn had not come" in str(caught.value.known)
@@ -181,10 +178,7 @@ def test_a_request_within_another_of_its_thread_waits_for_nobody_who_waits_for_t
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="threads get no signals here")
 def test_a_handler_may_wait_for_others_while_its_thread_waits_for_its_turn(gate: Gate) -> None:
     with session() as s:
-        held(s, gate)
-        first = threading.Thread(target=lambda: s.run({"x": X}))
-        first.start()
-        assert gate.came.wait(20)
+        first = running(s, gate)
         answers = []
 
         def handler(*_: object) -> None:

@@ -12,6 +12,7 @@ from gpuedge.core.errors import (
     DriverError,
     OutOfMemoryError,
 )
+from gpuedge.core.storage import HALF_TEXELS, TEXELS
 
 # --- EGL ---------------------------------------------------------------------------------------
 EGL_NONE = 0x3038
@@ -69,7 +70,7 @@ RGBA8 = 0x8058
 RGBA32F = 0x8814
 RGBA16F = 0x881A
 RGBA32UI = 0x8D70
-TEXEL_FORMATS = {"texels": RGBA32F, "texels_f16": RGBA16F}
+TEXEL_FORMATS = {TEXELS: RGBA32F, HALF_TEXELS: RGBA16F}
 """Formats of what kernels read as a texel buffer."""
 FRAMEBUFFER = 0x8D40
 COLOR_ATTACHMENT0 = 0x8CE0

@@ -6,6 +6,8 @@ Numbers are those of the Vulkan specification (its registry, vk.xml); its ABI ke
 
 from __future__ import annotations
 
+from gpuedge.core.storage import HALF_TEXELS, TEXELS
+
 UINT64_MAX = (1 << 64) - 1
 WHOLE_SIZE = UINT64_MAX
 
@@ -44,7 +46,7 @@ COMMAND_POOL_RESET = 2
 COMMAND_BUFFER_SIMULTANEOUS = 4
 INSTANCE_ENUMERATE_PORTABILITY = 1
 
-TEXEL_FORMATS = {"texels": 109, "texels_f16": 97}
+TEXEL_FORMATS = {TEXELS: 109, HALF_TEXELS: 97}
 """VkFormat of what kernels read as a texel buffer: four float32, four float16."""
 
 STRUCTURE_TYPES = {
