@@ -2,6 +2,8 @@
 PY := .venv/bin/python
 # worksteal keeps the tests of a file together, so that what a file sets up is set up once
 PYTEST_FLAGS ?= -n 3 --dist worksteal
+# tests start a thousand processes; without compiled modules each compiles the package anew
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test sample release-check drivers conformance onnx-cases networks generate lint bench clean
 .DEFAULT_GOAL := help

@@ -174,8 +174,7 @@ class _Run:
         if expr.name == "cast":
             return values[0].astype(DTYPES[t.BASE[expr.type]])
         if expr.name == "splat":
-            row = np.reshape(values[0], -1)
-            return np.broadcast_to(row, (t.WIDTH[expr.type], len(row)))
+            return np.reshape(values[0], (1, -1)).repeat(t.WIDTH[expr.type], axis=0)
         rows: list[Value] = []
         for arg, part in zip(expr.args, values, strict=True):
             rows.extend([part] if t.WIDTH[arg.type] == 1 else list(part))
@@ -185,7 +184,10 @@ class _Run:
     def _rows(rows: list[Value]) -> Value:
         """Return a vector of these components, as wide as the widest of them."""
         lanes = max(np.size(row) for row in rows)
-        return np.stack([np.broadcast_to(np.reshape(row, -1), (lanes,)) for row in rows])
+        whole = np.empty((len(rows), lanes), np.result_type(*rows))
+        for at, row in enumerate(rows):
+            whole[at] = np.reshape(row, -1)
+        return whole
 
     def _call(self, expr: t.Call, frame: Frame) -> Value:
         function = expr.function
