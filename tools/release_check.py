@@ -28,6 +28,7 @@ TOOLS = {
     "conformance": ("tools/conformance_table.py", "--resume"),
     "onnx-cases": ("tools/onnx_cases.py", "--resume"),
     "networks": ("tools/networks.py", "--run"),
+    "variants": ("benchmarks/variants.py",),
 }
 """Campaigns that are tools, with what they are given."""
 
