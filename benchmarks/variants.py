@@ -26,6 +26,8 @@ from gpuedge.conformance.bench import Watched
 from gpuedge.decide.policy import Policy
 from gpuedge.device import Device
 from gpuedge.executors.gpu import GpuExecutor
+from gpuedge.graph.build import GraphBuilder
+from gpuedge.graph.ir import TensorType
 from gpuedge.ops import call as ops_call
 from gpuedge.plan.library import variants
 
@@ -52,6 +54,23 @@ def conv(channels: int, filters: int, size: int, kernel: int, **how: int) -> Cal
     return lambda device: gpuedge.conv2d(x, w, padding=padding, device=device, **how)
 
 
+def constant(channels: int, filters: int, size: int) -> Call:
+    """Return a 3x3 convolution of constant weights, whose transform is taken ahead."""
+    builder = GraphBuilder(opset=17)
+    builder.input("x", TensorType("float32", (1, channels, size, size)))
+    builder.constant("w", noise(filters, channels, 3, 3))
+    builder.output(builder.add("Conv", ["x", "w"], {"pads": [1, 1, 1, 1]}, output="y"))
+    graph, feeds = builder.build(), {"x": noise(1, channels, size, size)}
+    compiled: dict[Device, Any] = {}
+
+    def call(device: Device) -> Any:
+        if device not in compiled:
+            compiled[device] = device.executor.compile(graph)
+        return compiled[device].run(feeds)
+
+    return call
+
+
 def transposed(channels: int, filters: int, size: int, kernel: int, stride: int) -> Call:
     """Return a transposed convolution."""
     x, w = noise(1, channels, size, size), noise(channels, filters, kernel, kernel)
@@ -71,6 +90,9 @@ def shapes() -> dict[str, Call]:
         "conv 3x3 32>32 @128": conv(32, 32, 128, 3),
         "conv 3x3 256>256 @14": conv(256, 256, 14, 3),
         "conv 3x3 512>512 @7": conv(512, 512, 7, 3),
+        "conv 3x3 64>64 @56, constant": constant(64, 64, 56),
+        "conv 3x3 64>64 @12, constant": constant(64, 64, 12),
+        "conv 3x3 256>256 @14, constant": constant(256, 256, 14),
         "conv 3x3 s2 64>128 @56": conv(64, 128, 56, 3, stride=2),
         "conv 3x3 d2 32>32 @32": conv(32, 32, 32, 3, dilation=2),
         "conv 3x3 g4 64>64 @28": conv(64, 64, 28, 3, groups=4),
