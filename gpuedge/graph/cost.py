@@ -11,6 +11,7 @@ import numpy as np
 from gpuedge.core.errors import ShapeError, UnsupportedOpError
 from gpuedge.graph.expand import expand, operands
 from gpuedge.graph.ir import Graph, Node
+from gpuedge.opset import OPERATORS
 from gpuedge.opset.expr import Apply, walk
 from gpuedge.opset.tensor import Convolution, Map, Pooling, Product, Reduce, Tensor, reachable
 
@@ -90,7 +91,7 @@ def count(graph: Graph) -> Count:
         for kind, amount in parts:
             if amount:
                 total[kind] = total.get(kind, 0.0) + amount
-        if node.op not in VIEWS or tensors is None:
+        if tensors is None or not OPERATORS[node.op].is_view:
             launches += 1
             moved += sum(nbytes(graph, v) for v in (*operands(node), *node.outputs) if v)
     return {
@@ -100,10 +101,6 @@ def count(graph: Graph) -> Count:
         "bytes_out": sum(nbytes(graph, v) for v in graph.outputs),
         "launches": launches,
     }
-
-
-VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
-"""Operators that are the same bytes under another shape."""
 
 
 def _elements(node: Node, graph: Graph) -> float:

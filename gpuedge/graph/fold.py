@@ -13,6 +13,7 @@ from gpuedge.graph.expand import expand, infer, is_contested, is_known, paramete
 from gpuedge.graph.ir import Array, Graph, Node, TensorType, type_of
 from gpuedge.graph.reference import run_node
 from gpuedge.graph.writer import graphs_of, reads, to_onnx
+from gpuedge.opset import facts_of
 from gpuedge.opset.call import node_label
 from gpuedge.opset.evaluate import evaluate as compute_all
 
@@ -27,15 +28,6 @@ TOTAL_LIMIT = 256 << 20
 _SMALL = 4096
 """Constants of at most this many elements are shown to shape inference by value."""
 
-_PICKING = frozenset({"NonZero", "Compress", "Unique"})
-"""Operators whose result no inference knows the size of, although it cannot exceed the inputs."""
-
-_RANDOM = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial",
-     "Bernoulli", "Dropout"}
-)  # fmt: skip
-"""Operators that may give another result each time."""
-
 
 def evaluate(node: Node, graph: Graph, limit: int = FOLD_LIMIT) -> tuple[Array, ...] | None:
     """Return the outputs of a node if they are known while planning, else None.
@@ -49,7 +41,7 @@ def evaluate(node: Node, graph: Graph, limit: int = FOLD_LIMIT) -> tuple[Array, 
     at_once = _at_once(node, graph) if node.domain == "" else None
     if at_once is not None:
         return (at_once,)
-    fixed = node.op not in _RANDOM and node.domain in ("", "ai.onnx.ml")
+    fixed = not facts_of(node.op).is_random and node.domain in ("", "ai.onnx.ml")
     fixed = fixed and all(not name or name in graph.constants for name in node.inputs)
     if not fixed or any(graphs_of(node)):
         return None
@@ -57,7 +49,7 @@ def evaluate(node: Node, graph: Graph, limit: int = FOLD_LIMIT) -> tuple[Array, 
     if any(_nbytes(kind) > limit for kind in kinds if kind is not None):
         return None
     # A result of unknown size may be of any size: it is not computed to find out.
-    if node.op not in _PICKING and not all(
+    if not facts_of(node.op).picks and not all(
         kind for kind, name in zip(kinds, node.outputs, strict=False) if name
     ):
         return None

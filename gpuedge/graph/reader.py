@@ -23,7 +23,7 @@ from gpuedge.graph.protos import node_of, tensor_value
 from gpuedge.graph.schema import schema_reason
 from gpuedge.graph.sizes import Sizes, check_inside, check_sizes
 from gpuedge.graph.writer import reads
-from gpuedge.opset import OPERATORS
+from gpuedge.opset import OPERATORS, facts_of
 from gpuedge.opset.windows import MAX_EXTENT
 
 if TYPE_CHECKING:
@@ -117,15 +117,6 @@ def _weights(graph: onnx.GraphProto) -> Iterator[tuple[str, Array]]:
         yield tensor.name, array
 
 
-GROWING = {
-    "ConstantOfShape", "Expand", "Tile", "Range", "Resize", "Upsample", "Pad", "EyeLike",
-    "OneHot", "RandomNormal", "RandomUniform", "Bernoulli", "Multinomial", "HannWindow",
-    "HammingWindow", "BlackmanWindow", "Col2Im", "MaxUnpool", "AffineGrid", "CenterCropPad",
-    "MelWeightMatrix",
-}  # fmt: skip
-"""Operators whose results are of any size, or empty, whatever the size of what they read."""
-
-
 def is_keeping(op: str, inputs: Sequence[str], attrs: Mapping[str, Any]) -> bool:
     """Tell whether ONNX Runtime (seen with 1.32.0) needs the outputs of a node that it may lack.
 
@@ -157,7 +148,7 @@ def _is_settled(graph: onnx.GraphProto) -> bool:
     for node in graph.node:
         made.update(node.output)
         known = OPERATORS.get(node.op_type)
-        if node.op_type in GROWING or (known is not None and known.differs is not None):
+        if facts_of(node.op_type).grows or (known is not None and known.differs is not None):
             return False
         is_kept = is_keeping(node.op_type, node.input, {a.name: a.i for a in node.attribute})
         if is_kept or "" in node.output:

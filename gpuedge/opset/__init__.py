@@ -25,7 +25,7 @@ from gpuedge.opset import (
     shape,
     views,
 )
-from gpuedge.opset.operator import Function, Operator
+from gpuedge.opset.operator import GROWS, PICKS, RANDOM, Facts, Function, Operator
 
 FAMILIES = (
     elementwise,
@@ -51,6 +51,30 @@ OPERATORS: dict[str, Operator] = {
     operator.name: operator for family in FAMILIES for operator in family.OPERATORS
 }
 """Known operators of the domain ``ai.onnx``, by name."""
+
+UNDESCRIBED: dict[str, Facts] = {
+    "AffineGrid": GROWS,
+    "Bernoulli": Facts(grows=True, is_random=True),
+    "BlackmanWindow": GROWS,
+    "Col2Im": GROWS,
+    "HammingWindow": GROWS,
+    "HannWindow": GROWS,
+    "MelWeightMatrix": GROWS,
+    "Multinomial": Facts(grows=True, is_random=True),
+    "RandomNormal": Facts(grows=True, is_random=True),
+    "RandomNormalLike": RANDOM,
+    "RandomUniform": Facts(grows=True, is_random=True),
+    "RandomUniformLike": RANDOM,
+    "Unique": PICKS,
+}
+"""Facts of operators that only ONNX Runtime computes, where there are any."""
+
+
+def facts_of(op: str) -> Facts:
+    """Return what is known of an operator of the domain ``ai.onnx``, described or not."""
+    known = OPERATORS.get(op)
+    return known.facts if known is not None else UNDESCRIBED.get(op, Facts())
+
 
 FUNCTIONS: dict[str, Function] = {
     one.name: one for one in (*elementwise.FUNCTIONS, *logic.FUNCTIONS)

@@ -13,7 +13,7 @@ from gpuedge.opset.expr import Expr, LoadExpr, Position, apply, lift, where
 from gpuedge.opset.index import Index, Loaded, axes, axis, choose, flatten, of, unflatten
 from gpuedge.opset.limits import by_axis, by_row, lengths
 from gpuedge.opset.logic import equal
-from gpuedge.opset.operator import ANY, INDICES, Operator
+from gpuedge.opset.operator import ANY, GROWS, INDICES, PICKS, Operator
 from gpuedge.opset.tensor import Reduce, Tensor, at, computed, constant, mapped, reshape, view
 
 
@@ -256,13 +256,27 @@ OPERATORS: tuple[Operator, ...] = (
     Operator("Gather", _gather, moves=True, limits=by_axis),
     Operator("GatherElements", _gather_elements, moves=True, limits=by_axis),
     Operator("GatherND", _gather_nd, moves=True, limits=by_row),
-    Operator("Compress", _compress, parameters=(1,), moves=True, remark="by a constant condition"),
+    Operator(
+        "Compress",
+        _compress,
+        parameters=(1,),
+        moves=True,
+        facts=PICKS,
+        remark="by a constant condition",
+    ),
     Operator("ReverseSequence", _reverse_sequence, moves=True, limits=lengths),
-    Operator("OneHot", _one_hot, parameters=(1,), moves=True, remark="with a constant depth"),
+    Operator(
+        "OneHot", _one_hot, parameters=(1,), moves=True, facts=GROWS, remark="with a constant depth"
+    ),
     Operator("ScatterElements", _scatter_elements, dtypes=ANY, others=(1,), limits=by_axis),
     Operator("Scatter", _scatter_elements, dtypes=ANY, others=(1,), limits=by_axis),
     Operator("ScatterND", _scatter_nd, dtypes=ANY, others=(1,), limits=by_row),
     Operator(
-        "MaxUnpool", _max_unpool, parameters=(2,), others=(1,), differs=lambda call: call.has(2)
+        "MaxUnpool",
+        _max_unpool,
+        parameters=(2,),
+        others=(1,),
+        differs=lambda call: call.has(2),
+        facts=GROWS,
     ),
 )

@@ -20,6 +20,30 @@ Build = Callable[[OperatorCall], "Tensor | Sequence[Tensor]"]
 
 
 @dataclass(frozen=True)
+class Facts:
+    """What is known even of operators whose meaning is not described.
+
+    Attributes
+    ----------
+    grows : bool
+        Whether results are of any size, or empty, whatever the size of what it reads.
+    picks : bool
+        Whether no inference knows the size of its result, which cannot exceed the inputs.
+    is_random : bool
+        Whether it may give another result each time.
+    """
+
+    grows: bool = False
+    picks: bool = False
+    is_random: bool = False
+
+
+GROWS: Final = Facts(grows=True)
+PICKS: Final = Facts(picks=True)
+RANDOM: Final = Facts(is_random=True)
+
+
+@dataclass(frozen=True)
 class Operator:
     """An ONNX operator of the default domain.
 
@@ -51,6 +75,12 @@ class Operator:
         What values integer inputs must have, of a node that can be composed.
     is_open_beyond : bool
         Whether ONNX leaves open what NaN, and floats beyond an integer type, become in that.
+    is_view : bool
+        Whether the result is the same bytes under another shape.
+    is_quantised : bool
+        Whether it computes with integers of quantised models.
+    facts : Facts
+        What holds whether or not its meaning is described.
     """
 
     name: str
@@ -64,6 +94,9 @@ class Operator:
     differs: Callable[[OperatorCall], bool] | None = None
     limits: Callable[[OperatorCall], tuple[Limit, ...]] | None = None
     is_open_beyond: bool = False
+    is_view: bool = False
+    is_quantised: bool = False
+    facts: Facts = Facts()
 
     def outputs(self, call: OperatorCall) -> tuple[Tensor, ...]:
         """Return what a node computes.

@@ -15,7 +15,7 @@ from gpuedge.opset.elementwise import above, larger, pick, smaller
 from gpuedge.opset.expr import Expr, LoadExpr, Position, where
 from gpuedge.opset.index import Index, Loaded, axes, axis, choose, flatten, of, unflatten
 from gpuedge.opset.logic import equal
-from gpuedge.opset.operator import ANY, Operator
+from gpuedge.opset.operator import ANY, PICKS, Operator
 from gpuedge.opset.reduce import ranked
 from gpuedge.opset.scan import running_sum
 from gpuedge.opset.tensor import (
@@ -219,7 +219,8 @@ def _listed(gone: Tensor, last: Tensor, order: Tensor, rounds: int) -> Tensor:
 
 
 OPERATORS: tuple[Operator, ...] = (
-    Operator("NonZero", _non_zero, dtypes=ANY, remark="as an output of the model"),
+    Operator("NonZero", _non_zero, dtypes=ANY, remark="as an output of the model",
+             facts=PICKS),
     Operator("NonMaxSuppression", _suppress, parameters=(2,),
              remark=f"as an output of the model; up to {MOST_ROUNDS} boxes of a class"),
 )  # fmt: skip

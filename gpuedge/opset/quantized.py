@@ -281,15 +281,15 @@ def _qlinear_conv(call: OperatorCall) -> Tensor:
 
 
 OPERATORS: tuple[Operator, ...] = (
-    Operator("QuantizeLinear", _quantize, dtypes=("int32",), others=(1, 2)),
-    Operator("DynamicQuantizeLinear", _quantize_dynamically),
+    Operator("QuantizeLinear", _quantize, dtypes=("int32",), others=(1, 2), is_quantised=True),
+    Operator("DynamicQuantizeLinear", _quantize_dynamically, is_quantised=True),
     Operator("DequantizeLinear", _dequantize, dtypes=(*SMALL, "int32"), others=(1,)),
     Operator("MatMulInteger", _matmul, dtypes=BYTES, others=(1, 2, 3),
-             remark="of sums up to 2^31"),
+             remark="of sums up to 2^31", is_quantised=True),
     Operator("QLinearMatMul", _qlinear_matmul, dtypes=BYTES, others=tuple(range(1, 8)),
-             remark="of sums up to 2^31"),
+             remark="of sums up to 2^31", is_quantised=True),
     Operator("ConvInteger", _conv_integer, dtypes=BYTES, others=(1, 2, 3),
-             remark="of sums up to 2^31", differs=_by_filter),
+             remark="of sums up to 2^31", is_quantised=True, differs=_by_filter),
     Operator("QLinearConv", _qlinear_conv, dtypes=BYTES, others=tuple(range(1, 9)),
-             remark="of sums up to 2^31", limits=_biases),
+             remark="of sums up to 2^31", is_quantised=True, limits=_biases),
 )  # fmt: skip

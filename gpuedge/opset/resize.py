@@ -16,7 +16,7 @@ from gpuedge.core.dtypes import BYTES
 from gpuedge.opset.call import OperatorCall
 from gpuedge.opset.expr import LoadExpr, apply, where
 from gpuedge.opset.index import Index, Loaded, axes, axis, flatten, of
-from gpuedge.opset.operator import Operator
+from gpuedge.opset.operator import GROWS, Operator
 from gpuedge.opset.ranges import limits
 from gpuedge.opset.tensor import (
     Array,
@@ -292,7 +292,7 @@ def _parameters(
 
 OPERATORS: tuple[Operator, ...] = (
     Operator("Resize", _resize, parameters=(1, 2, 3), dtypes=BYTES,
-             remark="with constant scales or sizes", differs=_differs),
+             remark="with constant scales or sizes", differs=_differs, facts=GROWS),
     Operator("Upsample", _resize, parameters=(1,), remark="with constant scales",
-             differs=_differs),
+             differs=_differs, facts=GROWS),
 )  # fmt: skip

@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from gpuedge.opset.call import OperatorCall
-from gpuedge.opset.operator import Operator
+from gpuedge.opset.operator import RANDOM, Operator
 from gpuedge.opset.tensor import Shape, Tensor, constant, joined, reshape, transpose
 
 
@@ -135,13 +135,16 @@ def _shape(call: OperatorCall) -> Tensor:
 
 
 OPERATORS: tuple[Operator, ...] = (
-    Operator("Identity", _identity, moves=True),
-    Operator("Dropout", _dropout, parameters=(1, 2), moves=True,
-             remark="as in inference: it does nothing"),
-    Operator("Flatten", _flatten, moves=True),
-    Operator("Reshape", _reshape, parameters=(1,), moves=True, remark="with a constant shape"),
-    Operator("Squeeze", _squeeze, parameters=(1,), moves=True, remark="with constant axes"),
-    Operator("Unsqueeze", _unsqueeze, parameters=(1,), moves=True, remark="with constant axes"),
+    Operator("Identity", _identity, moves=True, is_view=True),
+    Operator("Dropout", _dropout, parameters=(1, 2), moves=True, is_view=True,
+             remark="as in inference: it does nothing", facts=RANDOM),
+    Operator("Flatten", _flatten, moves=True, is_view=True),
+    Operator("Reshape", _reshape, parameters=(1,), moves=True, is_view=True,
+             remark="with a constant shape"),
+    Operator("Squeeze", _squeeze, parameters=(1,), moves=True, is_view=True,
+             remark="with constant axes"),
+    Operator("Unsqueeze", _unsqueeze, parameters=(1,), moves=True, is_view=True,
+             remark="with constant axes"),
     Operator("Transpose", _transpose, moves=True),
     Operator("Concat", _concat, moves=True),
     Operator("Shape", _shape, moves=True, remark="known while planning"),

@@ -13,7 +13,7 @@ from gpuedge.opset.expr import Expr, LoadExpr, Number, where
 from gpuedge.opset.expr import Position as Place
 from gpuedge.opset.index import Index, choose, flatten
 from gpuedge.opset.logic import ELEMENT_TYPES
-from gpuedge.opset.operator import ANY, FLOATS, Operator
+from gpuedge.opset.operator import ANY, FLOATS, GROWS, Operator
 from gpuedge.opset.tensor import (
     Shape,
     Tensor,
@@ -257,16 +257,20 @@ def _range(call: OperatorCall) -> Tensor:
 OPERATORS: tuple[Operator, ...] = (
     Operator("Slice", _slice, parameters=(1, 2, 3, 4), moves=True, remark="with constant bounds"),
     Operator("Split", _split, parameters=(1,), moves=True, remark="with constant sizes"),
-    Operator("Expand", _expand, parameters=(1,), moves=True, remark="with a constant shape"),
-    Operator("Tile", _tile, parameters=(1,), moves=True, remark="with constant repeats"),
-    Operator("Pad", _pad, parameters=(1, 3), moves=True, remark="with constant pads"),
-    Operator("CenterCropPad", _center_crop_pad, parameters=(1,), moves=True,
+    Operator("Expand", _expand, parameters=(1,), moves=True, facts=GROWS,
+             remark="with a constant shape"),
+    Operator("Tile", _tile, parameters=(1,), moves=True, facts=GROWS,
+             remark="with constant repeats"),
+    Operator("Pad", _pad, parameters=(1, 3), moves=True, facts=GROWS,
+             remark="with constant pads"),
+    Operator("CenterCropPad", _center_crop_pad, parameters=(1,), moves=True, facts=GROWS,
              remark="with a constant shape"),
     Operator("DepthToSpace", _depth_to_space, moves=True),
     Operator("SpaceToDepth", _space_to_depth, moves=True),
     Operator("Trilu", _trilu, parameters=(1,), moves=True, remark="with a constant diagonal"),
-    Operator("EyeLike", _eye_like, moves=True),
-    Operator("ConstantOfShape", _filled, parameters=(0,), moves=True,
+    Operator("EyeLike", _eye_like, moves=True, facts=GROWS),
+    Operator("ConstantOfShape", _filled, parameters=(0,), moves=True, facts=GROWS,
              remark="with a constant shape"),
-    Operator("Range", _range, parameters=(0, 1, 2), moves=True, remark="with constant bounds"),
+    Operator("Range", _range, parameters=(0, 1, 2), moves=True, facts=GROWS,
+             remark="with constant bounds"),
 )  # fmt: skip

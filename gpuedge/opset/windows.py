@@ -33,7 +33,7 @@ def check_extents(call: OperatorCall) -> None:
         raise call.bad_shape("has no input channels")
     if 0 in x[2:]:
         raise call.bad_shape("slides over an empty image")
-    weights = call.shape(1) if call.op.startswith("Conv") else ()
+    weights = call.shape(1) if call.has(1) else ()
     if 0 in weights:
         raise call.bad_shape("has empty weights")
     check_short(call, "an extent", (*x, *weights))

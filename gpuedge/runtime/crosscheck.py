@@ -27,6 +27,7 @@ from gpuedge.core.errors import GpuEdgeError
 from gpuedge.executors.base import Executor
 from gpuedge.graph.expand import expand, operator_of
 from gpuedge.graph.ir import Array, Graph, Node
+from gpuedge.opset import facts_of
 from gpuedge.opset.bounds import TINY, Num, U
 from gpuedge.opset.errors import FACTOR, HUGE, allowed, exact, tensor_errors
 from gpuedge.opset.tensor import Length
@@ -346,7 +347,7 @@ class RunningErrors:
         """Return what an operator without a description makes of errors."""
         given = [self.values[n] for n in node.inputs if n in self.values]
         worst = max((_relative(x) for x in given), default=0.0) * PASSED_ON
-        is_random = node.op.startswith(("Random", "Multinomial", "Bernoulli"))
+        is_random = facts_of(node.op).is_random
         has_graphs = any(hasattr(value, "ByteSize") for value in node.attrs.values())
         made = []
         for name in node.outputs:

@@ -15,6 +15,7 @@ from gpuedge.graph.checks import checks_of
 from gpuedge.graph.ir import Array, Graph
 from gpuedge.graph.offenders import refusal
 from gpuedge.graph.partition import partition
+from gpuedge.opset import OPERATORS
 from gpuedge.opset.call import node_label
 from gpuedge.plan.planner import label
 from gpuedge.plan.storages import EXACT, Range, StoragePrecision, lacks, offers
@@ -261,7 +262,8 @@ def not_half(policy: Policy, caps: Caps, graph: Graph) -> str:
 
 def has_integers(graph: Graph) -> bool:
     """Tell whether a graph has operators of quantised models."""
-    return any("Integer" in n.op or "Quantize" in n.op or "QLinear" in n.op for n in graph.nodes)
+    known = (OPERATORS.get(node.op) for node in graph.nodes if not node.domain)
+    return any(operator is not None and operator.is_quantised for operator in known)
 
 
 def offers_storage(executor: Executor, storage: str) -> bool:

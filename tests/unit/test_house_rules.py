@@ -137,6 +137,31 @@ def test_user_errors_are_not_asserts() -> None:
     assert found == []
 
 
+def spells_an_operator(node: ast.AST) -> bool:
+    """Tell whether a test looks at how an operator's name is spelt."""
+
+    def is_op(at: ast.AST) -> bool:
+        return isinstance(at, ast.Attribute) and at.attr in ("op", "op_type")
+
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.attr in ("startswith", "endswith", "find") and is_op(node.func.value)
+    is_in = isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn))
+    return is_in and is_op(node.comparators[0])
+
+
+def test_what_an_operator_is_does_not_depend_on_how_it_is_spelt() -> None:
+    assert spells_an_operator(ast.parse('n.op.startswith("Random")', mode="eval").body)
+    assert spells_an_operator(ast.parse('"Integer" in node.op', mode="eval").body)
+    assert not spells_an_operator(ast.parse('node.op in ("Shape", "Size")', mode="eval").body)
+    found = [
+        f"{name(path)}:{node.lineno}"
+        for path in sources("gpuedge")
+        for node in ast.walk(parsed(path))
+        if spells_an_operator(node)
+    ]
+    assert found == []
+
+
 def test_public_names_of_the_package_are_exactly_all() -> None:
     exported = set(gpuedge.__all__)
     assert len(exported) == len(gpuedge.__all__)
