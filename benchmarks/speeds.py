@@ -1,9 +1,10 @@
 """How far the speeds of classes (shaders/speeds.json) are from what drivers here were measured at.
 
-Usage: python benchmarks/speeds.py [FIGURES.json]
+Usage: python benchmarks/speeds.py [FIGURES.json] [--measure]
 
-The figures are medians of twenty models on each driver with the work of each as planned there. For
-traces of other devices use ``python -m benchmarks.fleet.fit``.
+The figures are medians of twenty models on each driver with the work of each as planned there;
+``--measure`` takes them from the drivers of this machine (decision.py, 3 minutes) and first
+writes them to the file. For traces of other devices use ``python -m benchmarks.fleet.fit``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median, stdev
@@ -35,9 +37,34 @@ def residuals(figures: Mapping[str, Any]) -> dict[str, list[float]]:
     return found
 
 
+def measured() -> dict[str, Any]:
+    """Return the figures of every driver of this machine, measured now."""
+    import decision  # noqa: PLC0415  (finds the drivers of the tests; tests import this file)
+
+    configurations: dict[str, Any] = {}
+    for name in decision.CONFIGURATIONS:
+        print(name, flush=True)
+        if not decision.child(name, decision.ONNXRUNTIME, "measure"):
+            sys.exit(f"{name} could not be measured")
+        body = decision.found(name, decision.ONNXRUNTIME, "measure") or sys.exit("nothing is kept")
+        configurations[name] = {
+            "class": body["class"], "level": body["level"], "driver": body["name"],
+            "load": body["load"],
+            "cases": {
+                model: {**case["gpu"]["work"], "p50_ms": round(case["gpu"]["p50_ns"] / 1e6, 3)}
+                for model, case in body["cases"].items()
+            },
+        }  # fmt: skip
+    about = f"Median latencies, {time.strftime('%Y-%m-%d')}, and the work of each model as planned"
+    return {"schema": "gpuedge.speeds-figures/1", "about": about, "configurations": configurations}
+
+
 def main(arguments: list[str]) -> None:
     """Print the distribution of the residuals."""
-    path = Path(arguments[0]) if arguments else FIGURES
+    paths = [Path(argument) for argument in arguments if not argument.startswith("--")]
+    path = paths[0] if paths else FIGURES
+    if "--measure" in arguments:
+        path.write_text(json.dumps(measured(), indent=1) + "\n", encoding="utf-8")
     found = residuals(json.loads(path.read_bytes()))
     everything = [v for values in found.values() for v in values]
     print("| configuration | cases | median | sd | least | most | within 3 | within 9 |")

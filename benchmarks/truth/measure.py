@@ -8,9 +8,12 @@ from statistics import median
 from typing import Any
 
 import gpuedge
+from gpuedge.decide.speeds import class_of
 from gpuedge.executors.base import Executable, Executor
+from gpuedge.executors.gpu import GpuExecutable, GpuExecutor
 from gpuedge.graph.ir import Array, Graph
 from gpuedge.graph.reader import OnnxModel
+from gpuedge.plan.costs import planned
 from gpuedge.runtime.devices import POOL
 from truth.models import MODELS, sample
 
@@ -42,10 +45,12 @@ def measured(say: Say) -> dict[str, Any]:
         cases[name] = _case(make(), executors, open_ns)
         shown = (f"{side} {one['p50_ns'] / 1e6:8.3f} ms" for side, one in cases[name].items())
         say(f"{name:24s} {', '.join(shown)}")
-    kernel = POOL.cpu().kernel
-    version = gpuedge.__version__
+    device = executors["gpu"]
+    assert isinstance(device, GpuExecutor)
     return {
-        "device": row.device, "name": row.name, "cpu": kernel, "version": version, "cases": cases,
+        "device": row.device, "name": row.name, "cpu": POOL.cpu().kernel,
+        "version": gpuedge.__version__, "class": class_of(device.impl.info.identity),
+        "level": device.caps.level, "cases": cases,
     }  # fmt: skip
 
 
@@ -70,6 +75,9 @@ def _case(data: bytes, executors: Mapping[str, Executor], open_ns: int) -> dict[
         case[alternative] = {"startup_ns": started + open_ns * (alternative == "gpu")}
     for alternative, runs in interleaved(alternatives, inputs).items():
         case[alternative] |= {"p50_ns": round(median(runs)), "runs": len(runs)}
+    device = alternatives["gpu"]
+    assert isinstance(device, GpuExecutable)
+    case["gpu"] |= {"work": planned(device.graph, device.plan)}
     for executable in alternatives.values():
         executable.close()
     return case
