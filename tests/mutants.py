@@ -68,7 +68,6 @@ _SUMS = {
     "map/conv2d": ("acc", "v.x"), "group/conv2d_px4": ("c[j]", "v.x"), "map/dwconv2d": ("acc", "v"),
     "map/conv_transpose2d": ("acc", "v.x"), "map/matmul": ("acc", "a.x"),
     "group/matmul_rows": ("c1", "a1.x"), "group/matmul_tile": ("c[r]", "a.x"),
-    "group/matmul_block": ("sum[r * COLUMNS + c]", "l.x"),
     "group/dwconv2d_tile": ("c[r * OC + j]", "v[j * ST + kx]"),
 }  # fmt: skip
 HALF_MUTANTS: dict[str, tuple[str, str, str]] = {
@@ -81,6 +80,10 @@ HALF_MUTANTS: dict[str, tuple[str, str, str]] = {
         f"= vec4(hvec4(c[o * OC + j]) + hvec4(times({v}, w0, w1, w2, w3)));")
     for kernel, v in (
         ("conv2d_tile", "v[j + t]"), ("conv2d_unit", "v[j]"), ("conv_transpose2d_tile", "v[j]"))
+} | {
+    "group/matmul_block: sum in float16": (
+        "group/matmul_block", "sum[r * COLUMNS + c] += times(",
+        "sum[r * COLUMNS + c] = vec4(hvec4(sum[r * COLUMNS + c])); sum[r * COLUMNS + c] += times(")
 }  # fmt: skip
 """Kernels that add up in float16, where they are to multiply in it only."""
 

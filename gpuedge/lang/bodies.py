@@ -1,7 +1,12 @@
-"""Function bodies: statements and expressions, typed, folded, unrolled and checked while parsed."""
+"""Function bodies: statements and expressions, typed, folded, unrolled and checked.
+
+A text is parsed once. Parsing gives functions that build what the text means; those of the body of
+an unrolled loop are called once per copy, each time with another value of the loop's index.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NoReturn
 
 from gpuedge.lang import tree as t
@@ -20,6 +25,10 @@ MAX_OPERATORS: Final = 250
 MAX_UNROLLED: Final = 4096  # copies of loop bodies in one kernel; drivers choke long before
 MAX_BLOCKS: Final = 16
 
+Make = Callable[[], t.Expr]
+"""Builds an expression, with the meaning that names have when it is called."""
+Step = Callable[[list[t.Stmt]], None]
+"""Builds a statement and appends it."""
 Name = t.Local | t.Shared | t.Spec | t.Param | t.Tensor | t.Function | t.Literal
 
 
@@ -29,7 +38,7 @@ class BodyParser:
     Attributes
     ----------
     names : dict of str to Name
-        What is in scope.
+        What is in scope where something is being built.
     in_main : bool
         Opens what only main may do.
     """
@@ -41,6 +50,8 @@ class BodyParser:
         self.rules = Rules(cursor)
         self.kernel = kernel
         self.names: dict[str, Name] = {}
+        self.declared: list[str] = []  # the locals in scope, and loop indices that were
+        self.seen: set[str] = set()  # names of locals in what was parsed
         self.in_main = False
         self.nesting = 0
         self.operators = 0
@@ -52,37 +63,63 @@ class BodyParser:
 
     # --- expressions --------------------------------------------------------------------------
     def whole_expression(self) -> t.Expr:
-        """Parse an expression that belongs to no other."""
+        """Parse and build an expression that belongs to no other."""
+        return self._whole()()
+
+    def typed(self, kind: str) -> t.Expr:
+        """Parse and build a whole expression of type `kind`."""
+        return self._typed(kind)()
+
+    def _whole(self) -> Make:
         self.operators = 0
         return self.expression()
 
-    def expression(self) -> t.Expr:
+    def _typed(self, kind: str) -> Make:
+        self.operators = 0
+        return self._expected(kind, self.cursor.at, self.expression())
+
+    def _expected(self, kind: str, at: int, made: Make) -> Make:
+        def make() -> t.Expr:
+            value = made()
+            if value.type != kind:
+                self.rules.wrong_value(kind, value.type, at)
+            return value
+
+        return make
+
+    def expression(self) -> Make:
         """Parse an expression with all its operators."""
         self.nesting += 1
         if self.nesting > MAX_NESTING:
             self.fail(*_DEEP)
-        value = self._operators(self._unary(), 1)
+        made = self._operators(self._unary(), 1)
         if self.texts[self.cursor.at] == "?":
-            value = self._select(value)
+            made = self._select(made)
         self.nesting -= 1
-        return value
+        return made
 
     def _count(self) -> None:
         self.operators += 1
         if self.operators > MAX_OPERATORS:
             self.fail("this expression is too long", "name a part of it with a local")
 
-    def _select(self, condition: t.Expr) -> t.Expr:
+    def _select(self, condition: Make) -> Make:
         at = self.cursor.at
         self.cursor.at += 1
         self._count()
-        if condition.type != "bool":
-            self.fail(f"the condition of ?: is {condition.type}, not bool", at=at)
         yes = self.expression()
         self.cursor.expect(":", "between the values of ?:")
-        return self.rules.select(condition, yes, self.expression(), at)
+        no = self.expression()
 
-    def _operators(self, left: t.Expr, least: int) -> t.Expr:
+        def make() -> t.Expr:
+            test = condition()
+            if test.type != "bool":
+                self.fail(f"the condition of ?: is {test.type}, not bool", at=at)
+            return self.rules.select(test, yes(), no(), at)
+
+        return make
+
+    def _operators(self, left: Make, least: int) -> Make:
         """Parse the operators after `left` that bind as tightly as `least`, with their operands."""
         cursor, texts = self.cursor, self.texts
         while True:
@@ -96,23 +133,23 @@ class BodyParser:
             right = self._unary()
             if PRECEDENCE.get(texts[cursor.at], 0) > rank:
                 right = self._operators(right, rank + 1)
-            left = self.rules.binary(op, left, right, at)
+            left = self._binary(op, left, right, at)
 
-    def _unary(self) -> t.Expr:
+    def _binary(self, op: str, left: Make, right: Make, at: int) -> Make:
+        binary = self.rules.binary
+        return lambda: binary(op, left(), right(), at)
+
+    def _unary(self) -> Make:
         cursor = self.cursor
         at = cursor.at
         op = self.texts[at]
         if op not in _PREFIXES:
-            found = self.names.get(op) or self.rules.literals.get(op)
-            if found is None or self.texts[at + 1] in _POSTFIXES:
-                return self._postfix()
-            cursor.at = at + 1  # most operands: a name or a number met before, on its own
-            return found if isinstance(found, t.Literal) else self._reference(op, at)
+            return self._postfix()
         if op in ("+", "++", "--"):
             self.fail(f"{op!r} cannot stand here", "write x += 1 as a statement of its own")
         if op == "-" and self.texts[at + 1] == "2147483648":
             cursor.at += 2  # the one int whose absolute value is no int
-            return t.Literal("int", -(2**31))
+            return lambda: t.Literal("int", -(2**31))
         cursor.at += 1
         self.nesting += 1
         self._count()
@@ -120,108 +157,145 @@ class BodyParser:
             self.fail(*_DEEP)
         value = self._unary()
         self.nesting -= 1
-        return self.rules.unary(op, value, at)
+        return lambda: self.rules.unary(op, value(), at)
 
-    def _postfix(self) -> t.Expr:
-        value = self._primary()
-        while True:
-            text = self.texts[self.cursor.at]
-            if text == ".":
-                self._count()
-                value = self.rules.swizzle(value, self._letters(value.type))
-            elif text == "[":
-                self._count()
-                value = self.rules.swizzle(value, (self._component(value.type),))
-            else:
-                return value
+    def _postfix(self) -> Make:
+        made = self._primary()
+        while (text := self.texts[self.cursor.at]) in (".", "["):
+            self._count()
+            made = self._lettered(made) if text == "." else self._component(made)
+        return made
 
-    def _letters(self, kind: str) -> tuple[int, ...]:
-        """Parse ``.letters`` of a value of type `kind`."""
+    def _lettered(self, made: Make) -> Make:
+        """Parse ``.letters`` of a vector."""
+        at, rules = self._letters(), self.rules
+        letters = self.texts[at]
+
+        def make() -> t.Expr:
+            value = made()
+            return rules.swizzle(value, rules.letters(value.type, letters, at))
+
+        return make
+
+    def _letters(self) -> int:
+        """Step over ``.letters``; return where the letters are."""
         self.cursor.at += 2
-        return self.rules.letters(kind, self.texts[self.cursor.at - 1], self.cursor.at - 1)
+        at = self.cursor.at - 1
+        if not self.texts[at][:1].isalpha():
+            self.fail(f"'.{self.texts[at]}' are no components", "they are .xyzw or [const]", at=at)
+        return at
 
-    def _component(self, kind: str) -> int:
-        """Parse ``[constant]`` of a vector of type `kind`."""
+    def _component(self, made: Make) -> Make:
+        """Parse ``[constant]`` of a vector."""
         at = self.cursor.at
-        return self.rules.component(kind, self._in_brackets(), at)
+        index = self._in_brackets()
 
-    def _in_brackets(self) -> t.Expr:
+        def make() -> t.Expr:
+            value = made()
+            return self.rules.swizzle(value, (self.rules.component(value.type, index(), at),))
+
+        return make
+
+    def _in_brackets(self) -> Make:
         self.cursor.at += 1
         index = self.expression()
         self.cursor.expect("]", "to close '['")
         return index
 
-    def _primary(self) -> t.Expr:
+    def _primary(self) -> Make:
         cursor = self.cursor
         at = cursor.at
         text = self.texts[at]
         first = text[:1]
         if first.isalpha() or first == "_":
             cursor.at = at + 1
-            if self.texts[at + 1] == "(":
+            after = self.texts[at + 1]
+            if after == "(":
                 return self._call(text, at)
-            return self._reference(text, at)
+            return self._indexed(text, at) if after == "[" else self._named(text, at)
         if first.isdigit() or (first == "." and len(text) > 1):
-            value: t.Expr = self.rules.number(text)
+            number = self.rules.number(text)
             cursor.at = at + 1
-            return value
+            return lambda: number
         if text == "(":
             cursor.at = at + 1
-            value = self.expression()
+            made = self.expression()
             cursor.expect(")", "to close '('")
-            return value
+            return made
         cursor.unexpected("expected a value")
+
+    def _named(self, name: str, at: int) -> Make:
+        if name not in self.names and name not in self.seen and name not in ("true", "false"):
+            self._reference(name, at)  # which says what is wrong with it
+
+        def make() -> t.Expr:
+            found = self.names.get(name)
+            return found if isinstance(found, t.Literal) else self._reference(name, at)
+
+        return make
 
     def _reference(self, name: str, at: int) -> t.Expr:
         found = self.names.get(name)
-        if isinstance(found, t.Local):
-            if found.size:
-                return self._element(found, at)
+        if isinstance(found, t.Local) and not found.size:
             return t.LocalRef(found.type, found, t.VARYING if found.assigned else found.time)
         if isinstance(found, (t.Literal, t.Spec, t.Param)):
             return found
-        if isinstance(found, t.Shared):
-            return self._element(found, at)
+        if isinstance(found, (t.Local, t.Shared)):
+            self.fail(f"{name!r} is an array: it needs an index", at=at)
         if name in ("true", "false"):
             return t.Literal("bool", name == "true")
         if isinstance(found, t.Tensor):
             self.fail(f"tensor {name!r} has no value of its own", "write load4(T, p)", at=at)
         if isinstance(found, t.Function) or name in BUILTINS or name in ACCESS:
             self.fail(f"{name!r} is a function: it needs arguments in ( )", at=at)
-        self.cursor.unknown(name, at, self.names)
+        self.cursor.unknown(name, at, dict.fromkeys([*self.names, *self.seen]))
 
-    def _element(self, array: t.Local | t.Shared, at: int) -> t.Expr:
-        if self.texts[self.cursor.at] != "[":
-            self.fail(f"{array.name!r} is an array: it needs an index", at=at)
-        return t.Element(array.type, array, self._array_index(array))
-
-    def _array_index(self, array: t.Local | t.Shared) -> t.Expr:
-        """Parse ``[index]`` of an array and check what can be checked."""
-        at = self.cursor.at + 1
+    def _indexed(self, name: str, at: int) -> Make:
+        """Parse ``[index]`` of an array, or ``[constant]`` of a vector."""
+        place = self.cursor.at
         index = self._in_brackets()
+
+        def make() -> t.Expr:
+            found = self.names.get(name)
+            if isinstance(found, t.Shared) or (isinstance(found, t.Local) and found.size):
+                return t.Element(found.type, found, self._array_index(found, index, place + 1))
+            value = self._reference(name, at)
+            return self.rules.swizzle(value, (self.rules.component(value.type, index(), place),))
+
+        return make
+
+    def _array_index(self, array: t.Local | t.Shared, made: Make, at: int) -> t.Expr:
+        """Build the index of an array and check what can be checked."""
+        index = made()
         if index.type != "int":
             self.fail(f"an index is int, not {index.type}", at=at)
         if isinstance(array, t.Shared):
+            return index
+        if isinstance(index, t.Literal) and 0 <= index.value < array.size:
             return index
         is_map = self.kernel.form == "map"
         return self.rules.element_index(array, index, at, is_map=is_map)
 
     # --- calls --------------------------------------------------------------------------------
-    def _call(self, name: str, at: int) -> t.Expr:
+    def _call(self, name: str, at: int) -> Make:
         self._count()
         if name in ACCESS:
             return self._access(name, at)
-        if name in t.BASE:
-            return self.rules.construct(name, self._arguments(), at)
-        if name in BUILTINS:
-            return self.rules.math(name, self._arguments(), at)
-        function = self.names.get(name)
-        if function is None:
+        if name not in t.BASE and name not in BUILTINS and name not in self.names:
             self._unknown_function(name, at)
-        args = self._arguments()
-        if not isinstance(function, t.Function):
-            self.fail(f"{name!r} is not a function", at=at)
-        return self.rules.call(function, args, at)
+        args, rules = self._arguments(), self.rules
+        if name in t.BASE:
+            return lambda: rules.construct(name, [arg() for arg in args], at)
+        if name in BUILTINS:
+            return lambda: rules.math(name, [arg() for arg in args], at)
+
+        def make() -> t.Expr:
+            function = self.names.get(name)
+            if not isinstance(function, t.Function):
+                self.fail(f"{name!r} is not a function", at=at)
+            return rules.call(function, [arg() for arg in args], at)
+
+        return make
 
     def _unknown_function(self, name: str, at: int) -> NoReturn:
         if name in STORES or name == "barrier":
@@ -235,9 +309,9 @@ class BodyParser:
             self.cursor.unknown(name, at, self.names)
         self.fail(f"there is no function {name!r}", "functions are declared before use", at=at)
 
-    def _arguments(self) -> list[t.Expr]:
+    def _arguments(self) -> list[Make]:
         self.cursor.at += 1
-        args: list[t.Expr] = []
+        args: list[Make] = []
         if self.cursor.accept(")"):
             return args
         while True:
@@ -246,24 +320,24 @@ class BodyParser:
                 return args
             self.cursor.expect(",", "or ')' after an argument")
 
-    def _access(self, name: str, at: int) -> t.Expr:
+    def _access(self, name: str, at: int) -> Make:
         result, position_type = ACCESS[name]
         if name in ("local_id", "group_id"):
             if self.kernel.form == "map":
                 self.fail(f"{name}() is for group kernels", "a map kernel gets p", at=at)
             if self._arguments():
                 self.fail(f"{name}() takes no arguments", at=at)
-            return t.Identifier(result, name)
+            return lambda: t.Identifier(result, name)
         self.cursor.at += 1
         tensor = self._tensor(name)
         if name == "dims":
             self.cursor.expect(")", "after the tensor")
-            return t.Dims(result, tensor)
+            return lambda: t.Dims(result, tensor)
         if tensor.access == "write":
             self.fail(f"{tensor.name!r} is the out tensor: it cannot be read", at=at)
         position = self._place(name, position_type)
         self.cursor.expect(")", "after the position")
-        return t.Load(result, name, tensor, position)
+        return lambda: t.Load(result, name, tensor, position())
 
     def _tensor(self, name: str) -> t.Tensor:
         """Parse the tensor that is the first argument of `name`."""
@@ -275,15 +349,21 @@ class BodyParser:
         self.cursor.at += 1
         return tensor
 
-    def _place(self, name: str, kind: str) -> t.Expr:
+    def _place(self, name: str, kind: str) -> Make:
         """Parse ``, position``."""
         self.cursor.expect(",", "after the tensor")
         at = self.cursor.at
         position = self.expression()
-        if position.type != kind:
-            hint = "a position is ivec4(x, y, slice, n)" if kind == "ivec4" else None
-            self.fail(f"{name}() takes a position of type {kind}, not {position.type}", hint, at=at)
-        return position
+
+        def make() -> t.Expr:
+            value = position()
+            if value.type != kind:
+                hint = "a position is ivec4(x, y, slice, n)" if kind == "ivec4" else None
+                what = f"{name}() takes a position of type {kind}, not {value.type}"
+                self.fail(what, hint, at=at)
+            return value
+
+        return make
 
     # --- statements ---------------------------------------------------------------------------
     def local(self, name: str, kind: str, **values: int | str | t.Expr | None) -> t.Local:
@@ -291,138 +371,183 @@ class BodyParser:
         self.uid += 1
         made = t.Local(name, kind, self.uid, **values)  # type: ignore[arg-type]
         self.names[name] = made
+        self.declared.append(name)
         return made
 
-    def typed(self, kind: str) -> t.Expr:
-        """Parse a whole expression of type `kind`."""
-        at = self.cursor.at
-        value = self.whole_expression()
-        if value.type != kind:
-            self.rules.wrong_value(kind, value.type, at)
-        return value
-
-    def body(self) -> list[t.Stmt]:
+    def body(self) -> Step:
         """Parse ``{ ... }`` or one statement; what it declares ends with it."""
-        outer = dict(self.names)
         self.blocks += 1
         if self.blocks > MAX_BLOCKS:
             self.fail("blocks are nested too deeply")
-        stmts: list[t.Stmt] = []
+        steps: list[Step] = []
         if self.cursor.accept("{"):
             while not self.cursor.accept("}"):
-                self.statement(stmts)
+                steps.append(self.statement())
         else:
-            self.statement(stmts)
+            steps.append(self.statement())
         self.blocks -= 1
-        self.names = outer
-        return stmts
 
-    def statement(self, into: list[t.Stmt]) -> None:
-        """Parse one statement and append what it means."""
+        def build(into: list[t.Stmt]) -> None:
+            outer = len(self.declared)
+            for step in steps:
+                step(into)
+            for name in self.declared[outer:]:
+                self.names.pop(name, None)
+            del self.declared[outer:]
+
+        return build
+
+    def statement(self) -> Step:
+        """Parse one statement."""
         text = self.texts[self.cursor.at]
         if text in t.BASE:
-            self._declare(into)
-        elif text in self.names:
-            self._assign(into)
+            return self._declare()
+        if text in self.names or text in self.seen:
+            step = self._assign()
             self.cursor.expect(";", "after the assignment")
-        elif text == "if":
-            self._if(into)
-        elif text == "for":
-            self._for(into)
-        elif text == "unroll":
-            self._unroll(into)
-        elif text == "{":
-            into.extend(self.body())
-        elif text in STORES:
-            self._store(into)
-        elif text == "barrier":
-            self._barrier(into)
-        elif text == "return":
+            return step
+        if text == "{":
+            return self.body()
+        if text in STORES:
+            return self._store()
+        known = {"if": self._if, "for": self._for, "unroll": self._unroll, "barrier": self._barrier}
+        if text in known:
+            return known[text]()
+        if text == "return":
             self.fail("return cannot stand here", TRAPS["return"])
-        elif text[:1].isalpha() and text not in TRAPS and text != "const":
+        if text[:1].isalpha() and text not in TRAPS and text != "const":
             self.cursor.unknown(text, self.cursor.at, self.names)
-        else:
-            self.cursor.unexpected("expected a statement")
+        self.cursor.unexpected("expected a statement")
 
-    def _declare(self, into: list[t.Stmt]) -> None:
+    def _declare(self) -> Step:
         cursor = self.cursor
         kind = self.texts[cursor.at]
         cursor.at += 1
-        name = cursor.new_name("local", self.names)
+        at = cursor.at
+        name = self._new_name("local")
         if self.texts[cursor.at] == "[":
-            into.append(t.Declare(self._declare_array(name, kind), None))
+            step = self._declare_array(name, kind, at)
         else:
             if self.texts[cursor.at] in (";", ","):
                 hint = f"write {kind} {name} = ...; one per statement"
                 self.fail(f"{name!r} needs a value", hint)
             cursor.expect("=", "after the name")
-            value = self.typed(kind)
-            into.append(t.Declare(self.local(name, kind, time=value.time, value=value), value))
+            step = self._declare_value(name, kind, at, self._typed(kind))
         cursor.expect(";", "after the declaration")
+        return step
 
-    def _declare_array(self, name: str, kind: str) -> t.Local:
+    def _new_name(self, what: str) -> str:
+        """Parse the name of a local; whether it is free is asked when the local is made."""
+        name = self.cursor.any_name(what)
+        self.seen.add(name)
+        return name
+
+    def _declare_value(self, name: str, kind: str, at: int, made: Make) -> Step:
+        def build(into: list[t.Stmt]) -> None:
+            self.cursor.check_free(name, at, self.names)
+            value = made()
+            into.append(t.Declare(self.local(name, kind, time=value.time, value=value), value))
+
+        return build
+
+    def _declare_array(self, name: str, kind: str, name_at: int) -> Step:
         at = self.cursor.at + 1
         self.operators = 0
-        size = self.rules.array_size(kind, self._in_brackets(), at)
+        made = self._in_brackets()
         if self.texts[self.cursor.at] == "=":
             self.fail("an array has no first value", "assign to its elements")
-        return self.local(name, kind, size=size, assigned=True)
 
-    def _assign(self, into: list[t.Stmt]) -> None:
-        at = self.cursor.at
+        def build(into: list[t.Stmt]) -> None:
+            self.cursor.check_free(name, name_at, self.names)
+            size = self.rules.array_size(kind, made(), at)
+            into.append(t.Declare(self.local(name, kind, size=size, assigned=True), None))
+
+        return build
+
+    def _assign(self) -> Step:
+        cursor, at = self.cursor, self.cursor.at
         name = self.texts[at]
-        self.operators = 0
-        target = self._assignable(name)
-        self.cursor.at += 1
-        kind, index, component = target.type, None, None
-        if isinstance(target, t.Shared) or target.size > 0:
-            if self.texts[self.cursor.at] != "[":
-                self.fail(f"{name!r} is an array: it needs an index", at=at)
-            index = self._array_index(target)
-        after = self.texts[self.cursor.at]
-        if after == ".":
-            picked = self._letters(kind)
-            if len(picked) != 1:
-                self.fail("assign one component at a time", at=self.cursor.at - 1)
-            component = picked[0]
-        elif after == "[":
-            component = self._component(kind)
-        if component is not None:
-            kind = t.BASE[kind]
-        value = self._assigned_value(target, kind, index, component)
-        into.append(t.Assign(target, index, component, value))
-
-    def _assignable(self, name: str) -> t.Local | t.Shared:
-        target = self.names[name]
-        if isinstance(target, t.Function):
+        if isinstance(self.names.get(name), t.Function):
             self.fail("a call on its own does nothing", "functions have no side effects")
-        if isinstance(target, t.Shared):
-            if not self.in_main:
-                self.fail("shared arrays are written in main only")
-            return target
-        if not isinstance(target, t.Local):
-            self.fail(f"{name!r} cannot be assigned", "only locals and shared arrays can")
-        if target.read_only:
-            self.fail(f"{target.name!r} is {target.read_only} and read only")
-        if target.frozen:
-            self.fail(
-                f"{target.name!r} was used as a constant or loop bound, so it cannot change",
-                "use another local for the value that changes",
-            )
-        target.assigned = True
-        return target
+        self.operators = 0
+        cursor.at += 1
+        places: list[tuple[int, Make]] = []  # what stands in brackets after the name
+        while self.texts[cursor.at] == "[" and len(places) < 2:
+            places.append((cursor.at, self._in_brackets()))
+        letters = self._letters() if self.texts[cursor.at] == "." else 0
+        op_at = cursor.at
+        op = self._assignment()
+        value = self.expression()
 
-    def _assigned_value(
-        self, target: t.Local | t.Shared, kind: str, index: t.Expr | None, component: int | None
-    ) -> t.Expr:
-        at = self.cursor.at
-        op = self.texts[at]
+        def build(into: list[t.Stmt]) -> None:
+            target = self._assignable(name, at)
+            index = component = None
+            rest = places
+            if isinstance(target, t.Shared) or target.size:
+                if not places:
+                    self.fail(f"{name!r} is an array: it needs an index", at=at)
+                index = self._array_index(target, places[0][1], places[0][0] + 1)
+                rest = places[1:]
+            if rest or letters:
+                component = self._assigned_component(target.type, rest, letters)
+            built = self._assigned_value((target, index, component), op, value, op_at)
+            into.append(t.Assign(target, index, component, built))
+
+        return build
+
+    def _assignment(self) -> str:
+        """Parse the sign of an assignment."""
+        op = self.texts[self.cursor.at]
         if op in ("++", "--"):
             self.fail(f"'{op}' is for the step of a loop only", "write x += 1;")
         if op not in _ASSIGNMENTS:
             self.cursor.unexpected("expected an assignment")
         self.cursor.at += 1
-        value = self.expression()
+        return op
+
+    def _assigned_component(
+        self, kind: str, places: list[tuple[int, Make]], letters: int
+    ) -> int | None:
+        """Build the component of a value of type `kind` that is assigned."""
+        component = None
+        for place, made in places:
+            component = self.rules.component(kind, made(), place)
+            kind = t.BASE[kind]
+        if letters:
+            picked = self.rules.letters(kind, self.texts[letters], letters)
+            if len(picked) != 1:
+                self.fail("assign one component at a time", at=letters)
+            component = picked[0]
+        return component
+
+    def _assignable(self, name: str, at: int) -> t.Local | t.Shared:
+        target = self.names.get(name)
+        if target is None:
+            self.cursor.unknown(name, at, self.names)
+        if isinstance(target, t.Shared):
+            if not self.in_main:
+                self.fail("shared arrays are written in main only", at=at)
+            return target
+        if not isinstance(target, t.Local):
+            self.fail(f"{name!r} cannot be assigned", "only locals and shared arrays can", at=at)
+        if target.read_only:
+            self.fail(f"{target.name!r} is {target.read_only} and read only", at=at)
+        if target.frozen:
+            self.fail(
+                f"{target.name!r} was used as a constant or loop bound, so it cannot change",
+                "use another local for the value that changes",
+                at=at,
+            )
+        target.assigned = True
+        return target
+
+    def _assigned_value(
+        self, place: tuple[t.Local | t.Shared, t.Expr | None, int | None], op: str, made: Make,
+        at: int,
+    ) -> t.Expr:  # fmt: skip
+        target, index, component = place
+        kind = target.type if component is None else t.BASE[target.type]
+        value = made()
         if op != "=":
             old: t.Expr
             if index is not None:
@@ -437,95 +562,123 @@ class BodyParser:
         return value
 
     # --- branches and loops -------------------------------------------------------------------
-    def _if(self, into: list[t.Stmt]) -> None:
+    def _if(self) -> Step:
         self.cursor.at += 1
         self.cursor.expect("(", "after 'if'")
         at = self.cursor.at
-        condition = self.whole_expression()
-        if condition.type != "bool":
-            self.fail(f"the condition is {condition.type}, not bool", at=at)
+        condition = self._whole()
         self.cursor.expect(")", "after the condition")
-        known = condition.value if isinstance(condition, t.Literal) else None
-        # A branch on a constant disappears, so that const variants can hold barriers and ranges.
-        self.branches += known is None
-        self.rules.dead += known is False
         then = self.body()
-        self.rules.dead += (known is True) - (known is False)
-        orelse = self.body() if self.cursor.accept("else") else []
-        self.rules.dead -= known is True
-        self.branches -= known is None
-        if known is None:
-            into.append(t.If(condition, then, orelse))
-        else:
-            into.extend(then if known else orelse)
+        orelse = self.body() if self.cursor.accept("else") else None
 
-    def _header(self) -> tuple[str, list[t.Expr], list[int]]:
-        """Parse ``for (int i = start; i < bound; step)``; return its parts and where they stand."""
+        def build(into: list[t.Stmt]) -> None:
+            test = condition()
+            if test.type != "bool":
+                self.fail(f"the condition is {test.type}, not bool", at=at)
+            known = test.value if isinstance(test, t.Literal) else None
+            # A branch on a constant disappears, so that const variants can hold barriers and
+            # ranges.
+            yes: list[t.Stmt] = []
+            no: list[t.Stmt] = []
+            self.branches += known is None
+            self.rules.dead += known is False
+            then(yes)
+            self.rules.dead += (known is True) - (known is False)
+            if orelse is not None:
+                orelse(no)
+            self.rules.dead -= known is True
+            self.branches -= known is None
+            if known is None:
+                into.append(t.If(test, yes, no))
+            else:
+                into.extend(yes if known else no)
+
+        return build
+
+    def _header(self) -> tuple[str, Callable[[], list[t.Expr]], list[int]]:
+        """Parse ``for (int i = start; i < bound; step)``.
+
+        Returns the index's name, what builds the parts, and where they stand.
+        """
         cursor = self.cursor
         cursor.expect("for", "after 'unroll'")
         cursor.expect("(", "after 'for'")
         cursor.expect("int", "as the type of a loop index")
-        name = cursor.new_name("loop index", self.names)
+        name_at = cursor.at
+        name = self._new_name("loop index")
         cursor.expect("=", "after the name")
         places = [cursor.at]
-        parts = [self.whole_expression()]
+        makes = [self._whole()]
         cursor.expect(";", "after the start")
         cursor.expect(name, "(the loop's index)")
         if self.texts[cursor.at] in ("<=", ">", ">=", "!="):
             self.fail("a loop runs while its index is < a bound", "write i < n + 1 for i <= n")
         cursor.expect("<", "after the index")
         places.append(cursor.at)
-        parts.append(self.whole_expression())
+        makes.append(self._whole())
         cursor.expect(";", "after the bound")
         cursor.expect(name, "(the loop's index)")
         is_one = cursor.accept("++")
         if not is_one:
             cursor.expect("+=", "or '++' as the step")
         places.append(cursor.at)
-        parts.append(t.Literal("int", 1) if is_one else self.whole_expression())
+        makes.append((lambda: t.Literal("int", 1)) if is_one else self._whole())
         cursor.expect(")", "after the step")
-        for part, at in zip(parts, places, strict=True):
-            if part.type != "int":
-                self.fail(f"a loop counts in int, not {part.type}", at=at)
-        return name, parts, places
 
-    def _for(self, into: list[t.Stmt]) -> None:
-        name, parts, places = self._header()
-        start, bound, step = parts
-        self.rules.loop(parts, places, is_map=self.kernel.form == "map")
-        index = self.local(name, "int", read_only="a loop index")
-        free = start.time > t.UNIFORM
-        self.free_loops += free
+        def build() -> list[t.Expr]:
+            self.cursor.check_free(name, name_at, self.names)
+            parts = [make() for make in makes]
+            for part, at in zip(parts, places, strict=True):
+                if part.type != "int":
+                    self.fail(f"a loop counts in int, not {part.type}", at=at)
+            return parts
+
+        return name, build, places
+
+    def _for(self) -> Step:
+        name, header, places = self._header()
         body = self.body()
-        self.free_loops -= free
-        del self.names[name]
-        into.append(t.For(index, start, bound, step, body))
 
-    def _unroll(self, into: list[t.Stmt]) -> None:
-        cursor, rules = self.cursor, self.rules
-        cursor.at += 1
-        name, parts, places = self._header()
-        first, last, stride = (
-            int(rules.constant(part, f"the {word} of an unrolled loop", at).value)
-            for part, word, at in zip(parts, ("start", "bound", "step"), places, strict=True)
-        )
-        if stride <= 0:
-            self.fail("the step of a loop is positive", at=places[2])
-        values = range(first, last, stride)
-        self.unrolled += len(values)
-        if self.unrolled > MAX_UNROLLED:
-            self.fail(f"more than {MAX_UNROLLED} copies are unrolled", "use for", at=places[1])
-        begin, outer = cursor.at, self.names
-        # The body is parsed once per value: each copy is typed with its own constant index.
-        for value in values or range(first, first + 1):
-            cursor.at = begin
-            self.names = {**outer, name: t.Literal("int", value)}
-            rules.dead += not values
-            copy = self.body()
-            rules.dead -= not values
-            if values:
-                into.extend(copy)
-        self.names = outer
+        def build(into: list[t.Stmt]) -> None:
+            parts = header()
+            start, bound, step = parts
+            self.rules.loop(parts, places, is_map=self.kernel.form == "map")
+            index = self.local(name, "int", read_only="a loop index")
+            free = start.time > t.UNIFORM
+            self.free_loops += free
+            stmts: list[t.Stmt] = []
+            body(stmts)
+            self.free_loops -= free
+            del self.names[name]
+            into.append(t.For(index, start, bound, step, stmts))
+
+        return build
+
+    def _unroll(self) -> Step:
+        self.cursor.at += 1
+        name, header, places = self._header()
+        body, rules = self.body(), self.rules
+
+        def build(into: list[t.Stmt]) -> None:
+            first, last, stride = (
+                int(rules.constant(part, f"the {word} of an unrolled loop", at).value)
+                for part, word, at in zip(header(), ("start", "bound", "step"), places, strict=True)
+            )
+            if stride <= 0:
+                self.fail("the step of a loop is positive", at=places[2])
+            values = range(first, last, stride)
+            self.unrolled += len(values)
+            if self.unrolled > MAX_UNROLLED:
+                self.fail(f"more than {MAX_UNROLLED} copies are unrolled", "use for", at=places[1])
+            # Each copy is typed with its own constant index; without any, the body is typed still.
+            for value in values or range(first, first + 1):
+                self.names[name] = t.Literal("int", value)
+                rules.dead += not values
+                body(into if values else [])
+                rules.dead -= not values
+            self.names.pop(name, None)
+
+        return build
 
     # --- what only main may do ----------------------------------------------------------------
     def _only_main(self, name: str) -> None:
@@ -534,7 +687,7 @@ class BodyParser:
         if not self.in_main:
             self.fail(f"{name}() is for main only", "helper functions have no side effects")
 
-    def _store(self, into: list[t.Stmt]) -> None:
+    def _store(self) -> Step:
         cursor = self.cursor
         name = self.texts[cursor.at]
         self._only_main(name)
@@ -547,24 +700,28 @@ class BodyParser:
             self.fail(f"{tensor.name!r} is an in tensor: it cannot be written", at=at)
         position = self._place(name, STORES[name])
         cursor.expect(",", "after the position")
-        at = cursor.at
-        value = self.expression()
-        if value.type != "vec4":
-            self.rules.wrong_value("vec4", value.type, at)
+        value = self._expected("vec4", cursor.at, self.expression())
         cursor.expect(")", "after the value")
         cursor.expect(";", "after the call")
-        into.append(t.Store(name, tensor, position, value))
+        return lambda into: into.append(t.Store(name, tensor, position(), value()))
 
-    def _barrier(self, into: list[t.Stmt]) -> None:
+    def _barrier(self) -> Step:
+        at = self.cursor.at
         self._only_main("barrier")
-        if self.branches:
-            self.fail("barrier() under an if hangs or breaks devices", "put the if around the rest")
-        if self.free_loops:
-            self.fail(
-                "barrier() in a loop whose start differs between invocations",
-                "start the loop at a const, spec or param",
-            )
         self.cursor.at += 1
         for text, after in (("(", "after 'barrier'"), (")", "after '('"), (";", "after the call")):
             self.cursor.expect(text, after)
-        into.append(t.Barrier())
+
+        def build(into: list[t.Stmt]) -> None:
+            if self.branches:
+                hint = "put the if around the rest"
+                self.fail("barrier() under an if hangs or breaks devices", hint, at=at)
+            if self.free_loops:
+                self.fail(
+                    "barrier() in a loop whose start differs between invocations",
+                    "start the loop at a const, spec or param",
+                    at=at,
+                )
+            into.append(t.Barrier())
+
+        return build

@@ -246,7 +246,7 @@ class KernelParser:
         cursor.expect("{", "to begin the function")
         body: list[t.Stmt] = []
         while self.texts[cursor.at] not in ("return", "}"):
-            inside.statement(body)
+            inside.statement()(body)
         made = t.Function(name, kind, args, body, self._return(kind, name))
         inside.names = outer
         if inside.in_main:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NoReturn
 
+from gpuedge.core.kernel import Number
 from gpuedge.lang import tree as t
 from gpuedge.lang.builtins import BITS, BUILTINS, COMPARISONS
 from gpuedge.lang.evaluate import INT_MAX, Unknown, evaluate
@@ -15,6 +16,7 @@ from gpuedge.lang.tokens import Cursor
 
 MAX_ARRAY: Final = 256  # elements of a local array: registers, on real devices
 _CASTS = ({"int", "float"}, {"half", "float"})
+_ANY_NUMBERS = frozenset("+-*")  # what takes any two numbers of one type
 _LETTERS = {"x": 0, "y": 1, "z": 2, "w": 3}
 
 
@@ -32,6 +34,7 @@ class Rules:
         self.fail = cursor.fail
         self.dead = 0
         self.literals: dict[str, t.Literal] = {}
+        self.folded: dict[tuple[str, Number, Number], t.Expr] = {}  # what ints gave before
 
     # --- literals and constants ---------------------------------------------------------------
     def number(self, text: str) -> t.Literal:
@@ -115,22 +118,34 @@ class Rules:
     def binary(self, op: str, left: t.Expr, right: t.Expr, at: int) -> t.Expr:
         """Return one operator applied to two values."""
         a, b = left.type, right.type
+        if isinstance(left, t.Literal) and isinstance(right, t.Literal) and a == b == "int":
+            key = (op, left.value, right.value)
+            found = self.folded.get(key)
+            if found is None:
+                found = self.fold(self._operator(op, left, right, at), at)
+                if not self.dead:
+                    self.folded[key] = found
+            return found
+        made = self._operator(op, left, right, at)
+        return made if made.time else self.fold(made, at)
+
+    def _operator(self, op: str, left: t.Expr, right: t.Expr, at: int) -> t.Op:
+        a, b = left.type, right.type
+        time = left.time if left.time > right.time else right.time
+        if a == b and op in _ANY_NUMBERS and a != "bool":
+            return t.Op(a, op, (left, right), time)
         if op in COMPARISONS:
             if a != b or t.WIDTH[a] != 1 or (a == "bool" and op not in ("==", "!=")):
                 self._mismatch(op, a, b, at)
-            kind = "bool"
-        elif op in ("&&", "||"):
+            return t.Op("bool", op, (left, right), time)
+        if op in ("&&", "||"):
             if a != "bool" or b != "bool":
                 self.fail(f"'{op}' joins two bools, not {a} and {b}", at=at)
-            kind = "bool"
-        else:
-            left, right = self._numbers(op, left, right, at)
-            kind = left.type
-            if op not in ("+", "*") and t.BASE[kind] == "int":
-                self._check_right(op, right, at)
-        time = left.time if left.time > right.time else right.time
-        made = t.Op(kind, op, (left, right), time)
-        return made if time else self.fold(made, at)
+            return t.Op("bool", op, (left, right), time)
+        left, right = self._numbers(op, left, right, at)
+        if op not in _ANY_NUMBERS and t.BASE[left.type] == "int":
+            self._check_right(op, right, at)
+        return t.Op(left.type, op, (left, right), time)
 
     def _numbers(self, op: str, left: t.Expr, right: t.Expr, at: int) -> tuple[t.Expr, t.Expr]:
         """Return two numbers as values of one type."""
@@ -257,11 +272,11 @@ class Rules:
     # --- constructors and casts ---------------------------------------------------------------
     def construct(self, kind: str, args: list[t.Expr], at: int) -> t.Expr:
         """Return ``kind(args)``."""
-        base, width = t.BASE[kind], t.WIDTH[kind]
         if not args:
             self.fail(f"{kind}() needs arguments", at=at)
         if len(args) == 1:
-            return self._convert(kind, args[0], at)
+            return args[0] if args[0].type == kind else self._convert(kind, args[0], at)
+        base, width = t.BASE[kind], t.WIDTH[kind]
         total = time = 0
         for arg in args:
             if t.BASE[arg.type] != base:
@@ -275,8 +290,6 @@ class Rules:
     def _convert(self, kind: str, value: t.Expr, at: int) -> t.Expr:
         base, width = t.BASE[kind], t.WIDTH[kind]
         given = value.type
-        if given == kind:
-            return value
         if t.BASE[given] == base and t.WIDTH[given] == 1:
             return t.Op(kind, "splat", (value,), value.time)
         if t.WIDTH[given] == width and {base, t.BASE[given]} in _CASTS:

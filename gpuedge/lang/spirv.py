@@ -83,7 +83,7 @@ class _Printer:
         self.entry: list[int] = []  # after them: values used all over the function
         self.code: list[int] = []
         self.values: dict[int, int] = {}  # uid of a local -> its value, or its variable
-        self.cached: dict[tuple[str, str | int], int] = {}
+        self.cached: dict[tuple[str | int, str | int], int] = {}
         self.printers: dict[type, Callable[[Any], int]] = {
             t.Literal: lambda e: self.module.constant(e.type, e.value),
             t.Spec: lambda e: self.specs[e.name],
@@ -224,7 +224,7 @@ class _Printer:
         return self._op(s.COMPOSITE_CONSTRUCT, kind, *[value] * t.WIDTH[kind])
 
     # --- values known all over the function ---------------------------------------------------
-    def _at_entry(self, key: tuple[str, str | int], make: Callable[[], int]) -> int:
+    def _at_entry(self, key: tuple[str | int, str | int], make: Callable[[], int]) -> int:
         """Return a value computed once in the first block, where it dominates every use."""
         found = self.cached.get(key)
         if found is None:
@@ -293,6 +293,11 @@ class _Printer:
         self, array: t.Local | t.Shared, index: t.Expr | None, component: int | None
     ) -> int:
         """Return a pointer to a variable, an element of an array or one component of either."""
+        if isinstance(array, t.Local) and isinstance(index, t.Literal) and component is None:
+            key = (array.uid, int(index.value))
+            return self.cached.get(key) or self._at_entry(key, lambda: self._chain(
+                s.PRIVATE_FUNCTION, array.type, self.values[array.uid], self._value(index)
+            ))  # fmt: skip
         indices = [] if index is None else [self._value(index)]
         kind = array.type
         if component is not None:

@@ -180,7 +180,9 @@ class Module:
             *(3 << 16 | MEMORY_MODEL, 0, 1),  # Logical, GLSL450
         ]
         sections = (head, self.heads, self.names, self.decorations, self.globals, self.functions)
-        words = array("I", [word for section in sections for word in section])
+        words = array("I")
+        for section in sections:
+            words.fromlist(section)
         if struct.pack("=I", 1) != struct.pack("<I", 1):
             words.byteswap()
         return words.tobytes()

@@ -210,6 +210,19 @@ class Cursor:
 
     def new_name(self, what: str, names: Mapping[str, object]) -> str:
         """Step over a name that may be declared beside `names`."""
+        at = self.at
+        name = self.any_name(what)
+        self.check_free(name, at, names)
+        return name
+
+    def check_free(self, name: str, at: int, names: Mapping[str, object]) -> None:
+        """Fail if the name of token `at` is declared already."""
+        if name in names:
+            hint = "every name has one meaning where it is seen"
+            self.fail(f"{name!r} is already declared", hint, at=at)
+
+    def any_name(self, what: str) -> str:
+        """Step over a name that the language allows."""
         name = self.texts[self.at]
         if not (name[:1].isalpha() or name[:1] == "_"):
             self.unexpected(f"expected a name for the {what}")
@@ -219,10 +232,6 @@ class Cursor:
             self.fail(
                 f"{name!r} cannot be a name",
                 "names do not begin or end with _, contain __ or begin with gl_",
-            )
-        if name in names:
-            self.fail(
-                f"{name!r} is already declared", "every name has one meaning where it is seen"
             )
         self.at += 1
         return name
