@@ -1,7 +1,8 @@
 """Kernels run by numpy: all invocations in step, one rounding to float32 or half per operation.
 
 A scalar is an array over the invocations ("lanes"), or a numpy scalar where all lanes agree; a
-vector has its components along the first axis. Branches run with a mask of the lanes inside.
+vector has its components along the first axis. Branches run with a mask of the lanes inside; it is
+the scalar ``np.True_`` where that is all of them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ DTYPES: dict[str, type[np.generic]] = {
 
 def _quotient(a: Value, b: Value) -> Value:
     """Divide; ints are truncated, as those of devices are."""
-    if np.result_type(a) != np.int32:
+    if a.dtype != np.int32:
         return np.true_divide(a, b)
     return np.floor_divide(a - np.fmod(a, b), b)
 
@@ -131,6 +132,8 @@ class _Run:
         self.extents = {n: (a.shape[3], a.shape[2], a.shape[1], a.shape[0]) for n, a in
                         tensors.items()}  # fmt: skip
         self.extents[kernel.out.name] = out_extents
+        self.columns = {name: _columns(extents) for name, extents in self.extents.items()}
+        self.constants: dict[int, Value] = {}  # of literals and the like, by their id
         self.ids: dict[str, Value] = {}
         self.shared: dict[str, Value] = {}
         self.races: dict[str, Races] = {}
@@ -142,15 +145,15 @@ class _Run:
     def _table(self) -> dict[type, Callable[[Any, Frame], Value]]:
         """Return how each kind of expression is computed."""
         return {
-            t.Literal: lambda e, _: DTYPES[e.type](e.value),
-            t.Spec: lambda e, _: DTYPES[e.type](self.specs[e.name]),
-            t.Param: lambda e, _: DTYPES[e.type](self.params[e.name]),
+            t.Literal: self._constant,
+            t.Spec: self._constant,
+            t.Param: self._constant,
             t.LocalRef: lambda e, frame: frame[e.local.uid],
             t.Element: self._element,
             t.Swizzle: self._swizzle,
             t.Op: self._op,
             t.Load: self._load,
-            t.Dims: lambda e, _: np.array(self.extents[e.tensor.name], np.int32)[:, None],
+            t.Dims: lambda e, _: self.columns[e.tensor.name][0],
             t.Identifier: lambda e, _: self.ids[e.name],
             t.Call: self._call,
         }  # fmt: skip
@@ -160,6 +163,16 @@ class _Run:
         """Compute an expression in all lanes."""
         return self.expressions[type(expr)](expr, frame)
 
+    def _constant(self, expr: t.Literal | t.Spec | t.Param, _: Frame) -> Value:
+        found = self.constants.get(id(expr))
+        if found is None:
+            if isinstance(expr, t.Literal):
+                number = expr.value
+            else:
+                number = (self.specs if isinstance(expr, t.Spec) else self.params)[expr.name]
+            found = self.constants[id(expr)] = DTYPES[expr.type](number)
+        return found
+
     def _swizzle(self, expr: t.Swizzle, frame: Frame) -> Value:
         base = self.value(expr.base, frame)
         if len(expr.components) == 1:
@@ -168,13 +181,15 @@ class _Run:
         return base[list(expr.components)]
 
     def _op(self, expr: t.Op, frame: Frame) -> Value:
-        values = [self.value(arg, frame) for arg in expr.args]
-        if expr.name in OPERATIONS:
-            return OPERATIONS[expr.name](*values)
+        table = self.expressions
+        values = [table[type(arg)](arg, frame) for arg in expr.args]
+        operation = OPERATIONS.get(expr.name)
+        if operation is not None:
+            return operation(*values)
         if expr.name == "cast":
             return values[0].astype(DTYPES[t.BASE[expr.type]])
         if expr.name == "splat":
-            return np.reshape(values[0], (1, -1)).repeat(t.WIDTH[expr.type], axis=0)
+            return values[0].reshape(1, -1).repeat(t.WIDTH[expr.type], axis=0)
         rows: list[Value] = []
         for arg, part in zip(expr.args, values, strict=True):
             rows.extend([part] if t.WIDTH[arg.type] == 1 else list(part))
@@ -183,10 +198,9 @@ class _Run:
     @staticmethod
     def _rows(rows: list[Value]) -> Value:
         """Return a vector of these components, as wide as the widest of them."""
-        lanes = max(np.size(row) for row in rows)
-        whole = np.empty((len(rows), lanes), np.result_type(*rows))
+        whole = np.empty((len(rows), max([row.size for row in rows])), rows[0].dtype)
         for at, row in enumerate(rows):
-            whole[at] = np.reshape(row, -1)
+            whole[at] = row
         return whole
 
     def _call(self, expr: t.Call, frame: Frame) -> Value:
@@ -200,39 +214,42 @@ class _Run:
         return np.broadcast_to(value, (self.lanes,))
 
     def _refuse(self, bad: Value, what: str) -> None:
-        if np.any(bad & self.mask):
+        if (bad & self.mask).any():
             raise KernelError(f"Kernel {self.kernel.name}: {what}.")
 
     def _load(self, expr: t.Load, frame: Frame) -> Value:
         position = self.value(expr.position, frame)
-        texels = self.texels[expr.tensor.name]
-        width, height, slices, batch = self.extents[expr.tensor.name]
+        texels: Value = self.texels[expr.tensor.name]
+        inside: Value = np.True_
         if expr.name in ("load4", "load4z"):
-            x, y, s, n = position
-            inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
-            valid = (s >= 0) & (s < slices) & (n >= 0) & (n < batch)
-            index = ((n * slices + s) * height + y) * width + x
-            if expr.name == "load4":
-                valid = valid & inside
+            valid, index = self._place(expr.tensor, position)
+            if expr.name == "load4z":
+                inside, valid = valid[0] & valid[1], valid[2:]
+            valid = np.logical_and.reduce(valid)
         else:
-            scale = 4 if expr.name == "load1" else 1
             index = position
-            valid = (index >= 0) & (index < len(texels) * scale)
+            texels = texels.reshape(-1) if expr.name == "load1" else texels
+            valid = index.astype(np.uint32) < len(texels)
         if self.strict:
             self._refuse(~valid, f"{expr.name}({expr.tensor.name}, ...) reads outside the tensor")
+        # Devices clamp so, too: a negative index counts as a huge one.
+        at = index.astype(np.uint32)
         if expr.name == "load1":
-            flat = texels.reshape(-1)
-            return flat[self._clamped(index, len(flat))]
-        value = texels[self._clamped(np.reshape(index, -1), len(texels))].T
-        return np.where(inside, value, np.float32(0)) if expr.name == "load4z" else value
+            return texels.take(at, mode="clip")
+        value = texels.take(at.reshape(-1), axis=0, mode="clip").T
+        return value if inside.all() else np.where(inside, value, np.float32(0))
 
-    @staticmethod
-    def _clamped(index: Value, count: int) -> Value:
-        """Clamp as the devices do: a negative index counts as a huge one."""
-        return np.minimum(np.asarray(index).astype(np.uint32), np.uint32(count - 1)).astype(np.intp)
+    def _place(self, tensor: t.Tensor, position: Value) -> tuple[Value, Value]:
+        """Return in which axes a position lies in a tensor, and the number of its texel."""
+        extents, strides = self.columns[tensor.name]
+        index = np.add.reduce(position * strides, axis=0, dtype=np.int32)
+        # As unsigned numbers, so that a negative coordinate is out of range too.
+        return position.astype(np.uint32) < extents.astype(np.uint32), index
 
     def _index(self, array: t.Local | t.Shared, index: t.Expr, size: int, frame: Frame) -> Value:
         at = self.value(index, frame)
+        if at.ndim == 0 and 0 <= at < size:
+            return at
         self._refuse((at < 0) | (at >= size), f"an index of {array.name}[{size}] is out of range")
         return np.clip(at, 0, size - 1)
 
@@ -241,8 +258,8 @@ class _Run:
         if isinstance(array, t.Local):
             elements = frame[array.uid]
             at = self._index(array, expr.index, array.size, frame)
-            if np.ndim(at) == 0:
-                return elements[at]
+            if at.ndim == 0:
+                return elements[at].copy()  # it is a value, whatever the element becomes
             picked = elements[at, ..., np.arange(self.lanes)]
             return picked.T if picked.ndim == 2 else picked
         memory = self.shared[array.name]
@@ -290,16 +307,21 @@ class _Run:
             old = frame[target.uid]
             if stmt.component is not None:
                 rows = list(old)
-                rows[stmt.component] = np.where(self.mask, value, rows[stmt.component])
+                rows[stmt.component] = self._masked(value, rows[stmt.component])
                 frame[target.uid] = self._rows(rows)
             else:
-                frame[target.uid] = np.where(self.mask, value, old)
+                frame[target.uid] = self._masked(value, old)
         elif stmt.index is not None:
             self._assign_element(stmt, stmt.index, value, frame)
 
+    def _masked(self, value: Value, old: Value) -> Value:
+        """Return a value in the lanes of the current mask, and an older one in the others."""
+        return value if self.mask is np.True_ else np.where(self.mask, value, old)
+
     def _assign_element(self, stmt: t.Assign, index: t.Expr, value: Value, frame: Frame) -> None:
-        target, active = stmt.target, self._every_lane(self.mask)
+        target = stmt.target
         if isinstance(target, t.Shared):
+            active = self._every_lane(self.mask)
             memory = self.shared[target.name]  # (groups, size[, components])
             at = self._every_lane(self._index(target, index, memory.shape[1], frame))
             if self.strict:
@@ -311,9 +333,10 @@ class _Run:
         at = self._index(target, index, target.size, frame)
         elements = frame[target.uid]  # (size[, components], lanes)
         part = elements if stmt.component is None else elements[:, stmt.component]
-        if np.ndim(at) == 0:
-            part[at] = np.where(self.mask, value, part[at])
+        if at.ndim == 0:
+            part[at] = self._masked(value, part[at])
         else:
+            active = self._every_lane(self.mask)
             value = np.broadcast_to(value, (*part.shape[1:-1], self.lanes))
             part[at[active], ..., np.flatnonzero(active)] = value[..., active].T
 
@@ -321,20 +344,21 @@ class _Run:
         condition = self.value(stmt.condition, frame)
         outer = self.mask
         for body, inside in ((stmt.then, condition), (stmt.orelse, ~condition)):
-            self.mask = outer & inside
-            if body and np.any(self.mask):
+            if body and self._enter(outer & inside):
                 self.block(body, frame)
         self.mask = outer
+
+    def _enter(self, mask: Value) -> bool:
+        """Run what follows in the lanes of a mask; False if there are none."""
+        self.mask = np.True_ if mask.all() else mask
+        return bool(mask.any())
 
     def _for(self, stmt: t.For, frame: Frame) -> None:
         index = self.value(stmt.start, frame)
         bound = self.value(stmt.bound, frame)
         step = self.value(stmt.step, frame)
         outer = self.mask
-        while True:
-            self.mask = outer & (index < bound)
-            if not np.any(self.mask):
-                break
+        while self._enter(outer & (index < bound)):
             frame[stmt.index.uid] = index
             self.block(stmt.body, frame)
             index = index + step
@@ -343,12 +367,9 @@ class _Run:
     def _store(self, stmt: t.Store, frame: Frame) -> None:
         position = self.value(stmt.position, frame)
         value = self.value(stmt.value, frame)
-        width, height, slices, batch = self.extents[stmt.tensor.name]
         if stmt.name == "store4":
-            x, y, s, n = position
-            index = ((n * slices + s) * height + y) * width + x
-            inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
-            inside = inside & (s >= 0) & (s < slices) & (n >= 0) & (n < batch)
+            inside, index = self._place(stmt.tensor, position)
+            inside = np.logical_and.reduce(inside)
         else:
             index = position
             inside = (index >= 0) & (index < len(self.out))
@@ -386,6 +407,13 @@ class _Run:
             self.shared[array.name] = self._undefined(array.type, size, count, last=False)
             self.races[array.name] = Races(f"kernel {self.kernel.name}: {array.name}", count, size)
         self.block(self.kernel.main.body, {})
+
+
+def _columns(extents: Extents) -> tuple[Value, Value]:
+    """Return the extents of a tensor and how many texels a step along each axis is, int32."""
+    width, height, slices, _ = extents
+    strides = [1, width, width * height, width * height * slices]
+    return tuple([np.array(column, np.int32)[:, None] for column in (extents, strides)])  # type: ignore[return-value]
 
 
 def _check(

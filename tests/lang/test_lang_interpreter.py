@@ -199,6 +199,26 @@ def test_arrays_start_undefined() -> None:
     assert np.isnan(run_group("storet(O, q, vec4(M[l]));")).all()
 
 
+def test_value_of_an_element_stays_when_the_element_changes() -> None:
+    text = """kernel map swap;
+        in tensor A;
+        out tensor O;
+        vec4 main(ivec4 p) {
+            vec4 v[2];
+            v[0] = load4(A, p);
+            v[1] = vec4(7.0);
+            vec4 t = v[0];
+            vec4 u = vec4(0.0);
+            u = v[1];
+            v[0] = v[1];
+            v[1] = t;
+            return v[1] * 10.0 + u + v[0];
+        }"""
+    a = integers(1, 1, 1, 3, 4)
+    got = lang.interpret(lang.load(text, filename="swap"), {"A": a}, (3, 1, 1, 1))
+    np.testing.assert_array_equal(got, a * 10 + 14)
+
+
 def test_local_arrays_by_lane() -> None:
     got = run_group(
         "ivec2 x[4]; for (int i = 0; i < 4; i++) x[(i + l) % 4] = ivec2(i, l); x[l].y += 10;\n"
