@@ -19,12 +19,14 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "conv2d_tile: inputs of a group": ("group/conv2d_tile", "* ICG / 4", "* OCG / 4"),
     "conv2d_tile: weights of a row": (
         "group/conv2d_tile", "min(oy, d.y - 1) :", "min(oy, d.y - 2) :"),
+    "conv2d_tile: weights of a lane": ("group/conv2d_tile", "mine >> 2", "mine >> 3"),
     "winograd_input: a pad": ("group/winograd_input", "/ ACROSS * 4 - PT", "/ ACROSS * 4 - PL"),
     "winograd_input: a point": (
         "group/winograd_input", "v[24 + j] - 0.5 * v[12 + j]", "v[24 + j] - 0.25 * v[12 + j]"),
     "winograd_output: last row": ("group/winograd_output", "oy + i < d.y", "oy + i < d.y - 1"),
     "winograd_output: a constant": ("group/winograd_output", "0.35355339 * d1", "0.353 * d1"),
     "conv2d_unit: column of a pixel": ("group/conv2d_unit", "j - y * d.x", "j - y * d.y"),
+    "conv2d_unit: lanes of a slice": ("group/conv2d_unit", "o % 2 * 4", "o % 1 * 4"),
     "conv2d_unit: image of a batch": ("group/conv2d_unit", "n * (last + 1)", "n * last"),
     "conv_transpose2d_tile: taps apart": (
         "group/conv_transpose2d_tile", "kx0 + ix * SX", "kx0 + ix"),
@@ -39,8 +41,9 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
                                      "int y = row0 + r * T + (T - 1 - ly)"),
     "matmul_block: rows below the last": ("group/matmul_block", "row < below", "row <= below"),
     "matmul_block: a column of B": ("group/matmul_block", "v[2 * COLUMNS + c]", "v[COLUMNS + c]"),
-    "matmul_block: tiles of a row": ("group/matmul_block", "int y = tile / across * ROWS",
-                                     "int y = tile / (across + 1) * ROWS"),
+    "matmul_block: tiles of a row": ("group/matmul_block", "tile / across) * ROWS",
+                                     "tile / (across + 1)) * ROWS"),
+    "matmul_block: row of a lane": ("group/matmul_block", "r * 8 + lane", "r * 4 + lane"),
     "matmul_block: batch of B": ("group/matmul_block", "B_ONE ? 0 : n", "A_ONE ? 0 : n"),
     "pool: maximum starts at zero": ("map/pool", "if (found)", "if (found || true)"),
     "pool: trailing padding counts": ("map/pool", "x < d.x + PR", "x < d.x"),

@@ -244,7 +244,7 @@ class PlanRun:
         return values[: int(np.prod(tensor.layout.shape))].reshape(tensor.layout.shape).copy()
 
 
-WIDE = replace(VULKAN_MINIMUM, max_storage_buffers=8)
+WIDE = replace(VULKAN_MINIMUM, max_storage_buffers=8, subgroup_lanes=8)
 
 TEXTURES = replace(
     VULKAN_MINIMUM,

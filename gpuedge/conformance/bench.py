@@ -23,6 +23,7 @@ from gpuedge.device import Device
 from gpuedge.executors.gpu import GpuExecutable, GpuExecutor
 from gpuedge.ops import call as ops_call
 from gpuedge.plan.library import variants
+from gpuedge.plan.select import lacks
 
 if TYPE_CHECKING:
     from gpuedge.backends.base import DeviceImpl
@@ -119,13 +120,8 @@ class Bench:
             wanted = " or ".join(KEEPERS[case.storage].kinds)
             return f"the device offers no {wanted} (it has {', '.join(offered)})"
         for variant in variants():
-            if variant.id != case.variant:
-                continue
-            if variant.form not in self.executor.caps.forms:
-                return f"the {self.executor.caps.level} level has no {variant.form} kernels"
-            for name, least in variant.needs.items():
-                if (getattr(self.executor.caps, name) or 0) < least:
-                    return f"{variant.id} needs {name} >= {least}"
+            if variant.id == case.variant and (lacking := lacks(variant, self.executor.caps)):
+                return f"{variant.id}: {lacking}"
         return ""
 
     def _failure(self, case: Case, error: Exception) -> Row:

@@ -19,6 +19,7 @@ from gpuedge.opset.bounds import Array, Num
 from gpuedge.opset.tensor import Window
 from gpuedge.plan.conv import Slices
 from gpuedge.plan.conv import facts as plan_facts
+from gpuedge.plan.matmul import facts as product_facts
 
 Pair = tuple[int, int]
 Arguments = dict[str, Any]
@@ -184,7 +185,7 @@ def matmul(a: Shape, b: Shape) -> Case:
         return [fill(rng, a, data), weights(rng, b, data)]
 
     rows, columns = (s[where] if len(s) > 1 else 1 for s, where in ((a, -2), (b, -1)))
-    facts = {"rows": rows, "depth": a[-1], "columns": columns}
+    facts = product_facts(rows, a[-1], columns)
     text = f"{dims(a)}-{dims(b)}"
     return case("matmul", text, draw, oracle.matmul, is_sum=True, facts=facts)
 
@@ -335,6 +336,9 @@ DEEP: tuple[Case, ...] = (
     matmul((2, 32, 33), (33, 36)),
     matmul((3, 35, 32), (3, 32, 32)),
     matmul((49, 51), (51, 54)),
+    matmul((49, 51), (51, 122)),
+    matmul((2, 50, 49), (2, 49, 235)),
+    matmul((2, 9, 6), (6, 104)),
     matmul((4, 5), (5, 4)),
     matmul((1, 9), (9, 7)),
 )

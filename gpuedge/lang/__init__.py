@@ -93,13 +93,19 @@ def print_kernel(
     KernelError (GE-300)
         There is no printer for `dialect`, it has no such storage, or it cannot say what the kernel
         does: fragment dialects have no group kernels; ``essl100`` has no bits of ints, and only
-        ints that are float32; those of OpenGL ES have no float16.
+        ints that are float32; those of OpenGL ES have no float16. Lanes of subgroups are for
+        ``spirv``.
     """
     if dialect not in PRINTERS:
         raise KernelError(
             f"Kernels cannot be printed as {dialect!r}.",
             asked_by=f"kernel {kernel.name}",
             known=f"dialects: {', '.join(PRINTERS)}",
+        )
+    if kernel.has_lanes and dialect != "spirv":
+        raise KernelError(
+            f"Kernel {kernel.name} asks for lanes of subgroups, which {dialect} cannot say.",
+            known="Vulkan 1.1 has them, where a device reports it",
         )
     printer = import_module(PRINTERS[dialect])
     blob: KernelBlob = printer.print_kernel(kernel, dialect, storage or {})

@@ -115,7 +115,13 @@ class BodyParser:
             test = condition()
             if test.type != "bool":
                 self.fail(f"the condition of ?: is {test.type}, not bool", at=at)
-            return self.rules.select(test, yes(), no(), at)
+            known = test.value if isinstance(test, t.Literal) else None
+            self.rules.dead += known is False
+            chosen = yes()
+            self.rules.dead += (known is True) - (known is False)
+            other = no()
+            self.rules.dead -= known is True
+            return self.rules.select(test, chosen, other, at)
 
         return make
 
@@ -322,12 +328,14 @@ class BodyParser:
 
     def _access(self, name: str, at: int) -> Make:
         result, position_type = ACCESS[name]
-        if name in ("local_id", "group_id"):
+        if name == "lane_value":
+            return self._lane(at)
+        if name in ("local_id", "group_id", "lane_id"):
             if self.kernel.form == "map":
                 self.fail(f"{name}() is for group kernels", "a map kernel gets p", at=at)
             if self._arguments():
                 self.fail(f"{name}() takes no arguments", at=at)
-            return lambda: t.Identifier(result, name)
+            return lambda: self._identifier(result, name)
         self.cursor.at += 1
         tensor = self._tensor(name)
         if name == "dims":
@@ -338,6 +346,28 @@ class BodyParser:
         position = self._place(name, position_type)
         self.cursor.expect(")", "after the position")
         return lambda: t.Load(result, name, tensor, position())
+
+    def _identifier(self, result: str, name: str) -> t.Expr:
+        if name == "lane_id":
+            self.kernel.has_lanes |= not self.rules.dead
+        return t.Identifier(result, name)
+
+    def _lane(self, at: int) -> Make:
+        """Parse the arguments of ``lane_value(value, number)``."""
+        self.cursor.at = at  # what to blame if it may not stand here
+        self._only_main("lane_value")
+        self.cursor.at += 1
+        args = self._arguments()
+        if len(args) != 2:
+            self.fail(f"lane_value() takes 2 arguments, not {len(args)}", at=at)
+        value, number = args
+
+        def make() -> t.Expr:
+            self._in_step("lane_value", "reads invocations that are not there", at)
+            self.kernel.has_lanes |= not self.rules.dead
+            return self.rules.lane(value(), number(), at)
+
+        return make
 
     def _tensor(self, name: str) -> t.Tensor:
         """Parse the tensor that is the first argument of `name`."""
@@ -705,6 +735,17 @@ class BodyParser:
         cursor.expect(";", "after the call")
         return lambda into: into.append(t.Store(name, tensor, position(), value()))
 
+    def _in_step(self, name: str, what: str, at: int) -> None:
+        """Check that all invocations of a group come here, and as often."""
+        if self.branches:
+            self.fail(f"{name}() under an if {what}", "put the if around the rest", at=at)
+        if self.free_loops:
+            self.fail(
+                f"{name}() in a loop whose start differs between invocations",
+                "start the loop at a const, spec or param",
+                at=at,
+            )
+
     def _barrier(self) -> Step:
         at = self.cursor.at
         self._only_main("barrier")
@@ -713,15 +754,7 @@ class BodyParser:
             self.cursor.expect(text, after)
 
         def build(into: list[t.Stmt]) -> None:
-            if self.branches:
-                hint = "put the if around the rest"
-                self.fail("barrier() under an if hangs or breaks devices", hint, at=at)
-            if self.free_loops:
-                self.fail(
-                    "barrier() in a loop whose start differs between invocations",
-                    "start the loop at a const, spec or param",
-                    at=at,
-                )
+            self._in_step("barrier", "hangs or breaks devices", at)
             into.append(t.Barrier())
 
         return build

@@ -138,7 +138,7 @@ class _Run:
         self.shared: dict[str, Value] = {}
         self.races: dict[str, Races] = {}
         self.mask: Value = np.True_
-        self.lanes = 1
+        self.lanes = self.groups = 1
         self.group: Value = np.int32(0)
         self.expressions = self._table()
 
@@ -155,6 +155,7 @@ class _Run:
             t.Load: self._load,
             t.Dims: lambda e, _: self.columns[e.tensor.name][0],
             t.Identifier: lambda e, _: self.ids[e.name],
+            t.Lane: self._lane,
             t.Call: self._call,
         }  # fmt: skip
 
@@ -208,6 +209,18 @@ class _Run:
         inner = {a.uid: self.value(v, frame) for a, v in zip(function.args, expr.args, strict=True)}
         self.block(function.body, inner)
         return self.value(function.value, inner)
+
+    def _lane(self, expr: t.Lane, frame: Frame) -> Value:
+        """Take a value from one invocation of each workgroup, which is one subgroup."""
+        per_group = self.lanes // self.groups
+        if expr.lane >= per_group:
+            raise KernelError(
+                f"Kernel {self.kernel.name}: lane {expr.lane} of a workgroup of {per_group}.",
+                known="the workgroup is the subgroup",
+            )
+        value = np.asarray(self.value(expr.value, frame))
+        every = np.broadcast_to(value, (*value.shape[:-1], self.lanes))
+        return every[..., self.group * per_group + expr.lane]
 
     # --- memory -------------------------------------------------------------------------------
     def _every_lane(self, value: Value) -> Value:
@@ -393,13 +406,14 @@ class _Run:
         self.block(main.body, frame)
         self.out[:] = self.value(main.value, frame).T
 
-    def groups(self, groups: tuple[int, int, int]) -> None:
+    def workgroups(self, groups: tuple[int, int, int]) -> None:
         """Run a group kernel: all invocations of all groups."""
         sizes = [int(self.value(size, {})) for size in self.kernel.local_size]
         per_group, count = int(np.prod(sizes)), int(np.prod(groups))
-        self.lanes = per_group * count
+        self.lanes, self.groups = per_group * count, count
         q = np.arange(self.lanes, dtype=np.int32)
         local, self.group = q % per_group, q // per_group
+        self.ids["lane_id"] = local
         for name, i, (a, b, _) in (("local_id", local, sizes), ("group_id", self.group, groups)):
             self.ids[name] = np.stack([i % a, i // a % b, i // (a * b)])
         for array in self.kernel.shared:
@@ -465,5 +479,5 @@ def run(
         if groups is None:
             job.map(out_extents)
         else:
-            job.groups(groups)
+            job.workgroups(groups)
     return job.out.reshape(batch, slices, height, width, 4)

@@ -15,6 +15,7 @@ from gpuedge.lang.evaluate import INT_MAX, Unknown, evaluate
 from gpuedge.lang.tokens import Cursor
 
 MAX_ARRAY: Final = 256  # elements of a local array: registers, on real devices
+MAX_LANES: Final = 128  # invocations of the largest subgroup that Vulkan allows
 _CASTS = ({"int", "float"}, {"half", "float"})
 _ANY_NUMBERS = frozenset("+-*")  # what takes any two numbers of one type
 _LETTERS = {"x": 0, "y": 1, "z": 2, "w": 3}
@@ -341,6 +342,18 @@ class Rules:
         elif row.result:
             kind = t.VECTOR[row.result, width]
         return self.fold(t.Op(kind, name, same, max([a.time for a in args])), at)
+
+    def lane(self, value: t.Expr, number: t.Expr, at: int) -> t.Lane:
+        """Return what a value is in one invocation of the subgroup."""
+        if t.BASE[value.type] not in ("float", "int"):
+            hint = "convert halves by vec4(h) and back by hvec4(v)"
+            self.fail(f"lane_value() does not take {value.type}", hint, at=at)
+        if number.type != "int":
+            self.fail(f"the number of a lane is int, not {number.type}", at=at)
+        wanted = int(self.constant(number, "the number of a lane", at).value)
+        if not 0 <= wanted < MAX_LANES and not self.dead:
+            self.fail(f"there is no lane {wanted}: subgroups have 1 to {MAX_LANES}", at=at)
+        return t.Lane(value.type, value, wanted)
 
     def call(self, function: t.Function, args: list[t.Expr], at: int) -> t.Call:
         """Return a call of a helper function."""

@@ -23,6 +23,7 @@ from gpuedge.lang.interface import bind, push_args
 _EXECUTION_LOCAL_SIZE = 17
 _GL_COMPUTE = 5
 _WORKGROUP_SCOPE, _WORKGROUP_ORDER = 2, 0x108  # AcquireRelease | WorkgroupMemory
+_SUBGROUP_SCOPE = 3
 _SPEC_OPERATORS = {"+": s.I_ADD, "-": s.I_SUB, "*": s.I_MUL, "/": s.S_DIV, "%": s.S_REM}
 
 # Opcodes for operands of float, int and bool; 0 where there is none.
@@ -95,6 +96,7 @@ class _Printer:
             t.Load: self._load,
             t.Dims: lambda e: self._extents(e.tensor),
             t.Identifier: self._identifier,
+            t.Lane: self._lane,
             t.Call: lambda e: self._op(
                 s.FUNCTION_CALL, e.type, self.functions[e.function.name], *map(self._value, e.args)
             ),
@@ -181,12 +183,11 @@ class _Printer:
         made = m.declare_typed(s.SPEC_COMPOSITE, m.type("uvec3"), *sizes)
         m.decorate(made, s.BUILT_IN, s.WORKGROUP_SIZE)
 
-    def _input_variable(self, built_in: int) -> int:
-        """Return the variable of a uvec3 built-in input, declared at its first use."""
+    def _input_variable(self, built_in: int, kind: str) -> int:
+        """Return the variable of a built-in input, declared at its first use."""
         if built_in not in self.inputs:
             m = self.module
-            kind = m.pointer(s.INPUT, m.type("uvec3"))
-            made = m.declare_typed(s.VARIABLE, kind, s.INPUT)
+            made = m.declare_typed(s.VARIABLE, m.pointer(s.INPUT, m.type(kind)), s.INPUT)
             m.decorate(made, s.BUILT_IN, built_in)
             self.inputs[built_in] = made
         return self.inputs[built_in]
@@ -271,14 +272,24 @@ class _Printer:
         return self._pushed(len(kernel.tensors) + kernel.params.index(expr), expr.type)
 
     def _identifier(self, expr: t.Identifier) -> int:
+        if expr.name == "lane_id":
+            self.module.needs(s.SUBGROUPS)
+            return self._input(s.LANE_ID, "int")
         return self._input(s.LOCAL_ID if expr.name == "local_id" else s.WORKGROUP_ID)
 
-    def _input(self, built_in: int) -> int:
+    def _input(self, built_in: int, kind: str = "ivec3") -> int:
         def make() -> int:
-            value = self._op(s.LOAD, "uvec3", self._input_variable(built_in))
-            return self._op(s.BITCAST, "ivec3", value)
+            unsigned = "uint" if kind == "int" else "uvec3"
+            value = self._op(s.LOAD, unsigned, self._input_variable(built_in, unsigned))
+            return self._op(s.BITCAST, kind, value)
 
         return self._at_entry(("input", built_in), make)
+
+    def _lane(self, expr: t.Lane) -> int:
+        self.module.needs(s.SUBGROUPS, s.SUBGROUP_SHUFFLE)
+        scope = self.module.constant("uint", _SUBGROUP_SCOPE)
+        lane = self.module.constant("uint", expr.lane)
+        return self._op(s.SHUFFLE, expr.type, scope, self._value(expr.value), lane)
 
     # --- expressions --------------------------------------------------------------------------
     def _value(self, expr: t.Expr) -> int:

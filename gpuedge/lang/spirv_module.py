@@ -29,6 +29,7 @@ LOGICAL_AND, LOGICAL_NOT, SELECT, U_LESS_THAN, S_LESS_THAN = 167, 168, 169, 176,
 SHIFT_RIGHT, BITWISE_AND = 194, 199
 CONTROL_BARRIER, LOOP_MERGE, SELECTION_MERGE, LABEL = 224, 246, 247, 248
 BRANCH, BRANCH_CONDITIONAL, RETURN, RETURN_VALUE = 249, 250, 253, 254
+SHUFFLE = 345  # OpGroupNonUniformShuffle
 
 # Enumerants: storage classes, decorations, built-ins.
 UNIFORM_CONSTANT, INPUT, UNIFORM, WORKGROUP, PRIVATE_FUNCTION = 0, 1, 2, 4, 7
@@ -43,9 +44,12 @@ SPEC_ID, BLOCK, BUFFER_BLOCK, ARRAY_STRIDE, BUILT_IN, NON_WRITABLE, NON_READABLE
     25,
 )
 BINDING, DESCRIPTOR_SET, OFFSET = 33, 34, 35
-WORKGROUP_SIZE, WORKGROUP_ID, LOCAL_ID, GLOBAL_ID = 25, 26, 27, 28
+WORKGROUP_SIZE, WORKGROUP_ID, LOCAL_ID, GLOBAL_ID, LANE_ID = 25, 26, 27, 28, 41
 
-MAGIC, _VERSION_1_0 = 0x07230203, 0x00010000
+# Capabilities: those of SPIR-V 1.3 are of subgroups.
+SHADER, FLOAT16, SAMPLED_BUFFER, SUBGROUPS, SUBGROUP_SHUFFLE = 1, 9, 46, 61, 65
+
+MAGIC, _VERSION_1_0, _VERSION_1_3 = 0x07230203, 0x00010000, 0x00010300
 
 
 def words_of(text: str) -> list[int]:
@@ -66,7 +70,7 @@ class Module:
         self.globals: list[int] = []  # types, constants, global variables
         self.functions: list[int] = []
         self.known: dict[str | tuple[object, ...], int] = {}
-        self.capabilities = [1]  # Shader
+        self.capabilities = [SHADER]
         self.glsl = self.id()
 
     def id(self) -> int:
@@ -136,11 +140,15 @@ class Module:
     def texel_buffer(self) -> int:
         """Return the type of a texel buffer of floats that kernels read."""
         if "texel buffer" not in self.known:
-            self.capabilities.append(46)  # SampledBuffer
+            self.needs(SAMPLED_BUFFER)
             # dimension Buffer; no depth, not arrayed, one sample, sampled, of any format
             kind = self.declare(TYPE_IMAGE, self.type("float"), 5, 0, 0, 0, 1, 0)
             self.known["texel buffer"] = kind
         return self.known["texel buffer"]
+
+    def needs(self, *capabilities: int) -> None:
+        """Declare what a device must be capable of."""
+        self.capabilities += [one for one in capabilities if one not in self.capabilities]
 
     def pointer(self, storage: int, kind: int) -> int:
         """Return the type of pointers to `kind` in a storage class."""
@@ -171,10 +179,11 @@ class Module:
         """Return the finished module, little-endian; `is_half` where it has float16."""
         extension = words_of("SPV_KHR_storage_buffer_storage_class")
         library = words_of("GLSL.std.450")
+        version = _VERSION_1_3 if SUBGROUPS in self.capabilities else _VERSION_1_0
         head = [
-            *(MAGIC, _VERSION_1_0, 0, self.bound, 0),
+            *(MAGIC, version, 0, self.bound, 0),
             *(word for one in self.capabilities for word in (2 << 16 | CAPABILITY, one)),
-            *((2 << 16 | CAPABILITY, 9) if is_half else ()),  # Float16
+            *((2 << 16 | CAPABILITY, FLOAT16) if is_half else ()),
             *((len(extension) + 1) << 16 | EXTENSION, *extension),
             *((len(library) + 2) << 16 | EXT_INST_IMPORT, self.glsl, *library),
             *(3 << 16 | MEMORY_MODEL, 0, 1),  # Logical, GLSL450

@@ -19,8 +19,11 @@ ACCESS: Final = {
     "dims": ("ivec4", ""),
     "local_id": ("ivec3", ""),
     "group_id": ("ivec3", ""),
+    "lane_id": ("int", ""),
+    "lane_value": ("", ""),
 }
-"""Built-ins that reach outside: result, and type of the position."""
+"""Built-ins that reach outside: result, and type of the position. The result of `lane_value` is of
+the type of what it takes."""
 
 STORES: Final = {"store4": "ivec4", "storet": "int"}
 """Statements that write the out tensor: type of the position."""

@@ -175,10 +175,20 @@ class Dims:
 
 @dataclass(slots=True, eq=False)
 class Identifier:
-    """``local_id`` or ``group_id`` of the invocation, ivec3."""
+    """``local_id`` or ``group_id`` of the invocation, ivec3; ``lane_id``, int."""
 
     type: str
     name: str
+    time: int = VARYING
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """What a value is in the invocation whose ``lane_id`` is `lane`, of the same subgroup."""
+
+    type: str
+    value: Expr
+    lane: int
     time: int = VARYING
 
 
@@ -193,7 +203,7 @@ class Call:
 
 
 Expr = Union[  # noqa: UP007  (the names are defined further up only as strings)
-    Literal, Spec, Param, LocalRef, Element, Swizzle, Op, Load, Dims, Identifier, Call
+    Literal, Spec, Param, LocalRef, Element, Swizzle, Op, Load, Dims, Identifier, Lane, Call
 ]
 
 
@@ -205,6 +215,8 @@ def children(expr: Expr) -> tuple[Expr, ...]:
         return (expr.base,)
     if isinstance(expr, Load):
         return (expr.position,)
+    if isinstance(expr, Lane):
+        return (expr.value,)
     return (expr.index,) if isinstance(expr, Element) else ()
 
 
@@ -302,6 +314,8 @@ class Kernel:
         Three const or spec expressions.
     is_half : bool
         Whether anything in it is computed in float16.
+    has_lanes : bool
+        Whether it asks for lanes of its subgroup, which its workgroup must be then.
     """
 
     name: str = ""
@@ -316,6 +330,7 @@ class Kernel:
         default_factory=lambda: (Literal("int", 1), Literal("int", 1), Literal("int", 1))
     )
     is_half: bool = False
+    has_lanes: bool = False
 
     @property
     def out(self) -> Tensor:

@@ -26,7 +26,8 @@ class Variant:
     workgroup size; `outputs` the texels one invocation computes along x, y and slices. `is_flat`:
     the tiles of a plane are numbered row after row, and invocations along x take one each; y
     counts tiles of slices, z the batch. `transforms` are kernels of a pass before and of one after,
-    where it takes three; none of these computes in float16. `needs` are lower bounds on `Caps`
+    where it takes three; none of these computes in float16. `has_lanes`: its workgroup must be a
+    subgroup. `needs` are lower bounds on `Caps`
     fields; `when` inclusive bounds on facts of the shape; `score` is the expected speed relative to
     the operation's map kernel, by device class.
     """
@@ -39,6 +40,7 @@ class Variant:
     outputs: tuple[int, int, int] = (1, 1, 1)
     is_flat: bool = False
     transforms: tuple[str, ...] = ()
+    has_lanes: bool = False
     needs: Mapping[str, int] = field(default_factory=dict)
     when: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     score: Mapping[str, float] = field(default_factory=dict)
@@ -121,6 +123,7 @@ def _tables() -> tuple[tuple[Variant, ...], frozenset[str]]:
 def _row(row: Mapping[str, Any]) -> Variant:
     fields = dict(row)
     fields["is_flat"] = fields.pop("flat", False)
+    fields["has_lanes"] = fields.get("consts", {}).get("LANES", 0) > 0
     for name in ("local", "outputs"):
         if name in fields:
             fields[name] = (*fields[name], 1, 1, 1)[:3]

@@ -25,6 +25,15 @@ def parts(depth: int, most: int) -> tuple[range, ...]:
     return tuple(range(start, min(start + most, depth)) for start in range(0, depth, most))
 
 
+def facts(rows: int, depth: int, columns: int) -> dict[str, int]:
+    """Return what ``when`` in ``variants.toml`` may ask of a product.
+
+    `filled_128s`: how many percent the columns are of the next multiple of 128.
+    """
+    filled = 100 * columns // (-(-columns // 128) * 128)
+    return {"rows": rows, "depth": depth, "columns": columns, "filled_128s": filled}
+
+
 def lower(ctx: Context, anchor: Tensor, tensor: Tensor, body: Expr | None) -> None:
     """Lower a product, and the map that follows it."""
     source = anchor.source
@@ -141,7 +150,7 @@ class _ProductJob:
         if made is not None:
             tensors, specs = tensors | made.tensors, specs | made.specs
         shape = self.layout.shape
-        facts = {"rows": shape[-2], "columns": shape[-1], "depth": self.depth * 4}
-        ctx.launch(op, tensors, specs, epilogue=made.text if made else None, facts=facts,
+        ctx.launch(op, tensors, specs, epilogue=made.text if made else None,
+                   facts=facts(shape[-2], self.depth * 4, shape[-1]),
                    is_half=self.is_half or (made is not None and made.is_half))  # fmt: skip
         return out

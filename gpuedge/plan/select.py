@@ -102,16 +102,26 @@ def _why_not(
 ) -> str:
     if variant.id in restricted or variant.id in caps.ruled_out:
         return "ruled out on this device"
+    if lacking := lacks(variant, caps):
+        return lacking
+    for name, (low, high) in variant.when.items():
+        if not low <= facts[name] <= high:
+            return f"for {name} from {low} to {high}, here {facts[name]}"
+    return _too_large(variant, caps) or _pushes_too_much(variant, facts, caps)
+
+
+def lacks(variant: Variant, caps: Caps) -> str:
+    """Say what a device lacks for a variant, whatever the shape; empty if it lacks nothing."""
     if variant.form not in caps.forms:
         return f"the {caps.level} level has no {variant.form} kernels"
     for name, least in variant.needs.items():
         has = getattr(caps, name)
         if has is None or has < least:
             return f"needs {name} >= {least}, the device has {has}"
-    for name, (low, high) in variant.when.items():
-        if not low <= facts[name] <= high:
-            return f"for {name} from {low} to {high}, here {facts[name]}"
-    return _too_large(variant, caps) or _pushes_too_much(variant, facts, caps)
+    lanes = prod(variant.local)
+    if variant.has_lanes and caps.subgroup_lanes != lanes:
+        return f"needs subgroup_lanes == {lanes}, the device has {caps.subgroup_lanes}"
+    return ""
 
 
 def too_many(variant: Variant, out: Extents, parts: tuple[int, int], caps: Caps) -> str:

@@ -13,7 +13,7 @@ reference over absolute values, times the number of roundings. Runs nothing; `tr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
@@ -345,6 +345,9 @@ PRODUCTS = {
 }  # fmt: skip
 """Rows, terms and columns: whole texels, which need no packing."""
 
+WIDE_PRODUCTS = {"few wide rows": (9, 36, 104), "wide tiles": (49, 52, 104)}
+"""What kernels that read lanes of subgroups are for."""
+
 
 _Shape = tuple[int, ...]
 TILES: Final[Mapping[str, tuple[str, _Shape, _Shape, Mapping[str, Any]]]] = {
@@ -411,7 +414,7 @@ def _kernels(caps: Caps) -> list[KnownAnswer]:
         _one("sum", "ReduceSum", whole(x=(4, 64)), lambda x: x.sum(keepdims=True)),
         *(
             _one(f"product of {name}", "MatMul", whole(a=(m, k), b=(k, n)), np.matmul)
-            for name, (m, k, n) in PRODUCTS.items()
+            for name, (m, k, n) in _products(caps)
         ),
         *(
             _case(
@@ -425,8 +428,12 @@ def _kernels(caps: Caps) -> list[KnownAnswer]:
         ),
         _tiled(),
         *_digits(),
-        *(_arithmetic() if caps.has_fp16_arithmetic else ()),
+        *(_arithmetic(caps) if caps.has_fp16_arithmetic else ()),
     ]
+
+
+def _products(caps: Caps) -> Iterable[tuple[str, tuple[int, int, int]]]:
+    return (PRODUCTS | (WIDE_PRODUCTS if caps.subgroup_lanes else {})).items()
 
 
 def _tiled() -> KnownAnswer:
@@ -444,7 +451,7 @@ def _tiled() -> KnownAnswer:
     return replace(made, bound=own + U * abs(made.expected))
 
 
-def _arithmetic() -> list[KnownAnswer]:
+def _arithmetic(caps: Caps) -> list[KnownAnswer]:
     """Return arithmetic in float16: whole numbers of 11 bits, which it holds, and sums beyond.
 
     A kernel that keeps fewer bits gets products wrong, one that adds up in float16 the sums.
@@ -485,7 +492,7 @@ def _arithmetic() -> list[KnownAnswer]:
         *(sums(f"float16 convolution: {name}", *_tile_nodes(name), "w", x=x, w=w)
           for name, (_, x, w, _) in TILES.items()),
         *(sums(f"float16 product of {name}", [("MatMul", "ab", {})], np.matmul, a=(m, k), b=(k, n))
-          for name, (m, k, n) in PRODUCTS.items()),
+          for name, (m, k, n) in _products(caps)),
     ]  # fmt: skip
 
 

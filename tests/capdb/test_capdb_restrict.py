@@ -30,6 +30,7 @@ DESKTOP = replace(
     has_fp16_storage=True,
     max_texel_buffers=16,
     max_texel_elements=1 << 27,
+    subgroup_lanes=32,
     max_outputs=8,
     storages=("buffer", "rgba32f", "rgba16f", "rgba32ui"),
 )
@@ -176,6 +177,7 @@ def test_feature_changes_just_these_capabilities(
         ({"max_outputs": 2}, {"max_outputs": 2}),
         ({"max_texel_buffers": 0}, {"max_texel_buffers": 0}),
         ({"max_texel_elements": 1 << 16}, {"max_texel_elements": 1 << 16}),
+        ({"subgroup_lanes": 0}, {"subgroup_lanes": 0}),
         ({"max_texture_size": 64}, {}),  # its tensors are buffers
     ],
 )

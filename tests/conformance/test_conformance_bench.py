@@ -118,12 +118,16 @@ def test_a_forced_variant_must_be_the_one() -> None:
 def test_what_does_not_apply_is_skipped_with_its_reason() -> None:
     bench, _ = made(replace(VULKAN_MINIMUM, forms=frozenset({"map"})))
     row = bench.run(replace(MUL, variant="matmul_rows"))
-    assert (row["status"], row["reason"]) == ("skipped", "the vulkan level has no group kernels")
+    reason = "matmul_rows: the vulkan level has no group kernels"
+    assert (row["status"], row["reason"]) == ("skipped", reason)
     row = bench.run(replace(ADD, storage="fixed16"))
     assert row["reason"] == "the device offers no rgba8_fixed16 (it has buffer, buffer_f16)"
     small, _ = made(replace(VULKAN_MINIMUM, max_shared_bytes=1024))
     row = small.run(replace(MUL, variant="matmul_tile"))
-    assert row["reason"] == "matmul_tile needs max_shared_bytes >= 8192"
+    assert row["reason"] == "matmul_tile: needs max_shared_bytes >= 8192, the device has 1024"
+    row = small.run(replace(MUL, variant="matmul_block8x4_lanes"))
+    reason = "matmul_block8x4_lanes: needs subgroup_lanes == 8, the device has 0"
+    assert (row["status"], row["reason"]) == ("skipped", reason)
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,26 @@ def test_branches_loops_and_shared_memory_per_lane() -> None:
     np.testing.assert_array_equal(got[:, 1], integers(1, 1, 1, 8, 4).reshape(-1)[:8])
 
 
+def test_lanes_are_those_of_the_own_workgroup() -> None:
+    got = run_group(
+        "vec4 t = texel(A, q); vec2 u = lane_value(t.zw, 1); float c = lane_value(3.0, 0);\n"
+        "for (int i = 0; i < w; i++) c += lane_value(float(q), 3);\n"
+        "storet(O, q, vec4(lane_value(t.x, 2), u.y, float(lane_value(lane_id() * 10 + l, 3)), c));",
+        strict=True,
+    )[0, 0, 0]
+    a = integers(1, 1, 1, 8, 4)[0, 0, 0]
+    for k in range(8):
+        first = k // 4 * 4
+        want = [a[first + 2, 0], a[first + 1, 3], 33, 3 + 8 * (first + 3)]
+        np.testing.assert_array_equal(got[k], want)
+
+
+def test_lane_that_the_workgroup_does_not_have_is_refused() -> None:
+    run_group("storet(O, q, vec4(lane_value(1.0, 3)));")
+    with pytest.raises(KernelError, match="lane 4 of a workgroup of 4"):
+        run_group("storet(O, q, vec4(lane_value(1.0, 4)));")
+
+
 def test_unwritten_texels_are_nan_and_stores_outside_do_nothing() -> None:
     got = run_group(
         "if (q < 5) storet(O, q, texel(A, q));"

@@ -14,6 +14,7 @@ import pytest
 import wgsl_corpus
 
 from gpuedge import lang
+from gpuedge.core.errors import KernelError
 from gpuedge.core.kernel import KernelBlob, PushArg, SpecArg, TensorArg
 from gpuedge.core.storage import HALF_TEXELS, TEXELS
 
@@ -246,3 +247,39 @@ def test_halves_are_valid(name: str) -> None:
     text = disassembly(blob.code)
     assert "UnpackHalf2x16" in text and "PackHalf2x16" in text
     assert blob.digest != printed(name).digest
+
+
+LANES = (
+    "kernel group t;\nin tensor A;\nout tensor O;\nconst int SHARE = 1;\nlocal_size(8, 1, 1);\n"
+    "void main() { vec4 v = SHARE > 0 ? lane_value(texel(A, lane_id()), 7) : texel(A, 0);\n"
+    "if (SHARE > 0) { ivec3 i = lane_value(local_id(), 1); v.x = lane_value(float(i.x), 3); }\n"
+    "storet(O, 0, v); }"
+)
+
+
+def test_lanes_of_subgroups_take_a_later_version() -> None:
+    """Only kernels that use them do; those are no code for Vulkan 1.0."""
+    blob = lang.print_kernel(lang.load(LANES, filename="t"))
+    assert struct.unpack("<I", blob.code[4:8]) == (0x10300,)
+    for target, is_fine in (("vulkan1.0", False), ("vulkan1.1", True), ("vulkan1.3", True)):
+        done = tool("spirv-val", "--target-env", target, stdin=blob.code)
+        assert (done.returncode == 0) == is_fine, done.stderr.decode()
+    text = disassembly(blob.code)
+    assert re.findall(r"OpCapability (GroupNonUniform\w*)", text) == [
+        "GroupNonUniform", "GroupNonUniformShuffle",
+    ]  # fmt: skip
+    assert re.findall(r"GroupNonUniformShuffle %\w+ (%\w+) %\w+ (%\w+)", text) == [
+        ("%uint_3", "%uint_7"), ("%uint_3", "%uint_1"), ("%uint_3", "%uint_3"),
+    ]  # fmt: skip
+
+
+def test_lanes_that_a_constant_rules_out_are_none() -> None:
+    kernel = lang.load(LANES, filename="t", consts={"SHARE": 0})
+    assert not kernel.has_lanes
+    assert_valid(lang.print_kernel(kernel).code)
+
+
+@pytest.mark.parametrize("dialect", sorted(set(lang.PRINTERS) - {"spirv"}))
+def test_other_dialects_refuse_lanes(dialect: str) -> None:
+    with pytest.raises(KernelError, match=f"lanes of subgroups, which {dialect} cannot say"):
+        lang.print_kernel(lang.load(LANES, filename="t"), dialect)

@@ -252,6 +252,33 @@ CASES: list[tuple[str, str, str]] = [
         "barrier() in a loop whose start differs",
         "start the loop at",
     ),
+    (expression("@lane_value(1.0, 0)"), "lane_value() is for group kernels", ""),
+    (in_group("int z = @lane_id(1);"), "lane_id() takes no arguments", ""),
+    (in_group("float z = @lane_value(1.0);"), "lane_value() takes 2 arguments, not 1", ""),
+    (
+        in_group("bool z = @lane_value(P > 1, 0);"),
+        "lane_value() does not take bool",
+        "convert halves",
+    ),
+    (in_group("float z = @lane_value(1.0, 0.0);"), "the number of a lane is int, not float", ""),
+    (in_group("float z = @lane_value(1.0, P);"), "the number of a lane must be a constant", ""),
+    (in_group("float z = @lane_value(1.0, 128);"), "there is no lane 128", ""),
+    (in_group("float z = @lane_value(1.0, -1);"), "there is no lane -1", ""),
+    (
+        in_group("if (P > 1) { float z = @lane_value(1.0, 0); }"),
+        "lane_value() under an if",
+        "the rest",
+    ),
+    (
+        in_group("for (int i = p.x; i < 9; i++) { float z = @lane_value(1.0, 0); }"),
+        "lane_value() in a loop whose start differs",
+        "start the loop at",
+    ),
+    (
+        GROUP + "float h(int q) { return @lane_value(1.0, 0); }\n",
+        "lane_value() is for main only",
+        "",
+    ),
     (
         GROUP + "shared float M[2];\nfloat h(int q) { @M[q] = 1.0; return 1.0; }\n",
         "shared arrays are written in main only",

@@ -17,13 +17,13 @@ from gpuedge.graph.build import single
 from gpuedge.graph.ir import TensorType
 from gpuedge.lang import load, print_kernel
 from gpuedge.opset.tensor import Window
-from gpuedge.plan import conv, library
+from gpuedge.plan import conv, library, matmul
 from gpuedge.plan.library import texts, variants
 from gpuedge.plan.planner import plan
 from gpuedge.plan.select import consider, select
 
 MAPS = replace(VULKAN_MINIMUM, forms=frozenset({"map"}))
-LARGE = {"rows": 64, "columns": 64, "depth": 64}
+LARGE = matmul.facts(64, 64, 64)
 
 
 def shape(
@@ -69,6 +69,26 @@ SOFTWARE = replace(VULKAN_MINIMUM, device_class="cpu-llvm")
 
 
 @pytest.mark.parametrize(
+    ("rows", "columns", "wanted"),
+    [
+        (48, 102, "16x4"),
+        (48, 103, "16x4_lanes"),
+        (48, 256, "16x4_lanes"),
+        (48, 272, "16x4"),
+        (47, 512, "8x4_lanes"),
+        (4, 512, "4x2"),
+    ],
+)
+def test_products_share_rows_where_columns_fill_subgroups(
+    rows: int, columns: int, wanted: str
+) -> None:
+    facts = matmul.facts(rows, 64, columns)
+    assert chosen("matmul", facts, replace(SOFTWARE, subgroup_lanes=8)) == f"matmul_block{wanted}"
+    plain = f"matmul_block{wanted.removesuffix('_lanes')}"
+    assert chosen("matmul", facts, replace(SOFTWARE, subgroup_lanes=4)) == plain
+
+
+@pytest.mark.parametrize(
     ("facts", "wanted"),
     [
         (shape(), "conv2d_shared4x8"),
@@ -96,6 +116,11 @@ SOFTWARE = replace(VULKAN_MINIMUM, device_class="cpu-llvm")
 def test_convolutions_in_register_tiles(facts: dict[str, int], wanted: str) -> None:
     assert chosen("conv2d", facts, SOFTWARE) == wanted
     assert chosen("conv2d", facts) in ("conv2d_map", "conv2d_px4")  # where nothing was measured
+    for lanes in (4, 16):
+        assert chosen("conv2d", facts, replace(SOFTWARE, subgroup_lanes=lanes)) == wanted
+    own = f"{wanted}_lanes" if f"{wanted}_lanes" in {v.id for v in variants()} else wanted
+    assert chosen("conv2d", facts, replace(SOFTWARE, subgroup_lanes=8)) == own
+    assert ("4x8" in wanted or "2x8" in wanted) == (own != wanted)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +162,7 @@ def test_no_tile_of_a_flat_grid_has_two_parts() -> None:
         ("conv2d", shape(), (8, 8, 4, 65_536), "_map"),
         ("dwconv2d", shape(3840, height=2160, channels=3, filters=3, group=3), (3840, 2160, 1, 1),
          "_map"),
-        ("matmul", {"rows": 1, "columns": 4, "depth": 4}, (1, 1, 1, 65_536), "_map"),
+        ("matmul", matmul.facts(1, 4, 4), (1, 1, 1, 65_536), "_map"),
     ],
 )  # fmt: skip
 def test_kernels_in_groups_need_no_more_workgroups_than_there_may_be(
@@ -150,7 +175,7 @@ def test_shape_rules_variants_out() -> None:
     assert chosen("conv2d", shape(3, height=99)) == "conv2d_map"
     assert chosen("matmul", LARGE | {"rows": 3}) == "matmul_map"
     nvidia = replace(VULKAN_MINIMUM, device_class="nvidia")
-    for fact in LARGE:
+    for fact in ("rows", "columns", "depth"):
         assert chosen("matmul", LARGE | {fact: 31}, nvidia) == "matmul_rows"
 
 

@@ -105,11 +105,11 @@ def test_classes_where_it_was_not_measured() -> None:
 def test_limits_leave_the_tiles(limits: dict[str, object]) -> None:
     big = replace(RASTERISER, max_storage_buffer_bytes=64 * 37 * 16, max_texel_elements=1 << 20)
     assert variants(graph(), big) == {ID}
-    assert variants(graph(), replace(big, **limits)) == {"conv2d_shared4x8"}  # type: ignore[arg-type]
+    assert variants(graph(), replace(big, **limits)) == {"conv2d_shared4x8_lanes"}  # type: ignore[arg-type]
 
 
 def test_a_failure_leaves_the_tiles() -> None:
-    assert variants(graph(), restricted=(ID,)) == {"conv2d_shared4x8"}
+    assert variants(graph(), restricted=(ID,)) == {"conv2d_shared4x8_lanes"}
 
 
 def test_never_in_float16() -> None:
@@ -135,7 +135,7 @@ def test_integers_are_summed_exactly(op: str) -> None:
         names = ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz"]
     builder.output(builder.add(op, names, {"pads": [1, 1, 1, 1]}))
     one = builder.build()
-    assert variants(one) == {"conv2d_shared4x8"}
+    assert variants(one) == {"conv2d_shared4x8_lanes"}
     x = RNG.integers(0, 256, (1, 16, 12, 13)).astype(np.uint8)
     (got,) = run_graph(one, {"x": x}, RASTERISER).values()
     (wanted,) = CpuExecutor(engine="numpy").compile(one).run({"x": x}).values()

@@ -295,6 +295,10 @@ LEVELS = {
     "rasteriser float16": replace(
         VULKAN_MINIMUM, device_class="cpu-llvm", has_fp16_arithmetic=True
     ),
+    "subgroups": replace(VULKAN_MINIMUM, device_class="cpu-llvm", subgroup_lanes=8),
+    "subgroups float16": replace(
+        VULKAN_MINIMUM, device_class="cpu-llvm", subgroup_lanes=8, has_fp16_arithmetic=True
+    ),
     "gles30": FLOAT_TEXTURES,
     "gles20": TEXTURES,
 }

@@ -291,6 +291,7 @@ class _Reader:
         half = self._ask("Features", "16BitStorageFeatures")
         byte = self._ask("Features", "8BitStorageFeatures", (1, 2), STORAGE_8BIT)
         small = self._ask("Features", "ShaderFloat16Int8Features", (1, 2), FLOAT16)
+        subgroup = self._ask("Properties", "SubgroupProperties")
         is_asked = self.version >= (1, 1)
         size, groups = limits.maxComputeWorkGroupSize, limits.maxComputeWorkGroupCount
         buffers = min(
@@ -321,5 +322,14 @@ class _Reader:
             has_fp16_arithmetic=bool(small and small.shaderFloat16) if is_asked else None,
             max_texel_buffers=int(texel_buffers),
             max_texel_elements=int(limits.maxTexelBufferElements),
+            subgroup_lanes=_lanes(subgroup) if subgroup else 0,
             max_outputs=int(buffers),
         )
+
+
+def _lanes(subgroup: Any) -> int:
+    """Return how large subgroups are, if compute shaders may take values from a lane of them."""
+    wanted = c.SUBGROUP_BASIC | c.SUBGROUP_SHUFFLE
+    has_all = subgroup.supportedOperations & wanted == wanted
+    is_there = has_all and subgroup.supportedStages & c.SHADER_STAGE_COMPUTE
+    return int(subgroup.subgroupSize) if is_there else 0
