@@ -56,12 +56,13 @@ def _slide(call: OperatorCall) -> Slide:
 
 def _global(call: OperatorCall) -> Tensor:
     x, size = call.input(0), spatial(call)
-    is_max, rank = call.op == "GlobalMaxPool", len(size)
+    rank, along = len(size), tuple(range(2, x.rank))
+    if call.op == "GlobalAveragePool":
+        return mean(x, along)
     if prod(size) > WHOLE or rank > FLAT:
-        along = tuple(range(2, x.rank))
-        return reduced("max", x, along) if is_max else mean(x, along)
+        return reduced("max", x, along)
     ones = (1,) * rank
-    return _result(x, Slide(size, ones, (0,) * rank, (0,) * rank, ones, ones), is_max=is_max)
+    return _result(x, Slide(size, ones, (0,) * rank, (0,) * rank, ones, ones), is_max=True)
 
 
 def _result(x: Tensor, slide: Slide, *, is_max: bool, include_pad: bool = False) -> Tensor:

@@ -109,7 +109,8 @@ def arrange(
     """
     nbytes: dict[str, int] = {}
     for tensor in plan.tensors.values():
-        nbytes[tensor.memory] = max(nbytes.get(tensor.memory, 0), tensor.nbytes)
+        end = tensor.offset + tensor.nbytes
+        nbytes[tensor.memory] = max(nbytes.get(tensor.memory, 0), end)
     lifetimes = _lifetimes(plan)
     found = (*plan.outputs.values(), *plan.lows.values())
     results = {plan.tensors[name].memory for name in found}
@@ -139,7 +140,7 @@ def arrange(
     else:
         _place_whole(plan, scratch, regions, buffers)
     views = {
-        t.name: Region(regions[t.memory].buffer, regions[t.memory].offset, t.nbytes)
+        t.name: Region(regions[t.memory].buffer, regions[t.memory].offset + t.offset, t.nbytes)
         for t in plan.tensors.values()
         if t.memory in regions
     }

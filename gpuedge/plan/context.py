@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from math import prod
 
 from gpuedge.core.caps import Caps
@@ -16,7 +17,15 @@ from gpuedge.plan import layout as layouts
 from gpuedge.plan.layout import Kind, Layout
 from gpuedge.plan.library import Variant
 from gpuedge.plan.plan import HostTensor, Pass, PlanTensor, Source, Texels
-from gpuedge.plan.select import EXTENTS_BYTES, ONE, consider, select, too_many
+from gpuedge.plan.select import (
+    EXTENTS_BYTES,
+    ONE,
+    consider,
+    groups_of,
+    select,
+    too_many,
+    workgroup,
+)
 from gpuedge.plan.storages import EXACT, StoragePrecision, Storages
 
 MAX_TRIPS = 16384
@@ -62,6 +71,7 @@ class Context:
         self.have: dict[int, dict[Kind, str]] = {}
         self.known: dict[int, Tensor] = {}
         self.ops: tuple[str, ...] = ()
+        self._views: dict[str, list[str]] = {}  # by memory
         self._count = 0
 
     # -- tensors ------------------------------------------------------------------------------
@@ -108,14 +118,37 @@ class Context:
         self.tensors[name] = PlanTensor(name, layout, name, host, constant, storage)
         return name
 
-    def view(self, name: str, layout: Layout) -> str:
-        """Add a second tensor over the bytes of another."""
+    def view(self, name: str, layout: Layout, start: int = 0) -> str:
+        """Add a second tensor over the bytes of another, from one of its texels on."""
         base = self.tensors[name]
         other = self.fresh(name.partition("@")[0])
         self.tensors[other] = PlanTensor(
-            other, layout, base.memory, None, base.is_constant, base.storage
+            other, layout, base.memory, None, base.is_constant, base.storage, base.start + start
         )
+        self._views.setdefault(base.memory, []).append(other)
         return other
+
+    def may_begin(self, name: str, start: int) -> bool:
+        """Tell whether kernels may bind what begins at a texel of a tensor."""
+        base = self.tensors[name]
+        offset = base.offset + start * base.storage.about.buffer_bytes
+        return self.caps.has_suballocation and offset % self.caps.offset_alignment == 0
+
+    def move(self, name: str, whole: str, start: int) -> bool:
+        """Let a tensor and all its views lie in another, from a texel on; False if it may not.
+
+        What is a part already, or written by the host, stays where it is.
+        """
+        base, home = self.tensors[name], self.tensors[whole]
+        is_own = base.name == base.memory and base.host is None
+        if not (is_own and base.storage == home.storage and self.may_begin(whole, start)):
+            return False
+        views = self._views.pop(name, [])
+        self._views.setdefault(home.memory, []).extend((name, *views))
+        for one in (self.tensors[n] for n in (name, *views)):
+            moved = replace(one, memory=home.memory, start=home.start + start + one.start)
+            self.tensors[one.name] = moved
+        return True
 
     def define(self, tensor: Tensor, name: str) -> None:
         """Say that plan tensor `name` holds `tensor` in its layout."""
@@ -213,7 +246,9 @@ class Context:
 
     def _repack(self, op: str, source: str, target: str, packed: Layout) -> None:
         specs: dict[str, Number] = {"C": packed.packed, "INNER": packed.inner}
-        self.launch(op, {"X": source, "O": target}, specs)
+        is_whole = packed.kind == "channels" and packed.inner % 4 == 0
+        facts = {"is_whole": int(is_whole), "channels_over": packed.packed % 4}
+        self.launch(op, {"X": source, "O": target}, specs, facts=facts)
 
     # -- passes -------------------------------------------------------------------------------
 
@@ -240,8 +275,9 @@ class Context:
                 variant, facts or {}, len(tensors), is_half=is_half, out=out, parts=parts
             )
         grid = variant.grid(out, parts)
-        local = variant.local if variant.form == "group" else self._workgroup(variant, grid)
-        groups = tuple(-(-size // of) for size, of in zip(grid, local, strict=True))
+        is_group = variant.form == "group"
+        local = (workgroup if is_group else _fitted)(variant, grid, self.caps)
+        groups = groups_of(grid, local)
         self._check(tensors, groups)
         self.passes.append(
             Pass(
@@ -250,7 +286,7 @@ class Context:
                 tensors=dict(tensors),
                 outputs=(tensors["O"],),
                 specs={**dict(zip(("LX", "LY", "LZ"), local, strict=True)), **(specs or {})},
-                groups=(groups[0], groups[1], groups[2]),
+                groups=groups,
             )
         )
 
@@ -276,17 +312,6 @@ class Context:
         """Tell whether any variant of `op` fits the device and the shape."""
         rows = consider(op, facts, self.caps, self.restricted)
         return any(not row.why_not for row in rows)
-
-    def _workgroup(self, variant: Variant, grid: tuple[int, int, int]) -> tuple[int, ...]:
-        """Fit a map kernel's workgroup to the grid: as many invocations, fewer of them idle."""
-        left = prod(variant.local)
-        local = []
-        for size, preferred, limit in zip(
-            grid, (variant.local[0], left, left), self.caps.max_local_size, strict=True
-        ):
-            local.append(min(1 << (max(size, 1) - 1).bit_length(), preferred, left, limit))
-            left //= local[-1]
-        return tuple(local)
 
     @property
     def bindings(self) -> int:
@@ -324,3 +349,15 @@ class Context:
 def _texture(caps: Caps) -> str:
     side = caps.max_texture_size
     return "" if side is None else f", textures of at most {side} by {side}"
+
+
+def _fitted(variant: Variant, grid: tuple[int, int, int], caps: Caps) -> tuple[int, int, int]:
+    """Fit a map kernel's workgroup to the grid: as many invocations, fewer of them idle."""
+    left = prod(variant.local)
+    local = []
+    for size, preferred, limit in zip(
+        grid, (variant.local[0], left, left), caps.max_local_size, strict=True
+    ):
+        local.append(min(1 << (max(size, 1) - 1).bit_length(), preferred, left, limit))
+        left //= local[-1]
+    return local[0], local[1], local[2]

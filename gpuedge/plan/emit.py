@@ -6,7 +6,7 @@ becomes a function of one element, called four times.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import NoReturn
@@ -42,7 +42,8 @@ from gpuedge.opset.index import (
 from gpuedge.opset.tensor import Tensor
 from gpuedge.plan.context import Context
 from gpuedge.plan.fuse import per_channel
-from gpuedge.plan.layout import Layout
+from gpuedge.plan.layout import Kind, Layout
+from gpuedge.plan.places import CHANNELS, guarded, negated, packed
 
 ELEMENT = -1
 """Number of the axis that stands for the element of the output, in C order."""
@@ -87,14 +88,30 @@ class Writer:
         The kernel's output.
     bound : mapping of str to str, optional
         Plan tensors that the kernel reads anyway, by their names there. They are not bound twice.
+    packed : collection of int, optional
+        Numbers of tensors that are read in the layout of channels wherever they are read, not in C
+        order.
+
+    Attributes
+    ----------
+    four : int
+        The axis that goes on by one from lane to lane of a texel.
     """
 
-    def __init__(self, ctx: Context, out: Layout, bound: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        out: Layout,
+        bound: Mapping[str, str] | None = None,
+        packed: Collection[int] = (),
+    ) -> None:
         self.ctx = ctx
         self.out = out
         self.bound = bound or {}
+        self.packed = packed
         self.size = prod(out.shape)
         self.element = axis(ELEMENT, self.size)
+        self.four = CHANNELS if out.kind == "channels" else ELEMENT
         self.declarations: list[str] = []
         self.functions: list[str] = []
         self.lines: list[str] = []
@@ -114,7 +131,7 @@ class Writer:
         one = self.ctx.tensors[tensor]
         for name, other in (*self.bound.items(), *self.tensors.items()):
             same = self.ctx.tensors[other]
-            if (same.memory, same.layout) == (one.memory, one.layout):
+            if (same.memory, same.start, same.layout) == (one.memory, one.start, one.layout):
                 return name
         name = f"E{len(self.tensors)}"
         self.tensors[name] = tensor
@@ -124,6 +141,11 @@ class Writer:
     def linear(self, tensor: Tensor) -> str:
         """Return the kernel's name for a tensor in linear layout."""
         return self.bind(self.ctx.need(tensor, "linear"))
+
+    def operand(self, tensor: Tensor) -> str:
+        """Return the kernel's name for a tensor in the layout that it is read in."""
+        kind: Kind = "channels" if tensor.serial in self.packed else "linear"
+        return self.bind(self.ctx.need(tensor, kind))
 
     def number(self, value: int) -> str:
         """Return the text of an integer."""
@@ -216,12 +238,16 @@ class Writer:
         way = per_channel(one, self.out.shape, self.out.axis)
         if way == "own":
             return f"load4({self.bind(self.ctx.need(one.tensor, self.out.kind))}, p)"
+        if way is None:
+            return self._each(one)
         name = self.linear(one.tensor)
         if way == "scalar":
             return f"vec4(load1({name}, 0))"
         return f"texel({name}, p.{self.out.slice_coordinate})"
 
     def _linear_load(self, one: LoadExpr) -> str:
+        if one.tensor.serial in self.packed:
+            return self._each(one)
         at = self._flattened(one.at)
         ahead = at - self.element
         if ahead.value is not None and ahead.value % 4 == 0:
@@ -239,27 +265,56 @@ class Writer:
         return moved.index
 
     def flat(self, one: Expr) -> Expr:
-        """Return an expression over the element's number in place of the output's axes."""
-        position = unflatten(self.element, self.out.shape)
-        return rewrite(one, dict(enumerate(position)))
+        """Return an expression over what tells elements apart, with loads where they are made.
+
+        In C order that is the element's number in place of the output's axes.
+        """
+        put: dict[int, Index] = {}
+        if self.out.kind == "linear":
+            put = dict(enumerate(unflatten(self.element, self.out.shape)))
+        return self.seen(rewrite(guarded(one), put))
+
+    def seen(self, one: Expr) -> Expr:
+        """Return an expression whose loads of packed tensors count their floats as they lie."""
+
+        def load(old: LoadExpr) -> Expr:
+            if old.tensor.serial not in self.packed:
+                return old
+            layout = self.ctx.tensors[self.ctx.need(old.tensor, "channels")].layout
+            return LoadExpr(old.tensor, packed(old.at, layout))
+
+        return rewrite(one, {}, load) if self.packed else one
 
     def elements(self) -> None:
-        """Declare the numbers of the four elements; those past the end stay at the last one."""
+        """Declare the numbers of the four elements, or the channels that they are of.
+
+        Those past the end stay at the last one.
+        """
         if self._has_elements:
             return
         self._has_elements = True
-        lines = ["    int e0 = 4 * (p.y * dims(O).x + p.x);"]
-        last = self.number(self.size - 1) if self.size % 4 else ""
+        first, count, name = "4 * (p.y * dims(O).x + p.x)", self.size, "e"
+        if self.out.kind == "channels":
+            first, count, name = "4 * p.z", self.out.packed, "c"
+        lines = [f"    int {name}0 = {first};"]
+        last = self.number(count - 1) if count % 4 else ""
         for lane in range(1, 4):
-            ahead = f"e0 + {lane}"
-            lines.append(f"    int e{lane} = {f'min({ahead}, {last})' if last else ahead};")
+            ahead = f"{name}0 + {lane}"
+            lines.append(f"    int {name}{lane} = {f'min({ahead}, {last})' if last else ahead};")
         self.lines[:0] = lines
+
+    def axis_name(self, number: int) -> str:
+        """Return the text of an axis of the output, or of the element's number."""
+        if self.out.kind != "channels":
+            return "e" if number == ELEMENT else "k"
+        pixel = ("p.y", "p.x")[-(len(self.out.shape) - 2) :]
+        return {STEP: "k"}.get(number) or ("p.w", "c", *pixel)[number]
 
     def _each(self, one: Expr) -> str:
         """Return a texel whose elements are computed elsewhere than at their own place."""
         flat, code = self.flat(one), Code([])
-        if in_fours(flat, ELEMENT):
-            return self.function(code, Fours(self, code, ELEMENT).value(flat), "vec4")
+        if in_fours(flat, self.four):
+            return self.function(code, Fours(self, code, self.four).value(flat), "vec4")
         return self.function(code, Scalars(self, code).value(flat))
 
     def function(self, code: Code, result: str, kind: str = "float") -> str:
@@ -269,14 +324,16 @@ class Writer:
         """
         self.elements()
         body = "".join(f"    {line}\n" for line in code.lines)
-        text = f"(int e) {{\n{body}    return {result};\n}}\n"
+        is_packed = self.out.kind == "channels"
+        takes, gives = ("ivec4 p, int c", "p, c") if is_packed else ("int e", "e")
+        text = f"({takes}) {{\n{body}    return {result};\n}}\n"
         same = [i for i, known in enumerate(self.functions) if known == f"{kind} at{i}{text}"]
         name = f"at{same[0] if same else len(self.functions)}"
         if not same:
             self.functions.append(f"{kind} {name}{text}")
         if kind == "vec4":
-            return f"{name}(e0)"
-        return f"vec4({', '.join(f'{name}(e{lane})' for lane in range(4))})"
+            return f"{name}({gives}0)"
+        return f"vec4({', '.join(f'{name}({gives}{lane})' for lane in range(4))})"
 
     # -- the whole -----------------------------------------------------------------------
 
@@ -333,11 +390,15 @@ class Scalars:
             return literal(one.value)
         return self._known(id(one)) or self.value(one)
 
+    def _float(self, one: Expr) -> str:
+        """Return the text of a value that all elements have together."""
+        return self._atom(one)
+
     def _text(self, one: Expr) -> str:
         if isinstance(one, LoadExpr):
             if one.tensor.serial in self.writer.first:
                 raise TypeError("an anchor's result is read elsewhere than at its own place")
-            return f"load1({self.writer.linear(one.tensor)}, {self.integer(one.at)})"
+            return f"load1({self.writer.operand(one.tensor)}, {self.integer(one.at)})"
         if isinstance(one, Apply):
             self.writer.is_half |= one.function == "half"
             return FUNCTIONS[one.function].scalar(*(self._atom(a) for a in one.args))
@@ -365,7 +426,7 @@ class Scalars:
 
     def _integer(self, atom: Atom) -> str:
         if isinstance(atom, Axis):
-            return "e" if atom.number == ELEMENT else "k"
+            return self.writer.axis_name(atom.number)
         known = self._known(atom.key)
         if known is not None:
             return known
@@ -379,7 +440,7 @@ class Scalars:
             text = f"{self._test(atom.test)} ? {yes} : {no}"
         else:
             low, high = (f"float({number(end)})" for end in (atom.low, atom.high))
-            text = f"int(roundeven(clamp({self._atom(atom.value)}, {low}, {high})))"
+            text = f"int(roundeven(clamp({self._float(atom.value)}, {low}, {high})))"
         inner = _steps(Index(0, {atom: 1}))
         return self._assign("int", text, atom.key, is_inner=inner)
 
@@ -396,27 +457,42 @@ class Fours(Scalars):
     def _atom(self, one: Expr) -> str:
         return f"vec4({literal(one.value)})" if isinstance(one, Number) else super()._atom(one)
 
+    def _float(self, one: Expr) -> str:
+        return f"{self._atom(one)}.x"
+
     def _text(self, one: Expr) -> str:
         if isinstance(one, Apply):
             self.writer.is_half |= one.function == "half"
             return FUNCTIONS[one.function].text(*(self._atom(a) for a in one.args))
         if isinstance(one, LoadExpr):
-            name, at = self.writer.linear(one.tensor), self.integer(one.at)
-            is_texel = pace(one.at, self.number) == 1
-            return f"texel({name}, {at} / 4)" if is_texel else f"vec4(load1({name}, {at}))"
+            name = self.writer.operand(one.tensor)
+            if pace(one.at, self.number) != 1:
+                return f"vec4(load1({name}, {self.integer(one.at)}))"
+            if one.tensor.serial in self.writer.packed:
+                return f"texel({name}, {self.integer(one.at // 4)})"
+            return f"texel({name}, {self.integer(one.at)} / 4)"
+        if isinstance(one, Where):
+            test = self._test(one.test)
+            return f"{test} ? {self._atom(one.yes)} : {self._atom(one.no)}"
         raise TypeError(type(one).__name__)
 
 
 def in_fours(one: Expr, number: int) -> bool:
     """Tell whether an expression can be computed for four values of an axis at once.
 
-    They begin at a multiple of four; each load then has one place for all, or those of a texel.
+    They begin at a multiple of four; each load then has one place for all, or those of a texel,
+    and each test one answer.
     """
-    return all(
-        isinstance(e, (Apply, Number))
-        or (isinstance(e, LoadExpr) and pace(e.at, number) is not None)
-        for e in walk(one)
-    )
+    for e in walk(one):
+        if isinstance(e, LoadExpr):
+            may = pace(e.at, number) is not None
+        elif isinstance(e, Where):
+            may = all(pace(t, number) is not None or pace(negated(t), number) == 1 for t in e.test)
+        else:
+            may = isinstance(e, (Apply, Number))
+        if not may:
+            return False
+    return True
 
 
 def pace(index: Index, number: int) -> int | None:
@@ -434,11 +510,21 @@ def pace(index: Index, number: int) -> int | None:
             if inner is None or (inner and atom.by % 4):
                 return None
             step = starts = bool(inner) and isinstance(atom, Remainder)
-        else:
+        elif isinstance(atom, Chosen):
+            if any(pace(part, number) != 0 for part in (*atom.test, atom.yes, atom.no)):
+                return None
+        elif not is_still(atom.value, number):
             return None
         total += step * factor
         is_texel &= starts or factor % 4 == 0
     return 0 if not total else 1 if total == 1 and is_texel else None
+
+
+def is_still(one: Expr, number: int) -> bool:
+    """Tell whether four values along an axis, from a multiple of four on, are the same."""
+    return in_fours(one, number) and all(
+        pace(e.at, number) == 0 for e in walk(one) if isinstance(e, LoadExpr)
+    )
 
 
 def depends(one: Expr) -> bool:

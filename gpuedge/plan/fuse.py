@@ -146,7 +146,7 @@ class _Fuser:
             for operand in tensor.reads:
                 self._keep(operand)
             return
-        other = alias_of(tensor)
+        other = self._other(tensor)
         if other is not None:
             self.bodies[number] = source.body
             if number in self.kept:
@@ -183,12 +183,23 @@ class _Fuser:
                 return body, inlined
             inlined += chosen
 
+    def _other(self, tensor: Tensor) -> Tensor | None:
+        """Return what a tensor is an alias of; None where that only moves elements for it.
+
+        Elements are moved once then, to where the alias wants them.
+        """
+        other = alias_of(tensor)
+        if other is None or other.serial in self.kept or not isinstance(other.source, Map):
+            return other
+        is_moved = is_view(other.source.body) and alias_of(other) is None
+        return None if is_moved and self.users[other.serial] == 1 else other
+
     def _keep(self, tensor: Tensor) -> None:
         """Note that a tensor has to be in memory."""
         if isinstance(tensor.source, (Given, Constant)) or tensor.serial in self.kept:
             return
         self.kept.add(tensor.serial)
-        other = alias_of(tensor)
+        other = self._other(tensor)
         if other is not None:
             self._keep(other)
 
@@ -196,12 +207,16 @@ class _Fuser:
         """Tell whether `part` need not be in memory for `whole`."""
         if not isinstance(part.source, Map) or part.serial in self.kept or not part.size:
             return False
-        other = alias_of(part)
+        is_shared = self.users[part.serial] > 1
+        other = self._other(part)
         if other is not None:
-            if self.users[part.serial] > 1:
+            if is_shared:
                 self._keep(other)
             return True
         if is_view(part.source.body):
+            if is_shared and alias_of(part) is not None:
+                self._keep(part)
+                return False
             return True
         found = loads(self.bodies[part.serial])
         # what is made of constants may not fit into memory everywhere (infinity, on ES 2.0)

@@ -15,21 +15,97 @@ from gpuedge.opset.tensor import Carry, Combine, Map, Pooling, Reduce, Tensor, g
 from gpuedge.plan.context import CHUNK, MAX_TRIPS, Context
 from gpuedge.plan.emit import ELEMENT, STEP, Code, Fours, Scalars, Writer, in_fours, pace
 from gpuedge.plan.fuse import follows, is_identity
-from gpuedge.plan.layout import Kind, linear, make
+from gpuedge.plan.layout import Kind, Layout, linear, make
+from gpuedge.plan.places import guarded, part_of, sections
 
 PARTS = ("whole", "high", "low")
 """What the spec PART of kernels that carry counts."""
 
 
 def lower_map(ctx: Context, tensor: Tensor, body: Expr) -> None:
-    """Lower a map: one generated pass."""
+    """Lower a map: one generated pass, or none where channels are parts of tensors as they lie."""
     kind = _kind(ctx, tensor, body)
-    writer = Writer(ctx, make(kind, tensor.shape))
+    if kind == "channels" and tensor.shape[0] == 1 and (
+        _taken(ctx, tensor, body) or _joined(ctx, tensor, body)
+    ):  # fmt: skip
+        return
+    out = ctx.add(make(kind, tensor.shape), ctx.value_of(tensor),
+                  storage=_kept_storage(ctx, tensor, body))  # fmt: skip
+    _launch_map(ctx, out, body)
+    ctx.define(tensor, out)
+
+
+def _launch_map(ctx: Context, out: str, body: Expr) -> None:
+    """Append the pass that computes a body into a tensor of its shape."""
+    layout = ctx.tensors[out].layout
+    writer = Writer(ctx, layout, packed=_packed(ctx, body, layout))
     made = writer.epilogue(writer.texel(body))
-    out = ctx.add(writer.out, ctx.value_of(tensor), storage=_kept_storage(ctx, tensor, body))
     ctx.launch("elementwise", {"O": out, **made.tensors}, made.specs, epilogue=made.text,
                is_half=made.is_half)  # fmt: skip
-    ctx.define(tensor, out)
+
+
+def _taken(ctx: Context, tensor: Tensor, body: Expr) -> bool:
+    """See neighbouring channels of a tensor as a tensor, if that is what `body` is."""
+    first = part_of(body, tensor.shape)
+    count = tensor.shape[1]
+    if first is None or first % 4 or not isinstance(body, LoadExpr):
+        return False
+    whole, layout = body.tensor, make("channels", tensor.shape)
+    is_whole = count % 4 == 0 or first + count == whole.shape[1]  # unused lanes are zero
+    name = ctx.have[whole.serial]["channels"] if _is_packed(ctx, whole) else ""
+    start = first // 4 * layout.inner
+    if not (name and is_whole and ctx.may_begin(name, start)):
+        return False
+    ctx.define(tensor, ctx.view(name, layout, start))
+    return True
+
+
+def _joined(ctx: Context, tensor: Tensor, body: Expr) -> bool:
+    """Join tensors along the axis of channels where they lie, if any of them may be moved there."""
+    shape, layout = tensor.shape, make("channels", tensor.shape)
+    parts = sections(body, shape)
+    if len(parts) < 2 or any(part.start % 4 for part, _ in parts):
+        return False
+    if not any(_own(ctx, inner, part, shape) for part, inner in parts):
+        return False
+    whole = ctx.add(layout, ctx.value_of(tensor))
+    starts = [part.start // 4 * layout.inner for part, _ in parts]
+    if not all(ctx.may_begin(whole, start) for start in starts):
+        return False
+    for start, (part, inner) in zip(starts, parts, strict=True):
+        name = _own(ctx, inner, part, shape)
+        if not (name and ctx.move(name, whole, start)):
+            place = make("channels", (1, len(part), *shape[2:]))
+            _launch_map(ctx, ctx.view(whole, place, start), inner)
+    ctx.define(tensor, whole)
+    return True
+
+
+def _own(ctx: Context, inner: Expr, part: range, shape: tuple[int, ...]) -> str:
+    """Return the plan tensor in the layout of channels that a part of a tensor is; else nothing."""
+    shape = (1, len(part), *shape[2:])
+    if not isinstance(inner, LoadExpr) or inner.tensor.shape != shape:
+        return ""
+    ready = ctx.have.get(inner.tensor.serial, {})
+    return ready.get("channels", "") if is_identity(inner, shape) else ""
+
+
+def _is_packed(ctx: Context, tensor: Tensor) -> bool:
+    """Tell whether a tensor is there in the layout of channels only."""
+    ready = ctx.have.get(tensor.serial, {})
+    return "channels" in ready and "linear" not in ready
+
+
+def _packed(ctx: Context, body: Expr, out: Layout) -> set[int]:
+    """Return the tensors that a kernel reads in the layout of channels, by their numbers.
+
+    A kernel in C order does so if it can take whole texels of all its operands.
+    """
+    found = {one.tensor.serial for one in loads(body) if _is_packed(ctx, one.tensor)}
+    if not found or out.kind == "channels":
+        return found
+    is_whole = out.kind == "linear" and in_fours(Writer(ctx, out, packed=found).flat(body), ELEMENT)
+    return found if is_whole else set()
 
 
 def materialise(ctx: Context, tensor: Tensor) -> None:
@@ -57,12 +133,17 @@ def in_chunks(ctx: Context, carry: Carry, texels: int, repeats: int) -> dict[str
 def _kept_storage(ctx: Context, tensor: Tensor, body: Expr) -> Storage | None:
     """Return the storage of what only moves elements of one tensor: that tensor's own."""
     if isinstance(body, LoadExpr) and not ctx.value_of(tensor):
-        return ctx.tensors[ctx.need(body.tensor, "linear")].storage
+        ready = ctx.have.get(body.tensor.serial)
+        name = next(iter(ready.values())) if ready else ctx.need(body.tensor, "linear")
+        return ctx.tensors[name].storage
     return None
 
 
 def _kind(ctx: Context, tensor: Tensor, body: Expr) -> Kind:
-    """Stay in the layout of an operand that is packed already, if every operand can follow."""
+    """Stay in the layout of an operand that is packed already, if every operand can follow.
+
+    In that of channels any elements can be read; that is done where the largest operand has it.
+    """
     for load in loads(body):
         ready = ctx.have.get(load.tensor.serial, {})
         same = load.tensor.shape == tensor.shape and is_identity(load, tensor.shape)
@@ -71,7 +152,9 @@ def _kind(ctx: Context, tensor: Tensor, body: Expr) -> Kind:
         kind = next(iter(ready))
         if follows(body, tensor.shape, make(kind, tensor.shape).axis):
             return kind
-    return "linear"
+    found = sorted((load.tensor for load in loads(body)), key=lambda t: t.size)
+    is_image = bool(found) and tensor.rank in (3, 4) and _is_packed(ctx, found[-1])
+    return "channels" if is_image else "linear"
 
 
 def lower_reduce(
@@ -136,6 +219,10 @@ _COMBINED = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 def _launch(ctx: Context, out: str, work: _Sum, body: Expr | None) -> None:
     """Append one pass that reduces up to `CHUNK` elements for each of its own."""
     writer = Writer(ctx, ctx.tensors[out].layout)
+    found = {one.tensor.serial for one in loads(work.item) if _is_packed(ctx, one.tensor)}
+    if found:
+        seen = Writer(ctx, writer.out, packed=found)
+        writer = seen if _fours(work, *_placed(seen, work)) is not None else writer
     result = writer.assign(_reduced(writer, work))
     if body is not None:
         writer.first[work.tensor.serial] = result
@@ -151,11 +238,7 @@ def _reduced(writer: Writer, work: _Sum) -> str:
     It reads whole texels where the elements of one are reduced alike, each for a result of its own
     (`ELEMENT`) or all for one (`STEP`); else it reads element by element.
     """
-    position = unflatten(axis(ELEMENT, work.tensor.size), work.tensor.shape)
-    is_split, start = work.length > CHUNK, ZERO
-    if is_split:
-        start, position = position[0] * CHUNK, position[1:]
-    item = rewrite(work.item, dict(enumerate(position)))
+    is_split, (item, start) = work.length > CHUNK, _placed(writer, work)
     fours = _fours(work, item, start)
     loop = Code([], outer=(outer := Code([])))
     write = Scalars(writer, loop) if fours is None else Fours(writer, loop, fours)
@@ -177,6 +260,15 @@ def _reduced(writer: Writer, work: _Sum) -> str:
         pairs = (function.scalar(f"r.{a}", f"r.{b}") for a, b in ("xy", "zw"))
         return writer.function(Code(lines), function.scalar(*pairs))
     return writer.function(Code(lines), "r", kind)
+
+
+def _placed(writer: Writer, work: _Sum) -> tuple[Expr, Index]:
+    """Return the item over an element's number and a step, and the first step of its chunk."""
+    position = unflatten(axis(ELEMENT, work.tensor.size), work.tensor.shape)
+    start = ZERO
+    if work.length > CHUNK:
+        start, position = position[0] * CHUNK, position[1:]
+    return writer.seen(rewrite(guarded(work.item), dict(enumerate(position)))), start
 
 
 def _fours(work: _Sum, item: Expr, start: Index) -> int | None:

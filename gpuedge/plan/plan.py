@@ -84,7 +84,8 @@ class PlanTensor:
 
     `memory` names the tensor whose memory it shares (itself unless it is a view). `host` is set
     for tensors the host fills: constants (every source is constant) and segment inputs. `storage`
-    is how the device keeps its texels, the same for all views of one memory.
+    is how the device keeps its texels, the same for all views of one memory; `start` is the texel
+    of the memory that it begins at.
     """
 
     name: str
@@ -93,11 +94,17 @@ class PlanTensor:
     host: HostTensor | None = None
     is_constant: bool = False
     storage: Storage = FLOAT32
+    start: int = 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its memory."""
+        """Bytes that it takes of its memory."""
         return self.layout.nbytes // 16 * self.storage.about.buffer_bytes
+
+    @property
+    def offset(self) -> int:
+        """Bytes of its memory that lie before it."""
+        return self.start * self.storage.about.buffer_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -281,10 +281,11 @@ def label(node: Node) -> str:
 
 
 def _own_memory(ctx: Context, name: str, outputs: Collection[str], shape: tuple[int, ...]) -> str:
-    """Return `name`, or a copy where the host writes its memory or another output has it."""
-    storage = ctx.tensors[name].memory
+    """Return `name`, or a copy where the host writes its memory or others have some of it."""
+    one = ctx.tensors[name]
+    whole = ctx.tensors[one.memory]
     taken = {ctx.tensors[o].memory for o in outputs}
-    if ctx.tensors[storage].host is None and storage not in taken:
+    if whole.host is None and whole.name not in taken and one.nbytes == whole.nbytes:
         return name
     copy = ctx.add(linear(shape), storage=ctx.tensors[name].storage)
     text = "in tensor E0;\nvec4 epilogue(vec4 v, ivec4 p) { return load4(E0, p); }\n"

@@ -129,10 +129,28 @@ def too_many(variant: Variant, out: Extents, parts: tuple[int, int], caps: Caps)
     if variant.form != "group":
         return ""  # the workgroups of map kernels are fitted to the output
     grid = variant.grid(out, parts)
-    groups = [-(-size // of) for size, of in zip(grid, variant.local, strict=True)]
+    groups = groups_of(grid, workgroup(variant, grid, caps))
     if all(count <= most for count, most in zip(groups, caps.max_groups, strict=True)):
         return ""
     return f"needs {groups} workgroups, the device allows {list(caps.max_groups)}"
+
+
+def workgroup(variant: Variant, grid: tuple[int, int, int], caps: Caps) -> tuple[int, int, int]:
+    """Return the workgroup of a kernel: wider along a flat grid that takes too many of its own.
+
+    Invocations of flat tiles have nothing to do with each other, so any number may be a group.
+    """
+    x, y, z = variant.local
+    most = min(caps.max_local_size[0], caps.max_invocations // (y * z))
+    while variant.is_flat and -(-grid[0] // x) > caps.max_groups[0] and 2 * x <= most:
+        x *= 2
+    return x, y, z
+
+
+def groups_of(grid: tuple[int, int, int], local: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Return how many workgroups cover a grid of invocations along each axis."""
+    x, y, z = (-(-size // of) for size, of in zip(grid, local, strict=True))
+    return x, y, z
 
 
 def _pushes_too_much(variant: Variant, facts: Mapping[str, int], caps: Caps) -> str:

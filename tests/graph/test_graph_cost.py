@@ -32,7 +32,7 @@ def graph(op: str, *shapes: tuple[int, ...], **attrs: Any) -> Graph:
         (graph("Sum", (2, 3), (3,), (1,)), "map", 12),
         (graph("Relu", (2, 3)), "map", 6),
         (graph("MaxPool", (1, 1, 4, 4), kernel_shape=[2, 2]), "map", 9 * 4),
-        (graph("GlobalAveragePool", (1, 2, 4, 4)), "map", 2 * 16),
+        (graph("GlobalAveragePool", (1, 2, 4, 4)), "map", 2 * 16 + 2),
         (graph("Softmax", (2, 3)), "map", 4 * 6),
         (graph("Transpose", (2, 3)), "map", 0),
         (graph("BatchNormalization", (1, 2, 3), (2,), (2,), (2,), (2,)), "map", 2 * 6 + 2),

@@ -156,12 +156,12 @@ def test_no_tile_of_a_flat_grid_has_two_parts() -> None:
 @pytest.mark.parametrize(
     ("op", "facts", "out", "wanted"),
     [
-        ("conv2d", shape(3840, height=2160, channels=3, filters=4), (3840, 2160, 1, 1), "_map"),
+        ("conv2d", shape(3840, height=2160, channels=3, filters=4), (3840, 2160, 1, 1), "_tile1x8"),
         ("conv2d", shape(3840, height=1092, channels=3, filters=4), (3840, 1092, 1, 1), "_tile1x8"),
         ("conv2d", shape(), (8, 8, 4, 65_535), "_shared4x8"),
         ("conv2d", shape(), (8, 8, 4, 65_536), "_map"),
         ("dwconv2d", shape(3840, height=2160, channels=3, filters=3, group=3), (3840, 2160, 1, 1),
-         "_map"),
+         "_3x3"),
         ("matmul", matmul.facts(1, 4, 4), (1, 1, 1, 65_536), "_map"),
     ],
 )  # fmt: skip

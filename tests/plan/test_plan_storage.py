@@ -220,7 +220,7 @@ def test_what_is_kept_in_fixed_point(monkeypatch: pytest.MonkeyPatch) -> None:
         -1
     ] == fixed
     for one in made.passes:
-        if one.variant in ("reduce_map",):
+        if one.variant == "reduce_map" and not one.outputs[0].startswith("GlobalAveragePool"):
             assert made.tensors[one.outputs[0]].storage.kind == exact
     steps = {step.ops: step.storages for step in made.steps}
     assert steps[("MaxPool",)] == (fixed,)

@@ -1,0 +1,123 @@
+"""Where elements lie in packed tensors, and which parts a body joins. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+
+from gpuedge.opset.expr import Apply, Expr, LoadExpr, Where, rewrite, where
+from gpuedge.opset.index import (
+    Atom,
+    Chosen,
+    Index,
+    Key,
+    Quotient,
+    Remainder,
+    axes,
+    axis,
+    choose,
+    flatten,
+    of,
+    unflatten,
+)
+from gpuedge.plan.layout import Layout
+
+CHANNELS = 1
+"""The axis that the layout of channels packs."""
+
+
+def packed(at: Index, layout: Layout) -> Index:
+    """Return which float of a tensor in the layout of channels holds element `at` of it."""
+    batch, channel, *pixel = unflatten(at, layout.shape)
+    slices = layout.extents[2]
+    texel = (batch * slices + channel // 4) * layout.inner + flatten(pixel, layout.shape[2:])
+    return texel * 4 + channel % 4
+
+
+def guarded(body: Expr) -> Expr:
+    """Return a body in which no load guards its place again by tests that guard the load already.
+
+    What is read where the tests fail is not used; no access leaves a tensor.
+    """
+    return _guarded(body, frozenset(), {})
+
+
+def _guarded(one: Expr, known: frozenset[Key], done: dict[tuple[int, Set[Key]], Expr]) -> Expr:
+    key = (id(one), known)
+    if key not in done:
+        done[key] = _under(one, known, done)
+    return done[key]
+
+
+def _under(one: Expr, known: frozenset[Key], done: dict[tuple[int, Set[Key]], Expr]) -> Expr:
+    if isinstance(one, LoadExpr) and known and not one.at.is_affine:
+        return LoadExpr(one.tensor, _settled(one.at, known))
+    if isinstance(one, Apply):
+        args = tuple(_guarded(a, known, done) for a in one.args)
+        same = all(new is old for new, old in zip(args, one.args, strict=True))
+        return one if same else Apply(one.function, args)
+    if isinstance(one, Where):
+        tests = [_settled(t, known) for t in one.test]
+        passed = known | {t.key for t in (*one.test, *tests)}
+        failed = known | {negated(t).key for t in (*one.test, *tests) if len(one.test) == 1}
+        return where(tests, _guarded(one.yes, passed, done), _guarded(one.no, failed, done))
+    return one
+
+
+def _settled(index: Index, known: Set[Key]) -> Index:
+    """Return an index without the choices that known tests make."""
+    if index.is_affine or not known:
+        return index
+    total = Index(index.constant)
+    for atom, factor in index.terms:
+        total = total + _chosen(atom, known) * factor
+    return total
+
+
+def _chosen(atom: Atom, known: Set[Key]) -> Index:
+    if isinstance(atom, Quotient):
+        return _settled(atom.of, known) // atom.by
+    if isinstance(atom, Remainder):
+        return _settled(atom.of, known) % atom.by
+    if isinstance(atom, Chosen):
+        if known >= {t.key for t in atom.test}:
+            return _settled(atom.yes, known)
+        tests = [_settled(t, known) for t in atom.test]
+        return choose(tests, _settled(atom.yes, known), _settled(atom.no, known))
+    return of(atom)
+
+
+def negated(test: Index) -> Index:
+    """Return the test that passes where `test`, which asks for no negative number, fails."""
+    return -test - 1
+
+
+def sections(body: Expr, shape: tuple[int, ...]) -> list[tuple[range, Expr]]:
+    """Return the parts along the axis of channels that a body joins, in order.
+
+    Each is given with what it is, over axes of its own shape. What joins nothing is one part.
+    """
+    return list(_sections(body, range(shape[CHANNELS])))
+
+
+def _sections(one: Expr, part: range) -> Iterator[tuple[range, Expr]]:
+    if isinstance(one, Where) and len(one.test) == 1:
+        before = one.test[0] + axis(CHANNELS, len(part))  # the test is cut - 1 - channel
+        if before.value is not None and 0 <= before.value < len(part) - 1:
+            cut = before.value + 1
+            for inner, some in ((one.yes, part[:cut]), (one.no, part[cut:])):
+                place = axis(CHANNELS, len(some)) + (some.start - part.start)
+                yield from _sections(rewrite(inner, {CHANNELS: place}), some)
+            return
+    yield part, one
+
+
+def part_of(body: Expr, shape: tuple[int, ...]) -> int | None:
+    """Return the channel that a body takes neighbouring channels of one tensor from, else None."""
+    if not isinstance(body, LoadExpr) or body.tensor.shape[2:] != shape[2:]:
+        return None
+    whole = body.tensor.shape
+    if len(whole) != len(shape) or whole[0] != shape[0] != 1 or whole[1] < shape[1]:
+        return None
+    ahead = body.at - flatten(axes(shape), whole)
+    step = whole[2] * (whole[3] if len(whole) > 3 else 1)
+    return None if ahead.value is None or ahead.value % step else ahead.value // step
