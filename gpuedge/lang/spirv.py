@@ -1,11 +1,13 @@
 """Kernels printed as SPIR-V 1.0 for Vulkan: no compiler is needed on the device.
 
-One blob serves Vulkan 1.0 (with VK_KHR_storage_buffer_storage_class) and later. What matters and is
-easy to get wrong, because drivers accept it and compute nonsense or crash: the workgroup size is
-a uvec3 whose parts are spec constants made unsigned by an addition; barriers order workgroup memory
-(semantics 0x108); every load is clamped into its tensor; branch conditions stay scalar while
-OpSelect on vectors takes a bool vector (SPIR-V before 1.4); OpSRem and OpSMod take no negative
-operands (Vulkan, appendix A), so remainders are made of divisions.
+One blob serves Vulkan 1.0 (with VK_KHR_storage_buffer_storage_class) and later; one with lanes of
+subgroups is SPIR-V 1.3, for Vulkan 1.1. Values go from lane to lane by shuffles: llvmpipe makes
+slower code of broadcasts. What matters and is easy to get wrong, because drivers accept it and
+compute nonsense or crash: the workgroup size is a uvec3 whose parts are spec constants made
+unsigned by an addition; barriers order workgroup memory (semantics 0x108); every load is clamped
+into its tensor; branch conditions stay scalar while OpSelect on vectors takes a bool vector (SPIR-V
+before 1.4); OpSRem and OpSMod take no negative operands (Vulkan, appendix A), so remainders are
+made of divisions.
 """
 
 from __future__ import annotations
