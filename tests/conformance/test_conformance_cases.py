@@ -99,7 +99,8 @@ def test_smoke_cases_are_small() -> None:
             assert 2 * outputs * int(c) / int(groups) * taps <= most, spec.id
         elif spec.op == "matmul":
             a, b = ([int(d) for d in s.split("x")] for s in spec.text.split("-"))
-            assert 2 * np.prod(a) * b[-1] <= 400_000, spec.id
+            most = 500_000 if spec.facts["filled_128s"] >= 80 else 400_000  # 48 by 48 by 103
+            assert 2 * np.prod(a) * b[-1] <= most, spec.id
 
 
 def _exact() -> object:
