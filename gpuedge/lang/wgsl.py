@@ -10,6 +10,8 @@ whatever a compiler can evaluate it does, and then overflow, NaN and division by
 an operator stand in a ``var``; ``<`` after a name may begin a list of types, so comparisons stand
 in parentheses; compilers may assume that there are no NaNs, so a value compared with itself becomes
 a look at its bits; over OpenGL ``%`` becomes that of GLSL, which takes no negative operands.
+lavapipe builds a kernel anew for the values of uniforms that its branches depend on alone, again
+and again: 3 ms a dispatch. So extents and params have a zero added that only the run knows.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ _LEVELS = {"+": 1, "-": 1, "*": 2, "/": 2}
 """How strongly operators bind that need no parentheses among themselves."""
 _SPLIT = frozenset((*_LEVELS, *_OPERATORS, *_SIGNS))
 _INT_MIN = -(2**31)
+_ZERO = "k_zero"
 _IDS = {"local_id": "k_local", "group_id": "k_group"}
 _STEP = "    "
 
@@ -126,7 +129,7 @@ class _WgslModule:
         self.printers: dict[type, Callable[[Any], str]] = {
             t.Literal: self._literal,
             t.Spec: lambda e: self._copy(f"c_{e.name}", f"s_{e.name}", "var"),
-            t.Param: lambda e: self._copy(f"p_{e.name}", f"u.p_{e.name}"),
+            t.Param: lambda e: self._uniform(f"p_{e.name}", e.type),
             t.LocalRef: lambda e: _name(e.local),
             t.Element: lambda e: f"{_name(e.array)}[{self._value(e.index)}]",
             t.Swizzle: self._swizzle,
@@ -142,9 +145,14 @@ class _WgslModule:
         self.entry[name] = f"{word} {name} = {source};"
         return name
 
+    def _uniform(self, name: str, kind: str) -> str:
+        """Return the name of a value of the uniform block."""
+        is_bound = self.function is self.kernel.main and t.BASE[kind] == "int"
+        return self._copy(name, f"u.{name}{f' + {_ZERO}' if is_bound else ''}")
+
     def _extents(self, tensor: t.Tensor) -> str:
         """Return the name of a tensor's extents."""
-        return self._copy(f"d_{tensor.name}", f"u.d_{tensor.name}")
+        return self._uniform(f"d_{tensor.name}", "ivec4")
 
     def _last(self, tensor: t.Tensor) -> str:
         """Return the name of the number of a tensor's last texel."""
@@ -323,21 +331,24 @@ class _WgslModule:
             body = self._block(function.body)
             body.append(f"return {self._value(function.value)};")
         elif function.type == "void":
-            head = [self._stage(), "fn main("]
-            head += ["    @builtin(local_invocation_id) local: vec3<u32>,"]
-            head += ["    @builtin(workgroup_id) group: vec3<u32>,", ") {"]
+            head = self._head("@builtin(local_invocation_id) local")
             word = "" if self.shares_ids else "let "
             body = [f"{word}k_local = vec3<i32>(local);", f"{word}k_group = vec3<i32>(group);"]
             body += self._block(function.body)
         else:
-            head = [self._stage(), "fn main(@builtin(global_invocation_id) id: vec3<u32>) {"]
+            head = self._head("@builtin(global_invocation_id) id")
             body = self._map_main()
         lines = [*self.entry.values(), *body]
         return "\n".join([*head, *[_STEP + line for line in lines], "}"]) + "\n"
 
-    def _stage(self) -> str:
+    def _head(self, place: str) -> list[str]:
+        """Print how main begins; no group has a number of 2^31 and more."""
         sizes = ", ".join([_size(size) for size in self.kernel.local_size])
-        return f"@compute @workgroup_size({sizes})"
+        return [
+            f"@compute @workgroup_size({sizes})",
+            f"fn main({place}: vec3<u32>, @builtin(workgroup_id) group: vec3<u32>) {{",
+            f"{_STEP}let {_ZERO} = i32(group.x >> 31u);",
+        ]
 
     def _map_main(self) -> list[str]:
         """Print main under the guard that its texel exists, and store what it returns."""

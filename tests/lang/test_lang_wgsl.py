@@ -117,6 +117,16 @@ def test_every_store_of_a_tensor_is_guarded(text: Text) -> None:
         assert re.match(r" +if \((all\(id <|k_in4\(at,|u32\(at\) <=)", next(above))
 
 
+@pytest.mark.parametrize("text", texts(), ids=lambda text: text.name.replace(" ", "-"))
+def test_main_has_no_branch_that_depends_on_uniforms_alone(text: Text) -> None:
+    """Such a branch makes lavapipe build the kernel anew for each dispatch."""
+    main = text.blob.code.decode().partition("@compute")[2]
+    ints = {f"p_{p.name}" for p in text.kernel.params if p.type == "int"}
+    found = re.findall(r"\bu\.(\w+)(.*)", main)
+    assert found and "let k_zero = i32(group.x >> 31u);" in main
+    assert all(rest == " + k_zero;" for name, rest in found if name[:2] == "d_" or name in ints)
+
+
 def test_no_name_of_a_text_stands_alone() -> None:
     words = ["let", "fn", "override", "active", "filter", "f32", "enable", "main_", "u", "k_at"]
     words = [w.rstrip("_") + "x" if w == "main_" else w for w in words]

@@ -29,12 +29,13 @@ fn f_epilogue(v1_v: vec4<f32>, v2_p: vec4<i32>) -> vec4<f32> {
 }
 
 @compute @workgroup_size(s_LX, s_LY, s_LZ)
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    let d_O = u.d_O;
-    let d_A = u.d_A;
+fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(workgroup_id) group: vec3<u32>) {
+    let k_zero = i32(group.x >> 31u);
+    let d_O = u.d_O + k_zero;
+    let d_A = u.d_A + k_zero;
     let last_A = u32(d_A.x * d_A.y * d_A.z * d_A.w - 1);
     let p_K = u.p_K;
-    let d_B = u.d_B;
+    let d_B = u.d_B + k_zero;
     let last_B = u32(d_B.x * d_B.y * d_B.z * d_B.w - 1);
     var c_CLAMP = s_CLAMP;
     var c_FLOOR = s_FLOOR;

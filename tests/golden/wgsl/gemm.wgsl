@@ -46,18 +46,16 @@ fn f_epilogue(v1_v: vec4<f32>, v2_p: vec4<i32>) -> vec4<f32> {
 }
 
 @compute @workgroup_size(s_LX, s_LY, 1i)
-fn main(
-    @builtin(local_invocation_id) local: vec3<u32>,
-    @builtin(workgroup_id) group: vec3<u32>,
-) {
+fn main(@builtin(local_invocation_id) local: vec3<u32>, @builtin(workgroup_id) group: vec3<u32>) {
+    let k_zero = i32(group.x >> 31u);
     var c_LX = s_LX;
     var c_LY = s_LY;
-    let p_K4 = u.p_K4;
-    let d_A = u.d_A;
+    let p_K4 = u.p_K4 + k_zero;
+    let d_A = u.d_A + k_zero;
     let last_A = u32(d_A.x * d_A.y * d_A.z * d_A.w - 1);
-    let d_B = u.d_B;
+    let d_B = u.d_B + k_zero;
     let last_B = u32(d_B.x * d_B.y * d_B.z * d_B.w - 1);
-    let d_C = u.d_C;
+    let d_C = u.d_C + k_zero;
     let k_local = vec3<i32>(local);
     let k_group = vec3<i32>(group);
     let v3_l: vec3<i32> = k_local;

@@ -56,16 +56,17 @@ fn f_epilogue(v1_v: vec4<f32>, v2_p: vec4<i32>) -> vec4<f32> {
 }
 
 @compute @workgroup_size(s_LX, s_LY, s_LZ)
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    let d_O = u.d_O;
+fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(workgroup_id) group: vec3<u32>) {
+    let k_zero = i32(group.x >> 31u);
+    let d_O = u.d_O + k_zero;
     var c_OCG = s_OCG;
     var c_ICG = s_ICG;
     var c_S0 = s_S0;
-    let d_X = u.d_X;
+    let d_X = u.d_X + k_zero;
     var c_BIAS = s_BIAS;
     var c_KH = s_KH;
     var c_KW = s_KW;
-    let d_K = u.d_K;
+    let d_K = u.d_K + k_zero;
     let last_K = u32(d_K.x * d_K.y * d_K.z * d_K.w - 1);
     var c_SY = s_SY;
     var c_DY = s_DY;

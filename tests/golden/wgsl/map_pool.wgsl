@@ -42,9 +42,10 @@ fn f_larger(v3_a: f32, v4_b: f32) -> f32 {
 }
 
 @compute @workgroup_size(s_LX, s_LY, s_LZ)
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    let d_O = u.d_O;
-    let d_X = u.d_X;
+fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(workgroup_id) group: vec3<u32>) {
+    let k_zero = i32(group.x >> 31u);
+    let d_O = u.d_O + k_zero;
+    let d_X = u.d_X + k_zero;
     var c_KH = s_KH;
     var c_SY = s_SY;
     var c_DY = s_DY;

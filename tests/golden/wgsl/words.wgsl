@@ -49,12 +49,13 @@ fn f_far(v3_p: vec4<i32>) -> vec4<f32> {
 }
 
 @compute @workgroup_size(s_LX, s_LY, s_LZ)
-fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-    let d_O = u.d_O;
-    let d_A = u.d_A;
+fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(workgroup_id) group: vec3<u32>) {
+    let k_zero = i32(group.x >> 31u);
+    let d_O = u.d_O + k_zero;
+    let d_A = u.d_A + k_zero;
     let last_A = u32(d_A.x * d_A.y * d_A.z * d_A.w - 1);
     var c_FLIP = s_FLIP;
-    let p_SHIFT = u.p_SHIFT;
+    let p_SHIFT = u.p_SHIFT + k_zero;
     var c_HALF = s_HALF;
     let p_G = u.p_G;
     if (all(id < vec3<u32>(vec3<i32>(d_O.x, d_O.y, d_O.z * d_O.w)))) {
