@@ -89,6 +89,11 @@ class Text:
         """The kernel as WGSL."""
         return lang.print_kernel(self.kernel, "wgsl")
 
+    def reading(self, kind: str) -> KernelBlob:
+        """Return the kernel as WGSL that reads every tensor as a kind."""
+        kinds = {t.name: kind for t in self.kernel.tensors if t.access == "read"}
+        return lang.print_kernel(self.kernel, "wgsl", kinds)
+
 
 @lru_cache(maxsize=1)
 def texts() -> tuple[Text, ...]:

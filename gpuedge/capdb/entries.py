@@ -34,10 +34,13 @@ LIMITS: Final = {
         "max_invocations", "max_shared_bytes", "max_storage_buffers", "max_storage_buffer_bytes",
         "max_allocation_bytes", "max_push_bytes", "max_texture_size", "max_outputs",
     ), 1),
-    "max_texel_buffers": 0, "max_texel_elements": 0, "subgroup_lanes": 0,
+    **dict.fromkeys((
+        "max_texel_buffers", "max_texel_elements", "max_texture_copies", "max_copied_elements",
+        "subgroup_lanes",
+    ), 0),
 }  # fmt: skip
 """Limits that an action may lower, and how far: fields of `gpuedge.core.caps.Caps`, and the
-invocations. A device can do without texel buffers, and without lanes of subgroups."""
+invocations. A device can do without texel buffers, copies in textures and lanes of subgroups."""
 
 TESTS: Final = ("standard", "kernels", "storages", "large", "repeat")
 """Tests that an entry may ask for."""

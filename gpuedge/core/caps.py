@@ -21,10 +21,12 @@ class Caps:
     buffer. `max_texture_size` counts physical texels per side (None where tensors are buffers);
     `max_storage_buffers` and `max_storage_buffer_bytes` bound the tensors of a kernel and the size
     of one (16 bytes per texel of float32) on every level, whatever they are kept in. Kernels may
-    read `max_texel_buffers` of them as texel buffers of `max_texel_elements` texels. `max_outputs`:
-    tensors one kernel can write. `subgroup_lanes`: invocations of a subgroup, where a kernel may
-    take a value from a constant one of them; else 0. `is_finite_only`: NaN and infinities are not
-    kept. `ruled_out`: kernel variants that are not used here (`gpuedge.capdb.restrict`).
+    read `max_texel_buffers` of them as texel buffers of `max_texel_elements` texels, and
+    `max_texture_copies` of them of copies in textures, of `max_copied_elements` texels.
+    `max_outputs`: tensors one kernel can write. `subgroup_lanes`: invocations of a subgroup, where
+    a kernel may take a value from a constant one of them; else 0. `is_finite_only`: NaN and
+    infinities are not kept. `ruled_out`: kernel variants that are not used here
+    (`gpuedge.capdb.restrict`).
 
     `has_fp16_storage` and `has_int8_storage`: kernels that users bring may declare storage buffers
     of 16-bit floats and integers, of 8-bit integers. `has_fp16_arithmetic`: kernels may compute in
@@ -54,6 +56,8 @@ class Caps:
     max_texel_buffers: int = 0
     max_texel_elements: int = 0
     subgroup_lanes: int = 0
+    max_texture_copies: int = 0
+    max_copied_elements: int = 0
     max_outputs: int = 1
     is_finite_only: bool = False
     ruled_out: frozenset[str] = frozenset()

@@ -69,6 +69,18 @@ READ_AS: Final = {BUFFER: TEXELS, HALF_BUFFER: HALF_TEXELS}
 TEXEL_KINDS: Final = frozenset(READ_AS.values())
 """What is only read, by way of a texel buffer."""
 
+TEXTURE: Final = "texture"
+HALF_TEXTURE: Final = "texture_f16"
+COPIED_AS: Final = {BUFFER: TEXTURE, HALF_BUFFER: HALF_TEXTURE}
+"""What a kernel may read a tensor of a buffer as, too: a texture that the device copies the same
+bytes to beforehand, texel after texel in rows of `TEXTURE_ROW`."""
+TEXTURE_KINDS: Final = frozenset(COPIED_AS.values())
+"""What is only read, of a copy."""
+TEXTURE_SHIFT: Final = 11
+TEXTURE_ROW: Final = 1 << TEXTURE_SHIFT
+"""Texels of a row of such a copy: a width that all devices of WebGPU have, those over OpenGL, too
+(the limits of its compatibility mode and more)."""
+
 FIXED16_STEPS: Final = 65535
 """Steps of the range of ``rgba8_fixed16``."""
 

@@ -42,7 +42,14 @@ from gpuedge.plan.arrange import Arrangement, arrange
 from gpuedge.plan.library import texts
 from gpuedge.plan.plan import Pass, Plan, PlanTensor, Step
 from gpuedge.plan.planner import plan, why_not
-from gpuedge.plan.storages import EXACT, FIXED, StoragePrecision, is_finite, kernel_kinds
+from gpuedge.plan.storages import (
+    EXACT,
+    FIXED,
+    StoragePrecision,
+    copied,
+    is_finite,
+    kernel_kinds,
+)
 from gpuedge.safety.deadline import keep
 from gpuedge.safety.interrupts import held, rlock
 from gpuedge.safety.paths import cache_dir
@@ -368,7 +375,7 @@ class GpuExecutable:
         caps = executor.caps
         self._where: Arrangement = arrange(
             made, caps.offset_alignment, has_suballocation=caps.has_suballocation,
-            most_bytes=caps.max_allocation_bytes,
+            most_bytes=caps.max_allocation_bytes, copied=copied(made, caps),
         )  # fmt: skip
         try:
             self._build(progress)

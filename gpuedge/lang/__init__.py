@@ -86,7 +86,8 @@ def print_kernel(
     storage : mapping of str to str, optional
         Storage kind (`gpuedge.core.storage.KINDS`) of each tensor by name: ``rgba32f`` in
         ``essl300`` and ``rgba8_float`` in ``essl100`` where none is given. The others read and
-        write storage buffers; ``spirv`` and ``essl310`` read those of `READ_AS` as texel buffers.
+        write storage buffers; ``spirv`` and ``essl310`` read those of `READ_AS` as texel buffers,
+        ``wgsl`` those of `COPIED_AS` in textures.
 
     Raises
     ------

@@ -1,7 +1,8 @@
 """Kernels printed as WGSL for WebGPU: one text that naga and Dawn both accept.
 
-Tensors are storage arrays of texels, specs are overrides with the spec's id, extents and params lie
-in one uniform block at the binding after the tensors, with the offsets of the blob's push block.
+Tensors are storage arrays of texels, or textures that hold a copy of one; specs are overrides with
+the spec's id, extents and params lie in one uniform block at the binding after the tensors, with
+the offsets of the blob's push block.
 
 What is easy to get wrong because only one of the compilers objects, or because it depends on the
 driver: loops round a barrier are bounded by uniform values (Dawn analyses that, naga does not);
@@ -20,7 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from gpuedge.core.kernel import KernelBlob, Number
-from gpuedge.core.storage import HALF_BUFFER
+from gpuedge.core.storage import HALF_BUFFER, TEXTURE_KINDS, TEXTURE_ROW, TEXTURE_SHIFT
 from gpuedge.lang import tree as t
 from gpuedge.lang.builtins import BITS, BUILTINS, COMPARISONS, TANH_LIMIT
 from gpuedge.lang.interface import bind, push_args
@@ -96,10 +97,15 @@ fn k_one_{0}(e: i32, last: u32) -> f32 {{
     return {1}[at & 3u];
 }}
 """
+_FETCH = f"""\
+fn k_fetch_{{0}}(at: u32) -> vec4<f32> {{{{
+    return textureLoad(t_{{0}}, vec2<u32>(at & {TEXTURE_ROW - 1}u, at >> {TEXTURE_SHIFT}u), 0);
+}}}}
+"""
 
 
 def print_kernel(kernel: t.Kernel, _dialect: str, storage: Mapping[str, str]) -> KernelBlob:
-    """Print a kernel as a WGSL text with one entry point, ``main``; tensors are buffers."""
+    """Print a kernel as a WGSL text with one entry point, ``main``; it writes buffers."""
     return _WgslModule(kernel, storage).blob()
 
 
@@ -120,6 +126,7 @@ class _WgslModule:
         self.kernel = kernel
         self.storage = storage
         self.halves = {name for name, kind in storage.items() if kind == HALF_BUFFER}
+        self.textures = {name for name, kind in storage.items() if kind in TEXTURE_KINDS}
         self.function = kernel.main
         self.helpers: set[str] = set()
         self.shares_ids = False
@@ -256,6 +263,8 @@ class _WgslModule:
         return self._texel(tensor, f"min(u32(k_at({position}, {d})), {last})")
 
     def _texel(self, tensor: t.Tensor, index: str) -> str:
+        if tensor.name in self.textures:
+            return f"{self._helper(f'k_fetch_{tensor.name}')}({index})"
         text = f"t_{tensor.name}[{index}]"
         return text if tensor.name not in self.halves else f"{self._helper('k_halves')}({text})"
 
@@ -373,6 +382,9 @@ class _WgslModule:
         for tensor in self.kernel.tensors:
             mode = "read" if tensor.access == "read" else "read_write"
             place = f"@group(0) @binding({tensor.binding})"
+            if tensor.name in self.textures:
+                lines.append(f"{place} var t_{tensor.name}: texture_2d<f32>;")
+                continue
             kind = "vec2<u32>" if tensor.name in self.halves else "vec4<f32>"
             lines.append(f"{place} var<storage, {mode}> t_{tensor.name}: array<{kind}>;")
         lines.append("struct Push {")
@@ -404,6 +416,8 @@ class _WgslModule:
             ):
                 if prefix + tensor.name in self.helpers:
                     own.append(text.format(tensor.name, self._texel(tensor, index)))
+            if f"k_fetch_{tensor.name}" in self.helpers:
+                own.append(_FETCH.format(tensor.name))
         return [_INDEX, *(text for name, text in _HELPERS.items() if name in self.helpers), *own]
 
     def blob(self) -> KernelBlob:

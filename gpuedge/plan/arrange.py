@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -58,20 +58,22 @@ class Arrangement:
     `regions` by tensor name (views included), `buffers` by name: ``arena`` and ``constants``, which
     many tensors share, and one each for those that have a buffer of their own. `depends` says for
     each pass whether it must wait for passes before it. `most_alive` is the largest sum of scratch
-    tensors that are needed at the same time, in bytes: no plan takes less scratch memory.
+    tensors that are needed at the same time, in bytes: no plan takes less scratch memory. `copied`
+    is how many bytes of some buffers kernels read of copies in textures.
     """
 
     regions: Mapping[str, Region]
     buffers: Mapping[str, BufferSpec]
     depends: tuple[bool, ...]
     most_alive: int
+    copied: Mapping[str, int]
 
     @property
     def memory(self) -> dict[str, int]:
-        """Bytes of device memory by what they are for."""
+        """Bytes of device memory by what they are for, copies in textures among them."""
         found = dict.fromkeys(get_args(Role), 0)
-        for home in self.buffers.values():
-            found[home.role] += home.device_nbytes
+        for name, home in self.buffers.items():
+            found[home.role] += home.device_nbytes + self.copied.get(name, 0)
         return found
 
     @property
@@ -91,6 +93,7 @@ def arrange(
     *,
     has_suballocation: bool = True,
     most_bytes: int | None = None,
+    copied: Iterable[str] = (),
 ) -> Arrangement:
     """Place the tensors of `plan`.
 
@@ -106,6 +109,8 @@ def arrange(
     most_bytes : int, optional
         Largest buffer. Constants take several where they have to; what passes hand to each other
         does as without suballocation.
+    copied : iterable of str
+        Tensors that kernels read of copies in textures.
     """
     nbytes: dict[str, int] = {}
     for tensor in plan.tensors.values():
@@ -146,7 +151,10 @@ def arrange(
     }
     homes = (BufferSpec(t.nbytes, "scratch", plan.tensors[t.name].storage) for t in scratch)
     alive = [replace(t, nbytes=h.device_nbytes) for t, h in zip(scratch, homes, strict=True)]
-    return Arrangement(views, buffers, _dependences(plan, views), most_alive(alive))
+    copies: dict[str, int] = {}
+    for region in (views[name] for name in copied):
+        copies[region.buffer] = max(copies.get(region.buffer, 0), region.nbytes)
+    return Arrangement(views, buffers, _dependences(plan, views), most_alive(alive), copies)
 
 
 def _role(tensor: PlanTensor, results: set[str]) -> Role:

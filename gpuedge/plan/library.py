@@ -102,20 +102,22 @@ def variants() -> tuple[Variant, ...]:
     return _tables()[0]
 
 
-def reads_texels(device_class: str) -> bool:
-    """Tell whether kernels read texel buffers on a class of devices, where they offer them.
+def reads(device_class: str) -> tuple[bool, bool]:
+    """Tell whether kernels on a class of devices read texel buffers, and copies in textures.
 
     Raises ConfigError (GE-101) as `variants`.
     """
-    return device_class in _tables()[1]
+    known = _tables()[1]
+    return device_class in known["texels"], device_class in known["textures"]
 
 
 @lru_cache(maxsize=1)
-def _tables() -> tuple[tuple[Variant, ...], frozenset[str]]:
+def _tables() -> tuple[tuple[Variant, ...], dict[str, frozenset[str]]]:
     path = data_dir("shaders") / "variants.toml"
     try:
         found: Mapping[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-        return tuple(_row(row) for row in found["variant"]), frozenset(found["reads"]["texels"])
+        known = {name: frozenset(found["reads"][name]) for name in ("texels", "textures")}
+        return tuple(_row(row) for row in found["variant"]), known
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path} cannot be used: {error}") from error
 

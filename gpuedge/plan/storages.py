@@ -16,11 +16,18 @@ import numpy as np
 
 from gpuedge.core.caps import Caps
 from gpuedge.core.dtypes import ACCEPTED as FLOATS
-from gpuedge.core.storage import FIXED16_STEPS, HALF_BUFFER, READ_AS, Storage
+from gpuedge.core.storage import (
+    COPIED_AS,
+    FIXED16_STEPS,
+    HALF_BUFFER,
+    READ_AS,
+    TEXTURE_KINDS,
+    Storage,
+)
 from gpuedge.graph.ir import Array
 from gpuedge.plan.layout import TEXEL
-from gpuedge.plan.library import reads_texels
-from gpuedge.plan.plan import Pass, PlanTensor
+from gpuedge.plan.library import reads
+from gpuedge.plan.plan import Pass, Plan, PlanTensor
 
 Range = tuple[float, float]
 """The lowest and the highest of some numbers."""
@@ -178,23 +185,35 @@ class Storages:
 def kernel_kinds(one: Pass, tensors: Mapping[str, PlanTensor], caps: Caps) -> dict[str, str]:
     """Return the storage kind that the kernel of a pass is printed for, by its tensors' names.
 
-    Where a class of devices reads texel buffers faster (``variants.toml``), tensors that the pass
-    only reads are read so, as far as the device's limits reach.
+    Where a class of devices reads texels faster through its units for textures
+    (``variants.toml``), tensors that the pass only reads are read so, as far as the device's limits
+    reach: as texel buffers, else of copies in textures.
     """
-    kinds, left = {}, caps.max_texel_buffers if reads_texels(caps.device_class) else 0
+    texels, textures = reads(caps.device_class)
+    buffers = caps.max_texel_buffers if texels else 0
+    copies = caps.max_texture_copies if textures else 0
+    kinds = {}
     for name, value in one.tensors.items():
         tensor = tensors[value]
         kind = tensor.storage.kind
-        texels = tensor.layout.nbytes // TEXEL
-        if (
-            left
-            and kind in READ_AS
-            and value not in one.outputs
-            and (texels <= caps.max_texel_elements)
-        ):
-            kind, left = READ_AS[kind], left - 1
+        size = tensor.layout.nbytes // TEXEL
+        if value not in one.outputs and kind in READ_AS:
+            if buffers and size <= caps.max_texel_elements:
+                kind, buffers = READ_AS[kind], buffers - 1
+            elif copies and size <= caps.max_copied_elements:
+                kind, copies = COPIED_AS[kind], copies - 1
         kinds[name] = kind
     return kinds
+
+
+def copied(made: Plan, caps: Caps) -> set[str]:
+    """Return the tensors that kernels of a plan read of copies in textures."""
+    return {
+        one.tensors[name]
+        for one in made.passes
+        for name, kind in kernel_kinds(one, made.tensors, caps).items()
+        if kind in TEXTURE_KINDS
+    }
 
 
 def _limits(dtype: str) -> Range:

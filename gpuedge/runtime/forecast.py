@@ -14,6 +14,7 @@ from gpuedge.graph.cost import count
 from gpuedge.graph.partition import Segment, partition
 from gpuedge.plan.arrange import Arrangement, arrange
 from gpuedge.plan.planner import plan, why_not
+from gpuedge.plan.storages import copied
 from gpuedge.runtime.segments import precision_of
 from gpuedge.runtime.strings import CPU, caps_of
 
@@ -106,7 +107,7 @@ class Forecast:
         caps = self.caps
         return arrange(
             made, caps.offset_alignment, has_suballocation=caps.has_suballocation,
-            most_bytes=caps.max_allocation_bytes,
+            most_bytes=caps.max_allocation_bytes, copied=copied(made, caps),
         )  # fmt: skip
 
 

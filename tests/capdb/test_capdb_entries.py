@@ -152,6 +152,7 @@ def test_condition_that_is_not_known_is_refused_and_never_dropped(place: str) ->
         (("action", "limits"), {"max_wishes": 3}), (("action", "limits"), {"max_outputs": "3"}),
         (("action", "limits"), {"max_outputs": 0}),
         (("action", "limits"), {"max_texel_buffers": -1}),
+        (("action", "limits"), {"max_texture_copies": -1}),
         (("action", "disable_levels"), "vulkan"), (("action", "undo"), True),
         (("probe", "tests"), ["luck"]), (("probe", "runs"), "many"),
         (("match", 0, "driver", "sheme"), "x"), (("match", 0, "api"), "vulkan"),

@@ -31,6 +31,8 @@ DESKTOP = replace(
     max_texel_buffers=16,
     max_texel_elements=1 << 27,
     subgroup_lanes=32,
+    max_texture_copies=16,
+    max_copied_elements=1 << 24,
     max_outputs=8,
     storages=("buffer", "rgba32f", "rgba16f", "rgba32ui"),
 )
@@ -178,6 +180,8 @@ def test_feature_changes_just_these_capabilities(
         ({"max_texel_buffers": 0}, {"max_texel_buffers": 0}),
         ({"max_texel_elements": 1 << 16}, {"max_texel_elements": 1 << 16}),
         ({"subgroup_lanes": 0}, {"subgroup_lanes": 0}),
+        ({"max_texture_copies": 0}, {"max_texture_copies": 0}),
+        ({"max_copied_elements": 1 << 16}, {"max_copied_elements": 1 << 16}),
         ({"max_texture_size": 64}, {}),  # its tensors are buffers
     ],
 )

@@ -14,7 +14,8 @@ const device = await adapter.requestDevice();
 
 function layoutOf(text) {
     const entries = text.kinds.map((type, binding) => ({
-        binding, visibility: GPUShaderStage.COMPUTE, buffer: { type },
+        binding, visibility: GPUShaderStage.COMPUTE,
+        ...(type.endsWith('float') ? { texture: { sampleType: type } } : { buffer: { type } }),
     }));
     const group = device.createBindGroupLayout({ entries });
     return device.createPipelineLayout({ bindGroupLayouts: [group] });

@@ -1,4 +1,4 @@
-"""Reads through texel buffers: bits of storage buffers, within limits, nothing left over."""
+"""Reads of texel buffers and textures: bits of storage buffers, within limits, nothing left."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ import texel_reads
 from conftest import CANDIDATES
 from gles_child import need, run
 from validation import validated
+from wgpu_kernels import ADAPTERS, open_on, upload
 
 from gpuedge.backends import load
+from gpuedge.backends.base import Binding, Dispatch, Usage
 from gpuedge.backends.device import OpenDevice
-from gpuedge.core.storage import BUFFER, TEXELS
+from gpuedge.core.kernel import Extents
+from gpuedge.core.storage import BUFFER, COPIED_AS, TEXELS, TEXTURE, TEXTURE_ROW
 from gpuedge.executors.gpu import GpuExecutor
 from gpuedge.graph.ir import Graph, Node, TensorType
 
@@ -26,6 +29,18 @@ pytestmark = pytest.mark.driver
 def test_every_read_gives_the_same_bits_on_vulkan(vulkan_device: OpenDevice) -> None:
     texel_reads.reads(vulkan_device)
     texel_reads.mixed(vulkan_device)
+
+
+@pytest.fixture(params=sorted(ADAPTERS))
+def webgpu(request: pytest.FixtureRequest) -> Iterator[OpenDevice]:
+    made = open_on(request.param)
+    yield made
+    made.close()
+
+
+def test_every_read_gives_the_same_bits_on_webgpu(webgpu: OpenDevice) -> None:
+    texel_reads.reads(webgpu, COPIED_AS)
+    texel_reads.mixed(webgpu, COPIED_AS)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +76,12 @@ def executor(request: pytest.FixtureRequest) -> Iterator[GpuExecutor]:
     made.close()
 
 
+PRODUCT = (
+    "kernel map t;\nin tensor A;\nin tensor B;\nout tensor O;\n"
+    "vec4 main(ivec4 p) { return load4(A, p) * load4(B, p); }"
+)
+
+
 def product(rows: int) -> Graph:
     """Return y = a * b + c over arrays of `rows` rows of 64 numbers, c a single row."""
     kinds = {name: TensorType("float32", (rows, 64)) for name in ("a", "b", "t", "y")}
@@ -89,22 +110,28 @@ def test_larger_tensors_are_read_as_storage_buffers(executor: GpuExecutor) -> No
     executable.close()
 
 
-def test_recordings_free_their_texel_buffers(executor: GpuExecutor) -> None:
-    impl: Any = executor.impl
-    alive: Counter[str] = Counter()
-    queue = impl.queue
-    create, destroy = queue.create, queue.destroy
+class Alive(Counter[str]):
+    """Objects of a driver that are alive, by kind, counted from now on."""
 
-    def created(kind: str, *args: Any, **fields: Any) -> Any:
-        made = create(kind, *args, **fields)
-        alive[kind] += 1
+    def __init__(self, queue: Any, release: str) -> None:
+        super().__init__()
+        self._made, self._freed = queue.create, getattr(queue, release)
+        queue.create = self._create
+        setattr(queue, release, self._release)
+
+    def _create(self, kind: str, *args: Any, **fields: Any) -> Any:
+        made = self._made(kind, *args, **fields)
+        self[kind] += 1
         return made
 
-    def destroyed(kind: str, *args: Any) -> None:
-        alive[kind] -= 1
-        destroy(kind, *args)
+    def _release(self, kind: str, *args: Any) -> None:
+        self[kind] -= 1
+        self._freed(kind, *args)
 
-    queue.create, queue.destroy = created, destroyed
+
+def test_recordings_free_their_texel_buffers(executor: GpuExecutor) -> None:
+    impl: Any = executor.impl
+    alive = Alive(impl.queue, "destroy")
     for _ in range(5):
         executable = executor.compile(product(3))
         inputs = {n: np.ones((1 if n == "c" else 3, 64), np.float32) for n in "abc"}
@@ -112,4 +139,41 @@ def test_recordings_free_their_texel_buffers(executor: GpuExecutor) -> None:
         assert alive["BufferView"] == 3
         executable.close()
         assert alive["BufferView"] == 0
-    queue.create, queue.destroy = create, destroy
+
+
+def test_copies_are_made_when_they_are_needed(webgpu: OpenDevice) -> None:
+    """Those of constants once, of what the host writes anew, of what a kernel wrote again."""
+    alive = Alive(webgpu.queue, "release")
+    values = np.arange(4 * (2 * TEXTURE_ROW + 3), dtype=np.float32)
+    x = upload(webgpu, values)
+    k = upload(webgpu, np.full_like(values, 2), Usage.CONSTANT)
+    m, o = (webgpu.alloc(values.nbytes, use) for use in (Usage.SCRATCH, Usage.OUTPUT))
+    few = webgpu.alloc(5 * 16, Usage.OUTPUT)
+    whole = [Binding(b, 0, b.nbytes) for b in (x, k, m, o)]
+    part = Binding(m, 0, few.nbytes)
+    kinds = {"A": TEXTURE, "B": TEXTURE}
+    extents = values.size // 4, 1, 1, 1
+
+    def multiply(*places: Binding, of: Extents = extents) -> Dispatch:
+        return texel_reads.launched(webgpu, PRODUCT, kinds, places, of)
+
+    work = [
+        multiply(whole[0], whole[1], whole[2]),
+        multiply(part, part, Binding(few, 0, few.nbytes), of=(5, 1, 1, 1)),
+        multiply(whole[2], whole[1], whole[3]),
+    ]
+    recording: Any = webgpu.record(work, [x], [o, few])
+    assert len(recording.textures) == alive["Texture"] == 3  # of x, k and m
+    for factor in (1, 3, -5):
+        # whole rows and the rest of the last one are two commands
+        assert len(recording.once) == (2 if factor == 1 else 0)
+        assert [len(copies) for copies, _ in recording.passes] == [2, 1, 2]
+        webgpu.write(x, memoryview(values * np.float32(factor)))
+        texel_reads.finished(webgpu, recording)
+        found = np.empty_like(values)
+        webgpu.read(o, memoryview(found))
+        np.testing.assert_array_equal(found, values * np.float32(4 * factor))
+        webgpu.read(few, memoryview(found[:20]))
+        np.testing.assert_array_equal(found[:20], (values[:20] * np.float32(2 * factor)) ** 2)
+    webgpu.release(recording)
+    assert alive["Texture"] == 0 and alive["TextureView"] == -3

@@ -20,6 +20,7 @@ from wgsl_corpus import Text, texts
 from gpuedge.backends.device import OpenDevice
 from gpuedge.core.errors import DriverError
 from gpuedge.core.kernel import KernelBlob, SpecArg, TensorArg
+from gpuedge.core.storage import BUFFER, TEXTURE
 
 pytestmark = pytest.mark.driver
 CHECK = Path(__file__).resolve().parents[1] / "dawn" / "check.mjs"
@@ -86,7 +87,8 @@ def by_dawn(requests: list[dict[str, Any]]) -> list[str]:
 
 
 def request(blob: KernelBlob, specs: dict[str, Any]) -> dict[str, Any]:
-    kinds = ["read-only-storage" if t.access == "read" else "storage" for t in blob.tensors]
+    read = {BUFFER: "read-only-storage", TEXTURE: "unfilterable-float"}
+    kinds = [read[t.storage] if t.access == "read" else "storage" for t in blob.tensors]
     values = {str(s.spec_id): float(specs.get(s.name, s.default)) for s in blob.specs}
     code = blob.code.decode()
     return {"code": code, "entry": blob.entry, "kinds": [*kinds, "uniform"], "constants": values}
@@ -99,9 +101,10 @@ def hand_written(code: str) -> KernelBlob:
 
 
 def test_dawn_accepts_every_kernel() -> None:
-    corpus = texts()
-    answers = by_dawn([request(text.blob, text.specs) for text in corpus])
-    assert {t.name: a for t, a in zip(corpus, answers, strict=True) if a} == {}
+    blobs = [(f"{text.name} {kind}", text.reading(kind), text.specs)
+             for text in texts() for kind in (BUFFER, TEXTURE)]  # fmt: skip
+    answers = by_dawn([request(blob, specs) for _, blob, specs in blobs])
+    assert {name: a for (name, *_), a in zip(blobs, answers, strict=True) if a} == {}
 
 
 def test_dawn_refuses_what_it_must() -> None:
@@ -120,7 +123,8 @@ def device(request: pytest.FixtureRequest) -> Iterator[OpenDevice]:
 
 @pytest.mark.parametrize("text", texts(), ids=lambda text: text.name.replace(" ", "-"))
 def test_naga_accepts(text: Text, device: OpenDevice) -> None:
-    device.release(device.build(text.blob, text.specs))
+    for kind in (BUFFER, TEXTURE):
+        device.release(device.build(text.reading(kind), text.specs))
 
 
 @pytest.mark.parametrize("name", BAD_EVERYWHERE)

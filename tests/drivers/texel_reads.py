@@ -1,4 +1,4 @@
-"""Kernels that read tensors as texel buffers, on any open device; `test_texel_reads` runs them.
+"""Kernels that read texel buffers or textures, on any open device; `test_texel_reads` runs them.
 
 What the same kernel reads of the same bytes as a storage buffer is what must come back.
 """
@@ -17,7 +17,7 @@ from gpuedge.backends.base import Binding, Buffer, Dispatch, Usage
 from gpuedge.backends.device import OpenDevice
 from gpuedge.backends.gles import api
 from gpuedge.core.kernel import Extents, Number
-from gpuedge.core.storage import BUFFER, HALF_BUFFER, HALF_TEXELS, READ_AS, TEXELS
+from gpuedge.core.storage import BUFFER, HALF_BUFFER, READ_AS
 
 Raw = npt.NDArray[Any]
 
@@ -104,7 +104,7 @@ def finished(device: OpenDevice, recording: Any) -> None:
     device.wait(device.submit(recording), 60.0)
 
 
-def differences(device: OpenDevice, values: Raw, kind: str) -> dict[str, int]:
+def differences(device: OpenDevice, values: Raw, kind: str, read_as: str) -> dict[str, int]:
     """Return how many values each way of reading gets wrong at all places."""
     extents = SHAPE[3], SHAPE[2], SHAPE[1], SHAPE[0]
     source, place = tensor_of(device, values)
@@ -114,7 +114,7 @@ def differences(device: OpenDevice, values: Raw, kind: str) -> dict[str, int]:
     for name, text in READS.items():
         for step, start in PLACES:
             found = []
-            for way in (kind, READ_AS[kind]):
+            for way in (kind, read_as):
                 device.write(result, memoryview(np.full(65_536, 0x5A5A5A5A, np.uint32)))
                 params = {"STEP": step, "START": start}
                 work = launched(device, HEAD + text, {"A": way}, (place, out), extents, params)
@@ -148,26 +148,29 @@ def check_values(found: Raw, values: Raw, name: str) -> None:
     np.testing.assert_array_equal(found[is_number], wanted.view(np.uint32)[is_number], name)
 
 
-def reads(device: OpenDevice) -> None:
+def reads(device: OpenDevice, read_as: Mapping[str, str] = READ_AS) -> None:
     """Every way to read gives the bits that it gives of a storage buffer; payloads of NaN that come
     of float16 are not compared.
     """
-    assert device.caps.max_texel_buffers >= 16
-    assert device.caps.max_texel_elements >= 65_536
+    caps = device.caps
+    assert max(caps.max_texel_buffers, caps.max_texture_copies) >= 16
+    assert max(caps.max_texel_elements, caps.max_copied_elements) >= 65_536
     for values, kind in ((floats(), BUFFER), (halves(), HALF_BUFFER)):
-        assert differences(device, values, kind) == dict.fromkeys(READS, 0), kind
+        found = differences(device, values, kind, read_as[kind])
+        assert found == dict.fromkeys(READS, 0), kind
 
 
 def views_of(recording: Any) -> int:
-    """Return how many texel buffers a recording owns."""
+    """Return how many texel buffers or textures a recording owns."""
     return len(recording.views if hasattr(recording, "views") else recording.textures)
 
 
-def mixed(device: OpenDevice) -> None:
+def mixed(device: OpenDevice, read_as: Mapping[str, str] = READ_AS) -> None:
     """A kernel reads tensors of all kinds, whatever the order; passes wait for what they fetch.
 
-    A range that is read twice is one texel buffer.
+    A range that is read twice is one texel buffer, or one texture.
     """
+    whole, halved = read_as[BUFFER], read_as[HALF_BUFFER]
     rng, n = np.random.default_rng(5), 777
     one, two = (rng.integers(-99, 99, n * 4).astype(np.float32) for _ in range(2))
     half = rng.integers(-99, 99, n * 4).astype(np.float16)
@@ -176,11 +179,13 @@ def mixed(device: OpenDevice) -> None:
     a, b, c = (place for _, place in made)
     m, o = Binding(middle, 0, n * 16), Binding(result, 0, n * 16)
     extents = n, 1, 1, 1
-    texels = {"A": TEXELS, "B": TEXELS}
+    texels = {"A": whole, "B": whole}
+    # reads what was fetched before; of WebGPU's buffers none is read and written by one dispatch
+    again = texels if device.caps.dialect == "wgsl" else {"B": whole}
     work = [
-        launched(device, MIXED, {"B": TEXELS, "C": HALF_TEXELS}, (a, b, c, m), extents),
+        launched(device, MIXED, {"B": whole, "C": halved}, (a, b, c, m), extents),
         launched(device, SUM, texels, (m, b, o), extents),
-        launched(device, SUM, {"B": TEXELS}, (m, o, m), extents),  # reads what it fetched before
+        launched(device, SUM, again, (m, o, m), extents),
         launched(device, SUM, texels, (m, b, o), extents),
     ]
     recording = device.record(work, [made[0][0]], [result])

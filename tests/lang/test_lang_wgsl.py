@@ -14,6 +14,7 @@ from wgsl_corpus import FUSED, GROUP, HEAD, Text, texts
 
 from gpuedge import lang
 from gpuedge.core.kernel import PushArg, SpecArg, TensorArg
+from gpuedge.core.storage import HALF_TEXTURE, TEXTURE
 from gpuedge.plan import library
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -104,6 +105,21 @@ def test_every_load_of_a_tensor_is_clamped(text: Text) -> None:
     for tensor in (t for t in text.kernel.tensors if t.access == "read"):
         for use in re.finditer(rf"\bt_{tensor.name}\[", code):
             assert code[use.end() :].startswith(("min(u32(", "at >> 2u]"))
+
+
+@pytest.mark.parametrize("text", texts(), ids=lambda text: text.name.replace(" ", "-"))
+def test_every_load_of_a_copy_is_clamped(text: Text) -> None:
+    blob = text.reading(TEXTURE)
+    code = blob.code.decode()
+    read = [x.name for x in blob.tensors if x.access == "read"]
+    assert [x.name for x in blob.tensors if x.storage == TEXTURE] == read
+    assert re.findall(r" t_(\w+): texture_2d<f32>;", code) == read
+    for name in read:
+        calls = list(re.finditer(rf"\bk_fetch_{name}\((?!at: u32\))", code))
+        assert all(code[x.end() :].startswith(("min(u32(", "at >> 2u)")) for x in calls)
+        loads = re.findall(rf"\bt_{name}\b([^:].*)", code)
+        assert loads == [", vec2<u32>(at & 2047u, at >> 11u), 0);"] * bool(calls)
+    assert text.reading(HALF_TEXTURE).code == blob.code
 
 
 @pytest.mark.parametrize("text", texts(), ids=lambda text: text.name.replace(" ", "-"))

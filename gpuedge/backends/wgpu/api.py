@@ -25,8 +25,9 @@ TYPES = (
     "WGPUShaderSourceWGSL", "WGPUComputePipelineDescriptor", "WGPUComputeState",
     "WGPUConstantEntry", "WGPUBindGroupLayout", "WGPUBindGroupLayoutDescriptor",
     "WGPUBindGroupLayoutEntry", "WGPUPipelineLayoutDescriptor", "WGPUBindGroupDescriptor",
-    "WGPUBindGroupEntry", "WGPUChainedStruct", "WGPUCommandBuffer", "WGPUFeatureName",
-    "void",
+    "WGPUBindGroupEntry", "WGPUTextureDescriptor", "WGPUTexelCopyBufferInfo",
+    "WGPUTexelCopyTextureInfo", "WGPUExtent3D", "WGPUChainedStruct", "WGPUCommandBuffer",
+    "WGPUFeatureName", "void",
 )  # fmt: skip
 """Types that this backend uses."""
 

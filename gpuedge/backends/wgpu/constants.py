@@ -8,12 +8,21 @@ from __future__ import annotations
 
 from gpuedge.backends import common
 from gpuedge.core.errors import DeviceError, DriverError
+from gpuedge.core.storage import HALF_TEXTURE, TEXTURE
 
 MAP_READ, MAP_WRITE, COPY_SRC, COPY_DST = 0x1, 0x2, 0x4, 0x8
 """WGPUBufferUsage; the first two are also the WGPUMapMode."""
 UNIFORM, STORAGE = 0x40, 0x80
 SHADER_STAGE_COMPUTE = 0x4
 BINDING_UNIFORM, BINDING_STORAGE, BINDING_READ_ONLY = 2, 3, 4
+TEXTURE_COPY_DST, TEXTURE_BINDING = 0x2, 0x4
+"""WGPUTextureUsage."""
+UNFILTERABLE_FLOAT = 3
+"""WGPUTextureSampleType: what all devices have of 32-bit floats."""
+DIMENSION_2D = 2  # WGPUTextureDimension_2D, WGPUTextureViewDimension_2D
+TEXTURE_FORMATS = {TEXTURE: 0x29, HALF_TEXTURE: 0x28}
+"""WGPUTextureFormat, RGBA32Float and RGBA16Float, by storage kind."""
+TEXEL_BYTES = {TEXTURE: 16, HALF_TEXTURE: 8}
 CALLBACK_ALLOW_SPONTANEOUS = 3
 
 INSTANCE_EXTRAS = 0x00030004  # WGPUSType_InstanceExtras

@@ -1,4 +1,4 @@
-"""Buffers: device memory with the staging that its usage needs.
+"""Buffers: device memory with the staging that its usage needs, and copies of them in textures.
 
 An OUTPUT has a staging buffer that every submit copies it to and that is mapped when the work is
 done, so `read` is a plain copy. A large INPUT has one that stays mapped for writing between
@@ -13,6 +13,7 @@ from gpuedge.backends import common
 from gpuedge.backends.base import FLOAT32, Storage, Usage
 from gpuedge.backends.wgpu import constants as c
 from gpuedge.backends.wgpu.queue import Queue
+from gpuedge.core.storage import TEXTURE_ROW
 
 STAGED_INPUT = 1 << 18
 """Inputs of this size and more are staged here; smaller ones go through the queue."""
@@ -100,6 +101,61 @@ def destroy(queue: Queue, handle: Any) -> None:
     """Free a buffer's memory now, and the buffer when nothing uses it any more."""
     queue.api.lib.wgpuBufferDestroy(handle)
     queue.release("Buffer", handle)
+
+
+class TextureCopy:
+    """A texture for what lies in a buffer from a place on: `nbytes` bytes at most, in texels.
+
+    `view` is what kernels are given of it.
+    """
+
+    __slots__ = ("_api", "_queue", "_unit", "handle", "view")
+
+    def __init__(self, queue: Queue, kind: str, nbytes: int) -> None:
+        self._queue, self._api = queue, queue.api
+        self._unit = c.TEXEL_BYTES[kind]
+        about = self._api.make(
+            "WGPUTextureDescriptor",
+            usage=c.TEXTURE_COPY_DST | c.TEXTURE_BINDING,
+            dimension=c.DIMENSION_2D,
+            format=c.TEXTURE_FORMATS[kind],
+            mipLevelCount=1,
+            sampleCount=1,
+        )
+        texels = nbytes // self._unit
+        size = about.size
+        size.width, size.height = min(texels, TEXTURE_ROW), -(-texels // TEXTURE_ROW)
+        size.depthOrArrayLayers = 1
+        self.handle = queue.create("Texture", about)
+        self.view = self._api.lib.wgpuTextureCreateView(self.handle, self._api.ffi.NULL)
+        try:
+            queue.checked(self.view, "TextureView", "wgpuTextureCreateView")
+        except BaseException:
+            queue.release("Texture", self.handle)
+            raise
+
+    def copies(self, buffer: WgpuBuffer, offset: int, nbytes: int) -> list[tuple[Any, Any, Any]]:
+        """Return the arguments of the commands that fill it: whole rows, then what is left."""
+        rows, rest = divmod(nbytes // self._unit, TEXTURE_ROW)
+        made, make = [], self._api.make
+        for top, width, height in ((0, TEXTURE_ROW, rows), (rows, rest, 1)):
+            if not width or not height:
+                continue
+            source = make("WGPUTexelCopyBufferInfo", buffer=buffer.handle)
+            source.layout.bytesPerRow = TEXTURE_ROW * self._unit
+            source.layout.rowsPerImage = height
+            source.layout.offset = offset + top * TEXTURE_ROW * self._unit
+            target = make("WGPUTexelCopyTextureInfo", texture=self.handle)
+            target.origin.y = top
+            size = make("WGPUExtent3D", width=width, height=height, depthOrArrayLayers=1)
+            made.append((source, target, size))
+        return made
+
+    def close(self) -> None:
+        """Free the memory."""
+        self._queue.release("TextureView", self.view)
+        self._api.lib.wgpuTextureDestroy(self.handle)
+        self._queue.release("Texture", self.handle)
 
 
 class Memory:

@@ -20,6 +20,7 @@ from gpuedge.backends.wgpu.candidates import api_of
 from gpuedge.core.caps import Caps
 from gpuedge.core.errors import BackendUnavailableError
 from gpuedge.core.identity import Identity
+from gpuedge.core.storage import TEXTURE_ROW
 
 log = logging.getLogger("gpuedge.wgpu")
 
@@ -127,6 +128,8 @@ def _caps(limits: Any, kind: int, *, has_half: bool) -> Caps:
     buffers = min(limits.maxStorageBuffersPerShaderStage, limits.maxBindingsPerBindGroup - 1)
     groups = int(limits.maxComputeWorkgroupsPerDimension)
     largest = int(limits.maxBufferSize)
+    side = int(limits.maxTextureDimension2D)
+    copies = limits.maxSampledTexturesPerShaderStage if side >= TEXTURE_ROW else 0
     return Caps(
         level="wgpu",
         dialect="wgsl",
@@ -149,5 +152,7 @@ def _caps(limits: Any, kind: int, *, has_half: bool) -> Caps:
         has_int8_storage=False,
         has_fp16_arithmetic=has_half,
         has_suballocation=False,
+        max_texture_copies=int(copies),
+        max_copied_elements=TEXTURE_ROW * side,
         max_outputs=int(buffers),
     )

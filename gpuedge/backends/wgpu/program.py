@@ -8,10 +8,13 @@ from typing import Any
 
 from gpuedge.backends.wgpu import constants as c
 from gpuedge.backends.wgpu.queue import Queue
-from gpuedge.core.kernel import KernelBlob, Number
+from gpuedge.core.kernel import KernelBlob, Number, TensorArg
+from gpuedge.core.storage import TEXTURE_KINDS
 
 PUSH_UNIT = 16
 """The block of extents is a uniform structure, whose size is a multiple of this (WGSL)."""
+_TEXTURE = 0
+"""What a layout is told of a texture; buffers have a WGPUBufferBindingType, none of which is 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +35,19 @@ class WgpuProgram:
     layout: Layout
 
 
+def _kind(arg: TensorArg) -> int:
+    if arg.storage in TEXTURE_KINDS:
+        return _TEXTURE
+    return c.BINDING_READ_ONLY if arg.access == "read" else c.BINDING_STORAGE
+
+
 class Programs:
     """The programs of one device."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._api = queue.api
-        self._layouts: dict[tuple[tuple[bool, ...], int], Layout] = {}
+        self._layouts: dict[tuple[tuple[int, ...], int], Layout] = {}
 
     def build(self, blob: KernelBlob, specs: Mapping[str, Number]) -> WgpuProgram:
         """Compile a kernel. Raises DriverError."""
@@ -47,21 +56,24 @@ class Programs:
 
     def _layout(self, blob: KernelBlob) -> Layout:
         push_bytes = -(-blob.push_bytes // PUSH_UNIT) * PUSH_UNIT
-        key = (tuple(arg.access == "read" for arg in blob.tensors), push_bytes)
+        key = (tuple(_kind(arg) for arg in blob.tensors), push_bytes)
         if key not in self._layouts:
             self._layouts[key] = self._new_layout(*key)
         return self._layouts[key]
 
-    def _new_layout(self, reads: tuple[bool, ...], push_bytes: int) -> Layout:
+    def _new_layout(self, kinds: tuple[int, ...], push_bytes: int) -> Layout:
         api, queue = self._api, self._queue
         entries = []
-        kinds = [c.BINDING_READ_ONLY if read else c.BINDING_STORAGE for read in reads]
         for binding, kind in enumerate([*kinds, *([c.BINDING_UNIFORM] if push_bytes else [])]):
             entry = api.make(
                 "WGPUBindGroupLayoutEntry", binding=binding, visibility=c.SHADER_STAGE_COMPUTE
             )
-            entry.buffer.type = kind
-            entry.buffer.minBindingSize = push_bytes if kind == c.BINDING_UNIFORM else 0
+            if kind == _TEXTURE:
+                entry.texture.sampleType = c.UNFILTERABLE_FLOAT
+                entry.texture.viewDimension = c.DIMENSION_2D
+            else:
+                entry.buffer.type = kind
+                entry.buffer.minBindingSize = push_bytes if kind == c.BINDING_UNIFORM else 0
             entries.append(entry)
         table = api.array("WGPUBindGroupLayoutEntry", entries)
         about = api.make("WGPUBindGroupLayoutDescriptor", entryCount=len(entries), entries=table)

@@ -1,37 +1,48 @@
 """Recording work once, to be encoded anew for each submit: WebGPU's commands serve one time only.
 
 Everything that can be made once is made here: bind groups, one uniform buffer with the extents and
-params of all dispatches, the list of calls. What is left per submit is a walk over that list. It is
-not walked once beforehand to find mistakes early: wgpu-native never frees commands that were not
+params of all dispatches, the textures that kernels read copies of tensors in, the list of calls.
+What is left per submit is a walk over that list. A copy is made before the first dispatch that
+reads it after its buffer was written; those of constants come with the first submit only. It is not
+walked once beforehand to find mistakes early: wgpu-native never frees commands that were not
 submitted, nor the memory that they use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from gpuedge.backends.base import Dispatch, Usage
 from gpuedge.backends.wgpu import constants as c
-from gpuedge.backends.wgpu.memory import WgpuBuffer, create, destroy
+from gpuedge.backends.wgpu.memory import TextureCopy, WgpuBuffer, create, destroy
 from gpuedge.backends.wgpu.program import WgpuProgram
 from gpuedge.backends.wgpu.queue import Queue, WgpuTicket
+from gpuedge.core.storage import TEXTURE_KINDS
+
+_Place = tuple[WgpuBuffer, int, str]
+_Copy = tuple[Any, Any, Any]
+_Step = tuple[Any, Any, int, int, int]
 
 
 @dataclass(slots=True, eq=False)
 class WgpuRecording:
     """Work ready to be encoded.
 
-    `steps` has (pipeline, bind group, groups in x, y, z) of each dispatch, `changed` the outputs
-    that the work may write but does not read back.
+    `passes` has the copies to textures that come before each compute pass, and (pipeline, bind
+    group, groups in x, y, z) of each dispatch in it; `once` are copies of constants that come
+    before all that, with the first submit. `textures` are its own, by buffer, offset and storage
+    kind; `changed` are the outputs that the work may write but does not read back.
     """
 
     inputs: list[WgpuBuffer]
     outputs: list[WgpuBuffer]
     changed: list[WgpuBuffer]
     stagings: tuple[Any, ...]
-    steps: list[tuple[Any, Any, int, int, int]] = field(default_factory=list)
+    passes: list[tuple[list[_Copy], list[_Step]]] = field(default_factory=list)
+    once: list[_Copy] = field(default_factory=list)
+    textures: dict[_Place, TextureCopy] = field(default_factory=dict)
     uniforms: Any = None
 
 
@@ -57,10 +68,15 @@ class Recorder:
         )
         try:
             places = self._write_uniforms(made, dispatches)
+            self._make_textures(made, dispatches)
+            current: dict[_Place, int] = {}
             for dispatch, place in zip(dispatches, places, strict=True):
+                copies = _copies(made, dispatch, current)
+                if copies or not made.passes:
+                    made.passes.append((copies, []))
                 program = cast(WgpuProgram, dispatch.program)
-                group = self._group(dispatch, program, made.uniforms, place)
-                made.steps.append((program.pipeline, group, *dispatch.groups))
+                group = self._group(made, dispatch, program, place)
+                made.passes[-1][1].append((program.pipeline, group, *dispatch.groups))
         except BaseException:
             self.release(made)
             raise
@@ -81,24 +97,34 @@ class Recorder:
         queue.check("wgpuQueueWriteBuffer")
         return places
 
-    def _group(self, dispatch: Dispatch, program: WgpuProgram, uniforms: Any, place: int) -> Any:
-        api = self._api
-        entries = [
-            api.make(
-                "WGPUBindGroupEntry",
-                binding=i,
-                buffer=cast(WgpuBuffer, binding.buffer).handle,
-                offset=binding.offset,
-                size=binding.nbytes,
-            )
-            for i, binding in enumerate(dispatch.bindings)
-        ]
+    def _make_textures(self, made: WgpuRecording, dispatches: Sequence[Dispatch]) -> None:
+        """Make one texture for each place that is read so, as large as most is read of it."""
+        sizes: dict[_Place, int] = {}
+        for place, nbytes in (read for one in dispatches for read in _texture_reads(one)):
+            sizes[place] = max(sizes.get(place, 0), nbytes)
+        for place, nbytes in sizes.items():
+            made.textures[place] = TextureCopy(self._queue, place[2], nbytes)
+
+    def _group(
+        self, made: WgpuRecording, dispatch: Dispatch, program: WgpuProgram, place: int
+    ) -> Any:
+        api, entries = self._api, []
+        for arg, binding in zip(program.blob.tensors, dispatch.bindings, strict=True):
+            entry = api.make("WGPUBindGroupEntry", binding=arg.binding)
+            buffer = cast(WgpuBuffer, binding.buffer)
+            texture = made.textures.get((buffer, binding.offset, arg.storage))
+            if texture is not None:
+                entry.textureView = texture.view
+            else:
+                entry.buffer, entry.offset = buffer.handle, binding.offset
+                entry.size = binding.nbytes
+            entries.append(entry)
         if program.layout.push_bytes:
             entries.append(
                 api.make(
                     "WGPUBindGroupEntry",
                     binding=len(entries),
-                    buffer=uniforms,
+                    buffer=made.uniforms,
                     offset=place,
                     size=program.layout.push_bytes,
                 )
@@ -120,16 +146,19 @@ class Recorder:
         for buffer in recording.inputs:
             for offset, size in buffer.writes:
                 copy(encoder, buffer.staging.handle, offset, buffer.handle, offset, size)  # type: ignore[union-attr]
-        if recording.steps:
-            compute = lib.wgpuCommandEncoderBeginComputePass(encoder, null)
-            self._dispatch(compute, recording.steps)
-            lib.wgpuComputePassEncoderEnd(compute)
-            lib.wgpuComputePassEncoderRelease(compute)
+        for copies, steps in ((recording.once, []), *recording.passes):
+            for arguments in copies:
+                lib.wgpuCommandEncoderCopyBufferToTexture(encoder, *arguments)
+            if steps:
+                compute = lib.wgpuCommandEncoderBeginComputePass(encoder, null)
+                self._dispatch(compute, steps)
+                lib.wgpuComputePassEncoderEnd(compute)
+                lib.wgpuComputePassEncoderRelease(compute)
         for buffer, staging in zip(recording.outputs, recording.stagings, strict=True):
             copy(encoder, buffer.handle, 0, staging.handle, 0, buffer.size)
         return encoder
 
-    def _dispatch(self, compute: Any, steps: list[tuple[Any, Any, int, int, int]]) -> None:
+    def _dispatch(self, compute: Any, steps: list[_Step]) -> None:
         lib, null = self._api.lib, self._api.ffi.NULL
         bound: Any = None
         for pipeline, group, x, y, z in steps:
@@ -160,11 +189,42 @@ class Recorder:
             buffer.is_current = True
         for buffer in recording.changed:
             buffer.is_current = False
+        recording.once = []
         return ticket
 
     def release(self, recording: WgpuRecording) -> None:
         """Free a recording that is not in flight."""
-        for _, group, *_ in recording.steps:
-            self._queue.release("BindGroup", group)
+        for _, steps in recording.passes:
+            for _, group, *_ in steps:
+                self._queue.release("BindGroup", group)
+        for texture in recording.textures.values():
+            texture.close()
         if recording.uniforms is not None:
             destroy(self._queue, recording.uniforms)
+
+
+def _texture_reads(dispatch: Dispatch) -> Iterator[tuple[_Place, int]]:
+    """Yield the place of each tensor that a dispatch reads of a copy, and its bytes."""
+    for arg, binding in zip(dispatch.program.blob.tensors, dispatch.bindings, strict=True):
+        if arg.storage in TEXTURE_KINDS:
+            buffer = cast(WgpuBuffer, binding.buffer)
+            yield (buffer, binding.offset, arg.storage), binding.nbytes
+
+
+def _copies(made: WgpuRecording, dispatch: Dispatch, current: dict[_Place, int]) -> list[_Copy]:
+    """Return the copies that a dispatch needs before it; those of constants go to `made.once`.
+
+    `current` is how many bytes of each texture are as in its buffer, and is brought up to date.
+    """
+    found: list[_Copy] = []
+    for place, nbytes in _texture_reads(dispatch):
+        if current.get(place, 0) < nbytes:
+            buffer, offset, _ = place
+            copies = made.textures[place].copies(buffer, offset, nbytes)
+            (made.once if buffer.usage is Usage.CONSTANT else found).extend(copies)
+            current[place] = nbytes
+    bound = zip(dispatch.program.blob.tensors, dispatch.bindings, strict=True)
+    written = {binding.buffer for arg, binding in bound if arg.access == "write"}
+    for place in [place for place in current if place[0] in written]:
+        del current[place]
+    return found
