@@ -96,7 +96,7 @@ def one(level: str) -> dict[str, Any]:
         np.testing.assert_array_equal(session.run({"x": x})["y"], np.maximum(x, 0))
         latest: Any = session._latest
         executable = latest._side.whole  # the recorded work itself
-        impl, recording = executable.executor.impl, executable._recording
+        impl, recording = executable.executor.impl, executable.recordings[0]
         os.environ.update(impl.info.candidate.env)  # the API's own work goes to the same driver
         bare, around = bare_work(level, impl.info)
         assert bare() == np.arange(VALUES, dtype=np.float32).tobytes()

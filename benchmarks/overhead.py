@@ -40,7 +40,7 @@ def main() -> None:
         with gpuedge.Session(model, device=device, fallback="error") as session:
             session.run({"x": x})
             executable = session._latest._side.whole  # the recorded work itself
-            impl, recording = executable.executor.impl, executable._recording
+            impl, recording = executable.executor.impl, executable.recordings[0]
             found = medians(
                 {
                     "bare": lambda i=impl, r=recording: i.wait(i.submit(r), 10.0),

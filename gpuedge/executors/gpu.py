@@ -7,13 +7,22 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from math import prod
+from math import ceil, prod
 from time import perf_counter, process_time
 from types import TracebackType
 
 import numpy as np
 
-from gpuedge.backends.base import Binding, Buffer, DeviceImpl, Dispatch, Program, Recording, Usage
+from gpuedge.backends.base import (
+    Binding,
+    Buffer,
+    DeviceImpl,
+    Dispatch,
+    Program,
+    Recording,
+    Ticket,
+    Usage,
+)
 from gpuedge.capdb import Restrictions, classify, restrict
 from gpuedge.core import debug
 from gpuedge.core.caps import Caps
@@ -59,6 +68,15 @@ POISON = 0xAB
 
 STOPPED_S = 1.0
 """A wait that took so much longer than it was told to: the whole process stood still meanwhile."""
+
+PIECE_S = 0.25
+"""What one submission is to take at the most. Systems reset a GPU that works on one for too long:
+i915 after 0.64 s where another program waits (Linux, CONFIG_DRM_I915_PREEMPT_TIMEOUT), Windows
+after 2 s (TdrDelay). A few hundred submissions a minute cost nothing beside such work."""
+
+AHEAD = 2
+"""How many pieces are submitted at a time: the device has one to go on with while this process
+notices that the one before is done."""
 
 log = logging.getLogger("gpuedge.gpu")
 
@@ -280,6 +298,10 @@ class GpuExecutor:
         """True in a forked child, where the driver's threads and locks are dead."""
         return self._owner != os.getpid()
 
+    def progress(self) -> object:
+        """Return something that changes whenever a piece of a run has ended."""
+        return self.at_work, 0 if self.at_work is None else self.at_work.pieces_done
+
     def lost(self, code: str, why: str, step: str) -> None:
         """Note that the device was lost; where its driver ended its worker, on disk too."""
         if code == "worker-died" and not self._was_struck:
@@ -359,7 +381,13 @@ class GpuExecutor:
 
 
 class GpuExecutable:
-    """A recorded segment: write inputs, submit once, wait, read outputs."""
+    """A recorded segment: write inputs, submit, wait, read outputs.
+
+    Attributes
+    ----------
+    recordings : list of Recording
+        What is submitted for a run: one, or several where it takes longer than `PIECE_S`.
+    """
 
     def __init__(self, executor: GpuExecutor, graph: Graph, made: Plan, progress: Progress) -> None:
         self.executor = executor
@@ -368,7 +396,9 @@ class GpuExecutable:
         self.rows = tuple(_row(executor.device, s) for s in made.steps)
         self._buffers: dict[str, Buffer] = {}
         self._programs: list[Program] = []
-        self._recording: Recording | None = None
+        self.recordings: list[Recording] = []
+        self._ends: list[int] = []  # of each of them, the pass after its last
+        self._took: list[float] = []  # what they took in the run before
         self.watchdog = Watchdog(executor.slowness)
         self._running = executor.running_first
         self._inputs: list[PlanTensor] = []
@@ -411,13 +441,36 @@ class GpuExecutable:
             progress("upload", number, len(kept))
         self._inputs = [tensors[name] for name in where.inputs]
         with building():
-            self._record()
+            self._record([len(self.plan.passes)])
 
-    def _record(self) -> None:
+    def _record(self, ends: list[int]) -> None:
+        """Record the passes in pieces, which end before the passes `ends`."""
+        impl, before = self.executor.impl, self.recordings
         inputs, outputs = (
             [self._buffers[n] for n in names] for names in (self._where.inputs, self._where.outputs)
         )
-        self._recording = self.executor.impl.record(self._dispatches(), inputs, outputs)
+        work, made = self._dispatches(), list[Recording]()
+        for first, end in zip([0, *ends], ends, strict=False):
+            some = work[first:end]
+            if first:  # it sees what the pieces before it wrote
+                some[0] = replace(some[0], depends=True)
+            ins, outs = () if first else inputs, outputs if end == len(work) else ()
+            made.append(impl.record(some, ins, outs))
+        self.recordings, self._ends, self._took = made, ends, []
+        self.watchdog.pieces = len(made)
+        for one in before:
+            impl.release(one)
+
+    def _cut(self, seconds: Sequence[float]) -> None:
+        """Record pieces that take so long in parts of about `PIECE_S`; in one if all are short."""
+        now, ends = self._ends, list[int]()
+        if sum(seconds) < PIECE_S / 2:
+            now, seconds = now[-1:], [0.0]
+        for first, end, one_s in zip([0, *now], now, seconds, strict=False):
+            parts = max(1, min(end - first, ceil(one_s / PIECE_S)))
+            ends += [first + (end - first) * i // parts for i in range(1, parts + 1)]
+        if ends != self._ends:
+            self._record(ends)
 
     def _dispatches(self) -> list[Dispatch]:
         dispatches = []
@@ -486,7 +539,7 @@ class GpuExecutable:
         ends = [[self._buffers[n] for n in names] for names in (where.inputs, where.outputs)]
         sizes = [sum(buffer.nbytes for buffer in buffers) for buffers in ends]
         step = Stepper(
-            impl, self.executor.device, lambda r: submit_and_wait(impl, r, self.watchdog)
+            impl, self.executor.device, lambda r: submit_and_wait(impl, [r], self.watchdog)
         )
         step("submit", 0, impl.record(()))
         step("upload", sizes[0], impl.record((), ends[0]), before=lambda: self._upload_all(inputs))
@@ -532,12 +585,18 @@ class GpuExecutable:
     def _compute(self, inputs: Mapping[str, Array]) -> None:
         if self.executor.closed:  # while this waited for the lock
             self.executor.check_open()
-        if self._recording is None:
+        if not self.recordings:
             raise ClosedError("The executable was closed before this call.")
-        if self.plan.passes:
-            self._upload_all(inputs)
-            self.executor.at_work = self.watchdog
-            submit_and_wait(self.executor.impl, self._recording, self.watchdog)
+        if not self.plan.passes:
+            return
+        if self._running is self.executor.running_first and len(self._ends) == 1:
+            self._cut([self.watchdog.predicted_s])
+        self._upload_all(inputs)
+        self.executor.at_work = self.watchdog
+        took = submit_and_wait(self.executor.impl, self.recordings, self.watchdog)
+        before, self._took = self._took, took if len(took) > 1 or took[0] > PIECE_S else []
+        if before and self._took:  # no pause of the machine, nor a driver that compiled
+            self._cut([min(two) for two in zip(before, took, strict=True)])
 
     def _upload_all(self, inputs: Mapping[str, Array]) -> None:
         for tensor in self._inputs:
@@ -598,9 +657,9 @@ class GpuExecutable:
                 self._release(self.executor.impl)
 
     def _release(self, impl: DeviceImpl) -> None:
-        if self._recording is not None:
-            impl.release(self._recording)
-            self._recording = None
+        for recording in self.recordings:
+            impl.release(recording)
+        self.recordings = []
         for program in self._programs:
             self.executor.programs.release(program)
         for buffer in self._buffers.values():
@@ -624,21 +683,52 @@ def _require_finite(device: str, names: Sequence[str], arrays: Sequence[Array]) 
             )
 
 
-def submit_and_wait(impl: DeviceImpl, recording: Recording, watchdog: Watchdog) -> None:
-    """Run recorded work for as long as the watchdog allows. Raises DeviceError (GE-4xx)."""
-    limit_s, given_s = watchdog.limit_s, 0.0
-    is_software, late = impl.caps.is_software, None
-    start = perf_counter()
-    ticket = impl.submit(recording)
+def submit_and_wait(
+    impl: DeviceImpl, pieces: Sequence[Recording], watchdog: Watchdog
+) -> list[float]:
+    """Run recorded work piece after piece, for as long as the watchdog allows.
+
+    Returns
+    -------
+    list of float, unit: seconds
+        What each piece took, from the end of the one before.
+
+    Raises
+    ------
+    DeviceError (GE-4xx)
+    """
+    limit_s, took = watchdog.limit_s, list[float]()
+    start = since = perf_counter()
+    tickets = list(map(impl.submit, pieces[:AHEAD]))
+    for number, ticket in enumerate(tickets):  # which grow meanwhile
+        _wait(impl, ticket, tickets[-1], limit_s, watchdog)
+        now = perf_counter()
+        took.append(now - since)
+        since = now
+        watchdog.pieces_done += 1
+        if number + AHEAD < len(pieces):
+            tickets.append(impl.submit(pieces[number + AHEAD]))
+        if watchdog.is_fixed:  # for the run, however many pieces it has
+            limit_s = max(0.0, watchdog.limit_s - (now - start))
+    spent_s = since - start
+    if spent_s > watchdog.quick_s:
+        watchdog.note(spent_s, max(took))
+    return took
+
+
+def _wait(
+    impl: DeviceImpl, ticket: Ticket, last: Ticket, limit_s: float, watchdog: Watchdog
+) -> None:
+    """Wait for a submission; `last` is the last one, with which everything will have ended."""
+    given_s, is_software, late = 0.0, impl.caps.is_software, None
     while True:
         since, used_s = perf_counter(), process_time() if is_software else 0.0
         try:
             impl.wait(ticket, limit_s)
-            break
         except DeviceLostError as lost:  # of a run that was late, its host was ended for it
             raise late or lost from None
         except DeviceTimeoutError as error:
-            error.ticket = ticket
+            error.ticket = last
             given_s += limit_s
             took_s = perf_counter() - since
             # A process that was stopped and continued: the device stood still as well.
@@ -646,9 +736,8 @@ def submit_and_wait(impl: DeviceImpl, recording: Recording, watchdog: Watchdog) 
             late = late or error
             if not was_stopped and not _may_go_on(impl, watchdog, given_s, used_s, took_s):
                 raise late from None
-    spent_s = perf_counter() - start
-    if spent_s > watchdog.quick_s:
-        watchdog.note(spent_s)
+        else:
+            return
 
 
 def _may_go_on(

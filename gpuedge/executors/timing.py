@@ -65,7 +65,9 @@ def _nothing() -> None:
 class Stepper:
     """Submits recordings one by one with `submit`, which waits, and notes what each took."""
 
-    def __init__(self, impl: DeviceImpl, device: str, submit: Callable[[Recording], None]) -> None:
+    def __init__(
+        self, impl: DeviceImpl, device: str, submit: Callable[[Recording], object]
+    ) -> None:
         self.times: list[StepTime] = []
         self._impl, self._device, self._submit = impl, device, submit
 

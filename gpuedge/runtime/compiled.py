@@ -454,7 +454,10 @@ class CompiledModel(ABC):
         dog = executor.at_work or Watchdog()
         limit_s = max(RUN_LIMIT_S, dog.patience_s)
         most_s = max(STRETCH * RUN_LIMIT_S, dog.most_s)
-        return Watch(limit_s + more_s, executor.driver_pid, most_s=most_s + more_s)
+        return Watch(
+            limit_s + more_s, executor.driver_pid, most_s=most_s + more_s,
+            progress=executor.progress,
+        )  # fmt: skip
 
     def cancel(self) -> None:
         """End a run of another thread early, if it is one of the CPU; its result is not wanted."""

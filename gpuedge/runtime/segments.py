@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gpuedge.core.caps import Caps
     from gpuedge.decide.policy import Policy
     from gpuedge.executors.cpu import CpuExecutor
-    from gpuedge.executors.gpu import GpuExecutor
+    from gpuedge.executors.gpu import GpuExecutable, GpuExecutor
     from gpuedge.runtime.request import Request
 
 log = logging.getLogger("gpuedge")
@@ -219,20 +219,26 @@ class Segments:
             made.watchdog.fix(policy.watchdog_s)
         dog = getattr(made, "watchdog", None)
         if dog is not None:
-            dog.expect(partial(_predicted_s, segment, made.executor))
+            dog.expect(partial(_predicted_s, segment, made.executor), partial(_compile_s, made))
         return made
 
 
 def _predicted_s(graph: Graph, executor: GpuExecutor) -> float:
-    """Return what a run is predicted to take, with what drivers compile in the first one."""
+    """Return what a run is predicted to take, without what drivers compile in the first one."""
     from gpuedge.decide import speeds
     from gpuedge.graph.cost import count
 
     info = executor.impl.info
     row = speeds.speeds_of(speeds.class_of(info.identity))
-    work = Work(**count(graph))
-    ns = speeds.predict(work, row, info.candidate.backend) + work.launches * row.compile_ns
-    return ns / 1e9
+    return speeds.predict(Work(**count(graph)), row, info.candidate.backend) / 1e9
+
+
+def _compile_s(made: GpuExecutable) -> float:
+    """Return what drivers are predicted to spend on compiling in a first run."""
+    from gpuedge.decide import speeds
+
+    row = speeds.speeds_of(speeds.class_of(made.executor.impl.info.identity))
+    return len(made.plan.passes) * row.compile_ns / 1e9
 
 
 def precision_of(

@@ -233,7 +233,7 @@ class UserKernel:
             if array.nbytes:
                 impl.write(ready.buffers[name], array.reshape(-1).view(np.uint8).data)
         if ready.recording is not None:
-            submit_and_wait(impl, ready.recording, ready.watchdog)
+            submit_and_wait(impl, [ready.recording], ready.watchdog)
         results: dict[str, Array] = {}
         for name, shape in shapes.items():
             out = np.empty(shape, self._arrays[name].dtype)

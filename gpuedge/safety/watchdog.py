@@ -79,31 +79,40 @@ class Slowness:
 
 
 class Watchdog:
-    """How long a run may take: ten times the 99th percentile of its own past, at least 2 s.
+    """How long a piece of a run may take: ten times the 99th percentile of its past, at least 2 s.
 
-    A first run may take `RUN_LIMIT_S`, or ten times what it is predicted to take on this device.
+    Of each run in the past, its longest piece counts. One of a first run may take `RUN_LIMIT_S`, or
+    ten times what it is predicted to take on this device.
 
-    `limit_s` is what the next run may take before anybody asks what was predicted: that takes time.
-    A run that took no longer than `quick_s` need not be noted: it would not change the limit.
+    `limit_s` is what a piece of the next run may take before anybody asks what was predicted: that
+    takes time. A run that took no longer than `quick_s` need not be noted: it would not change the
+    limit. A run has `pieces`; `pieces_done` counts those of all runs, so it tells of progress.
     """
 
     def __init__(self, slowness: Slowness | None = None) -> None:
         self.is_fixed = False
         self.quick_s = -1.0
         self.limit_s = RUN_LIMIT_S
+        self.pieces, self.pieces_done = 1, 0
         self._times: list[float] = []
         self._runs = 0
         self._slowness = slowness or Slowness()
         self._predict: Callable[[], float] | None = None
+        self._compiling: Callable[[], float] = lambda: 0.0
         self._predicted_s: float | None = None
 
     def fix(self, limit_s: float) -> None:
         """Set a limit that stays, whatever is measured."""
         self.is_fixed, self.limit_s, self.quick_s = True, limit_s, inf
 
-    def expect(self, predict: Callable[[], float]) -> None:
-        """Set what predicts the seconds of a run; asked at most once, and only of slow ones."""
-        self._predict = predict
+    def expect(
+        self, predict: Callable[[], float], compiling: Callable[[], float] = lambda: 0.0
+    ) -> None:
+        """Set what predicts the seconds of a run, and of compiling in a first one.
+
+        The first is asked at most once, the second only of slow runs.
+        """
+        self._predict, self._compiling = predict, compiling
 
     @property
     def has_run(self) -> bool:
@@ -115,7 +124,8 @@ class Watchdog:
         """What the next run may take without a sign of life."""
         if self.is_fixed or self._runs:
             return self.limit_s
-        expected_s = FACTOR * self._predicted() * self._slowness.factor
+        predicted_s = self.predicted_s + self._compiling() * self._slowness.factor
+        expected_s = FACTOR * predicted_s / self.pieces
         return min(max(self.limit_s, expected_s), MOST_S)
 
     @property
@@ -125,15 +135,22 @@ class Watchdog:
             return self.limit_s
         return min(max(RUN_LIMIT_S, STRETCH * self.patience_s), MOST_S)
 
-    def note(self, seconds: float) -> None:
-        """Remember how long a run took."""
+    @property
+    def predicted_s(self) -> float:
+        """What a run is predicted to take here once all is compiled; 0.0 where nothing says."""
+        return self._predicted() * self._slowness.factor
+
+    def note(self, seconds: float, longest_s: float | None = None) -> None:
+        """Remember how long a run took, and its longest piece."""
         times, runs = self._times, self._runs
         if seconds >= SLOW_S:
-            self._slowness.note(seconds, self._predicted())
+            first_s = 0.0 if self._runs else self._compiling()
+            self._slowness.note(seconds, self._predicted() + first_s)
+        longest_s = seconds if longest_s is None else longest_s
         if runs < WINDOW:
-            times.append(seconds)
+            times.append(longest_s)
         else:
-            times[runs % WINDOW] = seconds
+            times[runs % WINDOW] = longest_s
         self._runs = runs = runs + 1
         if (runs <= _OFTEN or runs % _SELDOM == 0) and not self.is_fixed:
             slow = percentile(sorted(times), 99)
@@ -156,8 +173,9 @@ class Watch:
 
     The work may take `limit_s` in all. If a process, `pid`, does it, that may be idle for `idle_s`;
     where the system does not tell (only Linux does), it counts as busy. While it is not idle, the
-    work may take `most_s`; where the system does not tell, `limit_s`. By the last look the work has
-    taken `spent_s`, and the process had been idle for `idle_for_s`.
+    work may take `most_s`; where the system does not tell, `limit_s`. Whenever `progress` returns
+    something else than before, all this begins anew. By the last look the work has taken `spent_s`,
+    and the process had been idle for `idle_for_s`.
     """
 
     def __init__(
@@ -166,8 +184,11 @@ class Watch:
         pid: int | None = None,
         idle_s: float | None = None,
         most_s: float | None = None,
+        progress: Callable[[], object] | None = None,
     ) -> None:
         self.limit_s, self.most_s = limit_s, most_s
+        self._progress = progress
+        self._mark = None if progress is None else progress()
         self._idle_s = idle_s
         self._process = None if pid is None else Activity(pid)
         self.restart()
@@ -183,6 +204,9 @@ class Watch:
 
     def look(self) -> bool:
         """Tell whether the work hangs."""
+        if self._progress is not None and (mark := self._progress()) != self._mark:
+            self._mark = mark
+            self.restart()
         now = monotonic()
         self.spent_s += min(now - self._when, MOST_GAP_S)
         self._when = now

@@ -8,12 +8,14 @@ Prints one JSON document. Every answer was compared with that of the CPU before.
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 from loss_campaign import ROWS, WIDTH, Model, judge
 
 import gpuedge
+from gpuedge.executors import gpu
 from gpuedge.runtime.devices import POOL, RetryLimits
 from gpuedge.safety import watchdog
 
@@ -127,6 +130,12 @@ def faulty(device: str, isolation: str) -> dict[str, Any]:
     return {**served.report(), "slowest_s": slowest_s}
 
 
+def faulty_pieces(device: str, isolation: str) -> dict[str, Any]:
+    """Serve with a fault where every pass is a piece of its own from the third request on."""
+    gpu.PIECE_S = 1e-9
+    return faulty(device, isolation)
+
+
 def squares(times: int) -> bytes:
     """Return a model that multiplies a matrix so often by a constant one."""
     from onnx import TensorProto, helper, numpy_helper
@@ -141,8 +150,11 @@ def squares(times: int) -> bytes:
     return made
 
 
-def slow(device: str, isolation: str) -> dict[str, Any]:
-    """Ask for more than fits into the limit, of which no prediction and no earlier run tells."""
+def slow(device: str, isolation: str, *, is_cut: bool = False) -> dict[str, Any]:
+    """Ask for more than fits into the limit, of which no prediction and no earlier run tells.
+
+    As one piece, whose driver shows signs of life; or cut in pieces where no such sign counts.
+    """
     ones = {"x0": np.ones((1024, 1024), np.float32)}
     with gpuedge.Session(squares(1), device=device, isolation=isolation) as session:
         took = []
@@ -152,7 +164,8 @@ def slow(device: str, isolation: str) -> dict[str, Any]:
             took.append(time.perf_counter() - start)
         took_s = min(took)
     limit_s = watchdog.RUN_LIMIT_S = watchdog.FLOOR_S = 1.2
-    watchdog.FACTOR, watchdog.STRETCH = 1e-9, 100.0
+    watchdog.FACTOR, watchdog.STRETCH = 1e-9, 1.0 if is_cut else 100.0
+    gpu.PIECE_S = limit_s / 12 if is_cut else math.inf
     text = squares(min(400, round(3 * limit_s / took_s) + 1))
     with gpuedge.Session(text, device=device, isolation=isolation, fallback="error") as session:
         start = time.perf_counter()
@@ -165,7 +178,10 @@ def slow(device: str, isolation: str) -> dict[str, Any]:
 def main() -> None:
     """Run a scenario."""
     scenarios: dict[str, Callable[[str, str], dict[str, Any]]]
-    scenarios = {"kill": kill, "stop": stop, "faulty": faulty, "slow": slow}
+    scenarios = {
+        "kill": kill, "stop": stop, "faulty": faulty, "slow": slow,
+        "pieces": partial(slow, is_cut=True), "faulty-pieces": faulty_pieces,
+    }  # fmt: skip
     print(json.dumps(scenarios[sys.argv[1]](*sys.argv[2:])))
 
 

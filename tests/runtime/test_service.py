@@ -128,11 +128,28 @@ def test_driver_that_hangs_in_its_worker_is_answered_by_the_cpu(run: Run, fault:
     assert found["opened_s"] < 60  # three, for compiling
 
 
-@pytest.mark.parametrize("isolation", ["inline", pytest.param("process", marks=pytest.mark.long)])
-def test_run_that_takes_long_while_its_driver_computes_is_not_given_up(
-    run: Run, isolation: str
+@pytest.mark.parametrize(
+    ("isolation", "fault", "code"),
+    [
+        ("process", "hang@submit:40", "device-hung"),
+        ("inline", "lost@submit:41", "device-lost"),
+        ("process", "segv@submit:41", "worker-died"),
+    ],
+)
+def test_piece_that_fails_is_answered_by_the_cpu(
+    run: Run, isolation: str, fault: str, code: str
 ) -> None:
-    found = run(VULKAN, "slow", isolation)
+    found = run(VULKAN, "faulty-pieces", isolation, fault)
+    assert codes(found) == [code] and found["state"] == "ok"
+    assert found["slowest_s"] < 60
+
+
+@pytest.mark.parametrize("what", ["slow", "pieces"])
+@pytest.mark.parametrize("isolation", ["inline", pytest.param("process", marks=pytest.mark.long)])
+def test_run_that_takes_long_is_not_given_up_while_there_is_progress(
+    run: Run, isolation: str, what: str
+) -> None:
+    found = run(VULKAN, what, isolation)
     assert found["slowest_s"] > 2 * found["limit_s"]
     assert (found["state"], found["failed"], found["on_device"]) == ("ok", 0, 1)
 

@@ -1,0 +1,45 @@
+"""Work in pieces on real drivers: the same bits as in one, and progress while it runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from farm import FARM, environment_of, require
+
+CHILD = Path(__file__).with_name("pieces_child.py")
+LEVELS = (
+    "vulkan-lavapipe", "vulkan-swiftshader", "gles31-llvmpipe", "gles30-llvmpipe",
+    "gles20-llvmpipe", "wgpu-lavapipe",
+)  # fmt: skip
+
+
+def check(name: str, seeds: int) -> None:
+    require(name)
+    done = subprocess.run(
+        [sys.executable, CHILD, FARM[name].device, str(seeds)],
+        capture_output=True, text=True, timeout=1700, check=False, env=environment_of(name),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    body = json.loads(done.stdout.splitlines()[-1])
+    assert body["different"] == []
+    assert body["graphs"] > seeds / 4 and body["passes"] > 2 * body["graphs"]
+    assert body["right"]
+    assert body["pieces"] == body["told"] >= 6
+
+
+@pytest.mark.driver
+@pytest.mark.parametrize("name", LEVELS)
+def test_pieces_give_the_same_bits_and_tell_of_progress(name: str) -> None:
+    check(name, 12 if name.startswith("gles20") else 30)
+
+
+@pytest.mark.driver
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", LEVELS)
+def test_many_graphs_in_pieces_give_the_same_bits(name: str) -> None:
+    check(name, 1000)
