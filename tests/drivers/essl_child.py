@@ -230,8 +230,10 @@ class Cases:
     # --- the library ----------------------------------------------------------------------------
     def library(self) -> None:
         """Every map kernel on whole numbers, which every device computes exactly."""
-        for name, tensors, out, specs in self._library():
-            self.check(name, texts()[name], tensors, out, specs=specs)
+        for name, tensors, out, values in self._library():
+            open_ = {param.name for param in lang.load(texts()[name], filename=name).params}
+            params = {name: values.pop(name) for name in open_}
+            self.check(name, texts()[name], tensors, out, specs=values, params=params)
 
     def _library(self) -> Iterator[tuple[str, dict[str, Array], Extents, dict[str, Number]]]:
         window = {"KH": 3, "KW": 2, "SY": 2, "SX": 1, "DY": 1, "DX": 2, "PT": 1, "PL": 1}

@@ -4,6 +4,11 @@
 struct Push {
     d_X: vec4<i32>,
     d_O: vec4<i32>,
+    p_PT: i32,
+    p_PL: i32,
+    p_PB: i32,
+    p_PR: i32,
+    p_C: i32,
 }
 @group(0) @binding(2) var<uniform> u: Push;
 @id(0) override s_LX: i32 = 1i;
@@ -15,13 +20,8 @@ struct Push {
 @id(6) override s_SX: i32 = 1i;
 @id(7) override s_DY: i32 = 1i;
 @id(8) override s_DX: i32 = 1i;
-@id(9) override s_PT: i32 = 0i;
-@id(10) override s_PL: i32 = 0i;
-@id(11) override s_PB: i32 = 0i;
-@id(12) override s_PR: i32 = 0i;
-@id(13) override s_C: i32 = 4i;
-@id(14) override s_AVERAGE: bool = false;
-@id(15) override s_COUNT_PAD: bool = false;
+@id(9) override s_AVERAGE: bool = false;
+@id(10) override s_COUNT_PAD: bool = false;
 
 fn k_at(p: vec4<i32>, d: vec4<i32>) -> i32 {
     return ((p.w * d.z + p.z) * d.y + p.y) * d.x + p.x;
@@ -49,17 +49,17 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(workgroup_id) gro
     var c_KH = s_KH;
     var c_SY = s_SY;
     var c_DY = s_DY;
-    var c_PT = s_PT;
+    let p_PT = u.p_PT;
     var c_KW = s_KW;
     var c_SX = s_SX;
     var c_DX = s_DX;
-    var c_PL = s_PL;
+    let p_PL = u.p_PL;
     let last_X = u32(d_X.x * d_X.y * d_X.z * d_X.w - 1);
     var c_AVERAGE = s_AVERAGE;
     var c_COUNT_PAD = s_COUNT_PAD;
-    var c_PR = s_PR;
-    var c_PB = s_PB;
-    var c_C = s_C;
+    let p_PR = u.p_PR;
+    let p_PB = u.p_PB;
+    let p_C = u.p_C;
     if (all(id < vec3<u32>(vec3<i32>(d_O.x, d_O.y, d_O.z * d_O.w)))) {
         let z = i32(id.z);
         let v7_p = vec4<i32>(i32(id.x), i32(id.y), z % d_O.z, z / d_O.z);
@@ -68,9 +68,9 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(workgroup_id) gro
         var v10_count: f32 = 0.0f;
         var v11_found: bool = false;
         for (var v12_ky: i32 = 0i; v12_ky < c_KH; v12_ky += 1i) {
-            let v13_y: i32 = v7_p.y * c_SY + v12_ky * c_DY - c_PT;
+            let v13_y: i32 = v7_p.y * c_SY + v12_ky * c_DY - p_PT;
             for (var v14_kx: i32 = 0i; v14_kx < c_KW; v14_kx += 1i) {
-                let v15_x: i32 = v7_p.x * c_SX + v14_kx * c_DX - c_PL;
+                let v15_x: i32 = v7_p.x * c_SX + v14_kx * c_DX - p_PL;
                 let v16_inside: bool = ((((v15_x >= 0i) && (v15_x < v8_d.x)) && (v13_y >= 0i)) && (v13_y < v8_d.y));
                 if (v16_inside) {
                     let v17_v: vec4<f32> = t_X[min(u32(k_at(vec4<i32>(v15_x, v13_y, v7_p.z, v7_p.w), d_X)), last_X)];
@@ -85,7 +85,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(workgroup_id) gro
                         v11_found = true;
                     }
                 }
-                let v18_padded: bool = ((c_COUNT_PAD && (v15_x < v8_d.x + c_PR)) && (v13_y < v8_d.y + c_PB));
+                let v18_padded: bool = ((c_COUNT_PAD && (v15_x < v8_d.x + p_PR)) && (v13_y < v8_d.y + p_PB));
                 if ((v16_inside || v18_padded)) {
                     v10_count = v10_count + 1.0f;
                 }
@@ -96,7 +96,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(workgroup_id) gro
         } else {
             if (!(v11_found)) {
                 var v19_low: f32 = (-3.4028234663852886e+38f);
-                let v20_left: i32 = c_C - 4i * v7_p.z;
+                let v20_left: i32 = p_C - 4i * v7_p.z;
                 v9_acc = vec4<f32>(v19_low, select(0.0f, v19_low, (v20_left > 1i)), select(0.0f, v19_low, (v20_left > 2i)), select(0.0f, v19_low, (v20_left > 3i)));
             }
         }
