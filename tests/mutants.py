@@ -34,6 +34,9 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "group/conv_transpose2d_tile", "ky < KH && kx < KW", "kx < KW"),
     "dwconv2d_tile: stride of rows": ("group/dwconv2d_tile", "oy * ST + i", "oy + i"),
     "dwconv2d_tile: last row": ("group/dwconv2d_tile", "oy + r < d.y", "oy + r < d.y - 1"),
+    "dwconv2d_row: columns that taps share": ("group/dwconv2d_row", "v[j + t]", "v[j]"),
+    "dwconv2d_row: last columns": ("group/dwconv2d_row", "ox + j < d.x", "ox + j < d.x - 1"),
+    "dwconv2d_row: dilation of rows": ("group/dwconv2d_row", "ky * DY", "ky * DX"),
     "matmul: last texel of K": ("map/matmul", "i < KT", "i < KT - 1"),
     "matmul_rows: batch of B": ("group/matmul_rows", "B_ONE ? 0 : n", "A_ONE ? 0 : n"),
     "matmul_rows: third row": ("group/matmul_rows", "c2 += vec4(a2.x", "c2 += vec4(a1.x"),
@@ -48,6 +51,9 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "pool: maximum starts at zero": ("map/pool", "if (found)", "if (found || true)"),
     "pool: trailing padding counts": ("map/pool", "x < d.x + PR", "x < d.x"),
     "pack: last lane": ("map/pack", "left > 3", "left > 4"),
+    "pack_quad: last lane": ("group/pack_quad", "left > i ? v[i]", "left >= i ? v[i]"),
+    "pack_quad: image of a batch": ("group/pack_quad", "(n * C +", "(n * 4 * d.z +"),
+    "unpack_quad: channel": ("group/unpack_quad", "first + c * across", "first + c"),
     "unpack: lane": ("map/unpack", "c % 4)", "(c + 1) % 4)"),
 }  # fmt: skip
 """Kernel, text to replace, its replacement. Each stays inside its tensors on a device."""
@@ -62,6 +68,20 @@ INTEGER_MUTANTS: dict[str, tuple[str, str, str]] = {
                                           "load4(K, ivec4(s * 4, t, min(p.z, 0), 0))"),
     "conv2d_int: bias in one digit": ("map/conv2d_int", "high = load4(K, ivec4(1,",
                                       "high = load4(K, ivec4(2,"),
+    "conv2d_int_tile: no carry": (
+        "group/conv2d_int_tile", "floor(low[i] *", "floor(0.0 * low[i] *"),
+    "conv2d_int_tile: last columns": (
+        "group/conv2d_int_tile", "(ox + j < d.x)", "(ox + j < d.x - 1)"),
+    "conv2d_int_tile: last slice": ("group/conv2d_int_tile", "oz + o < end", "oz + o < end - 1"),
+    "conv2d_int_tile: inputs of a group": (
+        "group/conv2d_int_tile", "* ICG / 4", "* ICG / 4 + part"),
+    "conv2d_int_tile: bias in one digit": (
+        "group/conv2d_int_tile", "a = load4(K, ivec4(1,", "a = load4(K, ivec4(2,"),
+    "matmul_int_block: no carry": (
+        "group/matmul_int_block", "floor(low[i] *", "floor(0.0 * low[i] *"),
+    "matmul_int_block: rows of a matrix": (
+        "group/matmul_int_block", "min(y + r, d.y - 1)", "min(y + r, d.y - 2)"),
+    "matmul_int_block: batch of A": ("group/matmul_int_block", "A_ONE ? 0 : n", "B_ONE ? 0 : n"),
     "matmul_int: no carry": ("map/matmul_int", "floor(low *", "floor(0.0 * low *"),
     "matmul_int: digits": ("map/matmul_int", "top * 16.0", "top * 8.0"),
 }  # fmt: skip
@@ -72,6 +92,7 @@ _SUMS = {
     "map/conv_transpose2d": ("acc", "v.x"), "map/matmul": ("acc", "a.x"),
     "group/matmul_rows": ("c1", "a1.x"), "group/matmul_tile": ("c[r]", "a.x"),
     "group/dwconv2d_tile": ("c[r * OC + j]", "v[j * ST + kx]"),
+    "group/dwconv2d_row": ("c[j]", "v[j + t]"),
 }  # fmt: skip
 HALF_MUTANTS: dict[str, tuple[str, str, str]] = {
     f"{kernel}: sum in float16": (

@@ -121,6 +121,15 @@ def biased() -> Case:
                        zero_y=90)  # fmt: skip
 
 
+def many() -> Case:
+    """Filters and columns that fill no tile, each sum beyond 2^24."""
+    rng = np.random.default_rng(8)
+    x = rng.integers(200, 256, (2, 90, 4, 11)).astype(np.uint8)
+    w = rng.integers(-128, -90, (21, 90, 3, 3)).astype(np.int8)
+    bias = rng.integers(-(2**30), 2**30, 21).astype(np.int32)
+    return convolution(x, w, 2e-7, bias=bias, pad=1, zero_x=0, zero_y=200)
+
+
 def whole() -> Case:
     """A ConvInteger whose sums are wanted themselves, to the last bit."""
     x = np.full((1, 150, 3, 3), 255, np.uint8)
@@ -186,11 +195,21 @@ def linear_product(depth: int = 1100) -> Case:
     return Case(builder.build(), {"a": a}, requantised(total, factor, 10, "uint8"))
 
 
-def _matrices(depth: int) -> tuple[Array, Array, Array]:
+def wide_product(depth: int = 1100) -> Case:
+    """A MatMulInteger with rows and columns that fill no block, and a batch of one factor."""
+    a, b, _ = _matrices(depth, 22, 18)
+    stack = a.reshape(2, 11, depth)
+    builder = GraphBuilder()
+    names = [builder.input("a", TensorType("uint8", stack.shape)), builder.constant("b", b)]
+    builder.output(builder.add("MatMulInteger", names, output="y"))
+    return Case(builder.build(), {"a": stack}, stack.astype(np.int64) @ b.astype(np.int64))
+
+
+def _matrices(depth: int, rows: int = 6, columns: int = 7) -> tuple[Array, Array, Array]:
     rng = np.random.default_rng(4)
-    a = np.full((6, depth), 255, np.uint8)
-    a[:, ::3] = rng.integers(250, 256, (6, -(-depth // 3)))
-    b = np.full((depth, 7), 122, np.int8)  # and 3 for the zero point
+    a = np.full((rows, depth), 255, np.uint8)
+    a[:, ::3] = rng.integers(250, 256, (rows, -(-depth // 3)))
+    b = np.full((depth, columns), 122, np.int8)  # and 3 for the zero point
     b[:, 1] = -128
     b[:, 2:4] = rng.integers(-128, 128, (depth, 2))
     b[depth // 2 :, 4] = -128  # takes back most of what comes first
@@ -239,7 +258,8 @@ def mask() -> Case:
 
 
 CASES: dict[str, Callable[[], Case]] = {
-    "cancelling": cancelling, "ties": ties, "extreme": extreme, "biased": biased, "whole": whole,
+    "cancelling": cancelling, "ties": ties, "extreme": extreme, "biased": biased, "many": many,
+    "whole": whole, "wide product": wide_product,
     "weights given": weights_given, "product": product, "whole product": whole_product,
     "linear product": linear_product, "mask": mask,
     **{f"{name} of {dtype}": partial(bits, name, dtype) for name in BITS

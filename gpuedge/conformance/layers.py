@@ -292,6 +292,9 @@ DEPTHWISE: tuple[Case, ...] = (
     conv(8, (9, 11), 8, (5, 5), pads=(2, 2, 2, 2), groups=8, bias=True),
     conv(6, (5, 3), 6, pads=(2, 1, 0, 1), groups=6),
     conv(7, (6, 7), 7, (3, 3), dilation=(2, 2), groups=7),
+    conv(5, (8, 13), 5, (7, 7), pads=(3, 3, 2, 3), groups=5, bias=True, act="relu"),
+    conv(6, (4, 19), 6, (2, 3), pads=(1, 1, 0, 1), dilation=(2, 1), groups=6, n=2),
+    conv(9, (5, 12), 9, (1, 4), (2, 1), pads=(0, 2, 0, 1), dilation=(1, 3), groups=9, bias=True),
 )
 
 TRANSPOSED: tuple[Case, ...] = (

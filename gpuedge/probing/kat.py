@@ -366,6 +366,10 @@ TILES: Final[Mapping[str, tuple[str, _Shape, _Shape, Mapping[str, Any]]]] = {
         {"group": 6, "strides": [2, 2]},
     ),
     "depthwise by 5": ("Conv", (1, 6, 9, 8), (6, 1, 5, 5), {"group": 6}),
+    "depthwise by 7": ("Conv", (1, 6, 8, 10), (6, 1, 7, 7), {"group": 6}),
+    "depthwise, three taps": ("Conv", (1, 6, 7, 8), (6, 1, 2, 3), {"group": 6}),
+    "depthwise": ("Conv", (1, 6, 7, 8), (6, 1, 2, 2), {"group": 6}),
+    "depthwise, narrow": ("Conv", (1, 6, 7, 3), (6, 1, 2, 2), {"group": 6}),
     "transposed, few filters": ("ConvTranspose", (1, 5, 4, 5), (5, 4, 3, 3), {"strides": [2, 2]}),
     "transposed, many filters": ("ConvTranspose", (1, 5, 4, 5), (5, 12, 3, 3), {"strides": [2, 2]}),
     "transposed, narrow": ("ConvTranspose", (1, 31, 5, 1), (31, 4, 2, 2), {"strides": [2, 2]}),
@@ -499,13 +503,24 @@ def _arithmetic(caps: Caps) -> list[KnownAnswer]:
 def _digits() -> list[KnownAnswer]:
     """Return sums of integers beyond 2^24, which kernels keep in two digits."""
     rng = _rng()
-    a, b = (rng.integers(200, 256, shape).astype(np.uint8) for shape in ((2, 600), (600, 5)))
-    x, w = (rng.integers(200, 256, s).astype(np.uint8) for s in ((1, 64, 5, 5), (3, 64, 3, 3)))
+
+    def large(**shapes: tuple[int, ...]) -> dict[str, Any]:
+        return {n: rng.integers(200, 256, shape).astype(np.uint8) for n, shape in shapes.items()}
+
+    products = {"large": ((2, 600), (600, 5)), "rows of large": ((6, 600), (600, 16))}
+    images = {"large": (3, 4), "columns of large": (3, 5), "slices of large": (9, 5)}
     return [
-        _one("product of large integers", "MatMulInteger", {"a": a, "b": b}, np.matmul,
-             constants="b"),
-        _one("convolution of large integers", "ConvInteger", {"x": x, "w": w},
-             lambda x, w: conv_reference(x, w, np.zeros(3)), constants="w"),
+        *(
+            _one(f"product of {name} integers", "MatMulInteger", large(a=a, b=b), np.matmul,
+                 constants="b")
+            for name, (a, b) in products.items()
+        ),
+        *(
+            _one(f"convolution of {name} integers", "ConvInteger",
+                 large(x=(1, 64, side, side), w=(filters, 64, 3, 3)),
+                 lambda x, w: conv_reference(x, w, np.zeros(len(w))), constants="w")
+            for name, (filters, side) in images.items()
+        ),
     ]  # fmt: skip
 
 

@@ -8,16 +8,19 @@ import numpy as np
 import planrun
 import pytest
 from mutants import INTEGER_MUTANTS, mutated
-from planrun import FLOAT_TEXTURES, TEXTURES, Seen, kernel_of, run_graph
+from planrun import FLOAT_TEXTURES, TEXTURES, WIDE, Seen, kernel_of, run_graph
 from quantised_cases import CASES
 
 from gpuedge.core.caps import VULKAN_MINIMUM, Caps
+from gpuedge.core.errors import KernelError
 from gpuedge.executors.cpu import CpuExecutor
 from gpuedge.graph.ir import Array
 from gpuedge.opset.functions import FUNCTIONS
 from gpuedge.plan.library import texts
 
-LEVELS = {"vulkan": VULKAN_MINIMUM, "textures": TEXTURES, "floats": FLOAT_TEXTURES}
+RASTERISER = replace(WIDE, device_class="cpu-llvm")
+LEVELS = {"vulkan": VULKAN_MINIMUM, "textures": TEXTURES, "floats": FLOAT_TEXTURES,
+          "rasteriser": RASTERISER}  # fmt: skip
 
 
 def planned(name: str, caps: Caps = VULKAN_MINIMUM, seen: Seen | None = None) -> Array:
@@ -55,7 +58,27 @@ def test_long_sums_take_one_pass_that_carries() -> None:
         assert sums == [wanted], name
 
 
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [("many", "conv2d_int_tile4x8"), ("cancelling", "conv2d_int_tile1x8"),
+     ("biased", "conv2d_int_tile1x8"), ("extreme", "conv2d_int_map"),
+     ("wide product", "matmul_int_block8x4"), ("product", "matmul_int_map")],
+)  # fmt: skip
+def test_long_sums_in_register_tiles(name: str, wanted: str) -> None:
+    seen = Seen()
+    planned(name, RASTERISER, seen)
+    assert [v for v in seen.variants if v.startswith(("conv2d", "matmul"))] == [wanted]
+
+
 CAUGHT_BY = {
+    "conv2d_int_tile: no carry": "cancelling",
+    "conv2d_int_tile: last columns": "many",
+    "conv2d_int_tile: last slice": "many",
+    "conv2d_int_tile: inputs of a group": "biased",
+    "conv2d_int_tile: bias in one digit": "many",
+    "matmul_int_block: no carry": "wide product",
+    "matmul_int_block: rows of a matrix": "wide product",
+    "matmul_int_block: batch of A": "wide product",
     "conv2d_int: no carry": "cancelling",
     "conv2d_int: pads hold zero, not the zero point": "biased",
     "conv2d_int: last slice of outputs": "biased",
@@ -70,8 +93,11 @@ def test_wrong_kernel_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     wrong = mutated(texts(), name)
     monkeypatch.setattr(planrun, "texts", lambda: wrong)
     kernel_of.cache_clear()
-    case = CAUGHT_BY[name]
-    assert (planned(case) != CASES[case]().wanted).mean() > 0.05
+    case, caps = CAUGHT_BY[name], VULKAN_MINIMUM
+    if INTEGER_MUTANTS[name][0].startswith("group/"):
+        caps = RASTERISER
+    with pytest.raises((AssertionError, KernelError)):
+        assert (planned(case, caps) != CASES[case]().wanted).mean() <= 0.05
     kernel_of.cache_clear()
 
 

@@ -121,18 +121,20 @@ def test_variants_compute(variant: str) -> None:
 
 
 def test_every_variant_is_exercised() -> None:
-    made = plan_device()
+    made, tiled = plan_device(), DEVICES["rasteriser"]()
     rest = (cases.conv2d(whole=True), cases.matmul(whole=True), cases.conv_transpose2d(whole=True),
             cases.pooling("max"), cases.softmax(), cases.concat(), cases.binary())  # fmt: skip
     for strategy in rest:
         cases.run_cases(strategy, 6, made)
+    cases.run_cases(cases.pooling("max"), 20, tiled)
     used = seen_by(made).variants | {case.variant for case in FORCED}
-    carrying = {"conv2d_int_map", "matmul_int_map"}  # of integers: test_plan_integers.py
-    assert used == {variant.id for variant in variants()} - carrying
+    used |= {name for name in seen_by(tiled).variants if name.endswith("pack_quad")}
+    carrying = {"conv2d_int", "matmul_int"}  # of integers: test_plan_integers.py
+    assert used == {variant.id for variant in variants() if variant.op not in carrying}
 
 
 def _caught_by(kernel: str) -> list[cases.Family]:
-    if "pool" in kernel:
+    if "pool" in kernel or "quad" in kernel:
         return [cases.pooling("max"), cases.pooling("avg")]
     return [cases.conv2d(whole=True)]
 
@@ -149,7 +151,8 @@ def test_wrong_kernel_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> N
             if case.variant in mine:
                 cases.check(case, plan_device(WIDE, case.rivals))
         for strategy in () if mine & {case.variant for case in FORCED} else _caught_by(kernel):
-            cases.run_cases(strategy, 60, plan_device())
+            made = DEVICES["rasteriser"]() if "quad" in kernel else plan_device()
+            cases.run_cases(strategy, 60, made)
     kernel_of.cache_clear()
 
 

@@ -129,8 +129,11 @@ def test_convolutions_in_register_tiles(facts: dict[str, int], wanted: str) -> N
         (shape(channels=8, filters=8, group=8), "dwconv2d_3x3"),
         (shape(channels=8, filters=8, group=8, stride=2), "dwconv2d_3x3s2"),
         (shape(channels=8, filters=8, group=8, kernel=(5, 5)), "dwconv2d_5x5"),
-        (shape(channels=8, filters=8, group=8, kernel=(3, 5)), "dwconv2d_map"),
-        (shape(channels=8, filters=8, group=8, dilation=2), "dwconv2d_map"),
+        (shape(channels=8, filters=8, group=8, kernel=(3, 5)), "dwconv2d_row1x8"),
+        (shape(channels=8, filters=8, group=8, kernel=(2, 3)), "dwconv2d_row3x8"),
+        (shape(channels=8, filters=8, group=8, kernel=(7, 7)), "dwconv2d_row7x8"),
+        (shape(channels=8, filters=8, group=8, dilation=2), "dwconv2d_row1x8"),
+        (shape(2, channels=8, filters=8, group=8), "dwconv2d_map"),
     ],
 )
 def test_depthwise_convolutions_in_register_tiles(facts: dict[str, int], wanted: str) -> None:
