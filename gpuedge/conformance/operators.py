@@ -14,11 +14,15 @@ import numpy as np
 
 from gpuedge.conformance import oracle
 from gpuedge.conformance.case import Case
-from gpuedge.conformance.data import Shape, dims, operand, spread
+from gpuedge.conformance.data import Shape, dims, operand, pick, spread
 from gpuedge.conformance.nodes import Draw, Meaning, node, total
 from gpuedge.opset.angles import FORMULAS
 from gpuedge.opset.bounds import ULP, Array, Num, power
 from gpuedge.opset.errors import running_error
+from gpuedge.opset.tensor import Window
+from gpuedge.plan.conv import Slices
+from gpuedge.plan.conv import facts as convolution_facts
+from gpuedge.plan.matmul import facts as product_facts
 
 INTEGERS, BOTH = ("integers",), ("integers", "normal")
 TWO, HALF, POINT = np.float32(2), np.float32(0.5), np.uint8(3)
@@ -208,6 +212,29 @@ def _requantised(*x: Array) -> Array:
 def _convolved(x: Array, w: Array, *points: Array, whole: bool = True) -> Num:
     zero = points[0] if points else 0.0
     return oracle.conv2d(Num.of(x - zero), Num.of(w), whole=whole)
+
+
+def draw_integer_convolution(rng: np.random.Generator) -> Case:
+    """Return a random convolution of bytes whose sums pass 2**24, so that they take two digits."""
+    m, height, width = (pick(rng, sizes) for sizes in ((2, 4, 9, 12), (4, 5), (6, 9, 11)))
+    c = int(rng.integers(75, 90))
+    x, w = (1, c, height, width), (m, c, 3, 3)
+    made = node("ConvInteger", f"{dims(x)}-{dims(w)}", drawn(x, 0, 256, "uint8"),
+                drawn(w, 100, 128, "int8"), POINT, constant=[1, 2],
+                meaning=lambda x, w, z, whole: _convolved(x.v, w.v, z.v))  # fmt: skip
+    window = Window((3, 3), (1, 1), (0, 0, 0, 0), (1, 1), (height - 2, width - 2))
+    return replace(made, facts=convolution_facts(window, Slices(c, m, 1)))
+
+
+def draw_integer_product(rng: np.random.Generator) -> Case:
+    """Return a random product of bytes whose sums pass 2**24, so that they take two digits."""
+    rows, columns = (pick(rng, sizes) for sizes in ((1, 4, 5, 9, 17), (1, 7, 13, 14, 33)))
+    depth = int(rng.integers(320, 400))
+    a, b = (rows, depth), (depth, columns)
+    made = node("MatMulInteger", f"{dims(a)}-{dims(b)}", drawn(a, 0, 256, "uint8"),
+                drawn(b, 200, 256, "uint8"), POINT, POINT, constant=[1, 2, 3],
+                meaning=exactly(lambda a, b, za, zb: (a - za) @ (b - zb)))  # fmt: skip
+    return replace(made, facts=product_facts(rows, depth, columns))
 
 
 def _split(x: Num, *, whole: bool, **_: Any) -> tuple[Num, Num]:

@@ -121,20 +121,17 @@ def test_variants_compute(variant: str) -> None:
 
 
 def test_every_variant_is_exercised() -> None:
-    made, tiled = plan_device(), DEVICES["rasteriser"]()
+    made = plan_device()
     rest = (cases.conv2d(whole=True), cases.matmul(whole=True), cases.conv_transpose2d(whole=True),
             cases.pooling("max"), cases.softmax(), cases.concat(), cases.binary())  # fmt: skip
     for strategy in rest:
         cases.run_cases(strategy, 6, made)
-    cases.run_cases(cases.pooling("max"), 20, tiled)
     used = seen_by(made).variants | {case.variant for case in FORCED}
-    used |= {name for name in seen_by(tiled).variants if name.endswith("pack_quad")}
-    carrying = {"conv2d_int", "matmul_int"}  # of integers: test_plan_integers.py
-    assert used == {variant.id for variant in variants() if variant.op not in carrying}
+    assert used == {variant.id for variant in variants()}
 
 
 def _caught_by(kernel: str) -> list[cases.Family]:
-    if "pool" in kernel or "quad" in kernel:
+    if "pool" in kernel:
         return [cases.pooling("max"), cases.pooling("avg")]
     return [cases.conv2d(whole=True)]
 
@@ -151,8 +148,7 @@ def test_wrong_kernel_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> N
             if case.variant in mine:
                 cases.check(case, plan_device(WIDE, case.rivals))
         for strategy in () if mine & {case.variant for case in FORCED} else _caught_by(kernel):
-            made = DEVICES["rasteriser"]() if "quad" in kernel else plan_device()
-            cases.run_cases(strategy, 60, made)
+            cases.run_cases(strategy, 60, plan_device())
     kernel_of.cache_clear()
 
 
