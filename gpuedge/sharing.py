@@ -76,8 +76,8 @@ class SharedModel:
         -------
         dict
             On ``gles31`` a `moderngl.Buffer` each, with float32 values in C order; on ``gles30``
-            and ``gles20`` the `moderngl.Texture` that the values lie in, four to a texel from left
-            to right and row by row. They hold this result until the next run, and are gone when
+            and ``gles20`` a `moderngl.Texture` with the values, four to a texel from left to right
+            and row by row. They hold this result until the next run, and are gone when
             the model is closed; releasing them does nothing.
 
         Raises

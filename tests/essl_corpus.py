@@ -16,6 +16,7 @@ from gpuedge.plan.plan import Source
 
 TEXTURES = {
     "essl300": [k for k in KINDS if "buffer" not in k],
+    "essl300_single": [k for k in KINDS if "buffer" not in k],
     "essl100": [k for k in KINDS if "buffer" not in k and k != "rgba32ui"],
     "essl310": [TEXELS, HALF_TEXELS],  # what kernels read; they write buffers
 }
@@ -49,6 +50,9 @@ def corpus(dialect: str) -> Iterator[tuple[str, str]]:
             continue  # the largest int, the bits of ints
         blob = lang.print_kernel(text.kernel, dialect)
         yield text.name, blob.specialised(text.specs, {"ROW": 4096})
+        for along in ("row", "plane") if dialect == "essl300" else ():
+            blob = lang.print_kernel(text.kernel, dialect, None, along)
+            yield f"{text.name} {along}", blob.specialised(text.specs, {"ROW": 4096})
         for kind in TEXTURES.get(dialect, []) if "/" in text.name else ():
             is_read = dialect == "essl310"
             kinds = {x.name: kind for x in text.kernel.tensors if x.access == "read" or not is_read}

@@ -244,7 +244,7 @@ class PlanRun:
         return values[: int(np.prod(tensor.layout.shape))].reshape(tensor.layout.shape).copy()
 
 
-WIDE = replace(VULKAN_MINIMUM, max_storage_buffers=8, subgroup_lanes=8)
+WIDE = replace(VULKAN_MINIMUM, max_storage_buffers=8, subgroup_lanes=8, map_texels=4)
 
 TEXTURES = replace(
     VULKAN_MINIMUM,
@@ -261,7 +261,7 @@ TEXTURES = replace(
 """A fragment level with nothing but textures of bytes."""
 
 FLOAT_TEXTURES = replace(
-    TEXTURES, level="gles30", dialect="essl300", is_finite_only=False,
+    TEXTURES, level="gles30", dialect="essl300", is_finite_only=False, map_texels=4,
     storages=("rgba32f", "rgba32ui", "rgba16f", *TEXTURES.storages),
 )  # fmt: skip
 """A fragment level with float textures as well."""

@@ -24,9 +24,10 @@ class Caps:
     read `max_texel_buffers` of them as texel buffers of `max_texel_elements` texels, and
     `max_texture_copies` of them of copies in textures, of `max_copied_elements` texels.
     `max_outputs`: tensors one kernel can write. `subgroup_lanes`: invocations of a subgroup, where
-    a kernel may take a value from a constant one of them; else 0. `is_finite_only`: NaN and
-    infinities are not kept. `ruled_out`: kernel variants that are not used here
-    (`gpuedge.capdb.restrict`).
+    a kernel may take a value from a constant one of them; else 0. `map_texels`: neighbouring
+    texels that an invocation of a map kernel computes, from a multiple of so many on.
+    `is_finite_only`: NaN and infinities are not kept. `ruled_out`: kernel variants that are not
+    used here (`gpuedge.capdb.restrict`).
 
     `has_fp16_storage` and `has_int8_storage`: kernels that users bring may declare storage buffers
     of 16-bit floats and integers, of 8-bit integers. `has_fp16_arithmetic`: kernels may compute in
@@ -59,6 +60,7 @@ class Caps:
     max_texture_copies: int = 0
     max_copied_elements: int = 0
     max_outputs: int = 1
+    map_texels: int = 1
     is_finite_only: bool = False
     ruled_out: frozenset[str] = frozenset()
 

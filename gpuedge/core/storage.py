@@ -3,7 +3,8 @@
 A tensor is a row of texels of four values. A storage buffer holds them as they are. A texture holds
 them row by row, `row` physical texels wide (a power of two), each logical texel in `units` physical
 texels beside one another: texel q begins at physical texel ``q * units``. So a view of the same
-bytes under another shape is the same texture, whatever the storage.
+bytes under another shape is the same texture, whatever the storage. Where kernels draw to several
+textures at once (`LAYERS`), physical texel f has the number f div `LAYERS` in layer f mod `LAYERS`.
 """
 
 from __future__ import annotations
@@ -80,6 +81,9 @@ TEXTURE_SHIFT: Final = 11
 TEXTURE_ROW: Final = 1 << TEXTURE_SHIFT
 """Texels of a row of such a copy: a width that all devices of WebGPU have, those over OpenGL, too
 (the limits of its compatibility mode and more)."""
+LAYERS: Final = {"essl300": 4}
+"""Layers of the textures of a dialect, if not 1: OpenGL ES 3.0 draws to at least four. They are a
+multiple of all `StorageKind.units`."""
 
 FIXED16_STEPS: Final = 65535
 """Steps of the range of ``rgba8_fixed16``."""

@@ -260,7 +260,7 @@ class GpuExecutor:
         storage = {} if set(kinds.values()) == {BUFFER} else kinds
         key = blob_key(
             text, source.epilogue, dict(source.consts), self.caps.dialect, storage,
-            is_half=source.is_half,
+            is_half=source.is_half, along=source.along,
         )  # fmt: skip
         blob = self._blobs.get(key)
         debug.say(3, f"{one.variant} {dict(one.specs)} groups {one.groups}")
@@ -270,7 +270,7 @@ class GpuExecutor:
                 text, filename=f"{source.kernel}.kern", consts=dict(source.consts),
                 epilogue=source.epilogue, is_half=source.is_half,
             )  # fmt: skip
-            blob = print_kernel(kernel, self.caps.dialect, storage)
+            blob = print_kernel(kernel, self.caps.dialect, storage, source.along)
             self._blobs.put(key, blob)
         known = {s.name for s in blob.specs}
         try:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
@@ -38,6 +39,7 @@ PRINTERS: Final = {
     "wgsl": "gpuedge.lang.wgsl",
     "essl310": _ESSL,
     "essl300": _ESSL,
+    "essl300_single": _ESSL,
     "essl100": _ESSL,
 }
 """Module of the printer of each dialect, imported when first used."""
@@ -74,7 +76,10 @@ def compile(
 
 
 def print_kernel(
-    kernel: Kernel, dialect: str = "spirv", storage: Mapping[str, str] | None = None
+    kernel: Kernel,
+    dialect: str = "spirv",
+    storage: Mapping[str, str] | None = None,
+    along: str = "",
 ) -> KernelBlob:
     """Print a kernel for one dialect.
 
@@ -88,6 +93,10 @@ def print_kernel(
         ``essl300`` and ``rgba8_float`` in ``essl100`` where none is given. The others read and
         write storage buffers; ``spirv`` and ``essl310`` read those of `READ_AS` as texel buffers,
         ``wgsl`` those of `COPIED_AS` in textures.
+    along : str
+        What neighbours from a multiple of `LAYERS` on have in common in every run of this kernel,
+        so that ``essl300`` may compute it once: nothing, the ``plane`` (slice and batch) or the
+        ``row`` as well. Other dialects compute one texel at a time.
 
     Raises
     ------
@@ -109,7 +118,10 @@ def print_kernel(
             known="Vulkan 1.1 has them, where a device reports it",
         )
     printer = import_module(PRINTERS[dialect])
-    blob: KernelBlob = printer.print_kernel(kernel, dialect, storage or {})
+    print_one = printer.print_kernel
+    if dialect == "essl300":
+        print_one = partial(print_one, along=along)
+    blob: KernelBlob = print_one(kernel, dialect, storage or {})
     return blob
 
 

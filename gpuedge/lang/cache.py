@@ -27,10 +27,12 @@ def blob_key(
     storage: Mapping[str, str] | None = None,
     *,
     is_half: bool = False,
+    along: str = "",
 ) -> str:
     """Return the SHA-256 that stands for a printed kernel: everything its bytes depend on."""
     fixed, kept = sorted((consts or {}).items()), sorted((storage or {}).items())
-    parts = [LANGUAGE_VERSION, text, epilogue, fixed, dialect, kept, *(["half"] if is_half else [])]
+    parts = [LANGUAGE_VERSION, text, epilogue, fixed, dialect, kept, along]
+    parts += ["half"] if is_half else []
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

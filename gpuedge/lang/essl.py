@@ -1,7 +1,8 @@
 """Kernels printed as OpenGL ES shaders: ESSL 3.10 compute, ESSL 3.00 and 1.00 fragment.
 
-A fragment shader computes one physical texel of its out texture (see `gpuedge.core.storage`); a
-kernel without workgroups runs either way. Specs are macros, given by `KernelBlob.specialised`.
+A fragment shader of ESSL 1.00 computes one physical texel of its out texture, one of ESSL 3.00 as
+many as there are layers (see `gpuedge.core.storage`); a kernel without workgroups runs either way.
+Specs are macros, given by `KernelBlob.specialised`.
 What ESSL 1.00 cannot say is said otherwise: ints are floats, and loops and indices keep to
 appendix A of its specification (constant bounds; indices of constants and loop indices).
 
@@ -24,9 +25,11 @@ from gpuedge.core.kernel import KernelBlob
 from gpuedge.core.storage import KINDS, TEXEL_KINDS
 from gpuedge.lang import tree as t
 from gpuedge.lang.builtins import BITS, BUILTINS, PRECEDENCE, TANH_LIMIT
+from gpuedge.lang.components import one_component
 from gpuedge.lang.essl_texts import (
     ESSL100,
     ESSL300,
+    ESSL300_SINGLE,
     ESSL310,
     TEXEL_HEAD,
     Level,
@@ -36,8 +39,10 @@ from gpuedge.lang.essl_texts import (
     stored,
 )  # fmt: skip
 from gpuedge.lang.interface import bind
+from gpuedge.lang.neighbours import most_uid, side_by_side
 
 SELECT, UNARY, POSTFIX = 0, 11, 12
+TEXEL_WIDTH: Final = 4
 MAX_TRIPS: Final = 65536
 """In ESSL 1.00 a loop to a param or extent ends here; drivers' own limits are no higher."""
 
@@ -50,7 +55,7 @@ _SIGNS = {"neg": "-", "~": "~"}
 _OLD_KINDS = {"int": "float", "ivec2": "vec2", "ivec3": "vec3", "ivec4": "vec4"}
 _BIT_WORDS = BITS | {"~", "floatBitsToInt", "intBitsToFloat"}
 _INDENT = "    "
-_LEVELS = {level.dialect: level for level in (ESSL310, ESSL300, ESSL100)}
+_LEVELS = {level.dialect: level for level in (ESSL310, ESSL300, ESSL300_SINGLE, ESSL100)}
 
 
 def float_text(value: float) -> str:
@@ -73,7 +78,9 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(text))
 
 
-def print_kernel(kernel: t.Kernel, dialect: str, storage: Mapping[str, str]) -> KernelBlob:
+def print_kernel(
+    kernel: t.Kernel, dialect: str, storage: Mapping[str, str], along: str = ""
+) -> KernelBlob:
     """Print a kernel as ESSL 3.10 (compute), 3.00 or 1.00 (fragment); see `gpuedge.lang`."""
     if kernel.is_half:
         raise KernelError(
@@ -81,19 +88,25 @@ def print_kernel(kernel: t.Kernel, dialect: str, storage: Mapping[str, str]) -> 
             known="mediump only allows a driver to compute in less than float32; no driver says "
             "what it makes of that",
         )
-    return _Shader(kernel, _LEVELS[dialect], storage).blob()
+    return _Shader(kernel, _LEVELS[dialect], storage, along).blob()
 
 
 class _Shader:
     """One kernel on its way to text; every local has a name of its own, so scopes do not matter."""
 
-    def __init__(self, kernel: t.Kernel, level: Level, storage: Mapping[str, str]) -> None:
+    def __init__(
+        self, kernel: t.Kernel, level: Level, storage: Mapping[str, str], along: str
+    ) -> None:
         self.kernel = kernel
+        self.along = along
         self.level = level
         self.is_old = level.is_old
         self.kinds = {x.name: storage.get(x.name, level.default) for x in kernel.tensors}
         self._check()
-        self.units = KINDS[self.kinds[kernel.out.name]].units
+        kind = KINDS[self.kinds[kernel.out.name]]
+        self.units = kind.units
+        is_one = self.is_old and self.units == TEXEL_WIDTH
+        self.component = one_component(kernel, 1 + most_uid(kernel)) if is_one else None
         self.lines: list[str] = []
         self.depth = 0
         self.called: set[str] = set()  # helpers, and other words that are none
@@ -107,7 +120,7 @@ class _Shader:
             t.Element: lambda e: (self._target(e.array, e.index), POSTFIX),
             t.Swizzle: self._swizzle,
             t.Op: self._op,
-            t.Load: lambda e: self._call(f"k_{e.name}_{e.tensor.name}", e.position),
+            t.Load: self._load,
             t.Dims: lambda e: (f"d_{e.tensor.name}", POSTFIX),
             t.Identifier: lambda e: (f"ivec3({_IDENTIFIERS[e.name]})", POSTFIX),
             t.Call: lambda e: self._call(f"f_{e.function.name}", *e.args),
@@ -152,6 +165,13 @@ class _Shader:
     def _call(self, name: str, *args: t.Expr) -> Text:
         self.called.add(name)
         return f"{name}({', '.join([self._value(arg) for arg in args])})", POSTFIX
+
+    def _load(self, expr: t.Load) -> Text:
+        if expr.component is None:
+            return self._call(f"k_{expr.name}_{expr.tensor.name}", expr.position)
+        return self._call(
+            f"k_component_{expr.name}_{expr.tensor.name}", expr.position, expr.component
+        )
 
     def _kind(self, name: str) -> str:
         """Return what the dialect calls a type."""
@@ -206,10 +226,10 @@ class _Shader:
         if name == "?:":
             parts = [self._value(e, SELECT + 1) for e in args]
             return "{} ? {} : {}".format(*parts), SELECT
-        if name in ("vector", "splat", "cast"):
-            if name == "cast" and self.is_old:  # only integral values are converted
-                return self.printers[type(args[0])](args[0])
-            return self._call(self._kind(expr.type), *args)
+        if name == "cast" and self.is_old:  # only integral values are converted
+            return self.printers[type(args[0])](args[0])
+        if name in ("vector", "splat", "cast", "component"):
+            return self._call("k_pick" if name == "component" else self._kind(expr.type), *args)
         return self._builtin(expr)
 
     def _binary(self, expr: t.Op, op: str, left: t.Expr, right: t.Expr) -> Text:
@@ -352,8 +372,10 @@ class _Shader:
             self._block(self.kernel.main.body)
         elif self.level is ESSL310:
             self._invocation()
-        else:
+        elif self.is_old:
             self._fragment()
+        else:
+            self._fragments()
         self._close()
 
     def _invocation(self) -> None:
@@ -375,19 +397,63 @@ class _Shader:
         out = self.kernel.out.name
         # gl_FragCoord may be mediump, so nothing is computed with it before it is a highp value.
         self._line("highp vec2 place = gl_FragCoord.xy;")
-        if self.is_old:
-            self._line("float f = floor(place.y) * ROW + floor(place.x);")
-        else:
-            self._line("uint f = uint(place.y) * uint(ROW) + uint(place.x);")
-        self._line(f"{level.index} texel = {level.divided('f', self.units)};")
+        self._line("float f = floor(place.y) * ROW + floor(place.x);")
+        self._line(f"float texel = {level.divided('f', self.units)};")
         if self.units > 1:
-            self._line(f"{level.index} j = {level.remainder('f', self.units, 'texel')};")
-        q = f"min(texel, n_{out})" if self.is_old else f"int(min(texel, n_{out}))"
-        self._access(f"{level.whole4} {_local(main.args[0])} = k_position({q}, d_{out});")
-        self._block(main.body)
-        self._line(f"vec4 v = {self._value(main.value)};")
-        target = "gl_FragColor" if self.is_old else f"o_{out}"
-        self._access(f"{target} = {stored(level, out, self.kinds[out], 'v')};")
+            self._line(f"float j = {level.remainder('f', self.units, 'texel')};")
+        q = f"min(texel, n_{out})"
+        self._access(f"vec4 {_local(main.args[0])} = k_position({q}, d_{out});")
+        if self.component is None:
+            self._block(main.body)
+            self._line(f"vec4 v = {self._value(main.value)};")
+            text = stored(level, out, self.kinds[out], "v", "j")
+        else:
+            self._line(f"float {_local(self.component.component)} = j;")
+            self._block(self.component.body)
+            self._line(f"float v = {self._value(self.component.value)};")
+            text = "k_unfloat(v)"
+        self._access(f"gl_FragColor = {text};")
+
+    def _fragments(self) -> None:
+        """Print main of a fragment shader of several texels, one to each layer or some of them."""
+        level, out, units = self.level, self.kernel.out.name, self.units
+        count = max(1, level.layers // units)
+        texels = side_by_side(self.kernel, count, self.along)
+        first = _local(texels.positions[0])
+        self._line("highp vec2 place = gl_FragCoord.xy;")
+        self._line("uint f = uint(place.y) * uint(ROW) + uint(place.x);")
+        if level.layers < units:
+            self._line(f"uint q = f / {units}u;")
+            self._line(f"uint j = f % {units}u;")
+        else:
+            self._line(f"uint q = {level.number(count)} * f;" if count > 1 else "uint q = f;")
+        last = f"n_{out} - {count - 1}u" if self.along == "row" else f"n_{out}"
+        self._access(f"ivec4 {first} = k_position(int(min(q, {last})), d_{out});")
+        if self.along == "plane":
+            self._line(f"int at = {first}.y * d_{out}.x + {first}.x;")
+        for j, local in enumerate(texels.positions[1:], 1):
+            self._neighbour(first, _local(local), j)
+        self._block(texels.body)
+        for j, value in enumerate(texels.values):
+            self._line(f"vec4 v_{j} = {self._value(value)};")
+        for layer in range(level.layers):
+            j, unit = divmod(layer, units)
+            which = level.number(unit) if level.layers >= units else "j"
+            text = stored(level, out, self.kinds[out], f"v_{j}", which)
+            self._access(f"o_{out}_{layer} = {text};")
+
+    def _neighbour(self, first: str, name: str, j: int) -> None:
+        """Print the position of the texel `j` further on than that at `first`."""
+        d = f"d_{self.kernel.out.name}"
+        if self.along == "row":
+            self._line(f"ivec4 {name} = ivec4({first}.x + {j}, {first}.yzw);")
+        elif self.along == "plane":
+            self._line(f"int at_{j} = min(at + {j}, {d}.x * {d}.y - 1);")
+            self._line(f"int y_{j} = at_{j} / {d}.x;")
+            self._line(f"ivec4 {name} = ivec4(at_{j} - y_{j} * {d}.x, y_{j}, {first}.zw);")
+        else:
+            last = f"n_{self.kernel.out.name}"
+            self._access(f"ivec4 {name} = k_position(int(min(q + {j}u, {last})), {d});")
 
     # --- the whole ------------------------------------------------------------------------------
     def _head(self) -> list[str]:
@@ -396,10 +462,11 @@ class _Shader:
         if not TEXEL_KINDS.isdisjoint(self.kinds.values()):
             lines += TEXEL_HEAD
         lines += ["precision highp float;", "precision highp int;"]
-        if level is not ESSL310:
+        if level is ESSL100:
             lines.append("precision highp sampler2D;")
-        if level is ESSL300:
-            lines.append("precision highp usampler2D;")
+        if level.version == ESSL300.version:
+            of = "2DArray" if level.layers > 1 else "2D"
+            lines += [f"precision highp {sign}sampler{of};" for sign in ("", "u")]
         lines.append("//SPECS")
         if level is ESSL310:
             sizes = [self._value(size) for size in kernel.local_size]
@@ -407,9 +474,12 @@ class _Shader:
             lines.append(f"layout({size}) in;")
         for tensor in kernel.tensors:
             lines += declaration(level, tensor, self.kinds[tensor.name])
-        if level is ESSL300:
+        if level.version == ESSL300.version:
             kind = "uvec4" if self.kinds[kernel.out.name] == "rgba32ui" else "vec4"
-            lines.append(f"layout(location = 0) out highp {kind} o_{kernel.out.name};")
+            lines += [
+                f"layout(location = {layer}) out highp {kind} o_{kernel.out.name}_{layer};"
+                for layer in range(level.layers)
+            ]
         for param in kernel.params:
             lines.append(f"uniform highp {self._kind(param.type)} p_{param.name};")
         for array in kernel.shared:
@@ -434,7 +504,9 @@ class _Shader:
 
     def blob(self) -> KernelBlob:
         """Print everything and return the blob."""
-        for function in self.kernel.functions:
+        for function in (
+            self.kernel.functions if self.component is None else self.component.functions
+        ):
             self._function(function)
         self._main()
         helpers = self._helpers()

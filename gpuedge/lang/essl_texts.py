@@ -5,6 +5,7 @@ into the tensor. The number of the last texel is a global that main sets first, 
 computed once.
 
 Textures: physical texel f lies at (f mod ROW, f div ROW); ROW is a power of two, so both are exact.
+In ESSL 3.00 it is that of f div 4, in layer f mod 4: a fragment draws to four layers.
 RGBA8 stores byte k as (k + 0.25) / 255, which drivers that truncate and drivers that round keep
 alike, and reads it as floor(v * 255 + 0.5). The ES 2.0 codec of float32 has no exp2 or log2, whose
 errors differ between devices: it multiplies by powers of two, each an exact product, chosen bit by
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from gpuedge.core.storage import BUFFER, HALF_BUFFER, KINDS, TEXEL_KINDS
+from gpuedge.core.storage import BUFFER, HALF_BUFFER, KINDS, LAYERS, TEXEL_KINDS
 from gpuedge.lang.tree import VECTOR, Tensor
 
 # --- ints where there are none, and what old compilers lack ---------------------------------------
@@ -103,11 +104,15 @@ vec4 k_unfixed(vec2 v, vec4 about) {
 }""",
 }
 
+_LAYERS: Final = LAYERS["essl300"]
 _HELPERS_300: Final = {
     **_HELPERS_BOTH,
     **dict(_by_width({"k_mod": _INT_REMAINDER}, "int")),
     "k_index": "uint k_index(int q, uint last) {\n    return min(uint(q), last);\n}",
-    "k_at": "ivec2 k_at(uint f) {\n    return ivec2(f % uint(ROW), f / uint(ROW));\n}",
+    "k_at": """\
+vec2 k_at(uint f, vec4 about) {
+    return (vec2(f % uint(ROW), f / uint(ROW)) + 0.5) * about.xy;
+}""",
     "k_float4": """\
 vec4 k_float4(vec4 r, vec4 g, vec4 b, vec4 a) {
     uvec4 low = uvec4(k_bytes(r)) | uvec4(k_bytes(g)) << 8;
@@ -124,6 +129,13 @@ vec4 k_unfloat(float v) {
     return k_stored(vec4(k & 255u, k >> 8 & 255u, k >> 16 & 255u, k >> 24));
 }""",
 }
+
+_IN_LAYERS: Final = f"""\
+vec3 k_at(uint f, vec4 about) {{
+    uint place = f / {_LAYERS}u;
+    vec2 at = vec2(place % uint(ROW), place / uint(ROW)) + 0.5;
+    return vec3(at * about.xy, f % {_LAYERS}u);
+}}"""
 
 _UNFLOAT = """\
 vec4 k_unfloat(float v) {
@@ -255,6 +267,11 @@ class Level:
     helpers: dict[str, str]
 
     @property
+    def layers(self) -> int:
+        """Layers of a texture."""
+        return LAYERS.get(self.dialect, 1)
+
+    @property
     def is_old(self) -> bool:
         """Whether this is ESSL 1.00, where ints are floats."""
         return self.index == "float"
@@ -321,6 +338,10 @@ ESSL310: Final = Level(
 )  # fmt: skip
 ESSL300: Final = Level(
     "essl300", "300 es", "int", "ivec4", "uint", "u", "rgba32f", _TEXTURES,
+    _HELPERS_300 | _position("int", "ivec4", "{} / {}") | {"k_at": _IN_LAYERS},
+)  # fmt: skip
+ESSL300_SINGLE: Final = Level(
+    "essl300_single", "300 es", "int", "ivec4", "uint", "u", "rgba32f", _TEXTURES,
     _HELPERS_300 | _position("int", "ivec4", "{} / {}"),
 )  # fmt: skip
 ESSL100: Final = Level(
@@ -338,16 +359,17 @@ def declaration(level: Level, tensor: Tensor, kind: str) -> list[str]:
         head = f"layout(std430, binding = {tensor.binding}) {access} buffer B_{name} {{"
         lines += [head, f"    highp {_BUFFER_TYPES[kind]} b_{name}[];", "};"]
     elif tensor.access == "read":
-        lines.append(f"uniform highp {_sampler(kind)} t_{name};")
-    if kind == "rgba8_fixed16" or (level.is_old and tensor.access == "read"):
+        lines.append(f"uniform highp {_sampler(level, kind)} t_{name};")
+    if kind in _TEXTURES and (kind == "rgba8_fixed16" or tensor.access == "read"):
         lines.append(f"uniform highp vec4 i_{name};")
     return [*lines, f"{level.index} n_{name};"]
 
 
-def _sampler(kind: str) -> str:
+def _sampler(level: Level, kind: str) -> str:
     if kind in TEXEL_KINDS:
         return "samplerBuffer"
-    return "usampler2D" if kind == "rgba32ui" else "sampler2D"
+    name = "sampler2D" if level.layers == 1 else "sampler2DArray"
+    return f"u{name}" if kind == "rgba32ui" else name
 
 
 def count(level: Level, name: str) -> str:
@@ -385,6 +407,20 @@ def accesses(level: Level, name: str, kind: str, *, is_read: bool) -> dict[str, 
             f"    return k_texel_{name}(k_number_{name}(p));\n}}"
         ),
         f"k_load4z_{name}": load4z,
+        f"k_component_texel_{name}": (
+            f"float k_component_texel_{name}({whole} q, {whole} component) {{\n"
+            f"    return k_load1_{name}({level.number(4) if level.is_old else 4} * q "
+            f"+ component);\n}}"
+        ),
+        f"k_component_load4_{name}": (
+            f"float k_component_load4_{name}({whole4} p, {whole} component) {{\n"
+            f"    return k_component_texel_{name}(k_number_{name}(p), component);\n}}"
+        ),
+        f"k_component_load4z_{name}": (
+            f"float k_component_load4z_{name}({whole4} p, {whole} component) {{\n"
+            f"    float v = k_component_load4_{name}(p, component);\n"
+            f"    return {inside} ? v : 0.0;\n}}"
+        ),
     }
 
 
@@ -397,11 +433,14 @@ def _fetch(level: Level, name: str, at: str, step: int = 0) -> str:
     """Print a fetch, `step` physical texels further on than `at`."""
     if level.is_old:
         return f"texture2D(t_{name}, {at}{f' + vec2({step}.0 * i_{name}.x, 0.0)' if step else ''})"
-    return f"texelFetch(t_{name}, {at}{f' + ivec2({step}, 0)' if step else ''}, 0)"
+    ahead = f"vec2({step}.0 * i_{name}.x, 0.0)"
+    if level.layers > 1:
+        ahead = f"vec3(0.0, 0.0, {step}.0)"
+    return f"textureLod(t_{name}, {f'{at} + {ahead}' if step else at}, 0.0)"
 
 
-def _at(level: Level, name: str, index: str) -> str:
-    return f"k_at({index}, i_{name})" if level.is_old else f"k_at({index})"
+def _at(name: str, index: str) -> str:
+    return f"k_at({index}, i_{name})"
 
 
 def _whole_texel(level: Level, name: str, kind: str, index: str) -> str:
@@ -412,7 +451,7 @@ def _whole_texel(level: Level, name: str, kind: str, index: str) -> str:
         return f"k_halves(b_{name}[{index}])"
     if kind in TEXEL_KINDS:
         return f"texelFetch(t_{name}, int({index}))"
-    fetched = _fetch(level, name, _at(level, name, index))
+    fetched = _fetch(level, name, _at(name, index))
     if kind == "rgba32ui":
         return f"uintBitsToFloat({fetched})"
     if kind == "rgba8_u8":
@@ -426,8 +465,8 @@ def _texel(level: Level, name: str, kind: str) -> str:
     units = _units(kind)
     if units == 1:
         return f"{head}    return {_whole_texel(level, name, kind, index)};\n}}"
-    place = "vec2" if level.is_old else "ivec2"
-    lines = [f"{place} at = {_at(level, name, f'{level.number(units)} * {index}')};"]
+    place = "vec2" if level.layers == 1 else "vec3"
+    lines = [f"{place} at = {_at(name, f'{level.number(units)} * {index}')};"]
     lines += [f"vec4 {'abcd'[j]} = {_fetch(level, name, 'at', j)};" for j in range(units)]
     if kind == "rgba8_fixed16":
         lines.append(f"return k_fixed4(a, b, i_{name});")
@@ -442,10 +481,10 @@ def _load1(level: Level, name: str, kind: str) -> str:
     lines = [f"{level.index} i = k_index(e, {last});"]
     units = _units(kind)
     if kind == "rgba8_float":
-        lines.append(f"return k_float1({_fetch(level, name, _at(level, name, 'i'))});")
+        lines.append(f"return k_float1({_fetch(level, name, _at(name, 'i'))});")
     elif kind == "rgba8_fixed16":
         lines.append(f"{level.index} f = {level.divided('i', units)};")
-        lines.append(f"vec4 k = k_bytes({_fetch(level, name, _at(level, name, 'f'))});")
+        lines.append(f"vec4 k = k_bytes({_fetch(level, name, _at(name, 'f'))});")
         second = f"{level.remainder('i', units, 'f')} > {level.number(0)}"
         lines.append(f"vec2 one = {second} ? k.zw : k.xy;")
         lines.append(f"return i_{name}.z + i_{name}.w * (one.y * 256.0 + one.x);")
@@ -483,16 +522,16 @@ def _stores(level: Level, name: str, kind: str) -> dict[str, str]:
     }
 
 
-def stored(level: Level, name: str, kind: str, value: str) -> str:
-    """Return the expression that is written for the vec4 `value`; `j` is its physical texel."""
+def stored(level: Level, name: str, kind: str, value: str, unit: str = "0") -> str:
+    """Return the expression that is written for the vec4 `value` to its `unit` physical texel."""
     if kind == HALF_BUFFER:
         return f"k_unhalves({value})"
     if kind == "rgba32ui":
         return f"floatBitsToUint({value})"
     if kind == "rgba8_float":
-        return f"k_unfloat({_pick(level, value, 'j')})"
+        return f"k_unfloat({_pick(level, value, unit)})"
     if kind == "rgba8_fixed16":
-        return f"k_unfixed(j > {level.number(0)} ? {value}.zw : {value}.xy, i_{name})"
+        return f"k_unfixed({unit} > {level.number(0)} ? {value}.zw : {value}.xy, i_{name})"
     if kind in ("rgba8_u8", "rgba8_s8"):
         offset = " + 128.0" if kind == "rgba8_s8" else ""
         return f"k_stored(clamp(floor({value} + 0.5){offset}, 0.0, 255.0))"

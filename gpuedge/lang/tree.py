@@ -155,13 +155,17 @@ class Op:
 
 @dataclass(slots=True, eq=False)
 class Load:
-    """``load4``, ``load4z`` (position ivec4), ``load1``, ``texel`` (position int)."""
+    """``load4``, ``load4z`` (position ivec4), ``load1``, ``texel`` (position int).
+
+    `component`, which only printers set, is the one component that is wanted, an int.
+    """
 
     type: str
     name: str
     tensor: Tensor
     position: Expr
     time: int = VARYING
+    component: Expr | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -214,7 +218,7 @@ def children(expr: Expr) -> tuple[Expr, ...]:
     if isinstance(expr, Swizzle):
         return (expr.base,)
     if isinstance(expr, Load):
-        return (expr.position,)
+        return (expr.position,) if expr.component is None else (expr.position, expr.component)
     if isinstance(expr, Lane):
         return (expr.value,)
     return (expr.index,) if isinstance(expr, Element) else ()

@@ -279,9 +279,10 @@ class Context:
         local = (workgroup if is_group else _fitted)(variant, grid, self.caps)
         groups = groups_of(grid, local)
         self._check(tensors, groups)
+        consts, along = tuple(variant.consts.items()), layouts.along(out, self.caps.map_texels)
         self.passes.append(
             Pass(
-                source=Source(variant.kernel, epilogue, is_half, tuple(variant.consts.items())),
+                source=Source(variant.kernel, epilogue, is_half, consts, along),
                 variant=variant.id,
                 tensors=dict(tensors),
                 outputs=(tensors["O"],),

@@ -85,6 +85,22 @@ def same_bytes(layout: Layout) -> bool:
     return layout.kind == "linear" or (layout.inner == 1 and layout.packed % 4 == 0)
 
 
+def along(extents: Extents, count: int) -> str:
+    """Return what every `count` texels have in common, from a multiple of `count` on.
+
+    ``row``, ``plane`` (slice and batch) or nothing, as `gpuedge.lang.print_kernel` takes it.
+
+    >>> along((8, 3, 2, 1), 4), along((2, 2, 5, 1), 4), along((7, 7, 2, 1), 4)
+    ('row', 'plane', '')
+    """
+    width, height, slices, batch = extents
+    if count == 1:
+        return ""
+    if not width % count:
+        return "row"
+    return "plane" if not width * height % count or slices * batch == 1 else ""
+
+
 def to_texels(array: npt.NDArray[np.float32], layout: Layout) -> npt.NDArray[np.float32]:
     """Arrange a host array of shape `layout.shape` as the device sees it: (texels * 4,) float32."""
     out = np.zeros(layout.nbytes // 4, np.float32)

@@ -25,8 +25,8 @@ class Variant:
     `consts` are values of the kernel's own constants, such as the sides of a tile; `local` is the
     workgroup size; `outputs` the texels one invocation computes along x, y and slices. `is_flat`:
     the tiles of a plane are numbered row after row, and invocations along x take one each; y
-    counts tiles of slices, z the batch. `transforms` are kernels of a pass before and of one after,
-    where it takes three; none of these computes in float16. `has_lanes`: its workgroup must be a
+    counts tiles of slices, z the batch. `transforms` are kernels of further passes, one before and
+    one after or one after; none of these computes in float16. `has_lanes`: its workgroup must be a
     subgroup. `needs` are lower bounds on `Caps`
     fields; `when` inclusive bounds on facts of the shape; `score` is the expected speed relative to
     the operation's map kernel, by device class.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from gpuedge.core.kernel import Number
@@ -9,7 +10,7 @@ from gpuedge.opset.expr import Expr
 from gpuedge.opset.tensor import Carry, Product, Tensor, broadcast
 from gpuedge.plan.context import MAX_TRIPS, Context, most_rows
 from gpuedge.plan.emit import epilogue
-from gpuedge.plan.layout import rows, to_texels
+from gpuedge.plan.layout import Layout, channels, rows, to_texels
 from gpuedge.plan.lower import in_chunks, materialise
 from gpuedge.plan.plan import HostTensor, Texels
 
@@ -25,13 +26,15 @@ def parts(depth: int, most: int) -> tuple[range, ...]:
     return tuple(range(start, min(start + most, depth)) for start in range(0, depth, most))
 
 
-def facts(rows: int, depth: int, columns: int) -> dict[str, int]:
+def facts(rows: int, depth: int, columns: int, *, turns: bool = True) -> dict[str, int]:
     """Return what ``when`` in ``variants.toml`` may ask of a product.
 
-    `filled_128s`: how many percent the columns are of the next multiple of 128.
+    `filled_128s`: how many percent the columns are of the next multiple of 128. `turned_rows`: its
+    rows; 0 unless `turns`, where sums that are turned later would not fit.
     """
     filled = 100 * columns // (-(-columns // 128) * 128)
-    return {"rows": rows, "depth": depth, "columns": columns, "filled_128s": filled}
+    known = {"rows": rows, "depth": depth, "columns": columns, "filled_128s": filled}
+    return known | {"turned_rows": rows if turns else 0}
 
 
 def lower(ctx: Context, anchor: Tensor, tensor: Tensor, body: Expr | None) -> None:
@@ -142,15 +145,33 @@ class _ProductJob:
     ) -> str:
         ctx, left = self.ctx, self.left
         out = ctx.add(self.layout, value)
-        tensors = {"A": left, "B": right, "O": out}
+        bound = {"A": left, "B": right}
+        tensors = bound | {"O": out}
         for name, tensor in (("A_ONE", left), ("B_ONE", right)):
             specs[name] = ctx.tensors[tensor].layout.extents[3] == 1
-        bound = {"A": left, "B": right}
         made = epilogue(ctx, self.layout, self.anchor, body, partial=partial, bound=bound)
+        is_half = self.is_half or (made is not None and made.is_half)
+        count = len(tensors) + (len(made.tensors) if made else 0)
+        variant = ctx.best(op, self._facts(), count, is_half=is_half, out=self.layout.extents)
+        if variant.transforms:  # the epilogue is that of a pass of its own, which binds their sums
+            sums = ctx.add(self._sums, storage=ctx.storages.exact)
+            ctx.launch(variant, bound | {"O": sums}, specs)
+            variant = replace(variant, kernel=variant.transforms[0])
+            tensors, specs = {"X": sums, "O": out}, {}
+            made = epilogue(ctx, self.layout, self.anchor, body, partial=partial, bound={"X": sums})
         if made is not None:
             tensors, specs = tensors | made.tensors, specs | made.specs
-        shape = self.layout.shape
-        ctx.launch(op, tensors, specs, epilogue=made.text if made else None,
-                   facts=facts(shape[-2], self.depth * 4, shape[-1]),
-                   is_half=self.is_half or (made is not None and made.is_half))  # fmt: skip
+        ctx.launch(variant, tensors, specs, epilogue=made.text if made else None, is_half=is_half)
         return out
+
+    def _facts(self) -> dict[str, int]:
+        height, width = self.layout.shape[-2:]
+        fits = self._sums.nbytes <= self.ctx.caps.max_storage_buffer_bytes
+        return facts(height, self.depth * 4, width, turns=fits)
+
+    @property
+    def _sums(self) -> Layout:
+        """How the kernel ``matmul_turned`` lays out its sums, with rows for whole invocations."""
+        height, width = self.layout.shape[-2:]
+        side = self.ctx.caps.map_texels
+        return channels((self.layout.extents[3], width, 1, -(-height // side) * side))

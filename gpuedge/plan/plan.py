@@ -22,12 +22,14 @@ class Source:
     """Kernel text to print: a library kernel by name, and the text of its epilogue, if any.
 
     `is_half`: its halves are float16, not float32. `consts`: values of its own constants, by name.
+    `along`: what neighbours that one invocation computes have in common (`gpuedge.lang`).
     """
 
     kernel: str
     epilogue: str | None = None
     is_half: bool = False
     consts: tuple[tuple[str, int], ...] = ()
+    along: str = ""
 
 
 @dataclass(frozen=True, slots=True)

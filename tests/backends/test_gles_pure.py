@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,11 +47,11 @@ def test_precision(span: tuple[int, int], bits: int, is_good: bool) -> None:
     assert is_good or "highp" in str(why)
 
 
-@given(size=st.integers(1, 1 << 16))
-def test_row_is_the_greatest_power_of_two(size: int) -> None:
-    row = row_length(size)
+@given(size=st.integers(1, 1 << 16), layers=st.sampled_from([1, 4]))
+def test_row_is_the_greatest_power_of_two(size: int, layers: int) -> None:
+    row, most = row_length(size, layers), 4096 // layers
     assert row & (row - 1) == 0
-    assert row <= min(size, 4096) < 2 * row or row == 4096
+    assert row <= min(size, most) < 2 * row or row == most
 
 
 @given(first=st.integers(0, 500), count=st.integers(0, 500), bits=st.integers(0, 6))
@@ -243,11 +244,11 @@ def test_errors_are_all_taken_and_the_first_is_told() -> None:
 
 def test_probing_shaders_fetch_in_a_branch_with_full_precision() -> None:
     for level, tries in formats.TRIES.items():
-        for name in tries:
-            text = formats.copy_text(level, name)
-            assert "if (width > 0.0) { v = tex" in text
+        for name, layers in product(tries, formats.LAYERS[level]):
+            text = formats.copy_text(level, name, layers)
+            assert text.count("if (width > 0.0) { v = tex") == layers
             assert "mediump" not in text and "uniform highp" in text
-    assert "uniform highp usampler2D t;" in formats.copy_text("gles30", "rgba32ui")
+    assert "uniform highp usampler2DArray t;" in formats.copy_text("gles30", "rgba32ui", 4)
 
 
 def test_halves_used_for_trying_are_halves() -> None:

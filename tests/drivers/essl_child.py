@@ -27,8 +27,9 @@ from essl_gl import GL, Launch, Range  # noqa: E402
 
 from gpuedge import lang  # noqa: E402
 from gpuedge.core.kernel import Extents, Number  # noqa: E402
-from gpuedge.core.storage import KINDS  # noqa: E402
+from gpuedge.core.storage import KINDS, LAYERS  # noqa: E402
 from gpuedge.opset.functions import FUNCTIONS, helpers_for  # noqa: E402
+from gpuedge.plan.layout import along  # noqa: E402
 from gpuedge.plan.library import texts  # noqa: E402
 
 Array = npt.NDArray[np.float32]
@@ -103,14 +104,15 @@ class Cases:
     ) -> None:
         """Count the values that are further than `error` x max(1, abs) from the interpreter's."""
         kernel = lang.load(text, filename=name, epilogue=epilogue)
-        blob = lang.print_kernel(kernel, self.dialect, kinds)
-        blob = replace(blob, code=change(blob.code.decode()).encode())
-        job = Launch(blob, tensors, out, specs or {}, params or {}, groups, ranges or {}, row)
-        got = self.gl.run(job)
         want = lang.interpret(kernel, tensors, out, specs, params, groups)
         bound = error * np.maximum(1, np.abs(want))
-        wrong = int(np.sum(~(np.abs(got[kernel.out.name] - want) <= bound)))
-        self.wrong[name] = self.wrong.get(name, 0) + wrong
+        for common in {"", along(out, LAYERS.get(self.dialect, 1))}:
+            blob = lang.print_kernel(kernel, self.dialect, kinds, common)
+            blob = replace(blob, code=change(blob.code.decode()).encode())
+            job = Launch(blob, tensors, out, specs or {}, params or {}, groups, ranges or {}, row)
+            got = self.gl.run(job)
+            wrong = int(np.sum(~(np.abs(got[kernel.out.name] - want) <= bound)))
+            self.wrong[name] = self.wrong.get(name, 0) + wrong
 
     # --- storage --------------------------------------------------------------------------------
     def codec(self) -> None:
@@ -251,10 +253,21 @@ class Cases:
             "KT": 3,
         }  # fmt: skip
         a, b = self.ints(3, 5, n=2) * 1000, self.ints(4, 12, n=2)
+        turned = {
+            "A": self.ints(3, 5, n=2),
+            "B": self.ints(4, 10, n=2),
+        }  # B ends within a texel of A
+        yield "map/matmul_turned", turned, (8, 1, 4, 2), {"KT": 3}
+        yield "map/turn", {"X": self.ints(8, 1, 4, 2)}, (4, 5, 1, 2), {}
         yield "map/matmul_int", {"A": a, "B": b}, (4, 5, 1, 2), {"CHUNKS": 3, "PART": 2}
         line = self.ints(31, 1)
         yield "map/pack", {"X": line}, (6, 1, 3, 2), {"C": 10, "INNER": 6}
         yield "map/unpack", {"X": self.ints(6, 1, 3, 2)}, (30, 1, 1, 1), {"C": 10, "INNER": 6}
+        yield "map/unpack", {"X": self.ints(8, 1, 3, 2)}, (40, 1, 1, 1), {"C": 10, "INNER": 8}
+        for out in ((8, 3, 2, 2), (5, 3, 2, 2)):  # neighbours in a row, or not even in a slice
+            yield "map/conv2d", {"X": x, "K": k}, out, sums
+            yield "map/conv_transpose2d", {"X": x, "K": k}, out, sums
+            yield "map/pool", {"X": x}, out, {**around, "C": 6}
 
     def groups(self) -> None:
         """Workgroups with shared memory, where the level has them."""

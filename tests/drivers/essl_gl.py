@@ -24,6 +24,7 @@ SURFACELESS, OPENGL_ES_API, CLIENT_VERSION, MINOR_VERSION = 0x31DD, 0x30A0, 0x30
 RENDERABLE_TYPE, SURFACE_TYPE, NONE = 0x3040, 0x3033, 0x3038
 FRAGMENT, VERTEX, COMPUTE = 0x8B30, 0x8B31, 0x91B9
 TEXTURE_2D, TEXTURE0, FRAMEBUFFER, COLOR0, COMPLETE = 0x0DE1, 0x84C0, 0x8D40, 0x8CE0, 0x8CD5
+TEXTURE_2D_ARRAY = 0x8C1A
 ARRAY_BUFFER, STORAGE_BUFFER, STATIC_DRAW, BARRIER_ALL = 0x8892, 0x90D2, 0x88E4, 0xFFFFFFFF
 RGBA, FLOAT, HALF, UBYTE, UINT, RGBA_INTEGER, MAP_READ = (
     0x1908, 0x1406, 0x140B, 0x1401, 0x1405, 0x8D99, 0x0001,
@@ -86,6 +87,7 @@ class GL:
 
     def __init__(self, major: int, minor: int) -> None:
         self.version = (major, minor)
+        self.layers, self.target = (1, TEXTURE_2D) if major == 2 else (4, TEXTURE_2D_ARRAY)
         self.egl = ctypes.CDLL("libEGL.so.1")
         self.egl.eglGetProcAddress.restype = ctypes.c_void_p
         for name in ("eglChooseConfig", "eglCreateContext"):
@@ -207,70 +209,84 @@ class GL:
 
     def _texture(self, kind: str, physical: int, data: npt.NDArray[Any] | None, row: int) -> int:
         sized, form, kept, dtype = FORMATS.get(kind, BYTES)
-        width, height = min(row, physical), -(-physical // row)
-        image = np.zeros((height * width, 4), dtype)
+        width, height = self._size(physical, row)
+        image = np.zeros((height * width * self.layers, 4), dtype)
         if data is not None:
             image[: len(data)] = data
         else:
             image.view(np.uint8)[...] = 0x5A  # what no kernel wrote must not look right
+        # texel f lies in layer f % layers, at place f // layers
+        image = np.ascontiguousarray(image.reshape(-1, self.layers, 4).transpose(1, 0, 2))
         texture = self._names("GenTextures", 1)[0]
-        self.BindTexture(TEXTURE_2D, texture)
+        self.BindTexture(self.target, texture)
         for name, value in ((0x2800, 0x2600), (0x2801, 0x2600), (0x2802, 0x812F), (0x2803, 0x812F)):
-            self.TexParameteri(TEXTURE_2D, name, value)
-        if self.version[0] == 2:
-            sized, kept = RGBA, 0x8D61 if kept == HALF else kept
+            self.TexParameteri(self.target, name, value)
         pixels = image.ctypes.data_as(ctypes.c_void_p)
-        self.TexImage2D(TEXTURE_2D, 0, sized, width, height, 0, form, kept, pixels)
+        if self.version[0] == 2:
+            kept = 0x8D61 if kept == HALF else kept
+            self.TexImage2D(TEXTURE_2D, 0, RGBA, width, height, 0, form, kept, pixels)
+        else:
+            size = (width, height, self.layers)
+            self.TexImage3D(self.target, 0, sized, *size, 0, form, kept, pixels)
         return texture
+
+    def _size(self, physical: int, row: int) -> tuple[int, int]:
+        """Return width and height of a layer that holds its share of so many texels."""
+        places = -(-physical // self.layers)
+        return min(row, places), -(-places // row)
 
     def _draw(self, job: Launch, program: int) -> dict[str, Floats]:
         kinds = {x.name: x.storage for x in job.blob.tensors}
-        outs = [x.name for x in job.blob.tensors if x.access == "write"]
+        name = next(x.name for x in job.blob.tensors if x.access == "write")
         made = []
-        for name, array in job.tensors.items():
-            data = encoded(array.reshape(-1, 4), kinds[name], job.ranges.get(name, (0, 0)))
+        for read, array in job.tensors.items():
+            data = encoded(array.reshape(-1, 4), kinds[read], job.ranges.get(read, (0, 0)))
             self.ActiveTexture(TEXTURE0 + len(made))
-            made.append(self._texture(kinds[name], len(data), data, job.row))
-            place = ctypes.c_int(self.GetUniformLocation(program, f"t_{name}".encode()))
+            made.append(self._texture(kinds[read], len(data), data, job.row))
+            place = ctypes.c_int(self.GetUniformLocation(program, f"t_{read}".encode()))
             self.Uniform1i(place, len(made) - 1)
-            self._about(job, program, name, len(data))
+            self._about(job, program, read, len(data))
         w, h, s, n = job.out
-        physical = w * h * s * n * UNITS.get(kinds[outs[0]], 1)
+        physical = w * h * s * n * UNITS.get(kinds[name], 1)
         self.ActiveTexture(TEXTURE0 + len(made))
         frame = self._names("GenFramebuffers", 1)[0]
         self.BindFramebuffer(FRAMEBUFFER, frame)
-        for i, name in enumerate(outs):
-            made.append(self._texture(kinds[name], physical, None, job.row))
-            self.FramebufferTexture2D(FRAMEBUFFER, COLOR0 + i, TEXTURE_2D, made[-1], 0)
-            self._about(job, program, name, physical)
-        self.BindTexture(TEXTURE_2D, 0)
+        made.append(self._texture(kinds[name], physical, None, job.row))
+        for i in range(self.layers):
+            if self.version[0] == 2:
+                self.FramebufferTexture2D(FRAMEBUFFER, COLOR0, TEXTURE_2D, made[-1], 0)
+            else:
+                self.FramebufferTextureLayer(FRAMEBUFFER, COLOR0 + i, made[-1], 0, i)
+        self._about(job, program, name, physical)
+        self.BindTexture(self.target, 0)
         if self.CheckFramebufferStatus(FRAMEBUFFER) != COMPLETE:
-            raise RuntimeError(f"{kinds[outs[0]]} cannot be drawn to")
+            raise RuntimeError(f"{kinds[name]} cannot be drawn to")
         if self.version[0] > 2:
-            self.DrawBuffers(
-                len(outs), (ctypes.c_uint * len(outs))(*range(COLOR0, COLOR0 + len(outs)))
-            )
-        width, height = min(job.row, physical), -(-physical // job.row)
+            targets = (ctypes.c_uint * self.layers)(*range(COLOR0, COLOR0 + self.layers))
+            self.DrawBuffers(self.layers, targets)
+        width, height = self._size(physical, job.row)
         self.Viewport(0, 0, width, height)
         self.Disable(0x0BD0)  # dither
         self.DrawArrays(4, 0, 3)
-        found = {}
-        for i, name in enumerate(outs):
-            _, form, kept, dtype = FORMATS.get(kinds[name], BYTES)
-            if kept == HALF:
-                kept, dtype = FLOAT, np.float32
-            image = np.zeros((height * width, 4), dtype)
+        _, form, kept, dtype = FORMATS.get(kinds[name], BYTES)
+        if kept == HALF:
+            kept, dtype = FLOAT, np.float32
+        image = np.zeros((height * width, self.layers, 4), dtype)
+        for i in range(self.layers):
+            plane = np.zeros((height * width, 4), dtype)
             if self.version[0] > 2:
                 self.ReadBuffer(COLOR0 + i)
-            self.ReadPixels(0, 0, width, height, form, kept, image.ctypes.data_as(ctypes.c_void_p))
-            found[name] = decoded(image[:physical], kinds[name], job.ranges.get(name, (0, 0)))
+            self.ReadPixels(0, 0, width, height, form, kept, plane.ctypes.data_as(ctypes.c_void_p))
+            image[:, i] = plane
+        texels = image.reshape(-1, 4)[:physical]
+        found = {name: decoded(texels, kinds[name], job.ranges.get(name, (0, 0)))}
         self.DeleteTextures(len(made), (ctypes.c_uint * len(made))(*made))
         self.DeleteFramebuffers(1, (ctypes.c_uint * 1)(frame))
         return found
 
     def _about(self, job: Launch, program: int, name: str, physical: int) -> None:
         low, high = job.ranges.get(name, (0, 0))
-        size = min(job.row, physical), -(-physical // job.row)
+        size = self._size(physical, job.row)
         about = (1 / size[0], 1 / size[1], low, (high - low) / 65535)
         self._uniform(program, f"i_{name}", about, whole=False)
 

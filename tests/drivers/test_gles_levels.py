@@ -55,6 +55,10 @@ def facts(configuration: str) -> Check:
     }
     if level != "gles31":
         wanted["max_outputs"] = 1
+    if level == "gles30":
+        wanted["map_texels"] = 4
+    if driver == "swiftshader-legacy":  # it draws to the first layer, whichever it is told
+        wanted |= {"dialect": "essl300_single", "map_texels": 1}
     if level == "gles20":
         wanted["max_storage_buffer_bytes"] = 1 << 25
     return "caps", wanted

@@ -31,7 +31,7 @@ Array = npt.NDArray[Any]
 TESTS = Path(__file__).resolve().parents[1]
 SAMPLES, GOLDEN = TESTS / "golden" / "spirv", TESTS / "golden" / "essl"
 LIMITS = TESTS / "essl100.conf"
-STAGES = {"essl310": "comp", "essl300": "frag", "essl100": "frag"}
+STAGES = {"essl310": "comp", "essl300": "frag", "essl300_single": "frag", "essl100": "frag"}
 DIALECTS = list(STAGES)
 HEAD = "kernel map t;\nin tensor A;\nout tensor O;\n"
 COPY = HEAD + "vec4 main(ivec4 p) { return load4(A, p); }"
@@ -159,10 +159,12 @@ def test_declared_names() -> None:
     kinds = {"A": "rgba32ui", "B": "rgba8_fixed16", "O": "rgba8_fixed16"}
     new = lang.print_kernel(sample("affine"), "essl300", kinds).code.decode()
     assert declared(new) == {
-        "ivec4 d_A", "ivec4 d_B", "ivec4 d_O", "usampler2D t_A", "sampler2D t_B", "vec4 i_B",
+        "ivec4 d_A", "ivec4 d_B", "ivec4 d_O", "usampler2DArray t_A", "sampler2DArray t_B",
+        "vec4 i_A", "vec4 i_B",
         "vec4 i_O", "float p_K",
     }  # fmt: skip
-    assert "layout(location = 0) out highp vec4 o_O;" in new
+    outs = re.findall(r"layout\(location = (\d)\) out highp vec4 o_O_(\d);", new)
+    assert outs == [(str(i), str(i)) for i in range(4)]
     old = lang.print_kernel(sample("affine"), "essl100").code.decode()
     assert declared(old) == {
         "vec4 d_A", "vec4 d_B", "vec4 d_O", "sampler2D t_A", "sampler2D t_B", "vec4 i_A",
@@ -285,9 +287,11 @@ def test_indices_are_ints() -> None:
 # --- everywhere -------------------------------------------------------------------------------
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_everything_is_highp(dialect: str) -> None:
-    wanted = {"float", "int"} | {"essl310": set(), "essl100": {"sampler2D"}}.get(
-        dialect, {"sampler2D", "usampler2D"}
-    )
+    samplers = {
+        "essl310": set(), "essl100": {"sampler2D"}, "essl300_single": {"sampler2D", "usampler2D"},
+        "essl300": {"sampler2DArray", "usampler2DArray"},
+    }  # fmt: skip
+    wanted = {"float", "int"} | samplers[dialect]
     for _, code in corpus(dialect):
         assert set(re.findall(r"^precision highp (\w+);", code, re.MULTILINE)) == wanted
         assert not re.search(r"\b(?:mediump|lowp)\b", code)
@@ -326,6 +330,66 @@ def test_only_needed_parentheses(dialect: str) -> None:
     )
 
 
+NEIGHBOURS = (
+    "kernel map t;\nin tensor A;\nin tensor K;\nout tensor O;\nspec int N = 3;\n"
+    "vec4 main(ivec4 p) { vec4 v = vec4(0.0); int z = p.z + 1;\n"
+    "for (int i = 0; i < N; i++) {\n"
+    "    vec4 a = load4(A, ivec4(p.x + i, p.y, p.z, 0));\n"
+    "    v += a.x * load4(K, ivec4(i, z, 0, 0));\n"
+    "    if (a.y > 0.0) { float s = a.z; v.x += s; } }\n"
+    "return v; }"
+)
+
+
+@pytest.mark.parametrize(
+    ("along", "rows", "positions"), [("row", 1, 1), ("plane", 4, 1), ("", 4, 4)]
+)
+def test_neighbours_share_what_is_the_same(along: str, rows: int, positions: int) -> None:
+    code = lang.print_kernel(
+        lang.load(NEIGHBOURS, filename="t"), "essl300", None, along
+    ).code.decode()
+    main = code[code.index("void main()") :]
+    slices = 1 if along else 4  # of p.z, which `row` and `plane` have in common
+    assert main.count("k_position(") == positions
+    assert (main.count("k_load4_A("), main.count("k_load4_K(")) == (4, slices)
+    assert main.count("int l_z_") == slices and main.count("float l_s_") == 4
+    assert main.count("for (") == 1 and main.count("if (") == 4
+    assert len(set(re.findall(r"k_load4_A\(ivec4\(\w+\.x \+ \w+, (\w+)\.y", main))) == rows
+    assert [f"o_O_{i} = v_{i};" in main for i in range(4)] == [True] * 4
+
+
+def test_a_layer_takes_a_physical_texel() -> None:
+    code = printed(COPY, "essl300", O="rgba8_float", A="rgba8_fixed16")
+    main = code[code.index("void main()") :]
+    assert main.count("k_load4_A(") == 1, "four physical texels are one"
+    assert [f"o_O_{i} = k_unfloat(v_0[{i}u]);" in main for i in range(4)] == [True] * 4
+    assert "textureLod(t_A, at + vec3(0.0, 0.0, 1.0), 0.0)" in code
+    main = printed(COPY, "essl300", O="rgba8_fixed16")
+    assert "o_O_2 = k_unfixed(0u > 0u ? v_1.zw : v_1.xy, i_O);" in main
+    assert "o_O_3 = k_unfixed(1u > 0u ? v_1.zw : v_1.xy, i_O);" in main
+
+
+def test_one_number_of_a_texel_is_computed_alone() -> None:
+    code = printed(NEIGHBOURS.replace("v.x += s", "v += vec4(s)"), "essl100")
+    main = code[code.index("void main()") :]
+    assert "vec4 l_a_" in main and "k_load4_A(" in main, "its components are used"
+    assert "float l_v_" in main and "vec4 l_v_" not in main
+    assert re.search(r"k_component_load4_K\(.*, l_component_\d+\)", main)
+    assert "gl_FragColor = k_unfloat(v);" in main
+    whole = printed(NEIGHBOURS, "essl100")
+    assert "vec4 l_v_" in whole, "one component of it is assigned"
+    assert "k_load4_K(" in whole and "float v = k_pick(l_v_" in whole
+    assert "_component" not in printed(NEIGHBOURS, "essl100", O="rgba32f")
+    helper = (
+        "float deep(vec4 v) { return v.x + v.y; }\n"
+        "vec4 add(vec4 v, vec4 w) { return v + w * deep(w); }\n"
+    )
+    text = HEAD + helper + "vec4 main(ivec4 p) { return add(load4(A, p), load4(A, p)); }"
+    code = printed(text, "essl100")
+    assert "float f_add_component(float l_v_" in code and ", vec4 l_w_" in code
+    assert "f_add_component(k_component_load4_A(" in code
+
+
 def test_barriers_order_shared_memory() -> None:
     code = lang.print_kernel(sample("gemm"), "essl310").code.decode()
     assert len(re.findall(r"memoryBarrierShared\(\);\n\s+barrier\(\);", code)) == 2
@@ -343,11 +407,15 @@ def test_barriers_order_shared_memory() -> None:
 )
 def test_every_load_of_a_tensor_is_clamped(dialect: str, kinds: dict[str, str]) -> None:
     code = lang.print_kernel(sample("words"), dialect, kinds).code.decode()
-    fetches = re.findall(r"(?:texelFetch|texture2D)\(|\bb_A\[\w", code)
+    fetches = re.findall(r"(?:texelFetch|textureLod|texture2D)\(|\bb_A\[\w", code)
     functions = re.findall(r"k_(?:texel|load1)_A\(\w+ \w\) {.*?\n}", code, re.DOTALL)
     assert len(functions) == 2
     inside = "".join(functions)
-    assert len(re.findall(r"(?:texelFetch|texture2D)\(|\bb_A\[\w", inside)) == len(fetches) > 1
+    assert (
+        len(re.findall(r"(?:texelFetch|textureLod|texture2D)\(|\bb_A\[\w", inside))
+        == len(fetches)
+        > 1
+    )
     assert inside.count("k_index(") == 2
 
 

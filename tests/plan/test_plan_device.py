@@ -75,7 +75,7 @@ def printed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, s
     monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(tmp_path))  # so that nobody finds such kernels
     seen: list[dict[str, str]] = []
 
-    def stand_in(kernel: Kernel, dialect: str, storage: Any) -> KernelBlob:
+    def stand_in(kernel: Kernel, dialect: str, storage: Any, _along: str) -> KernelBlob:
         seen.append(dict(storage))
         tensors = tuple(
             TensorArg(t.name, t.access, t.binding, storage.get(t.name, "buffer"))

@@ -192,6 +192,15 @@ def test_levels_without_groups_get_maps() -> None:
     assert chosen("matmul", LARGE, MAPS) == "matmul_map"
 
 
+def test_variants_for_several_texels_an_invocation() -> None:
+    several = replace(MAPS, map_texels=4)
+    assert chosen("matmul", LARGE, several) == "matmul_turned"
+    assert chosen("matmul", LARGE | {"turned_rows": 0}, several) == "matmul_map"
+    assert chosen("matmul", LARGE | {"turned_rows": 2, "rows": 2}, several) == "matmul_map"
+    assert chosen("conv2d", shape(8), several) == "conv2d_taps3"
+    assert chosen("conv2d", shape(8, stride=2), several) == "conv2d_map"
+
+
 def test_restrictions_are_kept() -> None:
     assert chosen("matmul", LARGE, VULKAN_MINIMUM, "matmul_rows") == "matmul_tile"
     assert chosen("matmul", LARGE, VULKAN_MINIMUM, "matmul_rows", "matmul_tile") == "matmul_map"
@@ -205,7 +214,9 @@ def test_needs_are_compared_with_limits() -> None:
 
 
 def test_every_candidate_has_one_reason() -> None:
-    rows = consider("matmul", LARGE, VULKAN_MINIMUM, ["matmul_tile"])
+    turned, *rows = consider("matmul", LARGE, VULKAN_MINIMUM, ["matmul_tile"])
+    assert turned.variant.id == "matmul_turned"
+    assert turned.why_not == "needs map_texels >= 4, the device has 1"
     assert [r.variant.id for r in rows[:3]] == ["matmul_rows", "matmul_tile", "matmul_map"]
     assert [r.score for r in rows[:4]] == [1.5, 1.2, 1.0, 1.0]
     assert [r.why_not for r in rows[:3]] == [
@@ -217,7 +228,7 @@ def test_every_candidate_has_one_reason() -> None:
     assert first.why_not == "for width from 4 to 1000000, here 2"
     (first, *_) = consider("conv2d", WIDE, MAPS)
     assert first.why_not == "the vulkan level has no group kernels"
-    tile = consider("matmul", LARGE, replace(VULKAN_MINIMUM, max_shared_bytes=100))[1]
+    tile = consider("matmul", LARGE, replace(VULKAN_MINIMUM, max_shared_bytes=100))[2]
     assert tile.why_not == "needs max_shared_bytes >= 8192, the device has 100"
 
 

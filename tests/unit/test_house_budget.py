@@ -15,7 +15,7 @@ from syntax import parsed
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "gpuedge"
-LINES_OF_CODE = 42_800
+LINES_OF_CODE = 43_400
 """Lines of gpuedge/ that hold code, without docstrings, comments and blank lines."""
 
 SLACK = 1000

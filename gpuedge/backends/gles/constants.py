@@ -51,6 +51,7 @@ EGL_CONDITION_SATISFIED = 0x30F6
 
 # --- OpenGL ES ---------------------------------------------------------------------------------
 TEXTURE_2D = 0x0DE1
+TEXTURE_2D_ARRAY = 0x8C1A
 TEXTURE_BUFFER = 0x8C2A
 TEXTURE0 = 0x84C0
 TEXTURE_MAG_FILTER = 0x2800

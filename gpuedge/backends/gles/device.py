@@ -43,7 +43,8 @@ def _assembled(info: DeviceInfo, opened: physical.Opened) -> OpenDevice:
     else:
         side = info.limits.get("max_texture_size", physical.NO_LIMIT)
         caps = physical.fragment_caps(opened, side)
-        memory = Textures(gl, opened.formats, caps.storages[0], caps.max_texture_size or 1)
+        size, layers = caps.max_texture_size or 1, opened.layers
+        memory = Textures(gl, opened.formats, caps.storages[0], size, layers)
         programs = Programs(gl, caps.level, memory.row)
     queue = Queue(opened)
     recorder = Recorder(gl, memory, queue.submit)

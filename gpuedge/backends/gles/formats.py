@@ -18,15 +18,17 @@ from gpuedge.backends.gles.api import Gl
 from gpuedge.backends.gles.memory import (
     BYTES,
     Format,
-    address,
+    download,
     make_framebuffer,
     make_texture,
     physical,
+    target_of,
     upload,
 )
 from gpuedge.backends.gles.program import link, prepare_drawing
 from gpuedge.core.errors import DeviceError, DeviceLostError, DriverError
 from gpuedge.core.storage import KINDS
+from gpuedge.core.storage import LAYERS as _LAYERS
 
 log = logging.getLogger("gpuedge.gles")
 
@@ -82,41 +84,48 @@ VALUES: dict[str, npt.NDArray[Any]] = {
 }
 """What is written and must come back; four values are a texel."""
 
-_HEADS = {"gles20": "", "gles30": "#version 300 es\nlayout(location = 0) out highp {u}vec4 o;\n"}
+LAYERS = {"gles20": (1,), "gles30": (_LAYERS["essl300"], 1)}
+"""How many layers textures of a level have, the best first: kernels draw to all of them."""
 _FETCHES = {
     "gles20": "texture2D(t, vec2(gl_FragCoord.x / width, 0.5))",
-    "gles30": "texelFetch(t, ivec2(int(gl_FragCoord.x), 0), 0)",
+    "gles30": "textureLod(t, vec3(gl_FragCoord.x / width, 0.5, {layer}.0), 0.0)",
 }
-_RESULTS = {"gles20": "gl_FragColor", "gles30": "o"}
+_SINGLE = "textureLod(t, vec2(gl_FragCoord.x / width, 0.5), 0.0)"
 
 # In a branch, as kernels do: Mesa 22.3 rounds what #version 100 fetches there to 16 bits on
 # llvmpipe and zink, whatever precision is declared (outside of branches it does not).
 _COPY = """\
 precision highp float;
 precision highp int;
-precision highp {u}sampler2D;
-uniform highp {u}sampler2D t;
+precision highp {u}{sampler};
+uniform highp {u}{sampler} t;
 uniform float width;
 void main() {{
     {u}vec4 v = {u}vec4(0);
-    if (width > 0.0) {{ v = {fetch}; }}
-    {result} = {value};
-}}
+{copies}}}
 """
 
 
-def copy_text(level: str, name: str) -> str:
-    """Return a shader that copies a row of texels of a physical format.
+def copy_text(level: str, name: str, layers: int) -> str:
+    """Return a shader that copies a row of texels of a physical format, in all layers.
 
     It treats bytes the way kernels read and store them.
     """
     value = "(floor(v * 255.0 + 0.5) + 0.25) / 255.0" if name == BYTES else "v"
-    return (_HEADS[level] + _COPY).format(
-        u="u" if name == "rgba32ui" else "",
-        fetch=_FETCHES[level],
-        result=_RESULTS[level],
-        value=value,
+    u = "u" if name == "rgba32ui" else ""
+    head, copies = "", ""
+    for layer in range(layers):
+        result = "gl_FragColor"
+        if level != "gles20":
+            result = f"o_{layer}"
+            head += f"layout(location = {layer}) out highp {u}vec4 {result};\n"
+        is_single = level == "gles30" and layers == 1
+        fetch = _SINGLE if is_single else _FETCHES[level].format(layer=layer)
+        copies += f"    if (width > 0.0) {{ v = {fetch}; }}\n    {result} = {value};\n"
+    text = _COPY.format(
+        u=u, sampler="sampler2D" if layers == 1 else "sampler2DArray", copies=copies
     )
+    return f"#version 300 es\n{head}{text}" if head else text
 
 
 def storages(formats: dict[str, Format]) -> tuple[str, ...]:
@@ -132,7 +141,7 @@ def storages(formats: dict[str, Format]) -> tuple[str, ...]:
     return tuple(kind for kind in order if physical(kind) in formats)
 
 
-def probe(gl: Gl, level: str) -> tuple[dict[str, Format], dict[str, DeviceError]]:
+def probe(gl: Gl, level: str, layers: int) -> tuple[dict[str, Format], dict[str, DeviceError]]:
     """Try every physical format of a level in the current context.
 
     Returns the formats that work, and why the others do not: for one that can be made in several
@@ -144,7 +153,7 @@ def probe(gl: Gl, level: str) -> tuple[dict[str, Format], dict[str, DeviceError]
     try:
         for name, tries in TRIES[level].items():
             for form in tries:
-                why = _fault(gl, level, name, form)
+                why = _fault(gl, level, name, form, layers)
                 if why is None:
                     found[name] = form
                     break
@@ -161,19 +170,26 @@ def described(failures: dict[str, DeviceError]) -> str:
     return "; ".join(f"{name}: {error.known or error.what}" for name, error in failures.items())
 
 
-def _fault(gl: Gl, level: str, name: str, form: Format) -> DeviceError | None:
+def _values(name: str, layers: int) -> npt.NDArray[Any]:
+    """Return what is written to all layers: in each of them the values begin elsewhere."""
+    one = VALUES[name].reshape(-1, 4)
+    rolled = [np.roll(one, layer, axis=0) for layer in range(layers)]
+    return np.ascontiguousarray(np.stack(rolled, axis=1)).reshape(-1)
+
+
+def _fault(gl: Gl, level: str, name: str, form: Format, layers: int) -> DeviceError | None:
     """Return why a format cannot be used, None if it can. Raises DeviceLostError."""
-    values = VALUES[name]
-    width = values.size // 4
+    values = _values(name, layers)
+    width = VALUES[name].size // 4
     made: list[tuple[str, int]] = []
     gl.error()
     try:
         for _ in range(2):
-            made.append(("Textures", make_texture(gl, form, width, 1)))
+            made.append(("Textures", make_texture(gl, form, width, 1, layers)))
         source, target = made[0][1], made[1][1]
-        upload(gl, source, form, (0, 0, width, 1), values)
-        made.append(("Framebuffers", make_framebuffer(gl, target)))
-        got = _copied(gl, level, name, form, source)
+        upload(gl, source, form, (0, 0, width, 1), values, layers)
+        made.append(("Framebuffers", make_framebuffer(gl, target, layers)))
+        got = _copied(gl, level, (name, form, layers), source)
         is_same = np.array_equal(got, values)
         return None if is_same else DriverError("Texels do not come back unchanged.")
     except DeviceLostError:
@@ -187,21 +203,22 @@ def _fault(gl: Gl, level: str, name: str, form: Format) -> DeviceError | None:
         gl.error()
 
 
-def _copied(gl: Gl, level: str, name: str, form: Format, source: int) -> npt.NDArray[Any]:
+def _copied(gl: Gl, level: str, kind: tuple[str, Format, int], source: int) -> npt.NDArray[Any]:
     """Return a row of texels drawn into the framebuffer that is bound, and read back."""
-    values = VALUES[name]
-    width = values.size // 4
-    program = link(gl, level, copy_text(level, name))
+    name, form, layers = kind
+    values = _values(name, layers)
+    width = VALUES[name].size // 4
+    program = link(gl, level, copy_text(level, name, layers))
     try:
         gl.Viewport(0, 0, width, 1)
         gl.UseProgram(program)
         gl.ActiveTexture(c.TEXTURE0)
-        gl.BindTexture(c.TEXTURE_2D, source)
+        gl.BindTexture(target_of(layers), source)
         gl.Uniform1i(gl.GetUniformLocation(program, b"t"), 0)
         gl.Uniform1f(gl.GetUniformLocation(program, b"width"), width)
         gl.DrawArrays(c.TRIANGLES, 0, 3)
-        back = np.zeros(width * form.read_bytes, np.uint8)
-        gl.ReadPixels(0, 0, width, 1, form.read_layout, form.read_type, address(back))
+        back = np.zeros(width * layers * form.read_bytes, np.uint8)
+        download(gl, form, (0, 0, width, 1), back, layers)
         failed = gl.error()
         if failed:
             raise c.error_for(failed, "drawing a texture")

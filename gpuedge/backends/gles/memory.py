@@ -1,8 +1,9 @@
 """Tensors on the device: textures at the fragment levels, storage buffers at the compute level.
 
-Texel number q of a tensor begins at physical texel ``q * units``, and physical texel f lies at
-``(f mod row, f div row)``. A tensor shorter than a row is a texture of one row of its exact width.
-A storage buffer keeps the bytes of the host as they are.
+Texel number q of a tensor begins at physical texel ``q * units``. Physical texel f lies in layer
+``f mod layers``, and there at place p = ``f div layers``, ``(p mod row, p div row)``. A tensor
+shorter than a row is a texture of one row of its exact width. A storage buffer keeps the bytes of
+the host as they are.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from gpuedge.backends.base import Usage
 from gpuedge.backends.gles import constants as c
@@ -20,13 +22,14 @@ from gpuedge.backends.gles.api import Gl
 from gpuedge.core import texels
 from gpuedge.core.errors import DriverError, InputError, OutOfMemoryError
 from gpuedge.core.storage import BUFFER, Storage
+from gpuedge.core.texels import Bytes
 
 TEXEL = 16
 """Bytes of a logical texel on the host: four float32."""
 
 MAX_ROW = 4096
-"""Texels of a row at most; every device of these levels that is still in use has such textures,
-and longer rows would only waste the rest of the last one."""
+"""Texels of a row at most, those of all layers; every device of these levels that is still in use
+has such textures, and longer rows would only waste the rest of the last one."""
 
 BYTES = "rgba8"
 """The physical format of all storage kinds whose names begin so."""
@@ -77,31 +80,76 @@ def address(data: Any) -> int:
     return place
 
 
-def make_texture(gl: Gl, form: Format, width: int, height: int) -> int:
+def target_of(layers: int) -> int:
+    """Return where OpenGL binds a texture of so many layers."""
+    return c.TEXTURE_2D if layers == 1 else c.TEXTURE_2D_ARRAY
+
+
+def make_texture(gl: Gl, form: Format, width: int, height: int, layers: int = 1) -> int:
     """Make a texture, nearest texel, clamped at its edges; contents undefined."""
-    name = gl.generate("Textures")
-    gl.BindTexture(c.TEXTURE_2D, name)
+    name, target = gl.generate("Textures"), target_of(layers)
+    gl.BindTexture(target, name)
     for key, value in _TEXTURE_STATE:
-        gl.TexParameteri(c.TEXTURE_2D, key, value)
-    gl.TexImage2D(c.TEXTURE_2D, 0, form.internal, width, height, 0, form.layout, form.type, None)
+        gl.TexParameteri(target, key, value)
+    kind = (form.layout, form.type, None)
+    if layers == 1:
+        gl.TexImage2D(target, 0, form.internal, width, height, 0, *kind)
+    else:
+        gl.TexImage3D(target, 0, form.internal, width, height, layers, 0, *kind)
     failed = gl.error()
     if failed:
         gl.delete("Textures", name)
-        raise c.error_for(failed, f"glTexImage2D of {width} x {height}")
+        raise c.error_for(failed, f"a texture of {width} x {height}, {layers} layers")
     return name
 
 
-def upload(gl: Gl, texture: int, form: Format, box: Box, data: Any) -> None:
-    """Write a part of a texture from contiguous host memory."""
-    gl.BindTexture(c.TEXTURE_2D, texture)
-    gl.TexSubImage2D(c.TEXTURE_2D, 0, *box, form.layout, form.type, address(data))
+def upload(  # noqa: PLR0917  (what, where, from where)
+    gl: Gl, texture: int, form: Format, box: Box, data: Any, layers: int = 1
+) -> None:
+    """Write a part of a texture: its physical texels one after the other."""
+    target = target_of(layers)
+    gl.BindTexture(target, texture)
+    if layers == 1:
+        gl.TexSubImage2D(target, 0, *box, form.layout, form.type, address(data))
+        return
+    apart = np.ascontiguousarray(_texels(data, form.nbytes).reshape(-1, layers).T)
+    x, y, width, height = box
+    size = (width, height, layers)
+    gl.TexSubImage3D(target, 0, x, y, 0, *size, form.layout, form.type, address(apart))
 
 
-def make_framebuffer(gl: Gl, texture: int) -> int:
-    """Make a framebuffer that renders to a texture. Raises DriverError if it is incomplete."""
+def download(gl: Gl, form: Format, box: Box, into: Bytes, layers: int = 1) -> None:
+    """Read a part of what the framebuffer that is bound renders to, texel by texel."""
+    if layers == 1:
+        gl.ReadPixels(*box, form.read_layout, form.read_type, address(into))
+        return
+    apart = np.empty((layers, into.size // layers), np.uint8)
+    for layer, plane in enumerate(apart):
+        gl.ReadBuffer(c.COLOR_ATTACHMENT0 + layer)
+        gl.ReadPixels(*box, form.read_layout, form.read_type, address(plane))
+    texels_of = _texels(into, form.read_bytes).reshape(-1, layers)
+    texels_of[...] = _texels(apart, form.read_bytes).reshape(layers, -1).T
+
+
+def _texels(data: Any, nbytes: int) -> npt.NDArray[Any]:
+    """See bytes as physical texels, each as one number: the fastest way to move them about."""
+    return np.frombuffer(data, np.uint8).view({4: "u4", 8: "u8", 16: "c16"}[nbytes])
+
+
+def make_framebuffer(gl: Gl, texture: int, layers: int = 1) -> int:
+    """Make a framebuffer that renders to the layers of a texture.
+
+    Raises DriverError if it is incomplete.
+    """
     name = gl.generate("Framebuffers")
     gl.BindFramebuffer(c.FRAMEBUFFER, name)
-    gl.FramebufferTexture2D(c.FRAMEBUFFER, c.COLOR_ATTACHMENT0, c.TEXTURE_2D, texture, 0)
+    if layers == 1:
+        gl.FramebufferTexture2D(c.FRAMEBUFFER, c.COLOR_ATTACHMENT0, c.TEXTURE_2D, texture, 0)
+    else:
+        places = [c.COLOR_ATTACHMENT0 + layer for layer in range(layers)]
+        for layer, place in enumerate(places):
+            gl.FramebufferTextureLayer(c.FRAMEBUFFER, place, texture, 0, layer)
+        gl.DrawBuffers(layers, (ctypes.c_uint * layers)(*places))
     status = gl.CheckFramebufferStatus(c.FRAMEBUFFER)
     gl.error()
     if status != c.FRAMEBUFFER_COMPLETE:
@@ -113,13 +161,13 @@ def make_framebuffer(gl: Gl, texture: int) -> int:
     return name
 
 
-def row_length(max_size: int) -> int:
-    """Return the physical texels of a row: the greatest power of two that fits.
+def row_length(max_size: int, layers: int = 1) -> int:
+    """Return the physical texels of a row of one layer: the greatest power of two that fits.
 
-    >>> row_length(8192), row_length(64), row_length(100)
-    (4096, 64, 64)
+    >>> row_length(8192), row_length(64), row_length(100), row_length(8192, 4)
+    (4096, 64, 64, 1024)
     """
-    return 1 << (min(max_size, MAX_ROW).bit_length() - 1)
+    return 1 << (min(max_size, MAX_ROW // layers).bit_length() - 1)
 
 
 def boxes(first: int, count: int, row: int) -> Iterator[Box]:
@@ -142,7 +190,10 @@ def boxes(first: int, count: int, row: int) -> Iterator[Box]:
 
 @dataclass(slots=True, eq=False)
 class GlesTexture:
-    """A tensor's texture: `width` x `height` physical texels of `form`; `frame` renders to it.
+    """A tensor's texture: `width` x `height` physical texels of `form` in each layer.
+
+    `frame` is the framebuffer that renders to it. `plain` is the same in one layer, where an
+    application was given it, and `plain_frame` renders to that.
 
     `units` physical texels keep four numbers.
     """
@@ -155,6 +206,8 @@ class GlesTexture:
     height: int
     name: int
     frame: int = 0
+    plain: int = 0
+    plain_frame: int = 0
 
     @property
     def is_plain(self) -> bool:
@@ -166,15 +219,18 @@ class Textures:
     """The textures of one device, and the framebuffers that render to them.
 
     `formats` are the physical ones that work here, `default` is the storage kind of tensors for
-    which none is asked, `max_size` counts physical texels per side.
+    which none is asked, `max_size` counts physical texels per side, `layers` those of a texture.
     """
 
-    def __init__(self, gl: Gl, formats: dict[str, Format], default: str, max_size: int) -> None:
+    def __init__(
+        self, gl: Gl, formats: dict[str, Format], default: str, max_size: int, layers: int
+    ) -> None:
+        self.layers = layers
         self._gl = gl
         self._formats = formats
         self._default = default
         self._max_size = max_size
-        self.row = row_length(max_size)
+        self.row = row_length(max_size, layers)
 
     def alloc(self, nbytes: int, _: Usage, storage: Storage) -> GlesTexture:
         """Make a texture for `nbytes` bytes of float32. Raises OutOfMemoryError."""
@@ -187,7 +243,7 @@ class Textures:
                 known=f"its formats, of float32: {', '.join(self._formats)}",
             )
         units = storage.about.units
-        count = max(1, -(-nbytes // TEXEL)) * units
+        count = self._places(max(1, nbytes), units)
         width, height = min(self.row, count), -(-count // self.row)
         if height > self._max_size:
             raise OutOfMemoryError(
@@ -195,41 +251,55 @@ class Textures:
                 known=f"{storage.kind}: {width} x {height} texels; the device has "
                 f"{self._max_size} per side",
             )
-        name = make_texture(self._gl, form, width, height)
+        name = make_texture(self._gl, form, width, height, self.layers)
         return GlesTexture(nbytes, storage, units, form, width, height, name)
 
     def free(self, texture: GlesTexture) -> None:
         """Delete a texture and the framebuffer that renders to it."""
-        if texture.frame:
-            self._gl.delete("Framebuffers", texture.frame)
-        self._gl.delete("Textures", texture.name)
+        for frame in filter(None, (texture.frame, texture.plain_frame)):
+            self._gl.delete("Framebuffers", frame)
+        for name in filter(None, (texture.name, texture.plain)):
+            self._gl.delete("Textures", name)
 
     def frame(self, texture: GlesTexture) -> int:
         """Return the framebuffer that renders to a texture."""
-        texture.frame = texture.frame or make_framebuffer(self._gl, texture.name)
+        texture.frame = texture.frame or make_framebuffer(self._gl, texture.name, self.layers)
         return texture.frame
 
     def area(self, texture: GlesTexture, nbytes: int) -> tuple[int, int]:
         """Return the width and height that the first `nbytes` bytes of a texture cover."""
-        count = -(-nbytes // TEXEL) * texture.units
+        count = self._places(nbytes, texture.units)
         return min(self.row, count), -(-count // self.row)
+
+    def _places(self, nbytes: int, units: int) -> int:
+        """Return how many places in each layer the texels of so many bytes take."""
+        span, places = self._span(units)
+        return -(-nbytes // span) * places
+
+    def _span(self, units: int) -> tuple[int, int]:
+        """Return the fewest bytes of the host that fill places of all layers, and those places."""
+        return TEXEL * max(1, self.layers // units), max(1, units // self.layers)
 
     def write(self, texture: GlesTexture, data: memoryview, offset: int) -> None:
         """Copy host bytes of float32 into a texture, whole texels or not."""
         raw = np.frombuffer(data, np.uint8)
-        head, tail = offset % TEXEL, -(offset + raw.size) % TEXEL
-        if head or tail:  # keep what else is in the first and last texel
+        span, places = self._span(texture.units)
+        head, tail = offset % span, -(offset + raw.size) % span
+        if head or tail:  # keep what else is at the first and last place
             whole = np.zeros(head + raw.size + tail, np.uint8)
-            for start in {0, whole.size - TEXEL}:
-                self.read(texture, whole[start : start + TEXEL], offset - head + start)
+            ends = {0} if head else set()
+            if offset + raw.size < texture.nbytes:
+                ends.add(whole.size - span)
+            for start in ends:
+                self.read(texture, whole[start : start + span], offset - head + start)
             whole[head : head + raw.size] = raw
             raw, offset = whole, offset - head
-        count, at = raw.size // TEXEL * texture.units, 0
+        count, at = raw.size // span * places, 0
         if not texture.is_plain:
             raw = texels.encoded(raw.view(np.float32), texture.storage)
-        for box in boxes(offset // TEXEL * texture.units, count, self.row):
-            size = box[2] * box[3] * texture.form.nbytes
-            upload(self._gl, texture.name, texture.form, box, raw[at : at + size])
+        for box in boxes(offset // span * places, count, self.row):
+            size = box[2] * box[3] * self.layers * texture.form.nbytes
+            upload(self._gl, texture.name, texture.form, box, raw[at : at + size], self.layers)
             at += size
 
     def read(self, texture: GlesTexture, into: Any, offset: int) -> None:
@@ -237,12 +307,13 @@ class Textures:
         target = np.frombuffer(into, np.uint8)
         if not target.size:
             return
-        form, units = texture.form, texture.units
-        head = offset % TEXEL
-        count = -(-(head + target.size) // TEXEL) * units
-        straight = texture.is_plain and not head and target.size == count // units * TEXEL
-        raw = target if straight else np.empty(count * form.read_bytes, np.uint8)
-        self._fetch(texture, address(raw), offset // TEXEL * units, count)
+        form, (span, places) = texture.form, self._span(texture.units)
+        head = offset % span
+        count = -(-(head + target.size) // span) * places
+        size = count * self.layers * form.read_bytes
+        straight = texture.is_plain and not head and target.size == size
+        raw = target if straight else np.empty(size, np.uint8)
+        self._fetch(texture, raw, offset // span * places, count)
         if not straight:
             kind = texture.storage
             if form.read_bytes != form.nbytes:  # halves, read as floats
@@ -250,12 +321,13 @@ class Textures:
             found = texels.decode(raw, kind).view(np.uint8)
             target[:] = found[head : head + target.size]
 
-    def _fetch(self, texture: GlesTexture, place: int, first: int, count: int) -> None:
-        gl, form = self._gl, texture.form
+    def _fetch(self, texture: GlesTexture, raw: Bytes, first: int, count: int) -> None:
+        gl, form, at = self._gl, texture.form, 0
         gl.BindFramebuffer(c.FRAMEBUFFER, self.frame(texture))
         for box in boxes(first, count, self.row):
-            gl.ReadPixels(*box, form.read_layout, form.read_type, place)
-            place += box[2] * box[3] * form.read_bytes
+            size = box[2] * box[3] * self.layers * form.read_bytes
+            download(gl, form, box, raw[at : at + size], self.layers)
+            at += size
         if code := gl.GetError():
             gl.fail(code, "reading back")
 

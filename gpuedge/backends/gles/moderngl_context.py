@@ -16,7 +16,15 @@ from gpuedge.backends.device import OpenDevice
 from gpuedge.backends.gles import api, physical
 from gpuedge.backends.gles import constants as c
 from gpuedge.backends.gles.api import Gl
-from gpuedge.backends.gles.memory import GlesBuffer, GlesTexture
+from gpuedge.backends.gles.memory import (
+    MAX_ROW,
+    GlesBuffer,
+    GlesTexture,
+    Textures,
+    make_framebuffer,
+    make_texture,
+)
+from gpuedge.backends.gles.program import link
 from gpuedge.backends.gles.queue import Want
 from gpuedge.backends.loading import driver_environment
 from gpuedge.core.errors import DriverError, UsageError
@@ -26,6 +34,22 @@ if TYPE_CHECKING:
 
 _DTYPES = {c.FLOAT: "f4", c.HALF_FLOAT: "f2", c.UNSIGNED_INT: "u4", c.UNSIGNED_BYTE: "f1"}
 """How moderngl names the types of texels."""
+
+_FLATTEN = """\
+#version 300 es
+precision highp float;
+precision highp int;
+precision highp {u}sampler2DArray;
+uniform highp {u}sampler2DArray t;
+layout(location = 0) out highp {u}vec4 o;
+void main() {{
+    highp vec2 place = gl_FragCoord.xy;
+    int f = int(place.y) * {width} + int(place.x);
+    int at = f / {layers};
+    o = texelFetch(t, ivec3(at % {row}, at / {row}, f % {layers}), 0);
+}}
+"""
+"""Copies texels of several layers to one; the sampler's unit is 0 from the beginning."""
 
 
 def open_beside(info: DeviceInfo, context: moderngl.Context) -> physical.Opened:
@@ -83,13 +107,17 @@ class Sharing:
     def share(self, source: Binding, target: Buffer | None = None) -> tuple[Buffer, Any]:
         """Return what holds the result in `source`, and that as an object of moderngl's.
 
-        A texture is handed over as it is. A part of a buffer is copied on the device to a buffer of
-        just its size: `target`, which an earlier call returned, or a new one that the caller frees.
+        A texture of one layer is handed over as it is, one of several is drawn to one that belongs
+        to it. A part of a buffer is copied on the device to a buffer of just its size: `target`,
+        which an earlier call returned, or a new one that the caller frees.
         """
         thing = source.buffer
         if isinstance(thing, GlesTexture):
-            size, kind = (thing.width, thing.height), _DTYPES[thing.form.type]
-            return thing, self._context.external_texture(thing.name, size, 4, 0, kind)
+            name, size, kind = thing.name, (thing.width, thing.height), _DTYPES[thing.form.type]
+            if (layers := cast(Textures, self._device.memory).layers) > 1:
+                with self._device.entered():
+                    name, size = self._in_one_layer(thing, layers)
+            return thing, self._context.external_texture(name, size, 4, 0, kind)
         made = cast(GlesBuffer, target or self._device.alloc(source.nbytes, Usage.OUTPUT))
         with self._device.entered():
             gl = self._gl
@@ -100,3 +128,26 @@ class Sharing:
             gl.Finish()
             gl.check("copying a result")
         return made, self._context.external_buffer(made.name, made.nbytes)
+
+    def _in_one_layer(self, thing: GlesTexture, layers: int) -> tuple[int, tuple[int, int]]:
+        """Return the name and size of a texture of one layer with the texels of another."""
+        gl, count = self._gl, thing.width * thing.height * layers
+        width = min(count, MAX_ROW)
+        size = width, -(-count // width)
+        if not thing.plain:
+            thing.plain = make_texture(gl, thing.form, *size)
+            thing.plain_frame = make_framebuffer(gl, thing.plain)
+        gl.BindFramebuffer(c.FRAMEBUFFER, thing.plain_frame)
+        gl.ActiveTexture(c.TEXTURE0)
+        gl.BindTexture(c.TEXTURE_2D_ARRAY, thing.name)
+        gl.Viewport(0, 0, *size)
+        u = "u" if thing.form.type == c.UNSIGNED_INT else ""
+        program = link(
+            gl, "gles30", _FLATTEN.format(u=u, width=width, row=thing.width, layers=layers)
+        )
+        gl.UseProgram(program)
+        gl.DrawArrays(c.TRIANGLES, 0, 3)
+        gl.DeleteProgram(program)
+        gl.Finish()
+        gl.check("copying a result")
+        return thing.plain, size

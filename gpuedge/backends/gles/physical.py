@@ -68,6 +68,7 @@ class Opened:
     identity: Identity
     is_software: bool
     formats: dict[str, Format]
+    layers: int = 1
 
 
 def judge_precision(span: tuple[int, int], bits: int) -> str | None:
@@ -84,35 +85,39 @@ def judge_precision(span: tuple[int, int], bits: int) -> str | None:
     )
 
 
-def _check(gl: Gl, level: str) -> dict[str, Format]:
-    """Return the texture formats that work in the current context.
+def _check(gl: Gl, level: str) -> tuple[dict[str, Format], int]:
+    """Return the texture formats that work in the current context, and the layers of textures.
 
     Raises BackendUnavailableError if it is not good for `level`.
     """
     gl.error()
     try:
-        text = COMPUTE if level == "gles31" else formats.copy_text(level, BYTES)
+        text = COMPUTE if level == "gles31" else formats.copy_text(level, BYTES, 1)
         gl.DeleteProgram(link(gl, level, text))
     except DriverError as error:
         raise BackendUnavailableError(error.what, known=error.known, reason="no-shaders") from None
     if level == "gles31":
-        return {}
+        return {}, 1
     low, high, bits = gl.precision(c.FRAGMENT_SHADER, c.HIGH_FLOAT)
     why = judge_precision((low, high), bits)
     if why:
         raise BackendUnavailableError(
             "Fragment shaders have no highp float.", known=why, reason="no-highp"
         )
-    found, failures = formats.probe(gl, level)
     needed = formats.NEEDED[level]
-    if not any(name in found for name in needed):
+    found: dict[str, Format] = {}
+    for layers in formats.LAYERS[level]:  # legacy SwiftShader draws to the first layer only
+        found, failures = formats.probe(gl, level, layers)
+        if any(name in found for name in needed):
+            break
+    else:
         codes = [c.reason_for(failures[name], "no-format") for name in needed]
         raise BackendUnavailableError(
             "No texture format can be rendered to and read back.",
             known=formats.described(failures),
             reason=next((code for code in codes if code != "no-format"), "no-format"),
         )
-    return found
+    return found, layers
 
 
 def identify(gl: Gl, want: Want) -> Identity:
@@ -157,7 +162,7 @@ def open_display(display: api.Display, want: Want, share: int | None = None) -> 
             found = _check(gl, want.level)
         name = identity.name.lower()
         is_software = any(part in name for part in SOFTWARE)
-        return Opened(context, gl, identity, is_software, found)
+        return Opened(context, gl, identity, is_software, *found)
     except BaseException as error:
         context.close()
         if isinstance(error, DeviceError) and not isinstance(error, BackendUnavailableError):
@@ -255,7 +260,8 @@ def open_device(info: DeviceInfo) -> Opened:
 
 
 # --- limits -------------------------------------------------------------------------------------
-DIALECTS = {"gles20": "essl100", "gles30": "essl300", "gles31": "essl310"}
+DIALECTS = {("gles20", 1): "essl100", ("gles30", 4): "essl300", ("gles30", 1): "essl300_single"}
+"""Dialects by level and the layers that textures have, of levels that draw."""
 
 VECTORS_PER_TENSOR = 2
 """Uniform vectors of one tensor at most: its extents, and its size and range."""
@@ -307,11 +313,12 @@ def fragment_caps(opened: Opened, most_side: int = NO_LIMIT) -> Caps:
     vectors = gl.integer(c.MAX_FRAGMENT_UNIFORM_VECTORS)
     checked("MAX_FRAGMENT_UNIFORM_VECTORS", vectors, 8)
     tensors = max(1, min(units + 1, (vectors - OTHER_VECTORS) // VECTORS_PER_TENSOR))
-    largest = row_length(size) * size // KINDS[kinds[0]].units * TEXEL
+    layers = opened.layers
+    largest = row_length(size, layers) * size * layers // KINDS[kinds[0]].units * TEXEL
     addressed = EXACT_INDEX_BYTES if level == "gles20" else MAX_BYTES
     return Caps(
         level=level,
-        dialect=DIALECTS[level],
+        dialect=DIALECTS[level, layers],
         forms=frozenset({"map"}),
         is_software=opened.is_software,
         max_invocations=NO_LIMIT,
@@ -327,6 +334,7 @@ def fragment_caps(opened: Opened, most_side: int = NO_LIMIT) -> Caps:
         has_suballocation=False,
         max_texture_size=size,
         is_finite_only=kinds[0] == "rgba8_float",
+        map_texels=layers,
     )
 
 
@@ -377,7 +385,7 @@ def compute_caps(opened: Opened) -> Caps:
     components = gl.integer(c.MAX_COMPUTE_UNIFORM_COMPONENTS)
     return Caps(
         level="gles31",
-        dialect=DIALECTS["gles31"],
+        dialect="essl310",
         forms=frozenset({"map", "group"}),
         is_software=opened.is_software,
         max_invocations=invocations,

@@ -13,7 +13,7 @@ from typing import Any, cast
 from gpuedge.backends.base import Binding, Dispatch
 from gpuedge.backends.gles import constants as c
 from gpuedge.backends.gles.api import Gl
-from gpuedge.backends.gles.memory import Buffers, GlesBuffer, GlesTexture, Textures
+from gpuedge.backends.gles.memory import Buffers, GlesBuffer, GlesTexture, Textures, target_of
 from gpuedge.backends.gles.program import GlesProgram, Step, pushed, uniforms
 from gpuedge.core.texels import fixed16_step
 
@@ -79,7 +79,8 @@ def record_draws(
                 area = textures.area(texture, binding.nbytes)
                 state.call("viewport", (gl.Viewport, (0, 0, *area)))
             elif (unit := program.units.get(arg.name)) is not None:
-                state.call(unit, *_sampled(gl, unit, c.TEXTURE_2D, texture.name))
+                target = target_of(textures.layers)
+                state.call(unit, *_sampled(gl, unit, target, texture.name))
         draw = (gl.DrawArrays, (c.TRIANGLES, 0, 3))
         made.launches.append(_launch(gl, program, state.take(), values, draw))
 

@@ -37,11 +37,6 @@ fn k_in2(p: vec4<i32>, d: vec4<i32>) -> bool {
     return (u32(p.x) < u32(d.x)) && (u32(p.y) < u32(d.y));
 }
 
-fn k_z_X(p: vec4<i32>, d: vec4<i32>, last: u32) -> vec4<f32> {
-    let v = t_X[min(u32(k_at(p, d)), last)];
-    return select(vec4<f32>(), v, k_in2(p, d));
-}
-
 fn k_z_R(p: vec4<i32>, d: vec4<i32>, last: u32) -> vec4<f32> {
     let v = t_R[min(u32(k_at(p, d)), last)];
     return select(vec4<f32>(), v, k_in2(p, d));
@@ -59,14 +54,14 @@ fn f_epilogue(v1_v: vec4<f32>, v2_p: vec4<i32>) -> vec4<f32> {
 fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(workgroup_id) group: vec3<u32>) {
     let k_zero = i32(group.x >> 31u);
     let d_O = u.d_O + k_zero;
+    let d_X = u.d_X + k_zero;
     var c_OCG = s_OCG;
     var c_ICG = s_ICG;
     var c_S0 = s_S0;
-    let d_X = u.d_X + k_zero;
+    let d_K = u.d_K + k_zero;
     var c_BIAS = s_BIAS;
     var c_KH = s_KH;
     var c_KW = s_KW;
-    let d_K = u.d_K + k_zero;
     let last_K = u32(d_K.x * d_K.y * d_K.z * d_K.w - 1);
     var c_SY = s_SY;
     var c_DY = s_DY;
@@ -79,26 +74,37 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(workgroup_id) gro
     if (all(id < vec3<u32>(vec3<i32>(d_O.x, d_O.y, d_O.z * d_O.w)))) {
         let z = i32(id.z);
         let v3_p = vec4<i32>(i32(id.x), i32(id.y), z % d_O.z, z / d_O.z);
-        let v4_first: i32 = v3_p.z * 4i / c_OCG * c_ICG / 4i + c_S0;
-        let v5_last: i32 = d_X.z - 1i;
-        var v6_acc: vec4<f32> = vec4<f32>(0.0f);
+        let v4_d: vec4<i32> = d_X;
+        let v5_first: i32 = v3_p.z * 4i / c_OCG * c_ICG / 4i + c_S0;
+        let v6_last: i32 = v4_d.z - 1i;
+        let v7_plane: i32 = v4_d.x * v4_d.y;
+        let v8_wide: i32 = d_K.x;
+        let v9_taps: i32 = v3_p.z * d_K.y;
+        var v10_acc: vec4<f32> = vec4<f32>(0.0f);
         if (c_BIAS) {
-            v6_acc = t_K[min(u32(k_at(vec4<i32>(0i, c_KH * c_KW, v3_p.z, 0i), d_K)), last_K)];
+            v10_acc = t_K[min(u32(k_at(vec4<i32>(0i, c_KH * c_KW, v3_p.z, 0i), d_K)), last_K)];
         }
-        for (var v7_ky: i32 = 0i; v7_ky < c_KH; v7_ky += 1i) {
-            let v8_y: i32 = v3_p.y * c_SY + v7_ky * c_DY - c_PT;
-            for (var v9_kx: i32 = 0i; v9_kx < c_KW; v9_kx += 1i) {
-                let v10_x: i32 = v3_p.x * c_SX + v9_kx * c_DX - c_PL;
-                let v11_t: i32 = v7_ky * c_KW + v9_kx;
-                for (var v12_s: i32 = 0i; v12_s < c_SPAN; v12_s += 1i) {
-                    let v13_v: vec4<f32> = k_z_X(vec4<i32>(v10_x, v8_y, min(v4_first + v12_s, v5_last), v3_p.w), d_X, last_X);
-                    v6_acc = v6_acc + vec4<f32>(v13_v.x) * t_K[min(u32(k_at(vec4<i32>(v12_s * 4i, v11_t, v3_p.z, 0i), d_K)), last_K)];
-                    v6_acc = v6_acc + vec4<f32>(v13_v.y) * t_K[min(u32(k_at(vec4<i32>(v12_s * 4i + 1i, v11_t, v3_p.z, 0i), d_K)), last_K)];
-                    v6_acc = v6_acc + vec4<f32>(v13_v.z) * t_K[min(u32(k_at(vec4<i32>(v12_s * 4i + 2i, v11_t, v3_p.z, 0i), d_K)), last_K)];
-                    v6_acc = v6_acc + vec4<f32>(v13_v.w) * t_K[min(u32(k_at(vec4<i32>(v12_s * 4i + 3i, v11_t, v3_p.z, 0i), d_K)), last_K)];
+        for (var v11_ky: i32 = 0i; v11_ky < c_KH; v11_ky += 1i) {
+            let v12_y: i32 = v3_p.y * c_SY + v11_ky * c_DY - c_PT;
+            let v13_row: bool = ((v12_y >= 0i) && (v12_y < v4_d.y));
+            let v14_from: i32 = v3_p.w * v4_d.z * v7_plane + v12_y * v4_d.x;
+            for (var v15_kx: i32 = 0i; v15_kx < c_KW; v15_kx += 1i) {
+                var v16_at: array<i32, 1>;
+                let v17_x: i32 = v3_p.x * c_SX + 0i * c_DX + v15_kx * c_DX - c_PL;
+                v16_at[0i] = select((-1i), v14_from + v17_x, ((v13_row && (v17_x >= 0i)) && (v17_x < v4_d.x)));
+                let v18_w: i32 = (v9_taps + v11_ky * c_KW + v15_kx) * v8_wide;
+                for (var v19_s: i32 = 0i; v19_s < c_SPAN; v19_s += 1i) {
+                    let v20_ahead: i32 = min(v5_first + v19_s, v6_last) * v7_plane;
+                    let v21_u: vec4<f32> = t_X[min(u32(max(v16_at[0i], 0i) + v20_ahead), last_X)];
+                    let v22_v: vec4<f32> = select(vec4<f32>(0.0f), v21_u, (v16_at[0i] >= 0i));
+                    let v23_q: i32 = v18_w + 0i * v8_wide + v19_s * 4i;
+                    v10_acc = v10_acc + vec4<f32>(v22_v.x) * t_K[min(u32(v23_q), last_K)];
+                    v10_acc = v10_acc + vec4<f32>(v22_v.y) * t_K[min(u32(v23_q + 1i), last_K)];
+                    v10_acc = v10_acc + vec4<f32>(v22_v.z) * t_K[min(u32(v23_q + 2i), last_K)];
+                    v10_acc = v10_acc + vec4<f32>(v22_v.w) * t_K[min(u32(v23_q + 3i), last_K)];
                 }
             }
         }
-        t_O[k_at(v3_p, d_O)] = f_epilogue(v6_acc, v3_p);
+        t_O[k_at(v3_p, d_O)] = f_epilogue(v10_acc, v3_p);
     }
 }

@@ -49,17 +49,17 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(workgroup_id) gro
     var c_KH = s_KH;
     var c_SY = s_SY;
     var c_DY = s_DY;
-    let p_PT = u.p_PT;
+    let p_PT = u.p_PT + k_zero;
     var c_KW = s_KW;
     var c_SX = s_SX;
     var c_DX = s_DX;
-    let p_PL = u.p_PL;
+    let p_PL = u.p_PL + k_zero;
     let last_X = u32(d_X.x * d_X.y * d_X.z * d_X.w - 1);
     var c_AVERAGE = s_AVERAGE;
     var c_COUNT_PAD = s_COUNT_PAD;
-    let p_PR = u.p_PR;
-    let p_PB = u.p_PB;
-    let p_C = u.p_C;
+    let p_PR = u.p_PR + k_zero;
+    let p_PB = u.p_PB + k_zero;
+    let p_C = u.p_C + k_zero;
     if (all(id < vec3<u32>(vec3<i32>(d_O.x, d_O.y, d_O.z * d_O.w)))) {
         let z = i32(id.z);
         let v7_p = vec4<i32>(i32(id.x), i32(id.y), z % d_O.z, z / d_O.z);
