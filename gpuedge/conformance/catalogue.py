@@ -180,11 +180,10 @@ def _back(rng: Rng) -> Case:
     return conv(**{**made, "size": (made["size"][0], made["size"][1] + 4), "dilation": (1, 1)})
 
 
-def _moved(c: int, size: tuple[int, int], m: int, *, is_out: bool) -> Case:
-    """Return a convolution whose input is packed, and whose output is unpacked."""
+def _packed(c: int, size: tuple[int, int], m: int) -> Case:
+    """Return a convolution whose input is packed."""
     made = conv(c, size, m, (1, 1), n=2)
-    facts = {"is_whole": int(size[0] * size[1] % 4 == 0), "channels_over": (m if is_out else c) % 4}
-    return replace(made, facts={**made.facts, **facts})
+    return replace(made, facts={**made.facts, "is_whole": int(size[0] * size[1] % 4 == 0)})
 
 
 MOVED = ((10, (4, 6), 12), (3, (5, 8), 4), (6, (5, 7), 8), (8, (2, 6), 5), (5, (3, 3), 6))
@@ -197,8 +196,8 @@ FORCED: dict[str, tuple[Sequence[Case], int, Draw]] = {
     "matmul": (layers.DEEP, 6, partial(layers.draw_matmul, lengths=TALL)),
     "conv2d_int": ((), 8, operators.draw_integer_convolution),
     "matmul_int": ((), 8, operators.draw_integer_product),
-    "pack": ([_moved(*one, is_out=False) for one in MOVED], 0, _back),
-    "unpack": ([_moved(*one, is_out=True) for one in MOVED], 0, _back),
+    "pack": ([_packed(*one) for one in MOVED], 0, _back),
+    "unpack": ([layers.flattened(*one) for one in MOVED], 0, _back),
 }
 """What every variant of an operation computes: listed cases, and how many of what is drawn."""
 

@@ -112,6 +112,35 @@ def _of_model(pads: Shape, *operands: Array | None, activation: str | None, devi
     return found
 
 
+def flattened(c: int, size: Pair, m: int) -> Case:
+    """Return a convolution by 1x1 whose images are rows of a matrix product: they are unpacked."""
+    x, w, b = (2, c, *size), (m, c, 1, 1), (m * size[0] * size[1], 4)
+
+    def draw(rng: np.random.Generator, data: str, _: str) -> list[Any]:
+        return [fill(rng, x, data), weights(rng, w, data), weights(rng, b, data)]
+
+    def wanted(image: Num, filters: Num, right: Num, *, whole: bool) -> Num:
+        made = oracle.conv2d(image, filters, whole=whole)
+        return oracle.matmul(oracle.moved(lambda a: a.reshape(2, -1), made), right, whole=whole)
+
+    facts = {"is_whole": int(size[0] * size[1] % 4 == 0), "channels_over": m % 4}
+    return case("unpack", f"{dims(x)}-{dims(w)}-{dims(b)}", draw, wanted, call=_of_flattened,
+                is_sum=True, facts=facts)  # fmt: skip
+
+
+def _of_flattened(*operands: Array, device: Any) -> Array:
+    """Run a model of a convolution and a matrix product of its flattened images."""
+    builder = GraphBuilder(opset=17)
+    x, w, b = operands
+    builder.input("x", TensorType("float32", x.shape))
+    builder.constant("w", w)
+    builder.constant("b", b)
+    flat = builder.add("Flatten", [builder.add("Conv", ["x", "w"], {})], {})
+    builder.output(builder.add("MatMul", [flat, "b"], {}))
+    (found,) = run_model(to_bytes(builder.build()), {"x": x}, device).values()
+    return found
+
+
 def _same(size: Pair, stride: Pair, reach: Sequence[int]) -> Shape:
     """Return the padding that ``same`` stands for: the odd one goes to the end."""
     total = [max(0, (size[i] - 1) // stride[i] * stride[i] + reach[i] - size[i]) for i in (0, 1)]

@@ -91,7 +91,8 @@ def count(graph: Graph) -> Count:
         for kind, amount in parts:
             if amount:
                 total[kind] = total.get(kind, 0.0) + amount
-        if tensors is None or not OPERATORS[node.op].is_view:
+        known = OPERATORS.get(node.op)
+        if tensors is None or known is None or not known.is_view:
             launches += 1
             moved += sum(nbytes(graph, v) for v in (*operands(node), *node.outputs) if v)
     return {

@@ -48,7 +48,10 @@ def check(name: str, folder: Path, seeds: int) -> None:
     found = json.loads(run(name, folder, str(CHILD), str(seeds), FARM[name].device))
     sums = ("conv2d", "dwconv2d", "conv_transpose2d", "matmul")
     unused = {"conv2d_px4", "matmul_map", "matmul_rows", "matmul_tile"}
-    served = [v for v in variants() if v.op in sums and not v.transforms]
+    served = [
+        v for v in variants()
+        if v.op in sums and not v.transforms and "map_texels" not in v.needs  # fragments only
+    ]  # fmt: skip
     # lavapipe has subgroups of eight on Vulkan: some kernels have one for them at all their shapes
     shared = {v.id: v.when for v in served if v.has_lanes}
     if name == "vulkan-lavapipe":
