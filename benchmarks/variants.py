@@ -152,9 +152,8 @@ class Side:
         self.samples.append(taken / count)
 
 
-MOVING = ("pack_map", "unpack_map", "view")
-MAPS = {one.id for one in variants() if one.form == "map"}
-REST = tuple(one.id for one in variants() if one.form != "map")
+MOVING = ("pack_map", "pack_quad", "unpack_map", "unpack_quad", "view")
+REST = tuple(one.id for one in variants() if not one.id.endswith("_map"))
 
 
 def opened(name: str, ruled_out: tuple[str, ...]) -> Side:

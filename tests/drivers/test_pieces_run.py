@@ -34,7 +34,7 @@ def check(name: str, seeds: int) -> None:
 @pytest.mark.driver
 @pytest.mark.parametrize("name", LEVELS)
 def test_pieces_give_the_same_bits_and_tell_of_progress(name: str) -> None:
-    check(name, 12 if name.startswith("gles20") else 30)
+    check(name, 8 if name.startswith("gles20") else 12)
 
 
 @pytest.mark.driver
