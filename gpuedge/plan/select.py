@@ -138,11 +138,13 @@ def too_many(variant: Variant, out: Extents, parts: tuple[int, int], caps: Caps)
 def workgroup(variant: Variant, grid: tuple[int, int, int], caps: Caps) -> tuple[int, int, int]:
     """Return the workgroup of a kernel: wider along a flat grid that takes too many of its own.
 
-    Invocations of flat tiles have nothing to do with each other, so any number may be a group.
+    Invocations of flat tiles have nothing to do with each other, so any number may be a group,
+    unless it must be a subgroup.
     """
     x, y, z = variant.local
     most = min(caps.max_local_size[0], caps.max_invocations // (y * z))
-    while variant.is_flat and -(-grid[0] // x) > caps.max_groups[0] and 2 * x <= most:
+    may_grow = variant.is_flat and not variant.has_lanes
+    while may_grow and -(-grid[0] // x) > caps.max_groups[0] and 2 * x <= most:
         x *= 2
     return x, y, z
 

@@ -174,6 +174,13 @@ def test_kernels_in_groups_need_no_more_workgroups_than_there_may_be(
     assert select(op, facts, SOFTWARE, out=out).id == op + wanted
 
 
+def test_a_workgroup_that_is_a_subgroup_is_never_wider() -> None:
+    facts, out = shape(384, height=216, channels=3, filters=8), (384, 216, 2, 1)
+    for most, wanted in ((65_535, "conv2d_stem2x8_lanes"), (256, "conv2d_stem2x8")):
+        caps = replace(SOFTWARE, subgroup_lanes=8, max_groups=(most, 65_535, 65_535))
+        assert select("conv2d", facts, caps, out=out).id == wanted
+
+
 def test_shape_rules_variants_out() -> None:
     assert chosen("conv2d", shape(3, height=99)) == "conv2d_map"
     assert chosen("matmul", LARGE | {"rows": 3}) == "matmul_map"
