@@ -22,10 +22,9 @@ import numpy as np
 from common import devices, report
 
 import gpuedge
-from gpuedge.conformance.bench import Watched
+from gpuedge.conformance.bench import Bench, Watched
 from gpuedge.decide.policy import Policy
 from gpuedge.device import Device
-from gpuedge.executors.gpu import GpuExecutor
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import TensorType
 from gpuedge.ops import call as ops_call
@@ -158,9 +157,7 @@ REST = tuple(one.id for one in variants() if not one.id.endswith("_map"))
 
 def opened(name: str, ruled_out: tuple[str, ...]) -> Side:
     """Open a device of its own for one side."""
-    product = gpuedge.open(name)
-    assert isinstance(product.executor, GpuExecutor), name
-    executor = Watched(product.executor.impl, product.executor.device)
+    executor = Bench(name).executor
     return Side(Device(executor, "for a benchmark", Policy()), executor, ruled_out, [])
 
 

@@ -47,7 +47,7 @@ from gpuedge.executors.timing import Stepper
 from gpuedge.graph.ir import Array, Graph, Node
 from gpuedge.lang import BlobCache, blob_key, load, print_kernel
 from gpuedge.opset.digits import joined
-from gpuedge.plan.arrange import Arrangement, arrange
+from gpuedge.plan.arrange import Arrangement, arrange_on
 from gpuedge.plan.library import texts
 from gpuedge.plan.plan import Pass, Plan, PlanTensor, Step
 from gpuedge.plan.planner import plan, why_not
@@ -55,7 +55,6 @@ from gpuedge.plan.storages import (
     EXACT,
     FIXED,
     StoragePrecision,
-    copied,
     is_finite,
     kernel_kinds,
 )
@@ -402,11 +401,7 @@ class GpuExecutable:
         self.watchdog = Watchdog(executor.slowness)
         self._running = executor.running_first
         self._inputs: list[PlanTensor] = []
-        caps = executor.caps
-        self._where: Arrangement = arrange(
-            made, caps.offset_alignment, has_suballocation=caps.has_suballocation,
-            most_bytes=caps.max_allocation_bytes, copied=copied(made, caps),
-        )  # fmt: skip
+        self._where: Arrangement = arrange_on(made, executor.caps)
         try:
             self._build(progress)
         except BaseException:

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from gpuedge.core.caps import Caps
 from gpuedge.core.storage import FLOAT32, Storage
 from gpuedge.plan.memory import Lifetime, align, most_alive, place, share
 from gpuedge.plan.plan import Plan, PlanTensor
+from gpuedge.plan.storages import copied
 
 ARENA = "arena"
 CONSTANTS = "constants"
@@ -87,13 +89,21 @@ class Arrangement:
         return tuple(name for name, home in self.buffers.items() if home.role == "output")
 
 
+def arrange_on(plan: Plan, caps: Caps) -> Arrangement:
+    """Place the tensors of a plan on a device."""
+    return arrange(
+        plan, caps.offset_alignment, has_suballocation=caps.has_suballocation,
+        most_bytes=caps.max_allocation_bytes, copies=copied(plan, caps),
+    )  # fmt: skip
+
+
 def arrange(
     plan: Plan,
     alignment: int,
     *,
     has_suballocation: bool = True,
     most_bytes: int | None = None,
-    copied: Iterable[str] = (),
+    copies: Iterable[str] = (),
 ) -> Arrangement:
     """Place the tensors of `plan`.
 
@@ -109,7 +119,7 @@ def arrange(
     most_bytes : int, optional
         Largest buffer. Constants take several where they have to; what passes hand to each other
         does as without suballocation.
-    copied : iterable of str
+    copies : iterable of str
         Tensors that kernels read of copies in textures.
     """
     nbytes: dict[str, int] = {}
@@ -151,10 +161,10 @@ def arrange(
     }
     homes = (BufferSpec(t.nbytes, "scratch", plan.tensors[t.name].storage) for t in scratch)
     alive = [replace(t, nbytes=h.device_nbytes) for t, h in zip(scratch, homes, strict=True)]
-    copies: dict[str, int] = {}
-    for region in (views[name] for name in copied):
-        copies[region.buffer] = max(copies.get(region.buffer, 0), region.nbytes)
-    return Arrangement(views, buffers, _dependences(plan, views), most_alive(alive), copies)
+    sizes: dict[str, int] = {}
+    for region in (views[name] for name in copies):
+        sizes[region.buffer] = max(sizes.get(region.buffer, 0), region.nbytes)
+    return Arrangement(views, buffers, _dependences(plan, views), most_alive(alive), sizes)
 
 
 def _role(tensor: PlanTensor, results: set[str]) -> Role:

@@ -12,9 +12,8 @@ from gpuedge.decide.policy import Policy
 from gpuedge.executors.base import Work
 from gpuedge.graph.cost import count
 from gpuedge.graph.partition import Segment, partition
-from gpuedge.plan.arrange import Arrangement, arrange
+from gpuedge.plan.arrange import Arrangement, arrange_on
 from gpuedge.plan.planner import plan, why_not
-from gpuedge.plan.storages import copied
 from gpuedge.runtime.segments import precision_of
 from gpuedge.runtime.strings import CPU, caps_of
 
@@ -104,11 +103,7 @@ class Forecast:
 
     def arranged(self, made: Plan) -> Arrangement:
         """Return where the tensors of a plan would lie."""
-        caps = self.caps
-        return arrange(
-            made, caps.offset_alignment, has_suballocation=caps.has_suballocation,
-            most_bytes=caps.max_allocation_bytes, copied=copied(made, caps),
-        )  # fmt: skip
+        return arrange_on(made, self.caps)
 
 
 def kernels_of(seen: Forecast, policy: Policy | None = None) -> dict[tuple[str, ...], str]:

@@ -25,6 +25,7 @@ from gpuedge.runtime.strings import CPU
 if TYPE_CHECKING:
     from gpuedge.core.caps import Caps
     from gpuedge.decide.policy import Policy
+    from gpuedge.decide.speeds import Speeds
     from gpuedge.executors.cpu import CpuExecutor
     from gpuedge.executors.gpu import GpuExecutable, GpuExecutor
     from gpuedge.runtime.request import Request
@@ -225,20 +226,22 @@ class Segments:
 
 def _predicted_s(graph: Graph, executor: GpuExecutor) -> float:
     """Return what a run is predicted to take, without what drivers compile in the first one."""
-    from gpuedge.decide import speeds
+    from gpuedge.decide.speeds import predict
     from gpuedge.graph.cost import count
 
-    info = executor.impl.info
-    row = speeds.speeds_of(speeds.class_of(info.identity))
-    return speeds.predict(Work(**count(graph)), row, info.candidate.backend) / 1e9
+    backend = executor.impl.info.candidate.backend
+    return predict(Work(**count(graph)), _speeds(executor), backend) / 1e9
 
 
 def _compile_s(made: GpuExecutable) -> float:
     """Return what drivers are predicted to spend on compiling in a first run."""
-    from gpuedge.decide import speeds
+    return len(made.plan.passes) * _speeds(made.executor).compile_ns / 1e9
 
-    row = speeds.speeds_of(speeds.class_of(made.executor.impl.info.identity))
-    return len(made.plan.passes) * row.compile_ns / 1e9
+
+def _speeds(executor: GpuExecutor) -> Speeds:
+    from gpuedge.decide.speeds import class_of, speeds_of
+
+    return speeds_of(class_of(executor.impl.info.identity))
 
 
 def precision_of(

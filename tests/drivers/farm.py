@@ -7,6 +7,8 @@ A configuration is a device string and the environment that makes it mean that o
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -140,6 +142,23 @@ def environment_of(name: str) -> dict[str, str]:
     """Return the whole environment of a configuration's processes."""
     chosen = (FARM | EXTRA)[name]
     return {**os.environ, **chosen.environment()}
+
+
+def answer(
+    child: Path, name: str, *arguments: object, timeout: float = 280, **variables: object
+) -> str:
+    """Return what a program of the tests prints about the device of a configuration.
+
+    It gets the device and further arguments; `variables` are added to its environment.
+    """
+    require(name)
+    environ = environment_of(name) | {key: str(value) for key, value in variables.items()}
+    done = subprocess.run(
+        [sys.executable, str(child), (FARM | EXTRA)[name].device, *map(str, arguments)],
+        env=environ, capture_output=True, text=True, timeout=timeout, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
 
 
 def require(name: str) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from farm import FARM, environment_of, require
+from farm import answer
 
 pytestmark = pytest.mark.driver
 CHILD = Path(__file__).with_name("agreement_child.py")
@@ -24,11 +22,5 @@ CHILD = Path(__file__).with_name("agreement_child.py")
 )  # fmt: skip
 def test_a_device_and_the_cpu_agree(name: str, count: int) -> None:
     """`count` random nodes that resample, which take most of the time."""
-    require(name)
-    done = subprocess.run(
-        [sys.executable, CHILD, FARM[name].device, str(count)],
-        capture_output=True, text=True, timeout=280, check=False, env=environment_of(name),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    for what, wrong in json.loads(done.stdout).items():
+    for what, wrong in json.loads(answer(CHILD, name, count)).items():
         assert not wrong, (what, wrong)

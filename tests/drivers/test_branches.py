@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from branches_child import OPSETS, SHAPES
-from farm import FARM, environment_of, require
+from farm import FARM, answer
 
 CHILD = Path(__file__).with_name("branches_child.py")
 
@@ -17,13 +15,7 @@ CHILD = Path(__file__).with_name("branches_child.py")
 @pytest.mark.driver
 @pytest.mark.parametrize("name", ["vulkan-lavapipe", "gles20-llvmpipe"])
 def test_the_branch_that_is_taken_runs_on_the_device(name: str) -> None:
-    require(name)
-    done = subprocess.run(
-        [sys.executable, CHILD, FARM[name].device],
-        capture_output=True, text=True, timeout=300, check=False, env=environment_of(name),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)
+    rows = json.loads(answer(CHILD, name))
     assert len(rows) == len(OPSETS) * len(SHAPES) * 2
     for opset, kind, shape, is_same, where in rows:
         assert is_same, (opset, kind, shape)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from farm import FARM, environment_of, require
+from farm import FARM, answer
 from shapes_child import MODELS, MOST, ORDER
 
 CHILD = Path(__file__).with_name("shapes_child.py")
@@ -39,13 +37,7 @@ def nbytes(shapes: dict[str, Any]) -> int:
 @pytest.mark.driver
 @pytest.mark.parametrize("name", ["vulkan-lavapipe", "gles20-llvmpipe"])
 def test_shapes_come_and_go(name: str) -> None:
-    require(name)
-    done = subprocess.run(
-        [sys.executable, CHILD, FARM[name].device],
-        capture_output=True, text=True, timeout=300, check=False, env=environment_of(name),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    for model, (*rows, end) in json.loads(done.stdout).items():
+    for model, (*rows, end) in json.loads(answer(CHILD, name)).items():
         most = 0
         for row, (kept, counts) in zip(rows, kept_after(), strict=True):
             said = row["shapes"]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from expression_child import FORMULAS
-from farm import FARM, environment_of, require
+from farm import FARM, answer
 
 pytestmark = pytest.mark.driver
 CHILD = Path(__file__).with_name("expression_child.py")
@@ -17,13 +15,7 @@ DAILY = ("vulkan-lavapipe", "gles31-llvmpipe", "gles30-llvmpipe", "gles20-bare",
 
 
 def check(name: str, folder: Path) -> None:
-    require(name)
-    environ = {**environment_of(name), "GPUEDGE_CACHE_DIR": str(folder)}
-    command = [sys.executable, str(CHILD), FARM[name].device]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240,
-                          check=False)  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads(done.stdout)
+    found = json.loads(answer(CHILD, name, timeout=240, GPUEDGE_CACHE_DIR=folder))
     assert found["level"] == FARM[name].device
     assert len(found["wrong"]) == len(FORMULAS) * (1 if found["is_finite"] else 2)
     assert not any(found["wrong"].values()), found["wrong"]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from farm import FARM, environment_of, require
+from farm import answer
 
 pytestmark = [pytest.mark.driver, pytest.mark.timeout(120)]
 
@@ -19,15 +17,10 @@ CLIPS = ("clip low", "clip high", "clip none")
 
 
 def found_on(name: str, cache: Path) -> dict[str, dict[str, Any]]:
-    require(name)
     path = f"{FOLDER}:{FOLDER.parent}"
-    environ = {**environment_of(name), "GPUEDGE_CACHE_DIR": str(cache), "PYTHONPATH": path}
-    done = subprocess.run(
-        [sys.executable, str(FOLDER / "infinity_child.py"), FARM[name].device],
-        env=environ, capture_output=True, text=True, check=False, timeout=110,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    made: dict[str, dict[str, Any]] = json.loads(done.stdout)
+    places = {"GPUEDGE_CACHE_DIR": cache, "PYTHONPATH": path}
+    said = answer(FOLDER / "infinity_child.py", name, timeout=110, **places)
+    made: dict[str, dict[str, Any]] = json.loads(said)
     return made
 
 

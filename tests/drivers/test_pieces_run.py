@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from farm import FARM, environment_of, require
+from farm import answer
 
 CHILD = Path(__file__).with_name("pieces_child.py")
 LEVELS = (
@@ -18,13 +16,7 @@ LEVELS = (
 
 
 def check(name: str, seeds: int) -> None:
-    require(name)
-    done = subprocess.run(
-        [sys.executable, CHILD, FARM[name].device, str(seeds)],
-        capture_output=True, text=True, timeout=1700, check=False, env=environment_of(name),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    body = json.loads(done.stdout.splitlines()[-1])
+    body = json.loads(answer(CHILD, name, seeds, timeout=1700).splitlines()[-1])
     assert body["different"] == []
     assert body["graphs"] > seeds / 4 and body["passes"] > 2 * body["graphs"]
     assert body["right"]

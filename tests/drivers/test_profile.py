@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from farm import FARM, environment_of, require
+from farm import answer
 
 from gpuedge.backends.device import OpenDevice
 from gpuedge.executors.gpu import GpuExecutor
@@ -60,13 +58,7 @@ def test_steps_compute_what_one_run_computes(vulkan_device: OpenDevice, rewrites
     [("gles20-llvmpipe", "process"), ("gles31-llvmpipe", "inline"), ("wgpu-lavapipe", "inline")],
 )
 def test_every_level_says_what_its_steps_take(name: str, isolation: str, tmp_path: Path) -> None:
-    require(name)
-    done = subprocess.run(
-        [sys.executable, CHILD, FARM[name].device, isolation],
-        capture_output=True, text=True, timeout=280, check=False, env=environment_of(name),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    body = json.loads(done.stdout)
+    body = json.loads(answer(CHILD, name, isolation))
     assert body["same"]
     steps = body["steps"]
     ran = [(s["nodes"], s["kernel"]) for s in steps if s["nodes"]]

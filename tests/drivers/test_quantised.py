@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from farm import FARM, environment_of, require
+from farm import FARM, answer
 
 pytestmark = pytest.mark.driver
 CHILD = Path(__file__).with_name("quantised_child.py")
@@ -17,13 +15,7 @@ DAILY = ("vulkan-lavapipe", "vulkan-swiftshader", "gles31-llvmpipe", "gles30-llv
 
 
 def check(name: str, folder: Path) -> None:
-    require(name)
-    environ = {**environment_of(name), "GPUEDGE_CACHE_DIR": str(folder)}
-    command = [sys.executable, str(CHILD), FARM[name].device]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=280,
-                          check=False)  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads(done.stdout)
+    found = json.loads(answer(CHILD, name, GPUEDGE_CACHE_DIR=folder))
     wrong = found["wrong"]
     assert found["level"] == FARM[name].device
     assert len(wrong) == 20

@@ -84,7 +84,7 @@ def test_copies_count_as_memory_of_what_they_are_copies_of() -> None:
     nodes = (Node("MatMul", ("x", "k"), ("p",)), Node("MatMul", ("p", "p"), ("y",)))
     constants = {"k": np.ones((64, 64), np.float32)}
     made = plan(Graph(nodes, ("x",), ("y",), types, constants), COPIES)
-    where = arrange(made, 256, has_suballocation=False, copied=copied(made, COPIES))
+    where = arrange(made, 256, has_suballocation=False, copies=copied(made, COPIES))
     plane = 64 * 64 * 4
     assert where.memory == {
         "constant": 2 * plane, "input": 2 * plane, "scratch": 2 * plane, "output": plane

@@ -206,8 +206,7 @@ def _fault(gl: Gl, level: str, name: str, form: Format, layers: int) -> DeviceEr
 def _copied(gl: Gl, level: str, kind: tuple[str, Format, int], source: int) -> npt.NDArray[Any]:
     """Return a row of texels drawn into the framebuffer that is bound, and read back."""
     name, form, layers = kind
-    values = _values(name, layers)
-    width = VALUES[name].size // 4
+    width, dtype = VALUES[name].size // 4, VALUES[name].dtype
     program = link(gl, level, copy_text(level, name, layers))
     try:
         gl.Viewport(0, 0, width, 1)
@@ -224,4 +223,4 @@ def _copied(gl: Gl, level: str, kind: tuple[str, Format, int], source: int) -> n
             raise c.error_for(failed, "drawing a texture")
     finally:
         gl.DeleteProgram(program)
-    return back.view(values.dtype if form.read_bytes == form.nbytes else np.float32)
+    return back.view(dtype if form.read_bytes == form.nbytes else np.float32)

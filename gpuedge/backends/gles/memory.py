@@ -193,7 +193,7 @@ class GlesTexture:
     """A tensor's texture: `width` x `height` physical texels of `form` in each layer.
 
     `frame` is the framebuffer that renders to it. `plain` is the same in one layer, where an
-    application was given it, and `plain_frame` renders to that.
+    application was given it; `plain_frame` renders to that, and `plain_program` draws it.
 
     `units` physical texels keep four numbers.
     """
@@ -208,6 +208,7 @@ class GlesTexture:
     frame: int = 0
     plain: int = 0
     plain_frame: int = 0
+    plain_program: int = 0
 
     @property
     def is_plain(self) -> bool:
@@ -255,7 +256,9 @@ class Textures:
         return GlesTexture(nbytes, storage, units, form, width, height, name)
 
     def free(self, texture: GlesTexture) -> None:
-        """Delete a texture and the framebuffer that renders to it."""
+        """Delete a texture and all that was made for it."""
+        if texture.plain_program:
+            self._gl.DeleteProgram(texture.plain_program)
         for frame in filter(None, (texture.frame, texture.plain_frame)):
             self._gl.delete("Framebuffers", frame)
         for name in filter(None, (texture.name, texture.plain)):

@@ -137,17 +137,15 @@ class Sharing:
         if not thing.plain:
             thing.plain = make_texture(gl, thing.form, *size)
             thing.plain_frame = make_framebuffer(gl, thing.plain)
+            u = "u" if thing.form.type == c.UNSIGNED_INT else ""
+            text = _FLATTEN.format(u=u, width=width, row=thing.width, layers=layers)
+            thing.plain_program = link(gl, "gles30", text)
         gl.BindFramebuffer(c.FRAMEBUFFER, thing.plain_frame)
         gl.ActiveTexture(c.TEXTURE0)
         gl.BindTexture(c.TEXTURE_2D_ARRAY, thing.name)
         gl.Viewport(0, 0, *size)
-        u = "u" if thing.form.type == c.UNSIGNED_INT else ""
-        program = link(
-            gl, "gles30", _FLATTEN.format(u=u, width=width, row=thing.width, layers=layers)
-        )
-        gl.UseProgram(program)
+        gl.UseProgram(thing.plain_program)
         gl.DrawArrays(c.TRIANGLES, 0, 3)
-        gl.DeleteProgram(program)
         gl.Finish()
         gl.check("copying a result")
         return thing.plain, size

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gpuedge.backends import common
 from gpuedge.core.errors import DeviceError, DriverError
-from gpuedge.core.storage import HALF_TEXTURE, TEXTURE
+from gpuedge.core.storage import COPIED_AS, HALF_TEXTURE, KINDS, TEXTURE
 
 MAP_READ, MAP_WRITE, COPY_SRC, COPY_DST = 0x1, 0x2, 0x4, 0x8
 """WGPUBufferUsage; the first two are also the WGPUMapMode."""
@@ -22,7 +22,7 @@ UNFILTERABLE_FLOAT = 3
 DIMENSION_2D = 2  # WGPUTextureDimension_2D, WGPUTextureViewDimension_2D
 TEXTURE_FORMATS = {TEXTURE: 0x29, HALF_TEXTURE: 0x28}
 """WGPUTextureFormat, RGBA32Float and RGBA16Float, by storage kind."""
-TEXEL_BYTES = {TEXTURE: 16, HALF_TEXTURE: 8}
+TEXEL_BYTES = {copy: KINDS[kind].buffer_bytes for kind, copy in COPIED_AS.items()}
 CALLBACK_ALLOW_SPONTANEOUS = 3
 
 INSTANCE_EXTRAS = 0x00030004  # WGPUSType_InstanceExtras
