@@ -1,4 +1,4 @@
-"""Arrays from and to files: ``.npy``, ``.npz`` and images, told apart by how they begin."""
+"""Arrays from and to files: ``.npy`` and ``.npz``, told apart by how they begin."""
 
 from __future__ import annotations
 
@@ -6,25 +6,24 @@ import io
 import os
 import re
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from gpuedge.cli import images
 from gpuedge.core.errors import InputError, UsageError
 from gpuedge.graph.ir import Array
-from gpuedge.graph.reader import Signature, takes
 from gpuedge.safety.paths import check_readable, open_regular, read_start, save_named
 
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 """What a .npz file begins with; the second is one without arrays."""
 
 NPY = b"\x93NUMPY"
-ACCEPTED = ".npy, .npz, PNG and JPEG files are read"
+ACCEPTED = ".npy and .npz files are read"
 OTHERS = {
-    b"GIF8": "a GIF image", b"BM": "a BMP image", b"II*\0": "a TIFF image",
-    b"MM\0*": "a TIFF image", b"RIFF": "a WebP image or another RIFF file", b"%PDF": "a PDF file",
+    b"\x89PNG": "a PNG image", b"\xff\xd8\xff": "a JPEG image", b"GIF8": "a GIF image",
+    b"BM": "a BMP image", b"II*\0": "a TIFF image", b"MM\0*": "a TIFF image",
+    b"RIFF": "a WebP image or another RIFF file", b"%PDF": "a PDF file",
 }  # fmt: skip
 """What files begin with that users take for inputs."""
 
@@ -33,52 +32,33 @@ MAX_GROWTH, MUCH = 100, 256 << 20
 is refused: data of any use do not compress like that, and unpacking would take all memory."""
 
 
-def read_inputs(
-    pairs: Sequence[str], inputs: Mapping[str, Signature], how: images.Preparing
-) -> dict[str, Array]:
+def read_inputs(pairs: Sequence[str]) -> dict[str, Array]:
     """Return the arrays named by ``NAME=FILE`` arguments, and all of ``FILE.npz`` arguments.
-
-    Parameters
-    ----------
-    pairs : sequence of str
-    inputs : mapping of str to Signature
-        Those of the model, which images have to fit.
-    how : Preparing
-        What options say of images.
 
     Raises
     ------
     UsageError (GE-200)
-        An argument of another form, an input named twice, or an image that fits no input.
+        An argument of another form, or an input named twice.
     InputError (GE-203)
         A file that cannot be read.
     """
     arrays: dict[str, Array] = {}
-    has_image = False
     for pair in pairs:
         name, equals, path = pair.partition("=")
-        found: dict[str, Array]
         if not equals and pair.endswith(".npz"):
-            found = read_arrays(pair)
+            given = read_arrays(pair)
         elif not (name and equals and path):
             raise UsageError(
                 f"--input {pair!r} does not have the form NAME=FILE.",
                 asked_by="the command line",
-                hint="--input image=image.npy, image=photo.jpg, or arrays.npz",
+                hint="--input image=image.npy, or arrays.npz",
             )
-        elif _start(path).startswith(images.MAGIC):
-            has_image = True
-            if name not in inputs:
-                raise InputError(f"The model has no input {name!r}.", known=takes(inputs))
-            found = {name: images.read_image(path, name, inputs[name], how)}
         else:
-            found = {name: read_array(path, name)}
-        for one, array in found.items():
-            if one in arrays:
-                raise UsageError(f"The input {one!r} is given twice.", asked_by="the command line")
-            arrays[one] = array
-    if how.given and not has_image and how.given not in ("--layout", "--channels"):
-        raise UsageError(f"{how.given} is about images, and no input is one.", asked_by=how.given)
+            given = {name: read_array(path, name)}
+        for each, array in given.items():
+            if each in arrays:
+                raise UsageError(f"The input {each!r} is given twice.", asked_by="the command line")
+            arrays[each] = array
     return arrays
 
 
@@ -100,7 +80,7 @@ def read_array(path: str, name: str = "") -> Array:
                 f"{path} is {kind}, which is not read.",
                 asked_by="--input",
                 known=ACCEPTED,
-                hint="convert it to PNG, or save its numbers with numpy.save(path, array)",
+                hint="numpy.save(path, array) writes .npy files; examples/12_image.py takes images",
             )
         return _read_npy(path)
     found = read_arrays(path)
@@ -170,49 +150,25 @@ def is_archive(target: str | Path) -> bool:
     return str(target).endswith(".npz") and not os.path.isdir(target)  # noqa: PTH112  (long names)
 
 
-def write_outputs(
-    results: Mapping[str, Array],
-    target: Path,
-    pictures: Callable[[str, Array], list[bytes]] | None = None,
-) -> dict[str, list[str]]:
-    """Write each array to ``target/NAME.npy``, or all to ``target.npz``; return each one's files.
+def write_outputs(results: Mapping[str, Array], target: Path) -> dict[str, str]:
+    """Write each array to ``target/NAME.npy``, or all to ``target.npz``; return each one's file.
 
-    `pictures` returns PNG files of an array, which are written beside it. Nothing is written before
-    everything is ready, and each file in one step. Characters that file systems or shells treat
-    specially become ``_``. Raises InputError where two names make the same file, where there is no
-    picture though asked for, or a file cannot be written.
+    Nothing is written before everything is ready, and each file in one step. Characters that file
+    systems or shells treat specially become ``_``. Raises InputError where two names make the same
+    file, or a file cannot be written.
     """
-    is_one = is_archive(target)
-    folder = target.parent if is_one else target
-    files: dict[str, list[str]] = {name: [] for name in results}
-    data: list[tuple[Path, bytes]] = []
-
-    def add(name: str, place: Path, content: bytes) -> None:
-        files[name].append(str(place))
-        data.append((place, content))
-
-    for name, array in results.items():
-        safe = re.sub(r"[^\w.-]|^\.", "_", name)
-        if not is_one:
-            add(name, folder / f"{safe}.npy", npy(array))
-        made = [] if pictures is None else pictures(name, array)
-        for index, png in enumerate(made):
-            number = f"-{index}" if len(made) > 1 else ""
-            add(name, folder / f"{safe}{number}.png", png)
-    if pictures is not None and not data[len(results) * (not is_one) :]:
-        shapes = ", ".join(f"{name} {list(a.shape)}" for name, a in results.items())
-        raise InputError(
-            "No output is a picture of 1 or 3 channels.", asked_by="--images", known=shapes
-        )
-    if is_one:
-        data.append((target, _npz(results)))
-        files = {name: [str(target), *made_for] for name, made_for in files.items()}
-    places = [str(place) for place, _ in data]
-    if len(set(places)) < len(places):
-        raise InputError(f"Two outputs would share a file: {', '.join(places)}.")
-    for place, content in data:
-        save_named(place, content, "--output")
-    return files
+    if is_archive(target):
+        save_named(target, _npz(results), "--output")
+        return dict.fromkeys(results, str(target))
+    safe = {name: re.sub(r"[^\w.-]|^\.", "_", name) for name in results}
+    files = {name: target / f"{stem}.npy" for name, stem in safe.items()}
+    if len(set(files.values())) < len(files):
+        shared = ", ".join(map(str, files.values()))
+        raise InputError(f"Two outputs would share a file: {shared}.")
+    data = {name: npy(array) for name, array in results.items()}
+    for name, path in files.items():
+        save_named(path, data[name], "--output")
+    return {name: str(path) for name, path in files.items()}
 
 
 def _npz(results: Mapping[str, Array]) -> bytes:

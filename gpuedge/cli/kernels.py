@@ -40,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--device", metavar="D",
         help="with explain: such as vulkan, gles20 (the least that Vulkan guarantees)")  # fmt: skip
     add_shapes(parser)
-    add("--output", metavar="FILE.svg", help="with explain: where to write the picture (stdout)")
+    add("--output", metavar="FILE",
+        help="with explain: where to write the picture, .svg by Graphviz or .dot for it (stdout)"
+    )  # fmt: skip
 
 
 def run(options: argparse.Namespace, output: Output) -> int:
@@ -126,16 +128,17 @@ def _explain(options: argparse.Namespace, output: Output) -> int:
         f"{Path(options.name).name}: the graph",
         f"after rewriting, for {row.device} ({row.name})",
     )
-    text = picture.svg(list(zip(titles, drawings.values(), strict=True)))
+    text = picture.dot(list(zip(titles, drawings.values(), strict=True)))
     if options.output is not None:
-        save_named(Path(options.output), text.encode(), "--output")
-    body = {name: asdict(one) for name, one in drawings.items()}
+        data = picture.svg(text) if options.output.endswith(".svg") else text.encode()
+        save_named(Path(options.output), data, "--output")
+    body = {name: asdict(drawn) for name, drawn in drawings.items()}
     output.document({
-        "schema": "gpuedge.kernels.explain/1", "model": options.name, "device": row.device,
-        **body, "file": options.output, "svg": None if options.output else text,
+        "schema": "gpuedge.kernels.explain/2", "model": options.name, "device": row.device,
+        **body, "file": options.output, "dot": None if options.output else text,
     })  # fmt: skip
-    for name, one in drawings.items():
-        output.log(f"{name}: {picture.about(one)}")
+    for name, drawn in drawings.items():
+        output.log(f"{name}: {picture.about(drawn)}")
     if options.output is None:
         output.text(text.rstrip("\n"))
     return 0

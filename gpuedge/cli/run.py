@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import gpuedge
-from gpuedge.cli import images, labels, profile
+from gpuedge.cli import profile
 from gpuedge.cli.arguments import check_writable, seconds, whole
 from gpuedge.cli.arrays import is_archive, read_inputs, write_outputs
 from gpuedge.cli.output import Output, blaming
@@ -51,13 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", metavar="MODEL.onnx", help="the model, an ONNX file")
     add("--input", action="append", default=[], metavar="NAME=FILE",
-        help="a .npy, .npz, PNG or JPEG file for an input of the model, or a .npz file for several "
-        "without NAME=; repeatable")  # fmt: skip
+        help="a .npy or .npz file for an input of the model, or a .npz file for several without "
+        "NAME=; repeatable")  # fmt: skip
     add("--output", metavar="DIR",
         help="write each output to DIR/NAME.npy, or all to it if it is FILE.npz; in one step"
     )  # fmt: skip
-    add("--labels", metavar="FILE",
-        help="names of classes, one a line: print the 5 most probable classes")  # fmt: skip
     add("--device", metavar="D", help="such as cpu, vulkan:0, auto (the default)")
     add("--allow-software", action="store_true",
         help="let auto take a software rasteriser, if it is faster")  # fmt: skip
@@ -75,12 +73,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run once more step by step, and print what each took")  # fmt: skip
     add("--trace", metavar="FILE.json",
         help="write that as a trace for Perfetto or chrome://tracing")  # fmt: skip
-    images.add_arguments(parser)
 
 
 def run(options: argparse.Namespace, output: Output) -> int:
     """Run the model, write the outputs, print where it ran, why and how long it took."""
-    model, inputs, names = _read(options)
+    model, inputs = _read(options)
     chosen = {n: value for n in BLAME if (value := getattr(options, n)) is not None}
     policy = gpuedge.Policy(allow_software=options.allow_software, rewrites=not options.no_rewrites)
     began, is_profiled = time.perf_counter(), options.profile or options.trace is not None
@@ -95,8 +92,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
         placement = [asdict(row) for row in session.placement]
         refusals = dict(session.refusals)
         decision, health = session.explain(), session.health
-    found = [] if names is None else labels.classes(results, names)
-    files = _write(results, options, output)
+    files = {} if options.output is None else write_outputs(results, Path(options.output))
     times = [end - begin for _, begin, end in spans[1:]]
     about = {"model": options.model, "device": decision.device, "version": gpuedge.__version__}
     if options.trace is not None:
@@ -111,10 +107,9 @@ def run(options: argparse.Namespace, output: Output) -> int:
         "placement": placement,
         "refusals": refusals,
         "outputs": [
-            {"name": n, "shape": list(a.shape), "dtype": a.dtype.name, **_files(files.get(n, []))}
+            {"name": n, "shape": list(a.shape), "dtype": a.dtype.name, "file": files.get(n)}
             for n, a in results.items()
         ],
-        "classes": found,
         "steps": steps,
         "trace": options.trace,
         "first_ms": round(times[0] * 1e3, 3),
@@ -125,37 +120,31 @@ def run(options: argparse.Namespace, output: Output) -> int:
     return 0
 
 
-def _read(options: argparse.Namespace) -> tuple[OnnxModel, dict[str, Array], list[str] | None]:
-    """Return the model, its inputs and the names of classes; all arguments are checked."""
+def _read(options: argparse.Namespace) -> tuple[OnnxModel, dict[str, Array]]:
+    """Return the model and its inputs; all arguments are checked."""
     check_readable(options.model, "model")
     check_writable(options.trace, "--trace")
     is_folder = not is_archive(options.output or "")
     check_writable(options.output, "--output", is_folder=is_folder)
-    if options.images is not None and options.output is None:
-        raise UsageError("--images needs --output.", asked_by="--images", hint="--output DIR")
     if options.allow_software and options.device and parse(options.device) != AUTO:
         raise UsageError(
             f"--allow-software is about auto, and --device {options.device} is not auto.",
             asked_by="the command line",
             hint="leave one of them out: a device that is named runs, software or not",
         )
-    how = images.preparing(options)
-    names = None if options.labels is None else labels.read_labels(options.labels)
     model = OnnxModel.load(options.model)
-    inputs = read_inputs(options.input, model.inputs, how)
+    inputs = read_inputs(options.input)
     _check_targets(options)
     with blaming(input=(UsageError,)):
         inputs = check_inputs(inputs, model)
         model.bind({name: array.shape for name, array in inputs.items()})
-    if names is not None:
-        labels.check_labels(names, model.outputs)
-    return model, inputs, names
+    return model, inputs
 
 
 def _check_targets(options: argparse.Namespace) -> None:
     """Raise UsageError (GE-200) where a run would write over what it reads, or writes itself."""
     given = [pair.rpartition("=")[2] for pair in options.input]
-    read = {Path(p).resolve() for p in (options.model, options.labels, *given) if p}
+    read = {Path(p).resolve() for p in (options.model, *given) if p}
     trace, made = (
         None if p is None else Path(p).resolve() for p in (options.trace, options.output)
     )
@@ -168,23 +157,6 @@ def _check_targets(options: argparse.Namespace) -> None:
                 known="the model, the inputs, the outputs and the trace need files of their own",
                 hint=f"another file for {option}",
             )
-
-
-def _write(
-    results: Mapping[str, Array], options: argparse.Namespace, output: Output
-) -> dict[str, list[str]]:
-    if options.output is None:
-        return {}
-    limits, how = options.images, images.preparing(options)
-
-    def pictures(name: str, array: Array) -> list[bytes]:
-        return images.pictures(array, how, limits, lambda what: output.log(f"{name}: {what}"))
-
-    return write_outputs(results, Path(options.output), None if limits is None else pictures)
-
-
-def _files(files: Sequence[str]) -> dict[str, Any]:
-    return {"file": files[0] if files else None, "pictures": list(files[1:])}
 
 
 def _timed(
@@ -227,13 +199,8 @@ def _show(body: Mapping[str, Any], why: str, output: Output) -> None:
     if body["refusals"]:
         left = list(body["refusals"].items())
         output.table("Left to the CPU", ("node", "why"), left)
-    made = [
-        (o["name"], tuple(o["shape"]), o["dtype"], " ".join([o["file"] or "", *o["pictures"]]))
-        for o in body["outputs"]
-    ]
-    output.table("Outputs", ("name", "shape", "dtype", "file"), made)
-    for title, heads, rows in labels.tables(body["classes"]):
-        output.table(title, heads, rows)
+    outputs = [(o["name"], tuple(o["shape"]), o["dtype"], o["file"] or "") for o in body["outputs"]]
+    output.table("Outputs", ("name", "shape", "dtype", "file"), outputs)
     if body["steps"]:
         output.table("Time of each step", profile.COLUMNS, profile.rows(body["steps"]))
         output.text(profile.summary(body["steps"], body["warm_ms"]))

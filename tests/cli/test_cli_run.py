@@ -282,8 +282,8 @@ def test_failed_run_leaves_no_output_folder(
 def test_output_names_become_safe_files(tmp_path: Path) -> None:
     names = {"../up/Softmax:0": "_._up_Softmax_0.npy", ".hidden": "_hidden.npy", "ok": "ok.npy"}
     written = write_outputs({n: np.zeros(2) for n in names}, tmp_path)
-    assert {n: Path(p).name for n, (p,) in written.items()} == names
-    assert sorted(Path(p).parent for (p,) in written.values()) == [tmp_path] * 3
+    assert {n: Path(p).name for n, p in written.items()} == names
+    assert sorted(Path(p).parent for p in written.values()) == [tmp_path] * 3
 
 
 def test_outputs_that_would_share_a_file_are_refused(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_examples_are_numbered_without_gaps() -> None:
     assert [int(p.name[:2]) for p in NUMBERED] == list(range(1, len(NUMBERED) + 1))
 
 
-ELSEWHERE = ("01", "02", "05", "08", "09", "10", "11")
+ELSEWHERE = ("01", "02", "05", "08", "09", "10", "11", "12")
 """Examples that other tests run with drivers, and look at what they print."""
 
 
@@ -127,7 +127,7 @@ def test_borders_are_not_framed() -> None:
 @pytest.mark.parametrize(
     "name",
     ["03_photo.py", "04_onnx.py", "06_policy.py", "09_segmentation.py", "10_style.py",
-     "11_signal.py", "demo.py"],
+     "11_signal.py", "12_image.py", "demo.py"],
 )  # fmt: skip
 def test_example_without_its_packages_says_what_to_install(name: str, tmp_path: Path) -> None:
     code = (
@@ -149,6 +149,31 @@ def test_onnx_example_reads_what_onnxruntime_reads(tmp_path: Path, cache: Path) 
     wanted = session.run(["probabilities"], {"image": images[:10]})[0].argmax(axis=1)
     assert lines[0].split()[1:] == [str(n) for n in wanted]
     assert lines[1].split()[1:] == [str(n) for n in labels[:10]]
+
+
+def test_an_image_of_the_users_own_goes_through_a_model_of_their_own(
+    tmp_path: Path, cache: Path
+) -> None:
+    names = tmp_path / "names.txt"
+    names.write_text("\n".join(f"name {i}" for i in range(10)), encoding="utf-8")
+    lines = run("12_image.py", "--labels", names, cwd=tmp_path, cache=cache).splitlines()
+    _, _, images, _ = train_digits.load_split()
+    digit = (np.asarray(images[:1] * 255, np.float64).round() / 255).astype(np.float32)
+    session = ort.InferenceSession(MODEL, providers=["CPUExecutionProvider"])
+    wanted = session.run(["probabilities"], {"image": digit})[0][0]
+    best = wanted.argmax()
+    assert lines[0].startswith("ran on ")
+    assert lines[1] == f"{wanted[best]:7.2%}  class {best} name {best}"
+
+    picture, pencil = tmp_path / "mine.png", EXAMPLES / "models" / "pencil.onnx"
+    photo.save_png(picture, photo.load_photo("flower.jpg")[:, 0, :64, :96])
+    asked = ("--device", "cpu", "--output", tmp_path / "drawn")
+    run("12_image.py", pencil, picture, *asked, cwd=tmp_path, cache=cache)
+    (drawn,) = (tmp_path / "drawn").iterdir()
+    net = ort.InferenceSession(pencil, providers=["CPUExecutionProvider"])
+    given = (pixels(picture) / 255).astype(np.float32).transpose(2, 0, 1)[None]
+    exact = 255 * np.clip(net.run(None, {net.get_inputs()[0].name: given})[0][0], 0, 1)
+    assert np.abs(pixels(drawn).transpose(2, 0, 1) - exact).max() <= 0.51
 
 
 def test_own_kernel_agrees_or_says_what_is_missing(tmp_path: Path, cache: Path) -> None:
