@@ -43,11 +43,12 @@ generate: ## set up, then write what follows from the descriptions of operators
 	@sh tools/setup.sh lint
 	@$(PY) tools/generate.py
 
-lint: ## set up, then check style and types
+lint: ## set up, then check style and types; print the lines of code by room
 	@sh tools/setup.sh lint
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
+	@$(PY) tools/lines.py
 
 bench: ## set up, then run the benchmarks
 	@sh tools/setup.sh test

@@ -110,13 +110,6 @@ FILES = (
     FileKind(
         "**/lock", "keeps two processes from writing at once; empty", "every writer", "never", 8,
     ),
-    *(
-        FileKind(pattern, "nothing any more: of earlier versions", "-", "never", None)
-        for pattern in (
-            "visits.json", "crashes.json", "pipelines/*.ok", "pipelines/trials/*.mark",
-            "capability_db/refused.json", "capability_db/compiled/*.bin",
-        )
-    ),
 )  # fmt: skip
 """Every file that gpuedge keeps. Outside the cache folder there is only the folder of a probe under
 way (``gpuedge-probe-*`` in the folder for temporary files), which is removed when it ends."""
