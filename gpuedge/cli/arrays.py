@@ -83,12 +83,12 @@ def read_array(path: str, name: str = "") -> Array:
                 hint="numpy.save(path, array) writes .npy files; examples/12_image.py takes images",
             )
         return _read_npy(path)
-    found = read_arrays(path)
-    if name not in found and len(found) != 1:
+    arrays = read_arrays(path)
+    if name not in arrays and len(arrays) != 1:
         raise InputError(
-            f"{path} has no array {name!r}.", asked_by="--input", known=", ".join(found)
+            f"{path} has no array {name!r}.", asked_by="--input", known=", ".join(arrays)
         )
-    return found[name] if name in found else next(iter(found.values()))
+    return arrays[name] if name in arrays else next(iter(arrays.values()))
 
 
 def _read_npy(path: str) -> Array:
@@ -115,9 +115,9 @@ def read_arrays(path: str) -> dict[str, Array]:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             _check_growth(archive, os.fstat(file.fileno()).st_size)
             for member in archive.namelist():
-                with archive.open(member) as one:
-                    array = np.lib.format.read_array(one, allow_pickle=False)
-                    if one.read(1):
+                with archive.open(member) as file_in_archive:
+                    array = np.lib.format.read_array(file_in_archive, allow_pickle=False)
+                    if file_in_archive.read(1):
                         raise ValueError(f"{member} is longer than its array")
                 arrays[member.removesuffix(".npy")] = array
     except Exception as error:  # as for .npy, and what zipfile and its decoders raise

@@ -34,39 +34,41 @@ def run(options: argparse.Namespace, output: Output) -> int:
     check_writable(options.trace, "--trace")
     device = named_gpu(options.device, "bench", output).device
     with output.working("starting") as progress:
-        found = measure.measure(device, rounds=options.rounds, say=progress)
+        traced = measure.measure(device, rounds=options.rounds, say=progress)
     if options.trace is not None:
-        trace.write(found, options.trace)
-        output.log(f"{options.trace}: {found.runs} runs of {len(found.series)} graphs")
-    body = document(found)
+        trace.write(traced, options.trace)
+        output.log(f"{options.trace}: {traced.runs} runs of {len(traced.series)} graphs")
+    body = document(traced)
     output.document(body)
     rows = [
         (row["graph"], *(duration(row[key]) for key in ("cpu_ns", "gpu_ns")),
          f"{row['cpu_ns'] / row['gpu_ns']:.2f}x", duration(row["predicted_ns"]))
         for row in body["rows"]
     ]  # fmt: skip
-    title = f"{device} ({found.device_class}, opened in {duration(found.opening_ns)})"
+    title = f"{device} ({traced.device_class}, opened in {duration(traced.opening_ns)})"
     output.table(
-        title, ("graph", f"CPU ({found.engine})", "GPU", "speed-up", "predicted of its class"), rows
+        title,
+        ("graph", f"CPU ({traced.engine})", "GPU", "speed-up", "predicted of its class"),
+        rows,
     )
     return 0
 
 
-def document(found: trace.Trace) -> dict[str, Any]:
+def document(traced: trace.Trace) -> dict[str, Any]:
     """Return medians of the warm runs as JSON."""
-    speeds = speeds_of(found.device_class)
+    speeds = speeds_of(traced.device_class)
     rows = [
         {
-            "graph": one.graph,
+            "graph": series.graph,
             **{
-                key: round(median(ns for w in one.windows for ns in w.warm(side)))
+                key: round(median(ns for w in series.windows for ns in w.warm(side)))
                 for key, side in (("cpu_ns", trace.CPU), ("gpu_ns", trace.GPU))
             },
-            "predicted_ns": predict(one.work, speeds, found.level),
+            "predicted_ns": predict(series.work, speeds, traced.level),
         }
-        for one in found.series
+        for series in traced.series
     ]
     return {
-        "schema": "gpuedge.bench/1", "trace": SCHEMA, "class": found.device_class,
-        "level": found.level, "opening_ns": found.opening_ns, "rows": rows,
+        "schema": "gpuedge.bench/1", "trace": SCHEMA, "class": traced.device_class,
+        "level": traced.level, "opening_ns": traced.opening_ns, "rows": rows,
     }  # fmt: skip

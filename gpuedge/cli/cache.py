@@ -38,7 +38,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
     """Show or clear the cache; 1 if a file could not be removed."""
     folder, is_clearing = paths.cache_dir(), options.action == "clear"
     crashes = _crashes(folder)  # first: it counts the markers of processes that are gone
-    found = {
+    files = {
         path: kind
         for path, kind in cache_files(folder).items()
         if (kind.is_crash or not options.crashes)
@@ -52,9 +52,9 @@ def run(options: argparse.Namespace, output: Output) -> int:
             "kind": kind.pattern,
             "purpose": kind.purpose,
         }
-        for path, kind in found.items()
+        for path, kind in files.items()
     ]
-    left = _clear(list(found), folder) if is_clearing else []
+    left = _clear(list(files), folder) if is_clearing else []
     body = {
         "schema": "gpuedge.cache/1",
         "action": options.action,
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
         _show(body, output, what="crashes" if options.crashes else "files")
         return 0
     total = sum(row["nbytes"] for row in rows)
-    removed = counted(len(found) - len(left), "file")
+    removed = counted(len(files) - len(left), "file")
     output.text(f"removed {removed} ({total} bytes) from {folder}")
     for path in left:
         output.log(f"cannot remove {path}")
@@ -131,10 +131,10 @@ def cache_files(folder: Path) -> dict[Path, FileKind]:
     Anything else in the folder is not ours to delete. Raises ConfigError for a path that exists but
     is not a folder that can be listed.
     """
-    found: dict[Path, FileKind] = {}
+    files: dict[Path, FileKind] = {}
     try:
         for kind in FILES:
-            found |= dict.fromkeys(_of_kind(folder, kind.pattern) - found.keys(), kind)
+            files |= dict.fromkeys(_of_kind(folder, kind.pattern) - files.keys(), kind)
         if folder.exists():
             next(folder.iterdir(), None)
     except OSError as error:
@@ -143,7 +143,7 @@ def cache_files(folder: Path) -> dict[Path, FileKind]:
             asked_by=config.get("cache_dir").source,
             hint="set GPUEDGE_CACHE_DIR to a folder",
         ) from None
-    return dict(sorted(found.items()))
+    return dict(sorted(files.items()))
 
 
 def _of_kind(folder: Path, pattern: str) -> set[Path]:
@@ -154,8 +154,8 @@ def _of_kind(folder: Path, pattern: str) -> set[Path]:
         below = {Path(top, n) for top, inner, names in walk for n in (*inner, *names)}
         return {path for path in below if path.is_symlink() or not path.is_dir()}
     places = [folder / p for p in LOCKED] if place == "**" else [folder / place]
-    found = {p for at in places for p in at.glob(name) if p.is_file()}
-    return found | {p for at in places for p in at.glob(f".{name}.*")}  # see write_atomic
+    files = {p for at in places for p in at.glob(name) if p.is_file()}
+    return files | {p for at in places for p in at.glob(f".{name}.*")}  # see write_atomic
 
 
 def _clear(files: list[Path], folder: Path) -> list[Path]:

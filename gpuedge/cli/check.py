@@ -45,21 +45,21 @@ def run(options: argparse.Namespace, output: Output) -> int:
     ):
         if wanted(options.device) != CPU:
             gpuedge.probe(deadline_s=PROBE_S)  # a slow machine; what follows finds the verdicts
-        found = check.check(
+        checked = check.check(
             options.model, device=options.device, shapes=shapes, fallback=options.fallback
         )
-    output.document(found.to_dict())
-    output.text(f"{check_text.headline(found)}\n")
-    for title, columns, rows in check_text.tables(found):
+    output.document(checked.to_dict())
+    output.text(f"{check_text.headline(checked)}\n")
+    for title, columns, rows in check_text.tables(checked):
         output.table(title, columns, rows)
-    for note in check_text.notes(found):
+    for note in check_text.notes(checked):
         output.text(note)
-    return 0 if found.is_ok else 1
+    return 0 if checked.is_ok else 1
 
 
 def read_shapes(pairs: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Return the shapes named by ``NAME=1x3x224x224`` arguments. Raises UsageError (GE-200)."""
-    found = {}
+    shapes = {}
     for pair in pairs:
         name, _, text = pair.rpartition("=")
         if not name or not re.fullmatch(r"[0-9]{1,9}(x[0-9]{1,9})*", text):
@@ -68,5 +68,5 @@ def read_shapes(pairs: Sequence[str]) -> dict[str, tuple[int, ...]]:
                 asked_by="the command line",
                 hint="--shape image=1x3x224x224",
             )
-        found[name] = tuple(map(int, text.split("x")))
-    return found
+        shapes[name] = tuple(map(int, text.split("x")))
+    return shapes

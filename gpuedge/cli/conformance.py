@@ -36,24 +36,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of this verb."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, about in (("list", "list the cases"), ("run", "run the cases on a device")):
-        one = actions.add_parser(name, help=about, description=f"{about.capitalize()}.")
-        profile = one.add_argument("--profile", choices=("smoke", "full"), default="smoke")
+        action = actions.add_parser(name, help=about, description=f"{about.capitalize()}.")
+        profile = action.add_argument("--profile", choices=("smoke", "full"), default="smoke")
         profile.help = "how many and how large"
-        one.add_argument(
+        action.add_argument(
             "--shard", type=shard, default=(1, 1), metavar="I/N",
             help="only part I of N, from 1; a case's part depends on its name only",
         )  # fmt: skip
-        one.add_argument(
+        action.add_argument(
             "--only", action="append", default=[], metavar="GLOB",
             help="only cases whose name matches, such as 'conv2d/*'; repeatable",
         )  # fmt: skip
-    one.add_argument("--device", metavar="D", help="such as vulkan, gles20:1; never the CPU")
-    one.add_argument("--junit", metavar="F", help="write a JUnit report to F")
-    one.add_argument("--jsonl", metavar="F", help="write a JSON line for each case to F")
-    one.add_argument("--resume", metavar="F", help="run only what a file of results lacks")
+    action.add_argument("--device", metavar="D", help="such as vulkan, gles20:1; never the CPU")
+    action.add_argument("--junit", metavar="F", help="write a JUnit report to F")
+    action.add_argument("--jsonl", metavar="F", help="write a JSON line for each case to F")
+    action.add_argument("--resume", metavar="F", help="run only what a file of results lacks")
     about = f"processes at once, 1 to {MAX_JOBS}; by default one for each core"
-    one.add_argument("--jobs", type=whole(1, MAX_JOBS), metavar="N", help=about)
-    one.add_argument(
+    action.add_argument("--jobs", type=whole(1, MAX_JOBS), metavar="N", help=about)
+    action.add_argument(
         "--case-timeout", type=seconds(0.1, 86_400), default=60.0, metavar="S",
         help="seconds after which a case is given up, 0.1 to 86400 (60)",
     )  # fmt: skip

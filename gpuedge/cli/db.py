@@ -59,13 +59,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     added["replay"].add_argument(
         "file", metavar="DECISION.json", help="made by Decision.to_json() or gpuedge run --json"
     )
-    one = added["update"]
-    one.add_argument("source", nargs="?", metavar="MIRROR", help="a folder or an http(s) address")
-    one.add_argument("--root", metavar="FILE", help="the root of trust, a TUF root.json")
-    one.add_argument(
+    update = added["update"]
+    update.add_argument(
+        "source", nargs="?", metavar="MIRROR", help="a folder or an http(s) address"
+    )
+    update.add_argument("--root", metavar="FILE", help="the root of trust, a TUF root.json")
+    update.add_argument(
         "--deadline", type=seconds(), default=30.0, metavar="S", help="seconds in all (30)"
     )
-    one.add_argument("--rollback", action="store_true", help="undo the last update")
+    update.add_argument("--rollback", action="store_true", help="undo the last update")
 
 
 def run(options: argparse.Namespace, output: Output) -> int:
@@ -117,7 +119,7 @@ def check_record(record: Mapping[str, Any]) -> None:
 
     Keys that only stored identities have may stay.
     """
-    stored = {key for one in identities(in_use()).values() for key in one}
+    stored = {key for identity in identities(in_use()).values() for key in identity}
     for key in record.keys() - stored.union(KEYS):
         near = get_close_matches(key.lower(), [k.lower() for k in KEYS], n=1)
         meant = [k for k in KEYS if k.lower() in near]
@@ -127,9 +129,9 @@ def check_record(record: Mapping[str, Any]) -> None:
             known=", ".join(KEYS),
             hint=f"did you mean {meant[0]!r}?" if meant else "docs/cli.md lists the keys",
         )
-    found = unfit(record)
-    if found is not None:
-        key, wanted = found
+    misfit = unfit(record)
+    if misfit is not None:
+        key, wanted = misfit
         raise InputError(
             f"A record of a device cannot have {plain(json.dumps(record[key]), 60)} as {key}.",
             asked_by="--device",
@@ -173,19 +175,19 @@ def devices(named: str | None) -> list[tuple[str, str, Mapping[str, Any] | Ident
 
 def why(options: argparse.Namespace, output: Output) -> int:
     """Print what entries come to; the document of one device has every entry, and is the answer."""
-    found = [
+    judged = [
         (source, name, judge(record).to_dict(all=True))
         for source, name, record in devices(options.device)
     ]
     if options.device is not None:
-        output.document(found[0][2])
+        output.document(judged[0][2])
     else:
-        traces = [{"device": source, "name": name, **body} for source, name, body in found]
+        traces = [{"device": source, "name": name, **body} for source, name, body in judged]
         output.document({"schema": "gpuedge.db.machine/1", "devices": traces})
-    if not found:
+    if not judged:
         output.text(NOTHING)
         output.log(HOW)
-    for source, name, body in found:
+    for source, name, body in judged:
         output.table(f"{name} ({source})", ("what", "is"), _subject(body))
         for result, heading in HEADINGS.items():
             rows = [[f[c] for c in COLUMNS] for f in body["findings"] if f["result"] == result]
@@ -202,8 +204,8 @@ def _subject(body: Mapping[str, Any]) -> list[tuple[str, str]]:
     shown = ("vendor", "family", "model", "os", "layers", "is_mesa", "name", "soc", "device")
     rows = [(name, _text(who[name])) for name in shown]
     rows += [
-        (f"driver, {scheme}", f"{'.'.join(map(str, found['version']))} ({found['text']})")
-        for scheme, found in body["driver_versions"].items()
+        (f"driver, {scheme}", f"{'.'.join(map(str, version['version']))} ({version['text']})")
+        for scheme, version in body["driver_versions"].items()
     ]
     rows += [("build", _text(who["builds"])), ("built", _text(who["built"]))]
     rows += [("note", note) for note in body["notes"]]

@@ -148,8 +148,8 @@ def environment_checks() -> Iterator[Check]:
 def _packages() -> Iterator[Check]:
     versions = info.package_versions()
     for name, is_required in info.requirements().items():
-        if found := versions[name]:
-            yield Check(f"package {name}", PASS, found)
+        if installed := versions[name]:
+            yield Check(f"package {name}", PASS, installed)
         elif is_required:
             result = WARN if name in GPU_PACKAGES else FAIL
             yield Check(f"package {name}", result, "not installed", f"pip install {name}")
@@ -162,40 +162,40 @@ FLAGS = ("avx2", "avx512f", "avx512bw", "vnni", "int8", "asimddp", "i8mm", "sve"
 def processor() -> dict[str, Any]:
     """Return the processor, and what ONNX Runtime answers on it; `flags` is None if not known."""
     here = machine.processor()
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "model": here.model, "flags": None if here.flags is None else here.offers(*FLAGS),
         "engine": CpuExecutor().engine, "asked": 0, "wrong": [],
     }  # fmt: skip
     with suppress(ImportError):  # a package that is damaged, or absent: reported with the packages
-        found["engine"] = CpuExecutor().kernel
-        if found["engine"] != "numpy":
+        facts["engine"] = CpuExecutor().kernel
+        if facts["engine"] != "numpy":
             known = known_answers()
-            found |= {"asked": known.asked, "wrong": sorted(map(str, known.wrong))}
-    return found
+            facts |= {"asked": known.asked, "wrong": sorted(map(str, known.wrong))}
+    return facts
 
 
-def processor_checks(found: dict[str, Any]) -> Iterator[Check]:
+def processor_checks(facts: dict[str, Any]) -> Iterator[Check]:
     """Check 8-bit products on the CPU, which depend on what the processor can do."""
-    flags, wrong = found["flags"], found["wrong"]
+    flags, wrong = facts["flags"], facts["wrong"]
     said = "flags not known" if flags is None else " ".join(flags) or "no flags of 8-bit products"
-    yield Check("processor", PASS, f"{found['model']}: {said}")
+    yield Check("processor", PASS, f"{facts['model']}: {said}")
     if wrong:
-        detail = f"{found['engine']} gets these wrong here, so gpuedge computes them otherwise: "
+        detail = f"{facts['engine']} gets these wrong here, so gpuedge computes them otherwise: "
         yield Check("8-bit products", INFO, detail + "; ".join(wrong))
     else:
-        known = f", {found['asked']} known answers right" if found["asked"] else ""
-        yield Check("8-bit products", PASS, found["engine"] + known)
+        known = f", {facts['asked']} known answers right" if facts["asked"] else ""
+        yield Check("8-bit products", PASS, facts["engine"] + known)
 
 
 def _settings() -> Iterator[Check]:
     """Check the config file and every setting that is set, resolved as a session would do it."""
     file = os.environ.get(CONFIG_FILE)
-    found = {CONFIG_FILE: Check(CONFIG_FILE, PASS, file)} if file else {}
+    checks = {CONFIG_FILE: Check(CONFIG_FILE, PASS, file)} if file else {}
     for name, setting in config.SETTINGS.items():
         check = _checked(setting.variable, partial(_resolved, name))
         if check.detail:
-            found[check.name] = check
-    yield from found.values()
+            checks[check.name] = check
+    yield from checks.values()
 
 
 def _resolved(name: str) -> str:
@@ -204,8 +204,8 @@ def _resolved(name: str) -> str:
     Empty for a default, and for a GPU's name: whether it can be used is known after the drivers
     were tested.
     """
-    found, variable = config.get(name), config.SETTINGS[name].variable
-    value = found.value
+    setting, variable = config.get(name), config.SETTINGS[name].variable
+    value = setting.value
     if name == "device":
         value = parse(value)
         value = value if value in (AUTO, CPU) else ""
@@ -217,9 +217,9 @@ def _resolved(name: str) -> str:
     elif name == "pin":
         pins.check_pins()
     shown = " ".join(value) if isinstance(value, tuple) else str(value)
-    if found.source == "default" or not shown:
+    if setting.source == "default" or not shown:
         return ""
-    return shown if found.source == variable else f"{shown} (from the {found.source})"
+    return shown if setting.source == variable else f"{shown} (from the {setting.source})"
 
 
 def _folders() -> Iterator[Check]:
@@ -227,13 +227,13 @@ def _folders() -> Iterator[Check]:
         is_named, folder = bool(config.get("db").value), paths.cache_dir()
     except GpuEdgeError:
         return  # reported with the settings
-    found = info.database_in_use()
-    if "error" not in found:
-        detail = f"{found['folder']} ({found['line']})"
+    database = info.database_in_use()
+    if "error" not in database:
+        detail = f"{database['folder']} ({database['line']})"
         yield Check("capability_db", PASS, detail)
     elif not is_named:  # else reported with the settings
         fix = "reinstall gpuedge, or: gpuedge cache clear"
-        yield Check("capability_db", FAIL, found["line"], fix)
+        yield Check("capability_db", FAIL, database["line"], fix)
     trial = folder / f".doctor.{os.getpid()}"
     if paths.write_atomic(trial, b"gpuedge"):
         trial.unlink(missing_ok=True)

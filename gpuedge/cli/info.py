@@ -75,13 +75,13 @@ def requirements() -> dict[str, bool]:
 
 def package_versions() -> dict[str, str | None]:
     """Return the version of each package, None where it is not installed."""
-    found: dict[str, str | None] = {}
+    versions: dict[str, str | None] = {}
     for name in requirements():
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = None
-    return found
+            versions[name] = None
+    return versions
 
 
 def python() -> dict[str, str]:
@@ -104,20 +104,20 @@ def glsl_compiler() -> str | None:
 
 def _folders() -> dict[str, str | None]:
     """Return where gpuedge and its data lie, None where a data folder is missing."""
-    found: dict[str, str | None] = {"package": str(Path(gpuedge.__file__).parent)}
+    folders: dict[str, str | None] = {"package": str(Path(gpuedge.__file__).parent)}
     for name in ("shaders", "capability_db"):
         with suppress(GpuEdgeError):
-            found[name] = None
-            found[name] = paths.data_folder(name)
-    return {**found, "cache": paths.cache_folder()}
+            folders[name] = None
+            folders[name] = paths.data_folder(name)
+    return {**folders, "cache": paths.cache_folder()}
 
 
 def _settings() -> dict[str, dict[str, Any]]:
     """Return each setting with its value and source. Raises ConfigError for one not parsable."""
-    found = {name: config.get(name) for name in config.SETTINGS}
+    settings = {name: config.get(name) for name in config.SETTINGS}
     return {
         name: {"value": now.value, "source": now.source, "variable": config.SETTINGS[name].variable}
-        for name, now in found.items()
+        for name, now in settings.items()
     }
 
 
@@ -127,17 +127,19 @@ def database_in_use() -> dict[str, Any]:
     ``line`` says it in a few words.
     """
     try:
-        found = about(load())
+        database = about(load())
     except GpuEdgeError as error:
         why = error.known or error.what
         return {"error": why, "line": f"none can be used: {why}"}
-    return {**found, "line": in_words(found)}
+    return {**database, "line": in_words(database)}
 
 
 def _show(body: Mapping[str, Any], known: Sequence[ProbeRow], output: Output) -> None:
     here, database = body["python"], body["database"]
     versions = [("gpuedge", body["version"]), ("python", f"{here['version']} on {here['os']}")]
-    versions += [(name, found or "not installed") for name, found in body["packages"].items()]
+    versions += [
+        (name, installed or "not installed") for name, installed in body["packages"].items()
+    ]
     versions.append(("GLSL compiler", body["glsl_compiler"] or "none"))
     versions.append(("capability database", database["line"]))
     output.table("Versions", ("what", "version"), versions)

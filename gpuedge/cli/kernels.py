@@ -58,8 +58,8 @@ def run(options: argparse.Namespace, output: Output) -> int:
     for name, text in library.texts().items():
         users = [v.id for v in variants if name in v.kernels]
         kernels.append({"name": name, "lines": len(text.splitlines()), "variants": users})
-    found = [asdict(v) for v in variants]
-    output.document({"schema": "gpuedge.plan/1", "kernels": kernels, "variants": found})
+    rows_of_variants = [asdict(v) for v in variants]
+    output.document({"schema": "gpuedge.plan/1", "kernels": kernels, "variants": rows_of_variants})
     rows = [(k["name"], k["lines"], ", ".join(k["variants"])) for k in kernels]
     output.table("Kernel texts", ("kernel", "lines", "variants"), rows)
     details = [(v.op, v.id, "x".join(map(str, v.local)), _facts(v)) for v in variants]

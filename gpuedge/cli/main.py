@@ -68,10 +68,10 @@ def build_parser(verb: str | None) -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for name, summary in VERBS.items():
         about = f"{summary[0].upper()}{summary[1:]}."
-        one = verbs.add_parser(name, help=summary, description=about)
+        child = verbs.add_parser(name, help=summary, description=about)
         if name == verb:
-            _module(name).add_arguments(one)
-        _add_output_options(one)
+            _module(name).add_arguments(child)
+        _add_output_options(child)
     return parser
 
 
@@ -79,8 +79,8 @@ def _add_output_options(parser: argparse.ArgumentParser, *, is_action: bool = Fa
     """Add what every verb takes to its parser and to those of its actions."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            for one in action.choices.values():
-                _add_output_options(one, is_action=True)
+            for child in action.choices.values():
+                _add_output_options(child, is_action=True)
     # An action's default would hide what was said before the action.
     flag, count = (argparse.SUPPRESS, argparse.SUPPRESS) if is_action else (False, 0)
     common = parser.add_argument_group("output")

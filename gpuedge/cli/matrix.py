@@ -30,19 +30,19 @@ def lines(report: ProbeReport) -> list[list[ProbeRow]]:
 
     A line has the rows of a device with every API route to it, or of a driver without one.
     """
-    made: dict[str, list[ProbeRow]] = {}
+    grouped: dict[str, list[ProbeRow]] = {}
     places: dict[str, str] = {}
     reached = [r for r in report.tried if r.index is not None and not r.is_usable]
     for row in [*report.devices, *reached]:
         key = row.physical or row.device
         places.setdefault(row.key, key)
-        made.setdefault(key, []).append(row)
+        grouped.setdefault(key, []).append(row)
     for row in report.tried:
         if row.index is None and row.code != "no-candidates":
             # A driver that reached its device at another level stands in the line of that device.
             key = places.get(row.key) or f"driver {row.key or row.name or row.backend}"
-            made.setdefault(key, []).append(row)
-    return list(made.values())
+            grouped.setdefault(key, []).append(row)
+    return list(grouped.values())
 
 
 def name(line: list[ProbeRow]) -> str:
@@ -52,13 +52,13 @@ def name(line: list[ProbeRow]) -> str:
 
 def cell(line: Iterable[ProbeRow], level: str) -> str:
     """Return what stands at a level, such as ``ok :0``, or ``ok :0*`` under restrictions."""
-    found: dict[str, str] = {}
+    places_by_status: dict[str, str] = {}
     for row in line:
         if row.backend == level:
             place = f" :{row.device.partition(':')[2]}" if ":" in row.device else ""
             mark = "*" if row.restrictions and row.is_usable else ""
-            found[row.status] = found.get(row.status, "") + place + mark
-    return ", ".join(status + places for status, places in found.items()) or NOTHING
+            places_by_status[row.status] = places_by_status.get(row.status, "") + place + mark
+    return ", ".join(status + places for status, places in places_by_status.items()) or NOTHING
 
 
 def show(report: ProbeReport, output: Output) -> None:
@@ -67,10 +67,10 @@ def show(report: ProbeReport, output: Output) -> None:
     if body := [(*(cell(line, level) for level in columns), name(line)) for line in lines(report)]:
         title = "Drivers and levels (ok :0 under gles30 is gles30:0, ok :0* has restrictions)"
         output.table(title, (*columns, "driver or device"), body)
-    if found := [limits(row) for row in report.devices if row.caps]:
+    if held := [limits(row) for row in report.devices if row.caps]:
         title = "What works, and what it holds (the largest tensor, counted as float32)"
         titles = ("device", "tensor", "texture", "bindings", "numbers", "storage, exact one first")
-        output.table(title, titles, found)
+        output.table(title, titles, held)
 
 
 def limits(row: ProbeRow) -> list[str]:
@@ -90,12 +90,12 @@ def limits(row: ProbeRow) -> list[str]:
 
 def to_dict(report: ProbeReport) -> dict[str, Any]:
     """Return the matrix and the limits as a JSON-ready dictionary."""
-    found, columns = [], levels(report)
+    lines_of_devices, columns = [], levels(report)
     for line in lines(report):
         cells: dict[str, list[dict[str, Any]]] = {level: [] for level in columns}
         for row in line:
             cells[row.backend].append({fact: getattr(row, fact) for fact in FACTS})
         physical = line[0].physical if line[0].index is not None else ""
-        found.append({"name": name(line), "physical": physical, "levels": cells})
+        lines_of_devices.append({"name": name(line), "physical": physical, "levels": cells})
     caps = {row.device: dict(row.caps) for row in report.devices if row.caps}
-    return {"levels": columns, "lines": found, "limits": caps}
+    return {"levels": columns, "lines": lines_of_devices, "limits": caps}

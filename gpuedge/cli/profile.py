@@ -66,8 +66,8 @@ def _event(
     args: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     start, length = (round(seconds * 1e6, 3) for seconds in when)
-    made = {"name": name, "cat": kind, "ph": "X", "ts": start, "dur": length}
-    return {**made, "pid": os.getpid(), "tid": line, "args": dict(args or {})}
+    event = {"name": name, "cat": kind, "ph": "X", "ts": start, "dur": length}
+    return {**event, "pid": os.getpid(), "tid": line, "args": dict(args or {})}
 
 
 def _name(what: str, line: int, name: str) -> dict[str, Any]:

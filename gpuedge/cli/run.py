@@ -145,11 +145,11 @@ def _check_targets(options: argparse.Namespace) -> None:
     """Raise UsageError (GE-200) where a run would write over what it reads, or writes itself."""
     given = [pair.rpartition("=")[2] for pair in options.input]
     read = {Path(p).resolve() for p in (options.model, *given) if p}
-    trace, made = (
+    trace, outputs = (
         None if p is None else Path(p).resolve() for p in (options.trace, options.output)
     )
-    is_inside = trace is not None and made is not None and made in (trace, *trace.parents)
-    for path, option in ((trace, "--trace"), (made, "--output")):
+    is_inside = trace is not None and outputs is not None and outputs in (trace, *trace.parents)
+    for path, option in ((trace, "--trace"), (outputs, "--output")):
         if path is not None and (path in read or (path == trace and is_inside)):
             raise UsageError(
                 f"{path} would be written over, or lie among the outputs.",

@@ -42,11 +42,11 @@ def fold(proto: onnx.ModelProto) -> int:
         before = maker.get(norm.input[0]) if norm.op_type == "BatchNormalization" else None
         if before is None or before.op_type not in BEFORE or users[norm.input[0]] != 1:
             continue
-        made = _folded(before, norm, held)
-        if made is None:
+        arrays = _folded(before, norm, held)
+        if arrays is None:
             continue
         names = [f"{norm.output[0]}/{part}" for part in ("weight", "bias")]
-        graph.initializer.extend(map(numpy_helper.from_array, made, names))
+        graph.initializer.extend(map(numpy_helper.from_array, arrays, names))
         held |= {t.name: t for t in graph.initializer[-2:]}
         before.input[1:] = names
         before.output[0] = norm.output[0]
@@ -75,14 +75,16 @@ def _folded(
         if scaled is None:
             return None
         whole = (bias * theirs.get("beta", 1.0) - mean) * factor + shift
-        made = scaled.astype(np.float32), np.asarray(whole, np.float32)
-    if made[1].shape != factor.shape or not all(np.isfinite(a).all() for a in made):
+        filters_and_bias = scaled.astype(np.float32), np.asarray(whole, np.float32)
+    if filters_and_bias[1].shape != factor.shape or not all(
+        np.isfinite(a).all() for a in filters_and_bias
+    ):
         return None
     if before.op_type == "Gemm":  # both are in the weights now
         kept = [a for a in before.attribute if a.name not in ("alpha", "beta")]
         del before.attribute[:]
         before.attribute.extend(kept)
-    return made
+    return filters_and_bias
 
 
 def _scaled(op: str, attrs: Mapping[str, Any], weight: Array, factor: Array) -> Any:
@@ -110,20 +112,20 @@ def _constant(name: str, held: Mapping[str, onnx.TensorProto]) -> Array | None:
     """Return a float32 constant, in float64."""
     from gpuedge.graph.onnx_package import TensorProto, numpy_helper
 
-    found = held.get(name)
-    if found is None or found.data_type != TensorProto.FLOAT:
+    tensor = held.get(name)
+    if tensor is None or tensor.data_type != TensorProto.FLOAT:
         return None
-    return np.asarray(numpy_helper.to_array(found), np.float64)
+    return np.asarray(numpy_helper.to_array(tensor), np.float64)
 
 
 def _users(graph: onnx.GraphProto) -> Counter[str]:
     """Return how often each value is read, in branches and as a result too."""
-    found = Counter(v.name for v in graph.output)
+    readers = Counter(v.name for v in graph.output)
     for node in graph.node:
-        found.update(node.input)
+        readers.update(node.input)
         for attribute in node.attribute:
-            found.update(subgraph_reads(attribute))
-    return found
+            readers.update(subgraph_reads(attribute))
+    return readers
 
 
 def _drop(messages: Any, numbers: Sequence[int]) -> None:

@@ -92,9 +92,9 @@ class GraphBuilder:
         self._opset[""] = max(self._opset[""], NEWER.get(op, 0))
         # The slash keeps it apart from every Python identifier, such as an argument's name.
         name = name or f"{op}/{len(self._nodes)}"
-        made = (name, *(f"{name}.{i}" for i in range(1, outputs)))
-        node = Node(op, tuple(inputs), made, dict(attrs or {}), name)
-        for value, kind in zip(made, infer(node, self._so_far), strict=False):
+        results = (name, *(f"{name}.{i}" for i in range(1, outputs)))
+        node = Node(op, tuple(inputs), results, dict(attrs or {}), name)
+        for value, kind in zip(results, infer(node, self._so_far), strict=False):
             if kind is None:
                 self._open.add(value)
                 continue
@@ -106,7 +106,7 @@ class GraphBuilder:
                 )
             self._define(value, kind)
         self._nodes.append(node)
-        return made
+        return results
 
     def output(self, *values: str) -> None:
         """Declare values as graph outputs."""

@@ -28,7 +28,7 @@ class ValueCheck:
 def checks_of(graph: Graph) -> tuple[ValueCheck, ...]:
     """Return what has to be looked at in the inputs of a graph, where nodes read them directly."""
     given = {n for n in graph.inputs if n in graph.types and graph.types[n].dtype[:1] in "iu"}
-    found = []
+    checks = []
     for node in graph.nodes if given else ():
         if given.isdisjoint(node.inputs):
             continue
@@ -37,18 +37,19 @@ def checks_of(graph: Graph) -> tuple[ValueCheck, ...]:
             known = limits(node, graph)
         except (UnsupportedOpError, ShapeError):
             continue  # whoever is to run it says so
-        names = [(node.inputs[one.position], one) for one in known]
-        found += [ValueCheck(name, label, one) for name, one in names if name in given]
-    return tuple(found)
+        names = [(node.inputs[check.position], check) for check in known]
+        checks += [ValueCheck(name, label, check) for name, check in names if name in given]
+    return tuple(checks)
 
 
 def check_values(checks: Iterable[ValueCheck], arrays: Mapping[str, Array]) -> None:
     """Compare arrays by name with what may be in them. Raises InputError (GE-203)."""
-    for one in checks:
-        wrong = one.limit.wrong(arrays[one.name])
+    for value_check in checks:
+        wrong = value_check.limit.wrong(arrays[value_check.name])
         if wrong.size:
             raise InputError(
-                f"{shown(one.name)} holds {wrong[0]}: {one.label} would have {one.limit.said}.",
-                known=f"{wrong.size} of {arrays[one.name].size} elements are such",
+                f"{shown(value_check.name)} holds {wrong[0]}: {value_check.label} would have "
+                f"{value_check.limit.said}.",
+                known=f"{wrong.size} of {arrays[value_check.name].size} elements are such",
                 hint="no device computes it; look at where the values come from",
             )

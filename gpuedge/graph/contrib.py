@@ -30,9 +30,12 @@ def spelled(node: Node, opset: Mapping[str, int]) -> tuple[Node, ...]:
     if node.op != "DynamicQuantizeMatMul":
         return (node,)
     x, b, scale_b, zero_b, bias = inputs[:5]
-    made = (f"{y}/bytes", f"{y}/step", f"{y}/zero")
-    first = Node("DynamicQuantizeLinear", (x,), made, {}, f"{node.name or y}/bytes")
-    return (first, *_scaled(node, (made[0], b, made[2], zero_b), (made[1], scale_b), bias))
+    quantised = (f"{y}/bytes", f"{y}/step", f"{y}/zero")
+    first = Node("DynamicQuantizeLinear", (x,), quantised, {}, f"{node.name or y}/bytes")
+    return (
+        first,
+        *_scaled(node, (quantised[0], b, quantised[2], zero_b), (quantised[1], scale_b), bias),
+    )
 
 
 def _scaled(

@@ -97,9 +97,9 @@ def _guarded(node: onnx.NodeProto, dtype: str) -> Iterable[onnx.NodeProto]:
     yield helper.make_node("Add", [own("flag"), own("flag")], [own("two")])
     yield helper.make_node("Add", [b, own("two")], [own("divisor")])
     result = y if node.op_type == "Mod" else own("size")
-    made = helper.make_node(node.op_type, [a, own("divisor")], [result], name=node.name)
-    made.attribute.extend(node.attribute)
-    yield made
+    division = helper.make_node(node.op_type, [a, own("divisor")], [result], name=node.name)
+    division.attribute.extend(node.attribute)
+    yield division
     if node.op_type == "Div":
         yield number(1, "one")
         yield helper.make_node("Sub", [own("one"), own("two")], [own("sign")])
@@ -111,20 +111,20 @@ def _dtypes(
 ) -> dict[str, str]:
     """Return the dtypes of values, as far as declarations and schemas tell."""
     stated = (*graph.input, *graph.output, *graph.value_info)
-    found = dict(outer)
-    found |= {v.name: schema.dtype_name(v.type.tensor_type.elem_type) for v in stated
+    dtypes = dict(outer)
+    dtypes |= {v.name: schema.dtype_name(v.type.tensor_type.elem_type) for v in stated
               if v.type.tensor_type.elem_type}  # fmt: skip
-    found |= {t.name: schema.dtype_name(t.data_type) for t in graph.initializer}
+    dtypes |= {t.name: schema.dtype_name(t.data_type) for t in graph.initializer}
     for node in graph.node:
         for i, name in enumerate(node.output):
-            kind = _result(node, i, found, opset) if name and name not in found else ""
+            kind = _result(node, i, dtypes, opset) if name and name not in dtypes else ""
             if kind:
-                found[name] = kind
-    return found
+                dtypes[name] = kind
+    return dtypes
 
 
 def _result(
-    node: onnx.NodeProto, index: int, found: Mapping[str, str], opset: Mapping[str, int]
+    node: onnx.NodeProto, index: int, dtypes: Mapping[str, str], opset: Mapping[str, int]
 ) -> str:
     """Return the dtype of an output; empty where it is not known."""
     for attribute in node.attribute:
@@ -133,7 +133,7 @@ def _result(
         if attribute.name == "value" and attribute.HasField("t"):
             return schema.dtype_name(attribute.t.data_type)
         for inner in (attribute.g,) if attribute.HasField("g") else ():
-            kinds = _dtypes(inner, opset, found)
+            kinds = _dtypes(inner, opset, dtypes)
             if index < len(inner.output):
                 return kinds.get(inner.output[index].name, "")
     domain = "" if node.domain == "ai.onnx" else node.domain
@@ -142,8 +142,8 @@ def _result(
         return ""
     formal = gives[min(index, len(gives) - 1)]
     for i, name in enumerate(node.input):
-        if name in found and reads[min(i, len(reads) - 1)] == formal:
-            return found[name]
+        if name in dtypes and reads[min(i, len(reads) - 1)] == formal:
+            return dtypes[name]
     text = formal.removeprefix("tensor(").removesuffix(")")
     return text if text in (*TRAPPED, "bool") else ""
 

@@ -163,10 +163,10 @@ def _compute(nodes: Iterable[Node], inner: Graph, known: dict[str, Tensor]) -> N
             known.update((n, known[o]) for n, o in zip(node.outputs, names, strict=True))
             continue
         arrays = {n: known[n].array for n in node.inputs if n in known}
-        found = {n: a for n, a in arrays.items() if a is not None}
-        one = replace(node, inputs=_given(node, known))
-        folded = _folded(one, found, inner, known) if len(found) == len(arrays) else None
-        tensors = folded or expand(one, inner, known)
+        present = {n: a for n, a in arrays.items() if a is not None}
+        trimmed = replace(node, inputs=_given(node, known))
+        folded = _folded(trimmed, present, inner, known) if len(present) == len(arrays) else None
+        tensors = folded or expand(trimmed, inner, known)
         known.update((n, t) for n, t in zip(node.outputs, tensors, strict=False) if n)
 
 
@@ -242,8 +242,8 @@ def infer(node: Node, graph: Graph) -> tuple[TensorType | None, ...]:
 
 def program(graph: Graph, *, is_half: bool = False) -> dict[str, Tensor]:
     """Return every value that the nodes of a graph compute or read. Raises as `expand`."""
-    made: dict[str, Tensor] = {}
+    intermediate: dict[str, Tensor] = {}
     for node in graph.nodes:
-        tensors = expand(node, graph, made, is_half=is_half)
-        made.update((n, t) for n, t in zip(node.outputs, tensors, strict=False) if n)
-    return made
+        tensors = expand(node, graph, intermediate, is_half=is_half)
+        intermediate.update((n, t) for n, t in zip(node.outputs, tensors, strict=False) if n)
+    return intermediate

@@ -114,12 +114,12 @@ def _length(
     """Return how many bytes to read, by shape, statement and file, which must agree."""
     needed = _needed(tensor)
     try:
-        found = path.stat()
+        status = path.stat()
     except (OSError, ValueError) as error:
         raise _unreadable(tensor, location, _why(error)) from None
-    if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait forever
+    if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait forever
         raise _unreadable(tensor, location, "it is not a file")
-    there = max(0, found.st_size - offset)
+    there = max(0, status.st_size - offset)
     wanted = needed if length is None else length
     if there < wanted:
         raise ModelError(

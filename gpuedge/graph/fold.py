@@ -56,14 +56,14 @@ def evaluate(node: Node, graph: Graph, limit: int = FOLD_LIMIT) -> tuple[Array, 
     whys: list[str] = []
     for compute in _ways(kinds):
         try:
-            found = compute(node, graph)
+            arrays = compute(node, graph)
         except (UnsupportedOpError, ShapeError) as error:
             whys.append(f"{error.what} ({error.known})" if error.known else error.what)
             continue
         # The reference gives results of rank 1 for scalars: types must fit.
-        named = zip(node.outputs, found, kinds, strict=False)
+        named = zip(node.outputs, arrays, kinds, strict=False)
         if all(_is_plausible(array, kind) for name, array, kind in named if name):
-            return found
+            return arrays
         whys.append(f"{compute.__name__[1:]} it would give other types than it should")
     label = node_label(node.op, node.name, node.outputs)
     log.info("%s is computed at every inference, though all it reads is constant: %s",
@@ -88,9 +88,9 @@ def _by_reference(node: Node, graph: Graph) -> tuple[Array, ...]:
 
 def _by_description(node: Node, graph: Graph) -> tuple[Array, ...]:
     """Return what the reference cannot compute, such as old versions of operators, by our own."""
-    made = zip(node.outputs, expand(node, graph), strict=False)
-    found = iter(compute_all([tensor for name, tensor in made if name], {}))
-    return tuple(next(found) if name else np.empty(0) for name in node.outputs)
+    tensors = zip(node.outputs, expand(node, graph), strict=False)
+    arrays = iter(compute_all([tensor for name, tensor in tensors if name], {}))
+    return tuple(next(arrays) if name else np.empty(0) for name in node.outputs)
 
 
 def needed(
@@ -100,13 +100,13 @@ def needed(
 
     With `only_contested`, those of operators that ONNX Runtime may compute otherwise than ONNX.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     for node in reversed(nodes):
         if not only_contested or is_contested(node):
-            found.update(parameters(node, opset))
-        if node.op not in ("Shape", "Size") and not found.isdisjoint(node.outputs):
-            found.update(reads(node))
-    return found
+            names.update(parameters(node, opset))
+        if node.op not in ("Shape", "Size") and not names.isdisjoint(node.outputs):
+            names.update(reads(node))
+    return names
 
 
 def _nbytes(kind: TensorType) -> int:
@@ -146,13 +146,13 @@ def types_of(node: Node, graph: Graph) -> tuple[TensorType | None, ...]:
             return infer(node, graph)
         except UnsupportedOpError:
             return _ask_onnx(node, graph)  # a form only ONNX Runtime understands
-    found = _ask_onnx(node, graph)
-    if None in found and all(name in graph.types for name in node.inputs if name):
+    types = _ask_onnx(node, graph)
+    if None in types and all(name in graph.types for name in node.inputs if name):
         try:  # ONNX infers nothing of some that it defines by others (GroupNormalization)
             return infer(node, graph)
         except UnsupportedOpError:
-            return found
-    return found
+            return types
+    return types
 
 
 def _ask_onnx(node: Node, graph: Graph) -> tuple[TensorType | None, ...]:
@@ -167,18 +167,18 @@ def _ask_onnx(node: Node, graph: Graph) -> tuple[TensorType | None, ...]:
     alone = Graph((node,), tuple(n for n in names if n not in values),
                   tuple(o for o in node.outputs if o), {n: graph.types[n] for n in names},
                   values, graph.opset)  # fmt: skip
-    found = schema.inferred(to_onnx(alone))
-    if found is None:
+    inferred = schema.inferred(to_onnx(alone))
+    if inferred is None:
         return (None,) * len(node.outputs)
-    return declared((v for v in found.graph.output), node.outputs, {})
+    return declared((v for v in inferred.graph.output), node.outputs, {})
 
 
 def declared(
     values: Iterable[object], names: Iterable[str], symbols: Mapping[str, int]
 ) -> tuple[TensorType | None, ...]:
     """Return the types that value infos state for `names`, with symbolic extents replaced."""
-    found = {value.name: _static(value, symbols) for value in values}  # type: ignore[attr-defined]
-    return tuple(found.get(name) for name in names)
+    types = {value.name: _static(value, symbols) for value in values}  # type: ignore[attr-defined]
+    return tuple(types.get(name) for name in names)
 
 
 def _static(value: object, symbols: Mapping[str, int]) -> TensorType | None:

@@ -45,11 +45,11 @@ def _function(known: Any, node: Node, graph: Graph) -> onnx.FunctionProto | None
     from gpuedge.graph.onnx_package import onnx
 
     newest = graph.opset.get("", 0)
-    found = onnx.FunctionProto()
+    function = onnx.FunctionProto()
     if known.has_function:
         version = _newest(known.function_opset_versions, newest)
-        found.ParseFromString(known.get_function_with_opset_version(version))
-        return found
+        function.ParseFromString(known.get_function_with_opset_version(version))
+        return function
     if known.has_context_dependent_function:
         version = _newest(known.context_dependent_function_opset_versions, newest)
         types = [schema.type_proto(graph.types[n]) if n else onnx.TypeProto() for n in node.inputs]
@@ -58,8 +58,8 @@ def _function(known: Any, node: Node, graph: Graph) -> onnx.FunctionProto | None
             node_proto(node, graph).SerializeToString(),
             [t.SerializeToString() for t in types],
         )
-        found.ParseFromString(text)
-        return found
+        function.ParseFromString(text)
+        return function
     return None
 
 
@@ -70,8 +70,8 @@ def _newest(versions: Iterable[int], limit: int) -> int:
 
 
 def _defaults(known: Any) -> dict[str, Any]:
-    found = {name: a.default_value for name, a in known.attributes.items()}
-    return {name: attribute_value(a) for name, a in found.items() if a.name}
+    defaults = {name: a.default_value for name, a in known.attributes.items()}
+    return {name: attribute_value(a) for name, a in defaults.items() if a.name}
 
 
 def branch(node: Node, *, is_true: bool) -> tuple[tuple[Node, ...], tuple[str, ...]]:
@@ -89,24 +89,24 @@ def inlined(node: Node, *, is_true: bool) -> onnx.GraphProto:
     """
     from gpuedge.graph.onnx_package import onnx
 
-    found = onnx.GraphProto()
-    found.CopyFrom(node.attrs["then_branch" if is_true else "else_branch"].g)
-    made = {name for one in found.node for name in one.output if name}
-    made.update(tensor.name for tensor in found.initializer)
+    branch = onnx.GraphProto()
+    branch.CopyFrom(node.attrs["then_branch" if is_true else "else_branch"].g)
+    produced = {name for child in branch.node for name in child.output if name}
+    produced.update(tensor.name for tensor in branch.initializer)
     prefix = next(filter(None, node.outputs))
-    _rename(found, {name: f"{prefix}/{name}" for name in made})
-    for inner, outer in zip(found.output, node.outputs, strict=True):
+    _rename(branch, {name: f"{prefix}/{name}" for name in produced})
+    for inner, outer in zip(branch.output, node.outputs, strict=True):
         if outer:
-            found.node.add(op_type="Identity", input=[inner.name], output=[outer])
-    return found
+            branch.node.add(op_type="Identity", input=[inner.name], output=[outer])
+    return branch
 
 
 def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
     """Rename values in a graph and in those of its nodes, where none of them is hidden."""
-    for one in graph.node:
-        one.input[:] = [names.get(name, name) for name in one.input]
-        one.output[:] = [names.get(name, name) for name in one.output]
-        for attribute in one.attribute:
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+        for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
                 _rename(inner, names)
     for value in (*graph.initializer, *graph.output, *graph.value_info):

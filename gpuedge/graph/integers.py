@@ -73,10 +73,10 @@ class _Rewrite:
 
     def fused(self) -> tuple[Node, ...]:
         """Return the nodes with every QuantizeLinear replaced that ends such a part."""
-        found: list[Node] = []
+        nodes: list[Node] = []
         for node in self.nodes:
-            found += self._ended(node) if node.op == "QuantizeLinear" else (node,)
-        return tuple(found)
+            nodes += self._ended(node) if node.op == "QuantizeLinear" else (node,)
+        return tuple(nodes)
 
     def _ended(self, last: Node) -> Sequence[Node]:
         result = self._parameters(last)
@@ -87,8 +87,8 @@ class _Rewrite:
         if node.op == "Relu" and zero.size == 1 and zero.item() == np.iinfo(dtype).min:
             node = self._sole(node.inputs[0])
         rule = None if node is None or node.domain else _RULES.get(node.op)
-        made = None if rule is None or node is None else rule(self, node, result, last)
-        return made or (last,)
+        replaced = None if rule is None or node is None else rule(self, node, result, last)
+        return replaced or (last,)
 
     def _sole(self, name: str) -> Node | None:
         """Return the node that makes a value which nothing else reads."""
@@ -116,30 +116,30 @@ class _Rewrite:
 
     def _bytes(self, name: str, axis: int | None = None) -> _Quantised | None:
         """Return bytes that a value is dequantised from, all in one scale or by an axis."""
-        found = self._source(name)
-        if found is None or self._held(found.zero).dtype.name not in BYTES:
+        source = self._source(name)
+        if source is None or self._held(source.zero).dtype.name not in BYTES:
             return None
-        sizes = {self.constants[found.scale].size, self._held(found.zero).size}
-        by_axis = axis is not None and found.axis == axis
-        return found if sizes == {1} or (by_axis and len(sizes) == 1) else None
+        sizes = {self.constants[source.scale].size, self._held(source.zero).size}
+        by_axis = axis is not None and source.axis == axis
+        return source if sizes == {1} or (by_axis and len(sizes) == 1) else None
 
     def _held(self, name: str) -> Array:
         return self.made[name] if name in self.made else self.constants[name]
 
     def _weights(self, name: str, axis: int) -> _Quantised | None:
-        found = self._bytes(name, axis)
-        return found if found is not None and found.name in self.constants else None
+        source = self._bytes(name, axis)
+        return source if source is not None and source.name in self.constants else None
 
     def _bias(self, name: str, x: _Quantised, w: _Quantised) -> str | None:
         """Return the name of an int32 bias whose scale is that of the products."""
-        found = self._source(name)
-        if found is None or found.name not in self.constants:
+        source = self._source(name)
+        if source is None or source.name not in self.constants:
             return None
-        held, scale = self.constants[found.name], self.constants[found.scale].astype(np.float64)
+        held, scale = self.constants[source.name], self.constants[source.scale].astype(np.float64)
         product = self.constants[x.scale].astype(np.float64) * self.constants[w.scale]
         fits = scale.size in (1, product.size) and np.allclose(scale, product, rtol=4e-7, atol=0)
-        is_plain = held.dtype == np.int32 and not self._held(found.zero).any()
-        return found.name if fits and is_plain else None
+        is_plain = held.dtype == np.int32 and not self._held(source.zero).any()
+        return source.name if fits and is_plain else None
 
     def _constant(self, node: Node, what: str, value: Array) -> str:
         name = f"{node.outputs[0]}/{what}"
@@ -215,10 +215,10 @@ class _Rewrite:
             return None
         scale = self.constants[y.scale] / self.constants[x.scale]
         whole, mean = f"{node.outputs[0]}/whole", f"{node.outputs[0]}/mean"
-        one = self._constant(node, "one", np.ones_like(self.constants[x.scale]))
+        unit = self._constant(node, "one", np.ones_like(self.constants[x.scale]))
         both = self._constant(node, "scale", np.asarray(scale, np.float32))
         return (
-            Node("DequantizeLinear", (x.name, one, x.zero), (whole,), {}, f"{node.name}/whole"),
+            Node("DequantizeLinear", (x.name, unit, x.zero), (whole,), {}, f"{node.name}/whole"),
             replace(node, inputs=(whole,), outputs=(mean,)),
             replace(last, inputs=(mean, both, y.zero)),
         )

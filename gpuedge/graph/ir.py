@@ -85,11 +85,11 @@ class Graph:
     @cached_property
     def settled(self) -> Mapping[str, Node]:
         """Values that constants alone decide, too large to be folded, and the nodes they are of."""
-        found: dict[str, Node] = {}
+        sources: dict[str, Node] = {}
         for node in self.nodes:
-            if all(not i or i in self.constants or i in found for i in node.inputs):
-                found.update((name, node) for name in node.outputs)
-        return found
+            if all(not i or i in self.constants or i in sources for i in node.inputs):
+                sources.update((name, node) for name in node.outputs)
+        return sources
 
     def shape(self, value: str) -> tuple[int, ...]:
         """Shape of a value."""

@@ -51,8 +51,8 @@ def raised(model: Any, opset: int) -> onnx.ModelProto:
     if stated >= opset:
         return proto
     try:
-        made: onnx.ModelProto = version_converter.convert_version(proto, opset)
-        return made
+        converted: onnx.ModelProto = version_converter.convert_version(proto, opset)
+        return converted
     except Exception as error:  # its errors have no common class
         raise ModelError(
             f"The model cannot be raised from operator set {stated} to {opset}: {error}",
@@ -182,8 +182,8 @@ def parsed(data: bytes) -> onnx.ModelProto:
     """Return the message of bytes that `load` gave."""
     from gpuedge.graph.onnx_package import onnx
 
-    made: onnx.ModelProto = onnx.ModelProto.FromString(data)
-    return made
+    model: onnx.ModelProto = onnx.ModelProto.FromString(data)
+    return model
 
 
 def _parse(data: bytes, source: str) -> onnx.ModelProto:
@@ -191,20 +191,20 @@ def _parse(data: bytes, source: str) -> onnx.ModelProto:
 
     if not data:
         raise ModelError(f"The model ({source}) is empty: 0 bytes.")
-    found = next((m for at, mark, m in _SIGNATURES if data[at : at + len(mark)] == mark), None)
+    signature = next((m for at, mark, m in _SIGNATURES if data[at : at + len(mark)] == mark), None)
     try:
         proto = parsed(data)
     except DecodeError:
         raise ModelError(
             f"The model ({source}) is truncated or not an ONNX file.",
-            known=_found(data, found),
+            known=_found(data, signature),
             hint="compare its size with the original's, or export the model again",
         ) from None
     if not proto.ir_version or not proto.HasField("graph"):
         raise ModelError(
             f"The model ({source}) is not an ONNX model: it has no "
             f"{'graph' if proto.ir_version else 'format version'}.",
-            known=_found(data, found),
+            known=_found(data, signature),
         )
     return proto
 
@@ -259,15 +259,15 @@ def opsets(proto: onnx.ModelProto) -> dict[str, int]:
     ModelError (GE-500)
         One domain has two.
     """
-    found: dict[str, int] = {}
-    for one in proto.opset_import:
-        domain = "" if one.domain == "ai.onnx" else one.domain
-        if found.setdefault(domain, one.version) != one.version:
+    versions: dict[str, int] = {}
+    for opset in proto.opset_import:
+        domain = "" if opset.domain == "ai.onnx" else opset.domain
+        if versions.setdefault(domain, opset.version) != opset.version:
             raise ModelError(
                 f"The model imports two operator sets of the domain {shown(domain or 'ai.onnx')}, "
-                f"{found[domain]} and {one.version}."
+                f"{versions[domain]} and {opset.version}."
             )
-    return found
+    return versions
 
 
 def _check_operators(
@@ -345,11 +345,11 @@ def complete(proto: onnx.ModelProto) -> bool:
     model = schema.inferred(proto) if open_ones else None
     if model is None:
         return False
-    found = {v.name: v.type for v in model.graph.output if v.HasField("type")}
+    types = {v.name: v.type for v in model.graph.output if v.HasField("type")}
     for output in open_ones:
-        if output.name in found:
-            output.type.CopyFrom(found[output.name])
-    return bool(found)
+        if output.name in types:
+            output.type.CopyFrom(types[output.name])
+    return bool(types)
 
 
 def _has_element(value: onnx.ValueInfoProto) -> bool:

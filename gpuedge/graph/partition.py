@@ -72,22 +72,22 @@ def _group(graph: Graph, choose: Callable[[Node], str]) -> list[tuple[str, list[
 
 def _needed(graph: Graph, groups: Sequence[tuple[str, list[Node]]]) -> set[str]:
     """Return what any group reads of another, and the outputs of the graph."""
-    found = set(graph.outputs)
+    needed = set(graph.outputs)
     for _, nodes in groups:
-        made = {name for node in nodes for name in node.outputs}
-        found.update(name for node in nodes for name in reads(node) if name not in made)
-    return found
+        inside = {name for node in nodes for name in node.outputs}
+        needed.update(name for node in nodes for name in reads(node) if name not in inside)
+    return needed
 
 
 def _cut(graph: Graph, nodes: Sequence[Node], needed: set[str]) -> Graph:
     """Return `nodes` as a graph whose outputs are the `needed` ones of their results."""
-    made = dict.fromkeys(name for node in nodes for name in node.outputs if name)
+    results = dict.fromkeys(name for node in nodes for name in node.outputs if name)
     read = dict.fromkeys(name for node in nodes for name in reads(node))
-    used = (*made, *(n for n in read if n not in made))
+    used = (*results, *(n for n in read if n not in results))
     return Graph(
         tuple(nodes),
-        tuple(n for n in read if n not in made and n not in graph.constants),
-        tuple(n for n in made if n in needed),
+        tuple(n for n in read if n not in results and n not in graph.constants),
+        tuple(n for n in results if n in needed),
         {n: graph.types[n] for n in used if n in graph.types},
         {n: graph.constants[n] for n in used if n in graph.constants},
         dict(graph.opset),
@@ -96,9 +96,9 @@ def _cut(graph: Graph, nodes: Sequence[Node], needed: set[str]) -> Graph:
 
 def outputs_of(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
     """Return a graph's outputs; what no node computes is copied: results are the caller's."""
-    found: dict[str, Array] = {}
+    outputs: dict[str, Array] = {}
     for name in graph.outputs:
         array = values[name] if name in values else graph.constants[name]
         is_given = name not in values or name in graph.inputs
-        found[name] = array.copy() if is_given else array
-    return found
+        outputs[name] = array.copy() if is_given else array
+    return outputs

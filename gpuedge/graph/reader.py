@@ -144,9 +144,9 @@ def _is_settled(graph: onnx.GraphProto) -> bool:
         return False
     if holds_quantised(graph):
         return False
-    made: set[str] = set()
+    results: set[str] = set()
     for node in graph.node:
-        made.update(node.output)
+        results.update(node.output)
         known = OPERATORS.get(node.op_type)
         if facts_of(node.op_type).grows or (known is not None and known.differs is not None):
             return False
@@ -159,7 +159,7 @@ def _is_settled(graph: onnx.GraphProto) -> bool:
             is_odd |= attribute.name in WINDOW and any(abs(i) > MAX_EXTENT for i in attribute.ints)
             if is_odd or (attribute.name == "beta" and attribute.f != 1):
                 return False
-    return made.issuperset(output.name for output in graph.output)
+    return results.issuperset(output.name for output in graph.output)
 
 
 def _limits(node: onnx.NodeProto, inputs: Mapping[str, Signature]) -> bool:
@@ -247,7 +247,7 @@ class OnnxModel:
     @cached_property
     def _contents(self) -> _Contents:
         graph = parse.parsed(self._data).graph
-        each = (one for n in graph.node for one in spelled(node_of(n), self.opset))
+        each = (node for n in graph.node for node in spelled(node_of(n), self.opset))
         nodes = _live(tuple(each), tuple(self._stated))
         return _Contents(nodes, dict(_weights(graph)), (*graph.value_info, *graph.output))
 
@@ -255,8 +255,8 @@ class OnnxModel:
     def _rewritten(self) -> _Contents:
         """The contents with their quantised parts in integers."""
         known, outputs = self._contents, tuple(self._stated)
-        nodes, made = in_integers(known.nodes, known.weights, outputs, self.opset.get("", 0))
-        return replace(known, nodes=_live(nodes, outputs), weights={**known.weights, **made})
+        nodes, constants = in_integers(known.nodes, known.weights, outputs, self.opset.get("", 0))
+        return replace(known, nodes=_live(nodes, outputs), weights={**known.weights, **constants})
 
     @cached_property
     def parameters(self) -> frozenset[str]:
@@ -271,8 +271,8 @@ class OnnxModel:
         """Those of them that decide whether ONNX Runtime computes a node as ONNX has it."""
         if self._serialised is not None:
             return frozenset()
-        found = fold.needed(self._contents.nodes, self.opset, only_contested=True)
-        return frozenset(found & self.inputs.keys())
+        names = fold.needed(self._contents.nodes, self.opset, only_contested=True)
+        return frozenset(names & self.inputs.keys())
 
     def bound(self, shapes: Shapes, *, rewrites: bool = True) -> BoundModel:
         """Return the model for what `shapes_of` gives of its inputs. Raises as `bind`."""
@@ -393,13 +393,13 @@ class OnnxModel:
                 types.update((t.name, type_of(constants[t.name])) for t in taken.initializer)
                 coming.extendleft(map(node_of, reversed(taken.node)))
                 continue
-            found = fold.evaluate(node, known, min(fold.FOLD_LIMIT, left))
+            arrays = fold.evaluate(node, known, min(fold.FOLD_LIMIT, left))
             is_left = needed is not None and needed.isdisjoint(node.outputs)
             is_left = is_left and node.op != "Constant"
-            if found is not None and not (is_left and all(v.dtype.kind == "f" for v in found)):
-                left -= sum(v.nbytes for v in found)
+            if arrays is not None and not (is_left and all(v.dtype.kind == "f" for v in arrays)):
+                left -= sum(v.nbytes for v in arrays)
                 folded.append(node)
-                pairs = [(n, v) for n, v in zip(node.outputs, found, strict=True) if n]
+                pairs = [(n, v) for n, v in zip(node.outputs, arrays, strict=True) if n]
                 constants.update(pairs)
                 types.update((n, type_of(v)) for n, v in pairs)
                 continue

@@ -34,7 +34,7 @@ def run_node(
                   {n: type_of(v) for n, v in feeds.items()}, {}, opset)  # fmt: skip
     try:
         with np.errstate(all="ignore"):
-            found = iter(ReferenceEvaluator(to_onnx(alone)).run(None, feeds))
+            arrays = iter(ReferenceEvaluator(to_onnx(alone)).run(None, feeds))
     except Exception as error:  # of any kind: what it lacks shows anywhere
         if is_of_handler(error):
             raise
@@ -42,7 +42,7 @@ def run_node(
         raise UnsupportedOpError(
             f"ONNX's reference evaluator cannot compute {node.op}.", known=why
         ) from None
-    return tuple(np.asarray(next(found)) if name else np.empty(0) for name in node.outputs)
+    return tuple(np.asarray(next(arrays)) if name else np.empty(0) for name in node.outputs)
 
 
 def by_reference(op: str, operands: Sequence[Array], attrs: Mapping[str, Any]) -> Array:

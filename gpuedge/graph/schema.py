@@ -119,7 +119,7 @@ def is_variadic(node: Node, opset: Mapping[str, int]) -> bool:
 
     known = find(node.op, node.domain, opset)
     variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
-    return known is not None and any(one.option == variadic for one in known.outputs)
+    return known is not None and any(output.option == variadic for output in known.outputs)
 
 
 def type_proto(kind: TensorType) -> Any:

@@ -116,16 +116,16 @@ class Sizes:
         model = schema.inferred(proto)
         if model is None:
             return False
-        found = model.graph
-        known = {v.name: kind for v in (*found.value_info, *found.output, *found.input)
+        graph = model.graph
+        known = {v.name: kind for v in (*graph.value_info, *graph.output, *graph.input)
                  if (kind := _type(v)) is not None}  # fmt: skip
         largest = max((kind.nbytes for kind in known.values()), default=0)
         is_large = largest > SUSPECT or any(len(kind.shape) > MAX_RANK for kind in known.values())
-        for node in found.node if is_large else ():
+        for node in graph.node if is_large else ():
             check_sizes(node_of(node), known)
         return self._is_whole and all(
             name in known and all(known[name].shape)
-            for node in found.node for name in node.output if name
+            for node in graph.node for name in node.output if name
         )  # fmt: skip
 
 
@@ -158,9 +158,9 @@ def _bare(graph: onnx.GraphProto, opsets: Iterable[onnx.OperatorSetIdProto]) -> 
 def _add_weight(bare: onnx.GraphProto, tensor: onnx.TensorProto, name: str) -> None:
     """Add a weight, as an input where only its shape matters."""
     if prod(tensor.dims) <= SMALL:
-        made = bare.initializer.add()
-        made.CopyFrom(tensor)
-        made.name = name
+        copy = bare.initializer.add()
+        copy.CopyFrom(tensor)
+        copy.name = name
         return
     kind = bare.input.add(name=name).type.tensor_type
     kind.elem_type = tensor.data_type
@@ -191,12 +191,12 @@ def check_inside(node: Node, known: Graph) -> None:
             continue
         trips, is_certain = _trips(node, known), True
         for done in range(1, MOST_ROUNDS + 1):
-            made = _walk(graph, known, types)
-            is_certain = is_certain and trips is not None and _goes_on(graph, made)
-            if not is_certain or done >= (trips or 0) or not _feed_back(graph, made, types):
+            inner = _walk(graph, known, types)
+            is_certain = is_certain and trips is not None and _goes_on(graph, inner)
+            if not is_certain or done >= (trips or 0) or not _feed_back(graph, inner, types):
                 break
         if is_certain:
-            _check_stacked(node, graph, made, trips or 0)
+            _check_stacked(node, graph, inner, trips or 0)
 
 
 def _given(node: Node, graph: onnx.GraphProto, known: Graph) -> Iterator[tuple[str, TensorType]]:
@@ -231,17 +231,17 @@ def _walk(graph: onnx.GraphProto, known: Graph, given: Mapping[str, TensorType])
     so_far = replace(known, types=types, constants=constants)
     for node in map(node_of, graph.node):
         try:
-            found = fold.evaluate(node, so_far, INNER_LIMIT)
-            kinds = fold.types_of(node, so_far) if found is None else ()
+            arrays = fold.evaluate(node, so_far, INNER_LIMIT)
+            kinds = fold.types_of(node, so_far) if arrays is None else ()
         except (ShapeError, UnsupportedOpError):
             continue  # of a branch that is perhaps not taken
-        for name, array in zip(node.outputs, found or (), strict=False):
+        for name, array in zip(node.outputs, arrays or (), strict=False):
             constants[name], types[name] = array, type_of(array)
         for name, kind in zip(node.outputs, kinds, strict=False):
             if name and kind is not None:
                 types[name] = kind
         check_sizes(node, types)
-        if found is None:
+        if arrays is None:
             check_inside(node, so_far)
     return so_far
 
@@ -255,20 +255,20 @@ def _trips(node: Node, known: Graph) -> int | None:
     return int(known.constants[count].reshape(-1)[0])
 
 
-def _goes_on(graph: onnx.GraphProto, made: Graph) -> bool:
+def _goes_on(graph: onnx.GraphProto, inner: Graph) -> bool:
     """Tell whether a Loop's body is certain not to end it."""
     source = {n.output[0]: n.input[0] for n in graph.node if n.op_type == "Identity"}
     name = graph.output[0].name
     while name in source:
         name = source[name]
-    is_true = name in made.constants and bool(made.constants[name].all())
+    is_true = name in inner.constants and bool(inner.constants[name].all())
     return is_true or name == graph.input[1].name
 
 
-def _feed_back(graph: onnx.GraphProto, made: Graph, types: dict[str, TensorType]) -> bool:
+def _feed_back(graph: onnx.GraphProto, inner: Graph, types: dict[str, TensorType]) -> bool:
     """Give a Loop's body what it made; return whether all types are known and any changed."""
     carried = [v.name for v in graph.input][2:]
-    results = [made.types.get(v.name) for v in graph.output][1 : len(carried) + 1]
+    results = [inner.types.get(v.name) for v in graph.output][1 : len(carried) + 1]
     if None in results:
         return False
     new: dict[str, Any] = dict(zip(carried, results, strict=False))
@@ -277,10 +277,10 @@ def _feed_back(graph: onnx.GraphProto, made: Graph, types: dict[str, TensorType]
     return is_changed
 
 
-def _check_stacked(node: Node, graph: onnx.GraphProto, made: Graph, trips: int) -> None:
+def _check_stacked(node: Node, graph: onnx.GraphProto, inner: Graph, trips: int) -> None:
     """Refuse what a Loop would stack: a slice for each round."""
     carried = len(graph.input) - 2
     for value, name in zip(graph.output[carried + 1 :], node.outputs[carried:], strict=False):
-        kind = made.types.get(value.name)
+        kind = inner.types.get(value.name)
         if name and kind is not None:
             check_size(node, name, replace(kind, shape=(trips, *kind.shape)))
