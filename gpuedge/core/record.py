@@ -71,10 +71,10 @@ class Record:
         """Return a copy with some fields changed."""
         if not changes.keys() <= self.__dict__.keys():
             return type(self)(**{**self.as_dict(), **changes})  # which says what is wrong
-        made = object.__new__(type(self))
-        made.__dict__.update(self.__dict__ | changes)
-        made.__post_init__()
-        return made
+        changed = object.__new__(type(self))
+        changed.__dict__.update(self.__dict__ | changes)
+        changed.__post_init__()
+        return changed
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields by name; values are not copied."""

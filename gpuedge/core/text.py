@@ -74,12 +74,12 @@ def plain(text: str, most: int | None = MOST, *, lines: bool = False) -> str:
     >>> print(plain("GPU\x1b[2J é"))
     GPU\x1b[2J é
     """
-    found = _clipped(text, most)
-    if found.isprintable():
-        return found
+    clipped = _clipped(text, most)
+    if clipped.isprintable():
+        return clipped
     kept = LINES if lines else {}
-    found = "".join(c if c.isprintable() else kept.get(c, _escape(c)) for c in found)
-    return _clipped(found, None if most is None else 2 * most)
+    clipped = "".join(c if c.isprintable() else kept.get(c, _escape(c)) for c in clipped)
+    return _clipped(clipped, None if most is None else 2 * most)
 
 
 def shown(name: str, most: int = MOST) -> str:

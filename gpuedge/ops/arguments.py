@@ -71,8 +71,8 @@ def axes(name: str, given: Any, rank: int) -> tuple[int, ...]:
     """Return axes counted from the front: one, several, or all for None. Raises ShapeError."""
     if given is None:
         return tuple(range(rank))
-    found = integers(name, given) if hasattr(given, "__iter__") else (integer(name, given),)
-    counted = tuple(a + rank * (a < 0) for a in found)
+    axes_given = integers(name, given) if hasattr(given, "__iter__") else (integer(name, given),)
+    counted = tuple(a + rank * (a < 0) for a in axes_given)
     if len(set(counted)) != len(counted) or not all(0 <= a < rank for a in counted):
         raise ShapeError(
             f"{name}={brief(given)} names no axes of an array of rank {rank}, each once.",

@@ -168,8 +168,8 @@ def _parse(text: str) -> ast.expr:
 def _names(tree: ast.expr) -> list[str]:
     """Return names in the order of the text."""
     called = {id(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
-    found = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in called]
-    return [n.id for n in sorted(found, key=lambda n: (n.lineno, n.col_offset))]
+    names = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and id(n) not in called]
+    return [n.id for n in sorted(names, key=lambda n: (n.lineno, n.col_offset))]
 
 
 Position = tuple[int, int]
@@ -185,9 +185,9 @@ def _behind(text: str, tree: ast.expr) -> Position:
     number, at = tree.end_lineno or 1, tree.end_col_offset or 0
     for line in _lines(text)[number - 1 :]:
         rest = line.encode()[at:].decode(errors="ignore").split("#")[0]
-        found = rest.lstrip(" \t\f)\\")
-        if found:
-            return number, at + len(rest[: -len(found)].encode())
+        behind = rest.lstrip(" \t\f)\\")
+        if behind:
+            return number, at + len(rest[: -len(behind)].encode())
         number, at = number + 1, 0
     return tree.lineno, tree.col_offset
 
@@ -311,15 +311,15 @@ class _Writer:
 
     def compare(self, tree: ast.Compare) -> str:
         """Return one comparison, or several that all hold."""
-        sides, found = [tree.left, *tree.comparators], list[str]()
+        sides, tests = [tree.left, *tree.comparators], list[str]()
         for left, kind in zip(sides, map(type, tree.ops), strict=False):
             if kind not in _COMPARED:
                 raise _error(self.text, _behind(self.text, left), UNDERSTOOD)
         values = [self.node(side) for side in sides]
         for at, kind in enumerate(map(type, tree.ops)):
-            made = self.add(_COMPARED[kind], values[at : at + 2])
-            found.append(self.joined("Not", [made]) if kind is ast.NotEq else made)
-        return self.joined("And", found)
+            test = self.add(_COMPARED[kind], values[at : at + 2])
+            tests.append(self.joined("Not", [test]) if kind is ast.NotEq else test)
+        return self.joined("And", tests)
 
     def joined(self, op: str, values: Sequence[str]) -> str:
         """Return conditions joined from left to right, or the opposite of one."""

@@ -95,7 +95,7 @@ def resize(
         image = b.add("Reshape", [*names, b.constant("image", np.array(target, np.int64))])
         sizes = b.constant("sizes", np.array((1, lead, *new), np.int64))
         attrs = {"mode": mode, "antialias": int(smooth)}
-        made = b.add("Resize", [image, "", "", sizes], attrs)
-        return b.add("Reshape", [made, b.constant("shape", np.array((*shape[:-2], *new)))])
+        resized = b.add("Resize", [image, "", "", sizes], attrs)
+        return b.add("Reshape", [resized, b.constant("shape", np.array((*shape[:-2], *new)))])
 
     return call("resize", [("x", x)], write, device=device, key=(new, mode, smooth))

@@ -125,9 +125,9 @@ def argmax(
         if along is not None:
             return b.add("ArgMax", names, {"axis": along, "keepdims": int(keeps)})
         flat = b.add("Reshape", [*names, b.constant("flat", np.array([-1], np.int64))])
-        found = b.add("ArgMax", [flat], {"axis": 0, "keepdims": 1})
+        places = b.add("ArgMax", [flat], {"axis": 0, "keepdims": 1})
         kept = np.array([1] * rank if keeps else [], np.int64)
-        return b.add("Reshape", [found, b.constant("kept", kept)])
+        return b.add("Reshape", [places, b.constant("kept", kept)])
 
     return call("argmax", [("x", x)], write, device=device, key=(along, keeps))
 
@@ -192,9 +192,9 @@ def nonzero(x: Any, *, device: str | Device | None = None) -> tuple[Array, ...]:
     """
     if not shape_of("nonzero", x, (*BYTES, "bool")):
         raise ShapeError("nonzero is given a scalar.", hint="numpy.atleast_1d(x)")
-    found = call("nonzero", [("x", x)], lambda b, names: b.add("NonZero", names), device=device,
+    places = call("nonzero", [("x", x)], lambda b, names: b.add("NonZero", names), device=device,
                  others={"x": (*BYTES, "bool")})  # fmt: skip
-    return tuple(found)
+    return tuple(places)
 
 
 def non_max_suppression(
@@ -247,14 +247,14 @@ def non_max_suppression(
     has_classes = len(shape_of("non_max_suppression", scores)) == 2
 
     def write(b: GraphBuilder, names: Sequence[str]) -> str:
-        one = [b.constant(f"new{i}", np.array(at, np.int64)) for i, at in
+        axes_added = [b.constant(f"new{i}", np.array(at, np.int64)) for i, at in
                enumerate(([0], [0] if has_classes else [0, 1]))]  # fmt: skip
-        inputs = [b.add("Unsqueeze", [n, at]) for n, at in zip(names, one, strict=True)]
+        inputs = [b.add("Unsqueeze", [n, at]) for n, at in zip(names, axes_added, strict=True)]
         numbers = [np.array([at_most], np.int64), np.array([overlap], np.float32)]
         numbers += [] if floor is None else [np.array([floor], np.float32)]
         inputs += [b.constant(f"number{i}", n) for i, n in enumerate(numbers)]
         return b.add("NonMaxSuppression", inputs)
 
     given = [("boxes", boxes), ("scores", scores)]
-    found = call("non_max_suppression", given, write, device=device, key=(at_most, overlap, floor))
-    return found[:, 1:] if has_classes else found[:, 2]
+    picked = call("non_max_suppression", given, write, device=device, key=(at_most, overlap, floor))
+    return picked[:, 1:] if has_classes else picked[:, 2]

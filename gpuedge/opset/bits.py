@@ -34,24 +34,24 @@ BITWISE: dict[str, Callable[[Expr, Expr], Expr]] = {
 }
 
 
-def _in_digits(made: Tensor, high: Tensor, low: Tensor) -> Tensor:
+def _in_digits(tensor: Tensor, high: Tensor, low: Tensor) -> Tensor:
     """Return a tensor, and what it is in digits."""
-    made.digits = of_digits(high, low, made.dtype).digits
-    return made
+    tensor.digits = of_digits(high, low, tensor.dtype).digits
+    return tensor
 
 
 def _bitwise(formula: Callable[[Expr, Expr], Expr], call: OperatorCall) -> Tensor:
     a, b = call.input(0), call.input(1)
-    made = broadcast_map(call, formula, a, b)
-    if made.dtype in DIGIT_DTYPES:
+    result = broadcast_map(call, formula, a, b)
+    if result.dtype in DIGIT_DTYPES:
         first, second = in_digits(a), in_digits(b)
-        _in_digits(made, mapped(formula, first.high, second.high),
+        _in_digits(result, mapped(formula, first.high, second.high),
                    mapped(formula, first.low, second.low))  # fmt: skip
     # no more bits than the operands have
     size = max(largest(a), largest(b), 1.0)
     most = 2.0 ** int(np.ceil(np.log2(size)))
-    made.span = (-most, most)
-    return made
+    result.span = (-most, most)
+    return result
 
 
 def _bitwise_not(call: OperatorCall) -> Tensor:
@@ -96,17 +96,17 @@ def _bit_shift(call: OperatorCall) -> Tensor:
         whole = a * _power(2.0, by)
         return pick(valid, whole - count * apply("floor", (whole - low) * (1 / count)), 0.0)
 
-    made = broadcast_map(call, shifted, a, b)
-    made.span = limits(a.dtype) if to_left else (-largest(a), largest(a))
+    result = broadcast_map(call, shifted, a, b)
+    result.span = limits(a.dtype) if to_left else (-largest(a), largest(a))
     if a.dtype not in DIGIT_DTYPES:
-        return made
+        return result
     x, shift = in_digits(a), in_digits(b).rounded
     shifting = partial(_left, is_signed=low < 0) if to_left else _right
     high, rest = (
         broadcast_map(call, lambda h, v, s, i=i: shifting(h, v, s)[i], x.high, x.low, shift)
         for i in (0, 1)
     )
-    return _in_digits(made, high, rest)
+    return _in_digits(result, high, rest)
 
 
 def _split(digit: Expr, by: Expr) -> tuple[Expr, Expr]:

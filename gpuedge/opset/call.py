@@ -113,8 +113,8 @@ class OperatorCall:
         """Return an attribute that is a list of integers."""
         value = self.attrs.get(name)
         # an empty list stays a message while reading, since it would lose its element type
-        found = value if isinstance(value, (list, tuple)) and value else default
-        return tuple(int(v) for v in found)
+        values = value if isinstance(value, (list, tuple)) and value else default
+        return tuple(int(v) for v in values)
 
     def integer(self, name: str, default: int) -> int:
         """Return an integer attribute."""

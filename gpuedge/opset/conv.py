@@ -51,8 +51,8 @@ def _result(call: OperatorCall, filters: int, slide: Slide, group: int, transpos
     if is_direct(slide, w, bias):
         source = Convolution(x, w, bias, slide.window, group, transposed)
         return Tensor((x.shape[0], filters, *slide.out), x.dtype, source)
-    made = (deep.spread if transposed else deep.convolved)(x, w, slide, group)
-    return made if bias is None else mapped(lambda y, b: y + b, made, deep.column(bias, x.rank))
+    result = (deep.spread if transposed else deep.convolved)(x, w, slide, group)
+    return result if bias is None else mapped(lambda y, b: y + b, result, deep.column(bias, x.rank))
 
 
 def sliding(call: OperatorCall) -> tuple[Slide, int]:

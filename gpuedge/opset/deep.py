@@ -87,9 +87,9 @@ def where_greatest(x: Tensor, best: Tensor, slide: Slide, *, by_columns: bool) -
     number = flatten([p for p, _ in ordered], [n for _, n in ordered])
     outer = flatten(place[:2], x.shape[:2]) * spatial
     body = pick(hit, Position(outer + number), float(x.size))
-    made = Tensor(best.shape, "int64", Reduce("min", slide.kernel, body))
-    made.span = (0.0, float(x.size))
-    return made
+    result = Tensor(best.shape, "int64", Reduce("min", slide.kernel, body))
+    result.span = (0.0, float(x.size))
+    return result
 
 
 def convolved(

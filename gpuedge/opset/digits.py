@@ -76,9 +76,9 @@ def in_digits(tensor: Tensor) -> Digits:
 
 def of_digits(high: Tensor, low: Tensor, dtype: str, rounded: Tensor | None = None) -> Tensor:
     """Return the integers that two tensors of digits stand for, kept in digits."""
-    made = mapped(_value, high, low, dtype=dtype)
-    made.digits = Digits(high, low, rounded or _whole(high, low))
-    return made
+    tensor = mapped(_value, high, low, dtype=dtype)
+    tensor.digits = Digits(high, low, rounded or _whole(high, low))
+    return tensor
 
 
 def as_floats(tensor: Tensor) -> Tensor:

@@ -337,10 +337,10 @@ def _prelu_node(call: OperatorCall) -> Tensor:
         # by channel
         column = reshape(slope, (slope.size, *(1,) * (x.rank - 2)))
         call = replace(call, inputs=(x, column))
-    made = BY_NAME["PRelu"].build(call)
-    if made.shape != call.shape(0):
+    result = BY_NAME["PRelu"].build(call)
+    if result.shape != call.shape(0):
         raise call.bad_shape("has a slope that does not broadcast to its input")
-    return made
+    return result
 
 
 def _div(call: OperatorCall) -> Tensor:
@@ -380,9 +380,9 @@ def _clip(call: OperatorCall) -> Tensor:
     given = [b for b in (low, high) if isinstance(b, Tensor)]
 
     def formula(x: Expr, *rest: Expr) -> Expr:
-        found = iter(rest)
-        least = next(found) if isinstance(low, Tensor) else low
-        most = next(found) if isinstance(high, Tensor) else high
+        limits_given = iter(rest)
+        least = next(limits_given) if isinstance(low, Tensor) else low
+        most = next(limits_given) if isinstance(high, Tensor) else high
         raised = x if low == -inf else larger(x, least)
         return raised if high == inf else smaller(raised, most)
 

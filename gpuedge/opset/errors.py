@@ -83,12 +83,12 @@ def running_error(formula: Callable[..., Expr | float], *operands: Num, **number
     places = [LoadExpr(given("", (), "float32"), ZERO) for _ in operands]
     values: dict[int, Any] = {id(p): v for p, v in zip(places, operands, strict=True)}
     body = lift(formula(*places, **numbers))
-    for one in walk(body):
-        if isinstance(one, Number):
-            values[id(one)] = Num.of(one.value)
-        elif isinstance(one, Apply):
-            args = [values[id(a)] for a in one.args]
-            values[id(one)] = FUNCTIONS[one.function].error(*args)
+    for expr in walk(body):
+        if isinstance(expr, Number):
+            values[id(expr)] = Num.of(expr.value)
+        elif isinstance(expr, Apply):
+            args = [values[id(a)] for a in expr.args]
+            values[id(expr)] = FUNCTIONS[expr.function].error(*args)
     result: Num = values[id(body)]
     return result
 
@@ -115,34 +115,37 @@ def tensor_errors(outputs: Iterable[Tensor], known: Mapping[str, Num], bias: flo
     bias : float
         Relative errors that all terms of a sum may have in common.
     """
-    wanted = [_at_once(one) for one in outputs]
+    wanted = [_at_once(tensor) for tensor in outputs]
     done = _Done()
-    for one in reachable(wanted):
-        found = _found(one, known, done, bias)
-        if one.dtype not in FLOATS and one.serial not in done.whole:
-            done.whole.add(one.serial)
-            found = Num(found.v, np.floor(FACTOR * found.e))
-        done.values[one.serial] = Num(found.v.reshape(one.shape), found.e.reshape(one.shape))
+    for tensor in reachable(wanted):
+        number = _found(tensor, known, done, bias)
+        if tensor.dtype not in FLOATS and tensor.serial not in done.whole:
+            done.whole.add(tensor.serial)
+            number = Num(number.v, np.floor(FACTOR * number.e))
+        done.values[tensor.serial] = Num(
+            number.v.reshape(tensor.shape), number.e.reshape(tensor.shape)
+        )
     spans = Spans()
-    return [_bounded(one, done.steps(one), spans) if one.dtype not in FLOATS else done.number(one)
-            for one in wanted]  # fmt: skip
+    return [
+        done.number(t) if t.dtype in FLOATS else _bounded(t, done.steps(t), spans) for t in wanted
+    ]
 
 
-def _at_once(one: Tensor) -> Tensor:
+def _at_once(tensor: Tensor) -> Tensor:
     """Return what a sum in two digits is, where there is a tensor of the sum itself."""
-    digits = one.digits
+    digits = tensor.digits
     if digits is None or not isinstance(digits.rounded.source, (Product, Convolution)):
-        return one
-    made = mapped(lambda v: v, digits.rounded, dtype=one.dtype)
-    made.span = one.span
-    return made
+        return tensor
+    rounded = mapped(lambda v: v, digits.rounded, dtype=tensor.dtype)
+    rounded.span = tensor.span
+    return rounded
 
 
-def _bounded(one: Tensor, x: Num, spans: Spans) -> Num:
+def _bounded(tensor: Tensor, x: Num, spans: Spans) -> Num:
     """Return integers; nothing is known where steps reach over half of what there is."""
-    if one.dtype == "bool":
+    if tensor.dtype == "bool":
         return Num(x.v, np.minimum(x.e, 1.0))
-    low, high = spans.of(one)
+    low, high = spans.of(tensor)
     return Num(x.v, np.where((x.e > 0) & (x.e >= (high - low) / 2), np.inf, x.e))
 
 
@@ -153,19 +156,19 @@ class _Done:
     values: dict[int, Num] = field(default_factory=dict)
     whole: set[int] = field(default_factory=set)
 
-    def number(self, one: Tensor) -> Num:
+    def number(self, tensor: Tensor) -> Num:
         """Return a tensor with running errors."""
-        x = self.values[one.serial]
-        return Num(x.v, _spread(x.e)) if one.serial in self.whole else x
+        x = self.values[tensor.serial]
+        return Num(x.v, _spread(x.e)) if tensor.serial in self.whole else x
 
-    def steps(self, one: Tensor) -> Num:
+    def steps(self, tensor: Tensor) -> Num:
         """Return whole numbers with steps."""
-        return self.values[one.serial]
+        return self.values[tensor.serial]
 
-    def add(self, one: Tensor, x: Num, *, is_whole: bool) -> Num:
+    def add(self, tensor: Tensor, x: Num, *, is_whole: bool) -> Num:
         """Note how a tensor's errors are counted."""
         if is_whole:
-            self.whole.add(one.serial)
+            self.whole.add(tensor.serial)
         return x
 
 
@@ -179,28 +182,30 @@ def _spread(steps: Array) -> Array:
     return np.where(steps > 0, np.sqrt(more**2 + 1 / 6), 0.0)
 
 
-def _found(one: Tensor, known: Mapping[str, Num], done: _Done, bias: float) -> Num:
-    source = one.source
+def _found(tensor: Tensor, known: Mapping[str, Num], done: _Done, bias: float) -> Num:
+    source = tensor.source
     if isinstance(source, Given):
         x = known[source.name]  # of infinity nothing follows
-        found = Num(x.v, np.where(np.abs(x.v) > HUGE, np.inf, x.e))
+        number = Num(x.v, np.where(np.abs(x.v) > HUGE, np.inf, x.e))
         is_digit = source.part != "whole"
-        is_whole = is_digit or one.dtype not in FLOATS
-        return done.add(one, _digit(found, source.part) if is_digit else found, is_whole=is_whole)
+        is_whole = is_digit or tensor.dtype not in FLOATS
+        return done.add(
+            tensor, _digit(number, source.part) if is_digit else number, is_whole=is_whole
+        )
     if isinstance(source, Constant):
-        found = known[source.name] if source.name in known else exact(source.array)
-        is_exact = not found.e.any() and bool((found.v == np.rint(found.v)).all())
-        return done.add(one, found, is_whole=is_exact or one.dtype not in FLOATS)
+        number = known[source.name] if source.name in known else exact(source.array)
+        is_exact = not number.e.any() and bool((number.v == np.rint(number.v)).all())
+        return done.add(tensor, number, is_whole=is_exact or tensor.dtype not in FLOATS)
     if isinstance(source, Map):
-        found, is_whole = _elements(one.shape, source.body, done)
-        return done.add(one, found, is_whole=is_whole)
+        number, is_whole = _elements(tensor.shape, source.body, done)
+        return done.add(tensor, number, is_whole=is_whole)
     if isinstance(source, Reduce):
-        return _reduced(one, source, done, bias)
+        return _reduced(tensor, source, done, bias)
     if isinstance(source, Pooling):
         is_whole = source.x.serial in done.whole and source.kind == "max"
         x = done.steps(source.x) if is_whole else done.number(source.x)
-        return done.add(one, _pooled(source, x), is_whole=is_whole)
-    return _of_products(one, source, done, bias)
+        return done.add(tensor, _pooled(source, x), is_whole=is_whole)
+    return _of_products(tensor, source, done, bias)
 
 
 def _digit(x: Num, part: str) -> Num:
@@ -231,29 +236,29 @@ def _elements(shape: tuple[int, ...], body: Expr, done: _Done) -> tuple[Num, boo
     if len(inexact) == 1:
         return all_of.around(inexact), False
     squares: Array = np.zeros(())
-    for one in inexact:
-        squares = squares + np.maximum(all_of.around({one}).e - own, 0.0) ** 2
+    for tensor in inexact:
+        squares = squares + np.maximum(all_of.around({tensor}).e - own, 0.0) ** 2
     return Num(v, own + np.sqrt(squares)), False
 
 
 def _whole_parts(body: Expr, tensors: Iterable[int]) -> dict[int, bool]:
     """Return which parts of an expression are whole numbers, by identity."""
     whole: dict[int, bool] = {}
-    for one in walk(body):
-        if isinstance(one, Number):
-            found = one.value.is_integer()
-        elif isinstance(one, LoadExpr):
-            found = one.tensor.serial in tensors
-        elif isinstance(one, Apply):
-            args = one.args[1:] if one.function == "pick" else one.args
-            found = one.function in ROUNDING or (
-                one.function in KEEPING and all(whole[id(a)] for a in args)
+    for expr in walk(body):
+        if isinstance(expr, Number):
+            is_whole = expr.value.is_integer()
+        elif isinstance(expr, LoadExpr):
+            is_whole = expr.tensor.serial in tensors
+        elif isinstance(expr, Apply):
+            args = expr.args[1:] if expr.function == "pick" else expr.args
+            is_whole = expr.function in ROUNDING or (
+                expr.function in KEEPING and all(whole[id(a)] for a in args)
             )
-        elif isinstance(one, Where):
-            found = whole[id(one.yes)] and whole[id(one.no)]
+        elif isinstance(expr, Where):
+            is_whole = whole[id(expr.yes)] and whole[id(expr.no)]
         else:
-            found = True
-        whole[id(one)] = found
+            is_whole = True
+        whole[id(expr)] = is_whole
     return whole
 
 
@@ -310,83 +315,85 @@ class _Body:
         at = Elements(self.shape, {serial: x.v for serial, x in self.given.items()})
         errors = Elements(self.shape, {serial: self.given[serial].e for serial in inexact})
         errors.values = at.values
-        found: dict[int, Num] = {}
-        for one in walk(body):
-            made = fixed.get(id(one))
-            if made is None:
-                made = self._part(one, found, at, errors, inexact)
-            found[id(one)] = made
-            at.values[id(one)] = made.v
-        v, e = found[id(body)]
+        numbers: dict[int, Num] = {}
+        for expr in walk(body):
+            number = fixed.get(id(expr))
+            if number is None:
+                number = self._part(expr, numbers, at, errors, inexact)
+            numbers[id(expr)] = number
+            at.values[id(expr)] = number.v
+        v, e = numbers[id(body)]
         return Num(np.broadcast_to(v, self.shape), np.broadcast_to(e, self.shape))
 
     def _part(
-        self, one: Expr, found: Mapping[int, Num], at: Elements, errors: Elements,
+        self, expr: Expr, numbers: Mapping[int, Num], at: Elements, errors: Elements,
         inexact: Collection[int],
     ) -> Num:  # fmt: skip
-        if isinstance(one, Number):
-            return Num.of(one.value)
-        if isinstance(one, LoadExpr):
-            v, serial = at.load(one), one.tensor.serial
-            e = errors.load(one) if serial in inexact else np.zeros_like(v)
-            return Num(v, np.where(_is_open(one.parts, found), _reach(self.given[serial]), e))
-        if isinstance(one, Apply):
-            return self._applied(one, [found[id(a)] for a in one.args], at)
-        if isinstance(one, Where):
-            yes, no, test = found[id(one.yes)], found[id(one.no)], at.test(one.test)
+        if isinstance(expr, Number):
+            return Num.of(expr.value)
+        if isinstance(expr, LoadExpr):
+            v, serial = at.load(expr), expr.tensor.serial
+            e = errors.load(expr) if serial in inexact else np.zeros_like(v)
+            return Num(v, np.where(_is_open(expr.parts, numbers), _reach(self.given[serial]), e))
+        if isinstance(expr, Apply):
+            return self._applied(expr, [numbers[id(a)] for a in expr.args], at)
+        if isinstance(expr, Where):
+            yes, no, test = numbers[id(expr.yes)], numbers[id(expr.no)], at.test(expr.test)
             either = np.abs(yes.v - no.v) + np.maximum(yes.e, no.e)
-            e = np.where(_is_open(one.parts[2:], found), either, np.where(test, yes.e, no.e))
+            e = np.where(_is_open(expr.parts[2:], numbers), either, np.where(test, yes.e, no.e))
             return Num(np.where(test, yes.v, no.v), e)
-        made = Num.of(at.compute(one).astype(np.float64))
-        if isinstance(one, Position):
-            wide = float(one.index.high - one.index.low)
-            return Num(made.v, np.where(_is_open(one.parts, found), wide, 0.0))
-        return made
+        number = Num.of(at.compute(expr).astype(np.float64))
+        if isinstance(expr, Position):
+            wide = float(expr.index.high - expr.index.low)
+            return Num(number.v, np.where(_is_open(expr.parts, numbers), wide, 0.0))
+        return number
 
-    def _applied(self, one: Apply, args: list[Num], at: Elements) -> Num:
+    def _applied(self, expr: Apply, args: list[Num], at: Elements) -> Num:
         """Return a function of parts; sums and products of whole numbers and halves are exact.
 
         In a whole number parts have steps or errors, and what is rounded takes `FACTOR` errors to
         the next tie.
         """
-        kinds = [self.whole[id(a)] for a in one.args]
-        is_whole = self.whole[id(one)]
-        if self.has_steps and one.function in ROUNDING:
+        kinds = [self.whole[id(a)] for a in expr.args]
+        is_whole = self.whole[id(expr)]
+        if self.has_steps and expr.function in ROUNDING:
             args = [a if k else Num(a.v, FACTOR * a.e) for a, k in zip(args, kinds, strict=True)]
         elif self.has_steps and not is_whole:
             args = [Num(a.v, a.e / FACTOR) if k else a for a, k in zip(args, kinds, strict=True)]
-        made = _applied(one.function, args)
-        if one.function in ("above", "equal"):  # an element and itself are equal
-            a, b = one.args
+        number = _applied(expr.function, args)
+        if expr.function in ("above", "equal"):  # an element and itself are equal
+            a, b = expr.args
             if isinstance(a, LoadExpr) and isinstance(b, LoadExpr):
-                return Num(made.v, np.where(at.is_same(a, b), 0.0, made.e))
-            return made
-        if one.function not in ("add", "sub", "mul"):
-            return made
-        is_held: Any = is_whole or ((made.v == np.rint(2 * made.v) / 2) & (np.abs(made.v) < MOST))
+                return Num(number.v, np.where(at.is_same(a, b), 0.0, number.e))
+            return number
+        if expr.function not in ("add", "sub", "mul"):
+            return number
+        is_held: Any = is_whole or (
+            (number.v == np.rint(2 * number.v) / 2) & (np.abs(number.v) < MOST)
+        )
         if self.has_steps and not is_whole:
-            is_held |= (made.v.astype(np.float32) == made.v) & (np.abs(made.v) >= TINY)
-        return Num(made.v, np.where(is_held & (args[0].e + args[1].e == 0), 0.0, made.e))
+            is_held |= (number.v.astype(np.float32) == number.v) & (np.abs(number.v) >= TINY)
+        return Num(number.v, np.where(is_held & (args[0].e + args[1].e == 0), 0.0, number.e))
 
 
 def _rounded(body: Expr, whole: Mapping[int, bool]) -> list[Expr]:
     """Return what is rounded to find places to load from, operands first."""
-    places = [p for one in walk(body) if isinstance(one, LoadExpr) for p in one.parts]
-    found = {
-        id(one.args[0]): one.args[0]
+    places = [p for expr in walk(body) if isinstance(expr, LoadExpr) for p in expr.parts]
+    places_rounded = {
+        id(expr.args[0]): expr.args[0]
         for place in places
-        for one in walk(place)
-        if isinstance(one, Apply) and one.function in ("floor", "ceil", "round")
-        and not whole[id(one.args[0])]
+        for expr in walk(place)
+        if isinstance(expr, Apply) and expr.function in ("floor", "ceil", "round")
+        and not whole[id(expr.args[0])]
     }  # fmt: skip
-    return list(found.values())
+    return list(places_rounded.values())
 
 
-def _is_open(places: Iterable[Expr], found: Mapping[int, Num]) -> Any:
+def _is_open(places: Iterable[Expr], numbers: Mapping[int, Num]) -> Any:
     """Return where a place that is computed from these may be another one."""
     is_open: Any = False
-    for one in places:
-        is_open = is_open | (found[id(one)].e > 0)
+    for place in places:
+        is_open = is_open | (numbers[id(place)].e > 0)
     return is_open
 
 
@@ -397,33 +404,33 @@ def _reach(x: Num) -> float:
 
 def _applied(function: str, args: list[Num]) -> Num:
     """Return a function of numbers with errors; nothing is known where it is not promised."""
-    made = FUNCTIONS[function].error(*args)
+    number = FUNCTIONS[function].error(*args)
     x = args[-1] if function == "div" else args[0]
     if function in ("sin", "cos"):
-        return Num(made.v, np.where(np.abs(x.v) > FAR, np.inf, made.e))
+        return Num(number.v, np.where(np.abs(x.v) > FAR, np.inf, number.e))
     if function in ("log", "div", "pow"):  # zero is possible
-        return Num(made.v, np.where((np.abs(x.v) <= x.e) & (x.e > 0), np.inf, made.e))
-    return made
+        return Num(number.v, np.where((np.abs(x.v) <= x.e) & (x.e > 0), np.inf, number.e))
+    return number
 
 
-def _reduced(one: Tensor, source: Reduce, done: _Done, bias: float) -> Num:
-    x, is_whole = _elements((*one.shape, *source.over), source.body, done)
-    if one.dtype not in FLOATS and not is_whole:
+def _reduced(tensor: Tensor, source: Reduce, done: _Done, bias: float) -> Num:
+    x, is_whole = _elements((*tensor.shape, *source.over), source.body, done)
+    if tensor.dtype not in FLOATS and not is_whole:
         x, is_whole = Num(x.v, np.floor(FACTOR * x.e)), True
-    along = tuple(range(one.rank, one.rank + len(source.over)))
+    along = tuple(range(tensor.rank, tensor.rank + len(source.over)))
     if is_whole:
-        done.whole.add(one.serial)
+        done.whole.add(tensor.serial)
     if source.combine == "prod":
-        made = _multiplied(x, along)
-        return Num(made.v, np.where(x.e.any(axis=along), made.e, 0.0)) if is_whole else made
+        number = _multiplied(x, along)
+        return Num(number.v, np.where(x.e.any(axis=along), number.e, 0.0)) if is_whole else number
     sought = _sought(source) if is_whole else None
     if sought is not None:  # it is one of those that may be
-        hit, place = (_elements((*one.shape, *source.over), part, done)[0] for part in sought)
+        hit, place = (_elements((*tensor.shape, *source.over), part, done)[0] for part in sought)
         first = np.max if source.combine == "max" else np.min
-        found = np.asarray(first(x.v, axis=along))
-        away = np.abs(place.v - np.expand_dims(found, along))
+        extreme = np.asarray(first(x.v, axis=along))
+        away = np.abs(place.v - np.expand_dims(extreme, along))
         may_be = np.where((hit.v > 0.5) | (hit.e > 0), away, 0.0)
-        return Num(found, np.asarray(may_be.max(axis=along, initial=0.0)))
+        return Num(extreme, np.asarray(may_be.max(axis=along, initial=0.0)))
     if source.combine != "sum":
         best = np.max if source.combine == "max" else np.min
         return Num(np.asarray(best(x.v, axis=along)), np.asarray(x.e.max(axis=along, initial=0.0)))
@@ -467,7 +474,7 @@ def _rounding(terms: int) -> float:
     return U * (math.sqrt(terms) + 2)
 
 
-def _of_products(one: Tensor, source: Product | Convolution, done: _Done, bias: float) -> Num:
+def _of_products(tensor: Tensor, source: Product | Convolution, done: _Done, bias: float) -> Num:
     """Return a matrix product, or a convolution; of whole numbers it is exact but for steps."""
     first, second = (source.a, source.b) if isinstance(source, Product) else (source.x, source.w)
     is_whole = first.serial in done.whole and second.serial in done.whole and not source.is_half
@@ -489,18 +496,18 @@ def _of_products(one: Tensor, source: Product | Convolution, done: _Done, bias: 
     read = done.steps if is_whole else done.number
     a, b = read(first), read(second)
     if is_whole:
-        made = _counted_products(multiply, a, b)
+        number = _counted_products(multiply, a, b)
     else:
-        made = _products(
+        number = _products(
             multiply, a, b, terms, bias, is_half=source.is_half, least=_in_tiles(source, a, b)
         )
     if added is not None:
-        more, column = read(added), (-1,) + (1,) * (made.v.ndim - 2)
+        more, column = read(added), (-1,) + (1,) * (number.v.ndim - 2)
         more = Num(more.v.reshape(column), more.e.reshape(column))
-        made = Num(made.v + more.v, made.e + more.e) if is_whole else made + more
+        number = Num(number.v + more.v, number.e + more.e) if is_whole else number + more
     part = "whole" if source.carry is None else source.carry.part
-    made = made if part == "whole" else _digit(made, part)
-    return done.add(one, made, is_whole=is_whole)
+    number = number if part == "whole" else _digit(number, part)
+    return done.add(tensor, number, is_whole=is_whole)
 
 
 def _in_tiles(source: Product | Convolution, x: Num, w: Num) -> Array:

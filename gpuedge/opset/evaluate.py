@@ -48,21 +48,21 @@ def evaluate(outputs: Sequence[Tensor], values: Mapping[str, Array]) -> list[Arr
     list of ndarray
         One for each output, as long as it is; may share memory with `values` or constants.
     """
-    wanted = [part for one in outputs for part in _parts(one)]
+    wanted = [part for tensor in outputs for part in _parts(tensor)]
     wanted += [t.length.count for t in outputs if t.length is not None]
     order = reachable(wanted)
-    last: dict[int, int] = {one.serial: len(order) for one in wanted}
-    for at, one in enumerate(order):
-        for operand in one.reads:
+    last: dict[int, int] = {tensor.serial: len(order) for tensor in wanted}
+    for at, tensor in enumerate(order):
+        for operand in tensor.reads:
             last[operand.serial] = max(last.get(operand.serial, 0), at)
     done: dict[int, Array] = {}
     with np.errstate(all="ignore"):
-        for at, one in enumerate(order):
-            done[one.serial] = _compute(one, done, values)
-            for operand in one.reads:
+        for at, tensor in enumerate(order):
+            done[tensor.serial] = _compute(tensor, done, values)
+            for operand in tensor.reads:
                 if last[operand.serial] == at:
                     done.pop(operand.serial, None)
-    return [_cut(one, done) for one in outputs]
+    return [_cut(tensor, done) for tensor in outputs]
 
 
 def _parts(tensor: Tensor) -> tuple[Tensor, ...]:
@@ -89,24 +89,24 @@ def _compute(tensor: Tensor, done: Mapping[int, Array], values: Mapping[str, Arr
         return source.array
     parts = [done[t.serial] for t in tensor.reads]
     if tensor.digits is not None and tensor.digits.high is tensor.reads[0]:
-        found = joined(parts[0], parts[1], tensor.dtype)
+        computed = joined(parts[0], parts[1], tensor.dtype)
     elif isinstance(source, Map):
-        found = Elements(tensor.shape, done).result(source.body)
+        computed = Elements(tensor.shape, done).result(source.body)
     elif isinstance(source, Reduce):
         elements = Elements((*tensor.shape, *source.over), done).result(source.body)
         along = tuple(range(tensor.rank, tensor.rank + len(source.over)))
-        found = _COMBINE[source.combine](elements, axis=along)
+        computed = _COMBINE[source.combine](elements, axis=along)
     elif isinstance(source, Product):
         a, b = (_wide(done[t.serial], source.carry) for t in (source.a, source.b))
-        found = _carried(np.matmul(a, b), source.carry)
+        computed = _carried(np.matmul(a, b), source.carry)
     elif isinstance(source, Convolution):
         x, w = (_wide(done[t.serial], source.carry) for t in (source.x, source.w))
         bias = None if source.bias is None else _wide(done[source.bias.serial])
-        found = _carried(conv.compute(source, x, w, bias), source.carry)
+        computed = _carried(conv.compute(source, x, w, bias), source.carry)
     elif isinstance(source, Pooling):
-        found = pool.compute(source, _wide(parts[0]))
+        computed = pool.compute(source, _wide(parts[0]))
     # Numpy may have turned a result of rank 0 into a scalar.
-    return np.asarray(found).astype(tensor.dtype, copy=False).reshape(tensor.shape)
+    return np.asarray(computed).astype(tensor.dtype, copy=False).reshape(tensor.shape)
 
 
 def _carried(total: Array, carry: Carry | None) -> Array:
@@ -139,39 +139,39 @@ class Elements:
     def result(self, body: Expr) -> Array:
         """Return the array of `body`."""
         only_moves = not any(isinstance(e, (Apply, Position)) for e in walk(body))
-        for one in walk(body):
-            found = self.compute(one)
-            self.values[id(one)] = found if only_moves else _wide(np.asarray(found))
+        for expr in walk(body):
+            value = self.compute(expr)
+            self.values[id(expr)] = value if only_moves else _wide(np.asarray(value))
         return np.broadcast_to(self.values[id(body)], self.shape)
 
-    def compute(self, one: Expr) -> Any:
+    def compute(self, expr: Expr) -> Any:
         """Return an expression whose parts are in `values`."""
-        if isinstance(one, Number):
-            return np.float32(one.value)
-        if isinstance(one, LoadExpr):
-            return self.load(one)
-        if isinstance(one, Apply):
-            return FUNCTIONS[one.function].numpy(*(self.values[id(a)] for a in one.args))
-        if isinstance(one, Where):
-            yes, no = self.values[id(one.yes)], self.values[id(one.no)]
-            return np.where(self.test(one.test), yes, no)
-        if isinstance(one, Position):
-            return self._index(one.index).astype(np.float32)
-        raise TypeError(type(one).__name__)
+        if isinstance(expr, Number):
+            return np.float32(expr.value)
+        if isinstance(expr, LoadExpr):
+            return self.load(expr)
+        if isinstance(expr, Apply):
+            return FUNCTIONS[expr.function].numpy(*(self.values[id(a)] for a in expr.args))
+        if isinstance(expr, Where):
+            yes, no = self.values[id(expr.yes)], self.values[id(expr.no)]
+            return np.where(self.test(expr.test), yes, no)
+        if isinstance(expr, Position):
+            return self._index(expr.index).astype(np.float32)
+        raise TypeError(type(expr).__name__)
 
-    def load(self, one: LoadExpr) -> Array:
+    def load(self, expr: LoadExpr) -> Array:
         """Return what is loaded at each position."""
-        array = self._done[one.tensor.serial]
+        array = self._done[expr.tensor.serial]
         if 0 in self.shape:
             return np.empty(self.shape, array.dtype)
-        linear = affine(one.at)
+        linear = affine(expr.at)
         if linear is None:
-            taken: Array = array.reshape(-1)[self._index(one.at)]
+            taken: Array = array.reshape(-1)[self._index(expr.at)]
             return taken
-        flat = np.ascontiguousarray(array).reshape(-1)[one.at.constant :]
+        flat = np.ascontiguousarray(array).reshape(-1)[expr.at.constant :]
         low = sum(min(0, f * (self.shape[n] - 1)) for n, f in linear.items())
         if low:  # steps backwards: begin where it ends
-            taken = array.reshape(-1)[self._index(one.at)]
+            taken = array.reshape(-1)[self._index(expr.at)]
             return taken
         steps = [linear.get(n, 0) * flat.itemsize for n in range(len(self.shape))]
         return np.lib.stride_tricks.as_strided(flat, self.shape, steps, writeable=False)

@@ -34,9 +34,9 @@ class Expr:
 
     def __new__(cls, *_: object, **__: object) -> Any:
         """Number the expression."""
-        made = object.__new__(cls)
-        object.__setattr__(made, "serial", next(_serials))
-        return made
+        expr = object.__new__(cls)
+        object.__setattr__(expr, "serial", next(_serials))
+        return expr
 
     def __add__(self, other: Expr | float) -> Expr:
         return apply("add", self, other)
@@ -178,12 +178,12 @@ def walk(root: Expr) -> list[Expr]:
     seen: set[int] = set()
     order: list[Expr] = []
 
-    def visit(one: Expr) -> None:
-        if id(one) not in seen:
-            seen.add(id(one))
-            for part in one.parts:
+    def visit(expr: Expr) -> None:
+        if id(expr) not in seen:
+            seen.add(id(expr))
+            for part in expr.parts:
                 visit(part)
-            order.append(one)
+            order.append(expr)
 
     visit(root)
     return order
@@ -220,8 +220,8 @@ def rewrite(
 
     def one(old: Expr) -> Expr:
         if isinstance(old, LoadExpr):
-            made = LoadExpr(old.tensor, index(old.at))
-            return made if load is None else load(made)
+            moved = LoadExpr(old.tensor, index(old.at))
+            return moved if load is None else load(moved)
         if isinstance(old, Apply):
             return Apply(old.function, tuple(again(a) for a in old.args))
         if isinstance(old, Where):

@@ -161,10 +161,10 @@ def _combined(
         last = Tensor(x.shape, "int64", Reduce("max", (extent,), pick(hit, Position(step), -1.0)))
 
         def written(position: tuple[Index, ...]) -> Expr:
-            found = of(Loaded(at(last, position), -1, extent - 1))
-            _, own = hits(position, choose([found], found, Index()))
-            new = LoadExpr(updates, choose([found], flatten(own, updates.shape), Index()))
-            return where([found], new, at(x, position))
+            update = of(Loaded(at(last, position), -1, extent - 1))
+            _, own = hits(position, choose([update], update, Index()))
+            new = LoadExpr(updates, choose([update], flatten(own, updates.shape), Index()))
+            return where([update], new, at(x, position))
 
         return computed(x.shape, x.dtype, written)
     new, old = at(updates, place), at(x, here)
@@ -246,8 +246,8 @@ def _max_unpool(call: OperatorCall) -> Tensor:
         step = axis(x.rank, count)
         place = (*position[:2], step)
         number = flatten(position, inner)
-        found = pick(equal(at(where_to, place), Position(number)), at(flat, place), 0.0)
-        return where([n - 1 - p for p, n in zip(position, inner, strict=True)], found, 0.0)
+        value = pick(equal(at(where_to, place), Position(number)), at(flat, place), 0.0)
+        return where([n - 1 - p for p, n in zip(position, inner, strict=True)], value, 0.0)
 
     return Tensor(shape, x.dtype, Reduce("sum", (count,), written(axes(shape))))
 

@@ -39,62 +39,62 @@ def halve(op: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor | None]) -
     last = max((t.serial for t in given), default=-1)
     stack, seen = list(outputs), set[int]()
     while stack:
-        one = stack.pop()
-        if one.serial <= last or one.serial in seen:
+        tensor = stack.pop()
+        if tensor.serial <= last or tensor.serial in seen:
             continue
-        seen.add(one.serial)
-        stack.extend(one.reads)
-        source = one.source
+        seen.add(tensor.serial)
+        stack.extend(tensor.reads)
+        source = tensor.source
         if isinstance(source, (Product, Convolution)):
-            if source.carry is None and one.dtype in FLOATS:
-                one.source = replace(source, is_half=True)
-        elif isinstance(source, Map) and op in _ELEMENTWISE and _is_float(one, source):
-            one.source = Map(_halved(source.body))
+            if source.carry is None and tensor.dtype in FLOATS:
+                tensor.source = replace(source, is_half=True)
+        elif isinstance(source, Map) and op in _ELEMENTWISE and _is_float(tensor, source):
+            tensor.source = Map(_halved(source.body))
 
 
-def _is_float(one: Tensor, source: Map) -> bool:
+def _is_float(tensor: Tensor, source: Map) -> bool:
     computes = any(isinstance(e, Apply) for e in walk(source.body))
-    return computes and {one.dtype, *(t.dtype for t in one.reads)} <= set(FLOATS)
+    return computes and {tensor.dtype, *(t.dtype for t in tensor.reads)} <= set(FLOATS)
 
 
 def _halved(body: Expr) -> Expr:
     """Return an expression with everything rounded; where a step has no float16, as a whole."""
     done: dict[int, Expr] = {}
-    for one in walk(body):
-        if isinstance(one, Number):
-            done[id(one)] = Number(float(np.float16(one.value))) if _fits(one) else one
-        elif isinstance(one, LoadExpr) and _fits_constant(one):
-            done[id(one)] = Apply("half", (one,))
-        elif isinstance(one, Apply) and one.function in _STEPS:
-            made = Apply(one.function, tuple(done[id(a)] for a in one.args))
-            done[id(one)] = Apply("half", (made,)) if one.function in ROUNDED else made
+    for expr in walk(body):
+        if isinstance(expr, Number):
+            done[id(expr)] = Number(float(np.float16(expr.value))) if _fits(expr) else expr
+        elif isinstance(expr, LoadExpr) and _fits_constant(expr):
+            done[id(expr)] = Apply("half", (expr,))
+        elif isinstance(expr, Apply) and expr.function in _STEPS:
+            applied = Apply(expr.function, tuple(done[id(a)] for a in expr.args))
+            done[id(expr)] = Apply("half", (applied,)) if expr.function in ROUNDED else applied
         else:
             return Apply("half", (body,))
-    found = done[id(body)]
-    return found if is_half(found) else Apply("half", (found,))
+    halved = done[id(body)]
+    return halved if is_half(halved) else Apply("half", (halved,))
 
 
-def _fits(one: Number) -> bool:
-    return abs(one.value) <= HALF_MOST
+def _fits(number: Number) -> bool:
+    return abs(number.value) <= HALF_MOST
 
 
-def _fits_constant(one: LoadExpr) -> bool:
-    array = one.tensor.array
+def _fits_constant(load: LoadExpr) -> bool:
+    array = load.tensor.array
     return array is None or not array.size or float(np.abs(array).max()) <= HALF_MOST
 
 
-def is_half(one: Expr) -> bool:
+def is_half(expr: Expr) -> bool:
     """Tell whether the value of an expression is certain to be a float16."""
-    if isinstance(one, Apply):
-        return one.function == "half" or (
-            one.function in _CHOOSING and all(is_half(a) for a in one.args)
+    if isinstance(expr, Apply):
+        return expr.function == "half" or (
+            expr.function in _CHOOSING and all(is_half(a) for a in expr.args)
         )
-    return isinstance(one, Number) and _fits(one) and float(np.float16(one.value)) == one.value
+    return isinstance(expr, Number) and _fits(expr) and float(np.float16(expr.value)) == expr.value
 
 
-def is_native(one: Expr) -> bool:
+def is_native(expr: Expr) -> bool:
     """Tell whether an expression is one step in float16: of such numbers, and rounded to it."""
-    if not (isinstance(one, Apply) and one.function == "half"):
+    if not (isinstance(expr, Apply) and expr.function == "half"):
         return False
-    inner = one.args[0]
+    inner = expr.args[0]
     return isinstance(inner, Apply) and inner.function in ROUNDED and all(map(is_half, inner.args))

@@ -334,12 +334,12 @@ def unflatten(number: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
     """Return the position of an element from its number in C order."""
     if number == everything(shape):
         return axes(shape)
-    found: list[Index] = []
+    parts: list[Index] = []
     for i, (stride, extent) in enumerate(zip(strides(shape), shape, strict=True)):
         part = number // stride if stride else ZERO
         first = i == 0 or all(e == 1 for e in shape[:i])
-        found.append(part if first and part.low >= 0 and part.high < extent else part % extent)
-    return tuple(found)
+        parts.append(part if first and part.low >= 0 and part.high < extent else part % extent)
+    return tuple(parts)
 
 
 def substitute(index: Index, put: Mapping[int, Index], inner: Callable[[Expr], Expr]) -> Index:
@@ -369,23 +369,23 @@ def substitute(index: Index, put: Mapping[int, Index], inner: Callable[[Expr], E
 
 def affine(index: Index) -> dict[int, int] | None:
     """Return factor by axis number if the index is linear in the axes, else None."""
-    found: dict[int, int] = {}
+    factors: dict[int, int] = {}
     for atom, factor in index.terms:
         if not isinstance(atom, Axis):
             return None
-        found[atom.number] = factor
-    return found
+        factors[atom.number] = factor
+    return factors
 
 
 def loaded_axes(index: Index) -> set[int]:
     """Return the numbers of all axes that an index depends on, except through memory."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for atom, _ in index.terms:
         if isinstance(atom, Axis):
-            found.add(atom.number)
+            numbers.add(atom.number)
         elif isinstance(atom, (Quotient, Remainder)):
-            found |= loaded_axes(atom.of)
+            numbers |= loaded_axes(atom.of)
         elif isinstance(atom, Chosen):
             for part in (*atom.test, atom.yes, atom.no):
-                found |= loaded_axes(part)
-    return found
+                numbers |= loaded_axes(part)
+    return numbers

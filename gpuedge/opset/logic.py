@@ -102,9 +102,9 @@ def converted(call: OperatorCall, x: Tensor, dtype: str) -> Tensor:
     if dtype in INTEGERS and x.dtype in FLOATS:
         low, high = limits(dtype)
         if dtype in WIDE:
-            made = mapped(truncated, x, dtype=dtype)
-            made.span = max(low, -EXACT), EXACT
-            return made
+            result = mapped(truncated, x, dtype=dtype)
+            result.span = max(low, -EXACT), EXACT
+            return result
         return mapped(lambda v: apply("min", apply("max", truncated(v), low), high), x, dtype=dtype)
     same = retyped(x, dtype)
     if dtype in SMALL and not (limits(dtype)[0] <= span(x)[0] and span(x)[1] <= limits(dtype)[1]):
@@ -145,10 +145,10 @@ def _remainder(a: Expr, b: Expr, *, like_c: bool) -> Expr:
 def _mod(call: OperatorCall) -> Tensor:
     a, b = call.input(0), call.input(1)
     like_c = bool(call.integer("fmod", 0))
-    made = broadcast_map(call, partial(_remainder, like_c=like_c), a, b)
-    if made.dtype in INTEGERS:
-        made.span = -largest(b), largest(b)
-    return made
+    result = broadcast_map(call, partial(_remainder, like_c=like_c), a, b)
+    if result.dtype in INTEGERS:
+        result.span = -largest(b), largest(b)
+    return result
 
 
 OPERATORS: tuple[Operator, ...] = (

@@ -112,12 +112,12 @@ class Operator:
             self.check(call)
         if not self.moves:
             self._check_dtypes(call)
-        made = self.build(call)
+        result = self.build(call)
         for limit in () if self.limits is None else self.limits(call):
             array = call.input(limit.position).array
             if array is not None and limit.wrong(array).size:
                 raise call.bad_shape(f"has {limit.said}")
-        outputs = (made,) if isinstance(made, Tensor) else tuple(made)
+        outputs = (result,) if isinstance(result, Tensor) else tuple(result)
         lengths = [t.length.count for t in outputs if t.length is not None]
         _label([*outputs, *lengths], call.name or call.outputs[0])
         return outputs
@@ -127,15 +127,15 @@ class Operator:
         return position not in self.parameters
 
     def _check_dtypes(self, call: OperatorCall) -> None:
-        found = {
+        dtypes = {
             tensor.dtype
             for i, tensor in enumerate(call.inputs)
             if tensor is not None and self.carries(i) and i not in self.others
         }
-        if len(found) > 1:
-            raise call.unsupported(f"mixes the dtypes {', '.join(sorted(found))}")
+        if len(dtypes) > 1:
+            raise call.unsupported(f"mixes the dtypes {', '.join(sorted(dtypes))}")
         allowed = (*FLOATS, *self.dtypes)
-        for dtype in found - set(allowed):
+        for dtype in dtypes - set(allowed):
             listed = f"{', '.join(allowed[:-1])} and {allowed[-1]}"
             raise call.unsupported(f"computes in {dtype}; only {listed} are known")
 

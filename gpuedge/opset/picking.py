@@ -62,9 +62,9 @@ def _further(places: Tensor, sums: Tensor, by: int) -> Tensor:
         is_before = 1.0 - above(LoadExpr(sums, end), Position(position[0]))
         return here + float(by) * is_before
 
-    made = computed(places.shape, "int64", body)
-    made.span = 0.0, float(2 * last + 1)
-    return made
+    result = computed(places.shape, "int64", body)
+    result.span = 0.0, float(2 * last + 1)
+    return result
 
 
 def _place(places: Tensor, number: Index, shape: Shape) -> tuple[Index, ...]:
@@ -74,10 +74,10 @@ def _place(places: Tensor, number: Index, shape: Shape) -> tuple[Index, ...]:
 
 def _chosen(number: Index, values: list[Expr]) -> Expr:
     """Return the value of a number."""
-    found = values[0]
+    chosen = values[0]
     for i, value in enumerate(values[1:], 1):
-        found = where([number - i], value, found)
-    return found
+        chosen = where([number - i], value, chosen)
+    return chosen
 
 
 def _non_zero(call: OperatorCall) -> Tensor:
@@ -93,9 +93,9 @@ def _non_zero(call: OperatorCall) -> Tensor:
         place = _place(places, position[1], x.shape)
         return _chosen(position[0], [Position(p) for p in place])
 
-    made = computed((x.rank, x.size), "int64", body)
-    made.length = Length(1, total)
-    return made
+    result = computed((x.rank, x.size), "int64", body)
+    result.length = Length(1, total)
+    return result
 
 
 # --- boxes ---------------------------------------------------------------------------------------
@@ -106,8 +106,8 @@ def _corners(boxes: Tensor, order: Tensor, *, is_centred: bool) -> Tensor:
     batches, classes, spots = order.shape
 
     def body(position: tuple[Index, ...]) -> Expr:
-        batch, one, number, end = position
-        spot = of(Loaded(at(order, (batch, one, number)), 0, spots - 1))
+        batch, class_, number, end = position
+        spot = of(Loaded(at(order, (batch, class_, number)), 0, spots - 1))
         part = [at(boxes, (batch, spot, Index(i))) for i in range(4)]
         if is_centred:
             x, y, half_width, half_height = part[0], part[1], part[2] * 0.5, part[3] * 0.5
@@ -137,24 +137,24 @@ def _next(gone: Tensor, last: Tensor | None) -> Tensor:
     Both have the shape (batches, classes, 1).
     """
     batches, classes, spots = gone.shape
-    batch, one, _ = axes((batches, classes, 1))
+    batch, class_, _ = axes((batches, classes, 1))
     step = axis(3, spots)
-    left = 1.0 - at(gone, (batch, one, step))
+    left = 1.0 - at(gone, (batch, class_, step))
     if last is not None:
-        left = left * above(Position(step), at(last, (batch, one, Index())))
+        left = left * above(Position(step), at(last, (batch, class_, Index())))
     first = pick(left, Position(step), float(spots))
-    made = Tensor((batches, classes, 1), "int64", Reduce("min", (spots,), first))
-    made.span = 0.0, float(spots)
-    return made
+    place = Tensor((batches, classes, 1), "int64", Reduce("min", (spots,), first))
+    place.span = 0.0, float(spots)
+    return place
 
 
 def _without_overlaps(gone: Tensor, corners: Tensor, last: Tensor, least: Tensor) -> Tensor:
     """Return which boxes are gone once those are that overlap with the last one picked."""
 
     def body(position: tuple[Index, ...]) -> Expr:
-        batch, one, number = position
-        at_last = at(last, (batch, one, Index()))
-        picked = (batch, one, of(Loaded(at_last, 0, gone.shape[2] - 1)))
+        batch, class_, number = position
+        at_last = at(last, (batch, class_, Index()))
+        picked = (batch, class_, of(Loaded(at_last, 0, gone.shape[2] - 1)))
         a, b = ([at(corners, (*p, Index(i))) for i in range(4)] for p in (position, picked))
         met = _overlaps(a, b, at(least, (Index(),)))
         return met * above(Position(number), at_last)
@@ -180,11 +180,11 @@ def _suppress(call: OperatorCall) -> Tensor:
     if rounds > MOST_ROUNDS:
         raise call.unsupported(f"picks up to {rounds} boxes of a class; the most is {MOST_ROUNDS}")
     least = reshape(call.input(3), (1,)) if call.has(3) else constant(np.zeros(1, np.float32))
-    found, order = ranked(scores, 2, spots)
+    best, order = ranked(scores, 2, spots)
     corners = _corners(boxes, order, is_centred=bool(call.integer("center_point_box", 0)))
     if call.has(4):
         floor = reshape(call.input(4), (1,))
-        gone = mapped(lambda s, f: 1.0 - above(s, f), found, floor, dtype="bool")
+        gone = mapped(lambda s, f: 1.0 - above(s, f), best, floor, dtype="bool")
     else:
         gone = constant(np.zeros(scores.shape, np.bool_))
     last = _next(gone, None)
@@ -199,8 +199,8 @@ def _listed(gone: Tensor, last: Tensor, order: Tensor, rounds: int) -> Tensor:
     shape = batches, classes, _ = gone.shape
 
     def is_left(position: tuple[Index, ...]) -> Expr:
-        batch, one, number = position
-        after = above(Position(number), at(last, (batch, one, Index())))
+        batch, class_, number = position
+        after = above(Position(number), at(last, (batch, class_, Index())))
         return (1.0 - at(gone, position)) * (1.0 - after)
 
     left = computed(shape, "int64", is_left)
@@ -212,10 +212,10 @@ def _listed(gone: Tensor, last: Tensor, order: Tensor, rounds: int) -> Tensor:
         number = LoadExpr(order, flatten(place, shape))
         return _chosen(position[1], [Position(place[0]), Position(place[1]), number])
 
-    made = computed((most, 3), "int64", body)
-    made.span = 0.0, float(max(shape))
-    made.length = Length(0, total)
-    return made
+    rows = computed((most, 3), "int64", body)
+    rows.span = 0.0, float(max(shape))
+    rows.length = Length(0, total)
+    return rows
 
 
 OPERATORS: tuple[Operator, ...] = (

@@ -39,11 +39,11 @@ def _pool(call: OperatorCall) -> tuple[Tensor, ...]:
     x, slide = call.input(0), _slide(call)
     is_max = call.op == "MaxPool"
     include = bool(call.integer("count_include_pad", 0)) and not is_max
-    made = _result(x, slide, is_max=is_max, include_pad=include)
+    result = _result(x, slide, is_max=is_max, include_pad=include)
     if not any(call.outputs[1:]):
-        return (made,)
+        return (result,)
     by_columns = bool(call.integer("storage_order", 0))
-    return made, deep.where_greatest(x, made, slide, by_columns=by_columns)
+    return result, deep.where_greatest(x, result, slide, by_columns=by_columns)
 
 
 def _slide(call: OperatorCall) -> Slide:
@@ -123,7 +123,7 @@ def _lowest(dtype: np.dtype[Any]) -> float:
 
 def _divisor(source: Pooling, size: tuple[int, ...]) -> Array:
     """Return how many positions each window averages over, shape (oh, ow)."""
-    slide, found = source.window, []
+    slide, counts = source.window, []
     for i in (0, 1):
         begin, end = slide.pads[i], slide.pads[i + 2]
         start = np.arange(slide.out[i])[:, None] * slide.strides[i]
@@ -132,6 +132,6 @@ def _divisor(source: Pooling, size: tuple[int, ...]) -> Array:
             inside = at < begin + size[i] + end
         else:
             inside = (at >= begin) & (at < begin + size[i])
-        found.append(inside.sum(axis=1))
-    table: Array = np.maximum(np.multiply.outer(found[0], found[1]), 1).astype(np.float32)
+        counts.append(inside.sum(axis=1))
+    table: Array = np.maximum(np.multiply.outer(counts[0], counts[1]), 1).astype(np.float32)
     return table

@@ -93,7 +93,7 @@ def _quantize_dynamically(call: OperatorCall) -> tuple[Tensor, Tensor, Tensor]:
     x = call.input(0)
     if not x.size:
         raise call.unsupported("has no elements")
-    least, most = (reduced(one, x, range(x.rank), keepdims=False) for one in ("min", "max"))
+    least, most = (reduced(extreme, x, range(x.rank), keepdims=False) for extreme in ("min", "max"))
     least = mapped(lambda v: apply("min", v, 0.0), least)
 
     def scaled(low: Expr, high: Expr) -> Expr:
@@ -130,8 +130,8 @@ def _centred(x: Tensor, zero: Tensor | None, column: tuple[int, ...] = ()) -> tu
         return retyped(x, "float32"), max(-low, high)
     shape = column if zero.size > 1 else ()
     least, most = span(zero)
-    made = mapped(lambda v, z: v - z, x, reshape(zero, shape), dtype="float32")
-    return made, max(high - least, most - low)
+    centred = mapped(lambda v, z: v - z, x, reshape(zero, shape), dtype="float32")
+    return centred, max(high - least, most - low)
 
 
 def _carry(
@@ -157,9 +157,9 @@ def _most(a: float, b: Tensor, b_most: float, axes: tuple[int, ...], terms: int)
 
 
 def _whole(total: Tensor, most: float) -> Tensor:
-    made = retyped(total, "int32")
-    made.span = (-most, most)
-    return made
+    result = retyped(total, "int32")
+    result.span = (-most, most)
+    return result
 
 
 def _matmul(call: OperatorCall) -> Tensor:

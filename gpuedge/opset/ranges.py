@@ -31,9 +31,9 @@ class Spans:
 
     def of(self, tensor: Tensor) -> Range:
         """Return between what the values of a tensor lie; infinite where nothing is known."""
-        for one in all_of([tensor]):
-            if one.serial not in self._found:
-                self._found[one.serial] = self._within(one)
+        for each in all_of([tensor]):
+            if each.serial not in self._found:
+                self._found[each.serial] = self._within(each)
         return self._found[tensor.serial]
 
     def wraps(self, tensor: Tensor) -> bool:
@@ -41,7 +41,7 @@ class Spans:
         if tensor.dtype not in WIDE or tensor.dtype[0] != "u" or not tensor.reads:
             return False
         self.of(tensor)
-        return self._made(tensor)[0] < 0
+        return self._computed(tensor)[0] < 0
 
     def largest(self, tensor: Tensor) -> float:
         """Return a bound on the absolute values of a tensor."""
@@ -61,25 +61,25 @@ class Spans:
             return _of_array(source.array)
         if tensor.dtype not in WIDE:
             return low, high
-        made = self._made(tensor)
-        return max(low, made[0]), min(high, made[1])
+        own = self._computed(tensor)
+        return max(low, own[0]), min(high, own[1])
 
-    def _made(self, tensor: Tensor) -> Range:
+    def _computed(self, tensor: Tensor) -> Range:
         """Return what the source gives, whatever the dtype holds."""
         source = tensor.source
-        made = UNKNOWN if tensor.span is None else tensor.span
+        range_ = UNKNOWN if tensor.span is None else tensor.span
         if isinstance(source, Given):
-            made = (-self.most, self.most)
+            range_ = (-self.most, self.most)
         elif isinstance(source, Map) and tensor.span is None:
-            made = self._ranges(source.body)[id(source.body)]
+            range_ = self._ranges(source.body)[id(source.body)]
         elif isinstance(source, Reduce) and tensor.span is None:
-            made = self._reduced(source)
+            range_ = self._reduced(source)
         elif isinstance(source, Product):
-            made = _sums(source.a.shape[-1], self.of(source.a), self.of(source.b))
+            range_ = _sums(source.a.shape[-1], self.of(source.a), self.of(source.b))
         elif isinstance(source, Convolution):
             taps = prod(source.w.shape[2:]) * max(source.w.shape[:2])
-            made = _sums(taps, self.of(source.x), self.of(source.w))
-        return made
+            range_ = _sums(taps, self.of(source.x), self.of(source.w))
+        return range_
 
     def _reduced(self, source: Reduce) -> Range:
         low, high = self._ranges(source.body)[id(source.body)]
@@ -92,21 +92,21 @@ class Spans:
 
     def _ranges(self, body: Expr) -> dict[int, Range]:
         """Return the range of every part of an expression, by identity."""
-        found: dict[int, Range] = {}
-        for one in walk(body):
-            made = UNKNOWN
-            if isinstance(one, Number):
-                made = (one.value, one.value)
-            elif isinstance(one, LoadExpr):
-                made = self._found[one.tensor.serial]
-            elif isinstance(one, Position):
-                made = (one.index.low, one.index.high)
-            elif isinstance(one, Where):
-                made = _union(found[id(one.yes)], found[id(one.no)])
-            elif isinstance(one, Apply) and one.function in _RULES:
-                made = _RULES[one.function](*(found[id(a)] for a in one.args))
-            found[id(one)] = UNKNOWN if any(map(isnan, made)) else made
-        return found
+        ranges: dict[int, Range] = {}
+        for expr in walk(body):
+            range_ = UNKNOWN
+            if isinstance(expr, Number):
+                range_ = (expr.value, expr.value)
+            elif isinstance(expr, LoadExpr):
+                range_ = self._found[expr.tensor.serial]
+            elif isinstance(expr, Position):
+                range_ = (expr.index.low, expr.index.high)
+            elif isinstance(expr, Where):
+                range_ = _union(ranges[id(expr.yes)], ranges[id(expr.no)])
+            elif isinstance(expr, Apply) and expr.function in _RULES:
+                range_ = _RULES[expr.function](*(ranges[id(a)] for a in expr.args))
+            ranges[id(expr)] = UNKNOWN if any(map(isnan, range_)) else range_
+        return ranges
 
 
 def span(tensor: Tensor) -> Range:
@@ -124,7 +124,7 @@ def exact_inputs(outputs: Sequence[Tensor]) -> tuple[int, Tensor | None]:
 
     What leaves a program is looked at there; what is read inside of it has to stay exact.
     """
-    inside = [r for one in all_of(outputs) for r in _whole(one) if r.dtype in WIDE]
+    inside = [r for tensor in all_of(outputs) for r in _whole(tensor) if r.dtype in WIDE]
     beyond: Tensor | None = None
     for bits in (24, 20, 16, 12, 8):
         spans = Spans(2**bits)

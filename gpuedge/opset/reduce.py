@@ -144,11 +144,11 @@ def extreme_at(x: Tensor, along: int, *, largest: bool = True, last: bool = Fals
     own = spread(x, position)
     here = Position(position[along])
     hit = equal(own, spread(peak, position))
-    found = pick(hit, here, -1.0 if last else float(extent))
+    place = pick(hit, here, -1.0 if last else float(extent))
     combine: Combine = "max" if last else "min"
-    made = Tensor(shape, "int64", Reduce(combine, (extent,), found))
-    made.span = (-1.0, float(extent))
-    return mapped(lambda p: apply("min", p, extent - 1.0), made)
+    extreme = Tensor(shape, "int64", Reduce(combine, (extent,), place))
+    extreme.span = (-1.0, float(extent))
+    return mapped(lambda p: apply("min", p, extent - 1.0), extreme)
 
 
 def _arg(call: OperatorCall) -> Tensor:
@@ -156,11 +156,11 @@ def _arg(call: OperatorCall) -> Tensor:
     along = call.axis(call.integer("axis", 0), x.rank)
     if not x.rank or not x.shape[along]:
         raise call.unsupported("looks for the extreme of nothing")
-    made = extreme_at(x, along, largest=call.op == "ArgMax",
+    places = extreme_at(x, along, largest=call.op == "ArgMax",
                       last=bool(call.integer("select_last_index", 0)))  # fmt: skip
     if call.integer("keepdims", 1):
-        return made
-    return reshape(made, (*x.shape[:along], *x.shape[along + 1 :]))
+        return places
+    return reshape(places, (*x.shape[:along], *x.shape[along + 1 :]))
 
 
 def _hardmax(call: OperatorCall) -> Tensor:
@@ -171,9 +171,9 @@ def _hardmax(call: OperatorCall) -> Tensor:
     along = call.axis(call.integer("axis", 1 if flat else -1), x.rank)
     rows = reshape(x, (*x.shape[:along], prod(x.shape[along:]))) if flat else x
     best = extreme_at(rows, along)
-    made = computed(rows.shape, x.dtype, lambda position: equal(
+    hits = computed(rows.shape, x.dtype, lambda position: equal(
         Position(position[along]), spread(best, position)))  # fmt: skip
-    return reshape(made, x.shape) if flat else made
+    return reshape(hits, x.shape) if flat else hits
 
 
 def _top_k(call: OperatorCall) -> tuple[Tensor, ...]:

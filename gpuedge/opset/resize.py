@@ -75,8 +75,8 @@ def _nearest(way: _Way, places: Array) -> Array:
         "floor": np.zeros_like(ratio, bool),
         "ceil": ratio > 0,
     }[way.nearest]
-    found: Array = (low + up).astype(np.int64)
-    return found
+    indices: Array = (low + up).astype(np.int64)
+    return indices
 
 
 def _linear(distance: float, _: float) -> float:
@@ -127,25 +127,25 @@ def _along(x: Tensor, i: int, way: _Way, scale: float, places: Array) -> Tensor:
         table = constant(np.clip(_nearest(way, places), 0, size - 1))
 
         def to(position: tuple[Index, ...]) -> list[Index]:
-            found = of(Loaded(at(table, (position[i],)), 0, size - 1))
-            return [*position[:i], found, *position[i + 1 :]]
+            index = of(Loaded(at(table, (position[i],)), 0, size - 1))
+            return [*position[:i], index, *position[i + 1 :]]
 
-        made = view(x, shape, to)
+        result = view(x, shape, to)
     else:
         indices, weights = _taps(way, places, size, scale)
         table = constant(np.clip(indices, 0, size - 1))
         factors = constant(weights.astype(np.float32))
         here, step = axes(shape), axis(len(shape), indices.shape[1])
-        found = of(Loaded(at(table, (here[i], step)), 0, size - 1))
-        value = LoadExpr(x, flatten([*here[:i], found, *here[i + 1 :]], x.shape))
+        index = of(Loaded(at(table, (here[i], step)), 0, size - 1))
+        value = LoadExpr(x, flatten([*here[:i], index, *here[i + 1 :]], x.shape))
         body = value * at(factors, (here[i], step))
-        made = Tensor(shape, whole, Reduce("sum", (indices.shape[1],), body))
+        result = Tensor(shape, whole, Reduce("sum", (indices.shape[1],), body))
     outside = (places < 0) | (places > size - 1)
     if way.coordinates != "tf_crop_and_resize" or not outside.any():
-        return made
+        return result
     tests = constant(np.where(outside, -1, 0))
-    return computed(shape, made.dtype, lambda position: where(
-        [of(Loaded(at(tests, (position[i],)), -1, 0))], at(made, position), way.extrapolation
+    return computed(shape, result.dtype, lambda position: where(
+        [of(Loaded(at(tests, (position[i],)), -1, 0))], at(result, position), way.extrapolation
     ))  # fmt: skip
 
 
@@ -163,8 +163,8 @@ def _sizes(
     policy = call.text("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
         return list(sizes), factors
-    one = min(factors) if policy == "not_larger" else max(factors)
-    return [floor(n * one + 0.5) for n in own], [one] * len(own)
+    factor = min(factors) if policy == "not_larger" else max(factors)
+    return [floor(n * factor + 0.5) for n in own], [factor] * len(own)
 
 
 def _way(call: OperatorCall) -> _Way:
@@ -210,27 +210,27 @@ def _axes(call: OperatorCall, way: _Way) -> list[_Axis]:
         raise call.unsupported("gives nothing at all along an axis")
     if max(extents, default=0) > MOST_POSITIONS:
         raise call.unsupported(f"makes an axis longer than {MOST_POSITIONS}")
-    found = []
+    resized = []
     crops = way.coordinates == "tf_crop_and_resize"
     for n, (i, out, factor) in enumerate(zip(which, extents, factors, strict=True)):
         if out != x.shape[i] or factor != 1 or crops:
             ends = (roi[n], roi[n + len(which)])
             places = _places(way, x.shape[i], out, factor, ends)
-            found.append(_Axis(i, x.shape[i], out, factor, places))
-    return found
+            resized.append(_Axis(i, x.shape[i], out, factor, places))
+    return resized
 
 
 def _resize(call: OperatorCall) -> Tensor:
-    x = made = call.input(0)
+    x = result = call.input(0)
     way = _way(call)
-    for one in _axes(call, way):
-        made = _along(made, one.number, way, one.scale, one.places)
-    if made is x:
+    for resized in _axes(call, way):
+        result = _along(result, resized.number, way, resized.scale, resized.places)
+    if result is x:
         return reshape(x, x.shape)
-    if made.dtype == x.dtype:
-        return made
+    if result.dtype == x.dtype:
+        return result
     low, high = limits(x.dtype)
-    return mapped(lambda v: apply("min", apply("max", apply("round", v), low), high), made,
+    return mapped(lambda v: apply("min", apply("max", apply("round", v), low), high), result,
                   dtype=x.dtype)  # fmt: skip
 
 
@@ -238,15 +238,15 @@ NEAR = 1e-4
 """How far from a tie a place is safe from roundings of float32, relative to it."""
 
 
-def _is_near_tie(way: _Way, one: _Axis) -> bool:
+def _is_near_tie(way: _Way, resized: _Axis) -> bool:
     """Tell whether roundings of float32 may decide which pixel is the nearest.
 
     A place right on a tie is not: where the factor is exact, so is the quotient.
     """
     tie = 0.5 if way.nearest.startswith("round") else 0.0
-    away = np.abs(one.places - tie - np.rint(one.places - tie))
-    is_near = away < NEAR * np.maximum(1.0, np.abs(one.places))
-    is_exact = float(np.float32(one.scale)) == one.scale
+    away = np.abs(resized.places - tie - np.rint(resized.places - tie))
+    is_near = away < NEAR * np.maximum(1.0, np.abs(resized.places))
+    is_exact = float(np.float32(resized.scale)) == resized.scale
     return bool(np.any(is_near & (away > 0) if is_exact else is_near))
 
 

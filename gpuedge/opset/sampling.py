@@ -36,18 +36,18 @@ def interpolated(
     Taps outside are those of the nearest position, or nothing with `only_inside`.
     """
     total: Expr | None = None
-    for one in product(*taps):
+    for corner in product(*taps):
         place = [
             of(Loaded(tap, 0, n - 1)) if n > 1 else Index()
-            for (tap, _), n in zip(one, x.shape[2:], strict=True)
+            for (tap, _), n in zip(corner, x.shape[2:], strict=True)
         ]
         value: Expr = LoadExpr(x, flatten([*outer, *place], x.shape))
         if only_inside:
             test = lift(1.0)
-            for (tap, _), n in zip(one, x.shape[2:], strict=True):
+            for (tap, _), n in zip(corner, x.shape[2:], strict=True):
                 test = test * _inside(tap, n)
             value = pick(test, value, 0.0)
-        for _, weight in one:
+        for _, weight in corner:
             value = value if weight is None else value * weight
         total = value if total is None else total + value
     return lift(0.0) if total is None else total
@@ -106,8 +106,8 @@ def _grid_sample(call: OperatorCall) -> Tensor:
             low, high = (0.0, n - 1.0) if aligns else (-0.5, n - 0.5)
             ahead = given + 1.0
             place = ahead * ((n - 1) / 2) if aligns else (ahead * float(n) - 1.0) * 0.5
-            found = _taps(mode, padding, place, (low, high), n)
-            taps.append(_padded(found, padding, low, high))
+            taps_of_axis = _taps(mode, padding, place, (low, high), n)
+            taps.append(_padded(taps_of_axis, padding, low, high))
         return interpolated(x, position[:2], taps, only_inside=padding == "zeros")
 
     return computed(shape, x.dtype, body)
@@ -161,8 +161,8 @@ def _roi_align(call: OperatorCall) -> Tensor:
         kept = kept * (1.0 - above(-1.0, place)) * (1.0 - above(place, float(n)))
         places.append(apply("min", apply("max", place, 0.0), n - 1.0))
     parts = [
-        interpolated(x, (batch, here[1]), one, only_inside=False)
-        for one in (_corners(places) if is_max else [[linear_taps(p) for p in places]])
+        interpolated(x, (batch, here[1]), corners, only_inside=False)
+        for corners in (_corners(places) if is_max else [[linear_taps(p) for p in places]])
     ]
     body = parts[0]
     for part in parts[1:]:
@@ -174,7 +174,7 @@ def _roi_align(call: OperatorCall) -> Tensor:
 
 def _corners(places: Sequence[Expr]) -> list[list[Taps]]:
     """Return each product of linear taps by itself."""
-    return [[[tap] for tap in one] for one in product(*(linear_taps(p) for p in places))]
+    return [[[tap] for tap in corner] for corner in product(*(linear_taps(p) for p in places))]
 
 
 def _deform_conv(call: OperatorCall) -> Tensor:

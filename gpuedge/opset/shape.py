@@ -26,9 +26,9 @@ def _dropout(call: OperatorCall) -> tuple[Tensor, ...]:
         training = mode is not None and bool(mode.reshape(-1)[0])
     if training:
         raise call.unsupported("is in training mode")
-    made = _identity(call)
-    mask = constant(np.ones(made.shape, "bool" if call.version >= 10 else made.dtype))
-    return (made, mask)[: len(call.outputs)]
+    kept = _identity(call)
+    mask = constant(np.ones(kept.shape, "bool" if call.version >= 10 else kept.dtype))
+    return (kept, mask)[: len(call.outputs)]
 
 
 def _flatten(call: OperatorCall) -> Tensor:

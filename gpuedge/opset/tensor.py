@@ -236,16 +236,16 @@ class Tensor:
 
 def _read_by(source: Source) -> tuple[Tensor, ...]:
     if isinstance(source, (Map, Reduce)):
-        found = [load.tensor for load in loads(source.body)]
+        operands = [load.tensor for load in loads(source.body)]
     elif isinstance(source, Product):
-        found = [source.a, source.b]
+        operands = [source.a, source.b]
     elif isinstance(source, Convolution):
-        found = [t for t in (source.x, source.w, source.bias) if t is not None]
+        operands = [t for t in (source.x, source.w, source.bias) if t is not None]
     elif isinstance(source, Pooling):
-        found = [source.x]
+        operands = [source.x]
     else:
-        found = []
-    return tuple(dict.fromkeys(found))
+        operands = []
+    return tuple(dict.fromkeys(operands))
 
 
 def reachable(roots: Sequence[Tensor]) -> list[Tensor]:
@@ -253,10 +253,10 @@ def reachable(roots: Sequence[Tensor]) -> list[Tensor]:
     seen: dict[int, Tensor] = {}
     stack = list(roots)
     while stack:
-        one = stack.pop()
-        if one.serial not in seen:
-            seen[one.serial] = one
-            stack.extend(one.reads)
+        tensor = stack.pop()
+        if tensor.serial not in seen:
+            seen[tensor.serial] = tensor
+            stack.extend(tensor.reads)
     return [seen[serial] for serial in sorted(seen)]
 
 
@@ -323,22 +323,22 @@ def view(
     tensor: Tensor, shape: Shape, to: Callable[[tuple[Index, ...]], Sequence[Index]]
 ) -> Tensor:
     """Return the tensor read at other positions: `to` gives the one for each of `shape`."""
-    made = computed(shape, tensor.dtype, lambda position: at(tensor, to(position)))
-    return _with_digits(made, tensor, lambda part: view(part, shape, to))
+    moved = computed(shape, tensor.dtype, lambda position: at(tensor, to(position)))
+    return _with_digits(moved, tensor, lambda part: view(part, shape, to))
 
 
-def _with_digits(made: Tensor, tensor: Tensor, move: Callable[[Tensor], Tensor]) -> Tensor:
+def _with_digits(moved: Tensor, tensor: Tensor, move: Callable[[Tensor], Tensor]) -> Tensor:
     """Return what was made by moving elements, whose digits move in the same way."""
     digits = tensor.digits
     if digits is not None:
-        made.digits = Digits(*map(move, (digits.high, digits.low, digits.rounded)))
-    return made
+        moved.digits = Digits(*map(move, (digits.high, digits.low, digits.rounded)))
+    return moved
 
 
 def reshape(tensor: Tensor, shape: Shape) -> Tensor:
     """Return the same elements in the same order with another shape."""
-    made = computed(shape, tensor.dtype, lambda _: LoadExpr(tensor, everything(shape)))
-    return _with_digits(made, tensor, lambda part: reshape(part, shape))
+    moved = computed(shape, tensor.dtype, lambda _: LoadExpr(tensor, everything(shape)))
+    return _with_digits(moved, tensor, lambda part: reshape(part, shape))
 
 
 def transpose(tensor: Tensor, perm: Sequence[int]) -> Tensor:

@@ -52,8 +52,8 @@ def _slice(call: OperatorCall) -> Tensor:
     starts, steps, shape = [0] * x.rank, [1] * x.rank, list(x.shape)
     for start, end, which, step in zip(*given, axes, by, strict=True):
         i = call.axis(which, x.rank)
-        found = range(x.shape[i])[start:end:step]
-        starts[i], steps[i], shape[i] = found.start if len(found) else 0, found.step, len(found)
+        picked = range(x.shape[i])[start:end:step]
+        starts[i], steps[i], shape[i] = picked.start if len(picked) else 0, picked.step, len(picked)
     return sliced(x, starts, steps, tuple(shape))
 
 
@@ -246,12 +246,12 @@ def _range(call: OperatorCall) -> Tensor:
     count = max(0, ceil((float(limit) - float(start)) / float(delta)))
     if start.dtype.name not in (*FLOATS, *INTEGERS):
         raise call.unsupported(f"counts in {start.dtype.name}")
-    made = computed(
+    result = computed(
         (count,), start.dtype.name,
         lambda position: Place(position[0]) * float(delta) + float(start),
     )  # fmt: skip
-    made.span = min(float(start), float(limit)), max(float(start), float(limit))
-    return made
+    result.span = min(float(start), float(limit)), max(float(start), float(limit))
+    return result
 
 
 OPERATORS: tuple[Operator, ...] = (

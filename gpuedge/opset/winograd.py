@@ -142,7 +142,7 @@ def _summed(u: Array, v: Array) -> Array:
 
 
 def _assembled(matrix: Array, products: Array, window: Window) -> Array:
-    found = _sent(matrix, products).swapaxes(3, 4)
-    batch, filters, rows, _, columns, _ = found.shape
-    whole = found.reshape(batch, filters, SIDE * rows, SIDE * columns)
+    tiles = _sent(matrix, products).swapaxes(3, 4)
+    batch, filters, rows, _, columns, _ = tiles.shape
+    whole = tiles.reshape(batch, filters, SIDE * rows, SIDE * columns)
     return np.asarray(whole[:, :, : window.out[0], : window.out[1]])
