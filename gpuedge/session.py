@@ -58,7 +58,7 @@ class Session:
         (the default), or an error. Setting: ``GPUEDGE_FALLBACK``.
     isolation : {"inline", "process"}, optional
         Where the driver lives: in this process (the default), or in one of its own, whose death
-        this process survives (docs/sessions.md). Setting: ``GPUEDGE_ISOLATION``.
+        this process survives (docs/running-models.md). Setting: ``GPUEDGE_ISOLATION``.
     progress : callable, optional
         Called with a stage, what is done of it and how much it is, wherever the caller waits for
         reading and compiling: here, in `warm_up` and in a `run` of new shapes. Stages: ``read``,
@@ -81,7 +81,7 @@ class Session:
     On a GPU, float16 values are computed in float32 and rounded once where they leave it, unless
     `Policy(arithmetic="float16")` says otherwise.
     One session may be used from several threads; its runs happen one after another. What threads,
-    forks, time limits and the end of the program mean for it is in docs/sessions.md.
+    forks, time limits and the end of the program mean for it is in docs/running-models.md.
 
     Examples
     --------

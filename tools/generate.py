@@ -1,8 +1,9 @@
-"""Writes what follows from the descriptions of operators in gpuedge/opset.
+"""Writes what follows from the code: descriptions of operators in gpuedge/opset, and docstrings.
 
 * gpuedge/ops/elementwise.py: the public functions that are one operator
 * the names of operations in gpuedge/__init__.py
 * docs/tables/operators.md: which functions and ONNX operators run where
+* docs/tables/api.md, settings.md and files.md: see tools/reference.py
 
 Usage: make generate    (a test compares the files with what this makes)
 """
@@ -10,6 +11,7 @@ Usage: make generate    (a test compares the files with what this makes)
 from __future__ import annotations
 
 import re
+import runpy
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
@@ -61,7 +63,7 @@ ONNX = """
 Of the default domain `ai.onnx`. On the CPU, ONNX Runtime runs these and all others it knows. On a
 GPU an operator needs float32 or float16 values, where marked also others, and shapes that are known
 when those of the inputs are. Integers are computed in float32: 8 and 16 bits as ONNX has it, larger
-ones as far as 2^24, beyond which they are refused ([levels](../levels.md)). With
+ones as far as 2^24, beyond which they are refused ([devices](../devices.md#numbers)). With
 `fallback="error"`, small inputs that only parametrise nodes (a shape, axes) may be inputs of the
 model: it is compiled for their values. What a GPU named by `device=` cannot run goes to the CPU, or
 is an error with `fallback="error"`. `auto` cuts such a model into segments and places them where
@@ -156,11 +158,12 @@ def files() -> dict[str, str]:
         "gpuedge/ops/elementwise.py": functions_module(),
         "gpuedge/__init__.py": package_module(package),
         "docs/tables/operators.md": page(),
+        **runpy.run_path(str(ROOT / "tools" / "reference.py"))["pages"](),
     }
 
 
 if __name__ == "__main__":
     for path, text in files().items():
-        if (ROOT / path).read_text(encoding="utf-8") != text:
+        if not (ROOT / path).exists() or (ROOT / path).read_text(encoding="utf-8") != text:
             (ROOT / path).write_text(text, encoding="utf-8")
             print(f"wrote {path}")

@@ -1,7 +1,7 @@
 """Every constant of the decision, in one place: the product and the simulator read the same object.
 
 Where a constant comes from is said beside it. "Study" is the simulation in docs/decision.md,
-repeated by `benchmarks/fleet`; docs/fitting.md says how to fit the noise from traces of real
+repeated by `benchmarks/fleet`; the README there says how to fit the noise from traces of real
 devices.
 """
 

@@ -55,11 +55,11 @@ class Policy(Saved):
         It takes no part in comparisons and is not recorded.
     crosscheck : float
         Share of a session's inferences on a GPU, 0 to 1, that are computed on the CPU as well and
-        compared (docs/service.md); the first one is among them. 0 compares none.
+        compared (docs/failures.md); the first one is among them. 0 compares none.
     watchdog_s : float, optional
         Seconds that a run on a device may take, 0.001 to 86400, before the device counts as hung.
         By default ten times as long as its slowest runs so far, or as a first run is predicted to
-        take, and at least 2 s; longer while it shows signs of life (docs/service.md).
+        take, and at least 2 s; longer while it shows signs of life (docs/failures.md).
     deadline_s : float, optional
         Seconds that every inference has at the percentile, 0.000001 to 3600. Devices that miss it
         are out; where all miss it, the fastest is taken.

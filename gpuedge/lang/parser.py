@@ -319,7 +319,7 @@ def load(
     Parameters
     ----------
     text : str
-        The kernel; see docs/kernel-language.md.
+        The kernel; see shaders/README.md.
     filename : str
         What errors call the text.
     consts : mapping, optional

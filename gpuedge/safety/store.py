@@ -30,7 +30,7 @@ MEGABYTE = 1 << 20
 
 
 class FileKind(Record):
-    """One row of the table of files: `gpuedge cache` and docs/files-on-disk.md read it.
+    """One row of the table of files: `gpuedge cache` and docs/tables/files.md read it.
 
     `pattern` is a glob below the cache folder, where ``**`` stands for everything below.
     """

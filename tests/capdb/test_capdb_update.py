@@ -312,7 +312,7 @@ def test_every_code_has_a_sentence_and_an_outcome_says_it(world: World) -> None:
     assert all(text and text[0].islower() for text in update.SENTENCES.values())
     outcome = world.update(world.folder / "nothing")
     assert outcome.sentence.startswith("version 2 is kept: the mirror cannot be read (")
-    page = Path(paths.__file__).parents[2] / "docs" / "db-updates.md"
+    page = Path(paths.__file__).parents[2] / "docs" / "capability-db.md"
     text = page.read_text(encoding="utf-8")
     assert [code for code in update.SENTENCES if f"`{code}`" not in text] == []
 

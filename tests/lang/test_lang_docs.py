@@ -1,4 +1,4 @@
-"""The page docs/kernel-language.md says what the code does."""
+"""The page shaders/README.md says what the code does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuedge.core.errors import KernelSyntaxError
 from gpuedge.lang import tokens
 from gpuedge.lang.builtins import BUILTINS
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "kernel-language.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "shaders" / "README.md").read_text()
 FENCED = r"```\w*\n(.*?)```"
 BLOCKS = re.findall(FENCED, PAGE, re.DOTALL)
 INLINE = re.findall(r"`([^`]+)`", re.sub(FENCED, "", PAGE, flags=re.DOTALL))

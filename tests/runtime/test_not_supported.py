@@ -1,4 +1,4 @@
-"""What docs/levels.md says is not supported: refused with a code, or left to the CPU."""
+"""What docs/devices.md says is not supported: refused with a code, or left to the CPU."""
 
 from __future__ import annotations
 

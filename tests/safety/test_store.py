@@ -96,16 +96,3 @@ def test_every_file_named_in_code_is_in_the_table() -> None:
     assert "launches.json" in named
     packaged = {path.name for path in Path(data_folder("capability_db")).iterdir()}
     assert {n for n in named if n.endswith((".json", ".bin"))} - packaged <= known
-
-
-def test_page_shows_the_table() -> None:
-    page = Path(__file__).parents[2] / "docs" / "files-on-disk.md"
-    rows = ["| file | what it holds | written by | until | at most |", "|---|---|---|---|---|"]
-    for kind in store.FILES:
-        count = kind.max_bytes or 0
-        is_large = count >= store.MEGABYTE
-        size = f"{count // store.MEGABYTE} MiB" if is_large else f"{count} bytes" if count else "-"
-        rows.append(
-            f"| `{kind.pattern}` | {kind.purpose} | {kind.writer} | {kind.expires} | {size} |"
-        )
-    assert "\n".join(rows) in page.read_text()
