@@ -10,8 +10,10 @@ Usage: make generate    (a test compares the files with what this makes)
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
+import sys
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
@@ -162,8 +164,15 @@ def files() -> dict[str, str]:
     }
 
 
-if __name__ == "__main__":
-    for path, text in files().items():
-        if not (ROOT / path).exists() or (ROOT / path).read_text(encoding="utf-8") != text:
-            (ROOT / path).write_text(text, encoding="utf-8")
-            print(f"wrote {path}")
+def write() -> list[str]:
+    """Write what is not up to date; return the suffixes of what was written."""
+    made = {ROOT / path: text for path, text in files().items()}
+    old = [p for p, text in made.items() if not p.exists() or p.read_text("utf-8") != text]
+    for path in old:
+        path.write_text(made[path], encoding="utf-8")
+        print(f"wrote {path.relative_to(ROOT)}")
+    return [path.suffix for path in old]
+
+
+if __name__ == "__main__" and ".py" in write():
+    os.execv(sys.executable, [sys.executable, *sys.argv])  # pages show docstrings just written

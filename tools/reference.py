@@ -52,6 +52,9 @@ CLASSES = (
 RETURNED = ("Decision", "ModelCheck", "ProbeReport", "Device")
 """Classes that functions return: nobody calls them."""
 
+LISTS = ("Parameters", "Attributes", "Raises")
+"""Sections of docstrings that list something; others do where their entries are explained."""
+
 
 def settings_page() -> str:
     """Return the text of docs/tables/settings.md."""
@@ -120,7 +123,7 @@ def markdown(doc: str) -> str:
     head, *parts = re.split(r"^(\w[\w ]*)\n-{3,}\n", f"{doc}\n", flags=re.MULTILINE)
     text = [_plain(head)]
     for title, body in zip(parts[::2], parts[1::2], strict=True):
-        is_list = re.search(r"^\S.*\n    ", body, re.MULTILINE) and title != "Notes"
+        is_list = title in LISTS or re.search(r"^\S.*\n    ", body, re.MULTILINE)
         text.append(f"**{title}**\n\n{_listed(body) if is_list else _plain(body)}")
     return "\n\n".join(text)
 
@@ -138,9 +141,12 @@ def _listed(body: str) -> str:
 
 
 def _plain(body: str) -> str:
-    """Return paragraphs and indented code as they are, sessions of the interpreter as code."""
+    """Return paragraphs filled, indented code as it is, sessions of the interpreter as code."""
     text = body.strip("\n")
-    return f"```python\n{text}\n```" if text.startswith(">>>") else _code(text)
+    if text.startswith(">>>"):
+        return f"```python\n{text}\n```"
+    parts = _code(text).split("\n\n")
+    return "\n\n".join(p if re.search(r"^[ *]", p, re.M) else _filled(p, "", "") for p in parts)
 
 
 def _code(text: str) -> str:

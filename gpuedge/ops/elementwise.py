@@ -34,7 +34,7 @@ def abs(x: Any, *, device: str | Device | None = None) -> Array:
 
 @warm
 def add(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
-    """A + b, with broadcasting.
+    """`a + b`, with broadcasting.
 
     Error bound: exactly rounded.
     """
@@ -52,7 +52,7 @@ def ceil(x: Any, *, device: str | Device | None = None) -> Array:
 
 @warm
 def celu(x: Any, alpha: float = 1.0, *, device: str | Device | None = None) -> Array:
-    """X where positive, else alpha * (exp(x / alpha) - 1).
+    """`x` where positive, else `alpha * (exp(x / alpha) - 1)`.
 
     Error bound: 1e-6 * max(1, alpha) absolute plus 1 ULP.
     """
@@ -70,7 +70,7 @@ def cos(x: Any, *, device: str | Device | None = None) -> Array:
 
 @warm
 def div(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
-    """A / b, with broadcasting.
+    """`a / b`, with broadcasting.
 
     Error bound: 2.5 ULP (Vulkan specification, division).
     """
@@ -79,7 +79,7 @@ def div(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
 
 @warm
 def elu(x: Any, alpha: float = 1.0, *, device: str | Device | None = None) -> Array:
-    """X where positive, else alpha * (exp(x) - 1).
+    """`x` where positive, else `alpha * (exp(x) - 1)`.
 
     Error bound: 1e-6 * max(1, alpha) absolute plus 1 ULP.
     """
@@ -144,7 +144,7 @@ def greater_equal(a: Any, b: Any, *, device: str | Device | None = None) -> Arra
 def hard_sigmoid(
     x: Any, alpha: float = 0.2, beta: float = 0.5, *, device: str | Device | None = None
 ) -> Array:
-    """Clip(alpha * x + beta, 0, 1).
+    """`clip(alpha * x + beta, 0, 1)`.
 
     Error bound: 2 ULP of max(1, alpha * x).
     """
@@ -153,7 +153,7 @@ def hard_sigmoid(
 
 @warm
 def hard_swish(x: Any, *, device: str | Device | None = None) -> Array:
-    """X * clip(x / 6 + 0.5, 0, 1).
+    """`x * clip(x / 6 + 0.5, 0, 1)`.
 
     Error bound: 2e-7 * max(1, abs(x)).
     """
@@ -162,7 +162,7 @@ def hard_swish(x: Any, *, device: str | Device | None = None) -> Array:
 
 @warm
 def leaky_relu(x: Any, alpha: float = 0.01, *, device: str | Device | None = None) -> Array:
-    """X where positive, else alpha * x.
+    """`x` where positive, else `alpha * x`.
 
     Error bound: 1.25 ULP.
     """
@@ -216,7 +216,7 @@ def minimum(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
 
 @warm
 def mish(x: Any, *, device: str | Device | None = None) -> Array:
-    """X * tanh(softplus(x)).
+    """`x * tanh(softplus(x))`.
 
     Error bound: 1e-6 * max(1, abs(x)).
     """
@@ -225,7 +225,7 @@ def mish(x: Any, *, device: str | Device | None = None) -> Array:
 
 @warm
 def mul(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
-    """A * b, with broadcasting.
+    """`a * b`, with broadcasting.
 
     Error bound: exactly rounded.
     """
@@ -243,7 +243,7 @@ def neg(x: Any, *, device: str | Device | None = None) -> Array:
 
 @warm
 def pow(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
-    """A ** b, with broadcasting; NaN for a negative base with a broken exponent.
+    """`a ** b`, with broadcasting; NaN for a negative base with a fractional exponent.
 
     Error bound: that of exp2(b * log2(abs(a))) (Vulkan specification, pow).
     """
@@ -252,7 +252,7 @@ def pow(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
 
 @warm
 def prelu(x: Any, slope: Any, *, device: str | Device | None = None) -> Array:
-    """X where positive, else slope * x; `slope` broadcasts to `x`.
+    """`x` where positive, else `slope * x`; `slope` broadcasts to `x`.
 
     Error bound: 1 ULP.
     """
@@ -261,7 +261,7 @@ def prelu(x: Any, slope: Any, *, device: str | Device | None = None) -> Array:
 
 @warm
 def reciprocal(x: Any, *, device: str | Device | None = None) -> Array:
-    """1 / x, element by element.
+    """`1 / x`, element by element.
 
     Error bound: 2.5 ULP (Vulkan specification, division).
     """
@@ -270,7 +270,7 @@ def reciprocal(x: Any, *, device: str | Device | None = None) -> Array:
 
 @warm
 def relu(x: Any, *, device: str | Device | None = None) -> Array:
-    """Max(x, 0). Takes int8 as well.
+    """`max(x, 0)`. Takes int8 as well.
 
     Error bound: exact.
     """
@@ -288,7 +288,7 @@ def round(x: Any, *, device: str | Device | None = None) -> Array:
 
 @warm
 def selu(x: Any, *, device: str | Device | None = None) -> Array:
-    """Scaled exponential unit.
+    """Scaled exponential unit: `gamma * elu(x, alpha)` with the constants of ONNX.
 
     Error bound: 1e-6 absolute plus 1e-6 relative.
     """
@@ -297,7 +297,7 @@ def selu(x: Any, *, device: str | Device | None = None) -> Array:
 
 @warm
 def sigmoid(x: Any, *, device: str | Device | None = None) -> Array:
-    """1 / (1 + exp(-x)).
+    """`1 / (1 + exp(-x))`.
 
     Error bound: 1e-6 absolute.
     """
@@ -333,7 +333,7 @@ def sinh(x: Any, *, device: str | Device | None = None) -> Array:
 
 @warm
 def softplus(x: Any, *, device: str | Device | None = None) -> Array:
-    """Log(1 + exp(x)).
+    """`log(1 + exp(x))`.
 
     Error bound: 2e-6 absolute plus 1e-6 relative.
     """
@@ -342,7 +342,7 @@ def softplus(x: Any, *, device: str | Device | None = None) -> Array:
 
 @warm
 def softsign(x: Any, *, device: str | Device | None = None) -> Array:
-    """X / (1 + abs(x)).
+    """`x / (1 + abs(x))`.
 
     Error bound: 4 ULP.
     """
@@ -360,7 +360,7 @@ def sqrt(x: Any, *, device: str | Device | None = None) -> Array:
 
 @warm
 def sub(a: Any, b: Any, *, device: str | Device | None = None) -> Array:
-    """A - b, with broadcasting.
+    """`a - b`, with broadcasting.
 
     Error bound: exactly rounded.
     """
@@ -378,7 +378,7 @@ def tanh(x: Any, *, device: str | Device | None = None) -> Array:
 
 @warm
 def thresholded_relu(x: Any, alpha: float = 1.0, *, device: str | Device | None = None) -> Array:
-    """X where above alpha, else 0.
+    """`x` where above alpha, else 0.
 
     Error bound: exact.
     """

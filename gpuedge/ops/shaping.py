@@ -43,7 +43,7 @@ def concat(arrays: Sequence[Any], axis: int = 0, *, device: str | Device | None 
     Raises
     ------
     InputError (GE-203)
-        There are no arrays, or more than `MOST_ARRAYS`.
+        There are no arrays, or more than 4096.
     """
     if isinstance(arrays, (str, bytes)) or not hasattr(arrays, "__iter__"):
         raise InputError("concat takes a sequence of arrays.")

@@ -27,7 +27,7 @@ def relu6(x: Any, *, device: str | Device | None = None) -> Array:
 
 @warm
 def silu(x: Any, *, device: str | Device | None = None) -> Array:
-    """X * sigmoid(x), also called swish. Error bound: 2e-6 * max(1, abs(x))."""
+    """Return `x * sigmoid(x)`, also called swish. Error bound: 2e-6 * max(1, abs(x))."""
 
     def write(b: GraphBuilder, names: Sequence[str]) -> str:
         return b.add("Mul", [names[0], b.add("Sigmoid", names)])
@@ -37,7 +37,7 @@ def silu(x: Any, *, device: str | Device | None = None) -> Array:
 
 @warm
 def gelu(x: Any, *, approximate: bool = False, device: str | Device | None = None) -> Array:
-    """X * Phi(x), exactly by erf or by the tanh formula.
+    """Return `x * Phi(x)`, exactly by erf or by the tanh formula.
 
     Error bound: 1e-6 * max(1, abs(x)); by the tanh formula 1e-5 * max(1, abs(x)).
     """
