@@ -69,7 +69,7 @@ ones as far as 2^24, beyond which they are refused ([devices](../devices.md#numb
 `fallback="error"`, small inputs that only parametrise nodes (a shape, axes) may be inputs of the
 model: it is compiled for their values. What a GPU named by `device=` cannot run goes to the CPU, or
 is an error with `fallback="error"`. `auto` cuts such a model into segments and places them where
-that pays ([decision](../decision.md#segments)). Nodes that depend on constants only are evaluated
+that pays ([decision](../decision.md)). Nodes that depend on constants only are evaluated
 while planning, on the host. Operators that ONNX defines by a function of these (ReduceL2,
 GroupNormalization, RMSNormalization, MeanVarianceNormalization, ...) run by that function.
 
