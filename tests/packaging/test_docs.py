@@ -138,6 +138,17 @@ def test_files_that_a_page_names_exist(path: Path) -> None:
     assert [n for n in named if not any((f / n).exists() for f in folders)] == []
 
 
+def test_places_that_the_glossary_names_are_there() -> None:
+    table = page("glossary.md").partition("\n## Words")[0]
+    places = [re.findall(r"`([\w./]+)`", row[1]) for row in cells(table)]
+    assert len(places) > 10
+    for named in places:
+        files = [ROOT / "gpuedge" / n for n in named if n.endswith(".py")]
+        text = "".join(f.read_text(encoding="utf-8") for f in files)
+        words = [w for n in named if "/" not in n for w in n.split(".")]
+        assert [w for w in words if not re.search(rf"(?:class|def) {w}\b", text)] == []
+
+
 @pytest.mark.parametrize("path", OWN, ids=lambda p: p.name)
 def test_python_on_a_page_parses_and_uses_names_that_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
