@@ -3,7 +3,7 @@
 Write traces with ``gpuedge bench --trace``, those of one device into a folder of its own; a folder
 may be given for all traces in it. Each
 constant of `gpuedge.decide.options` is printed with a 90 % interval (bootstrap over series) and how
-many values it rests on; docs/fitting.md says how to read them.
+many values it rests on; the README here says how to read them.
 """
 
 from __future__ import annotations
