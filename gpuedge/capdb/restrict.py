@@ -106,14 +106,14 @@ class Restrictions:
 
 def combine(actions: Iterable[Restrictions]) -> Restrictions:
     """Return what several entries forbid together."""
-    found = sorted(actions, key=lambda action: action.entries)
-    bounds = sorted({limit for action in found for limit in action.limits})
+    ordered = sorted(actions, key=lambda action: action.entries)
+    bounds = sorted({limit for action in ordered for limit in action.limits})
     return Restrictions(
-        **{name: frozenset().union(*(getattr(a, name) for a in found)) for name in SETS},
-        is_backend_off=any(action.is_backend_off for action in found),
-        limits={n: min(a.limits[n] for a in found if n in a.limits) for n in bounds},
-        is_demoted=any(action.is_demoted for action in found),
-        entries=tuple(dict.fromkeys(name for action in found for name in action.entries)),
+        **{name: frozenset().union(*(getattr(a, name) for a in ordered)) for name in SETS},
+        is_backend_off=any(action.is_backend_off for action in ordered),
+        limits={n: min(a.limits[n] for a in ordered if n in a.limits) for n in bounds},
+        is_demoted=any(action.is_demoted for action in ordered),
+        entries=tuple(dict.fromkeys(name for action in ordered for name in action.entries)),
     )
 
 

@@ -321,8 +321,8 @@ class Textures:
             kind = texture.storage
             if form.read_bytes != form.nbytes:  # halves, read as floats
                 kind = Storage("rgba32f")
-            found = texels.decode(raw, kind).view(np.uint8)
-            target[:] = found[head : head + target.size]
+            decoded = texels.decode(raw, kind).view(np.uint8)
+            target[:] = decoded[head : head + target.size]
 
     def _fetch(self, texture: GlesTexture, raw: Bytes, first: int, count: int) -> None:
         gl, form, at = self._gl, texture.form, 0
