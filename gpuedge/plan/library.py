@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from gpuedge.core.errors import ConfigError
 from gpuedge.core.kernel import Extents
@@ -16,6 +16,10 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+READS: Final = ("texels", "textures", "images")
+"""How kernels may read tensors other than as storage buffers: of texel buffers, of copies in
+textures, or of copies in storage textures, which are images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +106,12 @@ def variants() -> tuple[Variant, ...]:
     return _tables()[0]
 
 
-def reads(device_class: str) -> tuple[bool, bool]:
-    """Tell whether kernels on a class of devices read texel buffers, and copies in textures.
+def reads(device_class: str) -> frozenset[str]:
+    """Return the ways of `READS` in which kernels on a class of devices read tensors fastest.
 
     Raises ConfigError (GE-101) as `variants`.
     """
-    known = _tables()[1]
-    return device_class in known["texels"], device_class in known["textures"]
+    return frozenset(way for way, classes in _tables()[1].items() if device_class in classes)
 
 
 @lru_cache(maxsize=1)
@@ -116,7 +119,7 @@ def _tables() -> tuple[tuple[Variant, ...], dict[str, frozenset[str]]]:
     path = data_dir("shaders") / "variants.toml"
     try:
         found: Mapping[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-        known = {name: frozenset(found["reads"][name]) for name in ("texels", "textures")}
+        known = {name: frozenset(found["reads"][name]) for name in READS}
         return tuple(_row(row) for row in found["variant"]), known
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path} cannot be used: {error}") from error
