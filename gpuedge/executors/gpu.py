@@ -10,6 +10,7 @@ from dataclasses import replace
 from math import ceil, prod
 from time import perf_counter, process_time
 from types import TracebackType
+from weakref import ref
 
 import numpy as np
 
@@ -50,7 +51,7 @@ from gpuedge.opset.digits import joined
 from gpuedge.plan.arrange import Arrangement, arrange_on
 from gpuedge.plan.library import texts
 from gpuedge.plan.plan import Pass, Plan, PlanTensor, Step
-from gpuedge.plan.planner import plan, why_not
+from gpuedge.plan.planner import judge, plan
 from gpuedge.plan.storages import (
     EXACT,
     FIXED,
@@ -78,6 +79,11 @@ AHEAD = 2
 notices that the one before is done."""
 
 log = logging.getLogger("gpuedge.gpu")
+
+
+_Judged = tuple[Callable[[], Graph | None], Plan | dict[int, str]]
+_UNJUDGED: _Judged = (lambda: None), {}
+"""What `judge` said of a graph, which is not kept alive for that; and before it was asked."""
 
 
 def _go_on(*_: object) -> None:
@@ -190,11 +196,16 @@ class GpuExecutor:
         self.at_work: Watchdog | None = None
         self._owner = os.getpid()
         self._restricted: set[str] = set()
+        self._judged: _Judged = _UNJUDGED
         self._blobs = BlobCache(cache_dir() / "kernels.bin")
 
     def supports(self, node: Node, graph: Graph) -> str | None:
         """Return None if the planner can run `node` here, else one sentence saying why not."""
-        return why_not(node, graph, self.caps)
+        known, judged = self._judged
+        if known() is not graph:
+            judged = judge(graph, self.caps)
+            self._judged = ref(graph), judged
+        return judged.get(id(node)) if isinstance(judged, dict) else None
 
     def compile(
         self, segment: Graph, precision: StoragePrecision = EXACT,
@@ -229,7 +240,10 @@ class GpuExecutor:
             with self.building():
                 limit_idle(watchdog_s)
         while True:
-            made = plan(segment, self.caps, self._restricted, precision, rewrites=rewrites)
+            (known, made), self._judged = self._judged, _UNJUDGED
+            is_plain = rewrites and precision == EXACT and not self._restricted
+            if known() is not segment or isinstance(made, dict) or not is_plain:
+                made = plan(segment, self.caps, self._restricted, precision, rewrites=rewrites)
             progress("plan", 1, 1)
             try:
                 return GpuExecutable(self, segment, made, progress)

@@ -310,8 +310,12 @@ class _Job:
             return False
 
         def build(w: Array, b: Array | None = None) -> Texels:
-            points = winograd.transformed(w).reshape(*w.shape[:2], winograd.POINTS, 1)
-            return dense_weights(points, b, self.slices, 0, self.slices.span)
+            taps = dense_weights(w, b, self.slices, 0, self.slices.span)
+            rows = taps.reshape(weights.extents[2], w[0, 0].size + 1, -1)
+            made = np.empty((len(rows), winograd.POINTS + 1, rows.shape[2]), np.float32)
+            winograd.send_to_points(rows[:, :-1], made[:, :-1])
+            made[:, -1] = rows[:, -1]  # the bias
+            return made.ravel()
 
         k = self._upload(weights.extents, self.operands, build)
         v, m = (ctx.add(one, storage=ctx.storages.exact) for one in (inputs, products))

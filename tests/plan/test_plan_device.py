@@ -19,10 +19,12 @@ from gpuedge.core.caps import VULKAN_MINIMUM, Caps
 from gpuedge.core.errors import DriverError, NotFiniteError
 from gpuedge.core.kernel import KernelBlob, TensorArg
 from gpuedge.core.storage import Storage
+from gpuedge.executors import gpu
 from gpuedge.executors.gpu import GpuExecutable, GpuExecutor
 from gpuedge.graph.build import GraphBuilder
 from gpuedge.graph.ir import Graph, TensorType
 from gpuedge.lang import BlobCache, Kernel
+from gpuedge.plan.planner import plan
 from gpuedge.plan.storages import StoragePrecision, fixed16
 from gpuedge.runtime import segments
 
@@ -202,9 +204,32 @@ def test_what_is_not_finite_is_refused_before_upload(
     w = np.full((3, 3, 3, 3), bad, np.float32)
     with pytest.raises(NotFiniteError, match="'w' holds"):
         executor.compile(graph(w))
-    why = executor.supports(graph(w).nodes[0], graph(w))
+    odd, plain = graph(w), graph()
+    why = executor.supports(odd.nodes[0], odd)
     assert why is not None and "constant 'w' holds NaN or infinity" in why
-    assert executor.supports(graph().nodes[0], graph()) is None
+    assert executor.supports(plain.nodes[0], plain) is None
+
+
+def test_the_plan_that_says_what_a_device_can_run_is_the_one_that_is_compiled(
+    printed: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, for this graph, computed exactly; and kept no longer, for it holds the weights."""
+    executor, _ = opened(VULKAN_MINIMUM)
+    whole, made = graph(), list[object]()
+    monkeypatch.setattr(gpu, "plan", lambda *a, **k: made.append(a[0]) or plan(*a, **k))
+    for _ in range(2):
+        assert all(executor.supports(node, whole) is None for node in whole.nodes)
+    results = [executor.compile(whole) for _ in range(2)]
+    assert made == [whole]
+    assert results[0].plan is not results[1].plan
+    assert results[0].rows == results[1].rows
+    executor.supports(whole.nodes[0], whole)
+    executor.compile(whole, rewrites=False)
+    executor.supports(whole.nodes[0], whole)
+    executor.compile(whole, StoragePrecision("float16"))
+    executor.supports(whole.nodes[0], whole)
+    executor.compile(graph())
+    assert len(made) == 4
 
 
 def test_what_nodes_make_of_constants_is_refused_where_it_is_infinite() -> None:
