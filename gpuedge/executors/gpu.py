@@ -40,7 +40,7 @@ from gpuedge.core.errors import (
     OutOfMemoryError,
     UsageError,
 )
-from gpuedge.core.storage import BUFFER
+from gpuedge.core.storage import BUFFER, HALF_TEXELS, TEXELS
 from gpuedge.executors.base import PlacementRow, Progress, StepTime
 from gpuedge.executors.driver_calls import Unwatched, Watch, cause_of
 from gpuedge.executors.programs import Programs, RefusedPassError
@@ -77,6 +77,10 @@ after 2 s (TdrDelay). A few hundred submissions a minute cost nothing beside suc
 AHEAD = 2
 """How many pieces are submitted at a time: the device has one to go on with while this process
 notices that the one before is done."""
+
+TEXEL_BYTES = {TEXELS: 16, HALF_TEXELS: 8}
+MORE_BYTES = 256
+"""What a texel buffer may show beyond its tensor."""
 
 log = logging.getLogger("gpuedge.gpu")
 
@@ -490,9 +494,25 @@ class GpuExecutable:
             extents = [self.plan.tensors[n].layout.extents for n in names]
             params = {p.name: one.specs[p.name] for p in program.blob.push if p.type != "ivec4"}
             push = program.blob.pack_push(extents, params)
-            bindings = tuple(self._binding(n) for n in names)
+            kinds = [t.storage for t in program.blob.tensors]
+            bindings = tuple(self._bound(n, k) for n, k in zip(names, kinds, strict=True))
             dispatches.append(Dispatch(program, bindings, push, one.groups, depends))
         return dispatches
+
+    def _bound(self, name: str, kind: str) -> Binding:
+        """Return what a kernel gets of a tensor; of a texel buffer some more where there is room.
+
+        Kernels clamp their reads, so that this is never read. Mesa 22.3 compiles a kernel once for
+        sizes whose bits 8 to 15 are 0, and once for all others: it takes them for a level of an
+        image (`level_zero_only` in `lp_sampler_static_texture_state`).
+        """
+        found, texel = self._binding(name), TEXEL_BYTES.get(kind, 0)
+        more = found.nbytes + MORE_BYTES
+        is_usual = not texel or found.nbytes & 0xFF00
+        if is_usual or more > texel * self.executor.caps.max_texel_elements:
+            return found
+        has_room = found.offset + more <= found.buffer.nbytes
+        return replace(found, nbytes=more) if has_room else found
 
     def _binding(self, name: str) -> Binding:
         region = self._where.regions[name]

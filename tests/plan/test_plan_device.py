@@ -270,3 +270,34 @@ def test_bytes_come_back_in_their_dtype(printed: list[dict[str, str]]) -> None:
     (got,) = executor.compile(b.build()).run({"x": np.ones((1, 3, 4, 4), np.uint8)}).values()
     assert got.dtype == np.uint8
     assert {storage.kind for _, storage in allocated(impl)} == {"rgba8_u8"}
+
+
+@pytest.mark.parametrize(
+    ("most", "columns", "wanted"),
+    [
+        (1 << 16, 256, [65536, 65536 + 256]),  # bits 8 to 15 of that are not 0 any more
+        (1 << 12, 256, [65536, 65536]),  # as large as a texel buffer may be
+        (1 << 16, 4, [1024, 1024]),
+    ],
+)
+def test_texel_buffers_show_more_where_a_driver_would_compile_anew(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, most: int, columns: int, wanted: list[int]
+) -> None:
+    """Constants lie one after the other in a buffer: there is room behind all but the last."""
+    monkeypatch.setenv("GPUEDGE_CACHE_DIR", str(tmp_path))
+    b = GraphBuilder()
+    x = b.input("x", TensorType("float32", (64, columns)))
+    c, d = (b.constant(n, np.full((64, columns), v, np.float32)) for n, v in (("c", 2), ("d", 3)))
+    b.output(b.add("Add", [b.add("Mul", [x, c]), d]))
+    executor, impl = opened(replace(VULKAN_MINIMUM, max_texel_buffers=16, max_texel_elements=most))
+    executor.caps = replace(executor.caps, device_class="cpu-llvm")
+    executor.compile(b.build())
+    (record,) = (call for call in impl.calls if call.method == "record")
+    (dispatch,) = record.args[0]
+    seen = list(zip(dispatch.program.blob.tensors, dispatch.bindings, strict=True))
+    for tensor, one in seen:
+        assert one.offset + one.nbytes <= one.buffer.nbytes
+        assert (tensor.storage == "texels") == (tensor.access != "write")
+    shared = [one for _, one in seen if one.buffer.nbytes > one.nbytes]
+    assert sorted(one.nbytes for one in shared) == wanted
+    assert {one.nbytes for _, one in seen if one not in shared} == {wanted[0]}
