@@ -79,22 +79,23 @@ def facts(window: Window, slices: Slices) -> dict[str, int]:
 
     `stride`: that of both axes, 0 if they differ; `dilation`: the larger one. `in_slices`: slices
     of input channels that a sum takes. `group_slices`: whole slices of output channels that read
-    the same inputs; 0 if groups share a slice. `tiles`: those of Winograd's filtering; 0 where it
-    does not serve. `is_unit`: 1 if an output pixel is computed from the
-    one input pixel at its place. `is_in_threes`: 1 if three taps after the other reach neighbouring
-    columns, all along a row of the kernel.
+    the same inputs; 0 if groups share a slice. `filled_32s`: how many percent these are of the next
+    multiple of 8. `tiles`: those of Winograd's filtering; 0 where it does not serve. `is_unit`: 1
+    if an output pixel is computed from the one input pixel at its place. `is_in_threes`: 1 if three
+    taps after the other reach neighbouring columns, all along a row of the kernel.
     """
     height, width = window.out
     (kernel_y, kernel_x), (stride_y, stride_x) = window.kernel, window.strides
     is_unit = window.kernel == window.strides == (1, 1) and not any(window.pads)
     in_threes = kernel_x % 3 == 0 and stride_x == 1 == window.dilations[1]
+    whole = -(-slices.per_group_out // 4) if slices.parts else 0
     return {
         "height": height, "width": width, "pixels": height * width,
         "kernel_y": kernel_y, "kernel_x": kernel_x, "is_in_threes": int(in_threes),
         "stride": stride_y if stride_y == stride_x else 0, "dilation": max(window.dilations),
         "is_unit": int(is_unit), "in_slices": slices.span,
         "tiles": winograd.tiles(window, slices.channels_in, slices.channels_out, slices.group),
-        "group_slices": -(-slices.per_group_out // 4) if slices.parts else 0,
+        "group_slices": whole, "filled_32s": 100 * whole // (-(-whole // 8) * 8) if whole else 0,
     }  # fmt: skip
 
 
@@ -178,7 +179,7 @@ def _transforms(variant: Variant) -> tuple[Variant, Variant]:
     """Return the passes before and after the products of a variant in transformed tiles."""
     sides = ((1, winograd.POINTS, 1), (winograd.SIDE, winograd.SIDE, 1))
     before, after = (
-        replace(variant, kernel=name, consts={}, outputs=outputs)
+        replace(variant, kernel=name, consts={}, outputs=outputs, run="", has_lanes=False)
         for name, outputs in zip(variant.transforms, sides, strict=True)
     )
     return before, after
@@ -269,6 +270,8 @@ class _Job:
                 "S0": start,
                 **slices.specs(),
                 "BIAS": len(operands) == 2,
+                "PADS": any(self.window.pads),
+                "UNIT": bool(self.facts["is_unit"]),
             }
             partial = self._pass(op, weights, specs, start + count == slices.span, partial)
         if partial is not None:
