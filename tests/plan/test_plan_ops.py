@@ -123,15 +123,16 @@ def test_variants_compute(variant: str) -> None:
             assert not seen_by(made).variants & set(case.rivals)
 
 
-BESIDE = {"group/conv2d_unit": "q + j - y * d.x", "group/conv2d_run": "q + j - (BY_ROW"}
-"""Kernels that number pixels, and what they tell their epilogue of a pixel's column."""
+NUMBERING = ("group/conv2d_unit", "group/conv2d_run")
+"""Kernels that number the pixels of a plane, and so have to tell an epilogue where it is."""
 
 
-@pytest.mark.parametrize("kernel", BESIDE)
+@pytest.mark.parametrize("kernel", NUMBERING)
 def test_an_epilogue_knows_its_pixel(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check_epilogue(kernel)
-    column = BESIDE[kernel]
-    wrong = {**texts(), kernel: texts()[kernel].replace(column, column.replace("j", "0", 1))}
+    column = "x == d.x ? 0 : x;"
+    assert column in texts()[kernel]
+    wrong = {**texts(), kernel: texts()[kernel].replace(column, "x == d.x ? 1 : x;")}
     monkeypatch.setattr(planrun, "texts", lambda: wrong)
     kernel_of.cache_clear()
     with pytest.raises((AssertionError, KernelError)):
