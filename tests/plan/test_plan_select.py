@@ -234,6 +234,14 @@ def test_variants_for_several_texels_an_invocation() -> None:
     assert chosen("matmul", LARGE | {"turned_rows": 2, "rows": 2}, several) == "matmul_map"
     assert chosen("conv2d", shape(8), several) == "conv2d_taps3"
     assert chosen("conv2d", shape(8, stride=2), several) == "conv2d_map"
+    odd = shape(7, height=7)
+    rasteriser = replace(several, device_class="cpu-llvm")
+    assert chosen("conv2d", odd, rasteriser) == "conv2d_longer_taps3"
+    assert chosen("conv2d", odd | {"is_in_threes": 0}, rasteriser) == "conv2d_longer"
+    assert chosen("conv2d", odd | {"is_in_threes": 0}, several) == "conv2d_map", "not measured"
+    assert chosen("conv2d", odd | {"columns_over": 0, "pixels_over": 0}, rasteriser) == (
+        "conv2d_taps3"
+    )
 
 
 def test_restrictions_are_kept() -> None:
