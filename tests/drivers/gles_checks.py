@@ -184,8 +184,11 @@ def powers(level: str) -> None:
 
 def reuse(level: str) -> None:
     """A buffer holds a smaller tensor, and gives back its bytes as another shape."""
+    from gpuedge.backends.gles.memory import row_length
+
     device = opened(level)
-    row = 4096
+    layers = device.caps.map_texels
+    row = layers * row_length(device.caps.max_texture_size or 4096, layers)
     for big, small in ((9000, 5000), (300, 7), (row + 5, row - 5), (row * 2, row)):
         a, b = _values("rgba32f", small), _values("rgba32f", small)
         first, second, out = (tensor(device, big, Usage.OUTPUT) for _ in range(3))
