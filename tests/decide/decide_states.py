@@ -8,10 +8,10 @@ from typing import Any
 from gpuedge.decide.belief import Belief
 from gpuedge.decide.decision import Decision, decide
 from gpuedge.decide.policy import Policy
-from gpuedge.decide.record import Evidence, Record
+from gpuedge.decide.record import DeviceCandidate, Record
 
 MS = 10**6
-CPU = Evidence("cpu", is_software=False, latency_ns=3_700_000, served=12)
+CPU = DeviceCandidate("cpu", is_software=False, latency_ns=3_700_000, served=12)
 
 
 def ppm(value: float) -> int:
@@ -19,16 +19,16 @@ def ppm(value: float) -> int:
     return round(value * 10**6)
 
 
-def predicted(theta: float = -1.1, device: str = "vulkan:0", **more: Any) -> Evidence:
+def predicted(theta: float = -1.1, device: str = "vulkan:0", **more: Any) -> DeviceCandidate:
     """Return a GPU that was not opened; theta is ln(GPU latency / CPU latency)."""
     fields: dict[str, Any] = {
         "phase": "closed", "name": "Mali-G52", "is_software": False, "predicted_ns": 1_200_000,
         "startup_ns": 200 * MS, "belief": Belief(ppm(theta), ppm(1.2), 0),
     }  # fmt: skip
-    return Evidence(device, **{**fields, **more})
+    return DeviceCandidate(device, **{**fields, **more})
 
 
-def measured(gpu_ms: float, cpu_ms: float = 3.7, **more: Any) -> Evidence:
+def measured(gpu_ms: float, cpu_ms: float = 3.7, **more: Any) -> DeviceCandidate:
     """Return a GPU that was compared with the CPU path and says of itself what was measured."""
     from math import log
 
@@ -39,7 +39,7 @@ def measured(gpu_ms: float, cpu_ms: float = 3.7, **more: Any) -> Evidence:
     return replace(predicted(), **{**fields, **more})
 
 
-def decided(*candidates: Evidence, asked: str = "auto", **more: Any) -> Decision:
+def decided(*candidates: DeviceCandidate, asked: str = "auto", **more: Any) -> Decision:
     """Return the decision; of `more`, what is a field of `Record` goes there, else to `Policy`."""
     known = {"requests": 12, "database": "12 (embedded)"} | {
         name: more.pop(name) for name in list(more) if name in Record.__dataclass_fields__

@@ -1,7 +1,8 @@
 """Saved decisions replay to the same bytes: files that were written once, on some machine.
 
-Where the rules or constants change, `METHOD` in gpuedge/decide/record.py does, and the files are
-written anew: ``python tests/decide/test_decide_golden.py``; what changed shows in the diff.
+Where the rules change, raise the number of `METHOD` in gpuedge/decide/record.py; constants change
+it by themselves. Then write the files anew: ``python tests/decide/test_decide_golden.py``. What
+changed shows in the diff.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ NAMES = (
     "does not pay yet", "predicted slower", "paid in earlier launches", "opening",
     "opening is late", "on trial", "failed", "faster", "faster at load", "faster before", "slower",
     "too little", "demoted", "two routes to one device", "deadline kept by a GPU",
-    "deadline missed by all", "named", "named, and failed since",
+    "deadline missed by all", "named", "named, and failed since", "answers next", "answers soon",
+    "not yet the CPU",
 )  # fmt: skip
 
 
@@ -59,6 +61,7 @@ def test_cases_cover_the_codes_of_deciding() -> None:
         "selected", "fallback", "named", "not-named", "not-best", "other-route", "demoted",
         "software", "too-much-memory", "misses-deadline", "not-yet", "slower", "opening",
         "open-late", "on-trial", "measured-slower", "too-little", "quirk", "compile-failed",
+        "takes-over",
     }  # fmt: skip
 
 
