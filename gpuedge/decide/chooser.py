@@ -172,8 +172,9 @@ class Chooser:
         self.expected = past[len(past) // 2] if past else 0
         self.cpu_ns = cpu_ns or 0
         self._all = tuple(candidates)
-        self.candidates = {c.device: c for c in self._all if c.phase}
-        for c in self.candidates.values():
+        self._routes = tuple(c for c in self._all if c.phase)
+        self.candidates = {c.device: c for c in self._routes}
+        for c in self._routes:
             if not c.is_measured:
                 c.belief = prior(c.predicted_ns, self.cpu_ns or 1, options.prior_factor)
         self._runs = {side: deque[int](maxlen=RECENT) for side in (CPU, *self.candidates)}
@@ -253,23 +254,16 @@ class Chooser:
 
     def wants_open(self, now_ns: int) -> str | None:
         """Return a route that is to be opened in the background now; one at a time."""
-        if self._trial is not None or not self.cpu_ns or self._is_any("opening"):
+        if self._trial is not None or not self.cpu_ns or self._in("opening"):
             return None
-        for device, c in self.candidates.items():
-            if c.phase == "late" and now_ns >= self._stalls[device][1]:
-                return device
+        for c in self._in("late"):
+            if now_ns >= self._stalls[c.device][1]:
+                return c.device
         return self._first_to_pay() if self.pick == CPU else self._better_route()
 
     def wants_close(self) -> str | None:
         """Return a route that lost and would not be looked at again for long."""
-        for device, c in self.candidates.items():
-            if c.phase == "ready" and self._is_put_away(c):
-                return device
-        return None
-
-    def ratio(self, device: str) -> float:
-        """Return the latency of a route over the CPU's, as it is believed to be."""
-        return math.exp(self.candidates[device].belief.theta)
+        return next((c.device for c in self._in("ready") if self._is_put_away(c)), None)
 
     def at_ns(self, side: str) -> int:
         """Return the latest latency of a side at the percentile; 0 where it did not run."""
@@ -397,12 +391,12 @@ class Chooser:
 
     def _next_calm(self) -> int:
         """Return how many requests may pass before anything can be due."""
-        if self._is_any("late"):
+        if self._in("late"):
             return 0
         most = self.requests // 4
-        if self._is_any("opening"):  # no other one begins meanwhile, and its end is told
+        if self._in("opening"):  # no other one begins meanwhile, and its end is told
             return most
-        if any(c.is_open for c in self.candidates.values()):
+        if self._in("trial", "ready"):
             return min(most, max(self._until_burst(most), RECENT))
         cheapest = self._cheapest()
         if cheapest is None:
@@ -425,10 +419,10 @@ class Chooser:
         They share in the surprise about the one that is known best.
         """
         factor = self._o.prior_factor
-        measured = [c for c in self.candidates.values() if c.is_measured]
+        measured = (c for c in self._routes if c.is_measured)
         surest = min(measured, key=lambda c: c.belief.var, default=None)
-        for c in self.candidates.values():
-            if not c.is_measured and c.phase in ("closed", "opening"):
+        for c in self._in("closed", "opening"):
+            if not c.is_measured:
                 c.belief = prior(c.predicted_ns, self.cpu_ns, factor)
                 if surest is not None:
                     before = prior(surest.predicted_ns, self.cpu_ns, factor)
@@ -438,22 +432,23 @@ class Chooser:
         """Widen what was measured by the time that passed."""
         seconds = (now_ns - self._looked_ns) / 1e9 if self._looked_ns else 0.0
         self._looked_ns = now_ns
-        for c in self.candidates.values():
+        for c in self._routes:
             if c.is_measured:
                 c.belief = forget(c.belief, seconds, self._o)
 
     def _notice_changed_latency(self) -> None:
         """Doubt what is believed where the latency in use is not what it was."""
-        if len(self._runs[self.pick]) < RECENT // 2:
+        runs = self._runs[self.pick]
+        if len(runs) < RECENT // 2:
             return
-        latest = self._latest_ns()
+        latest = max(median_low(runs), 1)
         self._level = self._level or latest
         if abs(math.log(latest / self._level)) > self._o.surprise:
             self._is_doubted, self._level = True, latest
 
     def _best(self) -> str:
         return best_side(
-            self.candidates.values(), self._policy, self.pick, self.at_ns,
+            self._routes, self._policy, self.pick, self.at_ns,
             has_switched=self.switches > 0, options=self._o,
         )  # fmt: skip
 
@@ -471,37 +466,29 @@ class Chooser:
         self.pick = pick
         self._bank = self._level = 0.0
 
-    def _latest_ns(self) -> int:
-        runs = self._runs[self.pick]
-        return max(median_low(runs), 1) if runs else max(self.cpu_ns, 1)
-
     def _loss_ns(self) -> float:
         """Return what a request is expected to lose by the pick against knowing everything."""
         lasting = 0.0  # what no look can take away pays for none
         if self.pick != CPU:
             loss = losses(self.candidates[self.pick].belief, self._k, lasting)[1]
         else:
-            ready = [c for c in self.candidates.values() if c.phase == "ready"]
-            loss = max((losses(c.belief, self._k, lasting)[0] for c in ready), default=0)
+            missed = (losses(c.belief, self._k, lasting)[0] for c in self._in("ready"))
+            loss = max(missed, default=0)
         return loss / MICRO * self.cpu_ns
 
     # -- opening ------------------------------------------------------------------------------
 
-    def _is_any(self, phase: Phase) -> bool:
-        return any(c.phase == phase for c in self.candidates.values())
-
-    def _ahead(self) -> int:
-        """Return how many more requests to expect in all: as many as there were."""
-        return self._past + self.requests
+    def _in(self, *phases: Phase) -> list[DeviceCandidate]:
+        """Return the routes in some phases."""
+        return [c for c in self._routes if c.phase in phases]
 
     def _cheapest(
         self, is_wanted: Callable[[DeviceCandidate], bool] = lambda _: True
     ) -> DeviceCandidate | None:
         """Return the closed route that is expected to cost least, start-up included."""
         served = max(self.expected, self.requests, 1) * max(self.cpu_ns, 1)
-        closed = [c for c in self.candidates.values() if c.phase in ("closed", "lost")]
         return min(
-            filter(is_wanted, closed),
+            filter(is_wanted, self._in("closed", "lost")),
             key=lambda c: (c.is_demoted, c.startup_ns / served + math.exp(c.belief.theta)),
             default=None,
         )
@@ -515,7 +502,7 @@ class Chooser:
         Where earlier launches promise requests, those count.
         """
         route = self._cheapest()
-        if route is None or any(c.is_open for c in self.candidates.values()):
+        if route is None or self._in("trial", "ready"):
             return None
         if self._misses_deadline():
             return route.device
@@ -528,14 +515,12 @@ class Chooser:
     def _better_route(self) -> str | None:
         """Return another route once the one in use may have cost as much more as opening takes."""
         mine = self.candidates[self.pick]
-        if not self._policy.monitor or any(
-            c.is_open and c is not mine for c in self.candidates.values()
-        ):
+        if not self._policy.monitor or len(self._in("trial", "ready")) > 1:
             return None
-        base_ns = self.ratio(self.pick) * self.cpu_ns
+        base_ns = math.exp(mine.belief.theta) * self.cpu_ns
         best: tuple[float, str] | None = None
-        for c in self.candidates.values():
-            if c.phase != "closed" or c.is_measured:
+        for c in self._in("closed"):
+            if c.is_measured:
                 continue
             against = _relative(mine.belief, c.belief)
             rent, excess = (x / MICRO * base_ns for x in losses(against, 1.0, 0.0))
@@ -553,9 +538,10 @@ class Chooser:
 
     def _begin_trial(self) -> None:
         """Compare a route that is open and was not compared yet with what serves now."""
-        route = next((c for c in self.candidates.values() if c.phase == "trial"), None)
-        if route is None or self._trial is not None:
+        waiting = self._in("trial")
+        if not waiting or self._trial is not None:
             return
+        route = waiting[0]
         self._count()
         self._burst = None
         self._base, self._on_trial = self.pick, route.device
@@ -565,7 +551,7 @@ class Chooser:
             belief = _relative(self.candidates[self._base].belief, route.belief)
             noise, even = self._o.routes, 1.0
         self._trial = Trial(
-            belief, even, noise, self._o, ahead=self._ahead(),
+            belief, even, noise, self._o, ahead=self._past + self.requests,
             beside=list(self._runs[self.pick])[-self._o.beside :],
         )  # fmt: skip
 
@@ -609,7 +595,7 @@ class Chooser:
     def _other_side(self) -> str | None:
         if self.pick != CPU:
             return CPU
-        ready = [c for c in self.candidates.values() if c.phase == "ready"]
+        ready = self._in("ready")
         return min(ready, key=lambda c: c.belief.mean).device if ready else None
 
     def _burst_price(self, other: str) -> float:
@@ -651,7 +637,7 @@ class Chooser:
             return False
         if self.pick != CPU:  # a slower route to the same GPU
             return True
-        rent = losses(route.belief, self._k, self._o.lasting)[0] / MICRO * self.cpu_ns
+        _, rent = self._price_and_rent(route)
         price = route.startup_ns + self._burst_price(route.device)
         return rent * self._o.put_away * max(self.requests, 1) < price
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpuedge.core.errors import InputError
@@ -148,26 +148,28 @@ def decide(record: Record) -> Decision:
     best side, or the one in use where that has to answer on (`Record.waits_ns`).
     """
     used, due = _chosen(record)
-    cases = [_weighed(candidate, record, used, due) for candidate in record.candidates]
-    codes = [_code(case, cases) for case in cases]
-    reasons = [case.reason(code) for case, code in zip(cases, codes, strict=True)]
-    rows = [
-        CandidateRow(
-            case.gpu.device, "selected" if case.is_used else _STATUS.get(code, "rejected"), code,
-            "; ".join(filter(None, (explain.in_table(why), case.gpu.note))), *_time(case),
-            *(case.losses or (None, None)),
-        )
-        for case, code, why in zip(cases, codes, reasons, strict=True)
-    ]  # fmt: skip
+    weighed = [_weighed(candidate, record, used, due) for candidate in record.candidates]
+    cases = [replace(case, code=_code(case, weighed)) for case in weighed]
+    rows = tuple(map(_row, cases))
     if used == CPU != record.asked:
-        sentence = explain.on_cpu(cases, codes, reasons, record)
-    else:
-        label, why = next(
-            (case.gpu.label, row.reason) for case, row in zip(cases, rows, strict=True)
-            if case.is_used
-        )  # fmt: skip
-        sentence = f"Runs on {label}: {why}."
-    return Decision(used, sentence, tuple(rows), record)
+        return Decision(used, explain.on_cpu(cases), rows, record)
+    place = next(i for i, case in enumerate(cases) if case.is_used)
+    sentence = f"Runs on {cases[place].gpu.label}: {rows[place].reason}."
+    return Decision(used, sentence, rows, record)
+
+
+def _row(case: Weighed) -> CandidateRow:
+    """Return what is told of a candidate: of one without figures what was measured or predicted."""
+    gpu, figures, code = case.gpu, case.figures, case.code
+    status = "selected" if case.is_used else _STATUS.get(code, "rejected")
+    reason = "; ".join(filter(None, (explain.in_table(case.why), gpu.note)))
+    is_rough = gpu.device != CPU or not gpu.latency_ns
+    time_ns = gpu.predicted_ns if is_rough else gpu.latency_ns
+    if figures is not None:
+        time_ns, is_rough = figures.gpu_ns, figures.is_rough
+    return CandidateRow(
+        gpu.device, status, code, reason, time_ns or None, is_rough, *(case.losses or (None, None))
+    )
 
 
 def _chosen(record: Record) -> tuple[str, str]:
@@ -221,15 +223,6 @@ def _figures(gpu: DeviceCandidate, record: Record, more_ppm: int) -> Comparison 
     elif not gpu.is_measured:
         ratio = math.exp(gpu.belief.theta)
     return Comparison(min(max(round(cpu_ns * ratio), 1), MOST), cpu_ns, True)
-
-
-def _time(case: Weighed) -> tuple[int | None, bool]:
-    """Return what a request takes, and whether that is not measured as it stands."""
-    if case.figures is not None:
-        return case.figures.gpu_ns, case.figures.is_rough
-    if case.gpu.device == CPU and case.gpu.latency_ns:
-        return case.gpu.latency_ns, False
-    return case.gpu.predicted_ns or None, True
 
 
 # -- saying why ------------------------------------------------------------------------------------

@@ -65,8 +65,8 @@ class Weighed:
     """A candidate with what it is compared by.
 
     `used` is the device that answers and `due` the one that takes over from it, empty if none does.
-    `losses` are what the CPU and this one are expected to lose, in millionths, and `figures` what
-    is told of its speed.
+    `losses` are what the CPU and this one are expected to lose, in millionths, `figures` what is
+    told of its speed, and `code` what became of it.
     """
 
     gpu: DeviceCandidate
@@ -75,6 +75,7 @@ class Weighed:
     due: str
     losses: tuple[int, int] | None = None
     figures: Comparison | None = None
+    code: str = ""
 
     @property
     def is_used(self) -> bool:
@@ -104,11 +105,12 @@ class Weighed:
         limit = self.record.policy.deadline_ns
         return limit is None or self.gpu.tail_ns <= limit
 
-    def reason(self, code: str) -> str:
-        """Return why it has this code, with `IT` for its name."""
-        if code in _REASONS:
-            return _REASONS[code](self)
-        return sentence(code, self.gpu.detail if code == self.gpu.code else "")
+    @property
+    def why(self) -> str:
+        """Why it has its code, with `IT` for its name."""
+        if self.code in _REASONS:
+            return _REASONS[self.code](self)
+        return sentence(self.code, self.gpu.detail if self.code == self.gpu.code else "")
 
 
 # -- pieces ----------------------------------------------------------------------------------------
@@ -283,37 +285,31 @@ def in_table(text: str) -> str:
     return text.removeprefix(f"{IT} ").replace(IT, "it")
 
 
-def on_cpu(
-    cases: Sequence[Weighed], codes: Sequence[str], reasons: Sequence[str], record: Record
-) -> str:
+def on_cpu(cases: Sequence[Weighed]) -> str:
     """Return the sentence for a decision that takes the CPU, by what became of the candidates."""
-    why = _why_cpu(cases, codes, reasons, record)
+    why, record = _why_cpu([case for case in cases if case.gpu.device != CPU]), cases[0].record
     if record.is_late and record.asked == AUTO:
         needs = _needs(record.cpu, record)
         why += f"; the CPU {needs.partition(', and')[0] if 'deadline' in why else needs}"
     return f"Runs on cpu: {why}."
 
 
-def _why_cpu(
-    cases: Sequence[Weighed], codes: Sequence[str], reasons: Sequence[str], record: Record
-) -> str:
-    gpus = [i for i, candidate in enumerate(record.candidates) if candidate.device != CPU]
+def _why_cpu(gpus: Sequence[Weighed]) -> str:
     if not gpus:
         return "no GPU driver was found"
-    bare = sum(codes[i] == "no-device" for i in gpus)
+    bare = sum(case.code == "no-device" for case in gpus)
     if bare == len(gpus) > 1:
         return f"none of {bare} drivers offers a device here"
     order = {code: place for place, code in enumerate(_CLOSENESS)}
-    is_aside = not record.policy.allow_software and record.asked == AUTO
 
-    def distance(i: int) -> tuple[bool, int, int]:
+    def distance(case: Weighed) -> tuple[bool, int, int]:
         # A rasteriser would have been excluded, whatever else is the matter with it.
-        gpu = record.candidates[i]
-        code = "software" if is_aside and gpu.is_software else codes[i]
-        return codes[i] in _ABSENT, order.get(code, len(order) - 1), cases[i].opens_after or MOST
+        is_aside = case.record.asked == AUTO and not case.record.policy.allow_software
+        code = "software" if is_aside and case.gpu.is_software else case.code
+        return case.code in _ABSENT, order.get(code, len(order) - 1), case.opens_after or MOST
 
     nearest = min(gpus, key=distance)
-    label, text = record.candidates[nearest].label, reasons[nearest]
+    label, text = nearest.gpu.label, nearest.why
     return text.replace(IT, label) if IT in text else f"{label} was left out: {text}"
 
 

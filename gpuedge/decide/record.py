@@ -115,11 +115,6 @@ class DeviceCandidate(Saved):
         return self.is_measured and not self.latency_ns
 
     @property
-    def is_open(self) -> bool:
-        """Whether it can serve."""
-        return self.phase in ("trial", "ready")
-
-    @property
     def tail_ns(self) -> int:
         """The latency that the deadline is held against."""
         return self.at_ns or self.latency_ns

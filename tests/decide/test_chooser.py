@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from dataclasses import replace
 
@@ -205,9 +206,9 @@ def test_every_choice_follows_from_its_record(
         assert decide(record).device == one.chooser.pick
         is_sure = deadline_s is None and one.chooser.turn(one.now).kind == "serve"
         if is_sure and "trial" not in {c.phase for c in record.candidates}:
-            assert record.waits_ns in (None, one.chooser.held_ns(one.now))
+            assert record.waits_ns == (one.chooser.held_ns(one.now) or None)
             free += record.waits_ns is None
-    assert free > 50 or deadline_s is not None
+    assert free > 10 or deadline_s is not None
 
 
 def test_a_record_of_a_slower_gpu_is_chosen_otherwise() -> None:
@@ -237,7 +238,8 @@ def test_what_was_opened_since_the_last_request_takes_over_after_the_next() -> N
 def test_a_fast_gpu_is_taken_and_a_slow_one_is_closed() -> None:
     fast = World(Chooser(routes(0.3)), gles=3.0).run(600)
     assert fast.pick == "gles:0"
-    assert fast.ratio("gles:0") == pytest.approx(0.3, rel=0.3)
+    believed = math.exp(fast.candidates["gles:0"].belief.theta)
+    assert believed == pytest.approx(0.3, rel=0.3)
     slow = World(Chooser(routes(0.3)), gles=60.0)
     assert slow.run(2000).pick == CPU
     assert slow.opened == ["gles:0"]
@@ -355,6 +357,7 @@ def test_a_side_in_use_is_left_only_for_one_that_is_clearly_better() -> None:
         world.chooser.calm = 0
         world.serve()
         assert world.chooser.pick == expected
+        assert decide(world.chooser.record(world.now)).device == expected
 
 
 def test_nothing_is_looked_at_again_where_the_caller_does_not_want_it() -> None:
