@@ -250,8 +250,10 @@ def _code_of_cpu(case: Weighed, cases: Sequence[Weighed]) -> str:
     """Return the code of the CPU where a GPU is used, and is to be."""
     if case.record.is_late:
         return "misses-deadline"
+    if case.due or case.used != case.record.in_use:
+        return "not-best"
     is_kept = any(c.is_used and not c.is_worth for c in cases)  # as sides do not change for little
-    return "too-little" if is_kept and not case.due else "not-best"
+    return "too-little" if is_kept else "not-best"
 
 
 def _not_taken(case: Weighed, cases: Sequence[Weighed]) -> str:

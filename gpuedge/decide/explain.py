@@ -171,10 +171,10 @@ def _selected(case: Weighed) -> str:
             return f"until {case.due} takes over"
         late = f"{_needs(gpu, record)}, but nothing is known to be faster"
         return late if record.is_late else "no other device has proved enough faster"
-    if record.is_late and limit and gpu.tail_ns:
+    if limit and gpu.tail_ns and (record.is_late or not case.is_worth):
         keeps = "keeps" if case.keeps_deadline else "comes nearest to"
         text = f"{keeps} the deadline of {duration(limit)} with {_tail(gpu, record)}"
-        text += f"; the CPU needs {duration(cpu_at)}"
+        text += f"; the CPU needs {duration(cpu_at)}" if cpu_at else ""
     elif figures is None:
         text = "compared with the CPU, and faster"
     else:

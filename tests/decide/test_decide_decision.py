@@ -132,6 +132,17 @@ def test_of_gpus_that_keep_the_deadline_the_smaller_expected_loss_wins() -> None
     assert decided(even, demoted, LATE_CPU, deadline_s=0.02).device == "vulkan:0"
 
 
+def test_a_gpu_that_only_the_deadline_speaks_for_says_so() -> None:
+    """The faster GPU misses it; of those that ran, this one is the fastest at the percentile."""
+    late, even = measured(1.2, at_ns=25 * MS), measured(3.6, at_ns=15 * MS, **OTHER_GPU)
+    found = decided(late, even, replace(CPU, at_ns=18 * MS), deadline_s=0.02)
+    assert found.reason == (
+        "Runs on vulkan:1 (Adreno): keeps the deadline of 20 ms with 15 ms for 90 % of requests; "
+        "the CPU needs 18 ms."
+    )
+    assert [row.code for row in found.rows] == ["misses-deadline", "selected", "not-best"]
+
+
 @pytest.mark.parametrize("phase", ["", "closed", "opening", "late", "trial", "lost", "failed"])
 def test_only_what_is_ready_is_taken(phase: str) -> None:
     assert decided(measured(1.2, phase=phase), CPU).device == "cpu"
