@@ -288,6 +288,21 @@ def test_history_opens_what_pays_at_load_and_nothing_else() -> None:
     assert at_load(100, belief=Belief(300_000, 20_000, 3)) is None
 
 
+def test_a_trial_that_is_cut_off_is_learnt_with_what_it_has() -> None:
+    one = World(Chooser(routes(0.3), past_requests=(10_000, 10_000)), noise=0.0, gles=9.0)
+    while one.chooser.turn(one.now).kind != "trial":
+        assert one.chooser.learnt() == {}
+        one.run(1)
+    one.run(4)
+    chooser = one.chooser
+    assert chooser.candidates["gles:0"].phase == "trial"
+    learnt = chooser.learnt()["gles:0"]
+    assert (learnt.belief.windows, learnt.predicted_ns, learnt.startup_ns) == (1, 3 * MS, 50 * MS)
+    assert learnt.gpu_ns == round(chooser.cpu_ns * math.exp(learnt.belief.theta))
+    chooser.failed("gles:0", one.now)
+    assert chooser.learnt() == {}
+
+
 def test_what_was_measured_before_serves_as_soon_as_it_is_open() -> None:
     chooser = Chooser(
         routes(0.3, gles=Belief(-1_200_000, 20_000, 3)), past_requests=(500,), cpu_ns=10 * MS
