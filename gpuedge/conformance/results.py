@@ -28,8 +28,8 @@ from gpuedge.conformance.bench import (
     Row,
 )
 from gpuedge.core.errors import InputError
+from gpuedge.core.record import is_number
 from gpuedge.safety.paths import is_stream, read_start, save_named
-from gpuedge.safety.store import is_number
 
 FLUSH_S = 5.0
 """How often a results file is brought up to date during a run."""

@@ -19,12 +19,13 @@ import numpy as np
 
 from gpuedge.core.dtypes import BYTES
 from gpuedge.core.errors import GpuEdgeError, UnsupportedOpError
+from gpuedge.core.record import is_number
 from gpuedge.executors.products import FOREIGN, ByteProduct
 from gpuedge.graph.contrib import MICROSOFT
 from gpuedge.graph.ir import OPSET, Array, Graph, Node, type_of
 from gpuedge.graph.writer import to_bytes
 from gpuedge.safety import machine, paths
-from gpuedge.safety.store import is_number, load_sealed, update_sealed
+from gpuedge.safety.store import load_sealed, update_sealed
 
 FILE = "answers.json"
 SCHEMA = "gpuedge.answers/1"

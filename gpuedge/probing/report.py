@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from gpuedge.core.errors import InputError
 from gpuedge.core.reasons import STATUSES
-from gpuedge.core.record import Record
+from gpuedge.core.record import Record, is_number
 from gpuedge.core.text import plain
-from gpuedge.safety.store import is_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -31,10 +31,9 @@ import time
 from hashlib import sha256
 
 from gpuedge.core.reasons import Reason
-from gpuedge.core.record import Record
+from gpuedge.core.record import Record, is_number
 from gpuedge.safety import fatal_signal, lock, machine
 from gpuedge.safety.paths import pass_on, read_regular
-from gpuedge.safety.store import is_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
